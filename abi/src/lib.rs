@@ -1,0 +1,1 @@
+//! The CUDA driver and NVML ABI: one table of functions, types, results

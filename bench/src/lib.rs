@@ -1,0 +1,1 @@
+//! Benchmarks: the figures of the specification

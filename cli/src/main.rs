@@ -1,0 +1,3 @@
+//! The cgpu command line.
+#![forbid(unsafe_code)]
+fn main() {}

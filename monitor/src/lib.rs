@@ -1,0 +1,1 @@
+//! The host monitor: whose turn it is, the books, the control socket

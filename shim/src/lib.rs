@@ -1,0 +1,1 @@
+//! libcgpu.so: the preload shim, entry points and routing over cgpu-tenant

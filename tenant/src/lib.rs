@@ -1,0 +1,1 @@
+//! The container's side of cgpu: settings, ledger, gate, settlement

@@ -1,0 +1,1 @@
+//! The simulated card as libcuda.so.1

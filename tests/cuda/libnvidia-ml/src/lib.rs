@@ -1,0 +1,1 @@
+//! The simulated card as libnvidia-ml.so.1

@@ -1,0 +1,1 @@
+//! The simulated card: a crash-safe shared segment and a pure timeline

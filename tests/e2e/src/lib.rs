@@ -1,0 +1,1 @@
+//! End-to-end tests: built files under the real loader, real processes
