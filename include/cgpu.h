@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cgpu.h - the shared memory between a container and the host monitor. Normative: proto/src/layout.rs says the same in Rust,
+ * and a test compiles this file and compares every offset.
+ *
+ * One container is one directory (CGPU_DIR, by default /run/cgpu inside the container):
+ *
+ *     use      written by the container's processes, read (never mapped) by the monitor
+ *     grant    written by the monitor, mapped read-only by the container's processes
+ *     limits   text, optional: what whoever started the container allows it (see docs/files.md)
+ *     bell     FIFO, optional: one byte wakes the monitor
+ *     refused  text, optional: why the shim refused to start
+ *
+ * Every multi-byte field is in the host's byte order and naturally aligned. Fields marked ATOMIC are only ever accessed with
+ * single aligned loads and stores (or read-modify-writes) of their own width. Inodes never change: a file is created under
+ * another name, filled, and linked into place; its space is allocated up front and it is never resized.
+ *
+ * Time is CLOCK_MONOTONIC in nanoseconds unless a field says otherwise. Memory is bytes.
+ */
+#ifndef CGPU_H
+#define CGPU_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define CGPU_LAYOUT_VERSION 1u
+#define CGPU_USE_MAGIC 0x55504743u   /* "CGPU" */
+#define CGPU_GRANT_MAGIC 0x47504743u /* "CGPG" */
+
+#define CGPU_CARDS 16u    /* cards of one container */
+#define CGPU_SLOTS 256u   /* processes of one container */
+#define CGPU_COUNTERS 48u /* counted reasons per process */
+#define CGPU_INTERVALS 7u /* published busy intervals per process and card */
+#define CGPU_NAME 64u
+
+/* Liveness: the open-file-description lock that a living process holds on byte CGPU_LOCK_BASE + slot of `use`. */
+#define CGPU_LOCK_BASE (UINT64_C(1) << 40)
+/* Creation and registration of cards are serialised by the same kind of lock on this byte. */
+#define CGPU_LOCK_REGION (CGPU_LOCK_BASE - 1)
+
+/* ---- file `use` ------------------------------------------------------------------------------------------------------- */
+
+/* A card as the container knows it. Registered once, by UUID, under CGPU_LOCK_REGION; then only `lock` and `orphan` change. */
+struct cgpu_card {
+    uint8_t uuid[16];
+    uint64_t total;      /* the card's memory, as NVML gives it */
+    uint64_t limit;      /* the limit when the card was registered; 0: none. grant.limit, when not 0, wins */
+    uint32_t ordinal;    /* the card's place in NVIDIA_VISIBLE_DEVICES */
+    uint32_t reserved0;
+    uint64_t orphan;     /* ATOMIC: exported bytes whose exporter is dead */
+    uint64_t reserved1[2];
+    uint32_t lock;       /* ATOMIC futex: 0 free, else the owner; see CGPU_LOCK_WORD. Serialises charges */
+    uint32_t reserved2[15];
+};
+
+/* Lock word: bit 31 says that somebody sleeps; bits 30..8 are the low bits of the owner slot's generation, bits 7..0 the slot;
+ * never zero for an owner because generations start at 1 and their low 23 bits skip 0. */
+#define CGPU_LOCK_SLEEPERS UINT32_C(0x80000000)
+
+struct cgpu_use_header {
+    uint32_t version;    /* ATOMIC, written last (release): 0 not ready, else CGPU_LAYOUT_VERSION */
+    uint32_t magic;      /* CGPU_USE_MAGIC */
+    uint64_t size;       /* of the file */
+    uint32_t cards;      /* ATOMIC: registered cards (release after the record is filled) */
+    uint32_t high_water; /* ATOMIC: slots at or above were never used */
+    uint64_t created;    /* CLOCK_REALTIME */
+    char name[CGPU_NAME];
+    uint8_t reserved[1952];
+    struct cgpu_card card[CGPU_CARDS];
+};
+
+/* Slot states. live -> draining when the process is found dead; draining -> free when its memory is really gone. */
+#define CGPU_SLOT_FREE 0u
+#define CGPU_SLOT_LIVE 1u
+#define CGPU_SLOT_DRAINING 2u
+
+struct cgpu_slot {
+    uint64_t state;      /* ATOMIC: generation << 8 | CGPU_SLOT_* */
+    uint32_t pid;        /* in the container's own PID namespace: for people, never a basis for signals */
+    uint32_t reserved0;
+    uint64_t since;      /* ATOMIC: when it went live, or when it was found dead */
+    char comm[16];
+    uint64_t acked;      /* ATOMIC: the gate word this process has last acknowledged */
+    uint64_t reserved1[2];
+    uint32_t counter[CGPU_COUNTERS]; /* ATOMIC: how often each counted reason happened (tenant/src/reason.rs names them) */
+};
+
+struct cgpu_interval {
+    uint64_t start;
+    uint64_t end;
+};
+
+/* What one process does on one card. */
+struct cgpu_cell {
+    uint64_t used;       /* ATOMIC: charged bytes, also those of calls now in the driver */
+    uint64_t implicit;   /* ATOMIC: contexts, modules, slack; part of the container's use, shown apart */
+    uint64_t peak;       /* ATOMIC: greatest used + implicit */
+    uint64_t reserved0[5];
+
+    uint64_t busy;       /* ATOMIC: settled GPU time, only ever grows */
+    uint64_t inflight;   /* ATOMIC: estimated GPU time launched and not settled */
+    uint64_t launches;   /* ATOMIC: counted at settlement, only ever grows */
+    uint64_t active;     /* ATOMIC: when it last launched, as far as the slow path saw */
+    uint64_t turn;       /* ATOMIC: the turn word it launches under */
+    uint64_t first;      /* ATOMIC: start of the first work of this turn, 0: none yet */
+    uint64_t last;       /* ATOMIC: end of the last settled work */
+    uint64_t reserved1;
+
+    uint64_t sequence;   /* ATOMIC: intervals published so far; interval n is at n % CGPU_INTERVALS */
+    struct cgpu_interval interval[CGPU_INTERVALS];
+    uint64_t reserved2;
+};
+
+/* Written by the card itself (stream memory writes), one page per process. */
+struct cgpu_progress {
+    uint64_t word[512];  /* ATOMIC */
+};
+
+struct cgpu_use {
+    struct cgpu_use_header header;
+    struct cgpu_slot slot[CGPU_SLOTS];
+    struct cgpu_cell cell[CGPU_CARDS][CGPU_SLOTS];
+    struct cgpu_progress progress[CGPU_SLOTS];
+};
+
+/* ---- file `grant` ----------------------------------------------------------------------------------------------------- */
+
+/* Turn states, the low byte of cgpu_grant_card.turn; the rest is an epoch that only grows. */
+#define CGPU_TURN_OPEN 0u   /* uncontended, native policy, or no monitor: launch freely, nothing is metered */
+#define CGPU_TURN_YOURS 1u  /* contended, the turn is this container's: launch, metered and bounded */
+#define CGPU_TURN_WAIT 2u   /* contended, somebody else's turn: wait for the gate word to change */
+
+struct cgpu_grant_card {
+    uint64_t turn;       /* ATOMIC: epoch << 8 | CGPU_TURN_* */
+    uint64_t granted;    /* ATOMIC: GPU time of this turn */
+    uint64_t until;      /* ATOMIC: when the turn is expected to end */
+    uint64_t limit;      /* ATOMIC: memory limit; 0: as registered in `use` */
+    uint32_t ring;       /* ATOMIC: slot that should ring when its work runs out; CGPU_SLOTS: none */
+    uint32_t policy;     /* ATOMIC: 0..5 */
+    uint32_t weight;     /* ATOMIC */
+    uint32_t share;      /* ATOMIC: set share in thousandths of a percent, for people */
+    uint64_t busy;       /* ATOMIC: GPU time on the monitor's books, for people */
+    uint64_t reserved[9];
+};
+
+struct cgpu_grant {
+    uint32_t version;    /* ATOMIC, written last (release) */
+    uint32_t magic;      /* CGPU_GRANT_MAGIC */
+    uint64_t size;
+    uint64_t heartbeat;  /* ATOMIC: changes at least every 250 ms while a monitor lives; timed by the reader */
+    uint64_t monitor;    /* ATOMIC: which monitor, 0: never had one */
+    uint64_t reserved0[4];
+    uint32_t gate;       /* ATOMIC futex: changes whenever something for this container's launches does. 0: open */
+    uint32_t reserved1[15];
+    uint32_t armed;      /* ATOMIC: not 0: write one byte to `bell` */
+    uint8_t reserved2[1916];
+    struct cgpu_grant_card card[CGPU_CARDS];
+    uint64_t gone[CGPU_SLOTS]; /* ATOMIC: the state word of a draining slot whose memory the monitor has seen go */
+    uint8_t reserved3[2048];
+};
+
+/* ---- the layout, checked ---------------------------------------------------------------------------------------------- */
+
+#if defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
+#define CGPU_ASSERT(what) _Static_assert(what, #what)
+#elif defined(__cplusplus) && __cplusplus >= 201103L
+#define CGPU_ASSERT(what) static_assert(what, #what)
+#else
+#define CGPU_ASSERT(what)
+#endif
+
+CGPU_ASSERT(sizeof(struct cgpu_card) == 128);
+CGPU_ASSERT(offsetof(struct cgpu_card, lock) == 64);
+CGPU_ASSERT(sizeof(struct cgpu_use_header) == 4096);
+CGPU_ASSERT(offsetof(struct cgpu_use_header, card) == 2048);
+CGPU_ASSERT(sizeof(struct cgpu_slot) == 256);
+CGPU_ASSERT(offsetof(struct cgpu_slot, counter) == 64);
+CGPU_ASSERT(sizeof(struct cgpu_cell) == 256);
+CGPU_ASSERT(offsetof(struct cgpu_cell, busy) == 64);
+CGPU_ASSERT(offsetof(struct cgpu_cell, sequence) == 128);
+CGPU_ASSERT(sizeof(struct cgpu_progress) == 4096);
+CGPU_ASSERT(offsetof(struct cgpu_use, slot) == 4096);
+CGPU_ASSERT(offsetof(struct cgpu_use, cell) == 69632);
+CGPU_ASSERT(offsetof(struct cgpu_use, progress) == 1118208);
+CGPU_ASSERT(sizeof(struct cgpu_use) == 2166784);
+CGPU_ASSERT(sizeof(struct cgpu_grant_card) == 128 + 0);
+CGPU_ASSERT(offsetof(struct cgpu_grant, gate) == 64);
+CGPU_ASSERT(offsetof(struct cgpu_grant, armed) == 128);
+CGPU_ASSERT(offsetof(struct cgpu_grant, card) == 2048);
+CGPU_ASSERT(offsetof(struct cgpu_grant, gone) == 4096);
+CGPU_ASSERT(sizeof(struct cgpu_grant) == 8192);
+
+#endif
