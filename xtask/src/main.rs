@@ -1,2 +1,52 @@
-//! Tasks of the project.
-fn main() {}
+//! The project's tasks: `cargo xtask build`, `test`, `bench`.
+//!
+//! One rule for all of them: data goes to stdout, everything else (progress, compilers, test output) to stderr, and a
+//! task says what it could not do and why. Nothing has to be installed beforehand except a Rust toolchain and a C compiler.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod bench;
+mod build;
+mod cargo;
+mod dist;
+mod programs;
+mod python;
+mod require;
+mod step;
+mod tally;
+mod test;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Tasks of the cgpu project", disable_help_subcommand = true)]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Build everything and collect it in target/dist
+    Build,
+    /// Run the checks and tests; the last line is `N passed, N failed, N skipped`
+    Test(test::Arguments),
+    /// Measure the figures of the specification
+    Bench(bench::Arguments),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().task {
+        Task::Build => build::run().map(|dist| {
+            println!("{}", dist.display());
+            ExitCode::SUCCESS
+        }),
+        Task::Test(arguments) => test::run(&arguments),
+        Task::Bench(arguments) => bench::run(&arguments),
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("xtask: {error:#}");
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,56 @@
+//! `cargo xtask build`: everything in its release form, collected in `target/dist` under fixed names.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::cargo::{self, Workspace};
+use crate::{dist, programs};
+
+/// Builds and returns the folder `dist`.
+pub(crate) fn run() -> Result<PathBuf> {
+    collect(&Workspace::find()?)
+}
+
+/// Builds and collects.
+pub(crate) fn collect(workspace: &Workspace) -> Result<PathBuf> {
+    let folder = workspace.target.join("dist");
+    let packages: BTreeSet<&str> = dist::ITEMS.iter().map(|item| item.package).collect();
+    let mut arguments = vec!["--release"];
+    for package in packages {
+        arguments.extend(["--package", package]);
+    }
+    eprintln!("xtask: building the release libraries and programs");
+    let artifacts = workspace.build(&arguments)?;
+    for item in dist::ITEMS {
+        let file = cargo::find(&artifacts, &workspace.root, item.folder, item.target)?;
+        place(file, &folder.join(item.name))?;
+    }
+    for (name, target) in dist::LINKS {
+        link(target, &folder.join(name))?;
+    }
+    programs::compile(workspace, &folder.join("programs"))?;
+    eprintln!("xtask: collected in {}", folder.display());
+    Ok(folder)
+}
+
+/// Copies under another name first: a process that still runs the old file keeps it whole.
+pub(crate) fn place(from: &Path, to: &Path) -> Result<()> {
+    let parent = to.parent().context("a file of dist has a folder")?;
+    fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
+    let fresh = to.with_extension("new");
+    fs::copy(from, &fresh)
+        .with_context(|| format!("cannot copy {} to {}", from.display(), fresh.display()))?;
+    fs::rename(&fresh, to).with_context(|| format!("cannot place {}", to.display()))
+}
+
+fn link(target: &str, to: &Path) -> Result<()> {
+    let fresh = to.with_extension("new");
+    // What an interrupted run left.
+    let _ = fs::remove_file(&fresh);
+    symlink(target, &fresh).with_context(|| format!("cannot link {}", fresh.display()))?;
+    fs::rename(&fresh, to).with_context(|| format!("cannot place {}", to.display()))
+}

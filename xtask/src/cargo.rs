@@ -1,0 +1,112 @@
+//! Cargo as a tool: where the workspace and its output are, and what a build made.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+/// The workspace as cargo sees it.
+pub(crate) struct Workspace {
+    /// The folder of the top `Cargo.toml`.
+    pub root: PathBuf,
+    /// Where cargo puts its output: `target`, or what CARGO_TARGET_DIR or the configuration say.
+    pub target: PathBuf,
+}
+
+/// One file that a build made.
+pub(crate) struct Artifact {
+    /// The cargo target's name (`cgpu`, `cgpu-monitor`).
+    pub target: String,
+    /// The package's folder, which tells apart targets of the same name (two libraries are called `cuda`).
+    pub folder: PathBuf,
+    /// The file.
+    pub file: PathBuf,
+}
+
+impl Workspace {
+    /// Asks cargo. `cargo run` sets CARGO and CARGO_MANIFEST_DIR for us.
+    pub(crate) fn find() -> Result<Self> {
+        let output = cargo()
+            .args(["metadata", "--no-deps", "--format-version=1"])
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .stderr(Stdio::inherit())
+            .output()
+            .context("cannot run cargo metadata")?;
+        ensure!(output.status.success(), "cargo metadata failed");
+        let metadata: Value = serde_json::from_slice(&output.stdout).context("cargo metadata is not JSON")?;
+        let path = |key: &str| -> Result<PathBuf> {
+            Ok(metadata[key].as_str().with_context(|| format!("cargo metadata has no {key}"))?.into())
+        };
+        Ok(Self { root: path("workspace_root")?, target: path("target_directory")? })
+    }
+
+    /// A cargo command in the workspace's root, its output going to our stderr.
+    pub(crate) fn cargo(&self, arguments: &[&str]) -> Command {
+        let mut command = cargo();
+        command.args(arguments).current_dir(&self.root).stdin(Stdio::null());
+        command
+    }
+
+    /// Builds and lists the libraries and programs that came of it.
+    pub(crate) fn build(&self, arguments: &[&str]) -> Result<Vec<Artifact>> {
+        let mut child = self
+            .cargo(&["build", "--message-format=json-render-diagnostics"])
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot run cargo build")?;
+        let mut artifacts = Vec::new();
+        let messages = child.stdout.take().context("cargo build has no stdout")?;
+        for line in BufReader::new(messages).lines() {
+            let message: Value = serde_json::from_str(&line?).unwrap_or_default();
+            if message["reason"] == "compiler-artifact" {
+                artifacts.extend(artifacts_of(&message));
+            }
+        }
+        ensure!(child.wait()?.success(), "cargo build {} failed", arguments.join(" "));
+        Ok(artifacts)
+    }
+}
+
+/// The file of a cargo target, by the folder of its package under the root and its file name.
+pub(crate) fn find<'a>(
+    artifacts: &'a [Artifact],
+    root: &Path,
+    folder: &str,
+    target: &str,
+) -> Result<&'a Path> {
+    let folder = root.join(folder);
+    match artifacts.iter().find(|artifact| artifact.folder == folder && artifact.target == target) {
+        Some(artifact) => Ok(&artifact.file),
+        None => bail!("the build made no {target} from {}", folder.display()),
+    }
+}
+
+fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// The shared libraries and executables of one `compiler-artifact` message.
+fn artifacts_of(message: &Value) -> Vec<Artifact> {
+    let target = &message["target"];
+    let kinds: Vec<&str> =
+        target["kind"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let Some(folder) = message["manifest_path"].as_str().and_then(|path| Path::new(path).parent()) else {
+        return Vec::new();
+    };
+    let files: Vec<&str> = if kinds.contains(&"bin") {
+        message["executable"].as_str().into_iter().collect()
+    } else if kinds.contains(&"cdylib") {
+        let files = message["filenames"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        files.filter(|file| file.ends_with(".so")).collect()
+    } else {
+        Vec::new()
+    };
+    let name = target["name"].as_str().unwrap_or_default();
+    files
+        .into_iter()
+        .map(|file| Artifact { target: name.to_owned(), folder: folder.to_owned(), file: file.into() })
+        .collect()
+}

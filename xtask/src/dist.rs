@@ -1,0 +1,47 @@
+//! `target/dist`: what is built, and the fixed names under which scripts find it.
+
+/// One built file.
+pub(crate) struct Item {
+    /// The cargo package.
+    pub package: &'static str,
+    /// The package's folder.
+    pub folder: &'static str,
+    /// The cargo target.
+    pub target: &'static str,
+    /// Its name in the folder `dist`.
+    pub name: &'static str,
+}
+
+/// Everything that cargo builds for `dist`. The C programs come beside it, in `programs/`.
+pub(crate) const ITEMS: &[Item] = &[
+    Item { package: "cgpu-shim", folder: "shim", target: "cgpu", name: "libcgpu.so" },
+    Item { package: "cgpu-cli", folder: "cli", target: "cgpu", name: "cgpu" },
+    Item { package: "cgpu-monitor", folder: "monitor", target: "cgpu-monitor", name: "cgpu-monitor" },
+    Item {
+        package: "cgpu-sim-libcuda",
+        folder: "tests/cuda/libcuda",
+        target: "cgpu_sim_libcuda",
+        name: "sim/libcuda.so.1",
+    },
+    Item {
+        package: "cgpu-sim-libnvidia-ml",
+        folder: "tests/cuda/libnvidia-ml",
+        target: "cgpu_sim_libnvidia_ml",
+        name: "sim/libnvidia-ml.so.1",
+    },
+    Item {
+        package: "cgpu-null-libcuda",
+        folder: "tests/cuda/null-libcuda",
+        target: "cgpu_null_libcuda",
+        name: "null/libcuda.so.1",
+    },
+    Item {
+        package: "cgpu-null-libnvidia-ml",
+        folder: "tests/cuda/null-libnvidia-ml",
+        target: "cgpu_null_libnvidia_ml",
+        name: "null/libnvidia-ml.so.1",
+    },
+];
+
+/// Second names: the same file under another name, which it looks at when it starts.
+pub(crate) const LINKS: &[(&str, &str)] = &[("cgpu-smi", "cgpu")];

@@ -1,0 +1,68 @@
+//! The small C programs of `tests/cuda/programs`: one file, one program, one behaviour.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::cargo::Workspace;
+
+/// A line `// build: <flags>` at the top of a source says what else the linker needs; `{dist}` stands for the folder dist.
+const FLAGS: &str = "// build:";
+
+/// Compiles every program whose source is newer than it.
+pub(crate) fn compile(workspace: &Workspace, to: &Path) -> Result<()> {
+    let from = workspace.root.join("tests/cuda/programs");
+    fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
+    let mut sources = files(&from, "c")?;
+    sources.sort();
+    let dist = to.parent().context("programs lie in dist")?;
+    for source in sources {
+        let program = to.join(source.file_stem().context("a source has a name")?);
+        compile_one(workspace, &source, &program, dist)?;
+    }
+    Ok(())
+}
+
+fn compile_one(workspace: &Workspace, source: &Path, program: &Path, dist: &Path) -> Result<()> {
+    let text = fs::read_to_string(source).with_context(|| format!("cannot read {}", source.display()))?;
+    let flags = text.lines().find_map(|line| line.strip_prefix(FLAGS)).unwrap_or_default();
+    let flags = flags.replace("{dist}", &dist.to_string_lossy());
+    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let fresh = program.with_extension("new");
+    let output = Command::new(&compiler)
+        .args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
+        .arg(&fresh)
+        .arg(source)
+        .arg("-I")
+        .arg(workspace.root.join("include"))
+        .args(flags.split_whitespace())
+        .arg("-ldl")
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| {
+            format!("cannot run the C compiler {}: install gcc, or set CC", compiler.display())
+        })?;
+    ensure!(
+        output.status.success(),
+        "{} does not compile:\n{}",
+        source.display(),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    fs::rename(&fresh, program).with_context(|| format!("cannot place {}", program.display()))
+}
+
+/// The files of a folder with this extension; none if there is no such folder.
+fn files(folder: &Path, extension: &str) -> Result<Vec<PathBuf>> {
+    let Ok(entries) = fs::read_dir(folder) else { return Ok(Vec::new()) };
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        if path.extension() == Some(OsStr::new(extension)) {
+            files.push(path);
+        }
+    }
+    Ok(files)
+}

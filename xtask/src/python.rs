@@ -1,0 +1,60 @@
+//! The virtual environment of the real Python clients, made here so that nobody has to.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::cargo::Workspace;
+
+/// What the client programs import; the file is also the mark of a finished environment.
+const REQUIREMENTS: &str = "tests/e2e/clients/requirements.txt";
+
+/// The interpreter of the environment `target/venv`, made or brought up to date if need be. Errors say what is lacking.
+pub(crate) fn environment(workspace: &Workspace) -> Result<PathBuf> {
+    let folder = workspace.target.join("venv");
+    let python = folder.join("bin/python");
+    let requirements = workspace.root.join(REQUIREMENTS);
+    let wanted = fs::read_to_string(&requirements)
+        .with_context(|| format!("cannot read {}", requirements.display()))?;
+    let mark = folder.join("requirements.txt");
+    if python.exists() && fs::read_to_string(&mark).is_ok_and(|made| made == wanted) {
+        return Ok(python);
+    }
+    eprintln!("xtask: making {} (a minute or so)", folder.display());
+    let system = interpreter()?;
+    step(Command::new(system).args(["-m", "venv", "--clear"]).arg(&folder), "python3 -m venv")?;
+    step(
+        Command::new(&python)
+            .args(["-m", "pip", "install", "--quiet", "--no-input", "-r"])
+            .arg(&requirements),
+        "pip install",
+    )?;
+    fs::write(&mark, wanted)?;
+    Ok(python)
+}
+
+/// A Python 3 that can make environments (Debian keeps that part in python3-venv).
+fn interpreter() -> Result<&'static Path> {
+    for name in ["python3", "python"] {
+        let works = Command::new(name)
+            .args(["-c", "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 9))"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+        if works.is_ok_and(|status| status.success()) {
+            return Ok(Path::new(name));
+        }
+    }
+    bail!("no Python 3.9 or newer with venv and ensurepip: install python3 and python3-venv")
+}
+
+fn step(command: &mut Command, what: &str) -> Result<()> {
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot run {what}"))?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no message");
+    ensure!(output.status.success(), "{what} failed: {last}");
+    Ok(())
+}

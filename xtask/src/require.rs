@@ -1,0 +1,22 @@
+//! `CGPU_REQUIRE`: the tools whose lack is a failure instead of a skip.
+
+/// Whether the list in CGPU_REQUIRE (`python,docker`) names this tool.
+pub(crate) fn requires(tool: &str) -> bool {
+    std::env::var("CGPU_REQUIRE").is_ok_and(|list| names(&list, tool))
+}
+
+fn names(list: &str, tool: &str) -> bool {
+    list.split(',').any(|name| name.trim() == tool)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::names;
+
+    #[test]
+    fn a_list_names_whole_words() {
+        assert!(names("fuse, python", "python"));
+        assert!(!names("fuse,python3", "python"));
+        assert!(!names("", "python"));
+    }
+}
