@@ -1,1 +1,73 @@
-//! The CUDA driver and NVML ABI: one table of functions, types, results
+//! The CUDA driver and NVML ABI: one table of functions, types, results.
+//!
+//! # The table
+//!
+//! [`driver_table!`] and [`nvml_table!`] hold one row for every symbol that a driver of the versions 11.7 to 13.5 has.
+//! Exports, routing, the real functions, the simulated driver and `docs/support.md` are made from them.
+//!
+//! ```text
+//! kind symbol { name, flavour, version, since } role treatment played "reason"
+//!     (arguments) -> answer;
+//! ```
+//!
+//! | part | meaning |
+//! |---|---|
+//! | kind | `hook`, `call` or `pass`: [`Kind`]. A `pass` row ends after its reason |
+//! | symbol | the exported name |
+//! | name | the name under which `cuGetProcAddress` knows the symbol |
+//! | flavour | `legacy`, `ptsz`, `ptds` or `none`: [`Flavour`] |
+//! | version | from which version `cuGetProcAddress` hands it out, as 12040; 0: never |
+//! | since | the first header that has it, as 1204; 0: none has |
+//! | role, treatment | [`Role`], [`Treatment`] |
+//! | played | `played` when the simulated driver implements it, `stub` when it only answers NOT_SUPPORTED |
+//! | reason | why it is treated so |
+//! | arguments | of a `hook` or `call`; `()` also for a refused function that is not played, whatever its arguments |
+//! | answer | left out: `CUresult`, in NVML's table `nvmlReturn_t` |
+//!
+//! NVML's rows have `{ since }` alone.
+//!
+//! # Writing a callback
+//!
+//! A table macro takes the name of a macro and invokes it once with all rows; what stands in brackets after the name
+//! goes before the rows, brackets included. The types are looked up where the callback uses them:
+//!
+//! ```
+//! #![allow(non_camel_case_types, non_snake_case)]
+//! use cgpu_abi::types::*;
+//!
+//! /// A table of pointers to the real driver's functions.
+//! macro_rules! pointers {
+//!     ([$table:ident] $($kind:ident $symbol:ident { $name:literal, $flavour:ident, $version:literal, $since:literal }
+//!         $role:ident $treatment:ident $played:ident $reason:literal $(($($arg:ident: $type:ty),*) $(-> $ret:ty)?)?;)*) => {
+//!         #[derive(Default)]
+//!         struct $table {
+//!             $($symbol: pointers!(@field $kind $symbol),)*
+//!         }
+//!     };
+//!     (@field pass $symbol:ident) => { () };
+//!     (@field $kind:ident $symbol:ident) => { Option<cgpu_abi::driver::fns::$symbol> };
+//! }
+//! cgpu_abi::driver_table!(pointers, [RealDriver]);
+//!
+//! let real = RealDriver::default();
+//! assert!(real.cuMemAlloc_v2.is_none());
+//! ```
+//!
+//! A callback that treats rows by kind takes them apart one at a time, as `pointers!(@field …)` does. `$kind`,
+//! `$treatment` and `$played` are plain words, so an inner rule can match them literally.
+#![allow(non_camel_case_types, reason = "the vendor's own names")]
+
+mod constants;
+pub mod driver;
+mod driver_table;
+pub mod nvml;
+mod nvml_constants;
+mod nvml_table;
+pub mod nvml_types;
+mod results;
+mod row;
+pub mod types;
+
+pub use driver::{DRIVER, index as driver_index};
+pub use nvml::{NVML, index as nvml_index};
+pub use row::{Flavour, Kind, NvmlRow, Role, Row, Treatment};

@@ -1,0 +1,1153 @@
+//! The table of CUDA driver functions. What a row means: the crate's documentation.
+
+/// Hands every row to `$callback!`, once.
+#[macro_export]
+macro_rules! driver_table {
+    ($callback:path $(, [$($through:tt)*])?) => {
+        $callback! {
+            $([$($through)*])?
+
+            // Start-up and routing.
+            hook cuInit { "cuInit", legacy, 2000, 1107 } Starts Tracked played "claims this process's slot, and refuses when the limits cannot be understood"
+                (flags: c_uint);
+            hook cuGetProcAddress { "cuGetProcAddress", legacy, 11030, 1107 } Routes Routed played "hands out our hook where the driver handed out the symbol it stands for"
+                (symbol: *const c_char, pfn: *mut *mut c_void, cuda_version: c_int, flags: cuuint64_t);
+            hook cuGetProcAddress_ptsz { "cuGetProcAddress", none, 0, 1107 } Routes Routed played "hands out our hook where the driver handed out the symbol it stands for"
+                (symbol: *const c_char, pfn: *mut *mut c_void, cuda_version: c_int, flags: cuuint64_t);
+            hook cuGetProcAddress_v2 { "cuGetProcAddress", legacy, 12000, 1200 } Routes Routed played "hands out our hook where the driver handed out the symbol it stands for"
+                (symbol: *const c_char, pfn: *mut *mut c_void, cuda_version: c_int, flags: cuuint64_t, symbol_status: *mut CUdriverProcAddressQueryResult);
+            hook cuGetProcAddress_v2_ptsz { "cuGetProcAddress", none, 0, 1200 } Routes Routed played "hands out our hook where the driver handed out the symbol it stands for"
+                (symbol: *const c_char, pfn: *mut *mut c_void, cuda_version: c_int, flags: cuuint64_t, symbol_status: *mut CUdriverProcAddressQueryResult);
+            call cuGetExportTable { "cuGetExportTable", legacy, 3000, 1107 } Routes Passed played "private tables pass untouched: they are the vendor's own"
+                (export_table: *mut *const c_void, export_table_id: *const CUuuid);
+            call cuDriverGetVersion { "cuDriverGetVersion", legacy, 2020, 1107 } Passes Passed played "reads the driver's version"
+                (driver_version: *mut c_int);
+            call cuGetErrorName { "cuGetErrorName", legacy, 6000, 1107 } Passes Passed played "names a result"
+                (error: CUresult, str: *mut *const c_char);
+            call cuGetErrorString { "cuGetErrorString", legacy, 6000, 1107 } Passes Passed played "names a result"
+                (error: CUresult, str: *mut *const c_char);
+
+            // Linear memory.
+            hook cuMemAlloc { "cuMemAlloc", legacy, 2000, 1107 } Allocates Charged played "linear memory, charged before the call"
+                (dptr: *mut CUdeviceptr_v1, bytesize: c_uint);
+            hook cuMemAlloc_v2 { "cuMemAlloc", legacy, 3020, 1107 } Allocates Charged played "linear memory, charged before the call"
+                (dptr: *mut CUdeviceptr, bytesize: usize);
+            hook cuMemAllocPitch { "cuMemAllocPitch", legacy, 2000, 1107 } Allocates Charged played "pitched linear memory, charged before the call and settled by the pitch the driver chose"
+                (dptr: *mut CUdeviceptr_v1, pitch: *mut c_uint, width_in_bytes: c_uint, height: c_uint, element_size_bytes: c_uint);
+            hook cuMemAllocPitch_v2 { "cuMemAllocPitch", legacy, 3020, 1107 } Allocates Charged played "pitched linear memory, charged before the call and settled by the pitch the driver chose"
+                (dptr: *mut CUdeviceptr, pitch: *mut usize, width_in_bytes: usize, height: usize, element_size_bytes: c_uint);
+            hook cuMemFree { "cuMemFree", legacy, 2000, 1107 } Frees Refunded played "refunds what the pointer was charged"
+                (dptr: CUdeviceptr_v1);
+            hook cuMemFree_v2 { "cuMemFree", legacy, 3020, 1107 } Frees Refunded played "refunds what the pointer was charged"
+                (dptr: CUdeviceptr);
+            hook cuMemAllocManaged { "cuMemAllocManaged", legacy, 6000, 1107 } Managed Refused played "managed memory can exceed any limit by migrating: refused on every route"
+                (dptr: *mut CUdeviceptr, bytesize: usize, flags: c_uint);
+            hook cuMemAllocAsync { "cuMemAllocAsync", legacy, 11020, 1107 } Allocates Refused played "pools grow in chunks of the driver's choice, which are not charged yet: refused"
+                (dptr: *mut CUdeviceptr, bytesize: usize, stream: CUstream);
+            hook cuMemAllocAsync_ptsz { "cuMemAllocAsync", ptsz, 11020, 1107 } Allocates Refused played "pools grow in chunks of the driver's choice, which are not charged yet: refused"
+                (dptr: *mut CUdeviceptr, bytesize: usize, stream: CUstream);
+            hook cuMemAllocFromPoolAsync { "cuMemAllocFromPoolAsync", legacy, 11020, 1107 } Allocates Refused played "pools grow in chunks of the driver's choice, which are not charged yet: refused"
+                (dptr: *mut CUdeviceptr, bytesize: usize, pool: CUmemoryPool, stream: CUstream);
+            hook cuMemAllocFromPoolAsync_ptsz { "cuMemAllocFromPoolAsync", ptsz, 11020, 1107 } Allocates Refused played "pools grow in chunks of the driver's choice, which are not charged yet: refused"
+                (dptr: *mut CUdeviceptr, bytesize: usize, pool: CUmemoryPool, stream: CUstream);
+            call cuMemFreeAsync { "cuMemFreeAsync", legacy, 11020, 1107 } Frees Passed played "frees to a pool; nothing of ours comes from pools while allocating from them is refused"
+                (dptr: CUdeviceptr, stream: CUstream);
+            call cuMemFreeAsync_ptsz { "cuMemFreeAsync", ptsz, 11020, 1107 } Frees Passed played "frees to a pool; nothing of ours comes from pools while allocating from them is refused"
+                (dptr: CUdeviceptr, stream: CUstream);
+
+            // What the card says about its memory.
+            hook cuMemGetInfo { "cuMemGetInfo", legacy, 2000, 1107 } Reports Virtualised played "total is the limit, free what is left of it"
+                (free: *mut c_uint, total: *mut c_uint);
+            hook cuMemGetInfo_v2 { "cuMemGetInfo", legacy, 3020, 1107 } Reports Virtualised played "total is the limit, free what is left of it"
+                (free: *mut usize, total: *mut usize);
+            hook cuDeviceTotalMem { "cuDeviceTotalMem", legacy, 2000, 1107 } Reports Virtualised played "the card is as large as the limit"
+                (bytes: *mut c_uint, dev: CUdevice);
+            hook cuDeviceTotalMem_v2 { "cuDeviceTotalMem", legacy, 3020, 1107 } Reports Virtualised played "the card is as large as the limit"
+                (bytes: *mut usize, dev: CUdevice);
+            hook cuDeviceGetAttribute { "cuDeviceGetAttribute", legacy, 2000, 1107 } Reports Virtualised played "managed memory reads as not supported; all other attributes are the card's own"
+                (pi: *mut c_int, attrib: CUdevice_attribute, dev: CUdevice);
+
+            // Memory pools.
+            call cuMemPoolCreate { "cuMemPoolCreate", legacy, 11020, 1107 } Allocates Passed played "a new pool holds no memory; allocating from it is refused"
+                (pool: *mut CUmemoryPool, pool_props: *const CUmemPoolProps);
+            call cuMemPoolDestroy { "cuMemPoolDestroy", legacy, 11020, 1107 } Frees Passed played "a pool holds nothing while allocating from it is refused"
+                (pool: CUmemoryPool);
+            call cuMemPoolTrimTo { "cuMemPoolTrimTo", legacy, 11020, 1107 } Frees Passed played "a pool holds nothing while allocating from it is refused"
+                (pool: CUmemoryPool, min_bytes_to_keep: usize);
+            call cuMemPoolGetAttribute { "cuMemPoolGetAttribute", legacy, 11020, 1107 } Reports Passed played "a pool's own books; empty while allocating from pools is refused"
+                (pool: CUmemoryPool, attr: CUmemPool_attribute, value: *mut c_void);
+            call cuMemPoolSetAttribute { "cuMemPoolSetAttribute", legacy, 11020, 1107 } Allocates Passed played "a release threshold keeps nothing while allocating from pools is refused"
+                (pool: CUmemoryPool, attr: CUmemPool_attribute, value: *mut c_void);
+            call cuMemPoolGetAccess { "cuMemPoolGetAccess", legacy, 11020, 1107 } Passes Passed played "says which cards may reach a pool"
+                (flags: *mut CUmemAccess_flags, mem_pool: CUmemoryPool, location: *mut CUmemLocation);
+            call cuMemPoolSetAccess { "cuMemPoolSetAccess", legacy, 11020, 1107 } Passes Passed played "says which cards may reach a pool"
+                (pool: CUmemoryPool, map: *const CUmemAccessDesc, count: usize);
+            call cuDeviceGetDefaultMemPool { "cuDeviceGetDefaultMemPool", legacy, 11020, 1107 } Passes Passed played "chooses a pool; allocating from any pool is refused"
+                (pool_out: *mut CUmemoryPool, dev: CUdevice);
+            call cuDeviceGetMemPool { "cuDeviceGetMemPool", legacy, 11020, 1107 } Passes Passed played "chooses a pool; allocating from any pool is refused"
+                (pool: *mut CUmemoryPool, dev: CUdevice);
+            call cuDeviceSetMemPool { "cuDeviceSetMemPool", legacy, 11020, 1107 } Passes Passed played "chooses a pool; allocating from any pool is refused"
+                (dev: CUdevice, pool: CUmemoryPool);
+            call cuMemGetDefaultMemPool { "cuMemGetDefaultMemPool", legacy, 13000, 1300 } Managed Passed played "can name a managed pool, but allocating from any pool is refused"
+                (pool_out: *mut CUmemoryPool, location: *mut CUmemLocation, kind: CUmemAllocationType);
+            call cuMemGetMemPool { "cuMemGetMemPool", legacy, 13000, 1300 } Managed Passed played "can name a managed pool, but allocating from any pool is refused"
+                (pool: *mut CUmemoryPool, location: *mut CUmemLocation, kind: CUmemAllocationType);
+            call cuMemSetMemPool { "cuMemSetMemPool", legacy, 13000, 1300 } Managed Passed played "can name a managed pool, but allocating from any pool is refused"
+                (location: *mut CUmemLocation, kind: CUmemAllocationType, pool: CUmemoryPool);
+            pass cuMemPoolExportPointer { "cuMemPoolExportPointer", legacy, 11020, 1107 } External Passed stub "the exporter has paid; sharing costs nothing more";
+            pass cuMemPoolExportToShareableHandle { "cuMemPoolExportToShareableHandle", legacy, 11020, 1107 } External Passed stub "the exporter has paid; sharing costs nothing more";
+            hook cuMemPoolImportFromShareableHandle { "cuMemPoolImportFromShareableHandle", legacy, 11020, 1107 } External Counted stub "the exporter pays, the importer does not; counted"
+                (pool_out: *mut CUmemoryPool, handle: *mut c_void, handle_type: CUmemAllocationHandleType, flags: c_ulonglong);
+            hook cuMemPoolImportPointer { "cuMemPoolImportPointer", legacy, 11020, 1107 } External Counted stub "the exporter pays, the importer does not; counted"
+                (ptr_out: *mut CUdeviceptr, pool: CUmemoryPool, share_data: *mut CUmemPoolPtrExportData);
+
+            // Virtual memory management.
+            hook cuMemCreate { "cuMemCreate", legacy, 10020, 1107 } Allocates Refused played "physical memory behind a handle is not charged yet: refused"
+                (handle: *mut CUmemGenericAllocationHandle, size: usize, prop: *const CUmemAllocationProp, flags: c_ulonglong);
+            call cuMemRelease { "cuMemRelease", legacy, 10020, 1107 } Frees Passed played "ends a handle or mapping; none was charged while cuMemCreate is refused"
+                (handle: CUmemGenericAllocationHandle);
+            call cuMemUnmap { "cuMemUnmap", legacy, 10020, 1107 } Frees Passed played "ends a handle or mapping; none was charged while cuMemCreate is refused"
+                (ptr: CUdeviceptr, size: usize);
+            call cuMemAddressFree { "cuMemAddressFree", legacy, 10020, 1107 } Passes Passed played "addresses without memory behind them"
+                (ptr: CUdeviceptr, size: usize);
+            call cuMemAddressReserve { "cuMemAddressReserve", legacy, 10020, 1107 } Passes Passed played "addresses without memory behind them"
+                (ptr: *mut CUdeviceptr, size: usize, alignment: usize, addr: CUdeviceptr, flags: c_ulonglong);
+            call cuMemMap { "cuMemMap", legacy, 10020, 1107 } Passes Passed played "maps a handle that already exists"
+                (ptr: CUdeviceptr, size: usize, offset: usize, handle: CUmemGenericAllocationHandle, flags: c_ulonglong);
+            pass cuMemMapArrayAsync { "cuMemMapArrayAsync", legacy, 11010, 1107 } Passes Passed stub "maps a handle that already exists into a sparse array";
+            pass cuMemMapArrayAsync_ptsz { "cuMemMapArrayAsync", ptsz, 11010, 1107 } Passes Passed stub "maps a handle that already exists into a sparse array";
+            call cuMemGetAccess { "cuMemGetAccess", legacy, 10020, 1107 } Passes Passed played "access rights of a mapping"
+                (flags: *mut c_ulonglong, location: *const CUmemLocation, ptr: CUdeviceptr);
+            call cuMemSetAccess { "cuMemSetAccess", legacy, 10020, 1107 } Passes Passed played "access rights of a mapping"
+                (ptr: CUdeviceptr, size: usize, desc: *const CUmemAccessDesc, count: usize);
+            call cuMemGetAllocationGranularity { "cuMemGetAllocationGranularity", legacy, 10020, 1107 } Passes Passed played "reads a granularity"
+                (granularity: *mut usize, prop: *const CUmemAllocationProp, option: CUmemAllocationGranularity_flags);
+            call cuMemGetAllocationPropertiesFromHandle { "cuMemGetAllocationPropertiesFromHandle", legacy, 10020, 1107 } Reports Passed played "reads the properties of one handle, not the card's totals"
+                (prop: *mut CUmemAllocationProp, handle: CUmemGenericAllocationHandle);
+            call cuMemRetainAllocationHandle { "cuMemRetainAllocationHandle", legacy, 11000, 1107 } External Passed played "one more reference to memory that already exists"
+                (handle: *mut CUmemGenericAllocationHandle, addr: *mut c_void);
+            pass cuMemExportToShareableHandle { "cuMemExportToShareableHandle", legacy, 10020, 1107 } External Passed stub "the exporter has paid; sharing costs nothing more";
+            pass cuMemGetHandleForAddressRange { "cuMemGetHandleForAddressRange", legacy, 11070, 1107 } External Passed stub "the exporter has paid; sharing costs nothing more";
+            hook cuMemImportFromShareableHandle { "cuMemImportFromShareableHandle", legacy, 10020, 1107 } External Counted stub "the exporter pays, the importer does not; counted"
+                (handle: *mut CUmemGenericAllocationHandle, os_handle: *mut c_void, sh_handle_type: CUmemAllocationHandleType);
+
+            // Arrays.
+            hook cuArray3DCreate { "cuArray3DCreate", legacy, 2000, 1107 } Allocates Refused played "the size of an array is the driver's choice and is not charged yet: refused"
+                (handle: *mut CUarray, allocate_array: *const CUDA_ARRAY3D_DESCRIPTOR_v1);
+            hook cuArray3DCreate_v2 { "cuArray3DCreate", legacy, 3020, 1107 } Allocates Refused played "the size of an array is the driver's choice and is not charged yet: refused"
+                (handle: *mut CUarray, allocate_array: *const CUDA_ARRAY3D_DESCRIPTOR);
+            hook cuArrayCreate { "cuArrayCreate", legacy, 2000, 1107 } Allocates Refused played "the size of an array is the driver's choice and is not charged yet: refused"
+                (handle: *mut CUarray, allocate_array: *const CUDA_ARRAY_DESCRIPTOR_v1);
+            hook cuArrayCreate_v2 { "cuArrayCreate", legacy, 3020, 1107 } Allocates Refused played "the size of an array is the driver's choice and is not charged yet: refused"
+                (handle: *mut CUarray, allocate_array: *const CUDA_ARRAY_DESCRIPTOR);
+            hook cuMipmappedArrayCreate { "cuMipmappedArrayCreate", legacy, 5000, 1107 } Allocates Refused played "the size of an array is the driver's choice and is not charged yet: refused"
+                (handle: *mut CUmipmappedArray, mipmapped_array_desc: *const CUDA_ARRAY3D_DESCRIPTOR, num_mipmap_levels: c_uint);
+            call cuArrayDestroy { "cuArrayDestroy", legacy, 2000, 1107 } Frees Passed played "no array of ours exists while creating them is refused"
+                (array: CUarray);
+            call cuMipmappedArrayDestroy { "cuMipmappedArrayDestroy", legacy, 5000, 1107 } Frees Passed played "no array of ours exists while creating them is refused"
+                (mipmapped_array: CUmipmappedArray);
+            call cuArray3DGetDescriptor { "cuArray3DGetDescriptor", legacy, 2000, 1107 } Passes Passed played "reads a descriptor"
+                (array_descriptor: *mut CUDA_ARRAY3D_DESCRIPTOR_v1, array: CUarray);
+            call cuArray3DGetDescriptor_v2 { "cuArray3DGetDescriptor", legacy, 3020, 1107 } Passes Passed played "reads a descriptor"
+                (array_descriptor: *mut CUDA_ARRAY3D_DESCRIPTOR, array: CUarray);
+            call cuArrayGetDescriptor { "cuArrayGetDescriptor", legacy, 2000, 1107 } Passes Passed played "reads a descriptor"
+                (array_descriptor: *mut CUDA_ARRAY_DESCRIPTOR_v1, array: CUarray);
+            call cuArrayGetDescriptor_v2 { "cuArrayGetDescriptor", legacy, 3020, 1107 } Passes Passed played "reads a descriptor"
+                (array_descriptor: *mut CUDA_ARRAY_DESCRIPTOR, array: CUarray);
+            pass cuArrayGetMemoryRequirements { "cuArrayGetMemoryRequirements", legacy, 11060, 1107 } Reports Passed stub "reads one array's size, not the card's totals";
+            pass cuMipmappedArrayGetMemoryRequirements { "cuMipmappedArrayGetMemoryRequirements", legacy, 11060, 1107 } Reports Passed stub "reads one array's size, not the card's totals";
+            pass cuArrayGetPlane { "cuArrayGetPlane", legacy, 11020, 1107 } Passes Passed stub "reads or refers to part of an array";
+            pass cuArrayGetSparseProperties { "cuArrayGetSparseProperties", legacy, 11010, 1107 } Passes Passed stub "reads or refers to part of an array";
+            pass cuMipmappedArrayGetLevel { "cuMipmappedArrayGetLevel", legacy, 5000, 1107 } Passes Passed stub "reads or refers to part of an array";
+            pass cuMipmappedArrayGetSparseProperties { "cuMipmappedArrayGetSparseProperties", legacy, 11010, 1107 } Passes Passed stub "reads or refers to part of an array";
+
+            // Host memory.
+            call cuMemAllocHost { "cuMemAllocHost", legacy, 2000, 1107 } Passes Passed played "the host's memory, which no card's limit counts"
+                (pp: *mut *mut c_void, bytesize: c_uint);
+            call cuMemAllocHost_v2 { "cuMemAllocHost", legacy, 3020, 1107 } Passes Passed played "the host's memory, which no card's limit counts"
+                (pp: *mut *mut c_void, bytesize: usize);
+            call cuMemFreeHost { "cuMemFreeHost", legacy, 2000, 1107 } Passes Passed played "the host's memory, which no card's limit counts"
+                (p: *mut c_void);
+            call cuMemHostAlloc { "cuMemHostAlloc", legacy, 2020, 1107 } Passes Passed played "the host's memory, which no card's limit counts"
+                (pp: *mut *mut c_void, bytesize: usize, flags: c_uint);
+            call cuMemHostGetDevicePointer { "cuMemHostGetDevicePointer", legacy, 2020, 1107 } Passes Passed played "the host's memory, which no card's limit counts"
+                (pdptr: *mut CUdeviceptr_v1, p: *mut c_void, flags: c_uint);
+            call cuMemHostGetDevicePointer_v2 { "cuMemHostGetDevicePointer", legacy, 3020, 1107 } Passes Passed played "the host's memory, which no card's limit counts"
+                (pdptr: *mut CUdeviceptr, p: *mut c_void, flags: c_uint);
+            call cuMemHostGetFlags { "cuMemHostGetFlags", legacy, 2030, 1107 } Passes Passed played "the host's memory, which no card's limit counts"
+                (flags: *mut c_uint, p: *mut c_void);
+            call cuMemHostRegister { "cuMemHostRegister", legacy, 4000, 1107 } Passes Passed played "the host's memory, which no card's limit counts"
+                (p: *mut c_void, bytesize: usize, flags: c_uint);
+            call cuMemHostRegister_v2 { "cuMemHostRegister", legacy, 6050, 1107 } Passes Passed played "the host's memory, which no card's limit counts"
+                (p: *mut c_void, bytesize: usize, flags: c_uint);
+            call cuMemHostUnregister { "cuMemHostUnregister", legacy, 4000, 1107 } Passes Passed played "the host's memory, which no card's limit counts"
+                (p: *mut c_void);
+
+            // Pointers and ranges.
+            call cuMemGetAddressRange { "cuMemGetAddressRange", legacy, 2000, 1107 } Reports Passed played "reads one allocation's base and size, not the card's totals"
+                (pbase: *mut CUdeviceptr_v1, psize: *mut c_uint, dptr: CUdeviceptr_v1);
+            call cuMemGetAddressRange_v2 { "cuMemGetAddressRange", legacy, 3020, 1107 } Reports Passed played "reads one allocation's base and size, not the card's totals"
+                (pbase: *mut CUdeviceptr, psize: *mut usize, dptr: CUdeviceptr);
+            call cuPointerGetAttribute { "cuPointerGetAttribute", legacy, 4000, 1107 } Reports Passed played "reads what one pointer is"
+                (data: *mut c_void, attribute: CUpointer_attribute, ptr: CUdeviceptr);
+            call cuPointerGetAttributes { "cuPointerGetAttributes", legacy, 7000, 1107 } Reports Passed played "reads what one pointer is"
+                (num_attributes: c_uint, attributes: *mut CUpointer_attribute, data: *mut *mut c_void, ptr: CUdeviceptr);
+            call cuPointerSetAttribute { "cuPointerSetAttribute", legacy, 6000, 1107 } Passes Passed played "sets a property of one allocation"
+                (value: *const c_void, attribute: CUpointer_attribute, ptr: CUdeviceptr);
+            pass cuMemGetLocationInfo { "cuMemGetLocationInfo", legacy, 13040, 1304 } Reports Passed stub "reads where one range resides, not the card's totals";
+            pass cuMemGetAttribute { "cuMemGetAttribute", none, 0, 0 } Reports Passed stub "exported by the driver but in no header; passes unseen";
+            pass cuMemGetAttribute_v2 { "cuMemGetAttribute", none, 0, 0 } Reports Passed stub "exported by the driver but in no header; passes unseen";
+            pass cuMemRangeGetAttribute { "cuMemRangeGetAttribute", legacy, 8000, 1107 } Managed Passed stub "reads about managed ranges, of which there are none";
+            pass cuMemRangeGetAttributes { "cuMemRangeGetAttributes", legacy, 8000, 1107 } Managed Passed stub "reads about managed ranges, of which there are none";
+            pass cuMemAdvise { "cuMemAdvise", legacy, 8000, 1107 } Managed Passed stub "advice about managed ranges, of which there are none";
+            pass cuMemAdvise_v2 { "cuMemAdvise", legacy, 12020, 1202 } Managed Passed stub "advice about managed ranges, of which there are none";
+
+            // Contexts.
+            hook cuCtxCreate { "cuCtxCreate", legacy, 2000, 1107 } Context Charged played "a context's own memory, pre-charged by the card's learned size"
+                (pctx: *mut CUcontext, flags: c_uint, dev: CUdevice);
+            hook cuCtxCreate_v2 { "cuCtxCreate", legacy, 3020, 1107 } Context Charged played "a context's own memory, pre-charged by the card's learned size"
+                (pctx: *mut CUcontext, flags: c_uint, dev: CUdevice);
+            hook cuCtxCreate_v3 { "cuCtxCreate", legacy, 11040, 1107 } Context Charged played "a context's own memory, pre-charged by the card's learned size"
+                (pctx: *mut CUcontext, params_array: *mut CUexecAffinityParam, num_params: c_int, flags: c_uint, dev: CUdevice);
+            hook cuCtxCreate_v4 { "cuCtxCreate", legacy, 12050, 1205 } Context Charged played "a context's own memory, pre-charged by the card's learned size"
+                (pctx: *mut CUcontext, ctx_create_params: *mut CUctxCreateParams, flags: c_uint, dev: CUdevice);
+            hook cuCtxDestroy { "cuCtxDestroy", legacy, 2000, 1107 } Context Refunded played "everything in the context goes with it"
+                (ctx: CUcontext);
+            hook cuCtxDestroy_v2 { "cuCtxDestroy", legacy, 4000, 1107 } Context Refunded played "everything in the context goes with it"
+                (ctx: CUcontext);
+            hook cuCtxDetach { "cuCtxDetach", legacy, 2000, 1107 } Context Refunded played "everything in the context goes with it"
+                (ctx: CUcontext);
+            hook cuCtxAttach { "cuCtxAttach", legacy, 2000, 1107 } Context Tracked played "one more reference, which cuCtxDetach gives back"
+                (pctx: *mut CUcontext, flags: c_uint);
+            hook cuDevicePrimaryCtxRetain { "cuDevicePrimaryCtxRetain", legacy, 7000, 1107 } Context Charged played "the first reference makes the context, pre-charged by the card's learned size"
+                (pctx: *mut CUcontext, dev: CUdevice);
+            hook cuDevicePrimaryCtxRelease { "cuDevicePrimaryCtxRelease", legacy, 7000, 1107 } Context Refunded played "the last reference takes everything in the context with it"
+                (dev: CUdevice);
+            hook cuDevicePrimaryCtxRelease_v2 { "cuDevicePrimaryCtxRelease", legacy, 11000, 1107 } Context Refunded played "the last reference takes everything in the context with it"
+                (dev: CUdevice);
+            hook cuDevicePrimaryCtxReset { "cuDevicePrimaryCtxReset", legacy, 7000, 1107 } Context Refunded played "everything in the context goes, its references stay"
+                (dev: CUdevice);
+            hook cuDevicePrimaryCtxReset_v2 { "cuDevicePrimaryCtxReset", legacy, 11000, 1107 } Context Refunded played "everything in the context goes, its references stay"
+                (dev: CUdevice);
+            call cuDevicePrimaryCtxGetState { "cuDevicePrimaryCtxGetState", legacy, 7000, 1107 } Context Passed played "the primary context's flags; makes none"
+                (dev: CUdevice, flags: *mut c_uint, active: *mut c_int);
+            call cuDevicePrimaryCtxSetFlags { "cuDevicePrimaryCtxSetFlags", legacy, 7000, 1107 } Context Passed played "the primary context's flags; makes none"
+                (dev: CUdevice, flags: c_uint);
+            call cuDevicePrimaryCtxSetFlags_v2 { "cuDevicePrimaryCtxSetFlags", legacy, 11000, 1107 } Context Passed played "the primary context's flags; makes none"
+                (dev: CUdevice, flags: c_uint);
+            call cuCtxGetCurrent { "cuCtxGetCurrent", legacy, 4000, 1107 } Context Passed played "which context is current; the driver's own answer is asked where it matters"
+                (pctx: *mut CUcontext);
+            call cuCtxPopCurrent { "cuCtxPopCurrent", legacy, 2000, 1107 } Context Passed played "which context is current; the driver's own answer is asked where it matters"
+                (pctx: *mut CUcontext);
+            call cuCtxPopCurrent_v2 { "cuCtxPopCurrent", legacy, 4000, 1107 } Context Passed played "which context is current; the driver's own answer is asked where it matters"
+                (pctx: *mut CUcontext);
+            call cuCtxPushCurrent { "cuCtxPushCurrent", legacy, 2000, 1107 } Context Passed played "which context is current; the driver's own answer is asked where it matters"
+                (ctx: CUcontext);
+            call cuCtxPushCurrent_v2 { "cuCtxPushCurrent", legacy, 4000, 1107 } Context Passed played "which context is current; the driver's own answer is asked where it matters"
+                (ctx: CUcontext);
+            call cuCtxSetCurrent { "cuCtxSetCurrent", legacy, 4000, 1107 } Context Passed played "which context is current; the driver's own answer is asked where it matters"
+                (ctx: CUcontext);
+            hook cuCtxSetLimit { "cuCtxSetLimit", legacy, 3010, 1107 } Context Counted played "a larger heap, stack or printf buffer is implicit memory: seen afterwards, blocks new allocations"
+                (limit: CUlimit, value: usize);
+            call cuCtxGetApiVersion { "cuCtxGetApiVersion", legacy, 3020, 1107 } Context Passed played "reads a context's property"
+                (ctx: CUcontext, version: *mut c_uint);
+            call cuCtxGetCacheConfig { "cuCtxGetCacheConfig", legacy, 3020, 1107 } Context Passed played "reads a context's property"
+                (pconfig: *mut CUfunc_cache);
+            call cuCtxGetDevice { "cuCtxGetDevice", legacy, 2000, 1107 } Context Passed played "reads a context's property"
+                (device: *mut CUdevice);
+            call cuCtxGetDevice_v2 { "cuCtxGetDevice", legacy, 13000, 1300 } Context Passed played "reads a context's property"
+                (device: *mut CUdevice, ctx: CUcontext);
+            call cuCtxGetExecAffinity { "cuCtxGetExecAffinity", legacy, 11040, 1107 } Context Passed played "reads a context's property"
+                (exec_affinity: *mut CUexecAffinityParam, kind: CUexecAffinityType);
+            call cuCtxGetFlags { "cuCtxGetFlags", legacy, 7000, 1107 } Context Passed played "reads a context's property"
+                (flags: *mut c_uint);
+            call cuCtxGetId { "cuCtxGetId", legacy, 12000, 1200 } Context Passed played "reads a context's property"
+                (ctx: CUcontext, ctx_id: *mut c_ulonglong);
+            call cuCtxGetLimit { "cuCtxGetLimit", legacy, 3010, 1107 } Context Passed played "reads a context's property"
+                (pvalue: *mut usize, limit: CUlimit);
+            call cuCtxGetSharedMemConfig { "cuCtxGetSharedMemConfig", legacy, 4020, 1107 } Context Passed played "reads a context's property"
+                (config: *mut CUsharedconfig);
+            call cuCtxGetStreamPriorityRange { "cuCtxGetStreamPriorityRange", legacy, 5050, 1107 } Context Passed played "reads a context's property"
+                (least_priority: *mut c_int, greatest_priority: *mut c_int);
+            call cuCtxResetPersistingL2Cache { "cuCtxResetPersistingL2Cache", legacy, 11000, 1107 } Context Passed played "sets a context's property that takes no memory"
+                ();
+            call cuCtxSetCacheConfig { "cuCtxSetCacheConfig", legacy, 3020, 1107 } Context Passed played "sets a context's property that takes no memory"
+                (config: CUfunc_cache);
+            call cuCtxSetFlags { "cuCtxSetFlags", legacy, 12010, 1201 } Context Passed played "sets a context's property that takes no memory"
+                (flags: c_uint);
+            call cuCtxSetSharedMemConfig { "cuCtxSetSharedMemConfig", legacy, 4020, 1107 } Context Passed played "sets a context's property that takes no memory"
+                (config: CUsharedconfig);
+            call cuCtxSynchronize { "cuCtxSynchronize", legacy, 2000, 1107 } Context Passed played "waits for work that has already been admitted"
+                ();
+            call cuCtxSynchronize_v2 { "cuCtxSynchronize", legacy, 13000, 1300 } Context Passed played "waits for work that has already been admitted"
+                (ctx: CUcontext);
+            call cuCtxDisablePeerAccess { "cuCtxDisablePeerAccess", legacy, 4000, 1107 } Context Passed played "page tables of a peer's memory are implicit memory"
+                (peer_context: CUcontext);
+            call cuCtxEnablePeerAccess { "cuCtxEnablePeerAccess", legacy, 4000, 1107 } Context Passed played "page tables of a peer's memory are implicit memory"
+                (peer_context: CUcontext, flags: c_uint);
+            pass cuCtxRecordEvent { "cuCtxRecordEvent", legacy, 12050, 1205 } Context Passed stub "orders work that has already been admitted";
+            pass cuCtxWaitEvent { "cuCtxWaitEvent", legacy, 12050, 1205 } Context Passed stub "orders work that has already been admitted";
+            pass cuCtxGetDevResource { "cuCtxGetDevResource", legacy, 12040, 1204 } Reports Passed stub "reads or divides the card's multiprocessors; the share is kept in time, not in space";
+            pass cuDevResourceGenerateDesc { "cuDevResourceGenerateDesc", legacy, 12040, 1204 } Reports Passed stub "reads or divides the card's multiprocessors; the share is kept in time, not in space";
+            pass cuDevSmResourceSplit { "cuDevSmResourceSplit", legacy, 13010, 1301 } Reports Passed stub "reads or divides the card's multiprocessors; the share is kept in time, not in space";
+            pass cuDevSmResourceSplitByCount { "cuDevSmResourceSplitByCount", legacy, 12040, 1204 } Reports Passed stub "reads or divides the card's multiprocessors; the share is kept in time, not in space";
+            pass cuDeviceGetDevResource { "cuDeviceGetDevResource", legacy, 12040, 1204 } Reports Passed stub "reads or divides the card's multiprocessors; the share is kept in time, not in space";
+            hook cuGreenCtxCreate { "cuGreenCtxCreate", legacy, 12040, 1204 } Context Refused stub "a green context's memory is not charged yet: refused"
+                ();
+            pass cuGreenCtxDestroy { "cuGreenCtxDestroy", legacy, 12040, 1204 } Context Passed stub "none exists while cuGreenCtxCreate is refused";
+            pass cuCtxFromGreenCtx { "cuCtxFromGreenCtx", legacy, 12040, 1204 } Context Passed stub "needs a green context, and none exists while cuGreenCtxCreate is refused";
+            pass cuGreenCtxGetDevResource { "cuGreenCtxGetDevResource", legacy, 12040, 1204 } Context Passed stub "needs a green context, and none exists while cuGreenCtxCreate is refused";
+            pass cuGreenCtxGetId { "cuGreenCtxGetId", legacy, 12090, 1300 } Context Passed stub "needs a green context, and none exists while cuGreenCtxCreate is refused";
+            pass cuGreenCtxRecordEvent { "cuGreenCtxRecordEvent", legacy, 12040, 1204 } Context Passed stub "needs a green context, and none exists while cuGreenCtxCreate is refused";
+            pass cuGreenCtxStreamCreate { "cuGreenCtxStreamCreate", legacy, 12050, 1205 } Context Passed stub "needs a green context, and none exists while cuGreenCtxCreate is refused";
+            pass cuGreenCtxWaitEvent { "cuGreenCtxWaitEvent", legacy, 12040, 1204 } Context Passed stub "needs a green context, and none exists while cuGreenCtxCreate is refused";
+            pass cuStreamGetGreenCtx { "cuStreamGetGreenCtx", legacy, 12040, 1204 } Context Passed stub "needs a green context, and none exists while cuGreenCtxCreate is refused";
+
+            // Devices.
+            call cuDeviceCanAccessPeer { "cuDeviceCanAccessPeer", legacy, 4000, 1107 } Passes Passed played "reads a property that the limit does not change"
+                (can_access_peer: *mut c_int, dev: CUdevice, peer_dev: CUdevice);
+            call cuDeviceComputeCapability { "cuDeviceComputeCapability", legacy, 2000, 1107 } Passes Passed played "reads a property that the limit does not change"
+                (major: *mut c_int, minor: *mut c_int, dev: CUdevice);
+            call cuDeviceGet { "cuDeviceGet", legacy, 2000, 1107 } Passes Passed played "reads a property that the limit does not change"
+                (device: *mut CUdevice, ordinal: c_int);
+            call cuDeviceGetByPCIBusId { "cuDeviceGetByPCIBusId", legacy, 4010, 1107 } Passes Passed played "reads a property that the limit does not change"
+                (dev: *mut CUdevice, pci_bus_id: *const c_char);
+            call cuDeviceGetCount { "cuDeviceGetCount", legacy, 2000, 1107 } Passes Passed played "reads a property that the limit does not change"
+                (count: *mut c_int);
+            call cuDeviceGetExecAffinitySupport { "cuDeviceGetExecAffinitySupport", legacy, 11040, 1107 } Passes Passed played "reads a property that the limit does not change"
+                (pi: *mut c_int, kind: CUexecAffinityType, dev: CUdevice);
+            call cuDeviceGetLuid { "cuDeviceGetLuid", legacy, 10000, 1107 } Passes Passed played "reads a property that the limit does not change"
+                (luid: *mut c_char, device_node_mask: *mut c_uint, dev: CUdevice);
+            call cuDeviceGetName { "cuDeviceGetName", legacy, 2000, 1107 } Passes Passed played "reads a property that the limit does not change"
+                (name: *mut c_char, len: c_int, dev: CUdevice);
+            call cuDeviceGetP2PAttribute { "cuDeviceGetP2PAttribute", legacy, 8000, 1107 } Passes Passed played "reads a property that the limit does not change"
+                (value: *mut c_int, attrib: CUdevice_P2PAttribute, src_device: CUdevice, dst_device: CUdevice);
+            call cuDeviceGetPCIBusId { "cuDeviceGetPCIBusId", legacy, 4010, 1107 } Passes Passed played "reads a property that the limit does not change"
+                (pci_bus_id: *mut c_char, len: c_int, dev: CUdevice);
+            call cuDeviceGetProperties { "cuDeviceGetProperties", legacy, 2000, 1107 } Passes Passed played "reads a property that the limit does not change"
+                (prop: *mut CUdevprop, dev: CUdevice);
+            call cuDeviceGetTexture1DLinearMaxWidth { "cuDeviceGetTexture1DLinearMaxWidth", legacy, 11010, 1107 } Passes Passed played "reads a property that the limit does not change"
+                (max_width_in_elements: *mut usize, format: CUarray_format, num_channels: c_uint, dev: CUdevice);
+            call cuDeviceGetUuid { "cuDeviceGetUuid", legacy, 9020, 1107 } Passes Passed played "reads a property that the limit does not change"
+                (uuid: *mut CUuuid, dev: CUdevice);
+            call cuDeviceGetUuid_v2 { "cuDeviceGetUuid", legacy, 11040, 1107 } Passes Passed played "reads a property that the limit does not change"
+                (uuid: *mut CUuuid, dev: CUdevice);
+            pass cuDeviceGetCliqueCount { "cuDeviceGetCliqueCount", legacy, 13040, 1304 } Passes Passed stub "reads a property that the limit does not change";
+            pass cuDeviceGetCliqueInfo { "cuDeviceGetCliqueInfo", legacy, 13040, 1304 } Passes Passed stub "reads a property that the limit does not change";
+            pass cuDeviceGetFabricClusterUuid { "cuDeviceGetFabricClusterUuid", legacy, 13040, 1304 } Passes Passed stub "reads a property that the limit does not change";
+            pass cuDeviceGetHostAtomicCapabilities { "cuDeviceGetHostAtomicCapabilities", legacy, 13000, 1300 } Passes Passed stub "reads a property that the limit does not change";
+            pass cuDeviceGetNvSciSyncAttributes { "cuDeviceGetNvSciSyncAttributes", legacy, 10020, 1107 } Passes Passed stub "reads a property that the limit does not change";
+            pass cuDeviceGetP2PAtomicCapabilities { "cuDeviceGetP2PAtomicCapabilities", legacy, 13000, 1300 } Passes Passed stub "reads a property that the limit does not change";
+            pass cuDeviceGetGraphMemAttribute { "cuDeviceGetGraphMemAttribute", legacy, 11040, 1107 } Reports Passed stub "memory of graphs, of which there is none while memory nodes are refused";
+            pass cuDeviceSetGraphMemAttribute { "cuDeviceSetGraphMemAttribute", legacy, 11040, 1107 } Reports Passed stub "memory of graphs, of which there is none while memory nodes are refused";
+            pass cuDeviceGraphMemTrim { "cuDeviceGraphMemTrim", legacy, 11040, 1107 } Frees Passed stub "memory of graphs, of which there is none while memory nodes are refused";
+            pass cuDeviceRegisterAsyncNotification { "cuDeviceRegisterAsyncNotification", legacy, 12040, 1204 } Passes Passed stub "calls the program back when the card runs short";
+            pass cuDeviceUnregisterAsyncNotification { "cuDeviceUnregisterAsyncNotification", legacy, 12040, 1204 } Passes Passed stub "calls the program back when the card runs short";
+
+            // Modules and libraries.
+            call cuLibraryLoadData { "cuLibraryLoadData", legacy, 12000, 1200 } Module Passed played "code and globals are implicit memory: seen afterwards, never refused"
+                (library: *mut CUlibrary, code: *const c_void, jit_options: *mut CUjit_option, jit_options_values: *mut *mut c_void, num_jit_options: c_uint, library_options: *mut CUlibraryOption, library_option_values: *mut *mut c_void, num_library_options: c_uint);
+            call cuLibraryLoadFromFile { "cuLibraryLoadFromFile", legacy, 12000, 1200 } Module Passed played "code and globals are implicit memory: seen afterwards, never refused"
+                (library: *mut CUlibrary, file_name: *const c_char, jit_options: *mut CUjit_option, jit_options_values: *mut *mut c_void, num_jit_options: c_uint, library_options: *mut CUlibraryOption, library_option_values: *mut *mut c_void, num_library_options: c_uint);
+            call cuModuleLoad { "cuModuleLoad", legacy, 2000, 1107 } Module Passed played "code and globals are implicit memory: seen afterwards, never refused"
+                (module: *mut CUmodule, fname: *const c_char);
+            call cuModuleLoadData { "cuModuleLoadData", legacy, 2000, 1107 } Module Passed played "code and globals are implicit memory: seen afterwards, never refused"
+                (module: *mut CUmodule, image: *const c_void);
+            call cuModuleLoadDataEx { "cuModuleLoadDataEx", legacy, 2010, 1107 } Module Passed played "code and globals are implicit memory: seen afterwards, never refused"
+                (module: *mut CUmodule, image: *const c_void, num_options: c_uint, options: *mut CUjit_option, option_values: *mut *mut c_void);
+            call cuModuleLoadFatBinary { "cuModuleLoadFatBinary", legacy, 2000, 1107 } Module Passed played "code and globals are implicit memory: seen afterwards, never refused"
+                (module: *mut CUmodule, fat_cubin: *const c_void);
+            call cuLibraryUnload { "cuLibraryUnload", legacy, 12000, 1200 } Module Passed played "gives back implicit memory"
+                (library: CUlibrary);
+            call cuModuleUnload { "cuModuleUnload", legacy, 2000, 1107 } Module Passed played "gives back implicit memory"
+                (hmod: CUmodule);
+            call cuModuleEnumerateFunctions { "cuModuleEnumerateFunctions", legacy, 12040, 1204 } Module Passed played "looks into a loaded module"
+                (functions: *mut CUfunction, num_functions: c_uint, module: CUmodule);
+            call cuModuleGetFunction { "cuModuleGetFunction", legacy, 2000, 1107 } Module Passed played "looks into a loaded module"
+                (hfunc: *mut CUfunction, hmod: CUmodule, name: *const c_char);
+            call cuModuleGetFunctionCount { "cuModuleGetFunctionCount", legacy, 12040, 1204 } Module Passed played "looks into a loaded module"
+                (count: *mut c_uint, module: CUmodule);
+            call cuModuleGetGlobal { "cuModuleGetGlobal", legacy, 2000, 1107 } Module Passed played "looks into a loaded module"
+                (dptr: *mut CUdeviceptr_v1, bytes: *mut c_uint, hmod: CUmodule, name: *const c_char);
+            call cuModuleGetGlobal_v2 { "cuModuleGetGlobal", legacy, 3020, 1107 } Module Passed played "looks into a loaded module"
+                (dptr: *mut CUdeviceptr, bytes: *mut usize, hmod: CUmodule, name: *const c_char);
+            call cuModuleGetLoadingMode { "cuModuleGetLoadingMode", legacy, 11070, 1107 } Module Passed played "looks into a loaded module"
+                (mode: *mut CUmoduleLoadingMode);
+            pass cuModuleGetSurfRef { "cuModuleGetSurfRef", legacy, 3000, 1107 } Module Passed stub "looks into a loaded module";
+            pass cuModuleGetTexRef { "cuModuleGetTexRef", legacy, 2000, 1107 } Module Passed stub "looks into a loaded module";
+            call cuLibraryGetManaged { "cuLibraryGetManaged", legacy, 12000, 1200 } Managed Passed played "finds a managed variable that the loader has placed; a documented limit"
+                (dptr: *mut CUdeviceptr, bytes: *mut usize, library: CUlibrary, name: *const c_char);
+            call cuLibraryEnumerateKernels { "cuLibraryEnumerateKernels", legacy, 12040, 1204 } Module Passed played "looks into a loaded library"
+                (kernels: *mut CUkernel, num_kernels: c_uint, lib: CUlibrary);
+            call cuLibraryGetGlobal { "cuLibraryGetGlobal", legacy, 12000, 1200 } Module Passed played "looks into a loaded library"
+                (dptr: *mut CUdeviceptr, bytes: *mut usize, library: CUlibrary, name: *const c_char);
+            call cuLibraryGetKernel { "cuLibraryGetKernel", legacy, 12000, 1200 } Module Passed played "looks into a loaded library"
+                (kernel: *mut CUkernel, library: CUlibrary, name: *const c_char);
+            call cuLibraryGetKernelCount { "cuLibraryGetKernelCount", legacy, 12040, 1204 } Module Passed played "looks into a loaded library"
+                (count: *mut c_uint, lib: CUlibrary);
+            call cuLibraryGetModule { "cuLibraryGetModule", legacy, 12000, 1200 } Module Passed played "looks into a loaded library"
+                (module: *mut CUmodule, library: CUlibrary);
+            call cuLibraryGetUnifiedFunction { "cuLibraryGetUnifiedFunction", legacy, 12000, 1200 } Module Passed played "looks into a loaded library"
+                (fptr: *mut *mut c_void, library: CUlibrary, symbol: *const c_char);
+            call cuKernelGetFunction { "cuKernelGetFunction", legacy, 12000, 1200 } Module Passed played "may load the kernel's code: implicit memory"
+                (function: *mut CUfunction, kernel: CUkernel);
+            call cuKernelGetAttribute { "cuKernelGetAttribute", legacy, 12000, 1200 } Module Passed played "a kernel's own properties"
+                (pi: *mut c_int, attrib: CUfunction_attribute, kernel: CUkernel, dev: CUdevice);
+            call cuKernelGetLibrary { "cuKernelGetLibrary", legacy, 12050, 1205 } Module Passed played "a kernel's own properties"
+                (lib: *mut CUlibrary, kernel: CUkernel);
+            call cuKernelGetName { "cuKernelGetName", legacy, 12030, 1203 } Module Passed played "a kernel's own properties"
+                (name: *mut *const c_char, hfunc: CUkernel);
+            call cuKernelGetParamCount { "cuKernelGetParamCount", legacy, 13020, 1302 } Module Passed played "a kernel's own properties"
+                (kernel: CUkernel, param_count: *mut usize);
+            call cuKernelGetParamInfo { "cuKernelGetParamInfo", legacy, 12040, 1204 } Module Passed played "a kernel's own properties"
+                (kernel: CUkernel, param_index: usize, param_offset: *mut usize, param_size: *mut usize);
+            call cuKernelSetAttribute { "cuKernelSetAttribute", legacy, 12000, 1200 } Module Passed played "a kernel's own properties"
+                (attrib: CUfunction_attribute, val: c_int, kernel: CUkernel, dev: CUdevice);
+            call cuKernelSetCacheConfig { "cuKernelSetCacheConfig", legacy, 12000, 1200 } Module Passed played "a kernel's own properties"
+                (kernel: CUkernel, config: CUfunc_cache, dev: CUdevice);
+            call cuFuncLoad { "cuFuncLoad", legacy, 12040, 1204 } Module Passed played "loads a kernel's code: implicit memory"
+                (function: CUfunction);
+            pass cuFuncSetBlockShape { "cuFuncSetBlockShape", legacy, 2000, 1107 } Passes Passed stub "arguments of the launch calls before CUDA 4";
+            pass cuFuncSetSharedSize { "cuFuncSetSharedSize", legacy, 2000, 1107 } Passes Passed stub "arguments of the launch calls before CUDA 4";
+            pass cuParamSetSize { "cuParamSetSize", legacy, 2000, 1107 } Passes Passed stub "arguments of the launch calls before CUDA 4";
+            pass cuParamSetTexRef { "cuParamSetTexRef", legacy, 2000, 1107 } Passes Passed stub "arguments of the launch calls before CUDA 4";
+            pass cuParamSetf { "cuParamSetf", legacy, 2000, 1107 } Passes Passed stub "arguments of the launch calls before CUDA 4";
+            pass cuParamSeti { "cuParamSeti", legacy, 2000, 1107 } Passes Passed stub "arguments of the launch calls before CUDA 4";
+            pass cuParamSetv { "cuParamSetv", legacy, 2000, 1107 } Passes Passed stub "arguments of the launch calls before CUDA 4";
+            call cuFuncGetAttribute { "cuFuncGetAttribute", legacy, 2020, 1107 } Module Passed played "a function's own properties"
+                (pi: *mut c_int, attrib: CUfunction_attribute, hfunc: CUfunction);
+            call cuFuncGetModule { "cuFuncGetModule", legacy, 11000, 1107 } Module Passed played "a function's own properties"
+                (hmod: *mut CUmodule, hfunc: CUfunction);
+            call cuFuncGetName { "cuFuncGetName", legacy, 12030, 1203 } Module Passed played "a function's own properties"
+                (name: *mut *const c_char, hfunc: CUfunction);
+            call cuFuncGetParamCount { "cuFuncGetParamCount", legacy, 13020, 1302 } Module Passed played "a function's own properties"
+                (function: CUfunction, param_count: *mut usize);
+            call cuFuncGetParamInfo { "cuFuncGetParamInfo", legacy, 12040, 1204 } Module Passed played "a function's own properties"
+                (function: CUfunction, param_index: usize, param_offset: *mut usize, param_size: *mut usize);
+            call cuFuncIsLoaded { "cuFuncIsLoaded", legacy, 12040, 1204 } Module Passed played "a function's own properties"
+                (state: *mut CUfunctionLoadingState, function: CUfunction);
+            call cuFuncSetAttribute { "cuFuncSetAttribute", legacy, 9000, 1107 } Module Passed played "a function's own properties"
+                (hfunc: CUfunction, attrib: CUfunction_attribute, value: c_int);
+            call cuFuncSetCacheConfig { "cuFuncSetCacheConfig", legacy, 3000, 1107 } Module Passed played "a function's own properties"
+                (hfunc: CUfunction, config: CUfunc_cache);
+            call cuFuncSetSharedMemConfig { "cuFuncSetSharedMemConfig", legacy, 4020, 1107 } Module Passed played "a function's own properties"
+                (hfunc: CUfunction, config: CUsharedconfig);
+            call cuLinkAddData { "cuLinkAddData", legacy, 5050, 1107 } Module Passed played "links on the host"
+                (state: CUlinkState, kind: CUjitInputType, data: *mut c_void, size: usize, name: *const c_char, num_options: c_uint, options: *mut CUjit_option, option_values: *mut *mut c_void);
+            call cuLinkAddData_v2 { "cuLinkAddData", legacy, 6050, 1107 } Module Passed played "links on the host"
+                (state: CUlinkState, kind: CUjitInputType, data: *mut c_void, size: usize, name: *const c_char, num_options: c_uint, options: *mut CUjit_option, option_values: *mut *mut c_void);
+            call cuLinkAddFile { "cuLinkAddFile", legacy, 5050, 1107 } Module Passed played "links on the host"
+                (state: CUlinkState, kind: CUjitInputType, path: *const c_char, num_options: c_uint, options: *mut CUjit_option, option_values: *mut *mut c_void);
+            call cuLinkAddFile_v2 { "cuLinkAddFile", legacy, 6050, 1107 } Module Passed played "links on the host"
+                (state: CUlinkState, kind: CUjitInputType, path: *const c_char, num_options: c_uint, options: *mut CUjit_option, option_values: *mut *mut c_void);
+            call cuLinkComplete { "cuLinkComplete", legacy, 5050, 1107 } Module Passed played "links on the host"
+                (state: CUlinkState, cubin_out: *mut *mut c_void, size_out: *mut usize);
+            call cuLinkCreate { "cuLinkCreate", legacy, 5050, 1107 } Module Passed played "links on the host"
+                (num_options: c_uint, options: *mut CUjit_option, option_values: *mut *mut c_void, state_out: *mut CUlinkState);
+            call cuLinkCreate_v2 { "cuLinkCreate", legacy, 6050, 1107 } Module Passed played "links on the host"
+                (num_options: c_uint, options: *mut CUjit_option, option_values: *mut *mut c_void, state_out: *mut CUlinkState);
+            call cuLinkDestroy { "cuLinkDestroy", legacy, 5050, 1107 } Module Passed played "links on the host"
+                (state: CUlinkState);
+            call cuOccupancyAvailableDynamicSMemPerBlock { "cuOccupancyAvailableDynamicSMemPerBlock", legacy, 10020, 1107 } Passes Passed played "computes on the host"
+                (dynamic_smem_size: *mut usize, function: CUfunction, num_blocks: c_int, block_size: c_int);
+            call cuOccupancyMaxActiveBlocksPerMultiprocessor { "cuOccupancyMaxActiveBlocksPerMultiprocessor", legacy, 6050, 1107 } Passes Passed played "computes on the host"
+                (num_blocks: *mut c_int, function: CUfunction, block_size: c_int, dynamic_s_mem_size: usize);
+            call cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags { "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", legacy, 7000, 1107 } Passes Passed played "computes on the host"
+                (num_blocks: *mut c_int, function: CUfunction, block_size: c_int, dynamic_s_mem_size: usize, flags: c_uint);
+            call cuOccupancyMaxActiveClusters { "cuOccupancyMaxActiveClusters", legacy, 11070, 1108 } Passes Passed played "computes on the host"
+                (num_clusters: *mut c_int, function: CUfunction, config: *const CUlaunchConfig);
+            call cuOccupancyMaxPotentialBlockSize { "cuOccupancyMaxPotentialBlockSize", legacy, 6050, 1107 } Passes Passed played "computes on the host"
+                (min_grid_size: *mut c_int, block_size: *mut c_int, function: CUfunction, block_size_to_dynamic_s_mem_size: CUoccupancyB2DSize, dynamic_s_mem_size: usize, block_size_limit: c_int);
+            call cuOccupancyMaxPotentialBlockSizeWithFlags { "cuOccupancyMaxPotentialBlockSizeWithFlags", legacy, 7000, 1107 } Passes Passed played "computes on the host"
+                (min_grid_size: *mut c_int, block_size: *mut c_int, function: CUfunction, block_size_to_dynamic_s_mem_size: CUoccupancyB2DSize, dynamic_s_mem_size: usize, block_size_limit: c_int, flags: c_uint);
+            call cuOccupancyMaxPotentialClusterSize { "cuOccupancyMaxPotentialClusterSize", legacy, 11070, 1108 } Passes Passed played "computes on the host"
+                (cluster_size: *mut c_int, function: CUfunction, config: *const CUlaunchConfig);
+
+            // Launches.
+            hook cuLaunchCooperativeKernel { "cuLaunchCooperativeKernel", legacy, 9000, 1107 } Launches Gated played "waits for the container's turn"
+                (f: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, stream: CUstream, kernel_params: *mut *mut c_void);
+            hook cuLaunchCooperativeKernel_ptsz { "cuLaunchCooperativeKernel", ptsz, 9000, 1107 } Launches Gated played "waits for the container's turn"
+                (f: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, stream: CUstream, kernel_params: *mut *mut c_void);
+            hook cuLaunchKernel { "cuLaunchKernel", legacy, 4000, 1107 } Launches Gated played "waits for the container's turn"
+                (f: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, stream: CUstream, kernel_params: *mut *mut c_void, extra: *mut *mut c_void);
+            hook cuLaunchKernelEx { "cuLaunchKernelEx", legacy, 11060, 1108 } Launches Gated played "waits for the container's turn"
+                (config: *const CUlaunchConfig, f: CUfunction, kernel_params: *mut *mut c_void, extra: *mut *mut c_void);
+            hook cuLaunchKernelEx_ptsz { "cuLaunchKernelEx", ptsz, 11060, 1108 } Launches Gated played "waits for the container's turn"
+                (config: *const CUlaunchConfig, f: CUfunction, kernel_params: *mut *mut c_void, extra: *mut *mut c_void);
+            hook cuLaunchKernel_ptsz { "cuLaunchKernel", ptsz, 7000, 1107 } Launches Gated played "waits for the container's turn"
+                (f: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, stream: CUstream, kernel_params: *mut *mut c_void, extra: *mut *mut c_void);
+            pass cuLaunch { "cuLaunch", legacy, 2000, 1107 } Launches Passed stub "the launch calls before CUDA 4: not gated yet";
+            pass cuLaunchGrid { "cuLaunchGrid", legacy, 2000, 1107 } Launches Passed stub "the launch calls before CUDA 4: not gated yet";
+            pass cuLaunchGridAsync { "cuLaunchGridAsync", legacy, 2000, 1107 } Launches Passed stub "the launch calls before CUDA 4: not gated yet";
+            pass cuLaunchCooperativeKernelMultiDevice { "cuLaunchCooperativeKernelMultiDevice", legacy, 9000, 1107 } Launches Passed stub "one launch on several cards: not gated yet";
+            pass cuGraphLaunch { "cuGraphLaunch", legacy, 10000, 1107 } Launches Passed stub "a whole graph in one call: not gated yet";
+            pass cuGraphLaunch_ptsz { "cuGraphLaunch", ptsz, 10000, 1107 } Launches Passed stub "a whole graph in one call: not gated yet";
+            pass cuGraphUpload { "cuGraphUpload", legacy, 11010, 1107 } Launches Passed stub "sends a graph ahead of its launch; implicit memory";
+            pass cuGraphUpload_ptsz { "cuGraphUpload", ptsz, 11010, 1107 } Launches Passed stub "sends a graph ahead of its launch; implicit memory";
+            call cuLaunchHostFunc { "cuLaunchHostFunc", legacy, 10000, 1107 } Launches Passed played "runs on the host in stream order"
+                (stream: CUstream, function: CUhostFn, user_data: *mut c_void);
+            call cuLaunchHostFunc_ptsz { "cuLaunchHostFunc", ptsz, 10000, 1107 } Launches Passed played "runs on the host in stream order"
+                (stream: CUstream, function: CUhostFn, user_data: *mut c_void);
+            call cuLaunchHostFunc_v2 { "cuLaunchHostFunc", legacy, 13010, 1302 } Launches Passed played "runs on the host in stream order"
+                (stream: CUstream, function: CUhostFn, user_data: *mut c_void, sync_mode: c_uint);
+            call cuLaunchHostFunc_v2_ptsz { "cuLaunchHostFunc", ptsz, 13010, 1302 } Launches Passed played "runs on the host in stream order"
+                (stream: CUstream, function: CUhostFn, user_data: *mut c_void, sync_mode: c_uint);
+
+            // Copies.
+            call cuMemcpy { "cuMemcpy", legacy, 4000, 1107 } Copies Passed played "copies are not gated"
+                (dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize);
+            call cuMemcpyAsync { "cuMemcpyAsync", legacy, 4000, 1107 } Copies Passed played "copies are not gated"
+                (dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize, stream: CUstream);
+            call cuMemcpyAsync_ptsz { "cuMemcpyAsync", ptsz, 7000, 1107 } Copies Passed played "copies are not gated"
+                (dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize, stream: CUstream);
+            call cuMemcpy_ptds { "cuMemcpy", ptds, 7000, 1107 } Copies Passed played "copies are not gated"
+                (dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize);
+            call cuMemcpyDtoDAsync_v2 { "cuMemcpyDtoDAsync", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+                (dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize, stream: CUstream);
+            call cuMemcpyDtoDAsync_v2_ptsz { "cuMemcpyDtoDAsync", ptsz, 7000, 1107 } Copies Passed played "copies are not gated"
+                (dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize, stream: CUstream);
+            call cuMemcpyDtoD_v2 { "cuMemcpyDtoD", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+                (dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize);
+            call cuMemcpyDtoD_v2_ptds { "cuMemcpyDtoD", ptds, 7000, 1107 } Copies Passed played "copies are not gated"
+                (dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize);
+            call cuMemcpyDtoHAsync_v2 { "cuMemcpyDtoHAsync", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+                (dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize, stream: CUstream);
+            call cuMemcpyDtoHAsync_v2_ptsz { "cuMemcpyDtoHAsync", ptsz, 7000, 1107 } Copies Passed played "copies are not gated"
+                (dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize, stream: CUstream);
+            call cuMemcpyDtoH_v2 { "cuMemcpyDtoH", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+                (dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize);
+            call cuMemcpyDtoH_v2_ptds { "cuMemcpyDtoH", ptds, 7000, 1107 } Copies Passed played "copies are not gated"
+                (dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize);
+            call cuMemcpyHtoDAsync_v2 { "cuMemcpyHtoDAsync", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+                (dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize, stream: CUstream);
+            call cuMemcpyHtoDAsync_v2_ptsz { "cuMemcpyHtoDAsync", ptsz, 7000, 1107 } Copies Passed played "copies are not gated"
+                (dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize, stream: CUstream);
+            call cuMemcpyHtoD_v2 { "cuMemcpyHtoD", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+                (dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize);
+            call cuMemcpyHtoD_v2_ptds { "cuMemcpyHtoD", ptds, 7000, 1107 } Copies Passed played "copies are not gated"
+                (dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize);
+            call cuMemcpy2DAsync_v2 { "cuMemcpy2DAsync", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+                (copy: *const CUDA_MEMCPY2D, stream: CUstream);
+            call cuMemcpy2DAsync_v2_ptsz { "cuMemcpy2DAsync", ptsz, 7000, 1107 } Copies Passed played "copies are not gated"
+                (copy: *const CUDA_MEMCPY2D, stream: CUstream);
+            call cuMemcpy2DUnaligned_v2 { "cuMemcpy2DUnaligned", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+                (copy: *const CUDA_MEMCPY2D);
+            call cuMemcpy2DUnaligned_v2_ptds { "cuMemcpy2DUnaligned", ptds, 7000, 1107 } Copies Passed played "copies are not gated"
+                (copy: *const CUDA_MEMCPY2D);
+            call cuMemcpy2D_v2 { "cuMemcpy2D", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+                (copy: *const CUDA_MEMCPY2D);
+            call cuMemcpy2D_v2_ptds { "cuMemcpy2D", ptds, 7000, 1107 } Copies Passed played "copies are not gated"
+                (copy: *const CUDA_MEMCPY2D);
+            pass cuMemcpy3D { "cuMemcpy3D", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpy3DAsync { "cuMemcpy3DAsync", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpy3DAsync_v2 { "cuMemcpy3DAsync", legacy, 3020, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpy3DAsync_v2_ptsz { "cuMemcpy3DAsync", ptsz, 7000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpy3DBatchAsync { "cuMemcpy3DBatchAsync", legacy, 12080, 1208 } Copies Passed stub "copies are not gated";
+            pass cuMemcpy3DBatchAsync_ptsz { "cuMemcpy3DBatchAsync", ptsz, 12080, 1208 } Copies Passed stub "copies are not gated";
+            pass cuMemcpy3DBatchAsync_v2 { "cuMemcpy3DBatchAsync", legacy, 13000, 1300 } Copies Passed stub "copies are not gated";
+            pass cuMemcpy3DBatchAsync_v2_ptsz { "cuMemcpy3DBatchAsync", ptsz, 13000, 1300 } Copies Passed stub "copies are not gated";
+            pass cuMemcpy3DPeer { "cuMemcpy3DPeer", legacy, 4000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpy3DPeerAsync { "cuMemcpy3DPeerAsync", legacy, 4000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpy3DPeerAsync_ptsz { "cuMemcpy3DPeerAsync", ptsz, 7000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpy3DPeer_ptds { "cuMemcpy3DPeer", ptds, 7000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpy3DWithAttributesAsync { "cuMemcpy3DWithAttributesAsync", legacy, 13020, 1302 } Copies Passed stub "copies are not gated";
+            pass cuMemcpy3DWithAttributesAsync_ptsz { "cuMemcpy3DWithAttributesAsync", ptsz, 13020, 1302 } Copies Passed stub "copies are not gated";
+            pass cuMemcpy3D_v2 { "cuMemcpy3D", legacy, 3020, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpy3D_v2_ptds { "cuMemcpy3D", ptds, 7000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyBatchAsync { "cuMemcpyBatchAsync", legacy, 12080, 1208 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyBatchAsync_ptsz { "cuMemcpyBatchAsync", ptsz, 12080, 1208 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyBatchAsync_v2 { "cuMemcpyBatchAsync", legacy, 13000, 1300 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyBatchAsync_v2_ptsz { "cuMemcpyBatchAsync", ptsz, 13000, 1300 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyPeer { "cuMemcpyPeer", legacy, 4000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyPeerAsync { "cuMemcpyPeerAsync", legacy, 4000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyPeerAsync_ptsz { "cuMemcpyPeerAsync", ptsz, 7000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyPeer_ptds { "cuMemcpyPeer", ptds, 7000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyWithAttributesAsync { "cuMemcpyWithAttributesAsync", legacy, 13020, 1302 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyWithAttributesAsync_ptsz { "cuMemcpyWithAttributesAsync", ptsz, 13020, 1302 } Copies Passed stub "copies are not gated";
+            pass cuMemcpy2D { "cuMemcpy2D", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpy2DAsync { "cuMemcpy2DAsync", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpy2DUnaligned { "cuMemcpy2DUnaligned", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyAtoA { "cuMemcpyAtoA", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyAtoA_v2 { "cuMemcpyAtoA", legacy, 3020, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyAtoA_v2_ptds { "cuMemcpyAtoA", ptds, 7000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyAtoD { "cuMemcpyAtoD", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyAtoD_v2 { "cuMemcpyAtoD", legacy, 3020, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyAtoD_v2_ptds { "cuMemcpyAtoD", ptds, 7000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyAtoH { "cuMemcpyAtoH", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyAtoHAsync { "cuMemcpyAtoHAsync", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyAtoHAsync_v2 { "cuMemcpyAtoHAsync", legacy, 3020, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyAtoHAsync_v2_ptsz { "cuMemcpyAtoHAsync", ptsz, 7000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyAtoH_v2 { "cuMemcpyAtoH", legacy, 3020, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyAtoH_v2_ptds { "cuMemcpyAtoH", ptds, 7000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyDtoA { "cuMemcpyDtoA", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyDtoA_v2 { "cuMemcpyDtoA", legacy, 3020, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyDtoA_v2_ptds { "cuMemcpyDtoA", ptds, 7000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyDtoD { "cuMemcpyDtoD", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyDtoDAsync { "cuMemcpyDtoDAsync", legacy, 3000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyDtoH { "cuMemcpyDtoH", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyDtoHAsync { "cuMemcpyDtoHAsync", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyHtoA { "cuMemcpyHtoA", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyHtoAAsync { "cuMemcpyHtoAAsync", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyHtoAAsync_v2 { "cuMemcpyHtoAAsync", legacy, 3020, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyHtoAAsync_v2_ptsz { "cuMemcpyHtoAAsync", ptsz, 7000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyHtoA_v2 { "cuMemcpyHtoA", legacy, 3020, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyHtoA_v2_ptds { "cuMemcpyHtoA", ptds, 7000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyHtoD { "cuMemcpyHtoD", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyHtoDAsync { "cuMemcpyHtoDAsync", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
+            call cuMemsetD2D8Async { "cuMemsetD2D8Async", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
+                (dst_device: CUdeviceptr, dst_pitch: usize, value: u8, width: usize, height: usize, stream: CUstream);
+            call cuMemsetD2D8Async_ptsz { "cuMemsetD2D8Async", ptsz, 7000, 1107 } Copies Passed played "fills are not gated"
+                (dst_device: CUdeviceptr, dst_pitch: usize, value: u8, width: usize, height: usize, stream: CUstream);
+            call cuMemsetD2D8_v2 { "cuMemsetD2D8", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
+                (dst_device: CUdeviceptr, dst_pitch: usize, value: u8, width: usize, height: usize);
+            call cuMemsetD2D8_v2_ptds { "cuMemsetD2D8", ptds, 7000, 1107 } Copies Passed played "fills are not gated"
+                (dst_device: CUdeviceptr, dst_pitch: usize, value: u8, width: usize, height: usize);
+            call cuMemsetD2D16Async { "cuMemsetD2D16Async", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
+                (dst_device: CUdeviceptr, dst_pitch: usize, value: u16, width: usize, height: usize, stream: CUstream);
+            call cuMemsetD2D16Async_ptsz { "cuMemsetD2D16Async", ptsz, 7000, 1107 } Copies Passed played "fills are not gated"
+                (dst_device: CUdeviceptr, dst_pitch: usize, value: u16, width: usize, height: usize, stream: CUstream);
+            call cuMemsetD2D16_v2 { "cuMemsetD2D16", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
+                (dst_device: CUdeviceptr, dst_pitch: usize, value: u16, width: usize, height: usize);
+            call cuMemsetD2D16_v2_ptds { "cuMemsetD2D16", ptds, 7000, 1107 } Copies Passed played "fills are not gated"
+                (dst_device: CUdeviceptr, dst_pitch: usize, value: u16, width: usize, height: usize);
+            call cuMemsetD2D32Async { "cuMemsetD2D32Async", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
+                (dst_device: CUdeviceptr, dst_pitch: usize, value: c_uint, width: usize, height: usize, stream: CUstream);
+            call cuMemsetD2D32Async_ptsz { "cuMemsetD2D32Async", ptsz, 7000, 1107 } Copies Passed played "fills are not gated"
+                (dst_device: CUdeviceptr, dst_pitch: usize, value: c_uint, width: usize, height: usize, stream: CUstream);
+            call cuMemsetD2D32_v2 { "cuMemsetD2D32", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
+                (dst_device: CUdeviceptr, dst_pitch: usize, value: c_uint, width: usize, height: usize);
+            call cuMemsetD2D32_v2_ptds { "cuMemsetD2D32", ptds, 7000, 1107 } Copies Passed played "fills are not gated"
+                (dst_device: CUdeviceptr, dst_pitch: usize, value: c_uint, width: usize, height: usize);
+            call cuMemsetD8Async { "cuMemsetD8Async", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
+                (dst_device: CUdeviceptr, value: u8, count: usize, stream: CUstream);
+            call cuMemsetD8Async_ptsz { "cuMemsetD8Async", ptsz, 7000, 1107 } Copies Passed played "fills are not gated"
+                (dst_device: CUdeviceptr, value: u8, count: usize, stream: CUstream);
+            call cuMemsetD8_v2 { "cuMemsetD8", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
+                (dst_device: CUdeviceptr, value: u8, count: usize);
+            call cuMemsetD8_v2_ptds { "cuMemsetD8", ptds, 7000, 1107 } Copies Passed played "fills are not gated"
+                (dst_device: CUdeviceptr, value: u8, count: usize);
+            call cuMemsetD16Async { "cuMemsetD16Async", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
+                (dst_device: CUdeviceptr, value: u16, count: usize, stream: CUstream);
+            call cuMemsetD16Async_ptsz { "cuMemsetD16Async", ptsz, 7000, 1107 } Copies Passed played "fills are not gated"
+                (dst_device: CUdeviceptr, value: u16, count: usize, stream: CUstream);
+            call cuMemsetD16_v2 { "cuMemsetD16", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
+                (dst_device: CUdeviceptr, value: u16, count: usize);
+            call cuMemsetD16_v2_ptds { "cuMemsetD16", ptds, 7000, 1107 } Copies Passed played "fills are not gated"
+                (dst_device: CUdeviceptr, value: u16, count: usize);
+            call cuMemsetD32Async { "cuMemsetD32Async", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
+                (dst_device: CUdeviceptr, value: c_uint, count: usize, stream: CUstream);
+            call cuMemsetD32Async_ptsz { "cuMemsetD32Async", ptsz, 7000, 1107 } Copies Passed played "fills are not gated"
+                (dst_device: CUdeviceptr, value: c_uint, count: usize, stream: CUstream);
+            call cuMemsetD32_v2 { "cuMemsetD32", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
+                (dst_device: CUdeviceptr, value: c_uint, count: usize);
+            call cuMemsetD32_v2_ptds { "cuMemsetD32", ptds, 7000, 1107 } Copies Passed played "fills are not gated"
+                (dst_device: CUdeviceptr, value: c_uint, count: usize);
+            pass cuMemsetD2D8 { "cuMemsetD2D8", legacy, 2000, 1107 } Copies Passed stub "fills are not gated";
+            pass cuMemsetD2D16 { "cuMemsetD2D16", legacy, 2000, 1107 } Copies Passed stub "fills are not gated";
+            pass cuMemsetD2D32 { "cuMemsetD2D32", legacy, 2000, 1107 } Copies Passed stub "fills are not gated";
+            pass cuMemsetD8 { "cuMemsetD8", legacy, 2000, 1107 } Copies Passed stub "fills are not gated";
+            pass cuMemsetD16 { "cuMemsetD16", legacy, 2000, 1107 } Copies Passed stub "fills are not gated";
+            pass cuMemsetD32 { "cuMemsetD32", legacy, 2000, 1107 } Copies Passed stub "fills are not gated";
+            pass cuMemDiscardAndPrefetchBatchAsync { "cuMemDiscardAndPrefetchBatchAsync", legacy, 13000, 1300 } Copies Passed stub "moves managed ranges, of which there are none";
+            pass cuMemDiscardAndPrefetchBatchAsync_ptsz { "cuMemDiscardAndPrefetchBatchAsync", ptsz, 13000, 1300 } Copies Passed stub "moves managed ranges, of which there are none";
+            pass cuMemDiscardBatchAsync { "cuMemDiscardBatchAsync", legacy, 13000, 1300 } Copies Passed stub "moves managed ranges, of which there are none";
+            pass cuMemDiscardBatchAsync_ptsz { "cuMemDiscardBatchAsync", ptsz, 13000, 1300 } Copies Passed stub "moves managed ranges, of which there are none";
+            pass cuMemPrefetchAsync { "cuMemPrefetchAsync", legacy, 8000, 1107 } Copies Passed stub "moves managed ranges, of which there are none";
+            pass cuMemPrefetchAsync_ptsz { "cuMemPrefetchAsync", ptsz, 8000, 1107 } Copies Passed stub "moves managed ranges, of which there are none";
+            pass cuMemPrefetchAsync_v2 { "cuMemPrefetchAsync", legacy, 12020, 1202 } Copies Passed stub "moves managed ranges, of which there are none";
+            pass cuMemPrefetchAsync_v2_ptsz { "cuMemPrefetchAsync", ptsz, 12020, 1202 } Copies Passed stub "moves managed ranges, of which there are none";
+            pass cuMemPrefetchBatchAsync { "cuMemPrefetchBatchAsync", legacy, 13000, 1300 } Copies Passed stub "moves managed ranges, of which there are none";
+            pass cuMemPrefetchBatchAsync_ptsz { "cuMemPrefetchBatchAsync", ptsz, 13000, 1300 } Copies Passed stub "moves managed ranges, of which there are none";
+            pass cuFabricCpyBatchAsync { "cuFabricCpyBatchAsync", legacy, 13050, 1305 } Copies Passed stub "copies are not gated";
+            pass cuFabricCpyBatchAsync_ptsz { "cuFabricCpyBatchAsync", ptsz, 13050, 1305 } Copies Passed stub "copies are not gated";
+            pass cuMemBatchDecompressAsync { "cuMemBatchDecompressAsync", legacy, 12060, 1208 } Copies Passed stub "copies are not gated";
+            pass cuMemBatchDecompressAsync_ptsz { "cuMemBatchDecompressAsync", ptsz, 12060, 1208 } Copies Passed stub "copies are not gated";
+
+            // Streams.
+            call cuStreamCreate { "cuStreamCreate", legacy, 2000, 1107 } Stream Passed played "a stream's own memory is implicit"
+                (stream: *mut CUstream, flags: c_uint);
+            call cuStreamCreateWithPriority { "cuStreamCreateWithPriority", legacy, 5050, 1107 } Stream Passed played "a stream's own memory is implicit"
+                (stream: *mut CUstream, flags: c_uint, priority: c_int);
+            call cuStreamDestroy { "cuStreamDestroy", legacy, 2000, 1107 } Stream Passed played "a stream's own memory is implicit"
+                (stream: CUstream);
+            call cuStreamDestroy_v2 { "cuStreamDestroy", legacy, 4000, 1107 } Stream Passed played "a stream's own memory is implicit"
+                (stream: CUstream);
+            call cuStreamQuery { "cuStreamQuery", legacy, 2000, 1107 } Stream Passed played "waits for work that has already been admitted"
+                (stream: CUstream);
+            call cuStreamQuery_ptsz { "cuStreamQuery", ptsz, 7000, 1107 } Stream Passed played "waits for work that has already been admitted"
+                (stream: CUstream);
+            call cuStreamSynchronize { "cuStreamSynchronize", legacy, 2000, 1107 } Stream Passed played "waits for work that has already been admitted"
+                (stream: CUstream);
+            call cuStreamSynchronize_ptsz { "cuStreamSynchronize", ptsz, 7000, 1107 } Stream Passed played "waits for work that has already been admitted"
+                (stream: CUstream);
+            call cuStreamWaitEvent { "cuStreamWaitEvent", legacy, 3020, 1107 } Stream Passed played "orders work that has already been admitted"
+                (stream: CUstream, event: CUevent, flags: c_uint);
+            call cuStreamWaitEvent_ptsz { "cuStreamWaitEvent", ptsz, 7000, 1107 } Stream Passed played "orders work that has already been admitted"
+                (stream: CUstream, event: CUevent, flags: c_uint);
+            call cuStreamGetCtx { "cuStreamGetCtx", legacy, 9020, 1107 } Stream Passed played "reads a stream's property"
+                (stream: CUstream, pctx: *mut CUcontext);
+            call cuStreamGetCtx_ptsz { "cuStreamGetCtx", ptsz, 9020, 1107 } Stream Passed played "reads a stream's property"
+                (stream: CUstream, pctx: *mut CUcontext);
+            call cuStreamGetCtx_v2 { "cuStreamGetCtx", legacy, 12050, 1205 } Stream Passed played "reads a stream's property"
+                (stream: CUstream, ctx: *mut CUcontext, green_ctx: *mut CUgreenCtx);
+            call cuStreamGetCtx_v2_ptsz { "cuStreamGetCtx", ptsz, 12050, 1205 } Stream Passed played "reads a stream's property"
+                (stream: CUstream, ctx: *mut CUcontext, green_ctx: *mut CUgreenCtx);
+            call cuStreamGetDevice { "cuStreamGetDevice", legacy, 12080, 1208 } Stream Passed played "reads a stream's property"
+                (stream: CUstream, device: *mut CUdevice);
+            call cuStreamGetDevice_ptsz { "cuStreamGetDevice", ptsz, 12080, 1208 } Stream Passed played "reads a stream's property"
+                (stream: CUstream, device: *mut CUdevice);
+            call cuStreamGetFlags { "cuStreamGetFlags", legacy, 5050, 1107 } Stream Passed played "reads a stream's property"
+                (stream: CUstream, flags: *mut c_uint);
+            call cuStreamGetFlags_ptsz { "cuStreamGetFlags", ptsz, 7000, 1107 } Stream Passed played "reads a stream's property"
+                (stream: CUstream, flags: *mut c_uint);
+            call cuStreamGetId { "cuStreamGetId", legacy, 12000, 1200 } Stream Passed played "reads a stream's property"
+                (stream: CUstream, stream_id: *mut c_ulonglong);
+            call cuStreamGetId_ptsz { "cuStreamGetId", ptsz, 12000, 1200 } Stream Passed played "reads a stream's property"
+                (stream: CUstream, stream_id: *mut c_ulonglong);
+            call cuStreamGetPriority { "cuStreamGetPriority", legacy, 5050, 1107 } Stream Passed played "reads a stream's property"
+                (stream: CUstream, priority: *mut c_int);
+            call cuStreamGetPriority_ptsz { "cuStreamGetPriority", ptsz, 7000, 1107 } Stream Passed played "reads a stream's property"
+                (stream: CUstream, priority: *mut c_int);
+            pass cuStreamGetDevResource { "cuStreamGetDevResource", legacy, 13010, 1301 } Stream Passed stub "reads a stream's property";
+            pass cuStreamGetDevResource_ptsz { "cuStreamGetDevResource", ptsz, 13010, 1301 } Stream Passed stub "reads a stream's property";
+            call cuStreamAddCallback { "cuStreamAddCallback", legacy, 5000, 1107 } Stream Passed played "runs on the host in stream order"
+                (stream: CUstream, callback: CUstreamCallback, user_data: *mut c_void, flags: c_uint);
+            call cuStreamAddCallback_ptsz { "cuStreamAddCallback", ptsz, 7000, 1107 } Stream Passed played "runs on the host in stream order"
+                (stream: CUstream, callback: CUstreamCallback, user_data: *mut c_void, flags: c_uint);
+            call cuStreamWaitValue32 { "cuStreamWaitValue32", legacy, 8000, 1107 } Stream Passed played "words in memory that order streams; the shim writes its own by the same call"
+                (stream: CUstream, addr: CUdeviceptr, value: cuuint32_t, flags: c_uint);
+            call cuStreamWaitValue32_ptsz { "cuStreamWaitValue32", ptsz, 8000, 1107 } Stream Passed played "words in memory that order streams; the shim writes its own by the same call"
+                (stream: CUstream, addr: CUdeviceptr, value: cuuint32_t, flags: c_uint);
+            call cuStreamWaitValue32_v2 { "cuStreamWaitValue32", legacy, 11070, 1107 } Stream Passed played "words in memory that order streams; the shim writes its own by the same call"
+                (stream: CUstream, addr: CUdeviceptr, value: cuuint32_t, flags: c_uint);
+            call cuStreamWaitValue32_v2_ptsz { "cuStreamWaitValue32", ptsz, 11070, 1107 } Stream Passed played "words in memory that order streams; the shim writes its own by the same call"
+                (stream: CUstream, addr: CUdeviceptr, value: cuuint32_t, flags: c_uint);
+            call cuStreamWaitValue64 { "cuStreamWaitValue64", legacy, 9000, 1107 } Stream Passed played "words in memory that order streams; the shim writes its own by the same call"
+                (stream: CUstream, addr: CUdeviceptr, value: cuuint64_t, flags: c_uint);
+            call cuStreamWaitValue64_ptsz { "cuStreamWaitValue64", ptsz, 9000, 1107 } Stream Passed played "words in memory that order streams; the shim writes its own by the same call"
+                (stream: CUstream, addr: CUdeviceptr, value: cuuint64_t, flags: c_uint);
+            call cuStreamWaitValue64_v2 { "cuStreamWaitValue64", legacy, 11070, 1107 } Stream Passed played "words in memory that order streams; the shim writes its own by the same call"
+                (stream: CUstream, addr: CUdeviceptr, value: cuuint64_t, flags: c_uint);
+            call cuStreamWaitValue64_v2_ptsz { "cuStreamWaitValue64", ptsz, 11070, 1107 } Stream Passed played "words in memory that order streams; the shim writes its own by the same call"
+                (stream: CUstream, addr: CUdeviceptr, value: cuuint64_t, flags: c_uint);
+            call cuStreamWriteValue32 { "cuStreamWriteValue32", legacy, 8000, 1107 } Stream Passed played "words in memory that order streams; the shim writes its own by the same call"
+                (stream: CUstream, addr: CUdeviceptr, value: cuuint32_t, flags: c_uint);
+            call cuStreamWriteValue32_ptsz { "cuStreamWriteValue32", ptsz, 8000, 1107 } Stream Passed played "words in memory that order streams; the shim writes its own by the same call"
+                (stream: CUstream, addr: CUdeviceptr, value: cuuint32_t, flags: c_uint);
+            call cuStreamWriteValue32_v2 { "cuStreamWriteValue32", legacy, 11070, 1107 } Stream Passed played "words in memory that order streams; the shim writes its own by the same call"
+                (stream: CUstream, addr: CUdeviceptr, value: cuuint32_t, flags: c_uint);
+            call cuStreamWriteValue32_v2_ptsz { "cuStreamWriteValue32", ptsz, 11070, 1107 } Stream Passed played "words in memory that order streams; the shim writes its own by the same call"
+                (stream: CUstream, addr: CUdeviceptr, value: cuuint32_t, flags: c_uint);
+            call cuStreamWriteValue64 { "cuStreamWriteValue64", legacy, 9000, 1107 } Stream Passed played "words in memory that order streams; the shim writes its own by the same call"
+                (stream: CUstream, addr: CUdeviceptr, value: cuuint64_t, flags: c_uint);
+            call cuStreamWriteValue64_ptsz { "cuStreamWriteValue64", ptsz, 9000, 1107 } Stream Passed played "words in memory that order streams; the shim writes its own by the same call"
+                (stream: CUstream, addr: CUdeviceptr, value: cuuint64_t, flags: c_uint);
+            call cuStreamWriteValue64_v2 { "cuStreamWriteValue64", legacy, 11070, 1107 } Stream Passed played "words in memory that order streams; the shim writes its own by the same call"
+                (stream: CUstream, addr: CUdeviceptr, value: cuuint64_t, flags: c_uint);
+            call cuStreamWriteValue64_v2_ptsz { "cuStreamWriteValue64", ptsz, 11070, 1107 } Stream Passed played "words in memory that order streams; the shim writes its own by the same call"
+                (stream: CUstream, addr: CUdeviceptr, value: cuuint64_t, flags: c_uint);
+            call cuStreamBatchMemOp { "cuStreamBatchMemOp", legacy, 8000, 1107 } Stream Passed played "words in memory that order streams"
+                (stream: CUstream, count: c_uint, param_array: *mut CUstreamBatchMemOpParams, flags: c_uint);
+            call cuStreamBatchMemOp_ptsz { "cuStreamBatchMemOp", ptsz, 8000, 1107 } Stream Passed played "words in memory that order streams"
+                (stream: CUstream, count: c_uint, param_array: *mut CUstreamBatchMemOpParams, flags: c_uint);
+            call cuStreamBatchMemOp_v2 { "cuStreamBatchMemOp", legacy, 11070, 1107 } Stream Passed played "words in memory that order streams"
+                (stream: CUstream, count: c_uint, param_array: *mut CUstreamBatchMemOpParams, flags: c_uint);
+            call cuStreamBatchMemOp_v2_ptsz { "cuStreamBatchMemOp", ptsz, 11070, 1107 } Stream Passed played "words in memory that order streams"
+                (stream: CUstream, count: c_uint, param_array: *mut CUstreamBatchMemOpParams, flags: c_uint);
+            pass cuStreamAttachMemAsync { "cuStreamAttachMemAsync", legacy, 6000, 1107 } Managed Passed stub "attaches managed memory, of which there is none";
+            pass cuStreamAttachMemAsync_ptsz { "cuStreamAttachMemAsync", ptsz, 7000, 1107 } Managed Passed stub "attaches managed memory, of which there is none";
+            pass cuStreamCopyAttributes { "cuStreamCopyAttributes", legacy, 11000, 1107 } Stream Passed stub "a stream's attributes";
+            pass cuStreamCopyAttributes_ptsz { "cuStreamCopyAttributes", ptsz, 11000, 1107 } Stream Passed stub "a stream's attributes";
+            pass cuStreamGetAttribute { "cuStreamGetAttribute", legacy, 11000, 1107 } Stream Passed stub "a stream's attributes";
+            pass cuStreamGetAttribute_ptsz { "cuStreamGetAttribute", ptsz, 11000, 1107 } Stream Passed stub "a stream's attributes";
+            pass cuStreamSetAttribute { "cuStreamSetAttribute", legacy, 11000, 1107 } Stream Passed stub "a stream's attributes";
+            pass cuStreamSetAttribute_ptsz { "cuStreamSetAttribute", ptsz, 11000, 1107 } Stream Passed stub "a stream's attributes";
+
+            // Stream capture.
+            call cuStreamGetCaptureInfo { "cuStreamGetCaptureInfo", legacy, 10010, 1107 } Stream Passed played "asked before anything of ours goes on a stream"
+                (stream: CUstream, capture_status_out: *mut CUstreamCaptureStatus, id_out: *mut cuuint64_t);
+            call cuStreamGetCaptureInfo_ptsz { "cuStreamGetCaptureInfo", ptsz, 10010, 1107 } Stream Passed played "asked before anything of ours goes on a stream"
+                (stream: CUstream, capture_status_out: *mut CUstreamCaptureStatus, id_out: *mut cuuint64_t);
+            call cuStreamGetCaptureInfo_v2 { "cuStreamGetCaptureInfo", legacy, 11030, 1107 } Stream Passed played "asked before anything of ours goes on a stream"
+                (stream: CUstream, capture_status_out: *mut CUstreamCaptureStatus, id_out: *mut cuuint64_t, graph_out: *mut CUgraph, dependencies_out: *mut *const CUgraphNode, num_dependencies_out: *mut usize);
+            call cuStreamGetCaptureInfo_v2_ptsz { "cuStreamGetCaptureInfo", ptsz, 11030, 1107 } Stream Passed played "asked before anything of ours goes on a stream"
+                (stream: CUstream, capture_status_out: *mut CUstreamCaptureStatus, id_out: *mut cuuint64_t, graph_out: *mut CUgraph, dependencies_out: *mut *const CUgraphNode, num_dependencies_out: *mut usize);
+            call cuStreamGetCaptureInfo_v3 { "cuStreamGetCaptureInfo", legacy, 12030, 1203 } Stream Passed played "asked before anything of ours goes on a stream"
+                (stream: CUstream, capture_status_out: *mut CUstreamCaptureStatus, id_out: *mut cuuint64_t, graph_out: *mut CUgraph, dependencies_out: *mut *const CUgraphNode, edge_data_out: *mut *const CUgraphEdgeData, num_dependencies_out: *mut usize);
+            call cuStreamGetCaptureInfo_v3_ptsz { "cuStreamGetCaptureInfo", ptsz, 12030, 1203 } Stream Passed played "asked before anything of ours goes on a stream"
+                (stream: CUstream, capture_status_out: *mut CUstreamCaptureStatus, id_out: *mut cuuint64_t, graph_out: *mut CUgraph, dependencies_out: *mut *const CUgraphNode, edge_data_out: *mut *const CUgraphEdgeData, num_dependencies_out: *mut usize);
+            call cuStreamIsCapturing { "cuStreamIsCapturing", legacy, 10000, 1107 } Stream Passed played "asked before anything of ours goes on a stream"
+                (stream: CUstream, capture_status: *mut CUstreamCaptureStatus);
+            call cuStreamIsCapturing_ptsz { "cuStreamIsCapturing", ptsz, 10000, 1107 } Stream Passed played "asked before anything of ours goes on a stream"
+                (stream: CUstream, capture_status: *mut CUstreamCaptureStatus);
+            call cuThreadExchangeStreamCaptureMode { "cuThreadExchangeStreamCaptureMode", legacy, 10010, 1107 } Stream Passed played "the thread's capture mode"
+                (mode: *mut CUstreamCaptureMode);
+            call cuStreamBeginCapture { "cuStreamBeginCapture", legacy, 10000, 1107 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
+                (stream: CUstream);
+            call cuStreamBeginCaptureToCig { "cuStreamBeginCaptureToCig", legacy, 13010, 1302 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
+                (stream: CUstream, stream_cig_capture_params: *mut CUstreamCigCaptureParams);
+            call cuStreamBeginCaptureToCig_ptsz { "cuStreamBeginCaptureToCig", ptsz, 13010, 1302 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
+                (stream: CUstream, stream_cig_capture_params: *mut CUstreamCigCaptureParams);
+            call cuStreamBeginCaptureToGraph { "cuStreamBeginCaptureToGraph", legacy, 12030, 1203 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
+                (stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, dependency_data: *const CUgraphEdgeData, num_dependencies: usize, mode: CUstreamCaptureMode);
+            call cuStreamBeginCaptureToGraph_ptsz { "cuStreamBeginCaptureToGraph", ptsz, 12030, 1203 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
+                (stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, dependency_data: *const CUgraphEdgeData, num_dependencies: usize, mode: CUstreamCaptureMode);
+            call cuStreamBeginCapture_ptsz { "cuStreamBeginCapture", ptsz, 10000, 1107 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
+                (stream: CUstream);
+            call cuStreamBeginCapture_v2 { "cuStreamBeginCapture", legacy, 10010, 1107 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
+                (stream: CUstream, mode: CUstreamCaptureMode);
+            call cuStreamBeginCapture_v2_ptsz { "cuStreamBeginCapture", ptsz, 10010, 1107 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
+                (stream: CUstream, mode: CUstreamCaptureMode);
+            call cuStreamBeginRecaptureToGraph { "cuStreamBeginRecaptureToGraph", legacy, 13030, 1303 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
+                (stream: CUstream, mode: CUstreamCaptureMode, graph: CUgraph, callback_func: CUgraphRecaptureCallback, user_data: *mut c_void);
+            call cuStreamBeginRecaptureToGraph_ptsz { "cuStreamBeginRecaptureToGraph", ptsz, 13030, 1303 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
+                (stream: CUstream, mode: CUstreamCaptureMode, graph: CUgraph, callback_func: CUgraphRecaptureCallback, user_data: *mut c_void);
+            call cuStreamEndCapture { "cuStreamEndCapture", legacy, 10000, 1107 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
+                (stream: CUstream, graph: *mut CUgraph);
+            call cuStreamEndCaptureToCig { "cuStreamEndCaptureToCig", legacy, 13010, 1302 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
+                (stream: CUstream);
+            call cuStreamEndCaptureToCig_ptsz { "cuStreamEndCaptureToCig", ptsz, 13010, 1302 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
+                (stream: CUstream);
+            call cuStreamEndCapture_ptsz { "cuStreamEndCapture", ptsz, 10000, 1107 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
+                (stream: CUstream, graph: *mut CUgraph);
+            pass cuStreamUpdateCaptureDependencies { "cuStreamUpdateCaptureDependencies", legacy, 11030, 1107 } Stream Passed stub "records a graph";
+            pass cuStreamUpdateCaptureDependencies_ptsz { "cuStreamUpdateCaptureDependencies", ptsz, 11030, 1107 } Stream Passed stub "records a graph";
+            pass cuStreamUpdateCaptureDependencies_v2 { "cuStreamUpdateCaptureDependencies", legacy, 12030, 1203 } Stream Passed stub "records a graph";
+            pass cuStreamUpdateCaptureDependencies_v2_ptsz { "cuStreamUpdateCaptureDependencies", ptsz, 12030, 1203 } Stream Passed stub "records a graph";
+
+            // Events.
+            call cuEventCreate { "cuEventCreate", legacy, 2000, 1107 } Stream Passed played "marks in stream order; the shim times its batches with its own"
+                (event: *mut CUevent, flags: c_uint);
+            call cuEventDestroy { "cuEventDestroy", legacy, 2000, 1107 } Stream Passed played "marks in stream order; the shim times its batches with its own"
+                (event: CUevent);
+            call cuEventDestroy_v2 { "cuEventDestroy", legacy, 4000, 1107 } Stream Passed played "marks in stream order; the shim times its batches with its own"
+                (event: CUevent);
+            call cuEventElapsedTime { "cuEventElapsedTime", legacy, 2000, 1107 } Stream Passed played "marks in stream order; the shim times its batches with its own"
+                (milliseconds: *mut f32, start: CUevent, end: CUevent);
+            call cuEventElapsedTime_v2 { "cuEventElapsedTime", legacy, 12080, 1208 } Stream Passed played "marks in stream order; the shim times its batches with its own"
+                (milliseconds: *mut f32, start: CUevent, end: CUevent);
+            call cuEventQuery { "cuEventQuery", legacy, 2000, 1107 } Stream Passed played "marks in stream order; the shim times its batches with its own"
+                (event: CUevent);
+            call cuEventRecord { "cuEventRecord", legacy, 2000, 1107 } Stream Passed played "marks in stream order; the shim times its batches with its own"
+                (event: CUevent, stream: CUstream);
+            call cuEventRecordWithFlags { "cuEventRecordWithFlags", legacy, 11010, 1107 } Stream Passed played "marks in stream order; the shim times its batches with its own"
+                (event: CUevent, stream: CUstream, flags: c_uint);
+            call cuEventRecordWithFlags_ptsz { "cuEventRecordWithFlags", ptsz, 11010, 1107 } Stream Passed played "marks in stream order; the shim times its batches with its own"
+                (event: CUevent, stream: CUstream, flags: c_uint);
+            call cuEventRecord_ptsz { "cuEventRecord", ptsz, 7000, 1107 } Stream Passed played "marks in stream order; the shim times its batches with its own"
+                (event: CUevent, stream: CUstream);
+            call cuEventSynchronize { "cuEventSynchronize", legacy, 2000, 1107 } Stream Passed played "marks in stream order; the shim times its batches with its own"
+                (event: CUevent);
+
+            // Graphs.
+            hook cuGraphAddMemAllocNode { "cuGraphAddMemAllocNode", legacy, 11040, 1107 } Allocates Refused stub "memory that a graph allocates is not charged yet: refused"
+                ();
+            hook cuGraphAddNode { "cuGraphAddNode", legacy, 12020, 1202 } Allocates Refused stub "the node can be a memory allocation, which is not charged yet: refused, the typed calls remain"
+                ();
+            hook cuGraphAddNode_v2 { "cuGraphAddNode", legacy, 12030, 1203 } Allocates Refused stub "the node can be a memory allocation, which is not charged yet: refused, the typed calls remain"
+                ();
+            hook cuGraphAddNode_v3 { "cuGraphAddNode", legacy, 13040, 1304 } Allocates Refused stub "the node can be a memory allocation, which is not charged yet: refused, the typed calls remain"
+                ();
+            pass cuGraphAddMemFreeNode { "cuGraphAddMemFreeNode", legacy, 11040, 1107 } Frees Passed stub "graphs hold no memory of ours while memory nodes are refused";
+            pass cuGraphDestroy { "cuGraphDestroy", legacy, 10000, 1107 } Frees Passed stub "graphs hold no memory of ours while memory nodes are refused";
+            pass cuGraphExecDestroy { "cuGraphExecDestroy", legacy, 10000, 1107 } Frees Passed stub "graphs hold no memory of ours while memory nodes are refused";
+            pass cuGraphInstantiate { "cuGraphInstantiate", legacy, 10000, 1107 } Passes Passed stub "an executable graph's own memory is implicit";
+            pass cuGraphInstantiateWithFlags { "cuGraphInstantiateWithFlags", legacy, 11040, 1107 } Passes Passed stub "an executable graph's own memory is implicit";
+            pass cuGraphInstantiateWithParams { "cuGraphInstantiateWithParams", legacy, 12000, 1200 } Passes Passed stub "an executable graph's own memory is implicit";
+            pass cuGraphInstantiateWithParams_ptsz { "cuGraphInstantiateWithParams", ptsz, 12000, 1200 } Passes Passed stub "an executable graph's own memory is implicit";
+            pass cuGraphInstantiate_v2 { "cuGraphInstantiate", legacy, 11000, 1107 } Passes Passed stub "an executable graph's own memory is implicit";
+            pass cuGraphAddBatchMemOpNode { "cuGraphAddBatchMemOpNode", legacy, 11070, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphAddChildGraphNode { "cuGraphAddChildGraphNode", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphAddDependencies { "cuGraphAddDependencies", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphAddDependencies_v2 { "cuGraphAddDependencies", legacy, 12030, 1203 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphAddEmptyNode { "cuGraphAddEmptyNode", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphAddEventRecordNode { "cuGraphAddEventRecordNode", legacy, 11010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphAddEventWaitNode { "cuGraphAddEventWaitNode", legacy, 11010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphAddExternalSemaphoresSignalNode { "cuGraphAddExternalSemaphoresSignalNode", legacy, 11020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphAddExternalSemaphoresWaitNode { "cuGraphAddExternalSemaphoresWaitNode", legacy, 11020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphAddHostNode { "cuGraphAddHostNode", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphAddKernelNode { "cuGraphAddKernelNode", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphAddKernelNode_v2 { "cuGraphAddKernelNode", legacy, 12000, 1200 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphAddMemcpyNode { "cuGraphAddMemcpyNode", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphAddMemsetNode { "cuGraphAddMemsetNode", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphBatchMemOpNodeGetParams { "cuGraphBatchMemOpNodeGetParams", legacy, 11070, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphBatchMemOpNodeSetParams { "cuGraphBatchMemOpNodeSetParams", legacy, 11070, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphChildGraphNodeGetGraph { "cuGraphChildGraphNodeGetGraph", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphClone { "cuGraphClone", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphConditionalHandleCreate { "cuGraphConditionalHandleCreate", legacy, 12030, 1203 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphCreate { "cuGraphCreate", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphDebugDotPrint { "cuGraphDebugDotPrint", legacy, 11030, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphDestroyNode { "cuGraphDestroyNode", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphEventRecordNodeGetEvent { "cuGraphEventRecordNodeGetEvent", legacy, 11010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphEventRecordNodeSetEvent { "cuGraphEventRecordNodeSetEvent", legacy, 11010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphEventWaitNodeGetEvent { "cuGraphEventWaitNodeGetEvent", legacy, 11010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphEventWaitNodeSetEvent { "cuGraphEventWaitNodeSetEvent", legacy, 11010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphExecBatchMemOpNodeSetParams { "cuGraphExecBatchMemOpNodeSetParams", legacy, 11070, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphExecChildGraphNodeSetParams { "cuGraphExecChildGraphNodeSetParams", legacy, 11010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphExecEventRecordNodeSetEvent { "cuGraphExecEventRecordNodeSetEvent", legacy, 11010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphExecEventWaitNodeSetEvent { "cuGraphExecEventWaitNodeSetEvent", legacy, 11010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphExecExternalSemaphoresSignalNodeSetParams { "cuGraphExecExternalSemaphoresSignalNodeSetParams", legacy, 11020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphExecExternalSemaphoresWaitNodeSetParams { "cuGraphExecExternalSemaphoresWaitNodeSetParams", legacy, 11020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphExecGetFlags { "cuGraphExecGetFlags", legacy, 12000, 1200 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphExecGetId { "cuGraphExecGetId", legacy, 13010, 1301 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphExecHostNodeSetParams { "cuGraphExecHostNodeSetParams", legacy, 10020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphExecKernelNodeSetParams { "cuGraphExecKernelNodeSetParams", legacy, 10010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphExecKernelNodeSetParams_v2 { "cuGraphExecKernelNodeSetParams", legacy, 12000, 1200 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphExecMemcpyNodeSetParams { "cuGraphExecMemcpyNodeSetParams", legacy, 10020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphExecMemsetNodeSetParams { "cuGraphExecMemsetNodeSetParams", legacy, 10020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphExecNodeSetParams { "cuGraphExecNodeSetParams", legacy, 12020, 1202 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphExecUpdate { "cuGraphExecUpdate", legacy, 10020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphExecUpdate_v2 { "cuGraphExecUpdate", legacy, 12000, 1200 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphExternalSemaphoresSignalNodeGetParams { "cuGraphExternalSemaphoresSignalNodeGetParams", legacy, 11020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphExternalSemaphoresSignalNodeSetParams { "cuGraphExternalSemaphoresSignalNodeSetParams", legacy, 11020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphExternalSemaphoresWaitNodeGetParams { "cuGraphExternalSemaphoresWaitNodeGetParams", legacy, 11020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphExternalSemaphoresWaitNodeSetParams { "cuGraphExternalSemaphoresWaitNodeSetParams", legacy, 11020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphGetEdges { "cuGraphGetEdges", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphGetEdges_v2 { "cuGraphGetEdges", legacy, 12030, 1203 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphGetId { "cuGraphGetId", legacy, 13010, 1301 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphGetNodes { "cuGraphGetNodes", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphGetRootNodes { "cuGraphGetRootNodes", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphHostNodeGetParams { "cuGraphHostNodeGetParams", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphHostNodeSetParams { "cuGraphHostNodeSetParams", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphKernelNodeCopyAttributes { "cuGraphKernelNodeCopyAttributes", legacy, 11000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphKernelNodeGetAttribute { "cuGraphKernelNodeGetAttribute", legacy, 11000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphKernelNodeGetParams { "cuGraphKernelNodeGetParams", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphKernelNodeGetParams_v2 { "cuGraphKernelNodeGetParams", legacy, 12000, 1200 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphKernelNodeSetAttribute { "cuGraphKernelNodeSetAttribute", legacy, 11000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphKernelNodeSetParams { "cuGraphKernelNodeSetParams", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphKernelNodeSetParams_v2 { "cuGraphKernelNodeSetParams", legacy, 12000, 1200 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphMemAllocNodeGetParams { "cuGraphMemAllocNodeGetParams", legacy, 11040, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphMemFreeNodeGetParams { "cuGraphMemFreeNodeGetParams", legacy, 11040, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphMemcpyNodeGetParams { "cuGraphMemcpyNodeGetParams", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphMemcpyNodeSetParams { "cuGraphMemcpyNodeSetParams", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphMemsetNodeGetParams { "cuGraphMemsetNodeGetParams", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphMemsetNodeSetParams { "cuGraphMemsetNodeSetParams", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphNodeFindInClone { "cuGraphNodeFindInClone", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphNodeGetContainingGraph { "cuGraphNodeGetContainingGraph", legacy, 13010, 1301 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphNodeGetDependencies { "cuGraphNodeGetDependencies", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphNodeGetDependencies_v2 { "cuGraphNodeGetDependencies", legacy, 12030, 1203 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphNodeGetDependentNodes { "cuGraphNodeGetDependentNodes", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphNodeGetDependentNodes_v2 { "cuGraphNodeGetDependentNodes", legacy, 12030, 1203 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphNodeGetEnabled { "cuGraphNodeGetEnabled", legacy, 11060, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphNodeGetLocalId { "cuGraphNodeGetLocalId", legacy, 13010, 1301 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphNodeGetParams { "cuGraphNodeGetParams", legacy, 13020, 1302 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphNodeGetToolsId { "cuGraphNodeGetToolsId", legacy, 13010, 1301 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphNodeGetType { "cuGraphNodeGetType", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphNodeSetEnabled { "cuGraphNodeSetEnabled", legacy, 11060, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphNodeSetParams { "cuGraphNodeSetParams", legacy, 12020, 1202 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphNodeSetParams_v2 { "cuGraphNodeSetParams", legacy, 13040, 1304 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphReleaseUserObject { "cuGraphReleaseUserObject", legacy, 11030, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphRemoveDependencies { "cuGraphRemoveDependencies", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphRemoveDependencies_v2 { "cuGraphRemoveDependencies", legacy, 12030, 1203 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuGraphRetainUserObject { "cuGraphRetainUserObject", legacy, 11030, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            pass cuUserObjectCreate { "cuUserObjectCreate", legacy, 11030, 1107 } Passes Passed stub "a host object's lifetime";
+            pass cuUserObjectRelease { "cuUserObjectRelease", legacy, 11030, 1107 } Passes Passed stub "a host object's lifetime";
+            pass cuUserObjectRetain { "cuUserObjectRetain", legacy, 11030, 1107 } Passes Passed stub "a host object's lifetime";
+
+            // Other processes' and other interfaces' memory.
+            pass cuIpcGetMemHandle { "cuIpcGetMemHandle", legacy, 4010, 1107 } External Passed stub "the exporter has paid; sharing costs nothing more";
+            hook cuIpcOpenMemHandle { "cuIpcOpenMemHandle", legacy, 4010, 1107 } External Counted stub "the exporter pays, the importer does not; counted"
+                (pdptr: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint);
+            hook cuIpcOpenMemHandle_v2 { "cuIpcOpenMemHandle", legacy, 11000, 1107 } External Counted stub "the exporter pays, the importer does not; counted"
+                (pdptr: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint);
+            pass cuIpcCloseMemHandle { "cuIpcCloseMemHandle", legacy, 4010, 1107 } External Passed stub "the importer never paid";
+            pass cuIpcGetEventHandle { "cuIpcGetEventHandle", legacy, 4010, 1107 } External Passed stub "an event of another process";
+            pass cuIpcOpenEventHandle { "cuIpcOpenEventHandle", legacy, 4010, 1107 } External Passed stub "an event of another process";
+            hook cuImportExternalMemory { "cuImportExternalMemory", legacy, 10000, 1107 } External Counted stub "memory that another interface has allocated, which no limit of ours counts; counted"
+                (ext_mem_out: *mut CUexternalMemory, mem_handle_desc: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC);
+            pass cuDestroyExternalMemory { "cuDestroyExternalMemory", legacy, 10000, 1107 } External Passed stub "memory that another interface has allocated";
+            pass cuExternalMemoryGetMappedBuffer { "cuExternalMemoryGetMappedBuffer", legacy, 10000, 1107 } External Passed stub "memory that another interface has allocated";
+            pass cuExternalMemoryGetMappedMipmappedArray { "cuExternalMemoryGetMappedMipmappedArray", legacy, 10000, 1107 } External Passed stub "memory that another interface has allocated";
+            pass cuDestroyExternalSemaphore { "cuDestroyExternalSemaphore", legacy, 10000, 1107 } External Passed stub "orders work with another interface";
+            pass cuImportExternalSemaphore { "cuImportExternalSemaphore", legacy, 10000, 1107 } External Passed stub "orders work with another interface";
+            pass cuSignalExternalSemaphoresAsync { "cuSignalExternalSemaphoresAsync", legacy, 10000, 1107 } External Passed stub "orders work with another interface";
+            pass cuSignalExternalSemaphoresAsync_ptsz { "cuSignalExternalSemaphoresAsync", ptsz, 10000, 1107 } External Passed stub "orders work with another interface";
+            pass cuWaitExternalSemaphoresAsync { "cuWaitExternalSemaphoresAsync", legacy, 10000, 1107 } External Passed stub "orders work with another interface";
+            pass cuWaitExternalSemaphoresAsync_ptsz { "cuWaitExternalSemaphoresAsync", ptsz, 10000, 1107 } External Passed stub "orders work with another interface";
+            hook cuMulticastBindAddr { "cuMulticastBindAddr", legacy, 12010, 1201 } Allocates Refused stub "binding takes memory on every card of the team, which is not charged yet: refused"
+                ();
+            hook cuMulticastBindAddr_v2 { "cuMulticastBindAddr", legacy, 13010, 1301 } Allocates Refused stub "binding takes memory on every card of the team, which is not charged yet: refused"
+                ();
+            hook cuMulticastBindMem { "cuMulticastBindMem", legacy, 12010, 1201 } Allocates Refused stub "binding takes memory on every card of the team, which is not charged yet: refused"
+                ();
+            hook cuMulticastBindMem_v2 { "cuMulticastBindMem", legacy, 13010, 1301 } Allocates Refused stub "binding takes memory on every card of the team, which is not charged yet: refused"
+                ();
+            pass cuMulticastAddDevice { "cuMulticastAddDevice", legacy, 12010, 1201 } External Passed stub "a multicast object without memory bound to it";
+            pass cuMulticastCreate { "cuMulticastCreate", legacy, 12010, 1201 } External Passed stub "a multicast object without memory bound to it";
+            pass cuMulticastGetGranularity { "cuMulticastGetGranularity", legacy, 12010, 1201 } External Passed stub "a multicast object without memory bound to it";
+            pass cuMulticastUnbind { "cuMulticastUnbind", legacy, 12010, 1201 } External Passed stub "a multicast object without memory bound to it";
+            hook cuLogicalEndpointBindAddr { "cuLogicalEndpointBindAddr", legacy, 13030, 1303 } Allocates Refused stub "binding takes memory, which is not charged yet: refused"
+                ();
+            hook cuLogicalEndpointBindMem { "cuLogicalEndpointBindMem", legacy, 13030, 1303 } Allocates Refused stub "binding takes memory, which is not charged yet: refused"
+                ();
+            pass cuLogicalEndpointAddDevice { "cuLogicalEndpointAddDevice", legacy, 13030, 1303 } External Passed stub "an endpoint without memory bound to it";
+            pass cuLogicalEndpointCreate { "cuLogicalEndpointCreate", legacy, 13030, 1303 } External Passed stub "an endpoint without memory bound to it";
+            pass cuLogicalEndpointDestroy { "cuLogicalEndpointDestroy", legacy, 13030, 1303 } External Passed stub "an endpoint without memory bound to it";
+            pass cuLogicalEndpointExport { "cuLogicalEndpointExport", legacy, 13030, 1303 } External Passed stub "an endpoint without memory bound to it";
+            pass cuLogicalEndpointGetLimits { "cuLogicalEndpointGetLimits", legacy, 13030, 1303 } External Passed stub "an endpoint without memory bound to it";
+            pass cuLogicalEndpointIdRelease { "cuLogicalEndpointIdRelease", legacy, 13030, 1303 } External Passed stub "an endpoint without memory bound to it";
+            pass cuLogicalEndpointIdReserve { "cuLogicalEndpointIdReserve", legacy, 13030, 1303 } External Passed stub "an endpoint without memory bound to it";
+            pass cuLogicalEndpointImport { "cuLogicalEndpointImport", legacy, 13030, 1303 } External Passed stub "an endpoint without memory bound to it";
+            pass cuLogicalEndpointQuery { "cuLogicalEndpointQuery", legacy, 13030, 1303 } External Passed stub "an endpoint without memory bound to it";
+            pass cuLogicalEndpointUnbind { "cuLogicalEndpointUnbind", legacy, 13030, 1303 } External Passed stub "an endpoint without memory bound to it";
+            pass cuFlushGPUDirectRDMAWrites { "cuFlushGPUDirectRDMAWrites", legacy, 11030, 1107 } External Passed stub "orders another device's writes";
+            pass cuGraphicsEGLRegisterImage { "cuGraphicsEGLRegisterImage", none, 0, 0 } External Passed stub "registers what a graphics interface has allocated";
+            pass cuGraphicsGLRegisterBuffer { "cuGraphicsGLRegisterBuffer", none, 0, 0 } External Passed stub "registers what a graphics interface has allocated";
+            pass cuGraphicsGLRegisterImage { "cuGraphicsGLRegisterImage", none, 0, 0 } External Passed stub "registers what a graphics interface has allocated";
+            pass cuGraphicsVDPAURegisterOutputSurface { "cuGraphicsVDPAURegisterOutputSurface", none, 0, 0 } External Passed stub "registers what a graphics interface has allocated";
+            pass cuGraphicsVDPAURegisterVideoSurface { "cuGraphicsVDPAURegisterVideoSurface", none, 0, 0 } External Passed stub "registers what a graphics interface has allocated";
+            pass cuGraphicsMapResources { "cuGraphicsMapResources", legacy, 3000, 1107 } External Passed stub "maps what a graphics interface has allocated";
+            pass cuGraphicsMapResources_ptsz { "cuGraphicsMapResources", ptsz, 7000, 1107 } External Passed stub "maps what a graphics interface has allocated";
+            pass cuGraphicsResourceGetMappedEglFrame { "cuGraphicsResourceGetMappedEglFrame", none, 0, 0 } External Passed stub "maps what a graphics interface has allocated";
+            pass cuGraphicsResourceGetMappedMipmappedArray { "cuGraphicsResourceGetMappedMipmappedArray", legacy, 5000, 1107 } External Passed stub "maps what a graphics interface has allocated";
+            pass cuGraphicsResourceGetMappedPointer { "cuGraphicsResourceGetMappedPointer", legacy, 3000, 1107 } External Passed stub "maps what a graphics interface has allocated";
+            pass cuGraphicsResourceGetMappedPointer_v2 { "cuGraphicsResourceGetMappedPointer", legacy, 3020, 1107 } External Passed stub "maps what a graphics interface has allocated";
+            pass cuGraphicsResourceSetMapFlags { "cuGraphicsResourceSetMapFlags", legacy, 3000, 1107 } External Passed stub "maps what a graphics interface has allocated";
+            pass cuGraphicsResourceSetMapFlags_v2 { "cuGraphicsResourceSetMapFlags", legacy, 6050, 1107 } External Passed stub "maps what a graphics interface has allocated";
+            pass cuGraphicsSubResourceGetMappedArray { "cuGraphicsSubResourceGetMappedArray", legacy, 3000, 1107 } External Passed stub "maps what a graphics interface has allocated";
+            pass cuGraphicsUnmapResources { "cuGraphicsUnmapResources", legacy, 3000, 1107 } External Passed stub "maps what a graphics interface has allocated";
+            pass cuGraphicsUnmapResources_ptsz { "cuGraphicsUnmapResources", ptsz, 7000, 1107 } External Passed stub "maps what a graphics interface has allocated";
+            pass cuGraphicsUnregisterResource { "cuGraphicsUnregisterResource", legacy, 3000, 1107 } External Passed stub "maps what a graphics interface has allocated";
+            hook cuGLCtxCreate { "cuGLCtxCreate", none, 0, 0 } Context Refused stub "makes a context by a route that is not charged: refused"
+                ();
+            hook cuGLCtxCreate_v2 { "cuGLCtxCreate", none, 0, 0 } Context Refused stub "makes a context by a route that is not charged: refused"
+                ();
+            hook cuVDPAUCtxCreate { "cuVDPAUCtxCreate", none, 0, 0 } Context Refused stub "makes a context by a route that is not charged: refused"
+                ();
+            hook cuVDPAUCtxCreate_v2 { "cuVDPAUCtxCreate", none, 0, 0 } Context Refused stub "makes a context by a route that is not charged: refused"
+                ();
+            pass cuGLGetDevices { "cuGLGetDevices", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
+            pass cuGLGetDevices_v2 { "cuGLGetDevices", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
+            pass cuGLInit { "cuGLInit", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
+            pass cuGLMapBufferObject { "cuGLMapBufferObject", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
+            pass cuGLMapBufferObjectAsync { "cuGLMapBufferObjectAsync", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
+            pass cuGLMapBufferObjectAsync_v2 { "cuGLMapBufferObjectAsync", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
+            pass cuGLMapBufferObjectAsync_v2_ptsz { "cuGLMapBufferObjectAsync", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
+            pass cuGLMapBufferObject_v2 { "cuGLMapBufferObject", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
+            pass cuGLMapBufferObject_v2_ptds { "cuGLMapBufferObject", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
+            pass cuGLRegisterBufferObject { "cuGLRegisterBufferObject", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
+            pass cuGLSetBufferObjectMapFlags { "cuGLSetBufferObjectMapFlags", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
+            pass cuGLUnmapBufferObject { "cuGLUnmapBufferObject", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
+            pass cuGLUnmapBufferObjectAsync { "cuGLUnmapBufferObjectAsync", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
+            pass cuGLUnregisterBufferObject { "cuGLUnregisterBufferObject", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
+            pass cuVDPAUGetDevice { "cuVDPAUGetDevice", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
+            pass cuEGLApiInit { "cuEGLApiInit", none, 0, 0 } External Passed stub "shares the frames of an EGL stream";
+            pass cuEGLStreamConsumerAcquireFrame { "cuEGLStreamConsumerAcquireFrame", none, 0, 0 } External Passed stub "shares the frames of an EGL stream";
+            pass cuEGLStreamConsumerConnect { "cuEGLStreamConsumerConnect", none, 0, 0 } External Passed stub "shares the frames of an EGL stream";
+            pass cuEGLStreamConsumerConnectWithFlags { "cuEGLStreamConsumerConnectWithFlags", none, 0, 0 } External Passed stub "shares the frames of an EGL stream";
+            pass cuEGLStreamConsumerDisconnect { "cuEGLStreamConsumerDisconnect", none, 0, 0 } External Passed stub "shares the frames of an EGL stream";
+            pass cuEGLStreamConsumerReleaseFrame { "cuEGLStreamConsumerReleaseFrame", none, 0, 0 } External Passed stub "shares the frames of an EGL stream";
+            pass cuEGLStreamProducerConnect { "cuEGLStreamProducerConnect", none, 0, 0 } External Passed stub "shares the frames of an EGL stream";
+            pass cuEGLStreamProducerDisconnect { "cuEGLStreamProducerDisconnect", none, 0, 0 } External Passed stub "shares the frames of an EGL stream";
+            pass cuEGLStreamProducerPresentFrame { "cuEGLStreamProducerPresentFrame", none, 0, 0 } External Passed stub "shares the frames of an EGL stream";
+            pass cuEGLStreamProducerReturnFrame { "cuEGLStreamProducerReturnFrame", none, 0, 0 } External Passed stub "shares the frames of an EGL stream";
+
+            // Checkpoints.
+            hook cuCheckpointProcessRestore { "cuCheckpointProcessRestore", legacy, 12080, 1208 } Allocates Counted stub "takes back memory that stayed on the books while it was away; counted"
+                (pid: c_int, args: *mut CUcheckpointRestoreArgs);
+            pass cuCheckpointProcessCheckpoint { "cuCheckpointProcessCheckpoint", legacy, 12080, 1208 } Frees Passed stub "memory that moves to the host stays on the books";
+            pass cuCheckpointOperationComplete { "cuCheckpointOperationComplete", legacy, 13040, 1304 } Passes Passed stub "drives another process through a checkpoint";
+            pass cuCheckpointProcessGetRestoreThreadId { "cuCheckpointProcessGetRestoreThreadId", legacy, 12080, 1208 } Passes Passed stub "drives another process through a checkpoint";
+            pass cuCheckpointProcessGetState { "cuCheckpointProcessGetState", legacy, 12080, 1208 } Passes Passed stub "drives another process through a checkpoint";
+            pass cuCheckpointProcessLock { "cuCheckpointProcessLock", legacy, 12080, 1208 } Passes Passed stub "drives another process through a checkpoint";
+            pass cuCheckpointProcessUnlock { "cuCheckpointProcessUnlock", legacy, 12080, 1208 } Passes Passed stub "drives another process through a checkpoint";
+
+            // Textures, surfaces, tensor maps.
+            pass cuSurfObjectCreate { "cuSurfObjectCreate", legacy, 5000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuSurfObjectDestroy { "cuSurfObjectDestroy", legacy, 5000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuSurfObjectGetResourceDesc { "cuSurfObjectGetResourceDesc", legacy, 5000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuSurfRefGetArray { "cuSurfRefGetArray", legacy, 3000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuSurfRefSetArray { "cuSurfRefSetArray", legacy, 3000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexObjectCreate { "cuTexObjectCreate", legacy, 5000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexObjectDestroy { "cuTexObjectDestroy", legacy, 5000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexObjectGetResourceDesc { "cuTexObjectGetResourceDesc", legacy, 5000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexObjectGetResourceViewDesc { "cuTexObjectGetResourceViewDesc", legacy, 5000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexObjectGetTextureDesc { "cuTexObjectGetTextureDesc", legacy, 5000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexRefCreate { "cuTexRefCreate", legacy, 2000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexRefDestroy { "cuTexRefDestroy", legacy, 2000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexRefGetAddress { "cuTexRefGetAddress", legacy, 2000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexRefGetAddressMode { "cuTexRefGetAddressMode", legacy, 2000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexRefGetAddress_v2 { "cuTexRefGetAddress", legacy, 3020, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexRefGetArray { "cuTexRefGetArray", legacy, 2000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexRefGetBorderColor { "cuTexRefGetBorderColor", legacy, 8000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexRefGetFilterMode { "cuTexRefGetFilterMode", legacy, 2000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexRefGetFlags { "cuTexRefGetFlags", legacy, 2000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexRefGetFormat { "cuTexRefGetFormat", legacy, 2000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexRefGetMaxAnisotropy { "cuTexRefGetMaxAnisotropy", legacy, 5000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexRefGetMipmapFilterMode { "cuTexRefGetMipmapFilterMode", legacy, 5000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexRefGetMipmapLevelBias { "cuTexRefGetMipmapLevelBias", legacy, 5000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexRefGetMipmapLevelClamp { "cuTexRefGetMipmapLevelClamp", legacy, 5000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexRefGetMipmappedArray { "cuTexRefGetMipmappedArray", legacy, 5000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexRefSetAddress { "cuTexRefSetAddress", legacy, 2000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexRefSetAddress2D { "cuTexRefSetAddress2D", legacy, 2020, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexRefSetAddress2D_v2 { "cuTexRefSetAddress2D", legacy, 3020, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexRefSetAddress2D_v3 { "cuTexRefSetAddress2D", legacy, 4010, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexRefSetAddressMode { "cuTexRefSetAddressMode", legacy, 2000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexRefSetAddress_v2 { "cuTexRefSetAddress", legacy, 3020, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexRefSetArray { "cuTexRefSetArray", legacy, 2000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexRefSetBorderColor { "cuTexRefSetBorderColor", legacy, 8000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexRefSetFilterMode { "cuTexRefSetFilterMode", legacy, 2000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexRefSetFlags { "cuTexRefSetFlags", legacy, 2000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexRefSetFormat { "cuTexRefSetFormat", legacy, 2000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexRefSetMaxAnisotropy { "cuTexRefSetMaxAnisotropy", legacy, 5000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexRefSetMipmapFilterMode { "cuTexRefSetMipmapFilterMode", legacy, 5000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexRefSetMipmapLevelBias { "cuTexRefSetMipmapLevelBias", legacy, 5000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexRefSetMipmapLevelClamp { "cuTexRefSetMipmapLevelClamp", legacy, 5000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexRefSetMipmappedArray { "cuTexRefSetMipmappedArray", legacy, 5000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTensorMapEncodeIm2col { "cuTensorMapEncodeIm2col", legacy, 12000, 1200 } Passes Passed stub "describes memory that already exists";
+            pass cuTensorMapEncodeIm2colWide { "cuTensorMapEncodeIm2colWide", legacy, 12080, 1208 } Passes Passed stub "describes memory that already exists";
+            pass cuTensorMapEncodeTiled { "cuTensorMapEncodeTiled", legacy, 12000, 1200 } Passes Passed stub "describes memory that already exists";
+            pass cuTensorMapReplaceAddress { "cuTensorMapReplaceAddress", legacy, 12000, 1200 } Passes Passed stub "describes memory that already exists";
+            pass cuTensorMapSetAllocationClass { "cuTensorMapSetAllocationClass", legacy, 13050, 1305 } Passes Passed stub "describes memory that already exists";
+
+            // Profiling, logs, core dumps, the debugger.
+            call cuProfilerInitialize { "cuProfilerInitialize", none, 0, 0 } Passes Passed played "switches a profiler"
+                (config_file: *const c_char, output_file: *const c_char, output_mode: CUoutput_mode);
+            call cuProfilerStart { "cuProfilerStart", none, 0, 0 } Passes Passed played "switches a profiler"
+                ();
+            call cuProfilerStop { "cuProfilerStop", none, 0, 0 } Passes Passed played "switches a profiler"
+                ();
+            pass cuLogsCurrent { "cuLogsCurrent", legacy, 12090, 1209 } Passes Passed stub "the driver's own log";
+            pass cuLogsDumpToFile { "cuLogsDumpToFile", legacy, 12090, 1209 } Passes Passed stub "the driver's own log";
+            pass cuLogsDumpToMemory { "cuLogsDumpToMemory", legacy, 12090, 1209 } Passes Passed stub "the driver's own log";
+            pass cuLogsRegisterCallback { "cuLogsRegisterCallback", legacy, 12090, 1209 } Passes Passed stub "the driver's own log";
+            pass cuLogsUnregisterCallback { "cuLogsUnregisterCallback", legacy, 12090, 1209 } Passes Passed stub "the driver's own log";
+            pass cuCoredumpDeregisterCompleteCallback { "cuCoredumpDeregisterCompleteCallback", legacy, 13020, 1302 } Passes Passed stub "the driver's own core dumps";
+            pass cuCoredumpDeregisterStartCallback { "cuCoredumpDeregisterStartCallback", legacy, 13020, 1302 } Passes Passed stub "the driver's own core dumps";
+            pass cuCoredumpGetAttribute { "cuCoredumpGetAttribute", legacy, 12010, 1201 } Passes Passed stub "the driver's own core dumps";
+            pass cuCoredumpGetAttributeGlobal { "cuCoredumpGetAttributeGlobal", legacy, 12010, 1201 } Passes Passed stub "the driver's own core dumps";
+            pass cuCoredumpRegisterCompleteCallback { "cuCoredumpRegisterCompleteCallback", legacy, 13020, 1302 } Passes Passed stub "the driver's own core dumps";
+            pass cuCoredumpRegisterStartCallback { "cuCoredumpRegisterStartCallback", legacy, 13020, 1302 } Passes Passed stub "the driver's own core dumps";
+            pass cuCoredumpSetAttribute { "cuCoredumpSetAttribute", legacy, 12010, 1201 } Passes Passed stub "the driver's own core dumps";
+            pass cuCoredumpSetAttributeGlobal { "cuCoredumpSetAttributeGlobal", legacy, 12010, 1201 } Passes Passed stub "the driver's own core dumps";
+            pass cudbgApiAttach { "cudbgApiAttach", none, 0, 0 } Passes Passed stub "the debugger's private interface";
+            pass cudbgApiClientPid { "cudbgApiClientPid", none, 0, 0 } Passes Passed stub "the debugger's private interface";
+            pass cudbgApiClientRevision { "cudbgApiClientRevision", none, 0, 0 } Passes Passed stub "the debugger's private interface";
+            pass cudbgApiDetach { "cudbgApiDetach", none, 0, 0 } Passes Passed stub "the debugger's private interface";
+            pass cudbgApiInit { "cudbgApiInit", none, 0, 0 } Passes Passed stub "the debugger's private interface";
+            pass cudbgAttachHandlerAvailable { "cudbgAttachHandlerAvailable", none, 0, 0 } Passes Passed stub "the debugger's private interface";
+            pass cudbgDebuggerCapabilities { "cudbgDebuggerCapabilities", none, 0, 0 } Passes Passed stub "the debugger's private interface";
+            pass cudbgDebuggerInitialized { "cudbgDebuggerInitialized", none, 0, 0 } Passes Passed stub "the debugger's private interface";
+            pass cudbgDetachSuspendedDevicesMask { "cudbgDetachSuspendedDevicesMask", none, 0, 0 } Passes Passed stub "the debugger's private interface";
+            pass cudbgEnableIntegratedMemcheck { "cudbgEnableIntegratedMemcheck", none, 0, 0 } Passes Passed stub "the debugger's private interface";
+            pass cudbgEnableLaunchBlocking { "cudbgEnableLaunchBlocking", none, 0, 0 } Passes Passed stub "the debugger's private interface";
+            pass cudbgEnablePreemptionDebugging { "cudbgEnablePreemptionDebugging", none, 0, 0 } Passes Passed stub "the debugger's private interface";
+            pass cudbgGetAPI { "cudbgGetAPI", none, 0, 0 } Passes Passed stub "the debugger's private interface";
+            pass cudbgGetAPIVersion { "cudbgGetAPIVersion", none, 0, 0 } Passes Passed stub "the debugger's private interface";
+            pass cudbgInjectionPath { "cudbgInjectionPath", none, 0, 0 } Passes Passed stub "the debugger's private interface";
+            pass cudbgIpcFlag { "cudbgIpcFlag", none, 0, 0 } Passes Passed stub "the debugger's private interface";
+            pass cudbgMain { "cudbgMain", none, 0, 0 } Passes Passed stub "the debugger's private interface";
+            pass cudbgReportDriverApiError { "cudbgReportDriverApiError", none, 0, 0 } Passes Passed stub "the debugger's private interface";
+            pass cudbgReportDriverApiErrorFlags { "cudbgReportDriverApiErrorFlags", none, 0, 0 } Passes Passed stub "the debugger's private interface";
+            pass cudbgReportDriverInternalError { "cudbgReportDriverInternalError", none, 0, 0 } Passes Passed stub "the debugger's private interface";
+            pass cudbgReportedDriverApiErrorCode { "cudbgReportedDriverApiErrorCode", none, 0, 0 } Passes Passed stub "the debugger's private interface";
+            pass cudbgReportedDriverApiErrorFuncNameAddr { "cudbgReportedDriverApiErrorFuncNameAddr", none, 0, 0 } Passes Passed stub "the debugger's private interface";
+            pass cudbgReportedDriverApiErrorFuncNameSize { "cudbgReportedDriverApiErrorFuncNameSize", none, 0, 0 } Passes Passed stub "the debugger's private interface";
+            pass cudbgReportedDriverInternalErrorCode { "cudbgReportedDriverInternalErrorCode", none, 0, 0 } Passes Passed stub "the debugger's private interface";
+            pass cudbgResumeForAttachDetach { "cudbgResumeForAttachDetach", none, 0, 0 } Passes Passed stub "the debugger's private interface";
+            pass cudbgRpcEnabled { "cudbgRpcEnabled", none, 0, 0 } Passes Passed stub "the debugger's private interface";
+            pass cudbgSessionId { "cudbgSessionId", none, 0, 0 } Passes Passed stub "the debugger's private interface";
+            pass cudbgUseExternalDebugger { "cudbgUseExternalDebugger", none, 0, 0 } Passes Passed stub "the debugger's private interface";
+        }
+    };
+}

@@ -1,0 +1,564 @@
+//! The table of NVML functions. What a row means: the crate's documentation.
+
+/// Hands every row to `$callback!`, once.
+#[macro_export]
+macro_rules! nvml_table {
+    ($callback:path $(, [$($through:tt)*])?) => {
+        $callback! {
+            $([$($through)*])?
+
+            // Start and end.
+            call nvmlInit { 1200 } Starts Passed played "counts the users of the library in this process"
+                ();
+            call nvmlInitWithFlags { 1200 } Starts Passed played "counts the users of the library in this process"
+                (flags: c_uint);
+            call nvmlInit_v2 { 1200 } Starts Passed played "counts the users of the library in this process"
+                ();
+            call nvmlShutdown { 1200 } Starts Passed played "counts the users of the library in this process"
+                ();
+            pass nvmlInternalGetExportTable { 0 } Routes Passed stub "private tables pass untouched: they are the vendor's own";
+            call nvmlErrorString { 1200 } Passes Passed played "names a result"
+                (result: nvmlReturn_t) -> *const c_char;
+
+            // What the card says about its memory.
+            hook nvmlDeviceGetMemoryInfo { 1200 } Reports Virtualised played "total is the limit, and agrees with cuMemGetInfo to the byte"
+                (device: nvmlDevice_t, memory: *mut nvmlMemory_t);
+            hook nvmlDeviceGetMemoryInfo_v2 { 1200 } Reports Virtualised played "total is the limit, and agrees with cuMemGetInfo to the byte"
+                (device: nvmlDevice_t, memory: *mut nvmlMemory_v2_t);
+            call nvmlDeviceGetBAR1MemoryInfo { 1200 } Reports Passed played "the window through which the host sees the card, not its memory"
+                (device: nvmlDevice_t, bar1_memory: *mut nvmlBAR1Memory_t);
+            pass nvmlDeviceGetMemoryLimits_v1 { 1304 } Reports Passed stub "the vendor's own limit per control group: not virtualised yet";
+            pass nvmlDeviceGetConfComputeMemSizeInfo { 1202 } Reports Passed stub "memory under confidential computing: not virtualised yet";
+            pass nvmlDeviceGetConfComputeProtectedMemoryUsage { 1202 } Reports Passed stub "memory under confidential computing: not virtualised yet";
+            pass nvmlDeviceGetAttributes { 1200 } Reports Passed stub "a MIG instance's size: not virtualised yet";
+            pass nvmlDeviceGetAttributes_v2 { 1200 } Reports Passed stub "a MIG instance's size: not virtualised yet";
+            pass nvmlDeviceGetFieldValues { 1200 } Reports Passed stub "some fields are memory sizes: not virtualised yet";
+
+            // Who uses the card, and how much.
+            call nvmlDeviceGetComputeRunningProcesses { 1200 } Reports Passed played "host processes and their memory: not filtered yet"
+                (device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_v1_t);
+            call nvmlDeviceGetComputeRunningProcesses_v2 { 1200 } Reports Passed played "host processes and their memory: not filtered yet"
+                (device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_v2_t);
+            call nvmlDeviceGetComputeRunningProcesses_v3 { 1200 } Reports Passed played "host processes and their memory: not filtered yet"
+                (device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_t);
+            call nvmlDeviceGetGraphicsRunningProcesses { 1200 } Reports Passed played "host processes and their memory: not filtered yet"
+                (device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_v1_t);
+            call nvmlDeviceGetGraphicsRunningProcesses_v2 { 1200 } Reports Passed played "host processes and their memory: not filtered yet"
+                (device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_v2_t);
+            call nvmlDeviceGetGraphicsRunningProcesses_v3 { 1200 } Reports Passed played "host processes and their memory: not filtered yet"
+                (device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_t);
+            call nvmlDeviceGetMPSComputeRunningProcesses { 1200 } Reports Passed played "host processes and their memory: not filtered yet"
+                (device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_v1_t);
+            call nvmlDeviceGetMPSComputeRunningProcesses_v2 { 1200 } Reports Passed played "host processes and their memory: not filtered yet"
+                (device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_v2_t);
+            call nvmlDeviceGetMPSComputeRunningProcesses_v3 { 1200 } Reports Passed played "host processes and their memory: not filtered yet"
+                (device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_t);
+            pass nvmlDeviceGetAccountingPids { 1200 } Reports Passed stub "host processes and their use: not filtered yet";
+            pass nvmlDeviceGetAccountingStats { 1200 } Reports Passed stub "host processes and their use: not filtered yet";
+            pass nvmlDeviceGetAccountingStats_v2 { 1303 } Reports Passed stub "host processes and their use: not filtered yet";
+            pass nvmlDeviceGetProcessesUtilizationInfo { 1204 } Reports Passed stub "host processes and their use: not filtered yet";
+            pass nvmlDeviceGetRunningProcessDetailList { 1202 } Reports Passed stub "host processes and their use: not filtered yet";
+            call nvmlDeviceGetProcessUtilization { 1200 } Reports Passed played "host processes and their use: not filtered yet"
+                (device: nvmlDevice_t, utilization: *mut nvmlProcessUtilizationSample_t, process_samples_count: *mut c_uint, last_seen_time_stamp: c_ulonglong);
+            call nvmlDeviceGetUtilizationRates { 1200 } Reports Passed played "the whole card's utilisation: not virtualised yet"
+                (device: nvmlDevice_t, utilization: *mut nvmlUtilization_t);
+            pass nvmlDeviceGetSamples { 1200 } Reports Passed stub "the whole card's counters: not virtualised yet";
+            pass nvmlDevicePerfMetricsGetSamples_v1 { 1304 } Reports Passed stub "the whole card's counters: not virtualised yet";
+            pass nvmlGpmMetricsGet { 1200 } Reports Passed stub "the whole card's counters: not virtualised yet";
+            call nvmlSystemGetProcessName { 1200 } Passes Passed played "a host process's name"
+                (pid: c_uint, name: *mut c_char, length: c_uint);
+            pass nvmlDeviceClearAccountingPids { 1200 } Passes Passed stub "switches or clears accounting, which needs the host's root";
+            pass nvmlDeviceGetAccountingBufferSize { 1200 } Passes Passed stub "switches or clears accounting, which needs the host's root";
+            pass nvmlDeviceGetAccountingMode { 1200 } Passes Passed stub "switches or clears accounting, which needs the host's root";
+            pass nvmlDeviceSetAccountingMode { 1200 } Passes Passed stub "switches or clears accounting, which needs the host's root";
+
+            // Which cards there are.
+            call nvmlDeviceGetCount { 1200 } Passes Passed played "cards are hidden by the container's runtime, not by us"
+                (device_count: *mut c_uint);
+            call nvmlDeviceGetCount_v2 { 1200 } Passes Passed played "cards are hidden by the container's runtime, not by us"
+                (device_count: *mut c_uint);
+            call nvmlDeviceGetHandleByIndex { 1200 } Passes Passed played "cards are hidden by the container's runtime, not by us"
+                (index: c_uint, device: *mut nvmlDevice_t);
+            call nvmlDeviceGetHandleByIndex_v2 { 1200 } Passes Passed played "cards are hidden by the container's runtime, not by us"
+                (index: c_uint, device: *mut nvmlDevice_t);
+            call nvmlDeviceGetHandleByPciBusId { 1200 } Passes Passed played "cards are hidden by the container's runtime, not by us"
+                (pci_bus_id: *const c_char, device: *mut nvmlDevice_t);
+            call nvmlDeviceGetHandleByPciBusId_v2 { 1200 } Passes Passed played "cards are hidden by the container's runtime, not by us"
+                (pci_bus_id: *const c_char, device: *mut nvmlDevice_t);
+            call nvmlDeviceGetHandleBySerial { 1200 } Passes Passed played "cards are hidden by the container's runtime, not by us"
+                (serial: *const c_char, device: *mut nvmlDevice_t);
+            call nvmlDeviceGetHandleByUUID { 1200 } Passes Passed played "cards are hidden by the container's runtime, not by us"
+                (uuid: *const c_char, device: *mut nvmlDevice_t);
+            call nvmlDeviceGetIndex { 1200 } Passes Passed played "cards are hidden by the container's runtime, not by us"
+                (device: nvmlDevice_t, index: *mut c_uint);
+            call nvmlDeviceGetMinorNumber { 1200 } Passes Passed played "cards are hidden by the container's runtime, not by us"
+                (device: nvmlDevice_t, minor_number: *mut c_uint);
+            call nvmlDeviceGetName { 1200 } Passes Passed played "cards are hidden by the container's runtime, not by us"
+                (device: nvmlDevice_t, name: *mut c_char, length: c_uint);
+            call nvmlDeviceGetUUID { 1200 } Passes Passed played "cards are hidden by the container's runtime, not by us"
+                (device: nvmlDevice_t, uuid: *mut c_char, length: c_uint);
+            pass nvmlDeviceGetHandleByUUIDV { 1209 } Passes Passed stub "cards are hidden by the container's runtime, not by us";
+            call nvmlSystemGetCudaDriverVersion { 1200 } Passes Passed played "reads a version"
+                (cuda_driver_version: *mut c_int);
+            call nvmlSystemGetCudaDriverVersion_v2 { 1200 } Passes Passed played "reads a version"
+                (cuda_driver_version: *mut c_int);
+            call nvmlSystemGetDriverVersion { 1200 } Passes Passed played "reads a version"
+                (version: *mut c_char, length: c_uint);
+            call nvmlSystemGetNVMLVersion { 1200 } Passes Passed played "reads a version"
+                (version: *mut c_char, length: c_uint);
+
+            // The card's properties.
+            call nvmlDeviceGetApplicationsClock { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, clock_type: nvmlClockType_t, clock_m_hz: *mut c_uint);
+            call nvmlDeviceGetArchitecture { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, arch: *mut nvmlDeviceArchitecture_t);
+            call nvmlDeviceGetBoardId { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, board_id: *mut c_uint);
+            call nvmlDeviceGetBrand { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, kind: *mut nvmlBrandType_t);
+            call nvmlDeviceGetClock { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, clock_type: nvmlClockType_t, clock_id: nvmlClockId_t, clock_m_hz: *mut c_uint);
+            call nvmlDeviceGetClockInfo { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, kind: nvmlClockType_t, clock: *mut c_uint);
+            call nvmlDeviceGetComputeInstanceId { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, id: *mut c_uint);
+            call nvmlDeviceGetComputeMode { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, mode: *mut nvmlComputeMode_t);
+            call nvmlDeviceGetCudaComputeCapability { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, major: *mut c_int, minor: *mut c_int);
+            call nvmlDeviceGetCurrPcieLinkGeneration { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, curr_link_gen: *mut c_uint);
+            call nvmlDeviceGetCurrPcieLinkWidth { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, curr_link_width: *mut c_uint);
+            call nvmlDeviceGetCurrentClocksEventReasons { 1202 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, clocks_event_reasons: *mut c_ulonglong);
+            call nvmlDeviceGetCurrentClocksThrottleReasons { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, clocks_throttle_reasons: *mut c_ulonglong);
+            call nvmlDeviceGetDecoderUtilization { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, utilization: *mut c_uint, sampling_period_us: *mut c_uint);
+            call nvmlDeviceGetDefaultApplicationsClock { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, clock_type: nvmlClockType_t, clock_m_hz: *mut c_uint);
+            call nvmlDeviceGetDefaultEccMode { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, default_mode: *mut nvmlEnableState_t);
+            call nvmlDeviceGetDeviceHandleFromMigDeviceHandle { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (mig_device: nvmlDevice_t, device: *mut nvmlDevice_t);
+            call nvmlDeviceGetDisplayActive { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, is_active: *mut nvmlEnableState_t);
+            call nvmlDeviceGetDisplayMode { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, display: *mut nvmlEnableState_t);
+            call nvmlDeviceGetEccMode { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, current: *mut nvmlEnableState_t, pending: *mut nvmlEnableState_t);
+            call nvmlDeviceGetEncoderUtilization { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, utilization: *mut c_uint, sampling_period_us: *mut c_uint);
+            call nvmlDeviceGetEnforcedPowerLimit { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, limit: *mut c_uint);
+            call nvmlDeviceGetFanSpeed { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, speed: *mut c_uint);
+            call nvmlDeviceGetFanSpeed_v2 { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, fan: c_uint, speed: *mut c_uint);
+            call nvmlDeviceGetGpuInstanceId { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, id: *mut c_uint);
+            call nvmlDeviceGetMaxClockInfo { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, kind: nvmlClockType_t, clock: *mut c_uint);
+            call nvmlDeviceGetMaxMigDeviceCount { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, count: *mut c_uint);
+            call nvmlDeviceGetMaxPcieLinkGeneration { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, max_link_gen: *mut c_uint);
+            call nvmlDeviceGetMaxPcieLinkWidth { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, max_link_width: *mut c_uint);
+            call nvmlDeviceGetMemoryBusWidth { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, bus_width: *mut c_uint);
+            call nvmlDeviceGetMemoryErrorCounter { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, error_type: nvmlMemoryErrorType_t, counter_type: nvmlEccCounterType_t, location_type: nvmlMemoryLocation_t, count: *mut c_ulonglong);
+            call nvmlDeviceGetMigDeviceHandleByIndex { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, index: c_uint, mig_device: *mut nvmlDevice_t);
+            call nvmlDeviceGetMigMode { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, current_mode: *mut c_uint, pending_mode: *mut c_uint);
+            call nvmlDeviceGetMultiGpuBoard { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, multi_gpu_bool: *mut c_uint);
+            call nvmlDeviceGetNumFans { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, num_fans: *mut c_uint);
+            call nvmlDeviceGetNumGpuCores { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, num_cores: *mut c_uint);
+            call nvmlDeviceGetNvLinkState { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, link: c_uint, is_active: *mut nvmlEnableState_t);
+            call nvmlDeviceGetPciInfo { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, pci: *mut nvmlPciInfo_t);
+            call nvmlDeviceGetPciInfo_v2 { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, pci: *mut nvmlPciInfo_t);
+            call nvmlDeviceGetPciInfo_v3 { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, pci: *mut nvmlPciInfo_t);
+            call nvmlDeviceGetPcieThroughput { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, counter: nvmlPcieUtilCounter_t, value: *mut c_uint);
+            call nvmlDeviceGetPerformanceState { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, state: *mut nvmlPstates_t);
+            call nvmlDeviceGetPersistenceMode { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, mode: *mut nvmlEnableState_t);
+            call nvmlDeviceGetPowerManagementDefaultLimit { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, default_limit: *mut c_uint);
+            call nvmlDeviceGetPowerManagementLimit { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, limit: *mut c_uint);
+            call nvmlDeviceGetPowerManagementLimitConstraints { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, min_limit: *mut c_uint, max_limit: *mut c_uint);
+            call nvmlDeviceGetPowerManagementMode { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, mode: *mut nvmlEnableState_t);
+            call nvmlDeviceGetPowerState { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, state: *mut nvmlPstates_t);
+            call nvmlDeviceGetPowerUsage { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, power: *mut c_uint);
+            call nvmlDeviceGetSerial { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, serial: *mut c_char, length: c_uint);
+            call nvmlDeviceGetSupportedClocksThrottleReasons { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, supported_clocks_throttle_reasons: *mut c_ulonglong);
+            call nvmlDeviceGetTemperature { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, sensor_type: nvmlTemperatureSensors_t, temp: *mut c_uint);
+            call nvmlDeviceGetTemperatureThreshold { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, threshold_type: nvmlTemperatureThresholds_t, temp: *mut c_uint);
+            call nvmlDeviceGetTotalEccErrors { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, error_type: nvmlMemoryErrorType_t, counter_type: nvmlEccCounterType_t, ecc_counts: *mut c_ulonglong);
+            call nvmlDeviceGetTotalEnergyConsumption { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, energy: *mut c_ulonglong);
+            call nvmlDeviceGetVbiosVersion { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, version: *mut c_char, length: c_uint);
+            call nvmlDeviceGetVirtualizationMode { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, virtual_mode: *mut nvmlGpuVirtualizationMode_t);
+            call nvmlDeviceIsMigDeviceHandle { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, is_mig_device: *mut c_uint);
+            pass nvmlDeviceGetNvLinkCapability { 1200 } Passes Passed stub "reads about links between cards";
+            pass nvmlDeviceGetNvLinkErrorCounter { 1200 } Passes Passed stub "reads about links between cards";
+            pass nvmlDeviceGetNvLinkInfo { 1300 } Passes Passed stub "reads about links between cards";
+            pass nvmlDeviceGetNvLinkInfo_v3 { 1305 } Passes Passed stub "reads about links between cards";
+            pass nvmlDeviceGetNvLinkRemoteDeviceType { 1200 } Passes Passed stub "reads about links between cards";
+            pass nvmlDeviceGetNvLinkRemotePciInfo { 1200 } Passes Passed stub "reads about links between cards";
+            pass nvmlDeviceGetNvLinkRemotePciInfo_v2 { 1200 } Passes Passed stub "reads about links between cards";
+            pass nvmlDeviceGetNvLinkTelemetrySamples_v1 { 1304 } Passes Passed stub "reads about links between cards";
+            pass nvmlDeviceGetNvLinkUtilizationControl { 1200 } Passes Passed stub "reads about links between cards";
+            pass nvmlDeviceGetNvLinkUtilizationCounter { 1200 } Passes Passed stub "reads about links between cards";
+            pass nvmlDeviceGetNvLinkVersion { 1200 } Passes Passed stub "reads about links between cards";
+            pass nvmlDeviceGetNvlinkBwMode { 1208 } Passes Passed stub "reads about links between cards";
+            pass nvmlDeviceGetNvlinkNvlePrivateInfo_v1 { 1305 } Passes Passed stub "reads about links between cards";
+            pass nvmlDeviceGetNvlinkRemapTableInfo_v1 { 1305 } Passes Passed stub "reads about links between cards";
+            pass nvmlDeviceGetNvlinkSupportedBwModes { 1208 } Passes Passed stub "reads about links between cards";
+            pass nvmlDeviceGetActiveVgpus { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlDeviceGetCreatableVgpus { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlDeviceGetGridLicensableFeatures { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlDeviceGetGridLicensableFeatures_v2 { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlDeviceGetGridLicensableFeatures_v3 { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlDeviceGetGridLicensableFeatures_v4 { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlDeviceGetHostVgpuMode { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlDeviceGetPgpuMetadataString { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlDeviceGetSupportedVgpus { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlDeviceGetVgpuCapabilities { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlDeviceGetVgpuHeterogeneousMode { 1204 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlDeviceGetVgpuInstancesUtilizationInfo { 1204 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlDeviceGetVgpuMetadata { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlDeviceGetVgpuProcessUtilization { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlDeviceGetVgpuProcessesUtilizationInfo { 1204 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlDeviceGetVgpuSchedulerCapabilities { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlDeviceGetVgpuSchedulerLog { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlDeviceGetVgpuSchedulerLog_v2 { 1302 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlDeviceGetVgpuSchedulerState { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlDeviceGetVgpuSchedulerState_v2 { 1302 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlDeviceGetVgpuTypeCreatablePlacements { 1204 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlDeviceGetVgpuTypeSupportedPlacements { 1204 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlDeviceGetVgpuUtilization { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlDeviceGetAPIRestriction { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetAdaptiveClockInfoStatus { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetAdaptiveTgpModeInfo_v1 { 1304 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetAddressingMode { 1300 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetAutoBoostedClocksEnabled { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetBBXTimeData_v1 { 1303 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetBankRemapperStatus_v1 { 1304 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetBoardPartNumber { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetBridgeChipInfo { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetBusType { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetC2cModeInfoV { 1204 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetCapabilities { 1206 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetClkMonStatus { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetClockOffsets { 1206 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetConfComputeGpuAttestationReport { 1202 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetConfComputeGpuCertificate { 1202 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetCoolerInfo { 1208 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetCpuAffinity { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetCpuAffinityWithinScope { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetCurrentClockFreqs { 1208 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetDetailedEccErrors { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetDramEncryptionMode { 1208 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetDriverModel { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetDriverModel_v2 { 1206 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetDynamicPstatesInfo { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetEncoderCapacity { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetEncoderSessions { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetEncoderStats { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetFBCSessions { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetFBCStats { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetFanControlPolicy_v2 { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetFanSpeedRPM { 1208 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetGpcClkMinMaxVfOffset { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetGpcClkVfOffset { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetGpuFabricInfo { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetGpuFabricInfoV { 1204 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetGpuFabricInfo_v4 { 1304 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetGpuInstanceById { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetGpuInstancePossiblePlacements { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetGpuInstancePossiblePlacements_v2 { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetGpuInstanceProfileInfo { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetGpuInstanceProfileInfoByIdV { 1300 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetGpuInstanceProfileInfoV { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetGpuInstanceRemainingCapacity { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetGpuInstances { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetGpuMaxPcieLinkGeneration { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetGpuOperationMode { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetGpuUptime_v1 { 1305 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetGspFirmwareMode { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetGspFirmwareVersion { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetHostname_v1 { 1300 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetInforomConfigurationChecksum { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetInforomImageVersion { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetInforomVersion { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetIrqNum { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetJpgUtilization { 1202 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetLastBBXFlushTime { 1204 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetMarginTemperature { 1208 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetMaxCustomerBoostClock { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetMemClkMinMaxVfOffset { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetMemClkVfOffset { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetMemoryAffinity { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetMinMaxClockOfPState { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetMinMaxFanSpeed { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetModuleId { 1202 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetNumaNodeId { 1204 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetOfaUtilization { 1202 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetP2PStatus { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetPciInfoExt { 1204 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetPcieLinkMaxSpeed { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetPcieReplayCounter { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetPcieSpeed { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetPdi { 1300 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetPerformanceModes { 1208 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetPlatformInfo { 1208 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetPowerMizerMode_v1 { 1300 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetPowerSource { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetRemappedRows { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetRemappedRows_v2 { 1302 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetRepairStatus { 1300 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetRetiredPages { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetRetiredPagesPendingStatus { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetRetiredPages_v2 { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetRowRemapperHistogram { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetSramEccErrorStatus { 1204 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts { 1300 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetSupportedClocksEventReasons { 1202 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetSupportedEventTypes { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetSupportedGraphicsClocks { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetSupportedMemoryClocks { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetSupportedPerformanceStates { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetTargetFanSpeed { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetTemperatureV { 1208 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetThermalSettings { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetTopologyCommonAncestor { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetTopologyNearestGpus { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetUnrepairableMemoryFlag_v1 { 1301 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetViolationStatus { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceOnSameBoard { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceQueryDrainState { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceValidateInforom { 1200 } Passes Passed stub "reads a property that the limit does not change";
+
+            // Settings of the card.
+            pass nvmlDeviceCcuGetStreamState { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceCcuSetStreamState { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceClearCpuAffinity { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceClearEccErrorCounts { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceClearFieldValues { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceCreateGpuInstance { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceCreateGpuInstanceWithPlacement { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceFreezeNvLinkUtilizationCounter { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceLockNvlinkRemapTable_v1 { 1305 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceModifyDrainState { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDevicePowerSmoothingActivatePresetProfile { 1208 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDevicePowerSmoothingSetState { 1208 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDevicePowerSmoothingUpdatePresetProfileParam { 1208 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceReadPRMCounters_v1 { 1301 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceReadWritePRM_v1 { 1300 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceRemoveGpu { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceRemoveGpu_v2 { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceResetApplicationsClocks { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceResetGpuLockedClocks { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceResetMemoryLockedClocks { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceResetNvLinkErrorCounters { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceResetNvLinkUtilizationCounter { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetAPIRestriction { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetAdaptiveTgpMode_v1 { 1304 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetApplicationsClocks { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetAutoBoostedClocksEnabled { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetClockOffsets { 1206 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetComputeMode { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetConfComputeUnprotectedMemSize { 1202 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetCpuAffinity { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetDefaultAutoBoostedClocksEnabled { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetDefaultFanSpeed_v2 { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetDramEncryptionMode { 1208 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetDriverModel { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetEccMode { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetFanControlPolicy { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetFanSpeed_v2 { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetGpcClkVfOffset { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetGpuLockedClocks { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetGpuOperationMode { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetHostname_v1 { 1300 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetMemClkVfOffset { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetMemoryLimits_v1 { 1304 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetMemoryLockedClocks { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetMigMode { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetNvLinkDeviceLowPowerThreshold { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetNvLinkUtilizationControl { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetNvlinkBwMode { 1208 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetNvlinkBwModeAsync_v1 { 1304 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetNvlinkNvleReady_v1 { 1305 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetPersistenceMode { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetPowerManagementLimit { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetPowerManagementLimit_v2 { 1202 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetPowerMizerMode_v1 { 1300 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetRusdSettings_v1 { 1301 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetTemperatureThreshold { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetVgpuCapabilities { 1204 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetVgpuHeterogeneousMode { 1204 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetVgpuSchedulerState { 1202 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetVgpuSchedulerState_v2 { 1302 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetVirtualizationMode { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceSetupNvlinkNvleEncryptionKey_v1 { 1305 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceVgpuForceGspUnload { 1302 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceWorkloadPowerProfileClearRequestedProfiles { 1208 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceWorkloadPowerProfileGetCurrentProfiles { 1208 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceWorkloadPowerProfileGetProfilesInfo { 1208 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceWorkloadPowerProfileSetRequestedProfiles { 1208 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceWorkloadPowerProfileUpdateProfiles_v1 { 1301 } Passes Passed stub "changes or services the card, which needs the host's root";
+            pass nvmlDeviceDiscoverGpus { 1200 } Passes Passed stub "watches the card";
+            pass nvmlDeviceRegisterEvents { 1200 } Passes Passed stub "watches the card";
+
+            // MIG instances.
+            pass nvmlComputeInstanceDestroy { 1200 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
+            pass nvmlComputeInstanceGetInfo { 1200 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
+            pass nvmlComputeInstanceGetInfo_v2 { 1200 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
+            pass nvmlGpuInstanceCreateComputeInstance { 1200 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
+            pass nvmlGpuInstanceCreateComputeInstanceWithPlacement { 1200 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
+            pass nvmlGpuInstanceDestroy { 1200 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
+            pass nvmlGpuInstanceGetActiveVgpus { 1209 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
+            pass nvmlGpuInstanceGetComputeInstanceById { 1200 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
+            pass nvmlGpuInstanceGetComputeInstancePossiblePlacements { 1200 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
+            pass nvmlGpuInstanceGetComputeInstanceProfileInfo { 1200 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
+            pass nvmlGpuInstanceGetComputeInstanceProfileInfoV { 1200 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
+            pass nvmlGpuInstanceGetComputeInstanceRemainingCapacity { 1200 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
+            pass nvmlGpuInstanceGetComputeInstances { 1200 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
+            pass nvmlGpuInstanceGetCreatableVgpus { 1209 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
+            pass nvmlGpuInstanceGetInfo { 1200 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
+            pass nvmlGpuInstanceGetVgpuHeterogeneousMode { 1209 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
+            pass nvmlGpuInstanceGetVgpuSchedulerLog { 1209 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
+            pass nvmlGpuInstanceGetVgpuSchedulerLog_v2 { 1302 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
+            pass nvmlGpuInstanceGetVgpuSchedulerState { 1209 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
+            pass nvmlGpuInstanceGetVgpuSchedulerState_v2 { 1302 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
+            pass nvmlGpuInstanceGetVgpuTypeCreatablePlacements { 1209 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
+            pass nvmlGpuInstanceSetVgpuHeterogeneousMode { 1209 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
+            pass nvmlGpuInstanceSetVgpuSchedulerState { 1209 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
+            pass nvmlGpuInstanceSetVgpuSchedulerState_v2 { 1302 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
+
+            // Virtual GPUs of virtual machines.
+            pass nvmlGetVgpuCompatibility { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlGetVgpuDriverCapabilities { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlGetVgpuVersion { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlSetVgpuVersion { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuInstanceClearAccountingPids { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuInstanceGetAccountingMode { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuInstanceGetAccountingPids { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuInstanceGetAccountingStats { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuInstanceGetEccMode { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuInstanceGetEncoderCapacity { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuInstanceGetEncoderSessions { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuInstanceGetEncoderStats { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuInstanceGetFBCSessions { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuInstanceGetFBCStats { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuInstanceGetFbUsage { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuInstanceGetFrameRateLimit { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuInstanceGetGpuInstanceId { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuInstanceGetGpuPciId { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuInstanceGetLicenseInfo { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuInstanceGetLicenseInfo_v2 { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuInstanceGetLicenseStatus { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuInstanceGetMdevUUID { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuInstanceGetMetadata { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuInstanceGetPlacementId { 1204 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuInstanceGetRuntimeStateSize { 1208 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuInstanceGetType { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuInstanceGetUUID { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuInstanceGetVmDriverVersion { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuInstanceGetVmID { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuInstanceSetEncoderCapacity { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuTypeGetBAR1Info { 1206 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuTypeGetCapabilities { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuTypeGetClass { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuTypeGetDeviceID { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuTypeGetFbReservation { 1204 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuTypeGetFrameRateLimit { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuTypeGetFramebufferSize { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuTypeGetGpuInstanceProfileId { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuTypeGetGspHeapSize { 1204 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuTypeGetLicense { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuTypeGetMaxInstances { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuTypeGetMaxInstancesPerGpuInstance { 1209 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuTypeGetMaxInstancesPerVm { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuTypeGetName { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuTypeGetNumDisplayHeads { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+            pass nvmlVgpuTypeGetResolution { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
+
+            // The system around the card.
+            pass nvmlGetBlacklistDeviceCount { 0 } Passes Passed stub "the host around the card";
+            pass nvmlGetBlacklistDeviceInfoByIndex { 0 } Passes Passed stub "the host around the card";
+            pass nvmlGetExcludedDeviceCount { 1200 } Passes Passed stub "the host around the card";
+            pass nvmlGetExcludedDeviceInfoByIndex { 1200 } Passes Passed stub "the host around the card";
+            pass nvmlSystemEventSetCreate { 1209 } Passes Passed stub "the host around the card";
+            pass nvmlSystemEventSetFree { 1209 } Passes Passed stub "the host around the card";
+            pass nvmlSystemEventSetWait { 1209 } Passes Passed stub "the host around the card";
+            pass nvmlSystemGetCPER_v1 { 1303 } Passes Passed stub "the host around the card";
+            pass nvmlSystemGetConfComputeCapabilities { 1202 } Passes Passed stub "the host around the card";
+            pass nvmlSystemGetConfComputeGpusReadyState { 1202 } Passes Passed stub "the host around the card";
+            pass nvmlSystemGetConfComputeKeyRotationThresholdInfo { 1204 } Passes Passed stub "the host around the card";
+            pass nvmlSystemGetConfComputeSettings { 1204 } Passes Passed stub "the host around the card";
+            pass nvmlSystemGetConfComputeSettings_v2 { 1305 } Passes Passed stub "the host around the card";
+            pass nvmlSystemGetConfComputeState { 1202 } Passes Passed stub "the host around the card";
+            pass nvmlSystemGetDriverBranch { 1206 } Passes Passed stub "the host around the card";
+            pass nvmlSystemGetHicVersion { 1200 } Passes Passed stub "the host around the card";
+            pass nvmlSystemGetNvlinkBwMode { 1202 } Passes Passed stub "the host around the card";
+            pass nvmlSystemGetTopologyGpuSet { 1200 } Passes Passed stub "the host around the card";
+            pass nvmlSystemRegisterEvents { 1209 } Passes Passed stub "the host around the card";
+            pass nvmlSystemSetConfComputeGpusReadyState { 1202 } Passes Passed stub "the host around the card";
+            pass nvmlSystemSetConfComputeKeyRotationThresholdInfo { 1204 } Passes Passed stub "the host around the card";
+            pass nvmlSystemSetNvlinkBwMode { 1202 } Passes Passed stub "the host around the card";
+            pass nvmlUnitGetCount { 1200 } Passes Passed stub "the host around the card";
+            pass nvmlUnitGetDevices { 1200 } Passes Passed stub "the host around the card";
+            pass nvmlUnitGetFanSpeedInfo { 1200 } Passes Passed stub "the host around the card";
+            pass nvmlUnitGetHandleByIndex { 1200 } Passes Passed stub "the host around the card";
+            pass nvmlUnitGetLedState { 1200 } Passes Passed stub "the host around the card";
+            pass nvmlUnitGetPsuInfo { 1200 } Passes Passed stub "the host around the card";
+            pass nvmlUnitGetTemperature { 1200 } Passes Passed stub "the host around the card";
+            pass nvmlUnitGetUnitInfo { 1200 } Passes Passed stub "the host around the card";
+            pass nvmlUnitSetLedState { 1200 } Passes Passed stub "the host around the card";
+            pass nvmlEventSetCreate { 1200 } Passes Passed stub "waits for errors of the card";
+            pass nvmlEventSetFree { 1200 } Passes Passed stub "waits for errors of the card";
+            pass nvmlEventSetGetContextCount_v1 { 1304 } Passes Passed stub "waits for errors of the card";
+            pass nvmlEventSetGetContextData_v1 { 1304 } Passes Passed stub "waits for errors of the card";
+            pass nvmlEventSetGetContextInfo_v1 { 1304 } Passes Passed stub "waits for errors of the card";
+            pass nvmlEventSetGetGpuOperationalEventContextLegacyXid_v1 { 1304 } Passes Passed stub "waits for errors of the card";
+            pass nvmlEventSetRegisterGpuOperationalEvents_v1 { 1304 } Passes Passed stub "waits for errors of the card";
+            pass nvmlEventSetWait { 1200 } Passes Passed stub "waits for errors of the card";
+            pass nvmlEventSetWait_v2 { 1200 } Passes Passed stub "waits for errors of the card";
+            pass nvmlEventSetWait_v3 { 1304 } Passes Passed stub "waits for errors of the card";
+            pass nvmlGpmMigSampleGet { 1200 } Passes Passed stub "samples the whole card's counters";
+            pass nvmlGpmQueryDeviceSupport { 1200 } Passes Passed stub "samples the whole card's counters";
+            pass nvmlGpmQueryIfStreamingEnabled { 1202 } Passes Passed stub "samples the whole card's counters";
+            pass nvmlGpmSampleAlloc { 1200 } Passes Passed stub "samples the whole card's counters";
+            pass nvmlGpmSampleFree { 1200 } Passes Passed stub "samples the whole card's counters";
+            pass nvmlGpmSampleGet { 1200 } Passes Passed stub "samples the whole card's counters";
+            pass nvmlGpmSetStreamingEnabled { 1202 } Passes Passed stub "samples the whole card's counters";
+        }
+    };
+}

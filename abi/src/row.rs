@@ -1,0 +1,191 @@
+//! What a row of the tables says.
+
+/// How a symbol reaches the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// The shim exports it and routes it to its own function.
+    Hook,
+    /// The program gets the driver's own function. The row has its arguments, because the shim calls it or the
+    /// simulator plays it.
+    Call,
+    /// The program gets the driver's own function. The row is a bare name.
+    Pass,
+}
+
+/// What a function does that bears on sharing a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    /// Begins a process's use of the driver.
+    Starts,
+    /// Hands out functions.
+    Routes,
+    /// Takes a card's memory, or sets where it is taken from.
+    Allocates,
+    /// Gives a card's memory back.
+    Frees,
+    /// Says how much memory, or how much of the card, there is or is used.
+    Reports,
+    /// Deals in managed memory.
+    Managed,
+    /// Makes, ends or changes a context.
+    Context,
+    /// Loads code or looks into it.
+    Module,
+    /// Puts kernels on the card, or work in stream order.
+    Launches,
+    /// Moves or fills memory.
+    Copies,
+    /// Makes or orders streams and events.
+    Stream,
+    /// Deals with memory or synchronisation of other processes, cards or interfaces.
+    External,
+    /// None of these.
+    Passes,
+}
+
+/// What we do about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Treatment {
+    /// Charged to the container before the call, settled after it, refused when it does not fit.
+    Charged,
+    /// What was charged goes back when the call has succeeded.
+    Refunded,
+    /// The answer shows the limit instead of the card.
+    Virtualised,
+    /// Answers `CUDA_ERROR_NOT_SUPPORTED` without asking the driver, and is counted.
+    Refused,
+    /// Waits for the container's turn.
+    Gated,
+    /// Goes to the driver; what it means for our books is noted.
+    Tracked,
+    /// What it hands out is exchanged for our hooks.
+    Routed,
+    /// Goes to the driver, and is counted.
+    Counted,
+    /// Goes to the driver unseen.
+    Passed,
+}
+
+/// Which default stream a symbol assumes, as `cuGetProcAddress` tells its symbols apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Flavour {
+    /// The stream that all threads share, or no stream at all.
+    Legacy,
+    /// The calling thread's own stream, for a call in stream order (`_ptsz`).
+    PerThreadStream,
+    /// The calling thread's own stream, for a call that waits (`_ptds`).
+    PerThreadDefault,
+    /// `cuGetProcAddress` does not hand it out.
+    None,
+}
+
+/// One symbol of the CUDA driver.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// The exported name.
+    pub symbol: &'static str,
+    /// The name under which `cuGetProcAddress` knows it.
+    pub name: &'static str,
+    /// Which of the functions of that name.
+    pub flavour: Flavour,
+    /// The version from which `cuGetProcAddress` hands it out, as 12040 for 12.4; 0: never.
+    pub version: u32,
+    /// The first header that has it from 11.7 on, as 1107; 0: no header has it.
+    pub since: u32,
+    /// How it reaches the program.
+    pub kind: Kind,
+    /// What it does.
+    pub role: Role,
+    /// What we do about it.
+    pub treatment: Treatment,
+    /// Whether the simulated driver implements it. Otherwise its export answers `CUDA_ERROR_NOT_SUPPORTED`.
+    pub played: bool,
+    /// Why it is treated so.
+    pub reason: &'static str,
+}
+
+/// One symbol of NVML.
+#[derive(Clone, Copy, Debug)]
+pub struct NvmlRow {
+    /// The exported name.
+    pub symbol: &'static str,
+    /// The first header that has it from 12.0 on, as 1200; 0: no header has it.
+    pub since: u32,
+    /// How it reaches the program.
+    pub kind: Kind,
+    /// What it does.
+    pub role: Role,
+    /// What we do about it.
+    pub treatment: Treatment,
+    /// Whether the simulated NVML implements it. Otherwise its export answers `NVML_ERROR_NOT_SUPPORTED`.
+    pub played: bool,
+    /// Why it is treated so.
+    pub reason: &'static str,
+}
+
+/// Reads the words of a row.
+macro_rules! word {
+    (hook) => {
+        $crate::Kind::Hook
+    };
+    (call) => {
+        $crate::Kind::Call
+    };
+    (pass) => {
+        $crate::Kind::Pass
+    };
+    (legacy) => {
+        $crate::Flavour::Legacy
+    };
+    (ptsz) => {
+        $crate::Flavour::PerThreadStream
+    };
+    (ptds) => {
+        $crate::Flavour::PerThreadDefault
+    };
+    (none) => {
+        $crate::Flavour::None
+    };
+    (played) => {
+        true
+    };
+    (stub) => {
+        false
+    };
+}
+pub(crate) use word;
+
+/// Makes the positions of a table's symbols and the types of its functions. Two rows of one symbol do not compile.
+macro_rules! views {
+    ([$types:ident, $answer:ident] $($kind:ident $symbol:ident { $($name:tt)* } $role:ident $treatment:ident
+        $played:ident $reason:literal $(($($args:tt)*) $(-> $ret:ty)?)?;)*) => {
+        /// The position of each symbol in the table.
+        #[allow(non_upper_case_globals, missing_docs, reason = "the vendor's own names")]
+        pub mod index {
+            #[allow(non_camel_case_types, reason = "the vendor's own names")]
+            enum Position { $($symbol),* }
+            $(pub const $symbol: usize = Position::$symbol as usize;)*
+        }
+
+        /// The type of each function whose row has arguments. A refused function that is not played has none: its
+        /// type only says how to answer.
+        #[allow(non_camel_case_types, missing_docs, reason = "the vendor's own names")]
+        pub mod fns {
+            use crate::$types::*;
+            $($crate::row::function_type!([$answer] $symbol $(($($args)*) $(-> $ret)?)?);)*
+        }
+    };
+}
+pub(crate) use views;
+
+/// Makes the type of one function; nothing for a bare name.
+macro_rules! function_type {
+    ([$answer:ident] $symbol:ident) => {};
+    ([$answer:ident] $symbol:ident ($($arg:ident: $type:ty),*)) => {
+        pub type $symbol = unsafe extern "C" fn($($arg: $type),*) -> $answer;
+    };
+    ([$answer:ident] $symbol:ident ($($arg:ident: $type:ty),*) -> $ret:ty) => {
+        pub type $symbol = unsafe extern "C" fn($($arg: $type),*) -> $ret;
+    };
+}
+pub(crate) use function_type;
