@@ -1,1 +1,21 @@
-//! End-to-end tests: built files under the real loader, real processes
+//! The stage on which built files are tested: the real loader, real processes, a simulated card.
+//!
+//! Nothing here depends on a crate that it tests: a test starts programs from `target/dist` (see [`Dist`]) on a [`Scene`], which
+//! is one host with its simulated cards in a folder of its own, and judges what they print, how they end, and what `cgpu smi`
+//! says about them. Tests that only ask *what* happens are in `tests/plain` and run in parallel; those that also measure time
+//! are in `tests/timed` and run one at a time. No test asserts an upper bound on wall time: deadlines only end what hangs.
+
+mod child;
+mod dist;
+mod elf;
+mod scene;
+mod skip;
+
+pub use child::{Child, Outcome};
+pub use dist::Dist;
+pub use elf::Elf;
+pub use scene::{Container, Scene};
+pub use skip::{python, skip};
+
+/// A mebibyte, in bytes.
+pub const MIB: u64 = 1 << 20;

@@ -1,0 +1,54 @@
+//! Where the built files are.
+
+use std::path::{Path, PathBuf};
+
+/// The folder `dist`, which `cargo xtask build` fills.
+#[derive(Clone, Debug)]
+pub struct Dist {
+    folder: PathBuf,
+}
+
+impl Dist {
+    /// Takes CGPU_DIST, else the folder beside the test program's own (`target/debug/deps/..` -> `target/dist`).
+    ///
+    /// # Panics
+    /// If there is no such folder: `cargo test` alone does not build other packages' libraries.
+    #[must_use]
+    pub fn find() -> Self {
+        let folder = std::env::var_os("CGPU_DIST").map_or_else(beside_the_tests, PathBuf::from);
+        assert!(
+            folder.join("libcgpu.so").exists(),
+            "{} has no built files: run `cargo xtask build` first, or `cargo xtask test`",
+            folder.display()
+        );
+        Self { folder }
+    }
+
+    /// A file by its name in the folder, e.g. `libcgpu.so` or `sim/libcuda.so.1`.
+    ///
+    /// # Panics
+    /// If it was not built.
+    #[must_use]
+    pub fn file(&self, name: &str) -> PathBuf {
+        let file = self.folder.join(name);
+        assert!(file.exists(), "{} was not built: run `cargo xtask build`", file.display());
+        file
+    }
+
+    /// One of the C programs of `tests/cuda/programs`.
+    #[must_use]
+    pub fn program(&self, name: &str) -> PathBuf {
+        self.file(&format!("programs/{name}"))
+    }
+
+    /// The folder itself.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+}
+
+fn beside_the_tests() -> PathBuf {
+    let program = std::env::current_exe().unwrap_or_default();
+    program.ancestors().nth(3).map(|target| target.join("dist")).unwrap_or_default()
+}

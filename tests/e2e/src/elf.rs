@@ -1,0 +1,64 @@
+//! What `readelf` says about a shared library: its exports, what it needs, which symbol versions.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+/// The dynamic section of a library, read by binutils.
+pub struct Elf {
+    symbols: Vec<Vec<String>>,
+    dynamic: String,
+}
+
+impl Elf {
+    /// Reads a file; None if there is no readelf.
+    ///
+    /// # Panics
+    /// If readelf cannot read it.
+    #[must_use]
+    pub fn read(file: &Path) -> Option<Self> {
+        let run = |option: &str| {
+            let output = Command::new("readelf").arg("--wide").arg(option).arg(file).output().ok()?;
+            assert!(output.status.success(), "readelf cannot read {}", file.display());
+            Some(String::from_utf8_lossy(&output.stdout).into_owned())
+        };
+        let symbols = run("--dyn-syms")?;
+        let dynamic = run("--dynamic")?;
+        // Num: Value Size Type Bind Vis Ndx Name
+        let rows = symbols.lines().map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+        let symbols =
+            rows.filter(|row| row.len() >= 8 && row[0].ends_with(':') && row[0] != "Num:").collect();
+        Some(Self { symbols, dynamic })
+    }
+
+    /// Names that it defines for others.
+    #[must_use]
+    pub fn exports(&self) -> BTreeSet<String> {
+        let defined = self.symbols.iter().filter(|row| row[6] != "UND" && row[4] != "LOCAL");
+        defined.map(|row| row[7].clone()).collect()
+    }
+
+    /// Versions of the symbols that it takes from others, e.g. `GLIBC_2.14`.
+    #[must_use]
+    pub fn versions(&self) -> BTreeSet<String> {
+        let taken = self.symbols.iter().filter(|row| row[6] == "UND");
+        taken.filter_map(|row| Some(row[7].split_once('@')?.1.trim_start_matches('@').to_owned())).collect()
+    }
+
+    /// Libraries that the loader must find for it.
+    #[must_use]
+    pub fn needed(&self) -> BTreeSet<String> {
+        self.entries("(NEEDED)")
+    }
+
+    /// Its own name.
+    #[must_use]
+    pub fn soname(&self) -> Option<String> {
+        self.entries("(SONAME)").pop_first()
+    }
+
+    fn entries(&self, tag: &str) -> BTreeSet<String> {
+        let lines = self.dynamic.lines().filter(|line| line.contains(tag));
+        lines.filter_map(|line| Some(line.split_once('[')?.1.split_once(']')?.0.to_owned())).collect()
+    }
+}

@@ -1,0 +1,166 @@
+//! One host for one test: simulated cards, containers, a root of its own.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::{Dist, Outcome};
+
+/// Variables that mean something to us or to a driver, and must not leak in from whoever runs the tests.
+const OURS: &[&str] = &[
+    "CGPU_",
+    "ALIYUN_COM_GPU_",
+    "NVIDIA_VISIBLE_DEVICES",
+    "CUDA_VISIBLE_DEVICES",
+    "LD_PRELOAD",
+    "LD_LIBRARY_PATH",
+];
+
+/// A host with simulated cards, in a temporary folder that goes with it.
+pub struct Scene {
+    folder: TempDir,
+    dist: Dist,
+    gpus: String,
+}
+
+/// A container of a [`Scene`]: a region folder and the variables its processes get.
+#[derive(Clone)]
+pub struct Container {
+    directory: PathBuf,
+    variables: Vec<(String, String)>,
+    shim: PathBuf,
+}
+
+impl Scene {
+    /// Cards as CGPU_SIM_GPUS lists them, e.g. `A10:23028,T4:15109`.
+    ///
+    /// # Panics
+    /// If no temporary folder can be made or nothing was built.
+    #[must_use]
+    pub fn new(gpus: &str) -> Self {
+        let folder =
+            tempfile::Builder::new().prefix("cgpu-").tempdir().expect("a temporary folder can be made");
+        Self { folder, dist: Dist::find(), gpus: gpus.to_owned() }
+    }
+
+    /// The built files.
+    #[must_use]
+    pub fn dist(&self) -> &Dist {
+        &self.dist
+    }
+
+    /// A path in the scene's folder.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The monitor's root.
+    #[must_use]
+    pub fn root(&self) -> PathBuf {
+        self.path("root")
+    }
+
+    /// Any program on this host, outside of containers: it sees the simulated cards as they are.
+    #[must_use]
+    pub fn native(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        for (name, _) in std::env::vars_os() {
+            if OURS.iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
+                command.env_remove(&name);
+            }
+        }
+        command
+            .env("LD_LIBRARY_PATH", self.dist.folder().join("sim"))
+            .env("CGPU_SIM_GPUS", &self.gpus)
+            .env("CGPU_SIM_STATE", self.path("cards"))
+            .current_dir(self.folder.path());
+        command
+    }
+
+    /// One of the C programs, outside of containers.
+    #[must_use]
+    pub fn program(&self, name: &str) -> Command {
+        self.native(&self.dist.program(name))
+    }
+
+    /// `cgpu` with these arguments.
+    #[must_use]
+    pub fn cgpu(&self, arguments: &[&str]) -> Command {
+        let mut command = self.native(&self.dist.file("cgpu"));
+        command.args(arguments);
+        command
+    }
+
+    /// A container without a limit; its folder lies where a monitor of this scene looks.
+    ///
+    /// # Panics
+    /// If the folder cannot be made.
+    #[must_use]
+    pub fn container(&self, name: &str) -> Container {
+        let directory = self.root().join("containers").join(name);
+        fs::create_dir_all(&directory).expect("a container's folder can be made");
+        Container { directory, variables: Vec::new(), shim: self.dist.file("libcgpu.so") }
+    }
+
+    /// A container with the same limit in MiB on every card.
+    #[must_use]
+    pub fn limited(&self, name: &str, mib: u64) -> Container {
+        self.container(name)
+            .with("ALIYUN_COM_GPU_MEM_CONTAINER", &mib.to_string())
+            .with("CGPU_MEM_UNIT", "MiB")
+    }
+
+    /// One of the C programs in a container.
+    #[must_use]
+    pub fn program_in(&self, container: &Container, name: &str) -> Command {
+        self.native_in(container, &self.dist.program(name))
+    }
+
+    /// Any program in a container.
+    #[must_use]
+    pub fn native_in(&self, container: &Container, program: &Path) -> Command {
+        let mut command = self.native(program);
+        command.env("LD_PRELOAD", &container.shim).env("CGPU_DIR", &container.directory);
+        command.envs(container.variables.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    /// The books of one container as `cgpu smi --json` tells them: bytes used on a card by its living and dead processes.
+    ///
+    /// # Panics
+    /// If `cgpu smi` fails or does not know the container.
+    #[must_use]
+    pub fn used(&self, container: &Container, card: usize) -> u64 {
+        let root = self.root();
+        let smi = Outcome::of(self.cgpu(&["smi", "--json", "--root", &root.to_string_lossy()])).exits(0);
+        let name = container.directory.file_name().unwrap_or_default().to_string_lossy();
+        let books: serde_json::Value = serde_json::from_str(&smi.stdout).expect("smi prints JSON");
+        let found = books["containers"].as_array().into_iter().flatten().find(|one| one["id"] == *name);
+        let found = found.unwrap_or_else(|| panic!("{name} is not in {books:#}"));
+        found["cards"][card]["used"].as_u64().unwrap_or_else(|| panic!("no use of card {card} in {found:#}"))
+    }
+}
+
+impl Container {
+    /// The same with one more variable.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: &str) -> Self {
+        self.variables.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Its region folder.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// One of the region's files.
+    #[must_use]
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+}

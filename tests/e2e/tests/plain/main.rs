@@ -1,0 +1,1 @@
+//! What happens, asked of built files under the real loader. Runs in parallel.
