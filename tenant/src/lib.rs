@@ -1,1 +1,48 @@
-//! The container's side of cgpu: settings, ledger, gate, settlement
+//! The container's side of cgpu, as a library: what may be allocated, what is allocated, what is shown.
+//!
+//! Nothing in here calls CUDA or NVML. The shim asks the driver and hands over what it learnt; the outer edge is two traits,
+//! [`Environment`] and [`Clock`], with recording doubles in the tests.
+//!
+//! ```text
+//!   variables, limits file --> settings --+
+//!   the driver's cards ----> cards -------+--> process (Tenant) --> ledger ------> `use` file (cgpu_proto)
+//!                                         |        |  |  |
+//!                              refusal <--+        |  |  +--> view         what the program is shown
+//!                                                  |  +-----> contexts     the card's own overhead
+//!                                                  +--------> allocations  address -> bytes, context
+//! ```
+//!
+//! The library lives inside other people's processes: it never panics, never prints (but for the one line of
+//! [`Refusal::announce`]), keeps no thread-local with a destructor and takes no lock across a call of the driver. Nothing of it
+//! survives a fork: the child starts a [`Tenant`] of its own and leaves the parent's untouched.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::print_stdout,
+        clippy::print_stderr
+    )
+)]
+
+mod bytes;
+mod cards;
+mod clock;
+mod environment;
+mod process;
+mod reason;
+mod refusal;
+mod view;
+
+pub use bytes::Bytes;
+pub use cards::{Card, CardInfo, Inventory, Uuid};
+pub use clock::{Clock, Monotonic, Nanos};
+pub use environment::{Environment, System};
+pub use process::{
+    Address, Charge, Context, ContextId, Denied, Leaving, Patience, Settled, Start, Starting, Taken, Tenant,
+};
+pub use reason::Reason;
+pub use refusal::Refusal;
+pub use view::View;

@@ -1,0 +1,94 @@
+//! Why something was not done, or not done as usual: every such case has a name here and a counter in the process's slot.
+//!
+//! The number of a reason is its place in `cgpu_slot.counter`: other programs read it by that place, so a reason is never moved
+//! and its place never reused; new ones go to the end.
+
+/// One row a reason: variant, the name that `cgpu smi --json` and the metrics use, the sentence for people.
+macro_rules! reasons {
+    ($($variant:ident, $name:literal, $sentence:literal;)*) => {
+        /// A counted reason. See the module's documentation; each variant's text is its sentence.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum Reason {
+            $(#[doc = $sentence] $variant,)*
+        }
+
+        impl Reason {
+            /// Every reason, in the order of the counters.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// The name in data: lower case, words joined by `_`.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// The sentence for people.
+            #[must_use]
+            pub const fn sentence(self) -> &'static str {
+                match self { $(Self::$variant => $sentence,)* }
+            }
+        }
+    };
+}
+
+reasons! {
+    // Why the shim stays out of the way altogether.
+    Disabled, "disabled", "CGPU_DISABLE is set: every call goes to the driver.";
+    NoLimit, "no_limit", "No limit is set: every call goes to the driver.";
+    NoCards, "no_cards", "No card is visible to this process: there is nothing to limit.";
+    // Memory that was refused.
+    OverLimit, "over_limit", "An allocation would have gone over the container's limit.";
+    ContextOverLimit, "context_over_limit", "A context, by its learned size, would have gone over the container's limit.";
+    ManagedRefused, "managed_refused", "Managed memory is refused on every route, because it is not bound to the card's memory.";
+    Unsupported, "unsupported", "An allocating entry point that is not accounted yet was refused.";
+    TooLarge, "too_large", "An allocation of more than 2 TiB, which no card has, was refused.";
+    DriverRefused, "driver_refused", "The driver refused an allocation that the limit allows.";
+    // Memory whose course was unusual.
+    WaitedForDraining, "waited_for_draining", "An allocation waited for the memory of a process that had just ended.";
+    ImplicitOverLimit, "implicit_over_limit", "Memory that cannot be refused (a context, a module) took the container over its limit.";
+    UnknownFree, "unknown_free", "An address that is not on the books was freed: passed on.";
+    FreeRefused, "free_refused", "The driver refused a free: the memory stays on the books.";
+    AddressReplaced, "address_replaced", "The driver gave out an address that was still on the books: the old entry was dropped.";
+    StaleContext, "stale_context", "An allocation ended after its context was destroyed: it went with the context.";
+    Unrecorded, "unrecorded", "No host memory to record an allocation: it stays charged until the process ends.";
+    UnknownContext, "unknown_context", "A call came in a context whose creation was not seen: it was taken up then.";
+    TooManyContexts, "too_many_contexts", "More contexts than can be told apart: their memory is kept with the card's.";
+    // Calls that pass.
+    NativeCard, "native_card", "The card is not sliced: the call goes to the driver.";
+    BeforeInit, "before_init", "A call before cuInit: the driver answers it.";
+    Reentered, "reentered", "A call from inside the shim's own work: it goes to the driver.";
+    AfterFork, "after_fork", "A call in a forked child that has not initialised the driver: the driver answers it.";
+    MissingFunction, "missing_function", "The driver lacks the function: answered NOT_SUPPORTED.";
+    UnexportedPassed, "unexported_passed", "cuGetProcAddress gave a pointer that the driver does not export: passed, its role is harmless.";
+    UnexportedRefused, "unexported_refused", "cuGetProcAddress gave a pointer that the driver does not export: refused, its role allocates.";
+    DeepBindCleared, "deep_bind_cleared", "RTLD_DEEPBIND was cleared from a dlopen, which would have gone round the shim.";
+    NamespaceRefused, "namespace_refused", "dlmopen would have brought a second driver into another namespace: refused.";
+    Panicked, "panicked", "A defect of the shim was caught at its border: the call was answered as unknown error.";
+    ForeignContext, "foreign_context", "A call came with no current context or one of a card that the shim does not know: passed.";
+}
+
+const _: () = assert!(Reason::ALL.len() <= COUNTERS);
+
+/// Counters of a slot (`CGPU_COUNTERS`).
+const COUNTERS: usize = 48;
+
+#[cfg(test)]
+mod tests {
+    use super::Reason;
+    use std::collections::HashSet;
+
+    #[test]
+    fn names_are_distinct_and_fit_for_data() {
+        let names: HashSet<_> = Reason::ALL.iter().map(|reason| reason.name()).collect();
+        assert_eq!(names.len(), Reason::ALL.len());
+        for (place, reason) in Reason::ALL.iter().enumerate() {
+            assert_eq!(*reason as usize, place);
+            assert!(
+                reason.name().bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'),
+                "{reason:?}"
+            );
+            assert!(reason.sentence().ends_with('.'), "{reason:?}");
+        }
+    }
+}
