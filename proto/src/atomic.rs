@@ -1,0 +1,26 @@
+//! The facade for atomics: every atomic of the project comes from here, so that a model run (`--cfg loom`) can put loom's in
+//! their place and try every interleaving and every value that a weak memory model allows.
+//!
+//! A test (`tests/facade.rs`) forbids the standard library's own names elsewhere. Loom's types have another size, so whatever checks offsets
+//! or maps files is `cfg(not(loom))`; whatever decides takes borrowed atomics and is modelled as it stands.
+
+#[cfg(not(loom))]
+mod chosen {
+    pub use core::hint::spin_loop;
+    pub use core::sync::atomic::{
+        AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize,
+        fence,
+    };
+}
+
+#[cfg(loom)]
+mod chosen {
+    pub use loom::hint::spin_loop;
+    pub use loom::sync::atomic::{
+        AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize,
+        fence,
+    };
+}
+
+pub use chosen::*;
+pub use core::sync::atomic::{Ordering, compiler_fence};

@@ -1,0 +1,245 @@
+//! `include/cgpu.h` in Rust: the same bytes under the same names. Read the fields' meaning there; it is normative.
+//!
+//! Every field is an atomic, also those the header writes only once, and gaps are cells nobody looks into. That is what makes a
+//! shared reference into a mapping sound while other processes write to it, whatever they write.
+//!
+//! Text (`comm`, `name`) and UUIDs are arrays of words here and bytes in the header; [`bytes_of`] and [`store_bytes`] translate.
+
+use core::cell::UnsafeCell;
+use core::fmt;
+
+use crate::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::lock::SlotLock;
+
+/// What the version word says when a file is ready.
+pub const LAYOUT_VERSION: u32 = 1;
+/// `CGPU` on a little-endian machine.
+pub const USE_MAGIC: u32 = 0x5550_4743;
+/// `CGPG` on a little-endian machine.
+pub const GRANT_MAGIC: u32 = 0x4750_4743;
+
+/// Cards of one container.
+pub const CARDS: usize = 16;
+/// Processes of one container.
+pub const SLOTS: usize = 256;
+/// Counted reasons per process.
+pub const COUNTERS: usize = 48;
+/// Published busy intervals per process and card.
+pub const INTERVALS: usize = 7;
+/// Bytes of a container's name, with the closing zero.
+pub const NAME: usize = 64;
+/// Words of a process's progress page.
+pub const PROGRESS: usize = 512;
+
+/// The byte of `use` whose lock says that slot 0 lives; the others follow.
+pub const LOCK_BASE: u64 = 1 << 40;
+/// The byte of `use` whose lock serialises the registration of cards.
+pub const LOCK_REGION: u64 = LOCK_BASE - 1;
+
+/// A gap of `N` bytes that belongs to nobody.
+#[repr(transparent)]
+pub struct Reserved<const N: usize>(UnsafeCell<[u8; N]>);
+
+// SAFETY: no code reads or writes the bytes, so sharing them shares nothing.
+unsafe impl<const N: usize> Sync for Reserved<N> {}
+
+impl<const N: usize> Default for Reserved<N> {
+    fn default() -> Self {
+        Self(UnsafeCell::new([0; N]))
+    }
+}
+
+impl<const N: usize> fmt::Debug for Reserved<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "({N} bytes)")
+    }
+}
+
+/// `struct cgpu_card`: a card as the container knows it.
+#[derive(Debug, Default)]
+#[repr(C)]
+#[allow(missing_docs)] // the header says it
+pub struct Card {
+    pub uuid: [AtomicU64; 2],
+    pub total: AtomicU64,
+    pub limit: AtomicU64,
+    pub ordinal: AtomicU32,
+    pub reserved0: Reserved<4>,
+    pub orphan: AtomicU64,
+    pub reserved1: Reserved<16>,
+    pub lock: SlotLock,
+    pub reserved2: Reserved<60>,
+}
+
+/// `struct cgpu_use_header`.
+#[derive(Debug)]
+#[repr(C)]
+#[allow(missing_docs)] // the header says it
+pub struct UseHeader {
+    pub version: AtomicU32,
+    pub magic: AtomicU32,
+    pub size: AtomicU64,
+    pub cards: AtomicU32,
+    pub high_water: AtomicU32,
+    pub created: AtomicU64,
+    pub name: [AtomicU64; NAME / 8],
+    pub reserved: Reserved<1952>,
+    pub card: [Card; CARDS],
+}
+
+/// `struct cgpu_slot`: one process of the container.
+#[derive(Debug)]
+#[repr(C)]
+#[allow(missing_docs)] // the header says it
+pub struct Slot {
+    pub state: AtomicU64,
+    pub pid: AtomicU32,
+    pub reserved0: Reserved<4>,
+    pub since: AtomicU64,
+    pub comm: [AtomicU64; 2],
+    pub acked: AtomicU64,
+    pub reserved1: Reserved<16>,
+    pub counter: [AtomicU32; COUNTERS],
+}
+
+impl Default for Slot {
+    fn default() -> Self {
+        Self {
+            state: AtomicU64::default(),
+            pid: AtomicU32::default(),
+            reserved0: Reserved::default(),
+            since: AtomicU64::default(),
+            comm: Default::default(),
+            acked: AtomicU64::default(),
+            reserved1: Reserved::default(),
+            counter: core::array::from_fn(|_| AtomicU32::default()),
+        }
+    }
+}
+
+/// `struct cgpu_interval`: a span in which a process kept a card busy.
+#[derive(Debug, Default)]
+#[repr(C)]
+#[allow(missing_docs)] // the header says it
+pub struct Interval {
+    pub start: AtomicU64,
+    pub end: AtomicU64,
+}
+
+/// `struct cgpu_cell`: what one process does on one card.
+#[derive(Debug, Default)]
+#[repr(C)]
+#[allow(missing_docs)] // the header says it
+pub struct Cell {
+    pub used: AtomicU64,
+    pub implicit: AtomicU64,
+    pub peak: AtomicU64,
+    pub reserved0: Reserved<40>,
+    pub busy: AtomicU64,
+    pub inflight: AtomicU64,
+    pub launches: AtomicU64,
+    pub active: AtomicU64,
+    pub turn: AtomicU64,
+    pub first: AtomicU64,
+    pub last: AtomicU64,
+    pub reserved1: Reserved<8>,
+    pub sequence: AtomicU64,
+    pub interval: [Interval; INTERVALS],
+    pub reserved2: Reserved<8>,
+}
+
+/// `struct cgpu_progress`: the page that the cards write for one process.
+#[derive(Debug)]
+#[repr(C)]
+#[allow(missing_docs)] // the header says it
+pub struct Progress {
+    pub word: [AtomicU64; PROGRESS],
+}
+
+/// `struct cgpu_use`: the file that a container's processes write.
+#[derive(Debug)]
+#[repr(C)]
+#[allow(missing_docs)] // the header says it
+pub struct Use {
+    pub header: UseHeader,
+    pub slot: [Slot; SLOTS],
+    pub cell: [[Cell; SLOTS]; CARDS],
+    pub progress: [Progress; SLOTS],
+}
+
+/// `struct cgpu_grant_card`: what the monitor says about one card.
+#[derive(Debug, Default)]
+#[repr(C)]
+#[allow(missing_docs)] // the header says it
+pub struct GrantCard {
+    pub turn: AtomicU64,
+    pub granted: AtomicU64,
+    pub until: AtomicU64,
+    pub limit: AtomicU64,
+    pub ring: AtomicU32,
+    pub policy: AtomicU32,
+    pub weight: AtomicU32,
+    pub share: AtomicU32,
+    pub busy: AtomicU64,
+    pub reserved: Reserved<72>,
+}
+
+/// `struct cgpu_grant`: the file that the monitor writes.
+#[derive(Debug)]
+#[repr(C)]
+#[allow(missing_docs)] // the header says it
+pub struct Grant {
+    pub version: AtomicU32,
+    pub magic: AtomicU32,
+    pub size: AtomicU64,
+    pub heartbeat: AtomicU64,
+    pub monitor: AtomicU64,
+    pub reserved0: Reserved<32>,
+    pub gate: AtomicU32,
+    pub reserved1: Reserved<60>,
+    pub armed: AtomicU32,
+    pub reserved2: Reserved<1916>,
+    pub card: [GrantCard; CARDS],
+    pub gone: [AtomicU64; SLOTS],
+    pub reserved3: Reserved<2048>,
+}
+
+/// The bytes of a text or UUID field, in the order of the header.
+pub fn bytes_of<const WORDS: usize>(field: &[AtomicU64; WORDS]) -> impl Iterator<Item = u8> {
+    field.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes())
+}
+
+/// Stores a text or UUID field: `bytes`, then zeros; what does not fit is left out.
+pub fn store_bytes(field: &[AtomicU64], bytes: &[u8]) {
+    let mut bytes = bytes.iter().copied();
+    for word in field {
+        let bytes: [u8; 8] = core::array::from_fn(|_| bytes.next().unwrap_or(0));
+        word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+    }
+}
+
+/// The header's assertions. Loom's atomics have another size.
+#[cfg(not(loom))]
+const _: () = {
+    use core::mem::{offset_of, size_of};
+    assert!(size_of::<Card>() == 128);
+    assert!(offset_of!(Card, lock) == 64);
+    assert!(size_of::<UseHeader>() == 4096);
+    assert!(offset_of!(UseHeader, card) == 2048);
+    assert!(size_of::<Slot>() == 256);
+    assert!(offset_of!(Slot, counter) == 64);
+    assert!(size_of::<Cell>() == 256);
+    assert!(offset_of!(Cell, busy) == 64);
+    assert!(offset_of!(Cell, sequence) == 128);
+    assert!(size_of::<Progress>() == 4096);
+    assert!(offset_of!(Use, slot) == 4096);
+    assert!(offset_of!(Use, cell) == 69_632);
+    assert!(offset_of!(Use, progress) == 1_118_208);
+    assert!(size_of::<Use>() == 2_166_784);
+    assert!(size_of::<GrantCard>() == 128);
+    assert!(offset_of!(Grant, gate) == 64);
+    assert!(offset_of!(Grant, armed) == 128);
+    assert!(offset_of!(Grant, card) == 2048);
+    assert!(offset_of!(Grant, gone) == 4096);
+    assert!(size_of::<Grant>() == 8192);
+};

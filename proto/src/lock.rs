@@ -1,0 +1,239 @@
+//! A lock of one word, shared by processes, which names its owner and survives the owner's death.
+//!
+//! ```text
+//!   31        30 ........................ 8   7 ........ 0
+//!   sleepers  owner's generation (low bits)   owner's slot        0: free
+//! ```
+//!
+//! The sections it guards are a few instructions, so it is nearly always free. A waiter spins briefly, then sleeps for
+//! [`DOUBT`] at a time; each time it wakes and finds the same owner still there, it asks whether that owner lives. A dead owner's
+//! lock is taken over by replacing its name with ours: one compare-and-swap, so that exactly one waiter wins. A stopped owner
+//! (SIGSTOP, a debugger) is alive and is not robbed; the waiter gives up after its patience and says who holds it.
+//!
+//! Owners are slots, never thread ids: those repeat across PID namespaces. Threads of one process share its name; each still
+//! excludes the others, because a word that is not free is not free, whoever's it is.
+//!
+//! Why not a robust pthread mutex: two processes in two PID namespaces may both be thread 1, and the kernel then unlocks the
+//! wrong one's.
+
+use core::num::NonZeroU32;
+
+use crate::atomic::{AtomicU32, Ordering, spin_loop};
+use crate::futex::{self, Waited};
+use crate::units::{Generation, Nanos, SlotIndex};
+
+/// Somebody sleeps (`CGPU_LOCK_SLEEPERS`).
+const SLEEPERS: u32 = 1 << 31;
+
+/// How long an owner is waited for before anybody asks whether it lives. A section lasts well under a microsecond, so its owner
+/// has either been descheduled (a few milliseconds) or is gone; to ask costs a microsecond.
+pub const DOUBT: Nanos = Nanos::from_millis(2);
+
+/// Looks before the first sleep. A section of some 10 ns on another core ends well within; more would only burn the core on
+/// which a descheduled owner waits to run.
+const LOOKS: u32 = if cfg!(loom) { 0 } else { 60 };
+
+/// Who holds a lock: a slot and which of its users.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Owner(NonZeroU32);
+
+impl Owner {
+    /// The name that the given user of a slot writes into locks.
+    #[must_use]
+    pub fn new(slot: SlotIndex, generation: Generation) -> Self {
+        let word = generation.low() << 8 | u32::from(slot.0);
+        // A generation's low bits are never all zero (`Generation::next` skips those); the first user's name stands in.
+        Self(NonZeroU32::new(word).unwrap_or(NonZeroU32::MIN))
+    }
+
+    /// The owner a lock word names; `None`: free.
+    fn of(word: u32) -> Option<Self> {
+        NonZeroU32::new(word & !SLEEPERS).map(Self)
+    }
+
+    /// Its slot.
+    #[must_use]
+    pub fn slot(self) -> SlotIndex {
+        SlotIndex(self.0.get().to_le_bytes()[0])
+    }
+
+    /// Whether this is the given user, as far as a lock word can tell users apart (8 million claims of one slot).
+    #[must_use]
+    pub fn is(self, generation: Generation) -> bool {
+        self.0.get() >> 8 == generation.low()
+    }
+}
+
+/// What is known about an owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// It lives, or nothing can be said: it keeps its lock.
+    Alive,
+    /// It is certainly gone and will never write again.
+    Dead,
+}
+
+/// The lock was not had: an owner that lives kept it for the whole of our patience. It is stopped, or starved of its processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldBy(pub Owner);
+
+impl core::fmt::Display for HeldBy {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(
+            f,
+            "a shared lock is held by the process of slot {}, which lives but does not run: continue or end it",
+            self.0.slot()
+        )
+    }
+}
+
+impl core::error::Error for HeldBy {}
+
+/// The lock is ours; how it came to us.
+#[derive(Debug)]
+#[must_use = "dropping it releases the lock"]
+pub enum Acquired<'a> {
+    /// Its last owner released it.
+    Clean(Guard<'a>),
+    /// Its last owner died inside: what the lock guards may be half-written.
+    TakenOver(Guard<'a>, Owner),
+}
+
+impl<'a> Acquired<'a> {
+    /// The guard, for whoever needs no repair.
+    #[inline]
+    pub fn guard(self) -> Guard<'a> {
+        match self {
+            Self::Clean(guard) | Self::TakenOver(guard, _) => guard,
+        }
+    }
+}
+
+/// The lock. All zero bytes are a free one.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub struct SlotLock {
+    word: AtomicU32,
+}
+
+impl SlotLock {
+    /// Who holds it now, for people and tests; outdated as soon as it is known.
+    #[must_use]
+    pub fn owner(&self) -> Option<Owner> {
+        Owner::of(self.word.load(Ordering::Relaxed))
+    }
+
+    /// Takes the lock if it is free.
+    #[inline]
+    #[must_use]
+    pub fn try_acquire(&self, me: Owner) -> Option<Guard<'_>> {
+        // HB lock: Acquire sees everything that the last owner did before its Release in `Guard::drop`.
+        if self.exchange(0, me.0.get(), Ordering::Acquire) { Some(Guard { lock: self, me }) } else { None }
+    }
+
+    /// Takes the lock, waiting for it if need be; takes it over from an owner that `life` calls dead.
+    ///
+    /// `patience` counts only time in which one and the same living owner kept it; it is rounded up to multiples of [`DOUBT`].
+    ///
+    /// # Errors
+    /// [`HeldBy`] when patience ran out.
+    #[inline]
+    pub fn acquire(
+        &self,
+        me: Owner,
+        patience: Nanos,
+        life: impl FnMut(Owner) -> Life,
+    ) -> Result<Acquired<'_>, HeldBy> {
+        match self.try_acquire(me) {
+            Some(guard) => Ok(Acquired::Clean(guard)),
+            None => self.wait(me, patience, life),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wait(
+        &self,
+        me: Owner,
+        patience: Nanos,
+        mut life: impl FnMut(Owner) -> Life,
+    ) -> Result<Acquired<'_>, HeldBy> {
+        for _ in 0..LOOKS {
+            spin_loop();
+            if self.word.load(Ordering::Relaxed) == 0
+                && let Some(guard) = self.try_acquire(me)
+            {
+                return Ok(Acquired::Clean(guard));
+            }
+        }
+        // From here on our name goes in with the sleepers' bit: others may sleep who counted on a wake-up that came to us.
+        let mine = me.0.get() | SLEEPERS;
+        let mut doubted = None;
+        let mut waited = Nanos::ZERO;
+        loop {
+            let word = self.word.load(Ordering::Relaxed);
+            let Some(owner) = Owner::of(word) else {
+                // HB lock, as in `try_acquire`.
+                if self.exchange(word, mine, Ordering::Acquire) {
+                    return Ok(Acquired::Clean(Guard { lock: self, me }));
+                }
+                continue;
+            };
+            if doubted == Some(owner) {
+                if life(owner) == Life::Dead {
+                    // What the dead owner wrote is visible to whoever learnt of its death (HB death); Acquire is for the case
+                    // that `life` spoke of a predecessor with whom we share no such knowledge.
+                    if self.exchange(word, mine, Ordering::Acquire) {
+                        return Ok(Acquired::TakenOver(Guard { lock: self, me }, owner));
+                    }
+                    continue;
+                }
+                if waited >= patience {
+                    return Err(HeldBy(owner));
+                }
+            }
+            if word & SLEEPERS == 0 && !self.exchange(word, word | SLEEPERS, Ordering::Relaxed) {
+                continue;
+            }
+            match futex::wait(&self.word, word | SLEEPERS, DOUBT) {
+                // A signal hides how long we slept. To count it in full may end the patience early; not to count it would let
+                // a program with a fast timer wait for ever.
+                Waited::TimedOut | Waited::Interrupted if doubted == Some(owner) => waited = waited + DOUBT,
+                Waited::TimedOut | Waited::Interrupted => (doubted, waited) = (Some(owner), DOUBT),
+                Waited::Woken | Waited::Changed => (doubted, waited) = (None, Nanos::ZERO),
+            }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn release_and_wake(&self, me: Owner) {
+        // Only sleepers change a held word, and only by adding their bit; anything else was written by somebody who has no
+        // business here, and is left to them.
+        if self.exchange(me.0.get() | SLEEPERS, 0, Ordering::Release) {
+            futex::wake(&self.word, 1);
+        }
+    }
+
+    #[inline]
+    fn exchange(&self, from: u32, to: u32, order: Ordering) -> bool {
+        self.word.compare_exchange(from, to, order, Ordering::Relaxed).is_ok()
+    }
+}
+
+/// The lock, held. Dropping it releases the lock and wakes one sleeper.
+#[derive(Debug)]
+pub struct Guard<'a> {
+    lock: &'a SlotLock,
+    me: Owner,
+}
+
+impl Drop for Guard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // HB lock: Release publishes what was done inside to the next owner's Acquire. A failure means sleepers.
+        if !self.lock.exchange(self.me.0.get(), 0, Ordering::Release) {
+            self.lock.release_and_wake(self.me);
+        }
+    }
+}
