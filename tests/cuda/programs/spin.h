@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * spin.h - a kernel that keeps one thread of the card busy for a given time, on a real card and on the simulated one.
+ *
+ * The simulated card takes the time from the name, spin_<n>us. A real one runs the PTX below, which counts iterations of
+ * a dependent multiply-add; how many make <n> us is measured once, with events, while nobody else uses the card. Work is
+ * counted in iterations and not in clock ticks, because clocks go on while another context has the card.
+ */
+#ifndef CGPU_TEST_SPIN_H
+#define CGPU_TEST_SPIN_H
+
+#include "driver.h"
+
+struct spin {
+    CUfunction function;
+    CUdeviceptr sink;    /* the kernel writes here, so that the loop is not optimised away */
+    uint32_t iterations; /* of one launch */
+};
+
+static inline CUfunction spin_function(const char *name) {
+    static const char format[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
+                                 ".visible .entry %s(.param .u32 count, .param .u64 sink)\n"
+                                 "{\n"
+                                 "    .reg .pred %%p;\n"
+                                 "    .reg .b32 %%r<4>;\n"
+                                 "    .reg .b64 %%rd<2>;\n"
+                                 "    ld.param.u32 %%r1, [count];\n"
+                                 "    ld.param.u64 %%rd1, [sink];\n"
+                                 "    mov.u32 %%r2, 0;\n"
+                                 "    mov.u32 %%r3, 12345;\n"
+                                 "again:\n"
+                                 "    setp.ge.u32 %%p, %%r2, %%r1;\n"
+                                 "    @%%p bra done;\n"
+                                 "    mad.lo.u32 %%r3, %%r3, 1664525, %%r2;\n"
+                                 "    add.u32 %%r2, %%r2, 1;\n"
+                                 "    bra again;\n"
+                                 "done:\n"
+                                 "    st.global.u32 [%%rd1], %%r3;\n"
+                                 "    ret;\n"
+                                 "}\n";
+    char image[2048];
+    CUmodule module;
+    CUfunction function;
+    snprintf(image, sizeof image, format, name);
+    CHECK(cu.cuModuleLoadData(&module, image));
+    CHECK(cu.cuModuleGetFunction(&function, module, name));
+    return function;
+}
+
+static inline CUresult spin_launch(const struct spin *spin, uint32_t iterations, CUstream stream) {
+    CUdeviceptr sink = spin->sink;
+    void *params[] = {&iterations, &sink};
+    return cu.cuLaunchKernel(spin->function, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL);
+}
+
+/* Milliseconds that a launch of `iterations` takes on the card. */
+static inline float spin_measure(const struct spin *spin, uint32_t iterations, CUstream stream) {
+    CUevent start, end;
+    float ms;
+    CHECK(cu.cuEventCreate(&start, 0));
+    CHECK(cu.cuEventCreate(&end, 0));
+    CHECK(cu.cuEventRecord(start, stream));
+    CHECK(spin_launch(spin, iterations, stream));
+    CHECK(cu.cuEventRecord(end, stream));
+    CHECK(cu.cuEventSynchronize(end));
+    CHECK(cu.cuEventElapsedTime(&ms, start, end));
+    CHECK(cu.cuEventDestroy(start));
+    CHECK(cu.cuEventDestroy(end));
+    return ms;
+}
+
+/* A kernel of `us` microseconds. `iterations` is what an earlier calibration found, 0 to calibrate now. */
+static inline struct spin spin_open(unsigned us, uint32_t iterations, CUstream stream) {
+    struct spin spin;
+    char name[32];
+    snprintf(name, sizeof name, "spin_%uus", us);
+    spin.function = spin_function(name);
+    CHECK(cu.cuMemAlloc(&spin.sink, 4));
+    spin.iterations = iterations ? iterations : 1;
+    if (!iterations) {
+        /* The difference of two lengths leaves the launch itself out; a card whose kernels do not get longer with their
+         * argument is the simulated one, and keeps the name's time. */
+        const uint32_t few = 20000, many = 220000;
+        float best_few = 1e9f, best_many = 1e9f;
+        for (int i = 0; i < 5; i++) {
+            float ms = spin_measure(&spin, few, stream);
+            if (ms < best_few) best_few = ms;
+            ms = spin_measure(&spin, many, stream);
+            if (ms < best_many) best_many = ms;
+        }
+        float per_iteration_us = (best_many - best_few) * 1000.0f / (float)(many - few);
+        if (per_iteration_us > 1e-4f) spin.iterations = (uint32_t)((float)us / per_iteration_us) + 1;
+    }
+    return spin;
+}
+
+#endif
