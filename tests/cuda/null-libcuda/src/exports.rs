@@ -1,0 +1,60 @@
+//! Every symbol of the table, exported.
+//!
+//! A typed row becomes a method of [`Driver`] with a default that answers success, and an export that calls the method of
+//! [`Null`]; a bare name becomes an export that answers success. `cuGetProcAddress` finds them all in [`POINTERS`].
+
+use core::ffi::c_void;
+
+use cgpu_abi::types::*;
+
+use crate::answers::Null;
+
+/// The address of an exported function.
+#[repr(transparent)]
+pub(crate) struct Pointer(pub(crate) *const c_void);
+
+// SAFETY: the address of a function never changes, and nothing is read or written through it here.
+unsafe impl Sync for Pointer {}
+
+macro_rules! exports {
+    ($($kind:ident $symbol:ident { $($name:tt)* } $role:ident $treatment:ident $played:ident $reason:literal
+        $(($($arguments:tt)*) $(-> $answer:ty)?)?;)*) => {
+        /// The functions whose arguments are known.
+        pub(crate) trait Driver {
+            $(method!($symbol $(($($arguments)*))?);)*
+        }
+
+        $(export!($symbol $(($($arguments)*))?);)*
+
+        /// The exported functions, in the order of the table.
+        pub(crate) static POINTERS: &[Pointer] = &[$(Pointer($symbol as *const c_void)),*];
+    };
+}
+
+macro_rules! method {
+    ($symbol:ident) => {};
+    ($symbol:ident ($($argument:ident: $type:ty),*)) => {
+        #[allow(unused_variables)]
+        unsafe fn $symbol($($argument: $type),*) -> CUresult {
+            CUresult::SUCCESS
+        }
+    };
+}
+
+macro_rules! export {
+    ($symbol:ident) => {
+        #[unsafe(no_mangle)]
+        extern "C" fn $symbol() -> CUresult {
+            CUresult::SUCCESS
+        }
+    };
+    ($symbol:ident ($($argument:ident: $type:ty),*)) => {
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $symbol($($argument: $type),*) -> CUresult {
+            // SAFETY: the caller answers for its arguments, as with the real function.
+            unsafe { <Null as Driver>::$symbol($($argument),*) }
+        }
+    };
+}
+
+cgpu_abi::driver_table!(exports);

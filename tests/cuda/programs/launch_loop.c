@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * launch_loop KERNEL (--count N | --seconds S) [--sync-every K] [--gap-us G] [--streams N] - launches one kernel over and over.
+ *
+ * --sync-every K waits for the card after every K launches (0, the default: only at the end); --gap-us then sleeps on the host.
+ * --streams spreads the launches over N streams of its own instead of the default one. Prints one JSON object: kernel, launches,
+ * seconds (until the last kernel is done), rate per second.
+ */
+#include "driver.h"
+
+#define MAX_STREAMS 64
+
+static int usage(void) {
+    fprintf(stderr, "usage: launch_loop KERNEL (--count N | --seconds S) [--sync-every K] [--gap-us G] [--streams N]\n");
+    return 2;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 4 || argc % 2 != 0) return usage();
+    const char *kernel = argv[1];
+    uint64_t count = 0, sync_every = 0;
+    double seconds = 0, gap = 0;
+    int streams = 0;
+    for (int i = 2; i < argc; i += 2) {
+        if (!strcmp(argv[i], "--count")) count = strtoull(argv[i + 1], NULL, 10);
+        else if (!strcmp(argv[i], "--seconds")) seconds = atof(argv[i + 1]);
+        else if (!strcmp(argv[i], "--sync-every")) sync_every = strtoull(argv[i + 1], NULL, 10);
+        else if (!strcmp(argv[i], "--gap-us")) gap = atof(argv[i + 1]) * 1e-6;
+        else if (!strcmp(argv[i], "--streams")) streams = atoi(argv[i + 1]);
+        else return usage();
+    }
+    if ((count == 0) == (seconds == 0) || streams < 0 || streams > MAX_STREAMS) return usage();
+    watchdog(120 + (unsigned)seconds);
+    driver_open();
+    CUfunction function = driver_function(kernel);
+    CUstream stream[MAX_STREAMS] = {NULL};
+    for (int i = 0; i < streams; i++) CHECK(cu.cuStreamCreate(&stream[i], CU_STREAM_NON_BLOCKING));
+
+    double start = seconds_now();
+    uint64_t launches = 0;
+    while (count ? launches < count : seconds_now() - start < seconds) {
+        CUstream target = streams ? stream[launches % (uint64_t)streams] : NULL;
+        CHECK(cu.cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, target, NULL, NULL));
+        launches++;
+        if (sync_every && launches % sync_every == 0) {
+            CHECK(cu.cuCtxSynchronize());
+            if (gap > 0) sleep_seconds(gap);
+        }
+    }
+    CHECK(cu.cuCtxSynchronize());
+    double elapsed = seconds_now() - start;
+    printf("{\"kernel\": \"%s\", \"launches\": %" PRIu64 ", \"seconds\": %.6f, \"rate\": %.1f}\n", kernel, launches, elapsed,
+           (double)launches / elapsed);
+    return 0;
+}
