@@ -1,1 +1,31 @@
-//! The simulated card: a crash-safe shared segment and a pure timeline
+//! The simulated card: a crash-safe shared segment, a pure timeline, and the machine that programs see.
+//!
+//! Several processes share one or more simulated cards through one file ([`segment`]). Device time is analytic: no thread plays the
+//! card; whoever calls replays the [`timeline`] up to now, with exact timestamps, then reads or adds to it. `docs/simulator.md` says
+//! what is modelled, where each figure comes from, and what cannot be shown.
+//!
+//! ```text
+//!   libcuda.so.1, libnvidia-ml.so.1        (exports; crates of their own)
+//!                |
+//!            machine                       contexts, memory, streams, events, work, books
+//!         /      |       \
+//!    segment  timeline   memory, effects   one lock and undo log | pure | this process's bytes and callbacks
+//!         \      |       /
+//!          card, kernel, settings, clock
+//! ```
+//!
+//! The driver crates use [`Machine`] and little else.
+
+pub mod card;
+pub mod clock;
+pub mod error;
+pub mod kernel;
+pub mod machine;
+pub mod settings;
+
+pub use card::{CardSpec, Model};
+pub use cgpu_proto::units::{Bytes, Nanos};
+pub use error::Error;
+pub use kernel::Kernel;
+pub use machine::Machine;
+pub use settings::Settings;

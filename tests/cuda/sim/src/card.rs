@@ -1,0 +1,193 @@
+//! The cards that can be played: one table of models, and the list in `CGPU_SIM_GPUS`.
+
+use cgpu_proto::units::Bytes;
+
+use crate::error::Error;
+
+/// What a model is, whatever its memory. Figures are the vendor's data sheets' and deviceQuery's.
+#[derive(Debug)]
+pub struct Model {
+    /// The name in `CGPU_SIM_GPUS`.
+    pub key: &'static str,
+    /// The name that cuDeviceGetName and NVML give.
+    pub name: &'static str,
+    /// Compute capability, major and minor.
+    pub capability: (u32, u32),
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Threads that one multiprocessor holds at once.
+    pub threads_per_multiprocessor: u32,
+    /// Memory as NVML's total, where the list names none.
+    pub memory_mib: u64,
+    /// PCI device id, high half, and vendor id, low half, as NVML's `pciDeviceId`.
+    pub pci_device: u32,
+    /// Greatest clock of the multiprocessors in MHz.
+    pub core_mhz: u32,
+    /// Clock of the memory in MHz.
+    pub memory_mhz: u32,
+    /// Width of the memory bus in bits.
+    pub bus_bits: u32,
+    /// Second-level cache.
+    pub l2_bytes: u32,
+    /// Power limit in watts.
+    pub watts: u32,
+}
+
+macro_rules! models {
+    ($($key:literal $name:literal $major:literal.$minor:literal $sms:literal $threads:literal $mib:literal $pci:literal
+       $core:literal $memory:literal $bus:literal $l2:literal $watts:literal;)*) => {
+        /// Every model, oldest architecture first.
+        pub static MODELS: &[Model] = &[$(Model {
+            key: $key, name: $name, capability: ($major, $minor), multiprocessors: $sms, threads_per_multiprocessor: $threads,
+            memory_mib: $mib, pci_device: $pci, core_mhz: $core, memory_mhz: $memory, bus_bits: $bus,
+            l2_bytes: $l2 << 20, watts: $watts,
+        }),*];
+    };
+}
+
+models! {
+//   key    name                         cc     SMs  thr. MiB     PCI id      core  mem   bus   L2 W
+    "P100"  "Tesla P100-PCIE-16GB"       6 . 0  56   2048 16280   0x15F8_10DE 1328  715   4096  4  250;
+    "P4"    "Tesla P4"                   6 . 1  20   2048 7611    0x1BB3_10DE 1531  3003  256   2  75;
+    "V100"  "Tesla V100-SXM2-16GB"       7 . 0  80   2048 16130   0x1DB1_10DE 1530  877   4096  6  300;
+    "T4"    "Tesla T4"                   7 . 5  40   1024 15109   0x1EB8_10DE 1590  5001  256   4  70;
+    "A100"  "NVIDIA A100-SXM4-80GB"      8 . 0  108  2048 81920   0x20B2_10DE 1410  1593  5120  40 400;
+    "A30"   "NVIDIA A30"                 8 . 0  56   2048 24576   0x20B7_10DE 1440  1215  3072  24 165;
+    "A10"   "NVIDIA A10"                 8 . 6  72   1536 23028   0x2236_10DE 1695  6251  384   6  150;
+    "A40"   "NVIDIA A40"                 8 . 6  84   1536 46068   0x2235_10DE 1740  7251  384   6  300;
+    "L4"    "NVIDIA L4"                  8 . 9  58   1536 23034   0x27B8_10DE 2040  6251  192   48 72;
+    "L40S"  "NVIDIA L40S"                8 . 9  142  1536 46068   0x26B9_10DE 2520  9001  384   96 350;
+    "H100"  "NVIDIA H100 80GB HBM3"      9 . 0  132  2048 81559   0x2330_10DE 1980  2619  5120  50 700;
+    "H200"  "NVIDIA H200"                9 . 0  132  2048 143771  0x2335_10DE 1980  3201  6144  60 700;
+}
+
+/// The most cards of one machine.
+pub const MAX_CARDS: usize = 16;
+
+/// One card of the list.
+#[derive(Clone, Copy, Debug)]
+pub struct CardSpec {
+    /// What it is.
+    pub model: &'static Model,
+    /// Its memory as NVML gives it.
+    pub total: Bytes,
+}
+
+impl PartialEq for CardSpec {
+    fn eq(&self, other: &Self) -> bool {
+        self.model.key == other.model.key && self.total == other.total
+    }
+}
+
+impl Eq for CardSpec {}
+
+impl CardSpec {
+    /// Reads a list such as `A10:23028,T4:15109`; without a size, the model's own.
+    ///
+    /// # Errors
+    /// [`Error::Settings`], with the list of known models where the name is not one.
+    pub fn parse_list(list: &str) -> Result<Vec<Self>, Error> {
+        let cards = list.split(',').map(|entry| Self::parse(entry.trim())).collect::<Result<Vec<_>, _>>()?;
+        if cards.len() > MAX_CARDS {
+            return Err(Error::Settings(format!(
+                "CGPU_SIM_GPUS names {} cards, and {MAX_CARDS} are the most",
+                cards.len()
+            )));
+        }
+        Ok(cards)
+    }
+
+    fn parse(entry: &str) -> Result<Self, Error> {
+        let (key, size) = match entry.split_once(':') {
+            Some((key, size)) => (key, Some(size)),
+            None => (entry, None),
+        };
+        let Some(model) = MODELS.iter().find(|model| model.key.eq_ignore_ascii_case(key)) else {
+            let known = MODELS.iter().map(|model| model.key).collect::<Vec<_>>().join(", ");
+            return Err(Error::Settings(format!(
+                "CGPU_SIM_GPUS: unknown model {key:?} in {entry:?}; known are {known}"
+            )));
+        };
+        let mib = match size {
+            None => model.memory_mib,
+            Some(text) => match text.parse::<u64>() {
+                Ok(mib) if (1_024..=1_048_576).contains(&mib) => mib,
+                _ => {
+                    return Err(Error::Settings(format!(
+                        "CGPU_SIM_GPUS: {text:?} in {entry:?} is not a size in MiB between 1024 and 1048576"
+                    )));
+                }
+            },
+        };
+        Ok(Self { model, total: Bytes::from_mib(mib) })
+    }
+
+    /// The UUID of the card at `index` of the list: the same for the same model at the same place, on every machine.
+    #[must_use]
+    pub fn uuid(&self, index: usize) -> [u8; 16] {
+        let mut state = 0x6367_7075_2d73_696d_u64 ^ (index as u64) << 56;
+        for byte in self.model.key.bytes() {
+            state = crate::kernel::mix(state ^ u64::from(byte));
+        }
+        let mut uuid = [0; 16];
+        uuid[..8].copy_from_slice(&state.to_be_bytes());
+        uuid[8..].copy_from_slice(&crate::kernel::mix(state).to_be_bytes());
+        // Version 4, variant 1, as every card's.
+        uuid[6] = uuid[6] & 0x0f | 0x40;
+        uuid[8] = uuid[8] & 0x3f | 0x80;
+        uuid
+    }
+
+    /// Domain, bus and device of the card at `index`: ascending, so that PCI order is the list's.
+    #[must_use]
+    pub fn pci(&self, index: usize) -> (u32, u32, u32) {
+        (0, 0x07 + u32::try_from(index).unwrap_or(u32::MAX), 0)
+    }
+
+    /// What the driver keeps for itself: NVML's reserved line. About 2 % of the card and at least 200 MiB, which is what cards of the
+    /// Ampere family show (A10: 23028 MiB total, 22731 usable after the driver's own).
+    #[must_use]
+    pub fn reserved(&self) -> Bytes {
+        let share = self.total.0 / 80;
+        Bytes((share.max(200 << 20)).next_multiple_of(2 << 20))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_gives_models_and_sizes() {
+        let cards = CardSpec::parse_list("A10:23028, t4").unwrap();
+        assert_eq!(cards[0].model.key, "A10");
+        assert_eq!(cards[0].total, Bytes::from_mib(23028));
+        assert_eq!(cards[1].model.name, "Tesla T4");
+        assert_eq!(cards[1].total, Bytes::from_mib(15109));
+    }
+
+    #[test]
+    fn what_is_no_card_is_refused_with_the_reason() {
+        for (list, part) in [
+            ("B17", "known are P100, P4"),
+            ("", "unknown model"),
+            ("A10,", "unknown model"),
+            ("A10:", "not a size"),
+            ("A10:-5", "not a size"),
+            ("A10:12", "between 1024"),
+            (&["T4"; 17].join(","), "17 cards"),
+        ] {
+            let error = CardSpec::parse_list(list).unwrap_err().to_string();
+            assert!(error.contains(part), "{list}: {error}");
+        }
+    }
+
+    #[test]
+    fn uuids_differ_and_repeat() {
+        let cards = CardSpec::parse_list("A10,A10,T4").unwrap();
+        let uuids: Vec<_> = cards.iter().enumerate().map(|(index, card)| card.uuid(index)).collect();
+        assert_ne!(uuids[0], uuids[1]);
+        assert_ne!(uuids[1], uuids[2]);
+        assert_eq!(uuids[0], CardSpec::parse_list("A10:20000").unwrap()[0].uuid(0));
+    }
+}

@@ -1,0 +1,59 @@
+//! What can go wrong, in the simulator's own words. The driver crates translate to CUresult and nvmlReturn.
+
+use core::fmt;
+
+/// A call that did not succeed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// A variable cannot be understood. The sentence says which, what was expected and what came.
+    Settings(String),
+    /// The segment file cannot be made, mapped or used. The sentence says why.
+    Segment(String),
+    /// A table of the segment is full: the card plays no more of these at once. Real drivers answer out of memory.
+    Full(&'static str),
+    /// Not enough memory on the card.
+    OutOfMemory,
+    /// No such card.
+    NoCard,
+    /// Not a context of this process.
+    NoContext,
+    /// Not a stream of this process.
+    NoStream,
+    /// Not an event of this process.
+    NoEvent,
+    /// The event was never recorded, or was made without timing.
+    NotRecorded,
+    /// Not the start of an allocation of this process, or a range that leaves its allocation.
+    NoAllocation,
+    /// A size or handle that the call cannot take.
+    Invalid(&'static str),
+    /// This process is a forked child: the parent's machine is not its own. Real drivers answer not-initialised.
+    Forked,
+    /// A living process holds the segment's lock and does not run (stopped, or starved).
+    Stuck(String),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Settings(sentence) | Self::Segment(sentence) | Self::Stuck(sentence) => {
+                f.write_str(sentence)
+            }
+            Self::Full(table) => write!(f, "the simulated card holds no more {table}"),
+            Self::OutOfMemory => f.write_str("the simulated card is out of memory"),
+            Self::NoCard => f.write_str("no such card"),
+            Self::NoContext => f.write_str("not a context of this process"),
+            Self::NoStream => f.write_str("not a stream of this process"),
+            Self::NoEvent => f.write_str("not an event of this process"),
+            Self::NotRecorded => f.write_str("the event has no recorded time"),
+            Self::NoAllocation => f.write_str("not an allocation of this process"),
+            Self::Invalid(what) => write!(f, "{what}"),
+            Self::Forked => {
+                f.write_str("this process was forked from the one that opened the simulated card")
+            }
+        }
+    }
+}
+
+impl core::error::Error for Error {}

@@ -1,0 +1,206 @@
+//! How the machine is set up: the `CGPU_SIM_*` variables, and the model's figures.
+//!
+//! Whoever makes the segment decides: the figures lie in it, and later clients take them from there.
+
+use std::path::PathBuf;
+
+use cgpu_proto::units::{Bytes, Nanos};
+
+use crate::card::CardSpec;
+use crate::error::Error;
+
+/// Figures of the model. `docs/simulator.md` gives each one's source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Figures {
+    /// Time slice of a context while others have work (`CGPU_SIM_SLICE_US`).
+    pub slice: Nanos,
+    /// Cost of changing the context that computes (`CGPU_SIM_SWITCH_US`).
+    pub switch: Nanos,
+    /// Length of a kernel whose name says none (`CGPU_SIM_KERNEL_US`).
+    pub kernel: Nanos,
+    /// From a launch call to the earliest start on the card.
+    pub launch_latency: Nanos,
+    /// Host time that a launch call takes at least.
+    pub launch_cost: Nanos,
+    /// From an end on the card until the host can see it.
+    pub visibility: Nanos,
+    /// Time on the card that an event record takes.
+    pub event_cost: Nanos,
+    /// Grid of event timestamps.
+    pub event_grid: Nanos,
+    /// Time on the card that a stream memory write takes.
+    pub write_cost: Nanos,
+    /// Copies between host and card: time before the first byte.
+    pub copy_latency: Nanos,
+    /// Copies between host and card: bytes per microsecond, each direction.
+    pub copy_rate: u64,
+    /// Copies and fills within the card: bytes per microsecond.
+    pub local_rate: u64,
+    /// Commands that one stream holds before a launch blocks; at most [`Figures::MAX_DEPTH`].
+    pub queue_depth: u64,
+    /// From a process's death until its contexts and memory are gone.
+    pub death_delay: Nanos,
+    /// What a context costs.
+    pub context_memory: Bytes,
+    /// Window of NVML's utilisation.
+    pub window: Nanos,
+    /// Seed of all draws.
+    pub seed: u64,
+}
+
+impl Figures {
+    /// The deepest queue that the segment can hold.
+    pub const MAX_DEPTH: u64 = 1_022;
+}
+
+impl Default for Figures {
+    fn default() -> Self {
+        Self {
+            slice: Nanos::from_micros(1_024),
+            switch: Nanos::from_micros(100),
+            kernel: Nanos::from_micros(20),
+            launch_latency: Nanos::from_micros(5),
+            launch_cost: Nanos(2_500),
+            visibility: Nanos(2_000),
+            event_cost: Nanos(1_000),
+            event_grid: Nanos(500),
+            write_cost: Nanos(500),
+            copy_latency: Nanos::from_micros(8),
+            copy_rate: 12_000,
+            local_rate: 250_000,
+            queue_depth: Self::MAX_DEPTH,
+            death_delay: Nanos::from_millis(50),
+            context_memory: Bytes::from_mib(256),
+            window: Nanos(166_666_667),
+            seed: 0,
+        }
+    }
+}
+
+/// Everything needed to open a machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The segment file (`CGPU_SIM_STATE`).
+    pub state: PathBuf,
+    /// The cards (`CGPU_SIM_GPUS`), in order.
+    pub cards: Vec<CardSpec>,
+    /// Thousandths of real time per device time (`CGPU_SIM_DILATION`): 10000 is ten times slower than real.
+    pub dilation_milli: u64,
+    /// The model.
+    pub figures: Figures,
+}
+
+impl Settings {
+    /// Reads the variables of the process.
+    ///
+    /// # Errors
+    /// [`Error::Settings`] naming the variable, what was expected and what came.
+    pub fn from_environment() -> Result<Self, Error> {
+        Self::read(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
+    }
+
+    /// Reads variables from `get`. `CGPU_SIM_STATE` unset: `/dev/shm/cgpu-sim-<uid>`; `CGPU_SIM_GPUS` unset: one A10.
+    ///
+    /// # Errors
+    /// As [`Settings::from_environment`].
+    pub fn read(get: impl Fn(&str) -> Option<String>) -> Result<Self, Error> {
+        let get = |name| get(name).filter(|value| !value.is_empty());
+        let micros = |name, least, default: Nanos| match get(name) {
+            None => Ok(default),
+            Some(text) => match text.parse::<u64>() {
+                Ok(micros) if (least..=3_600_000_000).contains(&micros) => Ok(Nanos::from_micros(micros)),
+                _ => Err(Error::Settings(format!(
+                    "{name}={text}: expected whole microseconds from {least} to 3600000000"
+                ))),
+            },
+        };
+        let figures = Figures::default();
+        let figures = Figures {
+            switch: micros("CGPU_SIM_SWITCH_US", 0, figures.switch)?,
+            slice: micros("CGPU_SIM_SLICE_US", 1, figures.slice)?,
+            kernel: micros("CGPU_SIM_KERNEL_US", 1, figures.kernel)?,
+            ..figures
+        };
+        Ok(Self {
+            state: match get("CGPU_SIM_STATE") {
+                Some(path) => path.into(),
+                None => default_state(),
+            },
+            cards: CardSpec::parse_list(get("CGPU_SIM_GPUS").as_deref().unwrap_or("A10"))?,
+            dilation_milli: match get("CGPU_SIM_DILATION") {
+                None => 1_000,
+                Some(text) => dilation(&text)?,
+            },
+            figures,
+        })
+    }
+}
+
+fn default_state() -> PathBuf {
+    // SAFETY: getuid has no preconditions and always succeeds.
+    let uid = unsafe { libc::getuid() };
+    format!("/dev/shm/cgpu-sim-{uid}").into()
+}
+
+fn dilation(text: &str) -> Result<u64, Error> {
+    match text.parse::<f64>() {
+        // In this range the product is a positive number far below 2^53.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        Ok(factor) if (0.001..=10_000.0).contains(&factor) => Ok((factor * 1_000.0).round() as u64),
+        _ => Err(Error::Settings(format!(
+            "CGPU_SIM_DILATION={text}: expected a factor from 0.001 to 10000, 10 being ten times slower than real time"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Result<Settings, Error> {
+        Settings::read(|name| {
+            variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn unset_variables_give_the_defaults() {
+        let settings = read(&[("CGPU_SIM_GPUS", "")]).unwrap();
+        assert_eq!(settings.cards[0].model.key, "A10");
+        assert_eq!(settings.figures, Figures::default());
+        assert_eq!(settings.dilation_milli, 1_000);
+        assert!(settings.state.starts_with("/dev/shm"));
+    }
+
+    #[test]
+    fn set_variables_are_taken() {
+        let settings = read(&[
+            ("CGPU_SIM_STATE", "/tmp/x"),
+            ("CGPU_SIM_SWITCH_US", "40"),
+            ("CGPU_SIM_SLICE_US", "2000"),
+            ("CGPU_SIM_KERNEL_US", "60"),
+            ("CGPU_SIM_DILATION", "2.5"),
+        ])
+        .unwrap();
+        assert_eq!(settings.state, PathBuf::from("/tmp/x"));
+        assert_eq!(settings.figures.switch, Nanos::from_micros(40));
+        assert_eq!(settings.figures.slice, Nanos::from_micros(2_000));
+        assert_eq!(settings.figures.kernel, Nanos::from_micros(60));
+        assert_eq!(settings.dilation_milli, 2_500);
+    }
+
+    #[test]
+    fn what_cannot_be_understood_is_refused_by_name() {
+        for (name, value) in [
+            ("CGPU_SIM_SWITCH_US", "fast"),
+            ("CGPU_SIM_SLICE_US", "0"),
+            ("CGPU_SIM_KERNEL_US", "-1"),
+            ("CGPU_SIM_DILATION", "0"),
+            ("CGPU_SIM_DILATION", "NaN"),
+            ("CGPU_SIM_GPUS", "A10:x"),
+        ] {
+            let error = read(&[(name, value)]).unwrap_err().to_string();
+            assert!(error.contains(name), "{error}");
+        }
+    }
+}
