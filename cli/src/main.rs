@@ -1,3 +1,62 @@
-//! The cgpu command line.
+//! `cgpu`: runs programs in containers of their own memory and share of a card, and shows what is going on.
+//!
+//! Data goes to stdout, everything else to stderr. Called as `cgpu-smi` it is `cgpu smi`.
 #![forbid(unsafe_code)]
-fn main() {}
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod claim;
+mod memory;
+mod place;
+mod preload;
+mod run;
+mod signals;
+
+#[derive(Parser)]
+#[command(name = "cgpu", version, about = "One GPU for several containers", disable_help_subcommand = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a program with a memory limit and a share of the card
+    Run(run::Arguments),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse_from(arguments()).command {
+        Command::Run(arguments) => run::run(&arguments),
+    };
+    outcome.unwrap_or_else(|failure| {
+        eprintln!("cgpu: {:#}", failure.error);
+        ExitCode::from(failure.code)
+    })
+}
+
+/// Our arguments; as `cgpu-smi`, those of `cgpu smi`.
+fn arguments() -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = std::env::args_os().collect();
+    let name = arguments.first().map(Path::new).and_then(Path::file_name);
+    if name.is_some_and(|name| name == "cgpu-smi") {
+        arguments.insert(1, "smi".into());
+    }
+    arguments
+}
+
+/// Why the command did not do what was asked, and the exit code that says so.
+struct Failure {
+    error: anyhow::Error,
+    code: u8,
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self { error: error.into(), code: 1 }
+    }
+}

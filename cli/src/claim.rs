@@ -1,0 +1,227 @@
+//! A container's folder from its first `cgpu run` to its last.
+//!
+//! Every `cgpu run` holds a shared lock on the folder's `environment` file while its program runs. The first one writes that
+//! file; later ones of the same name join: they get the same variables, and are refused if they ask for others. Whoever leaves
+//! and can get the lock for itself alone is the last; if, besides, no process of the container lives any more (a daemon may
+//! have stayed), it removes the files, `environment` last. A newcomer that had already opened that file then finds that the
+//! name leads elsewhere, and starts again. So a folder is never removed under somebody's feet, and none is left by runs that
+//! end; what a killed `cgpu run` leaves is swept by the next one.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+/// The variables that processes of the container get, one `NAME=VALUE` a line; also what the lock is on.
+const ENVIRONMENT: &str = "environment";
+
+/// The files of a region, in the order in which they are removed. Nothing else is ever removed: `--dir` may hold other things.
+const FILES: &[&str] = &["bell", "refused", "limits", "grant", "use", ENVIRONMENT];
+
+/// Our share in a container's folder.
+pub(crate) struct Claim {
+    folder: PathBuf,
+    marker: File,
+    /// What the container's processes get, ours among them.
+    pub variables: Variables,
+    /// Whether we made the container, rather than joined it.
+    pub first: bool,
+}
+
+/// Environment variables, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Variables(Vec<(String, String)>);
+
+impl Claim {
+    /// Makes the container with these variables or joins it.
+    pub(crate) fn take(folder: &Path, wanted: &Variables, living: impl Fn(&Path) -> bool) -> Result<Self> {
+        loop {
+            fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+            let path = folder.join(ENVIRONMENT);
+            let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+            let mut marker = match options {
+                // The folder was removed in between.
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                other => other.with_context(|| format!("cannot open {}", path.display()))?,
+            };
+            let alone = marker.try_lock().is_ok();
+            if alone && leads_to(&path, &marker) && !living(folder) {
+                remove_all_but_the_marker(folder);
+                marker.set_len(0)?;
+                marker.rewind()?;
+                marker.write_all(wanted.text().as_bytes())?;
+            }
+            // Also turns the exclusive lock into a shared one; somebody may come in between, hence what follows.
+            marker.lock_shared()?;
+            if !leads_to(&path, &marker) {
+                continue;
+            }
+            let mut text = String::new();
+            marker.rewind()?;
+            marker.read_to_string(&mut text)?;
+            let variables = Variables::from_text(&text);
+            if let Some((name, ours, theirs)) = wanted.contradicts(&variables) {
+                bail!(
+                    "the container in {} runs with {name}={theirs}, not {ours}: leave the option out to join it, or take another --name",
+                    folder.display()
+                );
+            }
+            return Ok(Self { folder: folder.to_owned(), marker, variables, first: alone });
+        }
+    }
+
+    /// Leaves; the last one out removes the files.
+    pub(crate) fn leave(self, living: impl Fn(&Path) -> bool) {
+        if self.marker.try_lock().is_ok() && !living(&self.folder) {
+            remove(&self.folder, &self.marker);
+        }
+    }
+}
+
+/// Removes the containers that nobody runs and nobody lives in any more.
+pub(crate) fn sweep(containers: &Path, living: impl Fn(&Path) -> bool) {
+    let Ok(folders) = fs::read_dir(containers) else { return };
+    for folder in folders.flatten().map(|entry| entry.path()) {
+        // Only what a `cgpu run` made: container engines look after theirs.
+        let Ok(marker) = File::open(folder.join(ENVIRONMENT)) else { continue };
+        if marker.try_lock().is_ok() && !living(&folder) {
+            remove(&folder, &marker);
+        }
+    }
+}
+
+impl Variables {
+    /// Sets one; a later value replaces an earlier one.
+    pub(crate) fn set(&mut self, name: &str, value: impl Into<String>) {
+        self.0.retain(|(other, _)| other != name);
+        self.0.push((name.to_owned(), value.into()));
+    }
+
+    /// All of them.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    fn get(&self, name: &str) -> Option<&str> {
+        self.iter().find(|(other, _)| *other == name).map(|(_, value)| value)
+    }
+
+    /// The first variable that has another value there.
+    fn contradicts<'a>(&'a self, there: &'a Self) -> Option<(&'a str, &'a str, &'a str)> {
+        self.iter().find_map(|(name, ours)| {
+            let theirs = there.get(name).unwrap_or_default();
+            (ours != theirs).then_some((name, ours, theirs))
+        })
+    }
+
+    fn text(&self) -> String {
+        self.iter().map(|(name, value)| format!("{name}={value}\n")).collect()
+    }
+
+    fn from_text(text: &str) -> Self {
+        let lines = text.lines().filter_map(|line| line.split_once('='));
+        Self(lines.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+    }
+}
+
+/// Whether the path still leads to the file that we opened.
+fn leads_to(path: &Path, file: &File) -> bool {
+    match (fs::metadata(path), file.metadata()) {
+        (Ok(there), Ok(here)) => there.ino() == here.ino() && there.dev() == here.dev(),
+        _ => false,
+    }
+}
+
+fn remove(folder: &Path, marker: &File) {
+    if leads_to(&folder.join(ENVIRONMENT), marker) {
+        for file in FILES {
+            // What is not there need not be removed; what cannot be is swept later.
+            let _ = fs::remove_file(folder.join(file));
+        }
+        // Stays if it holds something that is not ours.
+        let _ = fs::remove_dir(folder);
+    }
+}
+
+fn remove_all_but_the_marker(folder: &Path) {
+    for file in FILES.iter().filter(|file| **file != ENVIRONMENT) {
+        let _ = fs::remove_file(folder.join(file));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Claim, FILES, Variables, sweep};
+    use std::fs;
+
+    fn variables(pairs: &[(&str, &str)]) -> Variables {
+        let mut variables = Variables::default();
+        pairs.iter().for_each(|(name, value)| variables.set(name, *value));
+        variables
+    }
+
+    #[test]
+    fn the_first_decides_and_the_last_removes() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("containers/a");
+        let nobody = |_: &std::path::Path| false;
+        let first = Claim::take(&folder, &variables(&[("M", "6144"), ("W", "2")]), nobody).unwrap();
+        assert!(first.first);
+        let second = Claim::take(&folder, &variables(&[("W", "2")]), nobody).unwrap();
+        assert!(!second.first);
+        assert_eq!(second.variables, variables(&[("M", "6144"), ("W", "2")]));
+        let other = Claim::take(&folder, &variables(&[("M", "1")]), nobody).err().unwrap();
+        assert!(other.to_string().contains("M=6144, not 1"), "{other}");
+        first.leave(nobody);
+        assert!(folder.exists());
+        second.leave(nobody);
+        assert!(!folder.exists());
+        assert!(root.path().join("containers").exists());
+    }
+
+    #[test]
+    fn a_folder_with_living_processes_or_foreign_files_stays() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("a");
+        let claim = Claim::take(&folder, &Variables::default(), |_| false).unwrap();
+        FILES.iter().for_each(|file| drop(fs::File::create(folder.join(file))));
+        claim.leave(|_| true);
+        assert!(folder.join("use").exists());
+        sweep(root.path(), |_| true);
+        assert!(folder.join("use").exists());
+        fs::write(folder.join("mine"), "").unwrap();
+        sweep(root.path(), |_| false);
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_folder_that_no_run_made_is_not_swept() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("engine");
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("use"), "").unwrap();
+        sweep(root.path(), |_| false);
+        assert!(folder.join("use").exists());
+    }
+
+    #[test]
+    fn comers_and_goers_never_lose_a_folder_in_use() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("a");
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        let claim = Claim::take(&folder, &variables(&[("M", "1")]), |_| false).unwrap();
+                        assert_eq!(claim.variables, variables(&[("M", "1")]));
+                        assert!(folder.join("environment").exists());
+                        claim.leave(|_| false);
+                    }
+                });
+            }
+        });
+        assert!(!folder.exists());
+    }
+}

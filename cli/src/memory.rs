@@ -1,0 +1,103 @@
+//! Amounts of memory as people write them.
+
+use std::str::FromStr;
+
+use anyhow::{Context, Error, Result, bail, ensure};
+
+/// A memory limit for each card, in whole MiB: `6GiB`, `512MiB`, `6` (GiB), or a list for the cards in their order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Memory {
+    mib: Vec<u64>,
+}
+
+impl Memory {
+    /// As ALIYUN_COM_GPU_MEM_CONTAINER takes it when CGPU_MEM_UNIT is MiB. The last value holds for all further cards.
+    pub(crate) fn list(&self) -> String {
+        self.mib.iter().map(u64::to_string).collect::<Vec<_>>().join(",")
+    }
+}
+
+impl FromStr for Memory {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Ok(Self { mib: text.split(',').map(amount).collect::<Result<_>>()? })
+    }
+}
+
+/// One amount in MiB.
+fn amount(text: &str) -> Result<u64> {
+    let text = text.trim();
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let unit = match unit.trim() {
+        "" | "G" | "GiB" => 1024,
+        "M" | "MiB" => 1,
+        "T" | "TiB" => 1024 * 1024,
+        _ => {
+            bail!("{text:?} is no amount of memory: expected a number and GiB or MiB, such as 6GiB or 512MiB")
+        }
+    };
+    let mib = whole(number, unit).with_context(|| {
+        format!("{text:?} is no amount of memory: expected whole MiB, such as 6GiB or 512MiB")
+    })?;
+    ensure!(mib > 0, "{text:?} would leave nothing: leave --mem out to run without a limit");
+    Ok(mib)
+}
+
+/// `number` times `unit`, exactly; None if the product is no whole number or too large.
+fn whole(number: &str, unit: u64) -> Option<u64> {
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let scale = 10_u64.checked_pow(u32::try_from(fraction.len()).ok()?)?;
+    let fraction = if fraction.is_empty() { 0 } else { fraction.parse::<u64>().ok()? };
+    let scaled = whole.parse::<u64>().ok()?.checked_mul(scale)?.checked_add(fraction)?.checked_mul(unit)?;
+    (scaled % scale == 0).then_some(scaled / scale)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Memory;
+
+    fn list(text: &str) -> Result<String, String> {
+        text.parse::<Memory>().map(|memory| memory.list()).map_err(|error| format!("{error:#}"))
+    }
+
+    #[test]
+    fn amounts_are_read_as_people_write_them() {
+        for (text, mib) in [
+            ("6GiB", "6144"),
+            ("6", "6144"),
+            ("6G", "6144"),
+            ("512MiB", "512"),
+            ("1.5GiB", "1536"),
+            ("0.5", "512"),
+            ("6GiB,512MiB", "6144,512"),
+            ("1TiB", "1048576"),
+            (" 3 GiB ", "3072"),
+        ] {
+            assert_eq!(list(text).as_deref(), Ok(mib), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_amount_is_refused_with_what_was_expected() {
+        for text in [
+            "",
+            "GiB",
+            "six",
+            "-1",
+            "6GB",
+            "6Gi",
+            "1.0001MiB",
+            "0",
+            "0MiB",
+            "6GiB,",
+            "99999999999999999999",
+            "1e3",
+            "1..5",
+        ] {
+            let error = list(text).expect_err(text);
+            assert!(error.contains("such as") || error.contains("leave --mem out"), "{text}: {error}");
+        }
+    }
+}

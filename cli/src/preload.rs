@@ -1,0 +1,60 @@
+//! What a program finds in its environment so that the shim, and the simulated card if asked for, are loaded with it.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::claim::Variables;
+
+/// A built file: beside our own executable, or where packages put libraries.
+fn find(name: &str) -> Result<PathBuf> {
+    let program = env::current_exe().context("cannot tell where this program is")?;
+    let folder = program.parent().context("this program is in no folder")?;
+    let places = [folder.join(name), folder.join("../lib/cgpu").join(name)];
+    let found = places.iter().find(|place| place.exists());
+    let found = found.with_context(|| {
+        format!("{name} is not in {}: build it with `cargo xtask build`", folder.display())
+    })?;
+    Ok(found.canonicalize()?)
+}
+
+/// The shim: CGPU_LIB, else `libcgpu.so` beside us.
+pub(crate) fn shim() -> Result<PathBuf> {
+    let shim = match env::var_os("CGPU_LIB") {
+        Some(file) => {
+            PathBuf::from(&file).canonicalize().with_context(|| format!("CGPU_LIB is {}", file.display()))?
+        }
+        None => find("libcgpu.so")?,
+    };
+    // The loader ignores what it cannot find, and the limit would vanish with it.
+    ensure!(
+        !shim.to_string_lossy().contains([':', ' ']),
+        "{} cannot be preloaded: its path has a colon or a blank, which separate files in LD_PRELOAD",
+        shim.display()
+    );
+    Ok(shim)
+}
+
+/// The shim comes before whatever is preloaded already: another one that hooks dlsym would hide the driver from it.
+pub(crate) fn add_shim(variables: &mut Variables, shim: &Path) {
+    variables.set("LD_PRELOAD", before("LD_PRELOAD", shim));
+}
+
+/// The simulated cards that the list says. The same list and the same root are the same cards.
+pub(crate) fn add_simulator(variables: &mut Variables, root: &Path, cards: &str) -> Result<()> {
+    let driver = find("sim/libcuda.so.1")?;
+    let state = root.join("cards");
+    std::fs::create_dir_all(&state).with_context(|| format!("cannot make {}", state.display()))?;
+    variables.set("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", driver.parent().unwrap_or(Path::new("/"))));
+    variables.set("CGPU_SIM_GPUS", cards);
+    variables.set("CGPU_SIM_STATE", state.join(cards).to_string_lossy());
+    Ok(())
+}
+
+fn before(name: &str, first: &Path) -> String {
+    match env::var(name) {
+        Ok(rest) if !rest.is_empty() => format!("{}:{rest}", first.display()),
+        _ => first.display().to_string(),
+    }
+}

@@ -1,0 +1,144 @@
+//! `cgpu run`: a program, its memory, its weight, its card.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, ExitStatus};
+
+use anyhow::{Context, Result, anyhow};
+use clap::Args;
+
+use crate::claim::{Claim, Variables};
+use crate::memory::Memory;
+use crate::{Failure, claim, place, preload, signals};
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Memory of each card the program sees: 6GiB, 512MiB, or a list such as 6GiB,2GiB for several cards
+    #[arg(long, value_name = "SIZE[,SIZE...]")]
+    mem: Option<Memory>,
+    /// Name of the container; runs of the same name are one container
+    #[arg(long, value_parser = name)]
+    name: Option<String>,
+    /// Share of the card, against the weights of the others
+    #[arg(long, value_name = "1..25", value_parser = clap::value_parser!(u32).range(1..=25))]
+    weight: Option<u32>,
+    /// Run on simulated cards: MODEL:MIB[,MODEL:MIB...], for example A10:23028
+    #[arg(long, value_name = "CARDS", value_parser = cards)]
+    sim: Option<String>,
+    /// The monitor's root [default: /run/cgpu, or $XDG_RUNTIME_DIR/cgpu without root]
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
+    /// The container's own folder [default: containers/NAME under the root]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let (claim, mut command) = prepare(arguments).map_err(|error| Failure { error, code: 126 })?;
+    let caught = signals::catch()?;
+    let outcome = match command.spawn() {
+        Ok(mut child) => {
+            caught.forward(child.id());
+            child.wait().map(exit_code).map_err(Failure::from)
+        }
+        Err(error) => Err(cannot_start(&command, &error)),
+    };
+    claim.leave(lives);
+    outcome
+}
+
+/// Everything up to the program's start.
+fn prepare(arguments: &Arguments) -> Result<(Claim, Command)> {
+    let root = arguments.root.clone().unwrap_or_else(place::default_root);
+    let root = std::path::absolute(root)?;
+    let id = match &arguments.name {
+        Some(name) => name.clone(),
+        None => place::fresh_name()?,
+    };
+    let folder = match &arguments.dir {
+        Some(folder) => std::path::absolute(folder)?,
+        None => place::container(&root, &id),
+    };
+    let shim = preload::shim()?;
+    claim::sweep(&place::containers(&root), lives);
+    let claim = Claim::take(&folder, &container_variables(arguments), lives)?;
+    if claim.first {
+        write_limits(&folder, &id, arguments.weight.unwrap_or(1))?;
+    }
+
+    let mut variables = claim.variables.clone();
+    variables.set("CGPU_DIR", folder.to_string_lossy());
+    preload::add_shim(&mut variables, &shim);
+    if let Some(cards) = &arguments.sim {
+        preload::add_simulator(&mut variables, &root, cards)?;
+    }
+    let mut command = Command::new(&arguments.program[0]);
+    command.args(&arguments.program[1..]).envs(variables.iter());
+    if arguments.mem.is_some() {
+        // Would turn the amount into a fraction of the card.
+        command.env_remove("ALIYUN_COM_GPU_MEM_DEV");
+    }
+    Ok((claim, command))
+}
+
+/// What all processes of the container must agree on.
+fn container_variables(arguments: &Arguments) -> Variables {
+    let mut variables = Variables::default();
+    if let Some(memory) = &arguments.mem {
+        variables.set("ALIYUN_COM_GPU_MEM_CONTAINER", memory.list());
+        variables.set("CGPU_MEM_UNIT", "MiB");
+    }
+    if let Some(weight) = arguments.weight {
+        variables.set("ALIYUN_COM_GPU_SCHD_WEIGHT", weight.to_string());
+    }
+    variables
+}
+
+/// The monitor takes name and weight from here, not from what the container says of itself.
+fn write_limits(folder: &Path, id: &str, weight: u32) -> Result<()> {
+    let file = folder.join("limits");
+    fs::write(&file, format!("version 1\nname {id}\nweight {weight}\n"))
+        .with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// Whether a process of the container lives.
+fn lives(_folder: &Path) -> bool {
+    false
+}
+
+/// As a shell tells it: the program's own code, or 128 and the signal that ended it.
+fn exit_code(status: ExitStatus) -> ExitCode {
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default());
+    ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
+}
+
+/// As a shell tells it: 127 for a program that is not there, 126 for one that cannot be run.
+fn cannot_start(command: &Command, error: &std::io::Error) -> Failure {
+    let code = if error.kind() == ErrorKind::NotFound { 127 } else { 126 };
+    Failure { error: anyhow!("cannot run {}: {error}", command.get_program().display()), code }
+}
+
+fn name(text: &str) -> Result<String> {
+    place::check_name(text)?;
+    Ok(text.to_owned())
+}
+
+/// A list of simulated cards; its order is that of the cards.
+fn cards(text: &str) -> Result<String> {
+    let card = |card: &str| -> Option<()> {
+        let (model, mib) = card.split_once(':')?;
+        let plain = !model.is_empty()
+            && model.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
+        (plain && mib.parse::<u64>().is_ok_and(|mib| mib > 0)).then_some(())
+    };
+    text.split(',').try_for_each(card).with_context(|| {
+        format!("{text:?} is no list of cards: expected MODEL:MIB, such as A10:23028 or A10:23028,T4:15109")
+    })?;
+    Ok(text.to_owned())
+}
