@@ -11,7 +11,10 @@ macro_rules! enumerations {
         $(#[$meta])*
         pub type $type = c_uint;
         $(pub const $name: $type = $value;)*
-    )*};
+    )*
+        /// Name and value of each constant, for the check against an installed header.
+        pub const CONSTANTS: &[(&str, c_uint)] = &[$($((stringify!($name), $value)),*),*];
+    };
 }
 pub(crate) use enumerations;
 
@@ -218,7 +221,6 @@ enumerations! {
         CU_CTX_COREDUMP_ENABLE = 32,
         CU_CTX_USER_COREDUMP_ENABLE = 64,
         CU_CTX_SYNC_MEMOPS = 128,
-        CU_CTX_FLAGS_MASK = 255,
     }
     /// Who may make contexts on a card.
     CUcomputemode {

@@ -1,10 +1,10 @@
 //! The table of CUDA driver functions. What a row means: the crate's documentation.
 
-/// Hands every row to `$callback!`, once.
+/// Hands every row to the callback, once.
 #[macro_export]
 macro_rules! driver_table {
-    ($callback:path $(, [$($through:tt)*])?) => {
-        $callback! {
+    ($($callback:ident)::+ $(, [$($through:tt)*])?) => {
+        $($callback)::+! {
             $([$($through)*])?
 
             // Start-up and routing.
