@@ -95,7 +95,8 @@ struct cgpu_cell {
     uint64_t used;       /* ATOMIC: charged bytes, also those of calls now in the driver */
     uint64_t implicit;   /* ATOMIC: contexts, modules, slack; part of the container's use, shown apart */
     uint64_t peak;       /* ATOMIC: greatest used + implicit */
-    uint64_t reserved0[5];
+    uint64_t waiting;    /* ATOMIC: threads now held at the gate */
+    uint64_t reserved0[4];
 
     uint64_t busy;       /* ATOMIC: settled GPU time, only ever grows */
     uint64_t inflight;   /* ATOMIC: estimated GPU time launched and not settled */
@@ -104,11 +105,11 @@ struct cgpu_cell {
     uint64_t turn;       /* ATOMIC: the turn word it launches under */
     uint64_t first;      /* ATOMIC: start of the first work of this turn, 0: none yet */
     uint64_t last;       /* ATOMIC: end of the last settled work */
-    uint64_t reserved1;
+    uint64_t spent;      /* ATOMIC: GPU time of the turn in `turn`, settled and in flight */
 
     uint64_t sequence;   /* ATOMIC: intervals published so far; interval n is at n % CGPU_INTERVALS */
     struct cgpu_interval interval[CGPU_INTERVALS];
-    uint64_t reserved2;
+    uint64_t ends;       /* ATOMIC: when what is in flight is predicted to have run */
 };
 
 /* Written by the card itself (stream memory writes), one page per process. */

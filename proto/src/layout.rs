@@ -134,7 +134,8 @@ pub struct Cell {
     pub used: AtomicU64,
     pub implicit: AtomicU64,
     pub peak: AtomicU64,
-    pub reserved0: Reserved<40>,
+    pub waiting: AtomicU64,
+    pub reserved0: Reserved<32>,
     pub busy: AtomicU64,
     pub inflight: AtomicU64,
     pub launches: AtomicU64,
@@ -142,10 +143,10 @@ pub struct Cell {
     pub turn: AtomicU64,
     pub first: AtomicU64,
     pub last: AtomicU64,
-    pub reserved1: Reserved<8>,
+    pub spent: AtomicU64,
     pub sequence: AtomicU64,
     pub interval: [Interval; INTERVALS],
-    pub reserved2: Reserved<8>,
+    pub ends: AtomicU64,
 }
 
 /// `struct cgpu_progress`: the page that the cards write for one process.
