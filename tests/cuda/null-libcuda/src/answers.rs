@@ -38,6 +38,11 @@ fn address(bytes: usize) -> CUdeviceptr {
     WINDOW + offset % WINDOW_LENGTH
 }
 
+/// Where in the host's memory an address lies; `None` for one that [`address`] has made up.
+fn host_address(addr: CUdeviceptr) -> Option<usize> {
+    if (WINDOW..WINDOW + WINDOW_LENGTH).contains(&addr) { None } else { usize::try_from(addr).ok() }
+}
+
 /// Gives the caller a value, unless it did not ask for one.
 ///
 /// # Safety
@@ -146,11 +151,10 @@ macro_rules! values {
 macro_rules! writes {
     ($($symbol:ident: $type:ty;)*) => {$(
         unsafe fn $symbol(_stream: CUstream, addr: CUdeviceptr, value: $type, _flags: c_uint) -> CUresult {
-            if !(WINDOW..WINDOW + WINDOW_LENGTH).contains(&addr) {
-                let word = ptr::with_exposed_provenance_mut::<$type>(addr as usize);
-                // SAFETY: not one of our own addresses, so it is host memory that the caller named as writable. Others poll it,
-                // so the store is volatile: one store of the word's width.
-                unsafe { word.write_volatile(value) };
+            if let Some(word) = host_address(addr) {
+                // SAFETY: host memory that the caller named as writable. Others poll it, so the store is volatile: one store of
+                // the word's width.
+                unsafe { ptr::with_exposed_provenance_mut::<$type>(word).write_volatile(value) };
             }
             CUresult::SUCCESS
         }

@@ -1,0 +1,139 @@
+//! The answers that a caller goes on with: the one card, its names, its memory, its empty lists.
+
+use core::ffi::CStr;
+
+use cgpu_abi::nvml_types::*;
+
+use crate::exports::Nvml;
+
+/// The null driver's NVML.
+pub(crate) struct Null;
+
+/// The CUDA version the null driver plays.
+const CUDA_VERSION: c_int = 13050;
+/// The card's memory, in bytes; always free.
+const MEMORY: c_ulonglong = 80 << 30;
+/// The bytes of the null `libcuda.so.1`'s UUID, as text.
+const UUID: &CStr = c"GPU-6e756c6c-2d64-7269-7665-722d63617264";
+const CARD: nvmlDevice_t = nvmlDevice_t(0x6e75_6c6c);
+
+/// Gives the caller a value.
+///
+/// # Safety
+/// `to` is NULL or may be written to.
+unsafe fn put<T>(to: *mut T, value: T) -> nvmlReturn_t {
+    if to.is_null() {
+        return nvmlReturn_t::ERROR_INVALID_ARGUMENT;
+    }
+    // SAFETY: not NULL, so it may be written to and is aligned, as the caller promises.
+    unsafe { to.write(value) };
+    nvmlReturn_t::SUCCESS
+}
+
+/// Copies a text with its NUL, if it fits.
+///
+/// # Safety
+/// `to` is NULL or `length` bytes from it may be written to.
+unsafe fn put_text(to: *mut c_char, length: c_uint, text: &CStr) -> nvmlReturn_t {
+    let bytes = text.to_bytes_with_nul();
+    if to.is_null() {
+        return nvmlReturn_t::ERROR_INVALID_ARGUMENT;
+    }
+    if (length as usize) < bytes.len() {
+        return nvmlReturn_t::ERROR_INSUFFICIENT_SIZE;
+    }
+    // SAFETY: it fits, as just compared, and a static text overlaps with nothing that a caller may write to.
+    unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), to, bytes.len()) };
+    nvmlReturn_t::SUCCESS
+}
+
+/// Answers calls that ask for one value: this one, through the argument.
+macro_rules! values {
+    ($($symbol:ident($($before:ident: $early:ty,)* => $to:ident: $type:ty = $value:expr $(, $after:ident: $late:ty)*);)*) => {$(
+        unsafe fn $symbol($($before: $early,)* $to: *mut $type $(, $after: $late)*) -> nvmlReturn_t {
+            $(let _ = $before;)*
+            $(let _ = $after;)*
+            // SAFETY: the caller's out-pointer.
+            unsafe { put($to, $value) }
+        }
+    )*};
+}
+
+/// Answers calls that ask for a text.
+macro_rules! texts {
+    ($($symbol:ident($($argument:ident: $kind:ty),*) = $text:expr;)*) => {$(
+        unsafe fn $symbol($($argument: $kind,)* to: *mut c_char, length: c_uint) -> nvmlReturn_t {
+            $(let _ = $argument;)*
+            // SAFETY: the caller's buffer.
+            unsafe { put_text(to, length, $text) }
+        }
+    )*};
+}
+
+/// Answers calls that list processes: there are none.
+macro_rules! nobody {
+    ($($symbol:ident: $type:ty;)*) => {$(
+        unsafe fn $symbol(_device: nvmlDevice_t, info_count: *mut c_uint, _infos: *mut $type) -> nvmlReturn_t {
+            // SAFETY: the caller's out-pointer.
+            unsafe { put(info_count, 0) }
+        }
+    )*};
+}
+
+impl Nvml for Null {
+    unsafe fn nvmlErrorString(result: nvmlReturn_t) -> *const c_char {
+        result.description().unwrap_or(c"Unknown Error").as_ptr()
+    }
+
+    unsafe fn nvmlDeviceGetMemoryInfo_v2(
+        _device: nvmlDevice_t,
+        memory: *mut nvmlMemory_v2_t,
+    ) -> nvmlReturn_t {
+        let version = NVML_MEMORY_V2;
+        // SAFETY: the caller's out-pointer.
+        unsafe { put(memory, nvmlMemory_v2_t { version, total: MEMORY, reserved: 0, free: MEMORY, used: 0 }) }
+    }
+
+    values! {
+        nvmlDeviceGetMemoryInfo(
+            device: nvmlDevice_t,
+            => memory: nvmlMemory_t = nvmlMemory_t { total: MEMORY, free: MEMORY, used: 0 }
+        );
+        nvmlDeviceGetCount(=> device_count: c_uint = 1);
+        nvmlDeviceGetCount_v2(=> device_count: c_uint = 1);
+        nvmlDeviceGetHandleByIndex(index: c_uint, => device: nvmlDevice_t = CARD);
+        nvmlDeviceGetHandleByIndex_v2(index: c_uint, => device: nvmlDevice_t = CARD);
+        nvmlDeviceGetHandleByPciBusId(pci_bus_id: *const c_char, => device: nvmlDevice_t = CARD);
+        nvmlDeviceGetHandleByPciBusId_v2(pci_bus_id: *const c_char, => device: nvmlDevice_t = CARD);
+        nvmlDeviceGetHandleBySerial(serial: *const c_char, => device: nvmlDevice_t = CARD);
+        nvmlDeviceGetHandleByUUID(uuid: *const c_char, => device: nvmlDevice_t = CARD);
+        nvmlDeviceGetIndex(device: nvmlDevice_t, => index: c_uint = 0);
+        nvmlDeviceGetMinorNumber(device: nvmlDevice_t, => minor_number: c_uint = 0);
+        nvmlDeviceGetUtilizationRates(
+            device: nvmlDevice_t,
+            => utilization: nvmlUtilization_t = nvmlUtilization_t::default()
+        );
+        nvmlSystemGetCudaDriverVersion(=> cuda_driver_version: c_int = CUDA_VERSION);
+        nvmlSystemGetCudaDriverVersion_v2(=> cuda_driver_version: c_int = CUDA_VERSION);
+    }
+
+    texts! {
+        nvmlDeviceGetName(_device: nvmlDevice_t) = c"Null";
+        nvmlDeviceGetUUID(_device: nvmlDevice_t) = UUID;
+        nvmlSystemGetDriverVersion() = c"595.00";
+        nvmlSystemGetNVMLVersion() = c"13.595.00";
+        nvmlSystemGetProcessName(_pid: c_uint) = c"";
+    }
+
+    nobody! {
+        nvmlDeviceGetComputeRunningProcesses: nvmlProcessInfo_v1_t;
+        nvmlDeviceGetComputeRunningProcesses_v2: nvmlProcessInfo_v2_t;
+        nvmlDeviceGetComputeRunningProcesses_v3: nvmlProcessInfo_t;
+        nvmlDeviceGetGraphicsRunningProcesses: nvmlProcessInfo_v1_t;
+        nvmlDeviceGetGraphicsRunningProcesses_v2: nvmlProcessInfo_v2_t;
+        nvmlDeviceGetGraphicsRunningProcesses_v3: nvmlProcessInfo_t;
+        nvmlDeviceGetMPSComputeRunningProcesses: nvmlProcessInfo_v1_t;
+        nvmlDeviceGetMPSComputeRunningProcesses_v2: nvmlProcessInfo_v2_t;
+        nvmlDeviceGetMPSComputeRunningProcesses_v3: nvmlProcessInfo_t;
+    }
+}

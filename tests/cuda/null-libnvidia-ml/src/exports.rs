@@ -1,0 +1,54 @@
+//! Every symbol of the table, exported.
+//!
+//! A typed row becomes a method of [`Nvml`] with a default that answers success, and an export that calls the method of [`Null`];
+//! a bare name becomes an export that answers success.
+
+use cgpu_abi::nvml_types::*;
+
+use crate::answers::Null;
+
+macro_rules! exports {
+    ($($kind:ident $symbol:ident { $($name:tt)* } $role:ident $treatment:ident $played:ident $reason:literal
+        $(($($arguments:tt)*) $(-> $answer:ty)?)?;)*) => {
+        /// The functions whose arguments are known.
+        pub(crate) trait Nvml {
+            $(method!($symbol $(($($arguments)*) $(-> $answer)?)?);)*
+        }
+
+        $(export!($symbol $(($($arguments)*) $(-> $answer)?)?);)*
+    };
+}
+
+macro_rules! method {
+    ($symbol:ident) => {};
+    ($symbol:ident ($($argument:ident: $type:ty),*)) => {
+        #[allow(unused_variables)]
+        unsafe fn $symbol($($argument: $type),*) -> nvmlReturn_t {
+            nvmlReturn_t::SUCCESS
+        }
+    };
+    ($symbol:ident ($($argument:ident: $type:ty),*) -> $answer:ty) => {
+        unsafe fn $symbol($($argument: $type),*) -> $answer;
+    };
+}
+
+macro_rules! export {
+    ($symbol:ident) => {
+        #[unsafe(no_mangle)]
+        extern "C" fn $symbol() -> nvmlReturn_t {
+            nvmlReturn_t::SUCCESS
+        }
+    };
+    ($symbol:ident ($($argument:ident: $type:ty),*)) => {
+        export!($symbol ($($argument: $type),*) -> nvmlReturn_t);
+    };
+    ($symbol:ident ($($argument:ident: $type:ty),*) -> $answer:ty) => {
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $symbol($($argument: $type),*) -> $answer {
+            // SAFETY: the caller answers for its arguments, as with the real function.
+            unsafe { <Null as Nvml>::$symbol($($argument),*) }
+        }
+    };
+}
+
+cgpu_abi::nvml_table!(exports);
