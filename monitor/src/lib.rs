@@ -1,1 +1,12 @@
-//! The host monitor: whose turn it is, the books, the control socket
+//! The host's side of cgpu: whose turn it is on each card, the books, the control socket.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`message`] | what is said over the control socket, one JSON object per line |
+//! | [`client`] | asks a monitor over its socket |
+//!
+//! `docs/turns.md` is the protocol with the containers' gates, `docs/control.md` that of the socket.
+#![forbid(unsafe_code)]
+
+pub mod client;
+pub mod message;

@@ -1,0 +1,154 @@
+//! Asks a monitor over its socket: one request, one reply, in turn.
+
+use std::fmt;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::message::{Errno, Refusal, Registration, Reply, Request, Status};
+
+/// A monitor answers at once or not at all.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A connection to a monitor.
+#[derive(Debug)]
+pub struct Client {
+    socket: PathBuf,
+    stream: BufReader<UnixStream>,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum Failure {
+    /// Nobody answers there.
+    Absent(PathBuf, io::Error),
+    /// The connection broke, or what came was no reply.
+    Broken(PathBuf, io::Error),
+    /// The monitor said no.
+    Refused(Refusal),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Absent(socket, error) => write!(f, "no monitor at {}: {error}", socket.display()),
+            Self::Broken(socket, error) => {
+                write!(f, "the monitor at {} did not answer as expected: {error}", socket.display())
+            }
+            Self::Refused(refusal) => refusal.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl Failure {
+    /// The errno of a refusal.
+    #[must_use]
+    pub fn errno(&self) -> Option<Errno> {
+        match self {
+            Self::Refused(refusal) => Some(refusal.errno),
+            Self::Absent(..) | Self::Broken(..) => None,
+        }
+    }
+}
+
+impl Client {
+    /// Connects to the monitor whose socket is at `socket`.
+    ///
+    /// # Errors
+    /// [`Failure::Absent`] when nobody listens there.
+    pub fn connect(socket: &Path) -> Result<Self, Failure> {
+        let absent = |error| Failure::Absent(socket.to_owned(), error);
+        let stream = UnixStream::connect(socket).map_err(absent)?;
+        stream.set_read_timeout(Some(PATIENCE)).map_err(absent)?;
+        stream.set_write_timeout(Some(PATIENCE)).map_err(absent)?;
+        Ok(Self { socket: socket.to_owned(), stream: BufReader::new(stream) })
+    }
+
+    /// Asks and waits for the reply, a refusal included.
+    ///
+    /// # Errors
+    /// [`Failure::Broken`] when no reply comes within 5 s.
+    pub fn ask(&mut self, request: &Request) -> Result<Reply, Failure> {
+        self.exchange(request).map_err(|error| Failure::Broken(self.socket.clone(), error))
+    }
+
+    fn exchange(&mut self, request: &Request) -> io::Result<Reply> {
+        let mut line = serde_json::to_vec(request)?;
+        line.push(b'\n');
+        self.stream.get_mut().write_all(&line)?;
+        line.clear();
+        self.stream.read_until(b'\n', &mut line)?;
+        if line.last() != Some(&b'\n') {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(serde_json::from_slice(&line)?)
+    }
+
+    /// Makes a container known; answers its id.
+    ///
+    /// # Errors
+    /// As [`Client::ask`], and a refusal.
+    pub fn register(&mut self, registration: Registration) -> Result<String, Failure> {
+        match self.ask(&Request::Register(registration))? {
+            Reply::Registered { id } => Ok(id),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// Reads a node of the control tree.
+    ///
+    /// # Errors
+    /// As [`Client::ask`], and a refusal.
+    pub fn get(&mut self, path: &str) -> Result<String, Failure> {
+        match self.ask(&Request::Get { path: path.to_owned() })? {
+            Reply::Value(value) => Ok(value),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// Writes a node of the control tree.
+    ///
+    /// # Errors
+    /// As [`Client::ask`], and a refusal.
+    pub fn set(&mut self, path: &str, value: &str) -> Result<(), Failure> {
+        match self.ask(&Request::Set { path: path.to_owned(), value: value.to_owned() })? {
+            Reply::Done => Ok(()),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// The names under a folder of the control tree; folders end in `/`.
+    ///
+    /// # Errors
+    /// As [`Client::ask`], and a refusal.
+    pub fn list(&mut self, path: &str) -> Result<Vec<String>, Failure> {
+        match self.ask(&Request::List { path: path.to_owned() })? {
+            Reply::Names(names) => Ok(names),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// Everything the monitor knows.
+    ///
+    /// # Errors
+    /// As [`Client::ask`], and a refusal.
+    pub fn status(&mut self) -> Result<Status, Failure> {
+        match self.ask(&Request::Status)? {
+            Reply::Status(status) => Ok(*status),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    fn unexpected(&self, reply: Reply) -> Failure {
+        match reply {
+            Reply::Refused(refusal) => Failure::Refused(refusal),
+            other => {
+                let what = io::Error::new(io::ErrorKind::InvalidData, format!("unexpected reply {other:?}"));
+                Failure::Broken(self.socket.clone(), what)
+            }
+        }
+    }
+}

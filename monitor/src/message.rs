@@ -1,0 +1,371 @@
+//! What is said over the control socket: one JSON object per line, each way; `docs/control.md` has examples.
+//!
+//! Anybody who can open the socket may read; root and the monitor's own user may write. A reply is either the answer to the
+//! request or a [`Refusal`] with the name of an errno and one sentence.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// A request, told apart by `op`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// Makes a container known. Answered by [`Reply::Registered`]; a second time for the same directory, it replaces the first.
+    Register(Registration),
+    /// Reads a node of the control tree. Answered by [`Reply::Value`].
+    Get {
+        /// As `0/policy`; a leading `/` does not matter.
+        path: String,
+    },
+    /// Writes a node of the control tree. Answered by [`Reply::Done`].
+    Set {
+        /// As `0/policy`.
+        path: String,
+        /// The new value, as text.
+        value: String,
+    },
+    /// The names under a folder of the control tree. Answered by [`Reply::Names`].
+    List {
+        /// Empty: the root.
+        path: String,
+    },
+    /// Everything at once. Answered by [`Reply::Status`].
+    Status,
+}
+
+/// What whoever starts a container tells of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Registration {
+    /// The container's directory on the host: it has `use` and `grant`, or will have them.
+    pub dir: PathBuf,
+    /// For people. Absent: as `limits` or `use` tells it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// 1..25. Absent: as `limits` tells it, else 1. Above 1 it selects policy 2 on cards whose policy was never set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u32>,
+    /// Memory limits by card. Absent: as `limits` tells them, or as the container registered its cards.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<Limit>,
+    /// Host process id of the container's first process: the container counts as created while it lives. Absent: while any
+    /// process of it has a card open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<i32>,
+}
+
+/// A memory limit of one card.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limit {
+    /// As NVML gives it: `GPU-...` or `MIG-...`.
+    pub uuid: String,
+    /// In bytes; 0: none.
+    pub bytes: u64,
+}
+
+/// A reply.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reply {
+    /// The container is known under this id.
+    Registered {
+        /// Twelve characters, the name of its folder in the control tree.
+        id: String,
+    },
+    /// What the node reads.
+    Value(String),
+    /// What is in the folder, in order; folders end in `/`.
+    Names(Vec<String>),
+    /// It was written.
+    Done,
+    /// Everything.
+    Status(Box<Status>),
+    /// It was not done.
+    Refused(Refusal),
+}
+
+/// The errno that a refusal carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(clippy::upper_case_acronyms)] // their names
+pub enum Errno {
+    /// Not a number, out of range, or not understood.
+    EINVAL,
+    /// The present containers do not allow it.
+    EBUSY,
+    /// The node is read-only, or the caller may not write.
+    EACCES,
+    /// No such node.
+    ENOENT,
+    /// The monitor could not do its part: a file, a full disk.
+    EIO,
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// Why a request was not done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// For programs.
+    pub errno: Errno,
+    /// For people: what was expected, what came, what to do.
+    pub sentence: String,
+}
+
+impl Refusal {
+    /// A refusal with this sentence.
+    pub fn new(errno: Errno, sentence: impl Into<String>) -> Self {
+        Self { errno, sentence: sentence.into() }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.sentence, self.errno)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// What the monitor knows.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Of the monitor.
+    pub version: String,
+    /// Its process id on the host.
+    pub pid: u32,
+    /// How long it has run, in milliseconds.
+    pub uptime_ms: u64,
+    /// Its root directory.
+    pub root: PathBuf,
+    /// The cards, in NVML's order, then those that only containers name.
+    pub cards: Vec<CardStatus>,
+    /// The containers, by id.
+    pub containers: Vec<ContainerStatus>,
+}
+
+/// A card.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CardStatus {
+    /// N of the control tree: NVML's index, or the next free number for a card that NVML does not show.
+    pub index: u32,
+    /// `GPU-...`.
+    pub uuid: String,
+    /// The product's name; empty when NVML is not there.
+    pub name: String,
+    /// Its memory in bytes.
+    pub memory_total: u64,
+    /// Used by everybody, as NVML tells; none without it.
+    pub memory_used: Option<u64>,
+    /// 0..5.
+    pub policy: u32,
+    /// Places for containers.
+    pub max_inst: u32,
+    /// `max_inst` less the weights of the containers.
+    pub free_weight: i64,
+    /// Percent that high priority may take.
+    pub prio_ratio: u32,
+    /// 1: idle shares are used by others under policy 2.
+    pub work_conserving: u32,
+    /// How its time is being shared now.
+    pub sharing: Sharing,
+    /// Turns begun so far.
+    pub turns: u64,
+    /// Process ids on the card, by NVML, that belong to no container.
+    pub strangers: Vec<u32>,
+}
+
+/// How a card is being shared (`docs/turns.md`, section 2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sharing {
+    /// Fewer than two containers, or the native policy: nothing is metered.
+    #[default]
+    Open,
+    /// Several containers, at most one active: nothing is metered.
+    Watched,
+    /// Turns are given.
+    Contended,
+}
+
+/// A container.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ContainerStatus {
+    /// Twelve characters.
+    pub id: String,
+    /// For people.
+    pub name: String,
+    /// Its directory on the host.
+    pub dir: PathBuf,
+    /// Its weight.
+    pub weight: u32,
+    /// Its cards, in its own order.
+    pub cards: Vec<ShareStatus>,
+    /// Its processes, by slot.
+    pub processes: Vec<ProcessStatus>,
+    /// Why the shim refused to start, where it did.
+    pub refused: Option<String>,
+    /// What is wrong with it: `lied`, `truncated`, `version`, `no_bell`... with a sentence.
+    pub faults: BTreeMap<String, String>,
+}
+
+/// What a container has of one card.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ShareStatus {
+    /// [`CardStatus::index`].
+    pub card: u32,
+    /// `GPU-...`.
+    pub uuid: String,
+    /// Memory limit in bytes, 0: none.
+    pub limit: u64,
+    /// Charged bytes of all its processes, `implicit` not included.
+    pub used: u64,
+    /// Bytes of contexts, modules and slack.
+    pub implicit: u64,
+    /// Exported bytes whose exporter is dead.
+    pub orphan: u64,
+    /// Bytes of dead processes whose memory is not yet seen to be gone; part of `used` and `implicit`.
+    pub draining: u64,
+    /// Share as set, in percent of the card: what it is sure of while it is busy.
+    pub share_set: f64,
+    /// Share of the card's time by the books over the last second, in percent; none while nothing is metered.
+    pub share_second: Option<f64>,
+    /// Share of all contended time since the monitor first saw it, in percent; none before any.
+    pub share_total: Option<f64>,
+    /// GPU time by the books, in milliseconds.
+    pub gpu_time_ms: f64,
+    /// GPU time by its own reports, in milliseconds.
+    pub reported_ms: f64,
+    /// What its gate says.
+    pub gate: Gate,
+    /// Turns it had.
+    pub turns: u64,
+    /// Turns whose report was above the time held, below it, or impossible; drains that ran into their limit; turns not taken up.
+    pub odd: Odd,
+}
+
+/// A gate's state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Gate {
+    /// Launches pass unmetered.
+    #[default]
+    Open,
+    /// It has the turn.
+    Yours,
+    /// Somebody else has it.
+    Wait,
+}
+
+/// Turns that did not go by the book, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Odd {
+    /// Reported more than was held: charged what was held.
+    pub over: u64,
+    /// Reported less than was held: charged what was held.
+    pub under: u64,
+    /// Impossible words.
+    pub lies: u64,
+    /// Work still running at the drain limit: others ran beside it.
+    pub overruns: u64,
+    /// Turns that were not taken up.
+    pub missed: u64,
+}
+
+/// A process of a container.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ProcessStatus {
+    /// Its slot.
+    pub slot: u32,
+    /// In the container's PID namespace, as it says.
+    pub pid: u32,
+    /// On the host, where the monitor could prove it.
+    pub host_pid: Option<u32>,
+    /// Its name, as it says.
+    pub comm: String,
+    /// False: it is dead and its memory is not yet seen to be gone.
+    pub live: bool,
+    /// Since when, in milliseconds before now.
+    pub since_ms: u64,
+    /// What it has of each card.
+    pub cards: Vec<ProcessCard>,
+    /// Counted reasons which are not 0, by their number (`tenant/src/reason.rs` names them).
+    pub counters: BTreeMap<u32, u32>,
+}
+
+/// What a process has of one card.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessCard {
+    /// [`CardStatus::index`].
+    pub card: u32,
+    /// Charged bytes, `implicit` not included.
+    pub used: u64,
+    /// Bytes of contexts, modules and slack.
+    pub implicit: u64,
+    /// Greatest sum of both.
+    pub peak: u64,
+    /// Settled GPU time in microseconds, as it says.
+    pub busy_us: u64,
+    /// Settled launches, as it says.
+    pub launches: u64,
+    /// It waits at the gate.
+    pub waiting: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_plain_lines() {
+        for (line, request) in [
+            (r#"{"op":"get","path":"0/policy"}"#, Request::Get { path: "0/policy".into() }),
+            (
+                r#"{"op":"set","path":"0/policy","value":"2"}"#,
+                Request::Set { path: "0/policy".into(), value: "2".into() },
+            ),
+            (r#"{"op":"status"}"#, Request::Status),
+            (
+                r#"{"op":"register","dir":"/run/cgpu/containers/a"}"#,
+                Request::Register(Registration {
+                    dir: "/run/cgpu/containers/a".into(),
+                    name: None,
+                    weight: None,
+                    limits: vec![],
+                    pid: None,
+                }),
+            ),
+        ] {
+            assert_eq!(serde_json::from_str::<Request>(line).unwrap(), request);
+            assert_eq!(serde_json::to_string(&request).unwrap(), line);
+        }
+    }
+
+    #[test]
+    fn replies_are_plain_lines() {
+        for (line, reply) in [
+            (r#"{"value":"1"}"#, Reply::Value("1".into())),
+            (r#""done""#, Reply::Done),
+            (
+                r#"{"refused":{"errno":"ENOENT","sentence":"No card 7."}}"#,
+                Reply::Refused(Refusal::new(Errno::ENOENT, "No card 7.")),
+            ),
+        ] {
+            assert_eq!(serde_json::from_str::<Reply>(line).unwrap(), reply);
+            assert_eq!(serde_json::to_string(&reply).unwrap(), line);
+        }
+    }
+
+    #[test]
+    fn a_misspelt_field_is_an_error() {
+        serde_json::from_str::<Request>(r#"{"op":"register","dir":"/x","wieght":3}"#).unwrap_err();
+        serde_json::from_str::<Request>(r#"{"op":"reboot"}"#).unwrap_err();
+    }
+}
