@@ -10,9 +10,22 @@
 //! | [`lock`] | a lock of one word which names its owner and survives the owner's death |
 //! | [`liveness`] | a lock on one byte of a file that lives exactly as long as a process's memory |
 //! | [`layout`] | the two files, field by field |
+//! | [`slots`] | one per process: claimed, drained, given back |
+//! | [`ledger`] | who has charged how much of a card |
 //! | [`units`] | bytes, nanoseconds, and the numbers of cards and slots |
 //!
 //! Nothing here reads a clock, keeps a static or writes a message: times are parameters, errors are values.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::print_stdout,
+        clippy::print_stderr
+    )
+)]
 
 pub mod atomic;
 #[cfg(not(loom))]
@@ -21,7 +34,9 @@ pub mod futex;
 #[path = "futex/model.rs"]
 pub mod futex;
 pub mod layout;
+pub mod ledger;
 #[cfg(not(loom))]
 pub mod liveness;
 pub mod lock;
+pub mod slots;
 pub mod units;

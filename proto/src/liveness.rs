@@ -30,6 +30,7 @@ use std::ptr;
 pub use crate::layout::LOCK_BASE;
 use crate::layout::LOCK_REGION;
 pub use crate::lock::Life;
+use crate::slots::Presence;
 use crate::units::SlotIndex;
 
 /// A file with a byte to lock for every slot, found again by its path: programs close descriptors that they do not know.
@@ -58,11 +59,40 @@ impl Lifelines {
         Ok(Self { path: path.to_path_buf(), identity: identity(file)? })
     }
 
+    /// Takes the byte below all slots, for whoever must be alone with the file; `None` if it is taken.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn borrow_file(&self) -> io::Result<Option<Borrowed>> {
+        self.borrow_byte(LOCK_REGION)
+    }
+
+    fn borrow_byte(&self, byte: u64) -> io::Result<Option<Borrowed>> {
+        let file = self.reopen()?;
+        Ok(lock(file.as_fd(), byte)?.then_some(Borrowed { file, byte }))
+    }
+
+    fn reopen(&self) -> io::Result<File> {
+        let file = open(&self.path)?;
+        if identity(&file)? != self.identity {
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("{}: another file has taken this name since it was opened", self.path.display()),
+            ));
+        }
+        Ok(file)
+    }
+}
+
+impl Presence for Lifelines {
+    type Stay = Lifeline;
+    type Visit = Borrowed;
+
     /// Takes the slot's byte for as long as this process's memory lives; `None` if it is taken.
     ///
     /// # Errors
     /// [`io::ErrorKind::Unsupported`] on a file system where the lock does not outlive the descriptor; else as the system says.
-    pub fn take(&self, slot: SlotIndex) -> io::Result<Option<Lifeline>> {
+    fn take(&self, slot: SlotIndex) -> io::Result<Option<Lifeline>> {
         let file = self.reopen()?;
         if !lock(file.as_fd(), byte(slot))? {
             return Ok(None);
@@ -81,41 +111,12 @@ impl Lifelines {
         }
     }
 
-    /// Takes the slot's byte for a moment, to change a slot that nobody lives in; `None` if it is taken.
-    ///
-    /// # Errors
-    /// As the system says.
-    pub fn borrow(&self, slot: SlotIndex) -> io::Result<Option<Borrowed>> {
-        let file = self.reopen()?;
-        Ok(lock(file.as_fd(), byte(slot))?.then_some(Borrowed { file, byte: byte(slot) }))
+    fn borrow(&self, slot: SlotIndex) -> io::Result<Option<Borrowed>> {
+        self.borrow_byte(byte(slot))
     }
 
-    /// Takes the byte below all slots, for whoever must be alone with the file; `None` if it is taken.
-    ///
-    /// # Errors
-    /// As the system says.
-    pub fn borrow_file(&self) -> io::Result<Option<Borrowed>> {
-        let file = self.reopen()?;
-        Ok(lock(file.as_fd(), LOCK_REGION)?.then_some(Borrowed { file, byte: LOCK_REGION }))
-    }
-
-    /// Whether somebody holds the slot's byte.
-    ///
-    /// # Errors
-    /// As the system says; then nothing is known, and the slot must count as alive.
-    pub fn life(&self, slot: SlotIndex) -> io::Result<Life> {
+    fn life(&self, slot: SlotIndex) -> io::Result<Life> {
         life(self.reopen()?.as_fd(), slot)
-    }
-
-    fn reopen(&self) -> io::Result<File> {
-        let file = open(&self.path)?;
-        if identity(&file)? != self.identity {
-            return Err(io::Error::new(
-                io::ErrorKind::NotFound,
-                format!("{}: another file has taken this name since it was opened", self.path.display()),
-            ));
-        }
-        Ok(file)
     }
 }
 

@@ -128,7 +128,8 @@ impl SlotLock {
     #[must_use]
     pub fn try_acquire(&self, me: Owner) -> Option<Guard<'_>> {
         // HB lock: Acquire sees everything that the last owner did before its Release in `Guard::drop`.
-        if self.exchange(0, me.0.get(), Ordering::Acquire) { Some(Guard { lock: self, me }) } else { None }
+        // HB name: Release lets whoever reads our name in the word see the slot that we claimed under it.
+        if self.exchange(0, me.0.get(), Ordering::AcqRel) { Some(Guard { lock: self, me }) } else { None }
     }
 
     /// Takes the lock, waiting for it if need be; takes it over from an owner that `life` calls dead.
@@ -171,19 +172,19 @@ impl SlotLock {
         let mut doubted = None;
         let mut waited = Nanos::ZERO;
         loop {
-            let word = self.word.load(Ordering::Relaxed);
+            // HB name: what `life` looks up is at least as new as the owner's claim.
+            let word = self.word.load(Ordering::Acquire);
             let Some(owner) = Owner::of(word) else {
-                // HB lock, as in `try_acquire`.
-                if self.exchange(word, mine, Ordering::Acquire) {
+                // HB lock, HB name: as in `try_acquire`.
+                if self.exchange(word, mine, Ordering::AcqRel) {
                     return Ok(Acquired::Clean(Guard { lock: self, me }));
                 }
                 continue;
             };
             if doubted == Some(owner) {
                 if life(owner) == Life::Dead {
-                    // What the dead owner wrote is visible to whoever learnt of its death (HB death); Acquire is for the case
-                    // that `life` spoke of a predecessor with whom we share no such knowledge.
-                    if self.exchange(word, mine, Ordering::Acquire) {
+                    // What the dead owner wrote inside is visible to whoever learnt of its death (HB death). HB name: as above.
+                    if self.exchange(word, mine, Ordering::AcqRel) {
                         return Ok(Acquired::TakenOver(Guard { lock: self, me }, owner));
                     }
                     continue;
