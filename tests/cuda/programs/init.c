@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * init [TIMES] - calls cuInit (TIMES times, 1 by default) and prints what it answered, and what cuDeviceTotalMem then says of the
+ * first card, as one JSON object. Whatever the answer is, exits 0: the test judges it.
+ */
+#include "driver.h"
+
+int main(int argc, char **argv) {
+    int times = argc > 1 ? atoi(argv[1]) : 1;
+    size_t total = 0;
+    CUresult result = CUDA_SUCCESS;
+    watchdog(60);
+    driver_load();
+    for (int i = 0; i < times; i++) result = cu.cuInit(0);
+    CUresult device = cu.cuDeviceTotalMem(&total, 0);
+    printf("{\"init\": %d, \"device\": %d, \"total\": %zu}\n", result, device, total);
+    return 0;
+}
