@@ -1,9 +1,6 @@
 //! Time, and waiting for it.
 
-/// `CLOCK_MONOTONIC` in nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(transparent)]
-pub struct Nanos(pub u64);
+use cgpu_proto::units::Nanos;
 
 /// A clock that can be waited on; in tests a number that the test moves.
 pub trait Clock: Sync {

@@ -50,3 +50,47 @@ impl Environment for System {
         std::fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino())
     }
 }
+
+/// An environment as a test declares it.
+#[cfg(test)]
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Declared {
+    pub(crate) variables: std::collections::BTreeMap<String, OsString>,
+    pub(crate) run_directory: PathBuf,
+    pub(crate) shared_memory_directory: PathBuf,
+}
+
+#[cfg(test)]
+impl Declared {
+    /// With these variables, `NAME=value` each.
+    pub(crate) fn with(variables: &[&str]) -> Self {
+        let split = |variable: &&str| {
+            let (name, value) = variable.split_once('=').expect("NAME=value");
+            (name.to_owned(), OsString::from(value))
+        };
+        Self { variables: variables.iter().map(split).collect(), ..Self::default() }
+    }
+}
+
+#[cfg(test)]
+impl Environment for Declared {
+    fn variable(&self, name: &CStr) -> Option<OsString> {
+        self.variables.get(name.to_str().expect("names are ASCII")).cloned()
+    }
+
+    fn user(&self) -> u32 {
+        1000
+    }
+
+    fn pid_namespace(&self) -> u64 {
+        4026531836
+    }
+
+    fn run_directory(&self) -> PathBuf {
+        self.run_directory.clone()
+    }
+
+    fn shared_memory_directory(&self) -> PathBuf {
+        self.shared_memory_directory.clone()
+    }
+}

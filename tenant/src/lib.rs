@@ -27,18 +27,18 @@
     )
 )]
 
-mod bytes;
 mod cards;
 mod clock;
 mod environment;
 mod process;
 mod reason;
 mod refusal;
+pub mod settings;
 mod view;
 
-pub use bytes::Bytes;
 pub use cards::{Card, CardInfo, Inventory, Uuid};
-pub use clock::{Clock, Monotonic, Nanos};
+pub use cgpu_proto::units::{Bytes, Nanos};
+pub use clock::{Clock, Monotonic};
 pub use environment::{Environment, System};
 pub use process::{
     Address, Charge, Context, ContextId, Denied, Leaving, Patience, Settled, Start, Starting, Taken, Tenant,

@@ -1,6 +1,6 @@
 //! What the program is shown.
 
-use crate::Bytes;
+use cgpu_proto::units::Bytes;
 
 /// A card's memory as every getter shows it: taken once, so that they agree to the byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ impl View {
     /// The one formula. `limit` and `used` are the container's, `physical_free` the card's.
     #[must_use]
     pub fn of(limit: Bytes, used: Bytes, physical_free: Bytes) -> Self {
-        let free = limit.saturating_sub(used).min(physical_free);
-        Self { total: limit, free, used: limit.saturating_sub(free) }
+        let free = (limit - used).min(physical_free);
+        Self { total: limit, free, used: limit - free }
     }
 }
