@@ -23,15 +23,15 @@ macro_rules! driver_table {
             call cuDriverGetVersion { "cuDriverGetVersion", legacy, 2020, 1107 } Passes Passed played "reads the driver's version"
                 (driver_version: *mut c_int);
             call cuGetErrorName { "cuGetErrorName", legacy, 6000, 1107 } Passes Passed played "names a result"
-                (error: CUresult, str: *mut *const c_char);
+                (error: CUresult, text: *mut *const c_char);
             call cuGetErrorString { "cuGetErrorString", legacy, 6000, 1107 } Passes Passed played "names a result"
-                (error: CUresult, str: *mut *const c_char);
+                (error: CUresult, text: *mut *const c_char);
 
             // Linear memory.
             hook cuMemAlloc { "cuMemAlloc", legacy, 2000, 1107 } Allocates Charged played "linear memory, charged before the call"
-                (dptr: *mut CUdeviceptr_v1, bytesize: c_uint);
+                (dptr: *mut CUdeviceptr_v1, byte_size: c_uint);
             hook cuMemAlloc_v2 { "cuMemAlloc", legacy, 3020, 1107 } Allocates Charged played "linear memory, charged before the call"
-                (dptr: *mut CUdeviceptr, bytesize: usize);
+                (dptr: *mut CUdeviceptr, byte_size: usize);
             hook cuMemAllocPitch { "cuMemAllocPitch", legacy, 2000, 1107 } Allocates Charged played "pitched linear memory, charged before the call and settled by the pitch the driver chose"
                 (dptr: *mut CUdeviceptr_v1, pitch: *mut c_uint, width_in_bytes: c_uint, height: c_uint, element_size_bytes: c_uint);
             hook cuMemAllocPitch_v2 { "cuMemAllocPitch", legacy, 3020, 1107 } Allocates Charged played "pitched linear memory, charged before the call and settled by the pitch the driver chose"
@@ -41,15 +41,15 @@ macro_rules! driver_table {
             hook cuMemFree_v2 { "cuMemFree", legacy, 3020, 1107 } Frees Refunded played "refunds what the pointer was charged"
                 (dptr: CUdeviceptr);
             hook cuMemAllocManaged { "cuMemAllocManaged", legacy, 6000, 1107 } Managed Refused played "managed memory can exceed any limit by migrating: refused on every route"
-                (dptr: *mut CUdeviceptr, bytesize: usize, flags: c_uint);
+                (dptr: *mut CUdeviceptr, byte_size: usize, flags: c_uint);
             hook cuMemAllocAsync { "cuMemAllocAsync", legacy, 11020, 1107 } Allocates Refused played "pools grow in chunks of the driver's choice, which are not charged yet: refused"
-                (dptr: *mut CUdeviceptr, bytesize: usize, stream: CUstream);
+                (dptr: *mut CUdeviceptr, byte_size: usize, stream: CUstream);
             hook cuMemAllocAsync_ptsz { "cuMemAllocAsync", ptsz, 11020, 1107 } Allocates Refused played "pools grow in chunks of the driver's choice, which are not charged yet: refused"
-                (dptr: *mut CUdeviceptr, bytesize: usize, stream: CUstream);
+                (dptr: *mut CUdeviceptr, byte_size: usize, stream: CUstream);
             hook cuMemAllocFromPoolAsync { "cuMemAllocFromPoolAsync", legacy, 11020, 1107 } Allocates Refused played "pools grow in chunks of the driver's choice, which are not charged yet: refused"
-                (dptr: *mut CUdeviceptr, bytesize: usize, pool: CUmemoryPool, stream: CUstream);
+                (dptr: *mut CUdeviceptr, byte_size: usize, pool: CUmemoryPool, stream: CUstream);
             hook cuMemAllocFromPoolAsync_ptsz { "cuMemAllocFromPoolAsync", ptsz, 11020, 1107 } Allocates Refused played "pools grow in chunks of the driver's choice, which are not charged yet: refused"
-                (dptr: *mut CUdeviceptr, bytesize: usize, pool: CUmemoryPool, stream: CUstream);
+                (dptr: *mut CUdeviceptr, byte_size: usize, pool: CUmemoryPool, stream: CUstream);
             call cuMemFreeAsync { "cuMemFreeAsync", legacy, 11020, 1107 } Frees Passed played "frees to a pool; nothing of ours comes from pools while allocating from them is refused"
                 (dptr: CUdeviceptr, stream: CUstream);
             call cuMemFreeAsync_ptsz { "cuMemFreeAsync", ptsz, 11020, 1107 } Frees Passed played "frees to a pool; nothing of ours comes from pools while allocating from them is refused"
@@ -61,33 +61,33 @@ macro_rules! driver_table {
             hook cuMemGetInfo_v2 { "cuMemGetInfo", legacy, 3020, 1107 } Reports Virtualised played "total is the limit, free what is left of it"
                 (free: *mut usize, total: *mut usize);
             hook cuDeviceTotalMem { "cuDeviceTotalMem", legacy, 2000, 1107 } Reports Virtualised played "the card is as large as the limit"
-                (bytes: *mut c_uint, dev: CUdevice);
+                (bytes: *mut c_uint, device: CUdevice);
             hook cuDeviceTotalMem_v2 { "cuDeviceTotalMem", legacy, 3020, 1107 } Reports Virtualised played "the card is as large as the limit"
-                (bytes: *mut usize, dev: CUdevice);
+                (bytes: *mut usize, device: CUdevice);
             hook cuDeviceGetAttribute { "cuDeviceGetAttribute", legacy, 2000, 1107 } Reports Virtualised played "managed memory reads as not supported; all other attributes are the card's own"
-                (pi: *mut c_int, attrib: CUdevice_attribute, dev: CUdevice);
+                (value: *mut c_int, attribute: CUdevice_attribute, device: CUdevice);
 
             // Memory pools.
-            call cuMemPoolCreate { "cuMemPoolCreate", legacy, 11020, 1107 } Allocates Passed played "a new pool holds no memory; allocating from it is refused"
+            call cuMemPoolCreate { "cuMemPoolCreate", legacy, 11020, 1107 } Passes Passed played "a new pool holds no memory; allocating from it is refused"
                 (pool: *mut CUmemoryPool, pool_props: *const CUmemPoolProps);
             call cuMemPoolDestroy { "cuMemPoolDestroy", legacy, 11020, 1107 } Frees Passed played "a pool holds nothing while allocating from it is refused"
                 (pool: CUmemoryPool);
             call cuMemPoolTrimTo { "cuMemPoolTrimTo", legacy, 11020, 1107 } Frees Passed played "a pool holds nothing while allocating from it is refused"
                 (pool: CUmemoryPool, min_bytes_to_keep: usize);
             call cuMemPoolGetAttribute { "cuMemPoolGetAttribute", legacy, 11020, 1107 } Reports Passed played "a pool's own books; empty while allocating from pools is refused"
-                (pool: CUmemoryPool, attr: CUmemPool_attribute, value: *mut c_void);
-            call cuMemPoolSetAttribute { "cuMemPoolSetAttribute", legacy, 11020, 1107 } Allocates Passed played "a release threshold keeps nothing while allocating from pools is refused"
-                (pool: CUmemoryPool, attr: CUmemPool_attribute, value: *mut c_void);
+                (pool: CUmemoryPool, attribute: CUmemPool_attribute, value: *mut c_void);
+            call cuMemPoolSetAttribute { "cuMemPoolSetAttribute", legacy, 11020, 1107 } Passes Passed played "a release threshold keeps nothing while allocating from pools is refused"
+                (pool: CUmemoryPool, attribute: CUmemPool_attribute, value: *mut c_void);
             call cuMemPoolGetAccess { "cuMemPoolGetAccess", legacy, 11020, 1107 } Passes Passed played "says which cards may reach a pool"
                 (flags: *mut CUmemAccess_flags, mem_pool: CUmemoryPool, location: *mut CUmemLocation);
             call cuMemPoolSetAccess { "cuMemPoolSetAccess", legacy, 11020, 1107 } Passes Passed played "says which cards may reach a pool"
                 (pool: CUmemoryPool, map: *const CUmemAccessDesc, count: usize);
             call cuDeviceGetDefaultMemPool { "cuDeviceGetDefaultMemPool", legacy, 11020, 1107 } Passes Passed played "chooses a pool; allocating from any pool is refused"
-                (pool_out: *mut CUmemoryPool, dev: CUdevice);
+                (pool_out: *mut CUmemoryPool, device: CUdevice);
             call cuDeviceGetMemPool { "cuDeviceGetMemPool", legacy, 11020, 1107 } Passes Passed played "chooses a pool; allocating from any pool is refused"
-                (pool: *mut CUmemoryPool, dev: CUdevice);
+                (pool: *mut CUmemoryPool, device: CUdevice);
             call cuDeviceSetMemPool { "cuDeviceSetMemPool", legacy, 11020, 1107 } Passes Passed played "chooses a pool; allocating from any pool is refused"
-                (dev: CUdevice, pool: CUmemoryPool);
+                (device: CUdevice, pool: CUmemoryPool);
             call cuMemGetDefaultMemPool { "cuMemGetDefaultMemPool", legacy, 13000, 1300 } Managed Passed played "can name a managed pool, but allocating from any pool is refused"
                 (pool_out: *mut CUmemoryPool, location: *mut CUmemLocation, kind: CUmemAllocationType);
             call cuMemGetMemPool { "cuMemGetMemPool", legacy, 13000, 1300 } Managed Passed played "can name a managed pool, but allocating from any pool is refused"
@@ -99,7 +99,7 @@ macro_rules! driver_table {
             hook cuMemPoolImportFromShareableHandle { "cuMemPoolImportFromShareableHandle", legacy, 11020, 1107 } External Counted stub "the exporter pays, the importer does not; counted"
                 (pool_out: *mut CUmemoryPool, handle: *mut c_void, handle_type: CUmemAllocationHandleType, flags: c_ulonglong);
             hook cuMemPoolImportPointer { "cuMemPoolImportPointer", legacy, 11020, 1107 } External Counted stub "the exporter pays, the importer does not; counted"
-                (ptr_out: *mut CUdeviceptr, pool: CUmemoryPool, share_data: *mut CUmemPoolPtrExportData);
+                (pointer_out: *mut CUdeviceptr, pool: CUmemoryPool, share_data: *mut CUmemPoolPtrExportData);
 
             // Virtual memory management.
             hook cuMemCreate { "cuMemCreate", legacy, 10020, 1107 } Allocates Refused played "physical memory behind a handle is not charged yet: refused"
@@ -107,19 +107,19 @@ macro_rules! driver_table {
             call cuMemRelease { "cuMemRelease", legacy, 10020, 1107 } Frees Passed played "ends a handle or mapping; none was charged while cuMemCreate is refused"
                 (handle: CUmemGenericAllocationHandle);
             call cuMemUnmap { "cuMemUnmap", legacy, 10020, 1107 } Frees Passed played "ends a handle or mapping; none was charged while cuMemCreate is refused"
-                (ptr: CUdeviceptr, size: usize);
+                (pointer: CUdeviceptr, size: usize);
             call cuMemAddressFree { "cuMemAddressFree", legacy, 10020, 1107 } Passes Passed played "addresses without memory behind them"
-                (ptr: CUdeviceptr, size: usize);
+                (pointer: CUdeviceptr, size: usize);
             call cuMemAddressReserve { "cuMemAddressReserve", legacy, 10020, 1107 } Passes Passed played "addresses without memory behind them"
-                (ptr: *mut CUdeviceptr, size: usize, alignment: usize, addr: CUdeviceptr, flags: c_ulonglong);
+                (pointer: *mut CUdeviceptr, size: usize, alignment: usize, addr: CUdeviceptr, flags: c_ulonglong);
             call cuMemMap { "cuMemMap", legacy, 10020, 1107 } Passes Passed played "maps a handle that already exists"
-                (ptr: CUdeviceptr, size: usize, offset: usize, handle: CUmemGenericAllocationHandle, flags: c_ulonglong);
+                (pointer: CUdeviceptr, size: usize, offset: usize, handle: CUmemGenericAllocationHandle, flags: c_ulonglong);
             pass cuMemMapArrayAsync { "cuMemMapArrayAsync", legacy, 11010, 1107 } Passes Passed stub "maps a handle that already exists into a sparse array";
             pass cuMemMapArrayAsync_ptsz { "cuMemMapArrayAsync", ptsz, 11010, 1107 } Passes Passed stub "maps a handle that already exists into a sparse array";
             call cuMemGetAccess { "cuMemGetAccess", legacy, 10020, 1107 } Passes Passed played "access rights of a mapping"
-                (flags: *mut c_ulonglong, location: *const CUmemLocation, ptr: CUdeviceptr);
+                (flags: *mut c_ulonglong, location: *const CUmemLocation, pointer: CUdeviceptr);
             call cuMemSetAccess { "cuMemSetAccess", legacy, 10020, 1107 } Passes Passed played "access rights of a mapping"
-                (ptr: CUdeviceptr, size: usize, desc: *const CUmemAccessDesc, count: usize);
+                (pointer: CUdeviceptr, size: usize, descriptor: *const CUmemAccessDesc, count: usize);
             call cuMemGetAllocationGranularity { "cuMemGetAllocationGranularity", legacy, 10020, 1107 } Passes Passed played "reads a granularity"
                 (granularity: *mut usize, prop: *const CUmemAllocationProp, option: CUmemAllocationGranularity_flags);
             call cuMemGetAllocationPropertiesFromHandle { "cuMemGetAllocationPropertiesFromHandle", legacy, 10020, 1107 } Reports Passed played "reads the properties of one handle, not the card's totals"
@@ -163,37 +163,37 @@ macro_rules! driver_table {
 
             // Host memory.
             call cuMemAllocHost { "cuMemAllocHost", legacy, 2000, 1107 } Passes Passed played "the host's memory, which no card's limit counts"
-                (pp: *mut *mut c_void, bytesize: c_uint);
+                (pointer: *mut *mut c_void, byte_size: c_uint);
             call cuMemAllocHost_v2 { "cuMemAllocHost", legacy, 3020, 1107 } Passes Passed played "the host's memory, which no card's limit counts"
-                (pp: *mut *mut c_void, bytesize: usize);
+                (pointer: *mut *mut c_void, byte_size: usize);
             call cuMemFreeHost { "cuMemFreeHost", legacy, 2000, 1107 } Passes Passed played "the host's memory, which no card's limit counts"
-                (p: *mut c_void);
+                (pointer: *mut c_void);
             call cuMemHostAlloc { "cuMemHostAlloc", legacy, 2020, 1107 } Passes Passed played "the host's memory, which no card's limit counts"
-                (pp: *mut *mut c_void, bytesize: usize, flags: c_uint);
+                (pointer: *mut *mut c_void, byte_size: usize, flags: c_uint);
             call cuMemHostGetDevicePointer { "cuMemHostGetDevicePointer", legacy, 2020, 1107 } Passes Passed played "the host's memory, which no card's limit counts"
-                (pdptr: *mut CUdeviceptr_v1, p: *mut c_void, flags: c_uint);
+                (dptr: *mut CUdeviceptr_v1, pointer: *mut c_void, flags: c_uint);
             call cuMemHostGetDevicePointer_v2 { "cuMemHostGetDevicePointer", legacy, 3020, 1107 } Passes Passed played "the host's memory, which no card's limit counts"
-                (pdptr: *mut CUdeviceptr, p: *mut c_void, flags: c_uint);
+                (dptr: *mut CUdeviceptr, pointer: *mut c_void, flags: c_uint);
             call cuMemHostGetFlags { "cuMemHostGetFlags", legacy, 2030, 1107 } Passes Passed played "the host's memory, which no card's limit counts"
-                (flags: *mut c_uint, p: *mut c_void);
+                (flags: *mut c_uint, pointer: *mut c_void);
             call cuMemHostRegister { "cuMemHostRegister", legacy, 4000, 1107 } Passes Passed played "the host's memory, which no card's limit counts"
-                (p: *mut c_void, bytesize: usize, flags: c_uint);
+                (pointer: *mut c_void, byte_size: usize, flags: c_uint);
             call cuMemHostRegister_v2 { "cuMemHostRegister", legacy, 6050, 1107 } Passes Passed played "the host's memory, which no card's limit counts"
-                (p: *mut c_void, bytesize: usize, flags: c_uint);
+                (pointer: *mut c_void, byte_size: usize, flags: c_uint);
             call cuMemHostUnregister { "cuMemHostUnregister", legacy, 4000, 1107 } Passes Passed played "the host's memory, which no card's limit counts"
-                (p: *mut c_void);
+                (pointer: *mut c_void);
 
             // Pointers and ranges.
             call cuMemGetAddressRange { "cuMemGetAddressRange", legacy, 2000, 1107 } Reports Passed played "reads one allocation's base and size, not the card's totals"
-                (pbase: *mut CUdeviceptr_v1, psize: *mut c_uint, dptr: CUdeviceptr_v1);
+                (base: *mut CUdeviceptr_v1, size: *mut c_uint, dptr: CUdeviceptr_v1);
             call cuMemGetAddressRange_v2 { "cuMemGetAddressRange", legacy, 3020, 1107 } Reports Passed played "reads one allocation's base and size, not the card's totals"
-                (pbase: *mut CUdeviceptr, psize: *mut usize, dptr: CUdeviceptr);
+                (base: *mut CUdeviceptr, size: *mut usize, dptr: CUdeviceptr);
             call cuPointerGetAttribute { "cuPointerGetAttribute", legacy, 4000, 1107 } Reports Passed played "reads what one pointer is"
-                (data: *mut c_void, attribute: CUpointer_attribute, ptr: CUdeviceptr);
+                (data: *mut c_void, attribute: CUpointer_attribute, pointer: CUdeviceptr);
             call cuPointerGetAttributes { "cuPointerGetAttributes", legacy, 7000, 1107 } Reports Passed played "reads what one pointer is"
-                (num_attributes: c_uint, attributes: *mut CUpointer_attribute, data: *mut *mut c_void, ptr: CUdeviceptr);
+                (num_attributes: c_uint, attributes: *mut CUpointer_attribute, data: *mut *mut c_void, pointer: CUdeviceptr);
             call cuPointerSetAttribute { "cuPointerSetAttribute", legacy, 6000, 1107 } Passes Passed played "sets a property of one allocation"
-                (value: *const c_void, attribute: CUpointer_attribute, ptr: CUdeviceptr);
+                (value: *const c_void, attribute: CUpointer_attribute, pointer: CUdeviceptr);
             pass cuMemGetLocationInfo { "cuMemGetLocationInfo", legacy, 13040, 1304 } Reports Passed stub "reads where one range resides, not the card's totals";
             pass cuMemGetAttribute { "cuMemGetAttribute", none, 0, 0 } Reports Passed stub "exported by the driver but in no header; passes unseen";
             pass cuMemGetAttribute_v2 { "cuMemGetAttribute", none, 0, 0 } Reports Passed stub "exported by the driver but in no header; passes unseen";
@@ -204,13 +204,13 @@ macro_rules! driver_table {
 
             // Contexts.
             hook cuCtxCreate { "cuCtxCreate", legacy, 2000, 1107 } Context Charged played "a context's own memory, pre-charged by the card's learned size"
-                (pctx: *mut CUcontext, flags: c_uint, dev: CUdevice);
+                (ctx: *mut CUcontext, flags: c_uint, device: CUdevice);
             hook cuCtxCreate_v2 { "cuCtxCreate", legacy, 3020, 1107 } Context Charged played "a context's own memory, pre-charged by the card's learned size"
-                (pctx: *mut CUcontext, flags: c_uint, dev: CUdevice);
+                (ctx: *mut CUcontext, flags: c_uint, device: CUdevice);
             hook cuCtxCreate_v3 { "cuCtxCreate", legacy, 11040, 1107 } Context Charged played "a context's own memory, pre-charged by the card's learned size"
-                (pctx: *mut CUcontext, params_array: *mut CUexecAffinityParam, num_params: c_int, flags: c_uint, dev: CUdevice);
+                (ctx: *mut CUcontext, params_array: *mut CUexecAffinityParam, num_params: c_int, flags: c_uint, device: CUdevice);
             hook cuCtxCreate_v4 { "cuCtxCreate", legacy, 12050, 1205 } Context Charged played "a context's own memory, pre-charged by the card's learned size"
-                (pctx: *mut CUcontext, ctx_create_params: *mut CUctxCreateParams, flags: c_uint, dev: CUdevice);
+                (ctx: *mut CUcontext, ctx_create_params: *mut CUctxCreateParams, flags: c_uint, device: CUdevice);
             hook cuCtxDestroy { "cuCtxDestroy", legacy, 2000, 1107 } Context Refunded played "everything in the context goes with it"
                 (ctx: CUcontext);
             hook cuCtxDestroy_v2 { "cuCtxDestroy", legacy, 4000, 1107 } Context Refunded played "everything in the context goes with it"
@@ -218,29 +218,29 @@ macro_rules! driver_table {
             hook cuCtxDetach { "cuCtxDetach", legacy, 2000, 1107 } Context Refunded played "everything in the context goes with it"
                 (ctx: CUcontext);
             hook cuCtxAttach { "cuCtxAttach", legacy, 2000, 1107 } Context Tracked played "one more reference, which cuCtxDetach gives back"
-                (pctx: *mut CUcontext, flags: c_uint);
+                (ctx: *mut CUcontext, flags: c_uint);
             hook cuDevicePrimaryCtxRetain { "cuDevicePrimaryCtxRetain", legacy, 7000, 1107 } Context Charged played "the first reference makes the context, pre-charged by the card's learned size"
-                (pctx: *mut CUcontext, dev: CUdevice);
+                (ctx: *mut CUcontext, device: CUdevice);
             hook cuDevicePrimaryCtxRelease { "cuDevicePrimaryCtxRelease", legacy, 7000, 1107 } Context Refunded played "the last reference takes everything in the context with it"
-                (dev: CUdevice);
+                (device: CUdevice);
             hook cuDevicePrimaryCtxRelease_v2 { "cuDevicePrimaryCtxRelease", legacy, 11000, 1107 } Context Refunded played "the last reference takes everything in the context with it"
-                (dev: CUdevice);
+                (device: CUdevice);
             hook cuDevicePrimaryCtxReset { "cuDevicePrimaryCtxReset", legacy, 7000, 1107 } Context Refunded played "everything in the context goes, its references stay"
-                (dev: CUdevice);
+                (device: CUdevice);
             hook cuDevicePrimaryCtxReset_v2 { "cuDevicePrimaryCtxReset", legacy, 11000, 1107 } Context Refunded played "everything in the context goes, its references stay"
-                (dev: CUdevice);
+                (device: CUdevice);
             call cuDevicePrimaryCtxGetState { "cuDevicePrimaryCtxGetState", legacy, 7000, 1107 } Context Passed played "the primary context's flags; makes none"
-                (dev: CUdevice, flags: *mut c_uint, active: *mut c_int);
+                (device: CUdevice, flags: *mut c_uint, active: *mut c_int);
             call cuDevicePrimaryCtxSetFlags { "cuDevicePrimaryCtxSetFlags", legacy, 7000, 1107 } Context Passed played "the primary context's flags; makes none"
-                (dev: CUdevice, flags: c_uint);
+                (device: CUdevice, flags: c_uint);
             call cuDevicePrimaryCtxSetFlags_v2 { "cuDevicePrimaryCtxSetFlags", legacy, 11000, 1107 } Context Passed played "the primary context's flags; makes none"
-                (dev: CUdevice, flags: c_uint);
+                (device: CUdevice, flags: c_uint);
             call cuCtxGetCurrent { "cuCtxGetCurrent", legacy, 4000, 1107 } Context Passed played "which context is current; the driver's own answer is asked where it matters"
-                (pctx: *mut CUcontext);
+                (ctx: *mut CUcontext);
             call cuCtxPopCurrent { "cuCtxPopCurrent", legacy, 2000, 1107 } Context Passed played "which context is current; the driver's own answer is asked where it matters"
-                (pctx: *mut CUcontext);
+                (ctx: *mut CUcontext);
             call cuCtxPopCurrent_v2 { "cuCtxPopCurrent", legacy, 4000, 1107 } Context Passed played "which context is current; the driver's own answer is asked where it matters"
-                (pctx: *mut CUcontext);
+                (ctx: *mut CUcontext);
             call cuCtxPushCurrent { "cuCtxPushCurrent", legacy, 2000, 1107 } Context Passed played "which context is current; the driver's own answer is asked where it matters"
                 (ctx: CUcontext);
             call cuCtxPushCurrent_v2 { "cuCtxPushCurrent", legacy, 4000, 1107 } Context Passed played "which context is current; the driver's own answer is asked where it matters"
@@ -252,7 +252,7 @@ macro_rules! driver_table {
             call cuCtxGetApiVersion { "cuCtxGetApiVersion", legacy, 3020, 1107 } Context Passed played "reads a context's property"
                 (ctx: CUcontext, version: *mut c_uint);
             call cuCtxGetCacheConfig { "cuCtxGetCacheConfig", legacy, 3020, 1107 } Context Passed played "reads a context's property"
-                (pconfig: *mut CUfunc_cache);
+                (config: *mut CUfunc_cache);
             call cuCtxGetDevice { "cuCtxGetDevice", legacy, 2000, 1107 } Context Passed played "reads a context's property"
                 (device: *mut CUdevice);
             call cuCtxGetDevice_v2 { "cuCtxGetDevice", legacy, 13000, 1300 } Context Passed played "reads a context's property"
@@ -264,7 +264,7 @@ macro_rules! driver_table {
             call cuCtxGetId { "cuCtxGetId", legacy, 12000, 1200 } Context Passed played "reads a context's property"
                 (ctx: CUcontext, ctx_id: *mut c_ulonglong);
             call cuCtxGetLimit { "cuCtxGetLimit", legacy, 3010, 1107 } Context Passed played "reads a context's property"
-                (pvalue: *mut usize, limit: CUlimit);
+                (value: *mut usize, limit: CUlimit);
             call cuCtxGetSharedMemConfig { "cuCtxGetSharedMemConfig", legacy, 4020, 1107 } Context Passed played "reads a context's property"
                 (config: *mut CUsharedconfig);
             call cuCtxGetStreamPriorityRange { "cuCtxGetStreamPriorityRange", legacy, 5050, 1107 } Context Passed played "reads a context's property"
@@ -305,33 +305,33 @@ macro_rules! driver_table {
 
             // Devices.
             call cuDeviceCanAccessPeer { "cuDeviceCanAccessPeer", legacy, 4000, 1107 } Passes Passed played "reads a property that the limit does not change"
-                (can_access_peer: *mut c_int, dev: CUdevice, peer_dev: CUdevice);
+                (can_access_peer: *mut c_int, device: CUdevice, peer_dev: CUdevice);
             call cuDeviceComputeCapability { "cuDeviceComputeCapability", legacy, 2000, 1107 } Passes Passed played "reads a property that the limit does not change"
-                (major: *mut c_int, minor: *mut c_int, dev: CUdevice);
+                (major: *mut c_int, minor: *mut c_int, device: CUdevice);
             call cuDeviceGet { "cuDeviceGet", legacy, 2000, 1107 } Passes Passed played "reads a property that the limit does not change"
                 (device: *mut CUdevice, ordinal: c_int);
             call cuDeviceGetByPCIBusId { "cuDeviceGetByPCIBusId", legacy, 4010, 1107 } Passes Passed played "reads a property that the limit does not change"
-                (dev: *mut CUdevice, pci_bus_id: *const c_char);
+                (device: *mut CUdevice, pci_bus_id: *const c_char);
             call cuDeviceGetCount { "cuDeviceGetCount", legacy, 2000, 1107 } Passes Passed played "reads a property that the limit does not change"
                 (count: *mut c_int);
             call cuDeviceGetExecAffinitySupport { "cuDeviceGetExecAffinitySupport", legacy, 11040, 1107 } Passes Passed played "reads a property that the limit does not change"
-                (pi: *mut c_int, kind: CUexecAffinityType, dev: CUdevice);
+                (value: *mut c_int, kind: CUexecAffinityType, device: CUdevice);
             call cuDeviceGetLuid { "cuDeviceGetLuid", legacy, 10000, 1107 } Passes Passed played "reads a property that the limit does not change"
-                (luid: *mut c_char, device_node_mask: *mut c_uint, dev: CUdevice);
+                (luid: *mut c_char, device_node_mask: *mut c_uint, device: CUdevice);
             call cuDeviceGetName { "cuDeviceGetName", legacy, 2000, 1107 } Passes Passed played "reads a property that the limit does not change"
-                (name: *mut c_char, len: c_int, dev: CUdevice);
+                (name: *mut c_char, length: c_int, device: CUdevice);
             call cuDeviceGetP2PAttribute { "cuDeviceGetP2PAttribute", legacy, 8000, 1107 } Passes Passed played "reads a property that the limit does not change"
-                (value: *mut c_int, attrib: CUdevice_P2PAttribute, src_device: CUdevice, dst_device: CUdevice);
+                (value: *mut c_int, attribute: CUdevice_P2PAttribute, src_device: CUdevice, dst_device: CUdevice);
             call cuDeviceGetPCIBusId { "cuDeviceGetPCIBusId", legacy, 4010, 1107 } Passes Passed played "reads a property that the limit does not change"
-                (pci_bus_id: *mut c_char, len: c_int, dev: CUdevice);
+                (pci_bus_id: *mut c_char, length: c_int, device: CUdevice);
             call cuDeviceGetProperties { "cuDeviceGetProperties", legacy, 2000, 1107 } Passes Passed played "reads a property that the limit does not change"
-                (prop: *mut CUdevprop, dev: CUdevice);
+                (prop: *mut CUdevprop, device: CUdevice);
             call cuDeviceGetTexture1DLinearMaxWidth { "cuDeviceGetTexture1DLinearMaxWidth", legacy, 11010, 1107 } Passes Passed played "reads a property that the limit does not change"
-                (max_width_in_elements: *mut usize, format: CUarray_format, num_channels: c_uint, dev: CUdevice);
+                (max_width_in_elements: *mut usize, format: CUarray_format, num_channels: c_uint, device: CUdevice);
             call cuDeviceGetUuid { "cuDeviceGetUuid", legacy, 9020, 1107 } Passes Passed played "reads a property that the limit does not change"
-                (uuid: *mut CUuuid, dev: CUdevice);
+                (uuid: *mut CUuuid, device: CUdevice);
             call cuDeviceGetUuid_v2 { "cuDeviceGetUuid", legacy, 11040, 1107 } Passes Passed played "reads a property that the limit does not change"
-                (uuid: *mut CUuuid, dev: CUdevice);
+                (uuid: *mut CUuuid, device: CUdevice);
             pass cuDeviceGetCliqueCount { "cuDeviceGetCliqueCount", legacy, 13040, 1304 } Passes Passed stub "reads a property that the limit does not change";
             pass cuDeviceGetCliqueInfo { "cuDeviceGetCliqueInfo", legacy, 13040, 1304 } Passes Passed stub "reads a property that the limit does not change";
             pass cuDeviceGetFabricClusterUuid { "cuDeviceGetFabricClusterUuid", legacy, 13040, 1304 } Passes Passed stub "reads a property that the limit does not change";
@@ -350,7 +350,7 @@ macro_rules! driver_table {
             call cuLibraryLoadFromFile { "cuLibraryLoadFromFile", legacy, 12000, 1200 } Module Passed played "code and globals are implicit memory: seen afterwards, never refused"
                 (library: *mut CUlibrary, file_name: *const c_char, jit_options: *mut CUjit_option, jit_options_values: *mut *mut c_void, num_jit_options: c_uint, library_options: *mut CUlibraryOption, library_option_values: *mut *mut c_void, num_library_options: c_uint);
             call cuModuleLoad { "cuModuleLoad", legacy, 2000, 1107 } Module Passed played "code and globals are implicit memory: seen afterwards, never refused"
-                (module: *mut CUmodule, fname: *const c_char);
+                (module: *mut CUmodule, file_name: *const c_char);
             call cuModuleLoadData { "cuModuleLoadData", legacy, 2000, 1107 } Module Passed played "code and globals are implicit memory: seen afterwards, never refused"
                 (module: *mut CUmodule, image: *const c_void);
             call cuModuleLoadDataEx { "cuModuleLoadDataEx", legacy, 2010, 1107 } Module Passed played "code and globals are implicit memory: seen afterwards, never refused"
@@ -360,17 +360,17 @@ macro_rules! driver_table {
             call cuLibraryUnload { "cuLibraryUnload", legacy, 12000, 1200 } Module Passed played "gives back implicit memory"
                 (library: CUlibrary);
             call cuModuleUnload { "cuModuleUnload", legacy, 2000, 1107 } Module Passed played "gives back implicit memory"
-                (hmod: CUmodule);
+                (module: CUmodule);
             call cuModuleEnumerateFunctions { "cuModuleEnumerateFunctions", legacy, 12040, 1204 } Module Passed played "looks into a loaded module"
                 (functions: *mut CUfunction, num_functions: c_uint, module: CUmodule);
             call cuModuleGetFunction { "cuModuleGetFunction", legacy, 2000, 1107 } Module Passed played "looks into a loaded module"
-                (hfunc: *mut CUfunction, hmod: CUmodule, name: *const c_char);
+                (function: *mut CUfunction, module: CUmodule, name: *const c_char);
             call cuModuleGetFunctionCount { "cuModuleGetFunctionCount", legacy, 12040, 1204 } Module Passed played "looks into a loaded module"
                 (count: *mut c_uint, module: CUmodule);
             call cuModuleGetGlobal { "cuModuleGetGlobal", legacy, 2000, 1107 } Module Passed played "looks into a loaded module"
-                (dptr: *mut CUdeviceptr_v1, bytes: *mut c_uint, hmod: CUmodule, name: *const c_char);
+                (dptr: *mut CUdeviceptr_v1, bytes: *mut c_uint, module: CUmodule, name: *const c_char);
             call cuModuleGetGlobal_v2 { "cuModuleGetGlobal", legacy, 3020, 1107 } Module Passed played "looks into a loaded module"
-                (dptr: *mut CUdeviceptr, bytes: *mut usize, hmod: CUmodule, name: *const c_char);
+                (dptr: *mut CUdeviceptr, bytes: *mut usize, module: CUmodule, name: *const c_char);
             call cuModuleGetLoadingMode { "cuModuleGetLoadingMode", legacy, 11070, 1107 } Module Passed played "looks into a loaded module"
                 (mode: *mut CUmoduleLoadingMode);
             pass cuModuleGetSurfRef { "cuModuleGetSurfRef", legacy, 3000, 1107 } Module Passed stub "looks into a loaded module";
@@ -378,33 +378,33 @@ macro_rules! driver_table {
             call cuLibraryGetManaged { "cuLibraryGetManaged", legacy, 12000, 1200 } Managed Passed played "finds a managed variable that the loader has placed; a documented limit"
                 (dptr: *mut CUdeviceptr, bytes: *mut usize, library: CUlibrary, name: *const c_char);
             call cuLibraryEnumerateKernels { "cuLibraryEnumerateKernels", legacy, 12040, 1204 } Module Passed played "looks into a loaded library"
-                (kernels: *mut CUkernel, num_kernels: c_uint, lib: CUlibrary);
+                (kernels: *mut CUkernel, num_kernels: c_uint, library: CUlibrary);
             call cuLibraryGetGlobal { "cuLibraryGetGlobal", legacy, 12000, 1200 } Module Passed played "looks into a loaded library"
                 (dptr: *mut CUdeviceptr, bytes: *mut usize, library: CUlibrary, name: *const c_char);
             call cuLibraryGetKernel { "cuLibraryGetKernel", legacy, 12000, 1200 } Module Passed played "looks into a loaded library"
                 (kernel: *mut CUkernel, library: CUlibrary, name: *const c_char);
             call cuLibraryGetKernelCount { "cuLibraryGetKernelCount", legacy, 12040, 1204 } Module Passed played "looks into a loaded library"
-                (count: *mut c_uint, lib: CUlibrary);
+                (count: *mut c_uint, library: CUlibrary);
             call cuLibraryGetModule { "cuLibraryGetModule", legacy, 12000, 1200 } Module Passed played "looks into a loaded library"
                 (module: *mut CUmodule, library: CUlibrary);
             call cuLibraryGetUnifiedFunction { "cuLibraryGetUnifiedFunction", legacy, 12000, 1200 } Module Passed played "looks into a loaded library"
-                (fptr: *mut *mut c_void, library: CUlibrary, symbol: *const c_char);
+                (function: *mut *mut c_void, library: CUlibrary, symbol: *const c_char);
             call cuKernelGetFunction { "cuKernelGetFunction", legacy, 12000, 1200 } Module Passed played "may load the kernel's code: implicit memory"
                 (function: *mut CUfunction, kernel: CUkernel);
             call cuKernelGetAttribute { "cuKernelGetAttribute", legacy, 12000, 1200 } Module Passed played "a kernel's own properties"
-                (pi: *mut c_int, attrib: CUfunction_attribute, kernel: CUkernel, dev: CUdevice);
+                (value: *mut c_int, attribute: CUfunction_attribute, kernel: CUkernel, device: CUdevice);
             call cuKernelGetLibrary { "cuKernelGetLibrary", legacy, 12050, 1205 } Module Passed played "a kernel's own properties"
-                (lib: *mut CUlibrary, kernel: CUkernel);
+                (library: *mut CUlibrary, kernel: CUkernel);
             call cuKernelGetName { "cuKernelGetName", legacy, 12030, 1203 } Module Passed played "a kernel's own properties"
-                (name: *mut *const c_char, hfunc: CUkernel);
+                (name: *mut *const c_char, function: CUkernel);
             call cuKernelGetParamCount { "cuKernelGetParamCount", legacy, 13020, 1302 } Module Passed played "a kernel's own properties"
                 (kernel: CUkernel, param_count: *mut usize);
             call cuKernelGetParamInfo { "cuKernelGetParamInfo", legacy, 12040, 1204 } Module Passed played "a kernel's own properties"
                 (kernel: CUkernel, param_index: usize, param_offset: *mut usize, param_size: *mut usize);
             call cuKernelSetAttribute { "cuKernelSetAttribute", legacy, 12000, 1200 } Module Passed played "a kernel's own properties"
-                (attrib: CUfunction_attribute, val: c_int, kernel: CUkernel, dev: CUdevice);
+                (attribute: CUfunction_attribute, value: c_int, kernel: CUkernel, device: CUdevice);
             call cuKernelSetCacheConfig { "cuKernelSetCacheConfig", legacy, 12000, 1200 } Module Passed played "a kernel's own properties"
-                (kernel: CUkernel, config: CUfunc_cache, dev: CUdevice);
+                (kernel: CUkernel, config: CUfunc_cache, device: CUdevice);
             call cuFuncLoad { "cuFuncLoad", legacy, 12040, 1204 } Module Passed played "loads a kernel's code: implicit memory"
                 (function: CUfunction);
             pass cuFuncSetBlockShape { "cuFuncSetBlockShape", legacy, 2000, 1107 } Passes Passed stub "arguments of the launch calls before CUDA 4";
@@ -415,11 +415,11 @@ macro_rules! driver_table {
             pass cuParamSeti { "cuParamSeti", legacy, 2000, 1107 } Passes Passed stub "arguments of the launch calls before CUDA 4";
             pass cuParamSetv { "cuParamSetv", legacy, 2000, 1107 } Passes Passed stub "arguments of the launch calls before CUDA 4";
             call cuFuncGetAttribute { "cuFuncGetAttribute", legacy, 2020, 1107 } Module Passed played "a function's own properties"
-                (pi: *mut c_int, attrib: CUfunction_attribute, hfunc: CUfunction);
+                (value: *mut c_int, attribute: CUfunction_attribute, function: CUfunction);
             call cuFuncGetModule { "cuFuncGetModule", legacy, 11000, 1107 } Module Passed played "a function's own properties"
-                (hmod: *mut CUmodule, hfunc: CUfunction);
+                (module: *mut CUmodule, function: CUfunction);
             call cuFuncGetName { "cuFuncGetName", legacy, 12030, 1203 } Module Passed played "a function's own properties"
-                (name: *mut *const c_char, hfunc: CUfunction);
+                (name: *mut *const c_char, function: CUfunction);
             call cuFuncGetParamCount { "cuFuncGetParamCount", legacy, 13020, 1302 } Module Passed played "a function's own properties"
                 (function: CUfunction, param_count: *mut usize);
             call cuFuncGetParamInfo { "cuFuncGetParamInfo", legacy, 12040, 1204 } Module Passed played "a function's own properties"
@@ -427,11 +427,11 @@ macro_rules! driver_table {
             call cuFuncIsLoaded { "cuFuncIsLoaded", legacy, 12040, 1204 } Module Passed played "a function's own properties"
                 (state: *mut CUfunctionLoadingState, function: CUfunction);
             call cuFuncSetAttribute { "cuFuncSetAttribute", legacy, 9000, 1107 } Module Passed played "a function's own properties"
-                (hfunc: CUfunction, attrib: CUfunction_attribute, value: c_int);
+                (function: CUfunction, attribute: CUfunction_attribute, value: c_int);
             call cuFuncSetCacheConfig { "cuFuncSetCacheConfig", legacy, 3000, 1107 } Module Passed played "a function's own properties"
-                (hfunc: CUfunction, config: CUfunc_cache);
+                (function: CUfunction, config: CUfunc_cache);
             call cuFuncSetSharedMemConfig { "cuFuncSetSharedMemConfig", legacy, 4020, 1107 } Module Passed played "a function's own properties"
-                (hfunc: CUfunction, config: CUsharedconfig);
+                (function: CUfunction, config: CUsharedconfig);
             call cuLinkAddData { "cuLinkAddData", legacy, 5050, 1107 } Module Passed played "links on the host"
                 (state: CUlinkState, kind: CUjitInputType, data: *mut c_void, size: usize, name: *const c_char, num_options: c_uint, options: *mut CUjit_option, option_values: *mut *mut c_void);
             call cuLinkAddData_v2 { "cuLinkAddData", legacy, 6050, 1107 } Module Passed played "links on the host"
@@ -451,31 +451,31 @@ macro_rules! driver_table {
             call cuOccupancyAvailableDynamicSMemPerBlock { "cuOccupancyAvailableDynamicSMemPerBlock", legacy, 10020, 1107 } Passes Passed played "computes on the host"
                 (dynamic_smem_size: *mut usize, function: CUfunction, num_blocks: c_int, block_size: c_int);
             call cuOccupancyMaxActiveBlocksPerMultiprocessor { "cuOccupancyMaxActiveBlocksPerMultiprocessor", legacy, 6050, 1107 } Passes Passed played "computes on the host"
-                (num_blocks: *mut c_int, function: CUfunction, block_size: c_int, dynamic_s_mem_size: usize);
+                (num_blocks: *mut c_int, function: CUfunction, block_size: c_int, dynamic_smem_size: usize);
             call cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags { "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", legacy, 7000, 1107 } Passes Passed played "computes on the host"
-                (num_blocks: *mut c_int, function: CUfunction, block_size: c_int, dynamic_s_mem_size: usize, flags: c_uint);
+                (num_blocks: *mut c_int, function: CUfunction, block_size: c_int, dynamic_smem_size: usize, flags: c_uint);
             call cuOccupancyMaxActiveClusters { "cuOccupancyMaxActiveClusters", legacy, 11070, 1108 } Passes Passed played "computes on the host"
                 (num_clusters: *mut c_int, function: CUfunction, config: *const CUlaunchConfig);
             call cuOccupancyMaxPotentialBlockSize { "cuOccupancyMaxPotentialBlockSize", legacy, 6050, 1107 } Passes Passed played "computes on the host"
-                (min_grid_size: *mut c_int, block_size: *mut c_int, function: CUfunction, block_size_to_dynamic_s_mem_size: CUoccupancyB2DSize, dynamic_s_mem_size: usize, block_size_limit: c_int);
+                (min_grid_size: *mut c_int, block_size: *mut c_int, function: CUfunction, block_size_to_dynamic_smem_size: CUoccupancyB2DSize, dynamic_smem_size: usize, block_size_limit: c_int);
             call cuOccupancyMaxPotentialBlockSizeWithFlags { "cuOccupancyMaxPotentialBlockSizeWithFlags", legacy, 7000, 1107 } Passes Passed played "computes on the host"
-                (min_grid_size: *mut c_int, block_size: *mut c_int, function: CUfunction, block_size_to_dynamic_s_mem_size: CUoccupancyB2DSize, dynamic_s_mem_size: usize, block_size_limit: c_int, flags: c_uint);
+                (min_grid_size: *mut c_int, block_size: *mut c_int, function: CUfunction, block_size_to_dynamic_smem_size: CUoccupancyB2DSize, dynamic_smem_size: usize, block_size_limit: c_int, flags: c_uint);
             call cuOccupancyMaxPotentialClusterSize { "cuOccupancyMaxPotentialClusterSize", legacy, 11070, 1108 } Passes Passed played "computes on the host"
                 (cluster_size: *mut c_int, function: CUfunction, config: *const CUlaunchConfig);
 
             // Launches.
             hook cuLaunchCooperativeKernel { "cuLaunchCooperativeKernel", legacy, 9000, 1107 } Launches Gated played "waits for the container's turn"
-                (f: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, stream: CUstream, kernel_params: *mut *mut c_void);
+                (function: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, stream: CUstream, kernel_params: *mut *mut c_void);
             hook cuLaunchCooperativeKernel_ptsz { "cuLaunchCooperativeKernel", ptsz, 9000, 1107 } Launches Gated played "waits for the container's turn"
-                (f: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, stream: CUstream, kernel_params: *mut *mut c_void);
+                (function: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, stream: CUstream, kernel_params: *mut *mut c_void);
             hook cuLaunchKernel { "cuLaunchKernel", legacy, 4000, 1107 } Launches Gated played "waits for the container's turn"
-                (f: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, stream: CUstream, kernel_params: *mut *mut c_void, extra: *mut *mut c_void);
+                (function: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, stream: CUstream, kernel_params: *mut *mut c_void, extra: *mut *mut c_void);
             hook cuLaunchKernelEx { "cuLaunchKernelEx", legacy, 11060, 1108 } Launches Gated played "waits for the container's turn"
-                (config: *const CUlaunchConfig, f: CUfunction, kernel_params: *mut *mut c_void, extra: *mut *mut c_void);
+                (config: *const CUlaunchConfig, function: CUfunction, kernel_params: *mut *mut c_void, extra: *mut *mut c_void);
             hook cuLaunchKernelEx_ptsz { "cuLaunchKernelEx", ptsz, 11060, 1108 } Launches Gated played "waits for the container's turn"
-                (config: *const CUlaunchConfig, f: CUfunction, kernel_params: *mut *mut c_void, extra: *mut *mut c_void);
+                (config: *const CUlaunchConfig, function: CUfunction, kernel_params: *mut *mut c_void, extra: *mut *mut c_void);
             hook cuLaunchKernel_ptsz { "cuLaunchKernel", ptsz, 7000, 1107 } Launches Gated played "waits for the container's turn"
-                (f: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, stream: CUstream, kernel_params: *mut *mut c_void, extra: *mut *mut c_void);
+                (function: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, stream: CUstream, kernel_params: *mut *mut c_void, extra: *mut *mut c_void);
             pass cuLaunch { "cuLaunch", legacy, 2000, 1107 } Launches Passed stub "the launch calls before CUDA 4: not gated yet";
             pass cuLaunchGrid { "cuLaunchGrid", legacy, 2000, 1107 } Launches Passed stub "the launch calls before CUDA 4: not gated yet";
             pass cuLaunchGridAsync { "cuLaunchGridAsync", legacy, 2000, 1107 } Launches Passed stub "the launch calls before CUDA 4: not gated yet";
@@ -685,9 +685,9 @@ macro_rules! driver_table {
             call cuStreamWaitEvent_ptsz { "cuStreamWaitEvent", ptsz, 7000, 1107 } Stream Passed played "orders work that has already been admitted"
                 (stream: CUstream, event: CUevent, flags: c_uint);
             call cuStreamGetCtx { "cuStreamGetCtx", legacy, 9020, 1107 } Stream Passed played "reads a stream's property"
-                (stream: CUstream, pctx: *mut CUcontext);
+                (stream: CUstream, ctx: *mut CUcontext);
             call cuStreamGetCtx_ptsz { "cuStreamGetCtx", ptsz, 9020, 1107 } Stream Passed played "reads a stream's property"
-                (stream: CUstream, pctx: *mut CUcontext);
+                (stream: CUstream, ctx: *mut CUcontext);
             call cuStreamGetCtx_v2 { "cuStreamGetCtx", legacy, 12050, 1205 } Stream Passed played "reads a stream's property"
                 (stream: CUstream, ctx: *mut CUcontext, green_ctx: *mut CUgreenCtx);
             call cuStreamGetCtx_v2_ptsz { "cuStreamGetCtx", ptsz, 12050, 1205 } Stream Passed played "reads a stream's property"
@@ -842,11 +842,11 @@ macro_rules! driver_table {
             // Graphs.
             hook cuGraphAddMemAllocNode { "cuGraphAddMemAllocNode", legacy, 11040, 1107 } Allocates Refused stub "memory that a graph allocates is not charged yet: refused"
                 ();
-            hook cuGraphAddNode { "cuGraphAddNode", legacy, 12020, 1202 } Allocates Refused stub "the node can be a memory allocation, which is not charged yet: refused, the typed calls remain"
+            hook cuGraphAddNode { "cuGraphAddNode", legacy, 12020, 1202 } Allocates Refused stub "the node may be an allocation, which is not charged yet: refused, and conditional nodes with it; the typed calls remain"
                 ();
-            hook cuGraphAddNode_v2 { "cuGraphAddNode", legacy, 12030, 1203 } Allocates Refused stub "the node can be a memory allocation, which is not charged yet: refused, the typed calls remain"
+            hook cuGraphAddNode_v2 { "cuGraphAddNode", legacy, 12030, 1203 } Allocates Refused stub "the node may be an allocation, which is not charged yet: refused, and conditional nodes with it; the typed calls remain"
                 ();
-            hook cuGraphAddNode_v3 { "cuGraphAddNode", legacy, 13040, 1304 } Allocates Refused stub "the node can be a memory allocation, which is not charged yet: refused, the typed calls remain"
+            hook cuGraphAddNode_v3 { "cuGraphAddNode", legacy, 13040, 1304 } Allocates Refused stub "the node may be an allocation, which is not charged yet: refused, and conditional nodes with it; the typed calls remain"
                 ();
             pass cuGraphAddMemFreeNode { "cuGraphAddMemFreeNode", legacy, 11040, 1107 } Frees Passed stub "graphs hold no memory of ours while memory nodes are refused";
             pass cuGraphDestroy { "cuGraphDestroy", legacy, 10000, 1107 } Frees Passed stub "graphs hold no memory of ours while memory nodes are refused";
@@ -947,9 +947,9 @@ macro_rules! driver_table {
             // Other processes' and other interfaces' memory.
             pass cuIpcGetMemHandle { "cuIpcGetMemHandle", legacy, 4010, 1107 } External Passed stub "the exporter has paid; sharing costs nothing more";
             hook cuIpcOpenMemHandle { "cuIpcOpenMemHandle", legacy, 4010, 1107 } External Counted stub "the exporter pays, the importer does not; counted"
-                (pdptr: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint);
+                (dptr: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint);
             hook cuIpcOpenMemHandle_v2 { "cuIpcOpenMemHandle", legacy, 11000, 1107 } External Counted stub "the exporter pays, the importer does not; counted"
-                (pdptr: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint);
+                (dptr: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint);
             pass cuIpcCloseMemHandle { "cuIpcCloseMemHandle", legacy, 4010, 1107 } External Passed stub "the importer never paid";
             pass cuIpcGetEventHandle { "cuIpcGetEventHandle", legacy, 4010, 1107 } External Passed stub "an event of another process";
             pass cuIpcOpenEventHandle { "cuIpcOpenEventHandle", legacy, 4010, 1107 } External Passed stub "an event of another process";
@@ -1008,13 +1008,13 @@ macro_rules! driver_table {
             pass cuGraphicsUnmapResources { "cuGraphicsUnmapResources", legacy, 3000, 1107 } External Passed stub "maps what a graphics interface has allocated";
             pass cuGraphicsUnmapResources_ptsz { "cuGraphicsUnmapResources", ptsz, 7000, 1107 } External Passed stub "maps what a graphics interface has allocated";
             pass cuGraphicsUnregisterResource { "cuGraphicsUnregisterResource", legacy, 3000, 1107 } External Passed stub "maps what a graphics interface has allocated";
-            hook cuGLCtxCreate { "cuGLCtxCreate", none, 0, 0 } Context Refused stub "makes a context by a route that is not charged: refused"
+            hook cuGLCtxCreate { "cuGLCtxCreate", none, 0, 0 } Context Refused stub "a way to make a context that is not charged: refused"
                 ();
-            hook cuGLCtxCreate_v2 { "cuGLCtxCreate", none, 0, 0 } Context Refused stub "makes a context by a route that is not charged: refused"
+            hook cuGLCtxCreate_v2 { "cuGLCtxCreate", none, 0, 0 } Context Refused stub "a way to make a context that is not charged: refused"
                 ();
-            hook cuVDPAUCtxCreate { "cuVDPAUCtxCreate", none, 0, 0 } Context Refused stub "makes a context by a route that is not charged: refused"
+            hook cuVDPAUCtxCreate { "cuVDPAUCtxCreate", none, 0, 0 } Context Refused stub "a way to make a context that is not charged: refused"
                 ();
-            hook cuVDPAUCtxCreate_v2 { "cuVDPAUCtxCreate", none, 0, 0 } Context Refused stub "makes a context by a route that is not charged: refused"
+            hook cuVDPAUCtxCreate_v2 { "cuVDPAUCtxCreate", none, 0, 0 } Context Refused stub "a way to make a context that is not charged: refused"
                 ();
             pass cuGLGetDevices { "cuGLGetDevices", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
             pass cuGLGetDevices_v2 { "cuGLGetDevices", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";

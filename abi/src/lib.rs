@@ -57,6 +57,7 @@
 //! `$treatment` and `$played` are plain words, so an inner rule can match them literally.
 #![allow(non_camel_case_types, reason = "the vendor's own names")]
 
+mod completeness;
 mod constants;
 pub mod driver;
 mod driver_table;

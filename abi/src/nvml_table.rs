@@ -109,7 +109,7 @@ macro_rules! nvml_table {
 
             // The card's properties.
             call nvmlDeviceGetApplicationsClock { 1200 } Passes Passed played "reads a property that the limit does not change"
-                (device: nvmlDevice_t, clock_type: nvmlClockType_t, clock_m_hz: *mut c_uint);
+                (device: nvmlDevice_t, clock_type: nvmlClockType_t, clock_mhz: *mut c_uint);
             call nvmlDeviceGetArchitecture { 1200 } Passes Passed played "reads a property that the limit does not change"
                 (device: nvmlDevice_t, arch: *mut nvmlDeviceArchitecture_t);
             call nvmlDeviceGetBoardId { 1200 } Passes Passed played "reads a property that the limit does not change"
@@ -117,7 +117,7 @@ macro_rules! nvml_table {
             call nvmlDeviceGetBrand { 1200 } Passes Passed played "reads a property that the limit does not change"
                 (device: nvmlDevice_t, kind: *mut nvmlBrandType_t);
             call nvmlDeviceGetClock { 1200 } Passes Passed played "reads a property that the limit does not change"
-                (device: nvmlDevice_t, clock_type: nvmlClockType_t, clock_id: nvmlClockId_t, clock_m_hz: *mut c_uint);
+                (device: nvmlDevice_t, clock_type: nvmlClockType_t, clock_id: nvmlClockId_t, clock_mhz: *mut c_uint);
             call nvmlDeviceGetClockInfo { 1200 } Passes Passed played "reads a property that the limit does not change"
                 (device: nvmlDevice_t, kind: nvmlClockType_t, clock: *mut c_uint);
             call nvmlDeviceGetComputeInstanceId { 1200 } Passes Passed played "reads a property that the limit does not change"
@@ -137,7 +137,7 @@ macro_rules! nvml_table {
             call nvmlDeviceGetDecoderUtilization { 1200 } Passes Passed played "reads a property that the limit does not change"
                 (device: nvmlDevice_t, utilization: *mut c_uint, sampling_period_us: *mut c_uint);
             call nvmlDeviceGetDefaultApplicationsClock { 1200 } Passes Passed played "reads a property that the limit does not change"
-                (device: nvmlDevice_t, clock_type: nvmlClockType_t, clock_m_hz: *mut c_uint);
+                (device: nvmlDevice_t, clock_type: nvmlClockType_t, clock_mhz: *mut c_uint);
             call nvmlDeviceGetDefaultEccMode { 1200 } Passes Passed played "reads a property that the limit does not change"
                 (device: nvmlDevice_t, default_mode: *mut nvmlEnableState_t);
             call nvmlDeviceGetDeviceHandleFromMigDeviceHandle { 1200 } Passes Passed played "reads a property that the limit does not change"
@@ -211,9 +211,9 @@ macro_rules! nvml_table {
             call nvmlDeviceGetSupportedClocksThrottleReasons { 1200 } Passes Passed played "reads a property that the limit does not change"
                 (device: nvmlDevice_t, supported_clocks_throttle_reasons: *mut c_ulonglong);
             call nvmlDeviceGetTemperature { 1200 } Passes Passed played "reads a property that the limit does not change"
-                (device: nvmlDevice_t, sensor_type: nvmlTemperatureSensors_t, temp: *mut c_uint);
+                (device: nvmlDevice_t, sensor_type: nvmlTemperatureSensors_t, temperature: *mut c_uint);
             call nvmlDeviceGetTemperatureThreshold { 1200 } Passes Passed played "reads a property that the limit does not change"
-                (device: nvmlDevice_t, threshold_type: nvmlTemperatureThresholds_t, temp: *mut c_uint);
+                (device: nvmlDevice_t, threshold_type: nvmlTemperatureThresholds_t, temperature: *mut c_uint);
             call nvmlDeviceGetTotalEccErrors { 1200 } Passes Passed played "reads a property that the limit does not change"
                 (device: nvmlDevice_t, error_type: nvmlMemoryErrorType_t, counter_type: nvmlEccCounterType_t, ecc_counts: *mut c_ulonglong);
             call nvmlDeviceGetTotalEnergyConsumption { 1200 } Passes Passed played "reads a property that the limit does not change"
