@@ -212,7 +212,6 @@ impl Outcome {
     ///
     /// # Panics
     /// If not.
-    #[must_use]
     pub fn exits(self, code: i32) -> Self {
         assert!(self.code() == Some(code), "expected exit code {code}: {self:#?}");
         self
@@ -222,7 +221,6 @@ impl Outcome {
     ///
     /// # Panics
     /// If not.
-    #[must_use]
     pub fn silent(self) -> Self {
         assert!(self.stderr.is_empty(), "standard error is not silent: {self:#?}");
         self.exits(0)

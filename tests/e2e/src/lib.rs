@@ -8,12 +8,14 @@
 mod child;
 mod dist;
 mod elf;
+mod mounts;
 mod scene;
 mod skip;
 
 pub use child::{Child, Outcome};
 pub use dist::Dist;
 pub use elf::Elf;
+pub use mounts::mounted;
 pub use scene::{Container, Scene};
 pub use skip::{python, skip};
 

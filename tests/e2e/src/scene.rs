@@ -128,7 +128,7 @@ impl Scene {
         command
     }
 
-    /// The books of one container as `cgpu smi --json` tells them: bytes used on a card by its living and dead processes.
+    /// The books of one container as `cgpu smi --json` tells them: all bytes on a card of its living and dead processes.
     ///
     /// # Panics
     /// If `cgpu smi` fails or does not know the container.
@@ -138,9 +138,11 @@ impl Scene {
         let smi = Outcome::of(self.cgpu(&["smi", "--json", "--root", &root.to_string_lossy()])).exits(0);
         let name = container.directory.file_name().unwrap_or_default().to_string_lossy();
         let books: serde_json::Value = serde_json::from_str(&smi.stdout).expect("smi prints JSON");
-        let found = books["containers"].as_array().into_iter().flatten().find(|one| one["id"] == *name);
+        let found = books["containers"].as_array().into_iter().flatten().find(|one| one["name"] == *name);
         let found = found.unwrap_or_else(|| panic!("{name} is not in {books:#}"));
-        found["cards"][card]["used"].as_u64().unwrap_or_else(|| panic!("no use of card {card} in {found:#}"))
+        let number =
+            |key: &str| found["cards"][card][key].as_u64().unwrap_or_else(|| panic!("no {key} in {found:#}"));
+        number("used") + number("implicit") + number("orphan")
     }
 }
 

@@ -1,1 +1,11 @@
 //! What happens, asked of built files under the real loader. Runs in parallel.
+//!
+//! Tests are named for what went wrong elsewhere, or would.
+
+mod death;
+mod input;
+mod library;
+mod memory;
+mod race;
+mod region;
+mod run;

@@ -1,0 +1,42 @@
+//! Programs that see other mounts than the rest of the host.
+
+use std::process::Command;
+
+/// The same command in a mount namespace of its own, after a shell has run `setup` there. None where this user may not mount.
+#[must_use]
+pub fn mounted(command: &Command, setup: &str) -> Option<Command> {
+    let mut unshare = vec!["--mount"];
+    // SAFETY: no obligations; geteuid cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        unshare.extend(["--user", "--map-root-user"]);
+    }
+    let probe =
+        Command::new("unshare").args(&unshare).args(["mount", "-t", "tmpfs", "none", "/mnt"]).output();
+    if !probe.is_ok_and(|output| output.status.success()) {
+        return None;
+    }
+    // The shim is for the program alone, not for the tools that prepare its place.
+    let preload = command.get_envs().find(|(name, _)| *name == "LD_PRELOAD").and_then(|(_, value)| value);
+    let mut wrapped = Command::new("unshare");
+    wrapped
+        .args(&unshare)
+        .args([
+            "sh",
+            "-c",
+            &format!("{{ {setup}; }} >&2 && export LD_PRELOAD=\"$1\" && shift && exec \"$@\""),
+            "sh",
+        ])
+        .arg(preload.unwrap_or_default())
+        .arg(command.get_program())
+        .args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) if name != "LD_PRELOAD" => wrapped.env(name, value),
+            _ => wrapped.env_remove(name),
+        };
+    }
+    if let Some(folder) = command.get_current_dir() {
+        wrapped.current_dir(folder);
+    }
+    Some(wrapped)
+}

@@ -1,0 +1,86 @@
+//! What cannot be understood fails closed, with one sentence in `refused` and one line on standard error.
+
+use std::fs;
+
+use cgpu_e2e::{Container, MIB, Outcome, Scene};
+
+const INVALID_VALUE: u64 = 1;
+
+/// cuInit is refused, the reason is told once, and it is the same sentence in both places.
+fn refuses(scene: &Scene, container: &Container, what: &str) -> String {
+    let mut command = scene.program_in(container, "init");
+    command.arg("3");
+    let outcome = Outcome::of(command).exits(0);
+    assert_eq!(outcome.number("init"), INVALID_VALUE, "{what}: {outcome:?}");
+    assert_eq!(outcome.stderr.lines().count(), 1, "{what}: one line, once: {outcome:?}");
+    outcome.stderr.trim_end().to_owned()
+}
+
+#[test]
+fn every_malformed_value_fails_closed() {
+    let scene = Scene::new("A10:23028,T4:15109");
+    let table: &[&[(&str, &str)]] = &[
+        &[("ALIYUN_COM_GPU_MEM_CONTAINER", "six")],
+        &[("ALIYUN_COM_GPU_MEM_CONTAINER", "-1")],
+        &[("ALIYUN_COM_GPU_MEM_CONTAINER", "6GiB")],
+        &[("ALIYUN_COM_GPU_MEM_CONTAINER", "1,,2")],
+        &[("ALIYUN_COM_GPU_MEM_CONTAINER", ",")],
+        &[("ALIYUN_COM_GPU_MEM_CONTAINER", "1e3")],
+        &[("ALIYUN_COM_GPU_MEM_CONTAINER", "0x10")],
+        &[("ALIYUN_COM_GPU_MEM_CONTAINER", "18446744073709551616")],
+        // More than the card, more entries than cards.
+        &[("ALIYUN_COM_GPU_MEM_CONTAINER", "64")],
+        &[("ALIYUN_COM_GPU_MEM_CONTAINER", "1,1,1")],
+        &[("ALIYUN_COM_GPU_MEM_CONTAINER", "6"), ("CGPU_MEM_UNIT", "GB")],
+        &[("ALIYUN_COM_GPU_MEM_CONTAINER", "6"), ("CGPU_MEM_UNIT", "")],
+        &[("ALIYUN_COM_GPU_MEM_CONTAINER", "6"), ("CGPU_MEM_UNIT", "0MiB")],
+        &[("ALIYUN_COM_GPU_MEM_CONTAINER", "6"), ("ALIYUN_COM_GPU_MEM_DEV", "x")],
+        &[("ALIYUN_COM_GPU_MEM_CONTAINER", "6"), ("ALIYUN_COM_GPU_MEM_DEV", "0")],
+        &[("ALIYUN_COM_GPU_MEM_CONTAINER", "6"), ("ALIYUN_COM_GPU_MEM_DEV", "-15")],
+        &[("ALIYUN_COM_GPU_MEM_CONTAINER", "16"), ("ALIYUN_COM_GPU_MEM_DEV", "15")],
+        &[("ALIYUN_COM_GPU_MEM_CONTAINER", "1"), ("NVIDIA_VISIBLE_DEVICES", "7")],
+        &[
+            ("ALIYUN_COM_GPU_MEM_CONTAINER", "1"),
+            ("NVIDIA_VISIBLE_DEVICES", "GPU-00000000-0000-0000-0000-000000000000"),
+        ],
+        &[("ALIYUN_COM_GPU_MEM_CONTAINER", "1"), ("ALIYUN_COM_GPU_VISIBLE_DEVICES", "x")],
+        &[("ALIYUN_COM_GPU_MEM_CONTAINER", "1"), ("ALIYUN_COM_GPU_SCHD_WEIGHT", "heavy")],
+        &[("ALIYUN_COM_GPU_MEM_CONTAINER", "1"), ("ALIYUN_COM_GPU_SCHD_WEIGHT", "0")],
+        &[("ALIYUN_COM_GPU_MEM_CONTAINER", "1"), ("ALIYUN_COM_GPU_SCHD_WEIGHT", "26")],
+        &[("ALIYUN_COM_GPU_MEM_CONTAINER", "1"), ("ALIYUN_COM_GPU_CORE_PERCENTAGE", "101")],
+        &[("ALIYUN_COM_GPU_MEM_CONTAINER", "1"), ("ALIYUN_COM_GPU_HIGH_PRIO", "yes")],
+        &[("ALIYUN_COM_GPU_MEM_CONTAINER", "1"), ("CGPU_DISABLE", "maybe")],
+    ];
+    for (row, variables) in table.iter().enumerate() {
+        let container =
+            variables.iter().fold(scene.container(&format!("row-{row}")), |container, (name, value)| {
+                container.with(name, value)
+            });
+        let line = refuses(&scene, &container, &format!("{variables:?}"));
+        let refused = fs::read_to_string(container.file("refused")).expect("the sentence is kept");
+        assert!(line.contains(refused.trim()), "{variables:?}: {line:?} and {refused:?}");
+        let blamed = variables.last().expect("a row names a variable").0;
+        assert!(line.contains(blamed), "{variables:?}: the sentence names the variable: {line:?}");
+    }
+}
+
+#[test]
+fn a_limits_file_overrides_nothing_when_the_container_can_write_it() {
+    // CGPU_DIR/limits is for the monitor; only a read-only /run/cgpu/limits binds the shim.
+    let scene = Scene::new("A10:23028");
+    let container = scene.limited("a", 2048);
+    fs::write(container.file("limits"), "version 1\nname a\nweight 3\n").expect("limits");
+    let outcome = Outcome::of(scene.program_in(&container, "init")).silent();
+    assert_eq!(outcome.number("total"), 2048 * MIB);
+}
+
+#[test]
+fn without_a_driver_the_program_hears_what_it_would_have_heard() {
+    let scene = Scene::new("A10:23028");
+    let mut native = scene.program("init");
+    native.env_remove("LD_LIBRARY_PATH").env("CGPU_TEST_LIBCUDA", "libcuda.so.nowhere");
+    let mut shimmed = scene.program_in(&scene.limited("a", 1024), "init");
+    shimmed.env_remove("LD_LIBRARY_PATH").env("CGPU_TEST_LIBCUDA", "libcuda.so.nowhere");
+    let (native, shimmed) = (Outcome::of(native).exits(3), Outcome::of(shimmed).exits(3));
+    assert_eq!(native.stderr, shimmed.stderr);
+}

@@ -1,0 +1,45 @@
+//! `libcgpu.so` as the loader sees it. A preload that cannot load is ignored, and the limit would vanish with it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use cgpu_e2e::{Dist, Elf, skip};
+
+fn golden(name: &str) -> BTreeSet<String> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shim/golden").join(name);
+    let text = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).map(str::to_owned).collect()
+}
+
+fn same(what: &str, built: &BTreeSet<String>, golden: &BTreeSet<String>) {
+    let more: Vec<_> = built.difference(golden).collect();
+    let fewer: Vec<_> = golden.difference(built).collect();
+    assert!(more.is_empty() && fewer.is_empty(), "{what}: new {more:?}, gone {fewer:?}");
+}
+
+#[test]
+fn exports_needs_and_versions_are_the_golden_ones() {
+    let Some(shim) = Elf::read(&Dist::find().file("libcgpu.so")) else {
+        return skip("library", "readelf", "no readelf: install binutils");
+    };
+    same("exports", &shim.exports(), &golden("exports.txt"));
+    same("needed", &shim.needed(), &golden("needed.txt"));
+    same("versions", &shim.versions(), &golden("versions.txt"));
+}
+
+#[test]
+fn the_simulated_and_the_null_driver_are_named_like_the_real_ones() {
+    let dist = Dist::find();
+    for (file, name) in [
+        ("sim/libcuda.so.1", "libcuda.so.1"),
+        ("null/libcuda.so.1", "libcuda.so.1"),
+        ("sim/libnvidia-ml.so.1", "libnvidia-ml.so.1"),
+        ("null/libnvidia-ml.so.1", "libnvidia-ml.so.1"),
+    ] {
+        let Some(library) = Elf::read(&dist.file(file)) else {
+            return skip("library", "readelf", "no readelf: install binutils");
+        };
+        assert_eq!(library.soname().as_deref(), Some(name), "{file}");
+    }
+}
