@@ -470,12 +470,12 @@ macro_rules! driver_table {
                 (function: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, stream: CUstream, kernel_params: *mut *mut c_void);
             hook cuLaunchKernel { "cuLaunchKernel", legacy, 4000, 1107 } Launches Gated played "waits for the container's turn"
                 (function: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, stream: CUstream, kernel_params: *mut *mut c_void, extra: *mut *mut c_void);
+            hook cuLaunchKernel_ptsz { "cuLaunchKernel", ptsz, 7000, 1107 } Launches Gated played "waits for the container's turn"
+                (function: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, stream: CUstream, kernel_params: *mut *mut c_void, extra: *mut *mut c_void);
             hook cuLaunchKernelEx { "cuLaunchKernelEx", legacy, 11060, 1108 } Launches Gated played "waits for the container's turn"
                 (config: *const CUlaunchConfig, function: CUfunction, kernel_params: *mut *mut c_void, extra: *mut *mut c_void);
             hook cuLaunchKernelEx_ptsz { "cuLaunchKernelEx", ptsz, 11060, 1108 } Launches Gated played "waits for the container's turn"
                 (config: *const CUlaunchConfig, function: CUfunction, kernel_params: *mut *mut c_void, extra: *mut *mut c_void);
-            hook cuLaunchKernel_ptsz { "cuLaunchKernel", ptsz, 7000, 1107 } Launches Gated played "waits for the container's turn"
-                (function: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, stream: CUstream, kernel_params: *mut *mut c_void, extra: *mut *mut c_void);
             pass cuLaunch { "cuLaunch", legacy, 2000, 1107 } Launches Passed stub "the launch calls before CUDA 4: not gated yet";
             pass cuLaunchGrid { "cuLaunchGrid", legacy, 2000, 1107 } Launches Passed stub "the launch calls before CUDA 4: not gated yet";
             pass cuLaunchGridAsync { "cuLaunchGridAsync", legacy, 2000, 1107 } Launches Passed stub "the launch calls before CUDA 4: not gated yet";
@@ -496,36 +496,12 @@ macro_rules! driver_table {
             // Copies.
             call cuMemcpy { "cuMemcpy", legacy, 4000, 1107 } Copies Passed played "copies are not gated"
                 (dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize);
-            call cuMemcpyAsync { "cuMemcpyAsync", legacy, 4000, 1107 } Copies Passed played "copies are not gated"
-                (dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize, stream: CUstream);
-            call cuMemcpyAsync_ptsz { "cuMemcpyAsync", ptsz, 7000, 1107 } Copies Passed played "copies are not gated"
-                (dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize, stream: CUstream);
             call cuMemcpy_ptds { "cuMemcpy", ptds, 7000, 1107 } Copies Passed played "copies are not gated"
                 (dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize);
-            call cuMemcpyDtoDAsync_v2 { "cuMemcpyDtoDAsync", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
-                (dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize, stream: CUstream);
-            call cuMemcpyDtoDAsync_v2_ptsz { "cuMemcpyDtoDAsync", ptsz, 7000, 1107 } Copies Passed played "copies are not gated"
-                (dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize, stream: CUstream);
-            call cuMemcpyDtoD_v2 { "cuMemcpyDtoD", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
-                (dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize);
-            call cuMemcpyDtoD_v2_ptds { "cuMemcpyDtoD", ptds, 7000, 1107 } Copies Passed played "copies are not gated"
-                (dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize);
-            call cuMemcpyDtoHAsync_v2 { "cuMemcpyDtoHAsync", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
-                (dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize, stream: CUstream);
-            call cuMemcpyDtoHAsync_v2_ptsz { "cuMemcpyDtoHAsync", ptsz, 7000, 1107 } Copies Passed played "copies are not gated"
-                (dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize, stream: CUstream);
-            call cuMemcpyDtoH_v2 { "cuMemcpyDtoH", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
-                (dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize);
-            call cuMemcpyDtoH_v2_ptds { "cuMemcpyDtoH", ptds, 7000, 1107 } Copies Passed played "copies are not gated"
-                (dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize);
-            call cuMemcpyHtoDAsync_v2 { "cuMemcpyHtoDAsync", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
-                (dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize, stream: CUstream);
-            call cuMemcpyHtoDAsync_v2_ptsz { "cuMemcpyHtoDAsync", ptsz, 7000, 1107 } Copies Passed played "copies are not gated"
-                (dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize, stream: CUstream);
-            call cuMemcpyHtoD_v2 { "cuMemcpyHtoD", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
-                (dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize);
-            call cuMemcpyHtoD_v2_ptds { "cuMemcpyHtoD", ptds, 7000, 1107 } Copies Passed played "copies are not gated"
-                (dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize);
+            call cuMemcpy2D_v2 { "cuMemcpy2D", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+                (copy: *const CUDA_MEMCPY2D);
+            call cuMemcpy2D_v2_ptds { "cuMemcpy2D", ptds, 7000, 1107 } Copies Passed played "copies are not gated"
+                (copy: *const CUDA_MEMCPY2D);
             call cuMemcpy2DAsync_v2 { "cuMemcpy2DAsync", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
                 (copy: *const CUDA_MEMCPY2D, stream: CUstream);
             call cuMemcpy2DAsync_v2_ptsz { "cuMemcpy2DAsync", ptsz, 7000, 1107 } Copies Passed played "copies are not gated"
@@ -534,11 +510,40 @@ macro_rules! driver_table {
                 (copy: *const CUDA_MEMCPY2D);
             call cuMemcpy2DUnaligned_v2_ptds { "cuMemcpy2DUnaligned", ptds, 7000, 1107 } Copies Passed played "copies are not gated"
                 (copy: *const CUDA_MEMCPY2D);
-            call cuMemcpy2D_v2 { "cuMemcpy2D", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
-                (copy: *const CUDA_MEMCPY2D);
-            call cuMemcpy2D_v2_ptds { "cuMemcpy2D", ptds, 7000, 1107 } Copies Passed played "copies are not gated"
-                (copy: *const CUDA_MEMCPY2D);
+            call cuMemcpyAsync { "cuMemcpyAsync", legacy, 4000, 1107 } Copies Passed played "copies are not gated"
+                (dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize, stream: CUstream);
+            call cuMemcpyAsync_ptsz { "cuMemcpyAsync", ptsz, 7000, 1107 } Copies Passed played "copies are not gated"
+                (dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize, stream: CUstream);
+            call cuMemcpyDtoD_v2 { "cuMemcpyDtoD", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+                (dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize);
+            call cuMemcpyDtoD_v2_ptds { "cuMemcpyDtoD", ptds, 7000, 1107 } Copies Passed played "copies are not gated"
+                (dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize);
+            call cuMemcpyDtoDAsync_v2 { "cuMemcpyDtoDAsync", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+                (dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize, stream: CUstream);
+            call cuMemcpyDtoDAsync_v2_ptsz { "cuMemcpyDtoDAsync", ptsz, 7000, 1107 } Copies Passed played "copies are not gated"
+                (dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize, stream: CUstream);
+            call cuMemcpyDtoH_v2 { "cuMemcpyDtoH", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+                (dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize);
+            call cuMemcpyDtoH_v2_ptds { "cuMemcpyDtoH", ptds, 7000, 1107 } Copies Passed played "copies are not gated"
+                (dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize);
+            call cuMemcpyDtoHAsync_v2 { "cuMemcpyDtoHAsync", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+                (dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize, stream: CUstream);
+            call cuMemcpyDtoHAsync_v2_ptsz { "cuMemcpyDtoHAsync", ptsz, 7000, 1107 } Copies Passed played "copies are not gated"
+                (dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize, stream: CUstream);
+            call cuMemcpyHtoD_v2 { "cuMemcpyHtoD", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+                (dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize);
+            call cuMemcpyHtoD_v2_ptds { "cuMemcpyHtoD", ptds, 7000, 1107 } Copies Passed played "copies are not gated"
+                (dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize);
+            call cuMemcpyHtoDAsync_v2 { "cuMemcpyHtoDAsync", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+                (dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize, stream: CUstream);
+            call cuMemcpyHtoDAsync_v2_ptsz { "cuMemcpyHtoDAsync", ptsz, 7000, 1107 } Copies Passed played "copies are not gated"
+                (dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize, stream: CUstream);
+            pass cuMemcpy2D { "cuMemcpy2D", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpy2DAsync { "cuMemcpy2DAsync", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpy2DUnaligned { "cuMemcpy2DUnaligned", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
             pass cuMemcpy3D { "cuMemcpy3D", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpy3D_v2 { "cuMemcpy3D", legacy, 3020, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpy3D_v2_ptds { "cuMemcpy3D", ptds, 7000, 1107 } Copies Passed stub "copies are not gated";
             pass cuMemcpy3DAsync { "cuMemcpy3DAsync", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
             pass cuMemcpy3DAsync_v2 { "cuMemcpy3DAsync", legacy, 3020, 1107 } Copies Passed stub "copies are not gated";
             pass cuMemcpy3DAsync_v2_ptsz { "cuMemcpy3DAsync", ptsz, 7000, 1107 } Copies Passed stub "copies are not gated";
@@ -547,26 +552,11 @@ macro_rules! driver_table {
             pass cuMemcpy3DBatchAsync_v2 { "cuMemcpy3DBatchAsync", legacy, 13000, 1300 } Copies Passed stub "copies are not gated";
             pass cuMemcpy3DBatchAsync_v2_ptsz { "cuMemcpy3DBatchAsync", ptsz, 13000, 1300 } Copies Passed stub "copies are not gated";
             pass cuMemcpy3DPeer { "cuMemcpy3DPeer", legacy, 4000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpy3DPeer_ptds { "cuMemcpy3DPeer", ptds, 7000, 1107 } Copies Passed stub "copies are not gated";
             pass cuMemcpy3DPeerAsync { "cuMemcpy3DPeerAsync", legacy, 4000, 1107 } Copies Passed stub "copies are not gated";
             pass cuMemcpy3DPeerAsync_ptsz { "cuMemcpy3DPeerAsync", ptsz, 7000, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpy3DPeer_ptds { "cuMemcpy3DPeer", ptds, 7000, 1107 } Copies Passed stub "copies are not gated";
             pass cuMemcpy3DWithAttributesAsync { "cuMemcpy3DWithAttributesAsync", legacy, 13020, 1302 } Copies Passed stub "copies are not gated";
             pass cuMemcpy3DWithAttributesAsync_ptsz { "cuMemcpy3DWithAttributesAsync", ptsz, 13020, 1302 } Copies Passed stub "copies are not gated";
-            pass cuMemcpy3D_v2 { "cuMemcpy3D", legacy, 3020, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpy3D_v2_ptds { "cuMemcpy3D", ptds, 7000, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyBatchAsync { "cuMemcpyBatchAsync", legacy, 12080, 1208 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyBatchAsync_ptsz { "cuMemcpyBatchAsync", ptsz, 12080, 1208 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyBatchAsync_v2 { "cuMemcpyBatchAsync", legacy, 13000, 1300 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyBatchAsync_v2_ptsz { "cuMemcpyBatchAsync", ptsz, 13000, 1300 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyPeer { "cuMemcpyPeer", legacy, 4000, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyPeerAsync { "cuMemcpyPeerAsync", legacy, 4000, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyPeerAsync_ptsz { "cuMemcpyPeerAsync", ptsz, 7000, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyPeer_ptds { "cuMemcpyPeer", ptds, 7000, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyWithAttributesAsync { "cuMemcpyWithAttributesAsync", legacy, 13020, 1302 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyWithAttributesAsync_ptsz { "cuMemcpyWithAttributesAsync", ptsz, 13020, 1302 } Copies Passed stub "copies are not gated";
-            pass cuMemcpy2D { "cuMemcpy2D", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpy2DAsync { "cuMemcpy2DAsync", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpy2DUnaligned { "cuMemcpy2DUnaligned", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
             pass cuMemcpyAtoA { "cuMemcpyAtoA", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
             pass cuMemcpyAtoA_v2 { "cuMemcpyAtoA", legacy, 3020, 1107 } Copies Passed stub "copies are not gated";
             pass cuMemcpyAtoA_v2_ptds { "cuMemcpyAtoA", ptds, 7000, 1107 } Copies Passed stub "copies are not gated";
@@ -574,11 +564,15 @@ macro_rules! driver_table {
             pass cuMemcpyAtoD_v2 { "cuMemcpyAtoD", legacy, 3020, 1107 } Copies Passed stub "copies are not gated";
             pass cuMemcpyAtoD_v2_ptds { "cuMemcpyAtoD", ptds, 7000, 1107 } Copies Passed stub "copies are not gated";
             pass cuMemcpyAtoH { "cuMemcpyAtoH", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyAtoH_v2 { "cuMemcpyAtoH", legacy, 3020, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyAtoH_v2_ptds { "cuMemcpyAtoH", ptds, 7000, 1107 } Copies Passed stub "copies are not gated";
             pass cuMemcpyAtoHAsync { "cuMemcpyAtoHAsync", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
             pass cuMemcpyAtoHAsync_v2 { "cuMemcpyAtoHAsync", legacy, 3020, 1107 } Copies Passed stub "copies are not gated";
             pass cuMemcpyAtoHAsync_v2_ptsz { "cuMemcpyAtoHAsync", ptsz, 7000, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyAtoH_v2 { "cuMemcpyAtoH", legacy, 3020, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyAtoH_v2_ptds { "cuMemcpyAtoH", ptds, 7000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyBatchAsync { "cuMemcpyBatchAsync", legacy, 12080, 1208 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyBatchAsync_ptsz { "cuMemcpyBatchAsync", ptsz, 12080, 1208 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyBatchAsync_v2 { "cuMemcpyBatchAsync", legacy, 13000, 1300 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyBatchAsync_v2_ptsz { "cuMemcpyBatchAsync", ptsz, 13000, 1300 } Copies Passed stub "copies are not gated";
             pass cuMemcpyDtoA { "cuMemcpyDtoA", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
             pass cuMemcpyDtoA_v2 { "cuMemcpyDtoA", legacy, 3020, 1107 } Copies Passed stub "copies are not gated";
             pass cuMemcpyDtoA_v2_ptds { "cuMemcpyDtoA", ptds, 7000, 1107 } Copies Passed stub "copies are not gated";
@@ -587,77 +581,83 @@ macro_rules! driver_table {
             pass cuMemcpyDtoH { "cuMemcpyDtoH", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
             pass cuMemcpyDtoHAsync { "cuMemcpyDtoHAsync", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
             pass cuMemcpyHtoA { "cuMemcpyHtoA", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyHtoA_v2 { "cuMemcpyHtoA", legacy, 3020, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyHtoA_v2_ptds { "cuMemcpyHtoA", ptds, 7000, 1107 } Copies Passed stub "copies are not gated";
             pass cuMemcpyHtoAAsync { "cuMemcpyHtoAAsync", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
             pass cuMemcpyHtoAAsync_v2 { "cuMemcpyHtoAAsync", legacy, 3020, 1107 } Copies Passed stub "copies are not gated";
             pass cuMemcpyHtoAAsync_v2_ptsz { "cuMemcpyHtoAAsync", ptsz, 7000, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyHtoA_v2 { "cuMemcpyHtoA", legacy, 3020, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyHtoA_v2_ptds { "cuMemcpyHtoA", ptds, 7000, 1107 } Copies Passed stub "copies are not gated";
             pass cuMemcpyHtoD { "cuMemcpyHtoD", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
             pass cuMemcpyHtoDAsync { "cuMemcpyHtoDAsync", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
-            call cuMemsetD2D8Async { "cuMemsetD2D8Async", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
-                (dst_device: CUdeviceptr, dst_pitch: usize, value: u8, width: usize, height: usize, stream: CUstream);
-            call cuMemsetD2D8Async_ptsz { "cuMemsetD2D8Async", ptsz, 7000, 1107 } Copies Passed played "fills are not gated"
-                (dst_device: CUdeviceptr, dst_pitch: usize, value: u8, width: usize, height: usize, stream: CUstream);
+            pass cuMemcpyPeer { "cuMemcpyPeer", legacy, 4000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyPeer_ptds { "cuMemcpyPeer", ptds, 7000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyPeerAsync { "cuMemcpyPeerAsync", legacy, 4000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyPeerAsync_ptsz { "cuMemcpyPeerAsync", ptsz, 7000, 1107 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyWithAttributesAsync { "cuMemcpyWithAttributesAsync", legacy, 13020, 1302 } Copies Passed stub "copies are not gated";
+            pass cuMemcpyWithAttributesAsync_ptsz { "cuMemcpyWithAttributesAsync", ptsz, 13020, 1302 } Copies Passed stub "copies are not gated";
             call cuMemsetD2D8_v2 { "cuMemsetD2D8", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
                 (dst_device: CUdeviceptr, dst_pitch: usize, value: u8, width: usize, height: usize);
             call cuMemsetD2D8_v2_ptds { "cuMemsetD2D8", ptds, 7000, 1107 } Copies Passed played "fills are not gated"
                 (dst_device: CUdeviceptr, dst_pitch: usize, value: u8, width: usize, height: usize);
-            call cuMemsetD2D16Async { "cuMemsetD2D16Async", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
-                (dst_device: CUdeviceptr, dst_pitch: usize, value: u16, width: usize, height: usize, stream: CUstream);
-            call cuMemsetD2D16Async_ptsz { "cuMemsetD2D16Async", ptsz, 7000, 1107 } Copies Passed played "fills are not gated"
-                (dst_device: CUdeviceptr, dst_pitch: usize, value: u16, width: usize, height: usize, stream: CUstream);
+            call cuMemsetD2D8Async { "cuMemsetD2D8Async", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
+                (dst_device: CUdeviceptr, dst_pitch: usize, value: u8, width: usize, height: usize, stream: CUstream);
+            call cuMemsetD2D8Async_ptsz { "cuMemsetD2D8Async", ptsz, 7000, 1107 } Copies Passed played "fills are not gated"
+                (dst_device: CUdeviceptr, dst_pitch: usize, value: u8, width: usize, height: usize, stream: CUstream);
             call cuMemsetD2D16_v2 { "cuMemsetD2D16", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
                 (dst_device: CUdeviceptr, dst_pitch: usize, value: u16, width: usize, height: usize);
             call cuMemsetD2D16_v2_ptds { "cuMemsetD2D16", ptds, 7000, 1107 } Copies Passed played "fills are not gated"
                 (dst_device: CUdeviceptr, dst_pitch: usize, value: u16, width: usize, height: usize);
-            call cuMemsetD2D32Async { "cuMemsetD2D32Async", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
-                (dst_device: CUdeviceptr, dst_pitch: usize, value: c_uint, width: usize, height: usize, stream: CUstream);
-            call cuMemsetD2D32Async_ptsz { "cuMemsetD2D32Async", ptsz, 7000, 1107 } Copies Passed played "fills are not gated"
-                (dst_device: CUdeviceptr, dst_pitch: usize, value: c_uint, width: usize, height: usize, stream: CUstream);
+            call cuMemsetD2D16Async { "cuMemsetD2D16Async", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
+                (dst_device: CUdeviceptr, dst_pitch: usize, value: u16, width: usize, height: usize, stream: CUstream);
+            call cuMemsetD2D16Async_ptsz { "cuMemsetD2D16Async", ptsz, 7000, 1107 } Copies Passed played "fills are not gated"
+                (dst_device: CUdeviceptr, dst_pitch: usize, value: u16, width: usize, height: usize, stream: CUstream);
             call cuMemsetD2D32_v2 { "cuMemsetD2D32", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
                 (dst_device: CUdeviceptr, dst_pitch: usize, value: c_uint, width: usize, height: usize);
             call cuMemsetD2D32_v2_ptds { "cuMemsetD2D32", ptds, 7000, 1107 } Copies Passed played "fills are not gated"
                 (dst_device: CUdeviceptr, dst_pitch: usize, value: c_uint, width: usize, height: usize);
-            call cuMemsetD8Async { "cuMemsetD8Async", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
-                (dst_device: CUdeviceptr, value: u8, count: usize, stream: CUstream);
-            call cuMemsetD8Async_ptsz { "cuMemsetD8Async", ptsz, 7000, 1107 } Copies Passed played "fills are not gated"
-                (dst_device: CUdeviceptr, value: u8, count: usize, stream: CUstream);
+            call cuMemsetD2D32Async { "cuMemsetD2D32Async", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
+                (dst_device: CUdeviceptr, dst_pitch: usize, value: c_uint, width: usize, height: usize, stream: CUstream);
+            call cuMemsetD2D32Async_ptsz { "cuMemsetD2D32Async", ptsz, 7000, 1107 } Copies Passed played "fills are not gated"
+                (dst_device: CUdeviceptr, dst_pitch: usize, value: c_uint, width: usize, height: usize, stream: CUstream);
             call cuMemsetD8_v2 { "cuMemsetD8", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
                 (dst_device: CUdeviceptr, value: u8, count: usize);
             call cuMemsetD8_v2_ptds { "cuMemsetD8", ptds, 7000, 1107 } Copies Passed played "fills are not gated"
                 (dst_device: CUdeviceptr, value: u8, count: usize);
-            call cuMemsetD16Async { "cuMemsetD16Async", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
-                (dst_device: CUdeviceptr, value: u16, count: usize, stream: CUstream);
-            call cuMemsetD16Async_ptsz { "cuMemsetD16Async", ptsz, 7000, 1107 } Copies Passed played "fills are not gated"
-                (dst_device: CUdeviceptr, value: u16, count: usize, stream: CUstream);
+            call cuMemsetD8Async { "cuMemsetD8Async", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
+                (dst_device: CUdeviceptr, value: u8, count: usize, stream: CUstream);
+            call cuMemsetD8Async_ptsz { "cuMemsetD8Async", ptsz, 7000, 1107 } Copies Passed played "fills are not gated"
+                (dst_device: CUdeviceptr, value: u8, count: usize, stream: CUstream);
             call cuMemsetD16_v2 { "cuMemsetD16", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
                 (dst_device: CUdeviceptr, value: u16, count: usize);
             call cuMemsetD16_v2_ptds { "cuMemsetD16", ptds, 7000, 1107 } Copies Passed played "fills are not gated"
                 (dst_device: CUdeviceptr, value: u16, count: usize);
-            call cuMemsetD32Async { "cuMemsetD32Async", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
-                (dst_device: CUdeviceptr, value: c_uint, count: usize, stream: CUstream);
-            call cuMemsetD32Async_ptsz { "cuMemsetD32Async", ptsz, 7000, 1107 } Copies Passed played "fills are not gated"
-                (dst_device: CUdeviceptr, value: c_uint, count: usize, stream: CUstream);
+            call cuMemsetD16Async { "cuMemsetD16Async", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
+                (dst_device: CUdeviceptr, value: u16, count: usize, stream: CUstream);
+            call cuMemsetD16Async_ptsz { "cuMemsetD16Async", ptsz, 7000, 1107 } Copies Passed played "fills are not gated"
+                (dst_device: CUdeviceptr, value: u16, count: usize, stream: CUstream);
             call cuMemsetD32_v2 { "cuMemsetD32", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
                 (dst_device: CUdeviceptr, value: c_uint, count: usize);
             call cuMemsetD32_v2_ptds { "cuMemsetD32", ptds, 7000, 1107 } Copies Passed played "fills are not gated"
                 (dst_device: CUdeviceptr, value: c_uint, count: usize);
+            call cuMemsetD32Async { "cuMemsetD32Async", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
+                (dst_device: CUdeviceptr, value: c_uint, count: usize, stream: CUstream);
+            call cuMemsetD32Async_ptsz { "cuMemsetD32Async", ptsz, 7000, 1107 } Copies Passed played "fills are not gated"
+                (dst_device: CUdeviceptr, value: c_uint, count: usize, stream: CUstream);
             pass cuMemsetD2D8 { "cuMemsetD2D8", legacy, 2000, 1107 } Copies Passed stub "fills are not gated";
             pass cuMemsetD2D16 { "cuMemsetD2D16", legacy, 2000, 1107 } Copies Passed stub "fills are not gated";
             pass cuMemsetD2D32 { "cuMemsetD2D32", legacy, 2000, 1107 } Copies Passed stub "fills are not gated";
             pass cuMemsetD8 { "cuMemsetD8", legacy, 2000, 1107 } Copies Passed stub "fills are not gated";
             pass cuMemsetD16 { "cuMemsetD16", legacy, 2000, 1107 } Copies Passed stub "fills are not gated";
             pass cuMemsetD32 { "cuMemsetD32", legacy, 2000, 1107 } Copies Passed stub "fills are not gated";
-            pass cuMemDiscardAndPrefetchBatchAsync { "cuMemDiscardAndPrefetchBatchAsync", legacy, 13000, 1300 } Copies Passed stub "moves managed ranges, of which there are none";
-            pass cuMemDiscardAndPrefetchBatchAsync_ptsz { "cuMemDiscardAndPrefetchBatchAsync", ptsz, 13000, 1300 } Copies Passed stub "moves managed ranges, of which there are none";
-            pass cuMemDiscardBatchAsync { "cuMemDiscardBatchAsync", legacy, 13000, 1300 } Copies Passed stub "moves managed ranges, of which there are none";
-            pass cuMemDiscardBatchAsync_ptsz { "cuMemDiscardBatchAsync", ptsz, 13000, 1300 } Copies Passed stub "moves managed ranges, of which there are none";
-            pass cuMemPrefetchAsync { "cuMemPrefetchAsync", legacy, 8000, 1107 } Copies Passed stub "moves managed ranges, of which there are none";
-            pass cuMemPrefetchAsync_ptsz { "cuMemPrefetchAsync", ptsz, 8000, 1107 } Copies Passed stub "moves managed ranges, of which there are none";
-            pass cuMemPrefetchAsync_v2 { "cuMemPrefetchAsync", legacy, 12020, 1202 } Copies Passed stub "moves managed ranges, of which there are none";
-            pass cuMemPrefetchAsync_v2_ptsz { "cuMemPrefetchAsync", ptsz, 12020, 1202 } Copies Passed stub "moves managed ranges, of which there are none";
-            pass cuMemPrefetchBatchAsync { "cuMemPrefetchBatchAsync", legacy, 13000, 1300 } Copies Passed stub "moves managed ranges, of which there are none";
-            pass cuMemPrefetchBatchAsync_ptsz { "cuMemPrefetchBatchAsync", ptsz, 13000, 1300 } Copies Passed stub "moves managed ranges, of which there are none";
+            pass cuMemDiscardAndPrefetchBatchAsync { "cuMemDiscardAndPrefetchBatchAsync", legacy, 13000, 1300 } Copies Passed stub "managed ranges there are none; system memory moves as it does without us: a documented limit";
+            pass cuMemDiscardAndPrefetchBatchAsync_ptsz { "cuMemDiscardAndPrefetchBatchAsync", ptsz, 13000, 1300 } Copies Passed stub "managed ranges there are none; system memory moves as it does without us: a documented limit";
+            pass cuMemDiscardBatchAsync { "cuMemDiscardBatchAsync", legacy, 13000, 1300 } Copies Passed stub "managed ranges there are none; system memory moves as it does without us: a documented limit";
+            pass cuMemDiscardBatchAsync_ptsz { "cuMemDiscardBatchAsync", ptsz, 13000, 1300 } Copies Passed stub "managed ranges there are none; system memory moves as it does without us: a documented limit";
+            pass cuMemPrefetchAsync { "cuMemPrefetchAsync", legacy, 8000, 1107 } Copies Passed stub "managed ranges there are none; system memory moves as it does without us: a documented limit";
+            pass cuMemPrefetchAsync_ptsz { "cuMemPrefetchAsync", ptsz, 8000, 1107 } Copies Passed stub "managed ranges there are none; system memory moves as it does without us: a documented limit";
+            pass cuMemPrefetchAsync_v2 { "cuMemPrefetchAsync", legacy, 12020, 1202 } Copies Passed stub "managed ranges there are none; system memory moves as it does without us: a documented limit";
+            pass cuMemPrefetchAsync_v2_ptsz { "cuMemPrefetchAsync", ptsz, 12020, 1202 } Copies Passed stub "managed ranges there are none; system memory moves as it does without us: a documented limit";
+            pass cuMemPrefetchBatchAsync { "cuMemPrefetchBatchAsync", legacy, 13000, 1300 } Copies Passed stub "managed ranges there are none; system memory moves as it does without us: a documented limit";
+            pass cuMemPrefetchBatchAsync_ptsz { "cuMemPrefetchBatchAsync", ptsz, 13000, 1300 } Copies Passed stub "managed ranges there are none; system memory moves as it does without us: a documented limit";
             pass cuFabricCpyBatchAsync { "cuFabricCpyBatchAsync", legacy, 13050, 1305 } Copies Passed stub "copies are not gated";
             pass cuFabricCpyBatchAsync_ptsz { "cuFabricCpyBatchAsync", ptsz, 13050, 1305 } Copies Passed stub "copies are not gated";
             pass cuMemBatchDecompressAsync { "cuMemBatchDecompressAsync", legacy, 12060, 1208 } Copies Passed stub "copies are not gated";
@@ -784,6 +784,12 @@ macro_rules! driver_table {
                 (mode: *mut CUstreamCaptureMode);
             call cuStreamBeginCapture { "cuStreamBeginCapture", legacy, 10000, 1107 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
                 (stream: CUstream);
+            call cuStreamBeginCapture_ptsz { "cuStreamBeginCapture", ptsz, 10000, 1107 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
+                (stream: CUstream);
+            call cuStreamBeginCapture_v2 { "cuStreamBeginCapture", legacy, 10010, 1107 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
+                (stream: CUstream, mode: CUstreamCaptureMode);
+            call cuStreamBeginCapture_v2_ptsz { "cuStreamBeginCapture", ptsz, 10010, 1107 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
+                (stream: CUstream, mode: CUstreamCaptureMode);
             call cuStreamBeginCaptureToCig { "cuStreamBeginCaptureToCig", legacy, 13010, 1302 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
                 (stream: CUstream, stream_cig_capture_params: *mut CUstreamCigCaptureParams);
             call cuStreamBeginCaptureToCig_ptsz { "cuStreamBeginCaptureToCig", ptsz, 13010, 1302 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
@@ -792,24 +798,18 @@ macro_rules! driver_table {
                 (stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, dependency_data: *const CUgraphEdgeData, num_dependencies: usize, mode: CUstreamCaptureMode);
             call cuStreamBeginCaptureToGraph_ptsz { "cuStreamBeginCaptureToGraph", ptsz, 12030, 1203 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
                 (stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, dependency_data: *const CUgraphEdgeData, num_dependencies: usize, mode: CUstreamCaptureMode);
-            call cuStreamBeginCapture_ptsz { "cuStreamBeginCapture", ptsz, 10000, 1107 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
-                (stream: CUstream);
-            call cuStreamBeginCapture_v2 { "cuStreamBeginCapture", legacy, 10010, 1107 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
-                (stream: CUstream, mode: CUstreamCaptureMode);
-            call cuStreamBeginCapture_v2_ptsz { "cuStreamBeginCapture", ptsz, 10010, 1107 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
-                (stream: CUstream, mode: CUstreamCaptureMode);
             call cuStreamBeginRecaptureToGraph { "cuStreamBeginRecaptureToGraph", legacy, 13030, 1303 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
                 (stream: CUstream, mode: CUstreamCaptureMode, graph: CUgraph, callback_func: CUgraphRecaptureCallback, user_data: *mut c_void);
             call cuStreamBeginRecaptureToGraph_ptsz { "cuStreamBeginRecaptureToGraph", ptsz, 13030, 1303 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
                 (stream: CUstream, mode: CUstreamCaptureMode, graph: CUgraph, callback_func: CUgraphRecaptureCallback, user_data: *mut c_void);
             call cuStreamEndCapture { "cuStreamEndCapture", legacy, 10000, 1107 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
                 (stream: CUstream, graph: *mut CUgraph);
+            call cuStreamEndCapture_ptsz { "cuStreamEndCapture", ptsz, 10000, 1107 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
+                (stream: CUstream, graph: *mut CUgraph);
             call cuStreamEndCaptureToCig { "cuStreamEndCaptureToCig", legacy, 13010, 1302 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
                 (stream: CUstream);
             call cuStreamEndCaptureToCig_ptsz { "cuStreamEndCaptureToCig", ptsz, 13010, 1302 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
                 (stream: CUstream);
-            call cuStreamEndCapture_ptsz { "cuStreamEndCapture", ptsz, 10000, 1107 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
-                (stream: CUstream, graph: *mut CUgraph);
             pass cuStreamUpdateCaptureDependencies { "cuStreamUpdateCaptureDependencies", legacy, 11030, 1107 } Stream Passed stub "records a graph";
             pass cuStreamUpdateCaptureDependencies_ptsz { "cuStreamUpdateCaptureDependencies", ptsz, 11030, 1107 } Stream Passed stub "records a graph";
             pass cuStreamUpdateCaptureDependencies_v2 { "cuStreamUpdateCaptureDependencies", legacy, 12030, 1203 } Stream Passed stub "records a graph";
@@ -830,12 +830,12 @@ macro_rules! driver_table {
                 (event: CUevent);
             call cuEventRecord { "cuEventRecord", legacy, 2000, 1107 } Stream Passed played "marks in stream order; the shim times its batches with its own"
                 (event: CUevent, stream: CUstream);
+            call cuEventRecord_ptsz { "cuEventRecord", ptsz, 7000, 1107 } Stream Passed played "marks in stream order; the shim times its batches with its own"
+                (event: CUevent, stream: CUstream);
             call cuEventRecordWithFlags { "cuEventRecordWithFlags", legacy, 11010, 1107 } Stream Passed played "marks in stream order; the shim times its batches with its own"
                 (event: CUevent, stream: CUstream, flags: c_uint);
             call cuEventRecordWithFlags_ptsz { "cuEventRecordWithFlags", ptsz, 11010, 1107 } Stream Passed played "marks in stream order; the shim times its batches with its own"
                 (event: CUevent, stream: CUstream, flags: c_uint);
-            call cuEventRecord_ptsz { "cuEventRecord", ptsz, 7000, 1107 } Stream Passed played "marks in stream order; the shim times its batches with its own"
-                (event: CUevent, stream: CUstream);
             call cuEventSynchronize { "cuEventSynchronize", legacy, 2000, 1107 } Stream Passed played "marks in stream order; the shim times its batches with its own"
                 (event: CUevent);
 
@@ -852,10 +852,10 @@ macro_rules! driver_table {
             pass cuGraphDestroy { "cuGraphDestroy", legacy, 10000, 1107 } Frees Passed stub "graphs hold no memory of ours while memory nodes are refused";
             pass cuGraphExecDestroy { "cuGraphExecDestroy", legacy, 10000, 1107 } Frees Passed stub "graphs hold no memory of ours while memory nodes are refused";
             pass cuGraphInstantiate { "cuGraphInstantiate", legacy, 10000, 1107 } Passes Passed stub "an executable graph's own memory is implicit";
+            pass cuGraphInstantiate_v2 { "cuGraphInstantiate", legacy, 11000, 1107 } Passes Passed stub "an executable graph's own memory is implicit";
             pass cuGraphInstantiateWithFlags { "cuGraphInstantiateWithFlags", legacy, 11040, 1107 } Passes Passed stub "an executable graph's own memory is implicit";
             pass cuGraphInstantiateWithParams { "cuGraphInstantiateWithParams", legacy, 12000, 1200 } Passes Passed stub "an executable graph's own memory is implicit";
             pass cuGraphInstantiateWithParams_ptsz { "cuGraphInstantiateWithParams", ptsz, 12000, 1200 } Passes Passed stub "an executable graph's own memory is implicit";
-            pass cuGraphInstantiate_v2 { "cuGraphInstantiate", legacy, 11000, 1107 } Passes Passed stub "an executable graph's own memory is implicit";
             pass cuGraphAddBatchMemOpNode { "cuGraphAddBatchMemOpNode", legacy, 11070, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
             pass cuGraphAddChildGraphNode { "cuGraphAddChildGraphNode", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
             pass cuGraphAddDependencies { "cuGraphAddDependencies", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
@@ -964,21 +964,21 @@ macro_rules! driver_table {
             pass cuSignalExternalSemaphoresAsync_ptsz { "cuSignalExternalSemaphoresAsync", ptsz, 10000, 1107 } External Passed stub "orders work with another interface";
             pass cuWaitExternalSemaphoresAsync { "cuWaitExternalSemaphoresAsync", legacy, 10000, 1107 } External Passed stub "orders work with another interface";
             pass cuWaitExternalSemaphoresAsync_ptsz { "cuWaitExternalSemaphoresAsync", ptsz, 10000, 1107 } External Passed stub "orders work with another interface";
-            hook cuMulticastBindAddr { "cuMulticastBindAddr", legacy, 12010, 1201 } Allocates Refused stub "binding takes memory on every card of the team, which is not charged yet: refused"
+            hook cuMulticastBindAddr { "cuMulticastBindAddr", legacy, 12010, 1201 } Allocates Refused stub "binding can take memory of the driver's choice, which is not charged yet: refused"
                 ();
-            hook cuMulticastBindAddr_v2 { "cuMulticastBindAddr", legacy, 13010, 1301 } Allocates Refused stub "binding takes memory on every card of the team, which is not charged yet: refused"
+            hook cuMulticastBindAddr_v2 { "cuMulticastBindAddr", legacy, 13010, 1301 } Allocates Refused stub "binding can take memory of the driver's choice, which is not charged yet: refused"
                 ();
-            hook cuMulticastBindMem { "cuMulticastBindMem", legacy, 12010, 1201 } Allocates Refused stub "binding takes memory on every card of the team, which is not charged yet: refused"
+            hook cuMulticastBindMem { "cuMulticastBindMem", legacy, 12010, 1201 } Allocates Refused stub "binding can take memory of the driver's choice, which is not charged yet: refused"
                 ();
-            hook cuMulticastBindMem_v2 { "cuMulticastBindMem", legacy, 13010, 1301 } Allocates Refused stub "binding takes memory on every card of the team, which is not charged yet: refused"
+            hook cuMulticastBindMem_v2 { "cuMulticastBindMem", legacy, 13010, 1301 } Allocates Refused stub "binding can take memory of the driver's choice, which is not charged yet: refused"
                 ();
             pass cuMulticastAddDevice { "cuMulticastAddDevice", legacy, 12010, 1201 } External Passed stub "a multicast object without memory bound to it";
             pass cuMulticastCreate { "cuMulticastCreate", legacy, 12010, 1201 } External Passed stub "a multicast object without memory bound to it";
             pass cuMulticastGetGranularity { "cuMulticastGetGranularity", legacy, 12010, 1201 } External Passed stub "a multicast object without memory bound to it";
             pass cuMulticastUnbind { "cuMulticastUnbind", legacy, 12010, 1201 } External Passed stub "a multicast object without memory bound to it";
-            hook cuLogicalEndpointBindAddr { "cuLogicalEndpointBindAddr", legacy, 13030, 1303 } Allocates Refused stub "binding takes memory, which is not charged yet: refused"
+            hook cuLogicalEndpointBindAddr { "cuLogicalEndpointBindAddr", legacy, 13030, 1303 } Allocates Refused stub "binding can take memory of the driver's choice, which is not charged yet: refused"
                 ();
-            hook cuLogicalEndpointBindMem { "cuLogicalEndpointBindMem", legacy, 13030, 1303 } Allocates Refused stub "binding takes memory, which is not charged yet: refused"
+            hook cuLogicalEndpointBindMem { "cuLogicalEndpointBindMem", legacy, 13030, 1303 } Allocates Refused stub "binding can take memory of the driver's choice, which is not charged yet: refused"
                 ();
             pass cuLogicalEndpointAddDevice { "cuLogicalEndpointAddDevice", legacy, 13030, 1303 } External Passed stub "an endpoint without memory bound to it";
             pass cuLogicalEndpointCreate { "cuLogicalEndpointCreate", legacy, 13030, 1303 } External Passed stub "an endpoint without memory bound to it";
@@ -1020,11 +1020,11 @@ macro_rules! driver_table {
             pass cuGLGetDevices_v2 { "cuGLGetDevices", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
             pass cuGLInit { "cuGLInit", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
             pass cuGLMapBufferObject { "cuGLMapBufferObject", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
+            pass cuGLMapBufferObject_v2 { "cuGLMapBufferObject", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
+            pass cuGLMapBufferObject_v2_ptds { "cuGLMapBufferObject", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
             pass cuGLMapBufferObjectAsync { "cuGLMapBufferObjectAsync", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
             pass cuGLMapBufferObjectAsync_v2 { "cuGLMapBufferObjectAsync", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
             pass cuGLMapBufferObjectAsync_v2_ptsz { "cuGLMapBufferObjectAsync", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
-            pass cuGLMapBufferObject_v2 { "cuGLMapBufferObject", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
-            pass cuGLMapBufferObject_v2_ptds { "cuGLMapBufferObject", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
             pass cuGLRegisterBufferObject { "cuGLRegisterBufferObject", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
             pass cuGLSetBufferObjectMapFlags { "cuGLSetBufferObjectMapFlags", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
             pass cuGLUnmapBufferObject { "cuGLUnmapBufferObject", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
@@ -1058,6 +1058,11 @@ macro_rules! driver_table {
             pass cuSurfObjectGetResourceDesc { "cuSurfObjectGetResourceDesc", legacy, 5000, 1107 } Passes Passed stub "describes memory that already exists";
             pass cuSurfRefGetArray { "cuSurfRefGetArray", legacy, 3000, 1107 } Passes Passed stub "describes memory that already exists";
             pass cuSurfRefSetArray { "cuSurfRefSetArray", legacy, 3000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTensorMapEncodeIm2col { "cuTensorMapEncodeIm2col", legacy, 12000, 1200 } Passes Passed stub "describes memory that already exists";
+            pass cuTensorMapEncodeIm2colWide { "cuTensorMapEncodeIm2colWide", legacy, 12080, 1208 } Passes Passed stub "describes memory that already exists";
+            pass cuTensorMapEncodeTiled { "cuTensorMapEncodeTiled", legacy, 12000, 1200 } Passes Passed stub "describes memory that already exists";
+            pass cuTensorMapReplaceAddress { "cuTensorMapReplaceAddress", legacy, 12000, 1200 } Passes Passed stub "describes memory that already exists";
+            pass cuTensorMapSetAllocationClass { "cuTensorMapSetAllocationClass", legacy, 13050, 1305 } Passes Passed stub "describes memory that already exists";
             pass cuTexObjectCreate { "cuTexObjectCreate", legacy, 5000, 1107 } Passes Passed stub "describes memory that already exists";
             pass cuTexObjectDestroy { "cuTexObjectDestroy", legacy, 5000, 1107 } Passes Passed stub "describes memory that already exists";
             pass cuTexObjectGetResourceDesc { "cuTexObjectGetResourceDesc", legacy, 5000, 1107 } Passes Passed stub "describes memory that already exists";
@@ -1066,8 +1071,8 @@ macro_rules! driver_table {
             pass cuTexRefCreate { "cuTexRefCreate", legacy, 2000, 1107 } Passes Passed stub "describes memory that already exists";
             pass cuTexRefDestroy { "cuTexRefDestroy", legacy, 2000, 1107 } Passes Passed stub "describes memory that already exists";
             pass cuTexRefGetAddress { "cuTexRefGetAddress", legacy, 2000, 1107 } Passes Passed stub "describes memory that already exists";
-            pass cuTexRefGetAddressMode { "cuTexRefGetAddressMode", legacy, 2000, 1107 } Passes Passed stub "describes memory that already exists";
             pass cuTexRefGetAddress_v2 { "cuTexRefGetAddress", legacy, 3020, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexRefGetAddressMode { "cuTexRefGetAddressMode", legacy, 2000, 1107 } Passes Passed stub "describes memory that already exists";
             pass cuTexRefGetArray { "cuTexRefGetArray", legacy, 2000, 1107 } Passes Passed stub "describes memory that already exists";
             pass cuTexRefGetBorderColor { "cuTexRefGetBorderColor", legacy, 8000, 1107 } Passes Passed stub "describes memory that already exists";
             pass cuTexRefGetFilterMode { "cuTexRefGetFilterMode", legacy, 2000, 1107 } Passes Passed stub "describes memory that already exists";
@@ -1079,11 +1084,11 @@ macro_rules! driver_table {
             pass cuTexRefGetMipmapLevelClamp { "cuTexRefGetMipmapLevelClamp", legacy, 5000, 1107 } Passes Passed stub "describes memory that already exists";
             pass cuTexRefGetMipmappedArray { "cuTexRefGetMipmappedArray", legacy, 5000, 1107 } Passes Passed stub "describes memory that already exists";
             pass cuTexRefSetAddress { "cuTexRefSetAddress", legacy, 2000, 1107 } Passes Passed stub "describes memory that already exists";
+            pass cuTexRefSetAddress_v2 { "cuTexRefSetAddress", legacy, 3020, 1107 } Passes Passed stub "describes memory that already exists";
             pass cuTexRefSetAddress2D { "cuTexRefSetAddress2D", legacy, 2020, 1107 } Passes Passed stub "describes memory that already exists";
             pass cuTexRefSetAddress2D_v2 { "cuTexRefSetAddress2D", legacy, 3020, 1107 } Passes Passed stub "describes memory that already exists";
             pass cuTexRefSetAddress2D_v3 { "cuTexRefSetAddress2D", legacy, 4010, 1107 } Passes Passed stub "describes memory that already exists";
             pass cuTexRefSetAddressMode { "cuTexRefSetAddressMode", legacy, 2000, 1107 } Passes Passed stub "describes memory that already exists";
-            pass cuTexRefSetAddress_v2 { "cuTexRefSetAddress", legacy, 3020, 1107 } Passes Passed stub "describes memory that already exists";
             pass cuTexRefSetArray { "cuTexRefSetArray", legacy, 2000, 1107 } Passes Passed stub "describes memory that already exists";
             pass cuTexRefSetBorderColor { "cuTexRefSetBorderColor", legacy, 8000, 1107 } Passes Passed stub "describes memory that already exists";
             pass cuTexRefSetFilterMode { "cuTexRefSetFilterMode", legacy, 2000, 1107 } Passes Passed stub "describes memory that already exists";
@@ -1094,11 +1099,6 @@ macro_rules! driver_table {
             pass cuTexRefSetMipmapLevelBias { "cuTexRefSetMipmapLevelBias", legacy, 5000, 1107 } Passes Passed stub "describes memory that already exists";
             pass cuTexRefSetMipmapLevelClamp { "cuTexRefSetMipmapLevelClamp", legacy, 5000, 1107 } Passes Passed stub "describes memory that already exists";
             pass cuTexRefSetMipmappedArray { "cuTexRefSetMipmappedArray", legacy, 5000, 1107 } Passes Passed stub "describes memory that already exists";
-            pass cuTensorMapEncodeIm2col { "cuTensorMapEncodeIm2col", legacy, 12000, 1200 } Passes Passed stub "describes memory that already exists";
-            pass cuTensorMapEncodeIm2colWide { "cuTensorMapEncodeIm2colWide", legacy, 12080, 1208 } Passes Passed stub "describes memory that already exists";
-            pass cuTensorMapEncodeTiled { "cuTensorMapEncodeTiled", legacy, 12000, 1200 } Passes Passed stub "describes memory that already exists";
-            pass cuTensorMapReplaceAddress { "cuTensorMapReplaceAddress", legacy, 12000, 1200 } Passes Passed stub "describes memory that already exists";
-            pass cuTensorMapSetAllocationClass { "cuTensorMapSetAllocationClass", legacy, 13050, 1305 } Passes Passed stub "describes memory that already exists";
 
             // Profiling, logs, core dumps, the debugger.
             call cuProfilerInitialize { "cuProfilerInitialize", none, 0, 0 } Passes Passed played "switches a profiler"

@@ -55,6 +55,20 @@
 //!
 //! A callback that treats rows by kind takes them apart one at a time, as `pointers!(@field …)` does. `$kind`,
 //! `$treatment` and `$played` are plain words, so an inner rule can match them literally.
+//!
+//! # Adding or changing a row
+//!
+//! - A new driver brings symbols: they go into `data/*.tsv` first, from its header and its exports. The build then
+//!   fails and names each symbol that has no row; a row without a symbol fails in the same way.
+//! - The row goes into the group of its like, under the comment that names the group. Choose the role by what the
+//!   function does and not by its name, then the treatment. What can take a card's memory is charged, refused or at
+//!   least counted; only what takes none may pass. The reason is a clause that a user can read on its own.
+//! - Give the arguments if the shim hooks or calls the function, or the simulator plays it; then the kind is not
+//!   `pass`. Types are those of [`types`] and [`nvml_types`], under the vendor's names: the test `header` compares the
+//!   row with an installed header (`CUDA_HEADER_DIR=… cargo test -p cgpu-abi --test header`).
+//! - `BLESS=1 cargo test -p cgpu-abi --test support` writes `docs/support.md` anew; read the difference.
+//!
+//! To have the simulator play one more function, change `stub` into `played`; to type it, give the arguments as well.
 #![allow(non_camel_case_types, reason = "the vendor's own names")]
 
 mod completeness;

@@ -10,10 +10,10 @@ macro_rules! nvml_table {
             // Start and end.
             call nvmlInit { 1200 } Starts Passed played "counts the users of the library in this process"
                 ();
-            call nvmlInitWithFlags { 1200 } Starts Passed played "counts the users of the library in this process"
-                (flags: c_uint);
             call nvmlInit_v2 { 1200 } Starts Passed played "counts the users of the library in this process"
                 ();
+            call nvmlInitWithFlags { 1200 } Starts Passed played "counts the users of the library in this process"
+                (flags: c_uint);
             call nvmlShutdown { 1200 } Starts Passed played "counts the users of the library in this process"
                 ();
             pass nvmlInternalGetExportTable { 0 } Routes Passed stub "private tables pass untouched: they are the vendor's own";
@@ -297,8 +297,8 @@ macro_rules! nvml_table {
             pass nvmlDeviceGetGpcClkMinMaxVfOffset { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetGpcClkVfOffset { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetGpuFabricInfo { 1200 } Passes Passed stub "reads a property that the limit does not change";
-            pass nvmlDeviceGetGpuFabricInfoV { 1204 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetGpuFabricInfo_v4 { 1304 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetGpuFabricInfoV { 1204 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetGpuInstanceById { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetGpuInstancePossiblePlacements { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetGpuInstancePossiblePlacements_v2 { 1200 } Passes Passed stub "reads a property that the limit does not change";
@@ -343,8 +343,8 @@ macro_rules! nvml_table {
             pass nvmlDeviceGetRemappedRows_v2 { 1302 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetRepairStatus { 1300 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetRetiredPages { 1200 } Passes Passed stub "reads a property that the limit does not change";
-            pass nvmlDeviceGetRetiredPagesPendingStatus { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetRetiredPages_v2 { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetRetiredPagesPendingStatus { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetRowRemapperHistogram { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetSramEccErrorStatus { 1204 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts { 1300 } Passes Passed stub "reads a property that the limit does not change";

@@ -1,0 +1,209 @@
+//! docs/support.md is made from the tables. `BLESS=1 cargo test -p cgpu-abi --test support` writes it anew.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use cgpu_abi::{DRIVER, NVML, Role, Treatment};
+
+const ROLES: [(Role, &str); 13] = [
+    (Role::Allocates, "Allocate memory"),
+    (Role::Frees, "Free memory"),
+    (Role::Reports, "Report memory and use"),
+    (Role::Managed, "Managed memory"),
+    (Role::Launches, "Launch"),
+    (Role::Copies, "Copy and fill"),
+    (Role::Context, "Contexts"),
+    (Role::Module, "Modules and functions"),
+    (Role::Stream, "Streams and events"),
+    (Role::External, "Other processes, cards and interfaces"),
+    (Role::Starts, "Start"),
+    (Role::Routes, "Hand out functions"),
+    (Role::Passes, "Everything else"),
+];
+
+const TREATMENTS: [(Treatment, &str, &str); 9] = [
+    (
+        Treatment::Charged,
+        "charged",
+        "taken from the container's limit before the call; out of memory when it does not fit",
+    ),
+    (Treatment::Refunded, "refunded", "given back to the limit when the call has succeeded"),
+    (Treatment::Virtualised, "virtualised", "the answer shows the limit instead of the card"),
+    (Treatment::Refused, "refused", "answers CUDA_ERROR_NOT_SUPPORTED, and is counted"),
+    (Treatment::Gated, "gated", "waits for the container's turn"),
+    (Treatment::Tracked, "tracked", "goes to the driver; what it means for the books is noted"),
+    (Treatment::Routed, "routed", "hands out our functions in place of the driver's"),
+    (Treatment::Counted, "counted", "goes to the driver, and is counted"),
+    (Treatment::Passed, "passed", "goes to the driver unseen"),
+];
+
+/// One row of either table, as the document needs it.
+struct Entry {
+    symbol: &'static str,
+    role: Role,
+    treatment: Treatment,
+    played: bool,
+    reason: &'static str,
+}
+
+macro_rules! entries {
+    ($table:ident) => {
+        $table
+            .iter()
+            .map(|row| Entry {
+                symbol: row.symbol,
+                role: row.role,
+                treatment: row.treatment,
+                played: row.played,
+                reason: row.reason,
+            })
+            .collect::<Vec<_>>()
+    };
+}
+
+/// The symbol without version and flavour, and what was taken off.
+fn stem(symbol: &str) -> (&str, &str) {
+    let bare = symbol.strip_suffix("_ptsz").or(symbol.strip_suffix("_ptds")).unwrap_or(symbol);
+    let bare = match bare.rsplit_once("_v") {
+        Some((stem, version)) if version.chars().all(|digit| digit.is_ascii_digit()) => stem,
+        _ => bare,
+    };
+    symbol.split_at(bare.len())
+}
+
+/// Symbols of one stem in a row: the first whole, the others by what sets them apart.
+fn listed(symbols: &[&str]) -> String {
+    let mut text = String::new();
+    let mut last = "";
+    for symbol in symbols {
+        let (stem, suffix) = stem(symbol);
+        if text.is_empty() {
+            write!(text, "`{symbol}`").unwrap();
+        } else if stem == last {
+            write!(text, " `{suffix}`").unwrap();
+        } else {
+            write!(text, ", `{symbol}`").unwrap();
+        }
+        last = stem;
+    }
+    text
+}
+
+/// How many rows there are of each role and treatment.
+fn counts(out: &mut String, entries: &[Entry]) {
+    write!(out, "| |").unwrap();
+    for (_, name, _) in TREATMENTS {
+        write!(out, " {name} |").unwrap();
+    }
+    writeln!(out, " all | simulated |\n|---|{}", "--:|".repeat(TREATMENTS.len() + 2)).unwrap();
+    let mut line = |name: &str, chosen: &dyn Fn(&Entry) -> bool| {
+        let chosen: Vec<_> = entries.iter().filter(|entry| chosen(entry)).collect();
+        if chosen.is_empty() {
+            return;
+        }
+        write!(out, "| {name} |").unwrap();
+        for (treatment, ..) in TREATMENTS {
+            let count = chosen.iter().filter(|entry| entry.treatment == treatment).count();
+            let text = if count == 0 { String::new() } else { count.to_string() };
+            write!(out, " {text} |").unwrap();
+        }
+        let played = chosen.iter().filter(|entry| entry.played).count();
+        writeln!(out, " {} | {played} |", chosen.len()).unwrap();
+    };
+    for (role, name) in ROLES {
+        line(name, &|entry| entry.role == role);
+    }
+    line("**all**", &|_| true);
+}
+
+/// One table per role; its lines are the symbols that share treatment, reason and simulation.
+fn roles(out: &mut String, entries: &[Entry]) {
+    for (role, name) in ROLES {
+        let of_role: Vec<_> = entries.iter().filter(|entry| entry.role == role).collect();
+        if of_role.is_empty() {
+            continue;
+        }
+        writeln!(out, "\n### {name} ({})\n", of_role.len()).unwrap();
+        writeln!(out, "| treatment | why | simulated | functions |\n|---|---|---|---|").unwrap();
+        for (treatment, treated, _) in TREATMENTS {
+            let treated_so: Vec<_> = of_role.iter().filter(|entry| entry.treatment == treatment).collect();
+            for group in groups(&treated_so) {
+                let (first, symbols) = (group[0], group.iter().map(|entry| entry.symbol).collect::<Vec<_>>());
+                let played = if first.played { "yes" } else { "no" };
+                writeln!(out, "| {treated} | {} | {played} | {} |", first.reason, listed(&symbols)).unwrap();
+            }
+        }
+    }
+}
+
+/// Entries of equal reason and simulation, in the order in which the first of each stands in the table.
+fn groups<'a>(entries: &[&&'a Entry]) -> Vec<Vec<&'a Entry>> {
+    let mut groups: Vec<Vec<&Entry>> = Vec::new();
+    for &&entry in entries {
+        let same =
+            |group: &&mut Vec<&Entry>| (group[0].reason, group[0].played) == (entry.reason, entry.played);
+        match groups.iter_mut().find(same) {
+            Some(group) => group.push(entry),
+            None => groups.push(vec![entry]),
+        }
+    }
+    groups
+}
+
+fn document() -> String {
+    let mut out = String::from(
+        "# What is intercepted
+
+Every symbol that the CUDA driver and NVML have had from CUDA 11.7 to 13.5: what it does that bears on sharing a card,
+what we do about it, and why. Made from the tables in `abi/src`; a test fails when this page and the tables differ.
+
+",
+    );
+    for (_, name, meaning) in TREATMENTS {
+        writeln!(out, "- **{name}**: {meaning}.").unwrap();
+    }
+    out.push_str(
+        "
+*Simulated* says whether the simulated card implements a function; the others of its exports answer NOT_SUPPORTED.
+A suffix alone stands for the name before it with that suffix: `cuMemAlloc` `_v2` are two functions.
+",
+    );
+    for (title, entries) in [("CUDA driver", entries!(DRIVER)), ("NVML", entries!(NVML))] {
+        writeln!(out, "\n## {title}\n").unwrap();
+        counts(&mut out, &entries);
+        roles(&mut out, &entries);
+    }
+    out
+}
+
+#[test]
+fn the_support_page_is_that_of_the_tables() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/support.md");
+    let document = document();
+    if std::env::var_os("BLESS").is_some() {
+        fs::write(&page, &document).expect("docs is writable");
+    }
+    let found = fs::read_to_string(&page).unwrap_or_default();
+    let differing = document.lines().zip(found.lines()).find(|(made, found)| made != found);
+    assert!(
+        document == found,
+        "BLESS=1 cargo test -p cgpu-abi --test support writes it anew; {differing:#?}"
+    );
+}
+
+#[test]
+fn every_role_and_treatment_is_on_the_page() {
+    for entry in entries!(DRIVER).iter().chain(&entries!(NVML)) {
+        assert!(ROLES.iter().any(|(role, _)| *role == entry.role), "{}", entry.symbol);
+        assert!(TREATMENTS.iter().any(|(treatment, ..)| *treatment == entry.treatment), "{}", entry.symbol);
+    }
+}
+
+#[test]
+fn a_suffix_is_a_version_a_flavour_or_both() {
+    assert_eq!(stem("cuMemAlloc"), ("cuMemAlloc", ""));
+    assert_eq!(stem("cuMemcpyHtoD_v2_ptds"), ("cuMemcpyHtoD", "_v2_ptds"));
+    assert_eq!(stem("nvmlVgpuInstanceGetLicenseInfo_v2"), ("nvmlVgpuInstanceGetLicenseInfo", "_v2"));
+    assert_eq!(listed(&["cuMemFree", "cuMemFree_v2", "cuInit"]), "`cuMemFree` `_v2`, `cuInit`");
+}
