@@ -10,11 +10,14 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod claim;
+mod control;
 mod memory;
 mod place;
 mod preload;
 mod run;
 mod signals;
+mod smi;
+mod table;
 
 #[derive(Parser)]
 #[command(name = "cgpu", version, about = "One GPU for several containers", disable_help_subcommand = true)]
@@ -27,11 +30,20 @@ struct Arguments {
 enum Command {
     /// Run a program with a memory limit and a share of the card
     Run(run::Arguments),
+    /// Show cards, containers and processes: memory and shares
+    Smi(smi::Arguments),
+    /// Read a node of the monitor's control tree
+    Get(control::Get),
+    /// Write a node of the monitor's control tree
+    Set(control::Set),
 }
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse_from(arguments()).command {
         Command::Run(arguments) => run::run(&arguments),
+        Command::Smi(arguments) => smi::run(&arguments),
+        Command::Get(arguments) => control::get(&arguments),
+        Command::Set(arguments) => control::set(&arguments),
     };
     outcome.unwrap_or_else(|failure| {
         eprintln!("cgpu: {:#}", failure.error);

@@ -19,6 +19,11 @@ pub(crate) fn default_root() -> PathBuf {
     }
 }
 
+/// The monitor's socket.
+pub(crate) fn socket(root: &Path) -> PathBuf {
+    root.join("monitor.sock")
+}
+
 /// The folder of a container.
 pub(crate) fn container(root: &Path, id: &str) -> PathBuf {
     containers(root).join(id)

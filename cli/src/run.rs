@@ -8,11 +8,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 
 use anyhow::{Context, Result, anyhow};
+use cgpu_monitor::client::{Client, Failure as Absence};
+use cgpu_monitor::message::Registration;
 use clap::Args;
 
 use crate::claim::{Claim, Variables};
 use crate::memory::Memory;
 use crate::{Failure, claim, place, preload, signals};
+
+/// As a shell tells it: the program is not there; it is there and cannot be run.
+const NOT_FOUND: u8 = 127;
+const CANNOT_RUN: u8 = 126;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -40,7 +46,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let (claim, mut command) = prepare(arguments).map_err(|error| Failure { error, code: 126 })?;
+    let (claim, mut command) = prepare(arguments).map_err(|error| Failure { error, code: CANNOT_RUN })?;
     let caught = signals::catch()?;
     let outcome = match command.spawn() {
         Ok(mut child) => {
@@ -70,6 +76,10 @@ fn prepare(arguments: &Arguments) -> Result<(Claim, Command)> {
     let claim = Claim::take(&folder, &container_variables(arguments), lives)?;
     if claim.first {
         write_limits(&folder, &id, arguments.weight.unwrap_or(1))?;
+    }
+    if let Err(error) = register(&root, &folder, &id, arguments.weight) {
+        claim.leave(lives);
+        return Err(error);
     }
 
     let mut variables = claim.variables.clone();
@@ -107,6 +117,24 @@ fn write_limits(folder: &Path, id: &str, weight: u32) -> Result<()> {
         .with_context(|| format!("cannot write {}", file.display()))
 }
 
+/// Tells a monitor, if there is one, that the container is there for as long as we are. A monitor that says no has a reason: the
+/// program is then not started. Without a monitor, or with one that does not answer, memory limits hold all the same.
+fn register(root: &Path, folder: &Path, id: &str, weight: Option<u32>) -> Result<()> {
+    let registration = Registration {
+        dir: folder.to_owned(),
+        name: Some(id.to_owned()),
+        weight,
+        limits: Vec::new(),
+        pid: i32::try_from(std::process::id()).ok(),
+    };
+    match Client::connect(&place::socket(root)).and_then(|mut monitor| monitor.register(registration)) {
+        Ok(_) => {}
+        Err(Absence::Refused(refusal)) => return Err(refusal.into()),
+        Err(absent) => eprintln!("cgpu: {absent}; memory limits hold, time is not shared out"),
+    }
+    Ok(())
+}
+
 /// Whether a process of the container lives.
 fn lives(_folder: &Path) -> bool {
     false
@@ -118,9 +146,8 @@ fn exit_code(status: ExitStatus) -> ExitCode {
     ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
 }
 
-/// As a shell tells it: 127 for a program that is not there, 126 for one that cannot be run.
 fn cannot_start(command: &Command, error: &std::io::Error) -> Failure {
-    let code = if error.kind() == ErrorKind::NotFound { 127 } else { 126 };
+    let code = if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN };
     Failure { error: anyhow!("cannot run {}: {error}", command.get_program().display()), code }
 }
 

@@ -1,0 +1,201 @@
+//! The tables of `cgpu smi`. Memory in MiB, shares in percent of the card.
+
+use std::fmt::Write;
+
+use cgpu_monitor::message::{
+    CardStatus, ContainerStatus, ProcessCard, ProcessStatus, ShareStatus, Sharing, Status,
+};
+use comfy_table::{Cell, CellAlignment, Row, Table, presets};
+
+/// Everything as text: a line per card, a table of containers and their processes, and what is wrong.
+pub(crate) fn render(status: &Status) -> String {
+    let mut text = String::new();
+    for card in &status.cards {
+        let _ = writeln!(text, "{}", card_line(card));
+    }
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(heading());
+    for container in &status.containers {
+        for share in &container.cards {
+            table.add_row(container_row(container, share, status));
+            for process in &container.processes {
+                if let Some(part) = process.cards.iter().find(|part| part.card == share.card) {
+                    table.add_row(process_row(process, part));
+                }
+            }
+        }
+    }
+    if table.is_empty() {
+        text.push_str("no containers\n");
+    } else {
+        let _ = writeln!(text, "\n{}", table.trim_fmt());
+    }
+    for line in troubles(status) {
+        let _ = writeln!(text, "{line}");
+    }
+    text
+}
+
+fn card_line(card: &CardStatus) -> String {
+    let name = if card.name.is_empty() { "unknown card" } else { &card.name };
+    let used = card.memory_used.map_or_else(|| "?".to_owned(), mib);
+    let sharing = match card.sharing {
+        Sharing::Open => "open",
+        Sharing::Watched => "watched",
+        Sharing::Contended => "contended",
+    };
+    format!(
+        "card {}  {name}  {used} / {} MiB  policy {} ({})  {sharing}  {}",
+        card.index,
+        mib(card.memory_total),
+        card.policy,
+        policy(card.policy),
+        card.uuid
+    )
+}
+
+fn heading() -> Row {
+    let left = ["CONTAINER", "PID", "PROGRAM"].map(Cell::new);
+    let right = ["CARD", "USED", "IMPLICIT", "LIMIT", "SET", "MEASURED", "POLICY"];
+    let right = right.map(|name| Cell::new(name).set_alignment(CellAlignment::Right));
+    Row::from(left.into_iter().chain(right).collect::<Vec<_>>())
+}
+
+fn container_row(container: &ContainerStatus, share: &ShareStatus, status: &Status) -> Row {
+    let card = status.cards.iter().find(|card| card.index == share.card);
+    let limit = if share.limit == 0 { "-".to_owned() } else { mib(share.limit) };
+    let name = if container.name.is_empty() { &container.id } else { &container.name };
+    row(
+        [name.clone(), String::new(), String::new()],
+        [
+            share.card.to_string(),
+            mib(share.used + share.orphan),
+            mib(share.implicit),
+            limit,
+            percent(Some(share.share_set)),
+            percent(share.share_second),
+            card.map(|card| card.policy.to_string()).unwrap_or_default(),
+        ],
+    )
+}
+
+fn process_row(process: &ProcessStatus, part: &ProcessCard) -> Row {
+    let pid = process.host_pid.unwrap_or(process.pid).to_string();
+    let program = if process.live { process.comm.clone() } else { format!("{} (dead)", process.comm) };
+    let none = String::new;
+    row(
+        [none(), pid, program],
+        [part.card.to_string(), mib(part.used), mib(part.implicit), none(), none(), none(), none()],
+    )
+}
+
+fn row(left: [String; 3], right: [String; 7]) -> Row {
+    let right = right.map(|text| Cell::new(text).set_alignment(CellAlignment::Right));
+    Row::from(left.into_iter().map(Cell::new).chain(right).collect::<Vec<_>>())
+}
+
+/// One line for everything that somebody should look at.
+fn troubles(status: &Status) -> Vec<String> {
+    let mut lines = Vec::new();
+    for container in &status.containers {
+        if let Some(sentence) = &container.refused {
+            lines.push(format!("{}: refused to start: {}", container.name, sentence.trim_end()));
+        }
+        lines.extend(container.faults.values().map(|sentence| format!("{}: {sentence}", container.name)));
+    }
+    for card in status.cards.iter().filter(|card| !card.strangers.is_empty()) {
+        let pids: Vec<String> = card.strangers.iter().map(u32::to_string).collect();
+        lines.push(format!("card {}: on it without the shim: process {}", card.index, pids.join(", ")));
+    }
+    lines
+}
+
+/// Rounded up, so that nothing in use reads as nothing.
+fn mib(bytes: u64) -> String {
+    bytes.div_ceil(1 << 20).to_string()
+}
+
+fn percent(share: Option<f64>) -> String {
+    share.map_or_else(|| "-".to_owned(), |share| format!("{share:.1} %"))
+}
+
+fn policy(number: u32) -> &'static str {
+    match number {
+        0 => "fair",
+        1 => "preemptive",
+        2 => "weighted",
+        3 => "fixed",
+        4 => "soft",
+        5 => "native",
+        _ => "unknown",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Status {
+        let share = ShareStatus {
+            limit: 8 << 30,
+            used: (2 << 30) + 1,
+            implicit: 256 << 20,
+            share_set: 33.333,
+            share_second: Some(33.1),
+            ..ShareStatus::default()
+        };
+        let part = ProcessCard { used: 2 << 30, implicit: 256 << 20, ..ProcessCard::default() };
+        let process = ProcessStatus {
+            pid: 7,
+            host_pid: Some(4711),
+            comm: "trainer".into(),
+            live: true,
+            cards: vec![part],
+            ..ProcessStatus::default()
+        };
+        let container = ContainerStatus {
+            id: "0123456789ab".into(),
+            name: "a".into(),
+            cards: vec![share],
+            processes: vec![process],
+            refused: Some("NVML is missing.\n".into()),
+            ..ContainerStatus::default()
+        };
+        let card = CardStatus {
+            name: "NVIDIA A10".into(),
+            uuid: "GPU-1".into(),
+            memory_total: 23028 << 20,
+            policy: 2,
+            strangers: vec![99],
+            ..CardStatus::default()
+        };
+        Status { cards: vec![card], containers: vec![container], ..Status::default() }
+    }
+
+    #[test]
+    fn a_row_for_each_container_and_each_process() {
+        let text = render(&sample());
+        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert!(
+            text.starts_with("card 0  NVIDIA A10  ? / 23028 MiB  policy 2 (weighted)  open  GPU-1\n"),
+            "{text}"
+        );
+        assert!(
+            lines.contains(&vec!["a", "0", "2049", "256", "8192", "33.3", "%", "33.1", "%", "2"]),
+            "{text}"
+        );
+        assert!(lines.contains(&vec!["4711", "trainer", "0", "2048", "256"]), "{text}");
+    }
+
+    #[test]
+    fn what_is_wrong_is_told() {
+        let text = render(&sample());
+        assert!(text.contains("a: refused to start: NVML is missing.\n"), "{text}");
+        assert!(text.contains("card 0: on it without the shim: process 99\n"), "{text}");
+    }
+
+    #[test]
+    fn nothing_is_a_sentence_too() {
+        assert_eq!(render(&Status::default()), "no containers\n");
+    }
+}
