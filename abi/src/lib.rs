@@ -59,7 +59,7 @@
 //! # Adding or changing a row
 //!
 //! - A new driver brings symbols: they go into `data/*.tsv` first, from its header and its exports. The build then
-//!   fails and names each symbol that has no row; a row without a symbol fails in the same way.
+//!   fails and names the first symbol that has no row; a row without a symbol fails in the same way.
 //! - The row goes into the group of its like, under the comment that names the group. Choose the role by what the
 //!   function does and not by its name, then the treatment. What can take a card's memory is charged, refused or at
 //!   least counted; only what takes none may pass. The reason is a clause that a user can read on its own.

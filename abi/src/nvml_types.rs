@@ -118,6 +118,9 @@ pub struct nvmlPciInfo_t {
 }
 
 layouts! {
+    nvmlDevice_t 8 8,
+    nvmlReturn_t 4 4,
+    nvmlEnableState_t 4 4,
     nvmlMemory_t 24 8,
     nvmlMemory_v2_t 40 8,
     nvmlBAR1Memory_t 24 8,

@@ -386,13 +386,24 @@ pub struct CUstreamMemOpValueParams {
 macro_rules! layouts {
     ($($type:ident $size:literal $align:literal,)*) => {
         $(const _: () = assert!(size_of::<$type>() == $size && align_of::<$type>() == $align, stringify!($type));)*
-        /// Name, size and alignment of each struct, for the check against an installed header.
+        /// Name, size and alignment of each, for the check against an installed header.
         pub const LAYOUTS: &[(&str, usize, usize)] = &[$((stringify!($type), $size, $align)),*];
     };
 }
 pub(crate) use layouts;
 
 layouts! {
+    CUdevice 4 4,
+    CUdeviceptr 8 8,
+    CUdeviceptr_v1 4 4,
+    CUmemGenericAllocationHandle 8 8,
+    cuuint32_t 4 4,
+    cuuint64_t 8 8,
+    CUresult 4 4,
+    CUdevice_attribute 4 4,
+    CUcontext 8 8,
+    CUstream 8 8,
+    CUhostFn 8 8,
     CUuuid 16 1,
     CUdevprop 56 4,
     CUexecAffinityParam 8 4,
