@@ -1,0 +1,37 @@
+//! The live table.
+
+use cgpu_monitor::message::Status;
+use std::fmt::Write;
+use std::time::Duration;
+
+/// One line per tenant at `elapsed` since both began.
+pub(crate) fn lines(elapsed: Duration, status: &Status) -> String {
+    let mut text = String::new();
+    for container in &status.containers {
+        for share in &container.cards {
+            let launches: u64 = container
+                .processes
+                .iter()
+                .flat_map(|process| &process.cards)
+                .filter(|card| card.card == share.card)
+                .map(|card| card.launches)
+                .sum();
+            // Writing to a string cannot fail.
+            let _ = writeln!(
+                text,
+                "  {:>4.1} s  tenant {:<4} weight {:<2} memory {:>6} of {:>6} MiB   share set {:>5.1} %  measured {}  \
+                 turns {:>5}  launches {:>7}",
+                elapsed.as_secs_f64(),
+                container.name,
+                container.weight,
+                (share.used + share.implicit) >> 20,
+                share.limit >> 20,
+                share.share_set,
+                share.share_second.map_or("    - ".to_owned(), |percent| format!("{percent:>5.1} %")),
+                share.turns,
+                launches,
+            );
+        }
+    }
+    text
+}

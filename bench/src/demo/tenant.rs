@@ -1,0 +1,175 @@
+//! A tenant: a container of two workers, led over their standard input and output.
+
+use crate::stage::Stage;
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::time::Duration;
+
+/// Microseconds of one kernel.
+const KERNEL_US: &str = "60";
+
+/// The whole, of which the memory of a tenant is a part.
+const MEM_DEV: u64 = 22;
+
+/// What a tenant is promised.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) name: &'static str,
+    /// Of [`MEM_DEV`].
+    mem_container: u64,
+    pub(crate) weight: u32,
+}
+
+impl Plan {
+    /// The promised limit in MiB, by the documented formula.
+    pub(crate) fn limit_mib(&self, total_mib: u64) -> u64 {
+        total_mib * self.mem_container / MEM_DEV
+    }
+}
+
+/// The two tenants.
+pub(crate) const PLANS: [Plan; 2] =
+    [Plan { name: "a", mem_container: 8, weight: 1 }, Plan { name: "b", mem_container: 12, weight: 2 }];
+
+/// What a tenant's processes saw and got of memory.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    /// Bytes that both got together before the driver refused.
+    pub(crate) granted: u64,
+    /// Both were refused with the ordinary out-of-memory error.
+    pub(crate) refused_as_usual: bool,
+    /// The card's size as every getter of every process showed it.
+    pub(crate) shown: Vec<u64>,
+    /// Both were refused managed memory.
+    pub(crate) managed_refused: bool,
+}
+
+/// A running tenant.
+pub(crate) struct Tenant {
+    pub(crate) plan: &'static Plan,
+    workers: Vec<Worker>,
+    iterations: u64,
+}
+
+impl Tenant {
+    /// Starts both workers. `iterations` is the length of a kernel as another tenant's worker has calibrated it.
+    pub(crate) fn start(stage: &Stage, plan: &'static Plan, iterations: Option<u64>) -> Result<Self> {
+        let mut first = Worker::start(stage, plan, iterations)?;
+        let iterations =
+            first.ask("info")?["iterations"].as_u64().context("a worker that does not calibrate")?;
+        let second = Worker::start(stage, plan, Some(iterations))?;
+        Ok(Self { plan, workers: vec![first, second], iterations })
+    }
+
+    /// How long a kernel is, as this tenant's first worker found it.
+    pub(crate) fn iterations(&self) -> u64 {
+        self.iterations
+    }
+
+    /// Launches for `time` and waits; kernels done, per second.
+    pub(crate) fn run(&mut self, time: Duration) -> Result<f64> {
+        self.start_running(time)?;
+        Ok(self.ran()? as f64 / time.as_secs_f64())
+    }
+
+    /// Both workers begin to launch.
+    pub(crate) fn start_running(&mut self, time: Duration) -> Result<()> {
+        self.tell(&format!("run {}", time.as_secs_f64()))
+    }
+
+    /// Waits for what [`Tenant::start_running`] began; kernels done.
+    pub(crate) fn ran(&mut self) -> Result<u64> {
+        let answers = self.hear()?;
+        answers.iter().map(|answer| answer["launches"].as_u64().context("a worker that does not count")).sum()
+    }
+
+    /// Both workers begin to take memory.
+    pub(crate) fn start_filling(&mut self) -> Result<()> {
+        self.tell("fill")
+    }
+
+    /// Waits for what [`Tenant::start_filling`] began, and looks at the card through the workers' eyes.
+    pub(crate) fn filled(&mut self) -> Result<Memory> {
+        let fills = self.hear()?;
+        self.tell("info")?;
+        let views = self.hear()?;
+        let number = |value: &Value, field: &str| value[field].as_u64().unwrap_or(0);
+        Ok(Memory {
+            granted: fills.iter().map(|fill| number(fill, "granted")).sum(),
+            refused_as_usual: fills.iter().all(|fill| fill["result"] == 2),
+            shown: views
+                .iter()
+                .flat_map(|view| [number(view, "device_total"), number(view, "total")])
+                .collect(),
+            managed_refused: views.iter().all(|view| view["managed"] == 801),
+        })
+    }
+
+    /// Both workers give all their memory back.
+    pub(crate) fn give_back(&mut self) -> Result<()> {
+        self.tell("free")?;
+        self.hear().map(drop)
+    }
+
+    fn tell(&mut self, command: &str) -> Result<()> {
+        self.workers.iter_mut().try_for_each(|worker| worker.tell(command))
+    }
+
+    fn hear(&mut self) -> Result<Vec<Value>> {
+        self.workers.iter_mut().map(Worker::hear).collect()
+    }
+}
+
+/// One process.
+struct Worker {
+    child: Child,
+    commands: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    name: &'static str,
+}
+
+impl Worker {
+    fn start(stage: &Stage, plan: &'static Plan, iterations: Option<u64>) -> Result<Self> {
+        let mut command = stage.run(plan.name, plan.weight)?;
+        command
+            .arg(KERNEL_US)
+            .arg(iterations.unwrap_or(0).to_string())
+            .env("ALIYUN_COM_GPU_MEM_CONTAINER", plan.mem_container.to_string())
+            .env("ALIYUN_COM_GPU_MEM_DEV", MEM_DEV.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut child = command.spawn().context("cannot start cgpu run")?;
+        let commands = child.stdin.take().context("a pipe that was asked for")?;
+        let answers = BufReader::new(child.stdout.take().context("a pipe that was asked for")?);
+        let mut worker = Self { child, commands, answers, name: plan.name };
+        ensure!(worker.hear()?["ready"] == true, "tenant {}: a worker did not start", plan.name);
+        Ok(worker)
+    }
+
+    fn tell(&mut self, command: &str) -> Result<()> {
+        writeln!(self.commands, "{command}")
+            .with_context(|| format!("tenant {}: a worker is gone", self.name))
+    }
+
+    fn hear(&mut self) -> Result<Value> {
+        let mut line = String::new();
+        self.answers.read_line(&mut line)?;
+        serde_json::from_str(&line)
+            .with_context(|| format!("tenant {}: a worker ended or said {line:?}", self.name))
+    }
+
+    fn ask(&mut self, command: &str) -> Result<Value> {
+        self.tell(command)?;
+        self.hear()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // `quit` ends the worker, and `cgpu run` with it; a worker that hangs ends by its own watchdog.
+        let _ = self.tell("quit");
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,190 @@
+//! What was seen, judged.
+
+use crate::stage::Stage;
+use crate::tenant::{Memory, PLANS, Tenant};
+use cgpu_monitor::message::{ShareStatus, Status};
+use serde_json::{Value, json};
+
+/// Greatest relative error of a share.
+const SHARE_ERROR_PCT: f64 = 2.0;
+/// Least work of both over the work of one alone.
+const AGGREGATE_PCT: f64 = 95.0;
+/// The smallest piece that a worker asks for; what is left below it cannot be had.
+const PIECE: u64 = 2 << 20;
+
+/// What was seen.
+pub(crate) struct Observed {
+    /// Kernels per second of tenant a alone.
+    pub(crate) solo: f64,
+    /// Of each tenant.
+    pub(crate) memory: Vec<Memory>,
+    /// Kernels done by each tenant while both ran.
+    pub(crate) launches: Vec<u64>,
+    /// How long both ran, in seconds.
+    pub(crate) seconds: f64,
+    /// The monitor's view while all memory was taken.
+    pub(crate) full: Status,
+    /// ... before both ran.
+    pub(crate) before: Status,
+    /// ... and after it.
+    pub(crate) after: Status,
+}
+
+struct Judged {
+    name: &'static str,
+    weight: u32,
+    limit_mib: u64,
+    granted_mib: u64,
+    launches: u64,
+    gpu_time_ms: f64,
+    share_pct: f64,
+    set_pct: f64,
+    limit_held: bool,
+    limit_reached: bool,
+    shown_as_size: bool,
+    managed_refused: bool,
+}
+
+/// The judgement.
+pub(crate) struct Verdict {
+    tenants: Vec<Judged>,
+    share_error_pct: f64,
+    aggregate_pct: f64,
+}
+
+fn share<'a>(status: &'a Status, name: &str) -> Option<&'a ShareStatus> {
+    status.containers.iter().find(|container| container.name == name)?.cards.first()
+}
+
+impl Verdict {
+    /// Judges what was seen.
+    pub(crate) fn of(stage: &Stage, tenants: &[Tenant; 2], observed: &Observed) -> Self {
+        let all: u64 = observed.launches.iter().sum();
+        let weights: u32 = PLANS.iter().map(|plan| plan.weight).sum();
+        let judged: Vec<Judged> = tenants
+            .iter()
+            .zip(&observed.memory)
+            .zip(&observed.launches)
+            .map(|((tenant, memory), &launches)| {
+                let plan = tenant.plan;
+                let limit_mib = plan.limit_mib(stage.total_mib());
+                let limit = limit_mib << 20;
+                let taken = share(&observed.full, plan.name).map_or(0, |share| share.used + share.implicit);
+                let time = |status: &Status| share(status, plan.name).map_or(0.0, |share| share.gpu_time_ms);
+                Judged {
+                    name: plan.name,
+                    weight: plan.weight,
+                    limit_mib,
+                    granted_mib: memory.granted >> 20,
+                    launches,
+                    gpu_time_ms: time(&observed.after) - time(&observed.before),
+                    share_pct: 100.0 * launches as f64 / all as f64,
+                    set_pct: 100.0 * f64::from(plan.weight) / f64::from(weights),
+                    limit_held: memory.refused_as_usual && memory.granted <= limit && taken <= limit,
+                    // Both workers were refused the smallest piece while less than one was left for each.
+                    limit_reached: taken + 2 * PIECE > limit,
+                    shown_as_size: memory.shown.iter().all(|&bytes| bytes == limit),
+                    managed_refused: memory.managed_refused,
+                }
+            })
+            .collect();
+        let share_error_pct = judged
+            .iter()
+            .map(|tenant| 100.0 * (tenant.share_pct - tenant.set_pct).abs() / tenant.set_pct)
+            .fold(0.0, f64::max);
+        let aggregate_pct = 100.0 * all as f64 / observed.seconds / observed.solo;
+        Self { tenants: judged, share_error_pct, aggregate_pct }
+    }
+
+    fn oom_enforced(&self) -> bool {
+        self.tenants.iter().all(|tenant| tenant.limit_held && tenant.limit_reached && tenant.shown_as_size)
+    }
+
+    fn managed_refused(&self) -> bool {
+        self.tenants.iter().all(|tenant| tenant.managed_refused)
+    }
+
+    /// Whether all of it held.
+    pub(crate) fn holds(&self) -> bool {
+        self.oom_enforced()
+            && self.managed_refused()
+            && self.share_error_pct <= SHARE_ERROR_PCT
+            && self.aggregate_pct >= AGGREGATE_PCT
+    }
+}
+
+impl Verdict {
+    /// One object.
+    pub(crate) fn json(&self, stage: &Stage) -> Value {
+        let round = |value: f64| (value * 100.0).round() / 100.0;
+        let tenants: Vec<Value> = self
+            .tenants
+            .iter()
+            .map(|tenant| {
+                json!({
+                    "name": tenant.name,
+                    "weight": tenant.weight,
+                    "limit_mib": tenant.limit_mib,
+                    "memory_granted_mib": tenant.granted_mib,
+                    "launches": tenant.launches,
+                    "gpu_time_ms": round(tenant.gpu_time_ms),
+                    "share_pct": round(tenant.share_pct),
+                })
+            })
+            .collect();
+        json!({
+            "gpu": stage.card(),
+            "driver": stage.driver(),
+            "tenants": tenants,
+            "share_error_pct": round(self.share_error_pct),
+            "aggregate_pct": round(self.aggregate_pct),
+            "oom_enforced": self.oom_enforced(),
+            "managed_refused": self.managed_refused(),
+        })
+    }
+
+    /// What was proved, or not, in plain words.
+    pub(crate) fn words(&self, stage: &Stage) -> String {
+        let mark = |holds: bool| if holds { "yes" } else { "NO " };
+        let mut text =
+            format!("\n{} ({} MiB, {} driver)\n\n", stage.card(), stage.total_mib(), stage.driver());
+        for tenant in &self.tenants {
+            text += &format!(
+                "{}  Tenant {} may have {} MiB. Its two processes took {} MiB together; then both got the ordinary \
+                 out-of-memory error.\n",
+                mark(tenant.limit_held && tenant.limit_reached),
+                tenant.name,
+                tenant.limit_mib,
+                tenant.granted_mib
+            );
+            text += &format!(
+                "{}  To the programs of tenant {} the card is {} MiB large, whichever way they ask.\n",
+                mark(tenant.shown_as_size),
+                tenant.name,
+                tenant.limit_mib
+            );
+        }
+        text += &format!(
+            "{}  Managed memory, which cannot be held to a limit, was refused.\n",
+            mark(self.managed_refused())
+        );
+        for tenant in &self.tenants {
+            text += &format!(
+                "     Tenant {} with weight {} did {} kernels: {:.2} % of the work; set: {:.2} %.\n",
+                tenant.name, tenant.weight, tenant.launches, tenant.share_pct, tenant.set_pct
+            );
+        }
+        text += &format!(
+            "{}  The shares came out as set, within {:.2} % (bound {SHARE_ERROR_PCT} %).\n",
+            mark(self.share_error_pct <= SHARE_ERROR_PCT),
+            self.share_error_pct
+        );
+        text += &format!(
+            "{}  Together they did {:.1} % of the work that tenant a did alone (bound {AGGREGATE_PCT} %).\n",
+            mark(self.aggregate_pct >= AGGREGATE_PCT),
+            self.aggregate_pct
+        );
+        text += if self.holds() { "\nAll of it held.\n" } else { "\nNot all of it held.\n" };
+        text
+    }
+}

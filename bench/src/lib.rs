@@ -1,1 +1,0 @@
-//! Benchmarks: the figures of the specification
