@@ -97,11 +97,17 @@ pub struct Account<'a> {
 }
 
 impl<'a> Account<'a> {
-    /// The books of `card`, whose cells are `cells`, for the process that `me` names; `None` if it has no cell there.
+    /// The books of `card`, whose cells are `cells`, for the process that `me` names and whose cell is `mine`, one of them.
+    #[inline]
     #[must_use]
-    pub fn new(card: &'a Card, cells: &'a [Cell], high_water: &'a AtomicU32, me: Owner) -> Option<Self> {
-        let mine = cells.get(me.slot().get())?;
-        Some(Self { lock: &card.lock, orphan: &card.orphan, high_water, cells, mine, me })
+    pub fn new(
+        card: &'a Card,
+        cells: &'a [Cell],
+        high_water: &'a AtomicU32,
+        mine: &'a Cell,
+        me: Owner,
+    ) -> Self {
+        Self { lock: &card.lock, orphan: &card.orphan, high_water, cells, mine, me }
     }
 
     /// Charges `bytes` to this process if the container then stays within `limit`.

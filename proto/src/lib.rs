@@ -10,11 +10,19 @@
 //! | [`lock`] | a lock of one word which names its owner and survives the owner's death |
 //! | [`liveness`] | a lock on one byte of a file that lives exactly as long as a process's memory |
 //! | [`layout`] | the two files, field by field |
+//! | [`preamble`] | their first words: ready, not yet, another version, broken |
 //! | [`slots`] | one per process: claimed, drained, given back |
 //! | [`ledger`] | who has charged how much of a card |
+//! | [`file`], [`mapping`] | a file made exactly once, looked at, mapped |
+//! | [`region`], [`cards`] | both files as the container's processes use them |
+//! | [`grant`] | what the monitor says: the reader's side and the writer's |
+//! | [`snapshot`], [`intervals`] | what the container says, as the monitor copies it |
+//! | [`limits`], [`paths`], [`uuid`] | what whoever starts the container allows it; where things lie; what cards are called |
 //! | [`units`] | bytes, nanoseconds, and the numbers of cards and slots |
 //!
-//! Nothing here reads a clock, keeps a static or writes a message: times are parameters, errors are values.
+//! Nothing here reads a clock, keeps a static or writes a message: times are parameters, errors are values. What decides and is
+//! shared ([`lock`], [`slots`], [`ledger`], [`preamble`]) works on borrowed atomics, so that a model run (`--cfg loom`) drives
+//! the very same code; the rest, which needs a kernel, is left out of it.
 #![cfg_attr(
     not(test),
     deny(
@@ -35,8 +43,30 @@ pub mod futex;
 pub mod futex;
 pub mod layout;
 pub mod ledger;
-#[cfg(not(loom))]
-pub mod liveness;
+pub mod limits;
 pub mod lock;
+pub mod preamble;
 pub mod slots;
 pub mod units;
+pub mod uuid;
+
+#[cfg(not(loom))]
+pub mod cards;
+#[cfg(not(loom))]
+pub mod file;
+#[cfg(not(loom))]
+pub mod grant;
+#[cfg(not(loom))]
+pub mod intervals;
+#[cfg(not(loom))]
+pub mod liveness;
+#[cfg(not(loom))]
+pub mod mapping;
+#[cfg(not(loom))]
+pub mod paths;
+#[cfg(not(loom))]
+mod record;
+#[cfg(not(loom))]
+pub mod region;
+#[cfg(not(loom))]
+pub mod snapshot;

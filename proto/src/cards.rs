@@ -1,0 +1,132 @@
+//! The cards of a container: registered once each, by UUID, one after the other.
+//!
+//! Registration is serialised by a lock on a byte of the file. A record is filled first and counted after, so that readers,
+//! who take no lock, find only whole ones; a death between leaves a record that nobody counts and the next one overwrites.
+
+use std::fmt;
+use std::io;
+use std::thread;
+use std::time::Duration;
+
+use crate::atomic::Ordering;
+use crate::layout::{CARDS, bytes_of, store_bytes};
+use crate::region::Region;
+use crate::slots::State;
+use crate::units::{Bytes, CardIndex, SlotIndex};
+use crate::uuid::Uuid;
+
+/// A card as one process knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Card {
+    /// Its name.
+    pub uuid: Uuid,
+    /// Its memory, as NVML gives it.
+    pub total: Bytes,
+    /// The container's limit on it; zero: none.
+    pub limit: Bytes,
+    /// Its place in `NVIDIA_VISIBLE_DEVICES`.
+    pub ordinal: u32,
+}
+
+/// Why a card was not registered.
+#[derive(Debug)]
+pub enum Error {
+    /// There are [`CARDS`] others.
+    Full,
+    /// Somebody was registering for a whole second.
+    Busy,
+    /// The system says so.
+    System(io::Error),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full => write!(f, "expected at most {CARDS} cards in a container, found one more"),
+            Self::Busy => write!(
+                f,
+                "another process of the container has been registering its cards for a second: continue or end it"
+            ),
+            Self::System(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// One second in all: a registration takes microseconds.
+const TRIES: u32 = 1000;
+const PAUSE: Duration = Duration::from_millis(1);
+
+impl Region {
+    /// Registers a card for the process in slot `me`, or finds it.
+    ///
+    /// A card that is known keeps its limit while any other process lives: one container has one limit. A process that is alone
+    /// sets its own, so that a directory which outlives its container does not keep an old limit.
+    ///
+    /// # Errors
+    /// [`Error`]; then nothing has changed.
+    pub fn register(&self, me: SlotIndex, card: &Card) -> Result<CardIndex, Error> {
+        let _alone = self.lock_cards()?;
+        let count = self.count();
+        let known = CardIndex::all().take(count).find(|index| self.uuid(*index) == card.uuid);
+        let index = known.or_else(|| CardIndex::new(count)).ok_or(Error::Full)?;
+        if known.is_none() || !self.others_live(me) {
+            let record = self.card(index);
+            store_bytes(&record.uuid, &card.uuid.0);
+            record.total.store(card.total.0, Ordering::Relaxed);
+            record.limit.store(card.limit.0, Ordering::Relaxed);
+            record.ordinal.store(card.ordinal, Ordering::Relaxed);
+        }
+        if known.is_none() {
+            // Fits: below CARDS. HB cards: Release publishes the record to `cards`.
+            let count = u32::try_from(index.get() + 1).unwrap_or(0);
+            self.shared().header.cards.store(count, Ordering::Release);
+        }
+        Ok(index)
+    }
+
+    /// The registered cards.
+    pub fn cards(&self) -> impl Iterator<Item = (CardIndex, Card)> {
+        CardIndex::all().take(self.count()).map(|index| {
+            let record = self.card(index);
+            let card = Card {
+                uuid: self.uuid(index),
+                total: Bytes(record.total.load(Ordering::Relaxed)),
+                limit: Bytes(record.limit.load(Ordering::Relaxed)),
+                ordinal: record.ordinal.load(Ordering::Relaxed),
+            };
+            (index, card)
+        })
+    }
+
+    fn count(&self) -> usize {
+        // HB cards: Acquire meets the Release in `register`.
+        let count = self.shared().header.cards.load(Ordering::Acquire);
+        usize::try_from(count).unwrap_or(CARDS).min(CARDS)
+    }
+
+    fn uuid(&self, index: CardIndex) -> Uuid {
+        let mut bytes = bytes_of(&self.card(index).uuid);
+        Uuid(core::array::from_fn(|_| bytes.next().unwrap_or(0)))
+    }
+
+    fn others_live(&self, me: SlotIndex) -> bool {
+        let table = self.slots();
+        SlotIndex::all()
+            .take(table.high_water())
+            .filter(|slot| *slot != me)
+            .any(|slot| table.word(slot).and_then(|word| word.state()) == Some(State::Live))
+    }
+
+    fn lock_cards(&self) -> Result<crate::liveness::Borrowed, Error> {
+        for _ in 0..TRIES {
+            match self.lines().borrow_file() {
+                Ok(Some(alone)) => return Ok(alone),
+                Ok(None) => thread::sleep(PAUSE),
+                Err(error) => return Err(Error::System(error)),
+            }
+        }
+        Err(Error::Busy)
+    }
+}

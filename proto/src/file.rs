@@ -1,0 +1,322 @@
+//! The files of a container: made exactly once, and looked at before they are believed.
+//!
+//! ```text
+//!  nameless draft -> fallocate -> fill -> version word -> link(2) under its name     one of all who try succeeds
+//! ```
+//!
+//! So a name never leads to a file that is half made or half there, and a maker's death leaves nothing behind. (Where the file
+//! system knows no nameless files the draft has a name, `.use.<pid>.<n>`, and a kill may leave that.) The space is allocated
+//! before the name appears: a hole in a file on a full tmpfs would kill the program at its first touch.
+
+use std::ffi::CString;
+use std::fmt;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process;
+
+use crate::preamble::{self, Kind, Unfit};
+use crate::record::Record;
+
+/// A file of a container that cannot be used, and why.
+#[derive(Debug)]
+pub struct Error {
+    /// Which file.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub fault: Fault,
+}
+
+/// What is wrong with a file.
+#[derive(Debug)]
+pub enum Fault {
+    /// It, or its directory, is not there.
+    Missing,
+    /// Its first bytes are not those of a file of ours that is ready.
+    Unfit(Unfit),
+    /// It may be read but not written, or its directory not written to.
+    ReadOnly,
+    /// It may not be read.
+    Unreadable(io::Error),
+    /// Its file system has no room.
+    NoSpace {
+        /// How many bytes it needs.
+        needed: u64,
+    },
+    /// Its file system drops locks (overlayfs).
+    Unsupported,
+    /// The system says something else.
+    System(io::Error),
+}
+
+impl Fault {
+    /// What it means that something of `needed` bytes could not be made.
+    pub(crate) fn of_making(error: io::Error, needed: u64) -> Self {
+        match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ENOTDIR) => Self::Missing,
+            Some(libc::EROFS | libc::EACCES | libc::EPERM) => Self::ReadOnly,
+            Some(libc::ENOSPC | libc::EDQUOT) => Self::NoSpace { needed },
+            _ => Self::System(error),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.path.display())?;
+        match &self.fault {
+            Fault::Missing => write!(
+                f,
+                "expected a file of the container here, found none: start the container with `cgpu run`"
+            ),
+            Fault::Unfit(unfit) => unfit.fmt(f),
+            Fault::ReadOnly => {
+                write!(
+                    f,
+                    "expected a file that can be written, found a read-only one: mount the directory read-write, or set CGPU_DIR to one"
+                )
+            }
+            Fault::Unreadable(error) => {
+                write!(f, "expected a file that can be read: {error}; check owner and mode")
+            }
+            Fault::NoSpace { needed } => {
+                write!(
+                    f,
+                    "expected {needed} bytes of free space, found less: enlarge the tmpfs, or set CGPU_DIR to another"
+                )
+            }
+            Fault::Unsupported => write!(
+                f,
+                "expected a tmpfs, found overlayfs, which drops locks: mount a tmpfs there, or set CGPU_DIR to one"
+            ),
+            Fault::System(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.fault {
+            Fault::Unfit(unfit) => Some(unfit),
+            Fault::Unreadable(error) | Fault::System(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl Error {
+    pub(crate) fn new(path: &Path, fault: Fault) -> Self {
+        Self { path: path.to_path_buf(), fault }
+    }
+
+    /// Whether another directory is worth a try: nothing is wrong with a file here, there is none and none can be made.
+    #[must_use]
+    pub fn is_elsewhere(&self) -> bool {
+        matches!(self.fault, Fault::Missing | Fault::ReadOnly | Fault::Unsupported | Fault::NoSpace { .. })
+    }
+}
+
+/// What a file is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// To read.
+    Read,
+    /// To read and write.
+    Write,
+}
+
+/// Opens a file that is ready.
+///
+/// Safe on names that a hostile process controls: follows no link at the end, waits for no FIFO, believes no header.
+///
+/// # Errors
+/// [`Error`] with what is wrong.
+pub fn open(directory: &Path, kind: Kind, access: Access) -> Result<File, Error> {
+    let path = directory.join(kind.name());
+    let fail = |fault| Err(Error::new(&path, fault));
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    let file = match options.clone().write(access == Access::Write).open(&path) {
+        Ok(file) => file,
+        Err(error) => {
+            return fail(match error.raw_os_error() {
+                Some(libc::ENOENT | libc::ENOTDIR) => Fault::Missing,
+                Some(libc::EROFS) => Fault::ReadOnly,
+                // Which of the two was refused?
+                Some(libc::EACCES | libc::EPERM) if options.open(&path).is_ok() => Fault::ReadOnly,
+                Some(libc::EACCES | libc::EPERM) => Fault::Unreadable(error),
+                _ => Fault::System(error),
+            });
+        }
+    };
+    match look(&file, kind) {
+        Ok(Ok(())) => {}
+        Ok(Err(unfit)) => return fail(Fault::Unfit(unfit)),
+        Err(error) => return fail(Fault::Unreadable(error)),
+    }
+    if access == Access::Write {
+        if is_overlay(&file) {
+            return fail(Fault::Unsupported);
+        }
+        // A maker of another make may have left holes; where this cannot be asked for there is nothing to do about them.
+        if let Err(error) = allocate(&file, kind.size())
+            && let full @ Fault::NoSpace { .. } = Fault::of_making(error, kind.size())
+        {
+            return fail(full);
+        }
+    }
+    Ok(file)
+}
+
+/// Looks at a file's first bytes and its length.
+fn look(file: &File, kind: Kind) -> io::Result<Result<(), Unfit>> {
+    let about = file.metadata()?;
+    let wrong_size = Ok(Err(Unfit::WrongSize { found: about.len(), expected: kind.size() }));
+    let mut first = [0; 16];
+    if !about.is_file() || about.len() < 16 {
+        return wrong_size;
+    }
+    file.read_exact_at(&mut first, 0)?;
+    let first = Record(&first);
+    let verdict = preamble::check(kind, first.u32(0), first.u32(4), first.u64(8));
+    if verdict.is_ok() && about.len() != kind.size() { wrong_size } else { Ok(verdict) }
+}
+
+/// Makes a file, unless it is there. `fill` gets it zeroed, at its full size, and publishes it; nobody else sees it before.
+///
+/// Returns whether this call made it: among any number at once exactly one does.
+///
+/// # Errors
+/// [`Error`] with what is wrong; then nothing was made.
+pub fn make(
+    directory: &Path,
+    kind: Kind,
+    mode: u32,
+    fill: impl FnOnce(&File) -> io::Result<()>,
+) -> Result<bool, Error> {
+    let path = directory.join(kind.name());
+    let fault = |error| Error::new(&path, Fault::of_making(error, kind.size()));
+    let draft = Draft::new(directory, kind).map_err(fault)?;
+    if is_overlay(&draft.file) {
+        return Err(Error::new(&path, Fault::Unsupported));
+    }
+    // Not the mode of `open`: the process's umask, which is not ours to change, would narrow it.
+    draft.file.set_permissions(Permissions::from_mode(mode)).map_err(fault)?;
+    draft.size(kind.size()).map_err(fault)?;
+    fill(&draft.file).map_err(fault)?;
+    draft.publish(&path).map_err(fault)
+}
+
+/// A file that has not got its name yet.
+struct Draft {
+    file: File,
+    /// Its present name: a way to it through `/proc`, or a name of its own that must go.
+    path: PathBuf,
+    nameless: bool,
+}
+
+impl Draft {
+    fn new(directory: &Path, kind: Kind) -> io::Result<Self> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).mode(0o600);
+        let nameless = options.clone().custom_flags(libc::O_TMPFILE).open(directory);
+        if let Ok(file) = nameless {
+            let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+            if path.exists() {
+                return Ok(Self { file, path, nameless: true });
+            }
+        }
+        // No nameless files on this file system, or no /proc. Process ids repeat across namespaces, hence the number.
+        let mut last = io::Error::from(io::ErrorKind::AlreadyExists);
+        for number in 0..1000 {
+            let path = directory.join(format!(".{}.{}.{number}", kind.name(), process::id()));
+            match options.clone().create_new(true).open(&path) {
+                Ok(file) => return Ok(Self { file, path, nameless: false }),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => last = error,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(last)
+    }
+
+    /// Gives the file its size, with all space allocated.
+    fn size(&self, size: u64) -> io::Result<()> {
+        match allocate(&self.file, size) {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => {
+                let zeros = [0; 4096];
+                let mut at = 0;
+                while at < size {
+                    let left = usize::try_from(size - at).unwrap_or(usize::MAX).min(zeros.len());
+                    self.file.write_all_at(zeros.get(..left).unwrap_or_default(), at)?;
+                    at += left as u64;
+                }
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// Gives it its name; `false` if something has that name already.
+    fn publish(&self, name: &Path) -> io::Result<bool> {
+        let (from, to) = (c_path(&self.path)?, c_path(name)?);
+        // SAFETY: both strings are NUL-terminated and outlive the call, which keeps neither. Through /proc the link must be
+        // followed; a named draft is no link, so following changes nothing.
+        let answer = unsafe {
+            libc::linkat(libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), libc::AT_SYMLINK_FOLLOW)
+        };
+        if answer == 0 {
+            return Ok(true);
+        }
+        match io::Error::last_os_error() {
+            error if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            error => Err(error),
+        }
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if !self.nameless {
+            // If this fails there is nobody to tell, and only a stray name is left.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn allocate(file: &File, size: u64) -> io::Result<()> {
+    let size = libc::off_t::try_from(size).map_err(|_| io::ErrorKind::FileTooLarge)?;
+    let mut error = io::Error::from(io::ErrorKind::Interrupted);
+    // On tmpfs any signal interrupts it; it takes well under a millisecond, so only a storm of them does so repeatedly.
+    for _ in 0..100 {
+        // SAFETY: the descriptor is open; the call touches no memory of ours.
+        if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, size) } == 0 {
+            return Ok(());
+        }
+        error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            break;
+        }
+    }
+    Err(error)
+}
+
+/// Whether the file lies on overlayfs, where a mapping does not keep a lock. What cannot be asked counts as no: to take a
+/// lifeline looks again.
+fn is_overlay(file: &File) -> bool {
+    let mut about = MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: the descriptor is open; the call fills the one statfs, which outlives it.
+    if unsafe { libc::fstatfs(file.as_raw_fd(), about.as_mut_ptr()) } != 0 {
+        return false;
+    }
+    // SAFETY: the call succeeded and so has filled it.
+    let about = unsafe { about.assume_init() };
+    about.f_type == libc::OVERLAYFS_SUPER_MAGIC
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
+}

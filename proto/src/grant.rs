@@ -1,0 +1,313 @@
+//! What the monitor says to a container: written on the host, read inside.
+//!
+//! The gate word is what publishes. The monitor stores turns, times and limits, then changes the word; a launch compares the
+//! word with the last one it has acknowledged and looks at the rest only when they differ.
+
+use std::path::Path;
+
+use crate::atomic::{AtomicU64, Ordering, fence};
+use crate::file::{self, Access, Error, Fault};
+use crate::futex::{self, Waited};
+use crate::layout::{Grant, GrantCard};
+use crate::mapping::{Mapping, Shared};
+use crate::preamble::Kind;
+use crate::slots::Word;
+use crate::units::{Bytes, CardIndex, Nanos, SlotIndex};
+
+/// A heartbeat that has not changed for so long is stale: the monitor is gone. It beats four times as often, at least.
+pub const STALE: Nanos = Nanos::from_millis(1000);
+
+/// The gate word that says: nothing is gated.
+pub const OPEN: u32 = 0;
+
+/// Whose turn a card's is, as a container sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum TurnState {
+    /// Launch freely, nothing is metered.
+    Open = 0,
+    /// The turn is this container's: launch, metered and bounded.
+    Yours = 1,
+    /// Somebody else's: wait for the gate word to change.
+    Wait = 2,
+}
+
+/// A turn word: which turn, and whose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn(pub u64);
+
+impl Turn {
+    /// The word that says so; epochs have 56 bits.
+    #[must_use]
+    pub const fn new(epoch: u64, state: TurnState) -> Self {
+        Self(epoch << 8 | state as u64)
+    }
+
+    /// Which turn of the card: only ever grows.
+    #[must_use]
+    pub const fn epoch(self) -> u64 {
+        self.0 >> 8
+    }
+
+    /// Whose. A state that this version does not know is open: compute opens when in doubt.
+    #[inline]
+    #[must_use]
+    pub const fn state(self) -> TurnState {
+        match self.0.to_le_bytes()[0] {
+            1 => TurnState::Yours,
+            2 => TurnState::Wait,
+            _ => TurnState::Open,
+        }
+    }
+}
+
+/// The page as a container reads it. Nothing here stores: the mapping is read-only.
+///
+/// All loads are Relaxed, followed by a fence where more is needed: the standard promises only such loads for memory that
+/// cannot be written.
+#[derive(Clone, Copy, Debug)]
+pub struct Granted<'a> {
+    page: &'a Grant,
+}
+
+impl<'a> Granted<'a> {
+    /// Reads `page`.
+    #[inline]
+    #[must_use]
+    pub const fn new(page: &'a Grant) -> Self {
+        Self { page }
+    }
+
+    /// The gate word, to be compared with the one acknowledged last. Says nothing about the rest of the page.
+    #[inline]
+    #[must_use]
+    pub fn gate(self) -> u32 {
+        self.page.gate.load(Ordering::Relaxed)
+    }
+
+    /// The gate word, to be acknowledged: the rest of the page is then at least as new.
+    #[must_use]
+    pub fn acknowledge(self) -> u32 {
+        let gate = self.gate();
+        // HB gate: meets the Release in `Grantor::turn_gate`.
+        fence(Ordering::Acquire);
+        gate
+    }
+
+    /// Sleeps until the gate word is no longer `seen`, at most for `timeout`.
+    pub fn wait(self, seen: u32, timeout: Nanos) -> Waited {
+        futex::wait(&self.page.gate, seen, timeout)
+    }
+
+    /// A card's turn.
+    #[inline]
+    #[must_use]
+    pub fn turn(self, card: CardIndex) -> Turn {
+        Turn(self.card(card).turn.load(Ordering::Relaxed))
+    }
+
+    /// The GPU time of a card's present turn.
+    #[must_use]
+    pub fn granted(self, card: CardIndex) -> Nanos {
+        Nanos(self.card(card).granted.load(Ordering::Relaxed))
+    }
+
+    /// When a card's present turn is expected to end.
+    #[must_use]
+    pub fn until(self, card: CardIndex) -> Nanos {
+        Nanos(self.card(card).until.load(Ordering::Relaxed))
+    }
+
+    /// The memory limit now in force on a card, where `registered` is the one in its record; [`Bytes::MAX`] if there is none.
+    #[inline]
+    #[must_use]
+    pub fn limit(self, card: CardIndex, registered: Bytes) -> Bytes {
+        match (self.card(card).limit.load(Ordering::Relaxed), registered) {
+            (0, Bytes::ZERO) => Bytes::MAX,
+            (0, registered) => registered,
+            (granted, _) => Bytes(granted),
+        }
+    }
+
+    /// Whether `slot` is the one that should ring when its work on the card runs out.
+    #[must_use]
+    pub fn rings(self, card: CardIndex, slot: SlotIndex) -> bool {
+        self.card(card).ring.load(Ordering::Relaxed) == u32::from(slot.0)
+    }
+
+    /// Whether the monitor sleeps and wants the bell for what we have just published.
+    #[must_use]
+    pub fn must_ring(self) -> bool {
+        // HB bell: SeqCst on both sides, for each stores one word and then loads the other's. Either we see `armed` here or the
+        // monitor, after `Grantor::arm`, sees what we published.
+        fence(Ordering::SeqCst);
+        self.page.armed.load(Ordering::Relaxed) != 0
+    }
+
+    /// The monitor's word on a draining slot: equal to the slot's own when its memory is gone.
+    #[must_use]
+    pub fn gone(self, slot: SlotIndex) -> u64 {
+        // A byte's values are the slots.
+        #[allow(clippy::indexing_slicing)]
+        self.page.gone[slot.get()].load(Ordering::Relaxed)
+    }
+
+    /// A card's words.
+    #[inline]
+    #[must_use]
+    pub fn card(self, card: CardIndex) -> &'a GrantCard {
+        // The type holds nothing that is out of bounds.
+        #[allow(clippy::indexing_slicing)]
+        &self.page.card[card.get()]
+    }
+}
+
+/// What is known of the monitor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Monitor {
+    /// No monitor has ever written here.
+    Never,
+    /// It beats.
+    Lives,
+    /// Its heart has not beaten for [`STALE`].
+    Stale,
+}
+
+impl Monitor {
+    /// Whether it can be asked.
+    #[must_use]
+    pub fn lives(self) -> bool {
+        self == Self::Lives
+    }
+}
+
+/// A reader's watch on the monitor's heart. The reader's clock times it: the counter says nothing but "again".
+///
+/// Threads may share one.
+#[derive(Debug, Default)]
+pub struct Heartbeat {
+    last: AtomicU64,
+    /// When `last` was first seen. Stored before it, so that a new beat never goes with an old time.
+    since: AtomicU64,
+}
+
+impl Heartbeat {
+    /// Looks at the heart at the time `now`.
+    ///
+    /// A heart seen for the first time counts as beating; so a dead monitor is known one [`STALE`] later.
+    pub fn observe(&self, granted: Granted<'_>, now: Nanos) -> Monitor {
+        if granted.page.monitor.load(Ordering::Relaxed) == 0 {
+            return Monitor::Never;
+        }
+        let beat = granted.page.heartbeat.load(Ordering::Relaxed);
+        // HB beat: Acquire meets the Release below.
+        let last = self.last.load(Ordering::Acquire);
+        let since = self.since.load(Ordering::Relaxed);
+        if beat != last || since == 0 {
+            self.since.store(now.0.max(1), Ordering::Relaxed);
+            // HB beat: Release, so that whoever sees the beat sees its time.
+            self.last.store(beat, Ordering::Release);
+            return Monitor::Lives;
+        }
+        if now - Nanos(since) < STALE { Monitor::Lives } else { Monitor::Stale }
+    }
+}
+
+/// The page as the monitor writes it.
+///
+/// The file must not be one that a container can cut short: that would kill its writer. It is where containers have the file
+/// read-only or under another user. Between processes of one user there is no such border, nor any other.
+#[derive(Debug)]
+pub struct Grantor {
+    page: Mapping<Grant>,
+}
+
+impl Grantor {
+    /// Opens the file of a container's directory.
+    ///
+    /// # Errors
+    /// [`Error`] when it is missing or cannot be used.
+    pub fn open(directory: &Path) -> Result<Self, Error> {
+        let fail = |fault| Error::new(&directory.join(Kind::Grant.name()), fault);
+        let file = file::open(directory, Kind::Grant, Access::Write)?;
+        let page = Mapping::<Grant>::writable(&file).map_err(|error| fail(Fault::System(error)))?;
+        page.get().preamble().check(Kind::Grant).map_err(|unfit| fail(Fault::Unfit(unfit)))?;
+        Ok(Self { page })
+    }
+
+    /// The page itself, for the words that need no order.
+    #[must_use]
+    pub fn page(&self) -> &Grant {
+        self.page.get()
+    }
+
+    /// A card's words. Stores here are published by [`Grantor::turn_gate`].
+    #[must_use]
+    pub fn card(&self, card: CardIndex) -> &GrantCard {
+        Granted::new(self.page()).card(card)
+    }
+
+    /// Says whose turn a card's is; the gate is still to be turned.
+    pub fn set_turn(&self, card: CardIndex, turn: Turn, granted: Nanos, until: Nanos) {
+        let words = self.card(card);
+        words.granted.store(granted.0, Ordering::Relaxed);
+        words.until.store(until.0, Ordering::Relaxed);
+        words.turn.store(turn.0, Ordering::Relaxed);
+    }
+
+    /// Asks a slot to ring when its work on the card runs out; `None`: nobody.
+    pub fn set_ring(&self, card: CardIndex, slot: Option<SlotIndex>) {
+        // CGPU_SLOTS, which is no slot's number.
+        let word = slot.map_or(u32::from(u8::MAX) + 1, |slot| u32::from(slot.0));
+        self.card(card).ring.store(word, Ordering::Relaxed);
+    }
+
+    /// Changes the gate word, so that every launch of the container looks at the page, and wakes those who wait at the gate.
+    pub fn turn_gate(&self) {
+        let gate = &self.page().gate;
+        let next = gate.load(Ordering::Relaxed).wrapping_add(1);
+        self.store_gate(if next == OPEN { 1 } else { next });
+    }
+
+    /// Opens the gate: nothing is gated until it is turned.
+    pub fn open_gate(&self) {
+        self.store_gate(OPEN);
+    }
+
+    fn store_gate(&self, word: u32) {
+        let gate = &self.page().gate;
+        // HB gate: Release publishes the turns to whoever acknowledges the word.
+        gate.store(word, Ordering::Release);
+        futex::wake(gate, u32::MAX);
+    }
+
+    /// Beats; at least every 250 ms.
+    pub fn beat(&self) {
+        self.page().heartbeat.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Takes the page over: `monitor` names this monitor's run and is not 0.
+    pub fn adopt(&self, monitor: u64) {
+        self.beat();
+        self.page().monitor.store(monitor.max(1), Ordering::Relaxed);
+    }
+
+    /// Asks for the bell; the container's page is to be looked at once more before sleeping.
+    pub fn arm(&self) {
+        self.page().armed.store(1, Ordering::Relaxed);
+        // HB bell: see `Granted::must_ring`.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Asks for the bell no longer.
+    pub fn disarm(&self) {
+        self.page().armed.store(0, Ordering::Relaxed);
+    }
+
+    /// Says that the memory of a draining slot, whose word was `word`, is gone.
+    pub fn set_gone(&self, slot: SlotIndex, word: Word) {
+        // A byte's values are the slots.
+        #[allow(clippy::indexing_slicing)]
+        self.page().gone[slot.get()].store(word.0, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,329 @@
+//! The `limits` file: what whoever starts a container allows it. `docs/files.md` describes it.
+//!
+//! A line that is not understood makes the whole file refused: a limit that was misspelt must not be no limit.
+
+use std::ffi::CString;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::str::{FromStr, SplitWhitespace};
+
+use crate::units::Bytes;
+use crate::uuid::{NotAUuid, Uuid};
+
+/// The version of the file that is written and understood.
+pub const VERSION: u32 = 1;
+/// The longest name, in bytes.
+pub const LONGEST_NAME: usize = 63;
+/// The greatest weight.
+pub const GREATEST_WEIGHT: u32 = 25;
+
+/// What a container is allowed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Shown to people.
+    pub name: Option<String>,
+    /// Its weight among its card's containers, 1 to [`GREATEST_WEIGHT`].
+    pub weight: u32,
+    /// Its limit on each card; cards not named are native.
+    pub cards: Vec<(Uuid, Bytes)>,
+}
+
+impl Default for Limits {
+    /// No limit, and everybody's weight.
+    fn default() -> Self {
+        Self { name: None, weight: 1, cards: Vec::new() }
+    }
+}
+
+/// A file that is refused: its first line, counted from 1, that is not understood, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Which line.
+    pub line: usize,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Why a line is not understood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // the sentences of `Display` say it
+pub enum Reason {
+    NoVersion,
+    Version(String),
+    Word(String),
+    Missing(&'static str),
+    Extra(String),
+    Twice(&'static str),
+    CardTwice(Uuid),
+    Name,
+    Weight(String),
+    Uuid(String),
+    Bytes(String),
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: {}", self.line, self.reason)
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoVersion => write!(f, "expected `version {VERSION}` before anything else"),
+            Self::Version(found) => {
+                write!(f, "expected version {VERSION}, found `{found}`: use the release that wrote it")
+            }
+            Self::Word(found) => write!(f, "expected version, name, weight or card, found `{found}`"),
+            Self::Missing(what) => write!(f, "expected {what}, found the line's end"),
+            Self::Extra(found) => write!(f, "expected the line's end, found `{found}`"),
+            Self::Twice(what) => write!(f, "expected one line `{what}`, found a second"),
+            Self::CardTwice(uuid) => write!(f, "expected one line for each card, found a second for {uuid}"),
+            Self::Name => {
+                write!(f, "expected a name of 1 to {LONGEST_NAME} printable characters without blanks")
+            }
+            Self::Weight(found) => {
+                write!(f, "expected a weight from 1 to {GREATEST_WEIGHT}, found `{found}`")
+            }
+            Self::Uuid(found) => write!(f, "{NotAUuid}, found `{found}`"),
+            Self::Bytes(found) => write!(
+                f,
+                "expected a limit in bytes, 1 or more, found `{found}`: to leave a card without limit, leave its line out"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Refused {}
+
+impl FromStr for Limits {
+    type Err = Refused;
+
+    fn from_str(text: &str) -> Result<Self, Refused> {
+        let mut draft = Draft::default();
+        let mut lines = 0;
+        for (index, line) in text.lines().enumerate() {
+            lines = index + 1;
+            let content = line.split('#').next().unwrap_or_default();
+            draft.take(content.split_whitespace()).map_err(|reason| Refused { line: lines, reason })?;
+        }
+        if !draft.version {
+            return Err(Refused { line: lines + 1, reason: Reason::NoVersion });
+        }
+        Ok(Self { name: draft.name, weight: draft.weight.unwrap_or(1), cards: draft.cards })
+    }
+}
+
+/// What the lines read so far have said.
+#[derive(Default)]
+struct Draft {
+    version: bool,
+    name: Option<String>,
+    weight: Option<u32>,
+    cards: Vec<(Uuid, Bytes)>,
+}
+
+impl Draft {
+    fn take(&mut self, mut words: SplitWhitespace<'_>) -> Result<(), Reason> {
+        match words.next() {
+            None => return Ok(()),
+            Some("version") if self.version => return Err(Reason::Twice("version")),
+            Some("version") => match next(&mut words, "a version")? {
+                found if number(found) == Some(u64::from(VERSION)) => self.version = true,
+                found => return Err(Reason::Version(found.into())),
+            },
+            Some(_) if !self.version => return Err(Reason::NoVersion),
+            Some("name") => {
+                let name = next(&mut words, "a name")?;
+                if name.len() > LONGEST_NAME || name.chars().any(char::is_control) {
+                    return Err(Reason::Name);
+                }
+                set(&mut self.name, name.into(), "name")?;
+            }
+            Some("weight") => {
+                let found = next(&mut words, "a weight")?;
+                let weight = number(found).and_then(|weight| u32::try_from(weight).ok());
+                let weight = weight.filter(|weight| (1..=GREATEST_WEIGHT).contains(weight));
+                set(&mut self.weight, weight.ok_or_else(|| Reason::Weight(found.into()))?, "weight")?;
+            }
+            Some("card") => {
+                let found = next(&mut words, "a card's UUID")?;
+                let uuid = found.parse().map_err(|NotAUuid| Reason::Uuid(found.into()))?;
+                let found = next(&mut words, "a limit in bytes")?;
+                let limit = number(found).filter(|bytes| *bytes > 0);
+                let limit = limit.ok_or_else(|| Reason::Bytes(found.into()))?;
+                if self.cards.iter().any(|(known, _)| *known == uuid) {
+                    return Err(Reason::CardTwice(uuid));
+                }
+                self.cards.push((uuid, Bytes(limit)));
+            }
+            Some(found) => return Err(Reason::Word(found.into())),
+        }
+        match words.next() {
+            None => Ok(()),
+            Some(found) => Err(Reason::Extra(found.into())),
+        }
+    }
+}
+
+fn next<'a>(words: &mut SplitWhitespace<'a>, expected: &'static str) -> Result<&'a str, Reason> {
+    words.next().ok_or(Reason::Missing(expected))
+}
+
+fn set<T>(place: &mut Option<T>, value: T, what: &'static str) -> Result<(), Reason> {
+    match place.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(Reason::Twice(what)),
+    }
+}
+
+/// Digits and nothing else; the standard parser takes a sign.
+fn number(text: &str) -> Option<u64> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+}
+
+impl Limits {
+    /// The file's text, which says exactly this when it is read.
+    ///
+    /// # Errors
+    /// [`Refused`], with the line of the text that would not, or not as it was meant (a name with blanks, a limit of zero, ...).
+    pub fn to_text(&self) -> Result<String, Refused> {
+        let mut text = format!("version {VERSION}\n");
+        if let Some(name) = &self.name {
+            text += &format!("name {name}\n");
+        }
+        text += &format!("weight {}\n", self.weight);
+        for (uuid, limit) in &self.cards {
+            text += &format!("card {uuid} {}\n", limit.0);
+        }
+        match text.parse::<Self>()? {
+            read if read == *self => Ok(text),
+            // Only a name can say something else: a comment begins in it, or it is several words or lines.
+            _ => Err(Refused { line: 2, reason: Reason::Name }),
+        }
+    }
+}
+
+/// The text of the limits file at `path`, if it is imposed on this process: there, and not for it to write.
+///
+/// # Errors
+/// When it is there and cannot be read: then nothing may be assumed.
+pub fn imposed(path: &Path) -> io::Result<Option<String>> {
+    let text = match fs::read_to_string(path) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => return Ok(None),
+        other => other?,
+    };
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: the string is NUL-terminated and outlives the call. The effective user is asked for, who would do the writing.
+    let writable =
+        unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::W_OK, libc::AT_EACCESS) } == 0;
+    Ok((!writable).then_some(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const CARD: &str = "GPU-8f0e6a8c-0000-4000-8000-00000000002a";
+
+    fn refused(text: &str) -> (usize, Reason) {
+        let refused = text.parse::<Limits>().unwrap_err();
+        (refused.line, refused.reason)
+    }
+
+    #[test]
+    fn the_documented_file_is_understood() {
+        let text = format!(
+            "version 1\n\nname trainer # people\nweight 2\n# {CARD}\ncard {CARD}  6442450944  # 6 GiB\n"
+        );
+        let limits: Limits = text.parse().unwrap();
+        assert_eq!(limits.name.as_deref(), Some("trainer"));
+        assert_eq!(limits.weight, 2);
+        assert_eq!(limits.cards, [(CARD.parse().unwrap(), Bytes(6 << 30))]);
+    }
+
+    #[test]
+    fn what_is_left_out_is_neutral() {
+        assert_eq!("version 1".parse(), Ok(Limits::default()));
+    }
+
+    #[test]
+    fn each_line_that_is_not_understood_is_named() {
+        for (text, line, reason) in [
+            ("", 1, Reason::NoVersion),
+            ("# nothing\n\n", 3, Reason::NoVersion),
+            ("weight 2\nversion 1", 1, Reason::NoVersion),
+            ("version 2", 1, Reason::Version("2".into())),
+            ("version", 1, Reason::Missing("a version")),
+            ("version 1\nversion 1", 2, Reason::Twice("version")),
+            ("version 1\n\nwieght 2", 3, Reason::Word("wieght".into())),
+            ("version 1\nweight 0", 2, Reason::Weight("0".into())),
+            ("version 1\nweight 26", 2, Reason::Weight("26".into())),
+            ("version 1\nweight -1", 2, Reason::Weight("-1".into())),
+            ("version 1\nweight +1", 2, Reason::Weight("+1".into())),
+            ("version 1\nweight 1 2", 2, Reason::Extra("2".into())),
+            ("version 1\nweight 1\nweight 1", 3, Reason::Twice("weight")),
+            ("version 1\nname", 2, Reason::Missing("a name")),
+            ("version 1\nname a b", 2, Reason::Extra("b".into())),
+            ("version 1\nname a\u{7}b", 2, Reason::Name),
+            ("version 1\ncard GPU-1 5", 2, Reason::Uuid("GPU-1".into())),
+        ] {
+            assert_eq!(refused(text), (line, reason), "{text:?}");
+        }
+        for (limit, reason) in [
+            ("", Reason::Missing("a limit in bytes")),
+            ("0", Reason::Bytes("0".into())),
+            ("6GiB", Reason::Bytes("6GiB".into())),
+            ("99999999999999999999", Reason::Bytes("99999999999999999999".into())),
+        ] {
+            assert_eq!(refused(&format!("version 1\ncard {CARD} {limit}")), (2, reason));
+        }
+        let twice = format!("version 1\ncard {CARD} 1\ncard {} 2", CARD.replace("GPU-8f", "MIG-8F"));
+        assert_eq!(refused(&twice), (3, Reason::CardTwice(CARD.parse().unwrap())));
+        let name = "n".repeat(LONGEST_NAME + 1);
+        assert_eq!(refused(&format!("version 1\nname {name}")), (2, Reason::Name));
+    }
+
+    #[test]
+    fn what_would_be_read_otherwise_is_not_written() {
+        for name in ["", "a b", "a#b", "#", "a\nweight 3", "a\ncard x"] {
+            let limits = Limits { name: Some(name.into()), ..Limits::default() };
+            assert!(limits.to_text().is_err(), "{name:?}");
+        }
+        let limits = Limits { cards: vec![(Uuid([1; 16]), Bytes::ZERO)], ..Limits::default() };
+        assert!(limits.to_text().is_err());
+    }
+
+    #[test]
+    fn a_file_that_we_could_write_imposes_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("limits");
+        assert_eq!(imposed(&path).unwrap(), None);
+        fs::write(&path, "version 1\n").unwrap();
+        assert_eq!(imposed(&path).unwrap(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(
+            name in proptest::option::of("[a-zA-Z0-9_./-]{1,63}"),
+            weight in 1..=GREATEST_WEIGHT,
+            cards in proptest::collection::btree_map(any::<[u8; 16]>(), 1..=u64::MAX, 0..4),
+        ) {
+            let cards = cards.into_iter().map(|(uuid, limit)| (Uuid(uuid), Bytes(limit))).collect();
+            let limits = Limits { name, weight, cards };
+            prop_assert_eq!(limits.to_text().unwrap().parse(), Ok(limits));
+        }
+
+        #[test]
+        fn no_text_is_too_much(text in "(version 1\n)?[ -~\n\tä]{0,200}") {
+            if let Ok(limits) = text.parse::<Limits>() {
+                prop_assert_eq!(limits.to_text().unwrap().parse(), Ok(limits));
+            }
+        }
+    }
+}

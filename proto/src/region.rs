@@ -1,0 +1,285 @@
+//! A container's directory, as its own processes use it: both files, mapped.
+//!
+//! ```text
+//!   use    read-write    slots, books, progress     what this container does
+//!   grant  read-only     turns, limits, gate        what the monitor says
+//! ```
+//!
+//! Whoever starts the container makes both; failing that, the first process that needs them. Neither is ever resized or replaced.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use crate::atomic::Ordering;
+use crate::file::{self, Access, Error, Fault};
+use crate::grant::Granted;
+use crate::layout::{self, Cell, Grant, NAME, Slot, Use, store_bytes};
+use crate::ledger::{self, Account};
+use crate::liveness::{Life, Lifeline, Lifelines};
+use crate::lock::Owner;
+use crate::mapping::{Mapping, Shared};
+use crate::paths::Candidate;
+use crate::preamble::{Kind, Unfit};
+use crate::slots::{self, Claim, Claimant, Swept, Table, Word};
+use crate::units::{CardIndex, Nanos, SlotIndex};
+
+/// The processes of a container may be several users'; who may reach the file at all is said by its directory.
+const USE_MODE: u32 = 0o666;
+/// Its owner is whoever made it, who is the monitor or, without one, of the container.
+const GRANT_MODE: u32 = 0o644;
+
+/// How often and how long a file that is not ready is waited for: 100 ms in all. To make one takes less than one.
+const LOOKS: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// What a new region is told about its container.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Birth<'a> {
+    /// For people; 63 bytes of it are kept.
+    pub name: &'a str,
+    /// When, by `CLOCK_REALTIME`.
+    pub created: Nanos,
+}
+
+/// A container's two files, mapped by one of its processes.
+#[derive(Debug)]
+pub struct Region {
+    directory: PathBuf,
+    shared: Mapping<Use>,
+    grant: Mapping<Grant>,
+    lines: Lifelines,
+}
+
+impl Region {
+    /// Makes what is missing of both files in a directory that is there; returns whether this call made `use`.
+    ///
+    /// # Errors
+    /// [`Error`] for the first file that cannot be made.
+    pub fn make(directory: &Path, birth: Birth<'_>) -> Result<bool, Error> {
+        // `use` comes last: where it is, both are.
+        file::make(directory, Kind::Grant, GRANT_MODE, |file| {
+            Mapping::<Grant>::writable(file)?.get().preamble().publish(Kind::Grant);
+            Ok(())
+        })?;
+        file::make(directory, Kind::Use, USE_MODE, |file| {
+            let mapping = Mapping::<Use>::writable(file)?;
+            let header = &mapping.get().header;
+            let name = birth.name.as_bytes();
+            store_bytes(&header.name, name.get(..NAME - 1).unwrap_or(name));
+            header.created.store(birth.created.0, Ordering::Relaxed);
+            mapping.get().preamble().publish(Kind::Use);
+            Ok(())
+        })
+    }
+
+    /// Opens the files of a directory.
+    ///
+    /// # Errors
+    /// [`Error`] for the first file that is missing or cannot be used.
+    pub fn open(directory: &Path) -> Result<Self, Error> {
+        let path = directory.join(Kind::Use.name());
+        let file = file::open(directory, Kind::Use, Access::Write)?;
+        let fault = |error| Error::new(&path, Fault::System(error));
+        let lines = Lifelines::of(&path, &file).map_err(fault)?;
+        let shared = Mapping::writable(&file).map_err(fault)?;
+        let grant = map_grant(directory)?;
+        let region = Self { directory: directory.to_path_buf(), shared, grant, lines };
+        region.check()?;
+        Ok(region)
+    }
+
+    /// Opens the region of the first candidate that has one, else makes one in the first candidate where that can be done.
+    ///
+    /// A candidate that has a `use` file is the container's, whatever is wrong with it: a limit must not be got around by
+    /// breaking a file. Waits for a file that is being made, 100 ms at most.
+    ///
+    /// # Errors
+    /// [`Error`] of the candidate that has a region, else of the last one tried.
+    pub fn open_or_make(candidates: &[Candidate], birth: Birth<'_>) -> Result<Self, Error> {
+        for candidate in candidates {
+            vouch(candidate)?;
+            match Self::open_when_ready(&candidate.directory) {
+                Err(Error { fault: Fault::Missing, .. }) => {}
+                other => return other,
+            }
+        }
+        let mut last = Error::new(Path::new(Kind::Use.name()), Fault::Missing);
+        for candidate in candidates {
+            let directory = &candidate.directory;
+            match prepare(candidate).and_then(|()| Self::make(directory, birth)) {
+                Ok(_) => return Self::open_when_ready(directory),
+                Err(error) if error.is_elsewhere() && !directory.join(Kind::Use.name()).exists() => {
+                    last = error
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(last)
+    }
+
+    fn open_when_ready(directory: &Path) -> Result<Self, Error> {
+        for _ in 0..LOOKS {
+            match Self::open(directory) {
+                Err(Error { fault: Fault::Unfit(Unfit::NotYet), .. }) => thread::sleep(PAUSE),
+                other => return other,
+            }
+        }
+        Self::open(directory)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        check(&self.directory, self.shared.get())?;
+        check(&self.directory, self.grant.get())
+    }
+
+    /// Where it lies.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The container's own file.
+    #[inline]
+    #[must_use]
+    pub fn shared(&self) -> &Use {
+        self.shared.get()
+    }
+
+    /// The monitor's file.
+    #[inline]
+    #[must_use]
+    pub fn granted(&self) -> Granted<'_> {
+        Granted::new(self.grant.get())
+    }
+
+    /// The file whose bytes say which slots live.
+    #[must_use]
+    pub fn lines(&self) -> &Lifelines {
+        &self.lines
+    }
+
+    /// The slots.
+    #[must_use]
+    pub fn slots(&self) -> Table<'_> {
+        Table::new(&self.shared().slot, &self.shared().header.high_water)
+    }
+
+    /// One slot.
+    #[inline]
+    #[must_use]
+    pub fn slot(&self, slot: SlotIndex) -> &Slot {
+        // A byte's values are the slots.
+        #[allow(clippy::indexing_slicing)]
+        &self.shared().slot[slot.get()]
+    }
+
+    /// What a slot's process does on a card.
+    #[inline]
+    #[must_use]
+    pub fn cell(&self, card: CardIndex, slot: SlotIndex) -> &Cell {
+        // Both types hold nothing that is out of bounds.
+        #[allow(clippy::indexing_slicing)]
+        &self.shared().cell[card.get()][slot.get()]
+    }
+
+    /// A card's record.
+    #[inline]
+    #[must_use]
+    pub fn card(&self, card: CardIndex) -> &layout::Card {
+        // The type holds nothing that is out of bounds.
+        #[allow(clippy::indexing_slicing)]
+        &self.shared().header.card[card.get()]
+    }
+
+    /// A card's books, kept as the process that `me` names.
+    #[inline]
+    #[must_use]
+    pub fn account(&self, card: CardIndex, me: Owner) -> Account<'_> {
+        // The type holds nothing that is out of bounds.
+        #[allow(clippy::indexing_slicing)]
+        let cells = &self.shared().cell[card.get()];
+        Account::new(self.card(card), cells, &self.shared().header.high_water, self.cell(card, me.slot()), me)
+    }
+
+    /// Claims a slot for this process, for life. `None` when all are taken by processes that live, or whose memory lingers.
+    ///
+    /// `monitor` says whether one lives, as for [`Region::sweep`], which goes before.
+    ///
+    /// # Errors
+    /// As the system says; see [`Lifelines`].
+    pub fn claim(&self, who: Claimant<'_>, now: Nanos, monitor: bool) -> io::Result<Option<Claim<Lifeline>>> {
+        self.sweep(now, monitor)?;
+        self.slots().claim(&self.lines, who, now)
+    }
+
+    /// Finds the dead and gives back the slots of those whose memory is gone: by the word of the monitor, if one lives, else by
+    /// the time since.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn sweep(&self, now: Nanos, monitor: bool) -> io::Result<Swept> {
+        let gone = |slot, word, since| {
+            slots::is_gone(word, since, now, monitor.then(|| Word(self.granted().gone(slot))))
+        };
+        self.slots().sweep(&self.lines, now, gone, |slot| self.clear(slot))
+    }
+
+    /// Whether the owner named in a shared lock lives.
+    #[must_use]
+    pub fn life(&self, owner: Owner) -> Life {
+        self.slots().life(&self.lines, owner)
+    }
+
+    /// Zeroes all that belongs to a slot's process but its state.
+    fn clear(&self, slot: SlotIndex) {
+        for card in CardIndex::all() {
+            ledger::clear(self.cell(card, slot));
+        }
+        // A byte's values are the slots.
+        #[allow(clippy::indexing_slicing)]
+        for word in &self.shared().progress[slot.get()].word {
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+fn map_grant(directory: &Path) -> Result<Mapping<Grant>, Error> {
+    let file = file::open(directory, Kind::Grant, Access::Read)?;
+    Mapping::read_only(&file)
+        .map_err(|error| Error::new(&directory.join(Kind::Grant.name()), Fault::System(error)))
+}
+
+fn check<T: Shared>(directory: &Path, mapped: &T) -> Result<(), Error> {
+    mapped
+        .preamble()
+        .check(T::KIND)
+        .map_err(|unfit| Error::new(&directory.join(T::KIND.name()), Fault::Unfit(unfit)))
+}
+
+/// Makes a candidate's directory, if it is not there; its parent must be.
+fn prepare(candidate: &Candidate) -> Result<(), Error> {
+    let mode = if candidate.owner.is_some() { 0o700 } else { 0o755 };
+    match DirBuilder::new().mode(mode).create(&candidate.directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            Err(Error::new(&candidate.directory, Fault::of_making(error, 0)))
+        }
+        _ => vouch(candidate),
+    }
+}
+
+/// Below `/dev/shm` anybody may have taken the name before us: such a directory is not to be used.
+fn vouch(candidate: &Candidate) -> Result<(), Error> {
+    let Some(owner) = candidate.owner else { return Ok(()) };
+    let Ok(about) = fs::symlink_metadata(&candidate.directory) else { return Ok(()) };
+    if about.is_dir() && about.uid() == owner && about.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    let stranger =
+        format!("expected a directory of user {owner} alone, found another's: remove it, or set CGPU_DIR");
+    let error = io::Error::new(io::ErrorKind::PermissionDenied, stranger);
+    Err(Error::new(&candidate.directory, Fault::System(error)))
+}

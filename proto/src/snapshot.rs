@@ -1,0 +1,263 @@
+//! A container's `use` file as the monitor sees it: copied by read(2), never mapped, never believed.
+//!
+//! A mapping would let the container kill the monitor by cutting the file short. A copy may be torn between words, and any word
+//! may be a lie: counts are bounded here, and what the figures mean is for the monitor to bound.
+
+use std::fs::File;
+use std::io;
+use std::mem::offset_of;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use crate::file::{self, Access, Error, Fault};
+use crate::intervals::Span;
+use crate::layout::{self, CARDS, COUNTERS, INTERVALS, NAME, SLOTS, Use, UseHeader};
+use crate::preamble::{self, Kind, Unfit};
+use crate::record::Record;
+use crate::slots::Word;
+use crate::units::{Bytes, CardIndex, Nanos, SlotIndex};
+use crate::uuid::Uuid;
+
+/// What a container says about itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Its name.
+    pub name: String,
+    /// When its region was made, by `CLOCK_REALTIME`.
+    pub created: Nanos,
+    /// Its cards; at most [`CARDS`].
+    pub cards: Vec<Card>,
+    /// Its slots that were ever used; at most [`SLOTS`].
+    pub slots: Vec<Slot>,
+}
+
+/// A card as registered, and what each slot does on it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Card {
+    /// Its name.
+    pub uuid: Uuid,
+    /// Its memory.
+    pub total: Bytes,
+    /// The limit it was registered with; zero: none.
+    pub limit: Bytes,
+    /// Its place in `NVIDIA_VISIBLE_DEVICES`.
+    pub ordinal: u32,
+    /// Exported bytes whose exporter is dead.
+    pub orphan: Bytes,
+    /// One per slot of [`Snapshot::slots`].
+    pub cells: Vec<Cell>,
+}
+
+impl Card {
+    /// What the container says it has on the card: the sum that it compares with its limit. Saturates.
+    #[must_use]
+    pub fn used(&self) -> Bytes {
+        self.orphan + self.cells.iter().map(|cell| cell.used + cell.implicit).sum()
+    }
+}
+
+/// One process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// Which of the slot's users, and whether it lives.
+    pub word: Word,
+    /// In the container's PID namespace.
+    pub pid: u32,
+    /// When it went live, or was found dead.
+    pub since: Nanos,
+    /// The process's name.
+    pub comm: String,
+    /// The gate word that it has acknowledged last.
+    pub acked: u64,
+    /// How often each counted reason happened.
+    pub counters: [u32; COUNTERS],
+}
+
+/// What one process does on one card.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)] // include/cgpu.h says it
+pub struct Cell {
+    pub used: Bytes,
+    pub implicit: Bytes,
+    pub peak: Bytes,
+    pub busy: Nanos,
+    pub inflight: Nanos,
+    pub launches: u64,
+    pub active: Nanos,
+    pub turn: u64,
+    pub first: Nanos,
+    pub last: Nanos,
+    pub sequence: u64,
+    pub intervals: [Span; INTERVALS],
+}
+
+impl Cell {
+    /// The spans published from number `seen` on, as far as they can be relied on.
+    pub fn spans_since(&self, seen: u64) -> impl Iterator<Item = Span> {
+        crate::intervals::since(&self.intervals, self.sequence, seen)
+    }
+}
+
+/// Reads one container's file, again and again.
+#[derive(Debug)]
+pub struct Reader {
+    path: PathBuf,
+    file: File,
+    buffer: Vec<u8>,
+}
+
+impl Reader {
+    /// Opens the file of a container's directory.
+    ///
+    /// # Errors
+    /// [`Error`] when it is missing or cannot be used.
+    pub fn open(directory: &Path) -> Result<Self, Error> {
+        let file = file::open(directory, Kind::Use, Access::Read)?;
+        Ok(Self { path: directory.join(Kind::Use.name()), file, buffer: Vec::new() })
+    }
+
+    /// The file, to ask which slots live ([`crate::liveness::life`]).
+    #[must_use]
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Reads all that is in use of the file.
+    ///
+    /// # Errors
+    /// [`Error`] when the file is no longer what it was when it was opened.
+    pub fn read(&mut self) -> Result<Snapshot, Error> {
+        let mut snapshot = self.read_header()?;
+        let slots = snapshot.slots.capacity();
+        let bytes = self.read_at(offset_of!(Use, slot), slots * size_of::<layout::Slot>())?;
+        snapshot.slots.extend((0..slots).map(|slot| decode_slot(part::<layout::Slot>(bytes, slot))));
+        for (index, card) in CardIndex::all().zip(&mut snapshot.cards) {
+            self.read_cells(index, slots, &mut card.cells)?;
+        }
+        Ok(snapshot)
+    }
+
+    /// Reads what the first `slots` slots do on one card, into a list that is used again.
+    ///
+    /// # Errors
+    /// [`Error`] when the file is no longer what it was when it was opened.
+    pub fn read_cells(&mut self, card: CardIndex, slots: usize, cells: &mut Vec<Cell>) -> Result<(), Error> {
+        let slots = slots.min(SLOTS);
+        let row = offset_of!(Use, cell) + card.get() * SLOTS * size_of::<layout::Cell>();
+        let bytes = self.read_at(row, slots * size_of::<layout::Cell>())?;
+        cells.clear();
+        cells.extend((0..slots).map(|slot| decode_cell(part::<layout::Cell>(bytes, slot))));
+        Ok(())
+    }
+
+    /// Reads one word that a card writes into a process's progress page.
+    ///
+    /// # Errors
+    /// [`Error`] when the file is no longer what it was when it was opened.
+    pub fn read_progress(&mut self, slot: SlotIndex, word: usize) -> Result<u64, Error> {
+        let word = word.min(layout::PROGRESS - 1);
+        let page = offset_of!(Use, progress) + slot.get() * size_of::<layout::Progress>();
+        self.read_at(page + word * size_of::<u64>(), size_of::<u64>()).map(|bytes| bytes.u64(0))
+    }
+
+    /// The header, with room for as many slots as are in use.
+    fn read_header(&mut self) -> Result<Snapshot, Error> {
+        let bytes = self.read_at(0, size_of::<UseHeader>())?;
+        let checked = preamble::check(
+            Kind::Use,
+            bytes.u32(offset_of!(UseHeader, version)),
+            bytes.u32(offset_of!(UseHeader, magic)),
+            bytes.u64(offset_of!(UseHeader, size)),
+        );
+        let count = |offset, most: usize| usize::try_from(bytes.u32(offset)).unwrap_or(most).min(most);
+        let cards = count(offset_of!(UseHeader, cards), CARDS);
+        let slots = count(offset_of!(UseHeader, high_water), SLOTS);
+        let snapshot = Snapshot {
+            name: bytes.text::<NAME>(offset_of!(UseHeader, name)),
+            created: Nanos(bytes.u64(offset_of!(UseHeader, created))),
+            cards: (0..cards)
+                .map(|card| {
+                    decode_card(bytes.part(
+                        offset_of!(UseHeader, card) + card * size_of::<layout::Card>(),
+                        size_of::<layout::Card>(),
+                    ))
+                })
+                .collect(),
+            slots: Vec::with_capacity(slots),
+        };
+        match checked {
+            Ok(()) => Ok(snapshot),
+            Err(unfit) => Err(Error::new(&self.path, Fault::Unfit(unfit))),
+        }
+    }
+
+    fn read_at(&mut self, offset: usize, length: usize) -> Result<Record<'_>, Error> {
+        self.buffer.resize(length, 0);
+        match self.file.read_exact_at(&mut self.buffer, offset as u64) {
+            Ok(()) => Ok(Record(&self.buffer)),
+            Err(error) => {
+                let fault = if error.kind() == io::ErrorKind::UnexpectedEof {
+                    let found = self.file.metadata().map_or(0, |about| about.len());
+                    Fault::Unfit(Unfit::WrongSize { found, expected: Kind::Use.size() })
+                } else {
+                    Fault::Unreadable(error)
+                };
+                Err(Error::new(&self.path, fault))
+            }
+        }
+    }
+}
+
+fn part<T>(bytes: Record<'_>, index: usize) -> Record<'_> {
+    bytes.part(index * size_of::<T>(), size_of::<T>())
+}
+
+fn decode_card(bytes: Record<'_>) -> Card {
+    use layout::Card as At;
+    Card {
+        uuid: Uuid(bytes.array(offset_of!(At, uuid))),
+        total: Bytes(bytes.u64(offset_of!(At, total))),
+        limit: Bytes(bytes.u64(offset_of!(At, limit))),
+        ordinal: bytes.u32(offset_of!(At, ordinal)),
+        orphan: Bytes(bytes.u64(offset_of!(At, orphan))),
+        cells: Vec::new(),
+    }
+}
+
+fn decode_slot(bytes: Record<'_>) -> Slot {
+    use layout::Slot as At;
+    Slot {
+        word: Word(bytes.u64(offset_of!(At, state))),
+        pid: bytes.u32(offset_of!(At, pid)),
+        since: Nanos(bytes.u64(offset_of!(At, since))),
+        comm: bytes.text::<16>(offset_of!(At, comm)),
+        acked: bytes.u64(offset_of!(At, acked)),
+        counters: core::array::from_fn(|index| bytes.u32(offset_of!(At, counter) + index * size_of::<u32>())),
+    }
+}
+
+fn decode_cell(bytes: Record<'_>) -> Cell {
+    use layout::Cell as At;
+    let time = |offset| Nanos(bytes.u64(offset));
+    Cell {
+        used: Bytes(bytes.u64(offset_of!(At, used))),
+        implicit: Bytes(bytes.u64(offset_of!(At, implicit))),
+        peak: Bytes(bytes.u64(offset_of!(At, peak))),
+        busy: time(offset_of!(At, busy)),
+        inflight: time(offset_of!(At, inflight)),
+        launches: bytes.u64(offset_of!(At, launches)),
+        active: time(offset_of!(At, active)),
+        turn: bytes.u64(offset_of!(At, turn)),
+        first: time(offset_of!(At, first)),
+        last: time(offset_of!(At, last)),
+        sequence: bytes.u64(offset_of!(At, sequence)),
+        intervals: core::array::from_fn(|index| {
+            let at = offset_of!(At, interval) + index * size_of::<layout::Interval>();
+            Span {
+                start: time(at + offset_of!(layout::Interval, start)),
+                end: time(at + offset_of!(layout::Interval, end)),
+            }
+        }),
+    }
+}

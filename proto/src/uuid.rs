@@ -1,0 +1,53 @@
+//! A card's name that never changes: 16 bytes, written `GPU-8f0e6a8c-0000-4000-8000-00000000002a`.
+
+use core::fmt;
+use core::str::FromStr;
+
+/// The UUID of a card or of a MIG instance.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Uuid(pub [u8; 16]);
+
+/// Not a UUID as the driver writes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotAUuid;
+
+impl fmt::Display for NotAUuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("expected a card's UUID such as GPU-8f0e6a8c-0000-4000-8000-00000000002a (`nvidia-smi -L` prints them)")
+    }
+}
+
+impl core::error::Error for NotAUuid {}
+
+impl FromStr for Uuid {
+    type Err = NotAUuid;
+
+    /// Takes `GPU-...` and `MIG-...`, digits in either case.
+    fn from_str(text: &str) -> Result<Self, NotAUuid> {
+        const GROUPS: [usize; 5] = [8, 4, 4, 4, 12];
+        let digits = text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-")).ok_or(NotAUuid)?;
+        if !digits.split('-').map(str::len).eq(GROUPS) {
+            return Err(NotAUuid);
+        }
+        let mut nibbles = digits.chars().filter(|digit| *digit != '-').map(|digit| digit.to_digit(16));
+        let mut nibble =
+            || nibbles.next().flatten().and_then(|nibble| u8::try_from(nibble).ok()).ok_or(NotAUuid);
+        let mut bytes = [0; 16];
+        for byte in &mut bytes {
+            *byte = nibble()? << 4 | nibble()?;
+        }
+        Ok(Self(bytes))
+    }
+}
+
+impl fmt::Display for Uuid {
+    /// As the driver writes a card's; the bytes do not tell a MIG instance.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("GPU-")?;
+        for (index, byte) in self.0.iter().enumerate() {
+            let dash = if matches!(index, 4 | 6 | 8 | 10) { "-" } else { "" };
+            write!(f, "{dash}{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
