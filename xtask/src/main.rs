@@ -1,4 +1,4 @@
-//! The project's tasks: `cargo xtask build`, `test`, `bench`.
+//! The project's tasks: `cargo xtask build`, `test`, `bench`, `demo`, `gpu-kit`.
 //!
 //! One rule for all of them: data goes to stdout, everything else (progress, compilers, test output) to stderr, and a
 //! task says what it could not do and why. Nothing has to be installed beforehand except a Rust toolchain and a C compiler.
@@ -11,7 +11,9 @@ use clap::{Parser, Subcommand};
 mod bench;
 mod build;
 mod cargo;
+mod demo;
 mod dist;
+mod gpu_kit;
 mod programs;
 mod python;
 mod require;
@@ -34,6 +36,10 @@ enum Task {
     Test(test::Arguments),
     /// Measure the figures of the specification
     Bench(bench::Arguments),
+    /// Show the main job: two tenants share one card
+    Demo(demo::Arguments),
+    /// Collect a folder that tests a machine with a real GPU
+    GpuKit,
 }
 
 fn main() -> ExitCode {
@@ -44,6 +50,11 @@ fn main() -> ExitCode {
         }),
         Task::Test(arguments) => test::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
+        Task::Demo(arguments) => demo::run(&arguments),
+        Task::GpuKit => gpu_kit::run().map(|kit| {
+            println!("{}", kit.display());
+            ExitCode::SUCCESS
+        }),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("xtask: {error:#}");
