@@ -11,6 +11,7 @@
     reason = "figures are floating point; the counts here are far below 2^52"
 )]
 
+mod contended;
 mod cost;
 mod figure;
 mod host;
