@@ -10,6 +10,9 @@ use serde_json::json;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::time::Instant;
 
+type Init = unsafe extern "C" fn(c_uint) -> c_int;
+type Retain = unsafe extern "C" fn(*mut *mut c_void, c_int) -> c_int;
+type SetCurrent = unsafe extern "C" fn(*mut c_void) -> c_int;
 type Launch = unsafe extern "C" fn(
     *mut c_void,
     c_uint,
@@ -40,16 +43,12 @@ impl Client {
         let library = unsafe { Library::open(Some("libcuda.so.1"), RTLD_NOW) }.context("libcuda.so.1")?;
         let client = Self { library };
         let mut context = std::ptr::null_mut::<c_void>();
-        // SAFETY: the signatures of the three functions are the driver API's.
-        let (init, retain, set) = unsafe {
-            (
-                client.symbol::<unsafe extern "C" fn(c_uint) -> c_int>(c"cuInit")?,
-                client.symbol::<unsafe extern "C" fn(*mut *mut c_void, c_int) -> c_int>(
-                    c"cuDevicePrimaryCtxRetain",
-                )?,
-                client.symbol::<unsafe extern "C" fn(*mut c_void) -> c_int>(c"cuCtxSetCurrent")?,
-            )
-        };
+        // SAFETY: the type is that of cuInit.
+        let init = unsafe { client.symbol::<Init>(c"cuInit") }?;
+        // SAFETY: the type is that of cuDevicePrimaryCtxRetain.
+        let retain = unsafe { client.symbol::<Retain>(c"cuDevicePrimaryCtxRetain") }?;
+        // SAFETY: the type is that of cuCtxSetCurrent.
+        let set = unsafe { client.symbol::<SetCurrent>(c"cuCtxSetCurrent") }?;
         // SAFETY: cuInit takes flags, which must be 0.
         check("cuInit", unsafe { init(0) })?;
         // SAFETY: `context` is a valid place for the result.
