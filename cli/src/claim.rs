@@ -9,16 +9,19 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use rustix::fs::OFlags;
 
 /// The variables that processes of the container get, one `NAME=VALUE` a line; also what the lock is on.
 const ENVIRONMENT: &str = "environment";
 
 /// The files of a region, in the order in which they are removed. Nothing else is ever removed: `--dir` may hold other things.
 const FILES: &[&str] = &["bell", "refused", "limits", "grant", "use", ENVIRONMENT];
+
+const TURNS: u32 = 1000;
 
 /// Our share in a container's folder.
 pub(crate) struct Claim {
@@ -37,11 +40,15 @@ pub(crate) struct Variables(Vec<(String, String)>);
 impl Claim {
     /// Makes the container with these variables or joins it.
     pub(crate) fn take(folder: &Path, wanted: &Variables, living: impl Fn(&Path) -> bool) -> Result<Self> {
-        loop {
-            fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        // Each turn is lost to somebody who left in that instant; nobody leaves that often.
+        for _ in 0..TURNS {
+            match fs::create_dir_all(folder) {
+                // Was there, and is gone: create_dir_all looks twice.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists && !folder.is_file() => continue,
+                other => other.with_context(|| format!("cannot make {}", folder.display()))?,
+            }
             let path = folder.join(ENVIRONMENT);
-            let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-            let mut marker = match options {
+            let mut marker = match options().write(true).create(true).truncate(false).open(&path) {
                 // The folder was removed in between.
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 other => other.with_context(|| format!("cannot open {}", path.display()))?,
@@ -70,6 +77,7 @@ impl Claim {
             }
             return Ok(Self { folder: folder.to_owned(), marker, variables, first: alone });
         }
+        bail!("{} is removed again and again by something else", folder.display())
     }
 
     /// Leaves; the last one out removes the files.
@@ -85,7 +93,7 @@ pub(crate) fn sweep(containers: &Path, living: impl Fn(&Path) -> bool) {
     let Ok(folders) = fs::read_dir(containers) else { return };
     for folder in folders.flatten().map(|entry| entry.path()) {
         // Only what a `cgpu run` made: container engines look after theirs.
-        let Ok(marker) = File::open(folder.join(ENVIRONMENT)) else { continue };
+        let Ok(marker) = options().open(folder.join(ENVIRONMENT)) else { continue };
         if marker.try_lock().is_ok() && !living(&folder) {
             remove(&folder, &marker);
         }
@@ -120,10 +128,19 @@ impl Variables {
         self.iter().map(|(name, value)| format!("{name}={value}\n")).collect()
     }
 
+    /// Reads only variables that mean something to the shim: a container may have written the text.
     fn from_text(text: &str) -> Self {
         let lines = text.lines().filter_map(|line| line.split_once('='));
+        let lines = lines.filter(|(name, _)| name.starts_with("ALIYUN_COM_GPU_") || *name == "CGPU_MEM_UNIT");
         Self(lines.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
     }
+}
+
+/// A container may write in its folder: what it puts there must not lead us elsewhere, nor make us wait.
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
+    options
 }
 
 /// Whether the path still leads to the file that we opened.
@@ -156,6 +173,9 @@ mod tests {
     use super::{Claim, FILES, Variables, sweep};
     use std::fs;
 
+    const MEM: &str = "ALIYUN_COM_GPU_MEM_CONTAINER";
+    const WEIGHT: &str = "ALIYUN_COM_GPU_SCHD_WEIGHT";
+
     fn variables(pairs: &[(&str, &str)]) -> Variables {
         let mut variables = Variables::default();
         pairs.iter().for_each(|(name, value)| variables.set(name, *value));
@@ -167,13 +187,13 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("containers/a");
         let nobody = |_: &std::path::Path| false;
-        let first = Claim::take(&folder, &variables(&[("M", "6144"), ("W", "2")]), nobody).unwrap();
+        let first = Claim::take(&folder, &variables(&[(MEM, "6144"), (WEIGHT, "2")]), nobody).unwrap();
         assert!(first.first);
-        let second = Claim::take(&folder, &variables(&[("W", "2")]), nobody).unwrap();
+        let second = Claim::take(&folder, &variables(&[(WEIGHT, "2")]), nobody).unwrap();
         assert!(!second.first);
-        assert_eq!(second.variables, variables(&[("M", "6144"), ("W", "2")]));
-        let other = Claim::take(&folder, &variables(&[("M", "1")]), nobody).err().unwrap();
-        assert!(other.to_string().contains("M=6144, not 1"), "{other}");
+        assert_eq!(second.variables, variables(&[(MEM, "6144"), (WEIGHT, "2")]));
+        let other = Claim::take(&folder, &variables(&[(MEM, "1")]), nobody).err().unwrap();
+        assert!(other.to_string().contains("=6144, not 1"), "{other}");
         first.leave(nobody);
         assert!(folder.exists());
         second.leave(nobody);
@@ -197,6 +217,12 @@ mod tests {
     }
 
     #[test]
+    fn what_a_container_wrote_there_reaches_no_other_program() {
+        let text = "LD_PRELOAD=/tmp/evil.so\nALIYUN_COM_GPU_MEM_CONTAINER=1\nPATH=/tmp\nnonsense\n";
+        assert_eq!(Variables::from_text(text), variables(&[(MEM, "1")]));
+    }
+
+    #[test]
     fn a_folder_that_no_run_made_is_not_swept() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("engine");
@@ -214,8 +240,8 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..200 {
-                        let claim = Claim::take(&folder, &variables(&[("M", "1")]), |_| false).unwrap();
-                        assert_eq!(claim.variables, variables(&[("M", "1")]));
+                        let claim = Claim::take(&folder, &variables(&[(MEM, "1")]), |_| false).unwrap();
+                        assert_eq!(claim.variables, variables(&[(MEM, "1")]));
                         assert!(folder.join("environment").exists());
                         claim.leave(|_| false);
                     }

@@ -14,6 +14,8 @@ mod control;
 mod memory;
 mod place;
 mod preload;
+mod region;
+mod report;
 mod run;
 mod signals;
 mod smi;

@@ -4,34 +4,32 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use cgpu_proto::paths;
+use clap::Args;
 
-/// The monitor's root if none is given: `/run/cgpu` for root, else `$XDG_RUNTIME_DIR/cgpu`, else a folder in shared memory.
-pub(crate) fn default_root() -> PathBuf {
-    // The owner of our own entry in /proc is our effective user.
-    let user = fs::metadata("/proc/self").map_or(0, |process| process.uid());
-    if user == 0 {
-        return PathBuf::from("/run/cgpu");
-    }
-    match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(folder) if !folder.is_empty() => Path::new(&folder).join("cgpu"),
-        _ => PathBuf::from(format!("/dev/shm/cgpu-{user}")),
-    }
+/// Which monitor, and with it which containers.
+#[derive(Args)]
+pub(crate) struct Root {
+    /// The monitor's root [default: /run/cgpu, or $XDG_RUNTIME_DIR/cgpu without root]
+    #[arg(long = "root", value_name = "DIR")]
+    asked: Option<PathBuf>,
 }
 
-/// The monitor's socket.
-pub(crate) fn socket(root: &Path) -> PathBuf {
-    root.join("monitor.sock")
+impl Root {
+    /// Its absolute path.
+    pub(crate) fn path(&self) -> Result<PathBuf> {
+        // The owner of our own entry in /proc is our effective user.
+        let user = fs::metadata("/proc/self").context("cannot tell whose process this is")?.uid();
+        let runtime = std::env::var_os("XDG_RUNTIME_DIR");
+        let root = paths::monitor_root(self.asked.as_deref(), user, runtime.as_deref())?;
+        Ok(std::path::absolute(root)?)
+    }
 }
 
 /// The folder of a container.
 pub(crate) fn container(root: &Path, id: &str) -> PathBuf {
-    containers(root).join(id)
-}
-
-/// The folder of all containers.
-pub(crate) fn containers(root: &Path) -> PathBuf {
-    root.join("containers")
+    paths::containers(root).join(id)
 }
 
 /// A name is also a folder and a node of the control tree.

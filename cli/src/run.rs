@@ -10,11 +10,14 @@ use std::process::{Command, ExitCode, ExitStatus};
 use anyhow::{Context, Result, anyhow};
 use cgpu_monitor::client::{Client, Failure as Absence};
 use cgpu_monitor::message::Registration;
+use cgpu_proto::limits::Limits;
+use cgpu_proto::paths;
 use clap::Args;
 
 use crate::claim::{Claim, Variables};
 use crate::memory::Memory;
-use crate::{Failure, claim, place, preload, signals};
+use crate::place::Root;
+use crate::{Failure, claim, place, preload, region, signals};
 
 /// As a shell tells it: the program is not there; it is there and cannot be run.
 const NOT_FOUND: u8 = 127;
@@ -34,9 +37,8 @@ pub(crate) struct Arguments {
     /// Run on simulated cards: MODEL:MIB[,MODEL:MIB...], for example A10:23028
     #[arg(long, value_name = "CARDS", value_parser = cards)]
     sim: Option<String>,
-    /// The monitor's root [default: /run/cgpu, or $XDG_RUNTIME_DIR/cgpu without root]
-    #[arg(long, value_name = "DIR")]
-    root: Option<PathBuf>,
+    #[command(flatten)]
+    root: Root,
     /// The container's own folder [default: containers/NAME under the root]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -55,14 +57,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         }
         Err(error) => Err(cannot_start(&command, &error)),
     };
-    claim.leave(lives);
+    claim.leave(region::lives);
     outcome
 }
 
 /// Everything up to the program's start.
 fn prepare(arguments: &Arguments) -> Result<(Claim, Command)> {
-    let root = arguments.root.clone().unwrap_or_else(place::default_root);
-    let root = std::path::absolute(root)?;
+    let root = arguments.root.path()?;
     let id = match &arguments.name {
         Some(name) => name.clone(),
         None => place::fresh_name()?,
@@ -72,13 +73,14 @@ fn prepare(arguments: &Arguments) -> Result<(Claim, Command)> {
         None => place::container(&root, &id),
     };
     let shim = preload::shim()?;
-    claim::sweep(&place::containers(&root), lives);
-    let claim = Claim::take(&folder, &container_variables(arguments), lives)?;
+    claim::sweep(&paths::containers(&root), region::lives);
+    let claim = Claim::take(&folder, &container_variables(arguments), region::lives)?;
+    region::make(&folder, &id)?;
     if claim.first {
         write_limits(&folder, &id, arguments.weight.unwrap_or(1))?;
     }
     if let Err(error) = register(&root, &folder, &id, arguments.weight) {
-        claim.leave(lives);
+        claim.leave(region::lives);
         return Err(error);
     }
 
@@ -113,8 +115,8 @@ fn container_variables(arguments: &Arguments) -> Variables {
 /// The monitor takes name and weight from here, not from what the container says of itself.
 fn write_limits(folder: &Path, id: &str, weight: u32) -> Result<()> {
     let file = folder.join("limits");
-    fs::write(&file, format!("version 1\nname {id}\nweight {weight}\n"))
-        .with_context(|| format!("cannot write {}", file.display()))
+    let limits = Limits { name: Some(id.to_owned()), weight, ..Limits::default() };
+    fs::write(&file, limits.to_text()?).with_context(|| format!("cannot write {}", file.display()))
 }
 
 /// Tells a monitor, if there is one, that the container is there for as long as we are. A monitor that says no has a reason: the
@@ -127,17 +129,12 @@ fn register(root: &Path, folder: &Path, id: &str, weight: Option<u32>) -> Result
         limits: Vec::new(),
         pid: i32::try_from(std::process::id()).ok(),
     };
-    match Client::connect(&place::socket(root)).and_then(|mut monitor| monitor.register(registration)) {
+    match Client::connect(&paths::socket(root)).and_then(|mut monitor| monitor.register(registration)) {
         Ok(_) => {}
         Err(Absence::Refused(refusal)) => return Err(refusal.into()),
         Err(absent) => eprintln!("cgpu: {absent}; memory limits hold, time is not shared out"),
     }
     Ok(())
-}
-
-/// Whether a process of the container lives.
-fn lives(_folder: &Path) -> bool {
-    false
 }
 
 /// As a shell tells it: the program's own code, or 128 and the signal that ended it.

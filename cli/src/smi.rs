@@ -1,16 +1,14 @@
 //! `cgpu smi`: who is on which card, with how much memory and time.
 
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::Result;
-use cgpu_monitor::client::Client;
 use clap::Args;
 
-use crate::{Failure, place, table};
+use crate::place::Root;
+use crate::{Failure, report, table};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -20,16 +18,15 @@ pub(crate) struct Arguments {
     /// Again every second, until interrupted
     #[arg(long, short)]
     watch: bool,
-    /// The monitor's root [default: /run/cgpu, or $XDG_RUNTIME_DIR/cgpu without root]
-    #[arg(long, value_name = "DIR")]
-    root: Option<PathBuf>,
+    #[command(flatten)]
+    root: Root,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let root = arguments.root.clone().unwrap_or_else(place::default_root);
+    let root = arguments.root.path()?;
     loop {
-        let status = Client::connect(&place::socket(&root))?.status()?;
-        let text = if arguments.json { serde_json::to_string(&status)? } else { table::render(&status) };
+        let report = report::of(&root)?;
+        let text = if arguments.json { serde_json::to_string(&report)? } else { table::render(&report) };
         let mut out = std::io::stdout().lock();
         if arguments.watch && !arguments.json && out.is_terminal() {
             // Home, and clear what follows: the table stands still instead of scrolling.

@@ -7,17 +7,23 @@ use cgpu_monitor::message::{
 };
 use comfy_table::{Cell, CellAlignment, Row, Table, presets};
 
+use crate::report::Report;
+
 /// Everything as text: a line per card, a table of containers and their processes, and what is wrong.
-pub(crate) fn render(status: &Status) -> String {
+pub(crate) fn render(report: &Report) -> String {
+    let status = &report.status;
     let mut text = String::new();
+    if !report.monitor {
+        text.push_str("no monitor: memory as the containers tell it, time is not shared out\n");
+    }
     for card in &status.cards {
-        let _ = writeln!(text, "{}", card_line(card));
+        let _ = writeln!(text, "{}", if report.monitor { card_line(card) } else { bare_card_line(card) });
     }
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(heading());
     for container in &status.containers {
         for share in &container.cards {
-            table.add_row(container_row(container, share, status));
+            table.add_row(container_row(container, share, report));
             for process in &container.processes {
                 if let Some(part) = process.cards.iter().find(|part| part.card == share.card) {
                     table.add_row(process_row(process, part));
@@ -54,6 +60,10 @@ fn card_line(card: &CardStatus) -> String {
     )
 }
 
+fn bare_card_line(card: &CardStatus) -> String {
+    format!("card {}  {} MiB  {}", card.index, mib(card.memory_total), card.uuid)
+}
+
 fn heading() -> Row {
     let left = ["CONTAINER", "PID", "PROGRAM"].map(Cell::new);
     let right = ["CARD", "USED", "IMPLICIT", "LIMIT", "SET", "MEASURED", "POLICY"];
@@ -61,18 +71,18 @@ fn heading() -> Row {
     Row::from(left.into_iter().chain(right).collect::<Vec<_>>())
 }
 
-fn container_row(container: &ContainerStatus, share: &ShareStatus, status: &Status) -> Row {
-    let card = status.cards.iter().find(|card| card.index == share.card);
+fn container_row(container: &ContainerStatus, share: &ShareStatus, report: &Report) -> Row {
+    let card = report.status.cards.iter().find(|card| card.index == share.card);
     let limit = if share.limit == 0 { "-".to_owned() } else { mib(share.limit) };
     let name = if container.name.is_empty() { &container.id } else { &container.name };
     row(
-        [name.clone(), String::new(), String::new()],
+        [plain(name), String::new(), String::new()],
         [
             share.card.to_string(),
             mib(share.used + share.orphan),
             mib(share.implicit),
             limit,
-            percent(Some(share.share_set)),
+            percent(report.monitor.then_some(share.share_set)),
             percent(share.share_second),
             card.map(|card| card.policy.to_string()).unwrap_or_default(),
         ],
@@ -81,7 +91,8 @@ fn container_row(container: &ContainerStatus, share: &ShareStatus, status: &Stat
 
 fn process_row(process: &ProcessStatus, part: &ProcessCard) -> Row {
     let pid = process.host_pid.unwrap_or(process.pid).to_string();
-    let program = if process.live { process.comm.clone() } else { format!("{} (dead)", process.comm) };
+    let comm = plain(&process.comm);
+    let program = if process.live { comm } else { format!("{comm} (dead)") };
     let none = String::new;
     row(
         [none(), pid, program],
@@ -98,16 +109,22 @@ fn row(left: [String; 3], right: [String; 7]) -> Row {
 fn troubles(status: &Status) -> Vec<String> {
     let mut lines = Vec::new();
     for container in &status.containers {
+        let name = plain(&container.name);
         if let Some(sentence) = &container.refused {
-            lines.push(format!("{}: refused to start: {}", container.name, sentence.trim_end()));
+            lines.push(format!("{name}: refused to start: {}", plain(sentence.trim_end())));
         }
-        lines.extend(container.faults.values().map(|sentence| format!("{}: {sentence}", container.name)));
+        lines.extend(container.faults.values().map(|sentence| format!("{name}: {}", plain(sentence))));
     }
     for card in status.cards.iter().filter(|card| !card.strangers.is_empty()) {
         let pids: Vec<String> = card.strangers.iter().map(u32::to_string).collect();
         lines.push(format!("card {}: on it without the shim: process {}", card.index, pids.join(", ")));
     }
     lines
+}
+
+/// Containers write their names themselves: nothing of it may steer the terminal.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 /// Rounded up, so that nothing in use reads as nothing.
@@ -135,7 +152,7 @@ fn policy(number: u32) -> &'static str {
 mod tests {
     use super::*;
 
-    fn sample() -> Status {
+    fn sample() -> Report {
         let share = ShareStatus {
             limit: 8 << 30,
             used: (2 << 30) + 1,
@@ -169,7 +186,8 @@ mod tests {
             strangers: vec![99],
             ..CardStatus::default()
         };
-        Status { cards: vec![card], containers: vec![container], ..Status::default() }
+        let status = Status { cards: vec![card], containers: vec![container], ..Status::default() };
+        Report { monitor: true, status }
     }
 
     #[test]
@@ -196,6 +214,23 @@ mod tests {
 
     #[test]
     fn nothing_is_a_sentence_too() {
-        assert_eq!(render(&Status::default()), "no containers\n");
+        let nothing = Report { monitor: true, status: Status::default() };
+        assert_eq!(render(&nothing), "no containers\n");
+    }
+
+    #[test]
+    fn a_container_cannot_write_to_the_terminal() {
+        let mut report = sample();
+        report.status.containers[0].name = "a\x1b[2J".into();
+        report.status.containers[0].processes[0].comm = "b\x07\n".into();
+        assert!(!render(&report).contains(['\x1b', '\x07']));
+    }
+
+    #[test]
+    fn without_a_monitor_there_are_no_shares() {
+        let report = Report { monitor: false, ..sample() };
+        let text = render(&report);
+        assert!(text.starts_with("no monitor: "), "{text}");
+        assert!(!text.contains("33.3"), "{text}");
     }
 }

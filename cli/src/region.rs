@@ -1,0 +1,29 @@
+//! The shared files of a container, as whoever starts it sees them.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::time::SystemTime;
+
+use anyhow::Result;
+use cgpu_proto::file::{self, Access, Fault};
+use cgpu_proto::liveness::{self, Life};
+use cgpu_proto::preamble::Kind;
+use cgpu_proto::region::{Birth, Region};
+use cgpu_proto::units::{Nanos, SlotIndex};
+
+/// Makes what is missing of them.
+pub(crate) fn make(folder: &Path, name: &str) -> Result<()> {
+    let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(Nanos::ZERO, Nanos::from);
+    Region::make(folder, Birth { name, created })?;
+    Ok(())
+}
+
+/// Whether a process of the container lives. Where that cannot be told, one may.
+pub(crate) fn lives(folder: &Path) -> bool {
+    let file = match file::open(folder, Kind::Use, Access::Read) {
+        Ok(file) => file,
+        Err(error) => return !matches!(error.fault, Fault::Missing),
+    };
+    // One byte of the file is locked for each living process, whatever the file says about itself.
+    SlotIndex::all().any(|slot| liveness::life(file.as_fd(), slot).map_or(true, |life| life == Life::Alive))
+}

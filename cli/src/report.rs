@@ -1,0 +1,158 @@
+//! What `cgpu smi` shows: what a monitor says, or, without one, what the containers' own files say.
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use anyhow::Result;
+use cgpu_monitor::client::{Client, Failure as Absence};
+use cgpu_monitor::message::{CardStatus, ContainerStatus, ProcessCard, ProcessStatus, ShareStatus, Status};
+use cgpu_proto::file::Fault;
+use cgpu_proto::limits::Limits;
+use cgpu_proto::liveness::{self, Life};
+use cgpu_proto::paths;
+use cgpu_proto::slots::State;
+use cgpu_proto::snapshot::{Reader, Snapshot};
+use cgpu_proto::units::SlotIndex;
+use rustix::fs::OFlags;
+use serde::Serialize;
+
+/// Policy 5: memory limits only.
+const NATIVE: u32 = 5;
+
+/// More than any file of a container that people read.
+const LONGEST: u64 = 64 << 10;
+
+/// A status and where it comes from.
+#[derive(Serialize)]
+pub(crate) struct Report {
+    /// Whether a monitor said it. If not, there is no policy, no share, and no card but those in use.
+    pub monitor: bool,
+    #[serde(flatten)]
+    pub status: Status,
+}
+
+/// Asks the monitor of this root, or looks for itself.
+pub(crate) fn of(root: &Path) -> Result<Report> {
+    match Client::connect(&paths::socket(root)).and_then(|mut monitor| monitor.status()) {
+        Ok(status) => Ok(Report { monitor: true, status }),
+        Err(Absence::Absent(..)) => Ok(Report { monitor: false, status: look(root) }),
+        Err(other) => Err(other.into()),
+    }
+}
+
+fn look(root: &Path) -> Status {
+    let mut status = Status { root: root.to_owned(), ..Status::default() };
+    let Ok(folders) = fs::read_dir(paths::containers(root)) else { return status };
+    let mut folders: Vec<_> = folders.flatten().map(|entry| entry.path()).collect();
+    folders.sort();
+    for folder in folders {
+        let container = container(&folder, &mut status.cards);
+        status.containers.extend(container);
+    }
+    status
+}
+
+/// One container; None for a folder that is none.
+fn container(folder: &Path, cards: &mut Vec<CardStatus>) -> Option<ContainerStatus> {
+    let id = folder.file_name()?.to_string_lossy().into_owned();
+    let limits: Limits = read(&folder.join("limits")).and_then(|text| text.parse().ok()).unwrap_or_default();
+    let mut container = ContainerStatus {
+        name: limits.name.unwrap_or_else(|| id.clone()),
+        id,
+        dir: folder.to_owned(),
+        weight: limits.weight,
+        refused: read(&folder.join("refused")),
+        ..ContainerStatus::default()
+    };
+    match Reader::open(folder).and_then(|mut reader| Ok((reader.read()?, reader))) {
+        Ok((snapshot, reader)) => fill(&mut container, &snapshot, &reader, cards),
+        Err(error) if matches!(error.fault, Fault::Missing) => {
+            container.refused.as_ref()?;
+        }
+        Err(error) => {
+            container.faults.insert("use".into(), error.to_string());
+        }
+    }
+    Some(container)
+}
+
+fn fill(container: &mut ContainerStatus, snapshot: &Snapshot, reader: &Reader, cards: &mut Vec<CardStatus>) {
+    let index: Vec<u32> =
+        snapshot.cards.iter().map(|card| number(cards, &card.uuid.to_string(), card.total.get())).collect();
+    let lives = |slot: usize| {
+        SlotIndex::new(slot)
+            .is_some_and(|slot| liveness::life(reader.file(), slot).is_ok_and(|life| life == Life::Alive))
+    };
+    let live: Vec<bool> = (0..snapshot.slots.len()).map(lives).collect();
+    for (card, index) in snapshot.cards.iter().zip(&index) {
+        let cells = || card.cells.iter().zip(&live);
+        container.cards.push(ShareStatus {
+            card: *index,
+            uuid: card.uuid.to_string(),
+            limit: card.limit.get(),
+            used: cells().map(|(cell, _)| cell.used.get()).fold(0, u64::saturating_add),
+            implicit: cells().map(|(cell, _)| cell.implicit.get()).fold(0, u64::saturating_add),
+            orphan: card.orphan.get(),
+            draining: cells()
+                .filter(|(_, live)| !**live)
+                .map(|(cell, _)| (cell.used + cell.implicit).get())
+                .fold(0, u64::saturating_add),
+            ..ShareStatus::default()
+        });
+    }
+    for (slot, (entry, live)) in snapshot.slots.iter().zip(&live).enumerate() {
+        if entry.word.state() == Some(State::Free) {
+            continue;
+        }
+        let part = |(card, index): (&cgpu_proto::snapshot::Card, &u32)| {
+            let cell = card.cells.get(slot)?;
+            Some(ProcessCard {
+                card: *index,
+                used: cell.used.get(),
+                implicit: cell.implicit.get(),
+                peak: cell.peak.get(),
+                busy_us: cell.busy.get() / 1000,
+                launches: cell.launches,
+                waiting: false,
+            })
+        };
+        let counted = (0..).zip(entry.counters).filter(|(_, count)| *count > 0);
+        container.processes.push(ProcessStatus {
+            slot: u32::try_from(slot).unwrap_or(u32::MAX),
+            pid: entry.pid,
+            comm: entry.comm.clone(),
+            live: *live,
+            cards: snapshot.cards.iter().zip(&index).filter_map(part).collect(),
+            counters: counted.collect(),
+            ..ProcessStatus::default()
+        });
+    }
+}
+
+/// The number of a card in our list, in the order in which cards are met.
+fn number(cards: &mut Vec<CardStatus>, uuid: &str, total: u64) -> u32 {
+    let known = cards.iter().position(|card| card.uuid == uuid);
+    let place = known.unwrap_or_else(|| {
+        let index = u32::try_from(cards.len()).unwrap_or(u32::MAX);
+        cards.push(CardStatus {
+            index,
+            uuid: uuid.to_owned(),
+            memory_total: total,
+            policy: NATIVE,
+            ..CardStatus::default()
+        });
+        cards.len() - 1
+    });
+    cards[place].index
+}
+
+/// The text of a small file that a container may have put there: no link is followed, no FIFO waited for.
+fn read(path: &Path) -> Option<String> {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+    let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
+    let mut text = Vec::new();
+    file.take(LONGEST).read_to_end(&mut text).ok()?;
+    Some(String::from_utf8_lossy(&text).trim_end().to_owned())
+}
