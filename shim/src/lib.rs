@@ -1,1 +1,41 @@
-//! libcgpu.so: the preload shim, entry points and routing over cgpu-tenant
+//! libcgpu.so: the preload shim. A thin crust over `cgpu-tenant`: how calls come to us, and what each of them means for the books.
+//!
+//! ```text
+//!   program -> interpose (dlsym, cuGetProcAddress) -> entry -> hooks -> tenant       charge, show, gate
+//!                                                                 \---> driver      the real call
+//! ```
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`interpose`] | how the program's way to the driver comes to lead through us |
+//! | [`entry`] | what is exported, generated from the table |
+//! | [`hooks`] | what each hooked function does, one file for each noun |
+//! | [`gate`] | the gate before a launch |
+//! | [`library`] | the vendor's libraries in this process |
+//! | [`driver`], [`nvml`] | their own functions, typed |
+//! | [`cards`] | the cards, before anything is virtual |
+//! | [`process`] | what this process knows of itself, across forks |
+//! | [`boundary`] | no panic leaves the shim |
+#![allow(non_snake_case, reason = "hooks have the names of what they stand for")]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::print_stdout,
+        clippy::print_stderr
+    )
+)]
+
+mod boundary;
+mod cards;
+mod driver;
+mod entry;
+mod gate;
+mod hooks;
+mod interpose;
+mod library;
+mod nvml;
+mod process;

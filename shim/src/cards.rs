@@ -1,0 +1,230 @@
+//! The cards, as NVML and the driver show them before anything is virtual.
+
+use core::ffi::{CStr, c_char, c_int, c_uint};
+
+use cgpu_abi::nvml_types::{nvmlDevice_t, nvmlMemory_t, nvmlPciInfo_t, nvmlReturn_t};
+use cgpu_abi::types::{CUcontext, CUdevice, CUresult, CUuuid};
+use cgpu_proto::atomic::{AtomicUsize, Ordering::Relaxed};
+use cgpu_tenant::{Bytes, Card, CardInfo, Inventory, Tenant, Uuid};
+
+use crate::process::Starter;
+use crate::{driver, nvml};
+
+/// The cards found.
+pub(crate) struct Found {
+    cards: Vec<CardInfo>,
+    complete: bool,
+}
+
+impl Found {
+    /// As the books want it.
+    pub(crate) fn as_given(&self) -> Inventory<'_> {
+        Inventory { cards: &self.cards, complete: self.complete }
+    }
+}
+
+/// Which of the driver's devices are on the books, by ordinal.
+pub(crate) struct Devices {
+    devices: Vec<Device>,
+}
+
+struct Device {
+    /// None: not sliced.
+    card: Option<Card>,
+    /// Its primary context, as last retained.
+    primary: AtomicUsize,
+}
+
+impl Devices {
+    /// No devices.
+    pub(crate) const NONE: &Devices = &Devices { devices: Vec::new() };
+
+    /// The devices of the initialised driver.
+    pub(crate) fn of(tenant: &Tenant) -> Devices {
+        let card = |device| tenant.card(driver_uuid(device)?);
+        let devices = devices().map(|device| Device { card: card(device), primary: AtomicUsize::new(0) });
+        Devices { devices: devices.collect() }
+    }
+
+    /// The card of a device; none: not sliced, or no such device.
+    #[inline]
+    pub(crate) fn card(&self, device: CUdevice) -> Option<Card> {
+        self.get(device)?.card
+    }
+
+    /// Whether there is a limit to keep on any of them.
+    pub(crate) fn any_limited(&self, tenant: &Tenant) -> bool {
+        self.devices.iter().filter_map(|device| device.card).any(|card| tenant.limit(card).is_some())
+    }
+
+    /// The primary context of a device, as last retained.
+    pub(crate) fn primary(&self, device: CUdevice) -> CUcontext {
+        CUcontext(self.get(device).map_or(0, |device| device.primary.load(Relaxed)))
+    }
+
+    /// The program has retained the primary context of a device.
+    pub(crate) fn set_primary(&self, device: CUdevice, context: CUcontext) {
+        if let Some(device) = self.get(device) {
+            device.primary.store(context.0, Relaxed);
+        }
+    }
+
+    /// A device is named by its ordinal.
+    fn get(&self, device: CUdevice) -> Option<&Device> {
+        self.devices.get(usize::try_from(device).ok()?)
+    }
+}
+
+/// All cards: NVML's list, which no variable of the program hides from; where there is no NVML, the driver's. A MIG instance is a card that
+/// only the driver has.
+pub(crate) fn inventory(starter: Starter) -> Found {
+    let mut cards = nvml_cards().unwrap_or_default();
+    let listed = !cards.is_empty();
+    if starter == Starter::Driver {
+        for device in devices() {
+            if let Some(card) = driver_card(device)
+                && cards.iter().all(|other| other.uuid != card.uuid)
+            {
+                cards.push(card);
+            }
+        }
+    }
+    // SAFETY: the name is NUL-ended.
+    let hidden = !unsafe { libc::getenv(c"CUDA_VISIBLE_DEVICES".as_ptr()) }.is_null();
+    Found { complete: listed || !hidden, cards }
+}
+
+/// Whether the driver answers.
+pub(crate) fn driver_is_initialised() -> bool {
+    let mut count = 0;
+    // SAFETY: the count is writable.
+    unsafe { driver::cuDeviceGetCount(&raw mut count) == CUresult::SUCCESS }
+}
+
+/// The card's free memory now; none where NVML cannot tell.
+pub(crate) fn physical_free(device: CUdevice) -> Option<Bytes> {
+    let uuid = driver_uuid(device)?;
+    with_nvml(|| {
+        let handle = handles().find(|handle| nvml_uuid(*handle) == Some(uuid))?;
+        nvml_memory(handle).map(|memory| Bytes(memory.free))
+    })
+}
+
+/// The UUID of NVML's device.
+pub(crate) fn nvml_uuid(device: nvmlDevice_t) -> Option<Uuid> {
+    /// `NVML_DEVICE_UUID_V2_BUFFER_SIZE`.
+    const LENGTH: usize = 96;
+    let mut text: [c_char; LENGTH] = [0; LENGTH];
+    // SAFETY: the buffer is as long as said.
+    let answer = unsafe { nvml::nvmlDeviceGetUUID(device, text.as_mut_ptr(), LENGTH as c_uint) };
+    if answer != nvmlReturn_t::SUCCESS {
+        return None;
+    }
+    let text = text.map(c_char::cast_unsigned);
+    let text = CStr::from_bytes_until_nul(&text).ok()?.to_str().ok()?;
+    Uuid::parse(text.trim_start_matches("GPU-").trim_start_matches("MIG-"))
+}
+
+fn devices() -> impl Iterator<Item = CUdevice> {
+    let mut count: c_int = 0;
+    // SAFETY: the count is writable.
+    let answer = unsafe { driver::cuDeviceGetCount(&raw mut count) };
+    let count = if answer == CUresult::SUCCESS { count } else { 0 };
+    (0..count).filter_map(|ordinal| {
+        let mut device = CUdevice::default();
+        // SAFETY: the device is writable.
+        (unsafe { driver::cuDeviceGet(&raw mut device, ordinal) } == CUresult::SUCCESS).then_some(device)
+    })
+}
+
+/// The card's UUID; a MIG instance's own where the driver is new enough to tell.
+fn driver_uuid(device: CUdevice) -> Option<Uuid> {
+    let mut uuid = CUuuid::default();
+    // SAFETY: the UUID is writable.
+    let mut answer = unsafe { driver::cuDeviceGetUuid_v2(&raw mut uuid, device) };
+    if answer == CUresult::ERROR_NOT_SUPPORTED {
+        // SAFETY: as above.
+        answer = unsafe { driver::cuDeviceGetUuid(&raw mut uuid, device) };
+    }
+    (answer == CUresult::SUCCESS).then(|| Uuid(uuid.bytes))
+}
+
+fn driver_card(device: CUdevice) -> Option<CardInfo> {
+    let uuid = driver_uuid(device)?;
+    let mut total = 0_usize;
+    // SAFETY: the total is writable.
+    if unsafe { driver::cuDeviceTotalMem_v2(&raw mut total, device) } != CUresult::SUCCESS {
+        return None;
+    }
+    Some(CardInfo { uuid, total: Bytes(total as u64), order: driver_order(device) })
+}
+
+/// The card's place on the bus, as a number.
+fn driver_order(device: CUdevice) -> u64 {
+    const LENGTH: usize = 32;
+    let mut text: [c_char; LENGTH] = [0; LENGTH];
+    // SAFETY: the buffer is as long as said.
+    let answer = unsafe { driver::cuDeviceGetPCIBusId(text.as_mut_ptr(), LENGTH as c_int, device) };
+    if answer != CUresult::SUCCESS {
+        return 0;
+    }
+    bus_order(&text)
+}
+
+/// `domain:bus:device.function`, in hexadecimal, as a number that orders as they do.
+fn bus_order(text: &[c_char]) -> u64 {
+    let digits = text.iter().map(|byte| byte.cast_unsigned()).take_while(|byte| *byte != 0);
+    let fields = digits.fold((0_u64, 0_u64), |(order, field), byte| match char::from(byte).to_digit(16) {
+        Some(digit) => (order, field << 4 | u64::from(digit)),
+        // A separator: a bus and a device have eight bits each at most.
+        None => (order << 8 | field, 0),
+    });
+    fields.0 << 8 | fields.1
+}
+
+fn nvml_cards() -> Option<Vec<CardInfo>> {
+    with_nvml(|| Some(handles().filter_map(nvml_card).collect()))
+}
+
+fn nvml_card(handle: nvmlDevice_t) -> Option<CardInfo> {
+    let uuid = nvml_uuid(handle)?;
+    let total = Bytes(nvml_memory(handle)?.total);
+    // SAFETY: all fields are numbers.
+    let mut pci: nvmlPciInfo_t = unsafe { core::mem::zeroed() };
+    // SAFETY: the record is writable.
+    let answer = unsafe { nvml::nvmlDeviceGetPciInfo_v3(handle, &raw mut pci) };
+    let order = if answer == nvmlReturn_t::SUCCESS { bus_order(&pci.bus_id) } else { 0 };
+    Some(CardInfo { uuid, total, order })
+}
+
+fn nvml_memory(handle: nvmlDevice_t) -> Option<nvmlMemory_t> {
+    let mut memory = nvmlMemory_t::default();
+    // SAFETY: the record is writable.
+    let answer = unsafe { nvml::nvmlDeviceGetMemoryInfo(handle, &raw mut memory) };
+    (answer == nvmlReturn_t::SUCCESS).then_some(memory)
+}
+
+fn handles() -> impl Iterator<Item = nvmlDevice_t> {
+    let mut count: c_uint = 0;
+    // SAFETY: the count is writable.
+    let answer = unsafe { nvml::nvmlDeviceGetCount_v2(&raw mut count) };
+    let count = if answer == nvmlReturn_t::SUCCESS { count } else { 0 };
+    (0..count).filter_map(|index| {
+        let mut handle = nvmlDevice_t::NULL;
+        // SAFETY: the handle is writable.
+        let answer = unsafe { nvml::nvmlDeviceGetHandleByIndex_v2(index, &raw mut handle) };
+        (answer == nvmlReturn_t::SUCCESS).then_some(handle)
+    })
+}
+
+/// Runs `body` with NVML initialised; it counts its users. `None`: there is no NVML, or `body` found nothing.
+fn with_nvml<T>(body: impl FnOnce() -> Option<T>) -> Option<T> {
+    // SAFETY: no obligations.
+    if unsafe { nvml::nvmlInit_v2() } != nvmlReturn_t::SUCCESS {
+        return None;
+    }
+    let found = body();
+    // SAFETY: initialised above.
+    unsafe { nvml::nvmlShutdown() };
+    found
+}

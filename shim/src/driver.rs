@@ -1,0 +1,67 @@
+//! The driver's own functions, typed. A call here never meets a hook: it goes to the address that the driver defines.
+
+use core::ffi::c_void;
+use core::mem;
+
+use cgpu_abi::types::*;
+use cgpu_abi::{driver_index, driver_table};
+use cgpu_tenant::Reason;
+
+use crate::library::DRIVER;
+use crate::process;
+
+/// What must be there for a limit to be kept; `cuInit` is refused under a limit where one of these is missing. All else is
+/// optional: a hook whose own function is missing answers `CUDA_ERROR_NOT_SUPPORTED`.
+pub(crate) const REQUIRED: &[usize] = &[
+    driver_index::cuInit,
+    driver_index::cuDeviceGetCount,
+    driver_index::cuDeviceGet,
+    driver_index::cuDeviceGetUuid,
+    driver_index::cuDeviceTotalMem_v2,
+    driver_index::cuCtxGetCurrent,
+    driver_index::cuCtxGetDevice,
+    driver_index::cuMemGetInfo_v2,
+];
+
+/// The first of [`REQUIRED`] that the driver lacks.
+pub(crate) fn missing() -> Option<usize> {
+    REQUIRED.iter().copied().find(|row| DRIVER.address(*row).is_null())
+}
+
+#[cold]
+fn absent() -> CUresult {
+    process::count(Reason::MissingFunction);
+    CUresult::ERROR_NOT_SUPPORTED
+}
+
+macro_rules! functions {
+    ($($kind:ident $symbol:ident { $($meta:tt)* } $role:ident $treatment:ident $played:ident $reason:literal
+        $(($($args:tt)*) $(-> $ret:ty)?)?;)*) => {
+        $(function! { $kind $symbol $(($($args)*) $(-> $ret)?)? })*
+    };
+}
+
+macro_rules! function {
+    (pass $symbol:ident) => {};
+    ($kind:ident $symbol:ident ($($arg:ident: $type:ty),*)) => {
+        /// The driver's function of this name; `CUDA_ERROR_NOT_SUPPORTED` where it has none.
+        ///
+        /// # Safety
+        ///
+        /// As the driver's function.
+        #[allow(non_snake_case, dead_code, clippy::too_many_arguments, reason = "the driver's own name and arguments")]
+        #[inline(always)]
+        pub(crate) unsafe fn $symbol($($arg: $type),*) -> CUresult {
+            type Function = unsafe extern "C" fn($($type),*) -> CUresult;
+            let address = DRIVER.address(driver_index::$symbol);
+            if address.is_null() {
+                return absent();
+            }
+            // SAFETY: the address is that of the driver's function of this name, which has this type.
+            let function = unsafe { mem::transmute::<*const c_void, Function>(address) };
+            // SAFETY: the caller vouches for the arguments.
+            unsafe { function($($arg),*) }
+        }
+    };
+}
+driver_table!(functions);

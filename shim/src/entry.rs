@@ -1,0 +1,84 @@
+//! What libcgpu.so exports: one function for each hooked row of the tables. No logic here.
+//!
+//! | treatment | body |
+//! |---|---|
+//! | Gated | the hook of that name; its slow path has its own border |
+//! | Refused | refused and counted under a limit, else the driver's function |
+//! | Counted | counted, then the driver's function |
+//! | all others | the hook of that name |
+
+use core::ffi::c_void;
+use core::ptr;
+
+use cgpu_abi::{DRIVER, NVML, Role, driver_table, nvml_table};
+
+use crate::library::Hook;
+use crate::{boundary, driver, hooks};
+
+macro_rules! exports {
+    ([$types:ident $answer:ident] $($kind:ident $symbol:ident { $($meta:tt)* } $role:ident $treatment:ident $played:ident
+        $reason:literal $(($($args:tt)*) $(-> $ret:ty)?)?;)*) => {
+        use cgpu_abi::$types::*;
+        $(export! { [$answer $role $treatment] $kind $symbol $(($($args)*))? })*
+    };
+}
+
+macro_rules! export {
+    ([$answer:ident $role:ident Gated] hook $symbol:ident ($($arg:ident: $type:ty),*)) => {
+        function! { $answer $symbol ($($arg: $type),*) {
+            // SAFETY: the program's own call.
+            unsafe { hooks::$symbol($($arg),*) }
+        }}
+    };
+    ([$answer:ident $role:ident Refused] hook $symbol:ident ($($arg:ident: $type:ty),*)) => {
+        function! { $answer $symbol ($($arg: $type),*) {
+            // SAFETY: the program's own call.
+            boundary::guard(|| hooks::refuse(Role::$role, || unsafe { driver::$symbol($($arg),*) }))
+        }}
+    };
+    ([$answer:ident $role:ident Counted] hook $symbol:ident ($($arg:ident: $type:ty),*)) => {
+        function! { $answer $symbol ($($arg: $type),*) {
+            // SAFETY: the program's own call.
+            boundary::guard(|| hooks::pass(Role::$role, || unsafe { driver::$symbol($($arg),*) }))
+        }}
+    };
+    ([$answer:ident $role:ident $treatment:ident] hook $symbol:ident ($($arg:ident: $type:ty),*)) => {
+        function! { $answer $symbol ($($arg: $type),*) {
+            // SAFETY: the program's own call.
+            boundary::guard(|| unsafe { hooks::$symbol($($arg),*) })
+        }}
+    };
+    ([$($treatment:tt)*] $($other:tt)*) => {};
+}
+
+macro_rules! function {
+    ($answer:ident $symbol:ident ($($arg:ident: $type:ty),*) $body:block) => {
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[allow(non_snake_case, clippy::too_many_arguments, reason = "the library's own name and arguments")]
+        unsafe extern "C" fn $symbol($($arg: $type),*) -> $answer $body
+    };
+}
+
+macro_rules! addresses {
+    ($($kind:ident $symbol:ident { $($meta:tt)* } $role:ident $treatment:ident $played:ident $reason:literal
+        $(($($args:tt)*) $(-> $ret:ty)?)?;)*) => {
+        [$(address!($kind $symbol)),*]
+    };
+}
+
+macro_rules! address {
+    (hook $symbol:ident) => {
+        Hook($symbol as *const c_void)
+    };
+    ($kind:ident $symbol:ident) => {
+        Hook(ptr::null())
+    };
+}
+
+driver_table!(exports, [types CUresult]);
+nvml_table!(exports, [nvml_types nvmlReturn_t]);
+
+/// Our function for each row of the driver's table.
+pub(crate) static DRIVER_HOOKS: [Hook; DRIVER.len()] = driver_table!(addresses);
+/// Our function for each row of NVML's table.
+pub(crate) static NVML_HOOKS: [Hook; NVML.len()] = nvml_table!(addresses);

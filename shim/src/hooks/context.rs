@@ -1,0 +1,258 @@
+//! Contexts: each costs memory of the card that nobody has asked for, and takes with it, when it goes, all that was in it.
+
+use cgpu_abi::types::{CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam, CUresult, c_int, c_uint};
+use cgpu_proto::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use cgpu_tenant::{Context, ContextId, Reason, Tenant};
+
+use super::NOT_STARTED;
+use super::memory::ask;
+use crate::process::{self, Standing};
+use crate::{cards, driver};
+
+/// The first version.
+pub(crate) unsafe fn cuCtxCreate(context: *mut CUcontext, flags: c_uint, device: CUdevice) -> CUresult {
+    // SAFETY: the program's own call.
+    create(context, device, || unsafe { driver::cuCtxCreate(context, flags, device) })
+}
+
+/// With 64-bit addresses.
+pub(crate) unsafe fn cuCtxCreate_v2(context: *mut CUcontext, flags: c_uint, device: CUdevice) -> CUresult {
+    // SAFETY: the program's own call.
+    create(context, device, || unsafe { driver::cuCtxCreate_v2(context, flags, device) })
+}
+
+/// With affinity.
+pub(crate) unsafe fn cuCtxCreate_v3(
+    context: *mut CUcontext,
+    affinities: *mut CUexecAffinityParam,
+    count: c_int,
+    flags: c_uint,
+    device: CUdevice,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    create(context, device, || unsafe { driver::cuCtxCreate_v3(context, affinities, count, flags, device) })
+}
+
+/// With a record of parameters.
+pub(crate) unsafe fn cuCtxCreate_v4(
+    context: *mut CUcontext,
+    parameters: *mut CUctxCreateParams,
+    flags: c_uint,
+    device: CUdevice,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    create(context, device, || unsafe { driver::cuCtxCreate_v4(context, parameters, flags, device) })
+}
+
+/// The first version.
+pub(crate) unsafe fn cuCtxDestroy(context: CUcontext) -> CUresult {
+    // SAFETY: the program's own call.
+    end(context, || unsafe { driver::cuCtxDestroy(context) })
+}
+
+/// Everything in the context goes with it.
+pub(crate) unsafe fn cuCtxDestroy_v2(context: CUcontext) -> CUresult {
+    // SAFETY: the program's own call.
+    end(context, || unsafe { driver::cuCtxDestroy_v2(context) })
+}
+
+/// One more reference, which `cuCtxDetach` gives back.
+pub(crate) unsafe fn cuCtxAttach(context: *mut CUcontext, flags: c_uint) -> CUresult {
+    // SAFETY: the program's own call.
+    let answer = unsafe { driver::cuCtxAttach(context, flags) };
+    if answer == CUresult::SUCCESS {
+        // SAFETY: the driver has just written there.
+        Attached::add(unsafe { context.read() });
+    }
+    answer
+}
+
+/// Gives back a reference; the last one takes the context.
+pub(crate) unsafe fn cuCtxDetach(context: CUcontext) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe { driver::cuCtxDetach(context) };
+    if Attached::remove(context) { call() } else { end(context, call) }
+}
+
+/// The first reference makes the context.
+pub(crate) unsafe fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe { driver::cuDevicePrimaryCtxRetain(context, device) };
+    let answer =
+        if primary_is_active(device) { keep(context, device, call) } else { create(context, device, call) };
+    if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
+        // SAFETY: the driver has just written there.
+        process::devices(tenant).set_primary(device, unsafe { context.read() });
+    }
+    answer
+}
+
+/// The first version.
+pub(crate) unsafe fn cuDevicePrimaryCtxRelease(device: CUdevice) -> CUresult {
+    // SAFETY: the program's own call.
+    release(device, || unsafe { driver::cuDevicePrimaryCtxRelease(device) })
+}
+
+/// The last reference takes everything in the context with it.
+pub(crate) unsafe fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> CUresult {
+    // SAFETY: the program's own call.
+    release(device, || unsafe { driver::cuDevicePrimaryCtxRelease_v2(device) })
+}
+
+/// The first version.
+pub(crate) unsafe fn cuDevicePrimaryCtxReset(device: CUdevice) -> CUresult {
+    // SAFETY: the program's own call.
+    end(primary(device), || unsafe { driver::cuDevicePrimaryCtxReset(device) })
+}
+
+/// Everything in the context goes, its references stay.
+pub(crate) unsafe fn cuDevicePrimaryCtxReset_v2(device: CUdevice) -> CUresult {
+    // SAFETY: the program's own call.
+    end(primary(device), || unsafe { driver::cuDevicePrimaryCtxReset_v2(device) })
+}
+
+/// The context in which the calling thread works, if it is of a card on the books. The driver is asked: a runtime may have made it
+/// current by a way of its own.
+#[inline]
+pub(super) fn current(tenant: &Tenant) -> Option<Context> {
+    let mut context = CUcontext::NULL;
+    // SAFETY: the handle is writable.
+    let answer = unsafe { driver::cuCtxGetCurrent(&raw mut context) };
+    if answer != CUresult::SUCCESS || context.is_null() {
+        tenant.count(Reason::ForeignContext);
+        return None;
+    }
+    tenant.context(ContextId(context.0)).or_else(|| take_up(tenant, context))
+}
+
+/// A context whose making we have not seen.
+#[cold]
+fn take_up(tenant: &Tenant, context: CUcontext) -> Option<Context> {
+    let mut device = CUdevice::default();
+    // SAFETY: the device is writable.
+    if unsafe { driver::cuCtxGetDevice(&raw mut device) } != CUresult::SUCCESS {
+        tenant.count(Reason::ForeignContext);
+        return None;
+    }
+    let Some(card) = process::devices(tenant).card(device) else {
+        tenant.count(Reason::NativeCard);
+        return None;
+    };
+    Some(tenant.context_seen(ContextId(context.0), card))
+}
+
+/// Charges a context of the size that contexts have on this card, and makes it.
+fn create(context: *mut CUcontext, device: CUdevice, call: impl Fn() -> CUresult) -> CUresult {
+    let tenant = match process::standing() {
+        Standing::On(tenant) => tenant,
+        Standing::Pass => return call(),
+        Standing::Refused => return NOT_STARTED,
+    };
+    let Some(card) = process::devices(tenant).card(device) else {
+        tenant.count(Reason::NativeCard);
+        return call();
+    };
+    let Ok(starting) = tenant.context_starting(card, cards::physical_free(device)) else {
+        return CUresult::ERROR_OUT_OF_MEMORY;
+    };
+    let answer = ask(tenant, card, call);
+    if answer == CUresult::SUCCESS {
+        // SAFETY: the driver has just written there.
+        let made = unsafe { context.read() };
+        starting.created(ContextId(made.0), cards::physical_free(device));
+    }
+    answer
+}
+
+/// One more reference to a context that is there already: it costs nothing.
+fn keep(context: *mut CUcontext, device: CUdevice, call: impl Fn() -> CUresult) -> CUresult {
+    if let Standing::Refused = process::standing() {
+        return NOT_STARTED;
+    }
+    let answer = call();
+    if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant())
+        && let Some(card) = process::devices(tenant).card(device)
+    {
+        // SAFETY: the driver has just written there.
+        let kept = ContextId(unsafe { context.read() }.0);
+        if tenant.context(kept).is_none() {
+            tenant.context_seen(kept, card);
+        }
+    }
+    answer
+}
+
+/// Off the books before the call: the driver may give the handle to another thread before it returns here.
+fn end(context: CUcontext, call: impl FnOnce() -> CUresult) -> CUresult {
+    let leaving = process::tenant().and_then(|tenant| tenant.context_leaving(ContextId(context.0)));
+    let answer = call();
+    if let (CUresult::SUCCESS, Some(leaving)) = (answer, leaving) {
+        leaving.gone();
+        Attached::forget(context);
+    }
+    answer
+}
+
+/// Only the last release ends the context, and only afterwards can it be told; until then other threads may allocate in it.
+fn release(device: CUdevice, call: impl FnOnce() -> CUresult) -> CUresult {
+    let context = primary(device);
+    let answer = call();
+    if answer == CUresult::SUCCESS && !primary_is_active(device) {
+        end(context, || answer);
+    }
+    answer
+}
+
+/// The device's primary context, as last retained here.
+fn primary(device: CUdevice) -> CUcontext {
+    process::tenant().map_or(CUcontext::NULL, |tenant| process::devices(tenant).primary(device))
+}
+
+fn primary_is_active(device: CUdevice) -> bool {
+    let (mut flags, mut active) = (0, 0);
+    // SAFETY: both are writable.
+    let answer = unsafe { driver::cuDevicePrimaryCtxGetState(device, &raw mut flags, &raw mut active) };
+    answer == CUresult::SUCCESS && active != 0
+}
+
+/// A context with references that `cuCtxAttach` has added: a call of CUDA 2, which hardly a program makes any more.
+struct Attached {
+    context: AtomicUsize,
+    references: AtomicU32,
+}
+
+static ATTACHED: [Attached; 16] =
+    [const { Attached { context: AtomicUsize::new(0), references: AtomicU32::new(0) } }; 16];
+
+impl Attached {
+    fn of(context: CUcontext) -> Option<&'static Attached> {
+        ATTACHED.iter().find(|attached| attached.context.load(Relaxed) == context.0)
+    }
+
+    /// Without a place for it, the context will seem gone with the first `cuCtxDetach`, and be taken up again with its next allocation.
+    fn add(context: CUcontext) {
+        let claim = |attached: &&Attached| {
+            attached
+                .context
+                .compare_exchange(0, context.0, Relaxed, Relaxed)
+                .is_ok_and(|_| !context.is_null())
+        };
+        if let Some(attached) = Attached::of(context).or_else(|| ATTACHED.iter().find(claim)) {
+            attached.references.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// False: there was no added reference.
+    fn remove(context: CUcontext) -> bool {
+        let less = |references: u32| references.checked_sub(1);
+        Attached::of(context)
+            .is_some_and(|attached| attached.references.fetch_update(Relaxed, Relaxed, less).is_ok())
+    }
+
+    fn forget(context: CUcontext) {
+        if let Some(attached) = Attached::of(context).filter(|_| !context.is_null()) {
+            attached.references.store(0, Relaxed);
+            attached.context.store(0, Relaxed);
+        }
+    }
+}

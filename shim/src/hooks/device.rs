@@ -1,0 +1,49 @@
+//! What a card says of itself.
+
+use cgpu_abi::types::{CUdevice, CUdevice_attribute, CUresult, c_int, c_uint};
+use cgpu_tenant::Bytes;
+
+use super::managed::is_about_managed_memory;
+use crate::{driver, process};
+
+/// 32-bit sizes: as the first version of the call had them.
+pub(crate) unsafe fn cuDeviceTotalMem(bytes: *mut c_uint, device: CUdevice) -> CUresult {
+    // SAFETY: the program's own call.
+    let answer = unsafe { driver::cuDeviceTotalMem(bytes, device) };
+    if let (CUresult::SUCCESS, Some(limit)) = (answer, limit(device)) {
+        // SAFETY: the driver has just written there.
+        unsafe { bytes.write(c_uint::try_from(limit.0).unwrap_or(c_uint::MAX)) };
+    }
+    answer
+}
+
+/// The card is as large as the limit.
+pub(crate) unsafe fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice) -> CUresult {
+    // SAFETY: the program's own call.
+    let answer = unsafe { driver::cuDeviceTotalMem_v2(bytes, device) };
+    if let (CUresult::SUCCESS, Some(limit)) = (answer, limit(device)) {
+        // SAFETY: the driver has just written there.
+        unsafe { bytes.write(usize::try_from(limit.0).unwrap_or(usize::MAX)) };
+    }
+    answer
+}
+
+/// Managed memory is not supported; all else is the card's own.
+pub(crate) unsafe fn cuDeviceGetAttribute(
+    value: *mut c_int,
+    attribute: CUdevice_attribute,
+    device: CUdevice,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let answer = unsafe { driver::cuDeviceGetAttribute(value, attribute, device) };
+    if answer == CUresult::SUCCESS && is_about_managed_memory(attribute) && limit(device).is_some() {
+        // SAFETY: the driver has just written there.
+        unsafe { value.write(0) };
+    }
+    answer
+}
+
+fn limit(device: CUdevice) -> Option<Bytes> {
+    let tenant = process::tenant()?;
+    tenant.limit(process::devices(tenant).card(device)?)
+}

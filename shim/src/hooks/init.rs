@@ -1,0 +1,24 @@
+//! `cuInit`.
+
+use cgpu_abi::types::{CUresult, c_uint};
+
+use crate::driver;
+use crate::library::DRIVER;
+use crate::process::{self, Starter, State};
+
+/// The driver first, then the books. Where the limits cannot be understood or kept, no call succeeds from here on.
+pub(crate) unsafe fn cuInit(flags: c_uint) -> CUresult {
+    // SAFETY: the program's own call.
+    let answer = unsafe { driver::cuInit(flags) };
+    if answer != CUresult::SUCCESS {
+        return answer;
+    }
+    DRIVER.settle();
+    match process::start(Starter::Driver) {
+        State::Off | State::On(_) => answer,
+        State::Refused(refusal) => {
+            process::announce(refusal);
+            CUresult::ERROR_INVALID_VALUE
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Launches: through the gate, which costs two loads and a branch while nothing is contended.
+//!
+//! No border against panics here: the open path has nothing that could panic, and the slow path has its own.
+
+use cgpu_abi::types::{CUfunction, CUlaunchConfig, CUresult, CUstream, c_uint, c_void};
+
+use crate::driver;
+use crate::gate::{self, Launch};
+
+/// Each function: its name, its arguments, and what they say about the launch.
+macro_rules! launches {
+    ($($symbol:ident ($($arg:ident: $type:ty),* $(,)?) => $launch:expr;)*) => {$(
+        /// Waits for the container's turn.
+        #[inline(always)]
+        #[allow(clippy::too_many_arguments, reason = "the driver's own")]
+        pub(crate) unsafe fn $symbol($($arg: $type),*) -> CUresult {
+            if gate::is_open() {
+                // SAFETY: the program's own call.
+                return unsafe { driver::$symbol($($arg),*) };
+            }
+            // SAFETY: as above.
+            gate::enter($launch, || unsafe { driver::$symbol($($arg),*) })
+        }
+    )*};
+}
+
+launches! {
+    cuLaunchKernel(
+        function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint,
+        shared: c_uint, stream: CUstream, parameters: *mut *mut c_void, extra: *mut *mut c_void,
+    ) => Launch { function, grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared, stream, ..Launch::LEGACY };
+
+    cuLaunchKernel_ptsz(
+        function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint,
+        shared: c_uint, stream: CUstream, parameters: *mut *mut c_void, extra: *mut *mut c_void,
+    ) => Launch { function, grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared, stream, ..Launch::PER_THREAD };
+
+    cuLaunchCooperativeKernel(
+        function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint,
+        shared: c_uint, stream: CUstream, parameters: *mut *mut c_void,
+    ) => Launch { function, grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared, stream, ..Launch::LEGACY };
+
+    cuLaunchCooperativeKernel_ptsz(
+        function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint,
+        shared: c_uint, stream: CUstream, parameters: *mut *mut c_void,
+    ) => Launch { function, grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared, stream, ..Launch::PER_THREAD };
+
+    cuLaunchKernelEx(
+        config: *const CUlaunchConfig, function: CUfunction, parameters: *mut *mut c_void, extra: *mut *mut c_void,
+    ) => unsafe { Launch::configured(config, function, Launch::LEGACY) };
+
+    cuLaunchKernelEx_ptsz(
+        config: *const CUlaunchConfig, function: CUfunction, parameters: *mut *mut c_void, extra: *mut *mut c_void,
+    ) => unsafe { Launch::configured(config, function, Launch::PER_THREAD) };
+}

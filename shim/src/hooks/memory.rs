@@ -1,0 +1,199 @@
+//! Linear memory: charged before the driver is asked, recorded after, given back where the driver refuses.
+
+use cgpu_abi::types::{CUdeviceptr, CUdeviceptr_v1, CUresult, c_uint};
+use cgpu_tenant::{Address, Bytes, Card, Patience, Tenant, View};
+
+use super::NOT_STARTED;
+use super::context::current;
+use crate::driver;
+use crate::process::{self, Standing};
+
+/// What the first guess at a pitch is a multiple of; the driver's answer tells its own.
+const PITCH: u64 = 512;
+
+/// 32-bit sizes and addresses.
+pub(crate) unsafe fn cuMemAlloc(address: *mut CUdeviceptr_v1, size: c_uint) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe { driver::cuMemAlloc(address, size) };
+    // SAFETY: read after the driver has succeeded, so it has written there.
+    allocate(Bytes(size.into()), call, || u64::from(unsafe { address.read() }))
+}
+
+/// Linear memory.
+pub(crate) unsafe fn cuMemAlloc_v2(address: *mut CUdeviceptr, size: usize) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe { driver::cuMemAlloc_v2(address, size) };
+    // SAFETY: read after the driver has succeeded, so it has written there.
+    allocate(Bytes(size as u64), call, || unsafe { address.read() })
+}
+
+/// 32-bit sizes and addresses.
+pub(crate) unsafe fn cuMemAllocPitch(
+    address: *mut CUdeviceptr_v1,
+    pitch: *mut c_uint,
+    width: c_uint,
+    height: c_uint,
+    element: c_uint,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe { driver::cuMemAllocPitch(address, pitch, width, height, element) };
+    // SAFETY: read after the driver has succeeded, so it has written there.
+    let made = || (u64::from(unsafe { address.read() }), u64::from(unsafe { pitch.read() }));
+    // SAFETY: the address is the driver's own, and the program has not seen it.
+    let unmake = |address| unsafe { driver::cuMemFree(CUdeviceptr_v1::try_from(address).unwrap_or(0)) };
+    allocate_pitched(width.into(), height.into(), call, made, unmake)
+}
+
+/// Rows of equal distance.
+pub(crate) unsafe fn cuMemAllocPitch_v2(
+    address: *mut CUdeviceptr,
+    pitch: *mut usize,
+    width: usize,
+    height: usize,
+    element: c_uint,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe { driver::cuMemAllocPitch_v2(address, pitch, width, height, element) };
+    // SAFETY: read after the driver has succeeded, so it has written there.
+    let made = || (unsafe { address.read() }, unsafe { pitch.read() } as u64);
+    // SAFETY: the address is the driver's own, and the program has not seen it.
+    let unmake = |address| unsafe { driver::cuMemFree_v2(address) };
+    allocate_pitched(width as u64, height as u64, call, made, unmake)
+}
+
+/// 32-bit addresses.
+pub(crate) unsafe fn cuMemFree(address: CUdeviceptr_v1) -> CUresult {
+    // SAFETY: the program's own call.
+    free(address.into(), || unsafe { driver::cuMemFree(address) })
+}
+
+/// Gives back what the address was charged; one that we do not know goes to the driver all the same.
+pub(crate) unsafe fn cuMemFree_v2(address: CUdeviceptr) -> CUresult {
+    // SAFETY: the program's own call.
+    free(address, || unsafe { driver::cuMemFree_v2(address) })
+}
+
+/// 32-bit sizes.
+pub(crate) unsafe fn cuMemGetInfo(free: *mut c_uint, total: *mut c_uint) -> CUresult {
+    // SAFETY: the program's own call.
+    let answer = unsafe { driver::cuMemGetInfo(free, total) };
+    if let (CUresult::SUCCESS, Some(view)) = (answer, view()) {
+        let clamp = |bytes: Bytes| c_uint::try_from(bytes.0).unwrap_or(c_uint::MAX);
+        // SAFETY: where it is not null, the driver has just written there.
+        unsafe { write(free, clamp(view.free)) };
+        // SAFETY: as above.
+        unsafe { write(total, clamp(view.total)) };
+    }
+    answer
+}
+
+/// Total is the limit, free what is left of it.
+pub(crate) unsafe fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUresult {
+    // SAFETY: the program's own call. What the driver makes of null is the driver's to say.
+    let answer = unsafe { driver::cuMemGetInfo_v2(free, total) };
+    if let (CUresult::SUCCESS, Some(view)) = (answer, view()) {
+        let clamp = |bytes: Bytes| usize::try_from(bytes.0).unwrap_or(usize::MAX);
+        // SAFETY: where it is not null, the driver has just written there.
+        unsafe { write(free, clamp(view.free)) };
+        // SAFETY: as above.
+        unsafe { write(total, clamp(view.total)) };
+    }
+    answer
+}
+
+/// Charges `size`, makes the call, and records the address that it `made`.
+fn allocate(size: Bytes, call: impl Fn() -> CUresult, made: impl FnOnce() -> u64) -> CUresult {
+    let tenant = match process::standing() {
+        Standing::On(tenant) => tenant,
+        Standing::Pass => return call(),
+        Standing::Refused => return NOT_STARTED,
+    };
+    let Some(context) = current(tenant) else {
+        return call();
+    };
+    let Ok(charge) = tenant.charge(context.card(), size) else {
+        return CUresult::ERROR_OUT_OF_MEMORY;
+    };
+    let answer = ask(tenant, context.card(), call);
+    if answer == CUresult::SUCCESS {
+        charge.settle(Address(made()), Some(context));
+    }
+    answer
+}
+
+/// As [`allocate`], for a size that only the driver's answer tells. Where the first guess was too small, the memory goes back,
+/// and the call is made once more under the right charge: no excess is left when the call returns.
+fn allocate_pitched(
+    width: u64,
+    height: u64,
+    call: impl Fn() -> CUresult,
+    made: impl Fn() -> (u64, u64),
+    unmake: impl Fn(u64) -> CUresult,
+) -> CUresult {
+    let tenant = match process::standing() {
+        Standing::On(tenant) => tenant,
+        Standing::Pass => return call(),
+        Standing::Refused => return NOT_STARTED,
+    };
+    let Some(context) = current(tenant) else {
+        return call();
+    };
+    let mut pitch = width.checked_next_multiple_of(PITCH).unwrap_or(u64::MAX);
+    loop {
+        let Ok(charge) = tenant.charge(context.card(), Bytes(pitch.saturating_mul(height))) else {
+            return CUresult::ERROR_OUT_OF_MEMORY;
+        };
+        let answer = ask(tenant, context.card(), &call);
+        if answer != CUresult::SUCCESS {
+            return answer;
+        }
+        let (address, chosen) = made();
+        if chosen.saturating_mul(height) <= charge.bytes().0 {
+            charge.settle(Address(address), Some(context));
+            return answer;
+        }
+        // Greater each time, so the loop ends.
+        unmake(address);
+        pitch = chosen;
+    }
+}
+
+/// Makes the call, and while the memory of a process that has just ended is in the way, makes it again.
+pub(super) fn ask(tenant: &Tenant, card: Card, call: impl Fn() -> CUresult) -> CUresult {
+    let mut patience = Patience::default();
+    loop {
+        let answer = call();
+        if answer != CUresult::ERROR_OUT_OF_MEMORY || !tenant.ask_again(card, &mut patience) {
+            return answer;
+        }
+    }
+}
+
+fn free(address: u64, call: impl FnOnce() -> CUresult) -> CUresult {
+    let taken = process::tenant().filter(|_| address != 0).and_then(|tenant| tenant.take(Address(address)));
+    let answer = call();
+    if let (CUresult::SUCCESS, Some(taken)) = (answer, taken) {
+        taken.freed();
+    }
+    answer
+}
+
+/// The current card as the program sees it.
+fn view() -> Option<View> {
+    let tenant = process::tenant()?;
+    let card = current(tenant)?.card();
+    let (mut free, mut total) = (0, 0);
+    // SAFETY: both are writable.
+    let answer = unsafe { driver::cuMemGetInfo_v2(&raw mut free, &raw mut total) };
+    (answer == CUresult::SUCCESS).then(|| tenant.view(card, Bytes(free as u64))).flatten()
+}
+
+/// # Safety
+///
+/// `place` is null or writable.
+unsafe fn write<T>(place: *mut T, value: T) {
+    if !place.is_null() {
+        // SAFETY: the caller vouches for it.
+        unsafe { place.write(value) };
+    }
+}

@@ -1,0 +1,62 @@
+//! What each hooked function does: one file for each noun of the driver, each function under the driver's name for it.
+//!
+//! All of them ask the books ([`cgpu_tenant`]) and the real function, in the order that the case needs; none decides anything.
+//! Every hook without a limit is the real call.
+
+mod context;
+mod device;
+mod init;
+mod launch;
+mod managed;
+mod memory;
+mod nvml;
+mod proc_address;
+
+pub(crate) use context::*;
+pub(crate) use device::*;
+pub(crate) use init::*;
+pub(crate) use launch::*;
+pub(crate) use memory::*;
+pub(crate) use nvml::*;
+pub(crate) use proc_address::*;
+
+use cgpu_abi::Role;
+use cgpu_abi::types::CUresult;
+use cgpu_tenant::Reason;
+
+use crate::process::{self, Standing};
+
+/// What a hook answers while the start is refused: the driver that the program sees has not been initialised.
+const NOT_STARTED: CUresult = CUresult::ERROR_NOT_INITIALIZED;
+
+/// A function that takes memory which is not accounted yet: refused where there is a limit to keep.
+pub(crate) fn refuse(role: Role, real: impl FnOnce() -> CUresult) -> CUresult {
+    match process::standing() {
+        Standing::On(tenant) if process::devices(tenant).any_limited(tenant) => {
+            tenant.count(if role == Role::Managed { Reason::ManagedRefused } else { Reason::Unsupported });
+            CUresult::ERROR_NOT_SUPPORTED
+        }
+        Standing::Refused => NOT_STARTED,
+        Standing::On(_) | Standing::Pass => real(),
+    }
+}
+
+/// A function whose memory is on other books than ours, or on none: passed, and counted.
+pub(crate) fn pass(role: Role, real: impl FnOnce() -> CUresult) -> CUresult {
+    match process::standing() {
+        Standing::On(tenant) => {
+            tenant.count(uncharged(role));
+            real()
+        }
+        Standing::Refused => NOT_STARTED,
+        Standing::Pass => real(),
+    }
+}
+
+/// Why a function that is passed charges nothing.
+fn uncharged(role: Role) -> Reason {
+    match role {
+        Role::External => Reason::Imported,
+        _ => Reason::GrownUnseen,
+    }
+}

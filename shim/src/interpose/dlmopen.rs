@@ -1,0 +1,93 @@
+//! `dlmopen`: keeps the driver out of other namespaces.
+//!
+//! A namespace of its own has its own copies of all libraries, and no preloads: a driver in there would never meet us. So:
+//!
+//! - the driver or NVML by name: opened in the base namespace instead, where everybody finds our hooks;
+//! - anything else, in a namespace of its own: opened, and then looked at. If the driver came along as somebody's dependency,
+//!   everything is closed again and the answer is null, with a sentence for `dlerror`;
+//! - the base namespace: as `dlopen`.
+//!
+//! To look afterwards, we have to call and not to jump, so the loader takes us for the caller and does not search the
+//! program's RUNPATH. A name without a slash that is not found so is tried once more by a jump, and what that loads is not looked at. Constructors run
+//! before we look.
+
+use core::ffi::{CStr, c_char, c_int, c_long, c_void};
+
+use cgpu_tenant::Reason;
+
+use super::dlopen::without_deepbind;
+use super::elf;
+use super::real::{self, DLMOPEN};
+use super::trampoline::{Arguments, Exit, trampoline};
+use crate::boundary;
+use crate::library::{DRIVER, NVML};
+use crate::process;
+
+trampoline! {
+    /// See the module.
+    dlmopen, choose
+}
+
+/// `dlmopen(namespace, path, flags)`.
+extern "C" fn choose(arguments: &mut Arguments) -> Exit {
+    arguments.third = without_deepbind(arguments.third);
+    #[allow(clippy::cast_possible_wrap, reason = "a register that holds a long")]
+    let namespace = arguments.first as c_long;
+    let path = arguments.second as *const c_char;
+    if namespace == libc::LM_ID_BASE || path.is_null() {
+        return Exit::jump(DLMOPEN.address());
+    }
+    // SAFETY: the program gave `dlmopen` this name.
+    let name = unsafe { CStr::from_ptr(path) }.to_bytes();
+    boundary::or(Exit::jump(DLMOPEN.address()), || {
+        if names_the_driver(name) {
+            process::count(Reason::NamespaceRefused);
+            #[allow(clippy::cast_sign_loss, reason = "a long in a register")]
+            let base = libc::LM_ID_BASE as usize;
+            arguments.first = base;
+            return Exit::jump(DLMOPEN.address());
+        }
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_possible_wrap,
+            reason = "a register whose lower half is an int"
+        )]
+        let flags = arguments.third as c_int;
+        // SAFETY: the program's own arguments, but for the cleared flag.
+        let handle = unsafe { real::open_in(namespace, path, flags) };
+        if handle.is_null() {
+            return if name.contains(&b'/') { Exit::answer(handle) } else { Exit::jump(DLMOPEN.address()) };
+        }
+        if has_a_driver(handle) {
+            process::count(Reason::NamespaceRefused);
+            refuse(handle);
+            return Exit::answer(core::ptr::null_mut());
+        }
+        Exit::answer(handle)
+    })
+}
+
+/// Whether a path's last part is a name of the driver or of NVML, with any version.
+fn names_the_driver(path: &[u8]) -> bool {
+    let file = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    file.starts_with(b"libcuda.so") || file.starts_with(b"libnvidia-ml.so")
+}
+
+/// Whether the driver or NVML is in the namespace of `handle`.
+fn has_a_driver(handle: *mut c_void) -> bool {
+    let Some(map) = real::link_map(handle) else {
+        return false;
+    };
+    // SAFETY: the program has just opened it, and nobody else knows this handle yet.
+    unsafe { elf::namespace(map) }.any(|object| DRIVER.is(&object) || NVML.is(&object))
+}
+
+/// Closes `handle`, and leaves a sentence for `dlerror`.
+fn refuse(handle: *mut c_void) {
+    // SAFETY: the handle is ours to close: the program has not seen it.
+    unsafe { libc::dlclose(handle) };
+    // Only the loader can set what `dlerror` says. It begins with the name of a file that cannot be opened.
+    let sentence = c"libcuda.so.1 in a namespace of its own, where cgpu could not see it";
+    // SAFETY: there is no such file.
+    unsafe { real::open_in(libc::LM_ID_BASE, sentence.as_ptr(), libc::RTLD_LAZY) };
+}

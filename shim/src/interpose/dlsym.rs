@@ -1,0 +1,113 @@
+//! `dlsym` and `dlvsym`.
+//!
+//! Which name is asked decides first, by two bytes, then by a perfect hash. A name that is not ours goes to the real function
+//! by a jump. For one of ours it is the handle that counts:
+//!
+//! - an explicit handle: the real `dlsym` answers, and the answer is exchanged for our hook only if it is the driver's own
+//!   symbol. What is absent stays absent, and another library's function of that name stays that library's;
+//! - `RTLD_DEFAULT`, `RTLD_NEXT`: only the loader can tell who asks, so it is a jump. Our own exports come first there, and so
+//!   are found; but where the driver does not define the name, they must not be.
+
+use core::ffi::{CStr, c_char, c_void};
+
+use super::names;
+use super::real::{self, DLSYM, DLVSYM};
+use super::trampoline::{Arguments, Exit, trampoline};
+use crate::boundary;
+use crate::library::Symbol;
+
+trampoline! {
+    /// See the module.
+    dlsym, choose_dlsym
+}
+
+trampoline! {
+    /// See the module.
+    dlvsym, choose_dlvsym
+}
+
+/// `dlsym(handle, name)`.
+extern "C" fn choose_dlsym(arguments: &mut Arguments) -> Exit {
+    let name = arguments.second as *const c_char;
+    // SAFETY: the program gave `dlsym` this name.
+    if unsafe { may_be_ours(name) } {
+        // SAFETY: as above.
+        return ours(arguments, unsafe { CStr::from_ptr(name) });
+    }
+    Exit::jump(DLSYM.address())
+}
+
+/// `dlvsym(handle, name, version)`.
+///
+/// The driver's symbols have no versions, so the real function answers null for them, whatever the handle: no way around us.
+/// But a library before us may ask for the next `dlsym` of glibc's version. Ours has none, and would be passed over together
+/// with all that it protects; without the version the loader finds it, if it is next.
+extern "C" fn choose_dlvsym(arguments: &mut Arguments) -> Exit {
+    let name = arguments.second as *const c_char;
+    // SAFETY: the program gave `dlvsym` this name.
+    if is_pseudo(arguments.first) && unsafe { is_interposed(name) } {
+        return Exit::jump(DLSYM.address());
+    }
+    Exit::jump(DLVSYM.address())
+}
+
+#[inline(never)]
+fn ours(arguments: &mut Arguments, name: &CStr) -> Exit {
+    let Some(symbol) = names::find(name) else {
+        return Exit::jump(DLSYM.address());
+    };
+    boundary::or(Exit::jump(DLSYM.address()), || asked_for(symbol, arguments, name))
+}
+
+fn asked_for(symbol: Symbol, arguments: &mut Arguments, name: &CStr) -> Exit {
+    if is_pseudo(arguments.first) {
+        if !symbol.is_defined() {
+            // The C library does not define it either, and says so as the loader would.
+            arguments.first = real::libc_handle().addr();
+        }
+        return Exit::jump(DLSYM.address());
+    }
+    let handle = arguments.first as *mut c_void;
+    // SAFETY: the handle is the program's own, and explicit.
+    let found = unsafe { real::symbol(handle, name) };
+    Exit::answer(symbol.exchange(found))
+}
+
+/// Whether `name` begins as the names of the two libraries do.
+///
+/// # Safety
+///
+/// `name` is null or NUL-ended.
+#[inline]
+unsafe fn may_be_ours(name: *const c_char) -> bool {
+    if name.is_null() {
+        return false;
+    }
+    // SAFETY: a string has a first byte.
+    let first = unsafe { name.read() }.cast_unsigned();
+    if !matches!(first, b'c' | b'n') {
+        return false;
+    }
+    // SAFETY: the first byte was not the NUL.
+    let second = unsafe { name.add(1).read() }.cast_unsigned();
+    matches!((first, second), (b'c', b'u') | (b'n', b'v'))
+}
+
+/// Whether `name` is one of the loader's functions that we stand before.
+///
+/// # Safety
+///
+/// `name` is null or NUL-ended.
+unsafe fn is_interposed(name: *const c_char) -> bool {
+    if name.is_null() {
+        return false;
+    }
+    // SAFETY: the caller vouches for it.
+    let name = unsafe { CStr::from_ptr(name) };
+    [c"dlsym", c"dlvsym", c"dlopen", c"dlmopen"].contains(&name)
+}
+
+/// Whether a handle stands for a search that depends on the caller.
+fn is_pseudo(handle: usize) -> bool {
+    handle == libc::RTLD_DEFAULT.addr() || handle == libc::RTLD_NEXT.addr()
+}

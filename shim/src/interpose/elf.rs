@@ -1,0 +1,456 @@
+//! Reads the loader's own records: which objects are loaded, and what they define.
+//!
+//! But for [`Object::around`], nothing here calls a function that another library could have taken over. That is the point: under
+//! a sanitizer, or before the program's constructors have run, even `dl_iterate_phdr` may crash. [`_r_debug`] is data which every loader keeps for
+//! debuggers; from there a list of objects leads to their dynamic sections, and those to symbols and their hash tables.
+//!
+//! ```text
+//! _r_debug -> link_map -> link_map -> ...
+//!                |
+//!                +-> dynamic section -> DT_SYMTAB, DT_STRTAB, DT_VERSYM, DT_GNU_HASH or DT_HASH
+//! ```
+//!
+//! Both hash tables are read: the vendor's libnvidia-ml has only the old one.
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::mem::MaybeUninit;
+use core::ptr;
+
+/// An object that the loader has loaded, as `<link.h>` declares it. The loader writes it; it lives until the object is unloaded.
+#[repr(C)]
+pub(crate) struct LinkMap {
+    base: usize,
+    name: *const c_char,
+    dynamic: *const Dynamic,
+    next: *const LinkMap,
+    previous: *const LinkMap,
+}
+
+#[repr(C)]
+struct Debug {
+    version: c_int,
+    objects: *const LinkMap,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Dynamic {
+    tag: usize,
+    value: usize,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Symbol {
+    name: u32,
+    info: u8,
+    other: u8,
+    section: u16,
+    value: usize,
+    size: usize,
+}
+
+/// `DT_*`: what an entry of the dynamic section means.
+mod tag {
+    pub(super) const END: usize = 0;
+    pub(super) const HASH: usize = 4;
+    pub(super) const STRTAB: usize = 5;
+    pub(super) const SYMTAB: usize = 6;
+    pub(super) const SONAME: usize = 14;
+    pub(super) const GNU_HASH: usize = 0x6fff_fef5;
+    pub(super) const VERSYM: usize = 0x6fff_fff0;
+}
+
+/// In a version word: not the symbol's default version.
+const HIDDEN_VERSION: u16 = 0x8000;
+
+unsafe extern "C" {
+    /// Kept by the loader for debuggers.
+    static _r_debug: Debug;
+    /// Our own dynamic section: the linker defines it for each object.
+    static _DYNAMIC: Dynamic;
+
+    /// Which object an address belongs to. With the flag below it also gives the object's `link_map`.
+    fn dladdr1(
+        address: *const c_void,
+        info: *mut libc::Dl_info,
+        extra: *mut *mut c_void,
+        flags: c_int,
+    ) -> c_int;
+}
+
+const RTLD_DL_LINKMAP: c_int = 2;
+
+/// A loaded object's symbols.
+#[derive(Clone, Copy)]
+pub(crate) struct Object {
+    map: *const LinkMap,
+    base: usize,
+    symbols: *const Symbol,
+    strings: *const c_char,
+    /// Null: the object's symbols have no versions.
+    versions: *const u16,
+    hash: Hash,
+    /// Null: it has no name of its own.
+    soname: *const c_char,
+}
+
+#[derive(Clone, Copy)]
+enum Hash {
+    Gnu(*const u32),
+    SystemV(*const u32),
+}
+
+/// The objects of the program, in the order in which the loader searches them.
+///
+/// Only those loaded at start-up are safe to walk while other threads open and close libraries.
+pub(crate) fn objects() -> impl Iterator<Item = *const LinkMap> {
+    // SAFETY: the loader fills `_r_debug` before it runs any code of ours, and its first objects are never unloaded.
+    let first = unsafe { _r_debug.objects };
+    core::iter::successors(some(first), |map| {
+        // SAFETY: `map` is a non-null entry of the loader's list.
+        some(unsafe { (**map).next })
+    })
+}
+
+/// The first definition of `name` after our own object, in the order of search; where there is none, the first before it.
+pub(crate) fn next_definition(name: &[u8]) -> Option<*const c_void> {
+    let ours = &raw const _DYNAMIC;
+    // SAFETY: the list's entries are valid, see `objects`.
+    let is_ours = |map: &*const LinkMap| unsafe { (**map).dynamic } == ours;
+    let define = |map: *const LinkMap| {
+        // SAFETY: objects from start-up stay loaded.
+        unsafe { Object::new(map) }?.symbol(name)
+    };
+    let after = objects().skip_while(|map| !is_ours(map)).skip(1).find_map(define);
+    after.or_else(|| objects().take_while(|map| !is_ours(map)).find_map(define))
+}
+
+/// The objects in the namespace of `map`.
+///
+/// # Safety
+///
+/// `map` is an entry of the loader's list, and no other thread closes objects of its namespace meanwhile.
+pub(crate) unsafe fn namespace(map: *const LinkMap) -> impl Iterator<Item = Object> {
+    // SAFETY: the caller vouches for the list, here and in the next two closures.
+    let back = move |map: &*const LinkMap| some(unsafe { (**map).previous });
+    let forth = move |map: &*const LinkMap| some(unsafe { (**map).next });
+    let first = core::iter::successors(Some(map), back).last();
+    core::iter::successors(first, forth).filter_map(|map| unsafe { Object::new(map) })
+}
+
+impl Object {
+    /// Reads an object's dynamic section. `None`: it has no symbols to look up.
+    ///
+    /// # Safety
+    ///
+    /// `map` is an entry of the loader's list, and its object stays loaded as long as the result is used.
+    pub(crate) unsafe fn new(map: *const LinkMap) -> Option<Object> {
+        // SAFETY: the caller vouches for `map`.
+        let base = unsafe { (*map).base };
+        // SAFETY: as above.
+        let mut entry = unsafe { (*map).dynamic };
+        let (mut symbols, mut strings, mut versions, mut gnu, mut system_v) = (0, 0, 0, 0, 0);
+        let mut soname = None;
+        while !entry.is_null() {
+            // SAFETY: a dynamic section is an array that ends with DT_NULL; we have not passed the end.
+            let Dynamic { tag, value } = unsafe { *entry };
+            // glibc writes absolute addresses into the sections it may write to, and leaves the rest (the vDSO's) relative.
+            let address = if value < base { base.wrapping_add(value) } else { value };
+            match tag {
+                tag::END => break,
+                tag::HASH => system_v = address,
+                tag::STRTAB => strings = address,
+                tag::SYMTAB => symbols = address,
+                tag::SONAME => soname = Some(value),
+                tag::GNU_HASH => gnu = address,
+                tag::VERSYM => versions = address,
+                _ => {}
+            }
+            // SAFETY: the entry was not the last.
+            entry = unsafe { entry.add(1) };
+        }
+        let hash = match (gnu, system_v) {
+            (0, 0) => return None,
+            (0, table) => Hash::SystemV(table as *const u32),
+            (table, _) => Hash::Gnu(table as *const u32),
+        };
+        if symbols == 0 || strings == 0 {
+            return None;
+        }
+        let strings = strings as *const c_char;
+        Some(Object {
+            map,
+            base,
+            symbols: symbols as *const Symbol,
+            strings,
+            versions: versions as *const u16,
+            hash,
+            soname: soname.map_or(ptr::null(), |offset| strings.wrapping_add(offset)),
+        })
+    }
+
+    /// The object in whose memory `address` lies.
+    pub(crate) fn around(address: *const c_void) -> Option<Object> {
+        let mut info = MaybeUninit::<libc::Dl_info>::uninit();
+        let mut map: *const LinkMap = ptr::null();
+        // SAFETY: `info` and `map` are writable and outlive the call, and a link_map is what the flag asks for.
+        let found = unsafe { dladdr1(address, info.as_mut_ptr(), (&raw mut map).cast(), RTLD_DL_LINKMAP) };
+        if found == 0 || map.is_null() {
+            return None;
+        }
+        // SAFETY: the loader's own entry. The program asks about a symbol of the object, and will not unload it meanwhile.
+        unsafe { Object::new(map) }
+    }
+
+    /// The loader's record of this object.
+    pub(crate) fn map(&self) -> *const LinkMap {
+        self.map
+    }
+
+    /// The file it was loaded from, as the loader knows it.
+    pub(crate) fn path(&self) -> &CStr {
+        // SAFETY: `map` is valid as long as `self` is used, see `new`.
+        let name = unsafe { (*self.map).name };
+        if name.is_null() {
+            return c"";
+        }
+        // SAFETY: the loader's own NUL-ended string, which lives as long as the object.
+        unsafe { CStr::from_ptr(name) }
+    }
+
+    /// The name that the object gives itself, else the last part of its file's.
+    pub(crate) fn soname(&self) -> &[u8] {
+        if self.soname.is_null() {
+            return self.path().to_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        }
+        // SAFETY: DT_SONAME is an offset into the object's own table of NUL-ended strings.
+        unsafe { CStr::from_ptr(self.soname) }.to_bytes()
+    }
+
+    /// Where the object defines `name`, in its default version.
+    pub(crate) fn symbol(&self, name: &[u8]) -> Option<*const c_void> {
+        let matching = |index: u32| {
+            self.definition(index).filter(|(found, _)| same(*found, name)).map(|(_, address)| address)
+        };
+        match self.hash {
+            Hash::Gnu(table) => GnuTable::new(table).chain(gnu_hash(name)).find_map(matching),
+            Hash::SystemV(table) => SystemVTable::new(table).chain(system_v_hash(name)).find_map(matching),
+        }
+    }
+
+    /// All that the object defines: names and addresses.
+    pub(crate) fn definitions(&self) -> impl Iterator<Item = (&CStr, *const c_void)> {
+        let count = match self.hash {
+            Hash::Gnu(table) => GnuTable::new(table).symbols(),
+            Hash::SystemV(table) => SystemVTable::new(table).chains,
+        };
+        (0..count).filter_map(|index| {
+            let (name, address) = self.definition(index)?;
+            // SAFETY: a symbol's name is NUL-ended and lives as long as the object.
+            Some((unsafe { CStr::from_ptr(name) }, address))
+        })
+    }
+
+    /// The name and address of a symbol that others may bind to.
+    fn definition(&self, index: u32) -> Option<(*const c_char, *const c_void)> {
+        const GLOBAL: u8 = 1;
+        const WEAK: u8 = 2;
+        const OBJECT_FUNCTION_OR_NONE: u8 = 2;
+
+        let index = index as usize;
+        // SAFETY: the hash tables only give indices of the symbol table.
+        let symbol = unsafe { self.symbols.add(index).read() };
+        let binding = symbol.info >> 4;
+        // Above are sections, files, thread-local data and indirect functions: none is an address to call.
+        let addressable = symbol.info & 15 <= OBJECT_FUNCTION_OR_NONE;
+        if symbol.section == 0 || symbol.value == 0 || !addressable || !matches!(binding, GLOBAL | WEAK) {
+            return None;
+        }
+        if !self.versions.is_null() {
+            // SAFETY: where there is a table of versions it has one word for each symbol.
+            let version = unsafe { self.versions.add(index).read() };
+            if version & HIDDEN_VERSION != 0 {
+                return None;
+            }
+        }
+        let name = self.strings.wrapping_add(symbol.name as usize);
+        Some((name, self.base.wrapping_add(symbol.value) as *const c_void))
+    }
+}
+
+/// `DT_GNU_HASH`: a header, a Bloom filter, buckets, and one word per hashed symbol. A chain is a run of neighbours that ends
+/// with an odd word.
+struct GnuTable {
+    buckets: *const u32,
+    bucket_count: u32,
+    chains: *const u32,
+    /// Symbols before this one are not hashed.
+    first: u32,
+    filter: *const usize,
+    filter_words: usize,
+    filter_shift: u32,
+}
+
+impl GnuTable {
+    fn new(table: *const u32) -> GnuTable {
+        // SAFETY: the table begins with four words.
+        let [bucket_count, first, filter_words, filter_shift] = unsafe { table.cast::<[u32; 4]>().read() };
+        let filter_words = filter_words as usize;
+        let filter = table.wrapping_add(4).cast::<usize>();
+        let buckets = filter.wrapping_add(filter_words).cast::<u32>();
+        let chains = buckets.wrapping_add(bucket_count as usize);
+        GnuTable { buckets, bucket_count, chains, first, filter, filter_words, filter_shift }
+    }
+
+    /// The symbols that may have a name of this hash.
+    fn chain(self, hash: u32) -> impl Iterator<Item = u32> {
+        let mut next = if self.may_have(hash) { self.bucket(hash % self.bucket_count) } else { 0 };
+        let first = self.first;
+        core::iter::from_fn(move || {
+            while next >= first && next != 0 {
+                let index = next;
+                let word = self.word(index);
+                next = if word & 1 == 1 { 0 } else { index + 1 };
+                if word | 1 == hash | 1 {
+                    return Some(index);
+                }
+            }
+            None
+        })
+    }
+
+    /// How many symbols the object has. Only a walk to the end of the last chain tells.
+    fn symbols(&self) -> u32 {
+        let last = (0..self.bucket_count).map(|number| self.bucket(number)).max().unwrap_or(0);
+        if last < self.first {
+            return self.first;
+        }
+        let mut index = last;
+        while self.word(index) & 1 == 0 {
+            index += 1;
+        }
+        index + 1
+    }
+
+    fn may_have(&self, hash: u32) -> bool {
+        if self.bucket_count == 0 || self.filter_words == 0 {
+            return false;
+        }
+        let place = (hash / usize::BITS) as usize % self.filter_words;
+        // SAFETY: `place` is less than the number of words.
+        let word = unsafe { self.filter.add(place).read() };
+        let bits = (1 << (hash % usize::BITS)) | (1 << ((hash >> self.filter_shift) % usize::BITS));
+        word & bits == bits
+    }
+
+    fn bucket(&self, number: u32) -> u32 {
+        // SAFETY: callers take `number` below `bucket_count`.
+        unsafe { self.buckets.add(number as usize).read() }
+    }
+
+    fn word(&self, index: u32) -> u32 {
+        // SAFETY: callers come from a bucket, which is zero or a hashed symbol, and go on only while the chain does.
+        unsafe { self.chains.add((index - self.first) as usize).read() }
+    }
+}
+
+/// `DT_HASH`: buckets, and for every symbol the next one of its chain; 0 ends it.
+struct SystemVTable {
+    buckets: *const u32,
+    bucket_count: u32,
+    next: *const u32,
+    chains: u32,
+}
+
+impl SystemVTable {
+    fn new(table: *const u32) -> SystemVTable {
+        // SAFETY: the table begins with two words.
+        let [bucket_count, chains] = unsafe { table.cast::<[u32; 2]>().read() };
+        let buckets = table.wrapping_add(2);
+        SystemVTable { buckets, bucket_count, next: buckets.wrapping_add(bucket_count as usize), chains }
+    }
+
+    /// The symbols that may have a name of this hash; never more than there are, should a chain be a ring.
+    fn chain(self, hash: u32) -> impl Iterator<Item = u32> {
+        let first = match self.bucket_count {
+            0 => 0,
+            // SAFETY: the remainder is less than the number of buckets.
+            count => unsafe { self.buckets.add((hash % count) as usize).read() },
+        };
+        let valid = move |index: &u32| *index != 0 && *index < self.chains;
+        let follow = move |index: &u32| {
+            // SAFETY: `index` is a symbol of the table.
+            Some(unsafe { self.next.add(*index as usize).read() }).filter(valid)
+        };
+        core::iter::successors(Some(first).filter(valid), follow).take(self.chains as usize)
+    }
+}
+
+fn gnu_hash(name: &[u8]) -> u32 {
+    name.iter().fold(5381, |hash: u32, byte| hash.wrapping_mul(33).wrapping_add(u32::from(*byte)))
+}
+
+fn system_v_hash(name: &[u8]) -> u32 {
+    name.iter().fold(0, |hash: u32, byte| {
+        let hash = (hash << 4).wrapping_add(u32::from(*byte));
+        let high = hash & 0xf000_0000;
+        (hash ^ (high >> 24)) & !high
+    })
+}
+
+/// Compares without asking the C library, which may not be ready.
+fn same(found: *const c_char, name: &[u8]) -> bool {
+    name.iter().chain(&[0]).enumerate().all(|(place, byte)| {
+        // SAFETY: all bytes before this one were equal to those of `name` and none was NUL, so `found` goes on to here.
+        let other = unsafe { found.add(place).read() };
+        other.cast_unsigned() == *byte
+    })
+}
+
+fn some(map: *const LinkMap) -> Option<*const LinkMap> {
+    (!map.is_null()).then_some(map)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn libc_object() -> Object {
+        // SAFETY: objects from start-up stay loaded.
+        let found = objects()
+            .filter_map(|map| unsafe { Object::new(map) })
+            .find(|object| object.soname() == b"libc.so.6");
+        found.expect("a test is linked with the C library")
+    }
+
+    #[test]
+    fn finds_what_the_loader_finds() {
+        let expected = libc::malloc_usable_size as *const c_void;
+        assert_eq!(libc_object().symbol(b"malloc_usable_size"), Some(expected));
+    }
+
+    #[test]
+    fn absent_names_are_absent() {
+        assert_eq!(libc_object().symbol(b"cuInit"), None);
+        assert_eq!(libc_object().symbol(b""), None);
+    }
+
+    #[test]
+    fn every_definition_is_found_by_its_name() {
+        let object = libc_object();
+        let mut count = 0;
+        for (name, _) in object.definitions() {
+            assert!(object.symbol(name.to_bytes()).is_some(), "{name:?}");
+            count += 1;
+        }
+        assert!(count > 1000, "{count} definitions");
+    }
+
+    #[test]
+    fn hashes_are_those_of_the_format() {
+        // The two values that the format's own documents give.
+        assert_eq!(gnu_hash(b"printf"), 0x156b_2bb8);
+        assert_eq!(system_v_hash(b"printf"), 0x0779_05a6);
+    }
+}

@@ -1,0 +1,118 @@
+//! Which names are ours: a perfect hash over the hooked names of both tables, made when the shim is compiled.
+//!
+//! A name is judged by its length, its first and its last eight bytes; only where they lead to one of ours is it compared.
+//! Nearly all of the driver's names begin with the same two letters, and some programs look up hundreds of them.
+
+use core::ffi::CStr;
+
+use cgpu_abi::{DRIVER, Kind, NVML};
+
+use crate::library::Symbol;
+
+/// Slots; the more, the sooner a multiplier without collisions is found, and the fewer compares are made in vain.
+const SLOTS: usize = 4096;
+
+/// The hooked symbol called `name`.
+pub(super) fn find(name: &CStr) -> Option<Symbol> {
+    let name = name.to_bytes();
+    let symbol = TABLE.slots.get(slot(name, TABLE.multiplier)).copied().flatten()?;
+    (symbol.name().as_bytes() == name).then_some(symbol)
+}
+
+struct Table {
+    multiplier: u64,
+    slots: [Option<Symbol>; SLOTS],
+}
+
+static TABLE: Table = table();
+
+const fn table() -> Table {
+    // Any odd number may do; most do not. The first that sends no two names to one slot is taken.
+    let mut multiplier: u64 = 0x9e37_79b9_7f4a_7c15;
+    loop {
+        if let Some(slots) = fill(multiplier) {
+            return Table { multiplier, slots };
+        }
+        multiplier = multiplier.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814e) | 1;
+    }
+}
+
+#[allow(clippy::indexing_slicing, reason = "evaluated by the compiler, which checks it")]
+const fn fill(multiplier: u64) -> Option<[Option<Symbol>; SLOTS]> {
+    let mut slots = [None; SLOTS];
+    let mut row = 0;
+    while row < DRIVER.len() {
+        if matches!(DRIVER[row].kind, Kind::Hook) && !put(&mut slots, Symbol::driver(row), multiplier) {
+            return None;
+        }
+        row += 1;
+    }
+    row = 0;
+    while row < NVML.len() {
+        if matches!(NVML[row].kind, Kind::Hook) && !put(&mut slots, Symbol::nvml(row), multiplier) {
+            return None;
+        }
+        row += 1;
+    }
+    Some(slots)
+}
+
+#[allow(clippy::indexing_slicing, reason = "evaluated by the compiler, which checks it")]
+const fn put(slots: &mut [Option<Symbol>; SLOTS], symbol: Symbol, multiplier: u64) -> bool {
+    let place = slot(symbol.name().as_bytes(), multiplier);
+    if slots[place].is_some() {
+        return false;
+    }
+    slots[place] = Some(symbol);
+    true
+}
+
+/// The slot of a name. A product's highest bits depend on all bits of its factors.
+const fn slot(name: &[u8], multiplier: u64) -> usize {
+    let (first, last) = match (name.first_chunk(), name.last_chunk()) {
+        (Some(first), Some(last)) => (u64::from_le_bytes(*first), u64::from_le_bytes(*last)),
+        // Only `cuInit` is as short as this.
+        _ => match (name.first_chunk(), name.last_chunk()) {
+            (Some(first), Some(last)) => {
+                (u32::from_le_bytes(*first) as u64, u32::from_le_bytes(*last) as u64)
+            }
+            _ => (0, 0),
+        },
+    };
+    let key = first ^ last.rotate_left(29) ^ ((name.len() as u64) << 7);
+    (key.wrapping_mul(multiplier) >> (u64::BITS - SLOTS.ilog2())) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CString;
+
+    #[test]
+    fn every_hooked_name_is_found_and_no_other() {
+        let driver =
+            DRIVER.iter().enumerate().map(|(row, entry)| (entry.symbol, entry.kind, Symbol::driver(row)));
+        let nvml = NVML.iter().enumerate().map(|(row, entry)| (entry.symbol, entry.kind, Symbol::nvml(row)));
+        for (name, kind, symbol) in driver.chain(nvml) {
+            let found = find(&CString::new(name).unwrap());
+            assert_eq!(found, (kind == Kind::Hook).then_some(symbol), "{name}");
+        }
+    }
+
+    #[test]
+    fn near_misses_are_not_ours() {
+        for name in [
+            c"",
+            c"cu",
+            c"nv",
+            c"cuIni",
+            c"cuInit_",
+            c"cuInit2",
+            c"cuMemAlloc_v3",
+            c"nvmlDeviceGetMemoryInfo_v9",
+            c"CuInit",
+        ] {
+            assert_eq!(find(name), None, "{name:?}");
+        }
+    }
+}

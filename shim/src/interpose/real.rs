@@ -1,0 +1,114 @@
+//! The loader's own functions, behind those that we interpose.
+
+use core::ffi::{CStr, c_char, c_int, c_long, c_void};
+use core::ptr;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+
+use cgpu_proto::atomic::{AtomicPtr, Ordering::Relaxed};
+
+use libloading::os::unix::Library;
+
+use super::elf::{self, LinkMap, Object};
+
+/// A function of the loader, found when it is first needed.
+///
+/// Finding it is idempotent and calls nothing: threads that race find the same, and a fork in between loses nothing.
+pub(super) struct Real {
+    name: &'static [u8],
+    address: AtomicPtr<c_void>,
+}
+
+/// What stands behind our `dlsym`: the next definition after ours, which may be another library's that wants to be asked too.
+pub(super) static DLSYM: Real = Real::new(b"dlsym");
+/// Behind our `dlvsym`.
+pub(super) static DLVSYM: Real = Real::new(b"dlvsym");
+/// Behind our `dlopen`.
+pub(super) static DLOPEN: Real = Real::new(b"dlopen");
+/// Behind our `dlmopen`.
+pub(super) static DLMOPEN: Real = Real::new(b"dlmopen");
+
+impl Real {
+    const fn new(name: &'static [u8]) -> Real {
+        Real { name, address: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// The function's address. Never null.
+    #[inline]
+    pub(super) fn address(&self) -> *const c_void {
+        let known = self.address.load(Relaxed);
+        if known.is_null() { self.find() } else { known }
+    }
+
+    #[cold]
+    fn find(&self) -> *const c_void {
+        let Some(found) = elf::next_definition(self.name) else {
+            // A program without a loader has nothing to look up either.
+            return absent as *const c_void;
+        };
+        self.address.store(found.cast_mut(), Relaxed);
+        found
+    }
+}
+
+extern "C" fn absent() -> *mut c_void {
+    ptr::null_mut()
+}
+
+/// Asks the real `dlsym`, as ourselves: right for an explicit handle, where the caller does not matter.
+///
+/// # Safety
+///
+/// As `dlsym`; `handle` is neither `RTLD_NEXT` nor `RTLD_DEFAULT`.
+pub(super) unsafe fn symbol(handle: *mut c_void, name: &CStr) -> *mut c_void {
+    type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+    // SAFETY: the address is that of a function called `dlsym`, which has this type.
+    let dlsym = unsafe { core::mem::transmute::<*const c_void, Dlsym>(DLSYM.address()) };
+    // SAFETY: the caller vouches for the handle; the name is NUL-ended.
+    unsafe { dlsym(handle, name.as_ptr()) }
+}
+
+/// Opens a library as ourselves, in the base namespace, for as long as the process lives. `flags` as for `dlopen`.
+pub(crate) fn open(path: &CStr, flags: c_int) -> Option<Object> {
+    let path = OsStr::from_bytes(path.to_bytes());
+    // SAFETY: what is opened is the driver, NVML or the C library, whose constructors the program would run as well.
+    let library = unsafe { Library::open(Some(path), flags) }.ok()?;
+    let map = link_map(library.into_raw())?;
+    // SAFETY: the loader's own entry, of an object that is never closed.
+    unsafe { Object::new(map) }
+}
+
+/// The loader's record of what a handle stands for.
+pub(super) fn link_map(handle: *mut c_void) -> Option<*const LinkMap> {
+    let mut map: *const LinkMap = ptr::null();
+    // SAFETY: a link_map is what the request gives; `map` is writable and outlives the call. A handle that is not valid is
+    // answered with an error.
+    let answer = unsafe { libc::dlinfo(handle, libc::RTLD_DI_LINKMAP, (&raw mut map).cast()) };
+    (answer == 0 && !map.is_null()).then_some(map)
+}
+
+/// A handle in whose scope none of our names is.
+pub(super) fn libc_handle() -> *mut c_void {
+    static HANDLE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+    let known = HANDLE.load(Relaxed);
+    if !known.is_null() {
+        return known;
+    }
+    // SAFETY: the name is NUL-ended; the C library is loaded already, and nothing of it runs.
+    let handle = unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    HANDLE.store(handle, Relaxed);
+    handle
+}
+
+/// Asks the real `dlmopen`, as ourselves.
+///
+/// # Safety
+///
+/// As `dlmopen`.
+pub(super) unsafe fn open_in(namespace: c_long, path: *const c_char, flags: c_int) -> *mut c_void {
+    type Dlmopen = unsafe extern "C" fn(c_long, *const c_char, c_int) -> *mut c_void;
+    // SAFETY: the address is that of a function called `dlmopen`, which has this type.
+    let dlmopen = unsafe { core::mem::transmute::<*const c_void, Dlmopen>(DLMOPEN.address()) };
+    // SAFETY: the caller vouches for the arguments.
+    unsafe { dlmopen(namespace, path, flags) }
+}

@@ -1,0 +1,97 @@
+//! The way through `dlsym` and its kin.
+//!
+//! The loader looks at the return address to learn who calls: `RTLD_NEXT`, `RTLD_DEFAULT`, the caller's RUNPATH and its
+//! namespace depend on it. So an interposed function must not *call* the real one; it has to jump to it, with the caller's
+//! stack and registers as they were. Rust has no guaranteed tail call, hence a few instructions: keep the arguments where a
+//! function of ours can read and change them, ask it where to go, put them back, and go there.
+
+use core::ffi::c_void;
+
+/// The arguments of the interposed call, in registers' order; what is written here is what the real function gets.
+#[repr(C)]
+pub(super) struct Arguments {
+    pub(super) first: usize,
+    pub(super) second: usize,
+    pub(super) third: usize,
+}
+
+/// Where to go.
+#[repr(C)]
+pub(super) struct Exit {
+    /// The function to jump to; null: back to the caller.
+    target: *const c_void,
+    /// What the caller gets if there is no target.
+    answer: *mut c_void,
+}
+
+impl Exit {
+    /// On to the real function.
+    pub(super) fn jump(target: *const c_void) -> Exit {
+        Exit { target, answer: core::ptr::null_mut() }
+    }
+
+    /// Back to the caller.
+    pub(super) fn answer(answer: *mut c_void) -> Exit {
+        Exit { target: core::ptr::null(), answer }
+    }
+}
+
+/// Exports `$name`, which asks `$choose(&mut Arguments) -> Exit` and goes where that says.
+macro_rules! trampoline {
+    ($(#[$doc:meta])* $name:ident, $choose:path) => {
+        $(#[$doc])*
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            #[cfg(target_arch = "x86_64")]
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "sub rsp, 24", // three arguments; the stack is aligned again
+                ".cfi_def_cfa_offset 32",
+                "mov [rsp], rdi",
+                "mov [rsp + 8], rsi",
+                "mov [rsp + 16], rdx",
+                "mov rdi, rsp",
+                "call {choose}", // rax: target, rdx: answer
+                "mov r11, rdx",
+                "mov rdi, [rsp]",
+                "mov rsi, [rsp + 8]",
+                "mov rdx, [rsp + 16]",
+                "add rsp, 24",
+                ".cfi_def_cfa_offset 8",
+                "test rax, rax",
+                "je 2f",
+                "jmp rax",
+                "2:",
+                "mov rax, r11",
+                "ret",
+                ".cfi_endproc",
+                choose = sym $choose,
+            );
+            #[cfg(target_arch = "aarch64")]
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "stp x0, x1, [sp, #-32]!",
+                ".cfi_def_cfa_offset 32",
+                "stp x2, x30, [sp, #16]",
+                ".cfi_offset x30, -8",
+                "mov x0, sp",
+                "bl {choose}", // x0: target, x1: answer
+                "mov x16, x0",
+                "mov x17, x1",
+                "ldp x2, x30, [sp, #16]",
+                "ldp x0, x1, [sp], #32",
+                ".cfi_def_cfa_offset 0",
+                ".cfi_restore x30",
+                "cbz x16, 2f",
+                "br x16",
+                "2:",
+                "mov x0, x17",
+                "ret",
+                ".cfi_endproc",
+                choose = sym $choose,
+            );
+        }
+    };
+}
+pub(super) use trampoline;

@@ -1,0 +1,49 @@
+//! NVML's own functions, typed. A call here never meets a hook: it goes to the address that NVML defines.
+
+use core::ffi::c_void;
+use core::mem;
+
+use cgpu_abi::nvml_types::*;
+use cgpu_abi::{nvml_index, nvml_table};
+use cgpu_tenant::Reason;
+
+use crate::library::NVML;
+use crate::process;
+
+#[cold]
+fn absent() -> nvmlReturn_t {
+    process::count(Reason::MissingFunction);
+    nvmlReturn_t::ERROR_FUNCTION_NOT_FOUND
+}
+
+macro_rules! functions {
+    ($($kind:ident $symbol:ident { $($meta:tt)* } $role:ident $treatment:ident $played:ident $reason:literal
+        $(($($args:tt)*) $(-> $ret:ty)?)?;)*) => {
+        $(function! { $kind $symbol $(($($args)*) $(-> $ret)?)? })*
+    };
+}
+
+macro_rules! function {
+    (pass $symbol:ident) => {};
+    ($kind:ident $symbol:ident ($($args:tt)*) -> $ret:ty) => {};
+    ($kind:ident $symbol:ident ($($arg:ident: $type:ty),*)) => {
+        /// NVML's function of this name; `NVML_ERROR_FUNCTION_NOT_FOUND` where it has none.
+        ///
+        /// # Safety
+        ///
+        /// As NVML's function.
+        #[allow(non_snake_case, dead_code, clippy::too_many_arguments, reason = "NVML's own name and arguments")]
+        pub(crate) unsafe fn $symbol($($arg: $type),*) -> nvmlReturn_t {
+            type Function = unsafe extern "C" fn($($type),*) -> nvmlReturn_t;
+            let address = NVML.address(nvml_index::$symbol);
+            if address.is_null() {
+                return absent();
+            }
+            // SAFETY: the address is that of NVML's function of this name, which has this type.
+            let function = unsafe { mem::transmute::<*const c_void, Function>(address) };
+            // SAFETY: the caller vouches for the arguments.
+            unsafe { function($($arg),*) }
+        }
+    };
+}
+nvml_table!(functions);

@@ -1,0 +1,251 @@
+//! What this process knows of itself, and how a forked child comes to know nothing.
+//!
+//! All of it hangs off one page that the kernel wipes in a forked child (`MADV_WIPEONFORK`): finding out costs a plain load, and
+//! a `vfork` child, which shares its parent's memory, finds the parent's state, as it must. The child starts anew when it first
+//! initialises the driver; what its parent had is left alone.
+//!
+//! ```text
+//!   PAGE -> state -> null        not started: in this process cuInit has not been called
+//!                 -> Off         no limit: every hook is the driver's function
+//!                 -> Refused     the limits cannot be understood or kept: nothing is allocated
+//!                 -> On          books are kept
+//! ```
+//!
+//! Starting never blocks: threads that race start twice, one state is published, the other's slot is given back.
+
+use core::ptr;
+
+use cgpu_proto::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use cgpu_tenant::{Monotonic, Reason, Refusal, Start, System, Tenant};
+
+use crate::cards::{self, Devices};
+
+/// How this process stands.
+pub(crate) enum State {
+    /// Nothing is limited.
+    Off,
+    /// The start was refused.
+    Refused(Refusal),
+    /// Books are kept.
+    On(Tenant),
+}
+
+/// What an allocating hook has to know.
+#[derive(Clone, Copy)]
+pub(crate) enum Standing {
+    /// Books are kept: charge.
+    On(&'static Tenant),
+    /// The call goes to the driver as it is.
+    Pass,
+    /// Nothing may be allocated.
+    Refused,
+}
+
+/// Who starts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Starter {
+    /// A call of the driver, which is initialised.
+    Driver,
+    /// A call of NVML, which is initialised; the driver may not even be loaded.
+    Nvml,
+}
+
+/// The page. A wiped one is a valid one: all zero.
+#[repr(C, align(4096))]
+struct Page {
+    state: AtomicPtr<State>,
+    devices: AtomicPtr<Devices>,
+    announced: AtomicBool,
+    /// What was counted before there was a slot to count in.
+    counts: [AtomicU32; Reason::ALL.len()],
+}
+
+/// Null until the first use. A child inherits the address.
+static PAGE: AtomicPtr<Page> = AtomicPtr::new(ptr::null_mut());
+
+/// Whether this process or one of its parents has started.
+static EVER_STARTED: AtomicBool = AtomicBool::new(false);
+
+/// The books of this process, if they are kept.
+#[inline]
+pub(crate) fn tenant() -> Option<&'static Tenant> {
+    match state() {
+        Some(State::On(tenant)) => Some(tenant),
+        _ => None,
+    }
+}
+
+/// How this process stands, for a hook that allocates.
+#[inline]
+pub(crate) fn standing() -> Standing {
+    match state() {
+        Some(State::On(tenant)) => Standing::On(tenant),
+        Some(State::Off) => Standing::Pass,
+        Some(State::Refused(_)) => Standing::Refused,
+        None => late(),
+    }
+}
+
+/// Starts, if that has not happened in this process, and says how it stands.
+pub(crate) fn start(starter: Starter) -> &'static State {
+    state().unwrap_or_else(|| begin(starter))
+}
+
+/// Says the sentence of a refusal, once in this process.
+pub(crate) fn announce(refusal: &Refusal) {
+    if page().is_none_or(|page| !page.announced.swap(true, Ordering::Relaxed)) {
+        refusal.announce();
+    }
+}
+
+/// Which of the driver's devices are on the books; none before the driver is initialised.
+#[inline]
+pub(crate) fn devices(tenant: &Tenant) -> &'static Devices {
+    let devices = page().map_or(ptr::null_mut(), |page| page.devices.load(Ordering::Acquire));
+    // SAFETY: null, or a leaked box.
+    unsafe { devices.as_ref() }.unwrap_or_else(|| learn_devices(tenant))
+}
+
+/// Counts a reason: in the process's slot, or until there is one, in its page.
+pub(crate) fn count(reason: Reason) {
+    if let Some(tenant) = tenant() {
+        tenant.count(reason);
+    } else if let Some(page) = page()
+        && let Some(count) = page.counts.get(reason as usize)
+    {
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[inline]
+fn state() -> Option<&'static State> {
+    let page = PAGE.load(Ordering::Acquire);
+    if page.is_null() {
+        return None;
+    }
+    // SAFETY: the page is never unmapped.
+    let state = unsafe { &(*page).state }.load(Ordering::Acquire);
+    // SAFETY: null, or a leaked box.
+    unsafe { state.as_ref() }
+}
+
+/// A call before `cuInit`, as far as we saw. The driver knows better: it may have been initialised by a way of its own.
+#[cold]
+fn late() -> Standing {
+    if !cards::driver_is_initialised() {
+        let reason =
+            if EVER_STARTED.load(Ordering::Relaxed) { Reason::AfterFork } else { Reason::BeforeInit };
+        count(reason);
+        return Standing::Pass;
+    }
+    match start(Starter::Driver) {
+        State::On(tenant) => Standing::On(tenant),
+        State::Off => Standing::Pass,
+        State::Refused(_) => Standing::Refused,
+    }
+}
+
+#[cold]
+fn begin(starter: Starter) -> &'static State {
+    EVER_STARTED.store(true, Ordering::Relaxed);
+    let inventory = cards::inventory(starter);
+    let state = match Tenant::start(&System, inventory.as_given(), &Monotonic) {
+        Ok(Start::On(tenant)) => State::On(tenant),
+        Ok(Start::Off(reason)) => {
+            count(reason);
+            State::Off
+        }
+        Err(refusal) => State::Refused(refusal),
+    };
+    let Some(page) = page() else {
+        return unwiped();
+    };
+    let state = Box::into_raw(Box::new(state));
+    // Release: the state is whole before it is seen.
+    match page.state.compare_exchange(ptr::null_mut(), state, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => {
+            // SAFETY: just published, and never freed.
+            let state = unsafe { &*state };
+            if let State::On(tenant) = state {
+                hand_over_counts(page, tenant);
+            }
+            state
+        }
+        Err(first) => {
+            // SAFETY: the box is ours alone: it was not published.
+            drop(unsafe { Box::from_raw(state) });
+            // SAFETY: published by the other thread, and never freed.
+            unsafe { &*first }
+        }
+    }
+}
+
+/// The state of a process whose kernel cannot wipe a page: not to be told from its children, so nothing may be allocated.
+fn unwiped() -> &'static State {
+    static STATE: once_cell::race::OnceBox<State> = once_cell::race::OnceBox::new();
+    STATE.get_or_init(|| {
+        let sentence = "expected a kernel that wipes memory on fork (MADV_WIPEONFORK, Linux 4.14); this one does not: use a newer one";
+        Box::new(State::Refused(Refusal::new(sentence.to_owned())))
+    })
+}
+
+#[cold]
+fn learn_devices(tenant: &Tenant) -> &'static Devices {
+    let Some(page) = page().filter(|_| cards::driver_is_initialised()) else {
+        return Devices::NONE;
+    };
+    let devices = Box::into_raw(Box::new(Devices::of(tenant)));
+    match page.devices.compare_exchange(ptr::null_mut(), devices, Ordering::AcqRel, Ordering::Acquire) {
+        // SAFETY: just published, and never freed.
+        Ok(_) => unsafe { &*devices },
+        Err(first) => {
+            // SAFETY: the box is ours alone: it was not published.
+            drop(unsafe { Box::from_raw(devices) });
+            // SAFETY: published by the other thread, and never freed.
+            unsafe { &*first }
+        }
+    }
+}
+
+fn hand_over_counts(page: &Page, tenant: &Tenant) {
+    for (reason, count) in Reason::ALL.iter().zip(&page.counts) {
+        for _ in 0..count.swap(0, Ordering::Relaxed) {
+            tenant.count(*reason);
+        }
+    }
+}
+
+/// The page, mapped at its first use. `None`: there is no memory, or the kernel cannot wipe it.
+fn page() -> Option<&'static Page> {
+    let known = PAGE.load(Ordering::Acquire);
+    let page = if known.is_null() { map()? } else { known };
+    // SAFETY: the page is never unmapped.
+    Some(unsafe { &*page })
+}
+
+#[cold]
+fn map() -> Option<*mut Page> {
+    let length = size_of::<Page>();
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping, at an address of the kernel's choice.
+    let mapping = unsafe { libc::mmap(ptr::null_mut(), length, protection, flags, -1, 0) };
+    if mapping == libc::MAP_FAILED {
+        return None;
+    }
+    // SAFETY: the mapping is ours.
+    let wiped = unsafe { libc::madvise(mapping, length, libc::MADV_WIPEONFORK) } == 0;
+    let page = mapping.cast::<Page>();
+    let published = if wiped {
+        PAGE.compare_exchange(ptr::null_mut(), page, Ordering::AcqRel, Ordering::Acquire)
+    } else {
+        Err(ptr::null_mut())
+    };
+    published
+        .map(|_| page)
+        .or_else(|first| {
+            // SAFETY: the mapping is ours alone: it was not published.
+            unsafe { libc::munmap(mapping, length) };
+            (!first.is_null()).then_some(first).ok_or(())
+        })
+        .ok()
+}
