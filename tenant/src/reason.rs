@@ -66,6 +66,8 @@ reasons! {
     NamespaceRefused, "namespace_refused", "dlmopen would have brought a second driver into another namespace: refused.";
     Panicked, "panicked", "A defect of the shim was caught at its border: the call was answered as unknown error.";
     ForeignContext, "foreign_context", "A call came with no current context or one of a card that the shim does not know: passed.";
+    Imported, "imported", "Memory of another process or interface was taken in: whoever made it pays.";
+    GrownUnseen, "grown_unseen", "A call that may take memory which only the card's own books show: passed.";
 }
 
 const _: () = assert!(Reason::ALL.len() <= COUNTERS);
