@@ -1,9 +1,10 @@
-//! `cuGetProcAddress` as real drivers answer it (measured on 535 and 550).
+//! `cuGetProcAddress` as real drivers answer it (measured on 535 and 550, which need no card for that).
 //!
 //! A name stands for all versions of a function: the caller says which version of CUDA it was made for, and gets the newest
 //! function that is not newer than that. A version that the driver itself does not know yet is not an error: the caller gets the
-//! newest there is. Functions that take a default stream exist twice; a flag says which family is wanted, and a name that has only
-//! one function gives it to both. A suffixed name (`cuMemAlloc_v2`) is not a name.
+//! newest there is. Functions that take a default stream exist twice; a flag says which family is wanted. A caller that wants its
+//! thread's own stream and was made before there were any is told that its version is too low; a name without such a family is the
+//! same for both. A suffixed name (`cuMemAlloc_v2`) is not a name.
 //!
 //! Shared by the simulated and the null driver.
 
@@ -48,35 +49,28 @@ static POSITIONS: LazyLock<HashMap<&str, Vec<usize>>> = LazyLock::new(|| {
 
 /// What a driver of version `driver` hands out under `name` to a caller made for `version` (both as 12040 for 12.4).
 pub(crate) fn resolve(name: &str, version: c_int, per_thread: bool, driver: u32) -> Answer {
-    let version = u32::try_from(version).unwrap_or(0);
-    let known = POSITIONS.get(name).into_iter().flatten().copied().filter(|&position| {
-        let row = &DRIVER[position];
-        row.version <= driver && (per_thread || row.flavour == Flavour::Legacy)
-    });
-    let mut answer = Answer::NotFound;
-    let mut best = (0, false);
-    for position in known {
-        let row = &DRIVER[position];
-        let rank = (row.version, row.flavour != Flavour::Legacy);
-        if row.version > version {
-            if answer == Answer::NotFound {
-                answer = Answer::VersionTooLow;
-            }
-        } else if rank >= best {
-            best = rank;
-            answer = Answer::Symbol(position);
-        }
+    let of_thread = |position: &usize| DRIVER[*position].flavour != Flavour::Legacy;
+    let known = || {
+        let all = POSITIONS.get(name).into_iter().flatten().copied();
+        all.filter(|&position| DRIVER[position].version <= driver)
+    };
+    let per_thread = per_thread && known().any(|position| of_thread(&position));
+    let family = || known().filter(|position| of_thread(position) == per_thread);
+    // A negative version is a very new one.
+    let not_newer = family().filter(|&position| DRIVER[position].version <= version.cast_unsigned());
+    match not_newer.max_by_key(|&position| DRIVER[position].version) {
+        Some(position) => Answer::Symbol(position),
+        None if family().next().is_some() => Answer::VersionTooLow,
+        None => Answer::NotFound,
     }
-    answer
 }
 
 /// Whether the flags ask for the calling thread's own default stream; `None` for flags that mean nothing.
 pub(crate) fn per_thread(flags: cuuint64_t) -> Option<bool> {
-    match u32::try_from(flags) {
-        Ok(CU_GET_PROC_ADDRESS_DEFAULT | CU_GET_PROC_ADDRESS_LEGACY_STREAM) => Some(false),
-        Ok(CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) => Some(true),
-        _ => None,
-    }
+    const BOTH: CUdriverProcAddress_flags =
+        CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+    let flags = u32::try_from(flags).ok().filter(|flags| flags & !BOTH == 0)?;
+    Some(flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM != 0)
 }
 
 #[cfg(test)]
@@ -97,6 +91,7 @@ mod tests {
         assert_eq!(symbol("cuMemAlloc", 3010, false, 12040), "cuMemAlloc");
         assert_eq!(symbol("cuMemAlloc", 3020, false, 12040), "cuMemAlloc_v2");
         assert_eq!(symbol("cuMemAlloc", 12040, false, 12040), "cuMemAlloc_v2");
+        assert_eq!(symbol("cuMemAlloc", -1, false, 12040), "cuMemAlloc_v2");
     }
 
     #[test]
@@ -116,6 +111,7 @@ mod tests {
     #[test]
     fn what_the_caller_is_too_old_for_is_told_apart() {
         assert_eq!(symbol("cuMemCreate", 9000, false, 12040), "version too low");
+        assert_eq!(symbol("cuMemAlloc", 0, false, 12040), "version too low");
         assert_eq!(symbol("cuNothing", 12000, false, 12040), "not found");
         assert_eq!(symbol("cuMemAlloc_v2", 12000, false, 12040), "not found");
         assert_eq!(symbol("", 0, false, 12040), "not found");
@@ -125,7 +121,7 @@ mod tests {
     fn the_flag_chooses_the_family_where_there_are_two() {
         assert_eq!(symbol("cuLaunchKernel", 7000, false, 12040), "cuLaunchKernel");
         assert_eq!(symbol("cuLaunchKernel", 7000, true, 12040), "cuLaunchKernel_ptsz");
-        assert_eq!(symbol("cuLaunchKernel", 4000, true, 12040), "cuLaunchKernel");
+        assert_eq!(symbol("cuLaunchKernel", 4000, true, 12040), "version too low");
         assert_eq!(symbol("cuMemcpyHtoD", 12000, true, 12040), "cuMemcpyHtoD_v2_ptds");
         assert_eq!(symbol("cuMemAlloc", 12000, true, 12040), "cuMemAlloc_v2");
     }
@@ -137,11 +133,12 @@ mod tests {
     }
 
     #[test]
-    fn flags_are_one_of_three() {
+    fn flags_are_two_bits() {
         assert_eq!(per_thread(0), Some(false));
         assert_eq!(per_thread(1), Some(false));
         assert_eq!(per_thread(2), Some(true));
-        assert_eq!(per_thread(3), None);
+        assert_eq!(per_thread(3), Some(true));
+        assert_eq!(per_thread(4), None);
         assert_eq!(per_thread(1 << 32), None);
     }
 }

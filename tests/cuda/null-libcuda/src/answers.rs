@@ -72,29 +72,12 @@ unsafe fn put_text(to: *mut c_char, length: c_int, text: &CStr) -> CUresult {
 /// Looks a function up as the driver does.
 ///
 /// # Safety
-/// `symbol` is a C string or NULL; `pfn` and `status` may be written to or are NULL.
-unsafe fn proc_address(
-    symbol: *const c_char,
-    pfn: *mut *mut c_void,
-    version: c_int,
-    flags: cuuint64_t,
-    status: *mut CUdriverProcAddressQueryResult,
-) -> CUresult {
-    let Some(per_thread) = proc_address::per_thread(flags) else { return CUresult::ERROR_INVALID_VALUE };
-    if symbol.is_null() || pfn.is_null() {
-        return CUresult::ERROR_INVALID_VALUE;
-    }
-    // SAFETY: not NULL, so it is a C string, which the caller leaves alone during the call.
+/// `symbol` is a C string.
+unsafe fn look_up(symbol: *const c_char, version: c_int, flags: cuuint64_t) -> Option<proc_address::Answer> {
+    let per_thread = proc_address::per_thread(flags)?;
+    // SAFETY: a C string, which the caller leaves alone during the call.
     let name = unsafe { CStr::from_ptr(symbol) };
-    let answer = proc_address::resolve(name.to_str().unwrap_or(""), version, per_thread, VERSION);
-    let pointer = match answer {
-        proc_address::Answer::Symbol(position) => POINTERS[position].0.cast_mut(),
-        _ => ptr::null_mut(),
-    };
-    // SAFETY: as the caller promises.
-    let _ = unsafe { put(pfn, pointer) };
-    // SAFETY: as the caller promises.
-    unsafe { put(status, answer.status()) }
+    Some(proc_address::resolve(name.to_str().unwrap_or(""), version, per_thread, VERSION))
 }
 
 /// Device attributes that callers act on; all others are 0.
@@ -168,8 +151,15 @@ impl Driver for Null {
         cuda_version: c_int,
         flags: cuuint64_t,
     ) -> CUresult {
-        // SAFETY: the caller's arguments; NULL asks for no status.
-        unsafe { proc_address(symbol, pfn, cuda_version, flags, ptr::null_mut()) }
+        // SAFETY: the caller's string.
+        match unsafe { look_up(symbol, cuda_version, flags) } {
+            None => CUresult::ERROR_INVALID_VALUE,
+            Some(proc_address::Answer::Symbol(position)) => {
+                // SAFETY: the caller's out-pointer.
+                unsafe { put(pfn, POINTERS[position].0.cast_mut()) }
+            }
+            Some(_) => CUresult::ERROR_NOT_FOUND,
+        }
     }
 
     unsafe fn cuGetProcAddress_v2(
@@ -179,12 +169,22 @@ impl Driver for Null {
         flags: cuuint64_t,
         symbol_status: *mut CUdriverProcAddressQueryResult,
     ) -> CUresult {
-        // SAFETY: the caller's arguments.
-        unsafe { proc_address(symbol, pfn, cuda_version, flags, symbol_status) }
+        // SAFETY: the caller's string.
+        let Some(answer) = (unsafe { look_up(symbol, cuda_version, flags) }) else {
+            return CUresult::ERROR_INVALID_VALUE;
+        };
+        let pointer = match answer {
+            proc_address::Answer::Symbol(position) => POINTERS[position].0.cast_mut(),
+            _ => ptr::null_mut(),
+        };
+        // SAFETY: the caller's out-pointer.
+        let _ = unsafe { put(pfn, pointer) };
+        // SAFETY: the caller's out-pointer.
+        unsafe { put(symbol_status, answer.status()) }
     }
 
     unsafe fn cuGetExportTable(_table: *mut *const c_void, _id: *const CUuuid) -> CUresult {
-        CUresult::ERROR_NOT_FOUND
+        CUresult::ERROR_INVALID_VALUE
     }
 
     unsafe fn cuGetErrorName(error: CUresult, str: *mut *const c_char) -> CUresult {
