@@ -40,7 +40,8 @@
 
 /* ---- file `use` ------------------------------------------------------------------------------------------------------- */
 
-/* A card as the container knows it. Registered once, by UUID, under CGPU_LOCK_REGION; then only `lock` and `orphan` change. */
+/* A card as the container knows it. Registered once, by UUID, under CGPU_LOCK_REGION; then only `orphan`,
+ * `context` and `lock` change. */
 struct cgpu_card {
     uint8_t uuid[16];
     uint64_t total;      /* the card's memory, as NVML gives it */
@@ -48,7 +49,8 @@ struct cgpu_card {
     uint32_t ordinal;    /* the card's place in NVIDIA_VISIBLE_DEVICES */
     uint32_t reserved0;
     uint64_t orphan;     /* ATOMIC: exported bytes whose exporter is dead */
-    uint64_t reserved1[2];
+    uint64_t context;    /* ATOMIC: what a context was last seen to cost on this card; 0: not known yet */
+    uint64_t reserved1;
     uint32_t lock;       /* ATOMIC futex: 0 free, else the owner; see CGPU_LOCK_WORD. Serialises charges */
     uint32_t reserved2[15];
 };

@@ -66,7 +66,8 @@ pub struct Card {
     pub ordinal: AtomicU32,
     pub reserved0: Reserved<4>,
     pub orphan: AtomicU64,
-    pub reserved1: Reserved<16>,
+    pub context: AtomicU64,
+    pub reserved1: Reserved<8>,
     pub lock: SlotLock,
     pub reserved2: Reserved<60>,
 }
