@@ -25,7 +25,7 @@ pub(crate) const REQUIRED: &[usize] = &[
 
 /// The first of [`REQUIRED`] that the driver lacks.
 pub(crate) fn missing() -> Option<usize> {
-    REQUIRED.iter().copied().find(|row| DRIVER.address(*row).is_null())
+    REQUIRED.iter().copied().find(|row| DRIVER.late(*row).is_null())
 }
 
 #[cold]
@@ -53,12 +53,28 @@ macro_rules! function {
         #[inline(always)]
         pub(crate) unsafe fn $symbol($($arg: $type),*) -> CUresult {
             type Function = unsafe extern "C" fn($($type),*) -> CUresult;
-            let address = DRIVER.address(driver_index::$symbol);
-            if address.is_null() {
-                return absent();
+
+            // Apart, with the same arguments: so the compiler leaves them where they are and makes two jumps of it.
+            #[cold]
+            #[inline(never)]
+            unsafe extern "C" fn late($($arg: $type),*) -> CUresult {
+                let address = DRIVER.late(driver_index::$symbol);
+                if address.is_null() {
+                    return absent();
+                }
+                // SAFETY: the address is that of the driver's function of this name, which has this type.
+                let function = unsafe { mem::transmute::<*const c_void, Function>(address) };
+                // SAFETY: the caller vouches for the arguments.
+                unsafe { function($($arg),*) }
             }
-            // SAFETY: the address is that of the driver's function of this name, which has this type.
-            let function = unsafe { mem::transmute::<*const c_void, Function>(address) };
+
+            let address = DRIVER.known(driver_index::$symbol);
+            let function = if address.is_null() {
+                late
+            } else {
+                // SAFETY: the address is that of the driver's function of this name, which has this type.
+                unsafe { mem::transmute::<*const c_void, Function>(address) }
+            };
             // SAFETY: the caller vouches for the arguments.
             unsafe { function($($arg),*) }
         }

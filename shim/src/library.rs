@@ -136,11 +136,23 @@ struct Export {
 unsafe impl<const N: usize> Sync for Table<N> {}
 
 impl<const N: usize> Library<N> {
-    /// The address of the library's own function; null if it has none. Opens the library if nobody has.
+    /// The address of the library's own function; null if it has none, or if nobody has opened the library yet: ask [`Self::late`].
     #[inline(always)]
-    pub(crate) fn address(&self, row: usize) -> *const c_void {
-        let known = self.table().address(row);
-        if known.is_null() { self.late(row) } else { known }
+    pub(crate) fn known(&self, row: usize) -> *const c_void {
+        self.table().address(row)
+    }
+
+    /// The address of the library's own function; null if it has none. Opens the library if nobody has: a program that is
+    /// linked with it does not.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn late(&self, row: usize) -> *const c_void {
+        boundary::or(ptr::null(), || {
+            if self.table().object.is_none() {
+                self.find();
+            }
+            self.known(row)
+        })
     }
 
     /// What the library's table says now.
@@ -160,18 +172,6 @@ impl<const N: usize> Library<N> {
     /// From now on this copy of the library is the one that counts.
     pub(crate) fn settle(&self) {
         self.settled.store(true, Ordering::Relaxed);
-    }
-
-    /// The function may be missing, or nobody may have asked for the library yet: a program that is linked with it does not.
-    #[cold]
-    #[inline(never)]
-    fn late(&self, row: usize) -> *const c_void {
-        boundary::or(ptr::null(), || {
-            if self.table().object.is_none() {
-                self.find();
-            }
-            self.table().address(row)
-        })
     }
 
     /// Takes up the library if it is loaded, and loads it if it is not.

@@ -14,12 +14,21 @@ macro_rules! launches {
         #[inline(always)]
         #[allow(clippy::too_many_arguments, reason = "the driver's own")]
         pub(crate) unsafe fn $symbol($($arg: $type),*) -> CUresult {
+            // Apart, with the same arguments: so the compiler leaves them where they are and makes a jump of it.
+            #[cold]
+            #[inline(never)]
+            unsafe extern "C" fn closed($($arg: $type),*) -> CUresult {
+                // SAFETY: the program's own call.
+                gate::enter($launch, || unsafe { driver::$symbol($($arg),*) })
+            }
+
             if gate::is_open() {
                 // SAFETY: the program's own call.
-                return unsafe { driver::$symbol($($arg),*) };
+                unsafe { driver::$symbol($($arg),*) }
+            } else {
+                // SAFETY: as above.
+                unsafe { closed($($arg),*) }
             }
-            // SAFETY: as above.
-            gate::enter($launch, || unsafe { driver::$symbol($($arg),*) })
         }
     )*};
 }
