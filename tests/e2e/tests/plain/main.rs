@@ -3,6 +3,7 @@
 //! Tests are named for what went wrong elsewhere, or would.
 
 mod death;
+mod documents;
 mod input;
 mod library;
 mod memory;
