@@ -179,7 +179,8 @@ impl Generation {
     pub const FIRST: Self = Self(1);
 
     /// From a slot's word; the number zero stands for a slot that was never used.
-    pub(crate) const fn from_bits(bits: u64) -> Self {
+    #[must_use]
+    pub const fn from_bits(bits: u64) -> Self {
         Self(bits & ((1 << Self::BITS) - 1))
     }
 
