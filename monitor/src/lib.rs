@@ -2,6 +2,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
+//! | [`controller`] | pure: (state, time, what the containers report) -> whose turn it is and when to look again |
 //! | [`message`] | what is said over the control socket, one JSON object per line |
 //! | [`client`] | asks a monitor over its socket |
 //!
@@ -9,4 +10,5 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+pub mod controller;
 pub mod message;

@@ -1,0 +1,152 @@
+//! Deficit round robin: quanta, and who is next.
+//!
+//! A round gives every member a quantum in proportion to its weight. Who wants the card is served while its balance lasts; when no
+//! one who wants it has enough left, the next round begins. Overrun is a negative balance and stays, so that big kernels do not win.
+//! Who does not want the card keeps at most one quantum: sleepers cannot hoard.
+
+use cgpu_proto::units::Nanos;
+
+/// A member, as the choice of the next turn sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// GPU time that it may still use in this round, in ns; negative: debt.
+    pub balance: i64,
+    /// What a round brings it.
+    pub quantum: Nanos,
+    /// It wants the card now.
+    pub wants: bool,
+}
+
+impl Candidate {
+    /// Balance after so many more rounds.
+    #[must_use]
+    pub fn after(self, rounds: u64) -> i64 {
+        let quantum = signed(self.quantum);
+        let added = signed(Nanos(self.quantum.0.saturating_mul(rounds)));
+        let sum = self.balance.saturating_add(added);
+        // The cap takes nothing away that was already there: a member that is between two launches keeps its turn's rest.
+        if self.wants { sum } else { sum.min(quantum.max(self.balance)) }
+    }
+
+    /// Balance from which a turn is worth its switch.
+    fn enough(self, least: Nanos) -> i64 {
+        signed(least).max(signed(self.quantum) / 4).min(signed(self.quantum)).max(1)
+    }
+
+    /// Rounds until it has enough.
+    fn rounds(self, least: Nanos) -> u64 {
+        let missing = self.enough(least).saturating_sub(self.balance);
+        u64::try_from(missing).map_or(0, |missing| missing.div_ceil(self.quantum.0.max(1)))
+    }
+
+    /// Whether it could have a turn in this round.
+    #[must_use]
+    pub fn has_credit(self, least: Nanos) -> bool {
+        self.rounds(least) == 0
+    }
+}
+
+/// The first in line that wants the card and has enough, and how many rounds must begin until one has. None: nobody wants it.
+#[must_use]
+pub fn next(line: &[Candidate], least: Nanos) -> Option<(u64, usize)> {
+    let wanting = || line.iter().enumerate().filter(|(_, candidate)| candidate.wants);
+    let rounds = wanting().map(|(_, candidate)| candidate.rounds(least)).min()?;
+    let (first, _) = wanting().find(|(_, candidate)| candidate.rounds(least) <= rounds)?;
+    Some((rounds, first))
+}
+
+/// What a round brings to a weight: `base` for the least of the `busy` weights, in proportion for others, scaled so that one round
+/// of the busy ones fits `round`.
+#[must_use]
+pub fn quantum(weight: u64, busy: &[u64], base: Nanos, round: Nanos) -> Nanos {
+    let least = busy.iter().copied().min().unwrap_or(weight).max(1);
+    let sum: u64 = busy.iter().sum::<u64>().max(1);
+    let whole = u128::from(base.0) * u128::from(sum) / u128::from(least);
+    let quantum = if whole <= u128::from(round.0) {
+        u128::from(base.0) * u128::from(weight) / u128::from(least)
+    } else {
+        u128::from(round.0) * u128::from(weight) / u128::from(sum)
+    };
+    Nanos(u64::try_from(quantum).unwrap_or(u64::MAX).clamp(1, round.0.max(1)))
+}
+
+/// As a signed number; saturates after 292 years.
+#[must_use]
+pub fn signed(time: Nanos) -> i64 {
+    i64::try_from(time.0).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MS: u64 = 1_000_000;
+    const LEAST: Nanos = Nanos::from_micros(500);
+
+    fn candidate(balance_ms: i64, quantum_ms: u64, wants: bool) -> Candidate {
+        Candidate { balance: balance_ms * 1_000_000, quantum: Nanos(quantum_ms * MS), wants }
+    }
+
+    #[test]
+    fn quanta_are_slices_by_weight_and_fit_a_round() {
+        let quanta = |weights: &[u64]| -> Vec<u64> {
+            weights
+                .iter()
+                .map(|&weight| {
+                    quantum(weight, weights, Nanos::from_millis(6), Nanos::from_millis(50)).0 / 1000
+                })
+                .collect()
+        };
+        assert_eq!(quanta(&[1, 1]), [6000, 6000]);
+        assert_eq!(quanta(&[1, 3]), [6000, 18000]);
+        assert_eq!(quanta(&[1, 9]), [5000, 45000]);
+        assert_eq!(quanta(&[4, 3, 2, 1]), [20000, 15000, 10000, 5000]);
+        assert_eq!(quanta(&[1; 25]), [2000; 25]);
+    }
+
+    #[test]
+    fn the_first_in_line_with_credit_is_next() {
+        let line = [candidate(0, 6, true), candidate(6, 6, false), candidate(6, 6, true)];
+        assert_eq!(next(&line, LEAST), Some((0, 2)));
+        assert_eq!(next(&line[..2], LEAST), Some((1, 0)));
+        assert_eq!(next(&line[1..2], LEAST), None);
+    }
+
+    #[test]
+    fn debt_is_waited_off_in_one_step() {
+        let line = [candidate(-50, 6, true), candidate(-500, 18, true)];
+        let (rounds, first) = next(&line, LEAST).unwrap();
+        assert_eq!((rounds, first), (9, 0));
+        assert_eq!(line[0].after(rounds), 4_000_000);
+    }
+
+    #[test]
+    fn who_does_not_want_keeps_one_quantum() {
+        assert_eq!(candidate(0, 6, false).after(100), 6_000_000);
+        assert_eq!(candidate(-30, 6, false).after(3), -12_000_000);
+        assert_eq!(candidate(0, 6, true).after(2), 12_000_000);
+    }
+
+    proptest! {
+        #[test]
+        fn whoever_is_chosen_wants_and_has_enough(
+            line in proptest::collection::vec(
+                (any::<i64>(), 1..u64::MAX, any::<bool>()).prop_map(|(balance, quantum, wants)| Candidate {
+                    balance,
+                    quantum: Nanos(quantum),
+                    wants,
+                }),
+                0..30,
+            ),
+        ) {
+            match next(&line, LEAST) {
+                Some((rounds, first)) => {
+                    prop_assert!(line[first].wants);
+                    prop_assert!(line[first].after(rounds) > 0);
+                }
+                None => prop_assert!(line.iter().all(|candidate| !candidate.wants)),
+            }
+        }
+    }
+}

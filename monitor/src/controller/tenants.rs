@@ -1,0 +1,245 @@
+//! The containers that have to do with a card, as the controller knows them.
+
+use cgpu_proto::units::{Nanos, SlotIndex};
+
+use super::books::Books;
+use super::policy::Standing;
+use super::tuning::Tuning;
+use super::words::{self, Process, Words};
+use crate::message;
+
+/// A container, by the daemon's number for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TenantId(pub u64);
+
+/// One look at a container.
+#[derive(Clone, Debug)]
+pub struct Sight {
+    /// Whose.
+    pub tenant: TenantId,
+    /// Where it stands with the card.
+    pub standing: Standing,
+    /// It can ring. Without a bell it must be looked at.
+    pub bell: bool,
+    /// Its living processes that have the card open.
+    pub words: Vec<Words>,
+}
+
+/// What a container's grant page is to say for the card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gate {
+    /// `epoch << 8 | state`.
+    pub turn: u64,
+    /// GPU time of the turn, in the container's own measure.
+    pub granted: Nanos,
+    /// When it is expected to end.
+    pub until: Nanos,
+    /// Who rings when its work has run out.
+    pub ring: Option<SlotIndex>,
+    /// News would matter.
+    pub armed: bool,
+}
+
+/// A container on the books.
+#[derive(Clone, Debug)]
+pub(super) struct Tenant {
+    pub(super) id: TenantId,
+    pub(super) weight: u32,
+    pub(super) standing: Standing,
+    pub(super) bell: bool,
+    pub(super) processes: Vec<Process>,
+    pub(super) books: Books,
+    /// What it may still use in this round, ns.
+    pub(super) balance: i64,
+    /// What a round brings it at present.
+    pub(super) quantum: Nanos,
+    /// Last launch seen.
+    pub(super) active: Nanos,
+    /// First launch after a silence.
+    pub(super) awake: Nanos,
+    pub(super) waiting: bool,
+    /// When `waiting` became true.
+    pub(super) returned: Nanos,
+    /// It was launching a moment ago: it counts as wanting until this time, though nobody waits at its gate yet.
+    pub(super) presumed: Nanos,
+    /// It missed a turn, and the print of its words then.
+    pub(super) dormant: Option<u64>,
+    /// Its work runs beside others' turns.
+    pub(super) overrun: bool,
+    /// Its last drain hit the limit.
+    pub(super) hasty: bool,
+    /// What it says is worth nothing until then.
+    pub(super) lied: Nanos,
+    /// Learned length of the gaps in its work.
+    pub(super) gap: Nanos,
+    /// How much more its processes report together than the time held, in thousandths, at least 1000.
+    pub(super) overlap: u64,
+    /// Learned cost of a switch to it, and from how many turns.
+    pub(super) bubble: (Nanos, u32),
+    /// Its last turn, not yet settled.
+    pub(super) closed: Option<super::turns::Closed>,
+    pub(super) gate: Gate,
+    /// When the gate's turn word was given.
+    pub(super) given: Nanos,
+    /// The card's whole charge when it became known.
+    pub(super) joined: Nanos,
+}
+
+/// A moment of quiet shorter than this is no gap: launching takes time.
+const SHORTEST_GAP: Nanos = Nanos::from_micros(20);
+
+impl Tenant {
+    pub(super) fn new(id: TenantId, weight: u32, gate: Gate, joined: Nanos) -> Self {
+        Self {
+            id,
+            weight,
+            standing: Standing::default(),
+            bell: false,
+            processes: Vec::new(),
+            books: Books::default(),
+            balance: 0,
+            quantum: Nanos::ZERO,
+            active: Nanos::ZERO,
+            awake: Nanos::ZERO,
+            waiting: false,
+            returned: Nanos::ZERO,
+            presumed: Nanos::ZERO,
+            dormant: None,
+            overrun: false,
+            hasty: false,
+            lied: Nanos::ZERO,
+            gap: Nanos::ZERO,
+            overlap: 1000,
+            bubble: (Nanos::ZERO, 0),
+            closed: None,
+            gate,
+            given: Nanos::ZERO,
+            joined,
+        }
+    }
+
+    /// Takes in what one look has shown.
+    pub(super) fn see(&mut self, now: Nanos, sight: &Sight, tuning: &Tuning) {
+        self.standing = sight.standing;
+        self.bell = sight.bell;
+        let (active, ends) = (self.active, self.latest_end());
+        let mut processes = Vec::with_capacity(sight.words.len());
+        for words in &sight.words {
+            let before = self.processes.iter().find(|process| process.slot == words.slot);
+            let (process, growth, lies) = words::believe(words, before, now);
+            self.books.reported = self.books.reported + growth;
+            if lies > 0 {
+                self.books.odd.lies = self.books.odd.lies.saturating_add(lies);
+                self.lied = now + tuning.distrust;
+            }
+            processes.push(process);
+        }
+        self.processes = processes;
+        self.active =
+            self.active.max(self.processes.iter().map(|process| process.active).max().unwrap_or_default());
+        let waiting = self.processes.iter().any(|process| process.waiting);
+        if waiting && !self.waiting {
+            self.returned = now;
+        }
+        self.waiting = waiting;
+        if self.dormant.is_some_and(|print| print != self.print()) {
+            self.dormant = None;
+            self.returned = now;
+        }
+        if self.active > active {
+            if self.active - active > tuning.active {
+                self.awake = self.active;
+            } else if self.gate.turn & 0xff == YOURS && active >= self.given {
+                self.learn_gap(self.active - active.max(ends));
+            }
+        }
+    }
+
+    /// A quarter of the way to each gap seen; work without gaps lets the memory fade.
+    fn learn_gap(&mut self, gap: Nanos) {
+        let gap = if gap < SHORTEST_GAP { Nanos::ZERO } else { gap };
+        self.gap = Nanos((self.gap.0 * 3 + gap.0) / 4);
+    }
+
+    /// Changes when any of its words does.
+    pub(super) fn print(&self) -> u64 {
+        self.processes.iter().fold(0, |print, process| print.rotate_left(1) ^ process.print)
+    }
+
+    /// Whether it has launched lately, or has something to do.
+    pub(super) fn is_active(&self, now: Nanos, tuning: &Tuning) -> bool {
+        let launched = self.active > Nanos::ZERO && now - self.active < tuning.active;
+        launched || (self.waiting && self.dormant.is_none()) || self.latest_end() > now || self.overrun
+    }
+
+    /// Whether it could use the card now.
+    pub(super) fn wants(&self, now: Nanos) -> bool {
+        !self.overrun && self.dormant.is_none() && (self.waiting || self.presumed > now)
+    }
+
+    /// GPU time in flight, as predicted: its processes share the card, so their remainders add up.
+    pub(super) fn remaining(&self, now: Nanos) -> Nanos {
+        self.processes.iter().map(|process| process.ends - now).sum()
+    }
+
+    /// When the last of its work is predicted to end; zero when nothing is in flight.
+    pub(super) fn latest_end(&self) -> Nanos {
+        self.processes.iter().map(|process| process.ends).max().unwrap_or_default()
+    }
+
+    /// Nothing is in flight, by its own words.
+    pub(super) fn is_drained(&self) -> bool {
+        self.processes.iter().all(|process| process.ends == Nanos::ZERO)
+    }
+
+    /// End of its last settled work.
+    pub(super) fn last(&self) -> Nanos {
+        self.processes.iter().map(|process| process.last).max().unwrap_or_default()
+    }
+
+    /// A process of it has seen this turn.
+    pub(super) fn took(&self, turn: u64) -> bool {
+        self.processes.iter().any(|process| process.turn == turn)
+    }
+
+    /// GPU time of this turn, by its own words.
+    pub(super) fn spent(&self, turn: u64) -> Nanos {
+        self.processes.iter().filter(|process| process.turn == turn).map(|process| process.spent).sum()
+    }
+
+    /// The process whose work ends last.
+    pub(super) fn last_to_end(&self) -> Option<SlotIndex> {
+        self.processes
+            .iter()
+            .filter(|process| process.ends > Nanos::ZERO)
+            .max_by_key(|process| process.ends)
+            .map(|process| process.slot)
+    }
+
+    /// How long it may be silent and keep its turn.
+    pub(super) fn tolerance(&self, tuning: &Tuning) -> Nanos {
+        let four = Nanos(self.gap.0.saturating_mul(4));
+        if four <= self.quantum { tuning.tolerance.max(four) } else { tuning.tolerance }
+    }
+
+    /// How long its drain is waited for.
+    pub(super) fn drain(&self, now: Nanos, tuning: &Tuning) -> Nanos {
+        if self.hasty || self.lied > now { tuning.short_drain } else { tuning.drain }
+    }
+
+    /// What is shown of the gate.
+    pub(super) fn gate_state(&self) -> message::Gate {
+        match self.gate.turn & 0xff {
+            YOURS => message::Gate::Yours,
+            WAIT => message::Gate::Wait,
+            _ => message::Gate::Open,
+        }
+    }
+}
+
+/// `CGPU_TURN_OPEN`.
+pub(super) const OPEN: u64 = 0;
+/// `CGPU_TURN_YOURS`.
+pub(super) const YOURS: u64 = 1;
+/// `CGPU_TURN_WAIT`.
+pub(super) const WAIT: u64 = 2;

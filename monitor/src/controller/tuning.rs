@@ -1,0 +1,107 @@
+//! The times that the controller goes by. They are the design's; each says what it trades.
+
+use cgpu_proto::units::Nanos;
+
+/// Times of the controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuning {
+    /// Slice of the member of least weight. Longer: fewer switches; shorter: less waiting.
+    pub base: Nanos,
+    /// A whole round at most: bounds how long anyone waits, and how long a new weight takes to show.
+    pub round: Nanos,
+    /// From our write until the first kernel of the woken program is queued.
+    pub lead: Nanos,
+    /// How often the gate word of a launching container changes, so that its launches are seen.
+    pub bump: Nanos,
+    /// The same where nobody has launched for [`Tuning::quiet`] and everybody has a bell.
+    pub slow_bump: Nanos,
+    /// See [`Tuning::slow_bump`].
+    pub quiet: Nanos,
+    /// A member counts as active for this long after a launch.
+    pub active: Nanos,
+    /// Silence that a holder is always allowed. More than the bound of work in flight (500 us): after it, what an honest gate
+    /// could have launched has run, whatever the cells say.
+    pub tolerance: Nanos,
+    /// A holder runs at least this long before a returning member pre-empts it: bounds the switches.
+    pub run: Nanos,
+    /// Longest wait for a drain; then others run beside it.
+    pub drain: Nanos,
+    /// The same for a container whose words cannot be believed, or whose last drain hit its limit.
+    pub short_drain: Nanos,
+    /// Least grant that is worth a switch.
+    pub least: Nanos,
+    /// What a switch costs until the reports have shown it.
+    pub bubble: Nanos,
+    /// Most that a switch may be said to cost.
+    pub bubble_most: Nanos,
+    /// A turn's report is waited for this long.
+    pub settle: Nanos,
+    /// How long a lie is remembered.
+    pub distrust: Nanos,
+    /// Spacing of looks while a turn is closing.
+    pub spacing: Nanos,
+    /// Everybody is looked at this often, rung or not.
+    pub rounds_look: Nanos,
+}
+
+impl Tuning {
+    /// The default: slices of 6 ms.
+    pub const DEFAULT: Self = Self {
+        base: Nanos::from_millis(6),
+        round: Nanos::from_millis(50),
+        lead: Nanos::from_micros(60),
+        bump: Nanos::from_millis(5),
+        slow_bump: Nanos::from_millis(100),
+        quiet: Nanos::from_millis(1000),
+        active: Nanos::from_millis(20),
+        tolerance: Nanos::from_millis(1),
+        run: Nanos::from_millis(1),
+        drain: Nanos::from_millis(24),
+        short_drain: Nanos::from_millis(1),
+        least: Nanos::from_micros(500),
+        bubble: Nanos::from_micros(100),
+        bubble_most: Nanos::from_micros(500),
+        settle: Nanos::from_millis(50),
+        distrust: Nanos::from_millis(1000),
+        spacing: Nanos::from_micros(20),
+        rounds_look: Nanos::from_millis(50),
+    };
+
+    /// With slices of `base` for the least weight.
+    #[must_use]
+    pub fn with_base(self, base: Nanos) -> Self {
+        Self { base, drain: Nanos(base.0.saturating_mul(4)).max(self.drain), ..self }
+    }
+
+    /// Every time `percent` / 100 as long: for a simulated card whose time runs slower.
+    #[must_use]
+    pub fn stretched(self, percent: u32) -> Self {
+        let stretch = |time: Nanos| Nanos(time.0.saturating_mul(u64::from(percent)) / 100);
+        Self {
+            base: stretch(self.base),
+            round: stretch(self.round),
+            lead: stretch(self.lead),
+            bump: stretch(self.bump),
+            slow_bump: stretch(self.slow_bump),
+            quiet: stretch(self.quiet),
+            active: stretch(self.active),
+            tolerance: stretch(self.tolerance),
+            run: stretch(self.run),
+            drain: stretch(self.drain),
+            short_drain: stretch(self.short_drain),
+            least: stretch(self.least),
+            bubble: stretch(self.bubble),
+            bubble_most: stretch(self.bubble_most),
+            settle: stretch(self.settle),
+            distrust: stretch(self.distrust),
+            spacing: stretch(self.spacing),
+            rounds_look: stretch(self.rounds_look),
+        }
+    }
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}

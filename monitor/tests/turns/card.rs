@@ -1,0 +1,165 @@
+//! A virtual card: contexts take turns by time slices, a switch costs time, work is preempted at slice borders and nowhere else.
+
+use std::collections::VecDeque;
+
+/// A context, by number.
+pub(crate) type Context = usize;
+
+/// Work that was launched together.
+#[derive(Clone, Debug)]
+pub(crate) struct Work {
+    /// Number within its context, from 1.
+    pub(crate) number: u64,
+    pub(crate) left: u64,
+    pub(crate) launches: u64,
+    start: Option<u64>,
+}
+
+/// Work that has run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Done {
+    pub(crate) number: u64,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Queue {
+    pub(crate) work: VecDeque<Work>,
+    pub(crate) done: VecDeque<Done>,
+    pub(crate) launches: u64,
+    /// Time that its work really ran.
+    pub(crate) ran: u64,
+    numbers: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Card {
+    now: u64,
+    slice: u64,
+    switch: u64,
+    pub(crate) queues: Vec<Queue>,
+    /// Whose context is loaded.
+    loaded: Context,
+    /// The context is being loaded until then.
+    ready: u64,
+    slice_end: u64,
+}
+
+impl Card {
+    pub(crate) fn new(contexts: usize, slice: u64, switch: u64) -> Self {
+        let queues = vec![Queue::default(); contexts];
+        Self { now: 0, slice, switch, queues, loaded: 0, ready: 0, slice_end: slice }
+    }
+
+    /// Queues work; answers its number.
+    pub(crate) fn launch(&mut self, context: Context, length: u64, launches: u64) -> u64 {
+        let queue = &mut self.queues[context];
+        queue.numbers += 1;
+        queue.launches += launches;
+        queue.work.push_back(Work { number: queue.numbers, left: length.max(1), launches, start: None });
+        queue.numbers
+    }
+
+    /// The context's process has died.
+    pub(crate) fn drop_context(&mut self, context: Context) {
+        self.queues[context].work.clear();
+        self.queues[context].launches = 0;
+    }
+
+    fn next_context(&self) -> Option<Context> {
+        let count = self.queues.len();
+        (1..=count)
+            .map(|step| (self.loaded + step) % count)
+            .find(|&context| !self.queues[context].work.is_empty())
+    }
+
+    fn others_wait(&self) -> bool {
+        self.queues
+            .iter()
+            .enumerate()
+            .any(|(context, queue)| context != self.loaded && !queue.work.is_empty())
+    }
+
+    /// When something will next happen if nothing is launched.
+    pub(crate) fn next_event(&self) -> u64 {
+        if self.ready > self.now {
+            return self.ready;
+        }
+        match self.queues[self.loaded].work.front() {
+            Some(work) => {
+                let end = self.now + work.left;
+                if self.others_wait() { end.min(self.slice_end.max(self.now)) } else { end }
+            }
+            None if self.next_context().is_some() => self.now,
+            None => u64::MAX,
+        }
+    }
+
+    pub(crate) fn run_until(&mut self, until: u64) {
+        while self.now < until {
+            if self.ready > self.now {
+                self.now = self.ready.min(until);
+                self.slice_end = self.ready + self.slice;
+                continue;
+            }
+            let others = self.others_wait();
+            if self.queues[self.loaded].work.is_empty() || (others && self.now >= self.slice_end) {
+                match self.next_context() {
+                    Some(next) if next != self.loaded => {
+                        self.loaded = next;
+                        self.ready = self.now + self.switch;
+                        if self.switch == 0 {
+                            self.slice_end = self.now + self.slice;
+                        }
+                        continue;
+                    }
+                    Some(_) => self.slice_end = self.now + self.slice,
+                    None => {
+                        self.now = until;
+                        break;
+                    }
+                }
+            }
+            let alone = !self.others_wait();
+            let queue = &mut self.queues[self.loaded];
+            let Some(work) = queue.work.front_mut() else { continue };
+            let step = work.left.min(until - self.now);
+            let step = if alone { step } else { step.min(self.slice_end.saturating_sub(self.now).max(1)) };
+            let start = *work.start.get_or_insert(self.now);
+            work.left -= step;
+            self.now += step;
+            queue.ran += step;
+            if work.left == 0 {
+                queue.done.push_back(Done { number: work.number, start, end: self.now });
+                queue.launches -= work.launches;
+                queue.work.pop_front();
+            }
+            if alone && self.now >= self.slice_end {
+                self.slice_end = self.now + self.slice;
+            }
+        }
+    }
+}
+
+/// Numbers by chance, the same in every run (xorshift).
+#[derive(Clone, Debug)]
+pub(crate) struct Chance(u64);
+
+impl Chance {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    pub(crate) fn bits(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// From `low` to below `high`.
+    pub(crate) fn between(&mut self, low: u64, high: u64) -> u64 {
+        low + self.bits() % (high - low).max(1)
+    }
+}

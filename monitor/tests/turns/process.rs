@@ -1,0 +1,412 @@
+//! A process behind its gate, as `docs/turns.md` section 6 has it: launches, credit, batches, settlement, holding.
+
+use std::collections::VecDeque;
+
+use crate::card::{Card, Chance, Context};
+
+pub(crate) const US: u64 = 1_000;
+pub(crate) const MS: u64 = 1_000_000;
+
+const OPEN: u64 = 0;
+const YOURS: u64 = 1;
+
+/// Estimate of work in flight that is allowed while metered.
+const BOUND: u64 = 500 * US;
+/// A marker is placed behind so much.
+const BATCH: u64 = 500 * US;
+/// Credit is handed out in such pieces.
+const CREDIT: u64 = 200 * US;
+/// Launches that the driver queues.
+const DEPTH: u64 = 1000;
+
+/// What a process does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load {
+    /// Shortest and longest kernel; equally likely in between.
+    pub(crate) kernel: (u64, u64),
+    /// Launches between two waits for the card; 0: never waits.
+    pub(crate) burst: u64,
+    /// The host's own work after each wait.
+    pub(crate) gap: u64,
+    /// Idle before this time.
+    pub(crate) from: u64,
+    /// Idle after this time.
+    pub(crate) to: u64,
+}
+
+impl Load {
+    pub(crate) const fn saturating(kernel_us: u64) -> Self {
+        Self { kernel: (kernel_us * US, kernel_us * US), burst: 0, gap: 0, from: 0, to: u64::MAX }
+    }
+
+    pub(crate) const fn bursts(kernel_us: u64, burst: u64, gap_us: u64) -> Self {
+        Self { burst, gap: gap_us * US, ..Self::saturating(kernel_us) }
+    }
+
+    pub(crate) const fn during(self, from: u64, to: u64) -> Self {
+        Self { from, to, ..self }
+    }
+
+    pub(crate) const fn kernels(self, shortest: u64, longest: u64) -> Self {
+        Self { kernel: (shortest, longest), ..self }
+    }
+}
+
+/// The container's grant page for the card.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Page {
+    pub(crate) gate: u32,
+    pub(crate) turn: u64,
+    pub(crate) granted: u64,
+    pub(crate) ring: Option<u8>,
+    pub(crate) armed: bool,
+}
+
+/// The process's cell.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cell {
+    pub(crate) turn: u64,
+    pub(crate) waiting: u64,
+    pub(crate) active: u64,
+    pub(crate) busy: u64,
+    pub(crate) inflight: u64,
+    pub(crate) ends: u64,
+    pub(crate) spent: u64,
+    pub(crate) last: u64,
+}
+
+/// Where the process's one thread is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Thread {
+    /// Will launch then.
+    Launches(u64),
+    /// In the throttle until then; since when, and how long at most.
+    Throttled { until: u64, since: u64 },
+    /// At the gate under this word; looks again then.
+    Held { word: u32, until: u64 },
+    /// The driver's queue is full.
+    Queued,
+    /// Waits for its work.
+    Synchronises,
+}
+
+/// Launches that one marker stands behind.
+#[derive(Clone, Copy, Debug)]
+struct Batch {
+    /// Number of its last work.
+    upto: u64,
+    estimate: u64,
+    launches: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) context: Context,
+    pub(crate) slot: u8,
+    load: Load,
+    thread: Thread,
+    pub(crate) cell: Cell,
+    open_word: u32,
+    base: u64,
+    seen_turn: u64,
+    /// Marked, in order.
+    batches: VecDeque<Batch>,
+    /// Launched and not marked.
+    pending: Batch,
+    credit: u64,
+    frontier: u64,
+    /// Start of the oldest unsettled work.
+    since: u64,
+    /// Learned length of a kernel.
+    estimate: u64,
+    in_burst: u64,
+    rang: bool,
+    pub(crate) stopped: bool,
+    pub(crate) dead: bool,
+    /// A gate that is passed by: what it launches is not asked for.
+    pub(crate) ungated: bool,
+}
+
+/// What a step of a process asks of the world.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Asked {
+    pub(crate) ring: bool,
+}
+
+impl Process {
+    pub(crate) fn new(context: Context, slot: u8, load: Load) -> Self {
+        Self {
+            context,
+            slot,
+            load,
+            thread: Thread::Launches(load.from),
+            cell: Cell::default(),
+            open_word: 0,
+            base: 0,
+            seen_turn: 0,
+            batches: VecDeque::new(),
+            pending: Batch { upto: 0, estimate: 0, launches: 0 },
+            credit: 0,
+            frontier: 0,
+            since: 0,
+            estimate: 50 * US,
+            in_burst: 0,
+            rang: false,
+            stopped: false,
+            dead: false,
+            ungated: false,
+        }
+    }
+
+    /// When it wants to run next; the card's own events aside.
+    pub(crate) fn next(&self) -> u64 {
+        if self.stopped || self.dead {
+            return u64::MAX;
+        }
+        match self.thread {
+            Thread::Launches(at) => at,
+            Thread::Throttled { until, .. } | Thread::Held { until, .. } => until,
+            Thread::Queued | Thread::Synchronises => u64::MAX,
+        }
+    }
+
+    /// The gate word has changed and its sleepers were woken: the thread runs then.
+    pub(crate) fn wake(&mut self, at: u64) {
+        if let Thread::Held { until, .. } = &mut self.thread {
+            *until = (*until).min(at);
+        }
+    }
+
+    /// Runs what is due. `siblings` is what the container's other processes have spent of this turn.
+    pub(crate) fn run(
+        &mut self,
+        now: u64,
+        card: &mut Card,
+        page: &Page,
+        siblings: u64,
+        chance: &mut Chance,
+    ) -> Asked {
+        let mut asked = Asked::default();
+        if self.stopped || self.dead {
+            return asked;
+        }
+        match self.thread {
+            Thread::Launches(at) if at <= now => {
+                if now >= self.load.to {
+                    self.thread = Thread::Launches(u64::MAX);
+                } else {
+                    self.launch(now, card, page, siblings, chance, None, &mut asked);
+                }
+            }
+            Thread::Throttled { until, since } if until <= now => {
+                self.settle(now, card);
+                self.launch(now, card, page, siblings, chance, Some(since), &mut asked);
+            }
+            Thread::Held { word, until } if until <= now => {
+                self.settle(now, card);
+                self.publish(now, card);
+                let spent = self.cell.spent + siblings;
+                let free = page.turn & 0xff == YOURS && page.turn == self.seen_turn && spent < page.granted;
+                if page.gate != word || free {
+                    self.cell.waiting = 0;
+                    self.rang = false;
+                    self.launch(now, card, page, siblings, chance, None, &mut asked);
+                } else {
+                    if self.batches.is_empty() && page.ring == Some(self.slot) && !self.rang {
+                        asked.ring = page.armed;
+                        self.rang = true;
+                    }
+                    self.thread = Thread::Held { word, until: self.look_again(now, chance) };
+                }
+            }
+            Thread::Queued if card.queues[self.context].launches < DEPTH => {
+                self.thread = Thread::Launches(now + 3 * US);
+            }
+            Thread::Synchronises if card.queues[self.context].work.is_empty() => {
+                self.thread = Thread::Launches(now + 3 * US + self.load.gap);
+            }
+            _ => {}
+        }
+        asked
+    }
+
+    fn look_again(&self, now: u64, chance: &mut Chance) -> u64 {
+        let late = chance.between(30 * US, 60 * US);
+        if self.batches.is_empty() {
+            now + 100 * MS
+        } else {
+            self.cell.ends.clamp(now + 50 * US, now + 100 * MS) + late
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)] // a gate sees all of it
+    fn launch(
+        &mut self,
+        now: u64,
+        card: &mut Card,
+        page: &Page,
+        siblings: u64,
+        chance: &mut Chance,
+        throttled: Option<u64>,
+        asked: &mut Asked,
+    ) {
+        let metered = page.gate != self.open_word && !self.ungated;
+        if metered {
+            self.cell.inflight -= self.credit;
+            self.credit = 0;
+            self.settle(now, card);
+            if self.pending.estimate >= BATCH {
+                self.mark();
+            }
+            if page.turn != self.seen_turn {
+                if self.seen_turn & 0xff == OPEN && !card.queues[self.context].work.is_empty() {
+                    // The backlog: a marker behind what was launched unmetered.
+                    self.pending.upto = card.queues[self.context].work.back().map_or(0, |work| work.number);
+                    self.pending.launches += 1;
+                    self.cell.inflight += US;
+                    self.pending.estimate += US;
+                    self.since = now;
+                    self.frontier = self.frontier.max(now);
+                    self.mark();
+                }
+                self.seen_turn = page.turn;
+                self.base = self.cell.busy + self.cell.inflight;
+                self.cell.turn = page.turn;
+            }
+            let was = self.cell.active;
+            self.cell.active = now;
+            self.publish(now, card);
+            match page.turn & 0xff {
+                OPEN => {
+                    asked.ring = page.armed && now - was > 20 * MS;
+                    self.open_word = page.gate;
+                }
+                YOURS if self.cell.spent + siblings < page.granted => {
+                    if let Some(until) = self.throttle(now, throttled) {
+                        self.thread = Thread::Throttled {
+                            until: until + chance.between(20 * US, 50 * US),
+                            since: throttled.unwrap_or(now),
+                        };
+                        return;
+                    }
+                }
+                _ => {
+                    if self.pending.launches > 0 {
+                        self.mark();
+                    }
+                    self.cell.waiting = 1;
+                    self.publish(now, card);
+                    asked.ring = page.armed;
+                    self.thread = Thread::Held { word: page.gate, until: self.look_again(now, chance) };
+                    return;
+                }
+            }
+        }
+        let metered = page.gate != self.open_word && !self.ungated;
+        let room = DEPTH.saturating_sub(card.queues[self.context].launches);
+        let burst = if self.load.burst == 0 { u64::MAX } else { self.load.burst - self.in_burst };
+        let (shortest, longest) = self.load.kernel;
+        let mean = u64::midpoint(shortest, longest).max(1);
+        let chunk = if metered {
+            let rest = page.granted.saturating_sub(self.cell.spent + siblings) / 4;
+            (CREDIT.min(rest) / self.estimate.max(1)).max(1)
+        } else {
+            (CREDIT / mean).max(1)
+        };
+        let launches = chunk.min(burst).min(room);
+        if launches == 0 {
+            self.thread = Thread::Queued;
+            return;
+        }
+        let length: u64 = (0..launches).map(|_| chance.between(shortest, longest + 1)).sum();
+        if metered && self.cell.inflight == 0 {
+            self.since = now;
+        }
+        let number = card.launch(self.context, length, launches);
+        if metered {
+            let estimate = launches * self.estimate;
+            self.cell.inflight += estimate;
+            self.pending.upto = number;
+            self.pending.estimate += estimate;
+            self.pending.launches += launches;
+            self.publish(now, card);
+        }
+        self.in_burst += launches;
+        self.thread = if self.load.burst > 0 && self.in_burst >= self.load.burst {
+            self.in_burst = 0;
+            Thread::Synchronises
+        } else {
+            Thread::Launches(now + launches * 3 * US)
+        };
+    }
+
+    fn mark(&mut self) {
+        self.batches.push_back(self.pending);
+        self.pending = Batch { upto: 0, estimate: 0, launches: 0 };
+    }
+
+    /// Until when to sleep before the next launch; none: go.
+    fn throttle(&self, now: u64, since: Option<u64>) -> Option<u64> {
+        let unsettled: u64 =
+            self.batches.iter().map(|batch| batch.launches).sum::<u64>() + self.pending.launches;
+        let limit = (2 * self.cell.inflight).min(2 * MS);
+        let waited = now - since.unwrap_or(now);
+        let overdue = now.saturating_sub(self.since) > self.cell.inflight;
+        let remaining = self.remaining(now);
+        if unsettled < 2 || waited >= limit {
+            return None;
+        }
+        if overdue && !self.batches.is_empty() {
+            return Some(now + 50 * US);
+        }
+        let excess = (remaining + self.estimate).saturating_sub(BOUND);
+        (excess > 0).then(|| now + excess.saturating_sub(50 * US).clamp(20 * US, limit - waited))
+    }
+
+    fn remaining(&self, now: u64) -> u64 {
+        self.cell.inflight.saturating_sub(now.saturating_sub(self.since))
+    }
+
+    fn settle(&mut self, now: u64, card: &mut Card) {
+        let done = &mut card.queues[self.context].done;
+        while let Some(batch) = self.batches.front().copied() {
+            // Three microseconds until a completion is seen.
+            if !done.iter().any(|done| done.number >= batch.upto && done.end + 3 * US <= now) {
+                break;
+            }
+            let mut start = u64::MAX;
+            let mut end = 0;
+            while let Some(work) = done.front().filter(|work| work.number <= batch.upto) {
+                start = start.min(work.start);
+                end = work.end;
+                done.pop_front();
+            }
+            self.batches.pop_front();
+            let measured = end.saturating_sub(start.max(self.frontier));
+            self.frontier = self.frontier.max(end);
+            self.since = end;
+            self.cell.busy += measured;
+            self.cell.last = end + 2 * US;
+            self.cell.inflight = self.cell.inflight.saturating_sub(batch.estimate);
+            if batch.estimate > 2 * US {
+                let each = measured / batch.launches.max(1);
+                self.estimate = ((3 * self.estimate + each) / 4).max(US);
+            }
+        }
+        if !self.metering() {
+            done.clear();
+        }
+    }
+
+    fn metering(&self) -> bool {
+        !self.batches.is_empty() || self.pending.launches > 0
+    }
+
+    fn publish(&mut self, now: u64, card: &Card) {
+        let backlog = self.batches.iter().any(|batch| batch.estimate <= 2 * US)
+            && !card.queues[self.context].work.is_empty();
+        let remaining = self.remaining(now);
+        self.cell.ends = now + if backlog { remaining.max(500 * US) } else { remaining };
+        self.cell.spent = (self.cell.busy + self.cell.inflight).saturating_sub(self.base);
+    }
+}
