@@ -98,7 +98,8 @@ struct cgpu_cell {
     uint64_t implicit;   /* ATOMIC: contexts, modules, slack; part of the container's use, shown apart */
     uint64_t peak;       /* ATOMIC: greatest used + implicit */
     uint64_t waiting;    /* ATOMIC: threads now held at the gate */
-    uint64_t reserved0[4];
+    uint64_t creating;   /* ATOMIC: contexts now being created */
+    uint64_t reserved0[3];
 
     uint64_t busy;       /* ATOMIC: settled GPU time, only ever grows */
     uint64_t inflight;   /* ATOMIC: estimated GPU time launched and not settled */

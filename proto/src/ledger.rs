@@ -223,6 +223,8 @@ pub fn clear(cell: &Cell) {
         &cell.used,
         &cell.implicit,
         &cell.peak,
+        &cell.waiting,
+        &cell.creating,
         &cell.busy,
         &cell.inflight,
         &cell.launches,
@@ -230,7 +232,9 @@ pub fn clear(cell: &Cell) {
         &cell.turn,
         &cell.first,
         &cell.last,
+        &cell.spent,
         &cell.sequence,
+        &cell.ends,
     ];
     for word in words.into_iter().chain(interval) {
         word.store(0, Ordering::Relaxed);
