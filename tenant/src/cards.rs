@@ -1,33 +1,7 @@
 //! The cards that a process sees, as the driver shows them.
 
-use std::fmt;
-
-use cgpu_proto::units::{Bytes, CardIndex};
-
-/// A card's UUID, the 16 bytes of `cuDeviceGetUuid_v2` (the MIG instance's own for a MIG device).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Uuid(pub [u8; 16]);
-
-impl Uuid {
-    /// Reads the 32 digits, with or without hyphens, in either case; none if they are anything else.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
-        let start = UuidStart::parse(text)?;
-        (start.digits == 32).then_some(Self(start.bytes))
-    }
-}
-
-impl fmt::Display for Uuid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, byte) in self.0.iter().enumerate() {
-            if matches!(place, 4 | 6 | 8 | 10) {
-                f.write_str("-")?;
-            }
-            write!(f, "{byte:02x}")?;
-        }
-        Ok(())
-    }
-}
+use cgpu_proto::units::Bytes;
+use cgpu_proto::uuid::Uuid;
 
 /// The first digits of a UUID, as people shorten them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +17,7 @@ impl UuidStart {
         for character in text.chars().filter(|&character| character != '-') {
             let digit = u8::try_from(character.to_digit(16)?).ok()?;
             let byte = start.bytes.get_mut(start.digits / 2)?;
-            *byte |= if start.digits % 2 == 0 { digit << 4 } else { digit };
+            *byte |= if start.digits.is_multiple_of(2) { digit << 4 } else { digit };
             start.digits += 1;
         }
         (start.digits > 0).then_some(start)
@@ -52,7 +26,7 @@ impl UuidStart {
     /// Whether `uuid` begins so.
     pub(crate) fn begins(&self, uuid: Uuid) -> bool {
         let nibble = |bytes: &[u8; 16], place: usize| {
-            bytes.get(place / 2).map(|byte| if place % 2 == 0 { byte >> 4 } else { byte & 15 })
+            bytes.get(place / 2).map(|byte| if place.is_multiple_of(2) { byte >> 4 } else { byte & 15 })
         };
         (0..self.digits).all(|place| nibble(&self.bytes, place) == nibble(&uuid.0, place))
     }
@@ -61,7 +35,7 @@ impl UuidStart {
 /// One card, as the shim reads it from NVML or the driver before anything is virtual.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CardInfo {
-    /// The card's UUID.
+    /// The card's UUID, as `cuDeviceGetUuid_v2` and NVML give it (a MIG instance's own).
     pub uuid: Uuid,
     /// The card's memory as NVML gives it (`nvmlDeviceGetMemoryInfo`, `total`); the driver's own total where NVML is missing.
     pub total: Bytes,
@@ -81,34 +55,13 @@ pub struct Inventory<'a> {
     pub complete: bool,
 }
 
-/// A card that the container's books are kept for: its place in the region. Cheap to copy; the shim keeps one per device.
-pub type Card = CardIndex;
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn uuids_read_as_they_are_written() {
-        let text = "8f0e6a8c-0102-0304-0506-0708090a0b0c";
-        let uuid = Uuid::parse(text).expect("a UUID");
-        assert_eq!(uuid.to_string(), text);
-        assert_eq!(Uuid::parse("8F0E6A8C0102030405060708090A0B0C"), Some(uuid));
-        for text in [
-            "",
-            "-",
-            "8f0e6a8c",
-            "8f0e6a8c-0102-0304-0506-0708090a0b0",
-            "8f0e6a8c-0102-0304-0506-0708090a0b0c0",
-            "x",
-        ] {
-            assert_eq!(Uuid::parse(text), None, "{text}");
-        }
-    }
-
-    #[test]
     fn a_start_matches_digit_by_digit() {
-        let uuid = Uuid::parse("8f0e6a8c-0102-0304-0506-0708090a0b0c").expect("a UUID");
+        let uuid = "GPU-8f0e6a8c-0102-0304-0506-0708090a0b0c".parse().expect("a UUID");
         for (text, begins) in
             [("8", true), ("8f0", true), ("8F0E6A8C-01", true), ("9", false), ("8f1", false), ("0", false)]
         {

@@ -13,6 +13,10 @@ pub trait Environment {
     fn user(&self) -> u32;
     /// The inode of the process's PID namespace; 0 where `/proc` is missing.
     fn pid_namespace(&self) -> u64;
+    /// The process's name, for people.
+    fn process_name(&self) -> Vec<u8>;
+    /// The host's name: in a container usually its short id.
+    fn host_name(&self) -> String;
     /// Where a container's region lies by default, and where a `limits` file overrides every variable: `/run/cgpu`.
     fn run_directory(&self) -> PathBuf {
         PathBuf::from("/run/cgpu")
@@ -49,6 +53,20 @@ impl Environment for System {
     fn pid_namespace(&self) -> u64 {
         std::fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino())
     }
+
+    fn process_name(&self) -> Vec<u8> {
+        let mut name = std::fs::read("/proc/self/comm").unwrap_or_default();
+        name.truncate(name.trim_ascii_end().len());
+        name
+    }
+
+    fn host_name(&self) -> String {
+        let mut name = [0_u8; 256];
+        // SAFETY: the pointer and length are those of `name`, which lives through the call; the last byte is left as it is, so
+        // that a name which is cut short is ended too.
+        unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) };
+        CStr::from_bytes_until_nul(&name).unwrap_or_default().to_string_lossy().into_owned()
+    }
 }
 
 /// An environment as a test declares it.
@@ -84,6 +102,14 @@ impl Environment for Declared {
 
     fn pid_namespace(&self) -> u64 {
         4026531836
+    }
+
+    fn process_name(&self) -> Vec<u8> {
+        b"a-test".to_vec()
+    }
+
+    fn host_name(&self) -> String {
+        "012b2edccd7a".to_owned()
     }
 
     fn run_directory(&self) -> PathBuf {

@@ -27,22 +27,29 @@
     )
 )]
 
+mod allocations;
 mod cards;
 mod clock;
+mod contexts;
 mod environment;
+mod ledger;
 mod process;
 mod reason;
 mod refusal;
 pub mod settings;
+mod spin;
+mod start;
 mod view;
 
-pub use cards::{Card, CardInfo, Inventory, Uuid};
-pub use cgpu_proto::units::{Bytes, Nanos};
+pub use cards::{CardInfo, Inventory};
+pub use cgpu_proto::ledger::Usage;
+pub use cgpu_proto::units::{Bytes, CardIndex as Card, Nanos};
+pub use cgpu_proto::uuid::Uuid;
 pub use clock::{Clock, Monotonic};
+pub use contexts::Context;
 pub use environment::{Environment, System};
-pub use process::{
-    Address, Charge, Context, ContextId, Denied, Leaving, Patience, Settled, Start, Starting, Taken, Tenant,
-};
+pub use ledger::{Denied, Patience};
+pub use process::{Address, Charge, ContextId, Leaving, Settled, Start, Starting, Taken, Tenant};
 pub use reason::Reason;
 pub use refusal::Refusal;
 pub use view::View;

@@ -1,8 +1,34 @@
 //! One process of a container: the tenant that the shim's hooks talk to.
+//!
+//! ```text
+//!   charge ---> the driver allocates ---> settle(address, context)
+//!      |                 |                   recorded, or refunded if the context went meanwhile
+//!      +--- dropped: refunded
+//!
+//!   take -----> the driver frees ------> freed: refunded
+//!      |                 |
+//!      +--- dropped: put back
+//! ```
+//!
+//! Every pair of calls encloses one call of the driver, and no lock is held across it. The books are changed on the safe side of
+//! the driver: raised before memory can be taken, lowered after it is back. Only the table of addresses is changed early, before a
+//! free: the driver may give the address to another thread before the call has returned here.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 
-use crate::{Bytes, Card, Clock, Environment, Inventory, Nanos, Reason, Refusal, Uuid, View};
+use cgpu_proto::atomic::Ordering;
+use cgpu_proto::ledger::{Column, Usage};
+use cgpu_proto::lock::Owner as Name;
+use cgpu_proto::region::Region;
+use cgpu_proto::units::{Bytes, CardIndex as Card};
+use cgpu_proto::uuid::Uuid;
+
+use crate::allocations::{Allocation, Allocations, Inserted, UNIT};
+use crate::contexts::{Before, Context, Contexts, Entered, Estate};
+use crate::ledger::{Denied, Ledger, Patience};
+use crate::start::{self, Started};
+use crate::{Clock, Environment, Inventory, Reason, Refusal, View};
 
 /// A device address (`CUdeviceptr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -14,6 +40,7 @@ pub struct ContextId(pub usize);
 
 /// How a start ended, if it was not refused.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // there is one in a process's life
 pub enum Start {
     /// The shim stays out of the way: every hook is the real call.
     Off(Reason),
@@ -21,132 +48,19 @@ pub enum Start {
     On(Tenant),
 }
 
-/// The books of one process. Shared by its threads; lives until the process ends and is never dropped (a forked child leaves
-/// its parent's alone and starts one of its own).
+/// The books of one process. Shared by its threads. A forked child leaves its parent's alone, neither using nor dropping it, and
+/// starts one of its own.
 pub struct Tenant {
-    clock: &'static dyn Clock,
+    ledger: Ledger,
+    cards: Vec<(Uuid, Card)>,
+    contexts: Contexts,
+    allocations: Allocations,
 }
 
 impl fmt::Debug for Tenant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tenant").finish_non_exhaustive()
+        f.debug_struct("Tenant").field("cards", &self.cards).finish_non_exhaustive()
     }
-}
-
-/// A context on the books: which, and on which card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Context {
-    card: Card,
-    token: u32,
-}
-
-impl Context {
-    /// The context's card.
-    #[must_use]
-    pub fn card(self) -> Card {
-        self.card
-    }
-}
-
-/// An allocation refused by the limit: `CUDA_ERROR_OUT_OF_MEMORY`. Already counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Denied {
-    /// Why.
-    pub reason: Reason,
-    /// What was asked for, rounded as the driver does.
-    pub wanted: Bytes,
-    /// What the container used at that moment.
-    pub used: Bytes,
-    /// What it may use.
-    pub limit: Bytes,
-}
-
-/// What became of a settled charge.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Settled {
-    /// On the books, under its address.
-    Recorded,
-    /// The context was destroyed meanwhile, the memory with it: refunded.
-    Refunded,
-    /// Charged, but without an entry (no host memory): refunded when the process ends.
-    Unrecorded,
-}
-
-/// Bytes charged for an allocation that the driver is now asked for. Dropped without [`Charge::settle`]: refunded.
-#[derive(Debug)]
-#[must_use = "a charge that is dropped is refunded"]
-pub struct Charge<'a> {
-    tenant: &'a Tenant,
-    card: Card,
-    bytes: Bytes,
-}
-
-impl Charge<'_> {
-    /// The driver made the allocation at `address`. `context` is the one that owns it (what dies with it); none for memory
-    /// that belongs to no context.
-    pub fn settle(self, address: Address, context: Option<Context>) -> Settled {
-        let _ = (self.tenant, self.card, self.bytes, address, context.map(|context| context.token));
-        Settled::Recorded
-    }
-
-    /// What is charged: the size rounded as the driver does.
-    #[must_use]
-    pub fn bytes(&self) -> Bytes {
-        self.bytes
-    }
-}
-
-/// An allocation taken off the table while the driver is asked to free it. Dropped without [`Taken::freed`]: put back, still
-/// charged.
-#[derive(Debug)]
-#[must_use = "a taken allocation that is dropped is put back"]
-pub struct Taken<'a> {
-    tenant: &'a Tenant,
-}
-
-impl Taken<'_> {
-    /// The driver freed it: the bytes are refunded.
-    pub fn freed(self) {
-        let _ = self.tenant;
-    }
-}
-
-/// A context charged by its learned size while the driver is asked to create it. Dropped without [`Starting::created`]: refunded.
-#[derive(Debug)]
-#[must_use = "a context that is not created is refunded"]
-pub struct Starting<'a> {
-    tenant: &'a Tenant,
-    card: Card,
-}
-
-impl Starting<'_> {
-    /// The driver created it. `physical_free` is the card's free memory read now, if it could be read: with the one given to
-    /// [`Tenant::context_starting`] it teaches what a context costs on this card. A context that was known already (a second
-    /// retain of a primary context) costs nothing.
-    pub fn created(self, context: ContextId, physical_free: Option<Bytes>) -> Context {
-        let _ = (self.tenant, context, physical_free);
-        Context { card: self.card, token: 0 }
-    }
-}
-
-/// A context off the books while the driver is asked to destroy it. Dropped without [`Leaving::gone`]: it stays.
-#[derive(Debug)]
-#[must_use = "a leaving context that is dropped stays"]
-pub struct Leaving<'a> {
-    tenant: &'a Tenant,
-}
-
-impl Leaving<'_> {
-    /// It is destroyed: everything in it, and its own memory, is refunded.
-    pub fn gone(self) {
-        let _ = self.tenant;
-    }
-}
-
-/// How long a call has already waited for draining memory: one per call of the program, at most 1 s.
-#[derive(Debug, Default)]
-pub struct Patience {
-    since: Option<Nanos>,
 }
 
 impl Tenant {
@@ -160,30 +74,55 @@ impl Tenant {
         inventory: Inventory<'_>,
         clock: &'static dyn Clock,
     ) -> Result<Start, Refusal> {
-        let _ = (environment, inventory, clock);
-        Ok(Start::Off(Reason::NoLimit))
+        let (ledger, cards) = match start::start(environment, inventory, clock)? {
+            Started::Off(reason) => return Ok(Start::Off(reason)),
+            Started::On(ledger, cards) => (ledger, cards),
+        };
+        let allocations = Allocations::new();
+        for &(_, card) in &cards {
+            allocations.open(Contexts::of_card(card).owner(), card).map_err(|_| {
+                Refusal::new("expected some host memory for the books, found none: free some")
+            })?;
+        }
+        Ok(Start::On(Self { ledger, cards, contexts: Contexts::new(), allocations }))
     }
 
     /// The card with this UUID, if it is sliced; none: native, hooks pass.
     #[must_use]
     pub fn card(&self, uuid: Uuid) -> Option<Card> {
-        let _ = uuid;
-        None
+        self.cards.iter().find(|(known, _)| *known == uuid).map(|(_, card)| *card)
     }
 
     /// The limit now in force on `card`; none: accounted, but not limited.
     #[must_use]
     pub fn limit(&self, card: Card) -> Option<Bytes> {
-        let _ = card;
-        None
+        Some(self.ledger.limit(card)).filter(|limit| *limit != Bytes::MAX)
     }
 
     /// What every getter shows for `card`, with the physically free memory that the real getter gave. Not limited: none, show
     /// what the real getter gave.
     #[must_use]
     pub fn view(&self, card: Card, physical_free: Bytes) -> Option<View> {
-        let _ = (card, physical_free);
-        None
+        let limit = self.limit(card)?;
+        Some(View::of(limit, self.ledger.total(card), physical_free))
+    }
+
+    /// What the container uses on `card`, apart: asked for, implicit, draining.
+    #[must_use]
+    pub fn usage(&self, card: Card) -> Usage {
+        self.ledger.usage(card)
+    }
+
+    /// The container's region, for the gate.
+    #[must_use]
+    pub fn region(&self) -> &Region {
+        self.ledger.region()
+    }
+
+    /// This process's name in the region: its slot, and which of the slot's users it is.
+    #[must_use]
+    pub fn name(&self) -> Name {
+        self.ledger.me()
     }
 
     /// Charges `size` (as the program asked, not rounded) before the driver is called. Waits up to 1 s if only the memory of
@@ -191,8 +130,11 @@ impl Tenant {
     ///
     /// # Errors
     /// [`Denied`]: over the limit.
+    #[inline]
     pub fn charge(&self, card: Card, size: Bytes) -> Result<Charge<'_>, Denied> {
-        Ok(Charge { tenant: self, card, bytes: size })
+        let Some(units) = units(size) else { return Err(self.too_large(card, size)) };
+        self.ledger.charge(card, Column::Used, bytes(units), Reason::OverLimit)?;
+        Ok(Charge { tenant: self, card, units })
     }
 
     /// The driver answered out of memory although the limit allowed it: whether to ask once more, because a process of the
@@ -200,49 +142,272 @@ impl Tenant {
     /// the driver refuses; false in the end.
     #[must_use]
     pub fn ask_again(&self, card: Card, patience: &mut Patience) -> bool {
-        let _ = (card, patience.since.get_or_insert_with(|| self.clock.now()));
-        false
+        self.ledger.ask_again(card, patience)
     }
 
     /// Takes the allocation at `address` off the table, before the driver is asked to free it: the driver may give the address
     /// to another thread before the free has returned here. None: not on the books, pass the call on (counted).
+    #[inline]
     pub fn take(&self, address: Address) -> Option<Taken<'_>> {
-        let _ = address;
-        None
+        match self.allocations.remove(address.0) {
+            Some((card, allocation)) => Some(Taken { tenant: self, card, allocation }),
+            None => {
+                self.ledger.count(Reason::UnknownFree);
+                None
+            }
+        }
     }
 
     /// The context's card and place on the books. None: its creation was not seen; see [`Tenant::context_seen`].
+    #[inline]
     #[must_use]
     pub fn context(&self, context: ContextId) -> Option<Context> {
-        let _ = context;
-        None
+        self.contexts.find(context.0)
     }
 
     /// Charges a context of the learned size as implicit memory, before the driver is asked to create one. `physical_free`:
-    /// the card's free memory read now, if it could be read.
+    /// the card's free memory read now, if it could be read. Not for a primary context that is active already.
     ///
     /// # Errors
     /// [`Denied`]: it would go over the limit.
     pub fn context_starting(&self, card: Card, physical_free: Option<Bytes>) -> Result<Starting<'_>, Denied> {
-        let _ = physical_free;
-        Ok(Starting { tenant: self, card })
+        let charged = self.learned(card);
+        let booked = self.ledger.total(card);
+        self.ledger.charge(card, Column::Implicit, charged, Reason::ContextOverLimit)?;
+        let beside = self.ledger.creation_begins(card);
+        Ok(Starting { tenant: self, card, before: Before { physical_free, booked, charged, beside } })
     }
 
     /// Takes up a context whose creation was not seen (made by a private path of the runtime), with the learned size as
-    /// implicit memory, which may exceed the limit.
+    /// implicit memory, which may exceed the limit. One that is known is left as it is.
     pub fn context_seen(&self, context: ContextId, card: Card) -> Context {
-        let _ = context;
-        Context { card, token: 0 }
+        if let Some(known) = self.contexts.find(context.0) {
+            return known;
+        }
+        self.ledger.count(Reason::UnknownContext);
+        let implicit = self.learned(card);
+        self.ledger.book(card, Column::Implicit, implicit);
+        self.enter(context, card, implicit)
     }
 
     /// A context is about to be destroyed (or the last reference of a primary context released, or it is reset). None: unknown.
     pub fn context_leaving(&self, context: ContextId) -> Option<Leaving<'_>> {
-        let _ = context;
-        None
+        let context = self.contexts.leave(context.0)?;
+        Some(Leaving { tenant: self, context })
     }
 
     /// Counts `reason` in the process's slot. One relaxed add.
     pub fn count(&self, reason: Reason) {
-        let _ = reason;
+        self.ledger.count(reason);
     }
+
+    #[cold]
+    fn too_large(&self, card: Card, wanted: Bytes) -> Denied {
+        let reason = Reason::TooLarge;
+        self.ledger.count(reason);
+        Denied { reason, wanted, used: self.ledger.total(card), limit: self.ledger.limit(card) }
+    }
+
+    /// What a context was last seen to cost on the card.
+    fn learned(&self, card: Card) -> Bytes {
+        Bytes(self.ledger.region().card(card).context.load(Ordering::Relaxed))
+    }
+
+    /// Enters a context that is charged with `implicit` bytes.
+    fn enter(&self, context: ContextId, card: Card, implicit: Bytes) -> Context {
+        match self.contexts.enter(context.0, card, implicit, &self.allocations) {
+            Entered::New(context) => context,
+            Entered::Known(context) => {
+                self.ledger.refund(card, Column::Implicit, implicit);
+                context
+            }
+            Entered::Untold(context) => {
+                self.ledger.count(Reason::TooManyContexts);
+                context
+            }
+        }
+    }
+
+    fn wind_up(&self, estate: Option<Estate>) {
+        if let Some(Estate { card, used, implicit }) = estate {
+            self.ledger.refund(card, Column::Used, used);
+            self.ledger.refund(card, Column::Implicit, implicit);
+        }
+    }
+}
+
+/// Bytes charged for an allocation that the driver is now asked for. Dropped without [`Charge::settle`]: refunded.
+#[derive(Debug)]
+#[must_use = "a charge that is dropped is refunded"]
+pub struct Charge<'a> {
+    tenant: &'a Tenant,
+    card: Card,
+    units: u32,
+}
+
+/// What became of a settled charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// On the books, under its address.
+    Recorded,
+    /// The context was destroyed meanwhile, the memory with it: refunded.
+    Refunded,
+    /// Charged, but without an entry (no host memory): refunded when the process ends.
+    Unrecorded,
+}
+
+impl Charge<'_> {
+    /// The driver made the allocation at `address`. `context` is the one that owns it (what dies with it); none for memory
+    /// that belongs to no context.
+    #[inline]
+    pub fn settle(self, address: Address, context: Option<Context>) -> Settled {
+        // From here on the table answers for the bytes.
+        let Self { tenant, card, units } = *ManuallyDrop::new(self);
+        let owner = match context {
+            Some(context) if context.card() == card => context.owner(),
+            _ => Contexts::of_card(card).owner(),
+        };
+        match tenant.allocations.insert(Allocation { address: address.0, units, owner }) {
+            Inserted::New => Settled::Recorded,
+            other => tenant.settled(card, units, other),
+        }
+    }
+
+    /// What is charged: the size rounded as the driver does.
+    #[must_use]
+    pub fn bytes(&self) -> Bytes {
+        bytes(self.units)
+    }
+}
+
+impl Drop for Charge<'_> {
+    fn drop(&mut self) {
+        self.tenant.ledger.refund(self.card, Column::Used, bytes(self.units));
+    }
+}
+
+impl Tenant {
+    #[cold]
+    fn settled(&self, card: Card, units: u32, inserted: Inserted) -> Settled {
+        match inserted {
+            Inserted::New => Settled::Recorded,
+            Inserted::Replaced(card, former) => {
+                self.ledger.count(Reason::AddressReplaced);
+                self.ledger.refund(card, Column::Used, former);
+                Settled::Recorded
+            }
+            Inserted::Stale => {
+                self.ledger.count(Reason::StaleContext);
+                self.ledger.refund(card, Column::Used, bytes(units));
+                Settled::Refunded
+            }
+            Inserted::Exhausted => {
+                self.ledger.count(Reason::Unrecorded);
+                Settled::Unrecorded
+            }
+        }
+    }
+}
+
+/// An allocation taken off the table while the driver is asked to free it. Dropped without [`Taken::freed`]: put back, still
+/// charged.
+#[derive(Debug)]
+#[must_use = "a taken allocation that is dropped is put back"]
+pub struct Taken<'a> {
+    tenant: &'a Tenant,
+    card: Card,
+    allocation: Allocation,
+}
+
+impl Taken<'_> {
+    /// The driver freed it: the bytes are refunded.
+    #[inline]
+    pub fn freed(self) {
+        let Self { tenant, card, allocation } = *ManuallyDrop::new(self);
+        tenant.ledger.refund(card, Column::Used, allocation.bytes());
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.tenant.ledger.count(Reason::FreeRefused);
+        let restored = self.tenant.allocations.restore(self.allocation);
+        self.tenant.settled(self.card, self.allocation.units, restored);
+    }
+}
+
+/// A context charged by its learned size while the driver is asked to create it. Dropped without [`Starting::created`]: refunded.
+#[derive(Debug)]
+#[must_use = "a context that is not created is refunded"]
+pub struct Starting<'a> {
+    tenant: &'a Tenant,
+    card: Card,
+    before: Before,
+}
+
+impl Starting<'_> {
+    /// The driver created it. `physical_free` is the card's free memory read now, if it could be read: with the one given to
+    /// [`Tenant::context_starting`] it teaches what a context costs on this card. A context that was known already (a second
+    /// retain of a primary context) costs nothing.
+    pub fn created(self, context: ContextId, physical_free: Option<Bytes>) -> Context {
+        let Self { tenant, card, before } = *ManuallyDrop::new(self);
+        let (ledger, charged) = (&tenant.ledger, before.charged);
+        let beside = ledger.creation_ends(card);
+        if tenant.contexts.knows(context.0) {
+            return tenant.enter(context, card, charged);
+        }
+        let measured = before.size(physical_free, ledger.total(card) - charged, beside);
+        if let Some(size) = measured {
+            ledger.region().card(card).context.store(size.0, Ordering::Relaxed);
+        }
+        let implicit = measured.unwrap_or(charged);
+        if implicit > charged {
+            ledger.book(card, Column::Implicit, implicit - charged);
+        } else {
+            ledger.refund(card, Column::Implicit, charged - implicit);
+        }
+        tenant.enter(context, card, implicit)
+    }
+}
+
+impl Drop for Starting<'_> {
+    fn drop(&mut self) {
+        self.tenant.ledger.creation_ends(self.card);
+        self.tenant.ledger.refund(self.card, Column::Implicit, self.before.charged);
+    }
+}
+
+/// A context whose destruction the driver is being asked for. Dropped without [`Leaving::gone`]: it stays.
+#[derive(Debug)]
+#[must_use = "a leaving context that is dropped stays"]
+pub struct Leaving<'a> {
+    tenant: &'a Tenant,
+    context: Context,
+}
+
+impl Leaving<'_> {
+    /// It is destroyed: everything in it, and its own memory, is refunded.
+    pub fn gone(self) {
+        let Self { tenant, context } = *ManuallyDrop::new(self);
+        tenant.wind_up(tenant.contexts.gone(context, &tenant.allocations));
+    }
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.tenant.wind_up(self.tenant.contexts.stay(self.context, &self.tenant.allocations));
+    }
+}
+
+/// A size as the driver takes it, in units of 512 bytes: below 1 MiB rounded to 512 bytes, else to 2 MiB. None: beyond 2 TiB.
+#[inline]
+fn units(size: Bytes) -> Option<u32> {
+    const MIB: u64 = 1 << 20;
+    let multiple = if size.0 < MIB { UNIT } else { 2 * MIB };
+    u32::try_from(size.0.checked_next_multiple_of(multiple)? / UNIT).ok()
+}
+
+#[inline]
+fn bytes(units: u32) -> Bytes {
+    Bytes(u64::from(units) * UNIT)
 }

@@ -68,12 +68,10 @@ reasons! {
     ForeignContext, "foreign_context", "A call came with no current context or one of a card that the shim does not know: passed.";
     Imported, "imported", "Memory of another process or interface was taken in: whoever made it pays.";
     GrownUnseen, "grown_unseen", "A call that may take memory which only the card's own books show: passed.";
+    LockHeld, "lock_held", "A charge gave up: a process that is stopped holds the card's lock.";
 }
 
-const _: () = assert!(Reason::ALL.len() <= COUNTERS);
-
-/// Counters of a slot (`CGPU_COUNTERS`).
-const COUNTERS: usize = 48;
+const _: () = assert!(Reason::ALL.len() <= cgpu_proto::layout::COUNTERS);
 
 #[cfg(test)]
 mod tests {

@@ -5,17 +5,19 @@
 
 mod amounts;
 mod devices;
+pub mod file;
 mod value;
 
 use std::path::PathBuf;
 
 use cgpu_proto::layout::CARDS;
 use cgpu_proto::units::Bytes;
+use cgpu_proto::uuid::Uuid;
 
 use self::amounts::{Amounts, Measure, mib, whole};
 use self::devices::{Listed, Visible, unplaced};
 use self::value::{Value, Variable};
-use crate::{CardInfo, Environment, Inventory, Reason, Refusal, Uuid};
+use crate::{CardInfo, Environment, Inventory, Reason, Refusal};
 
 /// What the variables and the cards come to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +33,8 @@ pub enum Verdict {
 pub struct Settings {
     /// The sliced cards that are visible, in the order of the list; others are native.
     pub cards: Vec<CardLimit>,
+    /// The container's name, where whoever started it gave one.
+    pub name: Option<String>,
     /// Weight, 1 to 25; 1 where it is not set.
     pub weight: u32,
     /// Percent of a card for policy 3, 1 to 100, where it is set.
@@ -86,6 +90,12 @@ impl Variables {
         }
     }
 
+    /// Whether they ask for a limit, or expressly for none.
+    #[must_use]
+    pub fn speak_of_memory(&self) -> bool {
+        self.container.is_some()
+    }
+
     /// `CGPU_DIR`, if it is set.
     ///
     /// # Errors
@@ -98,6 +108,24 @@ impl Variables {
         }
         Err(value
             .refused("an absolute path", "set it to the container's directory, or unset it for /run/cgpu"))
+    }
+
+    /// All visible cards, without limits: for a container whose compute alone is shared. Native cards are left out.
+    ///
+    /// # Errors
+    /// As for [`Variables::verdict`].
+    pub fn unlimited(&self, inventory: Inventory<'_>) -> Result<Settings, Refusal> {
+        let visible = Visible::resolve(&Listed::read(self.visible.clone())?, inventory)?;
+        let sliced = Listed::read(self.sliced.clone())?;
+        let cards = visible.cards().filter(|(_, card)| visible.slices(&sliced, card)).take(CARDS);
+        let unlimited = |(place, card): (usize, CardInfo)| CardLimit {
+            uuid: card.uuid,
+            total: card.total,
+            limit: Bytes::ZERO,
+            ordinal: u32::try_from(place).unwrap_or(u32::MAX),
+        };
+        let cards = cards.map(unlimited).collect();
+        Ok(Settings { cards, name: None, weight: 1, core_percentage: None, high_priority: false })
     }
 
     /// What they come to on these cards.
@@ -123,7 +151,7 @@ impl Variables {
         if cards.is_empty() {
             return Ok(Verdict::Off(Reason::NoCards));
         }
-        Ok(Verdict::On(Settings { cards, weight, core_percentage, high_priority }))
+        Ok(Verdict::On(Settings { cards, name: None, weight, core_percentage, high_priority }))
     }
 
     /// Whether `CGPU_DISABLE` says so.
@@ -152,30 +180,20 @@ impl Variables {
         let visible = Visible::resolve(&Listed::read(self.visible.clone())?, inventory)?;
         let sliced = Listed::read(self.sliced.clone())?;
         visible.check(&sliced, inventory.complete)?;
-        let placed: Vec<(usize, CardInfo)> = match &visible {
-            Visible::Placed(placed) => {
-                for list in [Some(amounts), measure.shares()].into_iter().flatten() {
-                    if list.len() > placed.len() && !placed.is_empty() {
-                        return Err(list.value().unfit(
-                            &format!("which has {} entries for {} cards", list.len(), placed.len()),
-                            "give at most one entry for each visible card (the last one repeats)",
-                        ));
-                    }
+        for list in [Some(amounts), measure.shares()].into_iter().flatten() {
+            match &visible {
+                Visible::Placed(placed) if list.len() > placed.len() && !placed.is_empty() => {
+                    return Err(list.value().unfit(
+                        &format!("which has {} entries for {} cards", list.len(), placed.len()),
+                        "give at most one entry for each visible card (the last one repeats)",
+                    ));
                 }
-                let cards = placed.iter().enumerate();
-                cards.filter_map(|(place, (_, card))| card.map(|card| (place, card))).collect()
+                Visible::Unplaced(_) if !list.is_uniform() => return Err(unplaced(list.value())),
+                _ => {}
             }
-            Visible::Unplaced(cards) => {
-                let uneven =
-                    [Some(amounts), measure.shares()].into_iter().flatten().find(|list| !list.is_uniform());
-                if let Some(list) = uneven {
-                    return Err(unplaced(list.value()));
-                }
-                cards.iter().copied().enumerate().collect()
-            }
-        };
+        }
         let mut limits = Vec::new();
-        for (place, card) in placed {
+        for (place, card) in visible.cards() {
             if visible.slices(&sliced, &card) {
                 limits.push(limit(amounts, measure, place, &card)?);
             }

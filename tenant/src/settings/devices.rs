@@ -119,6 +119,17 @@ impl Visible {
         Ok(Self::Placed(placed))
     }
 
+    /// The cards that the program has not hidden from itself, with their places.
+    pub(crate) fn cards(&self) -> impl Iterator<Item = (usize, CardInfo)> {
+        let (placed, unplaced): (&[_], &[_]) = match self {
+            Self::Placed(placed) => (placed, &[]),
+            Self::Unplaced(cards) => (&[], cards),
+        };
+        let placed =
+            placed.iter().enumerate().filter_map(|(place, (_, card))| card.map(|card| (place, card)));
+        placed.chain(unplaced.iter().copied().enumerate())
+    }
+
     /// Whether `card`, at this place, is one that `ALIYUN_COM_GPU_VISIBLE_DEVICES` slices.
     pub(crate) fn slices(&self, sliced: &Listed, card: &CardInfo) -> bool {
         let Listed::Names(_, names) = sliced else { return *sliced == Listed::All };

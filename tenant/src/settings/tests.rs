@@ -111,7 +111,7 @@ fn units_count_when_the_cards_memory_is_not_given() {
 fn lists_follow_the_order_of_the_visible_cards_and_the_last_entry_repeats() {
     let four = cards(&[20480; 4]);
     let two = cards(&[20480; 2]);
-    let by_uuid = format!("NVIDIA_VISIBLE_DEVICES=GPU-{},GPU-{}", uuid(2), uuid(0));
+    let by_uuid = format!("NVIDIA_VISIBLE_DEVICES={},{}", uuid(2), uuid(0));
     for (cards, container, visible, expected) in [
         (&four, "3", None, vec![(0, 3), (1, 3), (2, 3), (3, 3)]),
         (&four, "3,1", None, vec![(0, 3), (1, 1), (2, 1), (3, 1)]),
@@ -178,7 +178,7 @@ fn only_the_named_cards_are_sliced_and_places_stay() {
 fn hiding_cards_from_oneself_moves_no_limit() {
     let all = cards(&[20480; 3]);
     let seen = [all[2], all[1]];
-    let named = format!("NVIDIA_VISIBLE_DEVICES=GPU-{},GPU-{},GPU-{}", uuid(0), uuid(1), uuid(2));
+    let named = format!("NVIDIA_VISIBLE_DEVICES={},{},{}", uuid(0), uuid(1), uuid(2));
     let with_uuids = ["ALIYUN_COM_GPU_MEM_CONTAINER=3,4,5", &named];
     let Ok(Verdict::On(settings)) = verdict(&with_uuids, &seen, false) else { panic!("UUIDs need no NVML") };
     let limits: Vec<_> =

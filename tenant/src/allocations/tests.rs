@@ -1,0 +1,162 @@
+//! The table against a plain map, and its races.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn card(index: usize) -> CardIndex {
+    CardIndex::new(index).expect("a card's index")
+}
+
+/// What a program may do to the table.
+#[derive(Clone, Debug)]
+enum Step {
+    Insert { address: u64, units: u32, context: usize },
+    Remove { address: u64 },
+    Destroy { context: usize },
+}
+
+/// Addresses as drivers give them: dense small ones, 2 MiB ones, and far away ones.
+fn address() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        (1..200_u64).prop_map(|place| 0x7f00_0000_0000 + place * 512),
+        (1..100_u64).prop_map(|place| 0x7f10_0000_0000 + (place << 21)),
+        (1..100_u64).prop_map(|place| place << 30 | 256),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => (address(), 1..5000_u32, 0..3_usize)
+            .prop_map(|(address, units, context)| Step::Insert { address, units, context }),
+        5 => address().prop_map(|address| Step::Remove { address }),
+        1 => (0..3_usize).prop_map(|context| Step::Destroy { context }),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn it_is_a_map_whose_owners_can_go(steps in proptest::collection::vec(step(), 1..600)) {
+        let table = Allocations::new();
+        let mut users = [1_u32; 3];
+        let owner = |users: &[u32; 3], context: usize| {
+            Owner::new(u16::try_from(context).expect("small"), users[context])
+        };
+        for context in 0..3 {
+            table.open(owner(&users, context), card(context)).expect("memory");
+        }
+        let mut model: BTreeMap<u64, (u32, usize)> = BTreeMap::new();
+        for (number, step) in steps.into_iter().enumerate() {
+            match step {
+                Step::Insert { address, units, context } => {
+                    let inserted = table.insert(Allocation { address, units, owner: owner(&users, context) });
+                    let expected = match model.insert(address, (units, context)) {
+                        Some((units, context)) => Inserted::Replaced(card(context), bytes(u64::from(units))),
+                        None => Inserted::New,
+                    };
+                    prop_assert_eq!(inserted, expected);
+                }
+                Step::Remove { address } => {
+                    let removed = table.remove(address).map(|(card, gone)| (card.get(), gone.units));
+                    let expected = model.remove(&address).map(|(units, context)| (context, units));
+                    prop_assert_eq!(removed, expected);
+                }
+                Step::Destroy { context } => {
+                    let former = owner(&users, context);
+                    let sum: u64 = model.values().filter(|it| it.1 == context).map(|it| u64::from(it.0)).sum();
+                    prop_assert_eq!(table.close(former), bytes(sum));
+                    prop_assert_eq!(table.close(former), Bytes::ZERO);
+                    let late = Allocation { address: 0x7f00_0000_0000, units: 1, owner: former };
+                    prop_assert_eq!(table.insert(late), Inserted::Stale);
+                    model.retain(|_, it| it.1 != context);
+                    users[context] += 1;
+                    table.open(owner(&users, context), card(context)).expect("memory");
+                    prop_assert_eq!(table.insert(late), Inserted::Stale);
+                }
+            }
+            prop_assert!(number % 20 != 0 || table.is_valid());
+        }
+        prop_assert!(table.is_valid());
+        let units: u64 = model.values().map(|it| u64::from(it.0)).sum();
+        prop_assert_eq!(table.count(), (model.len(), bytes(units)));
+    }
+}
+
+#[test]
+fn what_was_taken_out_goes_back_only_where_nothing_new_is() {
+    let table = Allocations::new();
+    let owner = Owner::new(0, 0);
+    table.open(owner, card(0)).expect("memory");
+    let allocation = |units| Allocation { address: 512, units, owner };
+    assert_eq!(table.insert(allocation(1)), Inserted::New);
+    let (_, taken) = table.remove(512).expect("it is in");
+    assert_eq!(table.restore(taken), Inserted::New);
+    let (_, taken) = table.remove(512).expect("it is in again");
+    assert_eq!(table.insert(allocation(2)), Inserted::New);
+    assert_eq!(table.restore(taken), Inserted::Stale);
+    assert_eq!(table.remove(512).map(|(_, found)| found.units), Some(2));
+    assert_eq!(table.insert(Allocation { address: 0, units: 1, owner }), Inserted::Exhausted);
+}
+
+#[test]
+fn churn_over_many_addresses_leaves_no_room_behind() {
+    let table = Allocations::new();
+    let owner = Owner::new(0, 1);
+    table.open(owner, card(0)).expect("memory");
+    // As a driver that never gives an address twice.
+    for place in 1..300_000_u64 {
+        let address = place << REGION_BITS;
+        assert_eq!(table.insert(Allocation { address, units: 1, owner }), Inserted::New);
+        assert!(table.remove(address).is_some());
+    }
+    let room: usize = table.shards.iter().map(|shard| shard.0.lock().keys.len()).sum();
+    assert!(room <= SHARDS * SMALLEST, "{room} slots for no region");
+}
+
+#[test]
+fn entries_of_closed_owners_make_way() {
+    let table = Allocations::new();
+    for user in 1..50_u32 {
+        let owner = Owner::new(7, user);
+        table.open(owner, card(0)).expect("memory");
+        // Every user somewhere else, so that no address is given out again.
+        for place in 1..2000_u64 {
+            let address = u64::from(user) << 44 | place << REGION_BITS;
+            assert_eq!(table.insert(Allocation { address, units: 1, owner }), Inserted::New);
+        }
+        assert_eq!(table.close(owner), bytes(1999));
+    }
+    assert_eq!(table.count(), (0, Bytes::ZERO));
+    // Room for the entries of a few users, not of 49.
+    let room: usize = table.shards.iter().map(|shard| shard.0.lock().keys.len()).sum();
+    assert!(room <= 8 * 2000, "{room}");
+}
+
+#[test]
+fn threads_keep_their_own() {
+    let table = Allocations::new();
+    std::thread::scope(|scope| {
+        for thread in 0..4_u16 {
+            let table = &table;
+            scope.spawn(move || {
+                for user in 1..20 {
+                    let owner = Owner::new(thread, user);
+                    table.open(owner, card(0)).expect("memory");
+                    // All threads in the same regions.
+                    let addresses = || (1..500_u64).map(|place| (place * 4 + u64::from(thread)) * 512);
+                    for address in addresses() {
+                        assert_eq!(table.insert(Allocation { address, units: 2, owner }), Inserted::New);
+                    }
+                    for address in addresses().step_by(2) {
+                        assert_eq!(table.remove(address).map(|(_, gone)| gone.units), Some(2));
+                    }
+                    assert_eq!(table.close(owner), bytes(249 * 2));
+                }
+            });
+        }
+    });
+    assert!(table.is_valid());
+    assert_eq!(table.count(), (0, Bytes::ZERO));
+}

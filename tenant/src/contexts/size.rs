@@ -1,0 +1,87 @@
+//! What a context costs: learnt from the card's free memory before and after one was created.
+//!
+//! The first context on a card is charged after the fact; later ones, in every process of the container, in advance by the size
+//! seen last, which is one word in the card's record. Neighbours allocate and free between the two readings, so a single figure
+//! may be off; the next one replaces it. While other creations of the container are under way, what went cannot be told apart:
+//! where a size is known, it stands; where none is, what went is shared out evenly.
+
+use cgpu_proto::units::Bytes;
+
+/// What was known before a creation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Before {
+    /// The card's free memory, if it could be read.
+    pub(crate) physical_free: Option<Bytes>,
+    /// What the container had on the books.
+    pub(crate) booked: Bytes,
+    /// What was charged for the context in advance; zero: its size was not known.
+    pub(crate) charged: Bytes,
+    /// Other creations of the container under way.
+    pub(crate) beside: u64,
+}
+
+impl Before {
+    /// What the context costs, by the card's free memory after its creation, what the container then had on the books without
+    /// it, and the other creations then under way. None: this creation does not tell.
+    pub(crate) fn size(self, physical_free: Option<Bytes>, booked: Bytes, beside: u64) -> Option<Bytes> {
+        let known = self.charged > Bytes::ZERO;
+        if known && (self.beside > 0 || beside > 0) {
+            return None;
+        }
+        let gone = self.physical_free? - physical_free?;
+        // What others of the container took meanwhile is on the books; those who are still at it are not.
+        let unexplained = gone - (booked - self.booked);
+        let size = unexplained.0 / beside.saturating_add(1);
+        (size > 0).then_some(Bytes(size))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mib(count: u64) -> Bytes {
+        Bytes::from_mib(count)
+    }
+
+    fn before(physical_free: u64, booked: u64, charged: u64, beside: u64) -> Before {
+        Before { physical_free: Some(mib(physical_free)), booked: mib(booked), charged: mib(charged), beside }
+    }
+
+    #[test]
+    fn what_went_and_is_not_on_the_books_was_the_context() {
+        for (physical_free, booked, size) in [
+            (700, 100, Some(300)),
+            (600, 200, Some(300)),
+            // Others freed meanwhile: what they freed is free again on the card, too.
+            (800, 0, Some(200)),
+            // A neighbour freed more than the context took.
+            (1100, 100, None),
+            (900, 300, None),
+        ] {
+            let measured = before(1000, 100, 0, 0).size(Some(mib(physical_free)), mib(booked), 0);
+            assert_eq!(measured, size.map(mib), "{physical_free} {booked}");
+        }
+    }
+
+    #[test]
+    fn unread_memory_teaches_nothing() {
+        let unread = Before { physical_free: None, ..before(0, 0, 0, 0) };
+        assert_eq!(unread.size(Some(mib(1)), mib(0), 0), None);
+        assert_eq!(before(9, 0, 0, 0).size(None, mib(0), 0), None);
+    }
+
+    #[test]
+    fn first_contexts_created_at_once_share_what_went() {
+        // Two begin with 1000 free and end with 400. The first to end sees the other at it, and books its half.
+        assert_eq!(before(1000, 0, 0, 0).size(Some(mib(400)), mib(0), 1), Some(mib(300)));
+        assert_eq!(before(1000, 0, 0, 1).size(Some(mib(400)), mib(300), 0), Some(mib(300)));
+    }
+
+    #[test]
+    fn a_known_size_stands_where_others_are_created_beside() {
+        assert_eq!(before(1000, 0, 300, 1).size(Some(mib(400)), mib(300), 0), None);
+        assert_eq!(before(1000, 0, 300, 0).size(Some(mib(400)), mib(300), 1), None);
+        assert_eq!(before(1000, 0, 300, 0).size(Some(mib(690)), mib(0), 0), Some(mib(310)));
+    }
+}

@@ -1,0 +1,74 @@
+//! The `limits` file: what whoever starts the container allows it. It counts before all variables, because the container cannot
+//! write it.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use cgpu_proto::layout::CARDS;
+use cgpu_proto::limits::Limits;
+use cgpu_proto::units::Bytes;
+
+use super::{CardLimit, Settings, amounts::mib};
+use crate::{Inventory, Refusal};
+
+/// More than any file of 16 cards, and little enough to read at a program's start.
+const LONGEST: u64 = 1 << 16;
+
+/// Reads the file at `path`. None: there is none, or none that counts, because this process could have written it.
+///
+/// # Errors
+/// The file is there and counts, but cannot be read or understood, or allows more than a card has.
+pub fn read(path: &Path, inventory: Inventory<'_>) -> Result<Option<Settings>, Refusal> {
+    let refused = |problem: String| {
+        Refusal::new(format!("{}: {problem}; correct it where the container is started", path.display()))
+    };
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(refused(format!("expected a file that can be read, but {error}"))),
+    };
+    if is_writable(path) {
+        return Ok(None);
+    }
+    let mut text = String::new();
+    let read = file.take(LONGEST).read_to_string(&mut text);
+    read.map_err(|error| refused(format!("expected text, but {error}")))?;
+    let limits: Limits = text.parse().map_err(|problem| refused(format!("{problem}")))?;
+    let cards = cards(&limits, inventory).map_err(refused)?;
+    let name = limits.name;
+    Ok(Some(Settings { cards, name, weight: limits.weight, core_percentage: None, high_priority: false }))
+}
+
+/// All cards of the file: one that is not visible now may be later (MIG instances are not NVML's to list).
+fn cards(limits: &Limits, inventory: Inventory<'_>) -> Result<Vec<CardLimit>, String> {
+    if limits.cards.len() > CARDS {
+        return Err(format!("expected at most {CARDS} cards, found {}", limits.cards.len()));
+    }
+    let mut cards = Vec::new();
+    for (&(uuid, limit), ordinal) in limits.cards.iter().zip(0..) {
+        let visible = inventory.cards.iter().find(|card| card.uuid == uuid);
+        let total = visible.map_or(Bytes::ZERO, |card| card.total);
+        if visible.is_some() && limit > total {
+            return Err(format!(
+                "expected at most the {} bytes of {uuid} ({}), found {}",
+                total.0,
+                mib(total),
+                limit.0
+            ));
+        }
+        cards.push(CardLimit { uuid, total, limit, ordinal });
+    }
+    Ok(cards)
+}
+
+/// Whether this process may write the file.
+fn is_writable(path: &Path) -> bool {
+    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
+    // SAFETY: the string is NUL-terminated and outlives the call, which keeps nothing.
+    unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::W_OK, libc::AT_EACCESS) == 0 }
+}

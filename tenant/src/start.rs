@@ -1,0 +1,163 @@
+//! How a process of the container starts to keep books: settings, region, slot, cards.
+//!
+//! With a limit set, whatever goes wrong refuses the start; without one, the shim stays out of the way.
+
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use cgpu_proto::cards::Card as Registration;
+use cgpu_proto::grant::{Heartbeat, Monitor};
+use cgpu_proto::layout::SLOTS;
+use cgpu_proto::liveness::Lifeline;
+use cgpu_proto::paths::Candidate;
+use cgpu_proto::region::{Birth, Region};
+use cgpu_proto::slots::{Claim, Claimant};
+use cgpu_proto::units::{CardIndex, Nanos};
+use cgpu_proto::uuid::Uuid;
+
+use crate::ledger::Ledger;
+use crate::settings::{self, Settings, Variables, Verdict};
+use crate::{Clock, Environment, Inventory, Reason, Refusal};
+
+/// How long a start waits for a slot while all are taken, some of them by processes that have ended.
+const SLOT_PATIENCE: Nanos = Nanos::from_millis(1000);
+/// Between two looks for one.
+const PAUSE: Nanos = Nanos::from_millis(5);
+
+/// What a start comes to.
+pub(crate) enum Started {
+    Off(Reason),
+    On(Ledger, Vec<(Uuid, CardIndex)>),
+}
+
+/// Starts.
+pub(crate) fn start(
+    environment: &dyn Environment,
+    inventory: Inventory<'_>,
+    clock: &'static dyn Clock,
+) -> Result<Started, Refusal> {
+    let limits = environment.run_directory().join("limits");
+    let usual = candidates(environment, None);
+    let from_file = settings::file::read(&limits, inventory);
+    if let Some(settings) = from_file.map_err(|refusal| refusal.left_in(&usual))? {
+        if settings.cards.is_empty() {
+            return Ok(Started::Off(Reason::NoLimit));
+        }
+        return open(&settings, &usual, environment, clock).map_err(|refusal| refusal.left_in(&usual));
+    }
+    let variables = Variables::read(environment);
+    let directory = variables.directory();
+    let candidates = match &directory {
+        Ok(Some(directory)) => candidates(environment, Some(directory)),
+        _ => usual,
+    };
+    match variables.verdict(inventory).map_err(|refusal| refusal.left_in(&candidates))? {
+        Verdict::On(settings) => {
+            open(&settings, &candidates, environment, clock).map_err(|refusal| refusal.left_in(&candidates))
+        }
+        Verdict::Off(_) if !variables.speak_of_memory() && directory.is_ok() => {
+            Ok(share(&variables, inventory, &candidates, environment, clock))
+        }
+        Verdict::Off(reason) => Ok(Started::Off(reason)),
+    }
+}
+
+/// Where the region may lie, best first.
+fn candidates(environment: &dyn Environment, directory: Option<&Path>) -> Vec<Candidate> {
+    if let Some(directory) = directory {
+        return vec![Candidate { directory: directory.to_owned(), owner: None }];
+    }
+    let user = environment.user();
+    let own = PathBuf::from(format!("cgpu-{user}-{}", environment.pid_namespace()));
+    vec![
+        Candidate { directory: environment.run_directory(), owner: None },
+        Candidate { directory: environment.shared_memory_directory().join(own), owner: Some(user) },
+    ]
+}
+
+/// Without a limit: books are kept all the same where a monitor has made itself known, because it shares the compute of whoever
+/// keeps them. Nothing that goes wrong here is a reason to refuse.
+fn share(
+    variables: &Variables,
+    inventory: Inventory<'_>,
+    candidates: &[Candidate],
+    environment: &dyn Environment,
+    clock: &'static dyn Clock,
+) -> Started {
+    let off = Started::Off(Reason::NoLimit);
+    let known = candidates.iter().find_map(|candidate| Region::open(&candidate.directory).ok());
+    let Some(region) = known else { return off };
+    if Heartbeat::default().observe(region.granted(), clock.now()) == Monitor::Never {
+        return off;
+    }
+    match variables.is_disabled() {
+        Ok(false) => {}
+        Ok(true) | Err(_) => return Started::Off(Reason::Disabled),
+    }
+    let Ok(settings) = variables.unlimited(inventory) else { return off };
+    join(region, &settings, environment, clock).unwrap_or(off)
+}
+
+/// Opens or makes the region, and joins it.
+fn open(
+    settings: &Settings,
+    candidates: &[Candidate],
+    environment: &dyn Environment,
+    clock: &'static dyn Clock,
+) -> Result<Started, Refusal> {
+    let host = environment.host_name();
+    let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().into();
+    let birth = Birth { name: settings.name.as_deref().unwrap_or(&host), created };
+    let region = Region::open_or_make(candidates, birth).map_err(|error| Refusal::new(error.to_string()))?;
+    join(region, settings, environment, clock)
+}
+
+/// Claims a slot and registers the cards.
+fn join(
+    region: Region,
+    settings: &Settings,
+    environment: &dyn Environment,
+    clock: &'static dyn Clock,
+) -> Result<Started, Refusal> {
+    let claim = claim(&region, environment, clock)?;
+    let mut cards = Vec::new();
+    for card in &settings.cards {
+        let registration =
+            Registration { uuid: card.uuid, total: card.total, limit: card.limit, ordinal: card.ordinal };
+        let index = region.register(claim.slot, &registration).map_err(|error| {
+            Refusal::new(format!("{}: {error}", region.directory().join("use").display()))
+        })?;
+        cards.push((card.uuid, index));
+    }
+    // What an earlier start was refused for is settled.
+    let _ = std::fs::remove_file(region.directory().join("refused"));
+    Ok(Started::On(Ledger::new(region, claim, clock), cards))
+}
+
+/// A slot, waited for while dead processes alone may make room.
+fn claim(
+    region: &Region,
+    environment: &dyn Environment,
+    clock: &dyn Clock,
+) -> Result<Claim<Lifeline>, Refusal> {
+    let comm = environment.process_name();
+    let who = Claimant { pid: std::process::id(), comm: &comm };
+    let heartbeat = Heartbeat::default();
+    let begun = clock.now();
+    loop {
+        let now = clock.now();
+        let monitor = heartbeat.observe(region.granted(), now).lives();
+        let fault = match region.claim(who, now, monitor) {
+            Ok(Some(claim)) => return Ok(claim),
+            Ok(None) if now - begun < SLOT_PATIENCE => {
+                clock.sleep(PAUSE);
+                continue;
+            }
+            Ok(None) => format!(
+                "expected a free slot, found all {SLOTS} taken by processes of this container: end some of them"
+            ),
+            Err(error) => error.to_string(),
+        };
+        return Err(Refusal::new(format!("{}: {fault}", region.directory().join("use").display())));
+    }
+}
