@@ -1,26 +1,23 @@
 //! The facade for atomics: every atomic of the project comes from here, so that a model run (`--cfg loom`) can put loom's in
-//! their place and try every interleaving and every value that a weak memory model allows.
+//! their place and try the interleavings, and the values that a weak memory model allows.
 //!
-//! A test (`tests/facade.rs`) forbids the standard library's own names elsewhere. Loom's types have another size, so whatever checks offsets
-//! or maps files is `cfg(not(loom))`; whatever decides takes borrowed atomics and is modelled as it stands.
+//! A test (`tests/facade.rs`) forbids the standard library's own names elsewhere. Loom's types have another size, so whatever
+//! checks offsets or maps files is `cfg(not(loom))`; whatever decides takes borrowed atomics and is modelled as it stands.
+
+pub use core::sync::atomic::{Ordering, compiler_fence};
 
 #[cfg(not(loom))]
-mod chosen {
-    pub use core::hint::spin_loop;
-    pub use core::sync::atomic::{
+pub use core::{
+    hint::spin_loop,
+    sync::atomic::{
         AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize,
         fence,
-    };
-}
+    },
+};
 
 #[cfg(loom)]
-mod chosen {
-    pub use loom::hint::spin_loop;
-    pub use loom::sync::atomic::{
-        AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize,
-        fence,
-    };
-}
-
-pub use chosen::*;
-pub use core::sync::atomic::{Ordering, compiler_fence};
+mod model;
+#[cfg(loom)]
+pub use loom::{hint::spin_loop, sync::atomic::fence};
+#[cfg(loom)]
+pub use model::{AtomicBool, AtomicU32, AtomicU64};

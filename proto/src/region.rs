@@ -234,8 +234,13 @@ impl Region {
         self.slots().life(&self.lines, owner)
     }
 
-    /// Zeroes all that belongs to a slot's process but its state.
+    /// Zeroes all that belongs to a slot, for the next process.
     fn clear(&self, slot: SlotIndex) {
+        let entry = self.slot(slot);
+        entry.acked.store(0, Ordering::Relaxed);
+        for counter in &entry.counter {
+            counter.store(0, Ordering::Relaxed);
+        }
         for card in CardIndex::all() {
             ledger::clear(self.cell(card, slot));
         }

@@ -59,7 +59,7 @@ pub trait Presence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum State {
-    /// Nobody's; its cells are zero.
+    /// Nobody's; whatever belongs to it is zero.
     Free = 0,
     /// A process's, or a dead one's whom nobody has missed yet.
     Live = 1,
@@ -186,10 +186,6 @@ impl<'a> Table<'a> {
             entry.pid.store(who.pid, Ordering::Relaxed);
             store_bytes(&entry.comm, who.comm.get(..15).unwrap_or(who.comm));
             entry.since.store(now.0, Ordering::Relaxed);
-            entry.acked.store(0, Ordering::Relaxed);
-            for counter in &entry.counter {
-                counter.store(0, Ordering::Relaxed);
-            }
             // HB claim: Release publishes the high-water mark and all of the above with the word.
             entry.state.store(Word::new(generation, State::Live).0, Ordering::Release);
             return Ok(Some(Claim { slot, generation, stay }));
@@ -200,7 +196,7 @@ impl<'a> Table<'a> {
     /// Finds the dead, and gives back the slots of those whose memory is gone.
     ///
     /// `gone` says whether it is, from a draining slot's word and since when it drains (see [`is_gone`]); `clear` zeroes
-    /// everything else that belongs to a slot.
+    /// everything that belongs to the slot but the words of [`Claimant`].
     ///
     /// # Errors
     /// As the presence says; what was swept until then stays swept.
