@@ -21,7 +21,10 @@ pub mod clock;
 pub mod error;
 pub mod kernel;
 pub mod machine;
+pub mod segment;
 pub mod settings;
+pub mod timeline;
+pub mod words;
 
 pub use card::{CardSpec, Model};
 pub use cgpu_proto::units::{Bytes, Nanos};

@@ -9,43 +9,100 @@ use cgpu_proto::units::{Bytes, Nanos};
 use crate::card::CardSpec;
 use crate::error::Error;
 
-/// Figures of the model. `docs/simulator.md` gives each one's source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Figures {
+/// A figure as a word of the segment.
+trait Word: Copy {
+    fn word(self) -> u64;
+    fn of(word: u64) -> Self;
+}
+
+macro_rules! words {
+    ($($name:ident)*) => {$(
+        impl Word for $name {
+            fn word(self) -> u64 {
+                self.0
+            }
+            fn of(word: u64) -> Self {
+                Self(word)
+            }
+        }
+    )*};
+}
+words!(Nanos Bytes);
+
+impl Word for u64 {
+    fn word(self) -> u64 {
+        self
+    }
+    fn of(word: u64) -> Self {
+        word
+    }
+}
+
+macro_rules! figures {
+    ($($(#[$doc:meta])* $name:ident: $type:ty = $default:expr,)*) => {
+        /// Figures of the model. `docs/simulator.md` gives each one's source.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct Figures {
+            $($(#[$doc])* pub $name: $type,)*
+        }
+
+        impl Default for Figures {
+            fn default() -> Self {
+                Self { $($name: $default,)* }
+            }
+        }
+
+        impl Figures {
+            pub(crate) const COUNT: usize = [$(stringify!($name)),*].len();
+
+            pub(crate) fn words(&self) -> [u64; Self::COUNT] {
+                [$(self.$name.word()),*]
+            }
+
+            pub(crate) fn of_words([$($name),*]: [u64; Self::COUNT]) -> Self {
+                Self { $($name: Word::of($name),)* }
+            }
+        }
+    };
+}
+
+figures! {
     /// Time slice of a context while others have work (`CGPU_SIM_SLICE_US`).
-    pub slice: Nanos,
+    slice: Nanos = Nanos::from_micros(1_024),
     /// Cost of changing the context that computes (`CGPU_SIM_SWITCH_US`).
-    pub switch: Nanos,
+    switch: Nanos = Nanos::from_micros(100),
     /// Length of a kernel whose name says none (`CGPU_SIM_KERNEL_US`).
-    pub kernel: Nanos,
-    /// From a launch call to the earliest start on the card.
-    pub launch_latency: Nanos,
-    /// Host time that a launch call takes at least.
-    pub launch_cost: Nanos,
+    kernel: Nanos = Nanos::from_micros(20),
+    /// From an enqueuing call to the earliest start on the card.
+    launch_latency: Nanos = Nanos::from_micros(5),
+    /// Host time that a kernel launch takes at least.
+    launch_cost: Nanos = Nanos(2_500),
+    /// Host time that any other enqueuing call takes at least.
+    call_cost: Nanos = Nanos(1_000),
     /// From an end on the card until the host can see it.
-    pub visibility: Nanos,
+    visibility: Nanos = Nanos(2_000),
     /// Time on the card that an event record takes.
-    pub event_cost: Nanos,
+    event_cost: Nanos = Nanos(1_000),
     /// Grid of event timestamps.
-    pub event_grid: Nanos,
+    event_grid: Nanos = Nanos(500),
     /// Time on the card that a stream memory write takes.
-    pub write_cost: Nanos,
+    write_cost: Nanos = Nanos(500),
     /// Copies between host and card: time before the first byte.
-    pub copy_latency: Nanos,
+    copy_latency: Nanos = Nanos::from_micros(8),
     /// Copies between host and card: bytes per microsecond, each direction.
-    pub copy_rate: u64,
+    copy_rate: u64 = 12_000,
     /// Copies and fills within the card: bytes per microsecond.
-    pub local_rate: u64,
+    local_rate: u64 = 250_000,
     /// Commands that one stream holds before a launch blocks; at most [`Figures::MAX_DEPTH`].
-    pub queue_depth: u64,
+    queue_depth: u64 = Self::MAX_DEPTH,
     /// From a process's death until its contexts and memory are gone.
-    pub death_delay: Nanos,
+    death_delay: Nanos = Nanos::from_millis(50),
     /// What a context costs.
-    pub context_memory: Bytes,
+    context_memory: Bytes = Bytes::from_mib(256),
     /// Window of NVML's utilisation.
-    pub window: Nanos,
+    window: Nanos = Nanos(166_666_667),
     /// Seed of all draws.
-    pub seed: u64,
+    seed: u64 = 0,
 }
 
 impl Figures {
@@ -53,37 +110,13 @@ impl Figures {
     pub const MAX_DEPTH: u64 = 1_022;
 }
 
-impl Default for Figures {
-    fn default() -> Self {
-        Self {
-            slice: Nanos::from_micros(1_024),
-            switch: Nanos::from_micros(100),
-            kernel: Nanos::from_micros(20),
-            launch_latency: Nanos::from_micros(5),
-            launch_cost: Nanos(2_500),
-            visibility: Nanos(2_000),
-            event_cost: Nanos(1_000),
-            event_grid: Nanos(500),
-            write_cost: Nanos(500),
-            copy_latency: Nanos::from_micros(8),
-            copy_rate: 12_000,
-            local_rate: 250_000,
-            queue_depth: Self::MAX_DEPTH,
-            death_delay: Nanos::from_millis(50),
-            context_memory: Bytes::from_mib(256),
-            window: Nanos(166_666_667),
-            seed: 0,
-        }
-    }
-}
-
 /// Everything needed to open a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The segment file (`CGPU_SIM_STATE`).
     pub state: PathBuf,
-    /// The cards (`CGPU_SIM_GPUS`), in order.
-    pub cards: Vec<CardSpec>,
+    /// The cards (`CGPU_SIM_GPUS`), in order. `None`: whatever the segment holds, or one A10.
+    pub cards: Option<Vec<CardSpec>>,
     /// Thousandths of real time per device time (`CGPU_SIM_DILATION`): 10000 is ten times slower than real.
     pub dilation_milli: u64,
     /// The model.
@@ -99,7 +132,8 @@ impl Settings {
         Self::read(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
     }
 
-    /// Reads variables from `get`. `CGPU_SIM_STATE` unset: `/dev/shm/cgpu-sim-<uid>`; `CGPU_SIM_GPUS` unset: one A10.
+    /// Reads variables from `get`. `CGPU_SIM_STATE` unset: `/dev/shm/cgpu-sim-<uid>`; `CGPU_SIM_GPUS` unset: whatever
+    /// is there.
     ///
     /// # Errors
     /// As [`Settings::from_environment`].
@@ -126,7 +160,7 @@ impl Settings {
                 Some(path) => path.into(),
                 None => default_state(),
             },
-            cards: CardSpec::parse_list(get("CGPU_SIM_GPUS").as_deref().unwrap_or("A10"))?,
+            cards: get("CGPU_SIM_GPUS").map(|list| CardSpec::parse_list(&list)).transpose()?,
             dilation_milli: match get("CGPU_SIM_DILATION") {
                 None => 1_000,
                 Some(text) => dilation(&text)?,
@@ -166,7 +200,7 @@ mod tests {
     #[test]
     fn unset_variables_give_the_defaults() {
         let settings = read(&[("CGPU_SIM_GPUS", "")]).unwrap();
-        assert_eq!(settings.cards[0].model.key, "A10");
+        assert_eq!(settings.cards, None);
         assert_eq!(settings.figures, Figures::default());
         assert_eq!(settings.dilation_milli, 1_000);
         assert!(settings.state.starts_with("/dev/shm"));

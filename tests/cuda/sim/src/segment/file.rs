@@ -1,0 +1,208 @@
+//! The segment's file: made once under another name, then linked into place; mapped by every client; replaced only when it is of no
+//! use to anybody.
+//!
+//! The file is sparse: it is as long as all tables when full, and takes the pages that were ever touched. On a full file system the
+//! first touch of a new page ends the process (SIGBUS); a simulator may ask for room, so nothing is done about it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process;
+
+use cgpu_proto::atomic::AtomicU64;
+use cgpu_proto::liveness::{Life, Lifelines};
+use cgpu_proto::slots::Presence;
+use cgpu_proto::units::SlotIndex;
+use memmap2::{Advice, MmapOptions, MmapRaw};
+
+use super::Shared;
+use super::journal::CAPACITY;
+use super::preamble::{Preamble, Verdict};
+use crate::card::CardSpec;
+use crate::error::Error;
+use crate::settings::Settings;
+use crate::timeline::WORDS;
+
+const LOG: usize = 2 * CAPACITY;
+const LENGTH: usize = size_of::<Preamble>() + size_of::<u64>() * (LOG + WORDS);
+
+/// The file, mapped. A forked child does not have the mapping.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    map: MmapRaw,
+    pub(super) lifelines: Lifelines,
+}
+
+impl Mapping {
+    /// Opens the segment that the settings name. Makes it if it is not there, or if it is not as the settings ask and nobody uses it.
+    pub(super) fn open(settings: &Settings) -> Result<Self, Error> {
+        let path = &settings.state;
+        let fail = |error: io::Error| Error::Segment(format!("{}: {error}", path.display()));
+        // Another process may replace the file between two of our steps, but then it has made a fit one.
+        for _ in 0..100 {
+            let file = match OpenOptions::new().read(true).write(true).open(path) {
+                Ok(file) => file,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    make(settings).map_err(fail)?;
+                    continue;
+                }
+                Err(error) => return Err(fail(error)),
+            };
+            let length = file.metadata().map_err(fail)?.len();
+            let lifelines = Lifelines::of(path, &file).map_err(fail)?;
+            if length != LENGTH as u64 {
+                if !begins_like_ours(&file) {
+                    return Err(foreign(path));
+                }
+                replace(path, &lifelines, "is of another build")?;
+                continue;
+            }
+            let mapping = Self { map: map(&file).map_err(fail)?, lifelines };
+            match mapping.unfit(settings)? {
+                None => return Ok(mapping),
+                Some(Unfit { why, fatal }) => match replace(path, &mapping.lifelines, &why) {
+                    // Others set it up another way, and are using it: their figures count.
+                    Err(_) if !fatal => return Ok(mapping),
+                    done => done?,
+                },
+            }
+        }
+        Err(Error::Segment(format!("{}: others keep replacing this file", path.display())))
+    }
+
+    /// Why the segment is not what the settings ask for; `None`: it is.
+    fn unfit(&self, settings: &Settings) -> Result<Option<Unfit>, Error> {
+        let preamble = self.shared().preamble;
+        match preamble.verdict() {
+            Verdict::Foreign => return Err(foreign(&settings.state)),
+            Verdict::Stale => {
+                let why = "is of another build or an earlier boot".to_owned();
+                return Ok(Some(Unfit { why, fatal: true }));
+            }
+            Verdict::Fit => {}
+        }
+        let there = preamble.cards()?;
+        if let Some(asked) = &settings.cards
+            && *asked != there
+        {
+            let why = format!("holds the cards {}, and {} were asked for", list(&there), list(asked));
+            return Ok(Some(Unfit { why, fatal: true }));
+        }
+        let same = preamble.figures() == settings.figures && preamble.dilation_milli() == settings.dilation_milli;
+        Ok((!same).then(|| Unfit { why: "has other figures".to_owned(), fatal: false }))
+    }
+
+    /// The parts of the file.
+    #[inline]
+    pub(super) fn shared(&self) -> Shared<'_> {
+        let start: *const u8 = self.map.as_ptr();
+        // SAFETY:
+        // - the mapping starts at a page, so it is aligned for a Preamble, and is longer than one;
+        // - a Preamble is made of atomics, for which any bytes are valid and which other processes may change;
+        // - the mapping lives as long as the reference: both borrow self.
+        let preamble = unsafe { &*start.cast::<Preamble>() };
+        // SAFETY: the mapping goes on after the preamble.
+        let log = unsafe { start.add(size_of::<Preamble>()) };
+        // SAFETY: as for the preamble: aligned (the preamble is whole pages), within the mapping (LENGTH), atomics, borrowed.
+        let words = unsafe { core::slice::from_raw_parts(log.cast::<AtomicU64>(), LOG + WORDS) };
+        let (log, words) = words.split_at(LOG);
+        Shared { preamble, log, words }
+    }
+}
+
+/// What speaks against a segment.
+struct Unfit {
+    why: String,
+    /// It cannot be joined as it is.
+    fatal: bool,
+}
+
+fn foreign(path: &Path) -> Error {
+    Error::Segment(format!("{} is no segment of a simulated card: name another file in CGPU_SIM_STATE", path.display()))
+}
+
+fn list(cards: &[CardSpec]) -> String {
+    let each = |card: &CardSpec| format!("{}:{}", card.model.key, card.total.0 >> 20);
+    cards.iter().map(each).collect::<Vec<_>>().join(",")
+}
+
+fn map(file: &File) -> io::Result<MmapRaw> {
+    let map = MmapOptions::new().len(LENGTH).map_raw(file)?;
+    map.advise(Advice::DontFork)?;
+    // Several hundred MiB of shared memory say nothing about a program that crashed.
+    map.advise(Advice::DontDump)?;
+    Ok(map)
+}
+
+fn begins_like_ours(file: &File) -> bool {
+    let mut first = [0; 8];
+    file.read_exact_at(&mut first, 0).is_ok() && u64::from_ne_bytes(first).to_be_bytes().starts_with(b"CGPUSIM")
+}
+
+/// Makes the file, unless it is there.
+fn make(settings: &Settings) -> io::Result<()> {
+    let draft = Draft::new(&settings.state)?;
+    draft.file.set_len(LENGTH as u64)?;
+    let words = Preamble::words(settings);
+    draft.file.write_all_at(&words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>(), 0)?;
+    match fs::hard_link(&draft.path, &settings.state) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Takes a file away that nobody uses.
+fn replace(path: &Path, lifelines: &Lifelines, why: &str) -> Result<(), Error> {
+    let fail = |error: io::Error| Error::Segment(format!("{}: {error}", path.display()));
+    // Alone with the file, so that only one takes it away; whoever comes second finds another file there, and looks at that.
+    let alone = match lifelines.borrow_file() {
+        Ok(alone) => alone,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(fail(error)),
+    };
+    let Some(_alone) = alone else {
+        std::thread::yield_now();
+        return Ok(());
+    };
+    for slot in SlotIndex::all() {
+        if lifelines.life(slot).map_err(fail)? == Life::Alive {
+            return Err(Error::Segment(format!(
+                "{} {why}; a living process uses it: end that, or name another file in CGPU_SIM_STATE",
+                path.display()
+            )));
+        }
+    }
+    fs::remove_file(path).map_err(fail)
+}
+
+/// A file that has not got its name yet.
+struct Draft {
+    file: File,
+    path: PathBuf,
+}
+
+impl Draft {
+    fn new(name: &Path) -> io::Result<Self> {
+        for number in 0.. {
+            let path = name.with_file_name(format!(
+                ".{}.{}.{number}",
+                name.file_name().unwrap_or_default().to_string_lossy(),
+                process::id()
+            ));
+            match OpenOptions::new().read(true).write(true).create_new(true).mode(0o666).open(&path) {
+                Ok(file) => return Ok(Self { file, path }),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < 1_000 => {}
+                Err(error) => return Err(error),
+            }
+        }
+        unreachable!("the range has no end")
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        // If this fails there is nobody to tell, and only a stray name is left.
+        let _ = fs::remove_file(&self.path);
+    }
+}

@@ -1,0 +1,104 @@
+//! The segment's first page: what makes the file ours, the machine that it holds, and the lock.
+//!
+//! Everything but the lock, the log's length and the generations is written before the file gets its name, and never again.
+
+use cgpu_proto::atomic::{AtomicU64, Ordering};
+use cgpu_proto::lock::SlotLock;
+use cgpu_proto::units::Bytes;
+
+use crate::card::{CardSpec, MAX_CARDS, MODELS};
+use crate::error::Error;
+use crate::settings::{Figures, Settings};
+use crate::timeline;
+use crate::words::index;
+
+/// "CGPUSIM" and a version.
+const MAGIC: u64 = u64::from_be_bytes(*b"CGPUSIM\x01");
+
+/// As it lies in the file.
+#[repr(C, align(4096))]
+pub(super) struct Preamble {
+    magic: AtomicU64,
+    /// Tells builds with other tables apart.
+    layout: AtomicU64,
+    /// Which start of the host the times are of.
+    boot: AtomicU64,
+    dilation_milli: AtomicU64,
+    figures: [AtomicU64; Figures::COUNT],
+    cards: [(AtomicU64, AtomicU64); MAX_CARDS],
+    /// Entries of the undo log that count.
+    pub(super) logged: AtomicU64,
+    /// Guards all words. A holder's death is repaired by the log.
+    pub(super) lock: SlotLock,
+    /// Which user of its slot each process is. Written by whoever holds the slot's byte.
+    pub(super) generation: [AtomicU64; 256],
+}
+
+/// What a preamble says about its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// A segment of this build and this boot.
+    Fit,
+    /// A segment of another build or an earlier boot.
+    Stale,
+    /// No segment at all.
+    Foreign,
+}
+
+impl Preamble {
+    /// The first words of a new segment; all others are zero.
+    pub(super) fn words(settings: &Settings) -> Vec<u64> {
+        let cards = settings.cards.clone().unwrap_or_else(CardSpec::fallback);
+        let mut words = vec![MAGIC, layout(), boot(), settings.dilation_milli];
+        words.extend(settings.figures.words());
+        words.extend(cards.iter().flat_map(|card| [model_number(card), card.total.0]));
+        words
+    }
+
+    pub(super) fn verdict(&self) -> Verdict {
+        if self.magic.load(Ordering::Relaxed) != MAGIC {
+            Verdict::Foreign
+        } else if self.layout.load(Ordering::Relaxed) == layout() && self.boot.load(Ordering::Relaxed) == boot() {
+            Verdict::Fit
+        } else {
+            Verdict::Stale
+        }
+    }
+
+    pub(super) fn dilation_milli(&self) -> u64 {
+        self.dilation_milli.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn figures(&self) -> Figures {
+        Figures::of_words(self.figures.each_ref().map(|word| word.load(Ordering::Relaxed)))
+    }
+
+    pub(super) fn cards(&self) -> Result<Vec<CardSpec>, Error> {
+        let numbers = self.cards.iter().map(|(model, total)| {
+            (model.load(Ordering::Relaxed), Bytes(total.load(Ordering::Relaxed)))
+        });
+        let card = |(model, total)| match MODELS.get(index(model - 1)) {
+            Some(model) => Ok(CardSpec { model, total }),
+            None => Err(Error::Segment(format!("the segment names model {model} of {}", MODELS.len()))),
+        };
+        numbers.take_while(|&(model, _)| model != 0).map(card).collect()
+    }
+}
+
+/// From 1: 0 ends the list.
+fn model_number(card: &CardSpec) -> u64 {
+    MODELS.iter().position(|model| model.key == card.model.key).map_or(0, |place| place as u64 + 1)
+}
+
+/// Another number if a table of the timeline, or the models, or the figures have changed.
+fn layout() -> u64 {
+    [timeline::WORDS, super::journal::CAPACITY, MODELS.len(), Figures::COUNT, size_of::<Preamble>()]
+        .iter()
+        .fold(0, |hash, &number| crate::kernel::mix(hash ^ number as u64))
+}
+
+/// Times of an earlier boot mean nothing.
+fn boot() -> u64 {
+    let id = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.iter().fold(0, |hash, &byte| crate::kernel::mix(hash ^ u64::from(byte)))
+}

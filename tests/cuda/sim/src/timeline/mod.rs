@@ -1,0 +1,164 @@
+//! The timeline: what the cards do and when, exactly, without a clock.
+//!
+//! Pure: it reads and changes [`Words`], takes the time as a parameter, and knows nothing of processes but their numbers. Whoever
+//! calls first replays everything up to now ([`Timeline::advance`]), event by event in order of their instants over all cards, then
+//! asks or adds.
+//!
+//! ```text
+//!   process ── context ── stream ── commands: compute, mark, write, copy, wait, outside
+//!                 │          │ one head at a time
+//!                 │          ├── compute, mark, write ──> context's ready list ──┐
+//!   waiting ring <┘          ├── copy ──> copy engine, up or down                │ one at a time,
+//!     of the card            ├── wait ──> another stream's waiters               │ while the context
+//!        │                   └── outside ──> the process answers                 │ has its slice
+//!        └────────── computing engine: switch, slice, run <──────────────────────┘
+//! ```
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `records` | the state, word by word |
+//! | `agenda` | the heap of timers |
+//! | `list`, `pool` | lists threaded through records; free records |
+//! | `command`, `stream` | queues, and what their heads wait for |
+//! | `engine` | the computing engine: round robin, slices, switches, preemption |
+//! | `copier` | the two copy engines |
+//! | `rendezvous` | kernels that spin until others have started |
+//! | `event` | marks with a time |
+//! | `context`, `process` | who owns what, memory, death |
+//! | `usage` | books: busy time, windows |
+//! | `forecast` | when something will be done, found by trying |
+//! | `check` | what always holds |
+//!
+//! What is simple here and not on a card: one kernel of a context at a time (concurrent kernels by occupancy would replace
+//! `card.running` by a list and the slice's one stretch by one per kernel); no priorities; preemption at any instant at the switch cost.
+
+mod agenda;
+mod check;
+mod command;
+mod context;
+mod copier;
+mod engine;
+mod event;
+mod forecast;
+mod list;
+mod pool;
+mod process;
+mod records;
+mod rendezvous;
+mod stream;
+mod usage;
+
+use cgpu_proto::units::Nanos;
+
+use crate::settings::Figures;
+use crate::words::{At, Words, index};
+use agenda::Due;
+use records::Global;
+
+pub use command::{Command, Meeting};
+pub use forecast::Forecast;
+pub use process::{EffectDue, ProcessState};
+pub(crate) use process::process_state_at;
+pub use records::{ContextId, EventId, StreamId, WORDS};
+pub use stream::{QueueFull, Ticket};
+pub use usage::{EngineTime, ProcessSample, ProcessUse};
+
+
+/// A view of the state that can be advanced and changed. Cheap to make; holds nothing itself.
+#[derive(Debug)]
+pub struct Timeline<'a, W> {
+    words: &'a mut W,
+    figures: &'a Figures,
+}
+
+impl<'a, W: Words> Timeline<'a, W> {
+    /// A view of the state in `words`, which start as zeros and always see the same figures.
+    pub fn new(words: &'a mut W, figures: &'a Figures) -> Self {
+        Self { words, figures }
+    }
+
+    /// Replays everything up to `now`. An instant already passed changes nothing. Returns the instant reached, the later of the two.
+    pub fn advance(&mut self, now: Nanos) -> Nanos {
+        while let Some((at, due)) = agenda::first(self.words)
+            && at <= now
+        {
+            self.step(at, due);
+            self.words.seam();
+        }
+        let now = self.now().max(now);
+        self.set(Global(0).now(), now.0);
+        now
+    }
+
+    /// The instant up to which everything is played.
+    #[must_use]
+    pub fn now(&self) -> Nanos {
+        Nanos(self.get(Global(0).now()))
+    }
+
+    /// The instant of the next event on any card.
+    #[must_use]
+    pub fn next_event(&self) -> Option<Nanos> {
+        agenda::first(self.words).map(|(at, _)| at)
+    }
+
+    fn step(&mut self, at: Nanos, due: Due) {
+        self.set(Global(0).now(), at.0);
+        match due {
+            Due::Engine(card) => self.engine_due(card, at),
+            Due::Up(card) => self.copy_due(copier::Way::Up, card, at),
+            Due::Down(card) => self.copy_due(copier::Way::Down, card, at),
+            Due::Process(process) => self.process_due(process, at),
+            Due::Stream(stream) => self.stream_due(stream, at),
+        }
+    }
+
+    #[inline]
+    fn get(&self, at: At) -> u64 {
+        self.words.get(at)
+    }
+
+    #[inline]
+    fn set(&mut self, at: At, value: u64) {
+        self.words.set(at, value);
+    }
+
+    /// Sums in the state are of nanoseconds, bytes and counts, and never come near the end of 64 bits.
+    #[inline]
+    fn add(&mut self, at: At, more: u64) {
+        let sum = self.get(at) + more;
+        self.set(at, sum);
+    }
+
+    #[inline]
+    fn subtract(&mut self, at: At, less: u64) {
+        let rest = self.get(at) - less;
+        self.set(at, rest);
+    }
+}
+
+/// A state that is kept in a word, as a number from 0.
+macro_rules! states {
+    ($(#[$doc:meta])* $vis:vis $name:ident {
+        $(#[$first_doc:meta])* $first:ident, $($(#[$state_doc:meta])* $state:ident,)*
+    }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u64)]
+        $vis enum $name { $(#[$first_doc])* $first, $($(#[$state_doc])* $state,)* }
+
+        impl $name {
+            #[inline]
+            pub(crate) const fn of(word: u64) -> Self {
+                $(if word == Self::$state as u64 { return Self::$state; })*
+                Self::$first
+            }
+
+            #[inline]
+            pub(crate) const fn word(self) -> u64 {
+                self as u64
+            }
+        }
+    };
+}
+use states;

@@ -1,0 +1,265 @@
+//! What the timeline remembers, word by word.
+//!
+//! All of it may start as zeros: an id 0 of a context, a stream, an event or a rendezvous means none, so these tables never use their
+//! first record. Instants and spans are nanoseconds of device time, sizes are bytes.
+
+use crate::card::MAX_CARDS;
+use crate::words::{At, index, records};
+
+/// Cards.
+pub(crate) const CARDS: u64 = MAX_CARDS as u64;
+/// Processes at once: as many as a lock can name.
+pub(crate) const PROCESSES: u64 = 256;
+/// Commands that fit a stream's ring. More than the deepest queue, because barriers of the legacy stream come on top.
+pub(crate) const RING: u64 = 2_048;
+/// Effects that a process may be behind with before its streams wait for it.
+pub(crate) const EFFECTS: u64 = 16_384;
+/// Windows of utilisation that are remembered.
+pub(crate) const WINDOWS: u64 = 16;
+/// Members of a rendezvous.
+pub(crate) const MEMBERS: u64 = CARDS;
+/// Anything with a timer: per card the computing engine and two copy engines, every process, every stream.
+pub(crate) const TIMERS: u64 = 3 * CARDS + PROCESSES + StreamId::COUNT;
+
+records! {
+    /// What there is one of.
+    pub(crate) Global[1] from 0;
+    /// The instant up to which all has been played.
+    now,
+    /// Timers that run.
+    timers,
+    /// Contexts ever made.
+    contexts,
+    /// Free records are chained through their first word; those from `top` on were never used.
+    free_context, top_context,
+    free_stream, top_stream,
+    free_event, top_event,
+    /// When dead processes were last looked for.
+    reaped,
+}
+
+records! {
+    /// A card.
+    pub(crate) Card[CARDS] from Global::END;
+    /// `engine::State`.
+    state,
+    /// The context whose registers are loaded, computing or not.
+    resident,
+    /// While switching: to whom, since when.
+    target, switch_start,
+    /// Start of the present slice.
+    slice_start,
+    /// The stream whose command computes, and since when this stretch of it.
+    running, run_start,
+    /// Contexts with work that wait for their slice.
+    first_waiting, last_waiting,
+    busy, switching, switches,
+    /// Memory that contexts and programs may have at most, and have.
+    usable, used,
+    /// Streams with a copy to the card, the first one's under way; and from it.
+    first_up, last_up,
+    first_down, last_down,
+}
+
+records! {
+    /// A process.
+    pub(crate) Process[PROCESSES] from Card::END;
+    /// `process::State`.
+    state,
+    pid,
+    first_context, last_context,
+    /// Effects taken by the process, and effects that came due, ever.
+    effects_taken, effects_due,
+    /// Commands with an effect that are still queued.
+    effects_queued,
+}
+
+records! {
+    /// What a process has on a card.
+    pub(crate) Holding[PROCESSES * CARDS] from Process::END;
+    memory,
+    contexts,
+    busy,
+    kernels,
+}
+
+records! {
+    /// A context: what takes turns.
+    pub ContextId[1_024] from Holding::END;
+    /// Neighbour in the chain of free records, or, alive, in the process's list.
+    next_in_process, previous_in_process,
+    /// 0: a free record.
+    alive,
+    card, process,
+    memory,
+    /// Which of all contexts ever made; part of the seed of its draws.
+    serial,
+    legacy_stream,
+    first_stream, last_stream, streams,
+    first_event, last_event,
+    /// `engine::Turn`, and the neighbours where it waits for a slice.
+    turn, next_waiting, previous_waiting,
+    /// Streams with a command for the computing engine, in order of arrival.
+    first_ready, last_ready,
+    busy,
+    launches,
+}
+
+records! {
+    /// A stream: a queue of commands.
+    pub StreamId[4_096] from ContextId::END;
+    /// Neighbour in the chain of free records, or, alive, in the context's list.
+    next_in_context, previous_in_context,
+    /// `stream::Head`.
+    head,
+    context,
+    /// `stream::flag`s.
+    flags,
+    /// Commands ever enqueued and completed; never reset, also not for the next user of the record, so that a ticket stays done.
+    issued, completed,
+    /// When the last completed one completed.
+    done_at,
+    /// What the head command has left to compute.
+    remaining,
+    /// Neighbours in the one queue that the head command is in: of a context, a copy engine, or of another stream's waiters.
+    next_queued, previous_queued,
+    /// Streams whose head waits for a command of this one.
+    first_waiter, last_waiter,
+    /// The engine of the last command that used one: marks and writes that follow a copy do not need the context's turn.
+    lane,
+    /// As a blocking stream: up to which of its commands the legacy stream waits, up to which legacy command it waits itself.
+    legacy_waits, waits_legacy,
+    /// The rendezvous that the head command has come to.
+    rendezvous,
+    /// Commands with an effect that are queued.
+    effects,
+}
+
+records! {
+    /// An event.
+    pub EventId[262_144] from StreamId::END;
+    /// Neighbour in the chain of free records, or, alive, in the context's list.
+    next_in_context, previous_in_context,
+    context,
+    timing,
+    /// Its last record: the stream, the number of the command there, and when it completed.
+    stream, number, at,
+}
+
+records! {
+    /// A command in a stream's ring.
+    pub(crate) Slot[StreamId::COUNT * RING] from EventId::END;
+    /// `command::Kind`.
+    kind,
+    /// Time on an engine.
+    cost,
+    /// The event, stream, or rendezvous key that it is about.
+    subject,
+    /// The command's number, or how many meet.
+    number,
+    /// The process's name for what the host sees of it; 0: nothing.
+    token,
+    /// Not before this instant.
+    available,
+}
+
+records! {
+    /// An effect that came due.
+    pub(crate) Effect[PROCESSES * EFFECTS] from Slot::END;
+    at,
+    token,
+}
+
+records! {
+    /// Kernels that wait for each other.
+    pub(crate) Rendezvous[64] from Effect::END;
+    /// 0: not in use.
+    missing,
+    key,
+    members,
+}
+
+records! {
+    /// A member of a rendezvous: a stream.
+    pub(crate) Member[Rendezvous::COUNT * MEMBERS] from Rendezvous::END;
+    stream,
+}
+
+records! {
+    /// Busy time in one window: of a card, or of a process on a card.
+    pub(crate) Window[(PROCESSES + 1) * CARDS * WINDOWS] from Member::END;
+    index,
+    busy,
+}
+
+records! {
+    /// A timer.
+    pub(crate) Timer[TIMERS] from Window::END;
+    at,
+    /// Place in the heap, from 1; 0: does not run.
+    place,
+}
+
+records! {
+    /// The heap of running timers, the earliest first.
+    pub(crate) Place[TIMERS] from Timer::END;
+    timer,
+}
+
+/// All words of a timeline.
+pub const WORDS: usize = Place::END;
+
+macro_rules! numbers {
+    ($($id:ident)*) => {$(
+        impl $id {
+            /// As a number, unique among the living of its kind on a machine.
+            #[must_use]
+            pub const fn get(self) -> u64 {
+                self.0
+            }
+        }
+    )*};
+}
+numbers!(ContextId StreamId EventId);
+
+impl Holding {
+    /// What `process` has on `card`.
+    pub(crate) const fn of(process: Process, card: Card) -> Self {
+        Self(process.0 * CARDS + card.0)
+    }
+}
+
+impl Slot {
+    /// Where the command `number` of a stream lies.
+    pub(crate) const fn of(stream: StreamId, number: u64) -> Self {
+        Self(stream.0 * RING + number % RING)
+    }
+}
+
+impl Effect {
+    /// Where the effect `number` of a process lies.
+    pub(crate) const fn of(process: Process, number: u64) -> Self {
+        Self(process.0 * EFFECTS + number % EFFECTS)
+    }
+}
+
+impl Member {
+    /// A place at a rendezvous.
+    pub(crate) const fn of(rendezvous: Rendezvous, place: u64) -> Self {
+        Self(rendezvous.0 * MEMBERS + place)
+    }
+}
+
+impl Window {
+    /// A card's window.
+    pub(crate) const fn of_card(card: Card, window: u64) -> Self {
+        Self((PROCESSES * CARDS + card.0) * WINDOWS + window % WINDOWS)
+    }
+
+    /// The window of a process on a card.
+    pub(crate) const fn of_holding(holding: Holding, window: u64) -> Self {
+        Self(holding.0 * WINDOWS + window % WINDOWS)
+    }
+}
+
+const _: () = assert!(index(RING) > index(crate::settings::Figures::MAX_DEPTH) && At(0).0 == 0);
