@@ -7,6 +7,7 @@ use cgpu_abi::types::{CUcontext, CUdevice, CUresult, CUuuid};
 use cgpu_proto::atomic::{AtomicUsize, Ordering::Relaxed};
 use cgpu_tenant::{Bytes, Card, CardInfo, Inventory, Tenant, Uuid};
 
+use crate::library::NVML;
 use crate::process::Starter;
 use crate::{driver, nvml};
 
@@ -113,16 +114,16 @@ pub(crate) fn physical_free(device: CUdevice) -> Option<Bytes> {
 /// The UUID of NVML's device.
 pub(crate) fn nvml_uuid(device: nvmlDevice_t) -> Option<Uuid> {
     /// `NVML_DEVICE_UUID_V2_BUFFER_SIZE`.
-    const LENGTH: usize = 96;
-    let mut text: [c_char; LENGTH] = [0; LENGTH];
+    const LENGTH: c_uint = 96;
+    let mut text: [c_char; LENGTH as usize] = [0; LENGTH as usize];
     // SAFETY: the buffer is as long as said.
-    let answer = unsafe { nvml::nvmlDeviceGetUUID(device, text.as_mut_ptr(), LENGTH as c_uint) };
+    let answer = unsafe { nvml::nvmlDeviceGetUUID(device, text.as_mut_ptr(), LENGTH) };
     if answer != nvmlReturn_t::SUCCESS {
         return None;
     }
     let text = text.map(c_char::cast_unsigned);
     let text = CStr::from_bytes_until_nul(&text).ok()?.to_str().ok()?;
-    Uuid::parse(text.trim_start_matches("GPU-").trim_start_matches("MIG-"))
+    text.parse().ok()
 }
 
 fn devices() -> impl Iterator<Item = CUdevice> {
@@ -146,7 +147,7 @@ fn driver_uuid(device: CUdevice) -> Option<Uuid> {
         // SAFETY: as above.
         answer = unsafe { driver::cuDeviceGetUuid(&raw mut uuid, device) };
     }
-    (answer == CUresult::SUCCESS).then(|| Uuid(uuid.bytes))
+    (answer == CUresult::SUCCESS).then_some(Uuid(uuid.bytes))
 }
 
 fn driver_card(device: CUdevice) -> Option<CardInfo> {
@@ -161,10 +162,9 @@ fn driver_card(device: CUdevice) -> Option<CardInfo> {
 
 /// The card's place on the bus, as a number.
 fn driver_order(device: CUdevice) -> u64 {
-    const LENGTH: usize = 32;
-    let mut text: [c_char; LENGTH] = [0; LENGTH];
+    let mut text: [c_char; 32] = [0; 32];
     // SAFETY: the buffer is as long as said.
-    let answer = unsafe { driver::cuDeviceGetPCIBusId(text.as_mut_ptr(), LENGTH as c_int, device) };
+    let answer = unsafe { driver::cuDeviceGetPCIBusId(text.as_mut_ptr(), 32, device) };
     if answer != CUresult::SUCCESS {
         return 0;
     }
@@ -219,12 +219,13 @@ fn handles() -> impl Iterator<Item = nvmlDevice_t> {
 
 /// Runs `body` with NVML initialised; it counts its users. `None`: there is no NVML, or `body` found nothing.
 fn with_nvml<T>(body: impl FnOnce() -> Option<T>) -> Option<T> {
+    NVML.hold();
     // SAFETY: no obligations.
     if unsafe { nvml::nvmlInit_v2() } != nvmlReturn_t::SUCCESS {
         return None;
     }
     let found = body();
-    // SAFETY: initialised above.
-    unsafe { nvml::nvmlShutdown() };
+    // SAFETY: initialised above. What it answers changes nothing.
+    let _ = unsafe { nvml::nvmlShutdown() };
     found
 }

@@ -12,7 +12,7 @@ use crate::process;
 
 /// What must be there for a limit to be kept; `cuInit` is refused under a limit where one of these is missing. All else is
 /// optional: a hook whose own function is missing answers `CUDA_ERROR_NOT_SUPPORTED`.
-pub(crate) const REQUIRED: &[usize] = &[
+const REQUIRED: &[usize] = &[
     driver_index::cuInit,
     driver_index::cuDeviceGetCount,
     driver_index::cuDeviceGet,
@@ -23,9 +23,10 @@ pub(crate) const REQUIRED: &[usize] = &[
     driver_index::cuMemGetInfo_v2,
 ];
 
-/// The first of [`REQUIRED`] that the driver lacks.
-pub(crate) fn missing() -> Option<usize> {
-    REQUIRED.iter().copied().find(|row| DRIVER.late(*row).is_null())
+/// The name of the first of [`REQUIRED`] that the driver lacks.
+pub(crate) fn missing() -> Option<&'static str> {
+    let row = REQUIRED.iter().copied().find(|row| DRIVER.late(*row).is_null())?;
+    Some(DRIVER.name(row))
 }
 
 #[cold]

@@ -14,6 +14,7 @@ use crate::boundary;
 
 /// A launch, as far as the gate has to know it.
 #[derive(Clone, Copy, Debug)]
+#[allow(dead_code, reason = "what a metered launch is told by")]
 pub(crate) struct Launch {
     /// The kernel.
     pub(crate) function: CUfunction,

@@ -17,6 +17,7 @@
 //! | [`process`] | what this process knows of itself, across forks |
 //! | [`boundary`] | no panic leaves the shim |
 #![allow(non_snake_case, reason = "hooks have the names of what they stand for")]
+#![cfg_attr(test, allow(dead_code, reason = "a test exports nothing"))]
 #![cfg_attr(
     not(test),
     deny(

@@ -19,6 +19,7 @@ use cgpu_proto::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use cgpu_tenant::{Monotonic, Reason, Refusal, Start, System, Tenant};
 
 use crate::cards::{self, Devices};
+use crate::driver;
 
 /// How this process stands.
 pub(crate) enum State {
@@ -150,7 +151,10 @@ fn begin(starter: Starter) -> &'static State {
     EVER_STARTED.store(true, Ordering::Relaxed);
     let inventory = cards::inventory(starter);
     let state = match Tenant::start(&System, inventory.as_given(), &Monotonic) {
-        Ok(Start::On(tenant)) => State::On(tenant),
+        Ok(Start::On(tenant)) => match driver::missing().filter(|_| starter == Starter::Driver) {
+            None => State::On(tenant),
+            Some(name) => State::Refused(without(name)),
+        },
         Ok(Start::Off(reason)) => {
             count(reason);
             State::Off
@@ -178,6 +182,13 @@ fn begin(starter: Starter) -> &'static State {
             unsafe { &*first }
         }
     }
+}
+
+/// A driver with which no limit can be kept.
+fn without(name: &str) -> Refusal {
+    Refusal::new(format!(
+        "expected a driver with {name}, without which no limit can be kept; this one lacks it: use a newer driver"
+    ))
 }
 
 /// The state of a process whose kernel cannot wipe a page: not to be told from its children, so nothing may be allocated.

@@ -197,10 +197,7 @@ fn end(context: CUcontext, call: impl FnOnce() -> CUresult) -> CUresult {
 fn release(device: CUdevice, call: impl FnOnce() -> CUresult) -> CUresult {
     let context = primary(device);
     let answer = call();
-    if answer == CUresult::SUCCESS && !primary_is_active(device) {
-        end(context, || answer);
-    }
-    answer
+    if answer == CUresult::SUCCESS && !primary_is_active(device) { end(context, || answer) } else { answer }
 }
 
 /// The device's primary context, as last retained here.

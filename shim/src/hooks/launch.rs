@@ -56,9 +56,15 @@ launches! {
 
     cuLaunchKernelEx(
         config: *const CUlaunchConfig, function: CUfunction, parameters: *mut *mut c_void, extra: *mut *mut c_void,
-    ) => unsafe { Launch::configured(config, function, Launch::LEGACY) };
+    ) => {
+        // SAFETY: the program's own record.
+        unsafe { Launch::configured(config, function, Launch::LEGACY) }
+    };
 
     cuLaunchKernelEx_ptsz(
         config: *const CUlaunchConfig, function: CUfunction, parameters: *mut *mut c_void, extra: *mut *mut c_void,
-    ) => unsafe { Launch::configured(config, function, Launch::PER_THREAD) };
+    ) => {
+        // SAFETY: the program's own record.
+        unsafe { Launch::configured(config, function, Launch::PER_THREAD) }
+    };
 }

@@ -153,7 +153,7 @@ fn allocate_pitched(
             return answer;
         }
         // Greater each time, so the loop ends.
-        unmake(address);
+        let _ = unmake(address);
         pitch = chosen;
     }
 }

@@ -15,13 +15,16 @@ use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 
 use cgpu_tenant::Reason;
 
-use super::dlopen::without_deepbind;
+use super::dlopen::clear_deepbind;
 use super::elf;
 use super::real::{self, DLMOPEN};
 use super::trampoline::{Arguments, Exit, trampoline};
 use crate::boundary;
 use crate::library::{DRIVER, NVML};
 use crate::process;
+
+/// `LM_ID_BASE`.
+const BASE: usize = 0;
 
 trampoline! {
     /// See the module.
@@ -30,11 +33,10 @@ trampoline! {
 
 /// `dlmopen(namespace, path, flags)`.
 extern "C" fn choose(arguments: &mut Arguments) -> Exit {
-    arguments.third = without_deepbind(arguments.third);
-    #[allow(clippy::cast_possible_wrap, reason = "a register that holds a long")]
-    let namespace = arguments.first as c_long;
+    clear_deepbind(&mut arguments.third);
+    let namespace = arguments.first.cast_signed() as c_long;
     let path = arguments.second as *const c_char;
-    if namespace == libc::LM_ID_BASE || path.is_null() {
+    if arguments.first == BASE || path.is_null() {
         return Exit::jump(DLMOPEN.address());
     }
     // SAFETY: the program gave `dlmopen` this name.
@@ -42,9 +44,7 @@ extern "C" fn choose(arguments: &mut Arguments) -> Exit {
     boundary::or(Exit::jump(DLMOPEN.address()), || {
         if names_the_driver(name) {
             process::count(Reason::NamespaceRefused);
-            #[allow(clippy::cast_sign_loss, reason = "a long in a register")]
-            let base = libc::LM_ID_BASE as usize;
-            arguments.first = base;
+            arguments.first = BASE;
             return Exit::jump(DLMOPEN.address());
         }
         #[allow(

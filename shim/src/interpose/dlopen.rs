@@ -3,10 +3,11 @@
 //! With it, a library looks for its symbols in itself and what it needs before it looks at the program's: a plugin linked with
 //! libcuda.so.1 would be bound past us. The sanitizers forbid the flag for the same reason.
 
-use core::ffi::c_int;
+use cgpu_tenant::Reason;
 
 use super::real::DLOPEN;
 use super::trampoline::{Arguments, Exit, trampoline};
+use crate::{boundary, process};
 
 trampoline! {
     /// See the module.
@@ -15,12 +16,16 @@ trampoline! {
 
 /// `dlopen(path, flags)`.
 extern "C" fn choose(arguments: &mut Arguments) -> Exit {
-    arguments.second = without_deepbind(arguments.second);
+    clear_deepbind(&mut arguments.second);
     Exit::jump(DLOPEN.address())
 }
 
-/// The flags in a register of which they are the lower half.
-pub(super) fn without_deepbind(flags: usize) -> usize {
-    const DEEPBIND: c_int = libc::RTLD_DEEPBIND;
-    flags & !(DEEPBIND as usize)
+/// Clears it from the register of which the flags are the lower half.
+#[inline]
+pub(super) fn clear_deepbind(flags: &mut usize) {
+    const DEEPBIND: usize = libc::RTLD_DEEPBIND.cast_unsigned() as usize;
+    if *flags & DEEPBIND != 0 {
+        *flags &= !DEEPBIND;
+        boundary::or((), || process::count(Reason::DeepBindCleared));
+    }
 }

@@ -11,7 +11,7 @@
 use core::ffi::{CStr, c_char, c_void};
 
 use super::names;
-use super::real::{self, DLSYM, DLVSYM};
+use super::real::{self, DLSYM, DLVSYM, LIBC_DLSYM};
 use super::trampoline::{Arguments, Exit, trampoline};
 use crate::boundary;
 use crate::library::Symbol;
@@ -41,12 +41,13 @@ extern "C" fn choose_dlsym(arguments: &mut Arguments) -> Exit {
 ///
 /// The driver's symbols have no versions, so the real function answers null for them, whatever the handle: no way around us.
 /// But a library before us may ask for the next `dlsym` of glibc's version. Ours has none, and would be passed over together
-/// with all that it protects; without the version the loader finds it, if it is next.
+/// with all that it protects; asked without the version, the loader finds it, if it is next. It is the C library's `dlsym` that is
+/// asked: the one behind ours may belong to the very library that asks.
 extern "C" fn choose_dlvsym(arguments: &mut Arguments) -> Exit {
     let name = arguments.second as *const c_char;
     // SAFETY: the program gave `dlvsym` this name.
     if is_pseudo(arguments.first) && unsafe { is_interposed(name) } {
-        return Exit::jump(DLSYM.address());
+        return Exit::jump(LIBC_DLSYM.address());
     }
     Exit::jump(DLVSYM.address())
 }
@@ -70,7 +71,12 @@ fn asked_for(symbol: Symbol, arguments: &mut Arguments, name: &CStr) -> Exit {
     let handle = arguments.first as *mut c_void;
     // SAFETY: the handle is the program's own, and explicit.
     let found = unsafe { real::symbol(handle, name) };
-    Exit::answer(symbol.exchange(found))
+    if found.cast_const() == symbol.hook() && !symbol.is_defined() {
+        // The handle's scope includes us: the program's own. There we must not seem to be what is not there.
+        arguments.first = real::libc_handle().addr();
+        return Exit::jump(DLSYM.address());
+    }
+    Exit::answer(symbol.exchange(found).cast_mut())
 }
 
 /// Whether `name` begins as the names of the two libraries do.
@@ -89,7 +95,7 @@ unsafe fn may_be_ours(name: *const c_char) -> bool {
         return false;
     }
     // SAFETY: the first byte was not the NUL.
-    let second = unsafe { name.add(1).read() }.cast_unsigned();
+    let second = unsafe { name.wrapping_add(1).read() }.cast_unsigned();
     matches!((first, second), (b'c', b'u') | (b'n', b'v'))
 }
 

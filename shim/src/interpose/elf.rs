@@ -82,7 +82,7 @@ unsafe extern "C" {
 const RTLD_DL_LINKMAP: c_int = 2;
 
 /// A loaded object's symbols.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Object {
     map: *const LinkMap,
     base: usize,
@@ -95,7 +95,7 @@ pub(crate) struct Object {
     soname: *const c_char,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Hash {
     Gnu(*const u32),
     SystemV(*const u32),
@@ -126,16 +126,27 @@ pub(crate) fn next_definition(name: &[u8]) -> Option<*const c_void> {
     after.or_else(|| objects().take_while(|map| !is_ours(map)).find_map(define))
 }
 
+/// The C library's own definition of `name`; before glibc 2.34 it may be in a library beside it.
+pub(crate) fn libc_definition(name: &[u8]) -> Option<*const c_void> {
+    // SAFETY: objects from start-up stay loaded.
+    let objects = objects().filter_map(|map| unsafe { Object::new(map) });
+    objects
+        .filter(|object| matches!(object.soname(), b"libc.so.6" | b"libdl.so.2"))
+        .find_map(|object| object.symbol(name))
+}
+
 /// The objects in the namespace of `map`.
 ///
 /// # Safety
 ///
 /// `map` is an entry of the loader's list, and no other thread closes objects of its namespace meanwhile.
 pub(crate) unsafe fn namespace(map: *const LinkMap) -> impl Iterator<Item = Object> {
-    // SAFETY: the caller vouches for the list, here and in the next two closures.
+    // SAFETY: the caller vouches for the list.
     let back = move |map: &*const LinkMap| some(unsafe { (**map).previous });
+    // SAFETY: as above.
     let forth = move |map: &*const LinkMap| some(unsafe { (**map).next });
     let first = core::iter::successors(Some(map), back).last();
+    // SAFETY: as above.
     core::iter::successors(first, forth).filter_map(|map| unsafe { Object::new(map) })
 }
 
@@ -203,11 +214,6 @@ impl Object {
         unsafe { Object::new(map) }
     }
 
-    /// The loader's record of this object.
-    pub(crate) fn map(&self) -> *const LinkMap {
-        self.map
-    }
-
     /// The file it was loaded from, as the loader knows it.
     pub(crate) fn path(&self) -> &CStr {
         // SAFETY: `map` is valid as long as `self` is used, see `new`.
@@ -239,17 +245,17 @@ impl Object {
         }
     }
 
-    /// All that the object defines: names and addresses.
-    pub(crate) fn definitions(&self) -> impl Iterator<Item = (&CStr, *const c_void)> {
+    /// The addresses of all that the object defines.
+    pub(crate) fn definitions(&self) -> impl Iterator<Item = *const c_void> {
+        self.all().map(|(_, address)| address)
+    }
+
+    fn all(&self) -> impl Iterator<Item = (*const c_char, *const c_void)> {
         let count = match self.hash {
             Hash::Gnu(table) => GnuTable::new(table).symbols(),
             Hash::SystemV(table) => SystemVTable::new(table).chains,
         };
-        (0..count).filter_map(|index| {
-            let (name, address) = self.definition(index)?;
-            // SAFETY: a symbol's name is NUL-ended and lives as long as the object.
-            Some((unsafe { CStr::from_ptr(name) }, address))
-        })
+        (0..count).filter_map(|index| self.definition(index))
     }
 
     /// The name and address of a symbol that others may bind to.
@@ -260,7 +266,7 @@ impl Object {
 
         let index = index as usize;
         // SAFETY: the hash tables only give indices of the symbol table.
-        let symbol = unsafe { self.symbols.add(index).read() };
+        let symbol = unsafe { self.symbols.wrapping_add(index).read() };
         let binding = symbol.info >> 4;
         // Above are sections, files, thread-local data and indirect functions: none is an address to call.
         let addressable = symbol.info & 15 <= OBJECT_FUNCTION_OR_NONE;
@@ -269,7 +275,7 @@ impl Object {
         }
         if !self.versions.is_null() {
             // SAFETY: where there is a table of versions it has one word for each symbol.
-            let version = unsafe { self.versions.add(index).read() };
+            let version = unsafe { self.versions.wrapping_add(index).read() };
             if version & HIDDEN_VERSION != 0 {
                 return None;
             }
@@ -297,6 +303,7 @@ impl GnuTable {
         // SAFETY: the table begins with four words.
         let [bucket_count, first, filter_words, filter_shift] = unsafe { table.cast::<[u32; 4]>().read() };
         let filter_words = filter_words as usize;
+        #[allow(clippy::cast_ptr_alignment, reason = "the format aligns the table to words of the filter")]
         let filter = table.wrapping_add(4).cast::<usize>();
         let buckets = filter.wrapping_add(filter_words).cast::<u32>();
         let chains = buckets.wrapping_add(bucket_count as usize);
@@ -339,19 +346,19 @@ impl GnuTable {
         }
         let place = (hash / usize::BITS) as usize % self.filter_words;
         // SAFETY: `place` is less than the number of words.
-        let word = unsafe { self.filter.add(place).read() };
+        let word = unsafe { self.filter.wrapping_add(place).read() };
         let bits = (1 << (hash % usize::BITS)) | (1 << ((hash >> self.filter_shift) % usize::BITS));
         word & bits == bits
     }
 
     fn bucket(&self, number: u32) -> u32 {
         // SAFETY: callers take `number` below `bucket_count`.
-        unsafe { self.buckets.add(number as usize).read() }
+        unsafe { self.buckets.wrapping_add(number as usize).read() }
     }
 
     fn word(&self, index: u32) -> u32 {
         // SAFETY: callers come from a bucket, which is zero or a hashed symbol, and go on only while the chain does.
-        unsafe { self.chains.add((index - self.first) as usize).read() }
+        unsafe { self.chains.wrapping_add((index - self.first) as usize).read() }
     }
 }
 
@@ -376,12 +383,12 @@ impl SystemVTable {
         let first = match self.bucket_count {
             0 => 0,
             // SAFETY: the remainder is less than the number of buckets.
-            count => unsafe { self.buckets.add((hash % count) as usize).read() },
+            count => unsafe { self.buckets.wrapping_add((hash % count) as usize).read() },
         };
         let valid = move |index: &u32| *index != 0 && *index < self.chains;
         let follow = move |index: &u32| {
             // SAFETY: `index` is a symbol of the table.
-            Some(unsafe { self.next.add(*index as usize).read() }).filter(valid)
+            Some(unsafe { self.next.wrapping_add(*index as usize).read() }).filter(valid)
         };
         core::iter::successors(Some(first).filter(valid), follow).take(self.chains as usize)
     }
@@ -403,7 +410,7 @@ fn system_v_hash(name: &[u8]) -> u32 {
 fn same(found: *const c_char, name: &[u8]) -> bool {
     name.iter().chain(&[0]).enumerate().all(|(place, byte)| {
         // SAFETY: all bytes before this one were equal to those of `name` and none was NUL, so `found` goes on to here.
-        let other = unsafe { found.add(place).read() };
+        let other = unsafe { found.wrapping_add(place).read() };
         other.cast_unsigned() == *byte
     })
 }
@@ -440,7 +447,9 @@ mod tests {
     fn every_definition_is_found_by_its_name() {
         let object = libc_object();
         let mut count = 0;
-        for (name, _) in object.definitions() {
+        for (name, _) in object.all() {
+            // SAFETY: a symbol's name is NUL-ended and lives as long as the object.
+            let name = unsafe { CStr::from_ptr(name) };
             assert!(object.symbol(name.to_bytes()).is_some(), "{name:?}");
             count += 1;
         }

@@ -20,4 +20,4 @@ mod real;
 pub(crate) mod routing;
 mod trampoline;
 
-pub(crate) use real::open;
+pub(crate) use real::{open, opened};

@@ -68,6 +68,7 @@ const fn put(slots: &mut [Option<Symbol>; SLOTS], symbol: Symbol, multiplier: u6
 }
 
 /// The slot of a name. A product's highest bits depend on all bits of its factors.
+#[allow(clippy::cast_possible_truncation, reason = "the shift leaves the bits of a slot")]
 const fn slot(name: &[u8], multiplier: u64) -> usize {
     let (first, last) = match (name.first_chunk(), name.last_chunk()) {
         (Some(first), Some(last)) => (u64::from_le_bytes(*first), u64::from_le_bytes(*last)),

@@ -16,11 +16,14 @@ use super::elf::{self, LinkMap, Object};
 /// Finding it is idempotent and calls nothing: threads that race find the same, and a fork in between loses nothing.
 pub(super) struct Real {
     name: &'static [u8],
+    find: fn(&[u8]) -> Option<*const c_void>,
     address: AtomicPtr<c_void>,
 }
 
 /// What stands behind our `dlsym`: the next definition after ours, which may be another library's that wants to be asked too.
 pub(super) static DLSYM: Real = Real::new(b"dlsym");
+/// The C library's own `dlsym`, past all others.
+pub(super) static LIBC_DLSYM: Real = Real { find: elf::libc_definition, ..Real::new(b"dlsym") };
 /// Behind our `dlvsym`.
 pub(super) static DLVSYM: Real = Real::new(b"dlvsym");
 /// Behind our `dlopen`.
@@ -30,7 +33,7 @@ pub(super) static DLMOPEN: Real = Real::new(b"dlmopen");
 
 impl Real {
     const fn new(name: &'static [u8]) -> Real {
-        Real { name, address: AtomicPtr::new(ptr::null_mut()) }
+        Real { name, find: elf::next_definition, address: AtomicPtr::new(ptr::null_mut()) }
     }
 
     /// The function's address. Never null.
@@ -42,7 +45,7 @@ impl Real {
 
     #[cold]
     fn find(&self) -> *const c_void {
-        let Some(found) = elf::next_definition(self.name) else {
+        let Some(found) = (self.find)(self.name) else {
             // A program without a loader has nothing to look up either.
             return absent as *const c_void;
         };
@@ -68,14 +71,27 @@ pub(super) unsafe fn symbol(handle: *mut c_void, name: &CStr) -> *mut c_void {
     unsafe { dlsym(handle, name.as_ptr()) }
 }
 
-/// Opens a library as ourselves, in the base namespace, for as long as the process lives. `flags` as for `dlopen`.
-pub(crate) fn open(path: &CStr, flags: c_int) -> Option<Object> {
+/// Opens a library as ourselves, in the base namespace, for as long as the process lives.
+pub(crate) fn open(path: &CStr) -> Option<Object> {
     let path = OsStr::from_bytes(path.to_bytes());
-    // SAFETY: what is opened is the driver, NVML or the C library, whose constructors the program would run as well.
-    let library = unsafe { Library::open(Some(path), flags) }.ok()?;
+    // SAFETY: what is opened is the driver or NVML, whose constructors the program would run as well.
+    let library = unsafe { Library::open(Some(path), libc::RTLD_NOW) }.ok()?;
     let map = link_map(library.into_raw())?;
     // SAFETY: the loader's own entry, of an object that is never closed.
     unsafe { Object::new(map) }
+}
+
+/// A library that is open already. It stays the program's to close.
+pub(crate) fn opened(path: &CStr) -> Option<Object> {
+    let path = OsStr::from_bytes(path.to_bytes());
+    // SAFETY: nothing is loaded, and nothing runs.
+    let library = unsafe { Library::open(Some(path), libc::RTLD_NOW | libc::RTLD_NOLOAD) }.ok()?;
+    let handle = library.into_raw();
+    let map = link_map(handle);
+    // SAFETY: opened above. The program has it open, too.
+    unsafe { libc::dlclose(handle) };
+    // SAFETY: the loader's own entry, of an object that the program has open.
+    unsafe { Object::new(map?) }
 }
 
 /// The loader's record of what a handle stands for.

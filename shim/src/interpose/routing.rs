@@ -6,7 +6,7 @@
 //! | the driver's answer | ours |
 //! |---|---|
 //! | null | null |
-//! | the address of a hooked symbol | the hook |
+//! | the address of a hooked symbol, or a hook | the hook |
 //! | the address of another exported symbol | the same |
 //! | something else, under a name of the table | judged by the symbol of the greatest version that is not above the one asked: refused if it takes memory, else passed, and counted either way |
 //!
@@ -70,6 +70,10 @@ fn hook(table: &Table<DRIVER_SYMBOLS>, found: *const c_void, request: Request<'_
 
 #[cold]
 fn unexported(found: *const c_void, request: Request<'_>) -> Route {
+    // A driver that looks its functions up as others do has found ours.
+    if DRIVER.is_hook(found) {
+        return Route::To(found);
+    }
     match expected(request) {
         Some(row) if matches!(row.role, Role::Allocates | Role::Managed | Role::Context) => {
             process::count(Reason::UnexportedRefused);

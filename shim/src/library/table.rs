@@ -1,0 +1,78 @@
+//! The addresses of a library's functions, as it is loaded.
+
+use core::ffi::c_void;
+use core::ptr;
+
+use super::Library;
+use crate::interpose::elf::Object;
+
+/// A library's functions.
+pub(crate) struct Table<const N: usize> {
+    /// By row; null: this library does not define it.
+    addresses: [*const c_void; N],
+    /// All that the library exports, by address.
+    exports: Vec<Export>,
+    /// None: no library.
+    object: Option<Object>,
+}
+
+/// An address that the library exports.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Export {
+    address: usize,
+    /// The hooked row that it belongs to.
+    row: Option<u16>,
+}
+
+// SAFETY: the pointers are the addresses of functions and of the loader's records; nothing is written through them.
+unsafe impl<const N: usize> Sync for Table<N> {}
+
+impl<const N: usize> Table<N> {
+    /// No library.
+    pub(super) const EMPTY: Table<N> =
+        Table { addresses: [ptr::null(); N], exports: Vec::new(), object: None };
+
+    /// The functions of `object`, which is a copy of `library`.
+    pub(super) fn of(object: Object, library: &Library<N>) -> Table<N> {
+        let mut addresses = [ptr::null(); N];
+        let mut exports: Vec<Export> =
+            object.definitions().map(|address| Export { address: address.addr(), row: None }).collect();
+        for (row, address) in addresses.iter_mut().enumerate() {
+            let Some(found) = object.symbol(library.name(row).as_bytes()) else {
+                continue;
+            };
+            *address = found;
+            if !library.hook(row).is_null() {
+                exports.push(Export { address: found.addr(), row: u16::try_from(row).ok() });
+            }
+        }
+        exports.sort_unstable();
+        Table { addresses, exports, object: Some(object) }
+    }
+
+    /// Whether there is no library.
+    pub(super) fn is_empty(&self) -> bool {
+        self.object.is_none()
+    }
+
+    /// The library.
+    pub(super) fn object(&self) -> Option<Object> {
+        self.object
+    }
+
+    /// The address of a row's function; null: not defined.
+    #[inline(always)]
+    pub(super) fn address(&self, row: usize) -> *const c_void {
+        self.addresses.get(row).copied().unwrap_or(ptr::null())
+    }
+
+    /// Whether the library exports `address`, and which hooked rows have it: one, but for functions that share their code.
+    pub(crate) fn exported(&self, address: *const c_void) -> Option<impl Iterator<Item = usize>> {
+        let address = address.addr();
+        let first = self.exports.partition_point(|export| export.address < address);
+        let mut same =
+            self.exports.get(first..)?.iter().take_while(move |export| export.address == address).peekable();
+        same.peek()?;
+        Some(same.filter_map(|export| export.row).map(usize::from))
+    }
+}

@@ -1,0 +1,30 @@
+//! Forks, in every state in which a program may be.
+
+use crate::stage::Stage;
+
+fn expected() -> Vec<String> {
+    let mut lines = vec![
+        "before cuInit: ended with 0".to_owned(),
+        "parent: 0".to_owned(),
+        "after cuInit: ended with 0".to_owned(),
+        "child and grandchild: ended with 0".to_owned(),
+        "vfork: ended with 0".to_owned(),
+        "parent after vfork: 0".to_owned(),
+    ];
+    lines.extend(std::iter::repeat_n("with threads: ended with 0".to_owned(), 20));
+    lines.push("parent in the end: 0".to_owned());
+    lines
+}
+
+#[test]
+fn children_start_anew_without_a_limit() {
+    assert_eq!(Stage::get().shimmed().lines("forks", &[]), expected());
+}
+
+#[test]
+fn children_start_anew_under_a_limit() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let run = Stage::get().shimmed().variable("CGPU_DIR", &folder.path().display().to_string());
+    let run = run.variable("ALIYUN_COM_GPU_MEM_CONTAINER", "6").variable("LIMITED", "1");
+    assert_eq!(run.lines("forks", &[]), expected());
+}

@@ -1,0 +1,71 @@
+//! What `dlsym` and `dlvsym` hand out.
+
+use crate::stage::{Run, Stage};
+
+fn asked(run: &Run) -> Vec<String> {
+    run.lines("handles", &[])
+}
+
+#[test]
+fn only_the_drivers_own_symbols_are_exchanged() {
+    let stage = Stage::get();
+    let (bare, shimmed) = (asked(&stage.bare()), asked(&stage.shimmed()));
+    let hooks = [
+        "driver cuInit",
+        "driver cuMemAlloc",
+        "driver cuMemAlloc_v2",
+        "driver cuLaunchKernel_ptsz",
+        "driver cuGetProcAddress_v2",
+        "nvml nvmlDeviceGetMemoryInfo",
+        "nvml nvmlDeviceGetMemoryInfo_v2",
+    ];
+    // Our exports are global, so the program's own scope has them once there is a driver; without the shim it has none.
+    let global = ["default cuMemAlloc_v2", "next cuMemAlloc_v2", "program cuMemAlloc_v2"];
+    let mut opened = false;
+    let mut exchanged = 0;
+    assert_eq!(bare.len(), shimmed.len());
+    for (without, with) in bare.iter().zip(&shimmed) {
+        opened |= without.starts_with("-- with the");
+        let asked = without.split(':').next().unwrap_or_default();
+        if hooks.contains(&asked) {
+            let symbol = asked.split(' ').nth(1).unwrap_or_default();
+            assert_eq!(*with, format!("{asked}: libcgpu.so:{symbol}"));
+            exchanged += 1;
+        } else if opened && global.contains(&asked) {
+            assert_eq!(*with, format!("{asked}: libcgpu.so:cuMemAlloc_v2"));
+        } else {
+            assert_eq!(with, without);
+        }
+    }
+    assert_eq!(exchanged, hooks.len());
+}
+
+#[test]
+fn a_namesake_of_the_driver_keeps_its_functions() {
+    let stage = Stage::get();
+    assert_eq!(stage.shimmed().lines("namesake", &[]), ["other.so:cuInit", "1007"]);
+}
+
+/// With a plain call instead of a jump, `RTLD_NEXT` from a library gives that library's own function: endless recursion.
+#[test]
+fn the_loader_still_sees_who_asks() {
+    let stage = Stage::get();
+    let expected = ["right", "twice", "wrapper.so:getppid"];
+    assert_eq!(stage.bare().lines("next", &[]), expected);
+    assert_eq!(stage.shimmed().lines("next", &[]), expected);
+}
+
+#[test]
+fn a_program_linked_with_the_driver_meets_our_hooks() {
+    let stage = Stage::get();
+    let lines = stage.shimmed().lines("linked", &[]);
+    assert_eq!(
+        lines,
+        [
+            "cuMemAlloc_v2: libcgpu.so:cuMemAlloc_v2",
+            "cuStreamCreate: libcuda.so.1:cuStreamCreate",
+            "cuInit answers 0",
+            "cuDriverGetVersion answers 0",
+        ]
+    );
+}

@@ -1,0 +1,33 @@
+//! Ways round the program's own scope.
+
+use crate::stage::Stage;
+
+#[test]
+fn a_plugin_that_looks_at_itself_first_meets_our_hooks() {
+    let stage = Stage::get();
+    let bare = stage.bare().lines("deepbind", &[]);
+    assert_eq!(bare[0], "cuMemAlloc_v2: libcuda.so.1:cuMemAlloc_v2");
+    let shimmed = stage.shimmed().lines("deepbind", &[]);
+    assert_eq!(shimmed[0], "cuMemAlloc_v2: libcgpu.so:cuMemAlloc_v2");
+    assert_eq!(bare[1..], shimmed[1..]);
+}
+
+#[test]
+fn the_driver_stays_out_of_other_namespaces() {
+    let stage = Stage::get();
+    assert!(stage.bare().lines("namespaces", &[]).contains(&"linked.so: opened".to_owned()));
+    let lines = stage.shimmed().lines("namespaces", &[]);
+    assert_eq!(
+        lines,
+        [
+            "libcuda.so.1: opened",
+            "driver: libcgpu.so:cuMemAlloc_v2",
+            "linked.so: libcuda.so.1 in a namespace of its own, where cgpu could not see it: cannot open shared object file: No such file or directory",
+            "libm.so.6: opened",
+            "cos: another",
+            "no-such-library.so: no-such-library.so: cannot open shared object file: No such file or directory",
+            "/no/such/library.so: /no/such/library.so: cannot open shared object file: No such file or directory",
+            "base: libcgpu.so:cuMemAlloc_v2",
+        ]
+    );
+}

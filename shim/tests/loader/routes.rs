@@ -1,0 +1,100 @@
+//! Which function `cuGetProcAddress` hands out.
+
+use std::path::Path;
+
+use crate::stage::{Stage, hooked};
+
+/// One line of `lookups`.
+struct Looked {
+    asked: String,
+    first: String,
+    second: String,
+    status: String,
+    recorded: String,
+}
+
+fn look(run: &crate::stage::Run, file: &Path) -> Vec<Looked> {
+    let lines = run.lines("lookups", &[&file.display().to_string()]);
+    let parsed = lines.iter().map(|line| {
+        let fields: Vec<_> = line.split('|').map(str::to_owned).collect();
+        let [name, version, flags, first, answer, second, status, recorded] =
+            fields.try_into().expect("eight fields");
+        assert_eq!(answer, "0", "{line}");
+        Looked { asked: format!("{name} {version} {flags}"), first, second, status, recorded }
+    });
+    parsed.collect()
+}
+
+/// The CUDA runtime's own walk at its start, six versions of it: every pointer for a hooked symbol is ours, of the right version
+/// and flavour; all others are the driver's.
+#[test]
+fn the_runtimes_walks_lead_to_hooks_of_the_right_version_and_flavour() {
+    let stage = Stage::get();
+    let hooked = hooked();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/e2e/data/cudart-lookups");
+    let mut walks = 0;
+    for entry in std::fs::read_dir(folder).expect("the recorded walks") {
+        let file = entry.expect("a recorded walk").path();
+        let (bare, shimmed) = (look(&stage.bare(), &file), look(&stage.shimmed(), &file));
+        assert_eq!(bare.len(), shimmed.len());
+        let mut ours = 0;
+        for (without, with) in bare.iter().zip(&shimmed) {
+            let expected = |found: &str| match found.split_once(':') {
+                Some(("libcuda.so.1", symbol)) if hooked.contains(symbol) => format!("libcgpu.so:{symbol}"),
+                _ => found.to_owned(),
+            };
+            assert_eq!(with.first, expected(&without.first), "{}: {}", file.display(), with.asked);
+            assert_eq!(with.second, expected(&without.second), "{}: {}", file.display(), with.asked);
+            assert_eq!(with.status, without.status, "{}: {}", file.display(), with.asked);
+            // The walk was recorded with the newest driver; the null driver plays a newest one, too.
+            if with.recorded != "NULL" {
+                assert!(
+                    with.second.ends_with(&format!(":{}", with.recorded)),
+                    "{} -> {}",
+                    with.asked,
+                    with.second
+                );
+            }
+            ours += usize::from(with.second.starts_with("libcgpu.so:"));
+        }
+        assert!(shimmed.len() > 300 && ours > 25, "{}: {ours} of {}", file.display(), shimmed.len());
+        walks += 1;
+    }
+    assert_eq!(walks, 6);
+}
+
+/// What a driver hands out without exporting it: judged by its name, and refused if it takes memory. One address under two
+/// exported names: the name that was asked chooses. And what the driver lacks stays absent.
+#[test]
+fn pointers_that_no_symbol_has_are_judged_by_name() {
+    let stage = Stage::get();
+    let lines = stage.shimmed().library(stage.file("odd")).lines("oddities", &[]);
+    let expected = [
+        "v2 cuMemAlloc: 0 libcgpu.so:cuMemAlloc_v2 0",
+        "v2 cuMemAlloc without a status: 0 libcgpu.so:cuMemAlloc_v2",
+        "v1 cuMemAlloc: 0 libcgpu.so:cuMemAlloc_v2",
+        "v2 cuMemFree: 0 libcgpu.so:cuMemFree_v2 0",
+        "v2 cuMemFree without a status: 0 libcgpu.so:cuMemFree_v2",
+        "v1 cuMemFree: 0 libcgpu.so:cuMemFree_v2",
+        "v2 cuStreamCreate: 0 libcuda.so.1:cuStreamCreate 0",
+        "v2 cuStreamCreate without a status: 0 libcuda.so.1:cuStreamCreate",
+        "v1 cuStreamCreate: 0 libcuda.so.1:cuStreamCreate",
+        "v2 cuMemAllocPitch: 0 null 1",
+        "v2 cuMemAllocPitch without a status: 0 null",
+        "v1 cuMemAllocPitch: 500 null",
+        "v2 cuStreamQuery: 0 libcuda.so.1:? 0",
+        "v2 cuStreamQuery without a status: 0 libcuda.so.1:?",
+        "v1 cuStreamQuery: 0 libcuda.so.1:?",
+        "v2 cuBrandNew: 0 libcuda.so.1:? 0",
+        "v2 cuBrandNew without a status: 0 libcuda.so.1:?",
+        "v1 cuBrandNew: 0 libcuda.so.1:?",
+        "v2 cuAbsent: 0 null 1",
+        "v2 cuAbsent without a status: 0 null",
+        "v1 cuAbsent: 0 null",
+        "v2 : 0 null 1",
+        "v2  without a status: 0 null",
+        "v1 : 0 null",
+        "absent by dlsym: null",
+    ];
+    assert_eq!(lines, expected);
+}

@@ -1,0 +1,43 @@
+//! Programs built with sanitizers, which take over half of the C library and are easily upset.
+
+use crate::stage::Stage;
+
+fn run_with(sanitizer: &str, variable: Option<(&str, &str)>) {
+    let stage = Stage::get();
+    let flag = format!("-fsanitize={sanitizer}");
+    for program in ["handles", "hooked", "copies"] {
+        let name = format!("{program}-{sanitizer}");
+        if !stage.compile(program, &name, &[&flag]) {
+            eprintln!("skipped: the C compiler has no {flag}");
+            return;
+        }
+        let stub = stage.file("stub/libcuda.so.1").display().to_string();
+        let arguments: &[&str] = if program == "copies" { &[&stub] } else { &[] };
+        let mut run = stage.shimmed();
+        if let Some((name, value)) = variable {
+            run = run.variable(name, value);
+        }
+        let lines = run.lines(&name, arguments);
+        // A sanitizer puts functions of its own before the C library's; ours must stay ours.
+        let ours = |lines: &[String]| {
+            lines.iter().filter(|line| line.contains("libcgpu.so")).cloned().collect::<Vec<_>>()
+        };
+        assert_eq!(ours(&lines), ours(&stage.shimmed().lines(program, arguments)), "{name}");
+    }
+}
+
+#[test]
+fn address() {
+    // gcc's runtime wants to be the first library; here we are.
+    run_with("address", Some(("ASAN_OPTIONS", "verify_asan_link_order=0:detect_leaks=0")));
+}
+
+#[test]
+fn thread() {
+    run_with("thread", None);
+}
+
+#[test]
+fn undefined() {
+    run_with("undefined", None);
+}
