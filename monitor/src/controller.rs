@@ -137,6 +137,7 @@ impl Card {
             until: Nanos::ZERO,
             ring: None,
             armed: false,
+            beside: 0,
         };
         let mut tenant = Tenant::new(id, weight, gate, self.charged);
         // One round's worth: a newcomer does not wait for the next round.
@@ -422,12 +423,21 @@ impl Card {
         let Some(holder) = self.find(turn.holder).filter(|holder| self.policy.counts(holder.standing)) else {
             return gone;
         };
+        let distrusted = holder.is_distrusted(now);
+        let strict = strict || distrusted;
         if holder.processes.is_empty() && !strict {
             return gone;
         }
         let others = self.line.iter().filter(|other| other.id != turn.holder && self.wants(now, other));
         let remaining = holder.remaining(now);
         match turn.phase {
+            // Nothing but the clock tells what a distrusted holder has in flight: its limit is the bound.
+            Phase::Closing { cause, limit } if distrusted => {
+                if now + tuning.lead < limit {
+                    return Verdict::Keep;
+                }
+                Verdict::Over { boundary: limit.max(turn.start), cause }
+            }
             Phase::Closing { cause, .. } if remaining <= tuning.lead => {
                 Verdict::Over { boundary: (now + remaining).max(turn.start), cause }
             }
@@ -455,7 +465,8 @@ impl Card {
                     let cause = if took { Cause::Silent } else { Cause::Missed };
                     return Verdict::Over { boundary: now.max(turn.start), cause };
                 }
-                if exhausted || now + tuning.lead >= turn.end {
+                let lead = if distrusted { tuning.bound } else { tuning.lead };
+                if (exhausted && !distrusted) || now + lead >= turn.end {
                     return Verdict::Close(Cause::Spent);
                 }
                 let mut back = others.filter(|other| other.returned > turn.start);
@@ -536,18 +547,13 @@ impl Card {
         let Some(at) = self.line.iter().position(|tenant| tenant.id == turn.holder) else { return };
         let tenant = &mut self.line[at];
         match cause {
-            Cause::Spent | Cause::Preempted => {
-                tenant.presumed = presumed;
-                tenant.hasty = false;
-            }
-            Cause::Resumed => tenant.presumed = presumed,
+            Cause::Spent | Cause::Preempted | Cause::Resumed => tenant.presumed = presumed,
             Cause::Missed => {
                 tenant.dormant = Some(tenant.print());
                 tenant.books.odd.missed = tenant.books.odd.missed.saturating_add(1);
             }
             Cause::Overrun => {
                 tenant.overrun = true;
-                tenant.hasty = true;
                 tenant.books.odd.overruns = tenant.books.odd.overruns.saturating_add(1);
             }
             Cause::Silent | Cause::Gone | Cause::Calm => {}
@@ -710,14 +716,26 @@ impl Card {
         let tenant = &self.line[at];
         let before = tenant.gate;
         let keep = |state| (before.turn & 0xff == state).then_some(before.turn);
-        if self.sharing != Sharing::Contended || !self.policy.counts(tenant.standing) {
+        let free = match self.sharing {
+            Sharing::Open => true,
+            // One launches freely. The others, silent, must ask first: then it is known that they do, and that they do not.
+            Sharing::Watched => tenant.is_active(now, &self.tuning) || !self.anyone_active(now),
+            Sharing::Contended => false,
+        };
+        if free || !self.policy.counts(tenant.standing) {
             let turn = keep(OPEN).unwrap_or_else(|| self.word(now, OPEN));
-            return Gate { turn, granted: Nanos::ZERO, until: Nanos::ZERO, ring: None, armed: true };
+            return Gate { turn, granted: Nanos::ZERO, until: Nanos::ZERO, ring: None, armed: true, beside: 0 };
         }
+        let runs = |other: &&Tenant| {
+            other.overrun || (tenant.overrun && self.turn.as_ref().is_some_and(|turn| turn.holder == other.id))
+        };
+        let beside = self.line.iter().filter(|other| other.id != tenant.id).filter(runs).count();
+        let beside = u32::try_from(beside).unwrap_or(u32::MAX);
         match self.turn.as_ref().filter(|turn| turn.holder == tenant.id) {
             Some(Turn { phase: Phase::Closing { .. }, .. }) => {
                 let ring = tenant.last_to_end();
-                Gate { turn: keep(WAIT).unwrap_or_else(|| self.word(now, WAIT)), ring, armed: true, ..before }
+                let turn = keep(WAIT).unwrap_or_else(|| self.word(now, WAIT));
+                Gate { turn, ring, armed: true, beside, ..before }
             }
             Some(turn) => Gate {
                 turn: turn.word,
@@ -725,12 +743,20 @@ impl Card {
                 until: turn.end,
                 ring: None,
                 armed: matches!(turn.phase, Phase::Vacant { .. }),
+                beside,
             },
             None => {
                 let armed = !self.wants(now, tenant);
-                Gate { turn: keep(WAIT).unwrap_or_else(|| self.word(now, WAIT)), ring: None, armed, ..before }
+                let turn = keep(WAIT).unwrap_or_else(|| self.word(now, WAIT));
+                Gate { turn, ring: None, armed, beside, ..before }
             }
         }
+    }
+
+    fn anyone_active(&self, now: Nanos) -> bool {
+        self.line
+            .iter()
+            .any(|tenant| self.policy.counts(tenant.standing) && tenant.is_active(now, &self.tuning))
     }
 
     fn next_look(&self, now: Nanos) -> Nanos {
@@ -754,8 +780,10 @@ impl Card {
                     pending.filter(|other| other.returned > turn.start && self.wants(now, other)).count();
                 let run = turn.start + tuning.run;
                 let run = if back > 0 && run > now { run } else { Nanos::MAX };
-                (turn.end - tuning.lead).min(if close { quiet } else { Nanos::MAX }).min(run)
+                let lead = if holder.is_distrusted(now) { tuning.bound } else { tuning.lead };
+                (turn.end - lead).min(if close { quiet } else { Nanos::MAX }).min(run)
             }
+            Phase::Closing { limit, .. } if holder.is_distrusted(now) => limit - tuning.lead,
             Phase::Closing { limit, .. } => limit.min(now + holder.remaining(now) - tuning.lead),
             Phase::Vacant { .. } => Nanos::MAX,
         };

@@ -21,6 +21,10 @@ pub struct Sight {
     pub standing: Standing,
     /// It can ring. Without a bell it must be looked at.
     pub bell: bool,
+    /// It has just rung.
+    pub rang: bool,
+    /// Its file cannot be read: cut short, overwritten. It is known to live by its locks.
+    pub garbled: bool,
     /// Its living processes that have the card open.
     pub words: Vec<Words>,
 }
@@ -38,6 +42,8 @@ pub struct Gate {
     pub ring: Option<SlotIndex>,
     /// News would matter.
     pub armed: bool,
+    /// How many others' work runs at the same time: what is measured now is not the container's alone.
+    pub beside: u32,
 }
 
 /// A container on the books.
@@ -66,8 +72,6 @@ pub(super) struct Tenant {
     pub(super) dormant: Option<u64>,
     /// Its work runs beside others' turns.
     pub(super) overrun: bool,
-    /// Its last drain hit the limit.
-    pub(super) hasty: bool,
     /// What it says is worth nothing until then.
     pub(super) lied: Nanos,
     /// Learned length of the gaps in its work.
@@ -106,7 +110,6 @@ impl Tenant {
             presumed: Nanos::ZERO,
             dormant: None,
             overrun: false,
-            hasty: false,
             lied: Nanos::ZERO,
             gap: Nanos::ZERO,
             overlap: 1000,
@@ -142,6 +145,12 @@ impl Tenant {
             self.returned = now;
         }
         self.waiting = waiting;
+        // Who rings has a reason, and writes it down first.
+        let silent = !waiting && now - self.active.max(self.last()).max(self.latest_end()) > tuning.active;
+        if sight.garbled || (sight.rang && silent && sight.standing.open) {
+            self.books.odd.lies = self.books.odd.lies.saturating_add(1);
+            self.lied = now + tuning.distrust;
+        }
         if self.dormant.is_some_and(|print| print != self.print()) {
             self.dormant = None;
             self.returned = now;
@@ -169,12 +178,19 @@ impl Tenant {
     /// Whether it has launched lately, or has something to do.
     pub(super) fn is_active(&self, now: Nanos, tuning: &Tuning) -> bool {
         let launched = self.active > Nanos::ZERO && now - self.active < tuning.active;
-        launched || (self.waiting && self.dormant.is_none()) || self.latest_end() > now || self.overrun
+        let busy = (self.waiting && self.dormant.is_none()) || self.latest_end() > now || self.overrun;
+        launched || busy || self.is_distrusted(now)
+    }
+
+    /// What it says is worth nothing: its turns go by the clock alone, and it always wants them.
+    pub(super) fn is_distrusted(&self, now: Nanos) -> bool {
+        self.lied > now
     }
 
     /// Whether it could use the card now.
     pub(super) fn wants(&self, now: Nanos) -> bool {
-        !self.overrun && self.dormant.is_none() && (self.waiting || self.presumed > now)
+        let asks = !self.overrun && self.dormant.is_none() && (self.waiting || self.presumed > now);
+        asks || self.is_distrusted(now)
     }
 
     /// GPU time in flight, as predicted: its processes share the card, so their remainders add up.
@@ -224,7 +240,7 @@ impl Tenant {
 
     /// How long its drain is waited for.
     pub(super) fn drain(&self, now: Nanos, tuning: &Tuning) -> Nanos {
-        if self.hasty || self.lied > now { tuning.short_drain } else { tuning.drain }
+        if self.is_distrusted(now) { tuning.bound } else { tuning.drain }
     }
 
     /// What is shown of the gate.

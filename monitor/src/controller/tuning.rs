@@ -24,10 +24,10 @@ pub struct Tuning {
     pub tolerance: Nanos,
     /// A holder runs at least this long before a returning member pre-empts it: bounds the switches.
     pub run: Nanos,
+    /// What an honest gate has in flight at most, unless two launches are longer.
+    pub bound: Nanos,
     /// Longest wait for a drain; then others run beside it.
     pub drain: Nanos,
-    /// The same for a container whose words cannot be believed, or whose last drain hit its limit.
-    pub short_drain: Nanos,
     /// Least grant that is worth a switch.
     pub least: Nanos,
     /// What a switch costs until the reports have shown it.
@@ -56,8 +56,8 @@ impl Tuning {
         active: Nanos::from_millis(20),
         tolerance: Nanos::from_millis(1),
         run: Nanos::from_millis(1),
+        bound: Nanos::from_micros(500),
         drain: Nanos::from_millis(24),
-        short_drain: Nanos::from_millis(1),
         least: Nanos::from_micros(500),
         bubble: Nanos::from_micros(100),
         bubble_most: Nanos::from_micros(500),
@@ -87,8 +87,8 @@ impl Tuning {
             active: stretch(self.active),
             tolerance: stretch(self.tolerance),
             run: stretch(self.run),
+            bound: stretch(self.bound),
             drain: stretch(self.drain),
-            short_drain: stretch(self.short_drain),
             least: stretch(self.least),
             bubble: stretch(self.bubble),
             bubble_most: stretch(self.bubble_most),

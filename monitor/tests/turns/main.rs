@@ -1,4 +1,7 @@
 //! The controller against a virtual card: shares, loss, reaction, deaths, lies; thousands of simulated seconds.
+//!
+//! The virtual card switches contexts every 1.024 ms where several have work, at 100 us a switch; launches, wake-ups, timers and
+//! bells are late by tens of microseconds. Shares are what really ran on the card, never what anybody reported.
 #![allow(clippy::cast_precision_loss)] // figures for people and bounds of percents
 
 mod card;
@@ -6,11 +9,17 @@ mod process;
 mod world;
 
 use cgpu_monitor::controller::policy::Policy;
-use process::{Load, MS};
-use world::{SECOND, World, share_error, utilisation};
+use cgpu_monitor::controller::tenants::TenantId;
+use cgpu_monitor::controller::tuning::Tuning;
+use cgpu_monitor::message::Sharing;
+use cgpu_proto::units::Nanos;
+use process::{Load, MS, US};
+use world::{Forge, SECOND, World, share_error, utilisation};
 
+const FAIR: Policy = Policy::Preemptive;
 const WEIGHTED: Policy = Policy::Weighted { conserving: true };
-const LOAD: &[Load] = &[Load::saturating(60)];
+const STRICT: Policy = Policy::Weighted { conserving: false };
+const SATURATING: &[Load] = &[Load::saturating(60)];
 
 /// Runs for a while, then measures; prints what came out.
 fn measure(name: &str, world: &mut World, weights: &[u64], time: u64) -> (f64, f64) {
@@ -20,13 +29,14 @@ fn measure(name: &str, world: &mut World, weights: &[u64], time: u64) -> (f64, f
     let (error, used) = (share_error(&ran, weights), utilisation(&ran, time));
     let rate = (world.steps - steps) as f64 * SECOND as f64 / time as f64;
     println!("{name}: share error {error:.3} %, card used {used:.2} %, {rate:.0} steps/s");
-    for number in 0..weights.len() {
-        let share = world.share(number);
+    for (number, ran) in ran.iter().enumerate() {
+        let books = world.share(number).books;
         println!(
-            "  {number}: ran {:.1} ms, turns {}, {:?}",
-            ran[number] as f64 / 1e6,
-            share.books.turns,
-            share.books.odd
+            "  {number}: ran {:.1} ms, charged {:.1} ms, turns {}, {:?}",
+            *ran as f64 / 1e6,
+            books.charged.0 as f64 / 1e6,
+            books.turns,
+            books.odd
         );
     }
     (error, used)
@@ -35,11 +45,315 @@ fn measure(name: &str, world: &mut World, weights: &[u64], time: u64) -> (f64, f
 #[test]
 fn saturating_tenants_get_their_shares() {
     for weights in [&[1, 1][..], &[3, 1], &[9, 1], &[4, 3, 2, 1], &[1; 8]] {
-        let tenants: Vec<(u32, &[Load])> = weights.iter().map(|&weight| (weight, LOAD)).collect();
+        let tenants: Vec<(u32, &[Load])> = weights.iter().map(|&weight| (weight, SATURATING)).collect();
         let mut world = World::new(WEIGHTED, &tenants);
         let weights: Vec<u64> = weights.iter().map(|&weight| u64::from(weight)).collect();
         let (error, used) = measure(&format!("{weights:?}"), &mut world, &weights, 20 * SECOND);
         assert!(error <= 1.0, "{weights:?}: {error:.3} %");
-        assert!(used >= if weights.len() > 4 { 96.5 } else { 98.0 }, "{weights:?}: {used:.2} %");
+        assert!(used >= 98.0, "{weights:?}: {used:.2} %");
+    }
+}
+
+#[test]
+fn windows_of_a_second_are_fair_as_well() {
+    let mut world = World::new(WEIGHTED, &[(3, SATURATING), (1, SATURATING)]);
+    world.run_for(SECOND);
+    let worst = (0..20).map(|_| share_error(&world.run_and_measure(SECOND), &[3, 1])).fold(0.0, f64::max);
+    println!("worst second: {worst:.2} %");
+    assert!(worst <= 2.0, "{worst:.2} %");
+}
+
+#[test]
+fn big_kernels_win_nothing() {
+    for (kernel_us, bound) in [(5_000, 2.0), (20_000, 2.0), (1_000, 1.0)] {
+        let big = [Load::saturating(kernel_us)];
+        let mut world = World::new(WEIGHTED, &[(3, SATURATING), (1, &big)]);
+        let (error, used) =
+            measure(&format!("{kernel_us} us kernels at 25"), &mut world, &[3, 1], 60 * SECOND);
+        assert!(error <= bound, "{kernel_us} us: {error:.3} %");
+        assert!(used >= 98.0, "{kernel_us} us: {used:.2} %");
+    }
+}
+
+#[test]
+fn kernels_of_any_length_share_by_weight() {
+    let ragged = [Load::saturating(0).kernels(20 * US, MS)];
+    let mut world = World::new(WEIGHTED, &[(4, &ragged), (3, SATURATING), (2, &ragged), (1, SATURATING)]);
+    let (error, used) = measure("ragged", &mut world, &[4, 3, 2, 1], 60 * SECOND);
+    assert!(error <= 1.0, "{error:.3} %");
+    assert!(used >= 98.0, "{used:.2} %");
+}
+
+#[test]
+fn many_tenants_share_equally() {
+    for count in [20, 25] {
+        let tenants = vec![(1, SATURATING); count];
+        let mut world = World::new(FAIR, &tenants);
+        let (error, used) = measure(&format!("{count} tenants"), &mut world, &vec![1; count], 20 * SECOND);
+        assert!(error <= 2.0, "{count}: {error:.3} %");
+        assert!(used >= 94.0, "{count}: {used:.2} %");
+    }
+}
+
+#[test]
+fn several_processes_are_one_container() {
+    let two = [Load::saturating(60), Load::saturating(60)];
+    let four = [Load::saturating(60), Load::saturating(200), Load::saturating(30), Load::bursts(60, 10, 300)];
+    for (name, group) in [("two", &two[..]), ("four", &four[..])] {
+        let mut world = World::new(WEIGHTED, &[(1, group), (2, &two)]);
+        let (error, used) = measure(name, &mut world, &[1, 2], 30 * SECOND);
+        assert!(error <= 2.0, "{name}: {error:.3} %");
+        // Processes of one container switch among themselves, every slice.
+        assert!(used >= 88.0, "{name}: {used:.2} %");
+    }
+}
+
+#[test]
+fn who_is_idle_leaves_the_card_to_the_others() {
+    // One stops at 5 s in full flow; the other one has the card within 50 ms.
+    let stops = [Load::saturating(60).during(0, 5 * SECOND)];
+    let mut world = World::new(FAIR, &[(1, &stops), (1, SATURATING)]);
+    world.run_for(5 * SECOND);
+    world.run_for(50 * MS);
+    let ran = world.run_and_measure(SECOND);
+    println!("after: {ran:?}");
+    assert!(utilisation(&ran[1..], SECOND) >= 97.0);
+    assert_eq!(world.controller.sharing(), Sharing::Watched);
+}
+
+#[test]
+fn a_newcomer_is_seen_at_once() {
+    for bell in [true, false] {
+        // A thousand kernels are queued when the newcomer comes.
+        let comes = [Load::saturating(60).during(2 * SECOND, u64::MAX)];
+        let mut world = World::new(FAIR, &[(1, SATURATING), (1, &comes)]);
+        for container in &mut world.containers {
+            container.bell = bell;
+        }
+        world.run_for(2 * SECOND - MS);
+        assert_eq!(world.controller.sharing(), Sharing::Watched);
+        let ran = world.run_and_measure(101 * MS);
+        println!("bell {bell}: first 100 ms {ran:?}");
+        assert!(ran[1] >= 30 * MS, "the backlog is run beside");
+        let (error, _) = measure("after", &mut world, &[1, 1], 10 * SECOND);
+        assert!(error <= 1.0, "{error:.3} %");
+    }
+}
+
+#[test]
+fn a_dead_holder_is_noticed() {
+    for weights in [[1, 1], [9, 1]] {
+        for instant in 0..20 {
+            let tenants = weights.map(|weight| (weight, SATURATING));
+            let mut world = World::new(WEIGHTED, &tenants);
+            world.run_for(SECOND + instant * 3 * MS + instant * 211 * US);
+            world.kill(0);
+            let ran = world.run_and_measure(50 * MS);
+            let after = world.run_and_measure(SECOND);
+            assert!(ran[1] > 0, "killed at {instant}: {ran:?}");
+            assert!(utilisation(&after[1..], SECOND) >= 97.0, "killed at {instant}: {after:?}");
+        }
+    }
+}
+
+#[test]
+fn a_stopped_holder_is_noticed_and_comes_back() {
+    for instant in 0..20 {
+        let mut world = World::new(FAIR, &[(1, SATURATING), (1, SATURATING)]);
+        world.run_for(SECOND + instant * 3 * MS + instant * 211 * US);
+        world.stop(0, true);
+        let ran = world.run_and_measure(50 * MS);
+        assert!(ran[1] >= 20 * MS, "stopped at {instant}: {ran:?}");
+        let after = world.run_and_measure(SECOND);
+        assert!(utilisation(&after[1..], SECOND) >= 95.0, "stopped at {instant}: {after:?}");
+        world.stop(0, false);
+        let (error, _) = measure("continued", &mut world, &[1, 1], 5 * SECOND);
+        assert!(error <= 1.0, "stopped at {instant}: {error:.3} %");
+    }
+}
+
+#[test]
+fn a_new_weight_shows_within_a_round() {
+    let mut world = World::new(WEIGHTED, &[(1, SATURATING), (1, SATURATING)]);
+    world.run_for(SECOND);
+    for (weights, index) in [([9, 1], 0), ([1, 9], 1), ([1, 1], 2), ([3, 1], 3)] {
+        for (number, weight) in weights.iter().enumerate() {
+            let weight = u32::try_from(*weight).unwrap();
+            world.controller.set_weight(Nanos(world.now), TenantId(number as u64), weight);
+        }
+        world.run_for(50 * MS);
+        let ran = world.run_and_measure(SECOND);
+        let error = share_error(&ran, &weights);
+        println!("{index}: {weights:?} {error:.2} %");
+        assert!(error <= 5.0, "{weights:?}: {error:.2} %");
+    }
+}
+
+#[test]
+fn a_new_policy_shows_within_a_round() {
+    let mut world = World::new(WEIGHTED, &[(3, SATURATING), (1, SATURATING)]);
+    world.run_for(SECOND);
+    world.controller.set_policy(Nanos(world.now), FAIR);
+    world.run_for(50 * MS);
+    assert!(share_error(&world.run_and_measure(SECOND), &[1, 1]) <= 5.0);
+    world.controller.set_policy(Nanos(world.now), Policy::Native);
+    world.run_for(50 * MS);
+    assert_eq!(world.controller.sharing(), Sharing::Open);
+    let ran = world.run_and_measure(SECOND);
+    // Native slicing: equal, and a switch for every slice.
+    assert!(utilisation(&ran, SECOND) < 93.0, "{ran:?}");
+    world.controller.set_policy(Nanos(world.now), WEIGHTED);
+    world.run_for(200 * MS);
+    assert!(share_error(&world.run_and_measure(SECOND), &[3, 1]) <= 5.0);
+}
+
+#[test]
+fn gaps_do_not_starve_anybody() {
+    // 100 us kernels with the host's own work in between, beside a saturating neighbour.
+    for gap_us in [20, 200, 1_000, 5_000] {
+        let gappy = [Load::bursts(100, 1, gap_us)];
+        let mut alone = World::new(FAIR, &[(1, &gappy), (1, &[])]);
+        alone.run_for(SECOND);
+        let solo = alone.run_and_measure(10 * SECOND)[0];
+        let mut world = World::new(FAIR, &[(1, &gappy), (1, SATURATING)]);
+        measure(&format!("gap {gap_us} us"), &mut world, &[1, 1], 10 * SECOND);
+        let ran = world.run_and_measure(10 * SECOND);
+        let mut native = World::new(Policy::Native, &[(1, &gappy), (1, SATURATING)]);
+        native.run_for(SECOND);
+        let sliced = native.run_and_measure(10 * SECOND);
+        let part = |ran: u64| ran as f64 * 100.0 / solo as f64;
+        println!(
+            "gap {gap_us} us: {:.1} % of solo (native {:.1} %); card used {:.1} % (native {:.1} %)",
+            part(ran[0]),
+            part(sliced[0]),
+            utilisation(&ran, 10 * SECOND),
+            utilisation(&sliced, 10 * SECOND)
+        );
+        assert!(part(ran[0]) >= 0.95 * 50.0, "gap {gap_us} us: {:.1} % of solo", part(ran[0]));
+    }
+}
+
+#[test]
+fn an_idle_container_burns_its_slots_only_where_it_should() {
+    let idle = [Load::saturating(60).during(u64::MAX - 1, u64::MAX)];
+    for (policy, least, most) in [(STRICT, 22.0, 26.0), (WEIGHTED, 97.0, 100.0)] {
+        let mut world = World::new(policy, &[(1, SATURATING), (3, &idle)]);
+        world.run_for(SECOND);
+        let used = utilisation(&world.run_and_measure(10 * SECOND), 10 * SECOND);
+        println!("{policy:?}: {used:.2} %");
+        assert!((least..=most).contains(&used), "{policy:?}: {used:.2} %");
+    }
+}
+
+#[test]
+fn a_kernel_without_end_costs_what_native_slicing_would() {
+    // One launch of an hour, after a while of ordinary work.
+    let mut native = World::new(Policy::Native, &[(1, &[Load::saturating(3_600_000_000)]), (1, SATURATING)]);
+    native.run_for(SECOND);
+    let sliced = native.run_and_measure(5 * SECOND)[1];
+    let mut world = World::new(FAIR, &[(1, &[Load::saturating(3_600_000_000)]), (1, SATURATING)]);
+    world.run_for(SECOND);
+    let ran = world.run_and_measure(5 * SECOND)[1];
+    println!("beside an endless kernel: {:.1} % of native", ran as f64 * 100.0 / sliced as f64);
+    assert!(ran as f64 >= 0.9 * sliced as f64);
+}
+
+#[test]
+fn a_monitor_that_stops_for_a_while_catches_up() {
+    let mut world = World::new(WEIGHTED, &[(3, SATURATING), (1, SATURATING)]);
+    world.run_for(SECOND);
+    for _ in 0..20 {
+        world.frozen = world.now + 30 * MS;
+        world.run_for(130 * MS);
+    }
+    let (error, _) = measure("after freezes", &mut world, &[3, 1], 10 * SECOND);
+    assert!(error <= 1.0, "{error:.3} %");
+}
+
+#[test]
+fn a_new_monitor_adopts_what_runs() {
+    let mut world = World::new(WEIGHTED, &[(3, SATURATING), (1, SATURATING)]);
+    world.run_for(SECOND + 3 * MS);
+    world.restart_monitor(WEIGHTED, &[3, 1]);
+    world.run_for(100 * MS);
+    assert_eq!(world.controller.sharing(), Sharing::Contended);
+    let (error, used) = measure("adopted", &mut world, &[3, 1], 10 * SECOND);
+    assert!(error <= 1.0 && used >= 98.0, "{error:.3} % {used:.2} %");
+}
+
+/// What a hostile container writes over its words, while its gate goes by the rules.
+const FORGERIES: [(&str, Forge); 9] = [
+    ("zeros", |words, _, _| {
+        (words.turn, words.waiting, words.active, words.busy) = (0, 0, 0, 0);
+        (words.inflight, words.ends, words.spent, words.last) = (0, 0, 0, 0);
+    }),
+    ("ones", |words, _, _| {
+        (words.turn, words.waiting, words.active, words.busy) = (u64::MAX, u64::MAX, u64::MAX, u64::MAX);
+        (words.inflight, words.ends, words.spent, words.last) = (u64::MAX, u64::MAX, u64::MAX, u64::MAX);
+    }),
+    ("chance", |words, chance, _| {
+        (words.turn, words.waiting, words.active, words.busy) =
+            (chance.bits(), chance.bits(), chance.bits(), chance.bits());
+        (words.inflight, words.ends, words.spent, words.last) =
+            (chance.bits(), chance.bits(), chance.bits(), chance.bits());
+    }),
+    ("nothing used", |words, _, _| (words.busy, words.spent) = (0, 0)),
+    ("half of it", |words, _, _| (words.busy, words.spent) = (words.busy / 2, words.spent / 2)),
+    ("nothing in flight", |words, _, _| (words.inflight, words.ends) = (0, 0)),
+    ("always in flight", |words, _, now| (words.inflight, words.ends) = (400 * US, now + 400 * US)),
+    ("always waiting, always active", |words, _, now| (words.waiting, words.active) = (1, now)),
+    ("plausible chance", |words, chance, now| {
+        words.waiting = chance.between(0, 2);
+        words.active = now.saturating_sub(chance.between(0, 10 * MS));
+        words.inflight = chance.between(0, 20 * MS);
+        words.ends = now + chance.between(0, words.inflight + 1);
+        words.busy += chance.between(0, MS);
+        words.last = now.saturating_sub(chance.between(0, 10 * MS));
+    }),
+];
+
+#[test]
+fn a_liar_gains_nothing_and_costs_its_neighbour_nothing() {
+    for (name, forge) in FORGERIES {
+        let mut world = World::new(FAIR, &[(1, SATURATING), (1, SATURATING)]);
+        world.containers[0].forge = Some(forge);
+        world.run_for(SECOND);
+        let ran = world.run_and_measure(10 * SECOND);
+        let part = ran.map_parts(10 * SECOND);
+        println!("{name}: liar {:.1} %, neighbour {:.1} %, {:?}", part[0], part[1], world.share(0).books.odd);
+        assert!(part[1] >= 48.5, "{name}: the neighbour has {:.1} %", part[1]);
+        assert!(part[0] <= 50.5, "{name}: the liar has {:.1} %", part[0]);
+    }
+}
+
+trait Parts {
+    fn map_parts(&self, time: u64) -> Vec<f64>;
+}
+
+impl Parts for Vec<u64> {
+    fn map_parts(&self, time: u64) -> Vec<f64> {
+        self.iter().map(|&ran| ran as f64 * 100.0 / time as f64).collect()
+    }
+}
+
+#[test]
+fn work_past_the_gate_is_debt() {
+    // One process of a container does not ask: what it runs is not known, but nobody is wedged.
+    let mut world = World::new(FAIR, &[(1, SATURATING), (1, SATURATING)]);
+    world.containers[0].processes[0].ungated = true;
+    world.run_for(SECOND);
+    let ran = world.run_and_measure(5 * SECOND);
+    println!("{ran:?}");
+    assert!(utilisation(&ran[1..], 5 * SECOND) >= 40.0);
+}
+
+#[test]
+fn profiles_trade_waiting_for_loss() {
+    for (base_ms, least) in [(2, 94.0), (6, 98.0), (10, 98.5)] {
+        let tuning = Tuning::DEFAULT.with_base(Nanos::from_millis(base_ms));
+        let tenants = [(1, SATURATING), (1, SATURATING)];
+        let mut world = World::with(FAIR, &tenants, 1024 * US, 100 * US, tuning, 7);
+        let (error, used) = measure(&format!("base {base_ms} ms"), &mut world, &[1, 1], 10 * SECOND);
+        assert!(error <= 1.0 && used >= least, "{base_ms} ms: {error:.3} % {used:.2} %");
     }
 }

@@ -60,6 +60,7 @@ pub(crate) struct Page {
     pub(crate) granted: u64,
     pub(crate) ring: Option<u8>,
     pub(crate) armed: bool,
+    pub(crate) beside: bool,
 }
 
 /// The process's cell.
@@ -117,8 +118,14 @@ pub(crate) struct Process {
     frontier: u64,
     /// Start of the oldest unsettled work.
     since: u64,
+    /// When what is in flight is predicted to have run.
+    due: u64,
+    /// When the last marker was placed.
+    marked: u64,
     /// Learned length of a kernel.
     estimate: u64,
+    /// It was learned.
+    known: bool,
     in_burst: u64,
     rang: bool,
     pub(crate) stopped: bool,
@@ -149,7 +156,10 @@ impl Process {
             credit: 0,
             frontier: 0,
             since: 0,
+            due: 0,
+            marked: 0,
             estimate: 50 * US,
+            known: false,
             in_burst: 0,
             rang: false,
             stopped: false,
@@ -199,12 +209,12 @@ impl Process {
                 }
             }
             Thread::Throttled { until, since } if until <= now => {
-                self.settle(now, card);
+                self.settle(now, card, page.beside);
                 self.launch(now, card, page, siblings, chance, Some(since), &mut asked);
             }
             Thread::Held { word, until } if until <= now => {
-                self.settle(now, card);
-                self.publish(now, card);
+                self.settle(now, card, page.beside);
+                self.publish(now);
                 let spent = self.cell.spent + siblings;
                 let free = page.turn & 0xff == YOURS && page.turn == self.seen_turn && spent < page.granted;
                 if page.gate != word || free {
@@ -254,9 +264,9 @@ impl Process {
         if metered {
             self.cell.inflight -= self.credit;
             self.credit = 0;
-            self.settle(now, card);
+            self.settle(now, card, page.beside);
             if self.pending.estimate >= BATCH {
-                self.mark();
+                self.mark(now);
             }
             if page.turn != self.seen_turn {
                 if self.seen_turn & 0xff == OPEN && !card.queues[self.context].work.is_empty() {
@@ -266,8 +276,9 @@ impl Process {
                     self.cell.inflight += US;
                     self.pending.estimate += US;
                     self.since = now;
+                    self.due = now;
                     self.frontier = self.frontier.max(now);
-                    self.mark();
+                    self.mark(now);
                 }
                 self.seen_turn = page.turn;
                 self.base = self.cell.busy + self.cell.inflight;
@@ -275,14 +286,14 @@ impl Process {
             }
             let was = self.cell.active;
             self.cell.active = now;
-            self.publish(now, card);
+            self.publish(now);
             match page.turn & 0xff {
                 OPEN => {
                     asked.ring = page.armed && now - was > 20 * MS;
                     self.open_word = page.gate;
                 }
                 YOURS if self.cell.spent + siblings < page.granted => {
-                    if let Some(until) = self.throttle(now, throttled) {
+                    if let Some(until) = self.throttle(now, throttled, page.beside) {
                         self.thread = Thread::Throttled {
                             until: until + chance.between(20 * US, 50 * US),
                             since: throttled.unwrap_or(now),
@@ -292,10 +303,10 @@ impl Process {
                 }
                 _ => {
                     if self.pending.launches > 0 {
-                        self.mark();
+                        self.mark(now);
                     }
                     self.cell.waiting = 1;
-                    self.publish(now, card);
+                    self.publish(now);
                     asked.ring = page.armed;
                     self.thread = Thread::Held { word: page.gate, until: self.look_again(now, chance) };
                     return;
@@ -309,7 +320,7 @@ impl Process {
         let mean = u64::midpoint(shortest, longest).max(1);
         let chunk = if metered {
             let rest = page.granted.saturating_sub(self.cell.spent + siblings) / 4;
-            (CREDIT.min(rest) / self.estimate.max(1)).max(1)
+            if self.known || page.beside { (CREDIT.min(rest) / self.estimate.max(1)).max(1) } else { 1 }
         } else {
             (CREDIT / mean).max(1)
         };
@@ -326,10 +337,14 @@ impl Process {
         if metered {
             let estimate = launches * self.estimate;
             self.cell.inflight += estimate;
+            self.due = self.due.max(now) + estimate;
             self.pending.upto = number;
             self.pending.estimate += estimate;
             self.pending.launches += launches;
-            self.publish(now, card);
+            if !self.known && !page.beside {
+                self.mark(now);
+            }
+            self.publish(now);
         }
         self.in_burst += launches;
         self.thread = if self.load.burst > 0 && self.in_burst >= self.load.burst {
@@ -340,34 +355,45 @@ impl Process {
         };
     }
 
-    fn mark(&mut self) {
+    fn mark(&mut self, now: u64) {
+        self.marked = now;
         self.batches.push_back(self.pending);
         self.pending = Batch { upto: 0, estimate: 0, launches: 0 };
     }
 
     /// Until when to sleep before the next launch; none: go.
-    fn throttle(&self, now: u64, since: Option<u64>) -> Option<u64> {
-        let unsettled: u64 =
-            self.batches.iter().map(|batch| batch.launches).sum::<u64>() + self.pending.launches;
-        let limit = (2 * self.cell.inflight).min(2 * MS);
+    fn throttle(&self, now: u64, since: Option<u64>, beside: bool) -> Option<u64> {
+        let unsettled: u64 = self.batches.iter().map(|batch| batch.launches).sum::<u64>() + self.pending.launches;
+        let limit = (2 * self.cell.inflight).clamp(100 * US, 2 * MS);
         let waited = now - since.unwrap_or(now);
-        let overdue = now.saturating_sub(self.since) > self.cell.inflight;
-        let remaining = self.remaining(now);
-        if unsettled < 2 || waited >= limit {
+        let trusted = self.known || beside;
+        if waited >= limit || unsettled < if trusted { 2 } else { 1 } {
             return None;
         }
-        if overdue && !self.batches.is_empty() {
-            return Some(now + 50 * US);
-        }
-        let excess = (remaining + self.estimate).saturating_sub(BOUND);
-        (excess > 0).then(|| now + excess.saturating_sub(50 * US).clamp(20 * US, limit - waited))
+        let bound = if beside { 2 * MS } else { BOUND }.max(2 * self.estimate);
+        let excess = (self.remaining(now) + self.estimate).saturating_sub(bound);
+        // On trust in the prediction up to twice the bound.
+        let unconfirmed = self.cell.inflight + self.estimate > 2 * bound || !trusted;
+        let step = if excess > 0 {
+            excess.saturating_sub(50 * US).max(20 * US)
+        } else if unconfirmed {
+            50 * US
+        } else {
+            return None;
+        };
+        Some(now + step.min(limit - waited))
     }
 
+    /// How long what is in flight still runs, as predicted. Overdue work is taken to last a quarter longer than it has.
     fn remaining(&self, now: u64) -> u64 {
-        self.cell.inflight.saturating_sub(now.saturating_sub(self.since))
+        if self.due > now {
+            return self.due - now;
+        }
+        let overdue = now - self.due.max(self.marked);
+        if self.batches.is_empty() || overdue < 100 * US { 0 } else { (now - self.since) / 4 }
     }
 
-    fn settle(&mut self, now: u64, card: &mut Card) {
+    fn settle(&mut self, now: u64, card: &mut Card, beside: bool) {
         let done = &mut card.queues[self.context].done;
         while let Some(batch) = self.batches.front().copied() {
             // Three microseconds until a completion is seen.
@@ -385,12 +411,20 @@ impl Process {
             let measured = end.saturating_sub(start.max(self.frontier));
             self.frontier = self.frontier.max(end);
             self.since = end;
+            let unsettled = self.cell.inflight.saturating_sub(batch.estimate);
+            self.due = now.max(end + unsettled);
             self.cell.busy += measured;
             self.cell.last = end + 2 * US;
             self.cell.inflight = self.cell.inflight.saturating_sub(batch.estimate);
-            if batch.estimate > 2 * US {
-                let each = measured / batch.launches.max(1);
-                self.estimate = ((3 * self.estimate + each) / 4).max(US);
+            if batch.estimate > 2 * US && !beside {
+                let each = (measured / batch.launches.max(1)).max(US);
+                // What is too long may hold others' slices; what is too short cannot.
+                self.estimate = match (self.known, each < self.estimate) {
+                    (false, _) => each,
+                    (true, true) => u64::midpoint(self.estimate, each),
+                    (true, false) => (7 * self.estimate + each) / 8,
+                };
+                self.known = true;
             }
         }
         if !self.metering() {
@@ -402,11 +436,12 @@ impl Process {
         !self.batches.is_empty() || self.pending.launches > 0
     }
 
-    fn publish(&mut self, now: u64, card: &Card) {
-        let backlog = self.batches.iter().any(|batch| batch.estimate <= 2 * US)
-            && !card.queues[self.context].work.is_empty();
+    fn publish(&mut self, now: u64) {
         let remaining = self.remaining(now);
-        self.cell.ends = now + if backlog { remaining.max(500 * US) } else { remaining };
-        self.cell.spent = (self.cell.busy + self.cell.inflight).saturating_sub(self.base);
+        self.cell.ends = now + remaining;
+        // What is overdue has taken the time that it has taken.
+        let overdue = if self.due < now && remaining > 0 { now - self.since } else { 0 };
+        let inflight = self.cell.inflight.max(overdue);
+        self.cell.spent = (self.cell.busy + inflight).saturating_sub(self.base);
     }
 }

@@ -31,6 +31,8 @@ pub(crate) struct World {
     look: u64,
     /// Bells that will be heard: when, whose.
     bells: Vec<(u64, usize)>,
+    /// Seen by the monitor's scan, and not looked at yet.
+    found: Vec<usize>,
     chance: Chance,
     /// Steps of the controller.
     pub(crate) steps: u64,
@@ -75,7 +77,8 @@ impl World {
             controller,
             containers,
             look: 0,
-            bells: (0..tenants.len()).map(|number| (0, number)).collect(),
+            bells: Vec::new(),
+            found: (0..tenants.len()).collect(),
             chance: Chance::new(seed),
             steps: 0,
             frozen: 0,
@@ -92,7 +95,8 @@ impl World {
                 process.wake(self.now + 20 * US);
             }
         }
-        self.bells = (0..self.containers.len()).map(|number| (self.now, number)).collect();
+        self.found = (0..self.containers.len()).collect();
+        self.look = self.now;
     }
 
     pub(crate) fn run_for(&mut self, time: u64) {
@@ -142,7 +146,7 @@ impl World {
         }
     }
 
-    fn sight(&mut self, number: usize) -> Sight {
+    fn sight(&mut self, number: usize, rang: bool) -> Sight {
         let container = &self.containers[number];
         let chance = &mut self.chance;
         let mut words = Vec::new();
@@ -166,7 +170,7 @@ impl World {
             words.push(read);
         }
         let standing = Standing { created: container.created, open: !words.is_empty() };
-        Sight { tenant: container.id, standing, bell: container.bell, words }
+        Sight { tenant: container.id, standing, bell: container.bell, rang, garbled: false, words }
     }
 
     fn run_monitor(&mut self) {
@@ -185,17 +189,23 @@ impl World {
             .interest(Nanos(self.now), !rung.is_empty())
             .map(|id| usize::try_from(id.0).unwrap())
             .collect();
-        numbers.extend(rung);
+        numbers.extend(&rung);
+        numbers.append(&mut self.found);
         numbers.sort_unstable();
         numbers.dedup();
-        let sights: Vec<Sight> = numbers.into_iter().map(|number| self.sight(number)).collect();
+        let sights: Vec<Sight> = numbers.into_iter().map(|number| self.sight(number, rung.contains(&number))).collect();
         let plan = self.controller.advance(Nanos(self.now), &sights);
         for order in plan.orders {
+            if std::env::var_os("TRACE").is_some() && order.bump {
+                let c = &self.containers[usize::try_from(order.tenant.0).unwrap()].processes[0].cell;
+                println!("{:>10.3} tenant {} state {} epoch {} granted {:.3} until {:.3} | spent {:.3} infl {:.3} ends {:.3} busy {:.3} wait {} ran {:.3}", self.now as f64/1e6, order.tenant.0, order.gate.turn&0xff, order.gate.turn>>8, order.gate.granted.0 as f64/1e6, order.gate.until.0 as f64/1e6, c.spent as f64/1e6, c.inflight as f64/1e6, c.ends as f64/1e6, c.busy as f64/1e6, c.waiting, self.card.queues[usize::try_from(order.tenant.0).unwrap()].ran as f64/1e6);
+            }
             let container = &mut self.containers[usize::try_from(order.tenant.0).unwrap()];
             container.page.turn = order.gate.turn;
             container.page.granted = order.gate.granted.0;
             container.page.ring = order.gate.ring.map(|slot| slot.0);
             container.page.armed = order.gate.armed;
+            container.page.beside = order.gate.beside > 0;
             if order.bump {
                 container.page.gate += 1;
             }
