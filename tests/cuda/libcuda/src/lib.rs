@@ -1,1 +1,58 @@
-//! The simulated card as libcuda.so.1
+//! The simulated card as `libcuda.so.1`: loads in place of the driver.
+//!
+//! Every symbol of the table is exported. A row that says `played` calls the function of the same name in one of the modules below,
+//! one module per noun of the driver API; all other rows share an export that answers NOT_SUPPORTED. What a call does to the card
+//! is [`cgpu_sim::Machine`]'s part; here are the driver's manners: handles, current contexts, argument checks, error codes.
+//!
+//! ```text
+//!   program --> exports --> call --> context, memory, stream, ...  --> driver (handles) --> cgpu_sim::Machine
+//!                             |
+//!                     watch: faults, journal
+//! ```
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `CGPU_SIM_DRIVER` | the CUDA version to play, as 12040 for 12.4 |
+//! | `CGPU_SIM_FAULT` | `NAME:N:CODE[,...]`: the N-th call of NAME in this process answers CODE and does nothing else |
+//! | `CGPU_SIM_JOURNAL` | a file to which every call adds a line: time, process, thread, name, answer |
+//!
+//! The others (`CGPU_SIM_STATE`, `CGPU_SIM_GPUS`, ...) are [`cgpu_sim::Settings`]'.
+//!
+//! Not played: captures and graphs, textures, inter-process handles, other interfaces' memory, peer access. Modules take no memory of
+//! their own, pools grow by what is asked of them, and kernels move no data.
+#![allow(non_snake_case, clippy::too_many_arguments, reason = "the vendor's own functions")]
+
+mod answer;
+mod argument;
+mod array;
+mod attribute;
+mod call;
+mod context;
+mod copy;
+mod device;
+mod driver;
+mod entry;
+mod event;
+mod exports;
+mod fill;
+mod function;
+mod handle;
+mod host;
+mod image;
+mod launch;
+mod legacy;
+mod library;
+mod link;
+mod memops;
+mod memory;
+mod module;
+mod physical;
+mod pointer;
+mod pool;
+mod primary;
+mod proc_address;
+mod profiler;
+mod range;
+mod stream;
+mod version;
+mod watch;

@@ -1,0 +1,63 @@
+//! What a function answers: nothing more to say, or a code of the driver.
+
+use cgpu_abi::types::CUresult;
+use cgpu_sim::Error;
+
+use crate::argument::NullPointer;
+
+/// What a played function returns.
+pub(crate) type Answer<T = ()> = Result<T, Failure>;
+
+/// A code that is not success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Failure(pub(crate) CUresult);
+
+macro_rules! failures {
+    ($($name:ident = $result:ident;)*) => {$(
+        pub(crate) const $name: Failure = Failure(CUresult::$result);
+    )*};
+}
+
+failures! {
+    INVALID_VALUE = ERROR_INVALID_VALUE;
+    OUT_OF_MEMORY = ERROR_OUT_OF_MEMORY;
+    NOT_INITIALIZED = ERROR_NOT_INITIALIZED;
+    NO_DEVICE = ERROR_NO_DEVICE;
+    INVALID_DEVICE = ERROR_INVALID_DEVICE;
+    INVALID_CONTEXT = ERROR_INVALID_CONTEXT;
+    PEER_ACCESS_UNSUPPORTED = ERROR_PEER_ACCESS_UNSUPPORTED;
+    PEER_ACCESS_NOT_ENABLED = ERROR_PEER_ACCESS_NOT_ENABLED;
+    UNSUPPORTED_LIMIT = ERROR_UNSUPPORTED_LIMIT;
+    FILE_NOT_FOUND = ERROR_FILE_NOT_FOUND;
+    INVALID_HANDLE = ERROR_INVALID_HANDLE;
+    NOT_FOUND = ERROR_NOT_FOUND;
+    NOT_READY = ERROR_NOT_READY;
+    CONTEXT_IS_DESTROYED = ERROR_CONTEXT_IS_DESTROYED;
+    HOST_MEMORY_ALREADY_REGISTERED = ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    HOST_MEMORY_NOT_REGISTERED = ERROR_HOST_MEMORY_NOT_REGISTERED;
+    COOPERATIVE_LAUNCH_TOO_LARGE = ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+    NOT_PERMITTED = ERROR_NOT_PERMITTED;
+    NOT_SUPPORTED = ERROR_NOT_SUPPORTED;
+    UNKNOWN = ERROR_UNKNOWN;
+}
+
+impl From<NullPointer> for Failure {
+    fn from(_: NullPointer) -> Self {
+        INVALID_VALUE
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::OutOfMemory | Error::Full(_) => OUT_OF_MEMORY,
+            Error::NoCard => INVALID_DEVICE,
+            Error::NoContext => INVALID_CONTEXT,
+            Error::NoStream | Error::NoEvent | Error::NotRecorded => INVALID_HANDLE,
+            Error::NoAllocation | Error::Invalid(_) => INVALID_VALUE,
+            Error::Forked => NOT_INITIALIZED,
+            Error::Settings(_) | Error::Segment(_) => NO_DEVICE,
+            _ => UNKNOWN,
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Arguments as they come from C: pointers that may be NULL, become values that know it.
+//!
+//! Shared by the simulated libcuda and NVML.
+
+use core::ffi::{CStr, c_char, c_void};
+use core::ptr;
+
+/// A NULL pointer where the function needs one that is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NullPointer;
+
+/// A C argument, taken over at the border.
+pub(crate) trait Received<C> {
+    /// # Safety
+    /// A pointer is NULL or valid, until the call that it came with returns, for all that the called function does with it.
+    unsafe fn received(argument: C) -> Self;
+}
+
+/// Values are what they are.
+macro_rules! values {
+    ($($type:ty),* $(,)?) => {$(
+        impl Received<$type> for $type {
+            unsafe fn received(argument: $type) -> Self {
+                argument
+            }
+        }
+    )*};
+}
+pub(crate) use values;
+
+values!(i32, u8, u16, u32, u64, usize);
+
+/// A pointer through which the caller wants a value, or has one changed.
+#[derive(Debug)]
+pub(crate) struct Out<T>(*mut T);
+
+impl<T> Clone for Out<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Out<T> {}
+
+impl<T> Received<*mut T> for Out<T> {
+    unsafe fn received(argument: *mut T) -> Self {
+        Self(argument)
+    }
+}
+
+impl<T> Out<T> {
+    pub(crate) fn is_null(self) -> bool {
+        self.0.is_null()
+    }
+
+    /// The address, for the driver to remember.
+    pub(crate) fn address(self) -> usize {
+        self.0.expose_provenance()
+    }
+
+    /// Fails on NULL, for functions that check before they do anything.
+    pub(crate) fn required(self) -> Result<Self, NullPointer> {
+        if self.is_null() { Err(NullPointer) } else { Ok(self) }
+    }
+
+    /// Gives the caller the value.
+    pub(crate) fn put(self, value: T) -> Result<(), NullPointer> {
+        self.required()?.put_if_asked(value);
+        Ok(())
+    }
+
+    /// Gives the caller the value, unless the pointer is NULL.
+    pub(crate) fn put_if_asked(self, value: T) {
+        if !self.is_null() {
+            // SAFETY: not NULL, so valid for writes by the contract of `received`; a `void *` of C need not be aligned for `T`.
+            unsafe { self.0.write_unaligned(value) };
+        }
+    }
+
+    /// Gives the caller as many of the values as it has room for.
+    pub(crate) fn put_all(self, values: impl IntoIterator<Item = T>, room: usize) -> Result<(), NullPointer> {
+        if room > 0 {
+            self.required()?;
+        }
+        for (index, value) in values.into_iter().take(room).enumerate() {
+            // SAFETY: the caller says there is room for `room` values, and `index` is below that.
+            let place = unsafe { self.0.add(index) };
+            // SAFETY: as above; need not be aligned.
+            unsafe { place.write_unaligned(value) };
+        }
+        Ok(())
+    }
+}
+
+impl<T: Copy> Out<T> {
+    /// The value that is there.
+    pub(crate) fn read(self) -> Result<T, NullPointer> {
+        In(self.required()?.0.cast_const()).read()
+    }
+
+    /// `count` values that are there.
+    pub(crate) fn read_all(self, count: usize) -> Result<Vec<T>, NullPointer> {
+        In(self.0.cast_const()).read_all(count)
+    }
+}
+
+impl Out<c_void> {
+    /// The same place as another type's.
+    pub(crate) fn cast<T>(self) -> Out<T> {
+        Out(self.0.cast())
+    }
+}
+
+impl Out<c_char> {
+    /// Copies a text and its NUL, cut off to fit into `length` bytes.
+    pub(crate) fn put_text(self, text: &str, length: usize) -> Result<(), NullPointer> {
+        self.required()?;
+        let Some(room) = length.checked_sub(1) else { return Ok(()) };
+        let bytes = &text.as_bytes()[..text.len().min(room)];
+        // SAFETY: `bytes.len()` is below `length`, which is the caller's room; our text overlaps with nothing of the caller's.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr().cast(), self.0, bytes.len()) };
+        // SAFETY: as above, one more byte.
+        let end = unsafe { self.0.add(bytes.len()) };
+        // SAFETY: as above.
+        unsafe { end.write(0) };
+        Ok(())
+    }
+}
+
+/// A pointer to a value of the caller's.
+#[derive(Debug)]
+pub(crate) struct In<T>(*const T);
+
+impl<T> Clone for In<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for In<T> {}
+
+impl<T> Received<*const T> for In<T> {
+    unsafe fn received(argument: *const T) -> Self {
+        Self(argument)
+    }
+}
+
+impl<T> In<T> {
+    /// The address, for the driver to remember.
+    pub(crate) fn address(self) -> usize {
+        self.0.expose_provenance()
+    }
+
+    /// Fails on NULL, for functions that check before they do anything.
+    pub(crate) fn required(self) -> Result<Self, NullPointer> {
+        if self.0.is_null() { Err(NullPointer) } else { Ok(self) }
+    }
+}
+
+impl<T: Copy> In<T> {
+    /// The value.
+    pub(crate) fn read(self) -> Result<T, NullPointer> {
+        self.required()?;
+        // SAFETY: not NULL, so valid for reads by the contract of `received`; need not be aligned.
+        Ok(unsafe { self.0.read_unaligned() })
+    }
+
+    /// `count` values.
+    pub(crate) fn read_all(self, count: usize) -> Result<Vec<T>, NullPointer> {
+        if count > 0 {
+            self.required()?;
+        }
+        let at = |index| {
+            // SAFETY: the caller says there are `count` values, and `index` is below that.
+            let place = unsafe { self.0.add(index) };
+            // SAFETY: as above; need not be aligned.
+            unsafe { place.read_unaligned() }
+        };
+        Ok((0..count).map(at).collect())
+    }
+}
+
+impl In<c_char> {
+    /// The text; what is not UTF-8 is replaced, as no name of the driver contains it.
+    pub(crate) fn text(self) -> Result<String, NullPointer> {
+        self.required()?;
+        // SAFETY: not NULL, so a C string by the contract of `received`, which nobody changes during the call.
+        let text = unsafe { CStr::from_ptr(self.0) };
+        Ok(text.to_string_lossy().into_owned())
+    }
+}
+
+impl In<c_void> {
+    /// The same place as another type's.
+    pub(crate) fn cast<T>(self) -> In<T> {
+        In(self.0.cast())
+    }
+
+    /// Whether these bytes are there. Reads no further than the first that differs, so a shorter text is not left.
+    pub(crate) fn begins_with(self, bytes: &[u8]) -> bool {
+        bytes.iter().enumerate().all(|(index, byte)| {
+            // SAFETY: all bytes before this one were read and were no NUL (no magic number here holds one), so whatever the caller
+            // has there goes on to this one.
+            let place = unsafe { self.0.cast::<u8>().add(index) };
+            // SAFETY: as above.
+            let found = unsafe { place.read() };
+            found == *byte
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn null_is_told_from_values() {
+        let mut value = 3_u32;
+        // SAFETY: the pointer is to a living local.
+        let out: Out<u32> = unsafe { Received::received(&raw mut value) };
+        assert_eq!(out.read(), Ok(3));
+        assert_eq!(out.put(4), Ok(()));
+        assert_eq!(value, 4);
+        // SAFETY: NULL is allowed.
+        let none: Out<u32> = unsafe { Received::received(ptr::null_mut::<u32>()) };
+        assert_eq!(none.put(1), Err(NullPointer));
+        none.put_if_asked(1);
+    }
+
+    #[test]
+    fn texts_are_cut_to_fit() {
+        let mut buffer = [b'x'.cast_signed(); 8];
+        // SAFETY: the pointer is to a living local.
+        let out: Out<c_char> = unsafe { Received::received(buffer.as_mut_ptr()) };
+        out.put_text("abcdef", 4).unwrap();
+        assert_eq!(buffer.map(i8::cast_unsigned), *b"abc\0xxxx");
+        out.put_text("abcdef", 8).unwrap();
+        assert_eq!(buffer.map(i8::cast_unsigned), *b"abcdef\0x");
+        out.put_text("ignored", 0).unwrap();
+        assert_eq!(buffer.map(i8::cast_unsigned), *b"abcdef\0x");
+    }
+
+    #[test]
+    fn magic_numbers_are_found_without_reading_on() {
+        let begins = |text: &[u8], magic: &[u8]| {
+            // SAFETY: a NUL-terminated slice.
+            let image: In<c_void> = unsafe { Received::received(text.as_ptr().cast::<c_void>()) };
+            image.begins_with(magic)
+        };
+        assert!(begins(b"\x7fELF...\0", b"\x7fELF"));
+        assert!(!begins(b"\x7f\0", b"\x7fELF"));
+        assert!(!begins(b"\0", b"\x7fELF"));
+    }
+}

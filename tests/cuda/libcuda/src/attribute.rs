@@ -1,0 +1,125 @@
+//! Device attributes: what follows from the card's model, and what all cards that are played have in common.
+
+use cgpu_abi::types::*;
+use cgpu_sim::CardSpec;
+
+/// Generations differ in these; figures are the programming guide's.
+struct Generation {
+    shared_per_multiprocessor: c_int,
+    blocks_per_multiprocessor: c_int,
+}
+
+fn generation(capability: (u32, u32)) -> Generation {
+    let (shared_kib, blocks) = match capability {
+        (6, 0) => (64, 32),
+        (6, _) => (96, 32),
+        (7, 0) => (96, 32),
+        (7, _) => (64, 16),
+        (8, 0) => (164, 32),
+        (8, 6) => (100, 16),
+        (8, _) => (100, 24),
+        _ => (228, 32),
+    };
+    Generation { shared_per_multiprocessor: shared_kib << 10, blocks_per_multiprocessor: blocks }
+}
+
+/// The value of an attribute; `None` for a number that names none.
+pub(crate) fn value(attrib: CUdevice_attribute, spec: &CardSpec, card: usize) -> Option<c_int> {
+    if !(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK
+        ..=CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_LOCALIZED_MEMORY_SUPPORTED)
+        .contains(&attrib)
+    {
+        return None;
+    }
+    let model = spec.model;
+    let generation = generation(model.capability);
+    let (domain, bus, device) = spec.pci(card);
+    let ampere = model.capability >= (8, 0);
+    let hopper = model.capability >= (9, 0);
+    Some(match attrib {
+        CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT => model.multiprocessors.cast_signed(),
+        CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR => model.threads_per_multiprocessor.cast_signed(),
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => model.capability.0.cast_signed(),
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR => model.capability.1.cast_signed(),
+        CU_DEVICE_ATTRIBUTE_CLOCK_RATE => (model.core_mhz * 1000).cast_signed(),
+        CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE => (model.memory_mhz * 1000).cast_signed(),
+        CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH => model.bus_bits.cast_signed(),
+        CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE => model.l2_bytes.cast_signed(),
+        CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID => domain.cast_signed(),
+        CU_DEVICE_ATTRIBUTE_PCI_BUS_ID => bus.cast_signed(),
+        CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID => device.cast_signed(),
+        CU_DEVICE_ATTRIBUTE_GPU_PCI_DEVICE_ID => model.pci_device.cast_signed(),
+        CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR => generation.shared_per_multiprocessor,
+        CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN if ampere => {
+            generation.shared_per_multiprocessor - 1024
+        }
+        CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN => generation.shared_per_multiprocessor,
+        CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR => generation.blocks_per_multiprocessor,
+        CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK => c_int::from(ampere) * 1024,
+        CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO => match model.capability {
+            (_, 0) => 2,
+            _ => 32,
+        },
+        CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH
+        | CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED
+        | CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS => c_int::from(hopper),
+        CU_DEVICE_ATTRIBUTE_GENERIC_COMPRESSION_SUPPORTED => c_int::from(ampere),
+        CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT => {
+            if hopper {
+                4
+            } else {
+                1
+            }
+        }
+
+        CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK
+        | CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X
+        | CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y => 1024,
+        CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z => 64,
+        CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X | CU_DEVICE_ATTRIBUTE_MAX_PITCH => c_int::MAX,
+        CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y | CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z => 65_535,
+        CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK => 49_152,
+        CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY
+        | CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK
+        | CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR => 65_536,
+        CU_DEVICE_ATTRIBUTE_WARP_SIZE | CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT => 32,
+        CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT | CU_DEVICE_ATTRIBUTE_SURFACE_ALIGNMENT => 512,
+        CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT => 2,
+        CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_WIDTH
+        | CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_WIDTH
+        | CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_WIDTH => 131_072,
+        CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_HEIGHT | CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_HEIGHT => 65_536,
+        CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_WIDTH
+        | CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_HEIGHT
+        | CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_DEPTH => 16_384,
+        CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES => {
+            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.cast_signed()
+        }
+        CU_DEVICE_ATTRIBUTE_NUMA_ID | CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID => -1,
+
+        CU_DEVICE_ATTRIBUTE_GPU_OVERLAP
+        | CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY
+        | CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS
+        | CU_DEVICE_ATTRIBUTE_ECC_ENABLED
+        | CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING
+        | CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED
+        | CU_DEVICE_ATTRIBUTE_GLOBAL_L1_CACHE_SUPPORTED
+        | CU_DEVICE_ATTRIBUTE_LOCAL_L1_CACHE_SUPPORTED
+        | CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY
+        | CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS
+        | CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED
+        | CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
+        | CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1
+        | CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS_V1
+        | CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR_V1
+        | CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH
+        | CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED
+        | CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED
+        | CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED
+        | CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED
+        | CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS
+        | CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR => 1,
+        // What no card here has: an integrated card's, a display's, other interfaces', other processes'.
+        _ => 0,
+    })
+}

@@ -1,0 +1,334 @@
+//! Contexts, and which of them is current to a thread.
+
+use core::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use cgpu_abi::types::*;
+use cgpu_proto::atomic::{AtomicU32, Ordering};
+use cgpu_sim::machine::ContextId;
+
+use crate::answer::{
+    Answer, CONTEXT_IS_DESTROYED, INVALID_CONTEXT, INVALID_VALUE, PEER_ACCESS_NOT_ENABLED,
+    PEER_ACCESS_UNSUPPORTED, UNSUPPORTED_LIMIT,
+};
+use crate::argument::{Out, Received, values};
+use crate::call::Call;
+use crate::driver::{Driver, lock};
+use crate::handle;
+
+values!(CUcontext);
+
+/// All flags of a context that are known up to CUDA 13.
+pub(crate) const FLAGS: c_uint = 0xff;
+
+/// A context of this process.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) handle: CUcontext,
+    pub(crate) id: ContextId,
+    pub(crate) card: usize,
+    pub(crate) flags: AtomicU32,
+    /// The version of the function that made it, as `cuCtxGetApiVersion` tells it.
+    api_version: c_uint,
+    primary: bool,
+    limits: Mutex<HashMap<CUlimit, usize>>,
+    cache: AtomicU32,
+    banks: AtomicU32,
+}
+
+impl Context {
+    /// Makes a context on a card, under a new handle or one that it had before.
+    pub(crate) fn open(
+        driver: &Driver,
+        card: usize,
+        flags: c_uint,
+        api_version: c_uint,
+        handle: Option<CUcontext>,
+    ) -> Answer<Arc<Self>> {
+        let context = Arc::new(Self {
+            handle: handle.unwrap_or_else(|| CUcontext(handle::fresh())),
+            id: driver.machine.create_context(card)?,
+            card,
+            flags: AtomicU32::new(flags),
+            api_version,
+            primary: handle.is_some(),
+            limits: Mutex::default(),
+            cache: AtomicU32::new(CU_FUNC_CACHE_PREFER_NONE),
+            banks: AtomicU32::new(CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE),
+        });
+        driver.contexts.insert(context.handle.0, Arc::clone(&context));
+        Ok(context)
+    }
+
+    /// Ends it, and all that is made in it.
+    pub(crate) fn close(&self, driver: &Driver) -> Answer {
+        driver.contexts.remove(self.handle.0).ok_or(CONTEXT_IS_DESTROYED)?;
+        let ours = |context: &Arc<Context>| context.id == self.id;
+        driver.streams.retain(|stream| !ours(&stream.context));
+        driver.events.retain(|event| !ours(&event.context));
+        driver.functions.retain(|function| !ours(&function.context));
+        driver.modules.retain(|module| !ours(&module.context));
+        driver.arrays.retain(|array| !ours(&array.context));
+        lock(&driver.low).forget(self.id);
+        lock(&driver.pooled).forget_context(self.id);
+        driver.machine.destroy_context(self.id)?;
+        Ok(())
+    }
+
+    /// The card as programs name it.
+    pub(crate) fn device(&self) -> CUdevice {
+        CUdevice::try_from(self.card).unwrap_or(CUdevice::MAX)
+    }
+}
+
+thread_local! {
+    /// The thread's contexts; the last one is current.
+    static STACK: RefCell<Vec<CUcontext>> = const { RefCell::new(Vec::new()) };
+}
+
+fn top() -> Option<CUcontext> {
+    STACK.with_borrow(|stack| stack.last().copied().filter(|context| !context.is_null()))
+}
+
+/// The calling thread's current context.
+pub(crate) fn current(driver: &Driver) -> Answer<Arc<Context>> {
+    let handle = top().ok_or(INVALID_CONTEXT)?;
+    driver.contexts.get(handle.0).ok_or(CONTEXT_IS_DESTROYED)
+}
+
+/// The living context behind a handle.
+pub(crate) fn find(driver: &Driver, handle: CUcontext) -> Answer<Arc<Context>> {
+    driver.contexts.get(handle.0).ok_or(INVALID_CONTEXT)
+}
+
+fn create(call: &Call, pctx: Out<CUcontext>, flags: c_uint, dev: CUdevice, api_version: c_uint) -> Answer {
+    let driver = call.driver()?;
+    let pctx = pctx.required()?;
+    let card = driver.card(dev)?;
+    if flags & !FLAGS != 0 {
+        return Err(INVALID_VALUE);
+    }
+    let context = Context::open(driver, card, flags, api_version, None)?;
+    STACK.with_borrow_mut(|stack| stack.push(context.handle));
+    pctx.put(context.handle)?;
+    Ok(())
+}
+
+pub(crate) fn cuCtxCreate(call: &Call, pctx: Out<CUcontext>, flags: c_uint, dev: CUdevice) -> Answer {
+    create(call, pctx, flags, dev, 3010)
+}
+
+pub(crate) fn cuCtxCreate_v2(call: &Call, pctx: Out<CUcontext>, flags: c_uint, dev: CUdevice) -> Answer {
+    create(call, pctx, flags, dev, 3020)
+}
+
+pub(crate) fn cuCtxCreate_v3(
+    call: &Call,
+    pctx: Out<CUcontext>,
+    _params_array: Out<CUexecAffinityParam>,
+    _num_params: c_int,
+    flags: c_uint,
+    dev: CUdevice,
+) -> Answer {
+    create(call, pctx, flags, dev, 3020)
+}
+
+pub(crate) fn cuCtxCreate_v4(
+    call: &Call,
+    pctx: Out<CUcontext>,
+    _ctx_create_params: Out<CUctxCreateParams>,
+    flags: c_uint,
+    dev: CUdevice,
+) -> Answer {
+    create(call, pctx, flags, dev, 3020)
+}
+
+pub(crate) fn cuCtxDestroy_v2(call: &Call, ctx: CUcontext) -> Answer {
+    let driver = call.driver()?;
+    let context = find(driver, ctx)?;
+    if context.primary {
+        return Err(INVALID_CONTEXT);
+    }
+    context.close(driver)?;
+    // On other threads' stacks it stays, and is found to be destroyed.
+    STACK.with_borrow_mut(|stack| stack.pop_if(|last| *last == ctx));
+    Ok(())
+}
+pub(crate) use cuCtxDestroy_v2 as cuCtxDestroy;
+
+/// Counts a use of the current context; the count has meant nothing since CUDA 4.
+pub(crate) fn cuCtxAttach(call: &Call, pctx: Out<CUcontext>, flags: c_uint) -> Answer {
+    let context = call.driver()?.current()?;
+    if flags != 0 {
+        return Err(INVALID_VALUE);
+    }
+    pctx.put(context.handle)?;
+    Ok(())
+}
+pub(crate) use cuCtxDestroy_v2 as cuCtxDetach;
+
+pub(crate) fn cuCtxGetCurrent(call: &Call, pctx: Out<CUcontext>) -> Answer {
+    call.driver()?;
+    pctx.put(top().unwrap_or_default())?;
+    Ok(())
+}
+
+pub(crate) fn cuCtxSetCurrent(call: &Call, ctx: CUcontext) -> Answer {
+    let driver = call.driver()?;
+    if ctx.is_null() {
+        STACK.with_borrow_mut(Vec::pop);
+        return Ok(());
+    }
+    find(driver, ctx)?;
+    STACK.with_borrow_mut(|stack| {
+        stack.pop();
+        stack.push(ctx);
+    });
+    Ok(())
+}
+
+pub(crate) fn cuCtxPushCurrent_v2(call: &Call, ctx: CUcontext) -> Answer {
+    find(call.driver()?, ctx)?;
+    STACK.with_borrow_mut(|stack| stack.push(ctx));
+    Ok(())
+}
+pub(crate) use cuCtxPushCurrent_v2 as cuCtxPushCurrent;
+
+pub(crate) fn cuCtxPopCurrent_v2(call: &Call, pctx: Out<CUcontext>) -> Answer {
+    call.driver()?;
+    let context = STACK.with_borrow_mut(Vec::pop).ok_or(INVALID_CONTEXT)?;
+    pctx.put_if_asked(context);
+    Ok(())
+}
+pub(crate) use cuCtxPopCurrent_v2 as cuCtxPopCurrent;
+
+pub(crate) fn cuCtxGetDevice(call: &Call, device: Out<CUdevice>) -> Answer {
+    device.put(call.driver()?.current()?.device())?;
+    Ok(())
+}
+
+pub(crate) fn cuCtxGetDevice_v2(call: &Call, device: Out<CUdevice>, ctx: CUcontext) -> Answer {
+    device.put(call.driver()?.context(ctx)?.device())?;
+    Ok(())
+}
+
+pub(crate) fn cuCtxGetId(call: &Call, ctx: CUcontext, ctx_id: Out<c_ulonglong>) -> Answer {
+    ctx_id.put(call.driver()?.context(ctx)?.id.get())?;
+    Ok(())
+}
+
+pub(crate) fn cuCtxGetApiVersion(call: &Call, ctx: CUcontext, version: Out<c_uint>) -> Answer {
+    version.put(call.driver()?.context(ctx)?.api_version)?;
+    Ok(())
+}
+
+pub(crate) fn cuCtxGetFlags(call: &Call, flags: Out<c_uint>) -> Answer {
+    flags.put(call.driver()?.current()?.flags.load(Ordering::Relaxed))?;
+    Ok(())
+}
+
+pub(crate) fn cuCtxSetFlags(call: &Call, flags: c_uint) -> Answer {
+    call.driver()?.current()?.flags.store(flags, Ordering::Relaxed);
+    Ok(())
+}
+
+pub(crate) fn cuCtxSynchronize(call: &Call) -> Answer {
+    cuCtxSynchronize_v2(call, CUcontext::NULL)
+}
+
+pub(crate) fn cuCtxSynchronize_v2(call: &Call, ctx: CUcontext) -> Answer {
+    let driver = call.driver()?;
+    driver.machine.synchronize_context(driver.context(ctx)?.id)?;
+    Ok(())
+}
+
+/// What a limit is before it is set; `None` for one that the card does not have.
+fn default_limit(limit: CUlimit) -> Option<usize> {
+    Some(match limit {
+        CU_LIMIT_STACK_SIZE => 1024,
+        CU_LIMIT_PRINTF_FIFO_SIZE => 7 << 20,
+        CU_LIMIT_MALLOC_HEAP_SIZE => 8 << 20,
+        CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH => 2,
+        CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT => 2048,
+        CU_LIMIT_MAX_L2_FETCH_GRANULARITY => 64,
+        CU_LIMIT_PERSISTING_L2_CACHE_SIZE => 0,
+        _ => return None,
+    })
+}
+
+pub(crate) fn cuCtxGetLimit(call: &Call, pvalue: Out<usize>, limit: CUlimit) -> Answer {
+    let context = call.driver()?.current()?;
+    let default = default_limit(limit).ok_or(UNSUPPORTED_LIMIT)?;
+    pvalue.put(lock(&context.limits).get(&limit).copied().unwrap_or(default))?;
+    Ok(())
+}
+
+pub(crate) fn cuCtxSetLimit(call: &Call, limit: CUlimit, value: usize) -> Answer {
+    let context = call.driver()?.current()?;
+    default_limit(limit).ok_or(UNSUPPORTED_LIMIT)?;
+    lock(&context.limits).insert(limit, value);
+    Ok(())
+}
+
+pub(crate) fn cuCtxGetCacheConfig(call: &Call, pconfig: Out<CUfunc_cache>) -> Answer {
+    pconfig.put(call.driver()?.current()?.cache.load(Ordering::Relaxed))?;
+    Ok(())
+}
+
+pub(crate) fn cuCtxSetCacheConfig(call: &Call, config: CUfunc_cache) -> Answer {
+    call.driver()?.current()?.cache.store(config, Ordering::Relaxed);
+    Ok(())
+}
+
+pub(crate) fn cuCtxGetSharedMemConfig(call: &Call, config: Out<CUsharedconfig>) -> Answer {
+    config.put(call.driver()?.current()?.banks.load(Ordering::Relaxed))?;
+    Ok(())
+}
+
+pub(crate) fn cuCtxSetSharedMemConfig(call: &Call, config: CUsharedconfig) -> Answer {
+    call.driver()?.current()?.banks.store(config, Ordering::Relaxed);
+    Ok(())
+}
+
+pub(crate) fn cuCtxGetStreamPriorityRange(
+    call: &Call,
+    least_priority: Out<c_int>,
+    greatest_priority: Out<c_int>,
+) -> Answer {
+    call.driver()?.current()?;
+    least_priority.put_if_asked(0);
+    greatest_priority.put_if_asked(crate::stream::GREATEST_PRIORITY);
+    Ok(())
+}
+
+pub(crate) fn cuCtxGetExecAffinity(
+    call: &Call,
+    exec_affinity: Out<CUexecAffinityParam>,
+    kind: CUexecAffinityType,
+) -> Answer {
+    let driver = call.driver()?;
+    let context = driver.current()?;
+    let sm_count = driver.machine.cards()[context.card].model.multiprocessors;
+    exec_affinity.put(CUexecAffinityParam { kind, sm_count })?;
+    Ok(())
+}
+
+pub(crate) fn cuCtxResetPersistingL2Cache(call: &Call) -> Answer {
+    call.driver()?.current()?;
+    Ok(())
+}
+
+pub(crate) fn cuCtxEnablePeerAccess(call: &Call, peer_context: CUcontext, _flags: c_uint) -> Answer {
+    let driver = call.driver()?;
+    driver.current()?;
+    find(driver, peer_context)?;
+    Err(PEER_ACCESS_UNSUPPORTED)
+}
+
+pub(crate) fn cuCtxDisablePeerAccess(call: &Call, peer_context: CUcontext) -> Answer {
+    let driver = call.driver()?;
+    driver.current()?;
+    find(driver, peer_context)?;
+    Err(PEER_ACCESS_NOT_ENABLED)
+}

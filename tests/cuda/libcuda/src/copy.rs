@@ -1,0 +1,245 @@
+//! Copies.
+//!
+//! Which way a copy goes follows from its addresses. A call with `Async` in its name returns at once only where both sides are the
+//! card's or pinned: from pageable memory small copies are taken into a buffer first, and all others are waited for, as the driver
+//! documents. Copies within the card are not waited for by any call.
+
+use std::collections::VecDeque;
+
+use cgpu_abi::types::*;
+use cgpu_sim::machine::{CopyKind, Pitched, StreamId, Ticket};
+
+use crate::answer::{Answer, INVALID_HANDLE, INVALID_VALUE};
+use crate::argument::{In, Out};
+use crate::call::Call;
+use crate::driver::{Driver, lock};
+use crate::range::{self, Side};
+
+/// Copies up to this size from pageable memory go through a buffer.
+const STAGED: u64 = 64 << 10;
+
+/// Whether the program waits for the copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Manner {
+    /// Its call returns when the bytes are there.
+    Synchronous,
+    /// Its call returns as soon as the program may go on.
+    Asynchronous,
+}
+
+/// Buffers of copies that may be on their way.
+#[derive(Debug, Default)]
+pub(crate) struct Staging(VecDeque<(Ticket, Box<[u8]>)>);
+
+impl Staging {
+    /// Drops what is done, from the oldest on.
+    fn reap(&mut self, driver: &Driver) {
+        while let Some((ticket, _)) = self.0.front() {
+            if driver.machine.is_done(*ticket) == Ok(false) {
+                break;
+            }
+            self.0.pop_front();
+        }
+    }
+}
+
+/// Copies between resolved places.
+fn copy(call: &Call, manner: Manner, stream: CUstream, what: Pitched) -> Answer {
+    let driver = call.driver()?;
+    let (stream, _) = driver.stream(stream, call.per_thread)?;
+    if what.width == 0 || what.rows == 0 {
+        return Ok(());
+    }
+    let (to, from) = (range::resolve(driver, what.to)?, range::resolve(driver, what.from)?);
+    let kind = match (to.side, from.side) {
+        (Side::Device, Side::Device) => CopyKind::DeviceToDevice,
+        (Side::Device, _) => CopyKind::HostToDevice,
+        (_, Side::Device) => CopyKind::DeviceToHost,
+        _ => CopyKind::HostToHost,
+    };
+    let what = Pitched { to: to.address, from: from.address, ..what };
+    if manner == Manner::Asynchronous && from.side == Side::Pageable && what.rows == 1 && what.width <= STAGED
+    {
+        return stage(driver, stream, kind, what);
+    }
+    // SAFETY: host ranges stay valid until the copy is done: we wait for it below, or the program has promised it by calling an
+    // asynchronous function with pinned memory.
+    let ticket = unsafe { driver.machine.copy(stream, kind, what) }?;
+    let pageable = !to.side.is_reachable() || !from.side.is_reachable();
+    if pageable || manner == Manner::Synchronous && kind != CopyKind::DeviceToDevice {
+        driver.machine.wait(ticket)?;
+    }
+    Ok(())
+}
+
+/// Takes a copy's bytes at once, and lets the card copy them when it comes to it.
+fn stage(driver: &Driver, stream: StreamId, kind: CopyKind, what: Pitched) -> Answer {
+    let bytes = usize::try_from(what.width).map_err(|_| INVALID_VALUE)?;
+    let source = usize::try_from(what.from).map_err(|_| INVALID_VALUE)?;
+    // SAFETY: the program says that it may be read, and nobody changes it while the call lasts.
+    let source =
+        unsafe { core::slice::from_raw_parts(core::ptr::with_exposed_provenance::<u8>(source), bytes) };
+    let buffer: Box<[u8]> = source.into();
+    let what = Pitched { from: buffer.as_ptr().expose_provenance() as u64, ..what };
+    let mut staging = lock(&driver.staging);
+    staging.reap(driver);
+    // SAFETY: the buffer lives until the copy is done, in `staging`; the written side is the program's promise.
+    let ticket = unsafe { driver.machine.copy(stream, kind, what) }?;
+    staging.0.push_back((ticket, buffer));
+    Ok(())
+}
+
+/// Refuses an address that is said to be the card's but means nothing to it.
+fn device(call: &Call, address: CUdeviceptr) -> Answer<CUdeviceptr> {
+    let driver = call.driver()?;
+    let reachable = range::resolve(driver, address)?.side.is_reachable();
+    if reachable { Ok(address) } else { Err(INVALID_VALUE) }
+}
+
+pub(crate) fn cuMemcpyAsync(
+    call: &Call,
+    dst: CUdeviceptr,
+    src: CUdeviceptr,
+    byte_count: usize,
+    stream: CUstream,
+) -> Answer {
+    copy(call, Manner::Asynchronous, stream, Pitched::line(dst, src, byte_count as u64))
+}
+pub(crate) use cuMemcpyAsync as cuMemcpyAsync_ptsz;
+
+pub(crate) fn cuMemcpy(call: &Call, dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize) -> Answer {
+    copy(call, Manner::Synchronous, CUstream::NULL, Pitched::line(dst, src, byte_count as u64))
+}
+pub(crate) use cuMemcpy as cuMemcpy_ptds;
+
+pub(crate) fn cuMemcpyHtoDAsync_v2(
+    call: &Call,
+    dst_device: CUdeviceptr,
+    src_host: In<c_void>,
+    byte_count: usize,
+    stream: CUstream,
+) -> Answer {
+    let what = Pitched::line(device(call, dst_device)?, src_host.address() as u64, byte_count as u64);
+    copy(call, Manner::Asynchronous, stream, what)
+}
+pub(crate) use cuMemcpyHtoDAsync_v2 as cuMemcpyHtoDAsync_v2_ptsz;
+
+pub(crate) fn cuMemcpyHtoD_v2(
+    call: &Call,
+    dst_device: CUdeviceptr,
+    src_host: In<c_void>,
+    byte_count: usize,
+) -> Answer {
+    let what = Pitched::line(device(call, dst_device)?, src_host.address() as u64, byte_count as u64);
+    copy(call, Manner::Synchronous, CUstream::NULL, what)
+}
+pub(crate) use cuMemcpyHtoD_v2 as cuMemcpyHtoD_v2_ptds;
+
+pub(crate) fn cuMemcpyDtoHAsync_v2(
+    call: &Call,
+    dst_host: Out<c_void>,
+    src_device: CUdeviceptr,
+    byte_count: usize,
+    stream: CUstream,
+) -> Answer {
+    let what = Pitched::line(dst_host.address() as u64, device(call, src_device)?, byte_count as u64);
+    copy(call, Manner::Asynchronous, stream, what)
+}
+pub(crate) use cuMemcpyDtoHAsync_v2 as cuMemcpyDtoHAsync_v2_ptsz;
+
+pub(crate) fn cuMemcpyDtoH_v2(
+    call: &Call,
+    dst_host: Out<c_void>,
+    src_device: CUdeviceptr,
+    byte_count: usize,
+) -> Answer {
+    let what = Pitched::line(dst_host.address() as u64, device(call, src_device)?, byte_count as u64);
+    copy(call, Manner::Synchronous, CUstream::NULL, what)
+}
+pub(crate) use cuMemcpyDtoH_v2 as cuMemcpyDtoH_v2_ptds;
+
+pub(crate) fn cuMemcpyDtoDAsync_v2(
+    call: &Call,
+    dst_device: CUdeviceptr,
+    src_device: CUdeviceptr,
+    byte_count: usize,
+    stream: CUstream,
+) -> Answer {
+    let what = Pitched::line(device(call, dst_device)?, device(call, src_device)?, byte_count as u64);
+    copy(call, Manner::Asynchronous, stream, what)
+}
+pub(crate) use cuMemcpyDtoDAsync_v2 as cuMemcpyDtoDAsync_v2_ptsz;
+
+pub(crate) fn cuMemcpyDtoD_v2(
+    call: &Call,
+    dst_device: CUdeviceptr,
+    src_device: CUdeviceptr,
+    byte_count: usize,
+) -> Answer {
+    let what = Pitched::line(device(call, dst_device)?, device(call, src_device)?, byte_count as u64);
+    copy(call, Manner::Synchronous, CUstream::NULL, what)
+}
+pub(crate) use cuMemcpyDtoD_v2 as cuMemcpyDtoD_v2_ptds;
+
+/// One side of a rectangle's copy: first byte and pitch.
+fn side(
+    driver: &Driver,
+    kind: CUmemorytype,
+    (host, device, array): (u64, CUdeviceptr, CUarray),
+    (x, y, pitch, width): (usize, usize, usize, usize),
+) -> Answer<(u64, u64)> {
+    let (base, pitch) = match kind {
+        CU_MEMORYTYPE_HOST => (host, pitch as u64),
+        CU_MEMORYTYPE_DEVICE | CU_MEMORYTYPE_UNIFIED => (device, pitch as u64),
+        CU_MEMORYTYPE_ARRAY => {
+            let array = driver.arrays.get(array.0).ok_or(INVALID_HANDLE)?;
+            (array.address, array.pitch)
+        }
+        _ => return Err(INVALID_VALUE),
+    };
+    let pitch = if pitch == 0 { (x + width) as u64 } else { pitch };
+    if pitch < (x + width) as u64 {
+        return Err(INVALID_VALUE);
+    }
+    Ok((base + y as u64 * pitch + x as u64, pitch))
+}
+
+fn rectangle(call: &Call, manner: Manner, stream: CUstream, what: In<CUDA_MEMCPY2D>) -> Answer {
+    let driver = call.driver()?;
+    let what = what.read()?;
+    let (to, to_pitch) = side(
+        driver,
+        what.dst_memory_type,
+        (what.dst_host.expose_provenance() as u64, what.dst_device, what.dst_array),
+        (what.dst_x_in_bytes, what.dst_y, what.dst_pitch, what.width_in_bytes),
+    )?;
+    let (from, from_pitch) = side(
+        driver,
+        what.src_memory_type,
+        (what.src_host.expose_provenance() as u64, what.src_device, what.src_array),
+        (what.src_x_in_bytes, what.src_y, what.src_pitch, what.width_in_bytes),
+    )?;
+    let rows = what.height as u64;
+    let pitched = Pitched {
+        to,
+        from,
+        width: what.width_in_bytes as u64,
+        rows,
+        slices: 1,
+        to_pitch: (to_pitch, to_pitch * rows),
+        from_pitch: (from_pitch, from_pitch * rows),
+    };
+    copy(call, manner, stream, pitched)
+}
+
+pub(crate) fn cuMemcpy2DAsync_v2(call: &Call, copy: In<CUDA_MEMCPY2D>, stream: CUstream) -> Answer {
+    rectangle(call, Manner::Asynchronous, stream, copy)
+}
+pub(crate) use cuMemcpy2DAsync_v2 as cuMemcpy2DAsync_v2_ptsz;
+
+pub(crate) fn cuMemcpy2D_v2(call: &Call, copy: In<CUDA_MEMCPY2D>) -> Answer {
+    rectangle(call, Manner::Synchronous, CUstream::NULL, copy)
+}
+pub(crate) use cuMemcpy2D_v2 as cuMemcpy2D_v2_ptds;
+pub(crate) use cuMemcpy2D_v2 as cuMemcpy2DUnaligned_v2;
+pub(crate) use cuMemcpy2D_v2 as cuMemcpy2DUnaligned_v2_ptds;

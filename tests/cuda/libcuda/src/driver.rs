@@ -1,0 +1,132 @@
+//! The driver's state in this process: the machine it drives, and the objects that programs hold handles to.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use cgpu_abi::types::*;
+use cgpu_sim::machine::StreamId;
+use cgpu_sim::{CardSpec, Machine};
+
+use crate::answer::{Answer, Failure, INVALID_DEVICE, INVALID_VALUE, NOT_INITIALIZED};
+use crate::array::Array;
+use crate::context::{self, Context};
+use crate::copy::Staging;
+use crate::event::Event;
+use crate::function::Function;
+use crate::handle::Table;
+use crate::host::HostMemory;
+use crate::legacy::LowAddresses;
+use crate::library::{Kernel, Library};
+use crate::link::Linker;
+use crate::module::Module;
+use crate::physical::{Mappings, Physical};
+use crate::pool::{Pool, Pools};
+use crate::primary::Primary;
+use crate::stream::Stream;
+
+/// The initialised driver. There is one per process, from the first successful `cuInit` on.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    pub(crate) machine: Machine,
+    /// One per card, in the machine's order.
+    pub(crate) primaries: Vec<Primary>,
+    pub(crate) contexts: Table<Context>,
+    pub(crate) streams: Table<Stream>,
+    pub(crate) events: Table<Event>,
+    pub(crate) modules: Table<Module>,
+    pub(crate) functions: Table<Function>,
+    pub(crate) libraries: Table<Library>,
+    pub(crate) kernels: Table<Kernel>,
+    pub(crate) linkers: Table<Linker>,
+    pub(crate) arrays: Table<Array>,
+    pub(crate) pools: Table<Pool>,
+    pub(crate) pooled: Mutex<Pools>,
+    pub(crate) physicals: Table<Physical>,
+    pub(crate) mappings: Mutex<Mappings>,
+    pub(crate) host: Mutex<HostMemory>,
+    pub(crate) staging: Mutex<Staging>,
+    pub(crate) low: Mutex<LowAddresses>,
+}
+
+static DRIVER: OnceLock<Driver> = OnceLock::new();
+/// Held while the driver starts, so that two threads do not start two.
+static STARTING: Mutex<()> = Mutex::new(());
+
+impl Driver {
+    /// The driver, if it is initialised.
+    pub(crate) fn get() -> Option<&'static Self> {
+        DRIVER.get()
+    }
+
+    /// Initialises the driver; does nothing if it is. The child of a process that has done so cannot.
+    pub(crate) fn start() -> Answer {
+        let _starting = lock(&STARTING);
+        match DRIVER.get() {
+            Some(driver) if driver.machine.is_inherited() => return Err(NOT_INITIALIZED),
+            Some(_) => return Ok(()),
+            None => {}
+        }
+        let machine = Machine::from_environment().map_err(|error| {
+            eprintln!("cgpu-sim: {error}");
+            Failure::from(error)
+        })?;
+        let primaries = machine.cards().iter().map(|_| Primary::default()).collect();
+        let driver = Self {
+            machine,
+            primaries,
+            contexts: Table::default(),
+            streams: Table::default(),
+            events: Table::default(),
+            modules: Table::default(),
+            functions: Table::default(),
+            libraries: Table::default(),
+            kernels: Table::default(),
+            linkers: Table::default(),
+            arrays: Table::default(),
+            pools: Table::default(),
+            pooled: Mutex::default(),
+            physicals: Table::default(),
+            mappings: Mutex::default(),
+            host: Mutex::default(),
+            staging: Mutex::default(),
+            low: Mutex::default(),
+        };
+        // Nobody else sets it while we hold STARTING.
+        let _ = DRIVER.set(driver);
+        Ok(())
+    }
+
+    /// The place of a card in the machine's list.
+    pub(crate) fn card(&self, device: CUdevice) -> Answer<usize> {
+        usize::try_from(device).ok().filter(|&card| card < self.machine.cards().len()).ok_or(INVALID_DEVICE)
+    }
+
+    /// A card's model and size.
+    pub(crate) fn spec(&self, device: CUdevice) -> Answer<&CardSpec> {
+        Ok(&self.machine.cards()[self.card(device)?])
+    }
+
+    /// The calling thread's current context.
+    pub(crate) fn current(&self) -> Answer<Arc<Context>> {
+        context::current(self)
+    }
+
+    /// The context behind a handle; NULL is the current one.
+    pub(crate) fn context(&self, handle: CUcontext) -> Answer<Arc<Context>> {
+        if handle.is_null() { self.current() } else { context::find(self, handle) }
+    }
+
+    /// The machine's stream behind a handle, default streams included, and its context.
+    pub(crate) fn stream(&self, handle: CUstream, per_thread: bool) -> Answer<(StreamId, Arc<Context>)> {
+        crate::stream::find(self, handle, per_thread)
+    }
+}
+
+/// Locks what a panic cannot leave half changed.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A C count as a size.
+pub(crate) fn count(number: impl TryInto<usize>) -> Answer<usize> {
+    number.try_into().map_err(|_| INVALID_VALUE)
+}

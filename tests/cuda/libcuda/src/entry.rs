@@ -1,0 +1,94 @@
+//! What comes before everything else: initialisation, versions, names of errors, look-ups.
+
+use core::ffi::CStr;
+use core::ptr;
+
+use cgpu_abi::types::*;
+
+use crate::answer::{Answer, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED};
+use crate::argument::{In, Out, Received, values};
+use crate::call::Call;
+use crate::driver::Driver;
+use crate::exports::POINTERS;
+use crate::proc_address;
+use crate::version::CUDA;
+
+values!(CUresult);
+
+/// The first version that has cuGetProcAddress.
+const LOOKUPS: u32 = 11_030;
+
+pub(crate) fn cuInit(_call: &Call, flags: c_uint) -> Answer {
+    if flags == 0 { Driver::start() } else { Err(INVALID_VALUE) }
+}
+
+pub(crate) fn cuDriverGetVersion(_call: &Call, driver_version: Out<c_int>) -> Answer {
+    driver_version.put(CUDA.cast_signed())?;
+    Ok(())
+}
+
+fn put_text(to: Out<*const c_char>, text: Option<&'static CStr>) -> Answer {
+    to.put(text.map_or(ptr::null(), CStr::as_ptr))?;
+    if text.is_some() { Ok(()) } else { Err(INVALID_VALUE) }
+}
+
+pub(crate) fn cuGetErrorName(_call: &Call, error: CUresult, str: Out<*const c_char>) -> Answer {
+    put_text(str, error.name())
+}
+
+pub(crate) fn cuGetErrorString(_call: &Call, error: CUresult, str: Out<*const c_char>) -> Answer {
+    put_text(str, error.description())
+}
+
+/// Private tables are the vendor's; there are none here, so every name of one is unknown.
+pub(crate) fn cuGetExportTable(
+    _call: &Call,
+    export_table: Out<*const c_void>,
+    _export_table_id: In<CUuuid>,
+) -> Answer {
+    export_table.put(ptr::null())?;
+    Err(INVALID_VALUE)
+}
+
+/// Looks a name up. NULL for a name is a crash in real drivers.
+fn look_up(symbol: In<c_char>, cuda_version: c_int, flags: cuuint64_t) -> Answer<proc_address::Answer> {
+    if *CUDA < LOOKUPS {
+        return Err(NOT_SUPPORTED);
+    }
+    let per_thread = proc_address::per_thread(flags).ok_or(INVALID_VALUE)?;
+    Ok(proc_address::resolve(&symbol.text()?, cuda_version, per_thread, *CUDA))
+}
+
+pub(crate) fn cuGetProcAddress_v2(
+    _call: &Call,
+    symbol: In<c_char>,
+    pfn: Out<*mut c_void>,
+    cuda_version: c_int,
+    flags: cuuint64_t,
+    symbol_status: Out<CUdriverProcAddressQueryResult>,
+) -> Answer {
+    let answer = look_up(symbol, cuda_version, flags)?;
+    pfn.put(match answer {
+        proc_address::Answer::Symbol(position) => POINTERS[position].0.cast_mut(),
+        proc_address::Answer::NotFound | proc_address::Answer::VersionTooLow => ptr::null_mut(),
+    })?;
+    symbol_status.put_if_asked(answer.status());
+    Ok(())
+}
+pub(crate) use cuGetProcAddress_v2 as cuGetProcAddress_v2_ptsz;
+
+/// As before CUDA 12: what is not found is an error, and the pointer stays what it was.
+pub(crate) fn cuGetProcAddress(
+    _call: &Call,
+    symbol: In<c_char>,
+    pfn: Out<*mut c_void>,
+    cuda_version: c_int,
+    flags: cuuint64_t,
+) -> Answer {
+    let proc_address::Answer::Symbol(position) = look_up(symbol, cuda_version, flags)? else {
+        return Err(NOT_FOUND);
+    };
+    pfn.put(POINTERS[position].0.cast_mut())?;
+    Ok(())
+}
+pub(crate) use cuGetProcAddress as cuGetProcAddress_ptsz;

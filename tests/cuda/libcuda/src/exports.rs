@@ -1,0 +1,92 @@
+//! Every symbol of the table, exported.
+//!
+//! Raw pointers of callers become [`Out`](crate::argument::Out) and [`In`](crate::argument::In) here and nowhere else, so that the
+//! functions of the modules are safe ones.
+
+use core::ffi::c_void;
+
+use cgpu_abi::types::*;
+use cgpu_abi::{Flavour, driver_index};
+
+use crate::argument::Received;
+use crate::call;
+
+/// The functions behind the rows that are played.
+mod played {
+    pub(super) use crate::array::*;
+    pub(super) use crate::context::*;
+    pub(super) use crate::copy::*;
+    pub(super) use crate::device::*;
+    pub(super) use crate::entry::*;
+    pub(super) use crate::event::*;
+    pub(super) use crate::fill::*;
+    pub(super) use crate::function::*;
+    pub(super) use crate::host::*;
+    pub(super) use crate::launch::*;
+    pub(super) use crate::legacy::*;
+    pub(super) use crate::library::*;
+    pub(super) use crate::link::*;
+    pub(super) use crate::memops::*;
+    pub(super) use crate::memory::*;
+    pub(super) use crate::module::*;
+    pub(super) use crate::physical::*;
+    pub(super) use crate::pointer::*;
+    pub(super) use crate::pool::*;
+    pub(super) use crate::primary::*;
+    pub(super) use crate::profiler::*;
+    pub(super) use crate::stream::*;
+}
+
+/// The address of an exported function.
+#[repr(transparent)]
+pub(crate) struct Pointer(pub(crate) *const c_void);
+
+// SAFETY: the address of a function never changes, and nothing is read or written through it here.
+unsafe impl Sync for Pointer {}
+
+macro_rules! exports {
+    ($($kind:ident $symbol:ident { $name:literal, $flavour:ident, $version:literal, $since:literal }
+        $role:ident $treatment:ident $played:ident $reason:literal $(($($arguments:tt)*))?;)*) => {
+        $(export!($played $flavour $symbol $(($($arguments)*))?);)*
+
+        /// The exported functions, in the order of the table.
+        pub(crate) static POINTERS: &[Pointer] = &[$(Pointer($symbol as *const c_void)),*];
+    };
+}
+
+macro_rules! export {
+    (stub $flavour:ident $symbol:ident $(($($arguments:tt)*))?) => {
+        #[unsafe(no_mangle)]
+        extern "C" fn $symbol() -> CUresult {
+            call::stub(driver_index::$symbol)
+        }
+    };
+    (played $flavour:ident $symbol:ident ($($argument:ident: $type:ty),*)) => {
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $symbol($($argument: $type),*) -> CUresult {
+            call::play(driver_index::$symbol, flavour!($flavour), |_call| {
+                // SAFETY: a pointer among the arguments is one that the program gave to this function of the driver, whose contract
+                // is that it is NULL or valid for what the function does with it.
+                $(let $argument = unsafe { Received::received($argument) };)*
+                played::$symbol(_call, $($argument),*)
+            })
+        }
+    };
+}
+
+macro_rules! flavour {
+    (legacy) => {
+        Flavour::Legacy
+    };
+    (ptsz) => {
+        Flavour::PerThreadStream
+    };
+    (ptds) => {
+        Flavour::PerThreadDefault
+    };
+    (none) => {
+        Flavour::None
+    };
+}
+
+cgpu_abi::driver_table!(exports);

@@ -1,0 +1,295 @@
+//! Functions: kernels in a context, their attributes, and how many blocks of them fit.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use cgpu_abi::types::*;
+use cgpu_sim::Kernel as Behaviour;
+
+use crate::answer::{Answer, INVALID_HANDLE, INVALID_VALUE};
+use crate::argument::{In, Out, Received, values};
+use crate::attribute;
+use crate::call::Call;
+use crate::context::Context;
+use crate::driver::{Driver, count, lock};
+use crate::image::KernelShape;
+
+values!(CUfunction, CUoccupancyB2DSize);
+
+/// A kernel in a context.
+#[derive(Debug)]
+pub(crate) struct Function {
+    /// As C sees it.
+    name: std::ffi::CString,
+    pub(crate) behaviour: Behaviour,
+    pub(crate) context: Arc<Context>,
+    module: CUmodule,
+    /// Known if the image declares it in a text that can be read.
+    parameters: Option<Vec<(usize, usize)>>,
+    attributes: Mutex<HashMap<CUfunction_attribute, c_int>>,
+}
+
+impl Function {
+    pub(crate) fn new(shape: KernelShape, declared: bool, module: CUmodule, context: Arc<Context>) -> Self {
+        Self {
+            behaviour: Behaviour::named(&shape.name),
+            // A name that came from C holds no NUL.
+            name: std::ffi::CString::new(shape.name).unwrap_or_default(),
+            context,
+            module,
+            parameters: declared.then_some(shape.parameters),
+            attributes: Mutex::default(),
+        }
+    }
+}
+
+/// The function behind a handle; a library's kernel stands for the function that it is in the current context.
+pub(crate) fn find(driver: &Driver, handle: CUfunction) -> Answer<Arc<Function>> {
+    if let Some(function) = driver.functions.get(handle.0) {
+        return Ok(function);
+    }
+    let function = crate::library::function_of(driver, CUkernel(handle.0))?;
+    driver.functions.get(function.0).ok_or(INVALID_HANDLE)
+}
+
+/// What an attribute is before it is set.
+pub(crate) fn default_attribute(attrib: CUfunction_attribute, capability: (u32, u32)) -> Option<c_int> {
+    let version = (capability.0 * 10 + capability.1).cast_signed();
+    Some(match attrib {
+        CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK => 1024,
+        CU_FUNC_ATTRIBUTE_NUM_REGS => 32,
+        CU_FUNC_ATTRIBUTE_PTX_VERSION | CU_FUNC_ATTRIBUTE_BINARY_VERSION => version,
+        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES => 49_152,
+        CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT => -1,
+        attrib if attrib <= CU_FUNC_ATTRIBUTE_SHARED_MEMORY_MODE => 0,
+        _ => return None,
+    })
+}
+
+pub(crate) fn cuFuncGetAttribute(
+    call: &Call,
+    pi: Out<c_int>,
+    attrib: CUfunction_attribute,
+    hfunc: CUfunction,
+) -> Answer {
+    let driver = call.driver()?;
+    let function = find(driver, hfunc)?;
+    let capability = driver.machine.cards()[function.context.card].model.capability;
+    let default = default_attribute(attrib, capability).ok_or(INVALID_VALUE)?;
+    pi.put(lock(&function.attributes).get(&attrib).copied().unwrap_or(default))?;
+    Ok(())
+}
+
+pub(crate) fn cuFuncSetAttribute(
+    call: &Call,
+    hfunc: CUfunction,
+    attrib: CUfunction_attribute,
+    value: c_int,
+) -> Answer {
+    let function = find(call.driver()?, hfunc)?;
+    if attrib < CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || default_attribute(attrib, (0, 0)).is_none()
+    {
+        return Err(INVALID_VALUE);
+    }
+    lock(&function.attributes).insert(attrib, value);
+    Ok(())
+}
+
+pub(crate) fn cuFuncSetCacheConfig(call: &Call, hfunc: CUfunction, _config: CUfunc_cache) -> Answer {
+    find(call.driver()?, hfunc)?;
+    Ok(())
+}
+
+pub(crate) fn cuFuncSetSharedMemConfig(call: &Call, hfunc: CUfunction, _config: CUsharedconfig) -> Answer {
+    find(call.driver()?, hfunc)?;
+    Ok(())
+}
+
+pub(crate) fn cuFuncGetModule(call: &Call, hmod: Out<CUmodule>, hfunc: CUfunction) -> Answer {
+    hmod.put(find(call.driver()?, hfunc)?.module)?;
+    Ok(())
+}
+
+/// The text lives as long as the function.
+pub(crate) fn cuFuncGetName(call: &Call, name: Out<*const c_char>, hfunc: CUfunction) -> Answer {
+    name.put(find(call.driver()?, hfunc)?.name.as_ptr())?;
+    Ok(())
+}
+
+pub(crate) fn cuFuncGetParamCount(call: &Call, function: CUfunction, param_count: Out<usize>) -> Answer {
+    let function = find(call.driver()?, function)?;
+    param_count.put(function.parameters.as_ref().ok_or(INVALID_VALUE)?.len())?;
+    Ok(())
+}
+
+pub(crate) fn cuFuncGetParamInfo(
+    call: &Call,
+    function: CUfunction,
+    param_index: usize,
+    param_offset: Out<usize>,
+    param_size: Out<usize>,
+) -> Answer {
+    let function = find(call.driver()?, function)?;
+    let (offset, size) =
+        *function.parameters.as_ref().and_then(|all| all.get(param_index)).ok_or(INVALID_VALUE)?;
+    param_offset.put(offset)?;
+    param_size.put_if_asked(size);
+    Ok(())
+}
+
+pub(crate) fn cuFuncLoad(call: &Call, function: CUfunction) -> Answer {
+    find(call.driver()?, function)?;
+    Ok(())
+}
+
+pub(crate) fn cuFuncIsLoaded(
+    call: &Call,
+    state: Out<CUfunctionLoadingState>,
+    function: CUfunction,
+) -> Answer {
+    find(call.driver()?, function)?;
+    state.put(CU_FUNCTION_LOADING_STATE_LOADED)?;
+    Ok(())
+}
+
+/// Blocks that one multiprocessor holds: bounded by threads, by shared memory, and by their number.
+fn resident_blocks(driver: &Driver, function: &Function, threads: c_int, shared: usize) -> Answer<c_int> {
+    let spec = &driver.machine.cards()[function.context.card];
+    let value = |attrib| attribute::value(attrib, spec, function.context.card).unwrap_or(0);
+    let threads_limit = value(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
+    let shared_limit = value(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR);
+    let blocks_limit = value(CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR);
+    if threads <= 0 {
+        return Err(INVALID_VALUE);
+    }
+    // A block takes whole warps.
+    let warp = value(CU_DEVICE_ATTRIBUTE_WARP_SIZE);
+    let by_threads = threads_limit / warp / ((threads - 1) / warp + 1);
+    let by_shared = match count(shared_limit)?.checked_div(shared) {
+        None => blocks_limit,
+        Some(blocks) => c_int::try_from(blocks).unwrap_or(blocks_limit),
+    };
+    Ok(by_threads.min(by_shared).min(blocks_limit))
+}
+
+pub(crate) fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+    call: &Call,
+    num_blocks: Out<c_int>,
+    function: CUfunction,
+    block_size: c_int,
+    dynamic_s_mem_size: usize,
+    _flags: c_uint,
+) -> Answer {
+    let driver = call.driver()?;
+    let function = find(driver, function)?;
+    num_blocks.put(resident_blocks(driver, &function, block_size, dynamic_s_mem_size)?)?;
+    Ok(())
+}
+
+pub(crate) fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
+    call: &Call,
+    num_blocks: Out<c_int>,
+    function: CUfunction,
+    block_size: c_int,
+    dynamic_s_mem_size: usize,
+) -> Answer {
+    cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+        call,
+        num_blocks,
+        function,
+        block_size,
+        dynamic_s_mem_size,
+        0,
+    )
+}
+
+/// The largest block keeps a multiprocessor as full as any other, so it is the answer.
+pub(crate) fn cuOccupancyMaxPotentialBlockSizeWithFlags(
+    call: &Call,
+    min_grid_size: Out<c_int>,
+    block_size: Out<c_int>,
+    function: CUfunction,
+    block_size_to_dynamic_s_mem_size: CUoccupancyB2DSize,
+    dynamic_s_mem_size: usize,
+    block_size_limit: c_int,
+    _flags: c_uint,
+) -> Answer {
+    let driver = call.driver()?;
+    let function = find(driver, function)?;
+    let threads = if block_size_limit <= 0 { 1024 } else { block_size_limit.min(1024) };
+    let shared = match block_size_to_dynamic_s_mem_size {
+        None => dynamic_s_mem_size,
+        // SAFETY: the program gave a function that takes the size of a block and may be called from here.
+        Some(shared_of) => unsafe { shared_of(threads) },
+    };
+    let blocks = resident_blocks(driver, &function, threads, shared)?;
+    let multiprocessors = driver.machine.cards()[function.context.card].model.multiprocessors;
+    min_grid_size.put(blocks * multiprocessors.cast_signed())?;
+    block_size.put(threads)?;
+    Ok(())
+}
+
+pub(crate) fn cuOccupancyMaxPotentialBlockSize(
+    call: &Call,
+    min_grid_size: Out<c_int>,
+    block_size: Out<c_int>,
+    function: CUfunction,
+    block_size_to_dynamic_s_mem_size: CUoccupancyB2DSize,
+    dynamic_s_mem_size: usize,
+    block_size_limit: c_int,
+) -> Answer {
+    cuOccupancyMaxPotentialBlockSizeWithFlags(
+        call,
+        min_grid_size,
+        block_size,
+        function,
+        block_size_to_dynamic_s_mem_size,
+        dynamic_s_mem_size,
+        block_size_limit,
+        0,
+    )
+}
+
+pub(crate) fn cuOccupancyAvailableDynamicSMemPerBlock(
+    call: &Call,
+    dynamic_smem_size: Out<usize>,
+    function: CUfunction,
+    num_blocks: c_int,
+    _block_size: c_int,
+) -> Answer {
+    let driver = call.driver()?;
+    let card = find(driver, function)?.context.card;
+    let attrib = CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR;
+    let shared = attribute::value(attrib, &driver.machine.cards()[card], card).unwrap_or(0);
+    dynamic_smem_size.put(count(shared)?.checked_div(count(num_blocks)?).ok_or(INVALID_VALUE)?)?;
+    Ok(())
+}
+
+/// Clusters of up to 8 blocks are what every card that has clusters can do.
+pub(crate) fn cuOccupancyMaxPotentialClusterSize(
+    call: &Call,
+    cluster_size: Out<c_int>,
+    function: CUfunction,
+    _config: In<CUlaunchConfig>,
+) -> Answer {
+    find(call.driver()?, function)?;
+    cluster_size.put(8)?;
+    Ok(())
+}
+
+pub(crate) fn cuOccupancyMaxActiveClusters(
+    call: &Call,
+    num_clusters: Out<c_int>,
+    function: CUfunction,
+    config: In<CUlaunchConfig>,
+) -> Answer {
+    let driver = call.driver()?;
+    let function = find(driver, function)?;
+    let config = config.read()?;
+    let threads = config.block_dim_x.saturating_mul(config.block_dim_y).saturating_mul(config.block_dim_z);
+    let threads = c_int::try_from(threads).map_err(|_| INVALID_VALUE)?;
+    let blocks = resident_blocks(driver, &function, threads, count(config.shared_mem_bytes)?)?;
+    let multiprocessors = driver.machine.cards()[function.context.card].model.multiprocessors;
+    num_clusters.put(blocks * multiprocessors.cast_signed() / 8)?;
+    Ok(())
+}

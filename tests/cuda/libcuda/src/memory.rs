@@ -1,0 +1,94 @@
+//! Linear device memory, and managed memory.
+
+use cgpu_abi::types::*;
+use cgpu_sim::Bytes;
+
+use crate::answer::{Answer, INVALID_VALUE};
+use crate::argument::Out;
+use crate::call::Call;
+use crate::driver::{count, lock};
+use crate::host;
+
+/// Rows of pitched memory begin at multiples of this.
+const PITCH: u64 = 512;
+
+/// Allocates in the current context; the address.
+pub(crate) fn allocate(call: &Call, bytes: u64) -> Answer<u64> {
+    let driver = call.driver()?;
+    let context = driver.current()?;
+    Ok(driver.machine.allocate(context.id, Bytes(bytes))?)
+}
+
+/// Allocates pitched memory; address and pitch.
+pub(crate) fn allocate_pitched(call: &Call, width: u64, height: u64, element: c_uint) -> Answer<(u64, u64)> {
+    if !matches!(element, 4 | 8 | 16) {
+        return Err(INVALID_VALUE);
+    }
+    let pitch = width.checked_next_multiple_of(PITCH).ok_or(INVALID_VALUE)?;
+    let bytes = pitch.checked_mul(height).ok_or(INVALID_VALUE)?;
+    Ok((allocate(call, bytes)?, pitch))
+}
+
+pub(crate) fn cuMemAlloc_v2(call: &Call, dptr: Out<CUdeviceptr>, bytesize: usize) -> Answer {
+    // Also what a caller sees that goes on after a refusal.
+    dptr.put(0)?;
+    dptr.put(allocate(call, bytesize as u64)?)?;
+    Ok(())
+}
+
+pub(crate) fn cuMemAllocPitch_v2(
+    call: &Call,
+    dptr: Out<CUdeviceptr>,
+    pitch: Out<usize>,
+    width_in_bytes: usize,
+    height: usize,
+    element_size_bytes: c_uint,
+) -> Answer {
+    let (dptr, pitch) = (dptr.required()?, pitch.required()?);
+    let (address, row) = allocate_pitched(call, width_in_bytes as u64, height as u64, element_size_bytes)?;
+    pitch.put(count(row)?)?;
+    dptr.put(address)?;
+    Ok(())
+}
+
+/// Managed memory is the host's here: it costs the card nothing until it migrates, and nothing is seen to migrate.
+pub(crate) fn cuMemAllocManaged(
+    call: &Call,
+    dptr: Out<CUdeviceptr>,
+    bytesize: usize,
+    flags: c_uint,
+) -> Answer {
+    let driver = call.driver()?;
+    let context = driver.current()?;
+    let dptr = dptr.required()?;
+    if bytesize == 0 || !matches!(flags, CU_MEM_ATTACH_GLOBAL | CU_MEM_ATTACH_HOST) {
+        return Err(INVALID_VALUE);
+    }
+    let address = lock(&driver.host).map(bytesize, host::Kind::Managed, flags, &context)?;
+    dptr.put(address as CUdeviceptr)?;
+    Ok(())
+}
+
+pub(crate) fn cuMemFree_v2(call: &Call, dptr: CUdeviceptr) -> Answer {
+    let driver = call.driver()?;
+    driver.current()?;
+    if dptr == 0 {
+        return Ok(());
+    }
+    if let Some(allocation) = driver.machine.allocation(dptr) {
+        // As the real one: work that may use the memory is done before it is gone.
+        driver.machine.synchronize_context(allocation.context)?;
+        driver.machine.free(dptr)?;
+        lock(&driver.pooled).forget(dptr);
+        return Ok(());
+    }
+    lock(&driver.host).unmap(count(dptr)?, host::Kind::Managed)
+}
+
+pub(crate) fn cuMemGetInfo_v2(call: &Call, free: Out<usize>, total: Out<usize>) -> Answer {
+    let driver = call.driver()?;
+    let memory = driver.machine.memory_info(driver.current()?.card)?;
+    free.put_if_asked(count(memory.free.0)?);
+    total.put_if_asked(count(memory.usable().0)?);
+    Ok(())
+}

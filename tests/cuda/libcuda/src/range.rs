@@ -1,0 +1,45 @@
+//! Addresses in the unified space: what lies there, and under which address the machine knows it.
+
+use cgpu_abi::types::*;
+
+use crate::answer::Answer;
+use crate::driver::{Driver, count, lock};
+
+/// What lies at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// A card's memory.
+    Device,
+    /// Host memory that the card knows.
+    Pinned,
+    /// Any other host memory.
+    Pageable,
+}
+
+impl Side {
+    /// Whether the card can work on it by itself.
+    pub(crate) fn is_reachable(self) -> bool {
+        self != Side::Pageable
+    }
+}
+
+/// An address, resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) side: Side,
+    /// As the machine knows it.
+    pub(crate) address: u64,
+}
+
+/// Finds out what lies at an address. Virtual ranges are resolved by their first byte: what crosses from one mapping to the next is
+/// refused by the machine, as a range that leaves its allocation.
+pub(crate) fn resolve(driver: &Driver, address: CUdeviceptr) -> Answer<Place> {
+    if driver.machine.allocation(address).is_some() {
+        return Ok(Place { side: Side::Device, address });
+    }
+    if let Some(address) = lock(&driver.mappings).resolve(address) {
+        return Ok(Place { side: Side::Device, address });
+    }
+    let known = lock(&driver.host).find(count(address)?).is_some();
+    Ok(Place { side: if known { Side::Pinned } else { Side::Pageable }, address })
+}

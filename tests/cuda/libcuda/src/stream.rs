@@ -1,0 +1,306 @@
+//! Streams, default ones included.
+
+use core::cell::RefCell;
+use std::sync::Arc;
+
+use cgpu_abi::types::*;
+use cgpu_sim::machine::{ContextId, StreamId, StreamKind};
+
+use crate::answer::{Answer, INVALID_HANDLE, INVALID_VALUE, NOT_READY};
+use crate::argument::{Out, Received, values};
+use crate::call::{self, Call};
+use crate::context::Context;
+use crate::driver::Driver;
+
+values!(CUstream, CUhostFn, CUstreamCallback, CUgraph, CUgreenCtx);
+
+/// Numerically the least: the most urgent streams. The machine does not order by it.
+pub(crate) const GREATEST_PRIORITY: c_int = -5;
+
+/// A stream that the program made.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) id: StreamId,
+    pub(crate) context: Arc<Context>,
+    flags: c_uint,
+    priority: c_int,
+}
+
+/// A thread's own default streams, one per context; they end with the thread.
+#[derive(Debug, Default)]
+struct OwnStreams(Vec<(ContextId, StreamId)>);
+
+impl Drop for OwnStreams {
+    fn drop(&mut self) {
+        let Some(driver) = Driver::get() else { return };
+        for (_, stream) in self.0.drain(..) {
+            // Gone already if its context is; not ours to end in a forked child.
+            let _ = driver.machine.destroy_stream(stream);
+        }
+    }
+}
+
+thread_local! {
+    static OWN: RefCell<OwnStreams> = const { RefCell::new(OwnStreams(Vec::new())) };
+}
+
+fn own_stream(driver: &Driver, context: &Context) -> Answer<StreamId> {
+    OWN.with_borrow_mut(|own| {
+        if let Some((_, stream)) = own.0.iter().find(|(id, _)| *id == context.id) {
+            return Ok(*stream);
+        }
+        let stream = driver.machine.create_stream(context.id, StreamKind::Blocking)?;
+        own.0.push((context.id, stream));
+        Ok(stream)
+    })
+}
+
+/// The machine's stream behind a handle, and its context.
+pub(crate) fn find(driver: &Driver, handle: CUstream, per_thread: bool) -> Answer<(StreamId, Arc<Context>)> {
+    let handle = match handle {
+        CUstream::NULL if per_thread => CUstream::PER_THREAD,
+        CUstream::NULL => CUstream::LEGACY,
+        other => other,
+    };
+    match handle {
+        CUstream::LEGACY => {
+            let context = driver.current()?;
+            Ok((driver.machine.legacy_stream(context.id)?, context))
+        }
+        CUstream::PER_THREAD => {
+            let context = driver.current()?;
+            Ok((own_stream(driver, &context)?, context))
+        }
+        CUstream(made) => {
+            let stream = driver.streams.get(made).ok_or(INVALID_HANDLE)?;
+            Ok((stream.id, Arc::clone(&stream.context)))
+        }
+    }
+}
+
+pub(crate) fn cuStreamCreateWithPriority(
+    call: &Call,
+    stream: Out<CUstream>,
+    flags: c_uint,
+    priority: c_int,
+) -> Answer {
+    let driver = call.driver()?;
+    let context = driver.current()?;
+    let stream = stream.required()?;
+    let kind = match flags {
+        CU_STREAM_DEFAULT => StreamKind::Blocking,
+        CU_STREAM_NON_BLOCKING => StreamKind::NonBlocking,
+        _ => return Err(INVALID_VALUE),
+    };
+    let id = driver.machine.create_stream(context.id, kind)?;
+    let priority = priority.clamp(GREATEST_PRIORITY, 0);
+    stream.put(CUstream(driver.streams.add(Stream { id, context, flags, priority })))?;
+    Ok(())
+}
+
+pub(crate) fn cuStreamCreate(call: &Call, stream: Out<CUstream>, flags: c_uint) -> Answer {
+    cuStreamCreateWithPriority(call, stream, flags, 0)
+}
+
+pub(crate) fn cuStreamDestroy_v2(call: &Call, stream: CUstream) -> Answer {
+    let driver = call.driver()?;
+    let stream = driver.streams.remove(stream.0).ok_or(INVALID_HANDLE)?;
+    driver.machine.destroy_stream(stream.id)?;
+    Ok(())
+}
+pub(crate) use cuStreamDestroy_v2 as cuStreamDestroy;
+
+pub(crate) fn cuStreamQuery(call: &Call, stream: CUstream) -> Answer {
+    let driver = call.driver()?;
+    let (stream, _) = driver.stream(stream, call.per_thread)?;
+    if driver.machine.is_stream_done(stream)? { Ok(()) } else { Err(NOT_READY) }
+}
+pub(crate) use cuStreamQuery as cuStreamQuery_ptsz;
+
+pub(crate) fn cuStreamSynchronize(call: &Call, stream: CUstream) -> Answer {
+    let driver = call.driver()?;
+    let (stream, _) = driver.stream(stream, call.per_thread)?;
+    driver.machine.synchronize_stream(stream)?;
+    Ok(())
+}
+pub(crate) use cuStreamSynchronize as cuStreamSynchronize_ptsz;
+
+pub(crate) fn cuStreamWaitEvent(call: &Call, stream: CUstream, event: CUevent, flags: c_uint) -> Answer {
+    let driver = call.driver()?;
+    let (stream, _) = driver.stream(stream, call.per_thread)?;
+    let event = driver.events.get(event.0).ok_or(INVALID_HANDLE)?;
+    if flags & !CU_EVENT_WAIT_EXTERNAL != 0 {
+        return Err(INVALID_VALUE);
+    }
+    driver.machine.wait_event(stream, event.id)?;
+    Ok(())
+}
+pub(crate) use cuStreamWaitEvent as cuStreamWaitEvent_ptsz;
+
+pub(crate) fn cuLaunchHostFunc(
+    call: &Call,
+    stream: CUstream,
+    function: CUhostFn,
+    user_data: Out<c_void>,
+) -> Answer {
+    let driver = call.driver()?;
+    let (stream, _) = driver.stream(stream, call.per_thread)?;
+    let function = function.ok_or(INVALID_VALUE)?;
+    let data = user_data.address();
+    let run = move || {
+        // SAFETY: the program gave function and data to be called together, once, when the stream comes to it.
+        unsafe { function(core::ptr::with_exposed_provenance_mut(data)) };
+    };
+    driver.machine.host_function(stream, Box::new(move || call::host_function(run)))?;
+    Ok(())
+}
+pub(crate) use cuLaunchHostFunc as cuLaunchHostFunc_ptsz;
+
+/// The mode says who may wait for whom; one thread calls them all here, in stream order.
+pub(crate) fn cuLaunchHostFunc_v2(
+    call: &Call,
+    stream: CUstream,
+    function: CUhostFn,
+    user_data: Out<c_void>,
+    _sync_mode: c_uint,
+) -> Answer {
+    cuLaunchHostFunc(call, stream, function, user_data)
+}
+pub(crate) use cuLaunchHostFunc_v2 as cuLaunchHostFunc_v2_ptsz;
+
+pub(crate) fn cuStreamAddCallback(
+    call: &Call,
+    handle: CUstream,
+    callback: CUstreamCallback,
+    user_data: Out<c_void>,
+    flags: c_uint,
+) -> Answer {
+    let driver = call.driver()?;
+    let (stream, _) = driver.stream(handle, call.per_thread)?;
+    let callback = callback.filter(|_| flags == 0).ok_or(INVALID_VALUE)?;
+    let data = user_data.address();
+    let run = move || {
+        // SAFETY: the program gave callback and data to be called together, once, when the stream comes to it.
+        unsafe { callback(handle, CUresult::SUCCESS, core::ptr::with_exposed_provenance_mut(data)) };
+    };
+    driver.machine.host_function(stream, Box::new(move || call::host_function(run)))?;
+    Ok(())
+}
+pub(crate) use cuStreamAddCallback as cuStreamAddCallback_ptsz;
+
+pub(crate) fn cuStreamGetCtx(call: &Call, stream: CUstream, pctx: Out<CUcontext>) -> Answer {
+    let driver = call.driver()?;
+    let (_, context) = driver.stream(stream, call.per_thread)?;
+    pctx.put(context.handle)?;
+    Ok(())
+}
+pub(crate) use cuStreamGetCtx as cuStreamGetCtx_ptsz;
+
+pub(crate) fn cuStreamGetCtx_v2(
+    call: &Call,
+    stream: CUstream,
+    ctx: Out<CUcontext>,
+    green_ctx: Out<CUgreenCtx>,
+) -> Answer {
+    cuStreamGetCtx(call, stream, ctx)?;
+    green_ctx.put_if_asked(CUgreenCtx::NULL);
+    Ok(())
+}
+pub(crate) use cuStreamGetCtx_v2 as cuStreamGetCtx_v2_ptsz;
+
+pub(crate) fn cuStreamGetDevice(call: &Call, stream: CUstream, device: Out<CUdevice>) -> Answer {
+    let driver = call.driver()?;
+    let (_, context) = driver.stream(stream, call.per_thread)?;
+    device.put(context.device())?;
+    Ok(())
+}
+pub(crate) use cuStreamGetDevice as cuStreamGetDevice_ptsz;
+
+pub(crate) fn cuStreamGetFlags(call: &Call, stream: CUstream, flags: Out<c_uint>) -> Answer {
+    let driver = call.driver()?;
+    driver.stream(stream, call.per_thread)?;
+    flags.put(driver.streams.get(stream.0).map_or(CU_STREAM_DEFAULT, |stream| stream.flags))?;
+    Ok(())
+}
+pub(crate) use cuStreamGetFlags as cuStreamGetFlags_ptsz;
+
+pub(crate) fn cuStreamGetId(call: &Call, stream: CUstream, stream_id: Out<c_ulonglong>) -> Answer {
+    let driver = call.driver()?;
+    let (stream, _) = driver.stream(stream, call.per_thread)?;
+    stream_id.put(stream.get())?;
+    Ok(())
+}
+pub(crate) use cuStreamGetId as cuStreamGetId_ptsz;
+
+pub(crate) fn cuStreamGetPriority(call: &Call, stream: CUstream, priority: Out<c_int>) -> Answer {
+    let driver = call.driver()?;
+    driver.stream(stream, call.per_thread)?;
+    priority.put(driver.streams.get(stream.0).map_or(0, |stream| stream.priority))?;
+    Ok(())
+}
+pub(crate) use cuStreamGetPriority as cuStreamGetPriority_ptsz;
+
+/// Captures are not played: no stream ever is in one.
+pub(crate) fn cuStreamIsCapturing(
+    call: &Call,
+    stream: CUstream,
+    capture_status: Out<CUstreamCaptureStatus>,
+) -> Answer {
+    let driver = call.driver()?;
+    driver.stream(stream, call.per_thread)?;
+    capture_status.put(CU_STREAM_CAPTURE_STATUS_NONE)?;
+    Ok(())
+}
+pub(crate) use cuStreamIsCapturing as cuStreamIsCapturing_ptsz;
+
+pub(crate) fn cuStreamGetCaptureInfo(
+    call: &Call,
+    stream: CUstream,
+    capture_status_out: Out<CUstreamCaptureStatus>,
+    _id_out: Out<cuuint64_t>,
+) -> Answer {
+    cuStreamIsCapturing(call, stream, capture_status_out)
+}
+pub(crate) use cuStreamGetCaptureInfo as cuStreamGetCaptureInfo_ptsz;
+
+pub(crate) fn cuStreamGetCaptureInfo_v2(
+    call: &Call,
+    stream: CUstream,
+    capture_status_out: Out<CUstreamCaptureStatus>,
+    _id_out: Out<cuuint64_t>,
+    _graph_out: Out<CUgraph>,
+    _dependencies_out: Out<*const CUgraphNode>,
+    _num_dependencies_out: Out<usize>,
+) -> Answer {
+    cuStreamIsCapturing(call, stream, capture_status_out)
+}
+pub(crate) use cuStreamGetCaptureInfo_v2 as cuStreamGetCaptureInfo_v2_ptsz;
+
+pub(crate) fn cuStreamGetCaptureInfo_v3(
+    call: &Call,
+    stream: CUstream,
+    capture_status_out: Out<CUstreamCaptureStatus>,
+    _id_out: Out<cuuint64_t>,
+    _graph_out: Out<CUgraph>,
+    _dependencies_out: Out<*const CUgraphNode>,
+    _edge_data_out: Out<*const CUgraphEdgeData>,
+    _num_dependencies_out: Out<usize>,
+) -> Answer {
+    cuStreamIsCapturing(call, stream, capture_status_out)
+}
+pub(crate) use cuStreamGetCaptureInfo_v3 as cuStreamGetCaptureInfo_v3_ptsz;
+
+thread_local! {
+    static CAPTURE_MODE: core::cell::Cell<CUstreamCaptureMode> =
+        const { core::cell::Cell::new(CU_STREAM_CAPTURE_MODE_GLOBAL) };
+}
+
+pub(crate) fn cuThreadExchangeStreamCaptureMode(call: &Call, mode: Out<CUstreamCaptureMode>) -> Answer {
+    call.driver()?;
+    let wanted = mode.read()?;
+    if wanted > CU_STREAM_CAPTURE_MODE_RELAXED {
+        return Err(INVALID_VALUE);
+    }
+    mode.put(CAPTURE_MODE.replace(wanted))?;
+    Ok(())
+}

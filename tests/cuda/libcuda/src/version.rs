@@ -1,0 +1,67 @@
+//! Which driver is played: `CGPU_SIM_DRIVER`, and the driver release that first brought that version of CUDA.
+//!
+//! Shared by the simulated libcuda and NVML.
+
+use std::sync::LazyLock;
+
+/// The version played when `CGPU_SIM_DRIVER` is not set.
+const DEFAULT: u32 = 13_000;
+
+/// Releases that brought a version of CUDA, newest first.
+const RELEASES: &[(u32, &str)] = &[
+    (13_010, "590.44.01"),
+    (13_000, "580.65.06"),
+    (12_090, "575.57.08"),
+    (12_080, "570.124.06"),
+    (12_060, "560.35.03"),
+    (12_050, "555.42.06"),
+    (12_040, "550.163.01"),
+    (12_020, "535.261.03"),
+    (12_000, "525.147.05"),
+    (11_070, "515.105.01"),
+    (11_040, "470.256.02"),
+    (11_000, "450.248.02"),
+    (10_020, "440.118.02"),
+    (0, "418.87.01"),
+];
+
+/// The version of CUDA that is played, as 12040 for 12.4.
+pub(crate) static CUDA: LazyLock<u32> = LazyLock::new(|| match std::env::var("CGPU_SIM_DRIVER") {
+    Ok(text) if !text.is_empty() => parse(&text).unwrap_or_else(|| {
+        eprintln!("cgpu-sim: CGPU_SIM_DRIVER={text}: expected a version such as 12040; playing {DEFAULT}");
+        DEFAULT
+    }),
+    _ => DEFAULT,
+});
+
+/// The release of the driver that brought a version of CUDA.
+#[allow(dead_code, reason = "only one of the two libraries tells it")]
+pub(crate) fn release(cuda: u32) -> &'static str {
+    RELEASES.iter().find(|(first, _)| *first <= cuda).map_or("", |(_, release)| release)
+}
+
+fn parse(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|version| (10_000..14_000).contains(version))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_five_digits() {
+        assert_eq!(parse("12040"), Some(12040));
+        assert_eq!(parse("10010"), Some(10010));
+        for text in ["12.4", "1240", "99999", "-1", "x"] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn every_version_has_a_release() {
+        assert_eq!(release(12040), "550.163.01");
+        assert_eq!(release(12030), "535.261.03");
+        assert_eq!(release(10010), "418.87.01");
+        assert_eq!(release(13050), "590.44.01");
+    }
+}
