@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use crate::atomic::{AtomicU64, Ordering, fence};
+use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::file::{self, Access, Error, Fault};
 use crate::futex::{self, Waited};
 use crate::layout::{Grant, GrantCard};
@@ -83,6 +83,12 @@ impl<'a> Granted<'a> {
     #[must_use]
     pub fn gate(self) -> u32 {
         self.page.gate.load(Ordering::Relaxed)
+    }
+
+    /// The gate word's place, for a launch path that keeps it.
+    #[must_use]
+    pub const fn gate_word(self) -> &'a AtomicU32 {
+        &self.page.gate
     }
 
     /// The gate word, to be acknowledged: the rest of the page is then at least as new.

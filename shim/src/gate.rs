@@ -78,6 +78,11 @@ static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new((&raw const OPEN).cast_mut())
 /// The word that this process has last acknowledged.
 static ACKNOWLEDGED: AtomicU32 = AtomicU32::new(0);
 
+/// From now on launches look at this word.
+pub(crate) fn watch(word: &'static AtomicU32) {
+    WORD.store(ptr::from_ref(word).cast_mut(), Relaxed);
+}
+
 /// Whether nothing has changed since this process last looked.
 ///
 /// Relaxed: an open gate orders nothing; a launch finds out sooner or later that it is not open any more.
@@ -97,6 +102,6 @@ pub(crate) fn enter(_launch: Launch, call: impl FnOnce() -> CUresult) -> CUresul
 #[inline(always)]
 fn word() -> u32 {
     let word = WORD.load(Relaxed);
-    // SAFETY: a static, or a word of a page that stays mapped as long as the process lives.
+    // SAFETY: a static, or a word of a page that stays mapped as long as the process lives, and in its children.
     unsafe { &*word }.load(Relaxed)
 }

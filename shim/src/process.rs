@@ -19,7 +19,7 @@ use cgpu_proto::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use cgpu_tenant::{Monotonic, Reason, Refusal, Start, System, Tenant};
 
 use crate::cards::{self, Devices};
-use crate::driver;
+use crate::{driver, gate};
 
 /// How this process stands.
 pub(crate) enum State {
@@ -172,6 +172,7 @@ fn begin(starter: Starter) -> &'static State {
             let state = unsafe { &*state };
             if let State::On(tenant) = state {
                 hand_over_counts(page, tenant);
+                gate::watch(tenant.region().granted().gate_word());
             }
             state
         }
