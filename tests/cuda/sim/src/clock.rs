@@ -36,7 +36,7 @@ impl Clock {
     }
 
     /// Real time of a span of device time.
-    fn real(&self, span: Nanos) -> Nanos {
+    pub(crate) fn real(&self, span: Nanos) -> Nanos {
         match self {
             Self::Real { dilation_milli: 1_000 } | Self::Virtual(_) => span,
             Self::Real { dilation_milli } => Nanos(

@@ -12,6 +12,8 @@ pub enum Error {
     Segment(String),
     /// A table of the segment is full: the card plays no more of these at once. Real drivers answer out of memory.
     Full(&'static str),
+    /// The system refuses something that the simulation needs. The sentence says what.
+    System(String),
     /// Not enough memory on the card.
     OutOfMemory,
     /// No such card.
@@ -37,9 +39,10 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Settings(sentence) | Self::Segment(sentence) | Self::Stuck(sentence) => {
-                f.write_str(sentence)
-            }
+            Self::Settings(sentence)
+            | Self::Segment(sentence)
+            | Self::System(sentence)
+            | Self::Stuck(sentence) => f.write_str(sentence),
             Self::Full(table) => write!(f, "the simulated card holds no more {table}"),
             Self::OutOfMemory => f.write_str("the simulated card is out of memory"),
             Self::NoCard => f.write_str("no such card"),

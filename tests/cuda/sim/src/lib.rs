@@ -21,6 +21,7 @@ pub mod clock;
 pub mod error;
 pub mod kernel;
 pub mod machine;
+mod memory;
 pub mod segment;
 pub mod settings;
 pub mod timeline;

@@ -74,13 +74,13 @@ figures! {
     /// Length of a kernel whose name says none (`CGPU_SIM_KERNEL_US`).
     kernel: Nanos = Nanos::from_micros(20),
     /// From an enqueuing call to the earliest start on the card.
-    launch_latency: Nanos = Nanos::from_micros(5),
+    launch_latency: Nanos = Nanos::from_micros(6),
     /// Host time that a kernel launch takes at least.
     launch_cost: Nanos = Nanos(2_500),
     /// Host time that any other enqueuing call takes at least.
     call_cost: Nanos = Nanos(1_000),
     /// From an end on the card until the host can see it.
-    visibility: Nanos = Nanos(2_000),
+    visibility: Nanos = Nanos::from_micros(3),
     /// Time on the card that an event record takes.
     event_cost: Nanos = Nanos(1_000),
     /// Grid of event timestamps.

@@ -2,21 +2,8 @@
 
 use cgpu_proto::units::Bytes;
 
-use super::{ContextId, Machine};
+use super::{Allocation, ContextId, Machine, lock};
 use crate::error::Error;
-
-/// A live allocation of this process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Allocation {
-    /// Its first byte.
-    pub address: u64,
-    /// Its size as asked for.
-    pub size: Bytes,
-    /// Whose it is.
-    pub context: ContextId,
-    /// On which card.
-    pub card: usize,
-}
 
 /// A card's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,24 +33,40 @@ impl Machine {
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::NoContext`], [`Error::Invalid`] for zero bytes.
     pub fn allocate(&self, context: ContextId, size: Bytes) -> Result<u64, Error> {
-        let _ = (context, size);
-        unimplemented!()
+        self.check_lineage()?;
+        lock(&self.core.memory).allocate(context, size, |bytes| {
+            self.core.with(|timeline, _| {
+                self.core.own_context(timeline, context)?;
+                timeline.reserve(context, bytes)
+            })
+        })
     }
 
-    /// Frees an allocation, by its first byte.
+    /// Frees an allocation, by its first byte, when all that the context's streams hold is done, as the driver does.
     ///
     /// # Errors
     /// [`Error::NoAllocation`].
     pub fn free(&self, address: u64) -> Result<(), Error> {
-        let _ = address;
-        unimplemented!()
+        self.check_lineage()?;
+        let found = lock(&self.core.memory).find(address);
+        let allocation = found.filter(|found| found.address == address).ok_or(Error::NoAllocation)?;
+        self.synchronize_context(allocation.context)?;
+        let mut memory = lock(&self.core.memory);
+        let (context, bytes) = memory.free(address)?;
+        if bytes > Bytes::ZERO {
+            self.core.with(|timeline, _| {
+                timeline.release(context, bytes);
+                Ok(())
+            })?;
+        }
+        Ok(())
     }
 
-    /// The live allocation that holds a byte.
+    /// The live allocation of this process that holds a byte.
     #[must_use]
     pub fn allocation(&self, address: u64) -> Option<Allocation> {
-        let _ = address;
-        unimplemented!()
+        self.check_lineage().ok()?;
+        lock(&self.core.memory).find(address)
     }
 
     /// A card's memory now.
@@ -71,7 +74,8 @@ impl Machine {
     /// # Errors
     /// [`Error::NoCard`].
     pub fn memory_info(&self, card: usize) -> Result<MemoryInfo, Error> {
-        let _ = card;
-        unimplemented!()
+        let spec = *self.cards().get(card).ok_or(Error::NoCard)?;
+        let (used, usable) = self.core.with(|timeline, _| Ok(timeline.memory(card)))?;
+        Ok(MemoryInfo { total: spec.total, reserved: spec.total - usable, used, free: usable - used })
     }
 }

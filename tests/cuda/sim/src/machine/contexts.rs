@@ -1,6 +1,6 @@
 //! Contexts: what costs memory and takes turns on the card.
 
-use super::{ContextId, Machine, StreamId};
+use super::{ContextId, Machine, StreamId, lock};
 use crate::error::Error;
 
 impl Machine {
@@ -9,8 +9,12 @@ impl Machine {
     /// # Errors
     /// [`Error::NoCard`], [`Error::OutOfMemory`], [`Error::Full`].
     pub fn create_context(&self, card: usize) -> Result<ContextId, Error> {
-        let _ = card;
-        unimplemented!()
+        let spec = *self.cards().get(card).ok_or(Error::NoCard)?;
+        self.start_helper()?;
+        let process = self.core.segment.process();
+        let context = self.core.with(|timeline, _| timeline.create_context(process, card))?;
+        lock(&self.core.memory).adopt(context, card, spec.total);
+        Ok(context)
     }
 
     /// Ends a context: its queue is dropped, its kernels stop, its memory, streams and events are gone.
@@ -18,8 +22,8 @@ impl Machine {
     /// # Errors
     /// [`Error::NoContext`].
     pub fn destroy_context(&self, context: ContextId) -> Result<(), Error> {
-        let _ = context;
-        unimplemented!()
+        self.check_lineage()?;
+        self.core.destroy_context(context)
     }
 
     /// The card of a context.
@@ -27,8 +31,7 @@ impl Machine {
     /// # Errors
     /// [`Error::NoContext`].
     pub fn card_of(&self, context: ContextId) -> Result<usize, Error> {
-        let _ = context;
-        unimplemented!()
+        self.core.with(|timeline, _| self.core.own_context(timeline, context))
     }
 
     /// The context's legacy default stream (handle 0 or 1 without per-thread default streams).
@@ -36,8 +39,23 @@ impl Machine {
     /// # Errors
     /// [`Error::NoContext`].
     pub fn legacy_stream(&self, context: ContextId) -> Result<StreamId, Error> {
-        let _ = context;
-        unimplemented!()
+        self.core.with(|timeline, _| {
+            self.core.own_context(timeline, context)?;
+            Ok(timeline.legacy_stream(context))
+        })
+    }
+
+    /// Whether all that the context's streams hold is done, seen from the host.
+    ///
+    /// # Errors
+    /// [`Error::NoContext`].
+    pub fn is_context_done(&self, context: ContextId) -> Result<bool, Error> {
+        let done = self.core.with(|timeline, now| {
+            self.core.own_context(timeline, context)?;
+            Ok(timeline.pending(context, now).is_empty())
+        })?;
+        self.core.perform_due()?;
+        Ok(done)
     }
 
     /// Waits for all that the context's streams hold now.
@@ -45,7 +63,10 @@ impl Machine {
     /// # Errors
     /// [`Error::NoContext`].
     pub fn synchronize_context(&self, context: ContextId) -> Result<(), Error> {
-        let _ = context;
-        unimplemented!()
+        let pending = self.core.with(|timeline, now| {
+            self.core.own_context(timeline, context)?;
+            Ok(timeline.pending(context, now))
+        })?;
+        self.core.wait_for(&pending)
     }
 }

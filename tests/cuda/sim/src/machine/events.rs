@@ -2,8 +2,10 @@
 
 use cgpu_proto::units::Nanos;
 
-use super::{ContextId, EventId, Machine, StreamId, Ticket};
+use super::{ContextId, Core, EventId, Machine, StreamId, Ticket};
 use crate::error::Error;
+use crate::segment::Transaction;
+use crate::timeline::{Command, Timeline};
 
 impl Machine {
     /// Makes an event; `timing` false is CU_EVENT_DISABLE_TIMING.
@@ -11,8 +13,10 @@ impl Machine {
     /// # Errors
     /// [`Error::NoContext`], [`Error::Full`].
     pub fn create_event(&self, context: ContextId, timing: bool) -> Result<EventId, Error> {
-        let _ = (context, timing);
-        unimplemented!()
+        self.core.with(|timeline, _| {
+            self.core.own_context(timeline, context)?;
+            timeline.create_event(context, timing)
+        })
     }
 
     /// Ends an event; a pending record completes without it.
@@ -20,8 +24,11 @@ impl Machine {
     /// # Errors
     /// [`Error::NoEvent`].
     pub fn destroy_event(&self, event: EventId) -> Result<(), Error> {
-        let _ = event;
-        unimplemented!()
+        self.core.with(|timeline, _| {
+            self.core.own_event(timeline, event)?;
+            timeline.destroy_event(event);
+            Ok(())
+        })
     }
 
     /// The context that the event was made in.
@@ -29,8 +36,7 @@ impl Machine {
     /// # Errors
     /// [`Error::NoEvent`].
     pub fn event_context(&self, event: EventId) -> Result<ContextId, Error> {
-        let _ = event;
-        unimplemented!()
+        self.core.with(|timeline, _| self.core.own_event(timeline, event))
     }
 
     /// Records the event on a stream: it is complete when all before it in the stream is.
@@ -38,8 +44,8 @@ impl Machine {
     /// # Errors
     /// [`Error::NoEvent`], [`Error::NoStream`].
     pub fn record_event(&self, event: EventId, stream: StreamId) -> Result<Ticket, Error> {
-        let _ = (event, stream);
-        unimplemented!()
+        self.core.with(|timeline, _| self.core.own_event(timeline, event))?;
+        self.enqueue(stream, Command::Mark(event))
     }
 
     /// Whether the last record is complete, seen from the host; an event never recorded is.
@@ -47,8 +53,10 @@ impl Machine {
     /// # Errors
     /// [`Error::NoEvent`].
     pub fn is_event_done(&self, event: EventId) -> Result<bool, Error> {
-        let _ = event;
-        unimplemented!()
+        match self.last_record(event)? {
+            Some(record) => self.is_done(record),
+            None => Ok(true),
+        }
     }
 
     /// Waits for the last record.
@@ -56,8 +64,21 @@ impl Machine {
     /// # Errors
     /// [`Error::NoEvent`].
     pub fn synchronize_event(&self, event: EventId) -> Result<(), Error> {
-        let _ = event;
-        unimplemented!()
+        match self.last_record(event)? {
+            Some(record) => self.wait(record),
+            None => Ok(()),
+        }
+    }
+
+    /// The event's last record; `None`: never recorded.
+    ///
+    /// # Errors
+    /// [`Error::NoEvent`].
+    pub fn last_record(&self, event: EventId) -> Result<Option<Ticket>, Error> {
+        self.core.with(|timeline, _| {
+            self.core.own_event(timeline, event)?;
+            Ok(timeline.last_record(event))
+        })
     }
 
     /// Card time between two records in nanoseconds, on the grid of event timestamps; negative if `end` came first. `None`: one of them
@@ -66,8 +87,18 @@ impl Machine {
     /// # Errors
     /// [`Error::NoEvent`]; [`Error::NotRecorded`].
     pub fn elapsed(&self, start: EventId, end: EventId) -> Result<Option<i64>, Error> {
-        let _ = (start, end);
-        unimplemented!()
+        let grid = self.figures().event_grid.0;
+        self.core.with(|timeline, now| {
+            let (start, end) = (self.core.recorded(timeline, start)?, self.core.recorded(timeline, end)?);
+            let seen = |at: Nanos| at + timeline.figures().visibility <= now;
+            Ok(match (start, end) {
+                (Some(start), Some(end)) if seen(start) && seen(end) => {
+                    // Device times are far from the end of 63 bits.
+                    Some((end.0 / grid * grid).cast_signed() - (start.0 / grid * grid).cast_signed())
+                }
+                _ => None,
+            })
+        })
     }
 
     /// The exact card time of the last record, off the grid and without visibility latency: the simulator's own truth, for tests.
@@ -75,7 +106,20 @@ impl Machine {
     /// # Errors
     /// As [`Machine::elapsed`].
     pub fn recorded_at(&self, event: EventId) -> Result<Option<Nanos>, Error> {
-        let _ = event;
-        unimplemented!()
+        self.core.with(|timeline, _| self.core.recorded(timeline, event))
+    }
+}
+
+impl Core {
+    fn recorded(
+        &self,
+        timeline: &Timeline<'_, Transaction<'_>>,
+        event: EventId,
+    ) -> Result<Option<Nanos>, Error> {
+        self.own_event(timeline, event)?;
+        if !timeline.is_timed(event) || timeline.last_record(event).is_none() {
+            return Err(Error::NotRecorded);
+        }
+        Ok(timeline.recorded_at(event))
     }
 }

@@ -8,63 +8,68 @@
 //! * Enqueuing calls give a [`Ticket`]; [`Machine::wait`] blocks until it is done and its host-visible effects are performed.
 //! * A call that finds the stream's queue full blocks, as the driver's does.
 //! * Host-visible effects (copies, fills, memory writes, host functions) are performed in order by a thread of the process when they are
-//!   due; whoever waits performs those that are due by then.
+//!   due, because programs poll plain memory; whoever waits performs those that are due by then.
+//!
+//! A blocking call asks the timeline for a forecast, sleeps to it, and looks again: whatever arrived meanwhile has changed it.
 
 mod allocations;
 mod books;
 mod contexts;
+mod effects;
 mod events;
+mod helper;
 mod streams;
 mod work;
 
-use std::sync::Arc;
+use core::mem::ManuallyDrop;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cgpu_proto::units::Nanos;
 
-pub use allocations::{Allocation, MemoryInfo};
-pub use books::{EngineTime, ProcessSample, ProcessUse, Utilisation};
-pub use streams::{StreamKind, Ticket};
+pub use crate::memory::Allocation;
+pub use crate::timeline::{ContextId, EngineTime, EventId, ProcessSample, ProcessUse, StreamId, Ticket};
+pub use allocations::MemoryInfo;
+pub use books::Utilisation;
+pub use streams::StreamKind;
 pub use work::{CopyKind, Fill, Launch, Pitched, WaitCondition, Width};
 
 use crate::card::CardSpec;
 use crate::clock::Clock;
 use crate::error::Error;
+use crate::memory::Memory;
+use crate::segment::{Segment, Transaction};
 use crate::settings::{Figures, Settings};
-
-macro_rules! id {
-    ($(#[$doc:meta])* $name:ident) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $name(pub(crate) u64);
-
-        impl $name {
-            /// As a number which is unique among the living of its kind on this machine.
-            #[must_use]
-            pub const fn get(self) -> u64 {
-                self.0
-            }
-        }
-    };
-}
-
-id! {
-    /// A context. Made by [`Machine::create_context`].
-    ContextId
-}
-id! {
-    /// A stream. Made by [`Machine::create_stream`], or a context's own legacy stream.
-    StreamId
-}
-id! {
-    /// An event. Made by [`Machine::create_event`].
-    EventId
-}
+use crate::timeline::{Forecast, Timeline};
+use effects::Effects;
+use helper::{Alarm, Helper};
 
 /// An attached process. Dropping it detaches: contexts go at once.
 #[derive(Debug)]
 pub struct Machine {
-    inner: Arc<()>,
+    /// Of no use in a forked child, which must not drop it.
+    core: ManuallyDrop<Arc<Core>>,
+    helper: ManuallyDrop<Mutex<Option<Helper>>>,
 }
+
+/// What calls and the helper thread share.
+#[derive(Debug)]
+struct Core {
+    segment: Segment,
+    clock: Clock,
+    memory: Mutex<Memory>,
+    effects: Effects,
+    alarm: Alarm,
+}
+
+/// Nothing that a panic could leave half done is under these locks.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How long a waiter sleeps when nothing says that what it waits for will ever come.
+const POLL: Nanos = Nanos::from_micros(200);
+/// The longest sleep: a death nearby makes things come earlier than forecast.
+const LONGEST: Nanos = Nanos::from_millis(10);
 
 impl Machine {
     /// Opens the machine that the environment names, making it if need be.
@@ -75,45 +80,174 @@ impl Machine {
         Self::open(&Settings::from_environment()?)
     }
 
-    /// Opens the machine with the given settings on the real clock. If the segment is there already its cards and figures count.
+    /// Opens the machine with the given settings on the real clock. What others use already counts as it is, and must have the cards
+    /// that the settings name; what nobody uses is made anew if the settings differ.
     ///
     /// # Errors
     /// As [`Machine::from_environment`].
     pub fn open(settings: &Settings) -> Result<Self, Error> {
-        Self::open_with(settings, Clock::Real { dilation_milli: settings.dilation_milli })
+        let segment = Segment::open(settings)?;
+        let clock = Clock::Real { dilation_milli: segment.dilation_milli() };
+        Ok(Self::with(segment, clock))
     }
 
-    /// Opens the machine with a clock of the caller's choice. On a virtual clock there is no thread: effects are performed by calls.
+    /// Opens the machine with a clock of the caller's choice. On a virtual clock there is no thread: effects are performed by calls, and
+    /// waiting moves the clock.
     ///
     /// # Errors
     /// As [`Machine::from_environment`].
     pub fn open_with(settings: &Settings, clock: Clock) -> Result<Self, Error> {
-        let _ = (settings, clock);
-        Ok(Self { inner: Arc::new(()) })
+        Ok(Self::with(Segment::open(settings)?, clock))
+    }
+
+    fn with(segment: Segment, clock: Clock) -> Self {
+        let core = Core {
+            segment,
+            clock,
+            memory: Mutex::default(),
+            effects: Effects::default(),
+            alarm: Alarm::default(),
+        };
+        Self { core: ManuallyDrop::new(Arc::new(core)), helper: ManuallyDrop::new(Mutex::new(None)) }
     }
 
     /// Whether this machine is the parent's and this process a forked child.
     #[must_use]
     pub fn is_inherited(&self) -> bool {
-        let _ = &self.inner;
-        false
+        self.core.segment.is_inherited()
     }
 
     /// The cards, in order.
     #[must_use]
     pub fn cards(&self) -> &[CardSpec] {
-        &[]
+        self.core.segment.cards()
     }
 
     /// The model's figures.
     #[must_use]
     pub fn figures(&self) -> &Figures {
-        unimplemented!()
+        self.core.segment.figures()
     }
 
-    /// Device time.
+    /// Thousandths of real time per device time.
+    #[must_use]
+    pub fn dilation_milli(&self) -> u64 {
+        self.core.segment.dilation_milli()
+    }
+
+    /// Device time. At dilation 1 it is `CLOCK_MONOTONIC`.
     #[must_use]
     pub fn now(&self) -> Nanos {
-        unimplemented!()
+        self.core.clock.now()
+    }
+
+    fn check_lineage(&self) -> Result<(), Error> {
+        if self.is_inherited() { Err(Error::Forked) } else { Ok(()) }
+    }
+
+    fn check_card(&self, card: usize) -> Result<(), Error> {
+        if card < self.cards().len() { Ok(()) } else { Err(Error::NoCard) }
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // A child has neither the threads nor the mappings, and perhaps finds the locks taken.
+        if self.is_inherited() {
+            return;
+        }
+        if let Some(helper) = lock(&self.helper).take() {
+            self.core.alarm.stop();
+            helper.join();
+        }
+        // Should the lock not be had, the process's death does the same a little later.
+        let _ = self.core.with(|timeline, now| {
+            timeline.detach(self.core.segment.process(), now);
+            Ok(())
+        });
+        // SAFETY: not used again: this is the drop; not dropped before: nobody else does.
+        unsafe { ManuallyDrop::drop(&mut self.core) };
+        // SAFETY: as above.
+        unsafe { ManuallyDrop::drop(&mut self.helper) };
+    }
+}
+
+impl Core {
+    /// One operation: the timeline is advanced to now, then changed by `operation`; if that fails nothing of it stays.
+    #[inline]
+    fn with<R>(
+        &self,
+        operation: impl FnOnce(&mut Timeline<'_, Transaction<'_>>, Nanos) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        let mut transaction = self.segment.begin()?;
+        let mut timeline = Timeline::new(&mut transaction, self.segment.figures());
+        // Read under the lock, so that nobody else has been further.
+        let now = timeline.advance(self.clock.now());
+        let result = operation(&mut timeline, now)?;
+        transaction.commit();
+        Ok(result)
+    }
+
+    /// The card of a context, if the context is this process's.
+    fn own_context(
+        &self,
+        timeline: &Timeline<'_, Transaction<'_>>,
+        context: ContextId,
+    ) -> Result<usize, Error> {
+        match timeline.place_of(context) {
+            Some((card, process)) if process == self.segment.process() => Ok(card),
+            _ => Err(Error::NoContext),
+        }
+    }
+
+    fn own_stream(
+        &self,
+        timeline: &Timeline<'_, Transaction<'_>>,
+        stream: StreamId,
+    ) -> Result<ContextId, Error> {
+        let context = timeline.context_of_stream(stream).ok_or(Error::NoStream)?;
+        self.own_context(timeline, context).map_err(|_| Error::NoStream)?;
+        Ok(context)
+    }
+
+    fn own_event(
+        &self,
+        timeline: &Timeline<'_, Transaction<'_>>,
+        event: EventId,
+    ) -> Result<ContextId, Error> {
+        let context = timeline.context_of_event(event).ok_or(Error::NoEvent)?;
+        self.own_context(timeline, context).map_err(|_| Error::NoEvent)?;
+        Ok(context)
+    }
+
+    /// Blocks until the host can see that all tickets are done, and performs the effects that are due by then.
+    fn wait_for(&self, tickets: &[Ticket]) -> Result<(), Error> {
+        let mut visible = None;
+        loop {
+            let now = self.clock.now();
+            let wake = match visible {
+                Some(instant) if instant <= now => break,
+                Some(instant) => instant,
+                None => self.with(|timeline, now| {
+                    // The latest of all, if all are done.
+                    visible = tickets.iter().try_fold(Nanos::ZERO, |latest, &ticket| {
+                        Some(latest.max(timeline.visible_at(ticket)?))
+                    });
+                    Ok(match visible {
+                        Some(instant) => instant,
+                        None => match timeline.forecast(tickets) {
+                            Forecast::At(instant) => instant + timeline.figures().visibility,
+                            Forecast::NotBefore(instant) => instant,
+                            Forecast::Unknown => now + POLL,
+                        },
+                    })
+                })?,
+            };
+            self.clock.wait_until(wake.min(now + LONGEST));
+            if matches!(self.clock, Clock::Virtual(_)) {
+                self.perform_due()?;
+            }
+        }
+        self.perform_due()
     }
 }

@@ -1,7 +1,8 @@
 //! Streams: queues of commands, in order.
 
-use super::{ContextId, EventId, Machine, StreamId};
+use super::{ContextId, EventId, Machine, StreamId, Ticket};
 use crate::error::Error;
+use crate::timeline::Command;
 
 /// How a stream stands to the context's legacy default stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,21 +13,16 @@ pub enum StreamKind {
     NonBlocking,
 }
 
-/// A place in a stream: done when the stream has completed that many commands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ticket {
-    pub(crate) stream: StreamId,
-    pub(crate) number: u64,
-}
-
 impl Machine {
     /// Makes a stream.
     ///
     /// # Errors
     /// [`Error::NoContext`], [`Error::Full`].
     pub fn create_stream(&self, context: ContextId, kind: StreamKind) -> Result<StreamId, Error> {
-        let _ = (context, kind);
-        unimplemented!()
+        self.core.with(|timeline, _| {
+            self.core.own_context(timeline, context)?;
+            timeline.create_stream(context, kind == StreamKind::Blocking)
+        })
     }
 
     /// Ends a stream once what it holds is done; returns at once.
@@ -34,8 +30,14 @@ impl Machine {
     /// # Errors
     /// [`Error::NoStream`]; [`Error::Invalid`] for a legacy stream.
     pub fn destroy_stream(&self, stream: StreamId) -> Result<(), Error> {
-        let _ = stream;
-        unimplemented!()
+        self.core.with(|timeline, _| {
+            let context = self.core.own_stream(timeline, stream)?;
+            if timeline.legacy_stream(context) == stream {
+                return Err(Error::Invalid("a legacy stream lives as long as its context"));
+            }
+            timeline.destroy_stream(stream);
+            Ok(())
+        })
     }
 
     /// Whether all that the stream holds is done, seen from the host.
@@ -43,8 +45,8 @@ impl Machine {
     /// # Errors
     /// [`Error::NoStream`].
     pub fn is_stream_done(&self, stream: StreamId) -> Result<bool, Error> {
-        let _ = stream;
-        unimplemented!()
+        let tail = self.tail(stream)?;
+        self.is_done(tail)
     }
 
     /// Waits for all that the stream holds now.
@@ -52,34 +54,51 @@ impl Machine {
     /// # Errors
     /// [`Error::NoStream`].
     pub fn synchronize_stream(&self, stream: StreamId) -> Result<(), Error> {
-        let _ = stream;
-        unimplemented!()
+        let tail = self.tail(stream)?;
+        self.core.wait_for(&[tail])
     }
 
-    /// Waits until a ticket is done.
+    /// The last command that the stream holds now.
     ///
     /// # Errors
-    /// [`Error::NoStream`] when its context is gone.
+    /// [`Error::NoStream`].
+    pub fn tail(&self, stream: StreamId) -> Result<Ticket, Error> {
+        self.core.with(|timeline, _| {
+            self.core.own_stream(timeline, stream)?;
+            Ok(timeline.tail(stream))
+        })
+    }
+
+    /// Waits until a ticket is done. What was dropped with its context counts as done.
+    ///
+    /// # Errors
+    /// [`Error::Forked`], [`Error::Stuck`].
     pub fn wait(&self, ticket: Ticket) -> Result<(), Error> {
-        let _ = ticket;
-        unimplemented!()
+        self.core.wait_for(&[ticket])
     }
 
-    /// Whether a ticket is done, seen from the host.
+    /// Whether a ticket is done, seen from the host; its effects are performed then.
     ///
     /// # Errors
-    /// [`Error::NoStream`] when its context is gone.
+    /// [`Error::Forked`], [`Error::Stuck`].
     pub fn is_done(&self, ticket: Ticket) -> Result<bool, Error> {
-        let _ = ticket;
-        unimplemented!()
+        let done = self
+            .core
+            .with(|timeline, now| Ok(timeline.visible_at(ticket).is_some_and(|instant| instant <= now)))?;
+        self.core.perform_due()?;
+        Ok(done)
     }
 
-    /// Makes later commands of the stream wait for the event's last record; an event never recorded is no wait.
+    /// Makes later commands of the stream wait for the event's last record. `None`: it was never recorded, and there is nothing to wait
+    /// for.
     ///
     /// # Errors
     /// [`Error::NoStream`], [`Error::NoEvent`].
-    pub fn wait_event(&self, stream: StreamId, event: EventId) -> Result<Ticket, Error> {
-        let _ = (stream, event);
-        unimplemented!()
+    pub fn wait_event(&self, stream: StreamId, event: EventId) -> Result<Option<Ticket>, Error> {
+        let record = self.core.with(|timeline, _| {
+            self.core.own_event(timeline, event)?;
+            Ok(timeline.last_record(event))
+        })?;
+        record.map(|record| self.enqueue(stream, Command::Wait(record))).transpose()
     }
 }

@@ -1,17 +1,23 @@
 //! What streams are given to do.
 
-use super::{Machine, StreamId, Ticket};
+use cgpu_proto::units::Nanos;
+
+use super::effects::Effect;
+use super::{Core, Machine, StreamId, Ticket, lock};
 use crate::error::Error;
 use crate::kernel::Kernel;
+use crate::segment::Transaction;
+use crate::settings::Figures;
+use crate::timeline::{Command, QueueFull, Timeline};
 
 /// One kernel launch.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch {
     /// What it does.
     pub kernel: Kernel,
-    /// Blocks of the grid, all dimensions multiplied. Recorded; kernels of one context run one at a time.
+    /// Blocks of the grid, all dimensions multiplied. Of no consequence yet: kernels of one context run one at a time.
     pub blocks: u64,
-    /// Threads of a block, all dimensions multiplied.
+    /// Threads of a block, all dimensions multiplied. Of no consequence yet.
     pub threads: u64,
 }
 
@@ -54,6 +60,19 @@ impl Pitched {
     pub const fn line(to: u64, from: u64, bytes: u64) -> Self {
         Self { to, from, width: bytes, rows: 1, slices: 1, to_pitch: (0, 0), from_pitch: (0, 0) }
     }
+
+    /// How many bytes move; `None`: more than can be counted.
+    #[must_use]
+    pub fn bytes(&self) -> Option<u64> {
+        self.width.checked_mul(self.rows)?.checked_mul(self.slices)
+    }
+
+    /// From the first byte to the last, given the pitches of one side. Of a copy that moves something.
+    fn extent(&self, (row, slice): (u64, u64)) -> Option<u64> {
+        let rows = row.checked_mul(self.rows - 1)?;
+        let slices = slice.checked_mul(self.slices - 1)?;
+        self.width.checked_add(rows)?.checked_add(slices)
+    }
 }
 
 /// Device bytes to fill: `rows` of `elements` of `size` bytes (1, 2 or 4) with the low bytes of `value`.
@@ -95,14 +114,49 @@ pub enum WaitCondition {
     Nor,
 }
 
+impl Width {
+    /// In bytes.
+    #[must_use]
+    pub const fn bytes(self) -> u64 {
+        match self {
+            Self::Four => 4,
+            Self::Eight => 8,
+        }
+    }
+}
+
 impl Machine {
     /// Enqueues a kernel. Blocks while the stream's queue is full.
     ///
     /// # Errors
     /// [`Error::NoStream`].
     pub fn launch(&self, stream: StreamId, launch: Launch) -> Result<Ticket, Error> {
-        let _ = (stream, launch);
-        unimplemented!()
+        let begun = self.now();
+        let ticket = self.core.enqueue(|timeline, now| {
+            self.core.own_stream(timeline, stream)?;
+            Ok(timeline.launch(stream, launch.kernel, now))
+        })?;
+        self.core.clock.spin_until(begun + self.figures().launch_cost);
+        Ok(ticket)
+    }
+
+    /// Enqueues a command without effects.
+    pub(super) fn enqueue(&self, stream: StreamId, command: Command) -> Result<Ticket, Error> {
+        let begun = self.now();
+        let ticket = self.core.enqueue(|timeline, now| {
+            self.core.own_stream(timeline, stream)?;
+            Ok(timeline.enqueue(stream, command, 0, now))
+        })?;
+        self.core.clock.spin_until(begun + self.figures().call_cost);
+        Ok(ticket)
+    }
+
+    fn enqueue_effect(&self, stream: StreamId, command: Command, effect: Effect) -> Result<Ticket, Error> {
+        self.check_lineage()?;
+        let begun = self.now();
+        let ticket = self.core.enqueue_effect(stream, command, effect)?;
+        self.core.clock.spin_until(begun + self.figures().call_cost);
+        Ok(ticket)
     }
 
     /// Enqueues a copy. The bytes move when the card would have moved them; a caller that promises the program a staged source or a
@@ -114,8 +168,22 @@ impl Machine {
     /// # Safety
     /// Host ranges must stay valid for the copy, unborrowed by Rust code, until the ticket is done or the context is gone.
     pub unsafe fn copy(&self, stream: StreamId, kind: CopyKind, what: Pitched) -> Result<Ticket, Error> {
-        let _ = (stream, kind, what);
-        unimplemented!()
+        self.check_lineage()?;
+        let bytes = what.bytes().ok_or(TOO_LARGE)?;
+        if bytes == 0 {
+            return self.enqueue(stream, Command::Nothing);
+        }
+        self.admit(what.to, what.extent(what.to_pitch))?;
+        self.admit(what.from, what.extent(what.from_pitch))?;
+        let figures = self.figures();
+        let at_rate = |rate| figures.copy_latency + Nanos(bytes.saturating_mul(1_000) / rate);
+        let command = match kind {
+            CopyKind::HostToDevice => Command::Copy { up: true, cost: at_rate(figures.copy_rate) },
+            CopyKind::DeviceToHost => Command::Copy { up: false, cost: at_rate(figures.copy_rate) },
+            CopyKind::DeviceToDevice => local(bytes, figures),
+            CopyKind::HostToHost => Command::Nothing,
+        };
+        self.enqueue_effect(stream, command, Effect::Copy(what))
     }
 
     /// Enqueues a fill of device memory.
@@ -123,14 +191,25 @@ impl Machine {
     /// # Errors
     /// [`Error::NoStream`]; [`Error::NoAllocation`]; [`Error::Invalid`] for another element size.
     pub fn fill(&self, stream: StreamId, fill: Fill) -> Result<Ticket, Error> {
-        let _ = (stream, fill);
-        unimplemented!()
+        self.check_lineage()?;
+        if !matches!(fill.size, 1 | 2 | 4) {
+            return Err(Error::Invalid("elements of 1, 2 or 4 bytes can be filled with"));
+        }
+        let width = fill.elements.checked_mul(fill.size).ok_or(TOO_LARGE)?;
+        let bytes = width.checked_mul(fill.rows).ok_or(TOO_LARGE)?;
+        if bytes == 0 {
+            return self.enqueue(stream, Command::Nothing);
+        }
+        let extent = fill.pitch.checked_mul(fill.rows - 1).and_then(|rest| rest.checked_add(width));
+        let device = self.allocation(fill.to).ok_or(Error::NoAllocation)?;
+        self.admit(device.address, extent.and_then(|extent| extent.checked_add(fill.to - device.address)))?;
+        self.enqueue_effect(stream, local(bytes, self.figures()), Effect::Fill(fill))
     }
 
     /// Enqueues a write of a word to host or device memory.
     ///
     /// # Errors
-    /// [`Error::NoStream`]; [`Error::Invalid`] for an address that is not aligned.
+    /// [`Error::NoStream`]; [`Error::NoAllocation`]; [`Error::Invalid`] for an address that is not aligned.
     ///
     /// # Safety
     /// The word must stay writable until the ticket is done or the context is gone.
@@ -141,14 +220,14 @@ impl Machine {
         width: Width,
         value: u64,
     ) -> Result<Ticket, Error> {
-        let _ = (stream, address, width, value);
-        unimplemented!()
+        self.check_word(address, width)?;
+        self.enqueue_effect(stream, Command::Write, Effect::Write { address, width, value })
     }
 
     /// Enqueues a wait on a word of host or device memory.
     ///
     /// # Errors
-    /// [`Error::NoStream`]; [`Error::Invalid`] for an address that is not aligned.
+    /// [`Error::NoStream`]; [`Error::NoAllocation`]; [`Error::Invalid`] for an address that is not aligned.
     ///
     /// # Safety
     /// The word must stay readable until the ticket is done or the context is gone.
@@ -160,18 +239,65 @@ impl Machine {
         condition: WaitCondition,
         value: u64,
     ) -> Result<Ticket, Error> {
-        let _ = (stream, address, width, condition, value);
-        unimplemented!()
+        self.check_word(address, width)?;
+        self.enqueue_effect(stream, Command::Outside, Effect::Watch { address, width, condition, value })
     }
 
-    /// Enqueues a host function: called by the process's thread when the stream comes to it; the stream goes on when it returns. It must
-    /// not call the machine's waiting methods.
+    /// Enqueues a host function: called by a thread of the simulator's when the stream comes to it; the stream goes on when it returns.
+    /// It must not call the machine, as host functions must not call the driver.
     ///
     /// # Errors
     /// [`Error::NoStream`].
     pub fn host_function(&self, stream: StreamId, call: Box<dyn FnOnce() + Send>) -> Result<Ticket, Error> {
-        drop(call);
-        let _ = stream;
-        unimplemented!()
+        self.enqueue_effect(stream, Command::Outside, Effect::Call(call))
+    }
+
+    /// Performs the effects that are due now. Waiting and asking do so by themselves; for tests on a virtual clock.
+    ///
+    /// # Errors
+    /// [`Error::Forked`], [`Error::Stuck`], [`Error::System`].
+    pub fn perform_effects(&self) -> Result<(), Error> {
+        self.check_lineage()?;
+        self.core.perform_due()
+    }
+
+    /// Looks once whether a range is host memory, or device memory within one allocation.
+    fn admit(&self, address: u64, length: Option<u64>) -> Result<(), Error> {
+        let length = length.ok_or(TOO_LARGE)?;
+        if lock(&self.core.memory).admits(address, length) { Ok(()) } else { Err(Error::NoAllocation) }
+    }
+
+    fn check_word(&self, address: u64, width: Width) -> Result<(), Error> {
+        self.check_lineage()?;
+        if address == 0 || !address.is_multiple_of(width.bytes()) {
+            return Err(Error::Invalid("the address of a word is not aligned"));
+        }
+        self.admit(address, Some(width.bytes()))
+    }
+}
+
+const TOO_LARGE: Error = Error::Invalid("a range larger than memory");
+
+/// A copy or fill within the card: a kernel of the driver's.
+fn local(bytes: u64, figures: &Figures) -> Command {
+    let cost = Nanos(bytes.saturating_mul(1_000) / figures.local_rate + 1_000);
+    Command::Compute { cost, kernel: false, meeting: None }
+}
+
+impl Core {
+    /// Enqueues, waiting while the queue is full.
+    fn enqueue(
+        &self,
+        mut enqueue: impl FnMut(
+            &mut Timeline<'_, Transaction<'_>>,
+            Nanos,
+        ) -> Result<Result<Ticket, QueueFull>, Error>,
+    ) -> Result<Ticket, Error> {
+        loop {
+            match self.with(&mut enqueue)? {
+                Ok(ticket) => return Ok(ticket),
+                Err(QueueFull { room }) => self.wait_for(&[room])?,
+            }
+        }
     }
 }

@@ -89,7 +89,8 @@ impl Mapping {
             let why = format!("holds the cards {}, and {} were asked for", list(&there), list(asked));
             return Ok(Some(Unfit { why, fatal: true }));
         }
-        let same = preamble.figures() == settings.figures && preamble.dilation_milli() == settings.dilation_milli;
+        let same =
+            preamble.figures() == settings.figures && preamble.dilation_milli() == settings.dilation_milli;
         Ok((!same).then(|| Unfit { why: "has other figures".to_owned(), fatal: false }))
     }
 
@@ -119,7 +120,10 @@ struct Unfit {
 }
 
 fn foreign(path: &Path) -> Error {
-    Error::Segment(format!("{} is no segment of a simulated card: name another file in CGPU_SIM_STATE", path.display()))
+    Error::Segment(format!(
+        "{} is no segment of a simulated card: name another file in CGPU_SIM_STATE",
+        path.display()
+    ))
 }
 
 fn list(cards: &[CardSpec]) -> String {
@@ -137,7 +141,8 @@ fn map(file: &File) -> io::Result<MmapRaw> {
 
 fn begins_like_ours(file: &File) -> bool {
     let mut first = [0; 8];
-    file.read_exact_at(&mut first, 0).is_ok() && u64::from_ne_bytes(first).to_be_bytes().starts_with(b"CGPUSIM")
+    file.read_exact_at(&mut first, 0).is_ok()
+        && u64::from_ne_bytes(first).to_be_bytes().starts_with(b"CGPUSIM")
 }
 
 /// Makes the file, unless it is there.

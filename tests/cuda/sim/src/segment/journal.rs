@@ -35,7 +35,12 @@ pub struct Transaction<'a> {
 impl<'a> Transaction<'a> {
     /// Begins by taking back whatever a dead holder left half done.
     pub(super) fn begin(shared: Shared<'a>, guard: Guard<'a>) -> Self {
-        let mut this = Self { shared, logged: index(shared.preamble.logged.load(Ordering::Relaxed)), tried: false, _guard: guard };
+        let mut this = Self {
+            shared,
+            logged: index(shared.preamble.logged.load(Ordering::Relaxed)),
+            tried: false,
+            _guard: guard,
+        };
         if this.logged != 0 {
             this.roll_back();
         }

@@ -174,7 +174,8 @@ impl Segment {
             let mut transaction = self.begin()?;
             let mut timeline = Timeline::new(&mut transaction, &self.figures);
             // Unless it went in good order meanwhile, or somebody else was first.
-            if timeline.process_state(slot.get()) == ProcessState::Live && self.generation(slot) == generation {
+            if timeline.process_state(slot.get()) == ProcessState::Live && self.generation(slot) == generation
+            {
                 let now = timeline.advance(now);
                 timeline.die(slot.get(), now);
                 transaction.commit();

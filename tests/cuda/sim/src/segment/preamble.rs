@@ -58,7 +58,9 @@ impl Preamble {
     pub(super) fn verdict(&self) -> Verdict {
         if self.magic.load(Ordering::Relaxed) != MAGIC {
             Verdict::Foreign
-        } else if self.layout.load(Ordering::Relaxed) == layout() && self.boot.load(Ordering::Relaxed) == boot() {
+        } else if self.layout.load(Ordering::Relaxed) == layout()
+            && self.boot.load(Ordering::Relaxed) == boot()
+        {
             Verdict::Fit
         } else {
             Verdict::Stale
@@ -74,9 +76,10 @@ impl Preamble {
     }
 
     pub(super) fn cards(&self) -> Result<Vec<CardSpec>, Error> {
-        let numbers = self.cards.iter().map(|(model, total)| {
-            (model.load(Ordering::Relaxed), Bytes(total.load(Ordering::Relaxed)))
-        });
+        let numbers = self
+            .cards
+            .iter()
+            .map(|(model, total)| (model.load(Ordering::Relaxed), Bytes(total.load(Ordering::Relaxed))));
         let card = |(model, total)| match MODELS.get(index(model - 1)) {
             Some(model) => Ok(CardSpec { model, total }),
             None => Err(Error::Segment(format!("the segment names model {model} of {}", MODELS.len()))),

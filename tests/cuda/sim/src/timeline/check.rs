@@ -8,7 +8,7 @@ use super::event::events_of;
 use super::process::contexts_of;
 use super::records::{CARDS, Card, ContextId, Holding, PROCESSES, Process, StreamId};
 use super::stream::{Head, streams_of};
-use super::{Timeline, Ticket};
+use super::{Ticket, Timeline};
 use crate::words::Words;
 
 macro_rules! demand {
@@ -67,7 +67,10 @@ impl<W: Words> Timeline<'_, W> {
         }
         for way in [Way::Up, Way::Down] {
             for stream in way.queue(card).members(self.words).into_iter().map(StreamId) {
-                demand!(self.head(stream) == Head::Copying, "{stream:?} is in a copy queue and does not copy");
+                demand!(
+                    self.head(stream) == Head::Copying,
+                    "{stream:?} is in a copy queue and does not copy"
+                );
             }
         }
         Ok(())
@@ -83,7 +86,10 @@ impl<W: Words> Timeline<'_, W> {
             for stream in streams_of(context).members(self.words).into_iter().map(StreamId) {
                 self.check_stream(context, stream)?;
                 let tokens = self.queued_tokens(stream).len() as u64;
-                demand!(self.effects_of(stream) == tokens, "{stream:?} holds {tokens} effects and counts otherwise");
+                demand!(
+                    self.effects_of(stream) == tokens,
+                    "{stream:?} holds {tokens} effects and counts otherwise"
+                );
                 queued += tokens;
             }
             for event in events_of(context).members(self.words).into_iter().map(super::EventId) {
@@ -116,7 +122,8 @@ impl<W: Words> Timeline<'_, W> {
         if head == Head::Blocked {
             let slot = self.head_slot(stream);
             demand!(self.kind(slot) == Kind::Wait, "{stream:?} is blocked by no wait");
-            let ticket = Ticket { stream: StreamId(self.get(slot.subject())), number: self.get(slot.number()) };
+            let ticket =
+                Ticket { stream: StreamId(self.get(slot.subject())), number: self.get(slot.number()) };
             demand!(!self.is_done(ticket), "{stream:?} is blocked by what is done");
         }
         Ok(())

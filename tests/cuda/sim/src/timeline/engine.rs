@@ -100,8 +100,8 @@ impl<W: Words> Timeline<'_, W> {
             ready_of(context).remove(self.words, stream.0);
             self.complete(stream, t);
         }
-        let over = t.0 >= self.get(card.slice_start()) + self.figures.slice.0
-            && !ring_of(card).is_empty(self.words);
+        let over =
+            t.0 >= self.get(card.slice_start()) + self.figures.slice.0 && !ring_of(card).is_empty(self.words);
         if over || ready_of(context).is_empty(self.words) {
             self.yield_engine(card, context, t);
         } else {

@@ -5,9 +5,9 @@
 
 use cgpu_proto::units::Nanos;
 
+use super::Timeline;
 use super::agenda::{self, Due};
 use super::stream::Ticket;
-use super::Timeline;
 use crate::words::Words;
 
 /// What playing on has shown.

@@ -95,7 +95,10 @@ mod tests {
         let mut words = Plain::new(16);
         LIST.push(&mut words, 3);
         LIST.push(&mut words, 1);
-        assert_eq!([LIST.pop(&mut words), LIST.pop(&mut words), LIST.pop(&mut words)], [Some(3), Some(1), None]);
+        assert_eq!(
+            [LIST.pop(&mut words), LIST.pop(&mut words), LIST.pop(&mut words)],
+            [Some(3), Some(1), None]
+        );
         assert!(LIST.is_empty(&words));
     }
 }

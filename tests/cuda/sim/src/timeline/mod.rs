@@ -57,12 +57,11 @@ use records::Global;
 
 pub use command::{Command, Meeting};
 pub use forecast::Forecast;
-pub use process::{EffectDue, ProcessState};
 pub(crate) use process::process_state_at;
+pub use process::{EffectDue, ProcessState};
 pub use records::{ContextId, EventId, StreamId, WORDS};
 pub use stream::{QueueFull, Ticket};
 pub use usage::{EngineTime, ProcessSample, ProcessUse};
-
 
 /// A view of the state that can be advanced and changed. Cheap to make; holds nothing itself.
 #[derive(Debug)]
@@ -88,6 +87,12 @@ impl<'a, W: Words> Timeline<'a, W> {
         let now = self.now().max(now);
         self.set(Global(0).now(), now.0);
         now
+    }
+
+    /// The model's figures.
+    #[must_use]
+    pub fn figures(&self) -> &'a Figures {
+        self.figures
     }
 
     /// The instant up to which everything is played.

@@ -2,10 +2,10 @@
 
 use cgpu_proto::units::Nanos;
 
-use super::{Timeline, states};
 use super::agenda::{self, Due};
 use super::list::List;
 use super::records::{CARDS, Card, ContextId, EFFECTS, Effect, Global, Holding, Process, Slot, StreamId};
+use super::{Timeline, states};
 use crate::words::{At, Words};
 
 states! {

@@ -180,10 +180,25 @@ impl<W: Words> Timeline<'_, W> {
         Ticket { stream, number: self.get(stream.issued()) }
     }
 
-    /// All that the context's streams hold now.
+    /// The streams of a context.
     #[must_use]
-    pub fn tails(&self, context: ContextId) -> Vec<Ticket> {
-        streams_of(context).members(self.words).into_iter().map(|stream| self.tail(StreamId(stream))).collect()
+    pub fn streams(&self, context: ContextId) -> Vec<StreamId> {
+        streams_of(context).members(self.words).into_iter().map(StreamId).collect()
+    }
+
+    /// What the context's streams hold that the host cannot see to be done at the instant `now`.
+    #[must_use]
+    pub fn pending(&self, context: ContextId, now: Nanos) -> Vec<Ticket> {
+        let mut pending = Vec::new();
+        let mut stream = StreamId(streams_of(context).first(self.words));
+        while stream.0 != 0 {
+            let tail = self.tail(stream);
+            if self.visible_at(tail).is_none_or(|instant| instant > now) {
+                pending.push(tail);
+            }
+            stream = StreamId(streams_of(context).next(self.words, stream.0));
+        }
+        pending
     }
 
     /// Commands with an effect that the stream holds.
@@ -284,7 +299,14 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    fn append(&mut self, stream: StreamId, command: Command, token: u64, available: Nanos, now: Nanos) -> Ticket {
+    fn append(
+        &mut self,
+        stream: StreamId,
+        command: Command,
+        token: u64,
+        available: Nanos,
+        now: Nanos,
+    ) -> Ticket {
         let issued = self.get(stream.issued());
         self.store_command(Slot::of(stream, issued), command, token, available);
         self.set(stream.issued(), issued + 1);
@@ -296,7 +318,9 @@ impl<W: Words> Timeline<'_, W> {
 
     /// The process says that a command outside the card is over.
     pub fn answer(&mut self, ticket: Ticket, now: Nanos) {
-        if self.get(ticket.stream.completed()) + 1 == ticket.number && self.head(ticket.stream) == Head::Outside {
+        if self.get(ticket.stream.completed()) + 1 == ticket.number
+            && self.head(ticket.stream) == Head::Outside
+        {
             self.complete(ticket.stream, now);
         }
     }

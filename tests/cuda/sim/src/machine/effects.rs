@@ -1,0 +1,377 @@
+//! Effects: what the host sees of the card's work, performed by the process itself when it is due.
+//!
+//! The timeline knows an effect by a token, a number of this process's; [`Effects`] knows what it stands for. Tokens come due in the
+//! order in which their commands are done, whoever advances the timeline, and are taken in that order; one lock lets one thread at a
+//! time take and perform, so that effects are seen in order too.
+
+use core::sync::atomic::Ordering;
+use std::sync::Mutex;
+
+use cgpu_proto::atomic::{AtomicU32, AtomicU64};
+use cgpu_proto::units::Nanos;
+
+use super::work::{Fill, Pitched, WaitCondition, Width};
+use super::{ContextId, Core, StreamId, Ticket, lock};
+use crate::error::Error;
+use crate::memory::Memory;
+use crate::timeline::{Command, EffectDue, Forecast, QueueFull};
+
+/// What a token stands for.
+pub(super) enum Effect {
+    /// Bytes move.
+    Copy(Pitched),
+    /// Bytes are set.
+    Fill(Fill),
+    /// A word is written.
+    Write { address: u64, width: Width, value: u64 },
+    /// A function is called, and the stream waits for it.
+    Call(Box<dyn FnOnce() + Send>),
+    /// A word is looked at until it is as the stream wants it.
+    Watch { address: u64, width: Width, condition: WaitCondition, value: u64 },
+}
+
+impl core::fmt::Debug for Effect {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Copy(_) => "Copy",
+            Self::Fill(_) => "Fill",
+            Self::Write { .. } => "Write",
+            Self::Call(_) => "Call",
+            Self::Watch { .. } => "Watch",
+        })
+    }
+}
+
+/// A host function whose turn has come.
+pub(super) struct HostCall {
+    call: Box<dyn FnOnce() + Send>,
+    ticket: Ticket,
+}
+
+/// A wait on memory whose turn has come.
+#[derive(Debug)]
+struct Watch {
+    address: u64,
+    width: Width,
+    condition: WaitCondition,
+    value: u64,
+    ticket: Ticket,
+}
+
+/// The effects of this process.
+#[derive(Debug, Default)]
+pub(super) struct Effects {
+    tokens: Mutex<Tokens>,
+    performing: Mutex<Performing>,
+}
+
+/// Locked before the segment, never after.
+#[derive(Debug, Default)]
+struct Tokens {
+    /// At place token - 1. The ticket follows once the command is enqueued.
+    entries: Vec<Option<(Effect, Option<Ticket>)>>,
+    free: Vec<usize>,
+}
+
+#[derive(Debug, Default)]
+struct Performing {
+    due: Vec<EffectDue>,
+    watches: Vec<Watch>,
+}
+
+impl Tokens {
+    fn put(&mut self, effect: Effect) -> u64 {
+        let place = self.free.pop().unwrap_or(self.entries.len());
+        if place == self.entries.len() {
+            self.entries.push(None);
+        }
+        self.entries[place] = Some((effect, None));
+        place as u64 + 1
+    }
+
+    fn set_ticket(&mut self, token: u64, ticket: Ticket) {
+        if let Some(Some((_, its))) = self.entries.get_mut(place(token)) {
+            *its = Some(ticket);
+        }
+    }
+
+    fn take(&mut self, token: u64) -> Option<(Effect, Option<Ticket>)> {
+        let entry = self.entries.get_mut(place(token))?.take()?;
+        self.free.push(place(token));
+        Some(entry)
+    }
+}
+
+fn place(token: u64) -> usize {
+    crate::words::index(token).wrapping_sub(1)
+}
+
+/// How often watched words are looked at.
+const WATCH: Nanos = Nanos::from_micros(20);
+
+impl Core {
+    /// Enqueues a command with an effect. Blocks while the queue is full.
+    pub(super) fn enqueue_effect(
+        &self,
+        stream: StreamId,
+        command: Command,
+        mut effect: Effect,
+    ) -> Result<Ticket, Error> {
+        loop {
+            let mut tokens = lock(&self.effects.tokens);
+            let token = tokens.put(effect);
+            let enqueued = self.with(|timeline, now| {
+                self.own_stream(timeline, stream)?;
+                let news = timeline.effects_of(stream) == 0;
+                Ok(timeline.enqueue(stream, command, token, now).map(|ticket| (ticket, news, now)))
+            });
+            match enqueued {
+                Ok(Ok((ticket, news, now))) => {
+                    tokens.set_ticket(token, ticket);
+                    // Of a stream that holds effects already the helper has heard.
+                    if news {
+                        self.alarm.ring_by(now + self.segment.figures().launch_latency);
+                    }
+                    return Ok(ticket);
+                }
+                Ok(Err(QueueFull { room })) => {
+                    let taken = tokens.take(token);
+                    drop(tokens);
+                    self.wait_for(&[room])?;
+                    match taken {
+                        Some((it, _)) => effect = it,
+                        None => return Err(Error::NoStream),
+                    }
+                }
+                Err(error) => {
+                    tokens.take(token);
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Performs what is due. On a virtual clock also host functions, and time goes on as they end.
+    pub(super) fn perform_due(&self) -> Result<(), Error> {
+        let calls = self.perform(false)?.calls;
+        for call in calls {
+            self.call(call)?;
+        }
+        Ok(())
+    }
+
+    /// Performs what is due, and says when there will be something next. Host functions are left to the caller.
+    pub(super) fn perform(&self, look_ahead: bool) -> Result<Performed, Error> {
+        let mut performing = lock(&self.effects.performing);
+        let Performing { due, watches } = &mut *performing;
+        due.clear();
+        let mut next = self.with(|timeline, now| {
+            timeline.take_effects(self.segment.process(), due);
+            if !look_ahead || !timeline.awaits_effects(self.segment.process()) {
+                return Ok(None);
+            }
+            Ok(Some(match timeline.forecast_effect(self.segment.process()) {
+                Forecast::At(instant) => instant + timeline.figures().visibility,
+                Forecast::NotBefore(instant) => instant,
+                Forecast::Unknown => now + super::POLL,
+            }))
+        })?;
+        let mut calls = Vec::new();
+        let mut failed = Ok(());
+        for EffectDue { token, .. } in due.drain(..) {
+            let Some((effect, ticket)) = lock(&self.effects.tokens).take(token) else { continue };
+            let done = match (effect, ticket) {
+                (Effect::Copy(copy), _) => move_bytes(&mut lock(&self.memory), &copy),
+                (Effect::Fill(fill), _) => fill_bytes(&mut lock(&self.memory), &fill),
+                (Effect::Write { address, width, value }, _) => {
+                    write_word(&mut lock(&self.memory), address, width, value)
+                }
+                (Effect::Call(call), Some(ticket)) => {
+                    calls.push(HostCall { call, ticket });
+                    Ok(())
+                }
+                (Effect::Watch { address, width, condition, value }, Some(ticket)) => {
+                    watches.push(Watch { address, width, condition, value, ticket });
+                    Ok(())
+                }
+                // Of a command that was not enqueued after all.
+                (Effect::Call(_) | Effect::Watch { .. }, None) => Ok(()),
+            };
+            // One that fails does not keep the others back.
+            failed = failed.and(done);
+        }
+        let over: Vec<Ticket> =
+            watches.extract_if(.., |watch| self.is_over(watch)).map(|watch| watch.ticket).collect();
+        if !over.is_empty() {
+            self.with(|timeline, now| {
+                over.iter().for_each(|&ticket| timeline.answer(ticket, now));
+                Ok(())
+            })?;
+            next = Some(Nanos::ZERO);
+        }
+        if !watches.is_empty() {
+            let soon = self.clock.now() + WATCH;
+            next = Some(next.map_or(soon, |next| next.min(soon)));
+        }
+        failed.map(|()| Performed { next, calls })
+    }
+
+    fn is_over(&self, watch: &Watch) -> bool {
+        let word = read_word(&mut lock(&self.memory), watch.address, watch.width);
+        word.is_ok_and(|word| is_met(watch.condition, watch.width, word, watch.value))
+    }
+
+    /// Calls a host function and lets its stream go on.
+    pub(super) fn call(&self, call: HostCall) -> Result<(), Error> {
+        (call.call)();
+        self.with(|timeline, now| {
+            timeline.answer(call.ticket, now);
+            Ok(())
+        })?;
+        self.alarm.ring_by(Nanos::ZERO);
+        Ok(())
+    }
+
+    /// Lets go of the effects that the context's streams hold, then of the context.
+    pub(super) fn destroy_context(&self, context: ContextId) -> Result<(), Error> {
+        let mut tokens = lock(&self.effects.tokens);
+        let (dropped, streams) = self.with(|timeline, now| {
+            self.own_context(timeline, context)?;
+            let streams = timeline.streams(context);
+            let dropped: Vec<u64> =
+                streams.iter().flat_map(|&stream| timeline.queued_tokens(stream)).collect();
+            timeline.destroy_context(context, now);
+            Ok((dropped, streams))
+        })?;
+        for token in dropped {
+            tokens.take(token);
+        }
+        drop(tokens);
+        lock(&self.effects.performing).watches.retain(|watch| !streams.contains(&watch.ticket.stream));
+        lock(&self.memory).forget(context);
+        Ok(())
+    }
+}
+
+/// What [`Core::perform`] leaves to be done.
+pub(super) struct Performed {
+    /// When to perform next; `None`: not before something is enqueued.
+    pub(super) next: Option<Nanos>,
+    /// Host functions whose turn has come.
+    pub(super) calls: Vec<HostCall>,
+}
+
+fn is_met(condition: WaitCondition, width: Width, word: u64, value: u64) -> bool {
+    // Of 32-bit words the high halves are zero on both sides; shifted up, the same tests hold for them.
+    let shift = match width {
+        Width::Four => 32,
+        Width::Eight => 0,
+    };
+    let (word, value) = (word << shift, value << shift);
+    match condition {
+        WaitCondition::AtLeast => word.wrapping_sub(value).cast_signed() >= 0,
+        WaitCondition::Equal => word == value,
+        WaitCondition::And => word & value != 0,
+        WaitCondition::Nor => !(word | value) >> shift != 0,
+    }
+}
+
+fn move_bytes(memory: &mut Memory, copy: &Pitched) -> Result<(), Error> {
+    for slice in 0..copy.slices {
+        for row in 0..copy.rows {
+            let to = copy.to + slice * copy.to_pitch.1 + row * copy.to_pitch.0;
+            let from = copy.from + slice * copy.from_pitch.1 + row * copy.from_pitch.0;
+            let from = memory.bytes(from, copy.width, false)?;
+            let to = memory.bytes(to, copy.width, true)?;
+            // SAFETY: device ranges were checked to lie in live allocations when the copy was enqueued, and their bytes stay mapped
+            // until the machine is dropped; host ranges are valid by the contract of `Machine::copy`; they may overlap.
+            unsafe { core::ptr::copy(from, to, crate::words::index(copy.width)) };
+        }
+    }
+    Ok(())
+}
+
+fn fill_bytes(memory: &mut Memory, fill: &Fill) -> Result<(), Error> {
+    let size = crate::words::index(fill.size);
+    let element = &fill.value.to_le_bytes()[..size];
+    let width = fill.elements * fill.size;
+    for row in 0..fill.rows {
+        let start = fill.to + row * fill.pitch;
+        if element.iter().all(|&byte| byte == 0) {
+            memory.clear(start, width)?;
+            continue;
+        }
+        let to = memory.bytes(start, width, true)?;
+        // SAFETY: the range was checked to lie in a live allocation when the fill was enqueued; its bytes stay mapped until the machine
+        // is dropped, and whoever else reaches them holds the memory's lock, which we hold.
+        let row = unsafe { core::slice::from_raw_parts_mut(to, crate::words::index(width)) };
+        row.chunks_exact_mut(size).for_each(|place| place.copy_from_slice(element));
+    }
+    Ok(())
+}
+
+fn write_word(memory: &mut Memory, address: u64, width: Width, value: u64) -> Result<(), Error> {
+    let to = memory.bytes(address, width.bytes(), true)?;
+    match width {
+        Width::Four => {
+            // SAFETY: aligned (checked when it was enqueued) and writable by the contract of `Machine::write_value`; the program
+            // polls it, so both sides must use it as an atomic, which a plain volatile read of C is on every target we know.
+            let word = unsafe { AtomicU32::from_ptr(to.cast()) };
+            // The low half is what a 32-bit write is given.
+            #[allow(clippy::cast_possible_truncation)]
+            word.store(value as u32, Ordering::Release);
+        }
+        Width::Eight => {
+            // SAFETY: as above.
+            let word = unsafe { AtomicU64::from_ptr(to.cast()) };
+            word.store(value, Ordering::Release);
+        }
+    }
+    Ok(())
+}
+
+fn read_word(memory: &mut Memory, address: u64, width: Width) -> Result<u64, Error> {
+    let from = memory.bytes(address, width.bytes(), false)?;
+    Ok(match width {
+        Width::Four => {
+            // SAFETY: aligned (checked when it was enqueued) and readable by the contract of `Machine::wait_value`; used as an
+            // atomic by both sides.
+            let word = unsafe { AtomicU32::from_ptr(from.cast()) };
+            u64::from(word.load(Ordering::Acquire))
+        }
+        Width::Eight => {
+            // SAFETY: as above.
+            let word = unsafe { AtomicU64::from_ptr(from.cast()) };
+            word.load(Ordering::Acquire)
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_end_as_the_driver_says() {
+        use WaitCondition::{And, AtLeast, Equal, Nor};
+        for (condition, width, word, value, met) in [
+            (AtLeast, Width::Four, 5, 5, true),
+            (AtLeast, Width::Four, 4, 5, false),
+            (AtLeast, Width::Four, 0x0000_0001, 0xffff_fff0, true),
+            (AtLeast, Width::Eight, 0x0000_0001, 0xffff_fff0, false),
+            (Equal, Width::Four, 7, 7, true),
+            (Equal, Width::Eight, 7, 8, false),
+            (And, Width::Four, 0b110, 0b010, true),
+            (And, Width::Four, 0b100, 0b010, false),
+            (Nor, Width::Four, 0xffff_0000, 0x0000_ffff, false),
+            (Nor, Width::Four, 0xffff_0000, 0x0000_fffe, true),
+            (Nor, Width::Eight, u64::MAX, 0, false),
+        ] {
+            assert_eq!(
+                is_met(condition, width, word, value),
+                met,
+                "{condition:?} {width:?} {word:x} {value:x}"
+            );
+        }
+    }
+}

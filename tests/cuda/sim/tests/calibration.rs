@@ -1,0 +1,153 @@
+//! The simulator must show what is known of real cards before it may judge anybody.
+
+mod scene;
+
+use cgpu_sim::Nanos;
+use cgpu_sim::settings::Figures;
+use scene::{Habit, Scene, ratio};
+
+const SECOND: Nanos = Nanos::from_millis(1_000);
+
+fn assert_near(what: &str, value: f64, expected: f64, tolerance: f64) {
+    assert!((value - expected).abs() <= tolerance, "{what}: {value:.4}, expected {expected} +- {tolerance}");
+}
+
+/// XSched (OSDI'25): two identical saturating processes get .45/.45 of a GV100.
+#[test]
+fn two_saturating_tenants_get_45_percent_each() {
+    let mut scene = Scene::new(1, Figures::default());
+    (0..2).for_each(|_| drop(scene.tenant(0, "spin_60us", Habit::Saturate)));
+    scene.run_until(SECOND);
+    for who in 0..2 {
+        assert_near("share", scene.share(who), 0.455, 0.005);
+    }
+}
+
+/// The same paper: .48/.48 on a K40m, which a switch cost of about 40 us explains.
+#[test]
+fn two_saturating_tenants_get_48_percent_each_where_switching_is_cheap() {
+    let mut scene = Scene::new(1, Figures { switch: Nanos::from_micros(40), ..Figures::default() });
+    (0..2).for_each(|_| drop(scene.tenant(0, "spin_60us", Habit::Saturate)));
+    scene.run_until(SECOND);
+    for who in 0..2 {
+        assert_near("share", scene.share(who), 0.481, 0.005);
+    }
+}
+
+#[test]
+fn a_tenant_alone_gets_the_whole_card() {
+    let mut scene = Scene::new(1, Figures::default());
+    scene.tenant(0, "spin_20us", Habit::Saturate);
+    scene.run_until(SECOND);
+    assert_near("share", scene.share(0), 1.0, 0.001);
+}
+
+#[test]
+fn time_is_shared_equally_whatever_the_length_of_kernels() {
+    let mut scene = Scene::new(1, Figures::default());
+    scene.tenant(0, "spin_60us", Habit::Saturate);
+    scene.tenant(0, "spin_5ms", Habit::Saturate);
+    scene.tenant(0, "lognormal_200us_1.0", Habit::Saturate);
+    scene.run_until(SECOND);
+    for who in 0..3 {
+        assert_near("share", scene.share(who), 1_024.0 / (3.0 * 1_124.0), 0.005);
+    }
+}
+
+/// XSched's strawman that waits for each launch loses 8 to 151 % by the length of kernels.
+#[test]
+fn waiting_for_every_launch_costs_8_to_150_percent() {
+    let loss = |kernel: &str, micros: u64| {
+        let mut scene = Scene::new(1, Figures::default());
+        scene.tenant(0, kernel, Habit::Synchronise);
+        scene.run_until(SECOND);
+        let completed = scene.completed(0);
+        ratio(SECOND, Nanos::from_micros(micros * completed)) - 1.0
+    };
+    let losses = [loss("spin_6us", 6), loss("spin_20us", 20), loss("spin_60us", 60), loss("spin_113us", 113)];
+    assert_near("6 us", losses[0], 1.5, 0.15);
+    assert_near("113 us", losses[3], 0.08, 0.01);
+    assert!(losses.is_sorted_by(|longer, shorter| longer > shorter), "{losses:?}");
+}
+
+/// XSched, figure 11: more than 10 in flight cost below 1 %, few cost more.
+#[test]
+fn ten_launches_in_flight_cost_less_than_one_percent() {
+    let rate = |habit| {
+        let mut scene = Scene::new(1, Figures::default());
+        scene.tenant(0, "spin_20us", habit);
+        scene.run_until(SECOND);
+        scene.share(0)
+    };
+    let free = rate(Habit::Saturate);
+    assert!(rate(Habit::Bound(10)) > 0.99 * free);
+    assert!(rate(Habit::Bound(1)) < 0.8 * free);
+}
+
+/// What a slice is for: a tenant that waits for each launch pays for its neighbour's slice and two switches every time.
+#[test]
+fn a_synchronising_tenant_starves_beside_a_saturating_one() {
+    let mut scene = Scene::new(1, Figures::default());
+    scene.tenant(0, "spin_60us", Habit::Synchronise);
+    scene.tenant(0, "spin_60us", Habit::Saturate);
+    scene.run_until(SECOND);
+    let cycle = 1_024.0 + 100.0 + 60.0 + 100.0;
+    assert_near("share", scene.share(0), 60.0 / cycle, 0.005);
+    assert!(scene.share(1) > 0.75);
+}
+
+#[test]
+fn idle_contexts_forfeit_their_slices() {
+    let mut scene = Scene::new(1, Figures::default());
+    scene.tenant(0, "spin_60us", Habit::Saturate);
+    let timeline = &mut scene.timeline();
+    for process in 10..20 {
+        timeline.attach(process, 1);
+        timeline.create_context(process, 0).unwrap();
+    }
+    scene.run_until(SECOND);
+    assert_near("share", scene.share(0), 1.0, 0.001);
+}
+
+#[test]
+fn cards_compute_side_by_side() {
+    let mut scene = Scene::new(3, Figures::default());
+    (0..3).for_each(|card| drop(scene.tenant(card, "spin_60us", Habit::Saturate)));
+    scene.tenant(2, "spin_60us", Habit::Saturate);
+    scene.run_until(SECOND);
+    assert_near("first card", scene.share(0), 1.0, 0.001);
+    assert_near("second card", scene.share(1), 1.0, 0.001);
+    assert_near("third card", scene.share(2) + scene.share(3), 0.91, 0.01);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_history() {
+    let history = |seed| {
+        let mut scene = Scene::new(2, Figures { seed, ..Figures::default() });
+        scene.tenant(0, "lognormal_60us_0.8", Habit::Saturate);
+        scene.tenant(0, "lognormal_300us_0.5", Habit::Bound(3));
+        scene.tenant(1, "lognormal_100us_0.3", Habit::Synchronise);
+        scene.run_until(SECOND);
+        (0..3).map(|who| (scene.completed(who), scene.share(who))).collect::<Vec<_>>()
+    };
+    assert_eq!(history(1), history(1));
+    assert_ne!(history(1), history(2));
+}
+
+/// NVML is late and coarse: it shows whole windows, as integers.
+#[test]
+fn utilisation_is_of_the_last_whole_window() {
+    let figures = Figures::default();
+    let mut scene = Scene::new(1, figures);
+    scene.tenant(0, "spin_60us", Habit::Saturate);
+    let window = figures.window;
+    scene.run_until(Nanos(window.0 - 1));
+    assert_eq!(scene.timeline().utilisation(0, Nanos(window.0 - 1)), 0, "no window is whole yet");
+    scene.run_until(Nanos(3 * window.0));
+    assert!(scene.timeline().utilisation(0, Nanos(3 * window.0)) >= 99);
+    scene.tenant(0, "spin_60us", Habit::Saturate);
+    scene.run_until(Nanos(10 * window.0));
+    let samples = scene.timeline().process_samples(0, Nanos(9 * window.0), Nanos(10 * window.0));
+    assert_eq!(samples.iter().map(|sample| sample.percent).collect::<Vec<_>>(), [45, 45]);
+    assert!(samples.iter().all(|sample| sample.at == Nanos(10 * window.0)));
+}
