@@ -1,7 +1,7 @@
 //! What the monitor says to a container: written on the host, read inside.
 //!
 //! The gate word is what publishes. The monitor stores turns, times and limits, then changes the word; a launch compares the
-//! word with the last one it has acknowledged and looks at the rest only when they differ.
+//! word with the last one it has acknowledged and looks at the rest only when they differ. `docs/turns.md` has the protocol.
 
 use std::path::Path;
 
@@ -17,8 +17,8 @@ use crate::units::{Bytes, CardIndex, Nanos, SlotIndex};
 /// A heartbeat that has not changed for so long is stale: the monitor is gone. It beats four times as often, at least.
 pub const STALE: Nanos = Nanos::from_millis(1000);
 
-/// The gate word that says: nothing is gated.
-pub const OPEN: u32 = 0;
+/// The gate word of a container that no monitor ever wrote to; it never comes again.
+pub const UNTOUCHED: u32 = 0;
 
 /// Whose turn a card's is, as a container sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ impl<'a> Granted<'a> {
     #[must_use]
     pub fn acknowledge(self) -> u32 {
         let gate = self.gate();
-        // HB gate: meets the Release in `Grantor::turn_gate`.
+        // HB gate: meets the Release in `Grantor::bump_gate`.
         fence(Ordering::Acquire);
         gate
     }
@@ -105,11 +105,13 @@ impl<'a> Granted<'a> {
         futex::wait(&self.page.gate, seen, timeout)
     }
 
-    /// A card's turn.
-    #[inline]
+    /// A card's turn: what was granted with it is then at least as new.
     #[must_use]
     pub fn turn(self, card: CardIndex) -> Turn {
-        Turn(self.card(card).turn.load(Ordering::Relaxed))
+        let turn = Turn(self.card(card).turn.load(Ordering::Relaxed));
+        // HB turn: meets the Release in `Grantor::set_turn`.
+        fence(Ordering::Acquire);
+        turn
     }
 
     /// The GPU time of a card's present turn.
@@ -247,7 +249,7 @@ impl Grantor {
         self.page.get()
     }
 
-    /// A card's words. Stores here are published by [`Grantor::turn_gate`].
+    /// A card's words. Stores here are published by [`Grantor::bump_gate`].
     #[must_use]
     pub fn card(&self, card: CardIndex) -> &GrantCard {
         Granted::new(self.page()).card(card)
@@ -258,7 +260,8 @@ impl Grantor {
         let words = self.card(card);
         words.granted.store(granted.0, Ordering::Relaxed);
         words.until.store(until.0, Ordering::Relaxed);
-        words.turn.store(turn.0, Ordering::Relaxed);
+        // HB turn: Release publishes the two above to whoever sees the turn, though it may not know of the gate yet.
+        words.turn.store(turn.0, Ordering::Release);
     }
 
     /// Asks a slot to ring when its work on the card runs out; `None`: nobody.
@@ -268,23 +271,19 @@ impl Grantor {
         self.card(card).ring.store(word, Ordering::Relaxed);
     }
 
-    /// Changes the gate word, so that every launch of the container looks at the page, and wakes those who wait at the gate.
-    pub fn turn_gate(&self) {
+    /// Changes the gate word, so that every launch of the container looks at the page; who waits at the gate sleeps on.
+    pub fn bump_gate(&self) {
         let gate = &self.page().gate;
         let next = gate.load(Ordering::Relaxed).wrapping_add(1);
-        self.store_gate(if next == OPEN { 1 } else { next });
-    }
-
-    /// Opens the gate: nothing is gated until it is turned.
-    pub fn open_gate(&self) {
-        self.store_gate(OPEN);
-    }
-
-    fn store_gate(&self, word: u32) {
-        let gate = &self.page().gate;
+        let next = if next == UNTOUCHED { next + 1 } else { next };
         // HB gate: Release publishes the turns to whoever acknowledges the word.
-        gate.store(word, Ordering::Release);
-        futex::wake(gate, u32::MAX);
+        gate.store(next, Ordering::Release);
+    }
+
+    /// Changes the gate word and wakes all who wait at the gate.
+    pub fn turn_gate(&self) {
+        self.bump_gate();
+        futex::wake(&self.page().gate, u32::MAX);
     }
 
     /// Beats; at least every 250 ms.

@@ -218,25 +218,30 @@ impl<'a> Account<'a> {
 
 /// Zeroes a cell, for a slot that is buried.
 pub fn clear(cell: &Cell) {
-    let interval = cell.interval.iter().flat_map(|interval| [&interval.start, &interval.end]);
-    let words = [
-        &cell.used,
-        &cell.implicit,
-        &cell.peak,
-        &cell.waiting,
-        &cell.creating,
-        &cell.busy,
-        &cell.inflight,
-        &cell.launches,
-        &cell.active,
-        &cell.turn,
-        &cell.first,
-        &cell.last,
-        &cell.spent,
-        &cell.sequence,
-        &cell.ends,
-    ];
-    for word in words.into_iter().chain(interval) {
+    // No `..`: a new word must not be forgotten here.
+    let Cell {
+        used,
+        implicit,
+        peak,
+        waiting,
+        creating,
+        reserved0: _,
+        busy,
+        inflight,
+        launches,
+        active,
+        turn,
+        first,
+        last,
+        spent,
+        sequence,
+        interval,
+        ends,
+    } = cell;
+    let memory = [used, implicit, peak, waiting, creating];
+    let time = [busy, inflight, launches, active, turn, first, last, spent, sequence, ends];
+    let spans = interval.iter().flat_map(|span| [&span.start, &span.end]);
+    for word in memory.into_iter().chain(time).chain(spans) {
         word.store(0, Ordering::Relaxed);
     }
 }

@@ -23,7 +23,7 @@ use crate::futex::{self, Waited};
 use crate::units::{Generation, Nanos, SlotIndex};
 
 /// Somebody sleeps (`CGPU_LOCK_SLEEPERS`).
-const SLEEPERS: u32 = 1 << 31;
+pub const SLEEPERS: u32 = 1 << 31;
 
 /// How long an owner is waited for before anybody asks whether it lives. A section lasts well under a microsecond, so its owner
 /// has either been descheduled (a few milliseconds) or is gone; to ask costs a microsecond.
@@ -31,7 +31,7 @@ pub const DOUBT: Nanos = Nanos::from_millis(2);
 
 /// Looks before the first sleep. A section of some 10 ns on another core ends well within; more would only burn the core on
 /// which a descheduled owner waits to run.
-const LOOKS: u32 = if cfg!(loom) { 0 } else { 60 };
+const LOOKS: usize = if cfg!(loom) { 0 } else { 60 };
 
 /// Who holds a lock: a slot and which of its users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -159,7 +159,7 @@ impl SlotLock {
         patience: Nanos,
         mut life: impl FnMut(Owner) -> Life,
     ) -> Result<Acquired<'_>, HeldBy> {
-        for _ in 0..LOOKS {
+        for () in core::iter::repeat_n((), LOOKS) {
             spin_loop();
             if self.word.load(Ordering::Relaxed) == 0
                 && let Some(guard) = self.try_acquire(me)

@@ -45,6 +45,8 @@ pub struct Card {
     pub ordinal: u32,
     /// Exported bytes whose exporter is dead.
     pub orphan: Bytes,
+    /// What a context was last seen to cost; zero: not known yet.
+    pub context: Bytes,
     /// One per slot of [`Snapshot::slots`].
     pub cells: Vec<Cell>,
 }
@@ -81,6 +83,8 @@ pub struct Cell {
     pub used: Bytes,
     pub implicit: Bytes,
     pub peak: Bytes,
+    pub waiting: u64,
+    pub creating: u64,
     pub busy: Nanos,
     pub inflight: Nanos,
     pub launches: u64,
@@ -88,8 +92,10 @@ pub struct Cell {
     pub turn: u64,
     pub first: Nanos,
     pub last: Nanos,
+    pub spent: Nanos,
     pub sequence: u64,
     pub intervals: [Span; INTERVALS],
+    pub ends: Nanos,
 }
 
 impl Cell {
@@ -221,6 +227,7 @@ fn decode_card(bytes: Record<'_>) -> Card {
         limit: Bytes(bytes.u64(offset_of!(At, limit))),
         ordinal: bytes.u32(offset_of!(At, ordinal)),
         orphan: Bytes(bytes.u64(offset_of!(At, orphan))),
+        context: Bytes(bytes.u64(offset_of!(At, context))),
         cells: Vec::new(),
     }
 }
@@ -244,6 +251,8 @@ fn decode_cell(bytes: Record<'_>) -> Cell {
         used: Bytes(bytes.u64(offset_of!(At, used))),
         implicit: Bytes(bytes.u64(offset_of!(At, implicit))),
         peak: Bytes(bytes.u64(offset_of!(At, peak))),
+        waiting: bytes.u64(offset_of!(At, waiting)),
+        creating: bytes.u64(offset_of!(At, creating)),
         busy: time(offset_of!(At, busy)),
         inflight: time(offset_of!(At, inflight)),
         launches: bytes.u64(offset_of!(At, launches)),
@@ -251,6 +260,8 @@ fn decode_cell(bytes: Record<'_>) -> Cell {
         turn: bytes.u64(offset_of!(At, turn)),
         first: time(offset_of!(At, first)),
         last: time(offset_of!(At, last)),
+        spent: time(offset_of!(At, spent)),
+        ends: time(offset_of!(At, ends)),
         sequence: bytes.u64(offset_of!(At, sequence)),
         intervals: core::array::from_fn(|index| {
             let at = offset_of!(At, interval) + index * size_of::<layout::Interval>();

@@ -257,13 +257,18 @@ fn whoever_hears_of_a_death_sees_what_it_left() {
             // Once: mourned, not buried.
             thread::spawn(move || container.sweep())
         };
-        let acquired =
-            container.card.lock.acquire(owners[0], FOREVER, |owner| container.life(owner)).unwrap();
-        if matches!(acquired, Acquired::TakenOver(..)) {
-            assert_eq!(container.cells[1].used.load(Ordering::Relaxed), 2);
-        }
-        drop(acquired);
+        let heir = {
+            let container = Arc::clone(&container);
+            thread::spawn(move || {
+                let lock = &container.card.lock;
+                let acquired = lock.acquire(owners[0], FOREVER, |owner| container.life(owner)).unwrap();
+                if matches!(acquired, Acquired::TakenOver(..)) {
+                    assert_eq!(container.cells[1].used.load(Ordering::Relaxed), 2);
+                }
+            })
+        };
         dying.join().unwrap();
+        heir.join().unwrap();
         sweeper.join().unwrap();
     });
 }
@@ -299,11 +304,14 @@ fn of_two_who_would_take_over_one_does_at_a_time() {
 }
 
 /// Whoever finds a name in a lock must not take its bearer for dead because the claim has not reached it yet.
+///
+/// The asker is a thread of its own: loom lets nobody who has yielded read again what it saw before, and the model's first
+/// thread has seen all beginnings.
 #[test]
 fn a_living_owner_is_never_taken_for_dead() {
     model(|| {
         let container = Arc::new(Container::default());
-        let other = {
+        let owner = {
             let container = Arc::clone(&container);
             thread::spawn(move || {
                 let me = container.claim().unwrap();
@@ -315,15 +323,20 @@ fn a_living_owner_is_never_taken_for_dead() {
                 drop(guard);
             })
         };
-        let me = Owner::new(SlotIndex(1), Generation::FIRST);
-        let acquired = container.card.lock.acquire(me, FOREVER, |owner| {
-            let life = container.life(owner);
-            assert_eq!(life, Life::Alive);
-            life
-        });
-        assert!(matches!(acquired, Ok(Acquired::Clean(_))));
-        drop(acquired);
-        other.join().unwrap();
+        let asker = {
+            let container = Arc::clone(&container);
+            thread::spawn(move || {
+                let me = Owner::new(SlotIndex(1), Generation::FIRST);
+                let acquired = container.card.lock.acquire(me, FOREVER, |owner| {
+                    let life = container.life(owner);
+                    assert_eq!(life, Life::Alive);
+                    life
+                });
+                assert!(matches!(acquired, Ok(Acquired::Clean(_))));
+            })
+        };
+        owner.join().unwrap();
+        asker.join().unwrap();
     });
 }
 

@@ -1,0 +1,46 @@
+//! Atomics come from `cgpu_proto::atomic` everywhere. Clippy cannot say so: its `disallowed-types` sees through re-exports.
+#![cfg(not(loom))]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Files that may name the standard library's atomics, and why.
+const EXCEPTIONS: &[&str] = &[
+    // The facade.
+    "proto/src/atomic.rs",
+    // The observer of a model must not be seen by it.
+    "proto/tests/loom.rs",
+    // This file.
+    "proto/tests/facade.rs",
+];
+
+fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let entry = entry.unwrap();
+        let name = entry.file_name();
+        let hidden = name.to_string_lossy().starts_with('.') || name == "target";
+        let path = entry.path();
+        if entry.file_type().unwrap().is_dir() && !hidden {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn atomics_come_from_the_facade() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut found = Vec::new();
+    sources(root, &mut found);
+    let strays: Vec<_> = found
+        .iter()
+        .filter_map(|path| path.strip_prefix(root).ok().map(|name| (name, path)))
+        .filter(|(name, _)| !EXCEPTIONS.iter().any(|exception| *name == Path::new(exception)))
+        .filter(|(_, path)| fs::read_to_string(path).is_ok_and(|text| text.contains("sync::atomic")))
+        .filter(|(name, _)| !name.starts_with("proto/src/atomic"))
+        .map(|(name, _)| name)
+        .collect();
+    assert!(found.len() > 10, "the sources were not found below {}", root.display());
+    assert!(strays.is_empty(), "use cgpu_proto::atomic in {strays:?}");
+}

@@ -1,0 +1,123 @@
+/* Prints every constant, size and offset of include/cgpu.h, one per line, for tests/layout.rs to compare. */
+#include "../../include/cgpu.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#define VALUE(name) printf(#name " %" PRIu64 "\n", (uint64_t)(name))
+#define SIZE(type) printf(#type " %zu\n", sizeof(struct type))
+#define FIELD(type, field) printf(#type "." #field " %zu %zu\n", offsetof(struct type, field), sizeof(((struct type *)0)->field))
+
+int main(void)
+{
+    VALUE(CGPU_LAYOUT_VERSION);
+    VALUE(CGPU_USE_MAGIC);
+    VALUE(CGPU_GRANT_MAGIC);
+    VALUE(CGPU_CARDS);
+    VALUE(CGPU_SLOTS);
+    VALUE(CGPU_COUNTERS);
+    VALUE(CGPU_INTERVALS);
+    VALUE(CGPU_NAME);
+    VALUE(CGPU_LOCK_BASE);
+    VALUE(CGPU_LOCK_REGION);
+    VALUE(CGPU_LOCK_SLEEPERS);
+    VALUE(CGPU_SLOT_FREE);
+    VALUE(CGPU_SLOT_LIVE);
+    VALUE(CGPU_SLOT_DRAINING);
+    VALUE(CGPU_TURN_OPEN);
+    VALUE(CGPU_TURN_YOURS);
+    VALUE(CGPU_TURN_WAIT);
+
+    SIZE(cgpu_card);
+    FIELD(cgpu_card, uuid);
+    FIELD(cgpu_card, total);
+    FIELD(cgpu_card, limit);
+    FIELD(cgpu_card, ordinal);
+    FIELD(cgpu_card, reserved0);
+    FIELD(cgpu_card, orphan);
+    FIELD(cgpu_card, context);
+    FIELD(cgpu_card, reserved1);
+    FIELD(cgpu_card, lock);
+    FIELD(cgpu_card, reserved2);
+
+    SIZE(cgpu_use_header);
+    FIELD(cgpu_use_header, version);
+    FIELD(cgpu_use_header, magic);
+    FIELD(cgpu_use_header, size);
+    FIELD(cgpu_use_header, cards);
+    FIELD(cgpu_use_header, high_water);
+    FIELD(cgpu_use_header, created);
+    FIELD(cgpu_use_header, name);
+    FIELD(cgpu_use_header, reserved);
+    FIELD(cgpu_use_header, card);
+
+    SIZE(cgpu_slot);
+    FIELD(cgpu_slot, state);
+    FIELD(cgpu_slot, pid);
+    FIELD(cgpu_slot, reserved0);
+    FIELD(cgpu_slot, since);
+    FIELD(cgpu_slot, comm);
+    FIELD(cgpu_slot, acked);
+    FIELD(cgpu_slot, reserved1);
+    FIELD(cgpu_slot, counter);
+
+    SIZE(cgpu_interval);
+    FIELD(cgpu_interval, start);
+    FIELD(cgpu_interval, end);
+
+    SIZE(cgpu_cell);
+    FIELD(cgpu_cell, used);
+    FIELD(cgpu_cell, implicit);
+    FIELD(cgpu_cell, peak);
+    FIELD(cgpu_cell, waiting);
+    FIELD(cgpu_cell, creating);
+    FIELD(cgpu_cell, reserved0);
+    FIELD(cgpu_cell, busy);
+    FIELD(cgpu_cell, inflight);
+    FIELD(cgpu_cell, launches);
+    FIELD(cgpu_cell, active);
+    FIELD(cgpu_cell, turn);
+    FIELD(cgpu_cell, first);
+    FIELD(cgpu_cell, last);
+    FIELD(cgpu_cell, spent);
+    FIELD(cgpu_cell, sequence);
+    FIELD(cgpu_cell, interval);
+    FIELD(cgpu_cell, ends);
+
+    SIZE(cgpu_progress);
+    FIELD(cgpu_progress, word);
+
+    SIZE(cgpu_use);
+    FIELD(cgpu_use, header);
+    FIELD(cgpu_use, slot);
+    FIELD(cgpu_use, cell);
+    FIELD(cgpu_use, progress);
+
+    SIZE(cgpu_grant_card);
+    FIELD(cgpu_grant_card, turn);
+    FIELD(cgpu_grant_card, granted);
+    FIELD(cgpu_grant_card, until);
+    FIELD(cgpu_grant_card, limit);
+    FIELD(cgpu_grant_card, ring);
+    FIELD(cgpu_grant_card, policy);
+    FIELD(cgpu_grant_card, weight);
+    FIELD(cgpu_grant_card, share);
+    FIELD(cgpu_grant_card, busy);
+    FIELD(cgpu_grant_card, reserved);
+
+    SIZE(cgpu_grant);
+    FIELD(cgpu_grant, version);
+    FIELD(cgpu_grant, magic);
+    FIELD(cgpu_grant, size);
+    FIELD(cgpu_grant, heartbeat);
+    FIELD(cgpu_grant, monitor);
+    FIELD(cgpu_grant, reserved0);
+    FIELD(cgpu_grant, gate);
+    FIELD(cgpu_grant, reserved1);
+    FIELD(cgpu_grant, armed);
+    FIELD(cgpu_grant, reserved2);
+    FIELD(cgpu_grant, card);
+    FIELD(cgpu_grant, gone);
+    FIELD(cgpu_grant, reserved3);
+    return 0;
+}

@@ -1,0 +1,256 @@
+//! The books and the slots against a sequential model of them: any history of charges, refunds, growth, deaths and claims.
+#![cfg(not(loom))]
+
+use std::cell::Cell as Flag;
+use std::collections::BTreeMap;
+use std::io;
+
+use cgpu_proto::atomic::{AtomicU32, Ordering};
+use cgpu_proto::layout::{Card, Cell, Slot};
+use cgpu_proto::ledger::{self, Account, Column, Refused};
+use cgpu_proto::lock::{Life, Owner};
+use cgpu_proto::slots::{self, Claimant, LINGERS, Presence, State, Table};
+use cgpu_proto::units::{Bytes, Nanos, SlotIndex};
+use proptest::prelude::*;
+
+const SLOTS: usize = 4;
+const LIMIT: Bytes = Bytes(100);
+
+/// The kernel: who lives.
+#[derive(Default)]
+struct Kernel {
+    taken: [Flag<bool>; SLOTS],
+}
+
+impl Presence for Kernel {
+    type Stay = ();
+    type Visit = ();
+
+    fn take(&self, slot: SlotIndex) -> io::Result<Option<()>> {
+        Ok((!self.taken[slot.get()].replace(true)).then_some(()))
+    }
+
+    fn borrow(&self, slot: SlotIndex) -> io::Result<Option<()>> {
+        Ok((!self.taken[slot.get()].get()).then_some(()))
+    }
+
+    fn life(&self, slot: SlotIndex) -> io::Result<Life> {
+        Ok(if self.taken[slot.get()].get() { Life::Alive } else { Life::Dead })
+    }
+}
+
+#[derive(Default)]
+struct Container {
+    kernel: Kernel,
+    high_water: AtomicU32,
+    slots: [Slot; SLOTS],
+    card: Card,
+    cells: [Cell; SLOTS],
+}
+
+impl Container {
+    fn table(&self) -> Table<'_> {
+        Table::new(&self.slots, &self.high_water)
+    }
+
+    fn account(&self, me: Owner) -> Account<'_> {
+        Account::new(&self.card, &self.cells, &self.high_water, &self.cells[me.slot().get()], me)
+    }
+
+    /// What holds whatever has happened.
+    fn is_valid(&self) -> bool {
+        let used = self.table().high_water();
+        let free = |slot: &Slot| slots::Word(slot.state.load(Ordering::Relaxed)).state() == Some(State::Free);
+        let empty =
+            |cell: &Cell| cell.used.load(Ordering::Relaxed) + cell.implicit.load(Ordering::Relaxed) == 0;
+        let clean = self.slots.iter().zip(&self.cells).all(|(slot, cell)| !free(slot) || empty(cell));
+        let unused = self.slots.iter().skip(used).all(|slot| slot.state.load(Ordering::Relaxed) == 0);
+        clean && unused && self.card.lock.owner().is_none()
+    }
+}
+
+/// What the books should say, told in another way.
+#[derive(Default)]
+struct Model {
+    /// By slot: its process, dead or alive.
+    processes: BTreeMap<usize, Process>,
+    claims: [u64; SLOTS],
+}
+
+#[derive(Default)]
+struct Process {
+    used: u64,
+    implicit: u64,
+    peak: u64,
+    /// When it was found dead, if it is.
+    dead: Option<Option<Nanos>>,
+}
+
+impl Process {
+    fn column(&mut self, column: Column) -> &mut u64 {
+        match column {
+            Column::Used => &mut self.used,
+            Column::Implicit => &mut self.implicit,
+        }
+    }
+
+    fn raise_peak(&mut self) {
+        self.peak = self.peak.max(self.used + self.implicit);
+    }
+}
+
+impl Model {
+    fn total(&self) -> u64 {
+        self.processes.values().map(|process| process.used + process.implicit).sum()
+    }
+
+    fn draining(&self) -> u64 {
+        let draining = self.processes.values().filter(|process| matches!(process.dead, Some(Some(_))));
+        draining.map(|process| process.used + process.implicit).sum()
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Claim,
+    Charge(usize, Column, u64),
+    Refund(usize, Column, u64),
+    Book(usize, Column, u64),
+    Kill(usize),
+    Sweep(u64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let column = || prop_oneof![Just(Column::Used), Just(Column::Implicit)];
+    let step = prop_oneof![
+        2 => Just(Step::Claim),
+        6 => (0..SLOTS, column(), 0..60u64).prop_map(|(slot, column, bytes)| Step::Charge(slot, column, bytes)),
+        4 => (0..SLOTS, column(), 0..60u64).prop_map(|(slot, column, bytes)| Step::Refund(slot, column, bytes)),
+        1 => (0..SLOTS, column(), 0..30u64).prop_map(|(slot, column, bytes)| Step::Book(slot, column, bytes)),
+        1 => (0..SLOTS).prop_map(Step::Kill),
+        2 => (0..LINGERS.0).prop_map(Step::Sweep),
+    ];
+    prop::collection::vec(step, 0..80)
+}
+
+proptest! {
+    #[test]
+    fn the_books_say_what_happened(steps in steps()) {
+        let container = Container::default();
+        let mut owners: BTreeMap<usize, Owner> = BTreeMap::new();
+        let mut model = Model::default();
+        let mut now = Nanos(1);
+        for step in steps {
+            match step {
+                Step::Claim => {
+                    let claim = container.table().claim(&container.kernel, Claimant::default(), now).unwrap();
+                    let free = (0..SLOTS).find(|slot| !model.processes.contains_key(slot));
+                    prop_assert_eq!(claim.as_ref().map(|claim| claim.slot.get()), free);
+                    if let Some(claim) = claim {
+                        let slot = claim.slot.get();
+                        model.claims[slot] += 1;
+                        prop_assert_eq!(claim.generation.get(), model.claims[slot]);
+                        owners.insert(slot, claim.owner());
+                        model.processes.insert(slot, Process::default());
+                    }
+                }
+                Step::Charge(slot, column, bytes) => {
+                    let Some(me) = owners.get(&slot) else { continue };
+                    let used = model.total();
+                    let life = |_| panic!("the lock is free");
+                    let charged = container.account(*me).charge(column, Bytes(bytes), LIMIT, Nanos::ZERO, life);
+                    if used + bytes <= LIMIT.0 {
+                        prop_assert_eq!(charged, Ok(()));
+                        let process = model.processes.get_mut(&slot).unwrap();
+                        *process.column(column) += bytes;
+                        process.raise_peak();
+                    } else {
+                        let short = Refused::Short { used: Bytes(used), wanted: Bytes(bytes), limit: LIMIT };
+                        prop_assert_eq!(charged, Err(short));
+                    }
+                }
+                Step::Refund(slot, column, bytes) => {
+                    let Some(me) = owners.get(&slot) else { continue };
+                    let word = model.processes.get_mut(&slot).unwrap().column(column);
+                    let back = bytes.min(*word);
+                    prop_assert_eq!(container.account(*me).refund(column, Bytes(bytes)), Bytes(back));
+                    *word -= back;
+                }
+                Step::Book(slot, column, bytes) => {
+                    let Some(me) = owners.get(&slot) else { continue };
+                    container.account(*me).book(column, Bytes(bytes));
+                    let process = model.processes.get_mut(&slot).unwrap();
+                    *process.column(column) += bytes;
+                    process.raise_peak();
+                }
+                Step::Kill(slot) => {
+                    if owners.remove(&slot).is_some() {
+                        container.kernel.taken[slot].set(false);
+                        model.processes.get_mut(&slot).unwrap().dead = Some(None);
+                    }
+                }
+                Step::Sweep(time) => {
+                    now = now + Nanos(time);
+                    let gone = |_, word, since| slots::is_gone(word, since, now, None);
+                    let clear = |slot: SlotIndex| ledger::clear(&container.cells[slot.get()]);
+                    let swept = container.table().sweep(&container.kernel, now, gone, clear).unwrap();
+                    let before = model.processes.len();
+                    model.processes.retain(|_, process| {
+                        !matches!(process.dead, Some(Some(since)) if now - since >= LINGERS)
+                    });
+                    prop_assert_eq!(swept.buried as usize, before - model.processes.len());
+                    let mut mourned = 0;
+                    for process in model.processes.values_mut().filter(|process| process.dead == Some(None)) {
+                        process.dead = Some(Some(now));
+                        mourned += 1;
+                    }
+                    prop_assert_eq!(swept.mourned, mourned);
+                }
+            }
+            prop_assert!(container.is_valid());
+            for (slot, me) in &owners {
+                let account = container.account(*me);
+                let process = &model.processes[slot];
+                let usage = account.usage(&container.slots);
+                prop_assert_eq!(usage.total(), Bytes(model.total()));
+                prop_assert_eq!(usage.draining, Bytes(model.draining()));
+                prop_assert_eq!(account.total(), Bytes(model.total()));
+                prop_assert_eq!(account.mine().used, Bytes(process.used));
+                prop_assert_eq!(container.cells[*slot].peak.load(Ordering::Relaxed), process.peak);
+                prop_assert_eq!(container.table().life(&container.kernel, *me), Life::Alive);
+            }
+        }
+    }
+}
+
+/// Garbage in a sibling's cell costs refusals, never a wrapped sum that lets everything in.
+#[test]
+fn sums_of_garbage_refuse() {
+    let container = Container::default();
+    let claim =
+        || container.table().claim(&container.kernel, Claimant::default(), Nanos(1)).unwrap().unwrap();
+    let (me, sibling) = (claim().owner(), claim().slot);
+    container.cells[sibling.get()].used.store(u64::MAX, Ordering::Relaxed);
+    container.cells[sibling.get()].implicit.store(u64::MAX, Ordering::Relaxed);
+    for limit in [LIMIT, Bytes::MAX] {
+        let charged =
+            container.account(me).charge(Column::Used, Bytes(1), limit, Nanos::ZERO, |_| Life::Alive);
+        assert!(matches!(charged, Err(Refused::Short { used: Bytes::MAX, .. })), "{charged:?}");
+    }
+    container.high_water.store(u32::MAX, Ordering::Relaxed);
+    assert_eq!(container.table().high_water(), SLOTS);
+    assert_eq!(container.account(me).total(), Bytes::MAX);
+}
+
+#[test]
+fn orphans_count() {
+    let container = Container::default();
+    let me =
+        container.table().claim(&container.kernel, Claimant::default(), Nanos(1)).unwrap().unwrap().owner();
+    container.card.orphan.store(60, Ordering::Relaxed);
+    let charge =
+        |bytes| container.account(me).charge(Column::Used, Bytes(bytes), LIMIT, Nanos::ZERO, |_| Life::Alive);
+    assert_eq!(charge(41), Err(Refused::Short { used: Bytes(60), wanted: Bytes(41), limit: LIMIT }));
+    assert_eq!(charge(40), Ok(()));
+    assert!(container.account(me).is_valid(LIMIT));
+}
