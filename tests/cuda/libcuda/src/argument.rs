@@ -58,6 +58,13 @@ impl<T> Out<T> {
         self.0.expose_provenance()
     }
 
+    /// The same place as that of a value which the caller's begins with.
+    #[allow(dead_code, reason = "only NVML's structs grew at their ends")]
+    pub(crate) fn start_as<U>(self) -> Out<U> {
+        const { assert!(size_of::<U>() <= size_of::<T>()) };
+        Out(self.0.cast())
+    }
+
     /// Fails on NULL, for functions that check before they do anything.
     pub(crate) fn required(self) -> Result<Self, NullPointer> {
         if self.is_null() { Err(NullPointer) } else { Ok(self) }

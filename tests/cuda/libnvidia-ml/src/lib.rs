@@ -1,1 +1,28 @@
-//! The simulated card as libnvidia-ml.so.1
+//! The simulated card as `libnvidia-ml.so.1`: what NVML tells about the segment that the simulated driver's processes share.
+//!
+//! Every symbol of the table is exported. A row that says `played` calls the function of the same name in one of the modules below;
+//! all other rows share an export that answers NOT_SUPPORTED.
+//!
+//! | module | what it tells |
+//! |---|---|
+//! | [`library`] | start and end, errors, versions |
+//! | [`device`] | which cards there are, and what they are |
+//! | [`memory`] | their memory |
+//! | [`processes`] | who is on them |
+//! | [`board`] | clocks, power, temperature, links: plausible figures of the model, not measurements |
+//! | [`partition`] | that no card is partitioned |
+#![allow(non_snake_case, reason = "the vendor's own functions")]
+
+mod answer;
+#[allow(dead_code, reason = "NVML needs less of it than the driver")]
+#[path = "../../libcuda/src/argument.rs"]
+mod argument;
+mod board;
+mod device;
+mod exports;
+mod library;
+mod memory;
+mod partition;
+mod processes;
+#[path = "../../libcuda/src/version.rs"]
+mod version;

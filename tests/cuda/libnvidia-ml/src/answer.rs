@@ -1,0 +1,54 @@
+//! What a function answers: nothing more to say, or a code of NVML.
+
+use cgpu_abi::nvml_types::nvmlReturn_t;
+use cgpu_sim::Error;
+
+use crate::argument::NullPointer;
+
+/// What a played function returns.
+pub(crate) type Answer<T = ()> = Result<T, Failure>;
+
+/// A code that is not success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Failure(nvmlReturn_t);
+
+macro_rules! failures {
+    ($($name:ident = $result:ident;)*) => {$(
+        pub(crate) const $name: Failure = Failure(nvmlReturn_t::$result);
+    )*};
+}
+
+failures! {
+    UNINITIALIZED = ERROR_UNINITIALIZED;
+    INVALID_ARGUMENT = ERROR_INVALID_ARGUMENT;
+    NOT_SUPPORTED = ERROR_NOT_SUPPORTED;
+    NOT_FOUND = ERROR_NOT_FOUND;
+    INSUFFICIENT_SIZE = ERROR_INSUFFICIENT_SIZE;
+    DRIVER_NOT_LOADED = ERROR_DRIVER_NOT_LOADED;
+    ARGUMENT_VERSION_MISMATCH = ERROR_ARGUMENT_VERSION_MISMATCH;
+    UNKNOWN = ERROR_UNKNOWN;
+}
+
+impl From<NullPointer> for Failure {
+    fn from(_: NullPointer) -> Self {
+        INVALID_ARGUMENT
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::NoCard => INVALID_ARGUMENT,
+            Error::Settings(_) | Error::Segment(_) => DRIVER_NOT_LOADED,
+            _ => UNKNOWN,
+        }
+    }
+}
+
+/// As C sees it.
+pub(crate) fn result(answer: Answer) -> nvmlReturn_t {
+    match answer {
+        Ok(()) => nvmlReturn_t::SUCCESS,
+        Err(failure) => failure.0,
+    }
+}

@@ -1,0 +1,138 @@
+//! Clocks, power, temperature, links. Figures are the model's; power and temperature follow the utilisation. Nothing is measured.
+
+use cgpu_abi::nvml_types::*;
+
+use crate::answer::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED};
+use crate::argument::Out;
+use crate::device::{Card, find};
+
+/// Makes functions that give one value of a card.
+macro_rules! values {
+    ($($symbol:ident($($before:ident: $early:ty,)* => $type:ty $(, $after:ident: $late:ty)*) |$card:ident| $value:expr;)*) => {$(
+        pub(crate) fn $symbol(device: nvmlDevice_t, $($before: $early,)* to: Out<$type> $(, $after: $late)*) -> Answer {
+            let $card = find(device)?;
+            $(let _ = $before;)*
+            $(let _ = $after;)*
+            let value: Answer<$type> = $value;
+            to.put(value?)?;
+            Ok(())
+        }
+    )*};
+}
+
+fn clock(card: &Card, kind: nvmlClockType_t) -> Answer<c_uint> {
+    let model = card.spec().model;
+    match kind {
+        NVML_CLOCK_GRAPHICS | NVML_CLOCK_SM | NVML_CLOCK_VIDEO => Ok(model.core_mhz),
+        NVML_CLOCK_MEM => Ok(model.memory_mhz),
+        _ => Err(INVALID_ARGUMENT),
+    }
+}
+
+/// Milliwatts: a tenth of the limit when idle, all of it when busy.
+fn power(card: &Card) -> Answer<c_uint> {
+    let busy = card.machine.utilisation(card.index)?.gpu;
+    Ok(card.spec().model.watts * (100 + 9 * busy.min(100)))
+}
+
+fn limit(card: &Card) -> c_uint {
+    card.spec().model.watts * 1000
+}
+
+values! {
+    nvmlDeviceGetClockInfo(kind: nvmlClockType_t, => c_uint) |card| clock(&card, kind);
+    nvmlDeviceGetMaxClockInfo(kind: nvmlClockType_t, => c_uint) |card| clock(&card, kind);
+    nvmlDeviceGetApplicationsClock(kind: nvmlClockType_t, => c_uint) |card| clock(&card, kind);
+    nvmlDeviceGetDefaultApplicationsClock(kind: nvmlClockType_t, => c_uint) |card| clock(&card, kind);
+    nvmlDeviceGetClock(kind: nvmlClockType_t, clock_id: nvmlClockId_t, => c_uint) |card| clock(&card, kind);
+    nvmlDeviceGetMemoryBusWidth(=> c_uint) |card| Ok(card.spec().model.bus_bits);
+
+    nvmlDeviceGetPowerUsage(=> c_uint) |card| power(&card);
+    nvmlDeviceGetEnforcedPowerLimit(=> c_uint) |card| Ok(limit(&card));
+    nvmlDeviceGetPowerManagementLimit(=> c_uint) |card| Ok(limit(&card));
+    nvmlDeviceGetPowerManagementDefaultLimit(=> c_uint) |card| Ok(limit(&card));
+    nvmlDeviceGetPowerManagementMode(=> nvmlEnableState_t) |_card| Ok(NVML_FEATURE_ENABLED);
+    nvmlDeviceGetPowerState(=> nvmlPstates_t) |_card| Ok(NVML_PSTATE_0);
+    nvmlDeviceGetPerformanceState(=> nvmlPstates_t) |_card| Ok(NVML_PSTATE_0);
+    nvmlDeviceGetPersistenceMode(=> nvmlEnableState_t) |_card| Ok(NVML_FEATURE_ENABLED);
+    nvmlDeviceGetCurrentClocksEventReasons(=> c_ulonglong) |_card| Ok(0);
+    nvmlDeviceGetCurrentClocksThrottleReasons(=> c_ulonglong) |_card| Ok(0);
+    nvmlDeviceGetSupportedClocksThrottleReasons(=> c_ulonglong) |_card| Ok(0x1ff);
+
+    // 30 degrees when idle, 70 when busy.
+    nvmlDeviceGetTemperature(sensor: nvmlTemperatureSensors_t, => c_uint) |card| {
+        Ok(30 + card.machine.utilisation(card.index)?.gpu.min(100) * 2 / 5)
+    };
+    nvmlDeviceGetTemperatureThreshold(threshold: nvmlTemperatureThresholds_t, => c_uint) |_card| {
+        match threshold {
+            NVML_TEMPERATURE_THRESHOLD_SHUTDOWN => Ok(98),
+            NVML_TEMPERATURE_THRESHOLD_SLOWDOWN => Ok(95),
+            NVML_TEMPERATURE_THRESHOLD_MEM_MAX | NVML_TEMPERATURE_THRESHOLD_GPU_MAX => Ok(88),
+            _ => Err(NOT_SUPPORTED),
+        }
+    };
+
+    nvmlDeviceGetCurrPcieLinkGeneration(=> c_uint) |card| Ok(generation(&card));
+    nvmlDeviceGetMaxPcieLinkGeneration(=> c_uint) |card| Ok(generation(&card));
+    nvmlDeviceGetCurrPcieLinkWidth(=> c_uint) |_card| Ok(16);
+    nvmlDeviceGetMaxPcieLinkWidth(=> c_uint) |_card| Ok(16);
+    nvmlDeviceGetPcieThroughput(counter: nvmlPcieUtilCounter_t, => c_uint) |_card| Ok(0);
+    nvmlDeviceGetMultiGpuBoard(=> c_uint) |_card| Ok(0);
+
+    nvmlDeviceGetComputeMode(=> nvmlComputeMode_t) |_card| Ok(NVML_COMPUTEMODE_DEFAULT);
+    nvmlDeviceGetDisplayActive(=> nvmlEnableState_t) |_card| Ok(NVML_FEATURE_DISABLED);
+    nvmlDeviceGetDisplayMode(=> nvmlEnableState_t) |_card| Ok(NVML_FEATURE_DISABLED);
+    nvmlDeviceGetDefaultEccMode(=> nvmlEnableState_t) |_card| Ok(NVML_FEATURE_ENABLED);
+
+    // Cards in servers have no fan of their own, no link to others here, and no meter of energy.
+    nvmlDeviceGetNumFans(=> c_uint) |_card| Ok(0);
+    nvmlDeviceGetFanSpeed(=> c_uint) |_card| Err(NOT_SUPPORTED);
+    nvmlDeviceGetFanSpeed_v2(fan: c_uint, => c_uint) |_card| Err(NOT_SUPPORTED);
+    nvmlDeviceGetNvLinkState(link: c_uint, => nvmlEnableState_t) |_card| Err(NOT_SUPPORTED);
+    nvmlDeviceGetTotalEnergyConsumption(=> c_ulonglong) |_card| Err(NOT_SUPPORTED);
+}
+
+/// Of the PCIe link: the newest that the architecture has.
+fn generation(card: &Card) -> c_uint {
+    match card.spec().model.capability.0 {
+        6 | 7 => 3,
+        8 => 4,
+        _ => 5,
+    }
+}
+
+pub(crate) fn nvmlDeviceGetPowerManagementLimitConstraints(
+    device: nvmlDevice_t,
+    min_limit: Out<c_uint>,
+    max_limit: Out<c_uint>,
+) -> Answer {
+    let most = limit(&find(device)?);
+    min_limit.put(most / 2)?;
+    max_limit.put(most)?;
+    Ok(())
+}
+
+pub(crate) fn nvmlDeviceGetEccMode(
+    device: nvmlDevice_t,
+    current: Out<nvmlEnableState_t>,
+    pending: Out<nvmlEnableState_t>,
+) -> Answer {
+    find(device)?;
+    current.put(NVML_FEATURE_ENABLED)?;
+    pending.put(NVML_FEATURE_ENABLED)?;
+    Ok(())
+}
+
+/// Video is not played.
+pub(crate) fn nvmlDeviceGetEncoderUtilization(
+    device: nvmlDevice_t,
+    utilization: Out<c_uint>,
+    sampling_period_us: Out<c_uint>,
+) -> Answer {
+    let card = find(device)?;
+    let window = card.machine.figures().window.0 / 1000;
+    utilization.put(0)?;
+    sampling_period_us.put(c_uint::try_from(window).unwrap_or(c_uint::MAX))?;
+    Ok(())
+}
+pub(crate) use nvmlDeviceGetEncoderUtilization as nvmlDeviceGetDecoderUtilization;

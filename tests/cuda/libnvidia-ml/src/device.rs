@@ -1,0 +1,266 @@
+//! Which cards there are, and what they are.
+
+use std::sync::Arc;
+
+use cgpu_abi::nvml_types::*;
+use cgpu_sim::{CardSpec, Machine};
+
+use crate::answer::{Answer, INVALID_ARGUMENT, NOT_FOUND};
+use crate::argument::{In, Out};
+use crate::library::{machine, put_text};
+
+/// Handles are numbers that stand for the card's place in the list.
+const FIRST: usize = 0x6000_0000;
+const STEP: usize = 0x100;
+
+/// A card, looked up for one call.
+pub(crate) struct Card {
+    pub(crate) machine: Arc<Machine>,
+    pub(crate) index: usize,
+}
+
+impl Card {
+    pub(crate) fn spec(&self) -> &CardSpec {
+        &self.machine.cards()[self.index]
+    }
+
+    /// The UUID as NVML writes it.
+    fn uuid(&self) -> String {
+        let digits: String = self.spec().uuid(self.index).iter().map(|byte| format!("{byte:02x}")).collect();
+        let parts = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]];
+        format!("GPU-{}", parts.join("-"))
+    }
+
+    /// Serial numbers are made of the UUID's.
+    fn serial(&self) -> String {
+        let uuid = self.spec().uuid(self.index);
+        let number = u64::from_be_bytes([0, 0, 0, uuid[0], uuid[1], uuid[2], uuid[3], uuid[4]]);
+        format!("{number:013}")
+    }
+
+    fn handle(&self) -> nvmlDevice_t {
+        nvmlDevice_t(FIRST + self.index * STEP)
+    }
+}
+
+/// The card behind a handle.
+pub(crate) fn find(device: nvmlDevice_t) -> Answer<Card> {
+    let machine = machine()?;
+    let offset = device.0.checked_sub(FIRST).filter(|offset| offset % STEP == 0).ok_or(INVALID_ARGUMENT)?;
+    let index = offset / STEP;
+    if index < machine.cards().len() { Ok(Card { machine, index }) } else { Err(INVALID_ARGUMENT) }
+}
+
+/// Gives the handle of the first card that fits.
+fn search(device: Out<nvmlDevice_t>, fits: impl Fn(&Card) -> bool) -> Answer {
+    let machine = machine()?;
+    let mut cards = (0..machine.cards().len()).map(|index| Card { machine: Arc::clone(&machine), index });
+    let card = cards.find(fits).ok_or(NOT_FOUND)?;
+    device.put(card.handle())?;
+    Ok(())
+}
+
+pub(crate) fn nvmlDeviceGetCount_v2(device_count: Out<c_uint>) -> Answer {
+    device_count.put(c_uint::try_from(machine()?.cards().len()).unwrap_or(c_uint::MAX))?;
+    Ok(())
+}
+pub(crate) use nvmlDeviceGetCount_v2 as nvmlDeviceGetCount;
+
+pub(crate) fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: Out<nvmlDevice_t>) -> Answer {
+    let machine = machine()?;
+    let index = index as usize;
+    if index >= machine.cards().len() {
+        return Err(INVALID_ARGUMENT);
+    }
+    device.put(Card { machine, index }.handle())?;
+    Ok(())
+}
+pub(crate) use nvmlDeviceGetHandleByIndex_v2 as nvmlDeviceGetHandleByIndex;
+
+pub(crate) fn nvmlDeviceGetHandleByUUID(uuid: In<c_char>, device: Out<nvmlDevice_t>) -> Answer {
+    let wanted = uuid.text()?;
+    search(device, |card| card.uuid().eq_ignore_ascii_case(&wanted))
+}
+
+pub(crate) fn nvmlDeviceGetHandleBySerial(serial: In<c_char>, device: Out<nvmlDevice_t>) -> Answer {
+    let wanted = serial.text()?;
+    search(device, |card| card.serial() == wanted)
+}
+
+/// Takes `domain:bus:device.function`, in hexadecimal, the domain with four digits or eight.
+pub(crate) fn nvmlDeviceGetHandleByPciBusId_v2(pci_bus_id: In<c_char>, device: Out<nvmlDevice_t>) -> Answer {
+    let wanted = parse_place(&pci_bus_id.text()?).ok_or(INVALID_ARGUMENT)?;
+    search(device, |card| card.spec().pci(card.index) == wanted)
+}
+pub(crate) use nvmlDeviceGetHandleByPciBusId_v2 as nvmlDeviceGetHandleByPciBusId;
+
+/// Domain, bus and device.
+fn parse_place(text: &str) -> Option<(u32, u32, u32)> {
+    let place = text.split_once('.').map_or(text, |(place, _function)| place);
+    let numbers: Vec<u32> =
+        place.split(':').map(|part| u32::from_str_radix(part, 16)).collect::<Result<_, _>>().ok()?;
+    match numbers[..] {
+        [domain, bus, device] => Some((domain, bus, device)),
+        [bus, device] => Some((0, bus, device)),
+        _ => None,
+    }
+}
+
+pub(crate) fn nvmlDeviceGetIndex(device: nvmlDevice_t, index: Out<c_uint>) -> Answer {
+    index.put(c_uint::try_from(find(device)?.index).unwrap_or(c_uint::MAX))?;
+    Ok(())
+}
+pub(crate) use nvmlDeviceGetIndex as nvmlDeviceGetMinorNumber;
+
+pub(crate) fn nvmlDeviceGetName(device: nvmlDevice_t, name: Out<c_char>, length: c_uint) -> Answer {
+    put_text(name, length, find(device)?.spec().model.name)
+}
+
+pub(crate) fn nvmlDeviceGetUUID(device: nvmlDevice_t, uuid: Out<c_char>, length: c_uint) -> Answer {
+    put_text(uuid, length, &find(device)?.uuid())
+}
+
+pub(crate) fn nvmlDeviceGetSerial(device: nvmlDevice_t, serial: Out<c_char>, length: c_uint) -> Answer {
+    put_text(serial, length, &find(device)?.serial())
+}
+
+pub(crate) fn nvmlDeviceGetBoardId(device: nvmlDevice_t, board_id: Out<c_uint>) -> Answer {
+    let card = find(device)?;
+    let (domain, bus, _) = card.spec().pci(card.index);
+    board_id.put(domain << 16 | bus << 8)?;
+    Ok(())
+}
+
+pub(crate) fn nvmlDeviceGetVbiosVersion(
+    device: nvmlDevice_t,
+    version: Out<c_char>,
+    length: c_uint,
+) -> Answer {
+    find(device)?;
+    put_text(version, length, "00.00.00.00.00")
+}
+
+pub(crate) fn nvmlDeviceGetBrand(device: nvmlDevice_t, kind: Out<nvmlBrandType_t>) -> Answer {
+    let tesla = find(device)?.spec().model.name.starts_with("Tesla");
+    kind.put(if tesla { NVML_BRAND_TESLA } else { NVML_BRAND_NVIDIA })?;
+    Ok(())
+}
+
+pub(crate) fn nvmlDeviceGetArchitecture(device: nvmlDevice_t, arch: Out<nvmlDeviceArchitecture_t>) -> Answer {
+    arch.put(match find(device)?.spec().model.capability {
+        (6, _) => NVML_DEVICE_ARCH_PASCAL,
+        (7, 0) => NVML_DEVICE_ARCH_VOLTA,
+        (7, _) => NVML_DEVICE_ARCH_TURING,
+        (8, 9) => NVML_DEVICE_ARCH_ADA,
+        (8, _) => NVML_DEVICE_ARCH_AMPERE,
+        (9, _) => NVML_DEVICE_ARCH_HOPPER,
+        _ => NVML_DEVICE_ARCH_UNKNOWN,
+    })?;
+    Ok(())
+}
+
+pub(crate) fn nvmlDeviceGetCudaComputeCapability(
+    device: nvmlDevice_t,
+    major: Out<c_int>,
+    minor: Out<c_int>,
+) -> Answer {
+    let (high, low) = find(device)?.spec().model.capability;
+    major.required()?;
+    minor.put(low.cast_signed())?;
+    major.put(high.cast_signed())?;
+    Ok(())
+}
+
+/// Cores of a multiprocessor: the programming guide's, by compute capability.
+pub(crate) fn nvmlDeviceGetNumGpuCores(device: nvmlDevice_t, num_cores: Out<c_uint>) -> Answer {
+    let card = find(device)?;
+    let model = card.spec().model;
+    let cores = match model.capability {
+        (6..=8, 0) | (7, _) => 64,
+        _ => 128,
+    };
+    num_cores.put(model.multiprocessors * cores)?;
+    Ok(())
+}
+
+/// Copies a text and its NUL into a field.
+fn field<const N: usize>(text: &str) -> [c_char; N] {
+    let mut field = [0; N];
+    for (to, byte) in field[..N - 1].iter_mut().zip(text.bytes()) {
+        *to = c_char::from_ne_bytes([byte]);
+    }
+    field
+}
+
+fn place(device: nvmlDevice_t) -> Answer<nvmlPciInfo_t> {
+    let card = find(device)?;
+    let (domain, bus, slot) = card.spec().pci(card.index);
+    Ok(nvmlPciInfo_t {
+        bus_id_legacy: field(&format!("{domain:04X}:{bus:02X}:{slot:02X}.0")),
+        domain,
+        bus,
+        device: slot,
+        pci_device_id: card.spec().model.pci_device,
+        pci_sub_system_id: card.spec().model.pci_device,
+        bus_id: field(&format!("{domain:08X}:{bus:02X}:{slot:02X}.0")),
+    })
+}
+
+pub(crate) fn nvmlDeviceGetPciInfo_v3(device: nvmlDevice_t, pci: Out<nvmlPciInfo_t>) -> Answer {
+    pci.put(place(device)?)?;
+    Ok(())
+}
+
+/// The struct of version 2 ends before the long bus id.
+#[repr(C)]
+struct PciInfoOld {
+    bus_id_legacy: [c_char; 16],
+    domain: c_uint,
+    bus: c_uint,
+    device: c_uint,
+    pci_device_id: c_uint,
+    pci_sub_system_id: c_uint,
+}
+
+pub(crate) fn nvmlDeviceGetPciInfo_v2(device: nvmlDevice_t, pci: Out<nvmlPciInfo_t>) -> Answer {
+    let nvmlPciInfo_t { bus_id_legacy, domain, bus, device, pci_device_id, pci_sub_system_id, .. } =
+        place(device)?;
+    let old = PciInfoOld { bus_id_legacy, domain, bus, device, pci_device_id, pci_sub_system_id };
+    pci.start_as::<PciInfoOld>().put(old)?;
+    Ok(())
+}
+
+/// The first struct ends before the subsystem.
+#[repr(C)]
+struct PciInfoFirst {
+    bus_id_legacy: [c_char; 16],
+    domain: c_uint,
+    bus: c_uint,
+    device: c_uint,
+    pci_device_id: c_uint,
+}
+
+pub(crate) fn nvmlDeviceGetPciInfo(device: nvmlDevice_t, pci: Out<nvmlPciInfo_t>) -> Answer {
+    let nvmlPciInfo_t { bus_id_legacy, domain, bus, device, pci_device_id, .. } = place(device)?;
+    let first = PciInfoFirst { bus_id_legacy, domain, bus, device, pci_device_id };
+    pci.start_as::<PciInfoFirst>().put(first)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_read_with_short_and_long_domains() {
+        assert_eq!(parse_place("0000:07:00.0"), Some((0, 7, 0)));
+        assert_eq!(parse_place("00000000:0A:00.0"), Some((0, 10, 0)));
+        assert_eq!(parse_place("GPU-1"), None);
+    }
+
+    #[test]
+    fn fields_end_in_nul() {
+        assert_eq!(field::<4>("abcdef"), [97, 98, 99, 0]);
+        assert_eq!(field::<4>("a"), [97, 0, 0, 0]);
+    }
+}

@@ -1,0 +1,71 @@
+//! The cards' memory.
+
+use cgpu_abi::nvml_types::*;
+
+use crate::answer::{ARGUMENT_VERSION_MISMATCH, Answer};
+use crate::argument::Out;
+use crate::device::find;
+
+/// The first version counts what the driver keeps for itself as used.
+pub(crate) fn nvmlDeviceGetMemoryInfo(device: nvmlDevice_t, memory: Out<nvmlMemory_t>) -> Answer {
+    let card = find(device)?;
+    let info = card.machine.memory_info(card.index)?;
+    memory.put(nvmlMemory_t {
+        total: info.total.0,
+        free: info.free.0,
+        used: (info.used + info.reserved).0,
+    })?;
+    Ok(())
+}
+
+pub(crate) fn nvmlDeviceGetMemoryInfo_v2(device: nvmlDevice_t, memory: Out<nvmlMemory_v2_t>) -> Answer {
+    let card = find(device)?;
+    let version = memory.start_as::<c_uint>().read()?;
+    if version != NVML_MEMORY_V2 {
+        return Err(ARGUMENT_VERSION_MISMATCH);
+    }
+    let info = card.machine.memory_info(card.index)?;
+    memory.put(nvmlMemory_v2_t {
+        version,
+        total: info.total.0,
+        reserved: info.reserved.0,
+        free: info.free.0,
+        used: info.used.0,
+    })?;
+    Ok(())
+}
+
+/// The window of a card without large windows; a page of it is always in use.
+pub(crate) fn nvmlDeviceGetBAR1MemoryInfo(
+    device: nvmlDevice_t,
+    bar1_memory: Out<nvmlBAR1Memory_t>,
+) -> Answer {
+    find(device)?;
+    let (bar1_total, bar1_used) = (256 << 20, 2 << 20);
+    bar1_memory.put(nvmlBAR1Memory_t { bar1_total, bar1_free: bar1_total - bar1_used, bar1_used })?;
+    Ok(())
+}
+
+/// Memory errors: there are none.
+pub(crate) fn nvmlDeviceGetTotalEccErrors(
+    device: nvmlDevice_t,
+    _error_type: nvmlMemoryErrorType_t,
+    _counter_type: nvmlEccCounterType_t,
+    ecc_counts: Out<c_ulonglong>,
+) -> Answer {
+    find(device)?;
+    ecc_counts.put(0)?;
+    Ok(())
+}
+
+pub(crate) fn nvmlDeviceGetMemoryErrorCounter(
+    device: nvmlDevice_t,
+    _error_type: nvmlMemoryErrorType_t,
+    _counter_type: nvmlEccCounterType_t,
+    _location_type: nvmlMemoryLocation_t,
+    count: Out<c_ulonglong>,
+) -> Answer {
+    find(device)?;
+    count.put(0)?;
+    Ok(())
+}
