@@ -25,7 +25,9 @@ fn exports_needs_and_versions_are_the_golden_ones() {
     };
     same("exports", &shim.exports(), &golden("exports.txt"));
     same("needed", &shim.needed(), &golden("needed.txt"));
-    same("versions", &shim.versions(), &golden("versions.txt"));
+    // Fewer is fine: which ones a build needs is also the building machine's doing.
+    let newer: Vec<_> = shim.versions().difference(&golden("versions.txt")).cloned().collect();
+    assert!(newer.is_empty(), "versions of glibc that the list does not have: {newer:?}");
 }
 
 #[test]
