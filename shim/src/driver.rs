@@ -53,32 +53,54 @@ macro_rules! function {
         #[allow(non_snake_case, dead_code, clippy::too_many_arguments, reason = "the driver's own name and arguments")]
         #[inline(always)]
         pub(crate) unsafe fn $symbol($($arg: $type),*) -> CUresult {
-            type Function = unsafe extern "C" fn($($type),*) -> CUresult;
-
-            // Apart, with the same arguments: so the compiler leaves them where they are and makes two jumps of it.
-            #[cold]
-            #[inline(never)]
-            unsafe extern "C" fn late($($arg: $type),*) -> CUresult {
-                let address = DRIVER.late(driver_index::$symbol);
-                if address.is_null() {
-                    return absent();
-                }
-                // SAFETY: the address is that of the driver's function of this name, which has this type.
-                let function = unsafe { mem::transmute::<*const c_void, Function>(address) };
-                // SAFETY: the caller vouches for the arguments.
-                unsafe { function($($arg),*) }
-            }
-
-            let address = DRIVER.known(driver_index::$symbol);
-            let function = if address.is_null() {
-                late
-            } else {
-                // SAFETY: the address is that of the driver's function of this name, which has this type.
-                unsafe { mem::transmute::<*const c_void, Function>(address) }
-            };
             // SAFETY: the caller vouches for the arguments.
-            unsafe { function($($arg),*) }
+            unsafe { address::$symbol()($($arg),*) }
         }
     };
 }
 driver_table!(functions);
+
+/// The addresses of the driver's functions, for those who jump to them.
+pub(crate) mod address {
+    use cgpu_abi::driver::fns;
+
+    use super::*;
+
+    macro_rules! addresses {
+        ($($kind:ident $symbol:ident { $($meta:tt)* } $role:ident $treatment:ident $played:ident $reason:literal
+            $(($($args:tt)*) $(-> $ret:ty)?)?;)*) => {
+            $(address! { $kind $symbol $(($($args)*) $(-> $ret)?)? })*
+        };
+    }
+
+    macro_rules! address {
+        (pass $symbol:ident) => {};
+        ($kind:ident $symbol:ident ($($arg:ident: $type:ty),*)) => {
+            /// The driver's function; before it is known, and where there is none, one that finds that out.
+            #[allow(non_snake_case, dead_code, clippy::too_many_arguments, reason = "the driver's own name and arguments")]
+            #[inline(always)]
+            pub(crate) fn $symbol() -> fns::$symbol {
+                #[cold]
+                #[inline(never)]
+                unsafe extern "C" fn late($($arg: $type),*) -> CUresult {
+                    let address = DRIVER.late(driver_index::$symbol);
+                    if address.is_null() {
+                        return absent();
+                    }
+                    // SAFETY: the address is that of the driver's function of this name, which has this type.
+                    let function = unsafe { mem::transmute::<*const c_void, fns::$symbol>(address) };
+                    // SAFETY: the caller vouches for the arguments.
+                    unsafe { function($($arg),*) }
+                }
+
+                let address = DRIVER.known(driver_index::$symbol);
+                if address.is_null() {
+                    return late;
+                }
+                // SAFETY: the address is that of the driver's function of this name, which has this type.
+                unsafe { mem::transmute::<*const c_void, fns::$symbol>(address) }
+            }
+        };
+    }
+    driver_table!(addresses);
+}

@@ -14,7 +14,6 @@ macro_rules! launches {
         #[inline(always)]
         #[allow(clippy::too_many_arguments, reason = "the driver's own")]
         pub(crate) unsafe fn $symbol($($arg: $type),*) -> CUresult {
-            // Apart, with the same arguments: so the compiler leaves them where they are and makes a jump of it.
             #[cold]
             #[inline(never)]
             unsafe extern "C" fn closed($($arg: $type),*) -> CUresult {
@@ -22,13 +21,11 @@ macro_rules! launches {
                 gate::enter($launch, || unsafe { driver::$symbol($($arg),*) })
             }
 
-            if gate::is_open() {
-                // SAFETY: the program's own call.
-                unsafe { driver::$symbol($($arg),*) }
-            } else {
-                // SAFETY: as above.
-                unsafe { closed($($arg),*) }
-            }
+            // One call, of one of several functions with the same arguments: so the compiler leaves the arguments where they are,
+            // in registers and on the stack, and makes it a jump.
+            let function = if gate::is_open() { driver::address::$symbol() } else { closed };
+            // SAFETY: the program's own call.
+            unsafe { function($($arg),*) }
         }
     )*};
 }
