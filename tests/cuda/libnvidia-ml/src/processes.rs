@@ -120,8 +120,8 @@ pub(crate) fn nvmlDeviceGetProcessUtilization(
     let describe = |sample: cgpu_sim::machine::ProcessSample| nvmlProcessUtilizationSample_t {
         pid: sample.pid,
         time_stamp: epoch + sample.at.0 / 1000,
-        sm_util: sample.gpu,
-        mem_util: sample.gpu / 3,
+        sm_util: sample.percent,
+        mem_util: sample.percent / 3,
         enc_util: 0,
         dec_util: 0,
     };
