@@ -5,14 +5,17 @@
 //!
 //! - an explicit handle: the real `dlsym` answers, and the answer is exchanged for our hook only if it is the driver's own
 //!   symbol. What is absent stays absent, and another library's function of that name stays that library's;
-//! - `RTLD_DEFAULT`, `RTLD_NEXT`: only the loader can tell who asks, so it is a jump. Our own exports come first there, and so
-//!   are found; but where the driver does not define the name, they must not be.
+//! - `RTLD_NEXT`: only the loader can tell who asks, so it is a jump; unless what comes next after the caller is the driver's own
+//!   symbol. (A library that wraps the driver's functions asks so for what it wraps, and would go past us.) A hook calls the driver
+//!   by address and never by name, so no loop can come of it;
+//! - `RTLD_DEFAULT`: a jump. Our own exports come first there, and so are found; but where the driver does not define the name,
+//!   they must not be.
 
 use core::ffi::{CStr, c_char, c_void};
 
-use super::names;
 use super::real::{self, DLSYM, DLVSYM, LIBC_DLSYM};
 use super::trampoline::{Arguments, Exit, trampoline};
+use super::{elf, names};
 use crate::boundary;
 use crate::library::Symbol;
 
@@ -39,10 +42,10 @@ extern "C" fn choose_dlsym(arguments: &mut Arguments) -> Exit {
 
 /// `dlvsym(handle, name, version)`.
 ///
-/// The driver's symbols have no versions, so the real function answers null for them, whatever the handle: no way around us.
-/// But a library before us may ask for the next `dlsym` of glibc's version. Ours has none, and would be passed over together
-/// with all that it protects; asked without the version, the loader finds it, if it is next. It is the C library's `dlsym` that is
-/// asked: the one behind ours may belong to the very library that asks.
+/// The driver's symbols have no versions, so there is nothing of it to be had here. But a library before us may ask for the next
+/// `dlsym` of glibc's version. Ours has none, and would be passed over together with all that it protects; asked without the
+/// version, the loader finds it, if it is next. It is the C library's `dlsym` that is asked: the one behind ours may belong to
+/// the very library that asks.
 extern "C" fn choose_dlvsym(arguments: &mut Arguments) -> Exit {
     let name = arguments.second as *const c_char;
     // SAFETY: the program gave `dlvsym` this name.
@@ -57,26 +60,30 @@ fn ours(arguments: &mut Arguments, name: &CStr) -> Exit {
     let Some(symbol) = names::find(name) else {
         return Exit::jump(DLSYM.address());
     };
-    boundary::or(Exit::jump(DLSYM.address()), || asked_for(symbol, arguments, name))
+    boundary::or(Exit::jump(DLSYM.address()), || match arguments.first as *mut c_void {
+        libc::RTLD_NEXT => match elf::definition_after(arguments.caller, name.to_bytes()) {
+            Some(next) if next != symbol.hook() && symbol.exchange(next) == symbol.hook() => {
+                Exit::answer(symbol.hook().cast_mut())
+            }
+            _ => in_scope(symbol, arguments),
+        },
+        libc::RTLD_DEFAULT => in_scope(symbol, arguments),
+        // SAFETY: the handle is the program's own, and explicit.
+        handle => match unsafe { real::symbol(handle, name) }.cast_const() {
+            // Its scope includes us: the program's own.
+            found if found == symbol.hook() => in_scope(symbol, arguments),
+            found => Exit::answer(symbol.exchange(found).cast_mut()),
+        },
+    })
 }
 
-fn asked_for(symbol: Symbol, arguments: &mut Arguments, name: &CStr) -> Exit {
-    if is_pseudo(arguments.first) {
-        if !symbol.is_defined() {
-            // The C library does not define it either, and says so as the loader would.
-            arguments.first = real::libc_handle().addr();
-        }
-        return Exit::jump(DLSYM.address());
-    }
-    let handle = arguments.first as *mut c_void;
-    // SAFETY: the handle is the program's own, and explicit.
-    let found = unsafe { real::symbol(handle, name) };
-    if found.cast_const() == symbol.hook() && !symbol.is_defined() {
-        // The handle's scope includes us: the program's own. There we must not seem to be what is not there.
+/// A search that may come upon our own export: there we must not seem to be what is not there.
+fn in_scope(symbol: Symbol, arguments: &mut Arguments) -> Exit {
+    if !symbol.is_defined() {
+        // The C library does not define it either, and says so as the loader would.
         arguments.first = real::libc_handle().addr();
-        return Exit::jump(DLSYM.address());
     }
-    Exit::answer(symbol.exchange(found).cast_mut())
+    Exit::jump(DLSYM.address())
 }
 
 /// Whether `name` begins as the names of the two libraries do.

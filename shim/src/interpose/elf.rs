@@ -1,6 +1,6 @@
 //! Reads the loader's own records: which objects are loaded, and what they define.
 //!
-//! But for [`Object::around`], nothing here calls a function that another library could have taken over. That is the point: under
+//! But for [`Object::around`] and [`definition_after`], which are asked about the driver's names only, nothing here calls a function that another library could have taken over. That is the point: under
 //! a sanitizer, or before the program's constructors have run, even `dl_iterate_phdr` may crash. [`_r_debug`] is data which every loader keeps for
 //! debuggers; from there a list of objects leads to their dynamic sections, and those to symbols and their hash tables.
 //!
@@ -84,7 +84,8 @@ const RTLD_DL_LINKMAP: c_int = 2;
 /// A loaded object's symbols.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Object {
-    map: *const LinkMap,
+    /// The loader's string.
+    path: *const c_char,
     base: usize,
     symbols: *const Symbol,
     strings: *const c_char,
@@ -150,6 +151,58 @@ pub(crate) unsafe fn namespace(map: *const LinkMap) -> impl Iterator<Item = Obje
     core::iter::successors(first, forth).filter_map(|map| unsafe { Object::new(map) })
 }
 
+/// The first definition of `name` in the objects after the one in which `caller` lies: what `RTLD_NEXT` means to that caller.
+pub(crate) fn definition_after(caller: usize, name: &[u8]) -> Option<*const c_void> {
+    struct Search<'a> {
+        caller: usize,
+        name: &'a [u8],
+        passed: bool,
+        found: Option<*const c_void>,
+    }
+
+    /// The loader holds its lock meanwhile, so nothing is unloaded.
+    unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
+        // SAFETY: the loader's record of a loaded object, valid during this call.
+        let info = unsafe { &*info };
+        // SAFETY: the search is the one that was given to `dl_iterate_phdr`, and nobody else uses it meanwhile.
+        let search = unsafe { &mut *search.cast::<Search<'_>>() };
+        if !search.passed {
+            search.passed = covers(info, search.caller);
+            return 0;
+        }
+        // SAFETY: the object is loaded.
+        let Some(object) = (unsafe { Object::of(info) }) else {
+            return 0;
+        };
+        search.found = object.symbol(search.name);
+        c_int::from(search.found.is_some())
+    }
+
+    let mut search = Search { caller, name, passed: false, found: None };
+    // SAFETY: `visit` takes what it is given here, and does not panic: it only reads.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
+    search.found
+}
+
+/// Whether an address lies in one of an object's segments.
+fn covers(info: &libc::dl_phdr_info, address: usize) -> bool {
+    segments(info).any(|segment| {
+        segment.p_type == libc::PT_LOAD
+            && address.wrapping_sub(start(info, segment)) < usize::try_from(segment.p_memsz).unwrap_or(0)
+    })
+}
+
+fn segments(info: &libc::dl_phdr_info) -> impl Iterator<Item = &libc::Elf64_Phdr> {
+    let segment = |number: u16| info.dlpi_phdr.wrapping_add(number.into());
+    // SAFETY: there are as many as the object's header says.
+    (0..info.dlpi_phnum).map(move |number| unsafe { &*segment(number) })
+}
+
+fn start(info: &libc::dl_phdr_info, segment: &libc::Elf64_Phdr) -> usize {
+    let address = info.dlpi_addr.wrapping_add(segment.p_vaddr);
+    usize::try_from(address).unwrap_or(0)
+}
+
 impl Object {
     /// Reads an object's dynamic section. `None`: it has no symbols to look up.
     ///
@@ -158,9 +211,25 @@ impl Object {
     /// `map` is an entry of the loader's list, and its object stays loaded as long as the result is used.
     pub(crate) unsafe fn new(map: *const LinkMap) -> Option<Object> {
         // SAFETY: the caller vouches for `map`.
-        let base = unsafe { (*map).base };
+        let LinkMap { base, name, dynamic, .. } = unsafe { map.read() };
         // SAFETY: as above.
-        let mut entry = unsafe { (*map).dynamic };
+        unsafe { Object::read(base, name, dynamic) }
+    }
+
+    /// As [`Self::new`], from what `dl_iterate_phdr` gives.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    unsafe fn of(info: &libc::dl_phdr_info) -> Option<Object> {
+        let dynamic = segments(info).find(|segment| segment.p_type == libc::PT_DYNAMIC)?;
+        let base = usize::try_from(info.dlpi_addr).ok()?;
+        // SAFETY: the caller vouches for the object.
+        unsafe { Object::read(base, info.dlpi_name, start(info, dynamic) as *const Dynamic) }
+    }
+
+    unsafe fn read(base: usize, path: *const c_char, dynamic: *const Dynamic) -> Option<Object> {
+        let mut entry = dynamic;
         let (mut symbols, mut strings, mut versions, mut gnu, mut system_v) = (0, 0, 0, 0, 0);
         let mut soname = None;
         while !entry.is_null() {
@@ -191,7 +260,7 @@ impl Object {
         }
         let strings = strings as *const c_char;
         Some(Object {
-            map,
+            path,
             base,
             symbols: symbols as *const Symbol,
             strings,
@@ -216,13 +285,11 @@ impl Object {
 
     /// The file it was loaded from, as the loader knows it.
     pub(crate) fn path(&self) -> &CStr {
-        // SAFETY: `map` is valid as long as `self` is used, see `new`.
-        let name = unsafe { (*self.map).name };
-        if name.is_null() {
+        if self.path.is_null() {
             return c"";
         }
         // SAFETY: the loader's own NUL-ended string, which lives as long as the object.
-        unsafe { CStr::from_ptr(name) }
+        unsafe { CStr::from_ptr(self.path) }
     }
 
     /// The name that the object gives itself, else the last part of its file's.

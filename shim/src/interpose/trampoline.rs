@@ -7,12 +7,14 @@
 
 use core::ffi::c_void;
 
-/// The arguments of the interposed call, in registers' order; what is written here is what the real function gets.
+/// The interposed call. What is written to the arguments is what the real function gets.
 #[repr(C)]
 pub(super) struct Arguments {
     pub(super) first: usize,
     pub(super) second: usize,
     pub(super) third: usize,
+    /// Where the call returns to: in the caller's object. Not to be written.
+    pub(super) caller: usize,
 }
 
 /// Where to go.
@@ -46,7 +48,7 @@ macro_rules! trampoline {
             #[cfg(target_arch = "x86_64")]
             core::arch::naked_asm!(
                 ".cfi_startproc",
-                "sub rsp, 24", // three arguments; the stack is aligned again
+                "sub rsp, 24", // three arguments below the return address; the stack is aligned again
                 ".cfi_def_cfa_offset 32",
                 "mov [rsp], rdi",
                 "mov [rsp + 8], rsi",

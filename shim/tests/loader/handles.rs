@@ -55,6 +55,16 @@ fn the_loader_still_sees_who_asks() {
     assert_eq!(stage.shimmed().lines("next", &[]), expected);
 }
 
+/// What such a library takes for the driver's own function must be ours, or all that it wraps goes past the limit.
+#[test]
+fn a_library_that_wraps_the_driver_wraps_our_hooks() {
+    let stage = Stage::get();
+    let bare = stage.bare().lines("wrapping", &[]);
+    assert_eq!(bare, ["libcuda.so.1:cuMemAlloc_v2", "libcuda.so.1:cuStreamCreate", "null"]);
+    let shimmed = stage.shimmed().lines("wrapping", &[]);
+    assert_eq!(shimmed, ["libcgpu.so:cuMemAlloc_v2", "libcuda.so.1:cuStreamCreate", "null"]);
+}
+
 #[test]
 fn a_program_linked_with_the_driver_meets_our_hooks() {
     let stage = Stage::get();

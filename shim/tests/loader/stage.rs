@@ -54,6 +54,7 @@ impl Stage {
             ("copies", "copies", &[]),
             ("oddities", "oddities", &[]),
             ("forks", "forks", &["-pthread"]),
+            ("ucx", "ucx.so", &library),
             ("other", "other.so", &library),
             ("hooker", "hooker.so", &library),
             ("wrapper", "wrapper.so", &library),
@@ -70,6 +71,8 @@ impl Stage {
         }
         let wrapper = stage.file("wrapper.so").display().to_string();
         assert!(stage.compile("next", "next", &[&wrapper]), "next.c does not compile");
+        let wrapper = stage.file("ucx.so").display().to_string();
+        assert!(stage.compile("wrapping", "wrapping", &[&wrapper, &driver]), "wrapping.c does not compile");
         stage
     }
 
