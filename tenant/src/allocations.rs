@@ -1,79 +1,40 @@
 //! The live allocations of this process: address -> bytes, owner.
 //!
 //! ```text
-//!   address ---- bits 24.. ---> shard (a lock, and sums by owner)
-//!           ---- bits 21.. ---> region of 2 MiB: one entry in place, further ones in a leaf
-//!           ---- bits  8.. ---> place in the leaf
+//!   address -- bits 24.. --> shard (a lock, and sums by owner) --> stretch of 16 MiB
+//!           -- bits 21.. --> region of 2 MiB: one entry in place, further ones in a leaf
+//!           -- bits  8.. --> place in the leaf
 //! ```
 //!
 //! Neighbours in the address space are neighbours here, as they are in time in most programs: what was just allocated is freed
 //! without a cache miss, however many others live. A step of growth moves one leaf (at most the 8,192 addresses of a region) or
-//! one shard's list of regions (a sixty-fourth of them all), so no call stalls for the whole table.
+//! one shard's list of stretches (16 bytes for 16 MiB, of a sixty-fourth of them all), so no call stalls for the whole table.
 //!
 //! **A context dies in one step for each shard, without a look at its allocations.** Every entry names its owner: a place in the
 //! registry of contexts and which user of that place. A shard keeps, for each place, the present user and the sum of its
 //! entries. To close an owner is to take the sum and move to the next user; entries of former users are *stale*: they are worth
-//! nothing, nobody finds them, and they make way when their address is given out again or their table grows.
+//! nothing, nobody finds them, and they make way when their address is given out again or their shard grows.
 
+mod entry;
 mod leaf;
+mod stretch;
 
 use cgpu_proto::units::{Bytes, CardIndex};
 
-use self::leaf::{Exhausted, Leaf};
+use self::entry::{Entry, Offset};
+pub(crate) use self::entry::{MOST_UNITS, Owner};
+pub(crate) use self::leaf::Exhausted;
+use self::stretch::Stretches;
 use crate::spin::Spin;
 
-/// The least that a driver allocates, and what sizes are counted in: 32 bits of it are 2 TiB.
+/// The least that a driver allocates, and what sizes are counted in: 31 bits of it are 1 TiB.
 pub(crate) const UNIT: u64 = 512;
 
-/// log2 of the bytes of a region.
-const REGION_BITS: u32 = 21;
-/// Regions that lie side by side in the list of regions (log2): their keys fill a cache line.
-const CLUSTER_BITS: u32 = 3;
 /// log2 of the shards.
 const SHARD_BITS: u32 = 6;
 const SHARDS: usize = 1 << SHARD_BITS;
-/// Slots of the smallest list of regions.
-const SMALLEST: usize = 32;
 
-/// Who owns an allocation: a place in the registry, and which user of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Owner(u32);
-
-impl Owner {
-    const PLACE_BITS: u32 = 12;
-    /// Places in the registry.
-    pub(crate) const PLACES: usize = 1 << Self::PLACE_BITS;
-    /// Users of a place; after the last one, the place is not used again.
-    pub(crate) const USERS: u32 = 1 << (32 - Self::PLACE_BITS);
-
-    /// The given user of a place below [`Owner::PLACES`].
-    pub(crate) fn new(place: u16, user: u32) -> Self {
-        Self(user << Self::PLACE_BITS | u32::from(place) & ((1 << Self::PLACE_BITS) - 1))
-    }
-
-    /// As a number; see [`Owner::of_bits`].
-    pub(crate) fn bits(self) -> u32 {
-        self.0
-    }
-
-    /// The owner that the number stands for.
-    #[inline]
-    pub(crate) fn of_bits(bits: u32) -> Self {
-        Self(bits)
-    }
-
-    #[inline]
-    pub(crate) fn place(self) -> usize {
-        (self.0 & ((1 << Self::PLACE_BITS) - 1)) as usize
-    }
-
-    #[inline]
-    pub(crate) fn user(self) -> u32 {
-        self.0 >> Self::PLACE_BITS
-    }
-}
-
-/// An allocation, and the entry that is kept of it.
+/// An allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Allocation {
     pub(crate) address: u64,
@@ -82,9 +43,6 @@ pub(crate) struct Allocation {
 }
 
 impl Allocation {
-    /// A slot of a table that holds none: no driver allocates at address 0.
-    const VACANT: Self = Self { address: 0, units: 0, owner: Owner(0) };
-
     /// Its size.
     pub(crate) fn bytes(&self) -> Bytes {
         bytes(u64::from(self.units))
@@ -168,7 +126,8 @@ impl Allocations {
 
     #[inline]
     fn shard(&self, address: u64) -> Option<&Spin<Shard>> {
-        let place = spread(address >> (REGION_BITS + CLUSTER_BITS)) >> (32 - SHARD_BITS);
+        // The upper bits; the list of stretches goes by the lower ones.
+        let place = spread(stretch::number(address)) >> (32 - SHARD_BITS);
         self.shards.get(place).map(|shard| &shard.0)
     }
 }
@@ -195,25 +154,11 @@ struct Sum {
     units: u64,
 }
 
-/// A stretch of 2 MiB in which something is or was allocated.
-#[derive(Debug, Default)]
-struct Region {
-    /// The first of its entries: all of them, for allocations of 2 MiB and more.
-    first: Option<Allocation>,
-    /// The others.
-    leaf: Leaf,
-}
-
 #[derive(Debug, Default)]
 struct Shard {
     /// By place in the registry; places that were never opened may be missing.
     sums: Vec<Option<Sum>>,
-    /// The numbers of the regions, plus one; 0: none. Linear probing, a power of two or none.
-    keys: Vec<u64>,
-    /// The regions, at the places of their keys.
-    regions: Vec<Region>,
-    /// Keys that are not 0.
-    used: usize,
+    stretches: Stretches,
     /// Whether an owner was closed whose entries may still be here.
     stale: bool,
 }
@@ -242,172 +187,90 @@ impl Shard {
 
     /// Whether a live entry has this address.
     fn holds(&mut self, address: u64) -> bool {
-        let Ok(place) = find(&self.keys, key(address)) else { return false };
-        let Some(region) = self.regions.get_mut(place) else { return false };
-        let first = region.first.filter(|first| first.address == address);
-        let entry = first.or_else(|| region.leaf.find(address).copied());
-        entry.is_some_and(|entry| sum_of(&mut self.sums, entry.owner).is_some())
+        let stretch = self.stretches.find(stretch::number(address));
+        let found = stretch.zip(Offset::of(address)).map(|(stretch, offset)| stretch.find(address, offset));
+        found.is_some_and(|entry| !entry.is_vacant() && sum_of(&mut self.sums, entry.owner()).is_some())
     }
 
     #[inline]
-    fn insert(&mut self, entry: Allocation) -> Inserted {
-        if entry.address == 0 {
+    fn insert(&mut self, allocation: Allocation) -> Inserted {
+        let Allocation { address, units, owner } = allocation;
+        let Some(entry) = Offset::of(address).and_then(|offset| Entry::new(offset, units, owner)) else {
             return Inserted::Exhausted;
-        }
-        if sum_of(&mut self.sums, entry.owner).is_none() {
+        };
+        if sum_of(&mut self.sums, owner).is_none() {
             return Inserted::Stale;
         }
-        let Ok(place) = self.region(entry.address) else { return Inserted::Exhausted };
-        let Some(region) = self.regions.get_mut(place) else { return Inserted::Exhausted };
-        let sums = &mut self.sums;
-        let former = match &mut region.first {
-            Some(first) if first.address == entry.address => Some(std::mem::replace(first, entry)),
-            first => match region.leaf.find(entry.address) {
-                Some(found) => Some(std::mem::replace(found, entry)),
-                None if first.is_none() => {
-                    *first = Some(entry);
-                    None
-                }
-                None => match region.leaf.insert(entry, |entry| sum_of(sums, entry.owner).is_some()) {
-                    Ok(()) => None,
-                    Err(Exhausted) => return Inserted::Exhausted,
-                },
-            },
+        if self.stale && self.stretches.is_full() {
+            self.clean();
+        }
+        let Ok(stretch) = self.stretches.find_or_make(stretch::number(address)) else {
+            return Inserted::Exhausted;
         };
-        if let Some(sum) = sum_of(sums, entry.owner) {
-            sum.units += u64::from(entry.units);
+        let Ok(former) = stretch.insert(address, entry) else { return Inserted::Exhausted };
+        if let Some(sum) = sum_of(&mut self.sums, owner) {
+            sum.units += u64::from(units);
         }
-        match former.and_then(|former| settle(sums, &former)) {
-            Some((card, units)) => Inserted::Replaced(card, bytes(units)),
-            None => Inserted::New,
+        if former.is_vacant() {
+            return Inserted::New;
         }
+        let card = self.take_off(former);
+        card.map_or(Inserted::New, |card| Inserted::Replaced(card, bytes(u64::from(former.units()))))
     }
 
     #[inline]
     fn remove(&mut self, address: u64) -> Option<(CardIndex, Allocation)> {
-        let region = self.regions.get_mut(find(&self.keys, key(address)).ok()?)?;
-        let entry = match &mut region.first {
-            first if first.is_some_and(|first| first.address == address) => first.take()?,
-            _ => region.leaf.remove(address)?,
-        };
-        let (card, _) = settle(&mut self.sums, &entry)?;
-        Some((card, entry))
+        let number = stretch::number(address);
+        let stretch = self.stretches.find(number)?;
+        let entry = stretch.remove(address, Offset::of(address)?);
+        if stretch.is_empty() {
+            self.stretches.drop_empty(number);
+        }
+        let allocation = Allocation { address, units: entry.units(), owner: entry.owner() };
+        Some((self.take_off(entry)?, allocation))
     }
 
-    /// The place of the region of `address`, which is made if need be.
+    /// Takes a removed entry off its owner's sum; none if it was vacant or stale.
     #[inline]
-    fn region(&mut self, address: u64) -> Result<usize, Exhausted> {
-        let key = key(address);
-        match find(&self.keys, key) {
-            Ok(place) => Ok(place),
-            Err(vacant) => self.add(key, vacant),
+    fn take_off(&mut self, entry: Entry) -> Option<CardIndex> {
+        if entry.is_vacant() {
+            return None;
         }
+        let sum = sum_of(&mut self.sums, entry.owner())?;
+        sum.units = sum.units.saturating_sub(u64::from(entry.units()));
+        Some(sum.card)
     }
 
+    /// Drops what is stale. It is done when the shard would grow, so it comes to a step for each entry that came in.
     #[cold]
-    #[inline(never)]
-    fn add(&mut self, key: u64, mut vacant: usize) -> Result<usize, Exhausted> {
-        // Half full at most: clusters of eight would otherwise grow into one another.
-        if (self.used + 1) * 2 > self.keys.len() {
-            self.rebuild()?;
-            vacant = find(&self.keys, key).err().ok_or(Exhausted)?;
-        }
-        *self.keys.get_mut(vacant).ok_or(Exhausted)? = key;
-        self.used += 1;
-        Ok(vacant)
-    }
-
-    /// Makes room: drops the regions in which nothing lives any more, and doubles the list if that is not enough.
-    fn rebuild(&mut self) -> Result<(), Exhausted> {
-        if std::mem::take(&mut self.stale) {
-            let sums = &mut self.sums;
-            let mut live = |entry: &Allocation| sum_of(sums, entry.owner).is_some();
-            for region in &mut self.regions {
-                region.first = region.first.filter(|first| live(first));
-                if !region.leaf.iter().any(&mut live) {
-                    region.leaf = Leaf::default();
-                }
-            }
-        }
-        let live = self.regions.iter().filter(|region| region.lives()).count();
-        let length = ((live + 1) * 3).next_power_of_two().max(SMALLEST);
-        let (mut keys, mut regions) = (Vec::new(), Vec::new());
-        keys.try_reserve_exact(length).map_err(|_| Exhausted)?;
-        regions.try_reserve_exact(length).map_err(|_| Exhausted)?;
-        keys.resize(length, 0);
-        regions.resize_with(length, Region::default);
-        let former_keys = std::mem::replace(&mut self.keys, keys);
-        let former_regions = std::mem::replace(&mut self.regions, regions);
-        self.used = 0;
-        for (key, region) in former_keys.into_iter().zip(former_regions).filter(|(_, region)| region.lives())
-        {
-            if let Err(vacant) = find(&self.keys, key)
-                && let (Some(slot), Some(place)) = (self.keys.get_mut(vacant), self.regions.get_mut(vacant))
-            {
-                (*slot, *place) = (key, region);
-                self.used += 1;
-            }
-        }
-        Ok(())
+    fn clean(&mut self) {
+        self.stale = false;
+        let sums = &mut self.sums;
+        self.stretches.retain(|entry| sum_of(sums, entry.owner()).is_some());
     }
 
     #[cfg(test)]
     fn count(&mut self) -> (usize, u64) {
-        let Self { sums, regions, .. } = self;
-        let entries = regions.iter().flat_map(|region| region.first.iter().chain(region.leaf.iter()));
-        entries
-            .filter(|entry| sum_of(sums, entry.owner).is_some())
-            .fold((0, 0), |(count, units), entry| (count + 1, units + u64::from(entry.units)))
+        let Self { sums, stretches, .. } = self;
+        let live = stretches.iter().filter(|(_, entry)| sum_of(sums, entry.owner()).is_some());
+        live.fold((0, 0), |(count, units), (_, entry)| (count + 1, units + u64::from(entry.units())))
     }
 
     #[cfg(test)]
     fn is_valid(&mut self) -> bool {
-        let Self { sums, keys, regions, used, .. } = self;
+        let Self { sums, stretches, .. } = self;
         let mut left: Vec<u64> = sums.iter().map(|sum| sum.map_or(0, |sum| sum.units)).collect();
-        for (place, (&key_here, region)) in keys.iter().zip(regions.iter_mut()).enumerate() {
-            let entries: Vec<Allocation> = region.first.iter().chain(region.leaf.iter()).copied().collect();
-            for entry in entries {
-                if key(entry.address) != key_here || find(keys, key_here) != Ok(place) {
-                    return false;
-                }
-                if region.first != Some(entry) && region.leaf.find(entry.address).copied() != Some(entry) {
-                    return false;
-                }
-                if sum_of(sums, entry.owner).is_some() {
-                    left[entry.owner.place()] -= u64::from(entry.units);
-                }
+        let entries: Vec<(u64, Entry)> = stretches.iter().collect();
+        for (address, entry) in entries {
+            let stretch = stretches.find(stretch::number(address));
+            if stretch.map(|stretch| stretch.find(address, entry.offset())) != Some(entry) {
+                return false;
+            }
+            if sum_of(sums, entry.owner()).is_some() {
+                left[entry.owner().place()] -= u64::from(entry.units());
             }
         }
-        left.iter().all(|&left| left == 0) && keys.iter().filter(|&&key| key != 0).count() == *used
-    }
-}
-
-impl Region {
-    fn lives(&self) -> bool {
-        self.first.is_some() || !self.leaf.is_empty()
-    }
-}
-
-/// A region's key.
-#[inline]
-fn key(address: u64) -> u64 {
-    (address >> REGION_BITS) + 1
-}
-
-/// The place of `key`, or the vacant one where it would go (in an empty list: beyond its end).
-#[inline]
-fn find(keys: &[u64], key: u64) -> Result<usize, usize> {
-    let mask = keys.len().wrapping_sub(1);
-    let number = key - 1;
-    // A cluster begins on a cache line of its own, and its members follow in order.
-    let member = usize::try_from(number & ((1 << CLUSTER_BITS) - 1)).unwrap_or(0);
-    let mut place = (spread(number >> CLUSTER_BITS) << CLUSTER_BITS | member) & mask;
-    loop {
-        match keys.get(place) {
-            None | Some(0) => return Err(place),
-            Some(&found) if found == key => return Ok(place),
-            Some(_) => place = (place + 1) & mask,
-        }
+        left.iter().all(|&left| left == 0)
     }
 }
 
@@ -415,14 +278,6 @@ fn find(keys: &[u64], key: u64) -> Result<usize, usize> {
 #[inline]
 fn sum_of(sums: &mut [Option<Sum>], owner: Owner) -> Option<&mut Sum> {
     sums.get_mut(owner.place())?.as_mut().filter(|sum| sum.owner == owner)
-}
-
-/// Takes a removed entry off its owner's sum; none if it was stale.
-#[inline]
-fn settle(sums: &mut [Option<Sum>], entry: &Allocation) -> Option<(CardIndex, u64)> {
-    let sum = sum_of(sums, entry.owner)?;
-    sum.units = sum.units.saturating_sub(u64::from(entry.units));
-    Some((sum.card, u64::from(entry.units)))
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ use cgpu_proto::region::Region;
 use cgpu_proto::units::{Bytes, CardIndex as Card};
 use cgpu_proto::uuid::Uuid;
 
-use crate::allocations::{Allocation, Allocations, Inserted, UNIT};
+use crate::allocations::{Allocation, Allocations, Inserted, MOST_UNITS, UNIT};
 use crate::contexts::{Before, Context, Contexts, Entered, Estate};
 use crate::ledger::{Denied, Ledger, Patience};
 use crate::start::{self, Started};
@@ -399,12 +399,13 @@ impl Drop for Leaving<'_> {
     }
 }
 
-/// A size as the driver takes it, in units of 512 bytes: below 1 MiB rounded to 512 bytes, else to 2 MiB. None: beyond 2 TiB.
+/// A size as the driver takes it, in units of 512 bytes: below 1 MiB rounded to 512 bytes, else to 2 MiB. None: beyond 1 TiB.
 #[inline]
 fn units(size: Bytes) -> Option<u32> {
     const MIB: u64 = 1 << 20;
     let multiple = if size.0 < MIB { UNIT } else { 2 * MIB };
-    u32::try_from(size.0.checked_next_multiple_of(multiple)? / UNIT).ok()
+    let units = u32::try_from(size.0.checked_next_multiple_of(multiple)? / UNIT).ok()?;
+    (units < MOST_UNITS).then_some(units)
 }
 
 #[inline]

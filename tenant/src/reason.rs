@@ -42,7 +42,7 @@ reasons! {
     ContextOverLimit, "context_over_limit", "A context, by its learned size, would have gone over the container's limit.";
     ManagedRefused, "managed_refused", "Managed memory is refused on every route, because it is not bound to the card's memory.";
     Unsupported, "unsupported", "An allocating entry point that is not accounted yet was refused.";
-    TooLarge, "too_large", "An allocation of more than 2 TiB, which no card has, was refused.";
+    TooLarge, "too_large", "An allocation of more than 1 TiB, which no card has, was refused.";
     DriverRefused, "driver_refused", "The driver refused an allocation that the limit allows.";
     // Memory whose course was unusual.
     WaitedForDraining, "waited_for_draining", "An allocation waited for the memory of a process that had just ended.";

@@ -1,137 +1,140 @@
-//! The live allocations of one stretch of addresses: an open-addressed table of at most a few thousand entries.
+//! The live allocations of a region: an open-addressed table of at most a few thousand entries of eight bytes.
+//!
+//! With a million live allocations what costs is the cache miss, so entries are small and tables are kept more than a third full.
 
-use super::Allocation;
+use super::entry::{Entry, Offset};
+use super::spread;
 
 /// Slots of the smallest table.
 const SMALLEST: usize = 8;
-/// A table that becomes empty is given back if it has more slots than this; smaller ones wait for the next allocation here.
-const KEPT: usize = 64;
 
 /// No host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Exhausted;
 
-/// Entries by address, linear probing, a power of two of slots or none. Vacant entries have address 0.
+/// Entries by offset, linear probing.
 #[derive(Debug, Default)]
-pub(crate) struct Leaf {
-    slots: Vec<Allocation>,
-    live: usize,
+pub(super) struct Leaf {
+    slots: Box<[Entry]>,
+    live: u32,
 }
 
 impl Leaf {
+    /// The entry at `offset`; vacant if there is none.
     #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.live == 0
+    pub(super) fn find(&self, offset: Offset) -> Entry {
+        self.place(offset).ok().and_then(|place| self.slots.get(place)).copied().unwrap_or(Entry::VACANT)
     }
 
-    /// The entry at `address`, if it is here.
+    /// Puts in an entry; returns the one that had its offset, or a vacant one.
     #[inline]
-    pub(crate) fn find(&mut self, address: u64) -> Option<&mut Allocation> {
-        let place = self.place(address)?;
-        self.slots.get_mut(place)
-    }
-
-    /// Puts in an entry whose address is not here. Entries that `keep` does not want may be dropped on the way.
-    #[inline]
-    pub(crate) fn insert(
-        &mut self,
-        entry: Allocation,
-        keep: impl FnMut(&Allocation) -> bool,
-    ) -> Result<(), Exhausted> {
-        // Three quarters full at most: beyond it, probing gets long.
-        if (self.live + 1) * 4 > self.slots.len() * 3 {
-            self.rebuild(keep)?;
+    pub(super) fn insert(&mut self, entry: Entry) -> Result<Entry, Exhausted> {
+        let mut vacant = match self.place(entry.offset()) {
+            Ok(place) => return Ok(self.set(place, entry)),
+            Err(vacant) => vacant,
+        };
+        // Four fifths full at most: beyond it, probing gets long.
+        if (self.live() + 1) * 5 > self.slots.len() * 4 {
+            self.resize(self.slots.len() * 3 / 2)?;
+            vacant = self.place(entry.offset()).err().ok_or(Exhausted)?;
         }
-        self.put(entry);
-        Ok(())
+        self.live += 1;
+        Ok(self.set(vacant, entry))
     }
 
-    /// Takes out the entry at `address`.
+    /// Takes out the entry at `offset`; a vacant one if there is none.
     #[inline]
-    pub(crate) fn remove(&mut self, address: u64) -> Option<Allocation> {
-        let mut hole = self.place(address)?;
-        let removed = *self.slots.get(hole)?;
+    pub(super) fn remove(&mut self, offset: Offset) -> Entry {
+        let Ok(mut hole) = self.place(offset) else { return Entry::VACANT };
+        let removed = self.set(hole, Entry::VACANT);
         // Close the gap: whatever probed past the hole and may lie in it moves up, so that no search ends early.
-        let mask = self.mask();
-        let mut next = (hole + 1) & mask;
+        let mut next = self.after(hole);
         while let Some(&entry) = self.slots.get(next)
-            && entry.address != 0
+            && !entry.is_vacant()
         {
-            let home = self.home(entry.address);
-            if next.wrapping_sub(home) & mask >= next.wrapping_sub(hole) & mask {
+            if self.distance(self.home(entry.offset()), next) >= self.distance(hole, next) {
                 self.set(hole, entry);
+                self.set(next, Entry::VACANT);
                 hole = next;
             }
-            next = (next + 1) & mask;
+            next = self.after(next);
         }
-        self.set(hole, Allocation::VACANT);
         self.live -= 1;
-        if self.live == 0 && self.slots.len() > KEPT {
-            self.slots = Vec::new();
+        if self.live() * 3 < self.slots.len() && self.slots.len() > SMALLEST {
+            // Without memory it stays as large as it is.
+            let _ = self.resize(self.live() * 3 / 2);
         }
-        Some(removed)
+        removed
+    }
+
+    /// Drops the entries that `keep` does not want.
+    pub(super) fn retain(&mut self, mut keep: impl FnMut(Entry) -> bool) {
+        let unwanted: Vec<Entry> = self.iter().filter(|entry| !keep(*entry)).collect();
+        for entry in unwanted {
+            self.remove(entry.offset());
+        }
     }
 
     /// Every entry.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Allocation> {
-        self.slots.iter().filter(|entry| entry.address != 0)
+    pub(super) fn iter(&self) -> impl Iterator<Item = Entry> {
+        self.slots.iter().copied().filter(|entry| !entry.is_vacant())
     }
 
     #[cold]
     #[inline(never)]
-    fn rebuild(&mut self, mut keep: impl FnMut(&Allocation) -> bool) -> Result<(), Exhausted> {
-        let live = self.iter().filter(|entry| keep(entry)).count();
-        let slots = (live * 2 + 2).next_power_of_two().max(SMALLEST);
+    fn resize(&mut self, slots: usize) -> Result<(), Exhausted> {
+        let slots = slots.max(SMALLEST);
         let mut table = Vec::new();
         table.try_reserve_exact(slots).map_err(|_| Exhausted)?;
-        table.resize(slots, Allocation::VACANT);
-        let former = std::mem::replace(&mut self.slots, table);
-        self.live = 0;
-        for entry in former.into_iter().filter(|entry| entry.address != 0 && keep(entry)) {
-            self.put(entry);
+        table.resize(slots, Entry::VACANT);
+        let former = std::mem::replace(&mut self.slots, table.into_boxed_slice());
+        for &entry in former.iter().filter(|entry| !entry.is_vacant()) {
+            if let Err(vacant) = self.place(entry.offset()) {
+                self.set(vacant, entry);
+            }
         }
         Ok(())
     }
 
+    /// The place of an offset, or the vacant one where it would go (in an empty table: beyond its end).
     #[inline]
-    fn put(&mut self, entry: Allocation) {
-        let mask = self.mask();
-        let mut place = self.home(entry.address);
-        while self.slots.get(place).is_some_and(|entry| entry.address != 0) {
-            place = (place + 1) & mask;
-        }
-        self.set(place, entry);
-        self.live += 1;
-    }
-
-    #[inline]
-    fn place(&self, address: u64) -> Option<usize> {
-        let mask = self.mask();
-        let mut place = self.home(address);
+    fn place(&self, offset: Offset) -> Result<usize, usize> {
+        let mut place = self.home(offset);
         loop {
-            match self.slots.get(place)?.address {
-                0 => return None,
-                found if found == address => return Some(place),
-                _ => place = (place + 1) & mask,
+            match self.slots.get(place) {
+                None => return Err(place),
+                Some(entry) if entry.is_vacant() => return Err(place),
+                Some(entry) if entry.offset() == offset => return Ok(place),
+                Some(_) => place = self.after(place),
             }
         }
     }
 
+    /// Stores an entry; returns the former one.
     #[inline]
-    fn set(&mut self, place: usize, entry: Allocation) {
-        if let Some(slot) = self.slots.get_mut(place) {
-            *slot = entry;
-        }
+    fn set(&mut self, place: usize, entry: Entry) -> Entry {
+        self.slots.get_mut(place).map_or(Entry::VACANT, |slot| std::mem::replace(slot, entry))
     }
 
     #[inline]
-    fn mask(&self) -> usize {
-        self.slots.len().wrapping_sub(1)
+    fn live(&self) -> usize {
+        self.live as usize
     }
 
-    /// Addresses are multiples of 256 or more; their other bits are spread by Fibonacci's multiplier.
     #[inline]
-    fn home(&self, address: u64) -> usize {
-        super::spread(address >> 8) & self.mask()
+    fn after(&self, place: usize) -> usize {
+        if place + 1 < self.slots.len() { place + 1 } else { 0 }
+    }
+
+    /// Steps from one place to another, around the end.
+    #[inline]
+    fn distance(&self, from: usize, to: usize) -> usize {
+        if to >= from { to - from } else { to + self.slots.len() - from }
+    }
+
+    /// Offsets spread over any number of slots: the 32 bits taken as a fraction of the table.
+    #[inline]
+    fn home(&self, offset: Offset) -> usize {
+        (spread(u64::from(offset.0)) * self.slots.len()) >> 32
     }
 }

@@ -1,0 +1,141 @@
+//! An allocation in eight bytes, and who owns it.
+//!
+//! ```text
+//!   63 ... 56  55 ... 44  43 .......... 13  12 ....... 0
+//!   user       place      units of 512 B    offset in its region, in 256 B
+//!   `-- owner --------'
+//! ```
+
+/// log2 of the bytes of a region: the block that drivers cut small allocations from.
+pub(super) const REGION_BITS: u32 = 21;
+
+/// log2 of what every driver's addresses are multiples of.
+const ALIGNMENT_BITS: u32 = 8;
+const OFFSET_BITS: u32 = REGION_BITS - ALIGNMENT_BITS;
+const UNITS_BITS: u32 = 31;
+
+/// Units that an entry cannot say any more: 1 TiB.
+pub(crate) const MOST_UNITS: u32 = 1 << UNITS_BITS;
+
+/// Who owns an allocation: a place in the registry, and which user of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner(u32);
+
+impl Owner {
+    const PLACE_BITS: u32 = 12;
+    /// Places in the registry.
+    pub(crate) const PLACES: usize = 1 << Self::PLACE_BITS;
+    /// Users of a place; after the last one, the place is not used again.
+    pub(crate) const USERS: u32 = 1 << (u64::BITS - OFFSET_BITS - UNITS_BITS - Self::PLACE_BITS);
+
+    /// The given user, below [`Owner::USERS`], of a place below [`Owner::PLACES`].
+    pub(crate) fn new(place: u16, user: u32) -> Self {
+        Self((user & (Self::USERS - 1)) << Self::PLACE_BITS | u32::from(place) & (Self::PLACES as u32 - 1))
+    }
+
+    /// As a number; see [`Owner::of_bits`].
+    pub(crate) fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// The owner that the number stands for.
+    #[inline]
+    pub(crate) fn of_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    #[inline]
+    pub(crate) fn place(self) -> usize {
+        self.0 as usize & (Self::PLACES - 1)
+    }
+
+    #[inline]
+    pub(crate) fn user(self) -> u32 {
+        self.0 >> Self::PLACE_BITS
+    }
+}
+
+/// An address's place in its region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Offset(pub(super) u16);
+
+impl Offset {
+    /// None for an address that no driver gives out.
+    #[inline]
+    pub(super) fn of(address: u64) -> Option<Self> {
+        let aligned = address != 0 && address.is_multiple_of(1 << ALIGNMENT_BITS);
+        let offset = address >> ALIGNMENT_BITS & ((1 << OFFSET_BITS) - 1);
+        aligned.then(|| u16::try_from(offset).ok().map(Self)).flatten()
+    }
+}
+
+/// The entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Entry(u64);
+
+impl Entry {
+    /// A slot of a table that holds none: nothing is allocated with no bytes.
+    pub(super) const VACANT: Self = Self(0);
+
+    /// None for no bytes, or for more than an entry can say.
+    #[inline]
+    pub(super) fn new(offset: Offset, units: u32, owner: Owner) -> Option<Self> {
+        let fits = units > 0 && units < MOST_UNITS;
+        let owner = u64::from(owner.0) << (OFFSET_BITS + UNITS_BITS);
+        fits.then_some(Self(owner | u64::from(units) << OFFSET_BITS | u64::from(offset.0)))
+    }
+
+    #[inline]
+    pub(super) fn is_vacant(self) -> bool {
+        self == Self::VACANT
+    }
+
+    // The masks leave no more bits than the types have.
+    #[allow(clippy::cast_possible_truncation)]
+    #[inline]
+    pub(super) fn offset(self) -> Offset {
+        Offset((self.0 & ((1 << OFFSET_BITS) - 1)) as u16)
+    }
+
+    #[allow(clippy::cast_possible_truncation)] // as above
+    #[inline]
+    pub(super) fn units(self) -> u32 {
+        (self.0 >> OFFSET_BITS & ((1 << UNITS_BITS) - 1)) as u32
+    }
+
+    #[allow(clippy::cast_possible_truncation)] // as above
+    #[inline]
+    pub(super) fn owner(self) -> Owner {
+        Owner((self.0 >> (OFFSET_BITS + UNITS_BITS)) as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_say_what_they_were_told() {
+        for (place, user) in [(0, 0), (1, 0), (0, 1), (4095, 255)] {
+            for units in [1, 4096, (1 << UNITS_BITS) - 1] {
+                for offset in [0, 1, 8191] {
+                    let owner = Owner::new(place, user);
+                    let entry = Entry::new(Offset(offset), units, owner).expect("it fits");
+                    assert!(!entry.is_vacant());
+                    assert_eq!((entry.offset().0, entry.units(), entry.owner()), (offset, units, owner));
+                    assert_eq!((owner.place(), owner.user()), (usize::from(place), user));
+                }
+            }
+        }
+        assert_eq!(Entry::new(Offset(0), 0, Owner::new(0, 0)), None);
+        assert_eq!(Entry::new(Offset(0), 1 << UNITS_BITS, Owner::new(0, 0)), None);
+    }
+
+    #[test]
+    fn offsets_are_of_aligned_addresses() {
+        assert_eq!(Offset::of(0x7f00_0020_0000), Some(Offset(0)));
+        assert_eq!(Offset::of(0x7f00_003f_ff00), Some(Offset(8191)));
+        assert_eq!(Offset::of(0x7f00_0020_0004), None);
+        assert_eq!(Offset::of(0), None);
+    }
+}

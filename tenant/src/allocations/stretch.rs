@@ -1,0 +1,256 @@
+//! Stretches of 16 MiB of addresses, each with its regions of 2 MiB, and the list by which they are found.
+
+use super::entry::{Entry, Offset, REGION_BITS};
+use super::leaf::{Exhausted, Leaf};
+use super::spread;
+
+/// log2 of the regions of a stretch.
+const REGIONS_BITS: u32 = 3;
+const REGIONS: usize = 1 << REGIONS_BITS;
+/// log2 of the bytes of a stretch.
+const STRETCH_BITS: u32 = REGION_BITS + REGIONS_BITS;
+/// Slots of the shortest list.
+const SMALLEST: usize = 16;
+
+/// The number of the stretch of an address.
+#[inline]
+pub(super) fn number(address: u64) -> u64 {
+    address >> STRETCH_BITS
+}
+
+/// A stretch in which something lives.
+#[derive(Debug, Default)]
+pub(super) struct Stretch {
+    regions: [Region; REGIONS],
+    /// Entries in all of them.
+    live: u32,
+}
+
+#[derive(Debug, Default)]
+struct Region {
+    /// One of its entries: the only one, where allocations are of 2 MiB and more.
+    first: Entry,
+    /// The others.
+    leaf: Leaf,
+}
+
+impl Region {
+    /// Entries: one in place, the others in the leaf.
+    fn iter(&self) -> impl Iterator<Item = Entry> {
+        Some(self.first).filter(|first| !first.is_vacant()).into_iter().chain(self.leaf.iter())
+    }
+
+    #[inline]
+    fn is_first(&self, offset: Offset) -> bool {
+        !self.first.is_vacant() && self.first.offset() == offset
+    }
+}
+
+impl Stretch {
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.live == 0
+    }
+
+    /// The entry at `offset` in the region of `address`; vacant if there is none.
+    #[inline]
+    pub(super) fn find(&mut self, address: u64, offset: Offset) -> Entry {
+        let region = self.region(address);
+        if region.is_first(offset) { region.first } else { region.leaf.find(offset) }
+    }
+
+    /// Puts an entry into the region of `address`; returns the one that had its offset, or a vacant one.
+    #[inline]
+    pub(super) fn insert(&mut self, address: u64, entry: Entry) -> Result<Entry, Exhausted> {
+        let region = self.region(address);
+        let offset = entry.offset();
+        let former =
+            if region.is_first(offset) || region.first.is_vacant() && region.leaf.find(offset).is_vacant() {
+                std::mem::replace(&mut region.first, entry)
+            } else {
+                region.leaf.insert(entry)?
+            };
+        self.live += u32::from(former.is_vacant());
+        Ok(former)
+    }
+
+    /// Takes out the entry at `offset` in the region of `address`; a vacant one if there is none.
+    #[inline]
+    pub(super) fn remove(&mut self, address: u64, offset: Offset) -> Entry {
+        let region = self.region(address);
+        let removed = if region.is_first(offset) {
+            std::mem::take(&mut region.first)
+        } else {
+            region.leaf.remove(offset)
+        };
+        self.live -= u32::from(!removed.is_vacant());
+        removed
+    }
+
+    /// Drops the entries that `keep` does not want.
+    pub(super) fn retain(&mut self, mut keep: impl FnMut(Entry) -> bool) {
+        for region in &mut self.regions {
+            if !region.first.is_vacant() && !keep(region.first) {
+                region.first = Entry::VACANT;
+            }
+            region.leaf.retain(&mut keep);
+        }
+        let left = self.regions.iter().flat_map(Region::iter).count();
+        // There are at most as many as before.
+        self.live = u32::try_from(left).unwrap_or(self.live);
+    }
+
+    #[inline]
+    fn region(&mut self, address: u64) -> &mut Region {
+        let place = (address >> REGION_BITS) & (REGIONS as u64 - 1);
+        // The mask leaves a place in the array.
+        #[allow(clippy::cast_possible_truncation, clippy::indexing_slicing)]
+        &mut self.regions[place as usize]
+    }
+}
+
+/// Stretches by number: open addressing, linear probing, a power of two of slots or none. A stretch lies apart from the list, so
+/// that a step of growth moves 16 bytes for each.
+#[derive(Debug, Default)]
+pub(super) struct Stretches {
+    slots: Vec<Option<(u64, Box<Stretch>)>>,
+    used: usize,
+    /// An empty stretch, kept for the next one: programs free the last of a stretch and allocate the first of another all day.
+    spare: Option<Box<Stretch>>,
+}
+
+impl Stretches {
+    /// The stretch of this number, if anything lives there.
+    #[inline]
+    pub(super) fn find(&mut self, number: u64) -> Option<&mut Stretch> {
+        let place = self.place(number).ok()?;
+        self.at(place)
+    }
+
+    /// The stretch of this number, which is made if need be.
+    #[inline]
+    pub(super) fn find_or_make(&mut self, number: u64) -> Result<&mut Stretch, Exhausted> {
+        let place = match self.place(number) {
+            Ok(place) => place,
+            Err(vacant) => self.make(number, vacant)?,
+        };
+        self.at(place).ok_or(Exhausted)
+    }
+
+    /// Drops the stretch of this number, which must be empty.
+    pub(super) fn drop_empty(&mut self, number: u64) {
+        let Ok(mut hole) = self.place(number) else { return };
+        let removed = self.slots.get_mut(hole).and_then(Option::take);
+        self.used -= 1;
+        let mask = self.mask();
+        let mut next = (hole + 1) & mask;
+        while let Some(Some((number, _))) = self.slots.get(next) {
+            if next.wrapping_sub(self.home(*number)) & mask >= next.wrapping_sub(hole) & mask {
+                let (from, to) = (next, hole);
+                self.slots.swap(from, to);
+                hole = next;
+            }
+            next = (next + 1) & mask;
+        }
+        self.spare = removed.map(|(_, stretch)| stretch);
+    }
+
+    /// Drops the entries that `keep` does not want, and what is then empty.
+    pub(super) fn retain(&mut self, mut keep: impl FnMut(Entry) -> bool) {
+        let mut empty = Vec::new();
+        for (number, stretch) in self.slots.iter_mut().flatten() {
+            stretch.retain(&mut keep);
+            if stretch.is_empty() {
+                empty.push(*number);
+            }
+        }
+        for number in empty {
+            self.drop_empty(number);
+        }
+    }
+
+    /// Every entry, with its address.
+    #[cfg(test)]
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Entry)> {
+        let stretches = self.slots.iter().flatten();
+        stretches.flat_map(|(number, stretch)| {
+            stretch.regions.iter().zip(number << REGIONS_BITS..).flat_map(|(region, number)| {
+                region
+                    .iter()
+                    .map(move |entry| (number << REGION_BITS | u64::from(entry.offset().0) << 8, entry))
+            })
+        })
+    }
+
+    /// Slots of the list.
+    #[cfg(test)]
+    pub(super) fn room(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether it is at its fullest: with one more stretch it would grow.
+    pub(super) fn is_full(&self) -> bool {
+        (self.used + 1) * 2 > self.slots.len()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make(&mut self, number: u64, mut vacant: usize) -> Result<usize, Exhausted> {
+        // Half full at most. Lists never shrink: at 16 bytes for 16 MiB of addresses they need not.
+        if self.is_full() {
+            self.grow()?;
+            vacant = self.place(number).err().ok_or(Exhausted)?;
+        }
+        let stretch = self.spare.take().unwrap_or_default();
+        *self.slots.get_mut(vacant).ok_or(Exhausted)? = Some((number, stretch));
+        self.used += 1;
+        Ok(vacant)
+    }
+
+    fn grow(&mut self) -> Result<(), Exhausted> {
+        let slots = (self.slots.len() * 2).max(SMALLEST);
+        let mut list = Vec::new();
+        list.try_reserve_exact(slots).map_err(|_| Exhausted)?;
+        list.resize_with(slots, || None);
+        for (number, stretch) in std::mem::replace(&mut self.slots, list).into_iter().flatten() {
+            if let Err(vacant) = self.place(number)
+                && let Some(slot) = self.slots.get_mut(vacant)
+            {
+                *slot = Some((number, stretch));
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn at(&mut self, place: usize) -> Option<&mut Stretch> {
+        match self.slots.get_mut(place) {
+            Some(Some((_, stretch))) => Some(stretch),
+            _ => None,
+        }
+    }
+
+    /// The place of a number, or the vacant one where it would go (in an empty list: beyond its end).
+    #[inline]
+    fn place(&self, number: u64) -> Result<usize, usize> {
+        let mask = self.mask();
+        let mut place = self.home(number);
+        loop {
+            match self.slots.get(place) {
+                None | Some(None) => return Err(place),
+                Some(Some((found, _))) if *found == number => return Ok(place),
+                Some(Some(_)) => place = (place + 1) & mask,
+            }
+        }
+    }
+
+    #[inline]
+    fn mask(&self) -> usize {
+        self.slots.len().wrapping_sub(1)
+    }
+
+    #[inline]
+    fn home(&self, number: u64) -> usize {
+        spread(number) & self.mask()
+    }
+}
