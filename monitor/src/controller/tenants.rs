@@ -76,6 +76,8 @@ pub(super) struct Tenant {
     pub(super) lied: Nanos,
     /// Learned length of the gaps in its work.
     pub(super) gap: Nanos,
+    /// Learned lateness of the end of its work after it was predicted.
+    pub(super) late: Nanos,
     /// How much more its processes report together than the time held, in thousandths, at least 1000.
     pub(super) overlap: u64,
     /// Learned cost of a switch to it, and from how many turns.
@@ -83,6 +85,8 @@ pub(super) struct Tenant {
     /// Its last turn, not yet settled.
     pub(super) closed: Option<super::turns::Closed>,
     pub(super) gate: Gate,
+    /// It may ring since the last look at it.
+    pub(super) armed_anew: bool,
     /// When the gate's turn word was given.
     pub(super) given: Nanos,
     /// The card's whole charge when it became known.
@@ -112,10 +116,12 @@ impl Tenant {
             overrun: false,
             lied: Nanos::ZERO,
             gap: Nanos::ZERO,
+            late: Nanos::ZERO,
             overlap: 1000,
             bubble: (Nanos::ZERO, 0),
             closed: None,
             gate,
+            armed_anew: false,
             given: Nanos::ZERO,
             joined,
         }
@@ -125,6 +131,7 @@ impl Tenant {
     pub(super) fn see(&mut self, now: Nanos, sight: &Sight, tuning: &Tuning) {
         self.standing = sight.standing;
         self.bell = sight.bell;
+        self.armed_anew = false;
         let (active, ends) = (self.active, self.latest_end());
         let mut processes = Vec::with_capacity(sight.words.len());
         for words in &sight.words {
@@ -167,7 +174,7 @@ impl Tenant {
     /// A quarter of the way to each gap seen; work without gaps lets the memory fade.
     fn learn_gap(&mut self, gap: Nanos) {
         let gap = if gap < SHORTEST_GAP { Nanos::ZERO } else { gap };
-        self.gap = Nanos((self.gap.0 * 3 + gap.0) / 4);
+        self.gap = Nanos(self.gap.0.saturating_mul(3).saturating_add(gap.0) / 4);
     }
 
     /// Changes when any of its words does.
@@ -193,9 +200,11 @@ impl Tenant {
         asks || self.is_distrusted(now)
     }
 
-    /// GPU time in flight, as predicted: its processes share the card, so their remainders add up.
+    /// GPU time in flight, as predicted: its processes share the card, so their remainders add up; and as late as it uses to be.
     pub(super) fn remaining(&self, now: Nanos) -> Nanos {
-        self.processes.iter().map(|process| process.ends - now).sum()
+        let predicted: Nanos = self.processes.iter().map(|process| process.ends - now).sum();
+        let late = if self.is_drained() { Nanos::ZERO } else { self.latest_end() + self.late - now };
+        predicted.max(late)
     }
 
     /// When the last of its work is predicted to end; zero when nothing is in flight.
@@ -236,11 +245,6 @@ impl Tenant {
     pub(super) fn tolerance(&self, tuning: &Tuning) -> Nanos {
         let four = Nanos(self.gap.0.saturating_mul(4));
         if four <= self.quantum { tuning.tolerance.max(four) } else { tuning.tolerance }
-    }
-
-    /// How long its drain is waited for.
-    pub(super) fn drain(&self, now: Nanos, tuning: &Tuning) -> Nanos {
-        if self.is_distrusted(now) { tuning.bound } else { tuning.drain }
     }
 
     /// What is shown of the gate.

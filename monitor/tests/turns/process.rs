@@ -91,6 +91,16 @@ enum Thread {
     Synchronises,
 }
 
+/// How the estimate was learned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    /// Not at all: one launch at a time.
+    Nothing,
+    /// While others' work ran beside: it is no longer than that.
+    AtMost,
+    Well,
+}
+
 /// Launches that one marker stands behind.
 #[derive(Clone, Copy, Debug)]
 struct Batch {
@@ -124,8 +134,7 @@ pub(crate) struct Process {
     marked: u64,
     /// Learned length of a kernel.
     estimate: u64,
-    /// It was learned.
-    known: bool,
+    known: Known,
     in_burst: u64,
     rang: bool,
     pub(crate) stopped: bool,
@@ -159,7 +168,7 @@ impl Process {
             due: 0,
             marked: 0,
             estimate: 50 * US,
-            known: false,
+            known: Known::Nothing,
             in_burst: 0,
             rang: false,
             stopped: false,
@@ -320,7 +329,7 @@ impl Process {
         let mean = u64::midpoint(shortest, longest).max(1);
         let chunk = if metered {
             let rest = page.granted.saturating_sub(self.cell.spent + siblings) / 4;
-            if self.known || page.beside { (CREDIT.min(rest) / self.estimate.max(1)).max(1) } else { 1 }
+            if self.known != Known::Nothing { (CREDIT.min(rest) / self.estimate.max(1)).max(1) } else { 1 }
         } else {
             (CREDIT / mean).max(1)
         };
@@ -341,7 +350,7 @@ impl Process {
             self.pending.upto = number;
             self.pending.estimate += estimate;
             self.pending.launches += launches;
-            if !self.known && !page.beside {
+            if self.known == Known::Nothing {
                 self.mark(now);
             }
             self.publish(now);
@@ -363,10 +372,11 @@ impl Process {
 
     /// Until when to sleep before the next launch; none: go.
     fn throttle(&self, now: u64, since: Option<u64>, beside: bool) -> Option<u64> {
-        let unsettled: u64 = self.batches.iter().map(|batch| batch.launches).sum::<u64>() + self.pending.launches;
+        let unsettled: u64 =
+            self.batches.iter().map(|batch| batch.launches).sum::<u64>() + self.pending.launches;
         let limit = (2 * self.cell.inflight).clamp(100 * US, 2 * MS);
         let waited = now - since.unwrap_or(now);
-        let trusted = self.known || beside;
+        let trusted = self.known != Known::Nothing;
         if waited >= limit || unsettled < if trusted { 2 } else { 1 } {
             return None;
         }
@@ -416,15 +426,17 @@ impl Process {
             self.cell.busy += measured;
             self.cell.last = end + 2 * US;
             self.cell.inflight = self.cell.inflight.saturating_sub(batch.estimate);
-            if batch.estimate > 2 * US && !beside {
+            if batch.estimate > 2 * US {
                 let each = (measured / batch.launches.max(1)).max(US);
                 // What is too long may hold others' slices; what is too short cannot.
                 self.estimate = match (self.known, each < self.estimate) {
-                    (false, _) => each,
-                    (true, true) => u64::midpoint(self.estimate, each),
-                    (true, false) => (7 * self.estimate + each) / 8,
+                    (Known::Nothing, _) => each,
+                    (Known::AtMost, _) if !beside => each,
+                    (_, true) => u64::midpoint(self.estimate, each),
+                    (Known::Well, false) if !beside => (7 * self.estimate + each) / 8,
+                    (_, false) => self.estimate,
                 };
-                self.known = true;
+                self.known = if beside && self.known != Known::Well { Known::AtMost } else { Known::Well };
             }
         }
         if !self.metering() {

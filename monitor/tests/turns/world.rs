@@ -53,7 +53,8 @@ impl World {
         tuning: Tuning,
         seed: u64,
     ) -> Self {
-        let contexts = tenants.iter().map(|tenant| tenant.1.len()).sum();
+        let groups: Vec<usize> =
+            tenants.iter().enumerate().flat_map(|(number, tenant)| vec![number; tenant.1.len()]).collect();
         let mut controller = Controller::new(tuning, policy);
         let mut containers = Vec::new();
         let mut context = 0;
@@ -73,7 +74,7 @@ impl World {
         }
         Self {
             now: 0,
-            card: Card::new(contexts, slice, switch),
+            card: Card::new(groups, slice, switch),
             controller,
             containers,
             look: 0,
@@ -83,6 +84,12 @@ impl World {
             steps: 0,
             frozen: 0,
         }
+    }
+
+    /// Somebody has written to the control tree: everybody is looked at.
+    pub(crate) fn poke(&mut self) {
+        self.found = (0..self.containers.len()).collect();
+        self.look = self.now;
     }
 
     /// A new monitor, which knows nothing but what it finds.
@@ -193,12 +200,27 @@ impl World {
         numbers.append(&mut self.found);
         numbers.sort_unstable();
         numbers.dedup();
-        let sights: Vec<Sight> = numbers.into_iter().map(|number| self.sight(number, rung.contains(&number))).collect();
+        let sights: Vec<Sight> =
+            numbers.into_iter().map(|number| self.sight(number, rung.contains(&number))).collect();
         let plan = self.controller.advance(Nanos(self.now), &sights);
         for order in plan.orders {
             if std::env::var_os("TRACE").is_some() && order.bump {
                 let c = &self.containers[usize::try_from(order.tenant.0).unwrap()].processes[0].cell;
-                println!("{:>10.3} tenant {} state {} epoch {} granted {:.3} until {:.3} | spent {:.3} infl {:.3} ends {:.3} busy {:.3} wait {} ran {:.3}", self.now as f64/1e6, order.tenant.0, order.gate.turn&0xff, order.gate.turn>>8, order.gate.granted.0 as f64/1e6, order.gate.until.0 as f64/1e6, c.spent as f64/1e6, c.inflight as f64/1e6, c.ends as f64/1e6, c.busy as f64/1e6, c.waiting, self.card.queues[usize::try_from(order.tenant.0).unwrap()].ran as f64/1e6);
+                println!(
+                    "{:>10.3} tenant {} state {} epoch {} granted {:.3} until {:.3} | spent {:.3} infl {:.3} ends {:.3} busy {:.3} wait {} ran {:.3}",
+                    self.now as f64 / 1e6,
+                    order.tenant.0,
+                    order.gate.turn & 0xff,
+                    order.gate.turn >> 8,
+                    order.gate.granted.0 as f64 / 1e6,
+                    order.gate.until.0 as f64 / 1e6,
+                    c.spent as f64 / 1e6,
+                    c.inflight as f64 / 1e6,
+                    c.ends as f64 / 1e6,
+                    c.busy as f64 / 1e6,
+                    c.waiting,
+                    self.card.queues[usize::try_from(order.tenant.0).unwrap()].ran as f64 / 1e6
+                );
             }
             let container = &mut self.containers[usize::try_from(order.tenant.0).unwrap()];
             container.page.turn = order.gate.turn;

@@ -1,0 +1,243 @@
+//! The turn that goes on: it runs, closes, drains, passes on.
+
+use cgpu_proto::units::Nanos;
+
+use super::Card;
+use super::refill::{self, Candidate, signed};
+use super::tenants::{Tenant, TenantId, YOURS};
+use super::turns::{Cause, Phase, Turn};
+
+/// What the turn's state asks for.
+enum Verdict {
+    Keep,
+    Vacate,
+    Close(Cause),
+    Over { boundary: Nanos, cause: Cause },
+}
+
+impl Card {
+    /// One step of the turn; true if there may be another.
+    pub(super) fn conduct(&mut self, now: Nanos) -> bool {
+        let Some(turn) = &self.turn else {
+            self.begin(now, now, None);
+            return false;
+        };
+        match self.verdict(now, turn) {
+            Verdict::Keep => false,
+            Verdict::Vacate => {
+                if let Some(turn) = self.turn.take() {
+                    let turn = self.charge(now, now, turn);
+                    self.turn = Some(Turn { phase: Phase::Vacant { since: now }, ..turn });
+                }
+                false
+            }
+            Verdict::Close(cause) => {
+                self.begin_closing(now, cause);
+                true
+            }
+            Verdict::Over { boundary, cause } => {
+                if let Some(turn) = self.turn.take() {
+                    let holder = turn.holder;
+                    self.close(now, boundary, cause, turn);
+                    self.begin(now, boundary, Some(holder));
+                }
+                true
+            }
+        }
+    }
+
+    fn verdict(&self, now: Nanos, turn: &Turn) -> Verdict {
+        let tuning = &self.tuning;
+        let strict = self.policy.strict();
+        let gone = Verdict::Over { boundary: now.max(turn.start), cause: Cause::Gone };
+        let Some(holder) = self.find(turn.holder).filter(|holder| self.policy.counts(holder.standing)) else {
+            return gone;
+        };
+        let distrusted = holder.is_distrusted(now);
+        let strict = strict || distrusted;
+        if holder.processes.is_empty() && !strict {
+            return gone;
+        }
+        let others = self.line.iter().filter(|other| other.id != turn.holder && self.wants(now, other));
+        let remaining = if distrusted { Nanos::ZERO } else { holder.remaining(now) };
+        match turn.phase {
+            // Nothing but the clock tells what a distrusted holder has in flight.
+            Phase::Closing { least, cause, .. } if remaining <= tuning.lead || distrusted => {
+                let boundary = (now + remaining).max(least).max(turn.start);
+                if now + tuning.lead < least { Verdict::Keep } else { Verdict::Over { boundary, cause } }
+            }
+            Phase::Closing { limit, .. } if now >= limit => {
+                Verdict::Over { boundary: now.max(turn.start), cause: Cause::Overrun }
+            }
+            Phase::Closing { .. } => Verdict::Keep,
+            Phase::Vacant { since } => {
+                if holder.active > since || holder.waiting {
+                    Verdict::Over { boundary: now, cause: Cause::Resumed }
+                } else if others.count() > 0 {
+                    Verdict::Over { boundary: now, cause: Cause::Silent }
+                } else {
+                    Verdict::Keep
+                }
+            }
+            Phase::Running => {
+                let took = holder.took(turn.word);
+                // Its threads may be held by what a sibling had spent before that was settled for less.
+                let held = holder.is_drained() || holder.spent(turn.word) >= turn.granted;
+                let exhausted = took && holder.waiting && held;
+                let quiet_since = self.quiet_since(turn, holder);
+                if !strict && !exhausted && now >= quiet_since + holder.tolerance(tuning) {
+                    if others.count() == 0 {
+                        return Verdict::Vacate;
+                    }
+                    let cause = if took { Cause::Silent } else { Cause::Missed };
+                    return Verdict::Over { boundary: now.max(turn.start), cause };
+                }
+                let lead = if distrusted { tuning.bound } else { tuning.lead };
+                if (exhausted && !distrusted) || now + lead >= turn.end {
+                    return Verdict::Close(Cause::Spent);
+                }
+                let may = !strict && now >= turn.start + tuning.run;
+                if may && self.line.iter().any(|other| self.comes_back(now, other, turn.start)) {
+                    return Verdict::Close(Cause::Preempted);
+                }
+                Verdict::Keep
+            }
+        }
+    }
+
+    /// Whether it has come to its gate since the turn began, and has credit.
+    fn comes_back(&self, now: Nanos, tenant: &Tenant, start: Nanos) -> bool {
+        tenant.returned > start
+            && self.wants(now, tenant)
+            && self.turn.as_ref().is_none_or(|turn| turn.holder != tenant.id)
+            && self.candidate(now, tenant).has_credit(self.tuning.least)
+    }
+
+    /// Since when nothing is known to run for the holder.
+    pub(super) fn quiet_since(&self, turn: &Turn, holder: &Tenant) -> Nanos {
+        turn.start.max(holder.given).max(holder.active).max(holder.latest_end())
+    }
+
+    /// Lets the holder launch no more, unless it is the next one as well.
+    fn begin_closing(&mut self, now: Nanos, cause: Cause) {
+        let Some(turn) = &self.turn else { return };
+        let (holder, charge) = (turn.holder, signed(turn.held(now)) - signed(turn.charged));
+        let line: Vec<Candidate> = self
+            .line
+            .iter()
+            .map(|tenant| {
+                let mut candidate = self.candidate(now, tenant);
+                if tenant.id == holder {
+                    candidate.balance = candidate.balance.saturating_sub(charge);
+                    candidate.wants = cause == Cause::Spent;
+                }
+                candidate
+            })
+            .collect();
+        let heir = refill::next(&line, self.tuning.least);
+        match heir {
+            Some((rounds, at)) if self.line[at].id == holder => self.extend(now, rounds),
+            _ => {
+                let tuning = self.tuning;
+                if let Some(turn) = &mut self.turn {
+                    // What an honest gate has in flight has run by then, and the books gave the time until then.
+                    let least = turn.end.min(now + tuning.bound);
+                    turn.phase = Phase::Closing { least, limit: now + tuning.drain, cause };
+                }
+            }
+        }
+    }
+
+    /// Gives the holder another grant: nobody else's turn comes before its next.
+    fn extend(&mut self, now: Nanos, rounds: u64) {
+        let Some(turn) = self.turn.take() else { return };
+        let remaining = self.find(turn.holder).map_or(Nanos::ZERO, |holder| holder.remaining(now));
+        let from = (now + remaining).min(turn.end).max(now).max(turn.start);
+        let turn = self.charge(now, from, turn);
+        self.refill(now, rounds, Some(turn.holder));
+        let word = self.word(now, YOURS);
+        let grant = self.grant(turn.holder);
+        let granted = self.measure(turn.holder, grant);
+        self.turn = Some(Turn { word, end: from + grant, granted, phase: Phase::Running, ..turn });
+        self.turns += 1;
+    }
+
+    /// Takes off the holder's balance what the turn has cost since it was last charged.
+    fn charge(&mut self, now: Nanos, until: Nanos, turn: Turn) -> Turn {
+        let charge = turn.held(until) - turn.charged;
+        if let Some(tenant) = self.find_mut(turn.holder) {
+            tenant.balance = tenant.balance.saturating_sub(signed(charge));
+            tenant.books.charge(now, charge);
+        }
+        self.charged = self.charged + charge;
+        Turn { charged: turn.charged + charge, ..turn }
+    }
+
+    /// Ends the turn at this boundary. Its charge is provisional until its report is in.
+    pub(super) fn close(&mut self, now: Nanos, boundary: Nanos, cause: Cause, turn: Turn) {
+        let idle = matches!(turn.phase, Phase::Vacant { .. });
+        // Nobody wanted a vacant turn: its time is nobody's. What it cost before was charged when it fell vacant.
+        let end = if let Phase::Vacant { since } = turn.phase { since } else { boundary };
+        let bubble = if turn.handed { self.bubble() } else { Nanos::ZERO };
+        let turn = if idle { turn } else { self.charge(now, end - bubble, turn) };
+        let (start, by, presumed) = (turn.start, now + self.tuning.settle, now + self.tuning.tolerance);
+        let Some(at) = self.line.iter().position(|tenant| tenant.id == turn.holder) else { return };
+        let tenant = &mut self.line[at];
+        match cause {
+            Cause::Spent | Cause::Preempted | Cause::Resumed => tenant.presumed = presumed,
+            Cause::Missed => {
+                tenant.dormant = Some(tenant.print());
+                tenant.books.odd.missed = tenant.books.odd.missed.saturating_add(1);
+            }
+            Cause::Overrun => {
+                tenant.overrun = true;
+                tenant.books.odd.overruns = tenant.books.odd.overruns.saturating_add(1);
+            }
+            Cause::Silent | Cause::Gone | Cause::Calm => {}
+        }
+        tenant.closed = Some(turn.close(end, cause, by));
+        // The pre-empted one is next after whoever came back.
+        if cause == Cause::Preempted {
+            // It is next after whoever came back.
+            let tenant = self.line.remove(at);
+            self.line.insert(0, tenant);
+            let back = self.line.iter().skip(1).position(|tenant| self.comes_back(now, tenant, start));
+            if let Some(back) = back {
+                let tenant = self.line.remove(back + 1);
+                self.line.insert(0, tenant);
+            }
+        }
+    }
+
+    /// Begins the turn of whoever is next, if anybody is.
+    pub(super) fn begin(&mut self, now: Nanos, boundary: Nanos, from: Option<TenantId>) {
+        let line: Vec<Candidate> = self.line.iter().map(|tenant| self.candidate(now, tenant)).collect();
+        let Some((rounds, at)) = refill::next(&line, self.tuning.least) else { return };
+        let holder = self.line[at].id;
+        self.finalise(now, at);
+        self.refill(now, rounds, None);
+        let handed = from != Some(holder);
+        let bubble = if handed { self.bubble() } else { Nanos::ZERO };
+        let word = self.word(now, YOURS);
+        let grant = self.grant(holder);
+        let granted = self.measure(holder, grant);
+        // Whoever has the turn is last in line.
+        let mut tenant = self.line.remove(at);
+        tenant.books.turns += 1;
+        let reported = tenant.books.reported;
+        self.line.push(tenant);
+        self.turn = Some(Turn {
+            holder,
+            word,
+            start: boundary,
+            end: boundary + bubble + grant,
+            granted,
+            handed,
+            excluded: Nanos::ZERO,
+            reported,
+            charged: Nanos::ZERO,
+            phase: Phase::Running,
+        });
+        self.turns += 1;
+    }
+}

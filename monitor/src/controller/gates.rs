@@ -1,0 +1,139 @@
+//! What the gates are to say, and when to look again.
+
+use cgpu_proto::units::Nanos;
+
+use super::tenants::{Gate, OPEN, Tenant, WAIT};
+use super::turns::{Phase, Turn};
+use super::{Card, Order, Plan};
+use crate::message::Sharing;
+
+impl Card {
+    pub(super) fn plan(&mut self, now: Nanos) -> Plan {
+        let bump = now >= self.next_bump && self.sharing != Sharing::Open;
+        let mut orders = Vec::new();
+        let mut anew = false;
+        for at in 0..self.line.len() {
+            let before = self.line[at].gate;
+            let gate = self.gate(now, at);
+            let changed = gate.turn != before.turn;
+            let state = gate.turn & 0xff;
+            let seen = self.policy.counts(self.line[at].standing) && state != WAIT;
+            let tenant = &mut self.line[at];
+            if changed {
+                tenant.given = now;
+            }
+            tenant.armed_anew |= gate.armed && !before.armed;
+            anew |= tenant.armed_anew;
+            tenant.gate = gate;
+            if gate != before || (bump && seen) {
+                orders.push(Order {
+                    tenant: tenant.id,
+                    gate,
+                    bump: changed || (bump && seen),
+                    wake: changed && state != WAIT,
+                });
+            }
+        }
+        if bump {
+            self.next_bump = now + self.cadence(now);
+        }
+        // Who came to its gate before it was armed did not ring.
+        let look = if anew { now + self.tuning.spacing } else { self.next_look(now) };
+        Plan { orders, look }
+    }
+
+    pub(super) fn cadence(&self, now: Nanos) -> Nanos {
+        let calm = self.sharing == Sharing::Watched
+            && self.line.iter().all(|tenant| tenant.bell && now - tenant.active > self.tuning.quiet);
+        if calm { self.tuning.slow_bump } else { self.tuning.bump }
+    }
+
+    /// What the container's gate is to say now.
+    pub(super) fn gate(&mut self, now: Nanos, at: usize) -> Gate {
+        let tenant = &self.line[at];
+        let before = tenant.gate;
+        let keep = |state| (before.turn & 0xff == state).then_some(before.turn);
+        let free = match self.sharing {
+            Sharing::Open => true,
+            // One launches freely. The others, silent, must ask first: then it is known that they do, and that they do not.
+            Sharing::Watched => tenant.is_active(now, &self.tuning) || !self.anyone_active(now),
+            Sharing::Contended => false,
+        };
+        if free || !self.policy.counts(tenant.standing) {
+            let turn = keep(OPEN).unwrap_or_else(|| self.word(now, OPEN));
+            return Gate {
+                turn,
+                granted: Nanos::ZERO,
+                until: Nanos::ZERO,
+                ring: None,
+                armed: true,
+                beside: 0,
+            };
+        }
+        let runs = |other: &&Tenant| {
+            other.overrun
+                || (tenant.overrun && self.turn.as_ref().is_some_and(|turn| turn.holder == other.id))
+        };
+        let beside = self.line.iter().filter(|other| other.id != tenant.id).filter(runs).count();
+        let beside = u32::try_from(beside).unwrap_or(u32::MAX);
+        match self.turn.as_ref().filter(|turn| turn.holder == tenant.id) {
+            Some(Turn { phase: Phase::Closing { .. }, .. }) => {
+                let ring = tenant.last_to_end();
+                let turn = keep(WAIT).unwrap_or_else(|| self.word(now, WAIT));
+                Gate { turn, ring, armed: true, beside, ..before }
+            }
+            Some(turn) => Gate {
+                turn: turn.word,
+                granted: turn.granted,
+                until: turn.end,
+                ring: None,
+                armed: matches!(turn.phase, Phase::Vacant { .. }),
+                beside,
+            },
+            None => {
+                let armed = !tenant.waiting || tenant.dormant.is_some();
+                let turn = keep(WAIT).unwrap_or_else(|| self.word(now, WAIT));
+                Gate { turn, ring: None, armed, beside, ..before }
+            }
+        }
+    }
+
+    pub(super) fn anyone_active(&self, now: Nanos) -> bool {
+        self.line
+            .iter()
+            .any(|tenant| self.policy.counts(tenant.standing) && tenant.is_active(now, &self.tuning))
+    }
+
+    pub(super) fn next_look(&self, now: Nanos) -> Nanos {
+        let tuning = &self.tuning;
+        if self.sharing == Sharing::Open {
+            return Nanos::MAX;
+        }
+        let bump = self.next_bump.min(self.next_full);
+        let Some(turn) = self.turn.as_ref().filter(|_| self.sharing == Sharing::Contended) else {
+            return bump.max(now + tuning.spacing);
+        };
+        let Some(holder) = self.find(turn.holder) else { return now + tuning.spacing };
+        let due = match turn.phase {
+            Phase::Running => {
+                let quiet_since = self.quiet_since(turn, holder);
+                let quiet = quiet_since + holder.tolerance(tuning);
+                // A saturating holder need not be watched closely; one with gaps, or one that is silent now, must.
+                let close = !self.policy.strict() && (quiet_since <= now || holder.gap > Nanos::ZERO);
+                let pending = self.line.iter().filter(|other| other.id != turn.holder);
+                let back =
+                    pending.filter(|other| other.returned > turn.start && self.wants(now, other)).count();
+                let run = turn.start + tuning.run;
+                let run = if back > 0 && run > now { run } else { Nanos::MAX };
+                let lead = if holder.is_distrusted(now) { tuning.bound } else { tuning.lead };
+                (turn.end - lead).min(if close { quiet } else { Nanos::MAX }).min(run)
+            }
+            Phase::Closing { least, .. } if holder.is_distrusted(now) => least - tuning.lead,
+            Phase::Closing { least, limit, .. } => {
+                limit.min((now + holder.remaining(now)).max(least) - tuning.lead)
+            }
+            Phase::Vacant { .. } => Nanos::MAX,
+        };
+        bump.min(due).max(now + tuning.spacing)
+    }
+}

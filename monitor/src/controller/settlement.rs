@@ -1,0 +1,96 @@
+//! What turns cost in the end, and what runs beside them.
+
+use cgpu_proto::units::Nanos;
+
+use super::Card;
+use super::refill::signed;
+use super::tenants::{Tenant, WAIT};
+use super::turns::{Finding, Phase};
+
+impl Card {
+    /// Charges the stretch since the last step to those whose work runs beside others' turns: each its part of it.
+    pub(super) fn share_overruns(&mut self, from: Nanos, to: Nanos) {
+        let runners = self.line.iter().filter(|tenant| tenant.overrun).count() as u64;
+        if runners == 0 {
+            return;
+        }
+        let from = self.turn.as_ref().map_or(from, |turn| from.max(turn.start));
+        let part = Nanos((to - from).0 / (runners + u64::from(self.turn.is_some())));
+        if let Some(turn) = &mut self.turn {
+            turn.excluded = turn.excluded + Nanos(part.0 * runners);
+        }
+        for tenant in self.line.iter_mut().filter(|tenant| tenant.overrun) {
+            tenant.balance = tenant.balance.saturating_sub(signed(part));
+            tenant.books.charge(to, part);
+            self.charged = self.charged + part;
+        }
+    }
+
+    /// Finds out whose work runs beside others' turns.
+    pub(super) fn watch_overruns(&mut self, now: Nanos) {
+        let holder = self.turn.as_ref().map(|turn| turn.holder);
+        let patience = self.tuning.tolerance;
+        for tenant in &mut self.line {
+            let end = tenant.latest_end();
+            if tenant.overrun {
+                tenant.overrun = end > Nanos::ZERO && end + patience > now;
+            } else if Some(tenant.id) != holder && tenant.gate.turn & 0xff == WAIT {
+                // Work under WAIT: a backlog from before, or launches that had to be let through.
+                let own = tenant.closed.as_ref().map_or(tenant.given, |closed| closed.end);
+                if end > now && now > own + patience {
+                    tenant.overrun = true;
+                    tenant.books.odd.overruns = tenant.books.odd.overruns.saturating_add(1);
+                }
+            }
+        }
+    }
+    /// Settles the turns whose report is in, or has had its time.
+    pub(super) fn settle(&mut self, now: Nanos) {
+        for at in 0..self.line.len() {
+            let tenant = &self.line[at];
+            let Some(closed) = &tenant.closed else { continue };
+            if closed.by <= now || (tenant.is_drained() && now >= closed.end) {
+                self.finalise(now, at);
+            }
+        }
+    }
+
+    /// The last word on a turn: charges what it cost, instead of what was taken for it when it ended.
+    pub(super) fn finalise(&mut self, now: Nanos, at: usize) {
+        let bubble = self.bubble();
+        let tuning = self.tuning;
+        let tenant = &mut self.line[at];
+        let Some(mut closed) = tenant.closed.take() else { return };
+        let trusted = tenant.lied <= now;
+        // A claim against itself: it was still running when the next one's turn began. They ran beside each other.
+        let late = if trusted { tenant.last().min(now) - closed.end } else { Nanos::ZERO };
+        if let Some(turn) = &mut self.turn
+            && turn.handed
+            && turn.start == closed.end
+            && turn.phase == Phase::Running
+        {
+            let half = Nanos(late.0 / 2);
+            turn.end = turn.end + half;
+            turn.start = turn.start + half;
+            closed.end = closed.end + half;
+        }
+        let reported = tenant.books.reported - closed.reported;
+        let (charge, finding) = closed.charge(reported, trusted, bubble);
+        tenant.learn(&closed, late, reported, finding, &tuning);
+        match finding {
+            Finding::Over => tenant.books.odd.over = tenant.books.odd.over.saturating_add(1),
+            Finding::Under => tenant.books.odd.under = tenant.books.odd.under.saturating_add(1),
+            Finding::Fits | Finding::Distrusted => {}
+        }
+        tenant.balance = tenant.balance.saturating_add(signed(closed.charged)).saturating_sub(signed(charge));
+        tenant.books.charge(now, charge - closed.charged);
+        tenant.books.refund(now, closed.charged - charge);
+        self.charged = self.charged + charge - closed.charged;
+    }
+
+    /// What a switch costs, by the honest ones: who claims the least decides, so that a claim of much gains nothing.
+    pub(super) fn bubble(&self) -> Nanos {
+        let learned = self.line.iter().filter_map(Tenant::learned_bubble).min();
+        learned.unwrap_or(self.tuning.bubble).min(self.tuning.bubble_most)
+    }
+}
