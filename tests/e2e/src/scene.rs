@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -18,11 +19,15 @@ const OURS: &[&str] = &[
     "LD_LIBRARY_PATH",
 ];
 
+/// How long the books may take to forget the dead: their memory is given back by the driver, then drained.
+const DRAIN: Duration = Duration::from_secs(60);
+
 /// A host with simulated cards, in a temporary folder that goes with it.
 pub struct Scene {
     folder: TempDir,
     dist: Dist,
     gpus: String,
+    driver: &'static str,
 }
 
 /// A container of a [`Scene`]: a region folder and the variables its processes get.
@@ -40,9 +45,18 @@ impl Scene {
     /// If no temporary folder can be made or nothing was built.
     #[must_use]
     pub fn new(gpus: &str) -> Self {
+        // In memory where possible: regions need a file system that keeps locks, which that of a container's root may not.
+        let place = Some(PathBuf::from("/dev/shm")).filter(|place| place.is_dir());
+        let place = place.unwrap_or_else(std::env::temp_dir);
         let folder =
-            tempfile::Builder::new().prefix("cgpu-").tempdir().expect("a temporary folder can be made");
-        Self { folder, dist: Dist::find(), gpus: gpus.to_owned() }
+            tempfile::Builder::new().prefix("cgpu-e2e-").tempdir_in(place).expect("a temporary folder");
+        Self { folder, dist: Dist::find(), gpus: gpus.to_owned(), driver: "sim" }
+    }
+
+    /// One card of the null driver, which grants everything and has room for any number of processes.
+    #[must_use]
+    pub fn null() -> Self {
+        Self { driver: "null", ..Self::new("") }
     }
 
     /// The built files.
@@ -73,7 +87,7 @@ impl Scene {
             }
         }
         command
-            .env("LD_LIBRARY_PATH", self.dist.folder().join("sim"))
+            .env("LD_LIBRARY_PATH", self.dist.folder().join(self.driver))
             .env("CGPU_SIM_GPUS", &self.gpus)
             .env("CGPU_SIM_STATE", self.path("cards"))
             .current_dir(self.folder.path());
@@ -143,6 +157,20 @@ impl Scene {
         let number =
             |key: &str| found["cards"][card][key].as_u64().unwrap_or_else(|| panic!("no {key} in {found:#}"));
         number("used") + number("implicit") + number("orphan")
+    }
+
+    /// Waits until nothing of a container's dead processes is on the books of the first card any more.
+    ///
+    /// # Panics
+    /// If that does not come about.
+    pub fn wait_until_empty(&self, container: &Container) {
+        let deadline = Instant::now() + DRAIN;
+        while self.used(container, 0) != 0 {
+            assert!(Instant::now() < deadline, "{} bytes are left on the books", self.used(container, 0));
+            std::thread::sleep(Duration::from_millis(100));
+            // Without a monitor it is the next process that buries the dead.
+            Outcome::of(self.program_in(container, "init")).silent();
+        }
     }
 }
 

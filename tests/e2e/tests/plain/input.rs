@@ -20,6 +20,7 @@ fn refuses(scene: &Scene, container: &Container, what: &str) -> String {
 fn every_malformed_value_fails_closed() {
     let scene = Scene::new("A10:23028,T4:15109");
     let table: &[&[(&str, &str)]] = &[
+        &[("ALIYUN_COM_GPU_MEM_CONTAINER", "")],
         &[("ALIYUN_COM_GPU_MEM_CONTAINER", "six")],
         &[("ALIYUN_COM_GPU_MEM_CONTAINER", "-1")],
         &[("ALIYUN_COM_GPU_MEM_CONTAINER", "6GiB")],

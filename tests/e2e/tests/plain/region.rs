@@ -94,8 +94,8 @@ fn without_a_limit_no_folder_is_needed() {
 
 #[test]
 fn the_257th_process_is_refused_and_the_others_run_on() {
-    let scene = Scene::new("A10:230280");
-    let container = scene.limited("a", 200_000);
+    let scene = Scene::null();
+    let container = scene.limited("a", 8192);
     let mut holders: Vec<Child> = (0..256)
         .map(|_| {
             let mut command = scene.program_in(&container, "hold");
