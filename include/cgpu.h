@@ -144,7 +144,9 @@ struct cgpu_grant_card {
     uint32_t weight;     /* ATOMIC */
     uint32_t share;      /* ATOMIC: set share in thousandths of a percent, for people */
     uint64_t busy;       /* ATOMIC: GPU time on the monitor's books, for people */
-    uint64_t reserved[9];
+    uint32_t beside;     /* ATOMIC: how many other containers' work runs at the same time */
+    uint32_t reserved0;
+    uint64_t reserved1[8];
 };
 
 struct cgpu_grant {

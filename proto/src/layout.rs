@@ -184,7 +184,9 @@ pub struct GrantCard {
     pub weight: AtomicU32,
     pub share: AtomicU32,
     pub busy: AtomicU64,
-    pub reserved: Reserved<72>,
+    pub beside: AtomicU32,
+    pub reserved0: Reserved<4>,
+    pub reserved1: Reserved<64>,
 }
 
 /// `struct cgpu_grant`: the file that the monitor writes.

@@ -103,7 +103,9 @@ int main(void)
     FIELD(cgpu_grant_card, weight);
     FIELD(cgpu_grant_card, share);
     FIELD(cgpu_grant_card, busy);
-    FIELD(cgpu_grant_card, reserved);
+    FIELD(cgpu_grant_card, beside);
+    FIELD(cgpu_grant_card, reserved0);
+    FIELD(cgpu_grant_card, reserved1);
 
     SIZE(cgpu_grant);
     FIELD(cgpu_grant, version);

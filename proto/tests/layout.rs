@@ -79,7 +79,7 @@ fn what_rust_says() -> String {
         }
         cgpu_progress = Progress { word }
         cgpu_use = Use { header, slot, cell, progress }
-        cgpu_grant_card = GrantCard { turn, granted, until, limit, ring, policy, weight, share, busy, reserved }
+        cgpu_grant_card = GrantCard { turn, granted, until, limit, ring, policy, weight, share, busy, beside, reserved0, reserved1 }
         cgpu_grant = Grant {
             version, magic, size, heartbeat, monitor, reserved0, gate, reserved1, armed, reserved2, card, gone, reserved3,
         }
