@@ -218,6 +218,16 @@ impl<'a> Account<'a> {
 
 /// Zeroes a cell, for a slot that is buried.
 pub fn clear(cell: &Cell) {
+    words(cell).for_each(|word| word.store(0, Ordering::Relaxed));
+}
+
+/// Whether a cell is as [`clear`] leaves it.
+#[must_use]
+pub fn is_clear(cell: &Cell) -> bool {
+    words(cell).all(|word| word.load(Ordering::Relaxed) == 0)
+}
+
+fn words(cell: &Cell) -> impl Iterator<Item = &AtomicU64> {
     // No `..`: a new word must not be forgotten here.
     let Cell {
         used,
@@ -241,9 +251,7 @@ pub fn clear(cell: &Cell) {
     let memory = [used, implicit, peak, waiting, creating];
     let time = [busy, inflight, launches, active, turn, first, last, spent, sequence, ends];
     let spans = interval.iter().flat_map(|span| [&span.start, &span.end]);
-    for word in memory.into_iter().chain(time).chain(spans) {
-        word.store(0, Ordering::Relaxed);
-    }
+    memory.into_iter().chain(time).chain(spans)
 }
 
 #[inline]

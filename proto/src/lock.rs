@@ -238,3 +238,79 @@ impl Drop for Guard<'_> {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    fn owner(slot: u8) -> Owner {
+        Owner::new(SlotIndex(slot), Generation::FIRST)
+    }
+
+    const PATIENCE: Nanos = Nanos::from_millis(10);
+
+    #[test]
+    fn an_owner_is_its_slot_and_user() {
+        let generation = Generation::from_bits(0x12_3456_789a);
+        let owner = Owner::new(SlotIndex(200), generation);
+        assert_eq!(owner.slot(), SlotIndex(200));
+        assert!(owner.is(generation) && !owner.is(generation.next()));
+        assert_ne!(owner, Owner::new(SlotIndex(201), generation));
+    }
+
+    #[test]
+    fn a_guard_releases() {
+        let lock = SlotLock::default();
+        let guard = lock.try_acquire(owner(1)).unwrap();
+        assert_eq!(lock.owner(), Some(owner(1)));
+        assert!(lock.try_acquire(owner(1)).is_none(), "not even to its owner, whose other thread may ask");
+        drop(guard);
+        assert_eq!(lock.owner(), None);
+    }
+
+    #[test]
+    fn patience_ends_with_a_name() {
+        let lock = SlotLock::default();
+        let _guard = lock.try_acquire(owner(1)).unwrap();
+        let asked = Cell::new(0);
+        let life = |who| {
+            assert_eq!(who, owner(1));
+            asked.set(asked.get() + 1);
+            Life::Alive
+        };
+        assert_eq!(lock.acquire(owner(2), PATIENCE, life).map(|_| ()), Err(HeldBy(owner(1))));
+        assert!(asked.get() > 0);
+    }
+
+    #[test]
+    fn the_dead_are_succeeded_and_named() {
+        let lock = SlotLock::default();
+        core::mem::forget(lock.try_acquire(owner(1)));
+        match lock.acquire(owner(2), PATIENCE, |_| Life::Dead) {
+            Ok(Acquired::TakenOver(guard, dead)) => {
+                assert_eq!(dead, owner(1));
+                assert_eq!(lock.owner(), Some(owner(2)));
+                drop(guard);
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(lock.owner(), None);
+    }
+
+    #[test]
+    fn a_name_that_somebody_else_wrote_is_left_alone() {
+        let lock = SlotLock::default();
+        let guard = lock.try_acquire(owner(1)).unwrap();
+        lock.word.store(owner(9).0.get(), Ordering::Relaxed);
+        drop(guard);
+        assert_eq!(lock.owner(), Some(owner(9)));
+    }
+
+    #[test]
+    fn a_bit_without_an_owner_is_a_free_lock() {
+        let lock = SlotLock::default();
+        lock.word.store(SLEEPERS, Ordering::Relaxed);
+        assert!(matches!(lock.acquire(owner(2), PATIENCE, |_| Life::Alive), Ok(Acquired::Clean(_))));
+    }
+}

@@ -234,6 +234,13 @@ impl Region {
         self.slots().life(&self.lines, owner)
     }
 
+    /// Whether the region can be right: the slots are, and free ones have nothing on the books. To be asked while nobody else is
+    /// at work in it.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.slots().is_valid(|slot| CardIndex::all().all(|card| ledger::is_clear(self.cell(card, slot))))
+    }
+
     /// Zeroes all that belongs to a slot, for the next process.
     fn clear(&self, slot: SlotIndex) {
         let entry = self.slot(slot);

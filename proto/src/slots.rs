@@ -270,6 +270,19 @@ impl<'a> Table<'a> {
         high_water(self.high_water).min(self.slots.len())
     }
 
+    /// Whether the table can be right: every word makes sense, no slot beyond the mark was used, and what belongs to a free slot
+    /// is `empty`. To be asked while nobody claims or sweeps.
+    #[must_use]
+    pub fn is_valid(&self, empty: impl Fn(SlotIndex) -> bool) -> bool {
+        let used = self.high_water();
+        self.entries(self.slots.len()).enumerate().all(|(index, (slot, entry))| {
+            let word = load(entry);
+            let untouched = word == Word(0);
+            (index < used || untouched)
+                && word.state().is_some_and(|state| state != State::Free || empty(slot))
+        })
+    }
+
     fn entries(&self, count: usize) -> impl Iterator<Item = (SlotIndex, &'a Slot)> {
         SlotIndex::all().zip(self.slots).take(count)
     }

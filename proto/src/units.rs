@@ -208,3 +208,40 @@ impl Generation {
         if next.0 & Self::LOW == 0 { Self(next.0 + 1) } else { next }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_saturate() {
+        assert_eq!(Bytes::MAX + Bytes(1), Bytes::MAX);
+        assert_eq!(Bytes(1) - Bytes(2), Bytes::ZERO);
+        assert_eq!([Bytes::MAX, Bytes(1)].into_iter().sum::<Bytes>(), Bytes::MAX);
+        assert_eq!(Nanos::from(Duration::MAX), Nanos::MAX);
+    }
+
+    #[test]
+    fn no_generation_looks_free_in_a_lock_word() {
+        for start in
+            [Generation::FIRST, Generation(Generation::LOW - 1), Generation((1 << Generation::BITS) - 2)]
+        {
+            let mut generation = start;
+            for _ in 0..4 {
+                let next = generation.next();
+                assert_ne!(next.low(), 0, "after {generation:?}");
+                assert_ne!(next, generation);
+                assert_eq!(Generation::from_bits(next.get()), next);
+                generation = next;
+            }
+        }
+    }
+
+    #[test]
+    fn indices_are_in_bounds() {
+        assert_eq!(CardIndex::new(CARDS), None);
+        assert_eq!(CardIndex::all().count(), CARDS);
+        assert_eq!(SlotIndex::new(256), None);
+        assert_eq!(SlotIndex::all().last(), SlotIndex::new(255));
+    }
+}

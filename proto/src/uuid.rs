@@ -51,3 +51,41 @@ impl fmt::Display for Uuid {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn both_kinds_and_cases_are_one_card() {
+        let card: Uuid = "GPU-8f0e6a8c-0000-4000-8000-00000000002a".parse().unwrap();
+        assert_eq!(card.0[0], 0x8f);
+        assert_eq!(card.0[15], 0x2a);
+        assert_eq!("MIG-8F0E6A8C-0000-4000-8000-00000000002A".parse(), Ok(card));
+    }
+
+    #[test]
+    fn other_texts_are_none() {
+        for text in [
+            "",
+            "8f0e6a8c-0000-4000-8000-00000000002a",
+            "GPU-",
+            "GPU-8f0e6a8c",
+            "GPU-8f0e6a8c-0000-4000-8000-00000000002a-",
+            "GPU-8f0e6a8c-0000-4000-8000-00000000002g",
+            "GPU-8f0e6a8c-0000-4000-80000-0000000002a",
+            "GPU-8f0e6a8c-0000-4000-8000-0000000000\u{e9}",
+            "MIG-GPU-8f0e6a8c-0000-4000-8000-00000000002a/1/0",
+        ] {
+            assert_eq!(text.parse::<Uuid>(), Err(NotAUuid), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(bytes in any::<[u8; 16]>()) {
+            prop_assert_eq!(Uuid(bytes).to_string().parse(), Ok(Uuid(bytes)));
+        }
+    }
+}

@@ -9,7 +9,7 @@ use cgpu_proto::atomic::{AtomicU32, Ordering};
 use cgpu_proto::layout::{Card, Cell, Slot};
 use cgpu_proto::ledger::{self, Account, Column, Refused};
 use cgpu_proto::lock::{Life, Owner};
-use cgpu_proto::slots::{self, Claimant, LINGERS, Presence, State, Table};
+use cgpu_proto::slots::{self, Claimant, LINGERS, Presence, Table};
 use cgpu_proto::units::{Bytes, Nanos, SlotIndex};
 use proptest::prelude::*;
 
@@ -59,13 +59,8 @@ impl Container {
 
     /// What holds whatever has happened.
     fn is_valid(&self) -> bool {
-        let used = self.table().high_water();
-        let free = |slot: &Slot| slots::Word(slot.state.load(Ordering::Relaxed)).state() == Some(State::Free);
-        let empty =
-            |cell: &Cell| cell.used.load(Ordering::Relaxed) + cell.implicit.load(Ordering::Relaxed) == 0;
-        let clean = self.slots.iter().zip(&self.cells).all(|(slot, cell)| !free(slot) || empty(cell));
-        let unused = self.slots.iter().skip(used).all(|slot| slot.state.load(Ordering::Relaxed) == 0);
-        clean && unused && self.card.lock.owner().is_none()
+        let clear = |slot: SlotIndex| ledger::is_clear(&self.cells[slot.get()]);
+        self.table().is_valid(clear) && self.card.lock.owner().is_none()
     }
 }
 

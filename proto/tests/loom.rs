@@ -131,6 +131,10 @@ impl Container {
         }
     }
 
+    fn is_valid(&self) -> bool {
+        self.table().is_valid(|slot| ledger::is_clear(&self.cells[slot.get()]))
+    }
+
     fn free(&self, me: Owner, bytes: u64) {
         self.card_memory.fetch_sub(bytes, SeqCst);
         assert_eq!(self.account(me).refund(Column::Used, Bytes(bytes)), Bytes(bytes));
@@ -229,6 +233,7 @@ fn a_death_inside_a_charge_is_taken_over() {
             // Twice: the dead are mourned, then buried.
             container.sweep();
             container.sweep();
+            assert!(container.is_valid());
             let total = container.account(owners[0]).total();
             assert_eq!(total.0, container.card_memory.load(SeqCst), "the dead one's bytes are off the books");
             assert!(total.0 == 2 || container.allocate(owners[0], 2, 3), "what fits is let in");
@@ -416,6 +421,7 @@ fn nobody_clears_a_slot_that_was_claimed_meanwhile() {
             let word = container.table().word(me.slot()).unwrap();
             assert_eq!(word, Word::new(Generation::FIRST.next(), State::Live));
         }
+        assert!(container.is_valid());
         let on_the_books = container.account(me).mine().used.0;
         assert_eq!(on_the_books, if let_in { 3 } else { 0 });
     });

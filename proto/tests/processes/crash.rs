@@ -77,6 +77,7 @@ fn survive(file: &[u8]) {
     assert_eq!(charge(LIMIT - left), Ok(()), "what is left of the limit is to be had");
     assert!(charge(Bytes(1)).is_err(), "and no more");
     bury(&region);
+    assert!(region.is_valid());
     let mine = LIMIT - left;
     assert_eq!(member.account().total(), mine, "nothing of the dead one stays");
     let lives = |slot: &SlotIndex| region.slots().word(*slot).unwrap().state() != Some(State::Free);

@@ -86,6 +86,7 @@ fn a_hundred_kills_leave_nothing_on_the_books() {
     kill_at_random("churn", directory.path(), &Truth::open(directory.path()));
     let region = open(directory.path());
     bury(&region);
+    assert!(region.is_valid());
     for slot in SlotIndex::all() {
         assert_eq!(region.slots().word(slot).unwrap().state(), Some(State::Free), "slot {slot}");
     }
