@@ -17,15 +17,14 @@ impl Draw {
 #[test]
 fn a_hundred_kills_leave_nothing_on_the_books() {
     let scene = Scene::new("A10:23028");
-    // Room for what four of them have on the average, their contexts, and the dead whose memory lingers: now and then too little
-    // for another allocation, never too little for another context.
-    let container = scene.limited("a", 12 * 1024);
+    // Room for the dead as well, whose memory lingers: a newcomer must always find enough for its context.
+    let container = scene.limited("a", 20 * 1024);
     let mut draw = Draw(20_260_101);
     let mut started = 0;
     let mut start = || {
         let mut command = scene.program_in(&container, "churn");
         started += 1;
-        command.args([started.to_string().as_str(), "128M"]);
+        command.args([started.to_string().as_str(), "8M"]);
         let mut child = Child::start_for(command, Duration::from_secs(280));
         child.line();
         child
