@@ -31,6 +31,8 @@ mod allocations;
 mod cards;
 mod clock;
 mod contexts;
+#[cfg(test)]
+mod doubles;
 mod environment;
 mod ledger;
 mod process;

@@ -412,3 +412,6 @@ fn units(size: Bytes) -> Option<u32> {
 fn bytes(units: u32) -> Bytes {
     Bytes(u64::from(units) * UNIT)
 }
+
+#[cfg(test)]
+mod tests;

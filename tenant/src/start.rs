@@ -30,6 +30,20 @@ pub(crate) enum Started {
     On(Ledger, Vec<(Uuid, CardIndex)>),
 }
 
+/// Whether there is anything to start for: a limit, or a region that is there. Where there is not, no card has to be asked, and
+/// a process without a limit costs nothing.
+#[must_use]
+pub fn is_called_for(environment: &dyn Environment) -> bool {
+    let limits = environment.run_directory().join("limits");
+    let variables = Variables::read(environment);
+    // What is not understood is for the start to refuse.
+    let Ok(directory) = variables.directory() else { return true };
+    let made = |candidate: &Candidate| candidate.directory.join("use").exists();
+    variables.speak_of_memory()
+        || limits.symlink_metadata().is_ok()
+        || candidates(environment, directory.as_deref()).iter().any(made)
+}
+
 /// Starts.
 pub(crate) fn start(
     environment: &dyn Environment,
@@ -161,3 +175,6 @@ fn claim(
         return Err(Refusal::new(format!("{}: {fault}", region.directory().join("use").display())));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,10 @@
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use cgpu_proto::layout::CARDS;
@@ -32,7 +35,7 @@ pub fn read(path: &Path, inventory: Inventory<'_>) -> Result<Option<Settings>, R
         }
         Err(error) => return Err(refused(format!("expected a file that can be read, but {error}"))),
     };
-    if is_writable(path) {
+    if could_have_been_written(path, &file) {
         return Ok(None);
     }
     let mut text = String::new();
@@ -66,9 +69,28 @@ fn cards(limits: &Limits, inventory: Inventory<'_>) -> Result<Vec<CardLimit>, St
     Ok(cards)
 }
 
-/// Whether this process may write the file.
-fn is_writable(path: &Path) -> bool {
+/// Whether this process could have written the file, or could make it writable: then it says nothing that the process does not
+/// want it to say. Where it cannot be told, it counts.
+fn could_have_been_written(path: &Path, file: &File) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
     // SAFETY: the string is NUL-terminated and outlives the call, which keeps nothing.
-    unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::W_OK, libc::AT_EACCESS) == 0 }
+    let access = unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::W_OK, libc::AT_EACCESS) };
+    if access == 0 {
+        return true;
+    }
+    // SAFETY: no obligations; geteuid cannot fail.
+    let user = unsafe { libc::geteuid() };
+    let owned = file.metadata().is_ok_and(|about| about.uid() == user);
+    owned && !is_read_only(file)
+}
+
+/// Whether the file lies on a read-only mount.
+fn is_read_only(file: &File) -> bool {
+    let mut about = MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: the descriptor is open, and the call fills the one record, which outlives it.
+    if unsafe { libc::fstatvfs(file.as_raw_fd(), about.as_mut_ptr()) } != 0 {
+        return true;
+    }
+    // SAFETY: the call has succeeded, so it has filled the record.
+    unsafe { about.assume_init() }.f_flag & libc::ST_RDONLY != 0
 }

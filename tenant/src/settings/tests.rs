@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStringExt;
 use proptest::prelude::*;
 
 use super::*;
-use crate::environment::Declared;
+use crate::doubles::Declared;
 
 /// The UUID of the card that the tests number `number`.
 fn uuid(number: u8) -> Uuid {

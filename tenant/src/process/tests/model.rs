@@ -1,0 +1,245 @@
+//! Whole histories of a container's processes, against books that are kept in the plainest way.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::doubles::Container;
+
+const LIMIT_MIB: u64 = 16;
+const PROCESSES: usize = 3;
+/// What a context costs, once the first is measured.
+const CONTEXT: Bytes = Bytes(MIB / 2);
+
+/// What a program may do, and what the driver may answer. Numbers choose among what is there.
+#[derive(Clone, Debug)]
+enum Step {
+    Charge { process: usize, size: u64 },
+    Settle { which: usize, context: Option<usize> },
+    DriverRefuses { which: usize },
+    Free { process: usize, which: usize },
+    FreeRefused { process: usize, which: usize },
+    FreeUnknown { process: usize },
+    CreateContext { process: usize },
+    DestroyContext { process: usize, which: usize },
+    DestroyRefused { process: usize, which: usize },
+    Wait { millis: u64 },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let process = 0..PROCESSES;
+    let which = 0..64_usize;
+    let size = prop_oneof![1..3000_u64, (MIB - 600)..(MIB + 600), 1..8 * MIB];
+    prop_oneof![
+        6 => (process.clone(), size).prop_map(|(process, size)| Step::Charge { process, size }),
+        6 => (which.clone(), proptest::option::of(which.clone()))
+            .prop_map(|(which, context)| Step::Settle { which, context }),
+        1 => which.clone().prop_map(|which| Step::DriverRefuses { which }),
+        3 => (process.clone(), which.clone()).prop_map(|(process, which)| Step::Free { process, which }),
+        1 => (process.clone(), which.clone()).prop_map(|(process, which)| Step::FreeRefused { process, which }),
+        1 => process.clone().prop_map(|process| Step::FreeUnknown { process }),
+        2 => process.clone().prop_map(|process| Step::CreateContext { process }),
+        1 => (process.clone(), which.clone()).prop_map(|(process, which)| Step::DestroyContext { process, which }),
+        1 => (process, which).prop_map(|(process, which)| Step::DestroyRefused { process, which }),
+        1 => (0..700_u64).prop_map(|millis| Step::Wait { millis }),
+    ]
+}
+
+/// What a process has, in the plainest way.
+#[derive(Debug, Default)]
+struct Books {
+    /// By address: size, and the context that it dies with.
+    live: BTreeMap<u64, (Bytes, Option<ContextId>)>,
+    contexts: Vec<(ContextId, Bytes)>,
+}
+
+impl Books {
+    fn total(&self) -> Bytes {
+        self.live.values().map(|it| it.0).sum::<Bytes>() + self.contexts.iter().map(|it| it.1).sum()
+    }
+}
+
+/// The whole container: the books under test beside the plain ones.
+struct World<'a> {
+    container: &'a Container,
+    tenants: &'a [Tenant],
+    books: Vec<Books>,
+    /// Charges whose calls are in the driver.
+    pending: Vec<(usize, Charge<'a>)>,
+    next: u64,
+}
+
+fn rounded(size: u64) -> Bytes {
+    let multiple = if size < MIB { 512 } else { 2 * MIB };
+    Bytes(size.div_ceil(multiple) * multiple)
+}
+
+impl<'a> World<'a> {
+    fn total(&self) -> Bytes {
+        let pending: Bytes = self.pending.iter().map(|(_, charge)| charge.bytes()).sum();
+        self.books.iter().map(Books::total).sum::<Bytes>() + pending
+    }
+
+    fn fits(&self, bytes: Bytes) -> bool {
+        self.total() + bytes <= mib(LIMIT_MIB)
+    }
+
+    fn charge(&mut self, process: usize, size: u64) {
+        let fits = self.fits(rounded(size));
+        match self.tenants[process].charge(card(), Bytes(size)) {
+            Ok(charge) => {
+                assert!(fits, "{size} more than there was room for");
+                assert_eq!(charge.bytes(), rounded(size));
+                self.pending.push((process, charge));
+            }
+            Err(denied) => {
+                assert!(!fits, "refused what fits: {denied:?}");
+                assert_eq!(denied.used, self.total());
+            }
+        }
+    }
+
+    fn settle(&mut self, which: usize, context: Option<usize>) {
+        if self.pending.is_empty() {
+            return;
+        }
+        let (process, charge) = self.pending.swap_remove(which % self.pending.len());
+        let contexts = &self.books[process].contexts;
+        let context = context.and_then(|which| contexts.get(which % contexts.len().max(1))).map(|it| it.0);
+        let known = context.map(|handle| self.tenants[process].context(handle).expect("it is known"));
+        // Mostly neighbours, at times far away.
+        self.next += if which.is_multiple_of(5) { 3 << 24 } else { 8 * MIB };
+        let bytes = charge.bytes();
+        assert_eq!(charge.settle(Address(self.next), known), Settled::Recorded);
+        self.books[process].live.insert(self.next, (bytes, context));
+    }
+
+    fn pick(&self, process: usize, which: usize) -> Option<u64> {
+        let live = &self.books[process].live;
+        live.keys().nth(which % live.len().max(1)).copied()
+    }
+
+    fn create(&mut self, process: usize) {
+        let known = Bytes(self.tenants[process].region().card(card()).context.load(Ordering::Relaxed));
+        let fits = self.fits(known);
+        match self.tenants[process].context_starting(card(), Some(mib(90))) {
+            Ok(starting) => {
+                assert!(fits);
+                let handle = self.container.handle();
+                starting.created(handle, Some(mib(90) - CONTEXT));
+                self.books[process].contexts.push((handle, CONTEXT));
+            }
+            Err(denied) => {
+                assert!(!fits, "refused what fits: {denied:?}");
+                assert_eq!(denied.reason, Reason::ContextOverLimit);
+            }
+        }
+    }
+
+    fn leave(&mut self, process: usize, which: usize, destroyed: bool) {
+        let contexts = &mut self.books[process].contexts;
+        if contexts.is_empty() {
+            return;
+        }
+        let place = which % contexts.len();
+        let handle = contexts[place].0;
+        let leaving = self.tenants[process].context_leaving(handle).expect("it is known");
+        if destroyed {
+            contexts.swap_remove(place);
+            self.books[process].live.retain(|_, it| it.1 != Some(handle));
+            leaving.gone();
+        }
+    }
+
+    fn take(&mut self, step: &Step) {
+        match *step {
+            Step::Charge { process, size } => self.charge(process, size),
+            Step::Settle { which, context } => self.settle(which, context),
+            Step::DriverRefuses { which } if !self.pending.is_empty() => {
+                drop(self.pending.swap_remove(which % self.pending.len()));
+            }
+            Step::Free { process, which } => {
+                if let Some(address) = self.pick(process, which) {
+                    self.tenants[process].take(Address(address)).expect("it is live").freed();
+                    self.books[process].live.remove(&address);
+                }
+            }
+            Step::FreeRefused { process, which } => {
+                if let Some(address) = self.pick(process, which) {
+                    drop(self.tenants[process].take(Address(address)).expect("it is live"));
+                }
+            }
+            Step::FreeUnknown { process } => {
+                assert!(self.tenants[process].take(Address(self.next + 512)).is_none());
+            }
+            Step::CreateContext { process } => self.create(process),
+            Step::DestroyContext { process, which } => self.leave(process, which, true),
+            Step::DestroyRefused { process, which } => self.leave(process, which, false),
+            Step::Wait { millis } => self.container.clock.advance(Nanos::from_millis(millis)),
+            Step::DriverRefuses { .. } => {}
+        }
+        self.check();
+    }
+
+    /// All calls return: the living ones' would, and a dead one's charges stay like its allocations.
+    fn end(mut self) -> (Vec<Books>, u64) {
+        while !self.pending.is_empty() {
+            self.settle(0, None);
+        }
+        self.check();
+        (self.books, self.next)
+    }
+
+    fn check(&self) {
+        let total = self.total();
+        for (tenant, books) in self.tenants.iter().zip(&self.books) {
+            assert_eq!(tenant.usage(card()).total(), total);
+            let view = tenant.view(card(), mib(90)).expect("a limit is set");
+            assert_eq!(view.free, mib(LIMIT_MIB) - total);
+            assert_eq!(view.used + view.free, view.total);
+            let live = books.live.values().map(|it| it.0).sum();
+            assert_eq!(tenant.allocations.count(), (books.live.len(), live));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Histories of the living; after each one of them dies, and a successor goes on.
+    #[test]
+    fn books_are_those_of_the_model(lives in proptest::collection::vec(
+        (proptest::collection::vec(step(), 0..60), 0..PROCESSES), 1..4,
+    )) {
+        let container = Container::limited(LIMIT_MIB);
+        let mut tenants: Vec<Tenant> = (0..PROCESSES).map(|_| container.tenant()).collect();
+        let mut books: Vec<Books> = (0..PROCESSES).map(|_| Books::default()).collect();
+        let mut next = 0x7f00_0000_0000;
+        for (steps, dies) in lives {
+            let mut world = World { container: &container, tenants: &tenants, books, pending: Vec::new(), next };
+            for step in &steps {
+                world.take(step);
+            }
+            (books, next) = world.end();
+            prop_assert!(tenants.iter().all(|tenant| tenant.allocations.is_valid()));
+
+            let total: Bytes = books.iter().map(Books::total).sum();
+            let left = std::mem::take(&mut books[dies]).total();
+            drop(tenants.remove(dies));
+            let region = tenants[0].region();
+            for usage in [
+                Usage { draining: Bytes::ZERO, ..tenants[0].usage(card()) },
+                Usage { draining: left, ..tenants[0].usage(card()) },
+            ] {
+                prop_assert_eq!(usage.total(), total, "its memory stays on the books until it is gone");
+                prop_assert_eq!(tenants[0].usage(card()), usage);
+                region.sweep(container.clock.now(), false).expect("it can be looked for");
+            }
+            container.clock.advance(Nanos::from_millis(600));
+            region.sweep(container.clock.now(), false).expect("it can be looked for");
+            prop_assert_eq!(tenants[0].usage(card()).total(), total - left);
+            tenants.insert(dies, container.tenant());
+        }
+    }
+}

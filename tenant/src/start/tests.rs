@@ -1,0 +1,302 @@
+//! Starts that succeed, stay out of the way or are refused: regions that cannot be used, and the file that counts before variables.
+
+use std::fs;
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::path::Path;
+
+use cgpu_proto::atomic::Ordering;
+use cgpu_proto::grant::Grantor;
+use cgpu_proto::units::Bytes;
+
+use crate::doubles::{CARD, Container, card};
+use crate::{Reason, Start, Tenant};
+
+const LIMIT: [&str; 2] = ["ALIYUN_COM_GPU_MEM_CONTAINER=10", "CGPU_MEM_UNIT=MiB"];
+
+fn on(container: &Container) -> Tenant {
+    container.tenant()
+}
+
+fn off(container: &Container) -> Reason {
+    match container.start() {
+        Ok(Start::Off(reason)) => reason,
+        other => panic!("expected to stay out of the way, found {other:?}"),
+    }
+}
+
+fn refused(container: &Container) -> String {
+    match container.start() {
+        Err(refusal) => refusal.sentence().to_owned(),
+        Ok(start) => panic!("expected a refusal, found {start:?}"),
+    }
+}
+
+/// Makes the region, spoils it, and looks what a start makes of it: with a limit a refusal that has `expected` in it, without
+/// one nothing.
+fn spoilt(expected: &str, spoil: impl FnOnce(&Path)) {
+    let mut container = Container::with(&LIMIT);
+    drop(on(&container));
+    spoil(container.run());
+    let said = refused(&container);
+    assert!(said.contains(expected), "\n said:     {said}\n expected: {expected}");
+    assert!(said.starts_with(container.run().to_str().expect("text")), "it names the file: {said}");
+    container.environment.variables.clear();
+    assert_eq!(off(&container), Reason::NoLimit);
+}
+
+fn overwrite(file: &Path, offset: u64, bytes: &[u8]) {
+    let file = fs::OpenOptions::new().write(true).open(file).expect("it is there");
+    file.write_all_at(bytes, offset).expect("it can be written");
+}
+
+#[test]
+fn a_region_that_cannot_be_used_is_refused_where_a_limit_is_set() {
+    spoilt("expected layout version", |run| overwrite(&run.join("use"), 0, &99_u32.to_ne_bytes()));
+    spoilt("expected layout version", |run| overwrite(&run.join("grant"), 0, &99_u32.to_ne_bytes()));
+    spoilt("not a file of cgpu", |run| overwrite(&run.join("use"), 4, b"ELF!"));
+    spoilt("cut short or replaced", |run| {
+        let file = fs::OpenOptions::new().write(true).open(run.join("use")).expect("it is there");
+        file.set_len(4096).expect("it can be cut");
+    });
+    spoilt("cut short or replaced", |run| fs::write(run.join("use"), []).expect("it can be cut"));
+    spoilt("still being made", |run| overwrite(&run.join("use"), 0, &0_u32.to_ne_bytes()));
+}
+
+#[test]
+fn a_directory_that_cannot_be_used_is_refused_where_a_limit_is_set() {
+    let mut container = Container::with(&LIMIT);
+    let missing = container.directory.path().join("no/such/place");
+    container.environment.set(&[&format!("CGPU_DIR={}", missing.display())]);
+    assert!(refused(&container).contains("no/such/place"));
+    let file = container.directory.path().join("file");
+    fs::write(&file, []).expect("a file");
+    container.environment.set(&[&format!("CGPU_DIR={}", file.display())]);
+    assert!(refused(&container).contains("file"));
+    // The default is not fallen back to: that would be a second container with a limit of its own.
+    assert!(!container.run().join("use").exists());
+    container.environment.variables.remove("ALIYUN_COM_GPU_MEM_CONTAINER");
+    assert_eq!(off(&container), Reason::NoLimit);
+}
+
+#[test]
+fn the_directory_asked_for_is_taken() {
+    let mut container = Container::with(&LIMIT);
+    let asked = container.directory.path().join("asked");
+    container.environment.set(&[&format!("CGPU_DIR={}", asked.display())]);
+    let tenant = on(&container);
+    assert_eq!(tenant.region().directory(), asked);
+    assert!(asked.join("use").exists() && asked.join("grant").exists());
+}
+
+#[test]
+fn shared_memory_serves_where_the_default_cannot() {
+    let container = Container::with(&LIMIT);
+    // As a container whose /run/cgpu is nothing that files can be made in.
+    fs::remove_dir(container.run()).expect("it is empty");
+    fs::write(container.run(), []).expect("a file");
+    let tenant = on(&container);
+    let shm = &container.environment.shared_memory_directory;
+    assert!(tenant.region().directory().starts_with(shm));
+    let name = tenant.region().directory().file_name().expect("a name").to_string_lossy().into_owned();
+    assert!(name.starts_with("cgpu-") && name.ends_with("-4026531836"), "{name}");
+    let mode = fs::metadata(tenant.region().directory()).expect("it is there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+    // The second process finds it there.
+    assert_eq!(on(&container).region().directory(), tenant.region().directory());
+}
+
+#[test]
+fn a_full_slot_table_is_refused_where_a_limit_is_set() {
+    let container = Container::with(&LIMIT);
+    let mut tenants: Vec<Tenant> = (0..256).map(|_| on(&container)).collect();
+    let said = refused(&container);
+    assert!(said.contains("expected a free slot, found all 256 taken"), "{said}");
+    assert!(container.clock.slept().0 >= 1_000_000_000, "the dead might have made room");
+    // One ends: its slot is there when its memory is gone.
+    tenants.pop();
+    drop(on(&container));
+}
+
+#[test]
+fn more_cards_than_a_container_has_are_refused() {
+    let container = Container::with(&LIMIT);
+    let tenant = on(&container);
+    tenant.region().shared().header.cards.store(16, Ordering::Relaxed);
+    tenant.region().card(card()).uuid[0].store(0, Ordering::Relaxed);
+    let said = refused(&container);
+    assert!(said.contains("expected at most 16 cards"), "{said}");
+}
+
+#[test]
+fn a_container_has_one_limit() {
+    let mut container = Container::with(&LIMIT);
+    let first = on(&container);
+    assert_eq!(first.limit(card()), Some(Bytes::from_mib(10)));
+    // Another process with other variables does not change it.
+    container.environment.set(&["ALIYUN_COM_GPU_MEM_CONTAINER=50"]);
+    let second = on(&container);
+    assert_eq!(second.limit(card()), Some(Bytes::from_mib(10)));
+    // The next container in the same directory does.
+    drop((first, second));
+    drop(on(&container));
+    container.clock.advance(cgpu_proto::units::Nanos::from_millis(600));
+    assert_eq!(on(&container).limit(card()), Some(Bytes::from_mib(50)));
+}
+
+#[test]
+fn without_a_limit_books_are_kept_only_for_a_monitor() {
+    let container = Container::with(&[]);
+    assert_eq!(off(&container), Reason::NoLimit);
+    assert!(!container.run().join("use").exists(), "nothing is made");
+    cgpu_proto::region::Region::make(container.run(), Default::default()).expect("a region");
+    assert_eq!(off(&container), Reason::NoLimit, "nobody has adopted it");
+    Grantor::open(container.run()).expect("the grant file").adopt(1);
+    let tenant = on(&container);
+    let sliced = tenant.card(CARD.uuid).expect("all cards are on the books");
+    assert_eq!(tenant.limit(sliced), None);
+    assert_eq!(tenant.view(sliced, Bytes(1)), None);
+    assert!(tenant.charge(sliced, Bytes::from_mib(1 << 10)).is_ok(), "accounted, not limited");
+}
+
+#[test]
+fn a_monitor_brings_nobody_in_who_has_switched_off() {
+    for (variables, reason) in [
+        (&["CGPU_DISABLE=1"][..], Reason::Disabled),
+        (&["CGPU_DISABLE=perhaps"], Reason::Disabled),
+        (&["ALIYUN_COM_GPU_MEM_CONTAINER=0"], Reason::NoLimit),
+        (&["ALIYUN_COM_GPU_MEM_CONTAINER=3", "CGPU_DISABLE=true"], Reason::Disabled),
+    ] {
+        let container = Container::with(variables);
+        cgpu_proto::region::Region::make(container.run(), Default::default()).expect("a region");
+        Grantor::open(container.run()).expect("the grant file").adopt(1);
+        assert_eq!(off(&container), reason, "{variables:?}");
+    }
+}
+
+#[test]
+fn a_refused_start_leaves_its_sentence_and_a_good_one_takes_it_away() {
+    let mut container = Container::with(&["ALIYUN_COM_GPU_MEM_CONTAINER=lots"]);
+    let refusal = container.start().expect_err("that is no number");
+    let file = container.run().join("refused");
+    assert!(!file.exists(), "until it is announced");
+    refusal.announce();
+    assert_eq!(fs::read_to_string(&file).expect("it is left"), format!("{refusal}\n"));
+    container.environment.set(&LIMIT);
+    drop(on(&container));
+    assert!(!file.exists());
+}
+
+#[test]
+fn a_sentence_is_not_written_through_a_link() {
+    let container = Container::with(&["ALIYUN_COM_GPU_MEM_CONTAINER=lots"]);
+    let victim = container.directory.path().join("victim");
+    fs::write(&victim, "precious").expect("a file");
+    symlink(&victim, container.run().join("refused")).expect("a link");
+    container.start().expect_err("that is no number").announce();
+    assert_eq!(fs::read_to_string(&victim).expect("it is there"), "precious");
+}
+
+/// The `limits` file in the default directory, as whoever starts the container writes it.
+fn write_limits(container: &Container, text: &str) {
+    let file = container.run().join("limits");
+    fs::write(&file, text).expect("a file");
+    // So that the process below may look, and not write.
+    for path in [container.directory.path(), container.run(), &container.environment.shared_memory_directory]
+    {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o777)).expect("it is ours");
+    }
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("it is ours");
+}
+
+fn is_root() -> bool {
+    // SAFETY: no obligations; geteuid cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// Runs `body` as somebody who is not the owner of the tests' files. False: this cannot be done here.
+fn as_nobody(body: impl FnOnce() + Send) -> bool {
+    const NOBODY: libc::uid_t = 65534;
+    std::thread::scope(|scope| {
+        scope
+            .spawn(|| {
+                // The system call itself changes the calling thread alone, which ends with this scope.
+                // SAFETY: takes no pointers.
+                let changed = unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) } == 0;
+                if changed {
+                    body();
+                }
+                changed
+            })
+            .join()
+            .expect("the body holds")
+    })
+}
+
+#[test]
+fn a_limits_file_counts_before_all_variables() {
+    let mut container = Container::with(&["ALIYUN_COM_GPU_MEM_CONTAINER=nonsense", "CGPU_DISABLE=1"]);
+    container.environment.set(&["CGPU_DIR=/nowhere"]);
+    write_limits(&container, &format!("version 1\nname trainer\ncard {} 5242880\n", CARD.uuid));
+    let ran = as_nobody(|| {
+        let tenant = on(&container);
+        assert_eq!(tenant.limit(card()), Some(Bytes::from_mib(5)));
+        assert_eq!(tenant.region().directory(), container.run());
+    });
+    assert!(ran || !is_root(), "root can be somebody else");
+    // Its owner could have written it, so for the owner it says nothing and the variables count.
+    assert_eq!(off(&container), Reason::Disabled);
+}
+
+#[test]
+fn a_limits_file_that_is_not_understood_is_refused() {
+    let over = format!("version 1\ncard {} 999999999999\n", CARD.uuid);
+    let many = (0..17).fold("version 1\n".to_owned(), |text, number| {
+        format!("{text}card GPU-00000000-0000-0000-0000-0000000000{number:02x} 1024\n")
+    });
+    for (text, expected) in [
+        ("", "line 1: expected `version 1` before anything else; correct it where the container is started"),
+        ("version 1\nweigth 3\n", "line 2: expected version, name, weight or card, found `weigth`"),
+        (
+            over.as_str(),
+            "expected at most the 104857600 bytes of GPU-07070707-0707-0707-0707-070707070707 (100 MiB), found 999999999999",
+        ),
+        (many.as_str(), "expected at most 16 cards, found 17"),
+    ] {
+        let container = Container::with(&[]);
+        write_limits(&container, text);
+        as_nobody(|| {
+            let said = refused(&container);
+            assert!(said.contains(expected), "\n said:     {said}\n expected: {expected}");
+        });
+    }
+    // Not text at all.
+    let container = Container::with(&[]);
+    write_limits(&container, "");
+    fs::write(container.run().join("limits"), [0xff, 0xfe, 0]).expect("a file");
+    as_nobody(|| assert!(refused(&container).contains("expected text, but")));
+    // There, and not to be read.
+    fs::set_permissions(container.run().join("limits"), fs::Permissions::from_mode(0o000))
+        .expect("it is ours");
+    as_nobody(|| assert!(refused(&container).contains("expected a file that can be read, but")));
+}
+
+#[test]
+fn a_limits_file_without_cards_leaves_all_native() {
+    let container = Container::with(&LIMIT);
+    write_limits(&container, "version 1\nweight 3\n");
+    as_nobody(|| assert_eq!(off(&container), Reason::NoLimit));
+}
+
+#[test]
+fn cards_of_a_limits_file_need_not_be_visible() {
+    let container = Container::with(&[]);
+    let unseen = "GPU-11111111-0000-0000-0000-000000000000";
+    write_limits(&container, &format!("version 1\ncard {unseen} 7340032\ncard {} 5242880\n", CARD.uuid));
+    as_nobody(|| {
+        let tenant = on(&container);
+        let card = tenant.card(unseen.parse().expect("a UUID")).expect("it is on the books");
+        assert_eq!(tenant.limit(card), Some(Bytes::from_mib(7)));
+        let card = tenant.card(CARD.uuid).expect("it is on the books");
+        assert_eq!(tenant.limit(card), Some(Bytes::from_mib(5)));
+    });
+}
