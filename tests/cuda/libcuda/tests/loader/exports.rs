@@ -1,0 +1,59 @@
+//! The libraries' faces: names, versions, hash tables as the real ones have them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Command;
+
+use crate::stage;
+
+fn tool(program: &str, arguments: &[&str], file: &Path) -> String {
+    let output =
+        Command::new(program).args(arguments).arg(file).output().expect("binutils come with the compiler");
+    assert!(output.status.success(), "{program} {}", file.display());
+    String::from_utf8(output.stdout).expect("the names of symbols are text")
+}
+
+/// Address and name of each exported symbol.
+fn exports(file: &Path) -> BTreeMap<String, String> {
+    let text = tool("nm", &["-D", "--defined-only"], file);
+    let symbols = text.lines().map(|line| {
+        let mut words = line.split(' ');
+        let (address, _kind, name) = (words.next().unwrap(), words.next().unwrap(), words.next().unwrap());
+        (name.to_owned(), address.to_owned())
+    });
+    symbols.collect()
+}
+
+/// The names of a data table.
+fn table(name: &str) -> BTreeSet<String> {
+    let text = std::fs::read_to_string(stage::root().join("abi/data").join(name)).unwrap();
+    text.lines().skip(1).map(|line| line.split('\t').next().unwrap().to_owned()).collect()
+}
+
+fn check(library: &str, names: &str, hashes: &[&str]) {
+    for folder in ["sim", "null"] {
+        let file = stage::libraries().join(folder).join(library);
+        let exports = exports(&file);
+        // Nothing of the table is missing, and nothing of Rust's leaks. A version would be part of the name.
+        assert_eq!(exports.keys().cloned().collect::<BTreeSet<_>>(), table(names), "{folder}/{library}");
+        // Functions are told apart by their addresses.
+        let addresses: BTreeSet<_> = exports.values().collect();
+        assert_eq!(addresses.len(), exports.len(), "{folder}/{library}: two names have one address");
+        let dynamic = tool("readelf", &["--dynamic", "--wide"], &file);
+        assert!(dynamic.contains(&format!("[{library}]")), "{folder}/{library}: SONAME");
+        assert!(dynamic.contains("SYMBOLIC"), "{folder}/{library}: its own calls can be interposed");
+        for (hash, tag) in [("sysv", "(HASH)"), ("gnu", "(GNU_HASH)")] {
+            assert_eq!(dynamic.contains(tag), hashes.contains(&hash), "{folder}/{library}: {tag}");
+        }
+    }
+}
+
+#[test]
+fn libcuda_looks_like_the_real_one() {
+    check("libcuda.so.1", "driver-symbols.tsv", &["sysv", "gnu"]);
+}
+
+#[test]
+fn nvml_looks_like_the_real_one() {
+    check("libnvidia-ml.so.1", "nvml-symbols.tsv", &["sysv"]);
+}

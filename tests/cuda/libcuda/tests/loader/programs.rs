@@ -1,0 +1,172 @@
+//! The C programs on the simulated card, each in processes of its own under the real loader.
+
+use std::io::{BufRead, BufReader};
+use std::time::{Duration, Instant};
+
+use crate::stage::{Machine, number};
+
+const MIB: f64 = 1048576.0;
+
+#[test]
+fn memory_is_filled_to_the_brim_and_given_back() {
+    let machine = Machine::new("fill", "A10:23028");
+    let answer = machine.prints("alloc_fill 64M 3");
+    assert_eq!(number(&answer, "error"), 2.0);
+    assert_eq!(number(&answer, "free_after"), number(&answer, "free_before"));
+    assert!(number(&answer, "granted") <= number(&answer, "free_before"));
+    assert!(number(&answer, "granted") > number(&answer, "free_before") - 64.0 * MIB);
+    // The driver keeps some for itself, and the context costs some.
+    assert!(number(&answer, "total") < 23028.0 * MIB);
+    assert!(number(&answer, "free_before") < number(&answer, "total"));
+}
+
+#[test]
+fn linked_programs_find_the_names() {
+    let answer = Machine::new("needed", "T4").prints("needed 256M");
+    assert_eq!(number(&answer, "error"), 2.0);
+    assert!(number(&answer, "granted") > 14000.0 * MIB);
+}
+
+#[test]
+fn every_card_has_its_size() {
+    let answer = Machine::new("cards", "A10:23028,T4:15109").prints("meminfo");
+    let lines: Vec<&str> = answer.lines().collect();
+    assert_eq!(lines.len(), 2);
+    assert!(lines[0].contains("NVIDIA A10") && lines[1].contains("Tesla T4"), "{answer}");
+    assert!(number(lines[0], "total") < 23028.0 * MIB && number(lines[0], "total") > 22000.0 * MIB);
+    assert!(number(lines[1], "total") < 15109.0 * MIB && number(lines[1], "total") > 14000.0 * MIB);
+}
+
+#[test]
+fn contexts_are_kept_and_cost_memory() {
+    let answer = Machine::new("ctx", "A10").prints("ctx");
+    assert!(number(&answer, "context_bytes") >= 100.0 * MIB);
+}
+
+#[test]
+fn managed_memory_is_granted_without_a_shim() {
+    assert_eq!(number(&Machine::new("managed", "A10").prints("managed granted"), "result"), 0.0);
+}
+
+#[test]
+fn bytes_are_where_they_were_put() {
+    Machine::new("copies", "A10").prints("copies");
+}
+
+#[test]
+fn streams_and_events_keep_order_and_time() {
+    let answer = Machine::new("streams", "A10").prints("streams");
+    assert!(number(&answer, "ten_ms") >= 9.9, "{answer}");
+}
+
+#[test]
+fn words_are_written_and_waited_for() {
+    Machine::new("memops", "A10").prints("memops");
+}
+
+#[test]
+fn host_functions_are_called_in_stream_order() {
+    Machine::new("host", "A10").prints("host_functions");
+}
+
+#[test]
+fn the_driver_does_not_survive_a_fork() {
+    Machine::new("forked", "A10").prints("forked");
+}
+
+#[test]
+fn wrong_calls_get_the_drivers_codes() {
+    Machine::new("errors", "A10").prints("errors");
+}
+
+#[test]
+fn names_are_looked_up_as_the_driver_does() {
+    for version in ["11080", "12040", "13000"] {
+        let machine = Machine::new(&format!("lookup-{version}"), "A10").with("CGPU_SIM_DRIVER", version);
+        if version == "11080" {
+            // Of the newest functions that the program knows, that driver has none.
+            assert!(!machine.run("lookup").status.success());
+        } else {
+            assert_eq!(number(&machine.prints("lookup"), "version"), version.parse().unwrap());
+        }
+    }
+}
+
+#[test]
+fn per_thread_names_work() {
+    Machine::new("ptsz", "A10").prints("ptsz_names");
+}
+
+#[test]
+fn a_full_queue_blocks_the_launch() {
+    // The queue holds about 1000 of 3000 kernels of 1 ms each: the last launch returns when the card has done the others.
+    let answer = Machine::new("queue", "A10").prints("launch_loop spin_1ms --count 3000");
+    assert!(number(&answer, "issued") >= 1.9, "{answer}");
+    assert!(number(&answer, "seconds") >= 3.0, "{answer}");
+}
+
+#[test]
+fn a_race_for_the_last_room_has_exactly_its_winners() {
+    let answer = Machine::new("race", "A10:8192").prints("race --procs 6 --rounds 100");
+    assert_eq!(number(&answer, "wrong"), 0.0);
+    assert_eq!(number(&answer, "unfreed"), 0.0);
+}
+
+#[test]
+fn a_killed_process_leaves_nothing_behind() {
+    let machine = Machine::new("killed", "A10:23028");
+    let free = || number(&machine.prints("meminfo"), "free");
+    let before = free();
+    let mut holder = machine.start("hold 4G 60");
+    let mut line = String::new();
+    BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(number(&line, "held"), 4096.0 * MIB);
+    assert!(free() < before - 4096.0 * MIB);
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    // Its memory goes some time after it, as a driver's does.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while free() < before {
+        assert!(Instant::now() < deadline, "the memory of a dead process stays");
+    }
+}
+
+#[test]
+fn chosen_calls_fail() {
+    let machine = Machine::new("fault", "A10").with("CGPU_SIM_FAULT", "cuMemGetInfo_v2:2:700");
+    let output = machine.run("meminfo");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("expected 0, got 700"));
+    let machine = Machine::new("no-fault", "A10").with("CGPU_SIM_FAULT", "cuMemGetInfo_v2:3:700");
+    machine.prints("meminfo");
+}
+
+#[test]
+fn every_call_is_in_the_journal() {
+    let machine = Machine::new("journal", "A10");
+    let path = machine.file("journal");
+    let machine = machine.with("CGPU_SIM_JOURNAL", path.to_str().unwrap());
+    machine.prints("meminfo");
+    let text = std::fs::read_to_string(path).unwrap();
+    let calls: Vec<&str> = text.lines().map(|line| line.splitn(4, ' ').nth(3).unwrap()).collect();
+    let wanted = [
+        "cuInit 0",
+        "cuDeviceGetCount 0",
+        "cuDeviceGet 0",
+        "cuDeviceGetName 0",
+        "cuDeviceTotalMem_v2 0",
+        "cuDevicePrimaryCtxRetain 0",
+        "cuCtxSetCurrent 0",
+        "cuMemGetInfo_v2 0",
+        "cuMemGetInfo_v2 0",
+        "cuDevicePrimaryCtxRelease_v2 0",
+    ];
+    assert_eq!(calls, wanted);
+}
+
+#[test]
+fn settings_that_mean_nothing_are_said() {
+    let output = Machine::new("settings", "B17").run("init");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("\"init\": 100"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("CGPU_SIM_GPUS"));
+}
