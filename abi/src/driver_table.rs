@@ -64,7 +64,7 @@ macro_rules! driver_table {
                 (bytes: *mut c_uint, device: CUdevice);
             hook cuDeviceTotalMem_v2 { "cuDeviceTotalMem", legacy, 3020, 1107 } Reports Virtualised played "the card is as large as the limit"
                 (bytes: *mut usize, device: CUdevice);
-            hook cuDeviceGetAttribute { "cuDeviceGetAttribute", legacy, 2000, 1107 } Reports Virtualised played "managed memory reads as not supported; all other attributes are the card's own"
+            hook cuDeviceGetAttribute { "cuDeviceGetAttribute", legacy, 2000, 1107 } Reports Virtualised played "managed memory, pools and virtual memory read as not supported while they are refused; all other attributes are the card's own"
                 (value: *mut c_int, attribute: CUdevice_attribute, device: CUdevice);
 
             // Memory pools.

@@ -3,7 +3,7 @@
 use cgpu_abi::types::{CUdevice, CUdevice_attribute, CUresult, c_int, c_uint};
 use cgpu_tenant::Bytes;
 
-use super::managed::is_about_managed_memory;
+use super::refused::announces_refused;
 use crate::{driver, process};
 
 /// 32-bit sizes: as the first version of the call had them.
@@ -28,7 +28,7 @@ pub(crate) unsafe fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice) ->
     answer
 }
 
-/// Managed memory is not supported; all else is the card's own.
+/// What is refused is not announced; all else is the card's own.
 pub(crate) unsafe fn cuDeviceGetAttribute(
     value: *mut c_int,
     attribute: CUdevice_attribute,
@@ -36,7 +36,7 @@ pub(crate) unsafe fn cuDeviceGetAttribute(
 ) -> CUresult {
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuDeviceGetAttribute(value, attribute, device) };
-    if answer == CUresult::SUCCESS && is_about_managed_memory(attribute) && limit(device).is_some() {
+    if answer == CUresult::SUCCESS && announces_refused(attribute) && limit(device).is_some() {
         // SAFETY: the driver has just written there.
         unsafe { value.write(0) };
     }

@@ -7,10 +7,10 @@ mod context;
 mod device;
 mod init;
 mod launch;
-mod managed;
 mod memory;
 mod nvml;
 mod proc_address;
+mod refused;
 
 pub(crate) use context::*;
 pub(crate) use device::*;
