@@ -3,26 +3,69 @@
 
 use std::path::Path;
 
-use cgpu_e2e::{MIB, Outcome, Scene};
+use cgpu_e2e::{MIB, Outcome, Scene, python};
 use serde_json::Value;
 
-const LIMIT: u64 = 6 * 1024;
+const LIMIT: u64 = 6 * 1024 * MIB;
+
+/// What contexts and modules may take of it.
+const IMPLICIT: u64 = 1024 * MIB;
 
 fn scene() -> Scene {
     Scene::new("A10:23028")
+}
+
+/// One of the Python programs under the limit; None where there is no Python for it.
+fn client(program: &str) -> Option<Outcome> {
+    let python = python(&format!("clients::{program}"))?;
+    let scene = scene();
+    let mut command = scene.native_in(&scene.limited(program, LIMIT / MIB), &python);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients");
+    command.arg(folder.join(program).with_extension("py")).args(["--total", &LIMIT.to_string()]);
+    command.env("PYTHONDONTWRITEBYTECODE", "1");
+    Some(Outcome::of(command).silent())
+}
+
+/// It saw the limit, filled it, and had everything back in the end.
+fn filled(outcome: &Outcome) {
+    assert_eq!(outcome.number("total"), LIMIT);
+    assert_eq!(outcome.number("info_total"), LIMIT);
+    let granted = outcome.number("granted");
+    assert!(granted <= LIMIT && granted + IMPLICIT > LIMIT, "{outcome:?}");
+    assert_eq!(outcome.json()["out_of_memory"], Value::Bool(true));
+    assert_eq!(outcome.json()["launched"], Value::Bool(true));
 }
 
 #[test]
 fn cudarc() {
     let scene = scene();
     let program = Path::new(env!("CARGO_BIN_EXE_cudarc-client"));
-    let outcome = Outcome::of(scene.native_in(&scene.limited("cudarc", LIMIT), program)).silent();
-    let answer = outcome.json();
-    assert_eq!(outcome.number("total"), LIMIT * MIB);
-    assert_eq!(outcome.number("info_total"), LIMIT * MIB);
-    let granted = outcome.number("granted");
-    assert!(granted <= LIMIT * MIB && granted + 1024 * MIB > LIMIT * MIB, "{outcome:?}");
-    assert_eq!(answer["out_of_memory"], Value::Bool(true));
-    assert_eq!(answer["launched"], Value::Bool(true));
+    let outcome = Outcome::of(scene.native_in(&scene.limited("cudarc", LIMIT / MIB), program)).silent();
+    filled(&outcome);
+    // It keeps a few kilobytes of its own while it looks.
     assert_eq!(outcome.number("free_after") / MIB, outcome.number("free") / MIB);
+}
+
+#[test]
+fn cuda_bindings() {
+    let Some(outcome) = client("cuda_bindings") else { return };
+    filled(&outcome);
+    assert_eq!(outcome.number("managed"), 801);
+    assert_eq!(outcome.number("free_after"), outcome.number("free"));
+}
+
+#[test]
+fn numba() {
+    let Some(outcome) = client("numba_jit") else { return };
+    filled(&outcome);
+    assert_eq!(outcome.number("managed"), 801);
+    assert_eq!(outcome.number("free_after"), outcome.number("free"));
+}
+
+#[test]
+fn nvidia_ml_py() {
+    let Some(outcome) = client("nvml") else { return };
+    assert_eq!(outcome.number("total"), LIMIT);
+    assert_eq!(outcome.number("info_total"), LIMIT);
+    assert_eq!(outcome.number("used") + outcome.number("free"), LIMIT);
 }
