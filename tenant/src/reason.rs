@@ -69,6 +69,13 @@ reasons! {
     Imported, "imported", "Memory of another process or interface was taken in: whoever made it pays.";
     GrownUnseen, "grown_unseen", "A call that may take memory which only the card's own books show: passed.";
     LockHeld, "lock_held", "A charge gave up: a process that is stopped holds the card's lock.";
+    // Launches whose course was unusual.
+    Capturing, "capturing", "A launch into a stream that is being captured, or may be: passed, because nothing is executed.";
+    OtherCard, "other_card", "A launch out of turn was let through: it may be awaited by the process's work on another card.";
+    BoundPassed, "bound_passed", "A launch went beyond the bound of work in flight: waiting longer might have been waiting for itself.";
+    StaleMonitor, "stale_monitor", "A held launch was let through: the monitor's heart has not beaten for a second.";
+    Unmarked, "unmarked", "Launches were settled by their estimate: no marker followed them.";
+    MarkerFailed, "marker_failed", "The driver refused a marker: for a while launches are settled by their estimates.";
 }
 
 const _: () = assert!(Reason::ALL.len() <= cgpu_proto::layout::COUNTERS);

@@ -1,0 +1,216 @@
+//! What a launch is expected to cost: one estimate per kernel, learned from what batches of launches took.
+//!
+//! Estimates decide nothing in the long run: they are charged beforehand and corrected when the batch is settled. What hangs on
+//! them is how much is in flight, and when that is predicted to end.
+//!
+//! | sample | what it teaches |
+//! |---|---|
+//! | the first execution of a kernel, alone | nothing: it may have loaded the code |
+//! | the second one, alone | the estimate |
+//! | a batch | a quarter of its error is corrected, in each of its kernels by its part of the batch |
+//! | a batch beside other processes' work | the same downwards; upwards hardly, because the others' time is in it |
+//!
+//! The last row makes of the estimate a low quantile of what was measured: what the kernel takes when nobody interrupts it.
+
+use cgpu_proto::units::Nanos;
+
+/// What a kernel is taken to cost before it ever ran.
+const UNKNOWN: u32 = 20_000;
+/// No estimate is below the resolution of the card's own time stamps.
+const LEAST: u32 = 500;
+/// How much of a batch's error one batch corrects.
+const PACE: f64 = 0.25;
+/// Kernels remembered per card: a power of two. Programs have some hundred.
+const KERNELS: usize = 2048;
+/// Places that are looked at for one kernel.
+const PROBES: usize = 8;
+
+/// A kernel as far as its cost goes: the function and the shape of the launch. Two whose digests are equal share an estimate,
+/// and nothing worse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Kernel(u64);
+
+impl Kernel {
+    /// The digest: a sum of products with odd constants, which do not wait for each other; about 3 ns.
+    #[inline(always)]
+    #[must_use]
+    pub const fn new(function: usize, grid: [u32; 3], block: [u32; 3], shared: u32) -> Self {
+        let (grid_xy, grid_z_block_x) = (join(grid[0], grid[1]), join(grid[2], block[0]));
+        let block_yz = join(block[1], block[2]);
+        Self(
+            (function as u64)
+                .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+                .wrapping_add(grid_xy.wrapping_mul(0xBF58_476D_1CE4_E5B9))
+                .wrapping_add(grid_z_block_x.wrapping_mul(0x94D0_49BB_1331_11EB))
+                .wrapping_add(block_yz.wrapping_mul(0xD6E8_FEB8_6659_FD93))
+                .wrapping_add((shared as u64).wrapping_mul(0xA076_1D64_78BD_642F)),
+        )
+    }
+
+    /// The kernel on one of a thread's streams: the key of the thread's table.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) const fn on(self, stream: u64) -> u64 {
+        self.0.wrapping_add(stream.wrapping_mul(0xE703_7ED1_A0B4_28DB))
+    }
+}
+
+#[inline(always)]
+const fn join(low: u32, high: u32) -> u64 {
+    low as u64 | (high as u64) << 32
+}
+
+/// What is known of a kernel's cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Expected {
+    /// The estimate, in nanoseconds.
+    pub(crate) cost: u32,
+    /// It has not been seen alone twice: to be measured by itself.
+    pub(crate) fresh: bool,
+}
+
+/// Whether a sample was taken while the process had the card to itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Company {
+    /// Nobody else ran, as far as is known.
+    Alone,
+    /// Others ran beside.
+    Beside,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    kernel: Kernel,
+    estimate: u32,
+    /// How often it was measured by itself; 2 and more: learned. Zero with `estimate` zero: an empty place.
+    samples: u8,
+}
+
+const EMPTY: Entry = Entry { kernel: Kernel(0), estimate: 0, samples: 0 };
+
+/// The estimates of one card.
+#[derive(Debug)]
+pub(crate) struct Costs {
+    entries: Box<[Entry]>,
+}
+
+impl Costs {
+    pub(crate) fn new() -> Self {
+        Self { entries: vec![EMPTY; KERNELS].into() }
+    }
+
+    /// What `kernel` is expected to cost.
+    pub(crate) fn expect(&mut self, kernel: Kernel) -> Expected {
+        let entry = self.entry(kernel);
+        Expected { cost: entry.estimate, fresh: entry.samples < 2 }
+    }
+
+    /// Learns from launches that took `measured` in all.
+    #[allow(clippy::cast_precision_loss)] // times far below 2^53 ns
+    pub(crate) fn learn(&mut self, batch: &Bill, measured: Nanos, company: Company) {
+        if let Some((kernel, samples)) = batch.single().map(|kernel| (kernel, self.entry(kernel).samples))
+            && samples < 2
+        {
+            let entry = self.entry(kernel);
+            entry.samples += 1;
+            if entry.samples == 2 {
+                entry.estimate = bounded(measured.0 as f64);
+            }
+            return;
+        }
+        let expected = batch.cost.0.max(1) as f64;
+        let share = |part: Part| part.cost.0 as f64 / expected;
+        let error = (measured.0 as f64 / expected).clamp(1.0 / 8.0, 8.0) - 1.0;
+        // Normalised least mean squares, in units of the estimates: who has the greater part is the likelier cause.
+        let norm: f64 = batch.parts().map(|part| share(part) * share(part)).sum();
+        let pace = match company {
+            Company::Beside if error > 0.0 => PACE / (8.0 + 8.0 * error),
+            _ => PACE,
+        };
+        for part in batch.parts() {
+            let step = pace * share(part) / norm.max(f64::MIN_POSITIVE);
+            let entry = self.entry(part.kernel);
+            entry.estimate = bounded(f64::from(entry.estimate) * (1.0 + step * error));
+        }
+    }
+
+    /// The kernel's place; that of another one, if all that it may have are taken.
+    fn entry(&mut self, kernel: Kernel) -> &mut Entry {
+        // The low bits; the table is smaller than any usize.
+        #[allow(clippy::cast_possible_truncation)]
+        let home = (kernel.0 ^ kernel.0 >> 32) as usize % KERNELS;
+        let places = || (0..PROBES).map(|step| (home + step) % KERNELS);
+        let at = |place: &usize| self.entries.get(*place).copied().unwrap_or(EMPTY);
+        let known = places().find(|place| at(place).estimate > 0 && at(place).kernel == kernel);
+        let place = known.or_else(|| places().find(|place| at(place).estimate == 0)).unwrap_or(home);
+        // Below KERNELS, which is the length.
+        #[allow(clippy::indexing_slicing)]
+        let entry = &mut self.entries[place];
+        if known.is_none() {
+            *entry = Entry { kernel, estimate: UNKNOWN, samples: 0 };
+        }
+        entry
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // within bounds; a kernel of 4 s and more counts as 4 s
+fn bounded(estimate: f64) -> u32 {
+    estimate.clamp(f64::from(LEAST), f64::from(u32::MAX)) as u32
+}
+
+/// Some launches of one kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub(crate) kernel: Kernel,
+    pub(crate) cost: Nanos,
+}
+
+/// Different kernels of a bill; more are on it, but learn nothing from it.
+const PARTS: usize = 8;
+
+/// Launches with their expected cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Bill {
+    /// What they are expected to cost in all.
+    pub(crate) cost: Nanos,
+    /// How many they are.
+    pub(crate) launches: u64,
+    parts: [Option<Part>; PARTS],
+}
+
+impl Bill {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.launches == 0
+    }
+
+    pub(crate) fn add(&mut self, kernel: Kernel, cost: Nanos, launches: u64) {
+        self.cost = self.cost + cost;
+        self.launches += launches;
+        let place = self.parts.iter_mut().find(|part| part.is_none_or(|part| part.kernel == kernel));
+        if let Some(place) = place {
+            let before = place.map_or(Nanos::ZERO, |part| part.cost);
+            *place = Some(Part { kernel, cost: before + cost });
+        }
+    }
+
+    /// Takes back one launch, which the driver refused.
+    pub(crate) fn remove(&mut self, kernel: Kernel, cost: Nanos) {
+        self.cost = self.cost - cost;
+        self.launches = self.launches.saturating_sub(1);
+        for part in self.parts.iter_mut().flatten().filter(|part| part.kernel == kernel) {
+            part.cost = part.cost - cost;
+        }
+    }
+
+    fn parts(&self) -> impl Iterator<Item = Part> {
+        self.parts.into_iter().flatten()
+    }
+
+    /// The kernel, if it is a single launch.
+    fn single(&self) -> Option<Kernel> {
+        self.parts().next().filter(|_| self.launches == 1).map(|part| part.kernel)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,157 @@
+//! What a process owes on one card: settled, in flight, lent to its threads; and what of it goes into the shared cell.
+//!
+//! The cell is written from here and never read back: what others write there cannot mislead us.
+
+use cgpu_proto::atomic::Ordering;
+use cgpu_proto::grant::{Turn, TurnState};
+use cgpu_proto::layout::Cell;
+use cgpu_proto::units::Nanos;
+
+use super::thread::Thread;
+use crate::settlement::{Settlement, ThreadKey, Work};
+
+/// Credit that a thread has not come back with for so much longer than it lasts is not counted as in flight any more: the thread
+/// sleeps, or is gone.
+const IDLE: Nanos = Nanos::from_millis(2);
+/// The monitor takes predictions that lie further ahead than the work in flight, and this, for lies.
+const AHEAD: Nanos = Nanos::from_millis(1);
+
+/// Credit that a thread has.
+#[derive(Clone, Copy, Debug)]
+struct Loan {
+    thread: ThreadKey,
+    amount: Nanos,
+    since: Nanos,
+}
+
+/// What the other processes of the container do on the card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Siblings {
+    /// Spent in the present turn.
+    pub(crate) spent: Nanos,
+    /// Predicted to be still running, one after the other.
+    pub(crate) remaining: Nanos,
+}
+
+impl Siblings {
+    /// With one more of them; `turn` is the turn that counts.
+    pub(crate) fn with(self, cell: &Cell, turn: Turn, now: Nanos) -> Self {
+        // HB cell: Acquire meets the Release in `publish`.
+        let spent = if cell.turn.load(Ordering::Acquire) == turn.0 { cell.spent.load(Ordering::Relaxed) } else { 0 };
+        let remaining = Nanos(cell.ends.load(Ordering::Relaxed)) - now;
+        let inflight = Nanos(cell.inflight.load(Ordering::Relaxed));
+        Self { spent: self.spent + Nanos(spent), remaining: self.remaining + remaining.min(inflight) }
+    }
+}
+
+/// The account of one process on one card.
+#[derive(Debug)]
+pub(crate) struct Account {
+    pub(crate) settlement: Settlement,
+    /// The turn word obeyed last.
+    turn: Turn,
+    /// Busy and in flight when that turn was first seen.
+    base: Nanos,
+    /// Counts the times that the card began to be metered.
+    period: u64,
+    /// When a launch, or a thread, last came by.
+    pub(crate) active: Nanos,
+    /// Threads held.
+    pub(crate) waiting: u64,
+    /// Start of the turn's first settled work.
+    pub(crate) first: Nanos,
+    /// The driver has refused something: until then, nothing of ours goes on a stream.
+    pub(crate) shy: Nanos,
+    loans: Vec<Loan>,
+}
+
+impl Account {
+    pub(crate) fn new() -> Self {
+        Self {
+            settlement: Settlement::new(),
+            turn: Turn(0),
+            base: Nanos::ZERO,
+            period: 0,
+            active: Nanos::ZERO,
+            waiting: 0,
+            first: Nanos::ZERO,
+            shy: Nanos::ZERO,
+            loans: Vec::new(),
+        }
+    }
+
+    /// Takes what a thread has launched without asking on the books, and its credit back.
+    pub(crate) fn take_back(&mut self, thread: &Thread, key: ThreadKey, now: Nanos) {
+        let since = self.loans.iter().find(|loan| loan.thread == key).map_or(now, |loan| loan.since);
+        self.loans.retain(|loan| loan.thread != key);
+        thread.withdraw();
+        thread.take(|unasked| {
+            let lane = Some(unasked.lane);
+            self.settlement.charge(lane, unasked.kernel, unasked.cost, unasked.launches, since);
+            self.settlement.expect(unasked.kernel).cost
+        });
+    }
+
+    /// Books credit for a thread.
+    pub(crate) fn lend(&mut self, thread: ThreadKey, amount: Nanos, now: Nanos) {
+        if amount > Nanos::ZERO {
+            self.loans.push(Loan { thread, amount, since: now });
+        }
+    }
+
+    /// What is unsettled, credit that may be used at any moment included.
+    pub(crate) fn work(&self, now: Nanos) -> Work {
+        let lent = self.loans.iter().filter(|loan| now < loan.since + loan.amount + IDLE);
+        self.settlement.work().with(lent.map(|loan| (loan.amount, loan.since)))
+    }
+
+    /// GPU time of the turn.
+    pub(crate) fn spent(&self, now: Nanos) -> Nanos {
+        self.settlement.busy() + self.work(now).inflight() - self.base
+    }
+
+    /// Obeys a turn word from now on.
+    pub(crate) fn obey(&mut self, turn: Turn, now: Nanos) {
+        if turn == self.turn {
+            return;
+        }
+        let metered = |turn: Turn| turn.state() != TurnState::Open;
+        if metered(turn) && !metered(self.turn) {
+            self.period += 1;
+        }
+        if turn.epoch() != self.turn.epoch() {
+            self.base = self.settlement.busy() + self.work(now).inflight();
+            self.first = Nanos::ZERO;
+        }
+        self.turn = turn;
+    }
+
+    /// The turn obeyed at present.
+    pub(crate) fn turn(&self) -> Turn {
+        self.turn
+    }
+
+    /// The metered period that is going on.
+    pub(crate) fn period(&self) -> u64 {
+        self.period
+    }
+
+    /// Publishes all of it.
+    pub(crate) fn publish(&self, cell: &Cell, siblings: Siblings, now: Nanos) {
+        let work = self.work(now);
+        let remaining = work.remaining(now);
+        let ends = if remaining > Nanos::ZERO { (remaining + siblings.remaining).min(work.inflight() + AHEAD) } else { remaining };
+        let relaxed = Ordering::Relaxed;
+        cell.waiting.store(self.waiting, relaxed);
+        cell.active.store(self.active.0, relaxed);
+        cell.busy.store(self.settlement.busy().0, relaxed);
+        cell.launches.store(self.settlement.launches(), relaxed);
+        cell.inflight.store(work.inflight().0, relaxed);
+        cell.ends.store((now + ends).0, relaxed);
+        cell.spent.store(self.spent(now).0, relaxed);
+        cell.first.store(self.first.0, relaxed);
+        cell.last.store(self.settlement.last().min(now).0, relaxed);
+        // HB cell: Release; siblings that see the turn see what was spent in it.
+        cell.turn.store(self.turn.0, Ordering::Release);
+    }
+}

@@ -1,0 +1,174 @@
+//! One launch's way through the gate: pure, a function of (what is owed, what the monitor says, time) to what to do next.
+//!
+//! ```text
+//!               OPEN ----------------------------------------------> go
+//!    turn is    YOURS, spent < granted --> throttle --> sleep ... -> go, with credit
+//!               YOURS, all spent -----+
+//!               WAIT -----------------+--> held: wait ... look again (1 s without a heartbeat: go)
+//!                     work of ours on another card: -----------------> go, charged
+//! ```
+//!
+//! No wait is without a limit: a throttled launch waits for twice what is in flight at most, a held one looks again every 100 ms.
+
+use cgpu_proto::grant::TurnState;
+use cgpu_proto::units::Nanos;
+
+use super::account::{Account, Siblings};
+use super::reading::Reading;
+use super::thread::Visit;
+
+/// Most that may be in flight by estimate, unless it is fewer than [`PIPELINE`] launches.
+pub(crate) const BOUND: Nanos = Nanos::from_micros(500);
+/// Most credit in one go: so that half of the bound is asked for while the other half runs.
+pub(crate) const CREDIT: Nanos = Nanos::from_micros(250);
+/// Launches that may always be in flight: one runs, one is ready.
+const PIPELINE: u64 = 2;
+/// A throttled launch waits for this long at most, whatever is in flight.
+const PATIENCE: Nanos = Nanos::from_millis(2);
+/// How much before its time a sleeper wants to wake: what timers are late.
+const SLACK: Nanos = Nanos::from_micros(50);
+/// Shortest sleep.
+const NAP: Nanos = Nanos::from_micros(20);
+/// Looks of a held thread: while its work drains, for this long at most; else only for the heartbeat.
+const DRAINING: Nanos = Nanos::from_millis(20);
+const HELD_LOOK: Nanos = Nanos::from_millis(100);
+/// A card on which nothing was launched for so long was not in use.
+const SILENCE: Nanos = Nanos::from_millis(20);
+
+/// What to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Sleep, then ask again.
+    Sleep(Nanos),
+    /// Publish, ring if `ring`, sleep until the gate word changes; then ask again.
+    Wait {
+        /// The word that is waited on.
+        word: u32,
+        /// At most for this long.
+        timeout: Nanos,
+        /// The monitor may want to know.
+        ring: bool,
+    },
+    /// Launch.
+    Go(Way),
+}
+
+/// How a launch leaves the gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// The card is open. `ring`: it was not in use before.
+    Open {
+        /// The monitor may want to know.
+        ring: bool,
+    },
+    /// In the container's turn, with so much credit for launches after it. `forced`: the bound of work in flight was passed.
+    Metered {
+        /// On top of this launch.
+        credit: Nanos,
+        /// Waiting longer might have been waiting for itself.
+        forced: bool,
+    },
+    /// Charged, but not held: the process has work on another card that may wait for this launch.
+    Ungated,
+    /// The monitor is gone.
+    Stale,
+}
+
+/// A launch at the gate.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Passage {
+    /// What the launch is expected to cost.
+    pub(crate) cost: Nanos,
+    /// What the thread is like.
+    pub(crate) visit: Visit,
+    /// The process has work in flight on another card.
+    pub(crate) elsewhere: bool,
+    /// No credit: the next launch may be for another card.
+    pub(crate) each: bool,
+    held: Option<Nanos>,
+    throttled: Option<Nanos>,
+    drained: bool,
+}
+
+impl Passage {
+    pub(crate) fn new(cost: Nanos, visit: Visit, elsewhere: bool, each: bool) -> Self {
+        Self { cost, visit, elsewhere, each, held: None, throttled: None, drained: false }
+    }
+
+    /// What to do now.
+    pub(crate) fn step(&mut self, account: &mut Account, reading: &Reading, siblings: Siblings, now: Nanos) -> Step {
+        account.obey(reading.turn, now);
+        let before = core::mem::replace(&mut account.active, now);
+        let step = self.decide(account, reading, siblings, now, before);
+        match (step, self.held) {
+            (Step::Wait { .. }, None) => {
+                self.held = Some(now);
+                account.waiting += 1;
+            }
+            (Step::Sleep(_) | Step::Go(_), Some(_)) => {
+                self.held = None;
+                account.waiting = account.waiting.saturating_sub(1);
+            }
+            // A thread that goes on waiting does not launch: it has come by once.
+            (Step::Wait { .. }, Some(_)) => account.active = before,
+            _ => {}
+        }
+        step
+    }
+
+    fn decide(&mut self, account: &Account, reading: &Reading, siblings: Siblings, now: Nanos, before: Nanos) -> Step {
+        match reading.turn.state() {
+            TurnState::Open => return Step::Go(Way::Open { ring: now - before > SILENCE }),
+            TurnState::Yours => {
+                let left = reading.granted - account.spent(now) - siblings.spent;
+                if left > Nanos::ZERO {
+                    return self.throttle(account, left, now);
+                }
+            }
+            TurnState::Wait if self.elsewhere => return Step::Go(Way::Ungated),
+            TurnState::Wait => {}
+        }
+        if !reading.monitor.lives() {
+            return Step::Go(Way::Stale);
+        }
+        self.hold(account, reading, now)
+    }
+
+    fn hold(&mut self, account: &Account, reading: &Reading, now: Nanos) -> Step {
+        let work = account.work(now);
+        let since = self.held.unwrap_or(now);
+        let unsettled = work.launches > 0 || work.backlog;
+        let timeout = if unsettled && now - since < DRAINING {
+            work.remaining(now).max(SLACK).min(HELD_LOOK)
+        } else {
+            HELD_LOOK
+        };
+        // Once on arrival; once more, if the monitor asks for it, when all has run.
+        let ring = self.held.is_none() || (!unsettled && reading.rings && !self.drained);
+        self.drained |= !unsettled;
+        Step::Wait { word: reading.word, timeout, ring }
+    }
+
+    /// Sleeps to the time for which there is room predicted; does not poll.
+    fn throttle(&mut self, account: &Account, left: Nanos, now: Nanos) -> Step {
+        let quarter = Nanos(left.0 / 4);
+        let most = if self.each { Nanos::ZERO } else { self.visit.credit(CREDIT).min(quarter) };
+        let chunk = most.max(self.cost);
+        let work = account.work(now);
+        let go = |forced| Step::Go(Way::Metered { credit: chunk - self.cost, forced });
+        let remaining = work.remaining(now);
+        // It should have run but has not: estimates are too low, or somebody else has the card. Its marker will tell.
+        let overdue = remaining == Nanos::ZERO && work.marked;
+        let fits = remaining + chunk <= BOUND && !overdue;
+        if work.launches < PIPELINE || work.inflight() + chunk <= BOUND || fits {
+            return go(false);
+        }
+        let waited = now - *self.throttled.get_or_insert(now);
+        let limit = Nanos(2 * work.cost.0).min(PATIENCE);
+        if waited >= limit {
+            return go(true);
+        }
+        let time = if overdue { SLACK } else { remaining + chunk - BOUND - SLACK };
+        Step::Sleep(time.max(NAP).min((limit - waited).max(NAP)))
+    }
+}

@@ -1,0 +1,46 @@
+//! What the monitor says about a card, read in one piece.
+
+use cgpu_proto::grant::{Granted, Heartbeat, Monitor, Turn, TurnState};
+use cgpu_proto::units::{CardIndex, Nanos, SlotIndex};
+
+/// How often a reading is begun anew because the gate word has changed meanwhile. Then what was read has to do: the launch comes
+/// by again.
+const TRIES: u32 = 3;
+
+/// The monitor's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reading {
+    /// The gate word under which the rest is good.
+    pub(crate) word: u32,
+    pub(crate) turn: Turn,
+    pub(crate) granted: Nanos,
+    /// This process is to ring when its work has run out.
+    pub(crate) rings: bool,
+    pub(crate) monitor: Monitor,
+}
+
+impl Reading {
+    pub(crate) fn of(granted: Granted<'_>, card: CardIndex, slot: SlotIndex, heart: &Heartbeat, now: Nanos) -> Self {
+        let read = || {
+            let word = granted.acknowledge();
+            // Without a word there is no monitor, and what else is written means nothing.
+            let turn = if word == 0 { Turn(0) } else { granted.turn(card) };
+            (word, turn, granted.granted(card))
+        };
+        let mut seen = read();
+        for _ in 1..TRIES {
+            if granted.gate() == seen.0 {
+                break;
+            }
+            seen = read();
+        }
+        let (word, turn, granted_time) = seen;
+        let (rings, monitor) = (granted.rings(card, slot), heart.observe(granted, now));
+        Self { word, turn, granted: granted_time, rings, monitor }
+    }
+}
+
+/// Whether every card of the container is open.
+pub(crate) fn all_open(granted: Granted<'_>) -> bool {
+    CardIndex::all().all(|card| granted.turn(card).state() == TurnState::Open)
+}

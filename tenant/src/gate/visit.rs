@@ -1,0 +1,405 @@
+//! The slow path, in order: what a thread does each time it comes by.
+//!
+//! | | |
+//! |---|---|
+//! | 1 | its launches since the last time go on the books; its credit goes back |
+//! | 2 | open card: that was all. Capturing stream: passed, since nothing is executed |
+//! | 3 | a marker behind what it launched before, if that is worth one |
+//! | 4 | until it may go: settle what has ended, ask [`Passage`], publish, sleep or wait |
+//! | 5 | a start event, if the stream has run dry; credit; the driver's call |
+//! | 6 | a marker behind the launch, if it is to be measured by itself |
+//!
+//! Nothing of ours stands in front of a launch with programmatic serialisation, nor, once a stream has seen one, behind any launch
+//! that another such one may follow.
+
+use cgpu_proto::atomic::Ordering;
+use cgpu_proto::grant::TurnState;
+use cgpu_proto::intervals;
+use cgpu_proto::units::Nanos;
+
+use super::account::Account;
+use super::passage::{Passage, Step, Way};
+use super::reading::{Reading, all_open};
+use super::thread::{self, Thread};
+use super::{Driver, Edge, Failed, Gate, Launch, Passed};
+use crate::Reason;
+use crate::cost::{Company, Expected};
+use crate::settlement::{Due, Event, Lane, LaneId, LaneKey, Placed, Start, ThreadKey, Timing, WORDS};
+use crate::spin::Held;
+
+/// Open launches of so much are worth a marker.
+const MARK: Nanos = Nanos::from_micros(150);
+/// A launch of a thread with gaps is measured by itself this often.
+const SAMPLE: Nanos = Nanos::from_micros(500);
+/// After a refusal of the driver, nothing of ours goes on a stream for so long.
+const SHY: Nanos = Nanos::from_millis(100);
+/// Batches settled by one visit; the next one takes the others.
+const BUNCH: usize = 8;
+
+/// A thread with a launch, at the gate.
+pub(super) struct Visitor<'a, 'r, D, E> {
+    pub(super) gate: &'a Gate<'r>,
+    pub(super) thread: &'a Thread,
+    pub(super) key: ThreadKey,
+    pub(super) launch: Launch,
+    pub(super) driver: &'a D,
+    pub(super) edge: &'a E,
+}
+
+/// What is to be done about launches that were made before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Chore {
+    Nothing,
+    /// They end here.
+    Mark,
+    /// They have ended at some time that a marker would not tell any more.
+    Estimate,
+    /// They were not metered, and nobody knows how many they are.
+    Backlog,
+}
+
+impl Chore {
+    fn of(lane: &mut Lane, launch: &Launch, expected: Expected, late: bool, period: u64) -> Self {
+        lane.programmatic |= launch.programmatic;
+        if launch.programmatic {
+            return Self::Nothing;
+        }
+        if lane.period != period {
+            lane.period = period;
+            return Self::Backlog;
+        }
+        let open = &lane.open.bill;
+        if open.is_empty() {
+            Self::Nothing
+        } else if late {
+            Self::Estimate
+        } else if expected.fresh || open.cost >= MARK || lane.programmatic {
+            Self::Mark
+        } else {
+            Self::Nothing
+        }
+    }
+}
+
+/// How a launch is measured.
+#[derive(Clone, Copy, Debug)]
+struct Mode {
+    /// By itself.
+    alone: bool,
+    /// The stream has run dry: where the launch begins has to be recorded.
+    dry: bool,
+    /// The kernel's launches need no measuring one by one any more.
+    known: bool,
+}
+
+impl Mode {
+    fn of(lane: &mut Lane, expected: Expected, visit: thread::Visit, now: Nanos) -> Self {
+        let due = expected.fresh || (visit.is_sparse() && lane.marked + SAMPLE <= now);
+        let alone = due && !lane.programmatic;
+        if lane.open.bill.is_empty() && !lane.batches.is_empty() {
+            lane.open.start = Start::Previous;
+        }
+        let dry = lane.is_idle() && (alone || !visit.is_sparse());
+        Self { alone, dry, known: !expected.fresh || lane.programmatic }
+    }
+}
+
+impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
+    /// Up to the call of the driver.
+    pub(super) fn come(&self) -> Option<Passed> {
+        let now = self.edge.now();
+        let visit = self.thread.account(now);
+        self.return_credit(now);
+        let reading = self.gate.read(self.launch.card, now);
+        if reading.turn.state() == TurnState::Open {
+            self.pass_open(&reading, now);
+            return None;
+        }
+        if self.driver.is_capturing(self.launch.stream) {
+            self.gate.count(Reason::Capturing);
+            return None;
+        }
+        self.gate.know(self.launch.context);
+        let (lane, expected) = self.tidy_up(visit, &reading, now);
+        let elsewhere = self.gate.works_elsewhere(self.launch.card);
+        let each = self.gate.several.load(Ordering::Relaxed);
+        let mut passage = Passage::new(Nanos(expected.cost.into()), visit, elsewhere, each);
+        let (way, reading) = self.wait(&mut passage, lane);
+        let credit = match way {
+            Way::Open { .. } | Way::Stale => {
+                self.leave_open(way, &reading);
+                return None;
+            }
+            Way::Metered { credit, forced } => {
+                if forced {
+                    self.gate.count(Reason::BoundPassed);
+                }
+                credit
+            }
+            Way::Ungated => {
+                self.gate.count(Reason::OtherCard);
+                Nanos::ZERO
+            }
+        };
+        Some(self.depart(visit, &reading, lane, expected, credit))
+    }
+
+    /// After the call of the driver.
+    pub(super) fn go(&self, passed: Passed, accepted: bool) {
+        if !accepted {
+            let mut account = self.account();
+            account.settlement.discharge(passed.lane, self.launch.kernel, passed.cost);
+        } else if let Some(lane) = passed.lane.filter(|_| passed.alone) {
+            self.mark(lane, false);
+        }
+    }
+
+    fn account(&self) -> Held<'_, Account> {
+        self.gate.desk(self.launch.card).account.lock()
+    }
+
+    /// The thread's last launches may have been for another card.
+    fn return_credit(&self, now: Nanos) {
+        if let Some(card) = self.thread.card() {
+            self.gate.desk(card).account.lock().take_back(self.thread, self.key, now);
+        }
+    }
+
+    fn pass_open(&self, reading: &Reading, now: Nanos) {
+        let mut passage = Passage::new(Nanos::ZERO, self.thread.account(now), false, true);
+        let siblings = self.gate.siblings(self.launch.card, reading.turn, now);
+        let step = {
+            let mut account = self.account();
+            let step = passage.step(&mut account, reading, siblings, now);
+            account.publish(self.gate.cell(self.launch.card), siblings, now);
+            step
+        };
+        if let Step::Go(way) = step {
+            self.leave_open(way, reading);
+        }
+    }
+
+    /// Nothing is metered under this word any more.
+    fn leave_open(&self, way: Way, reading: &Reading) {
+        match way {
+            Way::Open { ring } => {
+                if ring {
+                    self.edge.ring();
+                }
+                if !all_open(self.gate.region.granted()) {
+                    return;
+                }
+            }
+            _ => self.gate.count(Reason::StaleMonitor),
+        }
+        self.gate.open.store(reading.word, Ordering::Relaxed);
+    }
+
+    /// Finds the launch's lane, and sees to what was launched there before.
+    fn tidy_up(&self, visit: thread::Visit, reading: &Reading, now: Nanos) -> (Option<LaneId>, Expected) {
+        let key = LaneKey { thread: self.key, context: self.launch.context, stream: self.launch.stream };
+        let (lane, expected, chore) = {
+            let mut account = self.account();
+            account.obey(reading.turn, now);
+            let period = account.period();
+            let settlement = &mut account.settlement;
+            let expected = settlement.expect(self.launch.kernel);
+            let (lane, chore) = match settlement.lane(key, now) {
+                Some(lane) => (Some(lane.id), Chore::of(lane, &self.launch, expected, visit.late, period)),
+                None => (None, Chore::Nothing),
+            };
+            if let (Some(lane), Chore::Estimate | Chore::Backlog) = (lane, chore) {
+                settlement.estimate(lane);
+            }
+            (lane, expected, chore)
+        };
+        if let (Some(lane), Chore::Mark | Chore::Backlog) = (lane, chore) {
+            self.mark(lane, chore == Chore::Backlog);
+        }
+        (lane, expected)
+    }
+
+    /// Waits until the launch may go.
+    fn wait(&self, passage: &mut Passage, lane: Option<LaneId>) -> (Way, Reading) {
+        let card = self.launch.card;
+        let mut last = lane;
+        loop {
+            self.settle();
+            let now = self.edge.now();
+            let reading = self.gate.read(card, now);
+            let siblings = self.gate.siblings(card, reading.turn, now);
+            let step = {
+                let mut account = self.account();
+                let step = passage.step(&mut account, &reading, siblings, now);
+                account.publish(self.gate.cell(card), siblings, now);
+                step
+            };
+            match step {
+                Step::Go(way) => return (way, reading),
+                Step::Sleep(time) => self.edge.sleep(time),
+                Step::Wait { word, timeout, ring } => {
+                    if ring {
+                        self.edge.ring();
+                    }
+                    // The last launches of the turn; their end is what the others wait for.
+                    match last.take() {
+                        Some(lane) if self.mark_last(lane) => {}
+                        _ => self.edge.wait(word, timeout),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Puts a marker behind launches that are still open, before a long wait.
+    fn mark_last(&self, lane: LaneId) -> bool {
+        let open = self.account().settlement.find(lane).is_some_and(|lane| !lane.open.bill.is_empty());
+        open && !self.launch.programmatic && self.mark(lane, false)
+    }
+
+    /// The last steps before the driver is called.
+    fn depart(
+        &self,
+        visit: thread::Visit,
+        reading: &Reading,
+        lane: Option<LaneId>,
+        expected: Expected,
+        credit: Nanos,
+    ) -> Passed {
+        let (launch, now) = (self.launch, self.edge.now());
+        let cost = Nanos(expected.cost.into());
+        let found = lane.and_then(|lane| Some(Mode::of(self.account().settlement.find(lane)?, expected, visit, now)));
+        let mode = found.unwrap_or(Mode { alone: false, dry: false, known: false });
+        if let Some(lane) = lane.filter(|_| mode.dry && !launch.programmatic) {
+            self.start(lane);
+        }
+        {
+            let mut account = self.account();
+            account.settlement.charge(lane, launch.kernel, cost, 1, now);
+            account.lend(self.key, credit, now);
+            let siblings = self.gate.siblings(launch.card, reading.turn, now);
+            account.publish(self.gate.cell(launch.card), siblings, now);
+        }
+        let credit = u32::try_from(credit.0).unwrap_or(u32::MAX);
+        self.thread.lend(now, visit, launch.card, reading.word, expected.cost, credit);
+        if let Some(lane) = lane.filter(|_| mode.known) {
+            self.thread.remember(launch.kernel, launch.stream, lane, expected.cost);
+        }
+        Passed { launch, lane, cost, alone: mode.alone }
+    }
+}
+
+/// What goes on the program's streams.
+impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
+    /// Records when the lane's next launch begins.
+    fn start(&self, lane: LaneId) {
+        let Ok(free) = self.may_mark(|account| account.settlement.take_event(self.launch.context)) else { return };
+        if let Some(event) = self.event(free).filter(|event| self.record(*event).is_ok())
+            && let Some(lane) = self.account().settlement.find(lane)
+        {
+            lane.open.start = Start::Event(event);
+        }
+    }
+
+    /// Puts a marker behind what the lane has launched; false if that cannot be done.
+    fn mark(&self, lane: LaneId, backlog: bool) -> bool {
+        let Ok(Some(marker)) = self.may_mark(|account| account.settlement.plan(lane)) else { return false };
+        let Some(event) = self.event(marker.event) else { return false };
+        if self.record(event).is_err() {
+            return false;
+        }
+        let place = self.launch.card.get() * WORDS;
+        let write = |word| self.driver.write(self.launch.stream, place + word, marker.number).is_ok();
+        let written = marker.word.is_some_and(write);
+        let now = self.edge.now();
+        let mut account = self.account();
+        let siblings = self.gate.siblings(self.launch.card, account.turn(), now);
+        let company = if siblings.remaining > Nanos::ZERO { Company::Beside } else { Company::Alone };
+        account.settlement.close(lane, &marker, event, written, Placed { at: now, company, backlog });
+        true
+    }
+
+    /// What `take` takes from the account, unless the driver has just refused something.
+    fn may_mark<T>(&self, take: impl FnOnce(&mut Account) -> T) -> Result<T, Failed> {
+        let now = self.edge.now();
+        let mut account = self.account();
+        if now < account.shy { Err(Failed) } else { Ok(take(&mut account)) }
+    }
+
+    fn event(&self, free: Option<Event>) -> Option<Event> {
+        free.or_else(|| self.driver.may_ask().then(|| self.driver.create().ok()).flatten())
+    }
+
+    fn record(&self, event: Event) -> Result<(), Failed> {
+        self.driver.record(event, self.launch.stream).inspect_err(|_| self.failed())
+    }
+
+    /// The driver does not know the context's events any more, or the context is broken.
+    fn failed(&self) {
+        self.gate.count(Reason::MarkerFailed);
+        let now = self.edge.now();
+        let mut account = self.account();
+        account.shy = now + SHY;
+        account.settlement.forget(self.launch.context);
+    }
+
+    /// Settles what has ended.
+    fn settle(&self) {
+        let settling = &self.gate.desk(self.launch.card).settling;
+        if !self.driver.may_ask() || settling.swap(true, Ordering::Acquire) {
+            return;
+        }
+        let mut blocked = Vec::new();
+        for _ in 0..BUNCH {
+            let word = |lane| self.gate.word(self.launch.card, lane);
+            let Some(due) = self.account().settlement.due(self.launch.context, &blocked, word) else { break };
+            match self.ask(&due) {
+                Ok(Some(timing)) => self.book(&due, timing),
+                Ok(None) => blocked.push(due.lane),
+                Err(Failed) => {
+                    self.failed();
+                    break;
+                }
+            }
+        }
+        settling.store(false, Ordering::Release);
+        self.write_off();
+    }
+
+    /// The times of a batch; none if it is not over.
+    fn ask(&self, due: &Due) -> Result<Option<Timing>, Failed> {
+        if due.ask && !self.driver.is_over(due.end)? {
+            return Ok(None);
+        }
+        let since = |from| self.driver.elapsed(from, due.end);
+        let length = match due.start {
+            Start::Event(start) => Some(since(start)?),
+            _ => None,
+        };
+        Ok(Some(Timing { since_base: due.base.map(since).transpose()?, length }))
+    }
+
+    fn book(&self, due: &Due, timing: Timing) {
+        let now = self.edge.now();
+        let mut account = self.account();
+        let Some(span) = account.settlement.settle(due, timing, now) else { return };
+        if account.first == Nanos::ZERO {
+            account.first = span.start;
+        }
+        intervals::publish(self.gate.cell(self.launch.card), span);
+    }
+
+    /// Settles what nobody will ever be asked about.
+    fn write_off(&self) {
+        let now = self.edge.now();
+        let word = |lane| self.gate.word(self.launch.card, lane);
+        let mut account = self.account();
+        let settlement = &mut account.settlement;
+        let lots = settlement.expire(now);
+        if let Some(context) = settlement.abandoned(self.launch.context, now, word) {
+            settlement.forget(context);
+        }
+        drop(account);
+        (0..lots).for_each(|_| self.gate.count(Reason::Unmarked));
+    }
+}

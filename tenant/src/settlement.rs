@@ -1,0 +1,451 @@
+//! What the card really took: batches, their markers, and the union of their intervals.
+//!
+//! A launch is charged by its estimate at once; here the estimate is replaced by the truth as soon as the card has told it. All
+//! of it is bookkeeping: whoever calls has asked the driver before, and asks it after, without holding this.
+//!
+//! ```text
+//!   charge ------> open ---- close (marker) ----> batch ---- due, settle ----> busy += new part of the union
+//!                    |                              |                           estimates learn
+//!                    +-- by estimate: nothing will --+-- its context is gone
+//!                        ever mark it
+//! ```
+
+mod anchor;
+mod lane;
+mod union;
+
+use cgpu_proto::intervals::Span;
+use cgpu_proto::units::Nanos;
+
+use self::anchor::Anchor;
+pub(crate) use self::lane::{Lane, LaneId, LaneKey, Open, Start};
+use self::lane::Batch;
+use self::union::Union;
+use crate::cost::{Bill, Company, Costs, Expected, Kernel};
+
+/// Lanes per card whose progress the card can write: words of the process's page.
+pub(crate) const WORDS: usize = 32;
+/// Lanes per card in all. Launches beyond them are settled by their estimates.
+const LANES: usize = 64;
+/// A lane where nothing has happened for so long is taken for another stream before a new one is made.
+const LEFT: Nanos = Nanos::from_millis(1000);
+/// Batches of a lane that can be unsettled.
+const BATCHES: usize = 16;
+/// Work that nobody marks is taken to have run this long after it should have.
+const OVERDUE: Nanos = Nanos::from_millis(2);
+/// Work of a context in which no thread comes by any more.
+const ABANDONED: Nanos = Nanos::from_millis(50);
+/// What is in flight at least while the length of the backlog is not known, and how long it still takes at least.
+const BACKLOG: (Nanos, Nanos) = (Nanos::from_micros(1), Nanos::from_micros(500));
+
+/// A thread of this process, by the gate's number for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ThreadKey(pub(crate) u32);
+
+/// A context, as the driver's handle or any other number that tells it from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContextKey(pub usize);
+
+/// A stream as the program names it. The null handle means different streams in the two flavours of the interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stream {
+    /// The driver's handle.
+    pub handle: usize,
+    /// The null handle means the thread's own stream.
+    pub per_thread: bool,
+}
+
+impl Stream {
+    /// Different for different streams.
+    #[inline(always)]
+    pub(crate) const fn key(self) -> u64 {
+        (self.handle as u64) << 1 | self.per_thread as u64
+    }
+}
+
+/// A timing event of the driver's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event(pub usize);
+
+/// What is unsettled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Work {
+    /// What it is expected to take, from its beginning.
+    pub(crate) cost: Nanos,
+    pub(crate) launches: u64,
+    /// When the oldest of it was launched.
+    since: Option<Nanos>,
+    /// When the card was done with what is settled: before, none of this has run.
+    settled: Nanos,
+    /// Some of it has a marker behind it, and will be settled by it.
+    pub(crate) marked: bool,
+    /// Some of it is of unknown length.
+    pub(crate) backlog: bool,
+}
+
+impl Work {
+    /// With credit that may be used at any moment: so much, since when.
+    pub(crate) fn with(mut self, credit: impl Iterator<Item = (Nanos, Nanos)>) -> Self {
+        for (amount, since) in credit {
+            self.cost = self.cost + amount;
+            self.since = Some(self.since.map_or(since, |before| before.min(since)));
+        }
+        self
+    }
+
+    /// What is still to run, as predicted.
+    pub(crate) fn remaining(&self, now: Nanos) -> Nanos {
+        let ran = self.since.map_or(Nanos::ZERO, |since| now - since.max(self.settled));
+        let remaining = self.cost - ran;
+        if self.backlog { remaining.max(BACKLOG.1) } else { remaining }
+    }
+
+    /// What is charged for it.
+    pub(crate) fn inflight(&self) -> Nanos {
+        if self.backlog { self.cost.max(BACKLOG.0) } else { self.cost }
+    }
+}
+
+/// A batch that is over, as far as the card's word goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Due {
+    pub(crate) lane: LaneId,
+    number: u64,
+    pub(crate) start: Start,
+    pub(crate) end: Event,
+    /// Base event of its context, if there is one yet.
+    pub(crate) base: Option<Event>,
+    /// The card has not said so: the event is to be asked.
+    pub(crate) ask: bool,
+}
+
+/// What the driver said about a batch's events.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Timing {
+    /// From the base event to the end.
+    pub(crate) since_base: Option<Nanos>,
+    /// From the start event to the end.
+    pub(crate) length: Option<Nanos>,
+}
+
+/// What a marker consists of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Marker {
+    pub(crate) number: u64,
+    /// The word of the card's part of the page, if the lane has one.
+    pub(crate) word: Option<usize>,
+    /// An event that is free; otherwise one must be made.
+    pub(crate) event: Option<Event>,
+}
+
+/// The settlement of one process on one card.
+#[derive(Debug)]
+pub(crate) struct Settlement {
+    costs: Costs,
+    lanes: Vec<Lane>,
+    /// Launches for which there was no lane.
+    loose: Open,
+    union: Union,
+    anchors: Vec<Anchor>,
+    free: Vec<(ContextKey, Event)>,
+    serial: u32,
+    busy: Nanos,
+    launches: u64,
+}
+
+impl Settlement {
+    pub(crate) fn new() -> Self {
+        Self {
+            costs: Costs::new(),
+            lanes: Vec::new(),
+            loose: Open::empty(),
+            union: Union::default(),
+            anchors: Vec::new(),
+            free: Vec::new(),
+            serial: 0,
+            busy: Nanos::ZERO,
+            launches: 0,
+        }
+    }
+
+    /// Settled GPU time.
+    pub(crate) fn busy(&self) -> Nanos {
+        self.busy
+    }
+
+    /// Settled launches.
+    pub(crate) fn launches(&self) -> u64 {
+        self.launches
+    }
+
+    /// The end of the last settled work.
+    pub(crate) fn last(&self) -> Nanos {
+        self.union.last()
+    }
+
+    /// What a launch is expected to cost.
+    pub(crate) fn expect(&mut self, kernel: Kernel) -> Expected {
+        self.costs.expect(kernel)
+    }
+
+    /// What is unsettled.
+    pub(crate) fn work(&self) -> Work {
+        let mut work = Work::default();
+        let mut take = |bill: &Bill| {
+            work.cost = work.cost + bill.cost;
+            work.launches += bill.launches;
+        };
+        for lane in &self.lanes {
+            take(&lane.open.bill);
+            lane.batches.iter().for_each(|batch| take(&batch.bill));
+        }
+        take(&self.loose.bill);
+        let loose = (!self.loose.bill.is_empty()).then_some(self.loose.first);
+        work.since = self.lanes.iter().filter_map(Lane::since).chain(loose).min();
+        work.settled = self.union.last();
+        work.marked = self.lanes.iter().any(|lane| !lane.batches.is_empty());
+        work.backlog = self.lanes.iter().flat_map(|lane| &lane.batches).any(|batch| batch.backlog);
+        work
+    }
+
+    // ---- lanes -----------------------------------------------------------------------------------------------------
+
+    /// The lane of these launches, made if need be; none if all places are in use.
+    pub(crate) fn lane(&mut self, key: LaneKey, now: Nanos) -> Option<&mut Lane> {
+        let known = self.lanes.iter().position(|lane| lane.key == key);
+        let place = known.or_else(|| self.make(key, now))?;
+        let lane = self.lanes.get_mut(place)?;
+        lane.used = now;
+        Some(lane)
+    }
+
+    fn make(&mut self, key: LaneKey, now: Nanos) -> Option<usize> {
+        let idle = self.lanes.iter().enumerate().filter(|(_, lane)| lane.is_idle());
+        let oldest = idle.min_by_key(|(_, lane)| lane.used).map(|(place, lane)| (place, lane.used));
+        let place = match oldest {
+            Some((place, used)) if used + LEFT < now || self.lanes.len() >= LANES => place,
+            _ if self.lanes.len() < LANES => self.lanes.len(),
+            _ => return None,
+        };
+        self.serial = self.serial.wrapping_add(1);
+        let id = LaneId { place: u16::try_from(place).unwrap_or(u16::MAX), serial: self.serial };
+        match self.lanes.get_mut(place) {
+            Some(lane) => *lane = Lane::new(key, id, lane.number, now),
+            None => self.lanes.push(Lane::new(key, id, 0, now)),
+        }
+        Some(place)
+    }
+
+    /// The lane of this name, if it is still there.
+    pub(crate) fn find(&mut self, id: LaneId) -> Option<&mut Lane> {
+        self.lanes.get_mut(usize::from(id.place)).filter(|lane| lane.id == id)
+    }
+
+    /// Takes launches on the books.
+    pub(crate) fn charge(&mut self, lane: Option<LaneId>, kernel: Kernel, cost: Nanos, launches: u64, now: Nanos) {
+        let open = match lane {
+            Some(id) if self.find(id).is_some() => self.find(id).map(|lane| &mut lane.open),
+            _ => None,
+        };
+        let open = match open {
+            Some(open) => open,
+            None => &mut self.loose,
+        };
+        if open.bill.is_empty() {
+            open.first = now;
+        }
+        open.bill.add(kernel, cost, launches);
+    }
+
+    /// Takes back a launch that the driver refused.
+    pub(crate) fn discharge(&mut self, lane: Option<LaneId>, kernel: Kernel, cost: Nanos) {
+        match lane {
+            Some(id) => {
+                if let Some(lane) = self.find(id) {
+                    lane.open.bill.remove(kernel, cost);
+                }
+            }
+            None => self.loose.bill.remove(kernel, cost),
+        }
+    }
+
+    // ---- markers ---------------------------------------------------------------------------------------------------
+
+    /// An event of the context that is free.
+    pub(crate) fn take_event(&mut self, context: ContextKey) -> Option<Event> {
+        let place = self.free.iter().position(|(of, _)| *of == context)?;
+        Some(self.free.swap_remove(place).1)
+    }
+
+    /// What is to be placed to mark the end of the lane's open launches; none if it has too many batches already.
+    pub(crate) fn plan(&mut self, id: LaneId) -> Option<Marker> {
+        let lane = self.find(id).filter(|lane| lane.batches.len() < BATCHES)?;
+        lane.number += 1;
+        let (number, context) = (lane.number, lane.key.context);
+        let place = usize::from(id.place);
+        Some(Marker { number, word: (place < WORDS).then_some(place), event: self.take_event(context) })
+    }
+
+    /// The marker stands: what was open is a batch.
+    pub(crate) fn close(&mut self, id: LaneId, marker: &Marker, end: Event, written: bool, placed: Placed) {
+        let Some(lane) = self.find(id) else { return };
+        let open = core::mem::replace(&mut lane.open, Open::empty());
+        let backlog = placed.backlog && open.bill.is_empty();
+        lane.marked = placed.at;
+        lane.batches.push_back(Batch {
+            number: marker.number,
+            bill: open.bill,
+            start: if backlog { Start::At(placed.at) } else { open.start },
+            end,
+            written,
+            first: if backlog { placed.at } else { open.first },
+            placed: placed.at,
+            company: placed.company,
+            backlog,
+        });
+    }
+
+    // ---- settling --------------------------------------------------------------------------------------------------
+
+    /// A batch that is over, or may be, of a lane in this context and none of `blocked`; `word` reads the card's words.
+    pub(crate) fn due(&self, context: ContextKey, blocked: &[LaneId], word: impl Fn(usize) -> u64) -> Option<Due> {
+        let lanes = self.lanes.iter().filter(|lane| lane.key.context == context && !blocked.contains(&lane.id));
+        let mut over = lanes.filter_map(|lane| {
+            let batch = lane.batches.front()?;
+            (!batch.written || batch.number <= word(usize::from(lane.id.place))).then_some((lane.id, batch))
+        });
+        let (lane, batch) = over.next()?;
+        let anchor = self.anchors.iter().find(|anchor| anchor.context == context);
+        let (number, start, end, ask) = (batch.number, batch.start, batch.end, !batch.written);
+        Some(Due { lane, number, start, end, base: anchor.map(|anchor| anchor.base), ask })
+    }
+
+    /// Settles a batch that is over, and was seen to be at `seen`. Returns the interval in which it ran.
+    pub(crate) fn settle(&mut self, due: &Due, timing: Timing, seen: Nanos) -> Option<Span> {
+        let lane = self.lanes.get_mut(usize::from(due.lane.place)).filter(|lane| lane.id == due.lane)?;
+        if lane.batches.front().is_none_or(|batch| batch.number != due.number) {
+            return None;
+        }
+        let batch = lane.batches.pop_front()?;
+        let (context, ended) = (lane.key.context, lane.ended);
+        let end = self.placed(context, batch.end, timing.since_base, seen);
+        let measured = match batch.start {
+            Start::Event(_) => timing.length,
+            Start::Previous => Some(end - ended),
+            Start::At(start) => Some(end - start),
+            Start::Unknown => None,
+        };
+        // It cannot have begun before it was launched.
+        let length = measured.unwrap_or(batch.bill.cost).min(end - batch.first);
+        if let Some(lane) = self.find(due.lane) {
+            lane.ended = end;
+        }
+        if measured.is_some() && !batch.bill.is_empty() {
+            self.costs.learn(&batch.bill, length, batch.company);
+        }
+        if let Start::Event(event) = batch.start {
+            self.free.push((context, event));
+        }
+        Some(self.book(&batch.bill, Span { start: end - length, end }))
+    }
+
+    /// When the event happened; afterwards it is free, or the new base.
+    fn placed(&mut self, context: ContextKey, event: Event, since_base: Option<Nanos>, seen: Nanos) -> Nanos {
+        let anchor = self.anchors.iter_mut().find(|anchor| anchor.context == context);
+        let (at, spare) = match (anchor, since_base) {
+            (None, _) => {
+                self.anchors.push(Anchor::new(context, event, seen));
+                (seen, None)
+            }
+            (Some(_), None) => (seen, Some(event)),
+            (Some(anchor), Some(elapsed)) => {
+                let at = anchor.place(elapsed, seen);
+                (at, Some(if anchor.is_old(elapsed) { anchor.replace(event, at, seen) } else { event }))
+            }
+        };
+        self.free.extend(spare.map(|event| (context, event)));
+        at
+    }
+
+    /// Settles, by their estimates, launches that no marker will ever follow. Returns how many lots there were.
+    pub(crate) fn expire(&mut self, now: Nanos) -> u32 {
+        let overdue = |open: &Open| !open.bill.is_empty() && open.first + open.bill.cost + OVERDUE < now;
+        let mut lots = 0;
+        for place in 0..self.lanes.len() {
+            if self.lanes.get(place).is_some_and(|lane| overdue(&lane.open)) {
+                self.settle_open(place);
+                lots += 1;
+            }
+        }
+        if overdue(&self.loose) {
+            let loose = core::mem::replace(&mut self.loose, Open::empty());
+            self.book(&loose.bill, Span { start: loose.first, end: loose.first + loose.bill.cost });
+            lots += 1;
+        }
+        lots
+    }
+
+    /// Settles what is open in a lane by its estimate.
+    pub(crate) fn estimate(&mut self, id: LaneId) {
+        self.settle_open(usize::from(id.place));
+    }
+
+    fn settle_open(&mut self, place: usize) {
+        let Some(lane) = self.lanes.get_mut(place) else { return };
+        let context = lane.key.context;
+        let open = core::mem::replace(&mut lane.open, Open::empty());
+        if open.bill.is_empty() {
+            return;
+        }
+        let start = open.first.max(lane.ended);
+        if let Start::Event(event) = open.start {
+            self.free.push((context, event));
+        }
+        self.book(&open.bill, Span { start, end: start + open.bill.cost });
+    }
+
+    /// Forgets the events of a context, which are gone with it or worth nothing, and settles by estimate what hung on them.
+    pub(crate) fn forget(&mut self, context: ContextKey) {
+        for place in 0..self.lanes.len() {
+            let Some(lane) = self.lanes.get_mut(place).filter(|lane| lane.key.context == context) else { continue };
+            let batches = core::mem::take(&mut lane.batches);
+            lane.open.start = Start::Unknown;
+            let mut start = lane.ended;
+            for batch in batches {
+                start = start.max(batch.first);
+                self.book(&batch.bill, Span { start, end: start + batch.bill.cost });
+                start = start + batch.bill.cost;
+            }
+            self.settle_open(place);
+        }
+        self.anchors.retain(|anchor| anchor.context != context);
+        self.free.retain(|(of, _)| *of != context);
+    }
+
+    /// Contexts whose work should have been settled long ago, but no thread comes by there any more.
+    pub(crate) fn abandoned(&self, present: ContextKey, now: Nanos, word: impl Fn(usize) -> u64) -> Option<ContextKey> {
+        let others = self.lanes.iter().filter(|lane| lane.key.context != present);
+        let mut late = others.filter(|lane| {
+            let over = |batch: &Batch| {
+                batch.placed + ABANDONED < now && batch.written && batch.number <= word(usize::from(lane.id.place))
+            };
+            lane.batches.front().is_some_and(over)
+        });
+        late.next().map(|lane| lane.key.context)
+    }
+
+    fn book(&mut self, bill: &Bill, span: Span) -> Span {
+        self.busy = self.busy + self.union.add(span);
+        self.launches += bill.launches;
+        span
+    }
+}
+
+/// How a marker was placed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Placed {
+    pub(crate) at: Nanos,
+    pub(crate) company: Company,
+    /// With nothing open before it, it marks a backlog.
+    pub(crate) backlog: bool,
+}

@@ -1,0 +1,125 @@
+//! Lanes: what one thread launches into one stream, cut into batches by markers.
+//!
+//! ```text
+//!   launches   k k k k | k k k k k | k k k .        open: not marked yet
+//!   markers  S         M           M                S start event, M event and memory write
+//!              batch 1    batch 2     open
+//! ```
+//!
+//! A lane's batches end in order. Where one ends while the next is there already, the end of the one is the start of the other.
+
+use std::collections::VecDeque;
+
+use cgpu_proto::units::Nanos;
+
+use super::{ContextKey, Event, Stream, ThreadKey};
+use crate::cost::{Bill, Company};
+
+/// Whose launches, where to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LaneKey {
+    pub(crate) thread: ThreadKey,
+    pub(crate) context: ContextKey,
+    pub(crate) stream: Stream,
+}
+
+/// A lane, as a thread remembers it: worth nothing once the place has another one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LaneId {
+    pub(crate) place: u16,
+    pub(crate) serial: u32,
+}
+
+/// When the first launch of a batch began to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// An event before it tells.
+    Event(Event),
+    /// When the batch before it ended.
+    Previous,
+    /// Not before this time.
+    At(Nanos),
+    /// Nothing tells: the estimate has to do.
+    Unknown,
+}
+
+/// Launches that no marker follows yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Open {
+    pub(crate) bill: Bill,
+    pub(crate) start: Start,
+    /// When the first of them was launched.
+    pub(crate) first: Nanos,
+}
+
+/// Launches with a marker behind them.
+#[derive(Clone, Debug)]
+pub(crate) struct Batch {
+    /// Counts up with every batch of the lane's place. The card writes it when the batch has ended.
+    pub(crate) number: u64,
+    pub(crate) bill: Bill,
+    pub(crate) start: Start,
+    pub(crate) end: Event,
+    /// Whether the card writes the number; otherwise the event has to be asked.
+    pub(crate) written: bool,
+    pub(crate) first: Nanos,
+    pub(crate) placed: Nanos,
+    pub(crate) company: Company,
+    /// Launches of unknown number and length from before anything was metered.
+    pub(crate) backlog: bool,
+}
+
+/// A lane.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) key: LaneKey,
+    pub(crate) id: LaneId,
+    pub(crate) open: Open,
+    pub(crate) batches: VecDeque<Batch>,
+    /// The number given last.
+    pub(crate) number: u64,
+    /// When the last settled batch ended.
+    pub(crate) ended: Nanos,
+    /// When a marker was last placed.
+    pub(crate) marked: Nanos,
+    /// When the thread last came by.
+    pub(crate) used: Nanos,
+    /// The metered period for which the backlog has been marked.
+    pub(crate) period: u64,
+    /// Launches with programmatic serialisation were seen: nothing may stand behind any launch, another may follow it so.
+    pub(crate) programmatic: bool,
+}
+
+impl Open {
+    pub(crate) fn empty() -> Self {
+        Self { bill: Bill::default(), start: Start::Unknown, first: Nanos::ZERO }
+    }
+}
+
+impl Lane {
+    pub(crate) fn new(key: LaneKey, id: LaneId, number: u64, now: Nanos) -> Self {
+        Self {
+            key,
+            id,
+            open: Open::empty(),
+            batches: VecDeque::new(),
+            number,
+            ended: Nanos::ZERO,
+            marked: Nanos::ZERO,
+            used: now,
+            period: 0,
+            programmatic: false,
+        }
+    }
+
+    /// Whether nothing of it is unsettled.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.open.bill.is_empty() && self.batches.is_empty()
+    }
+
+    /// When the oldest unsettled work of it was launched.
+    pub(crate) fn since(&self) -> Option<Nanos> {
+        let open = (!self.open.bill.is_empty()).then_some(self.open.first);
+        self.batches.front().map(|batch| batch.first).or(open)
+    }
+}
