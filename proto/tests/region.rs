@@ -246,16 +246,15 @@ fn a_hole_on_a_full_tmpfs_is_found_when_opening() {
     };
     Region::make(&tmpfs.0, birth()).unwrap();
     let path = tmpfs.0.join("use");
-    let first = fs::read(&path).unwrap();
-    fs::remove_file(&path).unwrap();
-    let sparse = fs::File::create(&path).unwrap();
-    sparse.write_all_at(&first[..4096], 0).unwrap();
-    sparse.set_len(Kind::Use.size()).unwrap();
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(4096).unwrap();
+    file.set_len(Kind::Use.size()).unwrap();
     // Full but for less than a region.
-    fs::write(tmpfs.0.join("other"), vec![1; 2 << 20]).unwrap();
+    let other = fs::File::create(tmpfs.0.join("other")).unwrap();
+    other.write_all_at(&vec![1; 2 << 20], 0).unwrap();
     assert!(matches!(open_fault(&tmpfs.0), Fault::NoSpace { .. }));
-    // With room the hole is filled.
-    fs::remove_file(tmpfs.0.join("other")).unwrap();
+    // With room the hole is filled. (Not by removing the file: a process that another test has just forked may have it open.)
+    other.set_len(0).unwrap();
     Region::open(&tmpfs.0).unwrap();
     assert!(fs::metadata(&path).unwrap().blocks() * 512 >= Kind::Use.size());
 }
