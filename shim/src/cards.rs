@@ -18,6 +18,9 @@ pub(crate) struct Found {
 }
 
 impl Found {
+    /// None: nobody wants to know.
+    pub(crate) const NOTHING: Found = Found { cards: Vec::new(), complete: false };
+
     /// As the books want it.
     pub(crate) fn as_given(&self) -> Inventory<'_> {
         Inventory { cards: &self.cards, complete: self.complete }
@@ -100,6 +103,11 @@ pub(crate) fn driver_is_initialised() -> bool {
     let mut count = 0;
     // SAFETY: the count is writable.
     unsafe { driver::cuDeviceGetCount(&raw mut count) == CUresult::SUCCESS }
+}
+
+/// Whether the driver shows any card.
+pub(crate) fn driver_has_cards() -> bool {
+    devices().next().is_some()
 }
 
 /// The card's free memory now; none where NVML cannot tell.

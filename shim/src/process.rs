@@ -15,10 +15,12 @@
 
 use core::ptr;
 
-use cgpu_proto::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
-use cgpu_tenant::{Monotonic, Reason, Refusal, Start, System, Tenant};
+use once_cell::race::OnceBox;
 
-use crate::cards::{self, Devices};
+use cgpu_proto::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use cgpu_tenant::{Monotonic, Reason, Refusal, Start, System, Tenant, is_called_for};
+
+use crate::cards::{self, Devices, Found};
 use crate::{driver, gate};
 
 /// How this process stands.
@@ -64,6 +66,9 @@ struct Page {
 /// Null until the first use. A child inherits the address.
 static PAGE: AtomicPtr<Page> = AtomicPtr::new(ptr::null_mut());
 
+/// The state, where there can be no page.
+static UNWIPED: OnceBox<State> = OnceBox::new();
+
 /// Whether this process or one of its parents has started.
 static EVER_STARTED: AtomicBool = AtomicBool::new(false);
 
@@ -94,7 +99,10 @@ pub(crate) fn start(starter: Starter) -> &'static State {
 
 /// Says the sentence of a refusal, once in this process.
 pub(crate) fn announce(refusal: &Refusal) {
-    if page().is_none_or(|page| !page.announced.swap(true, Ordering::Relaxed)) {
+    static WITHOUT_A_PAGE: AtomicBool = AtomicBool::new(false);
+
+    let announced = page().map_or(&WITHOUT_A_PAGE, |page| &page.announced);
+    if !announced.swap(true, Ordering::Relaxed) {
         refusal.announce();
     }
 }
@@ -122,10 +130,11 @@ pub(crate) fn count(reason: Reason) {
 fn state() -> Option<&'static State> {
     let page = PAGE.load(Ordering::Acquire);
     if page.is_null() {
-        return None;
+        return UNWIPED.get();
     }
     // SAFETY: the page is never unmapped.
-    let state = unsafe { &(*page).state }.load(Ordering::Acquire);
+    let page = unsafe { &*page };
+    let state = page.state.load(Ordering::Acquire);
     // SAFETY: null, or a leaked box.
     unsafe { state.as_ref() }
 }
@@ -149,20 +158,9 @@ fn late() -> Standing {
 #[cold]
 fn begin(starter: Starter) -> &'static State {
     EVER_STARTED.store(true, Ordering::Relaxed);
-    let inventory = cards::inventory(starter);
-    let state = match Tenant::start(&System, inventory.as_given(), &Monotonic) {
-        Ok(Start::On(tenant)) => match driver::missing().filter(|_| starter == Starter::Driver) {
-            None => State::On(tenant),
-            Some(name) => State::Refused(without(name)),
-        },
-        Ok(Start::Off(reason)) => {
-            count(reason);
-            State::Off
-        }
-        Err(refusal) => State::Refused(refusal),
-    };
+    let state = judge(starter);
     let Some(page) = page() else {
-        return unwiped();
+        return UNWIPED.get_or_init(|| Box::new(unwiped(state)));
     };
     let state = Box::into_raw(Box::new(state));
     // Release: the state is whole before it is seen.
@@ -185,20 +183,39 @@ fn begin(starter: Starter) -> &'static State {
     }
 }
 
-/// A driver with which no limit can be kept.
-fn without(name: &str) -> Refusal {
-    Refusal::new(format!(
-        "expected a driver with {name}, without which no limit can be kept; this one lacks it: use a newer driver"
-    ))
+/// Asks the settings, and whether they can be kept.
+fn judge(starter: Starter) -> State {
+    // Asking NVML for the cards takes longer than all else together.
+    let found = if is_called_for(&System) { cards::inventory(starter) } else { Found::NOTHING };
+    let by_driver = starter == Starter::Driver;
+    match Tenant::start(&System, found.as_given(), &Monotonic) {
+        Ok(Start::On(_)) if by_driver && let Some(name) = driver::missing() => {
+            State::Refused(Refusal::new(format!(
+                "expected a driver with {name}, without which no limit can be kept; this one lacks it: use a newer driver"
+            )))
+        }
+        Ok(Start::On(tenant)) => State::On(tenant),
+        Ok(Start::Off(Reason::NoCards)) if by_driver && cards::driver_has_cards() => {
+            State::Refused(Refusal::new(
+                "expected cards with a UUID, by which limits are kept; the driver gives none: use a newer driver",
+            ))
+        }
+        Ok(Start::Off(reason)) => {
+            count(reason);
+            State::Off
+        }
+        Err(refusal) => State::Refused(refusal),
+    }
 }
 
-/// The state of a process whose kernel cannot wipe a page: not to be told from its children, so nothing may be allocated.
-fn unwiped() -> &'static State {
-    static STATE: once_cell::race::OnceBox<State> = once_cell::race::OnceBox::new();
-    STATE.get_or_init(|| {
-        let sentence = "expected a kernel that wipes memory on fork (MADV_WIPEONFORK, Linux 4.14); this one does not: use a newer one";
-        Box::new(State::Refused(Refusal::new(sentence.to_owned())))
-    })
+/// The state of a process whose kernel cannot wipe a page. It could not be told from its children's, so no books can be kept.
+fn unwiped(state: State) -> State {
+    match state {
+        State::On(_) => State::Refused(Refusal::new(
+            "expected a kernel that wipes memory on fork (MADV_WIPEONFORK, Linux 4.14); this one does not: use a newer one",
+        )),
+        State::Off | State::Refused(_) => state,
+    }
 }
 
 #[cold]

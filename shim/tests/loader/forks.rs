@@ -1,4 +1,4 @@
-//! Forks, in every state in which a program may be.
+//! Forks, in every state in which a program may be; and threads that start at once.
 
 use crate::stage::Stage;
 
@@ -27,4 +27,15 @@ fn children_start_anew_under_a_limit() {
     let run = Stage::get().shimmed().variable("CGPU_DIR", &folder.path().display().to_string());
     let run = run.variable("ALIYUN_COM_GPU_MEM_CONTAINER", "6").variable("LIMITED", "1");
     assert_eq!(run.lines("forks", &[]), expected());
+}
+
+/// All find the same books, though each may have started its own.
+#[test]
+fn threads_that_initialise_at_once_share_the_books() {
+    for _ in 0..20 {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let run = Stage::get().shimmed().variable("CGPU_DIR", &folder.path().display().to_string());
+        let run = run.variable("ALIYUN_COM_GPU_MEM_CONTAINER", "6");
+        assert_eq!(run.lines("threads", &[]), ["used 33554432", "used 0"]);
+    }
 }

@@ -54,6 +54,7 @@ impl Stage {
             ("copies", "copies", &[]),
             ("oddities", "oddities", &[]),
             ("forks", "forks", &["-pthread"]),
+            ("threads", "threads", &["-pthread"]),
             ("ucx", "ucx.so", &library),
             ("other", "other.so", &library),
             ("hooker", "hooker.so", &library),
