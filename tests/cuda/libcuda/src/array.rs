@@ -67,7 +67,6 @@ fn create(call: &Call, descriptor: CUDA_ARRAY3D_DESCRIPTOR, levels: c_uint) -> A
 fn destroy(call: &Call, handle: usize) -> Answer {
     let driver = call.driver()?;
     let array = driver.arrays.get(handle).ok_or(INVALID_HANDLE)?;
-    driver.machine.synchronize_context(array.context.id)?;
     driver.machine.free(array.address)?;
     driver.arrays.remove(handle);
     Ok(())

@@ -75,9 +75,7 @@ pub(crate) fn cuMemFree_v2(call: &Call, dptr: CUdeviceptr) -> Answer {
     if dptr == 0 {
         return Ok(());
     }
-    if let Some(allocation) = driver.machine.allocation(dptr) {
-        // As the real one: work that may use the memory is done before it is gone.
-        driver.machine.synchronize_context(allocation.context)?;
+    if driver.machine.allocation(dptr).is_some() {
         driver.machine.free(dptr)?;
         lock(&driver.pooled).forget(dptr);
         return Ok(());

@@ -181,7 +181,7 @@ pub(crate) fn cuMemFreeAsync(call: &Call, dptr: CUdeviceptr, stream: CUstream) -
     let free = move || {
         lock(&driver.pooled).forget(dptr);
         // Gone already if its context is.
-        let _ = driver.machine.free(dptr);
+        let _ = driver.machine.free_now(dptr);
     };
     driver.machine.host_function(stream, Box::new(free))?;
     Ok(())

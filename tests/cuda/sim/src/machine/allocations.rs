@@ -51,6 +51,15 @@ impl Machine {
         let found = lock(&self.core.memory).find(address);
         let allocation = found.filter(|found| found.address == address).ok_or(Error::NoAllocation)?;
         self.synchronize_context(allocation.context)?;
+        self.free_now(address)
+    }
+
+    /// Frees an allocation, by its first byte, without waiting: for a free in stream order, whose turn has come.
+    ///
+    /// # Errors
+    /// [`Error::NoAllocation`].
+    pub fn free_now(&self, address: u64) -> Result<(), Error> {
+        self.check_lineage()?;
         let mut memory = lock(&self.core.memory);
         let (context, bytes) = memory.free(address)?;
         if bytes > Bytes::ZERO {
