@@ -45,6 +45,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let back = stream.clone_dtoh(&copy)?;
     let launched = back.iter().zip(&numbers).all(|(after, before)| after == before || *after == before + 1);
 
+    drop(copy);
+    stream.synchronize()?;
     let free_after = context.mem_get_info()?.0;
     println!(
         "{}",
