@@ -30,7 +30,8 @@ impl Owner {
 
     /// The given user, below [`Owner::USERS`], of a place below [`Owner::PLACES`].
     pub(crate) fn new(place: u16, user: u32) -> Self {
-        Self((user & (Self::USERS - 1)) << Self::PLACE_BITS | u32::from(place) & (Self::PLACES as u32 - 1))
+        let place = u32::from(place) & ((1 << Self::PLACE_BITS) - 1);
+        Self((user & (Self::USERS - 1)) << Self::PLACE_BITS | place)
     }
 
     /// As a number; see [`Owner::of_bits`].

@@ -1,0 +1,162 @@
+//! A process that dies after any single store.
+//!
+//! The child keeps books of all that a program may do, one machine instruction at a time (ptrace). After each one its words are
+//! compared with what they were; whenever one has changed, a copy of the file is made, which is that of a process that died there: nobody
+//! holds a byte of a copy. In each copy another process must find sound books. What the driver holds at that instant is a word
+//! that the child writes beside them: the books must never say less.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::ptr;
+
+use cgpu_proto::atomic::Ordering;
+use cgpu_proto::preamble::Kind;
+use cgpu_proto::region::{Birth, Region};
+use cgpu_proto::units::{CardIndex, SlotIndex};
+use cgpu_tenant::{Address, Bytes, ContextId, Denied, Reason, Settled};
+
+use crate::child::{Child, signal};
+use crate::member::{Inside, Member, Truth, bury, taken};
+
+const MIB: u64 = 1 << 20;
+const LIMIT_MIB: u64 = 64;
+const LIMIT: Bytes = Bytes(LIMIT_MIB * MIB);
+const CONTEXT: Bytes = Bytes(3 * MIB);
+
+/// Word of the truth: what the driver holds for the child.
+const HELD: usize = 0;
+
+/// Role: stops, does all that a program may do, stops.
+pub(crate) fn life(directory: &Path, _: usize) {
+    // SAFETY: asks to be traced by the parent; takes no pointers.
+    unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, ptr::null_mut::<u8>(), ptr::null_mut::<u8>()) };
+    let pid = libc::pid_t::try_from(std::process::id()).expect("a process id");
+    let truth = Truth::open(directory);
+    let driver = |change: i64| {
+        truth.word(HELD).fetch_add(change.cast_unsigned(), Ordering::SeqCst);
+    };
+    let held = |bytes: Bytes| i64::try_from(bytes.0).expect("small");
+    let member = Member::join();
+    let (tenant, card) = (&member.tenant, member.card);
+    signal(pid, libc::SIGSTOP);
+
+    // A context whose size is not known: measured, and on the books only then.
+    let starting = tenant.context_starting(card, Some(Bytes(100 * MIB))).expect("it fits");
+    let context = starting.created(ContextId(0x1000), Some(Bytes(100 * MIB) - CONTEXT));
+    driver(held(CONTEXT));
+    // One whose size is known; the driver makes it while the call is on its way.
+    let starting = tenant.context_starting(card, None).expect("it fits");
+    driver(held(CONTEXT));
+    starting.created(ContextId(0x2000), None);
+    // Allocations that the driver makes, in a context and in none; that it refuses; that do not fit.
+    let mut next = 0x7f00_0000_0000;
+    for owner in [Some(context), None, Some(context)] {
+        let charge = tenant.charge(card, Bytes(5 * MIB)).expect("it fits");
+        let bytes = charge.bytes();
+        driver(held(bytes));
+        next += 16 * MIB;
+        assert_eq!(charge.settle(Address(next), owner), Settled::Recorded);
+    }
+    drop(tenant.charge(card, Bytes(9 * MIB)).expect("it fits"));
+    let denied = tenant.charge(card, Bytes(60 * MIB)).expect_err("it does not fit");
+    assert!(matches!(denied, Denied { reason: Reason::OverLimit, .. }));
+    // Frees: one that succeeds, one that the driver refuses.
+    let taken = tenant.take(Address(next)).expect("live");
+    driver(-held(Bytes(6 * MIB)));
+    taken.freed();
+    drop(tenant.take(Address(next - 16 * MIB)).expect("live"));
+    // A context goes, with what is in it.
+    let leaving = tenant.context_leaving(ContextId(0x1000)).expect("known");
+    driver(-held(CONTEXT + Bytes(6 * MIB)));
+    leaving.gone();
+    signal(pid, libc::SIGSTOP);
+    // The end is not what is looked at here.
+    std::mem::forget(member);
+}
+
+/// The signal that the traced child has stopped for; `None` when it has ended.
+fn stopped(pid: libc::pid_t) -> Option<i32> {
+    let mut status = 0;
+    // SAFETY: the child is ours; the call fills the one status, which outlives it.
+    let waited = unsafe { libc::waitpid(pid, &raw mut status, 0) };
+    assert_eq!(waited, pid);
+    libc::WIFSTOPPED(status).then(|| libc::WSTOPSIG(status))
+}
+
+fn one_instruction(pid: libc::pid_t) {
+    // SAFETY: the child is ours and stopped; no signal is passed on, and the address is ignored.
+    let stepped =
+        unsafe { libc::ptrace(libc::PTRACE_SINGLESTEP, pid, ptr::null_mut::<u8>(), ptr::null_mut::<u8>()) };
+    assert_eq!(stepped, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// What somebody finds who comes to a container whose only process has died, with so many bytes in the driver's hands.
+fn survive(file: &[u8], held: Bytes) {
+    let directory = tempfile::tempdir().expect("a directory");
+    Region::make(directory.path(), Birth::default()).expect("a region");
+    fs::write(directory.path().join(Kind::Use.name()), file).expect("a copy");
+    let member = Member::join_by(&Inside { directory: directory.path(), limit_mib: LIMIT_MIB });
+    let (tenant, card) = (&member.tenant, member.card);
+    let usage = tenant.usage(card);
+    assert!(usage.total() >= held, "{usage:?} on the books, and {held} with the driver");
+    assert!(usage.total() <= LIMIT, "{usage:?}");
+    assert_eq!(usage.draining, usage.total(), "it is the dead one's");
+    let view = tenant.view(card, LIMIT).expect("a limit is set");
+    assert_eq!(view.free, LIMIT - usage.total());
+    // The lock, with the dead one's name in it perhaps, is to be had, and what is left of the limit.
+    let even = Bytes((LIMIT - usage.total()).0 & !(2 * MIB - 1));
+    let charge = tenant.charge(card, even).expect("what is left is to be had");
+    let address = Address(0x7f00_0000_0000);
+    assert_eq!(charge.settle(address, None), Settled::Recorded);
+    bury(tenant.region());
+    assert_eq!(tenant.usage(card).total(), even, "nothing of the dead one stays");
+    assert_eq!(taken(tenant.region()), [tenant.name().slot()]);
+    tenant.take(address).expect("live").freed();
+    assert!(tenant.charge(card, LIMIT).is_ok(), "all of it is there again");
+}
+
+#[test]
+fn a_crash_after_any_single_store_leaves_sound_books() {
+    let directory = tempfile::tempdir().expect("a directory");
+    Region::make(directory.path(), Birth::default()).expect("a region");
+    let truth = Truth::open(directory.path());
+    let path = directory.path().join(Kind::Use.name());
+    let child = Child::start("life", directory.path(), LIMIT_MIB, 0);
+    let pid = child.pid();
+    assert_eq!(stopped(pid), Some(libc::SIGSTOP), "a process may trace its own child here");
+
+    // The card, the slot and the cell: all that the child writes to.
+    let region = Region::open(directory.path()).expect("the region");
+    let (card, slot) = (CardIndex::new(0).expect("a card's index"), SlotIndex(0));
+    let (mut seen, mut instructions) = (BTreeSet::new(), 0_u64);
+    let look = || {
+        let (card, slot, cell) = (region.card(card), region.slot(slot), region.cell(card, slot));
+        let words = [&card.context, &slot.state, &cell.used, &cell.implicit, &cell.peak, &cell.creating];
+        let words = words.map(|word| word.load(Ordering::Relaxed));
+        let counters = slot.counter.each_ref().map(|counter| counter.load(Ordering::Relaxed));
+        (words, counters, card.lock.owner().is_some(), truth.word(HELD).load(Ordering::SeqCst))
+    };
+    let mut before = None;
+    loop {
+        let now = Some(look());
+        if now != before {
+            before = now;
+            let held = Bytes(truth.word(HELD).load(Ordering::SeqCst));
+            if seen.insert(now) {
+                survive(&fs::read(&path).expect("it is there"), held);
+            }
+        }
+        one_instruction(pid);
+        instructions += 1;
+        match stopped(pid) {
+            Some(libc::SIGTRAP) => {}
+            Some(libc::SIGSTOP) => break,
+            other => panic!("the child stopped for {other:?}"),
+        }
+    }
+    println!("{} states after {instructions} instructions", seen.len());
+    // Seven charges that succeed: lock, cell, peak where it is higher, unlock. Two refused attempts: lock, unlock, count. Two
+    // contexts under creation and after; what one costs; a free; a refused charge and free, counted; an estate of two words.
+    assert!(seen.len() >= 35, "only {} states were seen: the child was not watched", seen.len());
+}

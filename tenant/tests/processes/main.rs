@@ -1,0 +1,7 @@
+//! Processes of one container: racing at the limit, killed at random, dying after every single store.
+
+mod child;
+mod crash;
+mod kill;
+mod member;
+mod race;

@@ -1,0 +1,143 @@
+//! A process of a container with one card, and the truth beside it: words that all processes share and no code under test
+//! touches.
+
+use std::fs::OpenOptions;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::ptr;
+
+use cgpu_proto::atomic::{AtomicU32, AtomicU64, Ordering};
+use cgpu_proto::futex;
+use cgpu_proto::region::Region;
+use cgpu_proto::slots::State;
+use cgpu_proto::units::SlotIndex;
+use cgpu_tenant::{
+    Bytes, Card, CardInfo, Clock, Environment, Inventory, Monotonic, Nanos, Start, System, Tenant, Uuid,
+};
+
+const CARD: CardInfo = CardInfo { uuid: Uuid([7; 16]), total: Bytes(1 << 40), order: 0 };
+
+/// One process of a container: the variables are those that it was started with.
+pub(crate) struct Member {
+    pub(crate) tenant: Tenant,
+    pub(crate) card: Card,
+}
+
+impl Member {
+    pub(crate) fn join() -> Self {
+        Self::join_by(&System)
+    }
+
+    pub(crate) fn join_by(environment: &dyn Environment) -> Self {
+        let inventory = Inventory { cards: &[CARD], complete: true };
+        match Tenant::start(environment, inventory, &Monotonic) {
+            Ok(Start::On(tenant)) => {
+                let card = tenant.card(CARD.uuid).expect("the card is sliced");
+                Self { tenant, card }
+            }
+            other => panic!("expected a tenant, found {other:?}"),
+        }
+    }
+}
+
+/// The test's own process in the container, whose variables its children have and it has not.
+pub(crate) struct Inside<'a> {
+    pub(crate) directory: &'a Path,
+    pub(crate) limit_mib: u64,
+}
+
+impl Environment for Inside<'_> {
+    fn variable(&self, name: &std::ffi::CStr) -> Option<std::ffi::OsString> {
+        match name.to_bytes() {
+            b"CGPU_DIR" => Some(self.directory.into()),
+            b"CGPU_MEM_UNIT" => Some("MiB".into()),
+            b"ALIYUN_COM_GPU_MEM_CONTAINER" => Some(self.limit_mib.to_string().into()),
+            _ => None,
+        }
+    }
+
+    fn user(&self) -> u32 {
+        System.user()
+    }
+
+    fn pid_namespace(&self) -> u64 {
+        System.pid_namespace()
+    }
+
+    fn process_name(&self) -> Vec<u8> {
+        System.process_name()
+    }
+
+    fn host_name(&self) -> String {
+        System.host_name()
+    }
+}
+
+/// Finds all the dead and buries them, whenever they died.
+pub(crate) fn bury(region: &Region) {
+    let now = Monotonic.now();
+    for time in [now, now + Nanos::from_millis(10_000)] {
+        region.sweep(time, false).expect("the dead can be looked for");
+    }
+}
+
+/// Slots that are not free.
+pub(crate) fn taken(region: &Region) -> Vec<SlotIndex> {
+    let state = |slot| region.slots().word(slot).expect("a slot").state();
+    SlotIndex::all().filter(|slot| state(*slot) != Some(State::Free)).collect()
+}
+
+const WORDS: usize = 64;
+
+/// Words of a file of their own.
+pub(crate) struct Truth {
+    words: *const AtomicU64,
+}
+
+// SAFETY: the words are atomics that stay mapped for ever.
+unsafe impl Sync for Truth {}
+
+impl Truth {
+    pub(crate) fn open(directory: &Path) -> Self {
+        let path = directory.join("truth");
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+        let file = file.expect("a file");
+        let length = WORDS * size_of::<AtomicU64>();
+        file.set_len(length as u64).expect("it can grow");
+        let (protection, descriptor) = (libc::PROT_READ | libc::PROT_WRITE, file.as_raw_fd());
+        // SAFETY: a fresh mapping at an address of the kernel's choice; the file is as long and never cut.
+        let page =
+            unsafe { libc::mmap(ptr::null_mut(), length, protection, libc::MAP_SHARED, descriptor, 0) };
+        assert_ne!(page, libc::MAP_FAILED);
+        Self { words: page.cast() }
+    }
+
+    pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
+        assert!(index < WORDS);
+        // SAFETY: the index is within the mapping.
+        let word = unsafe { self.words.add(index) };
+        // SAFETY: aligned, mapped for ever, and accessed as atomics only.
+        unsafe { &*word }
+    }
+
+    /// A futex over the low half of a word that is used for nothing else.
+    fn half(&self, index: usize) -> &AtomicU32 {
+        let word = ptr::from_ref(self.word(index)).cast::<AtomicU32>();
+        // SAFETY: within the word, aligned, and nobody accesses it otherwise.
+        unsafe { &*word }
+    }
+
+    /// Waits until `count` processes are here.
+    pub(crate) fn meet(&self, count: u64) {
+        let (arrived, round) = (self.word(WORDS - 1), self.half(WORDS - 2));
+        let this = round.load(Ordering::SeqCst);
+        if arrived.fetch_add(1, Ordering::SeqCst) + 1 == count {
+            arrived.store(0, Ordering::SeqCst);
+            round.store(this.wrapping_add(1), Ordering::SeqCst);
+            futex::wake(round, u32::MAX);
+        }
+        while round.load(Ordering::SeqCst) == this {
+            futex::wait(round, this, Nanos::from_millis(100));
+        }
+    }
+}
