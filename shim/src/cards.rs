@@ -1,6 +1,6 @@
 //! The cards, as NVML and the driver show them before anything is virtual.
 
-use core::ffi::{CStr, c_char, c_int, c_uint};
+use core::ffi::{CStr, c_int, c_uint};
 
 use cgpu_abi::nvml_types::{nvmlDevice_t, nvmlMemory_t, nvmlPciInfo_t, nvmlReturn_t};
 use cgpu_abi::types::{CUcontext, CUdevice, CUresult, CUuuid};
@@ -123,13 +123,12 @@ pub(crate) fn physical_free(device: CUdevice) -> Option<Bytes> {
 pub(crate) fn nvml_uuid(device: nvmlDevice_t) -> Option<Uuid> {
     /// `NVML_DEVICE_UUID_V2_BUFFER_SIZE`.
     const LENGTH: c_uint = 96;
-    let mut text: [c_char; LENGTH as usize] = [0; LENGTH as usize];
+    let mut text = [0_u8; LENGTH as usize];
     // SAFETY: the buffer is as long as said.
-    let answer = unsafe { nvml::nvmlDeviceGetUUID(device, text.as_mut_ptr(), LENGTH) };
+    let answer = unsafe { nvml::nvmlDeviceGetUUID(device, text.as_mut_ptr().cast(), LENGTH) };
     if answer != nvmlReturn_t::SUCCESS {
         return None;
     }
-    let text = text.map(c_char::cast_unsigned);
     let text = CStr::from_bytes_until_nul(&text).ok()?.to_str().ok()?;
     text.parse().ok()
 }
@@ -170,9 +169,9 @@ fn driver_card(device: CUdevice) -> Option<CardInfo> {
 
 /// The card's place on the bus, as a number.
 fn driver_order(device: CUdevice) -> u64 {
-    let mut text: [c_char; 32] = [0; 32];
+    let mut text = [0_u8; 32];
     // SAFETY: the buffer is as long as said.
-    let answer = unsafe { driver::cuDeviceGetPCIBusId(text.as_mut_ptr(), 32, device) };
+    let answer = unsafe { driver::cuDeviceGetPCIBusId(text.as_mut_ptr().cast(), 32, device) };
     if answer != CUresult::SUCCESS {
         return 0;
     }
@@ -180,8 +179,8 @@ fn driver_order(device: CUdevice) -> u64 {
 }
 
 /// `domain:bus:device.function`, in hexadecimal, as a number that orders as they do.
-fn bus_order(text: &[c_char]) -> u64 {
-    let digits = text.iter().map(|byte| byte.cast_unsigned()).take_while(|byte| *byte != 0);
+fn bus_order(text: &[u8]) -> u64 {
+    let digits = text.iter().copied().take_while(|byte| *byte != 0);
     let fields = digits.fold((0_u64, 0_u64), |(order, field), byte| match char::from(byte).to_digit(16) {
         Some(digit) => (order, field << 4 | u64::from(digit)),
         // A separator: a bus and a device have eight bits each at most.
@@ -201,7 +200,7 @@ fn nvml_card(handle: nvmlDevice_t) -> Option<CardInfo> {
     let mut pci: nvmlPciInfo_t = unsafe { core::mem::zeroed() };
     // SAFETY: the record is writable.
     let answer = unsafe { nvml::nvmlDeviceGetPciInfo_v3(handle, &raw mut pci) };
-    let order = if answer == nvmlReturn_t::SUCCESS { bus_order(&pci.bus_id) } else { 0 };
+    let order = if answer == nvmlReturn_t::SUCCESS { bus_order(&pci.bus_id.map(|byte| byte.to_ne_bytes()[0])) } else { 0 };
     Some(CardInfo { uuid, total, order })
 }
 

@@ -1,16 +1,29 @@
-//! The gate before a launch.
+//! The gate before a launch, bound to the driver. What it does and why is in [`cgpu_tenant::gate`].
 //!
 //! The monitor changes the container's gate word when something changes for its launches, and every few milliseconds while
-//! tenants contend for a card. A launch compares the word with the one that this process has last acknowledged: two loads and a
-//! branch. Only where they differ is there anything to do, and that is [`enter`].
+//! tenants contend for a card. A launch compares the word with the one under which every card is open: two loads and a branch. Where
+//! they differ, the thread may have credit ([`spend`]); if not, the slow path is [`enter`].
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`thread`] | where a thread finds its own part of the gate |
+//! | [`markers`] | what the gate puts on streams and asks of the driver |
+//! | [`progress`] | the page that the card writes |
 
-use core::ptr;
+mod markers;
+mod progress;
+mod thread;
+
+use core::{ptr, slice};
 
 use cgpu_abi::driver::DefaultStream;
-use cgpu_abi::types::{CUfunction, CUlaunchConfig, CUresult, CUstream, c_uint};
-use cgpu_proto::atomic::{AtomicPtr, AtomicU32, Ordering::Relaxed};
+use cgpu_abi::types::*;
+use cgpu_proto::atomic::{AtomicPtr, AtomicU32, Ordering, Ordering::Relaxed};
+use cgpu_tenant::gate::{self as gate, ContextKey, Gate, Host, Kernel, Passed, Stream, Thread};
+use cgpu_tenant::{Card, ContextId, Tenant};
 
-use crate::boundary;
+use self::markers::Markers;
+use crate::{boundary, driver, hooks, process};
 
 /// A launch, as far as the gate has to know it.
 #[derive(Clone, Copy, Debug)]
@@ -69,18 +82,82 @@ impl Launch {
     }
 }
 
+impl Launch {
+    #[inline(always)]
+    fn kernel(&self) -> Kernel {
+        Kernel::new(self.function.0, self.grid, self.block, self.shared)
+    }
+
+    #[inline(always)]
+    fn stream(&self) -> Stream {
+        Stream { handle: self.stream.0, per_thread: self.default == DefaultStream::PerThread }
+    }
+
+    /// Whether it may begin before its predecessor on the stream has ended.
+    fn is_programmatic(&self) -> bool {
+        // SAFETY: null, or the program's own record.
+        let Some(record) = (unsafe { self.config.as_ref() }) else { return false };
+        if record.attrs.is_null() {
+            return false;
+        }
+        // SAFETY: the program says that there are so many.
+        let attributes = unsafe { slice::from_raw_parts(record.attrs, record.num_attrs as usize) };
+        attributes.iter().any(|attribute| {
+            attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+                // SAFETY: the attribute's value is this member.
+                && unsafe { attribute.value.programmatic_stream_serialization_allowed } != 0
+        })
+    }
+}
+
 /// The gate word while no monitor writes one. Never changes.
+static UNTOUCHED: AtomicU32 = AtomicU32::new(0);
+
+/// The word that launches look at: in the mapped `grant` page, or [`UNTOUCHED`]. Never null.
+static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new((&raw const UNTOUCHED).cast_mut());
+
+/// The word under which every card is open, as far as this process has looked.
 static OPEN: AtomicU32 = AtomicU32::new(0);
 
-/// The word that launches look at: in the mapped `grant` page, or [`OPEN`]. Never null.
-static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new((&raw const OPEN).cast_mut());
+/// The gate and its edge; null: nothing is gated in this process.
+static GATE: AtomicPtr<Bound> = AtomicPtr::new(ptr::null_mut());
 
-/// The word that this process has last acknowledged.
-static ACKNOWLEDGED: AtomicU32 = AtomicU32::new(0);
+/// The gate of a process, and what it stands in.
+struct Bound {
+    gate: Gate<'static>,
+    host: Host<'static>,
+}
 
-/// From now on launches look at this word.
-pub(crate) fn watch(word: &'static AtomicU32) {
-    WORD.store(ptr::from_ref(word).cast_mut(), Relaxed);
+impl Bound {
+    fn ended(&self, thread: &Thread) {
+        self.gate.ended(thread, &self.host);
+    }
+}
+
+fn gate() -> Option<&'static Bound> {
+    // Acquire: the gate is whole.
+    let gate = GATE.load(Ordering::Acquire);
+    // SAFETY: null, or a leaked box.
+    unsafe { gate.as_ref() }
+}
+
+/// From now on launches go through the gate of this process's container.
+pub(crate) fn watch(tenant: &'static Tenant) {
+    let region = tenant.region();
+    progress::reset();
+    thread::prepare();
+    let bound = Bound { gate: Gate::new(region, tenant.name().slot(), &OPEN), host: Host::new(region) };
+    // Release: the gate is whole. A parent's gate stays where it is.
+    GATE.store(Box::into_raw(Box::new(bound)), Ordering::Release);
+    WORD.store(ptr::from_ref(region.granted().gate_word()).cast_mut(), Relaxed);
+}
+
+/// A context is going, and with it all that was recorded in it.
+pub(crate) fn forget(context: CUcontext) {
+    if let Some(bound) = gate() {
+        progress::forget(context);
+        bound.gate.forget(ContextKey(context.0));
+    }
 }
 
 /// Whether nothing has changed since this process last looked.
@@ -88,15 +165,73 @@ pub(crate) fn watch(word: &'static AtomicU32) {
 /// Relaxed: an open gate orders nothing; a launch finds out sooner or later that it is not open any more.
 #[inline(always)]
 pub(crate) fn is_open() -> bool {
-    word() == ACKNOWLEDGED.load(Relaxed)
+    word() == OPEN.load(Relaxed)
 }
 
-/// Acknowledges what has changed, and makes the call.
+/// Whether the thread has credit for the launch; it is booked then.
+#[inline(always)]
+pub(crate) fn spend(launch: &Launch) -> bool {
+    // SAFETY: null, or this thread's own part, which stays until it ends.
+    let thread = unsafe { thread::current().as_ref() };
+    thread.is_some_and(|thread| thread.spend(word(), launch.kernel(), launch.stream()))
+}
+
+/// Makes the call when its time has come.
 #[cold]
 #[inline(never)]
-pub(crate) fn enter(_launch: Launch, call: impl FnOnce() -> CUresult) -> CUresult {
-    boundary::or((), || ACKNOWLEDGED.store(word(), Relaxed));
-    call()
+pub(crate) fn enter(launch: Launch, call: impl FnOnce() -> CUresult) -> CUresult {
+    let passed = boundary::or(None, || pass(&launch));
+    let answer = call();
+    if let Some(passed) = passed {
+        boundary::or((), || passed.launched(answer == CUresult::SUCCESS));
+    }
+    answer
+}
+
+/// A launch that is metered.
+struct Metered {
+    bound: &'static Bound,
+    thread: &'static Thread,
+    markers: Markers,
+    passed: Passed,
+}
+
+impl Metered {
+    fn launched(self, accepted: bool) {
+        let Self { bound, thread, markers, passed } = self;
+        bound.gate.launched(thread, passed, accepted, &markers, &bound.host);
+    }
+}
+
+/// Waits at the gate. None: the launch is not metered.
+fn pass(launch: &Launch) -> Option<Metered> {
+    let bound = gate()?;
+    let (context, card) = place(process::tenant()?)?;
+    // SAFETY: this thread's own part, which stays until it ends.
+    let thread = unsafe { &*thread::own() };
+    let markers = Markers { context };
+    let launch = gate::Launch {
+        kernel: launch.kernel(),
+        stream: launch.stream(),
+        context: ContextKey(context.0),
+        card,
+        programmatic: launch.is_programmatic(),
+    };
+    let passed = bound.gate.pass(thread, launch, &markers, &bound.host)?;
+    Some(Metered { bound, thread, markers, passed })
+}
+
+/// The calling thread's current context and its card; none: the driver will refuse the launch, or it is on a card that nobody slices.
+fn place(tenant: &Tenant) -> Option<(CUcontext, Card)> {
+    let mut context = CUcontext::NULL;
+    // SAFETY: the handle is writable.
+    let answer = unsafe { driver::cuCtxGetCurrent(&raw mut context) };
+    if answer != CUresult::SUCCESS || context.is_null() {
+        return None;
+    }
+    let known = tenant.context(ContextId(context.0));
+    let booked = known.or_else(|| hooks::current(tenant))?;
+    Some((context, booked.card()))
 }
 
 #[inline(always)]

@@ -170,7 +170,7 @@ fn begin(starter: Starter) -> &'static State {
             let state = unsafe { &*state };
             if let State::On(tenant) = state {
                 hand_over_counts(page, tenant);
-                gate::watch(tenant.region().granted().gate_word());
+                gate::watch(tenant);
             }
             state
         }

@@ -7,7 +7,7 @@ use cgpu_tenant::{Context, ContextId, Reason, Tenant};
 use super::NOT_STARTED;
 use super::memory::ask;
 use crate::process::{self, Standing};
-use crate::{cards, driver};
+use crate::{cards, driver, gate};
 
 /// The first version.
 pub(crate) unsafe fn cuCtxCreate(context: *mut CUcontext, flags: c_uint, device: CUdevice) -> CUresult {
@@ -114,7 +114,7 @@ pub(crate) unsafe fn cuDevicePrimaryCtxReset_v2(device: CUdevice) -> CUresult {
 /// The context in which the calling thread works, if it is of a card on the books. The driver is asked: a runtime may have made it
 /// current by a way of its own.
 #[inline]
-pub(super) fn current(tenant: &Tenant) -> Option<Context> {
+pub(crate) fn current(tenant: &Tenant) -> Option<Context> {
     let mut context = CUcontext::NULL;
     // SAFETY: the handle is writable.
     let answer = unsafe { driver::cuCtxGetCurrent(&raw mut context) };
@@ -185,6 +185,7 @@ fn keep(context: *mut CUcontext, device: CUdevice, call: impl Fn() -> CUresult) 
 /// Off the books before the call: the driver may give the handle to another thread before it returns here.
 fn end(context: CUcontext, call: impl FnOnce() -> CUresult) -> CUresult {
     let leaving = process::tenant().and_then(|tenant| tenant.context_leaving(ContextId(context.0)));
+    gate::forget(context);
     let answer = call();
     if let (CUresult::SUCCESS, Some(leaving)) = (answer, leaving) {
         leaving.gone();

@@ -16,14 +16,21 @@ macro_rules! launches {
         pub(crate) unsafe fn $symbol($($arg: $type),*) -> CUresult {
             #[cold]
             #[inline(never)]
-            unsafe extern "C" fn closed($($arg: $type),*) -> CUresult {
+            unsafe extern "C" fn slow($($arg: $type),*) -> CUresult {
                 // SAFETY: the program's own call.
                 gate::enter($launch, || unsafe { driver::$symbol($($arg),*) })
             }
 
+            #[inline(never)]
+            unsafe extern "C" fn metered($($arg: $type),*) -> CUresult {
+                let function = if gate::spend(&$launch) { driver::address::$symbol() } else { slow };
+                // SAFETY: the program's own call.
+                unsafe { function($($arg),*) }
+            }
+
             // One call, of one of several functions with the same arguments: so the compiler leaves the arguments where they are,
             // in registers and on the stack, and makes it a jump.
-            let function = if gate::is_open() { driver::address::$symbol() } else { closed };
+            let function = if gate::is_open() { driver::address::$symbol() } else { metered };
             // SAFETY: the program's own call.
             unsafe { function($($arg),*) }
         }

@@ -1,0 +1,128 @@
+//! What the gate puts on the program's streams, and how it asks the driver about it.
+//!
+//! Events are the calling thread's current context's. Calls that a capture of another thread may forbid (making and asking events,
+//! registering memory) are made in the relaxed capture mode, and not at all for a second after a capture was seen: the mode keeps them
+//! from breaking a capture that we do not know of, the pause keeps out of the way of one that we do.
+
+use cgpu_abi::driver_index;
+use cgpu_abi::types::*;
+use cgpu_proto::atomic::{AtomicU64, Ordering::Relaxed};
+use cgpu_tenant::gate::{Driver, Event, Failed, Stream};
+use cgpu_tenant::{Clock, Monotonic, Nanos};
+
+use super::progress;
+use crate::driver;
+use crate::library::DRIVER;
+
+/// No question to the driver for so long after a capture was seen.
+const QUIET: Nanos = Nanos::from_millis(1000);
+
+/// When a capture was last seen; 0: never.
+static CAPTURED: AtomicU64 = AtomicU64::new(0);
+
+/// The driver, as a thread with this current context sees it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Markers {
+    pub(super) context: CUcontext,
+}
+
+impl Driver for Markers {
+    fn is_capturing(&self, stream: Stream) -> bool {
+        if DRIVER.known(driver_index::cuStreamIsCapturing).is_null() {
+            // Before 10.0 there were no captures.
+            return false;
+        }
+        let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
+        let handle = CUstream(stream.handle);
+        let answer = if stream.per_thread {
+            // SAFETY: the stream is the program's, which is just launching into it; the status is writable.
+            unsafe { driver::cuStreamIsCapturing_ptsz(handle, &raw mut status) }
+        } else {
+            // SAFETY: as above.
+            unsafe { driver::cuStreamIsCapturing(handle, &raw mut status) }
+        };
+        // A question that is refused (906: another stream's capture forbids it) is as good as a yes.
+        let capturing = answer != CUresult::SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
+        if capturing {
+            CAPTURED.store(Monotonic.now().0, Relaxed);
+        }
+        capturing
+    }
+
+    fn may_ask(&self) -> bool {
+        let captured = CAPTURED.load(Relaxed);
+        captured == 0 || Monotonic.now() > Nanos(captured) + QUIET
+    }
+
+    fn create(&self) -> Result<Event, Failed> {
+        let mut event = CUevent::NULL;
+        // SAFETY: the handle is writable.
+        relaxed(|| unsafe { driver::cuEventCreate(&raw mut event, CU_EVENT_DEFAULT) })?;
+        Ok(Event(event.0))
+    }
+
+    fn record(&self, event: Event, stream: Stream) -> Result<(), Failed> {
+        let (event, handle) = (CUevent(event.0), CUstream(stream.handle));
+        accepted(if stream.per_thread {
+            // SAFETY: the event is ours, of this context; the stream is the program's, which is just launching into it.
+            unsafe { driver::cuEventRecord_ptsz(event, handle) }
+        } else {
+            // SAFETY: as above.
+            unsafe { driver::cuEventRecord(event, handle) }
+        })
+    }
+
+    fn write(&self, stream: Stream, word: usize, value: u64) -> Result<(), Failed> {
+        if DRIVER.known(driver_index::cuStreamWriteValue64_v2).is_null() {
+            return Err(Failed);
+        }
+        let address = progress::address(self, word).ok_or(Failed)?;
+        let (handle, flags) = (CUstream(stream.handle), CU_STREAM_WRITE_VALUE_DEFAULT);
+        accepted(if stream.per_thread {
+            // SAFETY: the stream is the program's; the address is a word of our own page, registered in this context.
+            unsafe { driver::cuStreamWriteValue64_v2_ptsz(handle, address, value, flags) }
+        } else {
+            // SAFETY: as above.
+            unsafe { driver::cuStreamWriteValue64_v2(handle, address, value, flags) }
+        })
+    }
+
+    fn is_over(&self, event: Event) -> Result<bool, Failed> {
+        let mut over = false;
+        relaxed(|| {
+            // SAFETY: the event is ours, of this context.
+            let answer = unsafe { driver::cuEventQuery(CUevent(event.0)) };
+            over = answer == CUresult::SUCCESS;
+            if answer == CUresult::ERROR_NOT_READY { CUresult::SUCCESS } else { answer }
+        })?;
+        Ok(over)
+    }
+
+    fn elapsed(&self, from: Event, to: Event) -> Result<Nanos, Failed> {
+        let mut milliseconds = 0.0_f32;
+        // SAFETY: the time is writable; both events are ours, of this context.
+        relaxed(|| unsafe { driver::cuEventElapsedTime(&raw mut milliseconds, CUevent(from.0), CUevent(to.0)) })?;
+        // Negative, or not a number: zero.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let nanoseconds = (f64::from(milliseconds) * 1e6) as u64;
+        Ok(Nanos(nanoseconds))
+    }
+}
+
+/// Makes a call that a capture of another thread may forbid.
+pub(super) fn relaxed(call: impl FnOnce() -> CUresult) -> Result<(), Failed> {
+    let mut mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    let known = !DRIVER.known(driver_index::cuThreadExchangeStreamCaptureMode).is_null();
+    // SAFETY: the mode is writable; the thread gets its own back below.
+    let exchanged = known && unsafe { driver::cuThreadExchangeStreamCaptureMode(&raw mut mode) } == CUresult::SUCCESS;
+    let answer = call();
+    if exchanged {
+        // SAFETY: as above; this is the thread's own mode.
+        let _ = unsafe { driver::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
+    }
+    accepted(answer)
+}
+
+pub(super) fn accepted(answer: CUresult) -> Result<(), Failed> {
+    if answer == CUresult::SUCCESS { Ok(()) } else { Err(Failed) }
+}

@@ -1,0 +1,167 @@
+//! Where a thread finds its own part of the gate.
+//!
+//! A thread-local of Rust's costs a call in a shared library (`__tls_get_addr`, 2.5 ns), and one with a destructor allocates at
+//! first use. Here it is one word in the storage that the loader sets up with each thread (the "initial exec" model, 1 ns), and a
+//! destructor that the C library runs when the thread ends. The loader has room for such words in every library that is there when
+//! the program starts, as a preload is, and a little for later ones; this one needs eight bytes.
+//!
+//! On other machines than x86-64 and AArch64 it is a thread-local of Rust's.
+
+use core::ffi::c_void;
+use core::ptr;
+
+use cgpu_proto::atomic::{AtomicU32, Ordering::Relaxed};
+use cgpu_tenant::gate::Thread;
+
+use crate::boundary;
+
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+core::arch::global_asm!(
+    ".pushsection .tbss.cgpu_thread,\"awT\",%nobits",
+    ".hidden cgpu_thread",
+    ".globl cgpu_thread",
+    ".type cgpu_thread, %object",
+    ".size cgpu_thread, 8",
+    ".p2align 3",
+    "cgpu_thread:",
+    ".zero 8",
+    ".popsection",
+);
+
+/// The thread's part; null until it has first come by.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(super) fn current() -> *const Thread {
+    let thread: *const Thread;
+    // SAFETY: reads the word above, which every thread has for itself; its offset from the thread pointer is in our own table.
+    unsafe {
+        core::arch::asm!(
+            "mov {thread}, qword ptr [rip + cgpu_thread@GOTTPOFF]",
+            "mov {thread}, qword ptr fs:[{thread}]",
+            thread = out(reg) thread,
+            options(readonly, nostack, preserves_flags)
+        );
+    }
+    thread
+}
+
+#[cfg(target_arch = "x86_64")]
+fn set(thread: *const Thread) {
+    // SAFETY: writes the word above, which nobody has a reference to.
+    unsafe {
+        core::arch::asm!(
+            "mov {offset}, qword ptr [rip + cgpu_thread@GOTTPOFF]",
+            "mov qword ptr fs:[{offset}], {thread}",
+            offset = out(reg) _,
+            thread = in(reg) thread,
+            options(nostack, preserves_flags)
+        );
+    }
+}
+
+/// The thread's part; null until it has first come by.
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+pub(super) fn current() -> *const Thread {
+    let thread: *const Thread;
+    // SAFETY: reads the word above, which every thread has for itself; its offset from the thread pointer is in our own table.
+    unsafe {
+        core::arch::asm!(
+            "mrs {base}, tpidr_el0",
+            "adrp {thread}, :gottprel:cgpu_thread",
+            "ldr {thread}, [{thread}, :gottprel_lo12:cgpu_thread]",
+            "ldr {thread}, [{base}, {thread}]",
+            base = out(reg) _,
+            thread = out(reg) thread,
+            options(readonly, nostack, preserves_flags)
+        );
+    }
+    thread
+}
+
+#[cfg(target_arch = "aarch64")]
+fn set(thread: *const Thread) {
+    // SAFETY: writes the word above, which nobody has a reference to.
+    unsafe {
+        core::arch::asm!(
+            "mrs {base}, tpidr_el0",
+            "adrp {offset}, :gottprel:cgpu_thread",
+            "ldr {offset}, [{offset}, :gottprel_lo12:cgpu_thread]",
+            "str {thread}, [{base}, {offset}]",
+            base = out(reg) _,
+            offset = out(reg) _,
+            thread = in(reg) thread,
+            options(nostack, preserves_flags)
+        );
+    }
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod word {
+    use super::Thread;
+    use core::cell::Cell;
+    use core::ptr;
+
+    std::thread_local! {
+        static THREAD: Cell<*const Thread> = const { Cell::new(ptr::null()) };
+    }
+
+    pub(in super::super) fn current() -> *const Thread {
+        THREAD.get()
+    }
+
+    pub(super) fn set(thread: *const Thread) {
+        THREAD.set(thread);
+    }
+}
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+pub(super) use word::current;
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+use word::set;
+
+/// The C library's key for the destructor, plus one; 0: not asked for yet; [`NO_KEY`]: there is none.
+static KEY: AtomicU32 = AtomicU32::new(0);
+const NO_KEY: u32 = u32::MAX;
+
+/// Asks for the destructor. Without one, a thread that ends leaves its part behind.
+pub(super) fn prepare() {
+    if KEY.load(Relaxed) != 0 {
+        return;
+    }
+    let mut key = 0;
+    // SAFETY: the key is writable, and the function stays: the library is never unloaded.
+    let answer = unsafe { libc::pthread_key_create(&raw mut key, Some(ended)) };
+    let word = if answer == 0 { key.saturating_add(1) } else { NO_KEY };
+    if KEY.compare_exchange(0, word, Relaxed, Relaxed).is_err() && answer == 0 {
+        // SAFETY: the key is ours, and nobody has used it.
+        unsafe { libc::pthread_key_delete(key) };
+    }
+}
+
+/// The thread's part, made if need be. It stays where it is until the thread ends.
+pub(super) fn own() -> *const Thread {
+    let known = current();
+    if !known.is_null() {
+        return known;
+    }
+    let thread: *const Thread = Box::into_raw(Box::default());
+    set(thread);
+    let key = KEY.load(Relaxed);
+    if key != 0 && key != NO_KEY {
+        // SAFETY: the key was created, and is never deleted.
+        unsafe { libc::pthread_setspecific(key - 1, thread.cast()) };
+    }
+    thread
+}
+
+/// Runs in a thread that ends. Should it launch once more afterwards, from another destructor, it begins anew.
+unsafe extern "C" fn ended(thread: *mut c_void) {
+    set(ptr::null());
+    boundary::or((), || {
+        // SAFETY: made by `own` for this thread, which does not use it any more.
+        let thread = unsafe { Box::from_raw(thread.cast::<Thread>()) };
+        if let Some(gate) = super::gate() {
+            gate.ended(&thread);
+        }
+    });
+}
