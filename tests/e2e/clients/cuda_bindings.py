@@ -91,7 +91,8 @@ def main():
     if managed == SUCCESS:
         check(driver.cuMemFree(address))
     free_after, _ = check(driver.cuMemGetInfo())
-    expect("free memory at the end", free_after, free)
+    # More, if a process before this one had not quite gone yet.
+    expect("nothing is left", free_after >= free, True)
     answer(
         client="cuda_bindings",
         total=total,

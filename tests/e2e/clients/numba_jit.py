@@ -80,7 +80,8 @@ def main():
     vectors()
     refused = managed()
     free_after = free_memory(context)
-    expect("free memory at the end", free_after, free)
+    # More, if a process before this one had not quite gone yet.
+    expect("nothing is left", free_after >= free, True)
     answer(
         client="numba_jit",
         total=total,
