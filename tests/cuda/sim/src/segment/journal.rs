@@ -137,8 +137,8 @@ pub(super) mod crash {
 
     static LEFT: AtomicU64 = AtomicU64::new(u64::MAX);
 
-    /// Dies before the store that follows `stores` more.
-    pub(in crate::segment) fn after(stores: u64) {
+    /// Dies before the store that comes after `stores` more.
+    pub(in crate::segment) fn before(stores: u64) {
         LEFT.store(stores, Ordering::Relaxed);
     }
 

@@ -1,1 +1,374 @@
+//! A crash after every single store: whoever comes next finds the state before or after, never between.
 
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::panic::AssertUnwindSafe;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use cgpu_proto::units::{Bytes, Nanos};
+
+use super::journal::crash;
+use super::*;
+use crate::card::CardSpec;
+use crate::kernel::Kernel;
+use crate::timeline::{Command, ContextId, EventId, StreamId};
+use crate::words::index;
+
+/// Tests that fork run one at a time: a child forked while another thread takes a byte would hold that too.
+static ALONE: Mutex<()> = Mutex::new(());
+
+struct Stage {
+    _directory: tempfile::TempDir,
+    settings: Settings,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let settings = Settings {
+            state: directory.path().join("segment"),
+            cards: Some(CardSpec::parse_list("T4:4096,A10:8192").unwrap()),
+            dilation_milli: 1_000,
+            figures: Figures::default(),
+        };
+        Self { _directory: directory, settings, _alone: alone }
+    }
+
+    fn open(&self) -> Segment {
+        Segment::open(&self.settings).unwrap()
+    }
+
+    /// All words of the timeline that are not zero, and where.
+    fn words(&self) -> Vec<(u64, u64)> {
+        let file = File::open(&self.settings.state).unwrap();
+        let start = file.metadata().unwrap().len() - 8 * timeline::WORDS as u64;
+        let mut found = Vec::new();
+        let mut page = [0; 4096];
+        let mut at = i64::try_from(start).unwrap();
+        loop {
+            // SAFETY: moves the offset of our own descriptor; the rest of the file is a hole when it fails.
+            at = unsafe { libc::lseek(file.as_raw_fd(), at, libc::SEEK_DATA) };
+            let Ok(offset) = u64::try_from(at) else { return found };
+            file.read_exact_at(&mut page[..(4096 - index(offset % 4096))], offset).unwrap();
+            let words = page[..(4096 - index(offset % 4096))].chunks_exact(8);
+            let words = words.map(|word| u64::from_ne_bytes(word.try_into().unwrap()));
+            found.extend((offset..).step_by(8).zip(words).filter(|&(_, word)| word != 0));
+            at = i64::try_from(offset / 4096 * 4096 + 4096).unwrap();
+        }
+    }
+}
+
+/// Runs `operation` in a child; returns whether it was killed.
+fn child_is_killed(operation: impl FnOnce()) -> bool {
+    // SAFETY: the child runs only `operation`, which takes no lock that another thread of this process can hold, apart from the
+    // allocator's, which glibc keeps usable after fork; then it ends without running any destructor.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        // SAFETY: arms a timer of this process: the watchdog.
+        unsafe { libc::alarm(20) };
+        let code = i32::from(std::panic::catch_unwind(AssertUnwindSafe(operation)).is_err());
+        // SAFETY: ends this process at once.
+        unsafe { libc::_exit(code) };
+    }
+    let mut status = 0;
+    // SAFETY: `child` is our own child, not yet waited for; the status outlives the call.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    if libc::WIFEXITED(status) {
+        assert_eq!(libc::WEXITSTATUS(status), 0, "the child failed");
+        return false;
+    }
+    assert_eq!(libc::WTERMSIG(status), libc::SIGKILL);
+    true
+}
+
+/// A process with contexts on two cards, and work of every kind under way.
+struct Scene {
+    stage: Stage,
+    observer: Segment,
+    contexts: Vec<ContextId>,
+    streams: Vec<StreamId>,
+    events: Vec<EventId>,
+    now: Nanos,
+}
+
+/// The process of the scene. Nobody lives there; nothing here looks for dead processes.
+const OWNER: usize = 200;
+/// The seat of children that crash.
+const CRASHER: SlotIndex = SlotIndex(250);
+
+impl Scene {
+    fn new() -> Self {
+        Self::with_contexts_on(&[0, 0, 1])
+    }
+
+    fn with_contexts_on(cards: &[usize]) -> Self {
+        let stage = Stage::new();
+        let observer = stage.open();
+        let now = Nanos::from_millis(1);
+        let mut transaction = observer.begin().unwrap();
+        let mut timeline = Timeline::new(&mut transaction, &observer.figures);
+        timeline.attach(OWNER, 1);
+        let contexts: Vec<_> =
+            cards.iter().map(|&card| timeline.create_context(OWNER, card).unwrap()).collect();
+        let mut streams = Vec::new();
+        for (&context, blocking) in contexts.iter().flat_map(|context| [(context, true), (context, false)]) {
+            streams.push(timeline.create_stream(context, blocking).unwrap());
+        }
+        let events: Vec<_> = contexts.iter().map(|&c| timeline.create_event(c, true).unwrap()).collect();
+        timeline.advance(now);
+        for (number, &stream) in streams.iter().enumerate() {
+            for _ in 0..3 {
+                timeline.launch(stream, Kernel::named("spin_700us"), now).unwrap();
+            }
+            let copy = Command::Copy { up: number % 2 == 0, cost: Nanos::from_micros(300) };
+            let wait = Command::Wait(timeline.tail(streams[0]));
+            for (command, token) in [
+                (Command::Write, 7),
+                (Command::Mark(events[number / 2]), 0),
+                (copy, 8),
+                (wait, 0),
+                (Command::Outside, 9),
+            ] {
+                timeline.enqueue(stream, command, token, now).unwrap();
+            }
+        }
+        let now = timeline.advance(now + Nanos::from_millis(2));
+        timeline.check().unwrap();
+        transaction.commit();
+        Self { stage, observer, contexts, streams, events, now }
+    }
+
+    fn timeline<R>(&self, look: impl FnOnce(&mut Timeline<'_, Transaction<'_>>) -> R) -> R {
+        let mut transaction = self.observer.begin().unwrap();
+        let result = look(&mut Timeline::new(&mut transaction, &self.observer.figures));
+        transaction.commit();
+        result
+    }
+
+    /// The state that the next client finds, checked.
+    fn state(&self) -> Vec<(u64, u64)> {
+        self.timeline(|timeline| timeline.check()).unwrap();
+        self.stage.words()
+    }
+
+    /// Whether a client that does `operation` is killed, if it is before its store number `store`.
+    fn crashes(&self, store: u64, operation: impl FnOnce(&mut Timeline<'_, Transaction<'_>>)) -> bool {
+        child_is_killed(|| {
+            let mapping = Mapping::open(&self.stage.settings).unwrap();
+            // Without a process record, so that only the operation changes words.
+            let word = &mapping.shared().preamble.generation[CRASHER.get()];
+            let generation = Generation::from_bits(word.load(Ordering::Relaxed)).next();
+            let lifeline = mapping.lifelines.take(CRASHER).unwrap().unwrap();
+            word.store(generation.get(), Ordering::Release);
+            let seat = Seat { slot: CRASHER, generation, _lifeline: lifeline };
+            crash::before(store);
+            let mut transaction = begin(&mapping, seat.owner()).unwrap();
+            operation(&mut Timeline::new(&mut transaction, &self.observer.figures));
+            transaction.commit();
+        })
+    }
+
+    /// Crashes `operation` before each of its stores, and now and then whoever repairs before some of the repair's; then lets it
+    /// through. In between, the state must be the one before.
+    fn crash_everywhere(&self, operation: impl Fn(&mut Timeline<'_, Transaction<'_>>)) {
+        let before = self.state();
+        let mut store = 0;
+        while self.crashes(store, &operation) {
+            if store % 32 == 7 {
+                let mut repair = 0;
+                while self.crashes(repair, |_| {}) {
+                    repair += 1 + repair / 4;
+                }
+                assert!(repair > 1, "there must be something to repair");
+            }
+            assert!(self.state() == before, "after a crash before store {store}");
+            store += 1;
+        }
+        assert!(store > 4, "the operation must change something: {store} stores");
+        assert!(self.state() != before);
+    }
+}
+
+#[test]
+fn a_crash_at_any_store_of_an_enqueue_leaves_before_or_after() {
+    let scene = Scene::new();
+    scene.crash_everywhere(|timeline| {
+        timeline.launch(scene.streams[1], Kernel::named("lognormal_60us_0.5"), scene.now).unwrap();
+    });
+    scene.crash_everywhere(|timeline| {
+        timeline.enqueue(scene.streams[3], Command::Mark(scene.events[1]), 5, scene.now).unwrap();
+    });
+}
+
+#[test]
+fn a_crash_at_any_store_of_a_barrier_leaves_before_or_after() {
+    let scene = Scene::new();
+    let legacy = scene.timeline(|timeline| timeline.legacy_stream(scene.contexts[0]));
+    scene.crash_everywhere(|timeline| {
+        timeline.launch(legacy, Kernel::named("spin_5us"), scene.now).unwrap();
+        timeline.launch(scene.streams[0], Kernel::named("spin_5us"), scene.now).unwrap();
+    });
+}
+
+#[test]
+fn a_crash_at_any_store_of_an_advance_leaves_before_or_after() {
+    let scene = Scene::new();
+    for step in 1..=6 {
+        let now = scene.now + Nanos(step * 1_100_000);
+        scene.crash_everywhere(|timeline| {
+            timeline.advance(now);
+        });
+    }
+}
+
+#[test]
+fn a_crash_at_any_store_of_a_forecast_leaves_no_trace() {
+    let scene = Scene::new();
+    let before = scene.state();
+    let tail = scene.timeline(|timeline| timeline.tail(scene.streams[0]));
+    let mut store = 0;
+    let forecast = |timeline: &mut Timeline<'_, Transaction<'_>>| {
+        timeline.forecast(&[tail]);
+    };
+    while scene.crashes(store, forecast) {
+        assert!(scene.state() == before, "store {store}");
+        store += 5;
+    }
+    assert!(store > 50);
+    assert!(scene.state() == before, "a forecast that nothing disturbs");
+}
+
+#[test]
+fn a_crash_at_any_store_of_making_and_ending_leaves_before_or_after() {
+    let scene = Scene::new();
+    scene.crash_everywhere(|timeline| {
+        timeline.create_context(OWNER, 1).unwrap();
+    });
+    scene.crash_everywhere(|timeline| {
+        timeline.create_stream(scene.contexts[1], true).unwrap();
+    });
+    scene.crash_everywhere(|timeline| {
+        timeline.create_event(scene.contexts[1], true).unwrap();
+    });
+    scene.crash_everywhere(|timeline| timeline.destroy_event(scene.events[2]));
+    scene.crash_everywhere(|timeline| timeline.destroy_stream(scene.streams[4]));
+    scene.crash_everywhere(|timeline| timeline.destroy_context(scene.contexts[0], scene.now));
+}
+
+#[test]
+fn a_crash_at_any_store_of_memory_changing_hands_leaves_before_or_after() {
+    let scene = Scene::new();
+    scene.crash_everywhere(|timeline| timeline.reserve(scene.contexts[0], Bytes(4 << 20)).unwrap());
+    scene.crash_everywhere(|timeline| timeline.release(scene.contexts[0], Bytes(2 << 20)));
+}
+
+#[test]
+fn a_crash_at_any_store_of_a_death_leaves_before_or_after() {
+    let scene = Scene::with_contexts_on(&[1]);
+    scene.crash_everywhere(|timeline| timeline.die(OWNER, scene.now));
+    let gone = scene.now + Figures::default().death_delay;
+    scene.crash_everywhere(|timeline| {
+        timeline.advance(gone);
+    });
+    scene.timeline(|timeline| {
+        assert_eq!(timeline.process_state(OWNER), ProcessState::Free);
+        assert_eq!(timeline.memory(1).0, Bytes::ZERO);
+    });
+}
+
+#[test]
+fn a_panic_inside_an_operation_takes_it_back() {
+    let scene = Scene::new();
+    let before = scene.stage.words();
+    let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| {
+        scene.timeline(|timeline| {
+            timeline.create_context(OWNER, 0).unwrap();
+            std::panic::resume_unwind(Box::new("on purpose"));
+        });
+    }));
+    assert!(outcome.is_err());
+    assert_eq!(scene.stage.words(), before);
+}
+
+#[test]
+fn a_long_operation_stays_within_the_log_by_its_seams() {
+    let scene = Scene::new();
+    for _ in 0..20_000 {
+        scene.timeline(|timeline| timeline.create_event(scene.contexts[0], true)).unwrap();
+    }
+    scene.timeline(|timeline| timeline.destroy_context(scene.contexts[0], scene.now));
+    scene.timeline(|timeline| timeline.check()).unwrap();
+}
+
+#[test]
+fn a_segment_of_another_kind_is_left_alone() {
+    let stage = Stage::new();
+    std::fs::write(&stage.settings.state, b"my diary").unwrap();
+    let error = Segment::open(&stage.settings).unwrap_err();
+    assert!(error.to_string().contains("no segment"), "{error}");
+    assert_eq!(std::fs::read(&stage.settings.state).unwrap(), b"my diary");
+}
+
+#[test]
+fn a_directory_that_is_not_there_is_named() {
+    let mut stage = Stage::new();
+    stage.settings.state = PathBuf::from("/nowhere/at/all");
+    let error = Segment::open(&stage.settings).unwrap_err().to_string();
+    assert!(error.contains("/nowhere/at/all") && error.contains("No such file"), "{error}");
+}
+
+#[test]
+fn a_segment_in_use_keeps_its_cards_and_one_out_of_use_is_made_anew() {
+    let stage = Stage::new();
+    let other = Settings { cards: Some(CardSpec::parse_list("V100").unwrap()), ..stage.settings.clone() };
+    let any = Settings { cards: None, ..stage.settings.clone() };
+    let first = stage.open();
+    let refused = Segment::open(&other).unwrap_err().to_string();
+    assert!(refused.contains("T4:4096,A10:8192") && refused.contains("V100"), "{refused}");
+    assert_eq!(Segment::open(&any).unwrap().cards().len(), 2);
+    let slower = Settings { dilation_milli: 5_000, ..stage.settings.clone() };
+    assert_eq!(Segment::open(&slower).unwrap().dilation_milli(), 1_000, "whoever came first decides");
+    drop(first);
+    assert_eq!(Segment::open(&other).unwrap().cards()[0].model.key, "V100");
+}
+
+#[test]
+fn a_truncated_or_older_segment_is_replaced_when_nobody_uses_it() {
+    let stage = Stage::new();
+    drop(stage.open());
+    let file = std::fs::OpenOptions::new().write(true).open(&stage.settings.state).unwrap();
+    file.set_len(1 << 20).unwrap();
+    drop(stage.open());
+    let file = std::fs::OpenOptions::new().write(true).open(&stage.settings.state).unwrap();
+    // The layout's number.
+    file.write_all_at(&[1; 8], 8).unwrap();
+    stage.open();
+}
+
+#[test]
+fn a_forked_child_is_told_so_and_touches_nothing() {
+    let stage = Stage::new();
+    let segment = stage.open();
+    let killed = child_is_killed(|| {
+        assert!(segment.is_inherited());
+        assert!(matches!(segment.begin(), Err(Error::Forked)));
+        let own = stage.open();
+        assert_ne!(own.process(), segment.process());
+    });
+    assert!(!killed);
+    assert!(segment.begin().is_ok());
+}
+
+#[test]
+fn slots_run_out_with_a_sentence_and_come_back() {
+    let stage = Stage::new();
+    let all: Vec<_> = (0..256).map(|_| stage.open()).collect();
+    assert!(matches!(Segment::open(&stage.settings), Err(Error::Full("processes"))));
+    assert_eq!(all[17].process(), 17);
+    drop(all);
+}
