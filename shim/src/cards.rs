@@ -200,7 +200,11 @@ fn nvml_card(handle: nvmlDevice_t) -> Option<CardInfo> {
     let mut pci: nvmlPciInfo_t = unsafe { core::mem::zeroed() };
     // SAFETY: the record is writable.
     let answer = unsafe { nvml::nvmlDeviceGetPciInfo_v3(handle, &raw mut pci) };
-    let order = if answer == nvmlReturn_t::SUCCESS { bus_order(&pci.bus_id.map(|byte| byte.to_ne_bytes()[0])) } else { 0 };
+    let order = if answer == nvmlReturn_t::SUCCESS {
+        bus_order(&pci.bus_id.map(|byte| byte.to_ne_bytes()[0]))
+    } else {
+        0
+    };
     Some(CardInfo { uuid, total, order })
 }
 

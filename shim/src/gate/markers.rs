@@ -101,7 +101,9 @@ impl Driver for Markers {
     fn elapsed(&self, from: Event, to: Event) -> Result<Nanos, Failed> {
         let mut milliseconds = 0.0_f32;
         // SAFETY: the time is writable; both events are ours, of this context.
-        relaxed(|| unsafe { driver::cuEventElapsedTime(&raw mut milliseconds, CUevent(from.0), CUevent(to.0)) })?;
+        relaxed(|| unsafe {
+            driver::cuEventElapsedTime(&raw mut milliseconds, CUevent(from.0), CUevent(to.0))
+        })?;
         // Negative, or not a number: zero.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let nanoseconds = (f64::from(milliseconds) * 1e6) as u64;
@@ -114,7 +116,8 @@ pub(super) fn relaxed(call: impl FnOnce() -> CUresult) -> Result<(), Failed> {
     let mut mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     let known = !DRIVER.known(driver_index::cuThreadExchangeStreamCaptureMode).is_null();
     // SAFETY: the mode is writable; the thread gets its own back below.
-    let exchanged = known && unsafe { driver::cuThreadExchangeStreamCaptureMode(&raw mut mode) } == CUresult::SUCCESS;
+    let exchanged =
+        known && unsafe { driver::cuThreadExchangeStreamCaptureMode(&raw mut mode) } == CUresult::SUCCESS;
     let answer = call();
     if exchanged {
         // SAFETY: as above; this is the thread's own mode.

@@ -53,7 +53,9 @@ pub(super) fn reset() {
 
 #[cold]
 fn register(markers: &Markers) {
-    if !markers.may_ask() || CONTEXT.compare_exchange(NOBODY, BARRED, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+    if !markers.may_ask()
+        || CONTEXT.compare_exchange(NOBODY, BARRED, Ordering::AcqRel, Ordering::Relaxed).is_err()
+    {
         return;
     }
     if let Some(address) = find(markers) {

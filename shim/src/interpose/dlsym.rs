@@ -97,12 +97,12 @@ unsafe fn may_be_ours(name: *const c_char) -> bool {
         return false;
     }
     // SAFETY: a string has a first byte.
-    let first = unsafe { name.read() }.cast_unsigned();
+    let first = unsafe { name.cast::<u8>().read() };
     if !matches!(first, b'c' | b'n') {
         return false;
     }
     // SAFETY: the first byte was not the NUL.
-    let second = unsafe { name.wrapping_add(1).read() }.cast_unsigned();
+    let second = unsafe { name.wrapping_add(1).cast::<u8>().read() };
     matches!((first, second), (b'c', b'u') | (b'n', b'v'))
 }
 

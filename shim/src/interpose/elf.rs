@@ -347,8 +347,8 @@ impl Object {
 fn same(found: *const c_char, name: &[u8]) -> bool {
     name.iter().chain(&[0]).enumerate().all(|(place, byte)| {
         // SAFETY: all bytes before this one were equal to those of `name` and none was NUL, so `found` goes on to here.
-        let other = unsafe { found.wrapping_add(place).read() };
-        other.cast_unsigned() == *byte
+        let other = unsafe { found.wrapping_add(place).cast::<u8>().read() };
+        other == *byte
     })
 }
 
