@@ -215,6 +215,12 @@ impl Card {
             .map(|tenant| tenant.id)
     }
 
+    /// Whether news of a container would matter for this card.
+    #[must_use]
+    pub fn is_armed(&self, id: TenantId) -> bool {
+        self.find(id).is_some_and(|tenant| tenant.gate.armed)
+    }
+
     /// A container's part of the card; none if it is not on the books.
     #[must_use]
     pub fn share(&self, now: Nanos, id: TenantId) -> Option<Share<'_>> {

@@ -1,0 +1,232 @@
+//! A container: where it lies, who made it, what it is allowed.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use cgpu_proto::file::Fault;
+use cgpu_proto::limits::Limits;
+use cgpu_proto::slots::State;
+use cgpu_proto::units::{Bytes, Nanos, SlotIndex};
+use cgpu_proto::uuid::Uuid;
+
+use super::region::Region;
+use crate::controller::policy::Standing;
+use crate::controller::tenants::TenantId;
+use crate::message::Registration;
+
+/// A container.
+#[derive(Debug)]
+pub(crate) struct Container {
+    pub(crate) tenant: TenantId,
+    /// Its folder in the control tree.
+    pub(crate) id: String,
+    pub(crate) dir: PathBuf,
+    /// The last who registered it.
+    pub(crate) registration: Option<Registration>,
+    /// Those who registered it and still live.
+    pub(crate) makers: BTreeMap<i32, OwnedFd>,
+    /// What its `limits` says.
+    pub(crate) limits: Limits,
+    /// As people have set it.
+    pub(crate) weight: Option<u32>,
+    pub(crate) region: Option<Region>,
+    /// What is wrong with it, by kind.
+    pub(crate) faults: BTreeMap<&'static str, String>,
+    /// Dead processes whose memory may linger: since when they are known to be dead.
+    pub(crate) draining: BTreeMap<(SlotIndex, u64), Nanos>,
+    /// Host process ids by slot and generation; none where the search found none.
+    pub(crate) host_pids: BTreeMap<(SlotIndex, u64), Option<u32>>,
+    /// Its bell is not listened to until then.
+    pub(crate) mute: Nanos,
+    /// It was heard, and is not asked for until then.
+    pub(crate) rest: Nanos,
+}
+
+/// More than any text of a container that is read.
+const LONGEST: u64 = 64 << 10;
+
+impl Container {
+    pub(crate) fn new(tenant: TenantId, id: String, dir: PathBuf) -> Self {
+        let limits = read_limits(&dir);
+        let mut faults = BTreeMap::new();
+        let limits = limits.unwrap_or_else(|sentence| {
+            faults.insert("limits", sentence);
+            Limits::default()
+        });
+        Self {
+            tenant,
+            id,
+            dir,
+            registration: None,
+            makers: BTreeMap::new(),
+            limits,
+            weight: None,
+            region: None,
+            faults,
+            draining: BTreeMap::new(),
+            host_pids: BTreeMap::new(),
+            mute: Nanos::ZERO,
+            rest: Nanos::ZERO,
+        }
+    }
+
+    /// Opens the region, or opens it again if it is another one; true if it is new.
+    pub(crate) fn find_region(&mut self, monitor: u64) -> bool {
+        if self.region.as_ref().is_some_and(|region| region.is_of(&self.dir)) {
+            return false;
+        }
+        self.region = None;
+        match Region::open(&self.dir, monitor) {
+            Ok(region) => {
+                self.faults.remove("region");
+                self.draining.clear();
+                self.host_pids.clear();
+                // The files may have been made by whoever also wrote the limits.
+                match read_limits(&self.dir) {
+                    Ok(limits) => {
+                        self.limits = limits;
+                        self.faults.remove("limits");
+                    }
+                    Err(sentence) => {
+                        self.faults.insert("limits", sentence);
+                    }
+                }
+                self.region = Some(region);
+                true
+            }
+            Err(error) => {
+                // Not there yet is no fault.
+                if !matches!(error.fault, Fault::Missing) {
+                    self.faults.insert("region", error.to_string());
+                }
+                false
+            }
+        }
+    }
+
+    /// The name shown to people.
+    pub(crate) fn name(&self) -> String {
+        let registered = self.registration.as_ref().and_then(|registration| registration.name.clone());
+        let own =
+            || self.region.as_ref().map(|region| region.seen.name.clone()).filter(|name| !name.is_empty());
+        registered.or_else(|| self.limits.name.clone()).or_else(own).unwrap_or_else(|| self.id.clone())
+    }
+
+    /// As set, else as registered, else as its limits say.
+    pub(crate) fn weight(&self) -> u32 {
+        let registered = self.registration.as_ref().and_then(|registration| registration.weight);
+        self.weight.or(registered).unwrap_or(self.limits.weight)
+    }
+
+    /// The cards that it may share; none: all that it has.
+    fn allowed(&self) -> Option<Vec<Uuid>> {
+        let registered: Vec<Uuid> = self
+            .registration
+            .iter()
+            .flat_map(|registration| &registration.limits)
+            .filter_map(|limit| limit.uuid.parse().ok())
+            .collect();
+        if !registered.is_empty() {
+            return Some(registered);
+        }
+        // Cards that the limits do not name are native.
+        (!self.limits.cards.is_empty()).then(|| self.limits.cards.iter().map(|card| card.0).collect())
+    }
+
+    /// The cards that it has or is made for, and may share, without repetition.
+    pub(crate) fn cards(&self) -> Vec<Uuid> {
+        let allowed = self.allowed();
+        let own = self.region.iter().flat_map(|region| &region.seen.cards).map(|card| card.uuid);
+        let mut cards = Vec::new();
+        for uuid in own.chain(allowed.iter().flatten().copied()) {
+            let may = allowed.as_ref().is_none_or(|allowed| allowed.contains(&uuid));
+            if may && !cards.contains(&uuid) {
+                cards.push(uuid);
+            }
+        }
+        cards
+    }
+
+    /// The limit that whoever started it set for a card; zero: none.
+    pub(crate) fn registered_limit(&self, uuid: Uuid) -> Bytes {
+        let told = self.registration.iter().flat_map(|registration| &registration.limits);
+        let told = told.filter(|limit| limit.uuid.parse() == Ok(uuid)).map(|limit| Bytes(limit.bytes)).next();
+        let listed = self.limits.cards.iter().find(|card| card.0 == uuid).map(|card| card.1);
+        let own =
+            self.region.as_ref().and_then(|region| region.seen.cards.iter().find(|card| card.uuid == uuid));
+        told.or(listed).or(own.map(|card| card.limit)).unwrap_or(Bytes::ZERO)
+    }
+
+    /// The limit in force for a card; zero: none.
+    pub(crate) fn limit(&self, uuid: Uuid) -> Bytes {
+        let region = self.region.as_ref();
+        let granted = region.and_then(|region| Some(region.limit(region.card(uuid)?)));
+        granted.filter(|limit| *limit > Bytes::ZERO).unwrap_or_else(|| self.registered_limit(uuid))
+    }
+
+    /// Where it stands with a card that it has or is made for.
+    pub(crate) fn standing(&self, uuid: Uuid) -> Standing {
+        let open =
+            self.region.as_ref().is_some_and(|region| !region.live.is_empty() && region.card(uuid).is_some());
+        Standing { created: open || !self.makers.is_empty(), open }
+    }
+
+    /// Nobody made it who lives, and nobody lives in it.
+    pub(crate) fn is_deserted(&self) -> bool {
+        self.makers.is_empty() && self.region.as_ref().is_none_or(|region| region.live.is_empty())
+    }
+
+    /// Notes which of its processes have died since the last look.
+    pub(crate) fn note_deaths(&mut self, now: Nanos) {
+        let Some(region) = &self.region else { return };
+        if region.garbled.is_some() {
+            return;
+        }
+        let mut dead = BTreeMap::new();
+        for (index, slot) in region.seen.slots.iter().enumerate() {
+            let Some(index) = SlotIndex::new(index) else { break };
+            let generation = slot.word.generation().get();
+            let free = matches!(slot.word.state(), Some(State::Free) | None);
+            if !free && !region.live.contains(&(index, generation)) {
+                let since = self.draining.get(&(index, generation)).copied().unwrap_or(now);
+                dead.insert((index, generation), since);
+            }
+        }
+        self.draining = dead;
+        let live = &region.live;
+        self.host_pids.retain(|process, _| live.contains(process) || self.draining.contains_key(process));
+    }
+
+    /// Why its shim refused to start, where it did.
+    pub(crate) fn refused(&self) -> Option<String> {
+        read_text(&self.dir.join("refused"))
+            .map(|text| text.trim().to_owned())
+            .filter(|text| !text.is_empty())
+    }
+}
+
+/// What a directory's `limits` says; a directory without has none.
+fn read_limits(dir: &Path) -> Result<Limits, String> {
+    match read_text(&dir.join("limits")) {
+        Some(text) => text.parse().map_err(|refused| format!("{}: {refused}", dir.join("limits").display())),
+        None => Ok(Limits::default()),
+    }
+}
+
+/// The text of a file of a container, which may be anything: no link is followed, no FIFO waited for.
+fn read_text(path: &Path) -> Option<String> {
+    let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOFOLLOW;
+    // The flags are small positive numbers.
+    #[allow(clippy::cast_possible_wrap)]
+    let file = File::options().read(true).custom_flags(flags.bits() as i32).open(path).ok()?;
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    file.take(LONGEST).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}

@@ -1,0 +1,241 @@
+//! A container's two files, as the monitor uses them: `use` is copied and never believed, `grant` is written.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use cgpu_proto::atomic::Ordering;
+use cgpu_proto::file::{Error, Fault};
+use cgpu_proto::grant::{Grantor, Turn};
+use cgpu_proto::liveness::{self, Life};
+use cgpu_proto::slots::State;
+use cgpu_proto::snapshot::{Cell, Reader, Snapshot};
+use cgpu_proto::units::{Bytes, CardIndex, Nanos, SlotIndex};
+use cgpu_proto::uuid::Uuid;
+
+use crate::controller::tenants::Gate;
+use crate::controller::words::Words;
+
+/// Both files, open.
+#[derive(Debug)]
+pub(crate) struct Region {
+    reader: Reader,
+    grantor: Grantor,
+    /// The FIFO, where there is one.
+    pub(crate) bell: Option<fs::File>,
+    /// Device and inode of `use`: another file under the name is another region.
+    identity: (u64, u64),
+    /// The last whole look.
+    pub(crate) seen: Snapshot,
+    /// Slots whose process lives, by their locks.
+    pub(crate) live: Vec<(SlotIndex, u64)>,
+    /// What is wrong with the file, if anything.
+    pub(crate) garbled: Option<String>,
+    /// What the page's `armed` says.
+    armed: bool,
+    cells: Vec<Cell>,
+}
+
+impl Region {
+    /// Opens them and takes the grant page over for the monitor of this name.
+    pub(crate) fn open(directory: &Path, monitor: u64) -> Result<Self, Error> {
+        let mut reader = Reader::open(directory)?;
+        let grantor = Grantor::open(directory)?;
+        grantor.adopt(monitor);
+        let about = fs::metadata(directory.join("use"))
+            .map_err(|error| Error { path: directory.join("use"), fault: Fault::System(error) })?;
+        let seen = reader.read()?;
+        let mut region = Self {
+            reader,
+            grantor,
+            bell: open_bell(&directory.join("bell")),
+            identity: (about.dev(), about.ino()),
+            seen,
+            live: Vec::new(),
+            garbled: None,
+            armed: false,
+            cells: Vec::new(),
+        };
+        region.look();
+        Ok(region)
+    }
+
+    /// Whether the files under these names are still the ones that are open.
+    pub(crate) fn is_of(&self, directory: &Path) -> bool {
+        fs::metadata(directory.join("use")).is_ok_and(|about| (about.dev(), about.ino()) == self.identity)
+    }
+
+    /// The file's identity, by which a process that maps it can be told.
+    pub(crate) const fn identity(&self) -> (u64, u64) {
+        self.identity
+    }
+
+    /// Opens the bell if it has come since.
+    pub(crate) fn find_bell(&mut self, directory: &Path) -> bool {
+        if self.bell.is_none() {
+            self.bell = open_bell(&directory.join("bell"));
+            return self.bell.is_some();
+        }
+        false
+    }
+
+    /// Looks at everything: header, slots, cells, and which processes live.
+    pub(crate) fn look(&mut self) {
+        match self.reader.read() {
+            Ok(seen) => {
+                self.seen = seen;
+                self.garbled = None;
+                self.live.clear();
+                for (index, slot) in self.seen.slots.iter().enumerate() {
+                    let Some(index) = SlotIndex::new(index) else { break };
+                    let claimed = matches!(slot.word.state(), Some(State::Live));
+                    if claimed && self.is_locked(index) {
+                        self.live.push((index, slot.word.generation().get()));
+                    }
+                }
+            }
+            Err(error) => {
+                self.garbled = Some(error.to_string());
+                // What was written over the file does not unlock it.
+                let live = std::mem::take(&mut self.live);
+                self.live = live.into_iter().filter(|(slot, _)| self.is_locked(*slot)).collect();
+            }
+        }
+    }
+
+    /// Whether a process holds the slot's byte. What cannot be asked counts as yes.
+    pub(crate) fn is_locked(&self, slot: SlotIndex) -> bool {
+        liveness::life(self.reader.file(), slot).is_ok_and(|life| life == Life::Alive)
+    }
+
+    /// Reads what the living processes do on one card; none when the file is garbled.
+    pub(crate) fn words(&mut self, card: CardIndex) -> Option<Vec<Words>> {
+        if self.garbled.is_some() {
+            return None;
+        }
+        let slots = self.live.iter().map(|(slot, _)| slot.get() + 1).max().unwrap_or(0);
+        if slots == 0 {
+            return Some(Vec::new());
+        }
+        if let Err(error) = self.reader.read_cells(card, slots, &mut self.cells) {
+            self.garbled = Some(error.to_string());
+            return None;
+        }
+        let words = self.live.iter().filter_map(|&(slot, generation)| {
+            let cell = self.cells.get(slot.get())?;
+            Some(Words {
+                slot,
+                generation,
+                turn: cell.turn,
+                waiting: cell.waiting,
+                active: cell.active.0,
+                busy: cell.busy.0,
+                inflight: cell.inflight.0,
+                ends: cell.ends.0,
+                spent: cell.spent.0,
+                last: cell.last.0,
+            })
+        });
+        Some(words.collect())
+    }
+
+    /// The card's place in the container, by its UUID; the first of that name.
+    pub(crate) fn card(&self, uuid: Uuid) -> Option<CardIndex> {
+        self.seen.cards.iter().position(|card| card.uuid == uuid).and_then(CardIndex::new)
+    }
+
+    /// Empties the bell.
+    pub(crate) fn hush(&mut self) {
+        if let Some(bell) = &mut self.bell {
+            // As much as a pipe holds by default, at once.
+            let mut bytes = [0; 4096];
+            while matches!(bell.read(&mut bytes), Ok(4096)) {}
+        }
+    }
+
+    /// Writes what a card's gate is to say. The gate word is changed by [`Region::turn`].
+    pub(crate) fn set_gate(&self, card: CardIndex, gate: &Gate) {
+        self.grantor.card(card).beside.store(gate.beside, Ordering::Relaxed);
+        self.grantor.set_ring(card, gate.ring);
+        self.grantor.set_turn(card, Turn(gate.turn), gate.granted, gate.until);
+    }
+
+    /// Changes the gate word; wakes who waits at it if asked to.
+    pub(crate) fn turn(&self, wake: bool) {
+        if wake {
+            self.grantor.turn_gate();
+        } else {
+            self.grantor.bump_gate();
+        }
+    }
+
+    /// Asks for the bell, or no longer.
+    pub(crate) fn arm(&mut self, armed: bool) {
+        if armed != self.armed {
+            if armed {
+                self.grantor.arm();
+            } else {
+                self.grantor.disarm();
+            }
+            self.armed = armed;
+        }
+    }
+
+    /// Whether a ring was asked for.
+    pub(crate) const fn is_armed(&self) -> bool {
+        self.armed
+    }
+
+    pub(crate) fn beat(&self) {
+        self.grantor.beat();
+    }
+
+    /// The memory limit that the page imposes; 0: the one that the container registered.
+    pub(crate) fn limit(&self, card: CardIndex) -> Bytes {
+        Bytes(self.grantor.card(card).limit.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_limit(&self, card: CardIndex, limit: Bytes) {
+        self.grantor.card(card).limit.store(limit.0, Ordering::Relaxed);
+    }
+
+    /// What people may see in the page.
+    pub(crate) fn show(&self, card: CardIndex, policy: u32, weight: u32, share: u32, busy: Nanos) {
+        let words = self.grantor.card(card);
+        words.policy.store(policy, Ordering::Relaxed);
+        words.weight.store(weight, Ordering::Relaxed);
+        words.share.store(share, Ordering::Relaxed);
+        words.busy.store(busy.0, Ordering::Relaxed);
+    }
+
+    /// Says that the memory of a dead process is gone.
+    pub(crate) fn set_gone(&self, slot: SlotIndex) {
+        if let Some(seen) = self.seen.slots.get(slot.get()) {
+            self.grantor.set_gone(slot, seen.word);
+        }
+    }
+
+    /// Leaves every gate open, for a time without a monitor.
+    pub(crate) fn open_gates(&self) {
+        for card in CardIndex::all() {
+            let words = self.grantor.card(card);
+            let epoch = words.turn.load(Ordering::Relaxed) >> 8;
+            self.grantor.set_turn(card, Turn((epoch + 1) << 8), Nanos::ZERO, Nanos::ZERO);
+        }
+        self.grantor.disarm();
+        self.grantor.turn_gate();
+    }
+}
+
+/// Opens a bell for reading and never waits for a ringer. Anything but a FIFO is none.
+fn open_bell(path: &Path) -> Option<fs::File> {
+    let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOFOLLOW;
+    // Also for writing, so that it does not end when the last ringer leaves.
+    let open = || -> io::Result<fs::File> {
+        // The flags are small positive numbers.
+        #[allow(clippy::cast_possible_wrap)]
+        OpenOptions::new().read(true).write(true).custom_flags(flags.bits() as i32).open(path)
+    };
+    open().ok().filter(|file| file.metadata().is_ok_and(|about| about.file_type().is_fifo()))
+}

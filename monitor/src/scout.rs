@@ -1,0 +1,215 @@
+//! What takes time is done here, in a thread of its own: NVML, the search for host process ids, the settings file.
+//!
+//! The daemon asks over a channel and finds the answers in another whenever it looks. Nothing here is waited for: a scout that hangs
+//! in a driver call costs the turns nothing.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cgpu_proto::units::Nanos;
+use cgpu_proto::uuid::Uuid;
+
+use crate::daemon::poll::now;
+use crate::settings::Settings;
+
+mod nvml;
+
+use nvml::Library;
+
+/// What the daemon wants.
+#[derive(Debug)]
+pub(crate) enum Errand {
+    /// NVML's view, soon.
+    Sample,
+    /// Which host process has this file mapped and this process id in its own namespace?
+    Find(Suspect),
+    /// Keep these.
+    Save(Settings),
+}
+
+/// A process to be found on the host.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Suspect {
+    /// Whose it is: the daemon's own words, returned as they are.
+    pub(crate) tenant: u64,
+    pub(crate) slot: u8,
+    pub(crate) generation: u64,
+    /// As the container says.
+    pub(crate) pid: u32,
+    /// Device and inode of the file that it has mapped.
+    pub(crate) file: (u64, u64),
+}
+
+/// What the scout has found.
+#[derive(Debug)]
+pub(crate) enum News {
+    /// NVML's view; none: there is no NVML.
+    Sampled(Option<Sample>),
+    /// A process's id on the host, or none.
+    Found(Suspect, Option<u32>),
+}
+
+/// NVML's view at one time.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sample {
+    /// Before it was asked.
+    pub(crate) at: Nanos,
+    pub(crate) cards: Vec<CardSample>,
+}
+
+/// NVML's view of a card.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CardSample {
+    pub(crate) index: u32,
+    pub(crate) uuid: Uuid,
+    pub(crate) name: String,
+    pub(crate) total: u64,
+    pub(crate) used: Option<u64>,
+    /// Host process ids with a context on it; none: not told.
+    pub(crate) processes: Option<Vec<u32>>,
+}
+
+/// The daemon's end.
+#[derive(Debug)]
+pub(crate) struct Scout {
+    errands: Sender<Errand>,
+    news: Receiver<News>,
+}
+
+/// NVML is asked this often, and where it was missing, looked for.
+const PACE: Duration = Duration::from_secs(1);
+const RETRY: Duration = Duration::from_secs(10);
+
+impl Scout {
+    /// Sends a scout out. It ends with its [`Scout`].
+    ///
+    /// # Errors
+    /// When no thread can be made.
+    pub(crate) fn send_out(library: String, state: PathBuf) -> io::Result<Self> {
+        let (errands, inbox) = channel();
+        let (outbox, news) = channel();
+        thread::Builder::new().name("scout".into()).spawn(move || run(&inbox, &outbox, &library, &state))?;
+        Ok(Self { errands, news })
+    }
+
+    pub(crate) fn ask(&self, errand: Errand) {
+        // A scout that is no more has left its word in the log.
+        let _ = self.errands.send(errand);
+    }
+
+    /// What has been found since.
+    pub(crate) fn news(&self) -> impl Iterator<Item = News> + '_ {
+        self.news.try_iter()
+    }
+}
+
+fn run(errands: &Receiver<Errand>, news: &Sender<News>, name: &str, state: &Path) {
+    let mut library = Library::open(name);
+    let mut tried = Instant::now();
+    if let Err(error) = &library {
+        tracing::warn!(
+            "{name}: {error}; cards are taken from the containers, dead processes' memory by the clock"
+        );
+    }
+    let mut due = Instant::now();
+    loop {
+        if Instant::now() >= due {
+            if library.is_err() && tried.elapsed() >= RETRY {
+                library = Library::open(name);
+                tried = Instant::now();
+            }
+            let at = now();
+            let sample = library.as_ref().ok().map(|library| Sample { at, cards: library.sample() });
+            if news.send(News::Sampled(sample)).is_err() {
+                return;
+            }
+            due = Instant::now() + PACE;
+        }
+        let told = match errands.recv_timeout(due.saturating_duration_since(Instant::now())) {
+            Ok(Errand::Sample) => {
+                due = Instant::now();
+                Ok(())
+            }
+            Ok(Errand::Find(suspect)) => news.send(News::Found(suspect, find(&suspect))),
+            Ok(Errand::Save(settings)) => {
+                // They are in force all the same, until this monitor ends.
+                if let Err(error) = settings.save(state) {
+                    tracing::warn!("settings are not kept in {}: {error}", state.display());
+                }
+                Ok(())
+            }
+            Err(RecvTimeoutError::Timeout) => Ok(()),
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        if told.is_err() {
+            return;
+        }
+    }
+}
+
+/// The host process that the suspect is: by the id that it says, if we share its namespace, else by a search.
+fn find(suspect: &Suspect) -> Option<u32> {
+    if maps(suspect.pid, suspect.file) {
+        return Some(suspect.pid);
+    }
+    let processes = fs::read_dir("/proc").ok()?;
+    let pids = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|pid| innermost(*pid) == Some(suspect.pid)).find(|pid| maps(*pid, suspect.file))
+}
+
+/// A process's id in its own namespace.
+fn innermost(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    line.split_whitespace().next_back()?.parse().ok()
+}
+
+/// Whether a process has the file of this device and inode mapped: what it says of itself does not matter.
+fn maps(pid: u32, (device, inode): (u64, u64)) -> bool {
+    let Ok(file) = fs::File::open(format!("/proc/{pid}/maps")) else { return false };
+    BufReader::new(file).lines().map_while(Result::ok).any(|line| {
+        let mut fields = line.split_whitespace().skip(3);
+        let at = fields.next().and_then(|at| {
+            let (major, minor) = at.split_once(':')?;
+            Some((u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?))
+        });
+        let found = fields.next().and_then(|found| found.parse::<u64>().ok());
+        let wanted = (rustix::fs::major(device), rustix::fs::minor(device));
+        at == Some(wanted) && found == Some(inode)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn a_process_is_known_by_what_it_maps() {
+        let about = fs::metadata("/proc/self/exe").unwrap();
+        let own = (about.dev(), about.ino());
+        let pid = std::process::id();
+        assert!(maps(pid, own));
+        assert!(!maps(pid, (own.0, own.1 + 1)));
+        assert_eq!(innermost(pid), Some(pid));
+        let suspect = Suspect { tenant: 0, slot: 0, generation: 1, pid, file: own };
+        assert_eq!(find(&suspect), Some(pid));
+        assert_eq!(find(&Suspect { pid: u32::MAX, ..suspect }), None);
+    }
+
+    #[test]
+    fn without_nvml_the_scout_says_so_and_goes_on() {
+        let state = tempfile::tempdir().unwrap();
+        let scout = Scout::send_out("libno-such-nvml.so".into(), state.path().join("state")).unwrap();
+        let told = scout.news.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert!(matches!(told, News::Sampled(None)));
+        scout.ask(Errand::Save(Settings { default_memsize: 3, ..Settings::default() }));
+        scout.ask(Errand::Sample);
+        assert!(matches!(scout.news.recv_timeout(Duration::from_secs(60)).unwrap(), News::Sampled(None)));
+        assert_eq!(Settings::load(&state.path().join("state")).unwrap().default_memsize, 3);
+    }
+}

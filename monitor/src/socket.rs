@@ -1,0 +1,175 @@
+//! The control socket: one request a line, one reply a line.
+//!
+//! Whoever can open it may read. Root and the monitor's own user may write: the kernel says who asks.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use cgpu_proto::units::Nanos;
+use rustix::net::sockopt::socket_peercred;
+
+use crate::control;
+use crate::host::Host;
+use crate::message::{Errno, Refusal, Reply, Request};
+use crate::status;
+
+/// Clients at once; more wait.
+const MOST: usize = 64;
+/// The longest request.
+const LONGEST: usize = 64 << 10;
+
+/// The socket and those who are connected.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    path: PathBuf,
+    listener: UnixListener,
+    clients: BTreeMap<u64, Client>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Client {
+    stream: UnixStream,
+    may_write: bool,
+    /// Read and not answered.
+    line: Vec<u8>,
+    /// Answered and not written.
+    reply: Vec<u8>,
+}
+
+impl Socket {
+    /// Opens the socket, unless a monitor answers there already.
+    ///
+    /// # Errors
+    /// [`ErrorKind::AddrInUse`] when one does; else as the system says.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        if UnixStream::connect(path).is_ok() {
+            return Err(ErrorKind::AddrInUse.into());
+        }
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(path)?;
+        listener.set_nonblocking(true)?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
+        Ok(Self { path: path.to_owned(), listener, clients: BTreeMap::new(), next: 0 })
+    }
+
+    pub(crate) const fn listener(&self) -> &UnixListener {
+        &self.listener
+    }
+
+    /// Takes a new client; its number and its stream to listen to.
+    pub(crate) fn accept(&mut self) -> Option<(u64, &UnixStream)> {
+        let (stream, _) = self.listener.accept().ok()?;
+        stream.set_nonblocking(true).ok()?;
+        if self.clients.len() >= MOST {
+            return None;
+        }
+        let own = rustix::process::geteuid();
+        let may_write = socket_peercred(&stream).is_ok_and(|who| who.uid.is_root() || who.uid == own);
+        self.next += 1;
+        let client = self.clients.entry(self.next).or_insert(Client {
+            stream,
+            may_write,
+            line: Vec::new(),
+            reply: Vec::new(),
+        });
+        Some((self.next, &client.stream))
+    }
+
+    /// Reads what a client has sent and answers every whole line. False: it has gone, and its stream with it.
+    pub(crate) fn serve(&mut self, number: u64, host: &mut Host, now: Nanos) -> bool {
+        let Some(client) = self.clients.get_mut(&number) else { return false };
+        let stays = client.read() && client.answer(host, now);
+        if !stays {
+            self.clients.remove(&number);
+        }
+        stays
+    }
+}
+
+impl Socket {
+    /// Writes what clients did not take at once.
+    pub(crate) fn flush(&mut self) {
+        self.clients.retain(|_, client| client.write());
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // If it cannot be removed the next monitor finds that nobody answers.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+impl Client {
+    fn read(&mut self) -> bool {
+        let mut bytes = [0; 4096];
+        match self.stream.read(&mut bytes) {
+            Ok(0) => false,
+            Ok(count) => {
+                self.line.extend_from_slice(&bytes[..count]);
+                self.line.len() <= LONGEST
+            }
+            Err(error) => matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted),
+        }
+    }
+
+    fn answer(&mut self, host: &mut Host, now: Nanos) -> bool {
+        // Who does not read its replies is asked nothing more.
+        while self.reply.is_empty()
+            && let Some(end) = self.line.iter().position(|byte| *byte == b'\n')
+        {
+            let rest = self.line.split_off(end + 1);
+            let line = std::mem::replace(&mut self.line, rest);
+            let reply = match serde_json::from_slice::<Request>(&line) {
+                Ok(request) => answer(host, now, request, self.may_write),
+                Err(error) => Reply::Refused(Refusal::new(Errno::EINVAL, format!("Not a request: {error}."))),
+            };
+            let Ok(text) = serde_json::to_vec(&reply) else { return false };
+            self.reply.extend_from_slice(&text);
+            self.reply.push(b'\n');
+            if !self.write() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Writes as much of the reply as the client takes. The rest is tried again; nobody is waited for.
+    fn write(&mut self) -> bool {
+        while !self.reply.is_empty() {
+            match self.stream.write(&self.reply) {
+                Ok(count) => drop(self.reply.drain(..count)),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return error.kind() == ErrorKind::WouldBlock,
+            }
+        }
+        true
+    }
+}
+
+fn answer(host: &mut Host, now: Nanos, request: Request, may_write: bool) -> Reply {
+    let writes = matches!(request, Request::Register(_) | Request::Set { .. });
+    if writes && !may_write {
+        let sentence = "Only root and the monitor's own user may write.";
+        return Reply::Refused(Refusal::new(Errno::EACCES, sentence));
+    }
+    let reply = match request {
+        Request::Register(registration) => host.register(registration).map(|id| {
+            host.look_after(now);
+            Reply::Registered { id }
+        }),
+        Request::Get { path } => control::get(host, &path).map(Reply::Value),
+        Request::Set { path, value } => control::set(host, now, &path, &value).map(|()| Reply::Done),
+        Request::List { path } => control::list(host, &path).map(Reply::Names),
+        Request::Status => Ok(Reply::Status(Box::new(status::of(host, now)))),
+    };
+    reply.unwrap_or_else(Reply::Refused)
+}
