@@ -55,7 +55,7 @@ int main(void) {
     CHECK(cu.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
     CHECK(cu.cuCtxSynchronize());
     CHECK(cu.cuMemGetInfo(&after, NULL));
-    HOLDS(after == before);
+    HOLDS(after >= before); /* more, when what a process before this one had is gone */
     CHECK(cu.cuMemFree(parents));
     printf("{\"children\": 2}\n");
     return 0;

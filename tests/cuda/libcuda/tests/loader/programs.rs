@@ -106,6 +106,23 @@ fn a_full_queue_blocks_the_launch() {
 }
 
 #[test]
+fn every_other_way_to_memory_takes_and_gives_it() {
+    let answer = Machine::new("allocators", "A10").prints("allocators");
+    assert_eq!(number(&answer, "pools"), 64.0 * MIB);
+    assert_eq!(number(&answer, "physical"), 16.0 * MIB);
+    assert_eq!(number(&answer, "old_functions"), 20.0 * MIB);
+    assert_eq!(number(&answer, "variables"), 4.0 * MIB);
+}
+
+#[test]
+fn threads_share_a_context() {
+    let machine = Machine::new("threads", "A10");
+    assert_eq!(number(&machine.prints("threads 8 10"), "threads"), 32.0);
+    // Each thread's own default stream goes with it, or a machine would run out of them.
+    machine.prints("threads 64 2");
+}
+
+#[test]
 fn a_race_for_the_last_room_has_exactly_its_winners() {
     let answer = Machine::new("race", "A10:8192").prints("race --procs 6 --rounds 100");
     assert_eq!(number(&answer, "wrong"), 0.0);
