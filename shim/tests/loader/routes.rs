@@ -1,8 +1,8 @@
 //! Which function `cuGetProcAddress` hands out.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use crate::stage::{Stage, hooked};
+use crate::stage::{Run, Stage, hooked, skip};
 
 /// One line of `lookups`.
 struct Looked {
@@ -13,7 +13,7 @@ struct Looked {
     recorded: String,
 }
 
-fn look(run: &crate::stage::Run, file: &Path) -> Vec<Looked> {
+fn look(run: &Run, file: &Path) -> Vec<Looked> {
     let lines = run.lines("lookups", &[&file.display().to_string()]);
     let parsed = lines.iter().map(|line| {
         let fields: Vec<_> = line.split('|').map(str::to_owned).collect();
@@ -25,17 +25,15 @@ fn look(run: &crate::stage::Run, file: &Path) -> Vec<Looked> {
     parsed.collect()
 }
 
-/// The CUDA runtime's own walk at its start, six versions of it: every pointer for a hooked symbol is ours, of the right version
-/// and flavour; all others are the driver's.
-#[test]
-fn the_runtimes_walks_lead_to_hooks_of_the_right_version_and_flavour() {
-    let stage = Stage::get();
+/// Every recorded walk, without and with the shim: each pointer for a hooked symbol is ours, of the same version and flavour;
+/// all others, and all answers, are the driver's. `judge` is given what was asked, what came, and what was recorded.
+fn walk(bare: &Run, shimmed: &Run, judge: impl Fn(&str, &str, &str)) {
     let hooked = hooked();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/e2e/data/cudart-lookups");
     let mut walks = 0;
     for entry in std::fs::read_dir(folder).expect("the recorded walks") {
         let file = entry.expect("a recorded walk").path();
-        let (bare, shimmed) = (look(&stage.bare(), &file), look(&stage.shimmed(), &file));
+        let (bare, shimmed) = (look(bare, &file), look(shimmed, &file));
         assert_eq!(bare.len(), shimmed.len());
         let mut ours = 0;
         for (without, with) in bare.iter().zip(&shimmed) {
@@ -46,21 +44,33 @@ fn the_runtimes_walks_lead_to_hooks_of_the_right_version_and_flavour() {
             assert_eq!(with.first, expected(&without.first), "{}: {}", file.display(), with.asked);
             assert_eq!(with.second, expected(&without.second), "{}: {}", file.display(), with.asked);
             assert_eq!(with.status, without.status, "{}: {}", file.display(), with.asked);
-            // The walk was recorded with the newest driver; the null driver plays a newest one, too.
-            if with.recorded != "NULL" {
-                assert!(
-                    with.second.ends_with(&format!(":{}", with.recorded)),
-                    "{} -> {}",
-                    with.asked,
-                    with.second
-                );
-            }
+            judge(&with.asked, &with.second, &with.recorded);
             ours += usize::from(with.second.starts_with("libcgpu.so:"));
         }
         assert!(shimmed.len() > 300 && ours > 25, "{}: {ours} of {}", file.display(), shimmed.len());
         walks += 1;
     }
     assert_eq!(walks, 6);
+}
+
+/// The CUDA runtime's own walk at its start, six versions of it.
+#[test]
+fn the_runtimes_walks_lead_to_hooks_of_the_right_version_and_flavour() {
+    let stage = Stage::get();
+    walk(&stage.bare(), &stage.shimmed(), |asked, given, recorded| {
+        // They were recorded with the newest driver, and that is what the null driver plays.
+        assert!(recorded == "NULL" || given.ends_with(&format!(":{recorded}")), "{asked} -> {given}");
+    });
+}
+
+/// The same on a real driver, which needs no card for it.
+#[test]
+fn a_real_driver_is_routed_like_the_played_one() {
+    let Some(folder) = std::env::var_os("CGPU_REAL_DRIVER").map(PathBuf::from) else {
+        return skip("routes", "driver", "CGPU_REAL_DRIVER names no folder with a real libcuda.so.1");
+    };
+    let stage = Stage::get();
+    walk(&stage.bare().library(folder.clone()), &stage.shimmed().library(folder), |_, _, _| {});
 }
 
 /// What a driver hands out without exporting it: judged by its name, and refused if it takes memory. One address under two

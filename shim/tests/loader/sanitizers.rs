@@ -1,6 +1,6 @@
 //! Programs built with sanitizers, which take over half of the C library and are easily upset.
 
-use crate::stage::Stage;
+use crate::stage::{Stage, skip};
 
 fn run_with(sanitizer: &str, variable: Option<(&str, &str)>) {
     let stage = Stage::get();
@@ -8,8 +8,7 @@ fn run_with(sanitizer: &str, variable: Option<(&str, &str)>) {
     for program in ["handles", "hooked", "copies"] {
         let name = format!("{program}-{sanitizer}");
         if !stage.compile(program, &name, &[&flag]) {
-            eprintln!("skipped: the C compiler has no {flag}");
-            return;
+            return skip("sanitizers", sanitizer, &format!("the C compiler has no {flag}"));
         }
         let stub = stage.file("stub/libcuda.so.1").display().to_string();
         let arguments: &[&str] = if program == "copies" { &[&stub] } else { &[] };

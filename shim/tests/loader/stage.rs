@@ -1,6 +1,8 @@
 //! Builds what the tests run, once, and runs it.
 
 use std::collections::BTreeSet;
+use std::fs::OpenOptions;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -146,6 +148,18 @@ impl Run {
         assert!(output.status.success(), "{program} {arguments:?}: {}\n{out}{err}", output.status);
         assert_eq!(err, "", "{program} {arguments:?} is not silent");
         out.lines().map(str::to_owned).collect()
+    }
+}
+
+/// Records that a test could not run; `cargo xtask test` counts it. Where `CGPU_REQUIRE` lists the tool, its lack is a failure.
+pub(crate) fn skip(test: &str, tool: &str, reason: &str) {
+    let required = std::env::var("CGPU_REQUIRE").unwrap_or_default();
+    assert!(!required.split(',').any(|name| name.trim() == tool), "CGPU_REQUIRE lists {tool}, but {reason}");
+    eprintln!("skipped: {reason}");
+    if let Some(file) = std::env::var_os("CGPU_SKIPPED") {
+        let mut file = OpenOptions::new().append(true).create(true).open(file).expect("the list of skips");
+        // One write: other tests append at the same time.
+        file.write_all(format!("{test}: {reason}\n").as_bytes()).expect("the list of skips");
     }
 }
 
