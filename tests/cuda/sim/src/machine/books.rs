@@ -79,4 +79,12 @@ impl Machine {
             Ok(timeline.context_busy(context))
         })
     }
+
+    /// Whether the machine's state is one that operations lead to. For tests: it looks at everything.
+    ///
+    /// # Errors
+    /// [`Error::Segment`] with the first thing found wrong.
+    pub fn check(&self) -> Result<(), Error> {
+        self.core.with(|timeline, _| timeline.check().map_err(Error::Segment))
+    }
 }

@@ -223,13 +223,14 @@ impl<W: Words> Timeline<'_, W> {
             return;
         }
         let stream = StreamId(self.get(card.running()));
-        let end = self.get(card.run_start()) + self.get(stream.remaining());
-        let due = if ring_of(card).is_empty(self.words) {
-            end
-        } else {
-            end.min(self.get(card.slice_start()) + self.figures.slice.0)
-        };
-        agenda::schedule(self.words, Due::Engine(card), Nanos(due));
+        let remaining = self.get(stream.remaining());
+        let end = (remaining < NEVER.0).then(|| self.get(card.run_start()) + remaining);
+        let over = (!ring_of(card).is_empty(self.words))
+            .then(|| self.get(card.slice_start()) + self.figures.slice.0);
+        match [end, over].into_iter().flatten().min() {
+            Some(due) => agenda::schedule(self.words, Due::Engine(card), Nanos(due)),
+            None => agenda::cancel(self.words, Due::Engine(card)),
+        }
     }
 
     #[inline]

@@ -1,0 +1,361 @@
+//! The machine on the real clock, among real processes: threads that perform effects, deaths at any instant, forks.
+//!
+//! Children are this very program, told by a variable what to be. Each ends when its parent does, and after a minute in any case.
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use cgpu_proto::atomic::{AtomicU32, AtomicU64, Ordering};
+use cgpu_sim::machine::{CopyKind, Launch, Pitched, StreamKind, WaitCondition, Width};
+use cgpu_sim::settings::Figures;
+use cgpu_sim::{Bytes, CardSpec, Error, Kernel, Machine, Nanos, Settings};
+
+/// What a child is to be, and on which segment.
+const ROLE: &str = "CGPU_SIM_TEST_ROLE";
+const STATE: &str = "CGPU_SIM_TEST_STATE";
+
+struct Stage {
+    directory: tempfile::TempDir,
+}
+
+fn settings(state: &Path) -> Settings {
+    Settings {
+        state: state.to_owned(),
+        cards: Some(CardSpec::parse_list("A10:23028,T4:4096").unwrap()),
+        dilation_milli: 1_000,
+        figures: Figures::default(),
+    }
+}
+
+impl Stage {
+    fn new() -> Self {
+        Self { directory: tempfile::tempdir_in("/dev/shm").unwrap() }
+    }
+
+    fn machine(&self) -> Machine {
+        Machine::open(&settings(&self.directory.path().join("segment"))).unwrap()
+    }
+
+    fn child(&self, role: &str) -> Watched {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "play_a_role", "--nocapture"]);
+        command.env(ROLE, role).env(STATE, self.directory.path().join("segment"));
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let mind_the_parent = || {
+            // SAFETY: asks for a signal at the parent's death; touches no memory.
+            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+            // SAFETY: arms this process's own timer, which survives exec: the watchdog.
+            unsafe { libc::alarm(60) };
+            Ok(())
+        };
+        // SAFETY: both calls are async-signal-safe.
+        unsafe { command.pre_exec(mind_the_parent) };
+        Watched(command.spawn().unwrap())
+    }
+}
+
+/// A child that is killed when it is of no more interest.
+struct Watched(Child);
+
+impl Watched {
+    fn kill(mut self) {
+        assert!(self.0.try_wait().unwrap().is_none(), "it has ended by itself");
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+
+    fn finish(mut self) {
+        assert!(self.0.wait().unwrap().success());
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        // Already over, where it was killed or has finished.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn launch(kernel: &str) -> Launch {
+    Launch { kernel: Kernel::named(kernel), blocks: 1, threads: 1 }
+}
+
+fn address_of<T>(word: &T) -> u64 {
+    core::ptr::from_ref(word).expose_provenance() as u64
+}
+
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let patience = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < patience, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Not a test of its own: what children run.
+#[test]
+fn play_a_role() {
+    let (Some(role), Some(state)) = (std::env::var_os(ROLE), std::env::var_os(STATE)) else { return };
+    let machine = Machine::open(&settings(Path::new(&state))).unwrap();
+    let context = machine.create_context(0).unwrap();
+    let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
+    match role.to_str().unwrap() {
+        "saturate" => loop {
+            machine.launch(stream, launch("spin_60us")).unwrap();
+        },
+        "persist" => {
+            machine.launch(stream, launch("persistent")).unwrap();
+            machine.synchronize_stream(stream).unwrap();
+        }
+        "churn" => churn(&machine, std::process::id().into()),
+        "churn briefly" => {
+            let until = Instant::now() + Duration::from_millis(300);
+            let word = Box::leak(Box::new(AtomicU64::new(0)));
+            while Instant::now() < until {
+                churn_once(&machine, u64::from(std::process::id()), word);
+            }
+            machine.check().unwrap();
+        }
+        role => panic!("no such role: {role}"),
+    }
+}
+
+fn churn(machine: &Machine, seed: u64) -> ! {
+    let word = Box::leak(Box::new(AtomicU64::new(0)));
+    for round in 0.. {
+        churn_once(machine, seed ^ round << 20, word);
+    }
+    unreachable!("the range has no end")
+}
+
+/// A bit of everything, and everything given back.
+fn churn_once(machine: &Machine, seed: u64, word: &'static AtomicU64) {
+    let card = usize::from(cgpu_sim::kernel::mix(seed).is_multiple_of(2));
+    let context = match machine.create_context(card) {
+        Err(Error::OutOfMemory) => return,
+        context => context.unwrap(),
+    };
+    let streams =
+        [StreamKind::Blocking, StreamKind::NonBlocking].map(|k| machine.create_stream(context, k).unwrap());
+    let event = machine.create_event(context, true).unwrap();
+    let source = *Box::leak(Box::new([5_u8; 4]));
+    for round in 0..12 {
+        let stream = streams[round % 2];
+        machine.launch(stream, launch("lognormal_10us_1.0")).unwrap();
+        machine.record_event(event, stream).unwrap();
+        machine.wait_event(streams[(round + 1) % 2], event).unwrap();
+        // SAFETY: the word is never freed.
+        unsafe { machine.write_value(stream, address_of(word), Width::Eight, seed) }.unwrap();
+        if let Ok(address) = machine.allocate(context, Bytes(700_000 << (round % 3))) {
+            // SAFETY: the bytes are never freed.
+            unsafe {
+                machine.copy(stream, CopyKind::HostToDevice, Pitched::line(address, address_of(&source), 4))
+            }
+            .unwrap();
+            machine.free(address).unwrap();
+        }
+    }
+    machine.launch(machine.legacy_stream(context).unwrap(), launch("spin_5us")).unwrap();
+    if cgpu_sim::kernel::mix(seed) % 3 > 0 {
+        machine.synchronize_context(context).unwrap();
+    }
+    machine.destroy_context(context).unwrap();
+}
+
+#[test]
+fn two_processes_share_a_card_equally_and_lose_a_tenth() {
+    let stage = Stage::new();
+    let machine = stage.machine();
+    let children = [stage.child("saturate"), stage.child("saturate")];
+    let busy = |pid| {
+        let uses = machine.processes(0).unwrap();
+        uses.iter().find(|each| each.pid == pid).map_or(Nanos::ZERO, |each| each.busy)
+    };
+    eventually("both compute", || children.iter().all(|child| busy(child.pid()) > Nanos::from_millis(5)));
+    let read = || (machine.now(), children.each_ref().map(|child| busy(child.pid())));
+    let (begun, before) = read();
+    std::thread::sleep(Duration::from_millis(500));
+    let (ended, after) = read();
+    let elapsed = ended - begun;
+    for (before, after) in before.into_iter().zip(after) {
+        // Starved of its processor a child may be late with its launches; then its queue of a thousand covers for it.
+        let permille = (after - before).0 * 1_000 / elapsed.0;
+        assert!((440..=470).contains(&permille), "{permille} of 1000");
+    }
+    machine.check().unwrap();
+}
+
+#[test]
+fn memory_writes_appear_without_any_call() {
+    let stage = Stage::new();
+    let machine = stage.machine();
+    let context = machine.create_context(0).unwrap();
+    let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
+    let word = AtomicU64::new(0);
+    for value in 1..=200 {
+        machine.launch(stream, launch("spin_300us")).unwrap();
+        // SAFETY: the word outlives the wait for the stream below.
+        unsafe { machine.write_value(stream, address_of(&word), Width::Eight, value) }.unwrap();
+        if value % 50 == 0 {
+            let mut seen = 0;
+            eventually("the last value", || {
+                let now = word.load(Ordering::Acquire);
+                assert!(now >= seen, "writes are seen in order");
+                seen = now;
+                now == value
+            });
+        }
+    }
+    machine.synchronize_stream(stream).unwrap();
+}
+
+#[test]
+fn a_wait_on_memory_ends_when_the_program_writes() {
+    let stage = Stage::new();
+    let machine = stage.machine();
+    let context = machine.create_context(0).unwrap();
+    let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
+    let gate = AtomicU32::new(0);
+    // SAFETY: the word outlives the wait for the stream below.
+    unsafe { machine.wait_value(stream, address_of(&gate), Width::Four, WaitCondition::Equal, 9) }.unwrap();
+    machine.launch(stream, launch("spin_20us")).unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(!machine.is_stream_done(stream).unwrap());
+    gate.store(9, Ordering::Release);
+    machine.synchronize_stream(stream).unwrap();
+}
+
+#[test]
+fn host_functions_run_in_order_beside_the_program() {
+    let stage = Stage::new();
+    let machine = stage.machine();
+    let context = machine.create_context(0).unwrap();
+    let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
+    let word = Arc::new(AtomicU64::new(0));
+    let (calls, heard) = channel();
+    for number in 0..20_u64 {
+        let calls = calls.clone();
+        let word = Arc::clone(&word);
+        machine.launch(stream, launch("spin_20us")).unwrap();
+        let call = move || {
+            std::thread::sleep(Duration::from_millis(1));
+            calls.send((number, word.load(Ordering::Acquire))).unwrap();
+        };
+        machine.host_function(stream, Box::new(call)).unwrap();
+    }
+    assert_eq!(
+        heard.iter().take(20).map(|(number, _)| number).collect::<Vec<_>>(),
+        (0..20).collect::<Vec<_>>()
+    );
+    machine.synchronize_stream(stream).unwrap();
+}
+
+#[test]
+fn dilation_slows_device_time_only() {
+    let stage = Stage::new();
+    let path = stage.directory.path().join("slow");
+    let machine = Machine::open(&Settings { dilation_milli: 10_000, ..settings(&path) }).unwrap();
+    let context = machine.create_context(0).unwrap();
+    let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
+    let (real, device) = (Instant::now(), machine.now());
+    machine.launch(stream, launch("spin_2ms")).unwrap();
+    machine.synchronize_stream(stream).unwrap();
+    let (real, device) = (real.elapsed(), machine.now() - device);
+    assert!(device >= Nanos::from_millis(2));
+    assert!(real >= Duration::from_millis(20), "{real:?}");
+}
+
+#[test]
+fn a_dead_process_keeps_its_memory_for_a_while_and_not_for_ever() {
+    let stage = Stage::new();
+    let machine = stage.machine();
+    let child = stage.child("persist");
+    eventually("it has a context", || machine.memory_info(0).unwrap().used > Bytes::ZERO);
+    let context = machine.create_context(0).unwrap();
+    let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
+    let used = machine.memory_info(0).unwrap().used;
+    child.kill();
+    assert_eq!(machine.memory_info(0).unwrap().used, used, "dead is not free");
+    eventually("it is gone", || machine.processes(0).unwrap().len() == 1);
+    assert_eq!(machine.memory_info(0).unwrap().used, machine.figures().context_memory);
+    machine.launch(stream, launch("spin_2ms")).unwrap();
+    machine.synchronize_stream(stream).unwrap();
+    machine.check().unwrap();
+}
+
+#[test]
+fn a_forked_child_has_a_machine_of_its_own() {
+    let stage = Stage::new();
+    let machine = stage.machine();
+    let context = machine.create_context(0).unwrap();
+    // SAFETY: the child takes no lock but the allocator's, which glibc keeps usable after fork, and ends without destructors.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: arms this process's own timer: the watchdog.
+        unsafe { libc::alarm(30) };
+        let told = machine.create_context(0) == Err(Error::Forked)
+            && machine.allocate(context, Bytes(1)) == Err(Error::Forked)
+            && machine.free(1) == Err(Error::Forked)
+            && machine.is_inherited();
+        drop(machine);
+        let own = stage.machine();
+        let works = own.create_context(0).and_then(|context| own.allocate(context, Bytes(1))).is_ok();
+        // SAFETY: ends this process at once.
+        unsafe { libc::_exit(i32::from(!(told && works))) };
+    }
+    let mut status = 0;
+    // SAFETY: our own child, not yet waited for; the status outlives the call.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+    machine.allocate(context, Bytes(1)).unwrap();
+}
+
+#[test]
+fn processes_that_churn_leave_nothing() {
+    let stage = Stage::new();
+    let machine = stage.machine();
+    let children: Vec<_> = (0..4).map(|_| stage.child("churn briefly")).collect();
+    children.into_iter().for_each(Watched::finish);
+    // Processes that end without dropping their machine are dead like any other.
+    eventually("all is free", || {
+        machine.processes(0).unwrap().is_empty() && machine.processes(1).unwrap().is_empty()
+    });
+    for card in 0..2 {
+        assert_eq!(machine.memory_info(card).unwrap().used, Bytes::ZERO);
+    }
+    machine.check().unwrap();
+}
+
+/// A quarter of such kills land inside the segment's lock.
+#[test]
+fn kills_at_any_instant_disturb_nobody() {
+    let stage = Stage::new();
+    let machine = stage.machine();
+    let survivor = stage.child("churn");
+    let context = machine.create_context(0).unwrap();
+    let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
+    for round in 0..40 {
+        let victims = [stage.child("churn"), stage.child("churn"), stage.child("saturate")];
+        std::thread::sleep(Duration::from_micros(20_000 + cgpu_sim::kernel::mix(round) % 20_000));
+        victims.into_iter().for_each(Watched::kill);
+        machine.check().unwrap();
+        machine.launch(stream, launch("spin_20us")).unwrap();
+        machine.synchronize_stream(stream).unwrap();
+    }
+    survivor.kill();
+    eventually("the dead are gone", || {
+        machine.processes(0).unwrap().len() == 1 && machine.processes(1).unwrap().is_empty()
+    });
+    assert_eq!(machine.memory_info(0).unwrap().used, machine.figures().context_memory);
+    assert_eq!(machine.memory_info(1).unwrap().used, Bytes::ZERO);
+    machine.check().unwrap();
+}
