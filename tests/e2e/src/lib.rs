@@ -8,6 +8,7 @@
 mod child;
 mod dist;
 mod elf;
+mod host;
 mod mounts;
 mod scene;
 mod skip;
@@ -15,6 +16,7 @@ mod skip;
 pub use child::{Child, Outcome};
 pub use dist::Dist;
 pub use elf::Elf;
+pub use host::{Monitor, Worker};
 pub use mounts::mounted;
 pub use scene::{Container, Scene};
 pub use skip::{python, skip};

@@ -148,14 +148,9 @@ impl Scene {
     /// If `cgpu smi` fails or does not know the container.
     #[must_use]
     pub fn used(&self, container: &Container, card: usize) -> u64 {
-        let root = self.root();
-        let smi = Outcome::of(self.cgpu(&["smi", "--json", "--root", &root.to_string_lossy()])).exits(0);
-        let name = container.directory.file_name().unwrap_or_default().to_string_lossy();
-        let books: serde_json::Value = serde_json::from_str(&smi.stdout).expect("smi prints JSON");
-        let found = books["containers"].as_array().into_iter().flatten().find(|one| one["name"] == *name);
-        let found = found.unwrap_or_else(|| panic!("{name} is not in {books:#}"));
+        let books = self.books(container);
         let number =
-            |key: &str| found["cards"][card][key].as_u64().unwrap_or_else(|| panic!("no {key} in {found:#}"));
+            |key: &str| books["cards"][card][key].as_u64().unwrap_or_else(|| panic!("no {key} in {books:#}"));
         number("used") + number("implicit") + number("orphan")
     }
 
@@ -180,6 +175,23 @@ impl Container {
     pub fn with(mut self, name: &str, value: &str) -> Self {
         self.variables.push((name.to_owned(), value.to_owned()));
         self
+    }
+
+    /// Its name, which is that of its folder.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.directory.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    /// The same with a weight.
+    ///
+    /// # Panics
+    /// If its `limits` cannot be written.
+    #[must_use]
+    pub fn weighing(self, weight: u32) -> Self {
+        let limits = format!("version 1\nname {}\nweight {weight}\n", self.name());
+        fs::write(self.file("limits"), limits).expect("limits can be written");
+        self.with("ALIYUN_COM_GPU_SCHD_WEIGHT", &weight.to_string())
     }
 
     /// Its region folder.

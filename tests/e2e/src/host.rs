@@ -1,0 +1,123 @@
+//! The monitor of a scene, and programs that launch kernels under it.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::{Child, Container, Outcome, Scene};
+
+/// Longer than any test that has a monitor.
+const LIFETIME: Duration = Duration::from_secs(300);
+
+/// How long a monitor may take to answer for the first time.
+const START: Duration = Duration::from_secs(30);
+
+/// A running monitor.
+pub struct Monitor {
+    /// Its process.
+    pub process: Child,
+}
+
+/// A program that launches kernels of 60 us when told to.
+pub struct Worker {
+    /// Its process.
+    pub process: Child,
+}
+
+impl Monitor {
+    /// Starts the monitor of a scene and waits until it answers.
+    ///
+    /// # Panics
+    /// If it does not.
+    #[must_use]
+    pub fn start(scene: &Scene) -> Self {
+        let mut command = scene.native(&scene.dist().file("cgpu-monitor"));
+        command.arg("--root").arg(scene.root());
+        let mut monitor = Self { process: Child::start_for(command, LIFETIME) };
+        let deadline = Instant::now() + START;
+        while scene.smi()["monitor"] != true {
+            assert!(monitor.process.runs(), "the monitor has ended: {:?}", monitor.process.kill());
+            assert!(Instant::now() < deadline, "the monitor does not answer");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        monitor
+    }
+}
+
+impl Worker {
+    /// Starts one in a container and waits until it is ready.
+    ///
+    /// # Panics
+    /// If it does not get ready.
+    #[must_use]
+    pub fn start(scene: &Scene, container: &Container) -> Self {
+        let mut process = Child::start_for(scene.program_in(container, "worker"), LIFETIME);
+        assert_eq!(process.line(), "{\"ready\": true}");
+        Self { process }
+    }
+
+    /// Begins to launch kernels without a pause.
+    pub fn begin(&mut self, seconds: f64) {
+        self.process.write(&format!("run {seconds}\n"));
+    }
+
+    /// Waits for the end of what [`Worker::begin`] began; kernels per second.
+    ///
+    /// # Panics
+    /// If the program says something else.
+    pub fn rate(&mut self) -> f64 {
+        let answer = self.answer();
+        let number = |key: &str| answer[key].as_f64().unwrap_or_else(|| panic!("no {key} in {answer}"));
+        number("launches") / number("seconds")
+    }
+
+    /// Sends a command and waits for its answer.
+    pub fn ask(&mut self, command: &str) -> Value {
+        self.process.write(&format!("{command}\n"));
+        self.answer()
+    }
+
+    fn answer(&mut self) -> Value {
+        let line = self.process.line();
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line:?} is no JSON: {error}"))
+    }
+
+    /// Ends it; it must have been silent.
+    pub fn finish(self) {
+        self.process.finish().silent();
+    }
+}
+
+impl Scene {
+    /// What `cgpu smi --json` says.
+    ///
+    /// # Panics
+    /// If it fails or says no JSON.
+    #[must_use]
+    pub fn smi(&self) -> Value {
+        let root = self.root();
+        let outcome = Outcome::of(self.cgpu(&["smi", "--json", "--root", &root.to_string_lossy()]));
+        outcome.silent().json()
+    }
+
+    /// What `cgpu smi --json` says of one container.
+    ///
+    /// # Panics
+    /// If it does not know it.
+    #[must_use]
+    pub fn books(&self, container: &Container) -> Value {
+        let all = self.smi();
+        let name = container.name();
+        let found = all["containers"].as_array().into_iter().flatten().find(|one| one["name"] == *name);
+        found.unwrap_or_else(|| panic!("{name} is not in {all:#}")).clone()
+    }
+
+    /// `cgpu set`.
+    ///
+    /// # Panics
+    /// If it fails.
+    pub fn set(&self, path: &str, value: &str) {
+        let root = self.root();
+        Outcome::of(self.cgpu(&["set", path, value, "--root", &root.to_string_lossy()])).silent();
+    }
+}

@@ -1,0 +1,182 @@
+//! Shares, hand-overs and faults of turns. One at a time: what is measured is each other's time.
+//!
+//! The bounds are wide: they tell a share from no share, on a busy machine. How exact shares are is for the benchmarks.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cgpu_e2e::{Container, MIB, Monitor, Scene, Worker};
+
+const SECONDS: f64 = 3.0;
+
+/// Two tenants on one card.
+struct Pair {
+    scene: Scene,
+    monitor: Option<Monitor>,
+    containers: [Container; 2],
+    workers: [Worker; 2],
+}
+
+impl Pair {
+    fn start(weights: [u32; 2]) -> Self {
+        let scene = Scene::new("A10:23028");
+        let monitor = Monitor::start(&scene);
+        let container = |name, weight| scene.limited(name, 8192).weighing(weight);
+        let containers = [container("a", weights[0]), container("b", weights[1])];
+        let workers = [Worker::start(&scene, &containers[0]), Worker::start(&scene, &containers[1])];
+        Self { scene, monitor: Some(monitor), containers, workers }
+    }
+
+    /// Both launch for so long; kernels per second of each.
+    fn run(&mut self, seconds: f64) -> [f64; 2] {
+        self.workers.iter_mut().for_each(|worker| worker.begin(seconds));
+        let [a, b] = &mut self.workers;
+        [a.rate(), b.rate()]
+    }
+
+    /// What one gets alone.
+    fn alone(&mut self, which: usize, seconds: f64) -> f64 {
+        self.workers[which].begin(seconds);
+        self.workers[which].rate()
+    }
+
+    fn finish(self) {
+        self.workers.into_iter().for_each(Worker::finish);
+    }
+}
+
+fn near(found: f64, wanted: f64, percent: f64) -> bool {
+    (found - wanted).abs() <= wanted * percent / 100.0
+}
+
+#[test]
+fn shares_follow_the_weights() {
+    let mut pair = Pair::start([1, 2]);
+    let alone = pair.alone(0, SECONDS);
+    let [a, b] = pair.run(2.0 * SECONDS);
+    assert!(near(b / a, 2.0, 15.0), "1:2 came out as 1:{:.2}", b / a);
+    assert!(a + b > 0.85 * alone, "together {:.0}/s, alone {alone:.0}/s", a + b);
+    pair.finish();
+}
+
+#[test]
+fn a_new_weight_counts_while_both_run() {
+    let mut pair = Pair::start([2, 2]);
+    let [a, b] = pair.run(SECONDS);
+    assert!(near(b / a, 1.0, 15.0), "1:1 came out as 1:{:.2}", b / a);
+    let id = pair.scene.books(&pair.containers[1])["id"].as_str().expect("an id").to_owned();
+    pair.scene.set(&format!("0/{id}/weight"), "6");
+    let [a, b] = pair.run(2.0 * SECONDS);
+    assert!(near(b / a, 3.0, 15.0), "1:3 came out as 1:{:.2}", b / a);
+    pair.finish();
+}
+
+#[test]
+fn under_policy_one_the_idle_leave_their_share() {
+    let mut pair = Pair::start([1, 1]);
+    pair.scene.set("0/policy", "1");
+    let together = pair.run(SECONDS)[0];
+    let alone = pair.alone(0, SECONDS);
+    assert!(alone > 1.7 * together, "alone {alone:.0}/s, together {together:.0}/s");
+    pair.finish();
+}
+
+#[test]
+fn under_policy_five_nobody_waits() {
+    let mut pair = Pair::start([1, 4]);
+    pair.scene.set("0/policy", "5");
+    let [a, b] = pair.run(SECONDS);
+    assert!(near(b / a, 1.0, 20.0), "natively 1:1, came out as 1:{:.2}", b / a);
+    pair.finish();
+}
+
+#[test]
+fn a_killed_or_stopped_tenant_does_not_keep_the_card() {
+    for signal in [libc::SIGKILL, libc::SIGSTOP] {
+        let mut pair = Pair::start([1, 1]);
+        let alone = pair.alone(0, SECONDS);
+        pair.workers.iter_mut().for_each(|worker| worker.begin(2.0 * SECONDS));
+        thread::sleep(Duration::from_secs_f64(SECONDS / 2.0));
+        pair.workers[1].process.signal(signal);
+        let left = pair.workers[0].rate();
+        assert!(left > 0.6 * alone, "signal {signal}: {left:.0}/s, alone {alone:.0}/s");
+        let [a, _] = pair.workers;
+        a.finish();
+    }
+}
+
+#[test]
+fn without_its_monitor_a_tenant_computes_and_keeps_its_limit() {
+    for signal in [libc::SIGKILL, libc::SIGSTOP] {
+        let mut pair = Pair::start([1, 1]);
+        pair.workers.iter_mut().for_each(|worker| worker.begin(2.0 * SECONDS));
+        thread::sleep(Duration::from_secs_f64(SECONDS / 2.0));
+        let monitor = pair.monitor.take().expect("it was started");
+        monitor.process.signal(signal);
+        for worker in &mut pair.workers {
+            assert!(worker.rate() > 0.0);
+        }
+        // A stale monitor: nobody is gated by its last word.
+        let [a, b] = pair.run(SECONDS);
+        assert!(near(b / a, 1.0, 25.0), "signal {signal}: 1:{:.2}", b / a);
+        for worker in &mut pair.workers {
+            let filled = worker.ask("fill");
+            assert_eq!(filled["result"], 2);
+            assert!(filled["granted"].as_u64().expect("bytes") <= 8192 * MIB);
+            worker.ask("free");
+        }
+        drop(monitor);
+        pair.finish();
+    }
+}
+
+#[test]
+fn a_new_monitor_takes_up_what_runs() {
+    let mut pair = Pair::start([1, 2]);
+    pair.workers.iter_mut().for_each(|worker| worker.begin(2.0 * SECONDS));
+    thread::sleep(Duration::from_secs_f64(SECONDS / 2.0));
+    drop(pair.monitor.take());
+    pair.monitor = Some(Monitor::start(&pair.scene));
+    for worker in &mut pair.workers {
+        assert!(worker.rate() > 0.0);
+    }
+    let [a, b] = pair.run(2.0 * SECONDS);
+    assert!(near(b / a, 2.0, 15.0), "1:2 came out as 1:{:.2}", b / a);
+    pair.finish();
+}
+
+#[test]
+fn garbage_in_a_region_harms_only_its_own_container() {
+    let patterns: [fn(u64) -> u64; 3] = [|_| 0, |_| u64::MAX, |n| n.wrapping_mul(6_364_136_223_846_793_005)];
+    for pattern in patterns {
+        let mut pair = Pair::start([1, 1]);
+        let [_, fair] = pair.run(SECONDS);
+        let limit = pair.scene.books(&pair.containers[1])["cards"][0]["limit"].clone();
+
+        pair.workers.iter_mut().for_each(|worker| worker.begin(2.0 * SECONDS));
+        let file = OpenOptions::new().write(true).open(pair.containers[0].file("use")).expect("the region");
+        let length = file.metadata().expect("its length").len();
+        let end = Instant::now() + Duration::from_secs_f64(SECONDS);
+        let mut seed = 1;
+        while Instant::now() < end {
+            let page: Vec<u8> = (0..512_u64).flat_map(|word| pattern(seed ^ word).to_ne_bytes()).collect();
+            // The header too: everything but the file's size is the tenant's to write.
+            let at = seed.wrapping_mul(4096) % length;
+            file.write_all_at(&page[..page.len().min(usize::try_from(length - at).expect("small"))], at)
+                .expect("a write");
+            seed = seed.wrapping_add(1);
+            thread::sleep(Duration::from_micros(200));
+        }
+        let kept = pair.workers[1].rate();
+        assert!(kept > 0.8 * fair, "the neighbour had {fair:.0}/s and has {kept:.0}/s");
+        let monitor = pair.monitor.as_mut().expect("it was started");
+        assert!(monitor.process.runs(), "the monitor has ended");
+        assert_eq!(pair.scene.books(&pair.containers[1])["cards"][0]["limit"], limit);
+        // Whatever the container did to itself: its own end.
+        let [a, b] = pair.workers;
+        drop(a);
+        b.finish();
+    }
+}
