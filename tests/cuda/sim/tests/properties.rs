@@ -1,0 +1,377 @@
+//! What holds whatever programs do.
+
+use cgpu_sim::settings::Figures;
+use cgpu_sim::timeline::{
+    Command, ContextId, EventId, Forecast, ProcessState, StreamId, Ticket, Timeline, WORDS,
+};
+use cgpu_sim::words::Plain;
+use cgpu_sim::{Bytes, Kernel, Nanos};
+use proptest::prelude::*;
+
+const CARDS: usize = 2;
+const PROCESSES: usize = 3;
+
+/// What a program may do next. Numbers choose among what there is.
+#[derive(Clone, Debug)]
+enum Deed {
+    Pass(u64),
+    Context { process: usize, card: usize },
+    DropContext(usize),
+    Stream { context: usize, blocking: bool },
+    DropStream(usize),
+    Kernel { stream: usize, micros: u64 },
+    Random { stream: usize },
+    Move { stream: usize, micros: u64 },
+    Copy { stream: usize, micros: u64, up: bool },
+    Write { stream: usize, token: u64 },
+    Legacy { context: usize, micros: u64 },
+    Record { stream: usize, event: usize },
+    WaitEvent { stream: usize, event: usize },
+    Outside { stream: usize },
+    Answer { stream: usize },
+    Reserve { context: usize, mib: u64 },
+    Die(usize),
+}
+
+fn deed() -> impl Strategy<Value = Deed> {
+    let which = 0..1_000_usize;
+    prop_oneof![
+        8 => (0..3_000_u64).prop_map(Deed::Pass),
+        1 => (0..PROCESSES, 0..CARDS).prop_map(|(process, card)| Deed::Context { process, card }),
+        1 => which.clone().prop_map(Deed::DropContext),
+        2 => (which.clone(), any::<bool>()).prop_map(|(context, blocking)| Deed::Stream { context, blocking }),
+        1 => which.clone().prop_map(Deed::DropStream),
+        10 => (which.clone(), 1..2_500_u64).prop_map(|(stream, micros)| Deed::Kernel { stream, micros }),
+        2 => which.clone().prop_map(|stream| Deed::Random { stream }),
+        1 => (which.clone(), 0..500_u64).prop_map(|(stream, micros)| Deed::Move { stream, micros }),
+        3 => (which.clone(), 0..900_u64, any::<bool>())
+            .prop_map(|(stream, micros, up)| Deed::Copy { stream, micros, up }),
+        3 => (which.clone(), 1..50_u64).prop_map(|(stream, token)| Deed::Write { stream, token }),
+        2 => (which.clone(), 1..300_u64).prop_map(|(context, micros)| Deed::Legacy { context, micros }),
+        4 => (which.clone(), which.clone()).prop_map(|(stream, event)| Deed::Record { stream, event }),
+        3 => (which.clone(), which.clone()).prop_map(|(stream, event)| Deed::WaitEvent { stream, event }),
+        1 => which.clone().prop_map(|stream| Deed::Outside { stream }),
+        3 => which.clone().prop_map(|stream| Deed::Answer { stream }),
+        1 => (which, 1..600_u64).prop_map(|(context, mib)| Deed::Reserve { context, mib }),
+        1 => (0..PROCESSES).prop_map(Deed::Die),
+    ]
+}
+
+/// What a history leaves to be compared.
+#[derive(Debug, Default, PartialEq)]
+struct History {
+    /// Every record that was seen complete, and when it was.
+    records: Vec<(Ticket, Nanos)>,
+    busy: Vec<Nanos>,
+    switches: Vec<u64>,
+    effects: Vec<(usize, Nanos, u64)>,
+    used: Vec<Bytes>,
+    now: Nanos,
+}
+
+struct World {
+    words: Plain,
+    figures: Figures,
+    now: Nanos,
+    contexts: Vec<(ContextId, usize)>,
+    streams: Vec<(StreamId, ContextId)>,
+    events: Vec<EventId>,
+    outside: Vec<Ticket>,
+}
+
+impl World {
+    fn new() -> Self {
+        // A shallow queue, so that it fills.
+        let figures = Figures { queue_depth: 24, death_delay: Nanos::from_millis(3), ..Figures::default() };
+        let mut words = Plain::new(WORDS);
+        let mut timeline = Timeline::new(&mut words, &figures);
+        (0..CARDS).for_each(|card| timeline.install(card, Bytes::from_mib(4_096)));
+        (0..PROCESSES).for_each(|process| timeline.attach(process, 1));
+        let now = Nanos::from_millis(1);
+        Self {
+            words,
+            figures,
+            now,
+            contexts: Vec::new(),
+            streams: Vec::new(),
+            events: Vec::new(),
+            outside: Vec::new(),
+        }
+    }
+
+    fn timeline(&mut self) -> Timeline<'_, Plain> {
+        Timeline::new(&mut self.words, &self.figures)
+    }
+
+    fn forget(&mut self, gone: ContextId) {
+        self.contexts.retain(|&(context, _)| context != gone);
+        self.streams.retain(|&(_, context)| context != gone);
+        let mut events = std::mem::take(&mut self.events);
+        events.retain(|&event| self.timeline().context_of_event(event).is_some());
+        self.events = events;
+    }
+
+    fn enqueue(&mut self, stream: usize, command: Command, token: u64) -> Option<Ticket> {
+        let &(stream, _) = pick(&self.streams, stream)?;
+        let now = self.now;
+        self.timeline().enqueue(stream, command, token, now).ok()
+    }
+
+    fn act(&mut self, deed: &Deed) {
+        let now = self.now;
+        self.timeline().advance(now);
+        match *deed {
+            Deed::Pass(micros) => self.now = now + Nanos::from_micros(micros),
+            Deed::Context { process, card } => {
+                match self.timeline().process_state(process) {
+                    ProcessState::Dying => return,
+                    ProcessState::Free => self.timeline().attach(process, 2),
+                    ProcessState::Live => {}
+                }
+                if let Ok(context) = self.timeline().create_context(process, card) {
+                    let event = self.timeline().create_event(context, true).unwrap();
+                    self.contexts.push((context, process));
+                    self.events.push(event);
+                }
+            }
+            Deed::DropContext(context) => {
+                if let Some(&(context, _)) = pick(&self.contexts, context) {
+                    self.timeline().destroy_context(context, now);
+                    self.forget(context);
+                }
+            }
+            Deed::Stream { context, blocking } => {
+                if let Some(&(context, _)) = pick(&self.contexts, context) {
+                    let stream = self.timeline().create_stream(context, blocking).unwrap();
+                    self.streams.push((stream, context));
+                }
+            }
+            Deed::DropStream(stream) => {
+                if let Some(&(stream, _)) = pick(&self.streams, stream) {
+                    self.timeline().destroy_stream(stream);
+                    self.streams.retain(|&(each, _)| each != stream);
+                }
+            }
+            Deed::Kernel { stream, micros } => {
+                if let Some(&(stream, _)) = pick(&self.streams, stream) {
+                    let kernel = Kernel::Spin(Some(Nanos::from_micros(micros)));
+                    let _ = self.timeline().launch(stream, kernel, now);
+                }
+            }
+            Deed::Random { stream } => {
+                if let Some(&(stream, _)) = pick(&self.streams, stream) {
+                    let _ = self.timeline().launch(stream, Kernel::named("lognormal_200us_1.0"), now);
+                }
+            }
+            Deed::Move { stream, micros } => {
+                let cost = Nanos::from_micros(micros);
+                self.enqueue(stream, Command::Compute { cost, kernel: false, meeting: None }, 0);
+            }
+            Deed::Copy { stream, micros, up } => {
+                self.enqueue(stream, Command::Copy { up, cost: Nanos::from_micros(micros) }, 3);
+            }
+            Deed::Write { stream, token } => {
+                self.enqueue(stream, Command::Write, token);
+            }
+            Deed::Legacy { context, micros } => {
+                if let Some(&(context, _)) = pick(&self.contexts, context) {
+                    let mut timeline = self.timeline();
+                    let legacy = timeline.legacy_stream(context);
+                    let _ = timeline.launch(legacy, Kernel::Spin(Some(Nanos::from_micros(micros))), now);
+                }
+            }
+            Deed::Record { stream, event } => {
+                if let Some(&event) = pick(&self.events, event) {
+                    self.enqueue(stream, Command::Mark(event), 0);
+                }
+            }
+            Deed::WaitEvent { stream, event } => {
+                let event = pick(&self.events, event).copied();
+                if let Some(record) = event.and_then(|event| self.timeline().last_record(event)) {
+                    self.enqueue(stream, Command::Wait(record), 0);
+                }
+            }
+            Deed::Outside { stream } => {
+                let ticket = self.enqueue(stream, Command::Outside, 4);
+                self.outside.extend(ticket);
+            }
+            Deed::Answer { stream } => {
+                if let Some(&ticket) = pick(&self.outside, stream) {
+                    self.timeline().answer(ticket, now);
+                }
+            }
+            Deed::Reserve { context, mib } => {
+                if let Some(&(context, _)) = pick(&self.contexts, context) {
+                    let _ = self.timeline().reserve(context, Bytes::from_mib(mib));
+                }
+            }
+            Deed::Die(process) => {
+                if self.timeline().process_state(process) != ProcessState::Live {
+                    return;
+                }
+                self.timeline().die(process, now);
+                let its: Vec<_> =
+                    self.contexts.iter().filter(|each| each.1 == process).map(|each| each.0).collect();
+                // It does nothing any more, and is not asked about.
+                self.contexts.retain(|each| each.1 != process);
+                self.streams.retain(|each| !its.contains(&each.1));
+                let mut events = std::mem::take(&mut self.events);
+                events.retain(|&event| {
+                    !self.timeline().context_of_event(event).is_some_and(|c| its.contains(&c))
+                });
+                self.events = events;
+            }
+        }
+    }
+
+    /// Plays deeds; `glance` looks in at every deed, at an instant between two.
+    fn play(mut self, deeds: &[Deed], mut glance: impl FnMut(&mut Timeline<'_, Plain>, Nanos)) -> History {
+        let mut history = History::default();
+        for deed in deeds {
+            self.act(deed);
+            let now = self.now;
+            glance(&mut self.timeline(), now);
+        }
+        self.finish(&mut history);
+        history
+    }
+
+    fn finish(&mut self, history: &mut History) {
+        let now = self.now + Nanos::from_millis(5);
+        let events = self.events.clone();
+        let mut timeline = self.timeline();
+        timeline.advance(now);
+        for event in events {
+            if let (Some(record), Some(at)) = (timeline.last_record(event), timeline.recorded_at(event)) {
+                history.records.push((record, at));
+            }
+        }
+        for card in 0..CARDS {
+            timeline.settle(card, now);
+            history.busy.push(timeline.engine_time(card).busy);
+            history.switches.push(timeline.engine_time(card).switches);
+            history.used.push(timeline.memory(card).0);
+        }
+        for process in 0..PROCESSES {
+            let mut effects = Vec::new();
+            timeline.take_effects(process, &mut effects);
+            history.effects.extend(effects.iter().map(|effect| (process, effect.at, effect.token)));
+        }
+        timeline.check().unwrap();
+        history.now = timeline.now();
+    }
+}
+
+fn pick<T>(from: &[T], number: usize) -> Option<&T> {
+    from.get(number.checked_rem(from.len())?)
+}
+
+/// A world in which something happens: a context with two streams for every process, before the deeds.
+fn deeds() -> impl Strategy<Value = Vec<Deed>> {
+    let start = (0..PROCESSES).flat_map(|process| {
+        let context = Deed::Context { process, card: process % CARDS };
+        let stream = |blocking| Deed::Stream { context: process, blocking };
+        [context, stream(true), stream(false)]
+    });
+    let start: Vec<Deed> = start.collect();
+    proptest::collection::vec(deed(), 1..150).prop_map(move |rest| [&start[..], &rest].concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_state_is_always_one_that_makes_sense(deeds in deeds()) {
+        World::new().play(&deeds, |timeline, now| {
+            timeline.advance(now);
+            timeline.check().unwrap();
+            assert_eq!(timeline.now(), now);
+        });
+    }
+
+    /// It does not matter when, or how often, anybody looks: host jitter never reaches device time.
+    #[test]
+    fn looking_changes_nothing(deeds in deeds(), often in 1..2_000_u64) {
+        let rarely = World::new().play(&deeds, |_, _| {});
+        let frequently = World::new().play(&deeds, |timeline, now| {
+            while timeline.now() < now {
+                let next = (timeline.now() + Nanos(often * 1_000)).min(now);
+                timeline.advance(next);
+                (0..CARDS).for_each(|card| timeline.settle(card, next));
+            }
+        });
+        prop_assert_eq!(rarely, frequently);
+    }
+
+    /// A forecast comes true to the nanosecond if nothing new arrives, and trying it leaves no trace.
+    #[test]
+    fn forecasts_come_true(deeds in deeds()) {
+        let mut world = World::new();
+        deeds.iter().for_each(|deed| world.act(deed));
+        let now = world.now;
+        let streams = world.streams.clone();
+        for &(stream, _) in &streams {
+            let mut timeline = world.timeline();
+            timeline.advance(now);
+            let tail = timeline.tail(stream);
+            let forecast = timeline.forecast(&[tail]);
+            prop_assert_eq!(timeline.forecast(&[tail]), forecast);
+            timeline.check().unwrap();
+        }
+        let mut timeline = world.timeline();
+        let tails: Vec<_> = streams.iter().map(|&(stream, _)| timeline.tail(stream)).collect();
+        match timeline.forecast(&tails) {
+            Forecast::At(at) => {
+                if at > now {
+                    timeline.advance(Nanos(at.0 - 1));
+                    prop_assert!(tails.iter().any(|&tail| !timeline.is_done(tail)));
+                }
+                timeline.advance(at);
+                prop_assert!(tails.iter().all(|&tail| timeline.is_done(tail)));
+            }
+            Forecast::NotBefore(at) => {
+                timeline.advance(Nanos(at.0.saturating_sub(1)));
+                prop_assert!(tails.iter().any(|&tail| !timeline.is_done(tail)));
+            }
+            Forecast::Unknown => {
+                timeline.advance(now + Nanos::from_millis(1_000_000));
+                prop_assert!(tails.iter().any(|&tail| !timeline.is_done(tail)));
+            }
+        }
+    }
+
+    /// No work is lost and none invented: what was launched is what was computed, once all is done.
+    #[test]
+    fn work_is_conserved(
+        kernels in proptest::collection::vec((0..6_usize, 1..3_000_u64, 0..400_u64), 1..120),
+    ) {
+        let mut world = World::new();
+        for process in 0..PROCESSES {
+            world.act(&Deed::Context { process, card: 0 });
+            world.act(&Deed::Stream { context: process, blocking: false });
+            world.act(&Deed::Stream { context: process, blocking: true });
+        }
+        let mut launched = Nanos::ZERO;
+        let mut last = [None; 6];
+        for &(stream, micros, gap) in &kernels {
+            world.act(&Deed::Pass(gap));
+            let cost = Nanos::from_micros(micros);
+            let now = world.now;
+            let (id, _) = world.streams[stream];
+            if let Ok(ticket) = world.timeline().launch(id, Kernel::Spin(Some(cost)), now) {
+                launched = launched + cost;
+                last[stream] = Some(ticket);
+            }
+        }
+        let begun = world.now;
+        let mut timeline = world.timeline();
+        // The engine is never idle while there is work, so this much is enough: work, and a switch for every slice of it.
+        let slices = launched.0 / 1_024_000 + 2 * kernels.len() as u64 + 2;
+        let end = begun + launched + Nanos(slices * 100_000);
+        timeline.advance(end);
+        prop_assert_eq!(timeline.engine_time(0).busy, launched);
+        for ticket in last.into_iter().flatten() {
+            prop_assert!(timeline.is_done(ticket));
+        }
+    }
+}
