@@ -75,6 +75,28 @@ int main(void) {
     HOLDS(pthread_create(&thread, NULL, elsewhere, NULL) == 0);
     HOLDS(pthread_join(thread, NULL) == 0);
 
+    /* The thread's own default stream is another one in each context. */
+    for (int round = 0; round < 3; round++) {
+        CHECK(cu.cuCtxCreate(&first, 0, device));
+        CHECK(cu.cuMemAlloc(&address, 4096));
+        CHECK(cu.cuMemsetD8Async(address, 1, 4096, (CUstream)2));
+        CHECK(cu.cuStreamSynchronize((CUstream)2));
+        CHECK(cu.cuCtxDestroy(first));
+    }
+
+    /* An attached context lives until it is detached as often. */
+    CUresult (*attach)(CUcontext *, unsigned), (*detach)(CUcontext);
+    *(void **)&attach = driver_symbol("cuCtxAttach");
+    *(void **)&detach = driver_symbol("cuCtxDetach");
+    CHECK(cu.cuCtxCreate(&first, 0, device));
+    CHECK(attach(&second, 0));
+    HOLDS(second == first);
+    CHECK(detach(first));
+    CHECK(cu.cuMemAlloc(&address, 4096));
+    CHECK(detach(first));
+    CHECK(cu.cuMemGetInfo(&after, NULL));
+    HOLDS(after == before);
+
     /* What a context owns goes with it. */
     CHECK(cu.cuCtxCreate(&first, 0, device));
     CHECK(cu.cuMemAlloc(&address, (size_t)64 << 20));

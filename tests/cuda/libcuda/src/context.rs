@@ -15,7 +15,7 @@ use crate::answer::{
 use crate::argument::{Out, Received, values};
 use crate::call::Call;
 use crate::driver::{Driver, lock};
-use crate::handle;
+use crate::{handle, physical};
 
 values!(CUcontext);
 
@@ -26,12 +26,17 @@ pub(crate) const FLAGS: c_uint = 0xff;
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) handle: CUcontext,
+    /// As the machine knows it; another context may have it after this one.
     pub(crate) id: ContextId,
+    /// A number that no other context ever has, nor do the next few after it.
+    pub(crate) number: u64,
     pub(crate) card: usize,
     pub(crate) flags: AtomicU32,
     /// The version of the function that made it, as `cuCtxGetApiVersion` tells it.
     api_version: c_uint,
     primary: bool,
+    /// Its own, and one for each attachment.
+    uses: AtomicU32,
     limits: Mutex<HashMap<CUlimit, usize>>,
     cache: AtomicU32,
     banks: AtomicU32,
@@ -49,10 +54,12 @@ impl Context {
         let context = Arc::new(Self {
             handle: handle.unwrap_or_else(|| CUcontext(handle::fresh())),
             id: driver.machine.create_context(card)?,
+            number: handle::fresh() as u64,
             card,
             flags: AtomicU32::new(flags),
             api_version,
             primary: handle.is_some(),
+            uses: AtomicU32::new(1),
             limits: Mutex::default(),
             cache: AtomicU32::new(CU_FUNC_CACHE_PREFER_NONE),
             banks: AtomicU32::new(CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE),
@@ -64,7 +71,7 @@ impl Context {
     /// Ends it, and all that is made in it.
     pub(crate) fn close(&self, driver: &Driver) -> Answer {
         driver.contexts.remove(self.handle.0).ok_or(CONTEXT_IS_DESTROYED)?;
-        let ours = |context: &Arc<Context>| context.id == self.id;
+        let ours = |context: &Arc<Context>| context.number == self.number;
         driver.streams.retain(|stream| !ours(&stream.context));
         driver.events.retain(|event| !ours(&event.context));
         driver.functions.retain(|function| !ours(&function.context));
@@ -72,7 +79,10 @@ impl Context {
         driver.arrays.retain(|array| !ours(&array.context));
         lock(&driver.low).forget(self.id);
         lock(&driver.pooled).forget_context(self.id);
+        physical::forget(driver, self.id);
         driver.machine.destroy_context(self.id)?;
+        // Only now, when no copy is on its way to or from it.
+        lock(&driver.host).forget(self);
         Ok(())
     }
 
@@ -157,16 +167,23 @@ pub(crate) fn cuCtxDestroy_v2(call: &Call, ctx: CUcontext) -> Answer {
 }
 pub(crate) use cuCtxDestroy_v2 as cuCtxDestroy;
 
-/// Counts a use of the current context; the count has meant nothing since CUDA 4.
+/// Counts one more use of the current context.
 pub(crate) fn cuCtxAttach(call: &Call, pctx: Out<CUcontext>, flags: c_uint) -> Answer {
     let context = call.driver()?.current()?;
     if flags != 0 {
         return Err(INVALID_VALUE);
     }
     pctx.put(context.handle)?;
+    context.uses.fetch_add(1, Ordering::Relaxed);
     Ok(())
 }
-pub(crate) use cuCtxDestroy_v2 as cuCtxDetach;
+
+/// Ends a use; with the last one the context goes.
+pub(crate) fn cuCtxDetach(call: &Call, ctx: CUcontext) -> Answer {
+    let context = find(call.driver()?, ctx)?;
+    // Relaxed: each use is ended once, and whoever ends the last one sees 1.
+    if context.uses.fetch_sub(1, Ordering::Relaxed) == 1 { cuCtxDestroy_v2(call, ctx) } else { Ok(()) }
+}
 
 pub(crate) fn cuCtxGetCurrent(call: &Call, pctx: Out<CUcontext>) -> Answer {
     call.driver()?;
@@ -214,7 +231,7 @@ pub(crate) fn cuCtxGetDevice_v2(call: &Call, device: Out<CUdevice>, ctx: CUconte
 }
 
 pub(crate) fn cuCtxGetId(call: &Call, ctx: CUcontext, ctx_id: Out<c_ulonglong>) -> Answer {
-    ctx_id.put(call.driver()?.context(ctx)?.id.get())?;
+    ctx_id.put(call.driver()?.context(ctx)?.number)?;
     Ok(())
 }
 

@@ -34,7 +34,8 @@ pub(crate) struct HostRange {
     pub(crate) bytes: usize,
     pub(crate) kind: Kind,
     pub(crate) flags: c_uint,
-    pub(crate) context: ContextId,
+    /// Whose it is; it goes with it.
+    context: ContextId,
     pub(crate) context_handle: CUcontext,
 }
 
@@ -100,6 +101,19 @@ impl HostMemory {
         self.0.remove(&first);
         Ok(())
     }
+
+    /// Drops what was a context's.
+    pub(crate) fn forget(&mut self, context: &Context) {
+        let its = self.0.values().filter(|range| range.context == context.id);
+        for range in its.copied().collect::<Vec<_>>() {
+            if range.kind == Kind::Registered {
+                self.0.remove(&range.first);
+            } else {
+                // It is there: it was found.
+                let _ = self.unmap(range.first, range.kind);
+            }
+        }
+    }
 }
 
 pub(crate) fn cuMemHostAlloc(call: &Call, pp: Out<*mut c_void>, bytesize: usize, flags: c_uint) -> Answer {
@@ -126,10 +140,7 @@ pub(crate) fn cuMemFreeHost(call: &Call, p: Out<c_void>) -> Answer {
     let driver = call.driver()?;
     let context = lock(&driver.host).find(p.address()).ok_or(INVALID_VALUE)?.context;
     // Copies may still be on their way to or from it.
-    match driver.machine.synchronize_context(context) {
-        Ok(()) | Err(cgpu_sim::Error::NoContext) => {}
-        Err(error) => return Err(error.into()),
-    }
+    driver.machine.synchronize_context(context)?;
     lock(&driver.host).unmap(p.address(), Kind::Pinned)
 }
 

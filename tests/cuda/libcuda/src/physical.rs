@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use cgpu_abi::types::*;
 use cgpu_sim::Bytes;
+use cgpu_sim::machine::ContextId;
 
 use crate::answer::{Answer, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY};
 use crate::argument::{In, Out};
@@ -24,6 +25,8 @@ pub(crate) struct Physical {
     /// Where the machine has it.
     address: u64,
     bytes: u64,
+    /// In which context.
+    context: ContextId,
     location: CUmemLocation,
     handle_types: CUmemAllocationHandleType,
     /// The program's handles, and mappings.
@@ -99,13 +102,16 @@ fn drop_reference(driver: &Driver, handle: CUmemGenericAllocationHandle) -> Answ
     *references -= 1;
     if *references == 0 {
         driver.physicals.remove(count(handle)?);
-        match driver.machine.free(physical.address) {
-            // Gone already if its context is.
-            Ok(()) | Err(cgpu_sim::Error::NoAllocation) => {}
-            Err(error) => return Err(error.into()),
-        }
+        driver.machine.free(physical.address)?;
     }
     Ok(())
+}
+
+/// Drops what is in a context that ends: its handles mean nothing from now on, and nothing is mapped where it was.
+pub(crate) fn forget(driver: &Driver, context: ContextId) {
+    driver.physicals.retain(|physical| physical.context != context);
+    let known = |handle| find(driver, handle).is_ok();
+    lock(&driver.mappings).mapped.retain(|_, mapping| known(mapping.handle));
 }
 
 pub(crate) fn cuMemCreate(
@@ -131,6 +137,7 @@ pub(crate) fn cuMemCreate(
     let physical = Physical {
         address: driver.machine.allocate(context.id, Bytes(bytes))?,
         bytes,
+        context: context.id,
         location: prop.location,
         handle_types: prop.requested_handle_types,
         references: Mutex::new(1),
@@ -261,12 +268,11 @@ pub(crate) fn cuMemMap(
 pub(crate) fn cuMemUnmap(call: &Call, address: CUdeviceptr, size: usize) -> Answer {
     let driver = call.driver()?;
     let mut mappings = lock(&driver.mappings);
-    for first in mappings.covering(address, size as u64)? {
-        if let Some(mapping) = mappings.mapped.remove(&first) {
-            drop_reference(driver, mapping.handle)?;
-        }
-    }
-    Ok(())
+    let firsts = mappings.covering(address, size as u64)?;
+    let gone: Vec<Mapping> = firsts.iter().filter_map(|first| mappings.mapped.remove(first)).collect();
+    // To free is to wait for the card, which must not keep others from their mappings.
+    drop(mappings);
+    gone.iter().try_for_each(|mapping| drop_reference(driver, mapping.handle))
 }
 
 pub(crate) fn cuMemSetAccess(

@@ -1,10 +1,10 @@
 //! Streams, default ones included.
 
 use core::cell::RefCell;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use cgpu_abi::types::*;
-use cgpu_sim::machine::{ContextId, StreamId, StreamKind};
+use cgpu_sim::machine::{StreamId, StreamKind};
 
 use crate::answer::{Answer, INVALID_HANDLE, INVALID_VALUE, NOT_READY};
 use crate::argument::{Out, Received, values};
@@ -28,31 +28,37 @@ pub(crate) struct Stream {
 
 /// A thread's own default streams, one per context; they end with the thread.
 #[derive(Debug, Default)]
-struct OwnStreams(Vec<(ContextId, StreamId)>);
+struct OwnStreams(Vec<(Weak<Context>, StreamId)>);
+
+impl OwnStreams {
+    fn of(&mut self, driver: &Driver, context: &Arc<Context>) -> Answer<StreamId> {
+        // A weak reference keeps the place, so that no later context can be taken for the one it was made for.
+        let its = |weak: &Weak<Context>| core::ptr::eq(weak.as_ptr(), Arc::as_ptr(context));
+        if let Some((_, stream)) = self.0.iter().find(|(weak, _)| its(weak)) {
+            return Ok(*stream);
+        }
+        let stream = driver.machine.create_stream(context.id, StreamKind::Blocking)?;
+        self.0.retain(|(weak, _)| weak.strong_count() > 0);
+        self.0.push((Arc::downgrade(context), stream));
+        Ok(stream)
+    }
+}
 
 impl Drop for OwnStreams {
     fn drop(&mut self) {
         let Some(driver) = Driver::get() else { return };
-        for (_, stream) in self.0.drain(..) {
-            // Gone already if its context is; not ours to end in a forked child.
-            let _ = driver.machine.destroy_stream(stream);
+        for (weak, stream) in self.0.drain(..) {
+            let open = weak.upgrade().and_then(|context| driver.contexts.get(context.handle.0));
+            if open.is_some_and(|open| core::ptr::eq(Arc::as_ptr(&open), weak.as_ptr())) {
+                // Of a context that ends at this moment it is gone anyway.
+                let _ = driver.machine.destroy_stream(stream);
+            }
         }
     }
 }
 
 thread_local! {
     static OWN: RefCell<OwnStreams> = const { RefCell::new(OwnStreams(Vec::new())) };
-}
-
-fn own_stream(driver: &Driver, context: &Context) -> Answer<StreamId> {
-    OWN.with_borrow_mut(|own| {
-        if let Some((_, stream)) = own.0.iter().find(|(id, _)| *id == context.id) {
-            return Ok(*stream);
-        }
-        let stream = driver.machine.create_stream(context.id, StreamKind::Blocking)?;
-        own.0.push((context.id, stream));
-        Ok(stream)
-    })
 }
 
 /// The machine's stream behind a handle, and its context.
@@ -69,7 +75,7 @@ pub(crate) fn find(driver: &Driver, handle: CUstream, per_thread: bool) -> Answe
         }
         CUstream::PER_THREAD => {
             let context = driver.current()?;
-            Ok((own_stream(driver, &context)?, context))
+            Ok((OWN.with_borrow_mut(|own| own.of(driver, &context))?, context))
         }
         CUstream(made) => {
             let stream = driver.streams.get(made).ok_or(INVALID_HANDLE)?;
@@ -224,10 +230,15 @@ pub(crate) fn cuStreamGetFlags(call: &Call, stream: CUstream, flags: Out<c_uint>
 }
 pub(crate) use cuStreamGetFlags as cuStreamGetFlags_ptsz;
 
-pub(crate) fn cuStreamGetId(call: &Call, stream: CUstream, stream_id: Out<c_ulonglong>) -> Answer {
+/// Handles are unique, and the numbers after a context's are for its default streams.
+pub(crate) fn cuStreamGetId(call: &Call, handle: CUstream, stream_id: Out<c_ulonglong>) -> Answer {
     let driver = call.driver()?;
-    let (stream, _) = driver.stream(stream, call.per_thread)?;
-    stream_id.put(stream.get())?;
+    let (_, context) = driver.stream(handle, call.per_thread)?;
+    let own = handle == CUstream::PER_THREAD || handle.is_null() && call.per_thread;
+    stream_id.put(match handle {
+        CUstream::NULL | CUstream::LEGACY | CUstream::PER_THREAD => context.number + 1 + u64::from(own),
+        CUstream(made) => made as u64,
+    })?;
     Ok(())
 }
 pub(crate) use cuStreamGetId as cuStreamGetId_ptsz;
