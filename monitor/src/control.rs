@@ -187,7 +187,7 @@ pub(crate) fn set(host: &mut Host, now: Nanos, path: &str, value: &str) -> Resul
         Node::WorkConserving(at) => host.boards[at].settings.work_conserving = small(value, 0, 1)? == 1,
         Node::Memsize(at, tenant) => {
             let wanted = number(value, 0, u64::MAX)?;
-            let (uuid, total) = (host.boards[at].uuid.to_string(), host.boards[at].sample.total);
+            let (uuid, total) = (host.boards[at].uuid.to_string(), host.total(&host.boards[at]));
             if total > 0 && wanted > total {
                 return refuse(
                     Errno::EINVAL,
@@ -262,7 +262,7 @@ pub(crate) fn free_weight(host: &Host, at: usize) -> i64 {
 
 fn meminfo(host: &mut Host, at: usize, tenant: TenantId) -> String {
     let uuid = host.boards[at].uuid;
-    let total = host.boards[at].sample.total;
+    let total = host.total(&host.boards[at]);
     let Some(container) = host.containers.get_mut(&tenant) else { return String::new() };
     let limit = match container.limit(uuid) {
         Bytes::ZERO => Bytes(total),

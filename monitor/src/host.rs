@@ -351,6 +351,19 @@ impl Host {
         &mut self.boards[at]
     }
 
+    /// A card's memory, as NVML tells; without it, as containers say.
+    pub(crate) fn total(&self, board: &Board) -> u64 {
+        let told = |container: &Container| {
+            let region = container.region.as_ref()?;
+            Some(region.seen.cards.get(region.card(board.uuid)?.get())?.total.0)
+        };
+        if board.sample.total > 0 {
+            board.sample.total
+        } else {
+            self.containers.values().find_map(told).unwrap_or(0)
+        }
+    }
+
     /// Drops cards that only containers named, and no longer do.
     fn forget_cards(&mut self) {
         let named: BTreeSet<Uuid> = self.containers.values().flat_map(Container::cards).collect();

@@ -44,7 +44,7 @@ fn card(host: &Host, at: usize) -> CardStatus {
         index: board.index,
         uuid: board.uuid.to_string(),
         name: board.sample.name.clone(),
-        memory_total: total(host, board),
+        memory_total: host.total(board),
         memory_used: board.sample.used,
         policy: board.controller.policy().number(),
         max_inst: board.settings.max_inst,
@@ -54,19 +54,6 @@ fn card(host: &Host, at: usize) -> CardStatus {
         sharing: board.controller.sharing(),
         turns: board.controller.turns(),
         strangers: on_card.copied().filter(|pid| !ours(pid)).collect(),
-    }
-}
-
-/// As NVML tells; without it, as containers say.
-fn total(host: &Host, board: &Board) -> u64 {
-    let told = |container: &Container| {
-        let region = container.region.as_ref()?;
-        Some(region.seen.cards.get(region.card(board.uuid)?.get())?.total.0)
-    };
-    if board.sample.total > 0 {
-        board.sample.total
-    } else {
-        host.containers.values().find_map(told).unwrap_or(0)
     }
 }
 

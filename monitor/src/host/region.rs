@@ -9,7 +9,7 @@ use cgpu_proto::atomic::Ordering;
 use cgpu_proto::file::{Error, Fault};
 use cgpu_proto::grant::{Grantor, Turn};
 use cgpu_proto::liveness::{self, Life};
-use cgpu_proto::slots::State;
+use cgpu_proto::slots::{State, Word};
 use cgpu_proto::snapshot::{Cell, Reader, Snapshot};
 use cgpu_proto::units::{Bytes, CardIndex, Nanos, SlotIndex};
 use cgpu_proto::uuid::Uuid;
@@ -209,10 +209,10 @@ impl Region {
         words.busy.store(busy.0, Ordering::Relaxed);
     }
 
-    /// Says that the memory of a dead process is gone.
+    /// Says that the memory of a dead process is gone, whether or not its container has noticed that it is dead.
     pub(crate) fn set_gone(&self, slot: SlotIndex) {
         if let Some(seen) = self.seen.slots.get(slot.get()) {
-            self.grantor.set_gone(slot, seen.word);
+            self.grantor.set_gone(slot, Word::new(seen.word.generation(), State::Draining));
         }
     }
 

@@ -1,0 +1,486 @@
+//! The daemon as a process: its socket, its control tree, its grant pages, and containers of every kind of malice.
+
+mod monitor;
+mod player;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
+
+use cgpu_monitor::client::Client;
+use cgpu_monitor::message::{ContainerStatus, Errno, Gate, Limit, Registration, Sharing, Status};
+use cgpu_proto::grant::{Heartbeat, Monitor as Life, STALE, TurnState};
+use cgpu_proto::paths;
+use cgpu_proto::units::{Bytes, Nanos};
+use monitor::{Monitor, eventually};
+use player::{Player, Process, TOTAL, make, now, uuid};
+
+struct Scene {
+    root: tempfile::TempDir,
+}
+
+impl Scene {
+    fn new() -> Self {
+        // On a tmpfs, as in life: a lock is kept by a mapping there.
+        Self { root: tempfile::Builder::new().prefix("cgpu-monitor-").tempdir_in("/dev/shm").unwrap() }
+    }
+
+    fn root(&self) -> &Path {
+        self.root.path()
+    }
+
+    fn container(&self, name: &str) -> PathBuf {
+        let dir = paths::containers(self.root()).join(name);
+        make(&dir);
+        dir
+    }
+}
+
+fn registration(dir: &Path) -> Registration {
+    Registration { dir: dir.to_owned(), name: None, weight: None, limits: vec![], pid: None }
+}
+
+fn status(monitor: &Monitor) -> Status {
+    monitor.client().status().unwrap()
+}
+
+fn find(status: &Status, id: &str) -> ContainerStatus {
+    status.containers.iter().find(|container| container.id == id).unwrap().clone()
+}
+
+fn errno(result: Result<impl std::fmt::Debug, cgpu_monitor::client::Failure>) -> Errno {
+    result.unwrap_err().errno().unwrap()
+}
+
+#[test]
+fn the_tree_reads_and_writes_as_documented() {
+    let scene = Scene::new();
+    let dir = scene.container("trainer");
+    let monitor = Monitor::start(scene.root());
+    let process = Process::start(&dir, 1, Bytes::from_mib(8000));
+    let mut client = monitor.client();
+    let id = client.register(registration(&dir)).unwrap();
+    assert_eq!(id, "trainer");
+    assert_eq!(client.list("").unwrap(), ["version", "default_memsize", "0/"]);
+    assert_eq!(
+        client.list("/0").unwrap(),
+        ["policy", "max_inst", "free_weight", "prio_ratio", "work_conserving", "trainer/"]
+    );
+    assert_eq!(client.list("0/trainer").unwrap(), ["id", "memsize", "meminfo", "weight", "highprio"]);
+    for (path, value) in [
+        ("version", env!("CARGO_PKG_VERSION")),
+        ("default_memsize", "0"),
+        ("0/policy", "1"),
+        ("0/max_inst", "20"),
+        ("0/free_weight", "19"),
+        ("0/prio_ratio", "80"),
+        ("0/work_conserving", "0"),
+        ("0/trainer/id", "trainer"),
+        ("0/trainer/memsize", "8388608000"),
+        ("0/trainer/weight", "1"),
+        ("0/trainer/highprio", "0"),
+    ] {
+        assert_eq!(client.get(path).unwrap(), value, "{path}");
+    }
+    process.cell().used.store(1000, cgpu_proto::atomic::Ordering::Relaxed);
+    process.cell().implicit.store(24, cgpu_proto::atomic::Ordering::Relaxed);
+    let meminfo = client.get("0/trainer/meminfo").unwrap();
+    assert_eq!(meminfo, format!("Free: 8388606976\nPID: {} Mem: 1024\n", std::process::id()));
+
+    for (path, value) in [
+        ("default_memsize", "1073741824"),
+        ("0/policy", "5"),
+        ("0/policy", "2\n"),
+        ("0/max_inst", "25"),
+        ("0/prio_ratio", "99"),
+        ("0/work_conserving", "1"),
+        ("0/trainer/weight", "25"),
+        ("0/trainer/memsize", "1073741824"),
+        ("0/trainer/highprio", "0"),
+    ] {
+        client.set(path, value).unwrap();
+        assert_eq!(client.get(path).unwrap(), value.trim(), "{path}");
+    }
+    for (path, value, expected) in [
+        ("0/policy", "6", Errno::EINVAL),
+        ("0/policy", "0", Errno::EINVAL),
+        ("0/policy", "3", Errno::EINVAL),
+        ("0/policy", "4", Errno::EINVAL),
+        ("0/policy", "-1", Errno::EINVAL),
+        ("0/policy", "fair", Errno::EINVAL),
+        ("0/policy", "", Errno::EINVAL),
+        ("0/max_inst", "0", Errno::EINVAL),
+        ("0/max_inst", "26", Errno::EINVAL),
+        ("0/max_inst", "24", Errno::EBUSY),
+        ("0/prio_ratio", "19", Errno::EINVAL),
+        ("0/prio_ratio", "100", Errno::EINVAL),
+        ("0/work_conserving", "2", Errno::EINVAL),
+        ("0/trainer/weight", "0", Errno::EINVAL),
+        ("0/trainer/weight", "26", Errno::EINVAL),
+        ("0/trainer/memsize", "x", Errno::EINVAL),
+        ("0/trainer/memsize", "24146608129", Errno::EINVAL),
+        ("0/trainer/highprio", "1", Errno::EINVAL),
+        ("version", "2", Errno::EACCES),
+        ("0/free_weight", "2", Errno::EACCES),
+        ("0/trainer/id", "2", Errno::EACCES),
+        ("0/trainer/meminfo", "2", Errno::EACCES),
+        ("1/policy", "1", Errno::ENOENT),
+        ("0/nobody/weight", "1", Errno::ENOENT),
+        ("0/trainer/color", "1", Errno::ENOENT),
+        ("0/color", "1", Errno::ENOENT),
+        ("color", "1", Errno::ENOENT),
+        ("0/trainer/id/x", "1", Errno::ENOENT),
+        ("0", "1", Errno::EINVAL),
+    ] {
+        assert_eq!(errno(client.set(path, value)), expected, "{path} = {value:?}");
+    }
+    assert_eq!(errno(client.get("0/trainer")), Errno::EINVAL);
+    assert_eq!(errno(client.list("0/policy")), Errno::EINVAL);
+    assert_eq!(errno(client.register(registration(Path::new("/nowhere")))), Errno::EINVAL);
+    assert_eq!(
+        errno(client.register(Registration { weight: Some(26), ..registration(&dir) })),
+        Errno::EINVAL
+    );
+    let limits = vec![Limit { uuid: "GPU-1".into(), bytes: 1 }];
+    assert_eq!(errno(client.register(Registration { limits, ..registration(&dir) })), Errno::EINVAL);
+}
+
+#[test]
+fn a_live_limit_reaches_the_page() {
+    let scene = Scene::new();
+    let dir = scene.container("a");
+    let monitor = Monitor::start(scene.root());
+    let process = Process::start(&dir, 1, Bytes::from_mib(8000));
+    let mut client = monitor.client();
+    client.register(registration(&dir)).unwrap();
+    let limit = || process.region.granted().limit(process.card, Bytes::from_mib(8000));
+    assert_eq!(limit(), Bytes::from_mib(8000));
+    client.set("0/a/memsize", "1048576").unwrap();
+    assert_eq!(limit(), Bytes(1_048_576));
+    client.set("0/a/memsize", "0").unwrap();
+    assert_eq!(limit(), Bytes::from_mib(8000));
+    // Whoever registers it decides over what it says of itself.
+    let limits = vec![Limit { uuid: uuid(1).to_string(), bytes: 4096 }];
+    client.register(Registration { limits, ..registration(&dir) }).unwrap();
+    eventually("the registered limit", || limit() == Bytes(4096));
+}
+
+#[test]
+fn settings_survive_a_monitor() {
+    let scene = Scene::new();
+    let dir = scene.container("a");
+    let _process = Process::start(&dir, 1, Bytes::from_mib(8000));
+    let mut monitor = Monitor::start(scene.root());
+    let mut client = monitor.client();
+    client.register(registration(&dir)).unwrap();
+    client.set("0/policy", "5").unwrap();
+    client.set("0/a/weight", "7").unwrap();
+    client.set("0/a/memsize", "4096").unwrap();
+    let file = scene.root().join("state/settings.json");
+    eventually("the settings on disk", || fs::read_to_string(&file).is_ok_and(|text| text.contains("4096")));
+    drop(client);
+    monitor.replace();
+    eventually("the container found again", || {
+        status(&monitor).containers.iter().any(|one| !one.cards.is_empty())
+    });
+    let mut client = monitor.client();
+    assert_eq!(client.get("0/policy").unwrap(), "5");
+    assert_eq!(client.get("0/a/weight").unwrap(), "7");
+    assert_eq!(client.get("0/a/memsize").unwrap(), "4096");
+}
+
+#[test]
+fn status_tells_who_has_what() {
+    let scene = Scene::new();
+    let dir = scene.container("a");
+    let monitor = Monitor::start(scene.root());
+    let process = Process::start(&dir, 1, Bytes::from_mib(8000));
+    process.cell().used.store(5000, cgpu_proto::atomic::Ordering::Relaxed);
+    let told = Registration { name: Some("Trainer".into()), weight: Some(2), ..registration(&dir) };
+    monitor.client().register(told).unwrap();
+    eventually("the process on the host", || {
+        find(&status(&monitor), "a").processes.iter().any(|process| process.host_pid.is_some())
+    });
+    let status = status(&monitor);
+    let card = &status.cards[0];
+    assert_eq!((card.index, card.policy, card.max_inst, card.free_weight), (0, 2, 20, 18));
+    assert_eq!((card.uuid.clone(), card.memory_total), (uuid(1).to_string(), TOTAL.0));
+    let a = find(&status, "a");
+    assert_eq!((a.name.as_str(), a.weight, a.dir.as_path()), ("Trainer", 2, dir.as_path()));
+    assert_eq!((a.cards[0].limit, a.cards[0].used), (Bytes::from_mib(8000).0, 5000));
+    assert!((a.cards[0].share_set - 100.0).abs() < 1e-9);
+    assert_eq!(a.processes[0].host_pid, Some(std::process::id()));
+    assert_eq!((a.processes[0].pid, a.processes[0].comm.as_str()), (std::process::id(), "player"));
+    assert!(a.processes[0].live && a.processes[0].cards[0].used == 5000);
+    drop(process);
+    eventually("a dead process", || {
+        find(&self::status(&monitor), "a").processes.iter().all(|process| !process.live)
+    });
+    assert_eq!(find(&self::status(&monitor), "a").cards[0].draining, 5000);
+}
+
+#[test]
+fn a_dead_process_memory_is_said_to_be_gone_after_a_while() {
+    let scene = Scene::new();
+    let dir = scene.container("a");
+    let monitor = Monitor::start(scene.root());
+    let _stays = Process::start(&dir, 1, Bytes::from_mib(8000));
+    let dies = Process::start(&dir, 1, Bytes::from_mib(8000));
+    monitor.client().register(registration(&dir)).unwrap();
+    let slot = dies.slot;
+    drop(dies);
+    let other = Process::start(&dir, 1, Bytes::from_mib(8000));
+    // The newcomer's claim has found the dead one; its slot is free again only by the monitor's word.
+    assert_ne!(other.slot, slot);
+    eventually("the slot free again", || {
+        let swept = other.region.sweep(now(), true).unwrap();
+        swept.draining == 0
+    });
+}
+
+#[test]
+fn two_that_want_the_card_have_it_in_turns() {
+    let scene = Scene::new();
+    let (a, b) = (scene.container("a"), scene.container("b"));
+    let monitor = Monitor::start(scene.root());
+    let (one, two) = (Process::start(&a, 1, Bytes::ZERO), Process::start(&b, 1, Bytes::ZERO));
+    let mut client = monitor.client();
+    client.register(Registration { weight: Some(3), ..registration(&a) }).unwrap();
+    client.register(registration(&b)).unwrap();
+    client.set("0/policy", "2").unwrap();
+    client.set("0/work_conserving", "1").unwrap();
+    let (one, two) = (Player::start(one), Player::start(two));
+    eventually("a contended card", || status(&monitor).cards[0].sharing == Sharing::Contended);
+    let cpu = monitor.cpu();
+    sleep(Duration::from_secs(3));
+    let spent = monitor.cpu() - cpu;
+    let status = self::status(&monitor);
+    let (a, b) = (find(&status, "a").cards[0].clone(), find(&status, "b").cards[0].clone());
+    println!(
+        "monitor: {:.2} % of a core, {} turns",
+        spent.as_secs_f64() * 100.0 / 3.0,
+        status.cards[0].turns
+    );
+    println!("a: {:?} {:?}, b: {:?} {:?}", a, one.held(), b, two.held());
+    assert!((a.share_set - 75.0).abs() < 0.01 && (b.share_set - 25.0).abs() < 0.01);
+    // The machine is shared with other tests; the virtual card judges to the tenth of a percent.
+    let share = a.share_total.unwrap();
+    assert!((65.0..85.0).contains(&share), "{share}");
+    assert!(a.turns > 50 && b.turns > 50);
+    let held = one.held().duration().div_duration_f64(two.held().duration());
+    assert!((2.0..4.5).contains(&held), "{held}");
+    // One goes: the other is on its own, and nothing is metered.
+    drop(one);
+    eventually("a card that is watched or open", || {
+        self::status(&monitor).cards[0].sharing != Sharing::Contended
+    });
+    eventually("an open gate", || find(&self::status(&monitor), "b").cards[0].gate == Gate::Open);
+}
+
+#[test]
+fn without_bells_the_card_is_shared_as_well() {
+    let scene = Scene::new();
+    let (a, b) = (scene.container("a"), scene.container("b"));
+    for dir in [&a, &b] {
+        fs::remove_file(dir.join("bell")).unwrap();
+    }
+    let monitor = Monitor::start(scene.root());
+    let one = Player::start(Process::start(&a, 1, Bytes::ZERO));
+    let two = Player::start(Process::start(&b, 1, Bytes::ZERO));
+    eventually("a contended card", || {
+        let cards = status(&monitor).cards;
+        cards.first().is_some_and(|card| card.sharing == Sharing::Contended)
+    });
+    eventually("time for both", || {
+        one.held() > Nanos::from_millis(50) && two.held() > Nanos::from_millis(50)
+    });
+    assert!(find(&status(&monitor), "a").faults.contains_key("no_bell"));
+}
+
+#[test]
+fn a_killed_monitor_is_noticed_and_a_new_one_adopts() {
+    let scene = Scene::new();
+    let (a, b) = (scene.container("a"), scene.container("b"));
+    let mut monitor = Monitor::start(scene.root());
+    let witness = Process::start(&a, 1, Bytes::ZERO);
+    let heart = Heartbeat::default();
+    eventually("a beating heart", || heart.observe(witness.region.granted(), now()) == Life::Lives);
+    let one = Player::start(Process::start(&a, 1, Bytes::ZERO));
+    let two = Player::start(Process::start(&b, 1, Bytes::ZERO));
+    eventually("a contended card", || {
+        status(&monitor).cards.first().is_some_and(|card| card.sharing == Sharing::Contended)
+    });
+    let turn = witness.region.granted().turn(witness.card);
+    monitor.kill();
+    let killed = now();
+    eventually("a stale heart", || heart.observe(witness.region.granted(), now()) == Life::Stale);
+    assert!(now() - killed >= STALE - Nanos::from_millis(250));
+    let monitor = Monitor::start(scene.root());
+    eventually("a beating heart", || heart.observe(witness.region.granted(), now()) == Life::Lives);
+    eventually("a contended card", || {
+        status(&monitor).cards.first().is_some_and(|card| card.sharing == Sharing::Contended)
+    });
+    assert!(witness.region.granted().turn(witness.card).epoch() > turn.epoch(), "epochs only grow");
+    let before = (one.held(), two.held());
+    eventually("time for both", || {
+        one.held() > before.0 + Nanos::from_millis(50) && two.held() > before.1 + Nanos::from_millis(50)
+    });
+}
+
+#[test]
+fn a_monitor_that_ends_leaves_the_gates_open() {
+    let scene = Scene::new();
+    let (a, b) = (scene.container("a"), scene.container("b"));
+    let mut monitor = Monitor::start(scene.root());
+    let witness = Process::start(&a, 1, Bytes::ZERO);
+    let (_one, _two) = (
+        Player::start(Process::start(&a, 1, Bytes::ZERO)),
+        Player::start(Process::start(&b, 1, Bytes::ZERO)),
+    );
+    eventually("a contended card", || {
+        status(&monitor).cards.first().is_some_and(|card| card.sharing == Sharing::Contended)
+    });
+    let gate = witness.region.granted().gate();
+    assert!(monitor.terminate());
+    assert_eq!(witness.region.granted().turn(witness.card).state(), TurnState::Open);
+    assert_ne!(witness.region.granted().gate(), gate);
+    assert!(!paths::socket(scene.root()).exists());
+}
+
+#[test]
+fn a_second_monitor_is_refused() {
+    let scene = Scene::new();
+    let _monitor = Monitor::start(scene.root());
+    let second = std::process::Command::new("timeout")
+        .args(["60", env!("CARGO_BIN_EXE_cgpu-monitor"), "--root"])
+        .arg(scene.root())
+        .output()
+        .unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&second.stderr).contains("another monitor"));
+}
+
+#[test]
+fn hostile_files_hurt_nobody_else() {
+    let scene = Scene::new();
+    let (good, bad) = (scene.container("good"), scene.container("bad"));
+    let monitor = Monitor::start(scene.root());
+    let honest = Player::start(Process::start(&good, 1, Bytes::ZERO));
+    let liar = Process::start(&bad, 1, Bytes::ZERO);
+    eventually("both on the books", || status(&monitor).containers.iter().all(|one| !one.cards.is_empty()));
+    let file = fs::OpenOptions::new().write(true).open(bad.join("use")).unwrap();
+    let size = file.metadata().unwrap().len();
+    let survives = |what: &str| {
+        let before = honest.held();
+        liar.ring();
+        sleep(Duration::from_millis(300));
+        let status = status(&monitor);
+        assert!(find(&status, "good").faults.is_empty(), "{what}");
+        let open = find(&status, "good").cards[0].gate == Gate::Open;
+        assert!(open || honest.held() > before, "{what}: the honest one has the card");
+    };
+    let mut random = vec![0; usize::try_from(size).unwrap()];
+    fs::File::open("/dev/urandom").unwrap().read_exact(&mut random).unwrap();
+    for (what, bytes) in [
+        ("ones", vec![0xff; usize::try_from(size).unwrap()]),
+        ("chance", random),
+        ("zeros", vec![0; usize::try_from(size).unwrap()]),
+    ] {
+        // The header stays: then what is behind it is read.
+        file.write_all_at(&bytes[4096..], 4096).unwrap();
+        survives(what);
+        file.write_all_at(&bytes, 0).unwrap();
+        survives(&format!("{what}, all over"));
+        assert!(!find(&status(&monitor), "bad").faults.is_empty(), "{what}: it is said");
+    }
+    file.set_len(5000).unwrap();
+    survives("cut short");
+    file.set_len(0).unwrap();
+    survives("empty");
+    fs::remove_file(bad.join("use")).unwrap();
+    survives("no file");
+    fs::remove_dir_all(&bad).unwrap();
+    survives("no directory");
+    eventually("only the good one", || status(&monitor).containers.len() == 1);
+}
+
+#[test]
+fn hostile_directories_are_passed_by() {
+    let scene = Scene::new();
+    let containers = paths::containers(scene.root());
+    fs::create_dir_all(containers.join("empty")).unwrap();
+    let links = containers.join("links");
+    fs::create_dir_all(&links).unwrap();
+    for name in ["use", "grant", "bell", "limits", "refused"] {
+        std::os::unix::fs::symlink("/dev/zero", links.join(name)).unwrap();
+    }
+    let fifos = containers.join("fifos");
+    fs::create_dir_all(&fifos).unwrap();
+    for name in ["use", "grant", "limits", "refused"] {
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            fifos.join(name),
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::from_bits_truncate(0o600),
+            0,
+        )
+        .unwrap();
+    }
+    let texts = containers.join("texts");
+    fs::create_dir_all(&texts).unwrap();
+    for name in ["use", "grant", "bell", "limits", "refused"] {
+        fs::write(texts.join(name), "nothing of the sort").unwrap();
+    }
+    fs::write(containers.join("file"), "").unwrap();
+    let good = scene.container("good");
+    let _process = Process::start(&good, 1, Bytes::ZERO);
+    let monitor = Monitor::start(scene.root());
+    eventually("the good one", || {
+        let status = status(&monitor);
+        status.containers.iter().any(|one| one.id == "good" && !one.cards.is_empty())
+    });
+    assert_eq!(find(&status(&monitor), "texts").refused.as_deref(), Some("nothing of the sort"));
+}
+
+#[test]
+fn bad_requests_are_answered_and_flooders_dropped() {
+    let scene = Scene::new();
+    let _monitor = Monitor::start(scene.root());
+    let socket = paths::socket(scene.root());
+    let ask = |text: &[u8]| {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        stream.set_read_timeout(Some(monitor::PATIENCE)).unwrap();
+        let _ = stream.write_all(text);
+        let mut reply = Vec::new();
+        let mut byte = [0];
+        while stream.read(&mut byte).unwrap_or(0) == 1 && byte[0] != b'\n' {
+            reply.push(byte[0]);
+        }
+        String::from_utf8(reply).unwrap()
+    };
+    for text in ["\n", "{}\n", "[1,2\n", "{\"op\":\"get\"}\n", "\u{0}\u{1}\n", "{\"op\":\"reboot\"}\n"] {
+        assert!(ask(text.as_bytes()).contains("EINVAL"), "{text:?}");
+    }
+    assert_eq!(ask(&vec![b'x'; 1 << 20]), "", "a line without end is not kept");
+    let idle: Vec<UnixStream> = (0..200).filter_map(|_| UnixStream::connect(&socket).ok()).collect();
+    drop(idle);
+    eventually("an answer", || {
+        Client::connect(&socket).is_ok_and(|mut client| client.get("version").is_ok())
+    });
+}
+
+#[test]
+fn a_place_that_cannot_be_written_costs_only_the_settings() {
+    let scene = Scene::new();
+    let dir = scene.container("a");
+    let monitor = Monitor::start_with(scene.root(), "state = \"/proc/nowhere\"\n");
+    let _process = Process::start(&dir, 1, Bytes::ZERO);
+    let mut client = monitor.client();
+    client.register(registration(&dir)).unwrap();
+    client.set("0/policy", "5").unwrap();
+    assert_eq!(client.get("0/policy").unwrap(), "5");
+}

@@ -1,0 +1,104 @@
+//! A monitor as a child process, which cannot outlive the test.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use cgpu_monitor::client::Client;
+use cgpu_proto::paths;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Long enough for a loaded machine; nothing waits this long when all is well.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) struct Monitor {
+    /// `timeout`, which ends the monitor when the test does not, and passes signals on.
+    child: Child,
+    root: PathBuf,
+    config: PathBuf,
+}
+
+impl Monitor {
+    /// Starts one and waits until it answers. No NVML, and nothing said at `/etc` counts.
+    pub(crate) fn start(root: &Path) -> Self {
+        Self::start_with(root, "")
+    }
+
+    pub(crate) fn start_with(root: &Path, more: &str) -> Self {
+        let config = root.join("monitor.toml");
+        std::fs::write(&config, format!("nvml = \"libno-such-nvml.so\"\n{more}")).unwrap();
+        let child = spawn(root, &config);
+        let monitor = Self { child, root: root.to_owned(), config };
+        monitor.wait();
+        monitor
+    }
+
+    fn wait(&self) {
+        eventually("a monitor that answers", || Client::connect(&paths::socket(&self.root)).is_ok());
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::connect(&paths::socket(&self.root)).unwrap()
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(i32::try_from(self.client().status().unwrap().pid).unwrap()).unwrap()
+    }
+
+    /// Kills it with no word of warning, and starts another.
+    pub(crate) fn replace(&mut self) {
+        kill_process(self.pid(), Signal::KILL).unwrap();
+        self.child.wait().unwrap();
+        self.child = spawn(&self.root, &self.config);
+        self.wait();
+    }
+
+    pub(crate) fn kill(&mut self) {
+        kill_process(self.pid(), Signal::KILL).unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Asks it to end; whether it ended well.
+    pub(crate) fn terminate(&mut self) -> bool {
+        kill_process(self.pid(), Signal::TERM).unwrap();
+        self.child.wait().unwrap().success()
+    }
+
+    /// CPU time it has used so far.
+    pub(crate) fn cpu(&self) -> Duration {
+        let stat =
+            std::fs::read_to_string(format!("/proc/{}/schedstat", self.pid().as_raw_nonzero())).unwrap();
+        Duration::from_nanos(stat.split_whitespace().next().unwrap().parse().unwrap())
+    }
+}
+
+fn spawn(root: &Path, config: &Path) -> Child {
+    Command::new("timeout")
+        .args(["--kill-after=1", "300", env!("CARGO_BIN_EXE_cgpu-monitor"), "--log", "warn", "--root"])
+        .arg(root)
+        .arg("--config")
+        .arg(config)
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        // Passed on to the monitor; if both are gone already there is nothing to do.
+        if let Some(pid) = Pid::from_raw(i32::try_from(self.child.id()).unwrap()) {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        let _ = self.child.wait();
+    }
+}
+
+/// Waits until it is so.
+pub(crate) fn eventually(what: &str, so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !so() {
+        assert!(start.elapsed() < PATIENCE, "expected {what}");
+        sleep(Duration::from_millis(2));
+    }
+}

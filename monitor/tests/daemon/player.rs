@@ -1,0 +1,154 @@
+//! A container's process as the monitor sees it: claims a slot, obeys the gate, publishes, rings. It plays a program that always has
+//! work, on a card of its own whose time is the wall's.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::{JoinHandle, sleep, spawn};
+use std::time::Duration;
+
+use cgpu_proto::atomic::{AtomicBool, AtomicU64};
+use cgpu_proto::cards::Card;
+use cgpu_proto::grant::TurnState;
+use cgpu_proto::layout::Cell;
+use cgpu_proto::liveness::Lifeline;
+use cgpu_proto::region::{Birth, Region};
+use cgpu_proto::slots::{Claim, Claimant};
+use cgpu_proto::units::{Bytes, CardIndex, Nanos, SlotIndex};
+use cgpu_proto::uuid::Uuid;
+use rustix::fs::{CWD, FileType, Mode, OFlags};
+use rustix::time::{ClockId, clock_gettime};
+
+pub(crate) const TOTAL: Bytes = Bytes::from_mib(23_028);
+
+/// Card number `n` of these tests.
+pub(crate) fn uuid(n: u8) -> Uuid {
+    Uuid([n; 16])
+}
+
+pub(crate) fn now() -> Nanos {
+    let time = clock_gettime(ClockId::Monotonic);
+    Nanos(u64::try_from(time.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap())
+}
+
+/// A container's directory with its files, a bell among them.
+pub(crate) fn make(dir: &Path) {
+    std::fs::create_dir_all(dir).unwrap();
+    Region::make(dir, Birth { name: "", created: Nanos(1) }).unwrap();
+    rustix::fs::mknodat(CWD, dir.join("bell"), FileType::Fifo, Mode::from_bits_truncate(0o600), 0).unwrap();
+}
+
+/// A process that lives as long as this.
+pub(crate) struct Process {
+    pub(crate) region: Region,
+    pub(crate) slot: SlotIndex,
+    pub(crate) card: CardIndex,
+    bell: Option<File>,
+    _claim: Claim<Lifeline>,
+}
+
+impl Process {
+    pub(crate) fn start(dir: &Path, card: u8, limit: Bytes) -> Self {
+        let region = Region::open(dir).unwrap();
+        let who = Claimant { pid: std::process::id(), comm: b"player" };
+        let claim = region.claim(who, now(), false).unwrap().unwrap();
+        let card = Card { uuid: uuid(card), total: TOTAL, limit, ordinal: 0 };
+        let card = region.register(claim.slot, &card).unwrap();
+        // The flags are small positive numbers.
+        #[allow(clippy::cast_possible_wrap)]
+        let flags = OFlags::NONBLOCK.bits() as i32;
+        let bell = OpenOptions::new().write(true).custom_flags(flags).open(dir.join("bell")).ok();
+        Self { slot: claim.slot, region, card, bell, _claim: claim }
+    }
+
+    pub(crate) fn cell(&self) -> &Cell {
+        self.region.cell(self.card, self.slot)
+    }
+
+    pub(crate) fn ring(&self) {
+        if self.region.granted().must_ring()
+            && let Some(mut bell) = self.bell.as_ref()
+        {
+            let _ = bell.write(&[1]);
+        }
+    }
+
+    /// Launches without end, as a gate would let it, until told to stop. Answers how long it had the card.
+    fn play(&self, stop: &AtomicBool, held: &AtomicU64) {
+        let granted = self.region.granted();
+        let cell = self.cell();
+        let (mut seen, mut busy) = (0, 0);
+        let mut base = 0;
+        while !stop.load(Relaxed) {
+            let word = granted.acknowledge();
+            let turn = granted.turn(self.card);
+            let time = now();
+            if turn.0 != seen {
+                seen = turn.0;
+                base = busy;
+                cell.spent.store(0, Relaxed);
+                cell.turn.store(turn.0, Relaxed);
+            }
+            let was = cell.active.swap(time.0, Relaxed);
+            match turn.state() {
+                TurnState::Open => {
+                    if time - Nanos(was) > Nanos::from_millis(20) {
+                        self.ring();
+                    }
+                    sleep(Duration::from_micros(500));
+                }
+                TurnState::Yours if busy - base < granted.granted(self.card).0 => {
+                    cell.inflight.store(400_000, Relaxed);
+                    cell.ends.store(time.0 + 400_000, Relaxed);
+                    sleep(Duration::from_micros(400));
+                    // On a loaded machine we oversleep; the card would not have.
+                    let ran = (now() - time).0.min(600_000);
+                    busy += ran;
+                    held.fetch_add(ran, Relaxed);
+                    cell.busy.store(busy, Relaxed);
+                    cell.inflight.store(0, Relaxed);
+                    cell.last.store(now().0, Relaxed);
+                    cell.spent.store(busy - base, Relaxed);
+                }
+                TurnState::Yours | TurnState::Wait => {
+                    cell.waiting.fetch_add(1, Relaxed);
+                    self.ring();
+                    granted.wait(word, Nanos::from_millis(50));
+                    cell.waiting.fetch_sub(1, Relaxed);
+                }
+            }
+        }
+    }
+}
+
+/// A player in a thread.
+pub(crate) struct Player {
+    stop: Arc<AtomicBool>,
+    held: Arc<AtomicU64>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Player {
+    pub(crate) fn start(process: Process) -> Self {
+        let (stop, held) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let theirs = (stop.clone(), held.clone());
+        let thread = spawn(move || process.play(&theirs.0, &theirs.1));
+        Self { stop, held, thread: Some(thread) }
+    }
+
+    pub(crate) fn held(&self) -> Nanos {
+        Nanos(self.held.load(Relaxed))
+    }
+}
+
+impl Drop for Player {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
