@@ -387,6 +387,34 @@ fn every_malformed_value_is_refused_with_its_sentence() {
 }
 
 #[test]
+fn the_documented_sentences_are_the_ones_said() {
+    let documented = include_str!("../../../docs/settings.md").replace("\\`", "`");
+    let two = cards(&[15109, 23028]);
+    for variables in [
+        &["ALIYUN_COM_GPU_MEM_CONTAINER=abc"][..],
+        &["ALIYUN_COM_GPU_MEM_CONTAINER=15"],
+        &["ALIYUN_COM_GPU_MEM_CONTAINER=1,2,3"],
+        &["ALIYUN_COM_GPU_MEM_CONTAINER=1", "ALIYUN_COM_GPU_MEM_DEV=99999"],
+        &["ALIYUN_COM_GPU_MEM_DEV=0"],
+        &["CGPU_MEM_UNIT=GB"],
+        &["NVIDIA_VISIBLE_DEVICES=first"],
+        &["NVIDIA_VISIBLE_DEVICES=2"],
+        &["NVIDIA_VISIBLE_DEVICES=0,1,2"],
+        &["NVIDIA_VISIBLE_DEVICES=0,0"],
+        &["NVIDIA_VISIBLE_DEVICES=GPU-77"],
+        &["ALIYUN_COM_GPU_VISIBLE_DEVICES=5"],
+        &["ALIYUN_COM_GPU_SCHD_WEIGHT=26"],
+        &["ALIYUN_COM_GPU_CORE_PERCENTAGE=30%"],
+        &["ALIYUN_COM_GPU_HIGH_PRIO=yes"],
+        &["CGPU_DISABLE=yes"],
+        &["CGPU_DIR=here"],
+    ] {
+        let said = sentence(&[&["ALIYUN_COM_GPU_MEM_CONTAINER=3"], variables].concat(), &two, true);
+        assert!(documented.contains(&format!("| {said} |")), "docs/settings.md lacks: {said}");
+    }
+}
+
+#[test]
 fn bytes_that_are_no_text_are_shown_escaped() {
     let mut environment = Declared::default();
     let raw = OsString::from_vec(b"3\xff\n\x1b[31m".to_vec());
