@@ -115,6 +115,13 @@ fn every_other_way_to_memory_takes_and_gives_it() {
 }
 
 #[test]
+fn nvml_tells_of_the_same_cards() {
+    let answer = Machine::new("nvml", "A10,T4,H100").prints("nvml 512M");
+    assert_eq!(number(&answer, "grown"), 512.0 * MIB);
+    assert!(number(&answer, "own") > 512.0 * MIB, "{answer}");
+}
+
+#[test]
 fn threads_share_a_context() {
     let machine = Machine::new("threads", "A10");
     assert_eq!(number(&machine.prints("threads 8 10"), "threads"), 32.0);
