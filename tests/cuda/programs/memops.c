@@ -27,12 +27,14 @@ int main(void) {
     EXPECT(712 /* already registered */, reg(registered, 4096, 2));
     CHECK(cu.cuMemHostGetDevicePointer(&address, registered, 0));
 
-    /* Words appear in order, each after the kernel before it. */
+    /* Words appear in order, each after the kernel before it; the first kernel waits for the host. */
+    CHECK(cu.cuStreamWaitValue32(stream, address + 20, 1, EQ));
     for (uint32_t i = 1; i <= 3; i++) {
         CHECK(cu.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL));
         CHECK(cu.cuStreamWriteValue32(stream, address + 4 * i, i, 0));
     }
-    HOLDS(seen(&registered[3]) == 0);
+    HOLDS(seen(&registered[1]) == 0);
+    __atomic_store_n(&registered[5], 1, __ATOMIC_RELEASE);
     while (seen(&registered[3]) != 3) usleep(100);
     HOLDS(seen(&registered[1]) == 1 && seen(&registered[2]) == 2);
 

@@ -8,6 +8,7 @@
 int main(void) {
     CUstream first, second;
     CUevent begin, end, untimed, never;
+    uint32_t *gate;
     float ms;
     watchdog(60);
     driver_open();
@@ -24,12 +25,17 @@ int main(void) {
     CHECK(cu.cuEventQuery(never));
     CHECK(cu.cuEventSynchronize(never));
 
+    /* Closed until the host opens it, so that nothing is done before it is looked at, however slow the host is. */
+    CHECK(cu.cuMemHostAlloc((void **)&gate, 4096, 0));
+    __atomic_store_n(gate, 0, __ATOMIC_RELEASE);
+    CHECK(cu.cuStreamWaitValue32(first, (CUdeviceptr)(uintptr_t)gate, 1, 0));
     CHECK(cu.cuEventRecord(begin, first));
     for (int i = 0; i < 10; i++) CHECK(cu.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, first, NULL, NULL));
     CHECK(cu.cuEventRecord(end, first));
     EXPECT(CUDA_ERROR_NOT_READY, cu.cuStreamQuery(first));
     EXPECT(CUDA_ERROR_NOT_READY, cu.cuEventQuery(end));
     EXPECT(CUDA_ERROR_NOT_READY, cu.cuEventElapsedTime(&ms, begin, end));
+    __atomic_store_n(gate, 1, __ATOMIC_RELEASE);
 
     /* The second stream waits for the first. */
     CHECK(cu.cuStreamWaitEvent(second, end, 0));
@@ -59,6 +65,7 @@ int main(void) {
     CHECK(cu.cuCtxSynchronize());
     CHECK(cu.cuStreamQuery(first));
 
+    CHECK(cu.cuMemFreeHost(gate));
     CHECK(cu.cuStreamDestroy(blocking));
     CHECK(cu.cuStreamDestroy(second));
     CHECK(cu.cuStreamDestroy(first));
