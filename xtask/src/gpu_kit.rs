@@ -29,11 +29,7 @@ pub(crate) fn run() -> Result<PathBuf> {
     }
     let bytes = size(&kit)?;
     ensure!(bytes <= MOST_BYTES, "the kit has {bytes} bytes; it must not have more than {MOST_BYTES}");
-    eprintln!(
-        "xtask: {} MiB in {}; on the machine with the GPU: ./run.sh",
-        bytes >> 20,
-        kit.display()
-    );
+    eprintln!("xtask: {} MiB in {}; on the machine with the GPU: ./run.sh", bytes >> 20, kit.display());
     Ok(kit)
 }
 
