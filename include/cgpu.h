@@ -40,8 +40,8 @@
 
 /* ---- file `use` ------------------------------------------------------------------------------------------------------- */
 
-/* A card as the container knows it. Registered once, by UUID, under CGPU_LOCK_REGION; then only `orphan`,
- * `context` and `lock` change. */
+/* A card as the container knows it. Registered by UUID under CGPU_LOCK_REGION, then counted; `total`, `limit` and `ordinal` are renewed
+ * only by a process that registers while no other lives. `orphan`, `context` and `lock` change at any time. */
 struct cgpu_card {
     uint8_t uuid[16];
     uint64_t total;      /* the card's memory, as NVML gives it */

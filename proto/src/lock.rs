@@ -175,7 +175,7 @@ impl SlotLock {
             // HB name: what `life` looks up is at least as new as the owner's claim.
             let word = self.word.load(Ordering::Acquire);
             let Some(owner) = Owner::of(word) else {
-                // HB lock, HB name: as in `try_acquire`.
+                // HB lock, HB name: as in `try_acquire`. Acquire here too: since the load the lock may have been held and released.
                 if self.exchange(word, mine, Ordering::AcqRel) {
                     return Ok(Acquired::Clean(Guard { lock: self, me }));
                 }
@@ -211,6 +211,7 @@ impl SlotLock {
     fn release_and_wake(&self, me: Owner) {
         // Only sleepers change a held word, and only by adding their bit; anything else was written by somebody who has no
         // business here, and is left to them.
+        // HB lock: as in `Guard::drop`.
         if self.exchange(me.0.get() | SLEEPERS, 0, Ordering::Release) {
             futex::wake(&self.word, 1);
         }

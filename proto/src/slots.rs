@@ -224,8 +224,8 @@ impl<'a> Table<'a> {
                         swept.draining += 1;
                     } else if gone(slot, word, since) {
                         clear(slot);
-                        // HB free: the next claimant learns of the cleared cells from the word, and from the byte.
-                        entry.state.store(Word::new(word.generation(), State::Free).0, Ordering::Release);
+                        // Relaxed: the next claimant takes the byte that we hold, and sees the cleared cells by that.
+                        entry.state.store(Word::new(word.generation(), State::Free).0, Ordering::Relaxed);
                         swept.buried += 1;
                     } else {
                         swept.draining += 1;
@@ -296,6 +296,6 @@ pub(crate) fn high_water(mark: &AtomicU32) -> usize {
 
 fn load(entry: &Slot) -> Word {
     let state: &AtomicU64 = &entry.state;
-    // HB claim, HB free, HB death: Acquire meets the Release of whoever wrote the word.
+    // HB claim, HB death: Acquire meets the Release of whoever wrote the word.
     Word(state.load(Ordering::Acquire))
 }

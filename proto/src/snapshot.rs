@@ -151,6 +151,8 @@ impl Reader {
     pub fn read_cells(&mut self, card: CardIndex, slots: usize, cells: &mut Vec<Cell>) -> Result<(), Error> {
         let slots = slots.min(SLOTS);
         let row = offset_of!(Use, cell) + card.get() * SLOTS * size_of::<layout::Cell>();
+        // HB interval: read(2) takes the place of an Acquire; it copies upwards, and a span lies after the sequence that counts it,
+        // so that one which is counted has been stored before it is copied.
         let bytes = self.read_at(row, slots * size_of::<layout::Cell>())?;
         cells.clear();
         cells.extend((0..slots).map(|slot| decode_cell(part::<layout::Cell>(bytes, slot))));

@@ -74,7 +74,8 @@ impl Tmpfs {
 
 impl Drop for Tmpfs {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.0).status();
+        // Lazily: a process that another test has just forked may still have a file of it open.
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
 }
 
