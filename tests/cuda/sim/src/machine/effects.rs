@@ -4,10 +4,9 @@
 //! order in which their commands are done, whoever advances the timeline, and are taken in that order; one lock lets one thread at a
 //! time take and perform, so that effects are seen in order too.
 
-use core::sync::atomic::Ordering;
 use std::sync::Mutex;
 
-use cgpu_proto::atomic::{AtomicU32, AtomicU64};
+use cgpu_proto::atomic::{AtomicU32, AtomicU64, Ordering};
 use cgpu_proto::units::Nanos;
 
 use super::work::{Fill, Pitched, WaitCondition, Width};
