@@ -14,8 +14,8 @@
 
 use cgpu_proto::units::Nanos;
 
-/// What a kernel is taken to cost before it ever ran.
-const UNKNOWN: u32 = 20_000;
+/// What a kernel is taken to cost before it ever ran: so much that two of them are as much as may be in flight.
+const UNKNOWN: u32 = 250_000;
 /// No estimate is below the resolution of the card's own time stamps.
 const LEAST: u32 = 500;
 /// How much of a batch's error one batch corrects.
@@ -69,6 +69,11 @@ pub(crate) struct Expected {
     pub(crate) fresh: bool,
 }
 
+impl Expected {
+    /// Of a launch that is not metered.
+    pub(crate) const NOTHING: Self = Self { cost: 0, fresh: false };
+}
+
 /// Whether a sample was taken while the process had the card to itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Company {
@@ -118,17 +123,21 @@ impl Costs {
             }
             return;
         }
-        let expected = batch.cost.0.max(1) as f64;
-        let share = |part: Part| part.cost.0 as f64 / expected;
-        let error = (measured.0 as f64 / expected).clamp(1.0 / 8.0, 8.0) - 1.0;
+        // By what is expected now: other batches may have taught since this one was charged.
+        let mut costs = [0.0; PARTS];
+        for (cost, part) in costs.iter_mut().zip(batch.parts()) {
+            *cost = f64::from(self.entry(part.kernel).estimate) * part.launches as f64;
+        }
+        let expected = costs.iter().sum::<f64>() + batch.rest.0 as f64;
+        let error = (measured.0 as f64 / expected.max(1.0)).clamp(1.0 / 8.0, 8.0) - 1.0;
         // Normalised least mean squares, in units of the estimates: who has the greater part is the likelier cause.
-        let norm: f64 = batch.parts().map(|part| share(part) * share(part)).sum();
+        let squares: f64 = costs.iter().map(|cost| cost * cost).sum();
         let pace = match company {
             Company::Beside if error > 0.0 => PACE / (8.0 + 8.0 * error),
             _ => PACE,
         };
-        for part in batch.parts() {
-            let step = pace * share(part) / norm.max(f64::MIN_POSITIVE);
+        for (cost, part) in costs.iter().zip(batch.parts()) {
+            let step = (pace * cost * expected / squares.max(1.0)).min(PACE);
             let entry = self.entry(part.kernel);
             entry.estimate = bounded(f64::from(entry.estimate) * (1.0 + step * error));
         }
@@ -160,22 +169,24 @@ fn bounded(estimate: f64) -> u32 {
 
 /// Some launches of one kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
-    pub(crate) kernel: Kernel,
-    pub(crate) cost: Nanos,
+struct Part {
+    kernel: Kernel,
+    launches: u64,
 }
 
-/// Different kernels of a bill; more are on it, but learn nothing from it.
+/// Different kernels of a bill that learn from it.
 const PARTS: usize = 8;
 
 /// Launches with their expected cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bill {
-    /// What they are expected to cost in all.
+    /// What they were expected to cost in all when they were charged.
     pub(crate) cost: Nanos,
     /// How many they are.
     pub(crate) launches: u64,
     parts: [Option<Part>; PARTS],
+    /// The cost of what is not in the parts.
+    rest: Nanos,
 }
 
 impl Bill {
@@ -186,10 +197,13 @@ impl Bill {
     pub(crate) fn add(&mut self, kernel: Kernel, cost: Nanos, launches: u64) {
         self.cost = self.cost + cost;
         self.launches += launches;
-        let place = self.parts.iter_mut().find(|part| part.is_none_or(|part| part.kernel == kernel));
-        if let Some(place) = place {
-            let before = place.map_or(Nanos::ZERO, |part| part.cost);
-            *place = Some(Part { kernel, cost: before + cost });
+        let mut places = self.parts.iter_mut();
+        match places.find(|part| part.is_none_or(|part| part.kernel == kernel)) {
+            Some(place) => {
+                let before = place.map_or(0, |part| part.launches);
+                *place = Some(Part { kernel, launches: before + launches });
+            }
+            None => self.rest = self.rest + cost,
         }
     }
 
@@ -197,8 +211,9 @@ impl Bill {
     pub(crate) fn remove(&mut self, kernel: Kernel, cost: Nanos) {
         self.cost = self.cost - cost;
         self.launches = self.launches.saturating_sub(1);
-        for part in self.parts.iter_mut().flatten().filter(|part| part.kernel == kernel) {
-            part.cost = part.cost - cost;
+        match self.parts.iter_mut().flatten().find(|part| part.kernel == kernel) {
+            Some(part) => part.launches = part.launches.saturating_sub(1),
+            None => self.rest = self.rest - cost,
         }
     }
 
@@ -208,7 +223,8 @@ impl Bill {
 
     /// The kernel, if it is a single launch.
     fn single(&self) -> Option<Kernel> {
-        self.parts().next().filter(|_| self.launches == 1).map(|part| part.kernel)
+        let mut parts = self.parts().filter(|part| part.launches > 0);
+        parts.next().filter(|_| self.launches == 1).map(|part| part.kernel)
     }
 }
 

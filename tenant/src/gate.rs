@@ -42,8 +42,8 @@ use self::reading::Reading;
 pub use self::thread::Thread;
 use self::visit::Visitor;
 pub use crate::cost::Kernel;
-use crate::settlement::{LaneId, ThreadKey, WORDS};
 pub use crate::settlement::{ContextKey, Event, Stream};
+use crate::settlement::{LaneId, ThreadKey, WORDS};
 use crate::spin::Spin;
 use crate::{Card, Reason};
 
@@ -77,8 +77,8 @@ pub struct Passed {
 pub struct Gate<'r> {
     region: &'r Region,
     slot: SlotIndex,
-    /// The gate word under which all cards are open.
-    open: AtomicU32,
+    /// The gate word under which all cards are open, as far as this process has looked.
+    open: &'r AtomicU32,
     heart: Heartbeat,
     threads: AtomicU32,
     /// The first context that launched.
@@ -102,13 +102,14 @@ impl fmt::Debug for Gate<'_> {
 }
 
 impl<'r> Gate<'r> {
-    /// The gate of the process that has this slot.
+    /// The gate of the process that has this slot. Launches under the gate word in `open` go straight to the driver.
     #[must_use]
-    pub fn new(region: &'r Region, slot: SlotIndex) -> Self {
+    pub fn new(region: &'r Region, slot: SlotIndex, open: &'r AtomicU32) -> Self {
+        open.store(0, Ordering::Relaxed);
         Self {
             region,
             slot,
-            open: AtomicU32::new(0),
+            open,
             heart: Heartbeat::default(),
             threads: AtomicU32::new(0),
             context: AtomicUsize::new(0),
@@ -118,13 +119,6 @@ impl<'r> Gate<'r> {
                 settling: AtomicBool::new(false),
             }),
         }
-    }
-
-    /// The gate word under which all cards are open, as far as this process has looked: launches under it go straight to the
-    /// driver.
-    #[must_use]
-    pub fn open_word(&self) -> &AtomicU32 {
-        &self.open
     }
 
     /// Lets a launch through, when its time has come. None: it is not metered.
@@ -247,3 +241,6 @@ impl<'r> Gate<'r> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

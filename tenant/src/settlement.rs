@@ -18,8 +18,8 @@ use cgpu_proto::intervals::Span;
 use cgpu_proto::units::Nanos;
 
 use self::anchor::Anchor;
-pub(crate) use self::lane::{Lane, LaneId, LaneKey, Open, Start};
 use self::lane::Batch;
+pub(crate) use self::lane::{Lane, LaneId, LaneKey, Open, Start};
 use self::union::Union;
 use crate::cost::{Bill, Company, Costs, Expected, Kernel};
 
@@ -33,6 +33,10 @@ const LEFT: Nanos = Nanos::from_millis(1000);
 const BATCHES: usize = 16;
 /// Work that nobody marks is taken to have run this long after it should have.
 const OVERDUE: Nanos = Nanos::from_millis(2);
+/// Most work that is launched on the word of estimates alone.
+const BLIND: Nanos = Nanos::from_millis(4);
+/// What of such work may still be in flight: twice the bound.
+const TAIL: Nanos = Nanos::from_millis(1);
 /// Work of a context in which no thread comes by any more.
 const ABANDONED: Nanos = Nanos::from_millis(50);
 /// What is in flight at least while the length of the backlog is not known, and how long it still takes at least.
@@ -77,8 +81,10 @@ pub(crate) struct Work {
     since: Option<Nanos>,
     /// When the card was done with what is settled: before, none of this has run.
     settled: Nanos,
-    /// Some of it has a marker behind it, and will be settled by it.
-    pub(crate) marked: bool,
+    /// Some of it has a marker behind it, or is on a stream that is asked: its end will be seen.
+    pub(crate) watched: bool,
+    /// So much was launched into a stream that takes no markers that it must run dry before more is.
+    pub(crate) blind: bool,
     /// Some of it is of unknown length.
     pub(crate) backlog: bool,
 }
@@ -203,7 +209,11 @@ impl Settlement {
         let loose = (!self.loose.bill.is_empty()).then_some(self.loose.first);
         work.since = self.lanes.iter().filter_map(Lane::since).chain(loose).min();
         work.settled = self.union.last();
-        work.marked = self.lanes.iter().any(|lane| !lane.batches.is_empty());
+        work.watched = self
+            .lanes
+            .iter()
+            .any(|lane| !lane.batches.is_empty() || (lane.programmatic && !lane.open.bill.is_empty()));
+        work.blind = self.lanes.iter().any(|lane| lane.programmatic && lane.open.bill.cost > BLIND);
         work.backlog = self.lanes.iter().flat_map(|lane| &lane.batches).any(|batch| batch.backlog);
         work
     }
@@ -242,7 +252,14 @@ impl Settlement {
     }
 
     /// Takes launches on the books.
-    pub(crate) fn charge(&mut self, lane: Option<LaneId>, kernel: Kernel, cost: Nanos, launches: u64, now: Nanos) {
+    pub(crate) fn charge(
+        &mut self,
+        lane: Option<LaneId>,
+        kernel: Kernel,
+        cost: Nanos,
+        launches: u64,
+        now: Nanos,
+    ) {
         let open = match lane {
             Some(id) if self.find(id).is_some() => self.find(id).map(|lane| &mut lane.open),
             _ => None,
@@ -308,8 +325,14 @@ impl Settlement {
     // ---- settling --------------------------------------------------------------------------------------------------
 
     /// A batch that is over, or may be, of a lane in this context and none of `blocked`; `word` reads the card's words.
-    pub(crate) fn due(&self, context: ContextKey, blocked: &[LaneId], word: impl Fn(usize) -> u64) -> Option<Due> {
-        let lanes = self.lanes.iter().filter(|lane| lane.key.context == context && !blocked.contains(&lane.id));
+    pub(crate) fn due(
+        &self,
+        context: ContextKey,
+        blocked: &[LaneId],
+        word: impl Fn(usize) -> u64,
+    ) -> Option<Due> {
+        let lanes =
+            self.lanes.iter().filter(|lane| lane.key.context == context && !blocked.contains(&lane.id));
         let mut over = lanes.filter_map(|lane| {
             let batch = lane.batches.front()?;
             (!batch.written || batch.number <= word(usize::from(lane.id.place))).then_some((lane.id, batch))
@@ -327,11 +350,16 @@ impl Settlement {
             return None;
         }
         let batch = lane.batches.pop_front()?;
-        let (context, ended) = (lane.key.context, lane.ended);
+        let (context, ended, ended_after) = (lane.key.context, lane.ended, lane.ended_after.take());
         let end = self.placed(context, batch.end, timing.since_base, seen);
+        let after = due.base.zip(timing.since_base);
         let measured = match batch.start {
             Start::Event(_) => timing.length,
-            Start::Previous => Some(end - ended),
+            // By the card's time, if it is from the same base.
+            Start::Previous => Some(match (ended_after, after) {
+                (Some((base, before)), Some((same, now))) if base == same => now - before,
+                _ => end - ended,
+            }),
             Start::At(start) => Some(end - start),
             Start::Unknown => None,
         };
@@ -339,6 +367,7 @@ impl Settlement {
         let length = measured.unwrap_or(batch.bill.cost).min(end - batch.first);
         if let Some(lane) = self.find(due.lane) {
             lane.ended = end;
+            lane.ended_after = after;
         }
         if measured.is_some() && !batch.bill.is_empty() {
             self.costs.learn(&batch.bill, length, batch.company);
@@ -359,7 +388,8 @@ impl Settlement {
             }
             (Some(_), None) => (seen, Some(event)),
             (Some(anchor), Some(elapsed)) => {
-                let at = anchor.place(elapsed, seen);
+                let (at, late) = anchor.place(elapsed, seen);
+                self.union.pull(late);
                 (at, Some(if anchor.is_old(elapsed) { anchor.replace(event, at, seen) } else { event }))
             }
         };
@@ -369,10 +399,16 @@ impl Settlement {
 
     /// Settles, by their estimates, launches that no marker will ever follow. Returns how many lots there were.
     pub(crate) fn expire(&mut self, now: Nanos) -> u32 {
-        let overdue = |open: &Open| !open.bill.is_empty() && open.first + open.bill.cost + OVERDUE < now;
+        let overdue = |open: &Open| {
+            let (age, cost) = (now - open.first, open.bill.cost);
+            // Either all of it has run, or it goes on and on and all but the last of it has.
+            !open.bill.is_empty() && (age > cost + OVERDUE || (age > OVERDUE + OVERDUE && cost < age + TAIL))
+        };
         let mut lots = 0;
         for place in 0..self.lanes.len() {
-            if self.lanes.get(place).is_some_and(|lane| overdue(&lane.open)) {
+            // A stream that is asked whether it is dry gets more time: the estimate may be too low by far.
+            let patient = |lane: &Lane| lane.programmatic && now < lane.open.first + ABANDONED;
+            if self.lanes.get(place).is_some_and(|lane| overdue(&lane.open) && !patient(lane)) {
                 self.settle_open(place);
                 lots += 1;
             }
@@ -383,6 +419,21 @@ impl Settlement {
             lots += 1;
         }
         lots
+    }
+
+    /// Settles what is open in a lane whose stream was seen to have run dry: all of it ran since the first of it was launched, or since
+    /// what was before it ended.
+    pub(crate) fn settle_dry(&mut self, id: LaneId, seen: Nanos) {
+        let Some(lane) = self.find(id).filter(|lane| lane.batches.is_empty()) else { return };
+        let open = core::mem::replace(&mut lane.open, Open::empty());
+        if open.bill.is_empty() {
+            return;
+        }
+        let span = Span { start: open.first.max(lane.ended), end: seen };
+        lane.ended = seen;
+        lane.ended_after = None;
+        self.costs.learn(&open.bill, span.end - span.start, Company::Alone);
+        self.book(&open.bill, span);
     }
 
     /// Settles what is open in a lane by its estimate.
@@ -407,7 +458,9 @@ impl Settlement {
     /// Forgets the events of a context, which are gone with it or worth nothing, and settles by estimate what hung on them.
     pub(crate) fn forget(&mut self, context: ContextKey) {
         for place in 0..self.lanes.len() {
-            let Some(lane) = self.lanes.get_mut(place).filter(|lane| lane.key.context == context) else { continue };
+            let Some(lane) = self.lanes.get_mut(place).filter(|lane| lane.key.context == context) else {
+                continue;
+            };
             let batches = core::mem::take(&mut lane.batches);
             lane.open.start = Start::Unknown;
             let mut start = lane.ended;
@@ -423,11 +476,18 @@ impl Settlement {
     }
 
     /// Contexts whose work should have been settled long ago, but no thread comes by there any more.
-    pub(crate) fn abandoned(&self, present: ContextKey, now: Nanos, word: impl Fn(usize) -> u64) -> Option<ContextKey> {
+    pub(crate) fn abandoned(
+        &self,
+        present: ContextKey,
+        now: Nanos,
+        word: impl Fn(usize) -> u64,
+    ) -> Option<ContextKey> {
         let others = self.lanes.iter().filter(|lane| lane.key.context != present);
         let mut late = others.filter(|lane| {
             let over = |batch: &Batch| {
-                batch.placed + ABANDONED < now && batch.written && batch.number <= word(usize::from(lane.id.place))
+                batch.placed + ABANDONED < now
+                    && batch.written
+                    && batch.number <= word(usize::from(lane.id.place))
             };
             lane.batches.front().is_some_and(over)
         });

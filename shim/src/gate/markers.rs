@@ -54,6 +54,17 @@ impl Driver for Markers {
         captured == 0 || Monotonic.now() > Nanos(captured) + QUIET
     }
 
+    fn is_dry(&self, stream: Stream) -> Result<bool, Failed> {
+        let handle = CUstream(stream.handle);
+        if stream.per_thread {
+            // SAFETY: the stream is the program's, which is just launching into it.
+            answered(|| unsafe { driver::cuStreamQuery_ptsz(handle) })
+        } else {
+            // SAFETY: as above.
+            answered(|| unsafe { driver::cuStreamQuery(handle) })
+        }
+    }
+
     fn create(&self) -> Result<Event, Failed> {
         let mut event = CUevent::NULL;
         // SAFETY: the handle is writable.
@@ -88,14 +99,8 @@ impl Driver for Markers {
     }
 
     fn is_over(&self, event: Event) -> Result<bool, Failed> {
-        let mut over = false;
-        relaxed(|| {
-            // SAFETY: the event is ours, of this context.
-            let answer = unsafe { driver::cuEventQuery(CUevent(event.0)) };
-            over = answer == CUresult::SUCCESS;
-            if answer == CUresult::ERROR_NOT_READY { CUresult::SUCCESS } else { answer }
-        })?;
-        Ok(over)
+        // SAFETY: the event is ours, of this context.
+        answered(|| unsafe { driver::cuEventQuery(CUevent(event.0)) })
     }
 
     fn elapsed(&self, from: Event, to: Event) -> Result<Nanos, Failed> {
@@ -124,6 +129,17 @@ pub(super) fn relaxed(call: impl FnOnce() -> CUresult) -> Result<(), Failed> {
         let _ = unsafe { driver::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
     }
     accepted(answer)
+}
+
+/// Asks a question that a capture of another thread may forbid: whether something has ended.
+fn answered(question: impl FnOnce() -> CUresult) -> Result<bool, Failed> {
+    let mut over = false;
+    relaxed(|| {
+        let answer = question();
+        over = answer == CUresult::SUCCESS;
+        if answer == CUresult::ERROR_NOT_READY { CUresult::SUCCESS } else { answer }
+    })?;
+    Ok(over)
 }
 
 pub(super) fn accepted(answer: CUresult) -> Result<(), Failed> {

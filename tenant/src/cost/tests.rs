@@ -1,3 +1,10 @@
+#![allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "times far below 2^52 ns"
+)]
+
 use super::*;
 use proptest::prelude::*;
 

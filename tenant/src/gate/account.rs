@@ -37,7 +37,8 @@ impl Siblings {
     /// With one more of them; `turn` is the turn that counts.
     pub(crate) fn with(self, cell: &Cell, turn: Turn, now: Nanos) -> Self {
         // HB cell: Acquire meets the Release in `publish`.
-        let spent = if cell.turn.load(Ordering::Acquire) == turn.0 { cell.spent.load(Ordering::Relaxed) } else { 0 };
+        let spent =
+            if cell.turn.load(Ordering::Acquire) == turn.0 { cell.spent.load(Ordering::Relaxed) } else { 0 };
         let remaining = Nanos(cell.ends.load(Ordering::Relaxed)) - now;
         let inflight = Nanos(cell.inflight.load(Ordering::Relaxed));
         Self { spent: self.spent + Nanos(spent), remaining: self.remaining + remaining.min(inflight) }
@@ -140,7 +141,11 @@ impl Account {
     pub(crate) fn publish(&self, cell: &Cell, siblings: Siblings, now: Nanos) {
         let work = self.work(now);
         let remaining = work.remaining(now);
-        let ends = if remaining > Nanos::ZERO { (remaining + siblings.remaining).min(work.inflight() + AHEAD) } else { remaining };
+        let ends = if remaining > Nanos::ZERO {
+            (remaining + siblings.remaining).min(work.inflight() + AHEAD)
+        } else {
+            remaining
+        };
         let relaxed = Ordering::Relaxed;
         cell.waiting.store(self.waiting, relaxed);
         cell.active.store(self.active.0, relaxed);

@@ -23,6 +23,12 @@ pub trait Driver {
     /// Whether events may be made and asked: not while a capture of any thread may forbid it.
     fn may_ask(&self) -> bool;
 
+    /// Whether all that was launched into the stream has run.
+    ///
+    /// # Errors
+    /// As the driver says.
+    fn is_dry(&self, stream: Stream) -> Result<bool, Failed>;
+
     /// Makes a timing event.
     ///
     /// # Errors

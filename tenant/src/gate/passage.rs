@@ -16,6 +16,7 @@ use cgpu_proto::units::Nanos;
 use super::account::{Account, Siblings};
 use super::reading::Reading;
 use super::thread::Visit;
+use crate::cost::Expected;
 
 /// Most that may be in flight by estimate, unless it is fewer than [`PIPELINE`] launches.
 pub(crate) const BOUND: Nanos = Nanos::from_micros(500);
@@ -29,8 +30,7 @@ const PATIENCE: Nanos = Nanos::from_millis(2);
 const SLACK: Nanos = Nanos::from_micros(50);
 /// Shortest sleep.
 const NAP: Nanos = Nanos::from_micros(20);
-/// Looks of a held thread: while its work drains, for this long at most; else only for the heartbeat.
-const DRAINING: Nanos = Nanos::from_millis(20);
+/// A held thread looks for the heartbeat this often, at least.
 const HELD_LOOK: Nanos = Nanos::from_millis(100);
 /// A card on which nothing was launched for so long was not in use.
 const SILENCE: Nanos = Nanos::from_millis(20);
@@ -78,7 +78,7 @@ pub(crate) enum Way {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Passage {
     /// What the launch is expected to cost.
-    pub(crate) cost: Nanos,
+    pub(crate) expected: Expected,
     /// What the thread is like.
     pub(crate) visit: Visit,
     /// The process has work in flight on another card.
@@ -91,12 +91,22 @@ pub(crate) struct Passage {
 }
 
 impl Passage {
-    pub(crate) fn new(cost: Nanos, visit: Visit, elsewhere: bool, each: bool) -> Self {
-        Self { cost, visit, elsewhere, each, held: None, throttled: None, drained: false }
+    pub(crate) fn new(expected: Expected, visit: Visit, elsewhere: bool, each: bool) -> Self {
+        Self { expected, visit, elsewhere, each, held: None, throttled: None, drained: false }
+    }
+
+    fn cost(&self) -> Nanos {
+        Nanos(self.expected.cost.into())
     }
 
     /// What to do now.
-    pub(crate) fn step(&mut self, account: &mut Account, reading: &Reading, siblings: Siblings, now: Nanos) -> Step {
+    pub(crate) fn step(
+        &mut self,
+        account: &mut Account,
+        reading: &Reading,
+        siblings: Siblings,
+        now: Nanos,
+    ) -> Step {
         account.obey(reading.turn, now);
         let before = core::mem::replace(&mut account.active, now);
         let step = self.decide(account, reading, siblings, now, before);
@@ -116,7 +126,14 @@ impl Passage {
         step
     }
 
-    fn decide(&mut self, account: &Account, reading: &Reading, siblings: Siblings, now: Nanos, before: Nanos) -> Step {
+    fn decide(
+        &mut self,
+        account: &Account,
+        reading: &Reading,
+        siblings: Siblings,
+        now: Nanos,
+        before: Nanos,
+    ) -> Step {
         match reading.turn.state() {
             TurnState::Open => return Step::Go(Way::Open { ring: now - before > SILENCE }),
             TurnState::Yours => {
@@ -138,8 +155,10 @@ impl Passage {
         let work = account.work(now);
         let since = self.held.unwrap_or(now);
         let unsettled = work.launches > 0 || work.backlog;
-        let timeout = if unsettled && now - since < DRAINING {
-            work.remaining(now).max(SLACK).min(HELD_LOOK)
+        let timeout = if unsettled {
+            // When it should have run; if it has not, later and later.
+            let predicted = if work.backlog { Nanos::ZERO } else { work.remaining(now) };
+            predicted.max(Nanos((now - since).0 / 8)).max(SLACK).min(HELD_LOOK)
         } else {
             HELD_LOOK
         };
@@ -153,12 +172,13 @@ impl Passage {
     fn throttle(&mut self, account: &Account, left: Nanos, now: Nanos) -> Step {
         let quarter = Nanos(left.0 / 4);
         let most = if self.each { Nanos::ZERO } else { self.visit.credit(CREDIT).min(quarter) };
-        let chunk = most.max(self.cost);
+        let cost = self.cost();
+        let chunk = most.max(cost);
         let work = account.work(now);
-        let go = |forced| Step::Go(Way::Metered { credit: chunk - self.cost, forced });
+        let go = |forced| Step::Go(Way::Metered { credit: chunk - cost, forced });
         let remaining = work.remaining(now);
-        // It should have run but has not: estimates are too low, or somebody else has the card. Its marker will tell.
-        let overdue = remaining == Nanos::ZERO && work.marked;
+        // It should have run but has not: estimates are too low, or somebody else has the card. Its end will be seen.
+        let overdue = (remaining == Nanos::ZERO && work.watched) || work.blind;
         let fits = remaining + chunk <= BOUND && !overdue;
         if work.launches < PIPELINE || work.inflight() + chunk <= BOUND || fits {
             return go(false);
@@ -168,7 +188,8 @@ impl Passage {
         if waited >= limit {
             return go(true);
         }
-        let time = if overdue { SLACK } else { remaining + chunk - BOUND - SLACK };
+        // So that a new kernel is not waited for by what it is only taken to cost.
+        let time = if overdue || self.expected.fresh { SLACK } else { remaining + chunk - BOUND - SLACK };
         Step::Sleep(time.max(NAP).min((limit - waited).max(NAP)))
     }
 }

@@ -20,7 +20,13 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    pub(crate) fn of(granted: Granted<'_>, card: CardIndex, slot: SlotIndex, heart: &Heartbeat, now: Nanos) -> Self {
+    pub(crate) fn of(
+        granted: Granted<'_>,
+        card: CardIndex,
+        slot: SlotIndex,
+        heart: &Heartbeat,
+        now: Nanos,
+    ) -> Self {
         let read = || {
             let word = granted.acknowledge();
             // Without a word there is no monitor, and what else is written means nothing.

@@ -10,7 +10,8 @@
 //! | 6 | a marker behind the launch, if it is to be measured by itself |
 //!
 //! Nothing of ours stands in front of a launch with programmatic serialisation, nor, once a stream has seen one, behind any launch
-//! that another such one may follow.
+//! that another such one may follow. Markers come in front of its other launches only; for the rest, the stream is asked whether it
+//! has run dry.
 
 use cgpu_proto::atomic::Ordering;
 use cgpu_proto::grant::TurnState;
@@ -71,9 +72,9 @@ impl Chore {
         let open = &lane.open.bill;
         if open.is_empty() {
             Self::Nothing
-        } else if late {
+        } else if late && lane.batches.is_empty() {
             Self::Estimate
-        } else if expected.fresh || open.cost >= MARK || lane.programmatic {
+        } else if late || expected.fresh || open.cost >= MARK || lane.programmatic {
             Self::Mark
         } else {
             Self::Nothing
@@ -120,10 +121,11 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
             return None;
         }
         self.gate.know(self.launch.context);
+        self.settle();
         let (lane, expected) = self.tidy_up(visit, &reading, now);
         let elsewhere = self.gate.works_elsewhere(self.launch.card);
         let each = self.gate.several.load(Ordering::Relaxed);
-        let mut passage = Passage::new(Nanos(expected.cost.into()), visit, elsewhere, each);
+        let mut passage = Passage::new(expected, visit, elsewhere, each);
         let (way, reading) = self.wait(&mut passage, lane);
         let credit = match way {
             Way::Open { .. } | Way::Stale => {
@@ -166,7 +168,7 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
     }
 
     fn pass_open(&self, reading: &Reading, now: Nanos) {
-        let mut passage = Passage::new(Nanos::ZERO, self.thread.account(now), false, true);
+        let mut passage = Passage::new(Expected::NOTHING, self.thread.account(now), false, true);
         let siblings = self.gate.siblings(self.launch.card, reading.turn, now);
         let step = {
             let mut account = self.account();
@@ -225,6 +227,9 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
         let mut last = lane;
         loop {
             self.settle();
+            if let Some(lane) = lane.filter(|_| self.launch.programmatic) {
+                self.settle_dry(lane);
+            }
             let now = self.edge.now();
             let reading = self.gate.read(card, now);
             let siblings = self.gate.siblings(card, reading.turn, now);
@@ -268,7 +273,8 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
     ) -> Passed {
         let (launch, now) = (self.launch, self.edge.now());
         let cost = Nanos(expected.cost.into());
-        let found = lane.and_then(|lane| Some(Mode::of(self.account().settlement.find(lane)?, expected, visit, now)));
+        let found =
+            lane.and_then(|lane| Some(Mode::of(self.account().settlement.find(lane)?, expected, visit, now)));
         let mode = found.unwrap_or(Mode { alone: false, dry: false, known: false });
         if let Some(lane) = lane.filter(|_| mode.dry && !launch.programmatic) {
             self.start(lane);
@@ -293,7 +299,9 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
 impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
     /// Records when the lane's next launch begins.
     fn start(&self, lane: LaneId) {
-        let Ok(free) = self.may_mark(|account| account.settlement.take_event(self.launch.context)) else { return };
+        let Ok(free) = self.may_mark(|account| account.settlement.take_event(self.launch.context)) else {
+            return;
+        };
         if let Some(event) = self.event(free).filter(|event| self.record(*event).is_ok())
             && let Some(lane) = self.account().settlement.find(lane)
         {
@@ -364,6 +372,16 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
         }
         settling.store(false, Ordering::Release);
         self.write_off();
+    }
+
+    /// Settles what has ended on a stream that takes no markers.
+    fn settle_dry(&self, lane: LaneId) {
+        let now = self.edge.now();
+        let open = |lane: &&mut Lane| !lane.open.bill.is_empty() && lane.batches.is_empty();
+        let asked = self.account().settlement.find(lane).filter(open).is_some() && self.driver.may_ask();
+        if asked && self.driver.is_dry(self.launch.stream) == Ok(true) {
+            self.account().settlement.settle_dry(lane, now);
+        }
     }
 
     /// The times of a batch; none if it is not over.

@@ -27,10 +27,12 @@ impl Anchor {
         Self { context, base: event, at: seen }
     }
 
-    /// When an event happened that was seen to be over at `seen`, `elapsed` after the base.
-    pub(crate) fn place(&mut self, elapsed: Nanos, seen: Nanos) -> Nanos {
-        self.at = self.at.min(seen - elapsed);
-        self.at + elapsed
+    /// When an event happened that was seen to be over at `seen`, `elapsed` after the base; and by how much all that was placed
+    /// before was placed too late.
+    pub(crate) fn place(&mut self, elapsed: Nanos, seen: Nanos) -> (Nanos, Nanos) {
+        let before = self.at;
+        self.at = before.min(seen - elapsed);
+        (self.at + elapsed, before - self.at)
     }
 
     /// Whether the base has served for long enough by the time of an event this much later.
@@ -55,9 +57,9 @@ mod tests {
     fn the_tightest_observation_counts() {
         let ms = Nanos::from_millis;
         let mut anchor = Anchor::new(CONTEXT, Event(1), ms(105));
-        assert_eq!(anchor.place(ms(10), ms(112)), ms(112));
-        assert_eq!(anchor.place(ms(20), ms(140)), ms(122), "a late look teaches nothing");
-        assert_eq!(anchor.place(ms(30), ms(131)), ms(131));
+        assert_eq!(anchor.place(ms(10), ms(112)), (ms(112), ms(3)));
+        assert_eq!(anchor.place(ms(20), ms(140)), (ms(122), ms(0)), "a late look teaches nothing");
+        assert_eq!(anchor.place(ms(30), ms(131)), (ms(131), ms(1)));
     }
 
     #[test]
@@ -65,10 +67,10 @@ mod tests {
         let ms = Nanos::from_millis;
         let mut anchor = Anchor::new(CONTEXT, Event(1), ms(100));
         assert!(!anchor.is_old(ms(1999)) && anchor.is_old(ms(2000)));
-        let at = anchor.place(ms(2000), ms(2107));
+        let (at, _) = anchor.place(ms(2000), ms(2107));
         assert_eq!(anchor.replace(Event(2), at, ms(2107)), Event(1));
-        assert_eq!(anchor.place(ms(10), ms(5000)), ms(2110) + DRIFT);
+        assert_eq!(anchor.place(ms(10), ms(5000)).0, ms(2110) + DRIFT);
         // A clock that ran slow is caught up with.
-        assert_eq!(anchor.place(ms(20), ms(2119)), ms(2119));
+        assert_eq!(anchor.place(ms(20), ms(2119)).0, ms(2119));
     }
 }

@@ -80,6 +80,8 @@ pub(crate) struct Lane {
     pub(crate) number: u64,
     /// When the last settled batch ended.
     pub(crate) ended: Nanos,
+    /// The same as the card has it: how long after which base event.
+    pub(crate) ended_after: Option<(Event, Nanos)>,
     /// When a marker was last placed.
     pub(crate) marked: Nanos,
     /// When the thread last came by.
@@ -105,6 +107,7 @@ impl Lane {
             batches: VecDeque::new(),
             number,
             ended: Nanos::ZERO,
+            ended_after: None,
             marked: Nanos::ZERO,
             used: now,
             period: 0,

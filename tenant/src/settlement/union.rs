@@ -42,6 +42,14 @@ impl Union {
         (to - from) - covered
     }
 
+    /// All of it was earlier by so much than it was taken to be.
+    pub(crate) fn pull(&mut self, by: Nanos) {
+        self.floor = self.floor - by;
+        for span in &mut self.spans {
+            *span = Span { start: span.start - by, end: span.end - by };
+        }
+    }
+
     /// The end of the latest work that was counted.
     pub(crate) fn last(&self) -> Nanos {
         self.spans.last().map_or(self.floor, |span| span.end)
@@ -60,9 +68,16 @@ mod tests {
     #[test]
     fn what_overlaps_counts_once() {
         let mut union = Union::default();
-        for (start, end, new) in
-            [(10, 20, 10), (15, 25, 5), (40, 50, 10), (24, 41, 15), (0, 60, 20), (0, 60, 0), (60, 60, 0), (70, 65, 0)]
-        {
+        for (start, end, new) in [
+            (10, 20, 10),
+            (15, 25, 5),
+            (40, 50, 10),
+            (24, 41, 15),
+            (0, 60, 20),
+            (0, 60, 0),
+            (60, 60, 0),
+            (70, 65, 0),
+        ] {
             assert_eq!(union.add(span(start, end)), Nanos(new), "{start}..{end}");
         }
         assert_eq!(union.last(), Nanos(60));

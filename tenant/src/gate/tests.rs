@@ -1,0 +1,604 @@
+#![allow(clippy::cast_precision_loss, reason = "times far below 2^52 ns")]
+
+use std::cell::RefCell;
+use std::sync::Mutex;
+
+use cgpu_proto::atomic::{AtomicU32, Ordering};
+use cgpu_proto::grant::TurnState;
+use cgpu_proto::units::Nanos;
+use proptest::prelude::*;
+
+use self::monitor::{card, conduct, say};
+use self::stage::{BEGIN, Did, Place, Role, SLOT, Stage};
+use super::*;
+
+mod monitor;
+mod stage;
+
+const STREAM: Stream = Stream { handle: 0x10, per_thread: false };
+const CONTEXT: ContextKey = ContextKey(0x1000);
+
+fn ms(time: u64) -> Nanos {
+    Nanos::from_millis(time)
+}
+
+fn us(time: u64) -> Nanos {
+    Nanos::from_micros(time)
+}
+
+/// A program's thread.
+struct Program<'a, 'r, 's> {
+    gate: &'a Gate<'r>,
+    thread: Thread,
+    place: Place<'a, 's>,
+    /// Launches let through by the thread's own credit.
+    unasked: std::cell::Cell<u64>,
+}
+
+impl<'a, 'r, 's> Program<'a, 'r, 's> {
+    fn new(gate: &'a Gate<'r>, place: Place<'a, 's>) -> Self {
+        Self { gate, thread: Thread::default(), place, unasked: std::cell::Cell::new(0) }
+    }
+
+    /// As the shim does it.
+    fn launch(&self, function: usize, stream: Stream, cost: Nanos) {
+        self.launch_as(function, stream, cost, false);
+    }
+
+    fn launch_as(&self, function: usize, stream: Stream, cost: Nanos, programmatic: bool) {
+        let word = self.gate.region.granted().gate();
+        let kernel = Kernel::new(function, [1; 3], [32, 1, 1], 0);
+        if word == self.gate.open.load(Ordering::Relaxed) || self.thread.spend(word, kernel, stream) {
+            self.unasked.set(self.unasked.get() + 1);
+            self.place.launch(stream, cost, programmatic);
+            return;
+        }
+        let launch = Launch { kernel, stream, context: CONTEXT, card: card(), programmatic };
+        let passed = self.gate.pass(&self.thread, launch, &self.place, &self.place);
+        self.place.launch(stream, cost, programmatic);
+        if let Some(passed) = passed {
+            self.gate.launched(&self.thread, passed, true, &self.place, &self.place);
+        }
+    }
+
+    fn cell(&self) -> &cgpu_proto::layout::Cell {
+        self.gate.region.cell(card(), SLOT)
+    }
+
+    fn counted(&self, reason: Reason) -> u32 {
+        self.gate.region.slot(SLOT).counter[reason as usize].load(Ordering::Relaxed)
+    }
+}
+
+/// Launches without a pause, as fast as a host can, until `end`.
+fn saturate(role: &Role<'_>, program: &Program<'_, '_, '_>, cost: Nanos, end: Nanos) {
+    while role.now() < end {
+        // The driver's own queue is some thousand launches long; nobody gets there.
+        program.launch(1, STREAM, cost);
+        role.sleep(us(3));
+    }
+}
+
+/// Plays one container's program under a monitor that says what `script` says.
+fn alone(
+    script: impl Fn(&Role<'_>) + Sync,
+    program: impl Fn(&Role<'_>, &Program<'_, '_, '_>) + Sync,
+) -> Stage {
+    let stage = Stage::new(1);
+    let open = AtomicU32::new(0);
+    let gate = Gate::new(&stage.regions[0], SLOT, &open);
+    stage.play(&[&|role| script(role), &|role| {
+        role.sleep(us(100));
+        program(role, &Program::new(&gate, role.edge(0)));
+    }]);
+    drop(gate);
+    stage
+}
+
+fn yours(granted: Nanos) -> impl Fn(&Role<'_>) + Sync {
+    move |role| say(role.stage, 0, 1, TurnState::Yours, granted)
+}
+
+#[test]
+fn without_a_monitor_the_gate_is_open() {
+    let stage = alone(
+        |_| {},
+        |role, program| {
+            saturate(role, program, us(60), BEGIN + ms(5));
+            assert_eq!(program.cell().launches.load(Ordering::Relaxed), 0);
+        },
+    );
+    assert!(stage.card(|card| card.journal.iter().all(|did| matches!(did, Did::Launch { .. }))));
+}
+
+#[test]
+fn an_open_card_costs_one_look_per_gate_word() {
+    let bump = |role: &Role<'_>| {
+        for _ in 0..10 {
+            say(role.stage, 0, 1, TurnState::Open, Nanos::ZERO);
+            role.sleep(ms(1));
+        }
+    };
+    let stage = alone(bump, |role, program| {
+        let slow = RefCell::new(0);
+        while role.now() < BEGIN + ms(9) {
+            let before = program.unasked.get();
+            program.launch(1, STREAM, us(1));
+            *slow.borrow_mut() += u64::from(program.unasked.get() == before);
+            role.sleep(us(3));
+        }
+        assert!((9..=10).contains(&*slow.borrow()), "{slow:?}");
+    });
+    assert_eq!(stage.rings(), 1, "activity after a silence, once");
+    assert!(stage.card(|card| card.journal.iter().all(|did| matches!(did, Did::Launch { .. }))));
+}
+
+#[test]
+fn shares_come_out_as_the_turns_are() {
+    for (slices, cost) in [([6, 12], 60), ([6, 12], 7), ([6, 6], 400), ([18, 2], 60)] {
+        let stage = Stage::new(2);
+        let end = BEGIN + ms(1500);
+        let opens = [AtomicU32::new(0), AtomicU32::new(0)];
+        let gates = [0, 1].map(|number: usize| Gate::new(&stage.regions[number], SLOT, &opens[number]));
+        let books = Mutex::new(monitor::Books::default());
+        let actor = |number: usize| {
+            let gate = &gates[number];
+            move |role: &Role<'_>| {
+                role.sleep(us(10));
+                saturate(role, &Program::new(gate, role.edge(number)), us(cost), end);
+            }
+        };
+        let lengths = slices.map(ms);
+        stage.play(&[
+            &|role| *books.lock().expect("books") = conduct(role, &lengths, end),
+            &actor(0),
+            &actor(1),
+        ]);
+        let books = books.into_inner().expect("books");
+        let (ran, most) = stage.card(|card| (card.ran.clone(), card.most.clone()));
+        let total = (ran[&0] + ran[&1]).0 as f64;
+        let set = slices[0] as f64 / (slices[0] + slices[1]) as f64;
+        let share = ran[&0].0 as f64 / total;
+        assert!((share / set - 1.0).abs() < 0.02, "{slices:?} {cost} us: {share} of {set}, {ran:?}");
+        assert!(total > 0.96 * 1.5e9, "{slices:?} {cost} us: used {total}");
+        for tenant in 0..2 {
+            // What was reported is what ran, but for the start and what is in flight in the end.
+            let error = books.busy[tenant].0.abs_diff(ran[&tenant].0);
+            assert!(error < 8_000_000, "{slices:?} {cost} us: {tenant} reported {:?} of {ran:?}", books.busy);
+            // The bound, a launch, and the other one's tail.
+            assert!(most[&tenant] < us(500 + 3 * cost.max(20) + 500), "{slices:?} {cost} us: {most:?}");
+        }
+    }
+}
+
+#[test]
+fn most_launches_in_a_turn_ask_nobody() {
+    let stage = alone(yours(ms(1_000_000)), |role, program| {
+        saturate(role, program, us(20), BEGIN + ms(200));
+        let launches = 200_000 / 20;
+        assert!(program.unasked.get() > launches * 8 / 10, "{} of {launches}", program.unasked.get());
+    });
+    stage.card(|card| {
+        let count = |wanted: fn(&Did) -> bool| card.journal.iter().filter(|did| wanted(did)).count();
+        let launches = count(|did| matches!(did, Did::Launch { .. }));
+        let markers = count(|did| matches!(did, Did::Record(_)));
+        assert!(launches > 9_500, "{launches}");
+        assert!(markers < 1_400, "one for each 150 us at most: {markers}");
+    });
+}
+
+#[test]
+fn nothing_is_launched_out_of_turn() {
+    let script = |role: &Role<'_>| {
+        let mut epoch = 1;
+        for _ in 0..20 {
+            say(role.stage, 0, epoch, TurnState::Wait, Nanos::ZERO);
+            role.sleep(us(200));
+            let before = role.stage.card(|card| card.journal.len());
+            role.sleep(ms(9));
+            role.stage.grantors[0].beat();
+            let after = role.stage.card(|card| {
+                card.journal[before..].iter().filter(|did| matches!(did, Did::Launch { .. })).count()
+            });
+            assert_eq!(after, 0);
+            say(role.stage, 0, epoch + 1, TurnState::Yours, ms(5));
+            role.sleep(ms(5));
+            epoch += 2;
+        }
+        say(role.stage, 0, epoch, TurnState::Open, Nanos::ZERO);
+    };
+    alone(script, |role, program| {
+        while role.now() < BEGIN + ms(270) {
+            program.launch(1, STREAM, us(60));
+            role.sleep(us(3));
+        }
+        assert_eq!(program.cell().waiting.load(Ordering::Relaxed), 0);
+    });
+}
+
+#[test]
+fn a_grant_is_exceeded_by_one_launch_at_most() {
+    let stage = alone(
+        |role| {
+            say(role.stage, 0, 1, TurnState::Yours, ms(3));
+            for _ in 0..100 {
+                role.sleep(ms(1));
+                role.stage.grantors[0].beat();
+            }
+            let ran = role.stage.card(|card| card.ran[&0]);
+            assert!((ms(3) - us(150)..ms(3) + us(400)).contains(&ran), "{ran}");
+            say(role.stage, 0, 2, TurnState::Open, Nanos::ZERO);
+        },
+        |role, program| {
+            // Known kernels: three brackets before the turn counts.
+            saturate(role, program, us(100), BEGIN + ms(50));
+        },
+    );
+    assert!(stage.rings() >= 1);
+}
+
+#[test]
+fn a_silent_monitor_opens_the_gate_after_a_second() {
+    alone(
+        |role| {
+            say(role.stage, 0, 1, TurnState::Wait, Nanos::ZERO);
+            for _ in 0..10 {
+                role.sleep(ms(200));
+                role.stage.grantors[0].beat();
+            }
+        },
+        |role, program| {
+            program.launch(1, STREAM, us(60));
+            let waited = role.now() - BEGIN;
+            assert!((ms(3000)..ms(3200)).contains(&waited), "{waited}");
+            assert_eq!(program.counted(Reason::StaleMonitor), 1);
+            let before = role.now();
+            (0..1000).for_each(|_| program.launch(1, STREAM, us(60)));
+            assert_eq!(role.now(), before, "open from then on");
+            assert_eq!(program.cell().waiting.load(Ordering::Relaxed), 0);
+        },
+    );
+}
+
+#[test]
+fn a_launch_is_never_throttled_for_long() {
+    // A kernel that waits for one that is launched after it, and another, and another.
+    alone(yours(ms(1_000_000)), |role, program| {
+        for _ in 0..5 {
+            program.launch(1, STREAM, us(60));
+        }
+        program.launch(2, STREAM, Nanos::from_millis(3_600_000));
+        for _ in 0..200 {
+            let before = role.now();
+            program.launch(1, STREAM, us(60));
+            assert!(role.now() - before <= ms(2) + us(200), "{}", role.now() - before);
+        }
+        assert!(program.counted(Reason::BoundPassed) > 0);
+    });
+}
+
+#[test]
+fn nothing_goes_on_a_capturing_stream_and_nobody_is_asked() {
+    let stage = alone(yours(ms(1_000_000)), |role, program| {
+        saturate(role, program, us(60), BEGIN + ms(10));
+        role.stage.card(|card| {
+            card.capturing = true;
+            card.journal.clear();
+        });
+        saturate(role, program, us(60), BEGIN + ms(30));
+        assert!(program.counted(Reason::Capturing) > 0);
+    });
+    assert!(stage.card(|card| card.journal.iter().all(|did| matches!(did, Did::Launch { .. }))));
+}
+
+#[test]
+fn nothing_comes_between_programmatic_launches() {
+    let stage = alone(yours(ms(1_000_000)), |role, program| {
+        for chain in 0..300 {
+            program.launch(1, STREAM, us(30));
+            for _ in 0..chain % 7 {
+                role.sleep(us(5));
+                program.launch_as(2, STREAM, us(30), true);
+            }
+            role.sleep(us(100));
+        }
+    });
+    stage.card(|card| {
+        // A first chain may be cut: nobody knew.
+        let first = card.journal.iter().position(|did| matches!(did, Did::Launch { programmatic: true, .. }));
+        let rest = &card.journal[first.expect("a chain")..];
+        let between = rest.windows(2).filter(|pair| {
+            !matches!(pair[0], Did::Launch { .. } | Did::Ask)
+                && matches!(pair[1], Did::Launch { programmatic: true, .. })
+        });
+        assert_eq!(between.count(), 0);
+        assert!(rest.iter().any(|did| matches!(did, Did::Record(_))), "between chains there are markers");
+    });
+}
+
+#[test]
+fn a_stream_of_programmatic_launches_is_measured_where_it_runs_dry() {
+    for cost in [5, 60, 700] {
+        alone(yours(ms(1_000_000)), |role, program| {
+            let end = BEGIN + ms(200);
+            while role.now() < end {
+                program.launch_as(1, STREAM, us(cost), true);
+                role.sleep(us(3));
+            }
+            let (ran, most) = role.stage.card(|card| (card.ran[&0], card.most[&0]));
+            assert!(ran > ms(160), "{cost} us: the card stood idle, {ran}");
+            let learned = program.gate.desk(card()).account.lock().settlement.expect(Kernel::new(
+                1,
+                [1; 3],
+                [32, 1, 1],
+                0,
+            ));
+            assert!(
+                (cost * 9 / 10..cost + 20).contains(&(u64::from(learned.cost) / 1000)),
+                "{cost} us: {learned:?}"
+            );
+            assert!(most < ms(80), "{cost} us: {most}");
+            let busy = Nanos(program.cell().busy.load(Ordering::Relaxed));
+            assert!(busy > ms(150) && busy < ms(210), "{cost} us: {busy}");
+        });
+    }
+}
+
+#[test]
+fn markers_go_on_the_stream_that_was_just_used() {
+    let stage = alone(yours(ms(1_000_000)), |role, program| {
+        for number in 0..3000_usize {
+            program.launch(
+                number % 3,
+                Stream { handle: 0x100 + number % 8, per_thread: number % 2 == 0 },
+                us(25),
+            );
+            role.sleep(us(4));
+        }
+    });
+    stage.card(|card| {
+        let mut next = None;
+        for did in card.journal.iter().rev() {
+            match did {
+                Did::Launch { stream, .. } => next = Some(*stream),
+                // Before the launch on the same stream; or right behind it.
+                Did::Record(stream) | Did::Write(stream) if next.is_some_and(|next| next != *stream) => {
+                    let place = card
+                        .journal
+                        .iter()
+                        .rposition(|other| core::ptr::eq(other, did))
+                        .expect("it is there");
+                    let before = card.journal[..place].iter().rev().find_map(|did| match did {
+                        Did::Launch { stream, .. } => Some(*stream),
+                        _ => None,
+                    });
+                    assert_eq!(before, Some(*stream));
+                }
+                _ => {}
+            }
+        }
+    });
+}
+
+#[test]
+fn several_streams_stay_within_the_bound() {
+    let stage = alone(yours(ms(1_000_000)), |role, program| {
+        for number in 0..20_000_usize {
+            program.launch(number % 3, Stream { handle: 0x100 + number % 8, per_thread: false }, us(25));
+            role.sleep(us(3));
+        }
+        let busy = Nanos(program.cell().busy.load(Ordering::Relaxed));
+        assert!(busy > ms(490), "{busy}");
+    });
+    let (most, ran) = stage.card(|card| (card.most[&0], card.ran[&0]));
+    assert!(most < us(1_500), "{most}");
+    assert_eq!(ran, us(25 * 20_000));
+}
+
+#[test]
+fn without_memory_writes_events_are_asked() {
+    let stage = Stage::new(1);
+    stage.card(|card| card.cannot_write = true);
+    let open = AtomicU32::new(0);
+    let gate = Gate::new(&stage.regions[0], SLOT, &open);
+    stage.play(&[&|role| say(role.stage, 0, 1, TurnState::Yours, ms(1_000_000)), &|role| {
+        role.sleep(us(100));
+        let program = Program::new(&gate, role.edge(0));
+        saturate(role, &program, us(60), BEGIN + ms(100));
+        let busy = Nanos(program.cell().busy.load(Ordering::Relaxed));
+        assert!((ms(97)..ms(101)).contains(&busy), "{busy}");
+    }]);
+}
+
+#[test]
+fn a_driver_that_refuses_markers_is_left_alone_and_launches_go_on() {
+    let stage = alone(yours(ms(1_000_000)), |role, program| {
+        saturate(role, program, us(20), BEGIN + ms(10));
+        role.stage.card(|card| card.refuses = true);
+        let before = role.stage.card(|card| card.ran[&0]);
+        saturate(role, program, us(20), BEGIN + ms(310));
+        let ran = role.stage.card(|card| card.ran[&0]) - before;
+        assert!(ran > ms(290), "{ran}");
+        assert!((1..=5).contains(&program.counted(Reason::MarkerFailed)));
+        let busy = Nanos(program.cell().busy.load(Ordering::Relaxed));
+        assert!(busy > ms(280), "settled by estimate: {busy}");
+    });
+    drop(stage);
+}
+
+#[test]
+fn work_queued_in_the_open_is_measured_as_backlog() {
+    let script = |role: &Role<'_>| {
+        say(role.stage, 0, 1, TurnState::Open, Nanos::ZERO);
+        role.sleep(ms(2));
+        say(role.stage, 0, 2, TurnState::Wait, Nanos::ZERO);
+        role.sleep(us(300));
+        let cell = role.stage.regions[0].cell(card(), SLOT);
+        assert!(cell.inflight.load(Ordering::Relaxed) > 0);
+        assert!(Nanos(cell.ends.load(Ordering::Relaxed)) > role.now() + us(200));
+        for _ in 0..100 {
+            role.sleep(ms(1));
+            role.stage.grantors[0].beat();
+        }
+        let busy = Nanos(cell.busy.load(Ordering::Relaxed));
+        assert!((ms(57)..ms(66)).contains(&busy), "{busy}");
+        assert_eq!(cell.inflight.load(Ordering::Relaxed), 0);
+        say(role.stage, 0, 3, TurnState::Open, Nanos::ZERO);
+    };
+    alone(script, |role, program| {
+        // 60 ms of work, in no time.
+        (0..1000).for_each(|_| program.launch(1, STREAM, us(60)));
+        role.sleep(ms(2));
+        program.launch(1, STREAM, us(60));
+    });
+}
+
+#[test]
+fn the_end_of_a_turns_work_is_reported_while_its_threads_are_held() {
+    let script = |role: &Role<'_>| {
+        say(role.stage, 0, 1, TurnState::Yours, ms(100));
+        role.sleep(ms(20));
+        say(role.stage, 0, 2, TurnState::Wait, Nanos::ZERO);
+        let grantor = &role.stage.grantors[0];
+        grantor.set_ring(card(), Some(SLOT));
+        role.sleep(ms(2));
+        let cell = role.stage.regions[0].cell(card(), SLOT);
+        assert_eq!(cell.inflight.load(Ordering::Relaxed), 0);
+        assert_eq!(cell.waiting.load(Ordering::Relaxed), 1);
+        let (ran, busy) = (role.stage.card(|card| card.ran[&0]), Nanos(cell.busy.load(Ordering::Relaxed)));
+        assert!(ran.0.abs_diff(busy.0) < 300_000, "ran {ran}, reported {busy}");
+        assert_eq!(role.stage.rings(), 2, "held, drained");
+        say(role.stage, 0, 3, TurnState::Open, Nanos::ZERO);
+    };
+    alone(script, |role, program| saturate(role, program, us(60), BEGIN + ms(30)));
+}
+
+#[test]
+fn a_thread_with_gaps_is_seen_at_most_of_its_launches() {
+    alone(yours(ms(1_000_000)), |role, program| {
+        let mut longest = Nanos::ZERO;
+        for round in 0..400 {
+            program.launch(1, STREAM, us(20));
+            program.place.synchronize(STREAM);
+            role.sleep(us(100));
+            if round > 50 {
+                let active = Nanos(program.cell().active.load(Ordering::Relaxed));
+                longest = longest.max(role.now() - active);
+            }
+        }
+        assert!(longest < us(800), "silent for {longest}: the monitor would take it for idle");
+        // 8 ms, and the way of each launch to the idle card.
+        let busy = Nanos(program.cell().busy.load(Ordering::Relaxed));
+        assert!((ms(8)..us(10_500)).contains(&busy), "{busy}");
+    });
+}
+
+#[test]
+fn a_thread_that_ends_gives_its_credit_back() {
+    alone(yours(ms(1_000_000)), |role, program| {
+        for _ in 0..20 {
+            program.launch(1, STREAM, us(20));
+            role.sleep(us(25));
+        }
+        role.sleep(ms(1));
+        program.gate.ended(&program.thread, &program.place);
+        let inflight = Nanos(program.cell().inflight.load(Ordering::Relaxed));
+        assert!(inflight <= us(500), "{inflight}");
+        let another = Program::new(program.gate, role.edge(0));
+        role.sleep(ms(5));
+        another.launch(1, Stream { handle: 0x99, per_thread: false }, us(20));
+        role.sleep(ms(5));
+        another.launch(1, Stream { handle: 0x99, per_thread: false }, us(20));
+        let launches = another.cell().launches.load(Ordering::Relaxed);
+        assert!(launches >= 20, "{launches}: all of the first one's are settled");
+    });
+}
+
+#[test]
+fn a_context_that_goes_takes_its_events_along() {
+    alone(yours(ms(1_000_000)), |role, program| {
+        saturate(role, program, us(60), BEGIN + ms(20));
+        program.gate.forget(CONTEXT);
+        assert_eq!(program.gate.desk(card()).account.lock().settlement.work().launches, 0);
+        saturate(role, program, us(60), BEGIN + ms(40));
+        let busy = Nanos(program.cell().busy.load(Ordering::Relaxed));
+        assert!((ms(38)..ms(42)).contains(&busy), "{busy}");
+    });
+}
+
+#[test]
+fn what_siblings_spend_counts() {
+    alone(
+        |role| {
+            let region = &role.stage.regions[0];
+            region.shared().header.high_water.store(2, Ordering::Relaxed);
+            let sibling = region.cell(card(), SlotIndex(1));
+            sibling.turn.store(Turn::new(1, TurnState::Yours).0, Ordering::Relaxed);
+            sibling.spent.store(ms(4).0, Ordering::Relaxed);
+            say(role.stage, 0, 1, TurnState::Yours, ms(6));
+            for _ in 0..20 {
+                role.sleep(ms(1));
+                role.stage.grantors[0].beat();
+            }
+            let ran = role.stage.card(|card| card.ran[&0]);
+            assert!((us(1_800)..us(2_300)).contains(&ran), "{ran}");
+            say(role.stage, 0, 2, TurnState::Open, Nanos::ZERO);
+        },
+        |role, program| saturate(role, program, us(60), BEGIN + ms(19)),
+    );
+}
+
+#[test]
+fn a_signal_handler_inside_the_gate_is_not_held_up() {
+    alone(yours(ms(1)), |_, program| {
+        assert!(program.thread.enter());
+        for _ in 0..100 {
+            program.launch(1, STREAM, us(60));
+        }
+        program.thread.leave();
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Whatever the program is like and whatever the monitor says, every launch goes on in the end, and the books close.
+    #[test]
+    fn nothing_wedges(
+        launches in proptest::collection::vec((0_usize..5, 1_u64..3000, 0_u64..900, any::<bool>(), 0_usize..4), 20..150),
+        turns in proptest::collection::vec((0_u8..3, 100_u64..9000), 1..40),
+        dies in any::<bool>(),
+    ) {
+        let stage = alone(
+            |role| {
+                for (epoch, (state, length)) in turns.iter().enumerate() {
+                    let state = [TurnState::Open, TurnState::Yours, TurnState::Wait][usize::from(*state)];
+                    say(role.stage, 0, epoch as u64 + 1, state, us(*length));
+                    role.stage.grantors[0].beat();
+                    role.sleep(us(*length));
+                }
+                if !dies {
+                    say(role.stage, 0, 1000, TurnState::Open, Nanos::ZERO);
+                }
+            },
+            |role, program| {
+                for (function, cost, gap, programmatic, stream) in &launches {
+                    let stream = Stream { handle: 0x100 + stream, per_thread: false };
+                    let before = role.now();
+                    program.launch_as(*function, stream, us(*cost), *programmatic);
+                    // All turns, a second for a monitor that died, a look or two.
+                    assert!(role.now() - before < ms(360 + 1200));
+                    role.sleep(us(*gap));
+                }
+                let cell = program.cell();
+                assert_eq!(cell.waiting.load(Ordering::Relaxed), 0);
+                program.gate.ended(&program.thread, &program.place);
+                role.sleep(ms(1000));
+                let busy = Nanos(cell.busy.load(Ordering::Relaxed));
+                let ran = role.stage.card(|card| card.ran[&0]);
+                assert!(busy <= ran + ms(launches.len() as u64), "{busy} of {ran}");
+            },
+        );
+        drop(stage);
+    }
+}

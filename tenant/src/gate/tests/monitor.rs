@@ -1,0 +1,75 @@
+//! A monitor as simple as can be: turns of fixed lengths, one container after the other, handed over when the work of the one has
+//! nearly run. It says what `docs/turns.md` says, and no more.
+
+use cgpu_proto::atomic::Ordering;
+use cgpu_proto::grant::{Turn, TurnState};
+use cgpu_proto::units::{CardIndex, Nanos};
+
+use super::stage::{Role, SLOT, Stage};
+
+pub(super) fn card() -> CardIndex {
+    CardIndex::new(0).expect("a card")
+}
+
+/// Says whose turn it is.
+pub(super) fn say(stage: &Stage, container: usize, epoch: u64, state: TurnState, granted: Nanos) {
+    let grantor = &stage.grantors[container];
+    grantor.set_turn(card(), Turn::new(epoch, state), granted, Nanos::ZERO);
+    grantor.turn_gate();
+}
+
+/// What it saw.
+#[derive(Debug, Default)]
+pub(super) struct Books {
+    pub(super) turns: u64,
+    /// Growth of each container's reported busy time.
+    pub(super) busy: Vec<Nanos>,
+}
+
+/// Gives turns of these lengths until `end`.
+pub(super) fn conduct(role: &Role<'_>, slices: &[Nanos], end: Nanos) -> Books {
+    let stage = role.stage;
+    let lead = Nanos::from_micros(60);
+    let cell = |container: usize| stage.regions[container].cell(card(), SLOT);
+    let read = |container: usize| Nanos(cell(container).busy.load(Ordering::Relaxed));
+    let before: Vec<_> = (0..slices.len()).map(read).collect();
+    let mut epoch = 1000;
+    let mut debt = vec![0_i64; slices.len()];
+    let mut books = Books::default();
+    for container in 0..slices.len() {
+        say(stage, container, epoch, TurnState::Wait, Nanos::ZERO);
+    }
+    while role.now() < end {
+        for (container, slice) in slices.iter().enumerate() {
+            stage.grantors[container].beat();
+            epoch += 1;
+            let granted = slice.0.cast_signed() - debt[container];
+            let (start, used) = (role.now(), read(container));
+            let granted = Nanos(granted.max(500_000).cast_unsigned());
+            say(stage, container, epoch, TurnState::Yours, granted);
+            role.sleep(granted - lead);
+            say(stage, container, epoch + 1, TurnState::Wait, Nanos::ZERO);
+            epoch += 1;
+            // At most 24 ms for the drain.
+            for _ in 0..240 {
+                let ends = Nanos(cell(container).ends.load(Ordering::Relaxed));
+                let inflight = cell(container).inflight.load(Ordering::Relaxed);
+                if inflight == 0 || ends <= role.now() + lead {
+                    break;
+                }
+                role.sleep(
+                    (ends - role.now() - lead).max(Nanos::from_micros(20)).min(Nanos::from_micros(100)),
+                );
+            }
+            let held = role.now() + lead - start;
+            debt[container] += held.0.cast_signed() - slice.0.cast_signed();
+            let _ = used;
+            books.turns += 1;
+        }
+    }
+    for container in 0..slices.len() {
+        say(stage, container, epoch + 1 + container as u64, TurnState::Open, Nanos::ZERO);
+    }
+    books.busy = (0..slices.len()).map(|container| read(container) - before[container]).collect();
+    books
+}
