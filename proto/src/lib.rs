@@ -13,7 +13,7 @@
 //! | [`preamble`] | their first words: ready, not yet, another version, broken |
 //! | [`slots`] | one per process: claimed, drained, given back |
 //! | [`ledger`] | who has charged how much of a card |
-//! | [`file`], [`mapping`] | a file made exactly once, looked at, mapped |
+//! | [`mod@file`], [`mapping`] | a file made exactly once, looked at, mapped |
 //! | [`region`], [`cards`] | both files as the container's processes use them |
 //! | [`grant`] | what the monitor says: the reader's side and the writer's |
 //! | [`snapshot`], [`intervals`] | what the container says, as the monitor copies it |
