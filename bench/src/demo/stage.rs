@@ -48,8 +48,7 @@ impl Stage {
         let monitor = command.spawn().context("cannot start cgpu-monitor")?;
         let mut stage = Self { dist, root, simulated, monitor, card: String::new(), total_mib: 0 };
         let status = stage.first_status()?;
-        let card =
-            status.cards.first().context("the monitor finds no card: NVML is not there or shows none")?;
+        let card = status.cards.first().context("a status that has a card")?;
         stage.card.clone_from(&card.name);
         stage.total_mib = card.memory_total >> 20;
         Ok(stage)
@@ -58,13 +57,18 @@ impl Stage {
     fn first_status(&mut self) -> Result<Status> {
         let start = Instant::now();
         loop {
-            if let Ok(status) = self.status() {
+            // The monitor answers before it has asked NVML for the cards.
+            if let Ok(status) = self.status()
+                && !status.cards.is_empty()
+            {
                 return Ok(status);
             }
             let ended = self.monitor.try_wait()?;
             if ended.is_some() || start.elapsed() > Duration::from_secs(20) {
                 let log = std::fs::read_to_string(self.root.path().join("monitor.log")).unwrap_or_default();
-                anyhow::bail!("the monitor does not answer ({ended:?}); it said:\n{log}");
+                anyhow::bail!(
+                    "the monitor does not answer, or finds no card by NVML ({ended:?}); it said:\n{log}"
+                );
             }
             std::thread::sleep(Duration::from_millis(20));
         }
