@@ -73,7 +73,7 @@ pub struct Limit {
 pub enum Reply {
     /// The container is known under this id.
     Registered {
-        /// Twelve characters, the name of its folder in the control tree.
+        /// The name of its folder in the control tree: its directory's name; of 64 digits the first twelve.
         id: String,
     },
     /// What the node reads.
@@ -198,7 +198,7 @@ pub enum Sharing {
 /// A container.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ContainerStatus {
-    /// Twelve characters.
+    /// The name of its folder in the control tree.
     pub id: String,
     /// For people.
     pub name: String,

@@ -183,6 +183,7 @@ impl Card {
         let (start, by, presumed) = (turn.start, now + self.tuning.settle, now + self.tuning.tolerance);
         let Some(at) = self.line.iter().position(|tenant| tenant.id == turn.holder) else { return };
         let tenant = &mut self.line[at];
+        tenant.steady = cause == Cause::Spent || (cause == Cause::Preempted && tenant.steady);
         match cause {
             Cause::Spent | Cause::Preempted | Cause::Resumed => tenant.presumed = presumed,
             Cause::Missed => {

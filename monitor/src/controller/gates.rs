@@ -34,7 +34,9 @@ impl Card {
                 });
             }
         }
-        if bump {
+        // A new turn is as good as a bump: its holder looks.
+        let given = orders.iter().any(|order| order.wake) && self.sharing == Sharing::Contended;
+        if bump || given {
             self.next_bump = now + self.cadence(now);
         }
         // Who came to its gate before it was armed did not ring.
@@ -79,8 +81,10 @@ impl Card {
         match self.turn.as_ref().filter(|turn| turn.holder == tenant.id) {
             Some(Turn { phase: Phase::Closing { .. }, .. }) => {
                 let ring = tenant.last_to_end();
+                // Where the end is well foretold nobody need tell.
+                let armed = !tenant.waiting || tenant.late > self.tuning.lead;
                 let turn = keep(WAIT).unwrap_or_else(|| self.word(now, WAIT));
-                Gate { turn, ring, armed: true, beside, ..before }
+                Gate { turn, ring, armed, beside, ..before }
             }
             Some(turn) => Gate {
                 turn: turn.word,
@@ -119,7 +123,7 @@ impl Card {
                 let quiet_since = self.quiet_since(turn, holder);
                 let quiet = quiet_since + holder.tolerance(tuning);
                 // A saturating holder need not be watched closely; one with gaps, or one that is silent now, must.
-                let close = !self.policy.strict() && (quiet_since <= now || holder.gap > Nanos::ZERO);
+                let close = !self.policy.strict() && (quiet_since <= now || !holder.steady);
                 let pending = self.line.iter().filter(|other| other.id != turn.holder);
                 let back =
                     pending.filter(|other| other.returned > turn.start && self.wants(now, other)).count();

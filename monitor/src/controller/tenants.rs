@@ -76,6 +76,8 @@ pub(super) struct Tenant {
     pub(super) lied: Nanos,
     /// Learned length of the gaps in its work.
     pub(super) gap: Nanos,
+    /// Its last turn was used up: it need not be watched closely.
+    pub(super) steady: bool,
     /// Learned lateness of the end of its work after it was predicted.
     pub(super) late: Nanos,
     /// How much more its processes report together than the time held, in thousandths, at least 1000.
@@ -116,6 +118,7 @@ impl Tenant {
             overrun: false,
             lied: Nanos::ZERO,
             gap: Nanos::ZERO,
+            steady: false,
             late: Nanos::ZERO,
             overlap: 1000,
             bubble: (Nanos::ZERO, 0),
@@ -148,7 +151,9 @@ impl Tenant {
         self.active =
             self.active.max(self.processes.iter().map(|process| process.active).max().unwrap_or_default());
         let waiting = self.processes.iter().any(|process| process.waiting);
-        if waiting && !self.waiting {
+        // Silence at the gate is the monitor's doing.
+        let held = self.waiting;
+        if waiting && !held {
             self.returned = now;
         }
         self.waiting = waiting;
@@ -165,7 +170,7 @@ impl Tenant {
         if self.active > active {
             if self.active - active > tuning.active {
                 self.awake = self.active;
-            } else if self.gate.turn & 0xff == YOURS && active >= self.given {
+            } else if !held && (self.gate.turn & 0xff == WAIT || active >= self.given) {
                 self.learn_gap(self.active - active.max(ends));
             }
         }

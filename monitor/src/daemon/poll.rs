@@ -71,7 +71,8 @@ impl Poll {
         let timer =
             timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
         let poll = Self { epoll, timer, set_for: Nanos::MAX };
-        poll.add(&poll.timer, Source::Timer)?;
+        // At its edge: once for each time that it is set, without being read.
+        epoll::add(&poll.epoll, &poll.timer, Source::Timer.data(), EventFlags::IN | EventFlags::ET)?;
         Ok(poll)
     }
 
@@ -109,10 +110,7 @@ impl Poll {
         }
         for event in events {
             match Source::of(event.data) {
-                Some(Source::Timer) => {
-                    let _ = rustix::io::read(&self.timer, &mut [0; 8]);
-                    self.set_for = Nanos::MAX;
-                }
+                Some(Source::Timer) => self.set_for = Nanos::MAX,
                 Some(source) => heard.push(source),
                 None => {}
             }

@@ -65,6 +65,14 @@ impl Monitor {
         self.child.wait().unwrap().success()
     }
 
+    /// How often it has slept.
+    pub(crate) fn sleeps(&self) -> u64 {
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", self.pid().as_raw_nonzero())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+        line.trim().parse().unwrap()
+    }
+
     /// CPU time it has used so far.
     pub(crate) fn cpu(&self) -> Duration {
         let stat =

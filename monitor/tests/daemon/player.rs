@@ -6,10 +6,10 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::Duration;
 
+use cgpu_proto::atomic::Ordering::Relaxed;
 use cgpu_proto::atomic::{AtomicBool, AtomicU64};
 use cgpu_proto::cards::Card;
 use cgpu_proto::grant::TurnState;
