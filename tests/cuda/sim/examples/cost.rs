@@ -10,7 +10,12 @@ use cgpu_sim::settings::Figures;
 use cgpu_sim::{Bytes, Error, Kernel, Machine, Nanos, Settings};
 
 /// The median call of many, a pause between each two, so that the card keeps up and nothing queues that should not.
-fn measure(what: &str, calls: u32, pause: Nanos, mut call: impl FnMut() -> Result<(), Error>) -> Result<(), Error> {
+fn measure(
+    what: &str,
+    calls: u32,
+    pause: Nanos,
+    mut call: impl FnMut() -> Result<(), Error>,
+) -> Result<(), Error> {
     let mut spans = Vec::new();
     for _ in 0..calls {
         let resume = Instant::now() + pause.duration();
@@ -30,11 +35,13 @@ fn measure(what: &str, calls: u32, pause: Nanos, mut call: impl FnMut() -> Resul
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let state = std::env::temp_dir().join(format!("cgpu-sim-cost-{}", std::process::id()));
     let figures = Figures { launch_cost: Nanos::ZERO, call_cost: Nanos::ZERO, ..Figures::default() };
-    let machine = Machine::open(&Settings { state: state.clone(), cards: None, dilation_milli: 1_000, figures })?;
+    let machine =
+        Machine::open(&Settings { state: state.clone(), cards: None, dilation_milli: 1_000, figures })?;
     let context = machine.create_context(0)?;
     let stream = machine.create_stream(context, StreamKind::NonBlocking)?;
     let event = machine.create_event(context, true)?;
-    let kernel = |micros| Launch { kernel: Kernel::Spin(Some(Nanos::from_micros(micros))), blocks: 1, threads: 1 };
+    let kernel =
+        |micros| Launch { kernel: Kernel::Spin(Some(Nanos::from_micros(micros))), blocks: 1, threads: 1 };
     let word = AtomicU64::new(0);
     let address = core::ptr::from_ref(&word).expose_provenance() as u64;
 

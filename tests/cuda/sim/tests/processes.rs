@@ -72,6 +72,12 @@ impl Watched {
         assert!(self.0.wait().unwrap().success());
     }
 
+    fn signal(&self, signal: i32) {
+        let pid = libc::pid_t::try_from(self.0.id()).unwrap();
+        // SAFETY: a signal to our own child, which has not been waited for.
+        assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+    }
+
     fn pid(&self) -> u32 {
         self.0.id()
     }
@@ -357,5 +363,30 @@ fn kills_at_any_instant_disturb_nobody() {
     });
     assert_eq!(machine.memory_info(0).unwrap().used, machine.figures().context_memory);
     assert_eq!(machine.memory_info(1).unwrap().used, Bytes::ZERO);
+    machine.check().unwrap();
+}
+
+/// A stopped process may hold the segment's lock; the card goes on all the same, and so does the process later.
+#[test]
+fn stops_at_any_instant_hold_nobody_up() {
+    let stage = Stage::new();
+    let machine = stage.machine();
+    let context = machine.create_context(0).unwrap();
+    let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
+    let children: Vec<_> = (0..3).map(|_| stage.child("churn")).collect();
+    eventually("all have begun", || {
+        machine.processes(0).unwrap().len() + machine.processes(1).unwrap().len() > 3
+    });
+    for round in 0..60 {
+        let child = &children[round % children.len()];
+        std::thread::sleep(Duration::from_micros(2_000 + cgpu_sim::kernel::mix(round as u64) % 3_000));
+        child.signal(libc::SIGSTOP);
+        machine.launch(stream, launch("spin_20us")).unwrap();
+        machine.synchronize_stream(stream).unwrap();
+        machine.check().unwrap();
+        child.signal(libc::SIGCONT);
+    }
+    children.into_iter().for_each(Watched::kill);
+    eventually("the dead are gone", || machine.memory_info(1).unwrap().used == Bytes::ZERO);
     machine.check().unwrap();
 }

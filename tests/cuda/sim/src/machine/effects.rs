@@ -163,8 +163,8 @@ impl Core {
     pub(super) fn perform(&self, look_ahead: bool) -> Result<Performed, Error> {
         let mut performing = lock(&self.effects.performing);
         let Performing { due, watches } = &mut *performing;
-        due.clear();
         let mut next = self.with(|timeline, now| {
+            due.clear();
             timeline.take_effects(self.segment.process(), due);
             if !look_ahead || !timeline.awaits_effects(self.segment.process()) {
                 return Ok(None);

@@ -173,19 +173,18 @@ impl Drop for Machine {
 }
 
 impl Core {
-    /// One operation: the timeline is advanced to now, then changed by `operation`; if that fails nothing of it stays.
+    /// One operation: the timeline is advanced to now, then changed by `operation`; if that fails nothing of it stays. It may be done
+    /// more than once ([`Segment::transact`]).
     #[inline]
     fn with<R>(
         &self,
-        operation: impl FnOnce(&mut Timeline<'_, Transaction<'_>>, Nanos) -> Result<R, Error>,
+        mut operation: impl FnMut(&mut Timeline<'_, Transaction<'_>>, Nanos) -> Result<R, Error>,
     ) -> Result<R, Error> {
-        let mut transaction = self.segment.begin()?;
-        let mut timeline = Timeline::new(&mut transaction, self.segment.figures());
-        // Read under the lock, so that nobody else has been further.
-        let now = timeline.advance(self.clock.now());
-        let result = operation(&mut timeline, now)?;
-        transaction.commit();
-        Ok(result)
+        self.segment.transact(|timeline| {
+            // Read under the lock, so that nobody else has been further.
+            let now = timeline.advance(self.clock.now());
+            operation(timeline, now)
+        })
     }
 
     /// The card of a context, if the context is this process's.

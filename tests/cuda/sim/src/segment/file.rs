@@ -6,7 +6,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process;
 
@@ -16,21 +16,21 @@ use cgpu_proto::slots::Presence;
 use cgpu_proto::units::SlotIndex;
 use memmap2::{Advice, MmapOptions, MmapRaw};
 
-use super::Shared;
-use super::journal::CAPACITY;
+use super::areas::{self, AREAS};
 use super::preamble::{Preamble, Verdict};
 use crate::card::CardSpec;
 use crate::error::Error;
 use crate::settings::Settings;
-use crate::timeline::WORDS;
 
-const LOG: usize = 2 * CAPACITY;
-const LENGTH: usize = size_of::<Preamble>() + size_of::<u64>() * (LOG + WORDS);
+const LENGTH: usize = size_of::<Preamble>() + AREAS * areas::LENGTH;
 
 /// The file, mapped. A forked child does not have the mapping.
 #[derive(Debug)]
 pub(super) struct Mapping {
     map: MmapRaw,
+    path: PathBuf,
+    /// Device and inode.
+    identity: (u64, u64),
     pub(super) lifelines: Lifelines,
 }
 
@@ -49,16 +49,17 @@ impl Mapping {
                 }
                 Err(error) => return Err(fail(error)),
             };
-            let length = file.metadata().map_err(fail)?.len();
+            let about = file.metadata().map_err(fail)?;
             let lifelines = Lifelines::of(path, &file).map_err(fail)?;
-            if length != LENGTH as u64 {
+            if about.len() != LENGTH as u64 {
                 if !begins_like_ours(&file) {
                     return Err(foreign(path));
                 }
                 replace(path, &lifelines, "is of another build")?;
                 continue;
             }
-            let mapping = Self { map: map(&file).map_err(fail)?, lifelines };
+            let identity = (about.dev(), about.ino());
+            let mapping = Self { map: map(&file).map_err(fail)?, path: path.clone(), identity, lifelines };
             match mapping.unfit(settings)? {
                 None => return Ok(mapping),
                 Some(Unfit { why, fatal }) => match replace(path, &mapping.lifelines, &why) {
@@ -73,7 +74,7 @@ impl Mapping {
 
     /// Why the segment is not what the settings ask for; `None`: it is.
     fn unfit(&self, settings: &Settings) -> Result<Option<Unfit>, Error> {
-        let preamble = self.shared().preamble;
+        let preamble = self.preamble();
         match preamble.verdict() {
             Verdict::Foreign => return Err(foreign(&settings.state)),
             Verdict::Stale => {
@@ -94,21 +95,32 @@ impl Mapping {
         Ok((!same).then(|| Unfit { why: "has other figures".to_owned(), fatal: false }))
     }
 
-    /// The parts of the file.
     #[inline]
-    pub(super) fn shared(&self) -> Shared<'_> {
-        let start: *const u8 = self.map.as_ptr();
+    pub(super) fn preamble(&self) -> &Preamble {
         // SAFETY:
         // - the mapping starts at a page, so it is aligned for a Preamble, and is longer than one;
         // - a Preamble is made of atomics, for which any bytes are valid and which other processes may change;
         // - the mapping lives as long as the reference: both borrow self.
-        let preamble = unsafe { &*start.cast::<Preamble>() };
-        // SAFETY: the mapping goes on after the preamble.
-        let log = unsafe { start.add(size_of::<Preamble>()) };
-        // SAFETY: as for the preamble: aligned (the preamble is whole pages), within the mapping (LENGTH), atomics, borrowed.
-        let words = unsafe { core::slice::from_raw_parts(log.cast::<AtomicU64>(), LOG + WORDS) };
-        let (log, words) = words.split_at(LOG);
-        Shared { preamble, log, words }
+        unsafe { &*self.map.as_ptr().cast::<Preamble>() }
+    }
+
+    /// The words of all areas.
+    #[inline]
+    pub(super) fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping is longer than a Preamble.
+        let start = unsafe { self.map.as_ptr().add(size_of::<Preamble>()) };
+        // SAFETY: as for the preamble: aligned (a Preamble is whole pages), within the mapping (LENGTH), atomics, borrowed.
+        unsafe { core::slice::from_raw_parts(start.cast(), AREAS * areas::LENGTH / size_of::<u64>()) }
+    }
+
+    /// The mapped file once more, by its name.
+    pub(super) fn reopen(&self) -> io::Result<File> {
+        let file = OpenOptions::new().read(true).write(true).open(&self.path)?;
+        let about = file.metadata()?;
+        if (about.dev(), about.ino()) == self.identity {
+            return Ok(file);
+        }
+        Err(io::Error::new(io::ErrorKind::NotFound, "another file has taken the segment's name"))
     }
 }
 

@@ -1,17 +1,16 @@
 //! The segment: the file that every client of a machine maps.
 //!
 //! ```text
-//!   preamble: magic, figures, cards, lock, generations | undo log | the timeline's words
+//!   preamble: magic, figures, cards, lock, generations | area | area | ...      an area: undo log, the timeline's words
 //! ```
 //!
 //! * **The lock** is proto's: a word that names its holder's slot, taken over when that is dead.
 //! * **Every change** goes through the undo log ([`Transaction`]); whoever takes the lock next rolls back what a dead holder left.
+//! * **A holder that is stopped** is left behind in its area ([`areas`]), and does its operation again when it continues.
 //! * **Liveness** is proto's: a lock on a byte of the file that lives as long as the process's memory.
 //! * A **forked child** has neither the mapping nor the byte; it is told so by a page that the kernel wipes ([`Lineage`]).
-//!
-//! A process that is stopped (SIGSTOP) while it holds the lock keeps it, and the machine stands still until it goes on: to take the lock
-//! from a process that may write again would be a gamble. `docs/simulator.md` says how likely that is.
 
+mod areas;
 mod file;
 mod journal;
 mod lineage;
@@ -22,9 +21,9 @@ mod tests;
 use core::mem::ManuallyDrop;
 use std::io;
 
-use cgpu_proto::atomic::{AtomicU64, Ordering};
+use cgpu_proto::atomic::Ordering;
 use cgpu_proto::liveness::{Life, Lifeline};
-use cgpu_proto::lock::Owner;
+use cgpu_proto::lock::{Acquired, Guard, HeldBy, Owner};
 use cgpu_proto::slots::Presence;
 use cgpu_proto::units::{Generation, Nanos, SlotIndex};
 
@@ -32,28 +31,18 @@ use crate::card::CardSpec;
 use crate::error::Error;
 use crate::settings::{Figures, Settings};
 use crate::timeline::{self, ProcessState, Timeline};
+use areas::Area;
 use file::Mapping;
-use preamble::Preamble;
+use journal::Ended;
 
 pub use journal::Transaction;
 pub use lineage::Lineage;
 
-/// How long a living holder of the lock is waited for. It is stopped then, or the host is overloaded beyond use.
-const PATIENCE: Nanos = Nanos::from_millis(60_000);
-
-/// The parts of the mapped file.
-#[derive(Clone, Copy)]
-struct Shared<'a> {
-    preamble: &'a Preamble,
-    log: &'a [AtomicU64],
-    words: &'a [AtomicU64],
-}
-
-impl core::fmt::Debug for Shared<'_> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Shared").field("words", &self.words.len()).finish_non_exhaustive()
-    }
-}
+/// How long one living holder of the lock is waited for before it is left behind. Sections take microseconds, and a descheduled holder
+/// on a busy host some milliseconds.
+const PATIENCE: Nanos = Nanos::from_millis(20);
+/// How many times that a thread waits for another of its own process: they stop and go on together.
+const PATIENCES: u32 = 3_000;
 
 /// The segment as one process has it: mapped, with a slot.
 #[derive(Debug)]
@@ -90,7 +79,7 @@ impl Segment {
         let system = |error: io::Error| Error::Segment(format!("{}: {error}", settings.state.display()));
         loop {
             let mapping = Mapping::open(settings)?;
-            let preamble = mapping.shared().preamble;
+            let preamble = mapping.preamble();
             let (figures, cards) = (preamble.figures(), preamble.cards()?);
             let dilation_milli = preamble.dilation_milli();
             match attach(&mapping, &figures, &cards) {
@@ -112,16 +101,20 @@ impl Segment {
         }
     }
 
-    /// Locks the segment, for one operation. Not twice in one thread.
+    /// One operation: locks the segment, lets `operation` change it, and keeps the changes if it succeeds. It is done again if this
+    /// process was stopped in the middle and left behind, so it must give the same twice. Not from within an operation.
     ///
     /// # Errors
-    /// [`Error::Forked`]; [`Error::Stuck`] when a living process keeps the lock for a minute.
+    /// The operation's own, when nothing of it stays; [`Error::Forked`]; [`Error::Stuck`], [`Error::System`].
     #[inline]
-    pub fn begin(&self) -> Result<Transaction<'_>, Error> {
+    pub fn transact<R>(
+        &self,
+        operation: impl FnMut(&mut Timeline<'_, Transaction<'_>>) -> Result<R, Error>,
+    ) -> Result<R, Error> {
         if self.lineage.is_child() {
             return Err(Error::Forked);
         }
-        begin(&self.mapping, self.seat.owner())
+        transact(&self.mapping, &self.seat, &self.figures, operation)
     }
 
     /// This process's number in the timeline.
@@ -159,33 +152,32 @@ impl Segment {
     /// # Errors
     /// As [`Segment::begin`].
     pub fn reap(&self, now: Nanos, interval: Nanos) -> Result<(), Error> {
-        let mut transaction = self.begin()?;
-        if !Timeline::new(&mut transaction, &self.figures).may_reap(now, interval) {
+        if !self.transact(|timeline| Ok(timeline.may_reap(now, interval)))? {
             return Ok(());
         }
-        transaction.commit();
         // To ask after a life costs system calls: not under the lock.
         let dead: Vec<_> = SlotIndex::all()
-            .filter(|&slot| state_of(self.mapping.shared(), slot) == ProcessState::Live)
+            .filter(|&slot| state_of(&self.mapping, slot) == ProcessState::Live)
             .map(|slot| (slot, self.generation(slot)))
             .filter(|&(slot, _)| matches!(self.mapping.lifelines.life(slot), Ok(Life::Dead)))
             .collect();
         for (slot, generation) in dead {
-            let mut transaction = self.begin()?;
-            let mut timeline = Timeline::new(&mut transaction, &self.figures);
-            // Unless it went in good order meanwhile, or somebody else was first.
-            if timeline.process_state(slot.get()) == ProcessState::Live && self.generation(slot) == generation
-            {
-                let now = timeline.advance(now);
-                timeline.die(slot.get(), now);
-                transaction.commit();
-            }
+            self.transact(|timeline| {
+                // Unless it went in good order meanwhile, or somebody else was first.
+                if timeline.process_state(slot.get()) == ProcessState::Live
+                    && self.generation(slot) == generation
+                {
+                    let now = timeline.advance(now);
+                    timeline.die(slot.get(), now);
+                }
+                Ok(())
+            })?;
         }
         Ok(())
     }
 
     fn generation(&self, slot: SlotIndex) -> u64 {
-        self.mapping.shared().preamble.generation[slot.get()].load(Ordering::Acquire)
+        self.mapping.preamble().generation[slot.get()].load(Ordering::Acquire)
     }
 }
 
@@ -223,47 +215,117 @@ impl From<Error> for Unseated {
 
 fn attach(mapping: &Mapping, figures: &Figures, cards: &[CardSpec]) -> Result<Seat, Unseated> {
     for slot in SlotIndex::all() {
-        if state_of(mapping.shared(), slot) != ProcessState::Free {
+        if state_of(mapping, slot) != ProcessState::Free {
             continue;
         }
         let Some(lifeline) = mapping.lifelines.take(slot)? else { continue };
-        let word = &mapping.shared().preamble.generation[slot.get()];
+        let word = &mapping.preamble().generation[slot.get()];
         let generation = Generation::from_bits(word.load(Ordering::Relaxed)).next();
         // HB generation: Release, for whoever asks whether a lock's owner is still the user of its slot.
         word.store(generation.get(), Ordering::Release);
         let seat = Seat { slot, generation, _lifeline: lifeline };
-        let mut transaction = begin(mapping, seat.owner())?;
-        let mut timeline = Timeline::new(&mut transaction, figures);
-        // Its last user may have attached and died since we looked.
-        if timeline.process_state(slot.get()) == ProcessState::Free {
-            for (index, card) in cards.iter().enumerate() {
-                timeline.install(index, card.total - card.reserved());
+        let attached = transact(mapping, &seat, figures, |timeline| {
+            // Its last user may have attached and died since we looked.
+            let free = timeline.process_state(slot.get()) == ProcessState::Free;
+            if free {
+                for (index, card) in cards.iter().enumerate() {
+                    timeline.install(index, card.total - card.reserved());
+                }
+                timeline.attach(slot.get(), std::process::id());
             }
-            timeline.attach(slot.get(), std::process::id());
-            transaction.commit();
+            Ok(free)
+        })?;
+        if attached {
             return Ok(seat);
         }
     }
     Err(Error::Full("processes").into())
 }
 
-fn begin(mapping: &Mapping, me: Owner) -> Result<Transaction<'_>, Error> {
-    let shared = mapping.shared();
-    let life = |owner: Owner| {
-        // HB generation: Acquire.
-        let generation = shared.preamble.generation[owner.slot().get()].load(Ordering::Acquire);
-        if !owner.is(Generation::from_bits(generation)) {
-            return Life::Dead;
+#[inline]
+fn transact<R>(
+    mapping: &Mapping,
+    seat: &Seat,
+    figures: &Figures,
+    mut operation: impl FnMut(&mut Timeline<'_, Transaction<'_>>) -> Result<R, Error>,
+) -> Result<R, Error> {
+    loop {
+        let mut transaction = begin(mapping, seat)?;
+        let result = operation(&mut Timeline::new(&mut transaction, figures))?;
+        match transaction.commit() {
+            Ended::Kept => return Ok(result),
+            Ended::Robbed(robbed) => {
+                let stays = loop {
+                    match robbed.stays(mapping.preamble()) {
+                        Some(stays) => break stays,
+                        None => drop(begin(mapping, seat)?),
+                    }
+                };
+                if stays {
+                    return Ok(result);
+                }
+            }
         }
-        mapping.lifelines.life(owner.slot()).unwrap_or(Life::Alive)
-    };
-    match shared.preamble.lock.acquire(me, PATIENCE, life) {
-        Ok(acquired) => Ok(Transaction::begin(shared, acquired.guard())),
-        Err(held) => Err(Error::Stuck(held.to_string())),
     }
 }
 
+#[inline]
+fn begin<'a>(mapping: &'a Mapping, seat: &Seat) -> Result<Transaction<'a>, Error> {
+    let preamble = mapping.preamble();
+    let guard = match preamble.lock.try_acquire(seat.owner()) {
+        Some(guard) => guard,
+        None => acquire(mapping, seat)?,
+    };
+    if areas::must_leave(preamble) {
+        move_on(mapping)?;
+    }
+    Ok(Transaction::begin(preamble, Area::of(mapping.words(), areas::current(preamble)), guard))
+}
+
+/// Takes the lock from whoever does not give it back: a dead holder, or one that has not run for too long.
+#[cold]
+fn acquire<'a>(mapping: &'a Mapping, seat: &Seat) -> Result<Guard<'a>, Error> {
+    let preamble = mapping.preamble();
+    let mut overdue = None;
+    for _ in 0..PATIENCES {
+        let judge = |owner| if Some(owner) == overdue { Life::Dead } else { life(mapping, owner) };
+        match preamble.lock.acquire(seat.owner(), PATIENCE, judge) {
+            Ok(Acquired::TakenOver(guard, owner)) if life(mapping, owner) == Life::Alive => {
+                let generation = preamble.generation[owner.slot().get()].load(Ordering::Acquire);
+                areas::strand(preamble, generation << 8 | u64::from(owner.slot().0));
+                return Ok(guard);
+            }
+            Ok(acquired) => return Ok(acquired.guard()),
+            // Threads of this process have its name: it cannot be left behind by itself.
+            Err(HeldBy(owner)) if owner == seat.owner() => {}
+            Err(HeldBy(owner)) => overdue = Some(owner),
+        }
+    }
+    Err(Error::Stuck("a thread of this process has held the simulated card's lock for a minute".to_owned()))
+}
+
+#[cold]
+fn move_on(mapping: &Mapping) -> Result<(), Error> {
+    let is_gone = |who: u64| {
+        let slot = SlotIndex(who.to_le_bytes()[0]);
+        life(mapping, Owner::new(slot, Generation::from_bits(who >> 8))) == Life::Dead
+    };
+    let moved =
+        mapping.reopen().and_then(|file| areas::move_on(mapping.preamble(), mapping.words(), &file, is_gone));
+    moved.map_err(|error| Error::System(format!("leaving a stopped process behind: {error}")))
+}
+
+fn life(mapping: &Mapping, owner: Owner) -> Life {
+    // HB generation: Acquire.
+    let generation = mapping.preamble().generation[owner.slot().get()].load(Ordering::Acquire);
+    if !owner.is(Generation::from_bits(generation)) {
+        return Life::Dead;
+    }
+    mapping.lifelines.life(owner.slot()).unwrap_or(Life::Alive)
+}
+
 /// What is known of a slot, without the lock: out of date as soon as it is known.
-fn state_of(shared: Shared<'_>, slot: SlotIndex) -> ProcessState {
-    ProcessState::of(shared.words[timeline::process_state_at(slot.get()).0].load(Ordering::Relaxed))
+fn state_of(mapping: &Mapping, slot: SlotIndex) -> ProcessState {
+    let area = Area::of(mapping.words(), areas::current(mapping.preamble()));
+    ProcessState::of(area.words[timeline::process_state_at(slot.get()).0].load(Ordering::Relaxed))
 }

@@ -1,11 +1,12 @@
 //! The segment's first page: what makes the file ours, the machine that it holds, and the lock.
 //!
-//! Everything but the lock, the log's length and the generations is written before the file gets its name, and never again.
+//! Everything but the lock, the areas and the generations is written before the file gets its name, and never again.
 
 use cgpu_proto::atomic::{AtomicU64, Ordering};
 use cgpu_proto::lock::SlotLock;
 use cgpu_proto::units::Bytes;
 
+use super::areas::AREAS;
 use crate::card::{CardSpec, MAX_CARDS, MODELS};
 use crate::error::Error;
 use crate::settings::{Figures, Settings};
@@ -13,9 +14,10 @@ use crate::timeline;
 use crate::words::index;
 
 /// "CGPUSIM" and a version.
-const MAGIC: u64 = u64::from_be_bytes(*b"CGPUSIM\x01");
+const MAGIC: u64 = u64::from_be_bytes(*b"CGPUSIM\x02");
 
 /// As it lies in the file.
+#[derive(Debug)]
 #[repr(C, align(4096))]
 pub(super) struct Preamble {
     magic: AtomicU64,
@@ -26,8 +28,10 @@ pub(super) struct Preamble {
     dilation_milli: AtomicU64,
     figures: [AtomicU64; Figures::COUNT],
     cards: [(AtomicU64, AtomicU64); MAX_CARDS],
-    /// Entries of the undo log that count.
-    pub(super) logged: AtomicU64,
+    /// The area in use, and per area who is stranded there, and up to which round it was copied: see [`super::areas`].
+    pub(super) area: AtomicU64,
+    pub(super) stranded: [AtomicU64; AREAS],
+    pub(super) reached: [AtomicU64; AREAS],
     /// Guards all words. A holder's death is repaired by the log.
     pub(super) lock: SlotLock,
     /// Which user of its slot each process is. Written by whoever holds the slot's byte.
@@ -95,7 +99,7 @@ fn model_number(card: &CardSpec) -> u64 {
 
 /// Another number if a table of the timeline, or the models, or the figures have changed.
 fn layout() -> u64 {
-    [timeline::WORDS, super::journal::CAPACITY, MODELS.len(), Figures::COUNT, size_of::<Preamble>()]
+    [timeline::WORDS, super::areas::LENGTH, MODELS.len(), Figures::COUNT, size_of::<Preamble>()]
         .iter()
         .fold(0, |hash, &number| crate::kernel::mix(hash ^ number as u64))
 }

@@ -41,29 +41,10 @@ impl Stage {
     fn open(&self) -> Segment {
         Segment::open(&self.settings).unwrap()
     }
-
-    /// All words of the timeline that are not zero, and where.
-    fn words(&self) -> Vec<(u64, u64)> {
-        let file = File::open(&self.settings.state).unwrap();
-        let start = file.metadata().unwrap().len() - 8 * timeline::WORDS as u64;
-        let mut found = Vec::new();
-        let mut page = [0; 4096];
-        let mut at = i64::try_from(start).unwrap();
-        loop {
-            // SAFETY: moves the offset of our own descriptor; the rest of the file is a hole when it fails.
-            at = unsafe { libc::lseek(file.as_raw_fd(), at, libc::SEEK_DATA) };
-            let Ok(offset) = u64::try_from(at) else { return found };
-            file.read_exact_at(&mut page[..(4096 - index(offset % 4096))], offset).unwrap();
-            let words = page[..(4096 - index(offset % 4096))].chunks_exact(8);
-            let words = words.map(|word| u64::from_ne_bytes(word.try_into().unwrap()));
-            found.extend((offset..).step_by(8).zip(words).filter(|&(_, word)| word != 0));
-            at = i64::try_from(offset / 4096 * 4096 + 4096).unwrap();
-        }
-    }
 }
 
-/// Runs `operation` in a child; returns whether it was killed.
-fn child_is_killed(operation: impl FnOnce()) -> bool {
+/// Starts a child that runs `operation`.
+fn spawn(operation: impl FnOnce()) -> libc::pid_t {
     // SAFETY: the child runs only `operation`, which takes no lock that another thread of this process can hold, apart from the
     // allocator's, which glibc keeps usable after fork; then it ends without running any destructor.
     let child = unsafe { libc::fork() };
@@ -75,15 +56,35 @@ fn child_is_killed(operation: impl FnOnce()) -> bool {
         // SAFETY: ends this process at once.
         unsafe { libc::_exit(code) };
     }
+    child
+}
+
+/// What became of a child.
+#[derive(Debug, PartialEq)]
+enum Fate {
+    Finished,
+    Killed,
+    Stopped,
+}
+
+fn fate(child: libc::pid_t) -> Fate {
     let mut status = 0;
     // SAFETY: `child` is our own child, not yet waited for; the status outlives the call.
-    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, libc::WUNTRACED) }, child);
+    if libc::WIFSTOPPED(status) {
+        return Fate::Stopped;
+    }
     if libc::WIFEXITED(status) {
         assert_eq!(libc::WEXITSTATUS(status), 0, "the child failed");
-        return false;
+        return Fate::Finished;
     }
     assert_eq!(libc::WTERMSIG(status), libc::SIGKILL);
-    true
+    Fate::Killed
+}
+
+fn send(child: libc::pid_t, signal: i32) {
+    // SAFETY: a signal to our own child, not yet waited for to its end.
+    assert_eq!(unsafe { libc::kill(child, signal) }, 0);
 }
 
 /// A process with contexts on two cards, and work of every kind under way.
@@ -98,8 +99,8 @@ struct Scene {
 
 /// The process of the scene. Nobody lives there; nothing here looks for dead processes.
 const OWNER: usize = 200;
-/// The seat of children that crash.
-const CRASHER: SlotIndex = SlotIndex(250);
+/// From here on are the seats of children that crash.
+const CRASHERS: u8 = 230;
 
 impl Scene {
     fn new() -> Self {
@@ -110,8 +111,18 @@ impl Scene {
         let stage = Stage::new();
         let observer = stage.open();
         let now = Nanos::from_millis(1);
-        let mut transaction = observer.begin().unwrap();
-        let mut timeline = Timeline::new(&mut transaction, &observer.figures);
+        let mut scene =
+            Self { stage, observer, contexts: Vec::new(), streams: Vec::new(), events: Vec::new(), now };
+        (scene.contexts, scene.streams, scene.events, scene.now) =
+            scene.timeline(|timeline| Self::fill(timeline, cards, now));
+        scene
+    }
+
+    fn fill(
+        timeline: &mut Timeline<'_, Transaction<'_>>,
+        cards: &[usize],
+        now: Nanos,
+    ) -> (Vec<ContextId>, Vec<StreamId>, Vec<EventId>, Nanos) {
         timeline.attach(OWNER, 1);
         let contexts: Vec<_> =
             cards.iter().map(|&card| timeline.create_context(OWNER, card).unwrap()).collect();
@@ -139,38 +150,67 @@ impl Scene {
         }
         let now = timeline.advance(now + Nanos::from_millis(2));
         timeline.check().unwrap();
-        transaction.commit();
-        Self { stage, observer, contexts, streams, events, now }
+        (contexts, streams, events, now)
     }
 
-    fn timeline<R>(&self, look: impl FnOnce(&mut Timeline<'_, Transaction<'_>>) -> R) -> R {
-        let mut transaction = self.observer.begin().unwrap();
-        let result = look(&mut Timeline::new(&mut transaction, &self.observer.figures));
-        transaction.commit();
-        result
+    fn timeline<R>(&self, mut look: impl FnMut(&mut Timeline<'_, Transaction<'_>>) -> R) -> R {
+        self.observer.transact(|timeline| Ok(look(timeline))).unwrap()
     }
 
-    /// The state that the next client finds, checked.
+    /// The state that the next client finds, checked: all words of the timeline that are not zero, and where.
     fn state(&self) -> Vec<(u64, u64)> {
         self.timeline(|timeline| timeline.check()).unwrap();
-        self.stage.words()
+        let file = File::open(&self.stage.settings.state).unwrap();
+        let start = areas::words_at(areas::current(self.observer.mapping.preamble()));
+        let end = start + 8 * timeline::WORDS as u64;
+        let mut found = Vec::new();
+        let mut page = [0; 4096];
+        let mut at = start;
+        loop {
+            // SAFETY: moves the offset of our own descriptor; the rest of the file is a hole when it fails.
+            let data = unsafe { libc::lseek(file.as_raw_fd(), at.cast_signed(), libc::SEEK_DATA) };
+            match u64::try_from(data) {
+                Ok(data) if data < end => at = data,
+                _ => return found,
+            }
+            let length = index((4096 - at % 4096).min(end - at));
+            file.read_exact_at(&mut page[..length], at).unwrap();
+            let words =
+                page[..length].chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap()));
+            found.extend((at - start..).step_by(8).zip(words).filter(|&(_, word)| word != 0));
+            at += length as u64;
+        }
+    }
+
+    /// Starts a client that does `operation` and gets `signal` before its store number `store`.
+    fn client(
+        &self,
+        store: u64,
+        signal: i32,
+        mut operation: impl FnMut(&mut Timeline<'_, Transaction<'_>>),
+    ) -> libc::pid_t {
+        spawn(|| {
+            let mapping = Mapping::open(&self.stage.settings).unwrap();
+            // Without a process record, so that only the operation changes words.
+            let slot = (CRASHERS..).map(SlotIndex);
+            let (slot, lifeline) =
+                slot.filter_map(|slot| Some((slot, mapping.lifelines.take(slot).unwrap()?))).next().unwrap();
+            let word = &mapping.preamble().generation[slot.get()];
+            let generation = Generation::from_bits(word.load(Ordering::Relaxed)).next();
+            word.store(generation.get(), Ordering::Release);
+            let seat = Seat { slot, generation, _lifeline: lifeline };
+            crash::before(store, signal);
+            let operation = |timeline: &mut Timeline<'_, Transaction<'_>>| {
+                operation(timeline);
+                Ok(())
+            };
+            transact(&mapping, &seat, &self.observer.figures, operation).unwrap();
+        })
     }
 
     /// Whether a client that does `operation` is killed, if it is before its store number `store`.
-    fn crashes(&self, store: u64, operation: impl FnOnce(&mut Timeline<'_, Transaction<'_>>)) -> bool {
-        child_is_killed(|| {
-            let mapping = Mapping::open(&self.stage.settings).unwrap();
-            // Without a process record, so that only the operation changes words.
-            let word = &mapping.shared().preamble.generation[CRASHER.get()];
-            let generation = Generation::from_bits(word.load(Ordering::Relaxed)).next();
-            let lifeline = mapping.lifelines.take(CRASHER).unwrap().unwrap();
-            word.store(generation.get(), Ordering::Release);
-            let seat = Seat { slot: CRASHER, generation, _lifeline: lifeline };
-            crash::before(store);
-            let mut transaction = begin(&mapping, seat.owner()).unwrap();
-            operation(&mut Timeline::new(&mut transaction, &self.observer.figures));
-            transaction.commit();
-        })
+    fn crashes(&self, store: u64, operation: impl FnMut(&mut Timeline<'_, Transaction<'_>>)) -> bool {
+        fate(self.client(store, libc::SIGKILL, operation)) == Fate::Killed
     }
 
     /// Crashes `operation` before each of its stores, and now and then whoever repairs before some of the repair's; then lets it
@@ -281,18 +321,117 @@ fn a_crash_at_any_store_of_a_death_leaves_before_or_after() {
     });
 }
 
+/// A client stopped before any of its stores is left behind: others find the state before and go on; when it continues its operation is
+/// done, once.
+#[test]
+fn a_client_that_is_stopped_holds_nobody_up() {
+    let operation = |scene: &Scene| {
+        let stream = scene.streams[1];
+        let now = scene.now;
+        move |timeline: &mut Timeline<'_, Transaction<'_>>| {
+            timeline.launch(stream, Kernel::named("lognormal_60us_0.5"), now).unwrap();
+        }
+    };
+    let undisturbed = Scene::new();
+    let before = undisturbed.state();
+    undisturbed.timeline(operation(&undisturbed));
+    let after = undisturbed.state();
+    drop(undisturbed);
+    let mut store = 0;
+    loop {
+        let scene = Scene::new();
+        let child = scene.client(store, libc::SIGSTOP, operation(&scene));
+        if fate(child) == Fate::Finished {
+            break;
+        }
+        assert!(scene.state() == before, "stopped before store {store}");
+        // Others change the state meanwhile, and change it back.
+        scene.timeline(|timeline| timeline.reserve(scene.contexts[0], Bytes(4096)).unwrap());
+        send(child, libc::SIGCONT);
+        assert_eq!(fate(child), Fate::Finished);
+        scene.timeline(|timeline| timeline.release(scene.contexts[0], Bytes(4096)));
+        assert!(scene.state() == after, "continued after store {store}");
+        store += 1;
+    }
+    assert!(store > 10);
+}
+
+/// More processes are stopped inside operations, one after the other, than there are areas; those that are continued make room.
+#[test]
+fn areas_are_used_again() {
+    let scene = Scene::new();
+    let reserve = |timeline: &mut Timeline<'_, Transaction<'_>>| {
+        timeline.reserve(scene.contexts[0], Bytes(4096)).unwrap();
+    };
+    let (used, _) = scene.timeline(|timeline| timeline.memory(0));
+    for round in 0..3 * areas::AREAS as u64 {
+        let child = scene.client(round % 5, libc::SIGSTOP, reserve);
+        assert_eq!(fate(child), Fate::Stopped);
+        scene.timeline(|timeline| timeline.check()).unwrap();
+        // One in three is killed while it is stopped.
+        let signal = if round % 3 == 0 { libc::SIGKILL } else { libc::SIGCONT };
+        send(child, signal);
+        assert_eq!(fate(child), if round % 3 == 0 { Fate::Killed } else { Fate::Finished });
+        let done = round + 1 - round / 3 - 1;
+        let (now_used, _) = scene.timeline(|timeline| timeline.memory(0));
+        assert_eq!(now_used, used + Bytes(done * 4096), "round {round}");
+    }
+    let stopped: Vec<_> = (1..areas::AREAS)
+        .map(|_| {
+            let child = scene.client(2, libc::SIGSTOP, reserve);
+            assert_eq!(fate(child), Fate::Stopped);
+            scene.timeline(|timeline| timeline.check()).unwrap();
+            child
+        })
+        .collect();
+    let last = scene.client(2, libc::SIGSTOP, reserve);
+    assert_eq!(fate(last), Fate::Stopped);
+    let full = scene.observer.transact(|_| Ok(())).unwrap_err().to_string();
+    assert!(full.contains("7 processes are stopped"), "{full}");
+    for child in stopped.into_iter().chain([last]) {
+        send(child, libc::SIGCONT);
+        assert_eq!(fate(child), Fate::Finished);
+    }
+    scene.timeline(|timeline| timeline.check()).unwrap();
+}
+
+/// Whoever leaves a stopped client behind dies at it, at any instant.
+#[test]
+fn a_death_while_leaving_a_stopped_client_behind_harms_nobody() {
+    for round in 0..12_u64 {
+        let scene = Scene::new();
+        let (used, _) = scene.timeline(|timeline| timeline.memory(0));
+        let reserve = |timeline: &mut Timeline<'_, Transaction<'_>>| {
+            timeline.reserve(scene.contexts[0], Bytes(4096)).unwrap();
+        };
+        let stopped = scene.client(3, libc::SIGSTOP, reserve);
+        assert_eq!(fate(stopped), Fate::Stopped);
+        let robber = scene.client(u64::MAX - 1, libc::SIGKILL, reserve);
+        std::thread::sleep(std::time::Duration::from_micros(19_000 + 1_000 * round));
+        send(robber, libc::SIGKILL);
+        let robbed_in_time = fate(robber) == Fate::Finished;
+        let (between, _) = scene.timeline(|timeline| timeline.memory(0));
+        assert!(between == used + Bytes(4096) || (between == used && !robbed_in_time));
+        send(stopped, libc::SIGCONT);
+        assert_eq!(fate(stopped), Fate::Finished);
+        let (at_last, _) = scene.timeline(|timeline| timeline.memory(0));
+        assert_eq!(at_last, between + Bytes(4096), "round {round}");
+        scene.timeline(|timeline| timeline.check()).unwrap();
+    }
+}
+
 #[test]
 fn a_panic_inside_an_operation_takes_it_back() {
     let scene = Scene::new();
-    let before = scene.stage.words();
+    let before = scene.state();
     let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| {
         scene.timeline(|timeline| {
             timeline.create_context(OWNER, 0).unwrap();
-            std::panic::resume_unwind(Box::new("on purpose"));
-        });
+            std::panic::resume_unwind(Box::new("on purpose"))
+        })
     }));
     assert!(outcome.is_err());
-    assert_eq!(scene.stage.words(), before);
+    assert_eq!(scene.state(), before);
 }
 
 #[test]
@@ -354,14 +493,14 @@ fn a_truncated_or_older_segment_is_replaced_when_nobody_uses_it() {
 fn a_forked_child_is_told_so_and_touches_nothing() {
     let stage = Stage::new();
     let segment = stage.open();
-    let killed = child_is_killed(|| {
+    let child = spawn(|| {
         assert!(segment.is_inherited());
-        assert!(matches!(segment.begin(), Err(Error::Forked)));
+        assert_eq!(segment.transact(|_| Ok(())), Err(Error::Forked));
         let own = stage.open();
         assert_ne!(own.process(), segment.process());
     });
-    assert!(!killed);
-    assert!(segment.begin().is_ok());
+    assert_eq!(fate(child), Fate::Finished);
+    assert_eq!(segment.transact(|_| Ok(())), Ok(()));
 }
 
 #[test]
