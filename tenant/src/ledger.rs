@@ -143,7 +143,8 @@ impl Ledger {
         self.creations(card)
     }
 
-    fn creations(&self, card: CardIndex) -> u64 {
+    /// How many contexts of the container are being created, ours among them.
+    pub(crate) fn creations(&self, card: CardIndex) -> u64 {
         let slots = SlotIndex::all().take(self.region.slots().high_water());
         let creating = slots.map(|slot| self.region.cell(card, slot).creating.load(Ordering::Relaxed));
         creating.fold(0, u64::saturating_add)

@@ -165,17 +165,30 @@ impl Tenant {
         self.contexts.find(context.0)
     }
 
-    /// Charges a context of the learned size as implicit memory, before the driver is asked to create one. `physical_free`:
-    /// the card's free memory read now, if it could be read. Not for a primary context that is active already.
+    /// Charges a context of the learned size as implicit memory, before the driver is asked to create one. `physical_free`
+    /// reads the card's free memory, if it can be read. Not for a primary context that is active already.
     ///
     /// # Errors
     /// [`Denied`]: it would go over the limit.
-    pub fn context_starting(&self, card: Card, physical_free: Option<Bytes>) -> Result<Starting<'_>, Denied> {
+    pub fn context_starting(
+        &self,
+        card: Card,
+        physical_free: impl FnOnce() -> Option<Bytes>,
+    ) -> Result<Starting<'_>, Denied> {
         let charged = self.learned(card);
-        let booked = self.ledger.total(card);
-        self.ledger.charge(card, Column::Implicit, charged, Reason::ContextOverLimit)?;
-        let beside = self.ledger.creation_begins(card);
-        Ok(Starting { tenant: self, card, before: Before { physical_free, booked, charged, beside } })
+        // Others are looked for before and after the readings: who is found by neither has all of its own before them or all
+        // after them.
+        let already = self.ledger.creation_begins(card);
+        let (physical_free, booked) = (physical_free(), self.ledger.total(card));
+        let beside = already.max(self.ledger.creations(card).saturating_sub(1));
+        let before = Before { physical_free, booked, charged, beside };
+        match self.ledger.charge(card, Column::Implicit, charged, Reason::ContextOverLimit) {
+            Ok(()) => Ok(Starting { tenant: self, card, before }),
+            Err(denied) => {
+                self.ledger.creation_ends(card);
+                Err(denied)
+            }
+        }
     }
 
     /// Takes up a context whose creation was not seen (made by a private path of the runtime), with the learned size as

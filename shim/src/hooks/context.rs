@@ -152,7 +152,7 @@ fn create(context: *mut CUcontext, device: CUdevice, call: impl Fn() -> CUresult
         tenant.count(Reason::NativeCard);
         return call();
     };
-    let Ok(starting) = tenant.context_starting(card, cards::physical_free(device)) else {
+    let Ok(starting) = tenant.context_starting(card, || cards::physical_free(device)) else {
         return CUresult::ERROR_OUT_OF_MEMORY;
     };
     let answer = ask(tenant, card, call);

@@ -1,11 +1,17 @@
 //! What a context costs: learnt from the card's free memory before and after one was created.
 //!
 //! The first context on a card is charged after the fact; later ones, in every process of the container, in advance by the size
-//! seen last, which is one word in the card's record. Neighbours allocate and free between the two readings, so a single figure
-//! may be off; the next one replaces it. While other creations of the container are under way, what went cannot be told apart:
-//! where a size is known, it stands; where none is, what went is shared out evenly.
+//! seen last, which is one word in the card's record. While other creations of the container are under way, what went cannot be
+//! told apart: where a size is known, it stands; where none is, what went is shared out evenly.
+//!
+//! Other containers allocate and free between the two readings, as much as they like, and it is not theirs to say what is on
+//! our books: the first figure counts up to [`GREATEST`] only, and a later one moves the size by a quarter at most. So a
+//! neighbour's noise costs little and is mended by the next few contexts.
 
 use cgpu_proto::units::Bytes;
+
+/// More than a context has been seen to cost on any card.
+const GREATEST: Bytes = Bytes::from_mib(1024);
 
 /// What was known before a creation.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +29,17 @@ pub(crate) struct Before {
 impl Before {
     /// What the context costs, by the card's free memory after its creation, what the container then had on the books without
     /// it, and the other creations then under way. None: this creation does not tell.
+    ///
+    /// Bounded by what was known, because the card's free memory is everybody's.
     pub(crate) fn size(self, physical_free: Option<Bytes>, booked: Bytes, beside: u64) -> Option<Bytes> {
+        let measured = self.measure(physical_free, booked, beside)?;
+        Some(match self.charged {
+            Bytes::ZERO => measured.min(GREATEST),
+            known => measured.clamp(known - Bytes(known.0 / 4), known + Bytes(known.0 / 4)),
+        })
+    }
+
+    fn measure(self, physical_free: Option<Bytes>, booked: Bytes, beside: u64) -> Option<Bytes> {
         let known = self.charged > Bytes::ZERO;
         if known && (self.beside > 0 || beside > 0) {
             return None;
@@ -62,6 +78,26 @@ mod tests {
             let measured = before(1000, 100, 0, 0).size(Some(mib(physical_free)), mib(booked), 0);
             assert_eq!(measured, size.map(mib), "{physical_free} {booked}");
         }
+    }
+
+    #[test]
+    fn a_neighbour_that_allocates_meanwhile_does_not_fill_our_books() {
+        // It took 8 GiB between the two readings.
+        assert_eq!(before(20_000, 0, 0, 0).size(Some(mib(11_508)), mib(0), 0), Some(GREATEST));
+        assert_eq!(before(20_000, 0, 300, 0).size(Some(mib(11_508)), mib(0), 0), Some(mib(375)));
+        // It gave some back.
+        assert_eq!(before(20_000, 0, 300, 0).size(Some(mib(19_900)), mib(0), 0), Some(mib(225)));
+    }
+
+    #[test]
+    fn what_was_off_is_mended_by_the_next() {
+        let mut known = 1024;
+        for _ in 0..8 {
+            let size =
+                before(20_000, 0, known, 0).size(Some(mib(19_744)), mib(0), 0).expect("it was measured");
+            known = size.0 >> 20;
+        }
+        assert_eq!(known, 256);
     }
 
     #[test]

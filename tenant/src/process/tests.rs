@@ -139,7 +139,7 @@ fn a_context_takes_its_memory_with_it() {
     let container = Container::limited(100);
     let tenant = container.tenant();
     let handle = container.handle();
-    let starting = tenant.context_starting(card(), Some(mib(90))).expect("its size is not known");
+    let starting = tenant.context_starting(card(), || Some(mib(90))).expect("its size is not known");
     let context = starting.created(handle, Some(mib(60)));
     assert_eq!(tenant.usage(card()).implicit, mib(30));
     assert!(allocate(&tenant, 0x20_0000, mib(2), Some(context)));
@@ -162,13 +162,13 @@ fn a_context_takes_its_memory_with_it() {
 fn later_contexts_are_charged_in_advance_in_every_process() {
     let container = Container::limited(100);
     let (first, second) = (container.tenant(), container.tenant());
-    let starting = first.context_starting(card(), Some(mib(100))).expect("its size is not known");
+    let starting = first.context_starting(card(), || Some(mib(100))).expect("its size is not known");
     starting.created(container.handle(), Some(mib(60)));
-    let starting = second.context_starting(card(), Some(mib(60))).expect("40 + 40 fit");
+    let starting = second.context_starting(card(), || Some(mib(60))).expect("40 + 40 fit");
     assert_eq!(second.usage(card()).implicit, mib(80), "charged before the driver is asked");
     starting.created(container.handle(), Some(mib(20)));
     assert_eq!(second.usage(card()).implicit, mib(80));
-    let denied = first.context_starting(card(), None).expect_err("120 do not fit");
+    let denied = first.context_starting(card(), || None).expect_err("120 do not fit");
     assert_eq!(denied.reason, Reason::ContextOverLimit);
     // One that fails is given back.
     let context = container.handle();
@@ -184,13 +184,16 @@ fn later_contexts_are_charged_in_advance_in_every_process() {
 fn a_context_that_is_not_created_costs_nothing() {
     let container = Container::limited(100);
     let tenant = container.tenant();
-    tenant.context_starting(card(), Some(mib(100))).expect("fits").created(container.handle(), Some(mib(70)));
-    drop(tenant.context_starting(card(), Some(mib(70))).expect("fits"));
+    tenant
+        .context_starting(card(), || Some(mib(100)))
+        .expect("fits")
+        .created(container.handle(), Some(mib(70)));
+    drop(tenant.context_starting(card(), || Some(mib(70))).expect("fits"));
     assert_eq!(tenant.usage(card()).implicit, mib(30));
     // A second retain of a primary context finds it known.
     let known = container.handle();
     let context = tenant.context_seen(known, card());
-    let starting = tenant.context_starting(card(), Some(mib(40))).expect("fits");
+    let starting = tenant.context_starting(card(), || Some(mib(40))).expect("fits");
     assert_eq!(starting.created(known, Some(mib(40))), context);
     assert_eq!(tenant.context_seen(known, card()), context);
     assert_eq!(tenant.usage(card()).implicit, mib(60));
@@ -202,7 +205,10 @@ fn a_context_that_is_not_created_costs_nothing() {
 fn threads_that_see_a_new_context_at_once_charge_it_once() {
     let container = Container::limited(100);
     let tenant = container.tenant();
-    tenant.context_starting(card(), Some(mib(50))).expect("fits").created(container.handle(), Some(mib(49)));
+    tenant
+        .context_starting(card(), || Some(mib(50)))
+        .expect("fits")
+        .created(container.handle(), Some(mib(49)));
     for _ in 0..200 {
         let handle = container.handle();
         std::thread::scope(|scope| {

@@ -42,11 +42,11 @@ pub(crate) fn life(directory: &Path, _: usize) {
     signal(pid, libc::SIGSTOP);
 
     // A context whose size is not known: measured, and on the books only then.
-    let starting = tenant.context_starting(card, Some(Bytes(100 * MIB))).expect("it fits");
+    let starting = tenant.context_starting(card, || Some(Bytes(100 * MIB))).expect("it fits");
     let context = starting.created(ContextId(0x1000), Some(Bytes(100 * MIB) - CONTEXT));
     driver(held(CONTEXT));
     // One whose size is known; the driver makes it while the call is on its way.
-    let starting = tenant.context_starting(card, None).expect("it fits");
+    let starting = tenant.context_starting(card, || None).expect("it fits");
     driver(held(CONTEXT));
     starting.created(ContextId(0x2000), None);
     // Allocations that the driver makes, in a context and in none; that it refuses; that do not fit.

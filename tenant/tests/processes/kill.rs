@@ -50,7 +50,7 @@ pub(crate) fn churn(directory: &Path, worker: usize) {
         let handle = ContextId(0x1000 + 64 * random.choose(4));
         match random.below(12) {
             0 => {
-                if let Ok(starting) = tenant.context_starting(card, Some(Bytes(9 << 20))) {
+                if let Ok(starting) = tenant.context_starting(card, || Some(Bytes(9 << 20))) {
                     starting.created(handle, Some(Bytes(8 << 20)));
                 }
             }

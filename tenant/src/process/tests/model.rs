@@ -123,7 +123,7 @@ impl<'a> World<'a> {
     fn create(&mut self, process: usize) {
         let known = Bytes(self.tenants[process].region().card(card()).context.load(Ordering::Relaxed));
         let fits = self.fits(known);
-        match self.tenants[process].context_starting(card(), Some(mib(90))) {
+        match self.tenants[process].context_starting(card(), || Some(mib(90))) {
             Ok(starting) => {
                 assert!(fits);
                 let handle = self.container.handle();
