@@ -171,7 +171,7 @@ fn churn_once(machine: &Machine, seed: u64, word: &'static AtomicU64) {
         }
     }
     machine.launch(machine.legacy_stream(context).unwrap(), launch("spin_5us")).unwrap();
-    if cgpu_sim::kernel::mix(seed) % 3 > 0 {
+    if !cgpu_sim::kernel::mix(seed).is_multiple_of(3) {
         machine.synchronize_context(context).unwrap();
     }
     machine.destroy_context(context).unwrap();

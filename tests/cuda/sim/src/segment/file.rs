@@ -97,11 +97,13 @@ impl Mapping {
 
     #[inline]
     pub(super) fn preamble(&self) -> &Preamble {
+        #[allow(clippy::cast_ptr_alignment)] // a mapping starts at a page, and a Preamble is aligned to one
+        let preamble = self.map.as_ptr().cast::<Preamble>();
         // SAFETY:
-        // - the mapping starts at a page, so it is aligned for a Preamble, and is longer than one;
+        // - the pointer is aligned, and the mapping longer than a Preamble;
         // - a Preamble is made of atomics, for which any bytes are valid and which other processes may change;
         // - the mapping lives as long as the reference: both borrow self.
-        unsafe { &*self.map.as_ptr().cast::<Preamble>() }
+        unsafe { &*preamble }
     }
 
     /// The words of all areas.

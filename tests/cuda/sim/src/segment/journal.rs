@@ -230,8 +230,11 @@ pub(super) mod crash {
         if LEFT.fetch_sub(1, Ordering::Relaxed) == 0 {
             // Once.
             LEFT.store(u64::MAX, Ordering::Relaxed);
+            let signal = SIGNAL.load(Ordering::Relaxed);
+            // SAFETY: getpid has no preconditions.
+            let this = unsafe { libc::getpid() };
             // SAFETY: a signal to this very process; nothing else is touched.
-            unsafe { libc::kill(libc::getpid(), SIGNAL.load(Ordering::Relaxed)) };
+            unsafe { libc::kill(this, signal) };
         }
     }
 }

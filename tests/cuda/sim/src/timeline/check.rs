@@ -9,7 +9,7 @@ use super::process::contexts_of;
 use super::records::{CARDS, Card, ContextId, Holding, PROCESSES, Process, StreamId};
 use super::stream::{Head, streams_of};
 use super::{Ticket, Timeline};
-use crate::words::Words;
+use crate::words::{Words, index};
 
 macro_rules! demand {
     ($condition:expr, $($what:tt)*) => {
@@ -77,12 +77,12 @@ impl<W: Words> Timeline<'_, W> {
     }
 
     fn check_process(&self, process: Process) -> Result<(), String> {
-        let mut memory = [0; CARDS as usize];
+        let mut memory = [0; index(CARDS)];
         let mut queued = 0;
         for context in contexts_of(process).members(self.words).into_iter().map(ContextId) {
             demand!(self.get(context.alive()) == 1, "{context:?} is dead and listed");
             demand!(self.process_of(context) == process, "{context:?} is listed with {process:?}");
-            memory[super::index(self.get(context.card()))] += self.get(context.memory());
+            memory[index(self.get(context.card()))] += self.get(context.memory());
             for stream in streams_of(context).members(self.words).into_iter().map(StreamId) {
                 self.check_stream(context, stream)?;
                 let tokens = self.queued_tokens(stream).len() as u64;
@@ -98,7 +98,7 @@ impl<W: Words> Timeline<'_, W> {
         }
         for card in (0..CARDS).map(Card) {
             let held = self.get(Holding::of(process, card).memory());
-            let sum = memory[super::index(card.0)];
+            let sum = memory[index(card.0)];
             demand!(held == sum, "{process:?} holds {held} bytes of {card:?}, its contexts {sum}");
         }
         let counted = self.get(process.effects_queued());

@@ -1,8 +1,6 @@
 //! Tenants on a virtual clock: each does what its habit says, launching and waiting as a program would, and time jumps from one
 //! action to the next. The same scene gives the same history.
 
-#![allow(dead_code)] // each test file uses its part
-
 use cgpu_sim::settings::Figures;
 use cgpu_sim::timeline::{ContextId, Forecast, StreamId, Ticket, Timeline, WORDS};
 use cgpu_sim::words::Plain;
@@ -10,7 +8,7 @@ use cgpu_sim::{Bytes, Kernel, Nanos};
 
 /// What a tenant does, for ever.
 #[derive(Clone, Copy, Debug)]
-pub enum Habit {
+pub(crate) enum Habit {
     /// Launches as fast as the queue takes it.
     Saturate,
     /// Waits for each kernel.
@@ -20,39 +18,39 @@ pub enum Habit {
 }
 
 /// One program with one stream.
-pub struct Tenant {
-    pub context: ContextId,
-    pub stream: StreamId,
+pub(crate) struct Tenant {
+    pub(crate) context: ContextId,
+    pub(crate) stream: StreamId,
     kernel: Kernel,
     habit: Habit,
     next: Nanos,
     awaits: Option<Ticket>,
-    pub launched: u64,
+    pub(crate) launched: u64,
 }
 
 /// A machine with tenants.
-pub struct Scene {
-    pub words: Plain,
-    pub figures: Figures,
-    pub tenants: Vec<Tenant>,
-    pub now: Nanos,
+pub(crate) struct Scene {
+    pub(crate) words: Plain,
+    pub(crate) figures: Figures,
+    pub(crate) tenants: Vec<Tenant>,
+    pub(crate) now: Nanos,
 }
 
 impl Scene {
     /// That many cards of 8 GiB, and nobody there.
-    pub fn new(cards: usize, figures: Figures) -> Self {
+    pub(crate) fn new(cards: usize, figures: Figures) -> Self {
         let mut words = Plain::new(WORDS);
         let mut timeline = Timeline::new(&mut words, &figures);
         (0..cards).for_each(|card| timeline.install(card, Bytes::from_mib(8_192)));
         Self { words, figures, tenants: Vec::new(), now: Nanos::ZERO }
     }
 
-    pub fn timeline(&mut self) -> Timeline<'_, Plain> {
+    pub(crate) fn timeline(&mut self) -> Timeline<'_, Plain> {
         Timeline::new(&mut self.words, &self.figures)
     }
 
     /// A process of its own on a card.
-    pub fn tenant(&mut self, card: usize, kernel: &str, habit: Habit) -> usize {
+    pub(crate) fn tenant(&mut self, card: usize, kernel: &str, habit: Habit) -> usize {
         let process = self.tenants.len();
         let now = self.now;
         let mut timeline = self.timeline();
@@ -65,7 +63,7 @@ impl Scene {
     }
 
     /// Lets the tenants do what they do until `end`.
-    pub fn run_until(&mut self, end: Nanos) {
+    pub(crate) fn run_until(&mut self, end: Nanos) {
         while let Some((next, who)) = self.tenants.iter().enumerate().map(|(who, t)| (t.next, who)).min()
             && next <= end
         {
@@ -81,13 +79,13 @@ impl Scene {
     }
 
     /// Of the card's time since the beginning, how much the tenant computed.
-    pub fn share(&mut self, who: usize) -> f64 {
+    pub(crate) fn share(&mut self, who: usize) -> f64 {
         let context = self.tenants[who].context;
         let now = self.now;
         ratio(self.timeline().context_busy(context), now)
     }
 
-    pub fn completed(&mut self, who: usize) -> u64 {
+    pub(crate) fn completed(&mut self, who: usize) -> u64 {
         let context = self.tenants[who].context;
         let (_, process) = self.timeline().place_of(context).unwrap();
         let pid = 100 + u32::try_from(process).unwrap();
@@ -135,6 +133,6 @@ impl Scene {
 
 /// One span over another.
 #[allow(clippy::cast_precision_loss)] // minutes of nanoseconds
-pub fn ratio(part: Nanos, whole: Nanos) -> f64 {
+pub(crate) fn ratio(part: Nanos, whole: Nanos) -> f64 {
     part.0 as f64 / whole.0 as f64
 }
