@@ -48,13 +48,14 @@ impl Alarm {
         let mut state = lock(&self.state);
         if instant < state.wakes_at {
             state.rung = true;
+            // The helper would wake only to wait for the lock.
+            drop(state);
             self.bell.notify_one();
         }
     }
 
     pub(super) fn stop(&self) {
-        let mut state = lock(&self.state);
-        state.stopped = true;
+        lock(&self.state).stopped = true;
         self.bell.notify_one();
     }
 

@@ -14,6 +14,7 @@
 
 mod allocations;
 mod books;
+mod bytes;
 mod contexts;
 mod effects;
 mod events;

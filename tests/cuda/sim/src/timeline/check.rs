@@ -5,9 +5,10 @@ use super::command::Kind;
 use super::copier::Way;
 use super::engine::{State, Turn, ready_of, ring_of};
 use super::event::events_of;
+use super::head::Head;
 use super::process::contexts_of;
 use super::records::{CARDS, Card, ContextId, Holding, PROCESSES, Process, StreamId};
-use super::stream::{Head, streams_of};
+use super::stream::streams_of;
 use super::{Ticket, Timeline};
 use crate::words::{Words, index};
 

@@ -2,8 +2,9 @@
 
 use cgpu_proto::units::Nanos;
 
+use super::queue::QueueFull;
 use super::records::{ContextId, EventId, Slot, StreamId};
-use super::stream::{QueueFull, Ticket};
+use super::stream::Ticket;
 use super::{Timeline, states};
 use crate::kernel::{Kernel, mix};
 use crate::words::Words;

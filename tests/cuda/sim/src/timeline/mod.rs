@@ -19,7 +19,8 @@
 //! | `records` | the state, word by word |
 //! | `agenda` | the heap of timers |
 //! | `list`, `pool` | lists threaded through records; free records |
-//! | `command`, `stream` | queues, and what their heads wait for |
+//! | `command`, `stream`, `queue` | what streams are given to do |
+//! | `head` | where a stream's first command is, and what comes of it |
 //! | `engine` | the computing engine: round robin, slices, switches, preemption |
 //! | `copier` | the two copy engines |
 //! | `rendezvous` | kernels that spin until others have started |
@@ -40,9 +41,11 @@ mod copier;
 mod engine;
 mod event;
 mod forecast;
+mod head;
 mod list;
 mod pool;
 mod process;
+mod queue;
 mod records;
 mod rendezvous;
 mod stream;
@@ -59,8 +62,9 @@ pub use command::{Command, Meeting};
 pub use forecast::Forecast;
 pub(crate) use process::process_state_at;
 pub use process::{EffectDue, ProcessState};
+pub use queue::QueueFull;
 pub use records::{ContextId, EventId, StreamId, WORDS};
-pub use stream::{QueueFull, Ticket};
+pub use stream::Ticket;
 pub use usage::{EngineTime, ProcessSample, ProcessUse};
 
 /// A view of the state that can be advanced and changed. Cheap to make; holds nothing itself.

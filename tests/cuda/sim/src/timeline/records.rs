@@ -110,7 +110,7 @@ records! {
     pub StreamId[4_096] from ContextId::END;
     /// Neighbour in the chain of free records, or, alive, in the context's list.
     next_in_context, previous_in_context,
-    /// `stream::Head`.
+    /// `head::Head`.
     head,
     context,
     /// `stream::flag`s.

@@ -1,0 +1,123 @@
+//! What effects do to bytes and words, on both sides of the bus.
+
+use cgpu_proto::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::work::{Fill, Pitched, WaitCondition, Width};
+use crate::error::Error;
+use crate::memory::Memory;
+use crate::words::index;
+
+pub(super) fn is_met(condition: WaitCondition, width: Width, word: u64, value: u64) -> bool {
+    // Of 32-bit words the high halves are zero on both sides; shifted up, the same tests hold for them.
+    let shift = match width {
+        Width::Four => 32,
+        Width::Eight => 0,
+    };
+    let (word, value) = (word << shift, value << shift);
+    match condition {
+        WaitCondition::AtLeast => word.wrapping_sub(value).cast_signed() >= 0,
+        WaitCondition::Equal => word == value,
+        WaitCondition::And => word & value != 0,
+        WaitCondition::Nor => !(word | value) >> shift != 0,
+    }
+}
+
+pub(super) fn move_bytes(memory: &mut Memory, copy: &Pitched) -> Result<(), Error> {
+    for slice in 0..copy.slices {
+        for row in 0..copy.rows {
+            let to = copy.to + slice * copy.to_pitch.1 + row * copy.to_pitch.0;
+            let from = copy.from + slice * copy.from_pitch.1 + row * copy.from_pitch.0;
+            let from = memory.bytes(from, copy.width, false)?;
+            let to = memory.bytes(to, copy.width, true)?;
+            // SAFETY: device ranges were checked to lie in live allocations when the copy was enqueued, and their bytes stay mapped
+            // until the machine is dropped; host ranges are valid by the contract of `Machine::copy`; they may overlap.
+            unsafe { core::ptr::copy(from, to, index(copy.width)) };
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn fill_bytes(memory: &mut Memory, fill: &Fill) -> Result<(), Error> {
+    let size = index(fill.size);
+    let element = &fill.value.to_le_bytes()[..size];
+    let width = fill.elements * fill.size;
+    for row in 0..fill.rows {
+        let start = fill.to + row * fill.pitch;
+        if element.iter().all(|&byte| byte == 0) {
+            memory.clear(start, width)?;
+            continue;
+        }
+        let to = memory.bytes(start, width, true)?;
+        // SAFETY: the range was checked to lie in a live allocation when the fill was enqueued; its bytes stay mapped until the machine
+        // is dropped, and whoever else reaches them holds the memory's lock, which we hold.
+        let row = unsafe { core::slice::from_raw_parts_mut(to, index(width)) };
+        row.chunks_exact_mut(size).for_each(|place| place.copy_from_slice(element));
+    }
+    Ok(())
+}
+
+pub(super) fn write_word(memory: &mut Memory, address: u64, width: Width, value: u64) -> Result<(), Error> {
+    let to = memory.bytes(address, width.bytes(), true)?;
+    match width {
+        Width::Four => {
+            // SAFETY: aligned (checked when it was enqueued) and writable by the contract of `Machine::write_value`; the program
+            // polls it, so both sides must use it as an atomic, which a plain volatile read of C is on every target we know.
+            let word = unsafe { AtomicU32::from_ptr(to.cast()) };
+            // The low half is what a 32-bit write is given.
+            #[allow(clippy::cast_possible_truncation)]
+            word.store(value as u32, Ordering::Release);
+        }
+        Width::Eight => {
+            // SAFETY: as above.
+            let word = unsafe { AtomicU64::from_ptr(to.cast()) };
+            word.store(value, Ordering::Release);
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn read_word(memory: &mut Memory, address: u64, width: Width) -> Result<u64, Error> {
+    let from = memory.bytes(address, width.bytes(), false)?;
+    Ok(match width {
+        Width::Four => {
+            // SAFETY: aligned (checked when it was enqueued) and readable by the contract of `Machine::wait_value`; used as an
+            // atomic by both sides.
+            let word = unsafe { AtomicU32::from_ptr(from.cast()) };
+            u64::from(word.load(Ordering::Acquire))
+        }
+        Width::Eight => {
+            // SAFETY: as above.
+            let word = unsafe { AtomicU64::from_ptr(from.cast()) };
+            word.load(Ordering::Acquire)
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_end_as_the_driver_says() {
+        use WaitCondition::{And, AtLeast, Equal, Nor};
+        for (condition, width, word, value, met) in [
+            (AtLeast, Width::Four, 5, 5, true),
+            (AtLeast, Width::Four, 4, 5, false),
+            (AtLeast, Width::Four, 0x0000_0001, 0xffff_fff0, true),
+            (AtLeast, Width::Eight, 0x0000_0001, 0xffff_fff0, false),
+            (Equal, Width::Four, 7, 7, true),
+            (Equal, Width::Eight, 7, 8, false),
+            (And, Width::Four, 0b110, 0b010, true),
+            (And, Width::Four, 0b100, 0b010, false),
+            (Nor, Width::Four, 0xffff_0000, 0x0000_ffff, false),
+            (Nor, Width::Four, 0xffff_0000, 0x0000_fffe, true),
+            (Nor, Width::Eight, u64::MAX, 0, false),
+        ] {
+            assert_eq!(
+                is_met(condition, width, word, value),
+                met,
+                "{condition:?} {width:?} {word:x} {value:x}"
+            );
+        }
+    }
+}
