@@ -26,11 +26,14 @@ pub(crate) struct Artifact {
 }
 
 impl Workspace {
-    /// Asks cargo. `cargo run` sets CARGO and CARGO_MANIFEST_DIR for us.
+    /// Asks cargo, in the copy of the sources that we were started from.
     pub(crate) fn find() -> Result<Self> {
+        // `cargo run` says which. What was compiled in may be another copy with the same target folder.
+        let here =
+            std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
         let output = cargo()
             .args(["metadata", "--no-deps", "--format-version=1"])
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .current_dir(here)
             .stderr(Stdio::inherit())
             .output()
             .context("cannot run cargo metadata")?;
