@@ -20,6 +20,10 @@ use crate::cost::Expected;
 
 /// Most that may be in flight by estimate, unless it is fewer than [`PIPELINE`] launches.
 pub(crate) const BOUND: Nanos = Nanos::from_micros(500);
+/// The same while a sibling process has work on the card. The driver then switches between their contexts, at every time slice
+/// (1 to 2 ms) or earlier, when one has run dry; so each must have more than a slice's work queued, or the card switches more
+/// often than it has to.
+pub(crate) const SHARED_BOUND: Nanos = Nanos::from_millis(3);
 /// Most credit in one go: so that half of the bound is asked for while the other half runs.
 pub(crate) const CREDIT: Nanos = Nanos::from_micros(250);
 /// Launches that may always be in flight: one runs, one is ready.
@@ -139,7 +143,7 @@ impl Passage {
             TurnState::Yours => {
                 let left = reading.granted - account.spent(now) - siblings.spent;
                 if left > Nanos::ZERO {
-                    return self.throttle(account, left, now);
+                    return self.throttle(account, left, siblings, now);
                 }
             }
             TurnState::Wait if self.elsewhere => return Step::Go(Way::Ungated),
@@ -169,7 +173,8 @@ impl Passage {
     }
 
     /// Sleeps to the time for which there is room predicted; does not poll.
-    fn throttle(&mut self, account: &Account, left: Nanos, now: Nanos) -> Step {
+    fn throttle(&mut self, account: &Account, left: Nanos, siblings: Siblings, now: Nanos) -> Step {
+        let bound = if siblings.remaining > Nanos::ZERO { SHARED_BOUND } else { BOUND };
         let quarter = Nanos(left.0 / 4);
         let most = if self.each { Nanos::ZERO } else { self.visit.credit(CREDIT).min(quarter) };
         let cost = self.cost();
@@ -179,8 +184,8 @@ impl Passage {
         let remaining = work.remaining(now);
         // It should have run but has not: estimates are too low, or somebody else has the card. Its end will be seen.
         let overdue = (remaining == Nanos::ZERO && work.watched) || work.blind;
-        let fits = remaining + chunk <= BOUND && !overdue;
-        if work.launches < PIPELINE || work.inflight() + chunk <= BOUND || fits {
+        let fits = remaining + chunk <= bound && !overdue;
+        if work.launches < PIPELINE || work.inflight() + chunk <= bound || fits {
             return go(false);
         }
         let waited = now - *self.throttled.get_or_insert(now);
@@ -189,7 +194,7 @@ impl Passage {
             return go(true);
         }
         // So that a new kernel is not waited for by what it is only taken to cost.
-        let time = if overdue || self.expected.fresh { SLACK } else { remaining + chunk - BOUND - SLACK };
+        let time = if overdue || self.expected.fresh { SLACK } else { remaining + chunk - bound - SLACK };
         Step::Sleep(time.max(NAP).min((limit - waited).max(NAP)))
     }
 }
