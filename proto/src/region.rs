@@ -7,9 +7,11 @@
 //!
 //! Whoever starts the container makes both; failing that, the first process that needs them. Neither is ever resized or replaced.
 
+use std::ffi::CString;
 use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -31,6 +33,9 @@ use crate::units::{CardIndex, Nanos, SlotIndex};
 const USE_MODE: u32 = 0o666;
 /// Its owner is whoever made it, who is the monitor or, without one, of the container.
 const GRANT_MODE: u32 = 0o644;
+
+/// The FIFO that wakes the monitor.
+const BELL: &str = "bell";
 
 /// How often and how long a file that is not ready is waited for: 100 ms in all. To make one takes less than one.
 const LOOKS: u32 = 100;
@@ -55,7 +60,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// Makes what is missing of both files in a directory that is there; returns whether this call made `use`.
+    /// Makes what is missing of both files, and the bell, in a directory that is there; returns whether this call made `use`.
     ///
     /// # Errors
     /// [`Error`] for the first file that cannot be made.
@@ -65,6 +70,7 @@ impl Region {
             Mapping::<Grant>::writable(file)?.get().preamble().publish(Kind::Grant);
             Ok(())
         })?;
+        make_bell(&directory.join(BELL));
         file::make(directory, Kind::Use, USE_MODE, |file| {
             let mapping = Mapping::<Use>::writable(file)?;
             let header = &mapping.get().header;
@@ -256,6 +262,16 @@ impl Region {
         for word in &self.shared().progress[slot.get()].word {
             word.store(0, Ordering::Relaxed);
         }
+    }
+}
+
+/// Makes the FIFO by which the container wakes the monitor. Where that cannot be, the monitor looks more often.
+fn make_bell(path: &Path) {
+    let Ok(name) = CString::new(path.as_os_str().as_bytes()) else { return };
+    // SAFETY: the name is NUL-ended.
+    if unsafe { libc::mkfifo(name.as_ptr(), USE_MODE) } == 0 {
+        // Whatever the umask: whoever may write `use` may ring.
+        let _ = fs::set_permissions(path, fs::Permissions::from_mode(USE_MODE));
     }
 }
 
