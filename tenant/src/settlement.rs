@@ -99,9 +99,18 @@ impl Work {
         self
     }
 
-    /// What is still to run, as predicted.
-    pub(crate) fn remaining(&self, now: Nanos) -> Nanos {
-        let ran = self.since.map_or(Nanos::ZERO, |since| now - since.max(self.settled));
+    /// What is still to run of it and of `others`, as predicted; `last` is when some of the others' was seen to end.
+    pub(crate) fn remaining(&self, others: Nanos, last: Nanos, now: Nanos) -> Nanos {
+        let since = self.since.map(|since| since.max(self.settled).max(last));
+        let ran = since.map_or(Nanos::ZERO, |since| now - since);
+        let remaining = self.cost + others - ran;
+        if self.backlog { remaining.max(BACKLOG.1) } else { remaining }
+    }
+
+    /// What is still to run of it alone, as predicted, while `working` others share the card with it.
+    pub(crate) fn own_remaining(&self, working: u64, now: Nanos) -> Nanos {
+        let since = self.since.map(|since| since.max(self.settled));
+        let ran = since.map_or(Nanos::ZERO, |since| Nanos((now - since).0 / (working + 1)));
         let remaining = self.cost - ran;
         if self.backlog { remaining.max(BACKLOG.1) } else { remaining }
     }

@@ -2,7 +2,7 @@
 //!
 //! The cell is written from here and never read back: what others write there cannot mislead us.
 
-use cgpu_proto::atomic::Ordering;
+use cgpu_proto::atomic::{AtomicU64, Ordering};
 use cgpu_proto::grant::{Turn, TurnState};
 use cgpu_proto::layout::Cell;
 use cgpu_proto::units::Nanos;
@@ -13,6 +13,8 @@ use crate::settlement::{Settlement, ThreadKey, Work};
 /// Credit that a thread has not come back with for so much longer than it lasts is not counted as in flight any more: the thread
 /// sleeps, or is gone.
 const IDLE: Nanos = Nanos::from_millis(2);
+/// More than that in flight is not believed of a sibling.
+const MOST: Nanos = Nanos::from_millis(10_000);
 /// The monitor takes predictions that lie further ahead than the work in flight, and this, for lies.
 const AHEAD: Nanos = Nanos::from_millis(1);
 
@@ -29,19 +31,30 @@ struct Loan {
 pub(crate) struct Siblings {
     /// Spent in the present turn.
     pub(crate) spent: Nanos,
-    /// Predicted to be still running, one after the other.
-    pub(crate) remaining: Nanos,
+    /// In flight, as predicted.
+    pub(crate) inflight: Nanos,
+    /// How many of them have work in flight.
+    pub(crate) working: u64,
+    /// When the last work of theirs ended that they have settled.
+    pub(crate) last: Nanos,
 }
 
 impl Siblings {
     /// With one more of them; `turn` is the turn that counts.
     pub(crate) fn with(self, cell: &Cell, turn: Turn, now: Nanos) -> Self {
+        let read = |word: &AtomicU64| Nanos(word.load(Ordering::Relaxed));
         // HB cell: Acquire meets the Release in `publish`.
-        let spent =
-            if cell.turn.load(Ordering::Acquire) == turn.0 { cell.spent.load(Ordering::Relaxed) } else { 0 };
-        let remaining = Nanos(cell.ends.load(Ordering::Relaxed)) - now;
-        let inflight = Nanos(cell.inflight.load(Ordering::Relaxed));
-        Self { spent: self.spent + Nanos(spent), remaining: self.remaining + remaining.min(inflight) }
+        let same = cell.turn.load(Ordering::Acquire) == turn.0;
+        let spent = if same { read(&cell.spent) } else { Nanos::ZERO };
+        // One that was killed, or has not come by since, leaves its prediction behind.
+        let working = read(&cell.ends) > now;
+        let inflight = if working { read(&cell.inflight).min(MOST) } else { Nanos::ZERO };
+        Self {
+            spent: self.spent + spent,
+            inflight: self.inflight + inflight,
+            working: self.working + u64::from(working),
+            last: self.last.max(read(&cell.last).min(now)),
+        }
     }
 }
 
@@ -111,6 +124,13 @@ impl Account {
         self.settlement.busy() + self.work(now).inflight() - self.base
     }
 
+    /// What the container still has to run, as predicted. Its processes' work runs in turn; each is done when all are, more or less.
+    pub(crate) fn remaining(&self, siblings: Siblings, now: Nanos) -> Nanos {
+        let work = self.work(now);
+        let remaining = work.remaining(siblings.inflight, siblings.last, now);
+        if work.inflight() > Nanos::ZERO { remaining.min(work.inflight() + AHEAD) } else { Nanos::ZERO }
+    }
+
     /// Obeys a turn word from now on.
     pub(crate) fn obey(&mut self, turn: Turn, now: Nanos) {
         if turn == self.turn {
@@ -140,19 +160,13 @@ impl Account {
     /// Publishes all of it.
     pub(crate) fn publish(&self, cell: &Cell, siblings: Siblings, now: Nanos) {
         let work = self.work(now);
-        let remaining = work.remaining(now);
-        let ends = if remaining > Nanos::ZERO {
-            (remaining + siblings.remaining).min(work.inflight() + AHEAD)
-        } else {
-            remaining
-        };
         let relaxed = Ordering::Relaxed;
         cell.waiting.store(self.waiting, relaxed);
         cell.active.store(self.active.0, relaxed);
         cell.busy.store(self.settlement.busy().0, relaxed);
         cell.launches.store(self.settlement.launches(), relaxed);
         cell.inflight.store(work.inflight().0, relaxed);
-        cell.ends.store((now + ends).0, relaxed);
+        cell.ends.store((now + self.remaining(siblings, now)).0, relaxed);
         cell.spent.store(self.spent(now).0, relaxed);
         cell.first.store(self.first.0, relaxed);
         cell.last.store(self.settlement.last().min(now).0, relaxed);

@@ -152,16 +152,16 @@ impl Passage {
         if !reading.monitor.lives() {
             return Step::Go(Way::Stale);
         }
-        self.hold(account, reading, now)
+        self.hold(account, reading, siblings, now)
     }
 
-    fn hold(&mut self, account: &Account, reading: &Reading, now: Nanos) -> Step {
+    fn hold(&mut self, account: &Account, reading: &Reading, siblings: Siblings, now: Nanos) -> Step {
         let work = account.work(now);
         let since = self.held.unwrap_or(now);
         let unsettled = work.launches > 0 || work.backlog;
         let timeout = if unsettled {
             // When it should have run; if it has not, later and later.
-            let predicted = if work.backlog { Nanos::ZERO } else { work.remaining(now) };
+            let predicted = if work.backlog { Nanos::ZERO } else { account.remaining(siblings, now) };
             predicted.max(Nanos((now - since).0 / 8)).max(SLACK).min(HELD_LOOK)
         } else {
             HELD_LOOK
@@ -174,14 +174,14 @@ impl Passage {
 
     /// Sleeps to the time for which there is room predicted; does not poll.
     fn throttle(&mut self, account: &Account, left: Nanos, siblings: Siblings, now: Nanos) -> Step {
-        let bound = if siblings.remaining > Nanos::ZERO { SHARED_BOUND } else { BOUND };
+        let bound = if siblings.working > 0 { SHARED_BOUND } else { BOUND };
         let quarter = Nanos(left.0 / 4);
         let most = if self.each { Nanos::ZERO } else { self.visit.credit(CREDIT).min(quarter) };
         let cost = self.cost();
         let chunk = most.max(cost);
         let work = account.work(now);
         let go = |forced| Step::Go(Way::Metered { credit: chunk - cost, forced });
-        let remaining = work.remaining(now);
+        let remaining = work.own_remaining(siblings.working, now);
         // It should have run but has not: estimates are too low, or somebody else has the card. Its end will be seen.
         let overdue = (remaining == Nanos::ZERO && work.watched) || work.blind;
         let fits = remaining + chunk <= bound && !overdue;

@@ -322,7 +322,7 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
         let now = self.edge.now();
         let mut account = self.account();
         let siblings = self.gate.siblings(self.launch.card, account.turn(), now);
-        let company = if siblings.remaining > Nanos::ZERO { Company::Beside } else { Company::Alone };
+        let company = if siblings.working > 0 { Company::Beside } else { Company::Alone };
         account.settlement.close(lane, &marker, event, written, Placed { at: now, company, backlog });
         true
     }
