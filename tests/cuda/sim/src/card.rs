@@ -154,8 +154,8 @@ impl CardSpec {
         (0, 0x07 + u32::try_from(index).unwrap_or(u32::MAX), 0)
     }
 
-    /// What the driver keeps for itself: NVML's reserved line. One eightieth and at least 200 MiB, in whole 2 MiB: an A10 of 23028 MiB
-    /// is known to leave programs some 22730.
+    /// What the driver keeps for itself: NVML's reserved line. One eightieth and at least 200 MiB, in whole 2 MiB: an
+    /// A10 of 23028 MiB is known to leave programs some 22730.
     #[must_use]
     pub fn reserved(&self) -> Bytes {
         Bytes((self.total.0 / 80).max(200 << 20).next_multiple_of(2 << 20))

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use cgpu_proto::atomic::{AtomicU64, Ordering};
 use cgpu_proto::units::Nanos;
 
-/// The rule for waits on the real clock: sleep to this long before the instant, then yield until it. A sleep of 60 us ends 37 us late
-/// with a timer slack of 1 ns; the rest is for a busy machine.
+/// The rule for waits on the real clock: sleep to this long before the instant, then yield until it. A sleep of 60 us
+/// ends 37 us late with a timer slack of 1 ns; the rest is for a busy machine.
 const LEAD: Nanos = Nanos::from_micros(100);
 
 /// Where device time comes from.
@@ -94,8 +94,8 @@ impl VirtualClock {
     }
 }
 
-/// Sleeps with timers that fire without the 50 us that the kernel may add to group them. The thread's own setting is put back: it is
-/// the program's, whose sleeps the simulator must not improve.
+/// Sleeps with timers that fire without the 50 us that the kernel may add to group them. The thread's own setting is
+/// put back: it is the program's, whose sleeps the simulator must not improve.
 fn sleep(span: Nanos) {
     // SAFETY: PR_GET_TIMERSLACK takes no further argument and reads the calling thread's slack.
     let slack = unsafe { libc::prctl(libc::PR_GET_TIMERSLACK) };

@@ -1,8 +1,8 @@
 //! The simulated card: a crash-safe shared segment, a pure timeline, and the machine that programs see.
 //!
-//! Several processes share one or more simulated cards through one file ([`segment`]). Device time is analytic: no thread plays the
-//! card; whoever calls replays the [`timeline`] up to now, with exact timestamps, then reads or adds to it. `docs/simulator.md` says
-//! what is modelled, where each figure comes from, and what cannot be shown.
+//! Several processes share one or more simulated cards through one file ([`segment`]). Device time is analytic: no
+//! thread plays the card; whoever calls replays the [`timeline`] up to now, with exact timestamps, then reads or adds
+//! to it. `docs/simulator.md` says what is modelled, where each figure comes from, and what cannot be shown.
 //!
 //! ```text
 //!   libcuda.so.1, libnvidia-ml.so.1        (exports; crates of their own)

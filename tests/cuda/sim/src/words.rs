@@ -1,7 +1,8 @@
 //! State as numbered 64-bit words, so that one undo log can cover all of it.
 //!
-//! The timeline knows its state only through [`Words`]: a word is read by `get` and changed by `set`, and there is no other way. The
-//! segment implements it over shared memory with a log ([`crate::segment`]); tests over plain memory ([`Plain`]).
+//! The timeline knows its state only through [`Words`]: a word is read by `get` and changed by `set`, and there is no
+//! other way. The segment implements it over shared memory with a log ([`crate::segment`]); tests over plain memory
+//! ([`Plain`]).
 
 /// A word's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,7 +25,8 @@ pub trait Words {
     /// Changes a word. The old value comes back if whoever changes dies, or the changes were only tried.
     fn set(&mut self, at: At, value: u64);
 
-    /// Between two changes that belong together no seam is called: what was changed up to here makes sense by itself and may stay.
+    /// Between two changes that belong together no seam is called: what was changed up to here makes sense by itself
+    /// and may stay.
     fn seam(&mut self);
 
     /// What is changed from here on is only tried, until [`Words::forget`].

@@ -2,8 +2,8 @@
 
 mod scene;
 
-use cgpu_sim::Nanos;
 use cgpu_sim::settings::Figures;
+use cgpu_sim::{Kernel, Nanos};
 use scene::{Habit, Scene, ratio};
 
 const SECOND: Nanos = Nanos::from_millis(1_000);
@@ -121,6 +121,31 @@ fn cards_compute_side_by_side() {
     assert_near("first card", scene.share(0), 1.0, 0.001);
     assert_near("second card", scene.share(1), 1.0, 0.001);
     assert_near("third card", scene.share(2) + scene.share(3), 0.91, 0.01);
+}
+
+/// As large as anybody is promised: 25 tenants of 8 streams with 1000 kernels queued in each.
+#[test]
+fn a_crowd_is_served_equally() {
+    let mut scene = Scene::new(1, Figures::default());
+    for process in 0..25 {
+        let mut timeline = scene.timeline();
+        timeline.attach(process, 1);
+        let context = timeline.create_context(process, 0).unwrap();
+        for _ in 0..8 {
+            let stream = timeline.create_stream(context, false).unwrap();
+            for _ in 0..1_000 {
+                timeline.launch(stream, Kernel::named("spin_10us"), Nanos::ZERO).unwrap();
+            }
+        }
+    }
+    let cycle = Nanos(25 * 1_124_000);
+    scene.run_until(Nanos(40 * cycle.0));
+    for each in scene.timeline().processes(0) {
+        assert_near("share", ratio(each.busy, Nanos(40 * cycle.0)), 1_024.0 / 28_100.0, 0.001);
+    }
+    // The work, and the switches between slices, the first included.
+    scene.run_until(Nanos(25 * 8 * 10_000_000 + 25 * 80 * 100_000));
+    assert_eq!(scene.timeline().engine_time(0).busy, Nanos(25 * 8 * 10_000_000));
 }
 
 #[test]

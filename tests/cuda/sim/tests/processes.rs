@@ -1,6 +1,7 @@
 //! The machine on the real clock, among real processes: threads that perform effects, deaths at any instant, forks.
 //!
-//! Children are this very program, told by a variable what to be. Each ends when its parent does, and after a minute in any case.
+//! Children are this very program, told by a variable what to be. Each ends when its parent does, and after a minute in
+//! any case.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -306,7 +307,8 @@ fn a_forked_child_has_a_machine_of_its_own() {
     let stage = Stage::new();
     let machine = stage.machine();
     let context = machine.create_context(0).unwrap();
-    // SAFETY: the child takes no lock but the allocator's, which glibc keeps usable after fork, and ends without destructors.
+    // SAFETY: the child takes no lock but the allocator's, which glibc keeps usable after fork, and ends without
+    // destructors.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: arms this process's own timer: the watchdog.

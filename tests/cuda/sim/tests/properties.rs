@@ -365,7 +365,8 @@ proptest! {
         }
         let begun = world.now;
         let mut timeline = world.timeline();
-        // The engine is never idle while there is work, so this much is enough: work, and a switch for every slice of it.
+        // The engine is never idle while there is work, so this much is enough: work, and a switch for every slice of
+        // it.
         let slices = launched.0 / 1_024_000 + 2 * kernels.len() as u64 + 2;
         let end = begun + launched + Nanos(slices * 100_000);
         timeline.advance(end);

@@ -27,8 +27,8 @@ impl MemoryInfo {
 }
 
 impl Machine {
-    /// Allocates device memory: 512-byte steps below 1 MiB (out of the context's 2 MiB blocks), else steps of 2 MiB. The address is
-    /// unique among all memory of the process, never 0, and not to be touched by the host.
+    /// Allocates device memory: 512-byte steps below 1 MiB (out of the context's 2 MiB blocks), else steps of 2 MiB.
+    /// The address is unique among all memory of the process, never 0, and not to be touched by the host.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::NoContext`], [`Error::Invalid`] for zero bytes.

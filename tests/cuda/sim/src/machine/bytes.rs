@@ -29,8 +29,9 @@ pub(super) fn move_bytes(memory: &mut Memory, copy: &Pitched) -> Result<(), Erro
             let from = copy.from + slice * copy.from_pitch.1 + row * copy.from_pitch.0;
             let from = memory.bytes(from, copy.width, false)?;
             let to = memory.bytes(to, copy.width, true)?;
-            // SAFETY: device ranges were checked to lie in live allocations when the copy was enqueued, and their bytes stay mapped
-            // until the machine is dropped; host ranges are valid by the contract of `Machine::copy`; they may overlap.
+            // SAFETY: device ranges were checked to lie in live allocations when the copy was enqueued, and their bytes
+            // stay mapped until the machine is dropped; host ranges are valid by the contract of `Machine::copy`; they
+            // may overlap.
             unsafe { core::ptr::copy(from, to, index(copy.width)) };
         }
     }
@@ -48,8 +49,8 @@ pub(super) fn fill_bytes(memory: &mut Memory, fill: &Fill) -> Result<(), Error> 
             continue;
         }
         let to = memory.bytes(start, width, true)?;
-        // SAFETY: the range was checked to lie in a live allocation when the fill was enqueued; its bytes stay mapped until the machine
-        // is dropped, and whoever else reaches them holds the memory's lock, which we hold.
+        // SAFETY: the range was checked to lie in a live allocation when the fill was enqueued; its bytes stay mapped
+        // until the machine is dropped, and whoever else reaches them holds the memory's lock, which we hold.
         let row = unsafe { core::slice::from_raw_parts_mut(to, index(width)) };
         row.chunks_exact_mut(size).for_each(|place| place.copy_from_slice(element));
     }
@@ -60,8 +61,9 @@ pub(super) fn write_word(memory: &mut Memory, address: u64, width: Width, value:
     let to = memory.bytes(address, width.bytes(), true)?;
     match width {
         Width::Four => {
-            // SAFETY: aligned (checked when it was enqueued) and writable by the contract of `Machine::write_value`; the program
-            // polls it, so both sides must use it as an atomic, which a plain volatile read of C is on every target we know.
+            // SAFETY: aligned (checked when it was enqueued) and writable by the contract of `Machine::write_value`;
+            // the program polls it, so both sides must use it as an atomic, which a plain volatile read of C is on
+            // every target we know.
             let word = unsafe { AtomicU32::from_ptr(to.cast()) };
             // The low half is what a 32-bit write is given.
             #[allow(clippy::cast_possible_truncation)]
@@ -80,8 +82,8 @@ pub(super) fn read_word(memory: &mut Memory, address: u64, width: Width) -> Resu
     let from = memory.bytes(address, width.bytes(), false)?;
     Ok(match width {
         Width::Four => {
-            // SAFETY: aligned (checked when it was enqueued) and readable by the contract of `Machine::wait_value`; used as an
-            // atomic by both sides.
+            // SAFETY: aligned (checked when it was enqueued) and readable by the contract of `Machine::wait_value`;
+            // used as an atomic by both sides.
             let word = unsafe { AtomicU32::from_ptr(from.cast()) };
             u64::from(word.load(Ordering::Acquire))
         }

@@ -1,8 +1,8 @@
 //! Effects: what the host sees of the card's work, performed by the process itself when it is due.
 //!
-//! The timeline knows an effect by a token, a number of this process's; [`Effects`] knows what it stands for. Tokens come due in the
-//! order in which their commands are done, whoever advances the timeline, and are taken in that order; one lock lets one thread at a
-//! time take and perform, so that effects are seen in order too.
+//! The timeline knows an effect by a token, a number of this process's; [`Effects`] knows what it stands for. Tokens
+//! come due in the order in which their commands are done, whoever advances the timeline, and are taken in that order;
+//! one lock lets one thread at a time take and perform, so that effects are seen in order too.
 
 use std::sync::Mutex;
 

@@ -81,8 +81,9 @@ impl Machine {
         })
     }
 
-    /// Card time between two records in nanoseconds, on the grid of event timestamps; negative if `end` came first. `None`: one of them
-    /// is not complete yet (CUDA_ERROR_NOT_READY). The driver crate turns it into float milliseconds.
+    /// Card time between two records in nanoseconds, on the grid of event timestamps; negative if `end` came first.
+    /// `None`: one of them is not complete yet (CUDA_ERROR_NOT_READY). The driver crate turns it into float
+    /// milliseconds.
     ///
     /// # Errors
     /// [`Error::NoEvent`]; [`Error::NotRecorded`].
@@ -101,7 +102,8 @@ impl Machine {
         })
     }
 
-    /// The exact card time of the last record, off the grid and without visibility latency: the simulator's own truth, for tests.
+    /// The exact card time of the last record, off the grid and without visibility latency: the simulator's own truth,
+    /// for tests.
     ///
     /// # Errors
     /// As [`Machine::elapsed`].

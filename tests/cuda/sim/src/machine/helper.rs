@@ -1,7 +1,8 @@
 //! The thread that performs effects when they are due, and looks after the dead.
 //!
-//! It sleeps until the instant that the timeline forecasts for the next effect, or until something is enqueued that may come due
-//! earlier. Host functions run in a second thread: they may take as long as they like, memory writes must not wait for them.
+//! It sleeps until the instant that the timeline forecasts for the next effect, or until something is enqueued that may
+//! come due earlier. Host functions run in a second thread: they may take as long as they like, memory writes must not
+//! wait for them.
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
@@ -16,8 +17,8 @@ use crate::error::Error;
 
 /// How often any client of the segment looks for dead processes.
 const REAP: Nanos = Nanos::from_millis(20);
-/// The helper sleeps to this long before an effect, then yields. Less than a call's lead: it has a core to itself less often than to
-/// share.
+/// The helper sleeps to this long before an effect, then yields. Less than a call's lead: it has a core to itself less
+/// often than to share.
 const LEAD: Nanos = Nanos::from_micros(30);
 
 /// Wakes the helper.

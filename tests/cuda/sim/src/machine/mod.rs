@@ -1,16 +1,19 @@
 //! The machine that a process sees: what the CUDA and NVML calls are made of.
 //!
-//! One [`Machine`] per loaded library; it attaches the process to the segment with a slot of its own. All methods take `&self` and may
-//! be called from any thread. None of them is meant to be called from a signal handler or an at-fork handler.
+//! One [`Machine`] per loaded library; it attaches the process to the segment with a slot of its own. All methods take
+//! `&self` and may be called from any thread. None of them is meant to be called from a signal handler or an at-fork
+//! handler.
 //!
-//! * A forked child finds its parent's machine unusable: every method answers [`Error::Forked`], touches nothing shared, and the
-//!   child opens one of its own if it wants one ([`Machine::is_inherited`]).
-//! * Enqueuing calls give a [`Ticket`]; [`Machine::wait`] blocks until it is done and its host-visible effects are performed.
+//! * A forked child finds its parent's machine unusable: every method answers [`Error::Forked`], touches nothing
+//!   shared, and the child opens one of its own if it wants one ([`Machine::is_inherited`]).
+//! * Enqueuing calls give a [`Ticket`]; [`Machine::wait`] blocks until it is done and its host-visible effects are
+//!   performed.
 //! * A call that finds the stream's queue full blocks, as the driver's does.
-//! * Host-visible effects (copies, fills, memory writes, host functions) are performed in order by a thread of the process when they are
-//!   due, because programs poll plain memory; whoever waits performs those that are due by then.
+//! * Host-visible effects (copies, fills, memory writes, host functions) are performed in order by a thread of the
+//!   process when they are due, because programs poll plain memory; whoever waits performs those that are due by then.
 //!
-//! A blocking call asks the timeline for a forecast, sleeps to it, and looks again: whatever arrived meanwhile has changed it.
+//! A blocking call asks the timeline for a forecast, sleeps to it, and looks again: whatever arrived meanwhile has
+//! changed it.
 
 mod allocations;
 mod books;
@@ -81,8 +84,8 @@ impl Machine {
         Self::open(&Settings::from_environment()?)
     }
 
-    /// Opens the machine with the given settings on the real clock. What others use already counts as it is, and must have the cards
-    /// that the settings name; what nobody uses is made anew if the settings differ.
+    /// Opens the machine with the given settings on the real clock. What others use already counts as it is, and must
+    /// have the cards that the settings name; what nobody uses is made anew if the settings differ.
     ///
     /// # Errors
     /// As [`Machine::from_environment`].
@@ -92,8 +95,8 @@ impl Machine {
         Ok(Self::with(segment, clock))
     }
 
-    /// Opens the machine with a clock of the caller's choice. On a virtual clock there is no thread: effects are performed by calls, and
-    /// waiting moves the clock.
+    /// Opens the machine with a clock of the caller's choice. On a virtual clock there is no thread: effects are
+    /// performed by calls, and waiting moves the clock.
     ///
     /// # Errors
     /// As [`Machine::from_environment`].
@@ -174,8 +177,8 @@ impl Drop for Machine {
 }
 
 impl Core {
-    /// One operation: the timeline is advanced to now, then changed by `operation`; if that fails nothing of it stays. It may be done
-    /// more than once ([`Segment::transact`]).
+    /// One operation: the timeline is advanced to now, then changed by `operation`; if that fails nothing of it stays.
+    /// It may be done more than once ([`Segment::transact`]).
     #[inline]
     fn with<R>(
         &self,

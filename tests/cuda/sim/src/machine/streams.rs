@@ -89,8 +89,8 @@ impl Machine {
         Ok(done)
     }
 
-    /// Makes later commands of the stream wait for the event's last record. `None`: it was never recorded, and there is nothing to wait
-    /// for.
+    /// Makes later commands of the stream wait for the event's last record. `None`: it was never recorded, and there is
+    /// nothing to wait for.
     ///
     /// # Errors
     /// [`Error::NoStream`], [`Error::NoEvent`].

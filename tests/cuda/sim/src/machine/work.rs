@@ -159,14 +159,15 @@ impl Machine {
         Ok(ticket)
     }
 
-    /// Enqueues a copy. The bytes move when the card would have moved them; a caller that promises the program a staged source or a
-    /// synchronous call waits for the ticket.
+    /// Enqueues a copy. The bytes move when the card would have moved them; a caller that promises the program a staged
+    /// source or a synchronous call waits for the ticket.
     ///
     /// # Errors
     /// [`Error::NoStream`]; [`Error::NoAllocation`] where a device range leaves its allocation.
     ///
     /// # Safety
-    /// Host ranges must stay valid for the copy, unborrowed by Rust code, until the ticket is done or the context is gone.
+    /// Host ranges must stay valid for the copy, unborrowed by Rust code, until the ticket is done or the context is
+    /// gone.
     pub unsafe fn copy(&self, stream: StreamId, kind: CopyKind, what: Pitched) -> Result<Ticket, Error> {
         self.check_lineage()?;
         let bytes = what.bytes().ok_or(TOO_LARGE)?;
@@ -243,8 +244,8 @@ impl Machine {
         self.enqueue_effect(stream, Command::Outside, Effect::Watch { address, width, condition, value })
     }
 
-    /// Enqueues a host function: called by a thread of the simulator's when the stream comes to it; the stream goes on when it returns.
-    /// It must not call the machine, as host functions must not call the driver.
+    /// Enqueues a host function: called by a thread of the simulator's when the stream comes to it; the stream goes on
+    /// when it returns. It must not call the machine, as host functions must not call the driver.
     ///
     /// # Errors
     /// [`Error::NoStream`].

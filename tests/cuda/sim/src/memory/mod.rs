@@ -1,11 +1,13 @@
 //! Device memory of this process: which addresses its allocations have, and the bytes behind them.
 //!
-//! All of this is the process's own. What others need to know is how many bytes of the card it has, and that is in the segment: a
-//! process's death needs no repair here, live allocations cost the segment nothing, however many, and most small ones never touch it.
+//! All of this is the process's own. What others need to know is how many bytes of the card it has, and that is in the
+//! segment: a process's death needs no repair here, live allocations cost the segment nothing, however many, and most
+//! small ones never touch it.
 //!
 //! * From 1 MiB on an allocation takes whole granules of 2 MiB.
-//! * Below, it takes multiples of 512 bytes out of blocks: granules that a context takes when no free piece of its blocks is long enough,
-//!   and returns when a block is wholly free. What is free in blocks is the slack that a driver's accounting shows.
+//! * Below, it takes multiples of 512 bytes out of blocks: granules that a context takes when no free piece of its
+//!   blocks is long enough, and returns when a block is wholly free. What is free in blocks is the slack that a
+//!   driver's accounting shows.
 
 mod space;
 mod span;
@@ -26,7 +28,8 @@ pub(crate) const GRANULE: u64 = 2 << 20;
 const LARGE: u64 = 1 << 20;
 /// Step of small allocations.
 const STEP: u64 = 512;
-/// Addresses per byte of the card: so many that no order of allocations runs out of a contiguous range before it is out of memory.
+/// Addresses per byte of the card: so many that no order of allocations runs out of a contiguous range before it is out
+/// of memory.
 const ROOM: u64 = 8;
 
 /// A live allocation of this process.
@@ -188,7 +191,8 @@ impl Memory {
         self.find(address).is_some_and(|a| length <= a.size.0 - (address - a.address))
     }
 
-    /// Sets device bytes to zero. Whole granules are let go of instead: a program that clears a card's worth of memory needs none.
+    /// Sets device bytes to zero. Whole granules are let go of instead: a program that clears a card's worth of memory
+    /// needs none.
     pub(crate) fn clear(&mut self, address: u64, length: u64) -> Result<(), Error> {
         let end = address + length;
         let first = address.next_multiple_of(GRANULE).min(end);
@@ -265,6 +269,16 @@ mod tests {
         }
         assert_eq!(memory.free(*last).unwrap().1, Bytes(GRANULE));
         assert_eq!(memory.free(*last), Err(Error::NoAllocation));
+    }
+
+    #[test]
+    fn a_million_live_allocations_fit() {
+        let mut memory = memory();
+        let live: Vec<u64> =
+            (0..1_000_000).map(|_| memory.allocate(CONTEXT, Bytes(1), |_| Ok(())).unwrap()).collect();
+        assert_eq!(memory.find(live[777_777]).unwrap().address, live[777_777]);
+        let given_back: u64 = live.into_iter().map(|address| memory.free(address).unwrap().1.0).sum();
+        assert_eq!(given_back, (1_000_000_u64 * 512).next_multiple_of(GRANULE));
     }
 
     #[test]

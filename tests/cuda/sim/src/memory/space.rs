@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Free ranges of addresses. Taking is best fit, lowest address first; neighbours grow together, but never across a multiple of the
-/// boundary.
+/// Free ranges of addresses. Taking is best fit, lowest address first; neighbours grow together, but never across a
+/// multiple of the boundary.
 #[derive(Debug)]
 pub(super) struct Space {
     boundary: u64,

@@ -1,8 +1,9 @@
 //! A card's addresses in this process, and the bytes behind them.
 //!
-//! Two mappings of the same length. The first reserves the addresses that programs see: nothing else of the process can lie there, and
-//! the host cannot touch them, as on a real card. The second, made when a byte is first needed, holds the bytes: private, not reserved,
-//! committed page by page as they are written, so that cards of 80 GB fit anywhere as long as programs write little.
+//! Two mappings of the same length. The first reserves the addresses that programs see: nothing else of the process can
+//! lie there, and the host cannot touch them, as on a real card. The second, made when a byte is first needed, holds
+//! the bytes: private, not reserved, committed page by page as they are written, so that cards of 80 GB fit anywhere as
+//! long as programs write little.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -101,16 +102,16 @@ impl Region {
     }
 
     fn discard(&self, offset: u64, length: u64) {
-        // SAFETY: the range is whole pages of our own private mapping; nobody holds a reference into it, and its contents are of no
-        // more use. Should the kernel refuse, they merely stay.
+        // SAFETY: the range is whole pages of our own private mapping; nobody holds a reference into it, and its
+        // contents are of no more use. Should the kernel refuse, they merely stay.
         unsafe { libc::madvise(self.at(offset).cast(), index(length), libc::MADV_DONTNEED) };
     }
 }
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and the machine that owns it is dropped by nobody who still uses its memory; a forked child does
-        // not come here (Machine's drop).
+        // SAFETY: the mapping is ours, and the machine that owns it is dropped by nobody who still uses its memory; a
+        // forked child does not come here (Machine's drop).
         unsafe { libc::munmap(self.map, index(self.length + GRANULE)) };
     }
 }

@@ -1,8 +1,8 @@
 //! Areas: room for the words several times over, one in use; the way out when the holder of the lock is stopped.
 //!
-//! A process that is stopped (SIGSTOP, a debugger) inside the lock would keep everybody waiting; a real card goes on without it. Its
-//! lock can be taken, but when it continues it will finish its stores. So it is left behind: the words are copied to another area, the
-//! others go on there, and it finishes where nobody looks.
+//! A process that is stopped (SIGSTOP, a debugger) inside the lock would keep everybody waiting; a real card goes on
+//! without it. Its lock can be taken, but when it continues it will finish its stores. So it is left behind: the words
+//! are copied to another area, the others go on there, and it finishes where nobody looks.
 //!
 //! ```text
 //!   robber:  has waited long; takes the lock; marks the area as stranded; copies its words, then its log; says how far the
@@ -11,9 +11,9 @@
 //!            asks: does the copy reach my commit? yes: it stays. no: all over again, in the new area
 //! ```
 //!
-//! The copy needs nobody to stand still. Words first, log last: a word that was changed before or while it was copied has its old value
-//! in the log by then, as long as the round is the same; if it has changed, the copy is made again. So whether the holder is really
-//! stopped does not matter, only that robbing is rare.
+//! The copy needs nobody to stand still. Words first, log last: a word that was changed before or while it was copied
+//! has its old value in the log by then, as long as the round is the same; if it has changed, the copy is made again.
+//! So whether the holder is really stopped does not matter, only that robbing is rare.
 //!
 //! An area is used again once the process stranded there has left it, or is dead.
 
@@ -96,8 +96,8 @@ pub(super) fn leave(preamble: &Preamble, area: u64) {
     preamble.stranded[index(area)].store(0, Ordering::Release);
 }
 
-/// Up to which round an area that was left lives on in its copy; `None`: it has not been left. To be asked by who is stranded there: for
-/// nobody else does the answer stay the same.
+/// Up to which round an area that was left lives on in its copy; `None`: it has not been left. To be asked by who is
+/// stranded there: for nobody else does the answer stay the same.
 pub(super) fn reached(preamble: &Preamble, area: u64) -> Option<u64> {
     (current(preamble) != area).then(|| preamble.reached[index(area)].load(Ordering::Relaxed))
 }
@@ -154,8 +154,8 @@ fn clear(file: &File, area: u64) -> io::Result<()> {
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Copies the part of an area from `start` to `end`, as far as it was ever touched. The log's head comes after its entries: who adds
-/// entries meanwhile counts them only when they are there.
+/// Copies the part of an area from `start` to `end`, as far as it was ever touched. The log's head comes after its
+/// entries: who adds entries meanwhile counts them only when they are there.
 fn copy(file: &File, from: u64, to: u64, start: usize, end: usize) -> io::Result<()> {
     let mut buffer = vec![0; 1 << 16];
     let (mut at, end) = (offset(from, start), offset(from, end));

@@ -1,8 +1,9 @@
-//! The segment's file: made once under another name, then linked into place; mapped by every client; replaced only when it is of no
-//! use to anybody.
+//! The segment's file: made once under another name, then linked into place; mapped by every client; replaced only when
+//! it is of no use to anybody.
 //!
-//! The file is sparse: it is as long as all tables when full, and takes the pages that were ever touched. On a full file system the
-//! first touch of a new page ends the process (SIGBUS); a simulator may ask for room, so nothing is done about it.
+//! The file is sparse: it is as long as all tables when full, and takes the pages that were ever touched. On a full
+//! file system the first touch of a new page ends the process (SIGBUS); a simulator may ask for room, so nothing is
+//! done about it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -35,7 +36,8 @@ pub(super) struct Mapping {
 }
 
 impl Mapping {
-    /// Opens the segment that the settings name. Makes it if it is not there, or if it is not as the settings ask and nobody uses it.
+    /// Opens the segment that the settings name. Makes it if it is not there, or if it is not as the settings ask and
+    /// nobody uses it.
     pub(super) fn open(settings: &Settings) -> Result<Self, Error> {
         let path = &settings.state;
         let fail = |error: io::Error| Error::Segment(format!("{}: {error}", path.display()));
@@ -111,7 +113,8 @@ impl Mapping {
     pub(super) fn words(&self) -> &[AtomicU64] {
         // SAFETY: the mapping is longer than a Preamble.
         let start = unsafe { self.map.as_ptr().add(size_of::<Preamble>()) };
-        // SAFETY: as for the preamble: aligned (a Preamble is whole pages), within the mapping (LENGTH), atomics, borrowed.
+        // SAFETY: as for the preamble: aligned (a Preamble is whole pages), within the mapping (LENGTH), atomics,
+        // borrowed.
         unsafe { core::slice::from_raw_parts(start.cast(), AREAS * areas::LENGTH / size_of::<u64>()) }
     }
 
@@ -174,7 +177,8 @@ fn make(settings: &Settings) -> io::Result<()> {
 /// Takes a file away that nobody uses.
 fn replace(path: &Path, lifelines: &Lifelines, why: &str) -> Result<(), Error> {
     let fail = |error: io::Error| Error::Segment(format!("{}: {error}", path.display()));
-    // Alone with the file, so that only one takes it away; whoever comes second finds another file there, and looks at that.
+    // Alone with the file, so that only one takes it away; whoever comes second finds another file there, and looks at
+    // that.
     let alone = match lifelines.borrow_file() {
         Ok(alone) => alone,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

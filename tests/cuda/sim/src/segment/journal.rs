@@ -6,13 +6,14 @@
 //!   rollback:        for entries from the last to the first: word = old; then count = 0
 //! ```
 //!
-//! A death between any two stores leaves a log whose rollback gives the state before: an entry that does not count yet has changed
-//! nothing, one that counts before its word has changed restores what is there. A death during rollback leaves the log as it was, and
-//! to roll back again gives the same. The order of the stores is what counts, so they are Release: on the processor that made them
-//! they are in order anyway, and whoever takes over has learnt of the death from the kernel, after all of them.
+//! A death between any two stores leaves a log whose rollback gives the state before: an entry that does not count yet
+//! has changed nothing, one that counts before its word has changed restores what is there. A death during rollback
+//! leaves the log as it was, and to roll back again gives the same. The order of the stores is what counts, so they are
+//! Release: on the processor that made them they are in order anyway, and whoever takes over has learnt of the death
+//! from the kernel, after all of them.
 //!
-//! The count shares its word with a number of *rounds*, how often it went back to zero: one store both ends a transaction and says so
-//! to whoever copies the area meanwhile ([`super::areas`]).
+//! The count shares its word with a number of *rounds*, how often it went back to zero: one store both ends a
+//! transaction and says so to whoever copies the area meanwhile ([`super::areas`]).
 
 use core::mem::ManuallyDrop;
 
@@ -53,8 +54,8 @@ impl Head {
 
 const _: () = assert!(CAPACITY < 1 << Head::COUNT);
 
-/// The segment, locked, and changed only through the log. Dropped without [`Transaction::commit`], also by a panic, it takes
-/// everything back.
+/// The segment, locked, and changed only through the log. Dropped without [`Transaction::commit`], also by a panic, it
+/// takes everything back.
 #[derive(Debug)]
 pub struct Transaction<'a> {
     preamble: &'a Preamble,
@@ -83,8 +84,8 @@ pub(super) struct Robbed {
 }
 
 impl Robbed {
-    /// Whether it is part of what goes on; `None`: its area has not been left yet, which it is when the lock is next taken. Asked until
-    /// there is an answer, and no more.
+    /// Whether it is part of what goes on; `None`: its area has not been left yet, which it is when the lock is next
+    /// taken. Asked until there is an answer, and no more.
     pub(super) fn stays(&self, preamble: &Preamble) -> Option<bool> {
         let stays = self.round <= areas::reached(preamble, self.area)?;
         areas::leave(preamble, self.area);

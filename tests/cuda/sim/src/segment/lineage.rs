@@ -1,7 +1,7 @@
 //! Whether this process is the one that opened the segment, or a child forked from it.
 //!
-//! A page that the kernel wipes in the child (MADV_WIPEONFORK): one load tells, in any thread, also in a child of vfork that has not
-//! called exec yet, where a comparison of process ids would speak of the parent.
+//! A page that the kernel wipes in the child (MADV_WIPEONFORK): one load tells, in any thread, also in a child of vfork
+//! that has not called exec yet, where a comparison of process ids would speak of the parent.
 
 use std::io;
 
@@ -23,7 +23,8 @@ impl Lineage {
     /// As the system says.
     pub fn new() -> io::Result<Self> {
         let page = MmapRaw::from(memmap2::MmapMut::map_anon(Self::LENGTH)?);
-        // SAFETY: the range is the private anonymous mapping just made, and nothing has been stored there that could be lost.
+        // SAFETY: the range is the private anonymous mapping just made, and nothing has been stored there that could be
+        // lost.
         if unsafe { libc::madvise(page.as_mut_ptr().cast(), Self::LENGTH, libc::MADV_WIPEONFORK) } == -1 {
             return Err(io::Error::last_os_error());
         }

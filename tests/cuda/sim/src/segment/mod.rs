@@ -5,10 +5,13 @@
 //! ```
 //!
 //! * **The lock** is proto's: a word that names its holder's slot, taken over when that is dead.
-//! * **Every change** goes through the undo log ([`Transaction`]); whoever takes the lock next rolls back what a dead holder left.
-//! * **A holder that is stopped** is left behind in its area ([`areas`]), and does its operation again when it continues.
+//! * **Every change** goes through the undo log ([`Transaction`]); whoever takes the lock next rolls back what a dead
+//!   holder left.
+//! * **A holder that is stopped** is left behind in its area ([`areas`]), and does its operation again when it
+//!   continues.
 //! * **Liveness** is proto's: a lock on a byte of the file that lives as long as the process's memory.
-//! * A **forked child** has neither the mapping nor the byte; it is told so by a page that the kernel wipes ([`Lineage`]).
+//! * A **forked child** has neither the mapping nor the byte; it is told so by a page that the kernel wipes
+//!   ([`Lineage`]).
 
 mod areas;
 mod file;
@@ -38,8 +41,8 @@ use journal::Ended;
 pub use journal::Transaction;
 pub use lineage::Lineage;
 
-/// How long one living holder of the lock is waited for before it is left behind. Sections take microseconds, and a descheduled holder
-/// on a busy host some milliseconds.
+/// How long one living holder of the lock is waited for before it is left behind. Sections take microseconds, and a
+/// descheduled holder on a busy host some milliseconds.
 const PATIENCE: Nanos = Nanos::from_millis(20);
 /// How many times that a thread waits for another of its own process: they stop and go on together.
 const PATIENCES: u32 = 3_000;
@@ -101,8 +104,9 @@ impl Segment {
         }
     }
 
-    /// One operation: locks the segment, lets `operation` change it, and keeps the changes if it succeeds. It is done again if this
-    /// process was stopped in the middle and left behind, so it must give the same twice. Not from within an operation.
+    /// One operation: locks the segment, lets `operation` change it, and keeps the changes if it succeeds. It is done
+    /// again if this process was stopped in the middle and left behind, so it must give the same twice. Not from within
+    /// an operation.
     ///
     /// # Errors
     /// The operation's own, when nothing of it stays; [`Error::Forked`]; [`Error::Stuck`], [`Error::System`].
@@ -147,7 +151,8 @@ impl Segment {
         self.dilation_milli
     }
 
-    /// Looks for dead processes, and lets their contexts go after the figures' delay. At most once per `interval`, whoever asks.
+    /// Looks for dead processes, and lets their contexts go after the figures' delay. At most once per `interval`,
+    /// whoever asks.
     ///
     /// # Errors
     /// As [`Segment::begin`].

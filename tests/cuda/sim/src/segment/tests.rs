@@ -45,8 +45,8 @@ impl Stage {
 
 /// Starts a child that runs `operation`.
 fn spawn(operation: impl FnOnce()) -> libc::pid_t {
-    // SAFETY: the child runs only `operation`, which takes no lock that another thread of this process can hold, apart from the
-    // allocator's, which glibc keeps usable after fork; then it ends without running any destructor.
+    // SAFETY: the child runs only `operation`, which takes no lock that another thread of this process can hold, apart
+    // from the allocator's, which glibc keeps usable after fork; then it ends without running any destructor.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
@@ -213,8 +213,8 @@ impl Scene {
         fate(self.client(store, libc::SIGKILL, operation)) == Fate::Killed
     }
 
-    /// Crashes `operation` before each of its stores, and now and then whoever repairs before some of the repair's; then lets it
-    /// through. In between, the state must be the one before.
+    /// Crashes `operation` before each of its stores, and now and then whoever repairs before some of the repair's;
+    /// then lets it through. In between, the state must be the one before.
     fn crash_everywhere(&self, operation: impl Fn(&mut Timeline<'_, Transaction<'_>>)) {
         let before = self.state();
         let mut store = 0;
@@ -321,8 +321,8 @@ fn a_crash_at_any_store_of_a_death_leaves_before_or_after() {
     });
 }
 
-/// A client stopped before any of its stores is left behind: others find the state before and go on; when it continues its operation is
-/// done, once.
+/// A client stopped before any of its stores is left behind: others find the state before and go on; when it continues
+/// its operation is done, once.
 #[test]
 fn a_client_that_is_stopped_holds_nobody_up() {
     let operation = |scene: &Scene| {
@@ -356,7 +356,8 @@ fn a_client_that_is_stopped_holds_nobody_up() {
     assert!(store > 10);
 }
 
-/// More processes are stopped inside operations, one after the other, than there are areas; those that are continued make room.
+/// More processes are stopped inside operations, one after the other, than there are areas; those that are continued
+/// make room.
 #[test]
 fn areas_are_used_again() {
     let scene = Scene::new();

@@ -1,7 +1,7 @@
 //! The agenda: what happens next on any card, and when.
 //!
-//! A heap of timers. Everything that can have one has exactly one, so that it is moved rather than found and replaced. Timers of one
-//! instant go off in the order of their numbers: the same run gives the same order.
+//! A heap of timers. Everything that can have one has exactly one, so that it is moved rather than found and replaced.
+//! Timers of one instant go off in the order of their numbers: the same run gives the same order.
 
 use cgpu_proto::units::Nanos;
 

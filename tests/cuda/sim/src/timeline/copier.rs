@@ -1,4 +1,5 @@
-//! The copy engines of a card: one towards it, one from it, each one copy at a time in order of arrival, beside whatever computes.
+//! The copy engines of a card: one towards it, one from it, each one copy at a time in order of arrival, beside
+//! whatever computes.
 
 use cgpu_proto::units::Nanos;
 

@@ -9,7 +9,8 @@
 //!    └────────────────────────────────────────────────────────────────────┘ nothing ready: the slice is forfeited; first in the ring next
 //! ```
 //!
-//! A slice that ends while nobody waits begins anew at once, so a newcomer waits for the end of the present one, wherever that began.
+//! A slice that ends while nobody waits begins anew at once, so a newcomer waits for the end of the present one,
+//! wherever that began.
 
 use cgpu_proto::units::Nanos;
 

@@ -1,7 +1,7 @@
 //! When something will be done, found by trying: the timeline is played on, and what was played is taken back.
 //!
-//! Exact as long as nothing new arrives; whoever sleeps by it looks again when it wakes. The attempt is bounded, since the sleeper can
-//! as well look again half way; and it is crash-safe for the same reason as every other change.
+//! Exact as long as nothing new arrives; whoever sleeps by it looks again when it wakes. The attempt is bounded, since
+//! the sleeper can as well look again half way; and it is crash-safe for the same reason as every other change.
 
 use cgpu_proto::units::Nanos;
 

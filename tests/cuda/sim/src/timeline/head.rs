@@ -1,8 +1,8 @@
 //! Heads: where the first command of a stream is, and what comes of it.
 //!
-//! A head is where its kind sends it (`Head`), and is in at most one queue. When it is done the next begins at the same instant; a
-//! chain of commands without duration is a loop here, and streams that wait for one another are woken through the agenda, so that
-//! nothing recurses.
+//! A head is where its kind sends it (`Head`), and is in at most one queue. When it is done the next begins at the same
+//! instant; a chain of commands without duration is a loop here, and streams that wait for one another are woken
+//! through the agenda, so that nothing recurses.
 
 use cgpu_proto::units::Nanos;
 

@@ -2,7 +2,8 @@
 
 use crate::words::{At, Words};
 
-/// A list: the words that hold its ends, and those of each member that hold its neighbours. Members are ids, 0 is nobody.
+/// A list: the words that hold its ends, and those of each member that hold its neighbours. Members are ids, 0 is
+/// nobody.
 #[derive(Clone, Copy)]
 pub(crate) struct List {
     pub(crate) first: At,

@@ -1,8 +1,8 @@
 //! The timeline: what the cards do and when, exactly, without a clock.
 //!
-//! Pure: it reads and changes [`Words`], takes the time as a parameter, and knows nothing of processes but their numbers. Whoever
-//! calls first replays everything up to now ([`Timeline::advance`]), event by event in order of their instants over all cards, then
-//! asks or adds.
+//! Pure: it reads and changes [`Words`], takes the time as a parameter, and knows nothing of processes but their
+//! numbers. Whoever calls first replays everything up to now ([`Timeline::advance`]), event by event in order of their
+//! instants over all cards, then asks or adds.
 //!
 //! ```text
 //!   process ── context ── stream ── commands: compute, mark, write, copy, wait, outside
@@ -30,8 +30,9 @@
 //! | `forecast` | when something will be done, found by trying |
 //! | `check` | what always holds |
 //!
-//! What is simple here and not on a card: one kernel of a context at a time (concurrent kernels by occupancy would replace
-//! `card.running` by a list and the slice's one stretch by one per kernel); no priorities; preemption at any instant at the switch cost.
+//! What is simple here and not on a card: one kernel of a context at a time (concurrent kernels by occupancy would
+//! replace `card.running` by a list and the slice's one stretch by one per kernel); no priorities; preemption at any
+//! instant at the switch cost.
 
 mod agenda;
 mod check;
@@ -80,7 +81,8 @@ impl<'a, W: Words> Timeline<'a, W> {
         Self { words, figures }
     }
 
-    /// Replays everything up to `now`. An instant already passed changes nothing. Returns the instant reached, the later of the two.
+    /// Replays everything up to `now`. An instant already passed changes nothing. Returns the instant reached, the
+    /// later of the two.
     pub fn advance(&mut self, now: Nanos) -> Nanos {
         while let Some((at, due)) = agenda::first(self.words)
             && at <= now

@@ -2,7 +2,8 @@
 
 use crate::words::{At, Words};
 
-/// A table: free records are chained through one of their words, those from `top` on were never used. Record 0 stays unused.
+/// A table: free records are chained through one of their words, those from `top` on were never used. Record 0 stays
+/// unused.
 #[derive(Clone, Copy)]
 pub(crate) struct Pool {
     pub(crate) free: At,

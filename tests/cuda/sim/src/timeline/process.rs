@@ -72,7 +72,8 @@ impl<W: Words> Timeline<'_, W> {
         self.process_due(Process(process as u64), now);
     }
 
-    /// Ends all that a process had. Done piece by piece: should whoever does it die, the timer is still there for the next.
+    /// Ends all that a process had. Done piece by piece: should whoever does it die, the timer is still there for the
+    /// next.
     pub(super) fn process_due(&mut self, process: Process, t: Nanos) {
         for context in contexts_of(process).members(self.words) {
             self.destroy_context(ContextId(context), t);

@@ -1,7 +1,8 @@
 //! Queues: commands put into streams.
 //!
-//! The legacy default stream's barrier is made of plain waits, put in front of a command as it is enqueued: a legacy command waits for
-//! what the context's blocking streams hold, and a blocking stream's command for what the legacy stream holds.
+//! The legacy default stream's barrier is made of plain waits, put in front of a command as it is enqueued: a legacy
+//! command waits for what the context's blocking streams hold, and a blocking stream's command for what the legacy
+//! stream holds.
 
 use cgpu_proto::units::Nanos;
 
@@ -20,8 +21,8 @@ pub struct QueueFull {
 }
 
 impl<W: Words> Timeline<'_, W> {
-    /// Puts a command into a stream at the instant `now`, up to which the timeline has been advanced. A `token` that is not 0 comes due
-    /// as an effect of the process when the command is done (when it begins, for [`Command::Outside`]).
+    /// Puts a command into a stream at the instant `now`, up to which the timeline has been advanced. A `token` that is
+    /// not 0 comes due as an effect of the process when the command is done (when it begins, for [`Command::Outside`]).
     ///
     /// # Errors
     /// [`QueueFull`]; nothing has changed then.

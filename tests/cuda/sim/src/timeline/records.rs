@@ -1,7 +1,7 @@
 //! What the timeline remembers, word by word.
 //!
-//! All of it may start as zeros: an id 0 of a context, a stream, an event or a rendezvous means none, so these tables never use their
-//! first record. Instants and spans are nanoseconds of device time, sizes are bytes.
+//! All of it may start as zeros: an id 0 of a context, a stream, an event or a rendezvous means none, so these tables
+//! never use their first record. Instants and spans are nanoseconds of device time, sizes are bytes.
 
 use crate::card::MAX_CARDS;
 use crate::words::{At, index, records};
@@ -115,19 +115,23 @@ records! {
     context,
     /// `stream::flag`s.
     flags,
-    /// Commands ever enqueued and completed; never reset, also not for the next user of the record, so that a ticket stays done.
+    /// Commands ever enqueued and completed; never reset, also not for the next user of the record, so that a ticket
+    /// stays done.
     issued, completed,
     /// When the last completed one completed.
     done_at,
     /// What the head command has left to compute.
     remaining,
-    /// Neighbours in the one queue that the head command is in: of a context, a copy engine, or of another stream's waiters.
+    /// Neighbours in the one queue that the head command is in: of a context, a copy engine, or of another stream's
+    /// waiters.
     next_queued, previous_queued,
     /// Streams whose head waits for a command of this one.
     first_waiter, last_waiter,
-    /// The engine of the last command that used one: marks and writes that follow a copy do not need the context's turn.
+    /// The engine of the last command that used one: marks and writes that follow a copy do not need the context's
+    /// turn.
     lane,
-    /// As a blocking stream: up to which of its commands the legacy stream waits, up to which legacy command it waits itself.
+    /// As a blocking stream: up to which of its commands the legacy stream waits, up to which legacy command it waits
+    /// itself.
     legacy_waits, waits_legacy,
     /// The rendezvous that the head command has come to.
     rendezvous,

@@ -1,8 +1,8 @@
 //! Kernels that spin until others have started.
 //!
-//! A kernel comes to its meeting when it first runs. Until enough have come it spins: it takes its slices as any kernel does, and would
-//! for ever. When the last one comes, each has its own time left to compute. A member that is dropped leaves its place filled: as on a
-//! card, the flag that it set stays set.
+//! A kernel comes to its meeting when it first runs. Until enough have come it spins: it takes its slices as any kernel
+//! does, and would for ever. When the last one comes, each has its own time left to compute. A member that is dropped
+//! leaves its place filled: as on a card, the flag that it set stays set.
 
 use cgpu_proto::units::Nanos;
 

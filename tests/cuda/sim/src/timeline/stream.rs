@@ -149,7 +149,8 @@ impl<W: Words> Timeline<'_, W> {
         self.get(ticket.stream.completed()) >= ticket.number
     }
 
-    /// If the ticket is done, an instant by which the host can see it: the exact one if it is the last that the stream completed.
+    /// If the ticket is done, an instant by which the host can see it: the exact one if it is the last that the stream
+    /// completed.
     #[must_use]
     pub fn visible_at(&self, ticket: Ticket) -> Option<Nanos> {
         let completed = self.get(ticket.stream.completed());

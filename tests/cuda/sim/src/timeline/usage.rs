@@ -1,7 +1,7 @@
 //! The books: who computed for how long, in all and by windows.
 //!
-//! NVML's figures are of windows: the busy time of the last whole one, as an integer percentage. They are late by up to a window and
-//! blind to anything shorter, as on a card.
+//! NVML's figures are of windows: the busy time of the last whole one, as an integer percentage. They are late by up to
+//! a window and blind to anything shorter, as on a card.
 
 use cgpu_proto::units::{Bytes, Nanos};
 
@@ -130,7 +130,8 @@ impl<W: Words> Timeline<'_, W> {
         uses.collect()
     }
 
-    /// NVML's utilisation of a card: percent of the last window that is whole at `now` in which it computed or switched.
+    /// NVML's utilisation of a card: percent of the last window that is whole at `now` in which it computed or
+    /// switched.
     #[must_use]
     pub fn utilisation(&self, card: usize, now: Nanos) -> u32 {
         match (now.0 / self.figures.window.0).checked_sub(1) {
@@ -139,8 +140,8 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// NVML's utilisation by processes: one sample for every window that ended after `since`, is whole at `now`, and in which the
-    /// process computed; oldest first. The last 14 windows are remembered.
+    /// NVML's utilisation by processes: one sample for every window that ended after `since`, is whole at `now`, and in
+    /// which the process computed; oldest first. The last 14 windows are remembered.
     #[must_use]
     pub fn process_samples(&self, card: usize, since: Nanos, now: Nanos) -> Vec<ProcessSample> {
         let length = self.figures.window.0;
