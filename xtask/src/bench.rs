@@ -19,7 +19,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let workspace = Workspace::find()?;
     let dist = build::collect(&workspace)?;
     let status = workspace
-        .cargo(&["run", "--quiet", "--release", "--package", "cgpu-bench", "--"])
+        .cargo(&["run", "--quiet", "--release", "--package", "cgpu-bench", "--bin", "cgpu-bench", "--"])
         .args(&arguments.rest)
         .env("CGPU_DIST", dist)
         .status()
