@@ -47,7 +47,9 @@ pub fn run(config: &Config) -> Result<()> {
     })?;
     let scout =
         Scout::send_out(config.nvml.clone(), config.state.clone()).context("no thread for the scout")?;
-    let host = Host::new(config.root.clone(), settings, config.tuning, scout, now());
+    let mut host = Host::new(config.root.clone(), settings, config.tuning, scout, now());
+    // Whoever connects meanwhile waits for the answer.
+    host.hear_first(now());
     let mut daemon = Daemon::new(host, socket)?;
     tracing::info!("monitor of {}", config.root.display());
     let end = daemon.serve();

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use cgpu_proto::paths;
 use cgpu_proto::units::{Bytes, Nanos};
@@ -29,6 +30,8 @@ use crate::settings::Settings;
 const MOST_CARDS: usize = 64;
 /// How long a dead process's memory is waited for where NVML cannot tell.
 const LINGERS: Nanos = Nanos::from_millis(500);
+/// How long NVML is waited for at the start: its own takes a second or two.
+const FIRST: Duration = Duration::from_secs(10);
 /// A ring is followed by this much silence, so that nobody can keep us busy.
 const REST: Nanos = Nanos::from_micros(200);
 /// A bell that was rung unasked is not listened to for this long.
@@ -372,8 +375,21 @@ impl Host {
 
     // ---- what the scout brings -----------------------------------------------------------------------------------
 
+    /// Waits for NVML's first answer, so that whoever asks us finds the cards.
+    pub(crate) fn hear_first(&mut self, now: Nanos) {
+        if let Some(news) = self.scout.first(FIRST) {
+            self.hear(now, [news]);
+        } else {
+            tracing::warn!("NVML has not answered yet; going on without");
+        }
+    }
+
     pub(crate) fn hear_news(&mut self, now: Nanos) {
         let news: Vec<News> = self.scout.news().collect();
+        self.hear(now, news);
+    }
+
+    fn hear(&mut self, now: Nanos, news: impl IntoIterator<Item = News>) {
         for news in news {
             match news {
                 News::Sampled(sample) => self.take_sample(now, sample),

@@ -101,6 +101,11 @@ impl Scout {
         let _ = self.errands.send(errand);
     }
 
+    /// What it finds first; none if that takes too long.
+    pub(crate) fn first(&self, patience: Duration) -> Option<News> {
+        self.news.recv_timeout(patience).ok()
+    }
+
     /// What has been found since.
     pub(crate) fn news(&self) -> impl Iterator<Item = News> + '_ {
         self.news.try_iter()

@@ -82,7 +82,7 @@ impl Card {
             Some(Turn { phase: Phase::Closing { .. }, .. }) => {
                 let ring = tenant.last_to_end();
                 // Where the end is well foretold nobody need tell.
-                let armed = !tenant.waiting || tenant.late > self.tuning.lead;
+                let armed = !tenant.waiting || tenant.late.max(tenant.early) > self.tuning.lead;
                 let turn = keep(WAIT).unwrap_or_else(|| self.word(now, WAIT));
                 Gate { turn, ring, armed, beside, ..before }
             }

@@ -63,20 +63,24 @@ impl Card {
         let Some(mut closed) = tenant.closed.take() else { return };
         let trusted = tenant.lied <= now;
         // A claim against itself: it was still running when the next one's turn began. They ran beside each other.
-        let late = if trusted { tenant.last().min(now) - closed.end } else { Nanos::ZERO };
+        let last = tenant.last().min(now);
+        let late = if trusted { last - closed.end } else { Nanos::ZERO };
+        let early = closed.end - last.max(closed.start);
         if let Some(turn) = &mut self.turn
             && turn.handed
             && turn.start == closed.end
             && turn.phase == Phase::Running
         {
-            let half = Nanos(late.0 / 2);
-            turn.end = turn.end + half;
-            turn.start = turn.start + half;
-            closed.end = closed.end + half;
+            // For a moment the card goes on with what it has; after that they have it in turns.
+            let part = late.min(tuning.bound) + Nanos((late - tuning.bound).0 / 2);
+            turn.end = turn.end + part;
+            turn.start = turn.start + part;
+            closed.end = closed.end + part;
         }
         let reported = tenant.books.reported - closed.reported;
         let (charge, finding) = closed.charge(reported, trusted, bubble);
-        tenant.learn(&closed, late, reported, finding, &tuning);
+        tenant.learn_end(&closed, early, late, &tuning);
+        tenant.learn(&closed, reported, finding, &tuning);
         match finding {
             Finding::Over => tenant.books.odd.over = tenant.books.odd.over.saturating_add(1),
             Finding::Under => tenant.books.odd.under = tenant.books.odd.under.saturating_add(1),

@@ -80,6 +80,8 @@ pub(super) struct Tenant {
     pub(super) steady: bool,
     /// Learned lateness of the end of its work after it was predicted.
     pub(super) late: Nanos,
+    /// How long before its turn's end its work uses to be over.
+    pub(super) early: Nanos,
     /// How much more its processes report together than the time held, in thousandths, at least 1000.
     pub(super) overlap: u64,
     /// Learned cost of a switch to it, and from how many turns.
@@ -120,6 +122,7 @@ impl Tenant {
             gap: Nanos::ZERO,
             steady: false,
             late: Nanos::ZERO,
+            early: Nanos::ZERO,
             overlap: 1000,
             bubble: (Nanos::ZERO, 0),
             closed: None,
@@ -205,11 +208,10 @@ impl Tenant {
         asks || self.is_distrusted(now)
     }
 
-    /// GPU time in flight, as predicted: its processes share the card, so their remainders add up; and as late as it uses to be.
+    /// GPU time in flight, as predicted (siblings' included, by the one that ends last), and as late as it uses to be.
     pub(super) fn remaining(&self, now: Nanos) -> Nanos {
-        let predicted: Nanos = self.processes.iter().map(|process| process.ends - now).sum();
-        let late = if self.is_drained() { Nanos::ZERO } else { self.latest_end() + self.late - now };
-        predicted.max(late)
+        let late = if self.is_drained() { Nanos::ZERO } else { self.late };
+        self.latest_end() + late - now
     }
 
     /// When the last of its work is predicted to end; zero when nothing is in flight.

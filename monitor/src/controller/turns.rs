@@ -131,21 +131,18 @@ impl Closed {
 const SAMPLES: u32 = 4;
 
 impl Tenant {
-    /// Learns from a settled turn: how late its work ends, what a switch costs, and how much its processes overlap. `late` is how
-    /// long its work ran on after the turn.
-    pub(super) fn learn(
-        &mut self,
-        closed: &Closed,
-        late: Nanos,
-        reported: Nanos,
-        finding: Finding,
-        tuning: &Tuning,
-    ) {
+    /// Learns how well the end of its work is foretold: how long before or after the end of its turn it was over.
+    pub(super) fn learn_end(&mut self, closed: &Closed, early: Nanos, late: Nanos, tuning: &Tuning) {
         if closed.cause == Cause::Spent {
+            let learn = |mean: Nanos, seen: Nanos| Nanos((mean.0 * 7 + seen.min(tuning.drain).0) / 8);
             // Three halves of the mean.
-            let late = late.min(tuning.drain);
-            self.late = Nanos((self.late.0 * 7 + late.0 * 3 / 2) / 8).min(tuning.bound);
+            self.late = learn(self.late, Nanos(late.min(tuning.drain).0 * 3 / 2)).min(tuning.bound);
+            self.early = learn(self.early, early);
         }
+    }
+
+    /// Learns from a settled turn: what a switch costs, and how much its processes overlap.
+    pub(super) fn learn(&mut self, closed: &Closed, reported: Nanos, finding: Finding, tuning: &Tuning) {
         let held = closed.end - closed.start - closed.excluded;
         if finding == Finding::Distrusted || held < tuning.tolerance || closed.excluded > Nanos::ZERO {
             return;
@@ -159,7 +156,7 @@ impl Tenant {
         }
         if reported > Nanos(held.0 / 2) {
             let ratio = reported.0.saturating_mul(1000) / held.0.max(1);
-            self.overlap = ((self.overlap * 3 + ratio.clamp(1000, 8000)) / 4).max(1000);
+            self.overlap = (self.overlap * 3 + ratio.clamp(1000, 8000)) / 4;
         }
     }
 

@@ -19,7 +19,7 @@ use cgpu_proto::region::{Birth, Region};
 use cgpu_proto::slots::{Claim, Claimant};
 use cgpu_proto::units::{Bytes, CardIndex, Nanos, SlotIndex};
 use cgpu_proto::uuid::Uuid;
-use rustix::fs::{CWD, FileType, Mode, OFlags};
+use rustix::fs::OFlags;
 use rustix::time::{ClockId, clock_gettime};
 
 pub(crate) const TOTAL: Bytes = Bytes::from_mib(23_028);
@@ -34,11 +34,11 @@ pub(crate) fn now() -> Nanos {
     Nanos(u64::try_from(time.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap())
 }
 
-/// A container's directory with its files, a bell among them.
+/// A container's directory with its files.
 pub(crate) fn make(dir: &Path) {
     std::fs::create_dir_all(dir).unwrap();
     Region::make(dir, Birth { name: "", created: Nanos(1) }).unwrap();
-    rustix::fs::mknodat(CWD, dir.join("bell"), FileType::Fifo, Mode::from_bits_truncate(0o600), 0).unwrap();
+    assert!(dir.join("bell").exists(), "a region has a bell");
 }
 
 /// A process that lives as long as this.

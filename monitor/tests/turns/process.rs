@@ -143,6 +143,15 @@ pub(crate) struct Process {
     pub(crate) ungated: bool,
 }
 
+/// What the container's other processes do.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Siblings {
+    /// Spent of this turn.
+    pub(crate) spent: u64,
+    /// Predicted to be still running.
+    pub(crate) remaining: u64,
+}
+
 /// What a step of a process asks of the world.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Asked {
@@ -196,13 +205,13 @@ impl Process {
         }
     }
 
-    /// Runs what is due. `siblings` is what the container's other processes have spent of this turn.
+    /// Runs what is due.
     pub(crate) fn run(
         &mut self,
         now: u64,
         card: &mut Card,
         page: &Page,
-        siblings: u64,
+        siblings: Siblings,
         chance: &mut Chance,
     ) -> Asked {
         let mut asked = Asked::default();
@@ -223,8 +232,8 @@ impl Process {
             }
             Thread::Held { word, until } if until <= now => {
                 self.settle(now, card, page.beside);
-                self.publish(now);
-                let spent = self.cell.spent + siblings;
+                self.publish(now, siblings);
+                let spent = self.cell.spent + siblings.spent;
                 let free = page.turn & 0xff == YOURS && page.turn == self.seen_turn && spent < page.granted;
                 if page.gate != word || free {
                     self.cell.waiting = 0;
@@ -249,13 +258,15 @@ impl Process {
         asked
     }
 
+    /// When a held thread looks at the card again: when its own work is predicted to have run.
     fn look_again(&self, now: u64, chance: &mut Chance) -> u64 {
         let late = chance.between(30 * US, 60 * US);
-        if self.batches.is_empty() {
-            now + 100 * MS
+        let own = if self.batches.is_empty() {
+            100 * MS
         } else {
-            self.cell.ends.clamp(now + 50 * US, now + 100 * MS) + late
-        }
+            self.remaining(now).clamp(50 * US, 100 * MS) + late
+        };
+        now + own
     }
 
     #[allow(clippy::too_many_arguments)] // a gate sees all of it
@@ -264,7 +275,7 @@ impl Process {
         now: u64,
         card: &mut Card,
         page: &Page,
-        siblings: u64,
+        siblings: Siblings,
         chance: &mut Chance,
         throttled: Option<u64>,
         asked: &mut Asked,
@@ -295,13 +306,13 @@ impl Process {
             }
             let was = self.cell.active;
             self.cell.active = now;
-            self.publish(now);
+            self.publish(now, siblings);
             match page.turn & 0xff {
                 OPEN => {
                     asked.ring = page.armed && now - was > 20 * MS;
                     self.open_word = page.gate;
                 }
-                YOURS if self.cell.spent + siblings < page.granted => {
+                YOURS if self.cell.spent + siblings.spent < page.granted => {
                     if let Some(until) = self.throttle(now, throttled, page.beside) {
                         self.thread = Thread::Throttled {
                             until: until + chance.between(20 * US, 50 * US),
@@ -315,7 +326,7 @@ impl Process {
                         self.mark(now);
                     }
                     self.cell.waiting = 1;
-                    self.publish(now);
+                    self.publish(now, siblings);
                     asked.ring = page.armed;
                     self.thread = Thread::Held { word: page.gate, until: self.look_again(now, chance) };
                     return;
@@ -328,7 +339,7 @@ impl Process {
         let (shortest, longest) = self.load.kernel;
         let mean = u64::midpoint(shortest, longest).max(1);
         let chunk = if metered {
-            let rest = page.granted.saturating_sub(self.cell.spent + siblings) / 4;
+            let rest = page.granted.saturating_sub(self.cell.spent + siblings.spent) / 4;
             if self.known != Known::Nothing { (CREDIT.min(rest) / self.estimate.max(1)).max(1) } else { 1 }
         } else {
             (CREDIT / mean).max(1)
@@ -353,7 +364,7 @@ impl Process {
             if self.known == Known::Nothing {
                 self.mark(now);
             }
-            self.publish(now);
+            self.publish(now, siblings);
         }
         self.in_burst += launches;
         self.thread = if self.load.burst > 0 && self.in_burst >= self.load.burst {
@@ -448,9 +459,10 @@ impl Process {
         !self.batches.is_empty() || self.pending.launches > 0
     }
 
-    fn publish(&mut self, now: u64) {
+    fn publish(&mut self, now: u64, siblings: Siblings) {
         let remaining = self.remaining(now);
-        self.cell.ends = now + remaining;
+        // The card slices its time among the processes: what is left of each ends when what is left of all does.
+        self.cell.ends = now + if remaining > 0 { remaining + siblings.remaining } else { 0 };
         // What is overdue has taken the time that it has taken.
         let overdue = if self.due < now && remaining > 0 { now - self.since } else { 0 };
         let inflight = self.cell.inflight.max(overdue);

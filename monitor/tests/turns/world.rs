@@ -8,7 +8,7 @@ use cgpu_monitor::controller::{Card as Controller, Share};
 use cgpu_proto::units::{Nanos, SlotIndex};
 
 use crate::card::{Card, Chance};
-use crate::process::{Load, MS, Page, Process, US};
+use crate::process::{Load, MS, Page, Process, Siblings, US};
 
 /// Changes what the monitor reads.
 pub(crate) type Forge = fn(&mut Words, &mut Chance, u64);
@@ -131,14 +131,14 @@ impl World {
     fn run_processes(&mut self) {
         for (number, container) in self.containers.iter_mut().enumerate() {
             for at in 0..container.processes.len() {
-                let turn = container.page.turn;
-                let siblings = container
-                    .processes
-                    .iter()
-                    .enumerate()
-                    .filter(|(other, process)| *other != at && process.cell.turn == turn && !process.dead)
-                    .map(|(_, process)| process.cell.spent)
-                    .sum();
+                let mut siblings = Siblings::default();
+                for (other, process) in container.processes.iter().enumerate() {
+                    if other != at && process.cell.turn == container.page.turn && !process.dead {
+                        siblings.spent += process.cell.spent;
+                        siblings.remaining +=
+                            process.cell.ends.saturating_sub(self.now).min(process.cell.inflight);
+                    }
+                }
                 let asked = container.processes[at].run(
                     self.now,
                     &mut self.card,
@@ -204,24 +204,6 @@ impl World {
             numbers.into_iter().map(|number| self.sight(number, rung.contains(&number))).collect();
         let plan = self.controller.advance(Nanos(self.now), &sights);
         for order in plan.orders {
-            if std::env::var_os("TRACE").is_some() && order.bump {
-                let c = &self.containers[usize::try_from(order.tenant.0).unwrap()].processes[0].cell;
-                println!(
-                    "{:>10.3} tenant {} state {} epoch {} granted {:.3} until {:.3} | spent {:.3} infl {:.3} ends {:.3} busy {:.3} wait {} ran {:.3}",
-                    self.now as f64 / 1e6,
-                    order.tenant.0,
-                    order.gate.turn & 0xff,
-                    order.gate.turn >> 8,
-                    order.gate.granted.0 as f64 / 1e6,
-                    order.gate.until.0 as f64 / 1e6,
-                    c.spent as f64 / 1e6,
-                    c.inflight as f64 / 1e6,
-                    c.ends as f64 / 1e6,
-                    c.busy as f64 / 1e6,
-                    c.waiting,
-                    self.card.queues[usize::try_from(order.tenant.0).unwrap()].ran as f64 / 1e6
-                );
-            }
             let container = &mut self.containers[usize::try_from(order.tenant.0).unwrap()];
             container.page.turn = order.gate.turn;
             container.page.granted = order.gate.granted.0;
