@@ -36,6 +36,8 @@ const SLACK: Nanos = Nanos::from_micros(50);
 const NAP: Nanos = Nanos::from_micros(20);
 /// A held thread looks for the heartbeat this often, at least.
 const HELD_LOOK: Nanos = Nanos::from_millis(100);
+/// ... and as often as this while siblings share the card with what is left of its work.
+const SHARED_LOOK: Nanos = Nanos::from_micros(250);
 /// A card on which nothing was launched for so long was not in use.
 const SILENCE: Nanos = Nanos::from_millis(20);
 
@@ -91,12 +93,13 @@ pub(crate) struct Passage {
     pub(crate) each: bool,
     held: Option<Nanos>,
     throttled: Option<Nanos>,
-    drained: bool,
+    /// The gate word under which it was told that all has run.
+    rung: Option<u32>,
 }
 
 impl Passage {
     pub(crate) fn new(expected: Expected, visit: Visit, elsewhere: bool, each: bool) -> Self {
-        Self { expected, visit, elsewhere, each, held: None, throttled: None, drained: false }
+        Self { expected, visit, elsewhere, each, held: None, throttled: None, rung: None }
     }
 
     fn cost(&self) -> Nanos {
@@ -160,15 +163,20 @@ impl Passage {
         let since = self.held.unwrap_or(now);
         let unsettled = work.launches > 0 || work.backlog;
         let timeout = if unsettled {
-            // When it should have run; if it has not, later and later.
-            let predicted = if work.backlog { Nanos::ZERO } else { account.remaining(siblings, now) };
+            // When it can have run at the earliest; if it has not, later and later. What siblings have in flight, too, delays it: they
+            // are told often how much of ours is left.
+            let predicted = if work.backlog { Nanos::ZERO } else { work.own_remaining(0, now) };
+            let predicted = if siblings.working > 0 { predicted.min(SHARED_LOOK) } else { predicted };
             predicted.max(Nanos((now - since).0 / 8)).max(SLACK).min(HELD_LOOK)
         } else {
             HELD_LOOK
         };
-        // Once on arrival; once more, if the monitor asks for it, when all has run.
-        let ring = self.held.is_none() || (!unsettled && reading.rings && !self.drained);
-        self.drained |= !unsettled;
+        // On arrival; and, if the monitor asks for it, when all has run: once under each gate word.
+        let drained = !unsettled && reading.rings && self.rung != Some(reading.word);
+        let ring = self.held.is_none() || drained;
+        if drained {
+            self.rung = Some(reading.word);
+        }
         Step::Wait { word: reading.word, timeout, ring }
     }
 
