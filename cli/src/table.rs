@@ -66,7 +66,7 @@ fn bare_card_line(card: &CardStatus) -> String {
 
 fn heading() -> Row {
     let left = ["CONTAINER", "PID", "PROGRAM"].map(Cell::new);
-    let right = ["CARD", "USED", "IMPLICIT", "LIMIT", "SET", "MEASURED", "POLICY"];
+    let right = ["CARD", "USED MiB", "IMPLICIT", "LIMIT", "SHARE SET", "MEASURED", "POLICY"];
     let right = right.map(|name| Cell::new(name).set_alignment(CellAlignment::Right));
     Row::from(left.into_iter().chain(right).collect::<Vec<_>>())
 }
