@@ -55,15 +55,15 @@ pub fn next(line: &[Candidate], least: Nanos) -> Option<(u64, usize)> {
     Some((rounds, first))
 }
 
-/// What a round brings to a weight. The mean slice of the `busy` weights is `base`, the least of them two thirds of it or more, all
-/// in proportion; and one round of the busy ones fits `round`.
+/// What a round brings to a weight. The mean slice of the `busy` weights is `base`, the least of them five sixths of it or more,
+/// all in proportion; and one round of the busy ones fits `round`.
 #[must_use]
 pub fn quantum(weight: u64, busy: &[u64], base: Nanos, round: Nanos) -> Nanos {
     let count = busy.len().max(1) as u128;
     let least = u128::from(busy.iter().copied().min().unwrap_or(weight).max(1));
     let sum = u128::from(busy.iter().sum::<u64>().max(1));
     let (base, round) = (u128::from(base.0), u128::from(round.0));
-    let whole = (base * count).max(base * 2 * sum / (3 * least)).min(round);
+    let whole = (base * count).max(base * 5 * sum / (6 * least)).min(round);
     let quantum = whole * u128::from(weight) / sum;
     Nanos(u64::try_from(quantum.min(round).max(1)).unwrap_or(u64::MAX))
 }
@@ -97,11 +97,11 @@ mod tests {
                 .collect()
         };
         assert_eq!(quanta(&[1, 1]), [6000, 6000]);
-        assert_eq!(quanta(&[1, 2]), [4000, 8000]);
-        assert_eq!(quanta(&[1, 3]), [4000, 12000]);
-        assert_eq!(quanta(&[1, 9]), [4000, 36000]);
+        assert_eq!(quanta(&[1, 2]), [5000, 10000]);
+        assert_eq!(quanta(&[1, 3]), [5000, 15000]);
+        assert_eq!(quanta(&[1, 9]), [5000, 45000]);
         assert_eq!(quanta(&[1, 24]), [2000, 48000]);
-        assert_eq!(quanta(&[4, 3, 2, 1]), [16000, 12000, 8000, 4000]);
+        assert_eq!(quanta(&[4, 3, 2, 1]), [20000, 15000, 10000, 5000]);
         assert_eq!(quanta(&[1; 25]), [2000; 25]);
     }
 

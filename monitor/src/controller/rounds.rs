@@ -65,12 +65,15 @@ impl Card {
             let quantum = self.quantum(now, self.line[at].weight);
             let tenant = &mut self.line[at];
             tenant.quantum = quantum;
-            tenant.balance = tenant.balance.min(signed(quantum));
+            let mut most = quantum;
             if let Some(turn) = &mut self.turn
                 && turn.holder == tenant.id
             {
                 turn.end = turn.end.min(now.max(turn.start + quantum));
+                // What it has had of this turn was its by the old weights: no debt.
+                most = turn.held(now) - turn.charged + (turn.end - now);
             }
+            tenant.balance = tenant.balance.min(signed(most));
         }
     }
 }
