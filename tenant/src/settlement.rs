@@ -255,6 +255,11 @@ impl Settlement {
         Some(place)
     }
 
+    /// Lanes with unsettled work.
+    pub(crate) fn busy_lanes(&self) -> usize {
+        self.lanes.iter().filter(|lane| !lane.is_idle()).count()
+    }
+
     /// The lane of this name, if it is still there.
     pub(crate) fn find(&mut self, id: LaneId) -> Option<&mut Lane> {
         self.lanes.get_mut(usize::from(id.place)).filter(|lane| lane.id == id)

@@ -64,7 +64,9 @@ pub(crate) struct Account {
     pub(crate) settlement: Settlement,
     /// The turn word obeyed last.
     turn: Turn,
-    /// Busy and in flight when that turn was first seen.
+    /// When it was first seen.
+    obeyed: Nanos,
+    /// Busy and in flight then.
     base: Nanos,
     /// Counts the times that the card began to be metered.
     period: u64,
@@ -73,7 +75,7 @@ pub(crate) struct Account {
     /// Threads held.
     pub(crate) waiting: u64,
     /// Start of the turn's first settled work.
-    pub(crate) first: Nanos,
+    first: Nanos,
     /// The driver has refused something: until then, nothing of ours goes on a stream.
     pub(crate) shy: Nanos,
     loans: Vec<Loan>,
@@ -84,6 +86,7 @@ impl Account {
         Self {
             settlement: Settlement::new(),
             turn: Turn(0),
+            obeyed: Nanos::ZERO,
             base: Nanos::ZERO,
             period: 0,
             active: Nanos::ZERO,
@@ -143,8 +146,16 @@ impl Account {
         if turn.epoch() != self.turn.epoch() {
             self.base = self.settlement.busy() + self.work(now).inflight();
             self.first = Nanos::ZERO;
+            self.obeyed = now;
         }
         self.turn = turn;
+    }
+
+    /// Takes note of when settled work began, if it is of the present turn and the first.
+    pub(crate) fn note(&mut self, start: Nanos) {
+        if self.first == Nanos::ZERO && start >= self.obeyed {
+            self.first = start;
+        }
     }
 
     /// The turn obeyed at present.

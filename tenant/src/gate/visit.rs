@@ -28,8 +28,10 @@ use crate::cost::{Company, Expected};
 use crate::settlement::{Due, Event, Lane, LaneId, LaneKey, Placed, Start, ThreadKey, Timing, WORDS};
 use crate::spin::Held;
 
-/// Open launches of so much are worth a marker.
-const MARK: Nanos = Nanos::from_micros(150);
+/// Open launches of so much are worth a marker: every second time that a busy thread comes by.
+const MARK: Nanos = Nanos::from_micros(400);
+/// The same beside siblings, or on several streams: then predictions are worth less, and ends that are seen more.
+const SHARED_MARK: Nanos = Nanos::from_micros(150);
 /// A launch of a thread with gaps is measured by itself this often.
 const SAMPLE: Nanos = Nanos::from_micros(500);
 /// After a refusal of the driver, nothing of ours goes on a stream for so long.
@@ -60,7 +62,7 @@ enum Chore {
 }
 
 impl Chore {
-    fn of(lane: &mut Lane, launch: &Launch, expected: Expected, late: bool, period: u64) -> Self {
+    fn of(lane: &mut Lane, launch: &Launch, worth: Nanos, fresh: bool, late: bool, period: u64) -> Self {
         lane.programmatic |= launch.programmatic;
         if launch.programmatic {
             return Self::Nothing;
@@ -74,7 +76,7 @@ impl Chore {
             Self::Nothing
         } else if late && lane.batches.is_empty() {
             Self::Estimate
-        } else if late || expected.fresh || open.cost >= MARK || lane.programmatic {
+        } else if late || fresh || open.cost >= worth || lane.programmatic {
             Self::Mark
         } else {
             Self::Nothing
@@ -200,14 +202,18 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
     /// Finds the launch's lane, and sees to what was launched there before.
     fn tidy_up(&self, visit: thread::Visit, reading: &Reading, now: Nanos) -> (Option<LaneId>, Expected) {
         let key = LaneKey { thread: self.key, context: self.launch.context, stream: self.launch.stream };
+        let beside = self.gate.siblings(self.launch.card, reading.turn, now).working > 0;
         let (lane, expected, chore) = {
             let mut account = self.account();
             account.obey(reading.turn, now);
             let period = account.period();
             let settlement = &mut account.settlement;
             let expected = settlement.expect(self.launch.kernel);
+            let worth = if beside || settlement.busy_lanes() > 1 { SHARED_MARK } else { MARK };
             let (lane, chore) = match settlement.lane(key, now) {
-                Some(lane) => (Some(lane.id), Chore::of(lane, &self.launch, expected, visit.late, period)),
+                Some(lane) => {
+                    (Some(lane.id), Chore::of(lane, &self.launch, worth, expected.fresh, visit.late, period))
+                }
                 None => (None, Chore::Nothing),
             };
             if let (Some(lane), Chore::Estimate | Chore::Backlog) = (lane, chore) {
@@ -401,9 +407,7 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
         let now = self.edge.now();
         let mut account = self.account();
         let Some(span) = account.settlement.settle(due, timing, now) else { return };
-        if account.first == Nanos::ZERO {
-            account.first = span.start;
-        }
+        account.note(span.start);
         intervals::publish(self.gate.cell(self.launch.card), span);
     }
 
