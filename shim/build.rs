@@ -9,6 +9,8 @@ fn main() {
     // Our own names mean our own functions, whoever else defines them: what is routed is what is exported here.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcgpu.so");
+    // Threads run our destructor when they end, whoever has closed the library meanwhile.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
 
     // A preload that cannot be loaded is passed over by the loader, and the limit with it. Not every container has libgcc_s,
     // which Rust's std asks for to unwind; what it needs of it is in libgcc_eh.a, too. The linker takes the first
