@@ -115,6 +115,11 @@ impl Work {
         if self.backlog { remaining.max(BACKLOG.1) } else { remaining }
     }
 
+    /// For how long it should have run already, were it alone on the card.
+    pub(crate) fn overdue(&self, now: Nanos) -> Nanos {
+        self.since.map_or(Nanos::ZERO, |since| now - (since.max(self.settled) + self.cost))
+    }
+
     /// What is charged for it.
     pub(crate) fn inflight(&self) -> Nanos {
         if self.backlog { self.cost.max(BACKLOG.0) } else { self.cost }

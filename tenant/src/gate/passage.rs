@@ -91,7 +91,7 @@ pub(crate) struct Passage {
     pub(crate) elsewhere: bool,
     /// No credit: the next launch may be for another card.
     pub(crate) each: bool,
-    held: Option<Nanos>,
+    held: bool,
     throttled: Option<Nanos>,
     /// The gate word under which it was told that all has run.
     rung: Option<u32>,
@@ -99,7 +99,7 @@ pub(crate) struct Passage {
 
 impl Passage {
     pub(crate) fn new(expected: Expected, visit: Visit, elsewhere: bool, each: bool) -> Self {
-        Self { expected, visit, elsewhere, each, held: None, throttled: None, rung: None }
+        Self { expected, visit, elsewhere, each, held: false, throttled: None, rung: None }
     }
 
     fn cost(&self) -> Nanos {
@@ -118,16 +118,16 @@ impl Passage {
         let before = core::mem::replace(&mut account.active, now);
         let step = self.decide(account, reading, siblings, now, before);
         match (step, self.held) {
-            (Step::Wait { .. }, None) => {
-                self.held = Some(now);
+            (Step::Wait { .. }, false) => {
+                self.held = true;
                 account.waiting += 1;
             }
-            (Step::Sleep(_) | Step::Go(_), Some(_)) => {
-                self.held = None;
+            (Step::Sleep(_) | Step::Go(_), true) => {
+                self.held = false;
                 account.waiting = account.waiting.saturating_sub(1);
             }
             // A thread that goes on waiting does not launch: it has come by once.
-            (Step::Wait { .. }, Some(_)) => account.active = before,
+            (Step::Wait { .. }, true) => account.active = before,
             _ => {}
         }
         step
@@ -160,20 +160,19 @@ impl Passage {
 
     fn hold(&mut self, account: &Account, reading: &Reading, siblings: Siblings, now: Nanos) -> Step {
         let work = account.work(now);
-        let since = self.held.unwrap_or(now);
         let unsettled = work.launches > 0 || work.backlog;
         let timeout = if unsettled {
-            // When it can have run at the earliest; if it has not, later and later. What siblings have in flight, too, delays it: they
+            // When it can have run at the earliest; if it has not, later and later. What siblings have in flight delays it, too: they
             // are told often how much of ours is left.
             let predicted = if work.backlog { Nanos::ZERO } else { work.own_remaining(0, now) };
             let predicted = if siblings.working > 0 { predicted.min(SHARED_LOOK) } else { predicted };
-            predicted.max(Nanos((now - since).0 / 8)).max(SLACK).min(HELD_LOOK)
+            predicted.max(Nanos(work.overdue(now).0 / 8)).max(SLACK).min(HELD_LOOK)
         } else {
             HELD_LOOK
         };
         // On arrival; and, if the monitor asks for it, when all has run: once under each gate word.
         let drained = !unsettled && reading.rings && self.rung != Some(reading.word);
-        let ring = self.held.is_none() || drained;
+        let ring = !self.held || drained;
         if drained {
             self.rung = Some(reading.word);
         }
