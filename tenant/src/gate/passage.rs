@@ -21,9 +21,9 @@ use crate::cost::Expected;
 /// Most that may be in flight by estimate, unless it is fewer than [`PIPELINE`] launches.
 pub(crate) const BOUND: Nanos = Nanos::from_micros(500);
 /// The same while a sibling process has work on the card. The driver then switches between their contexts, at every time slice
-/// (1 to 2 ms) or earlier, when one has run dry; so each must have more than a slice's work queued, or the card switches more
-/// often than it has to.
-pub(crate) const SHARED_BOUND: Nanos = Nanos::from_millis(3);
+/// (1 to 2 ms) or earlier, when one has run dry; so each should have about a slice's work queued, or the card switches more often
+/// than it has to.
+pub(crate) const SHARED_BOUND: Nanos = Nanos::from_millis(1);
 /// Most credit in one go: so that half of the bound is asked for while the other half runs.
 pub(crate) const CREDIT: Nanos = Nanos::from_micros(250);
 /// Launches that may always be in flight: one runs, one is ready.
