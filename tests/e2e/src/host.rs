@@ -100,16 +100,24 @@ impl Scene {
         outcome.silent().json()
     }
 
-    /// What `cgpu smi --json` says of one container.
+    /// What `cgpu smi --json` says of one container; a monitor finds it within a moment.
     ///
     /// # Panics
-    /// If it does not know it.
+    /// If it stays unknown.
     #[must_use]
     pub fn books(&self, container: &Container) -> Value {
-        let all = self.smi();
-        let name = container.name();
-        let found = all["containers"].as_array().into_iter().flatten().find(|one| one["name"] == *name);
-        found.unwrap_or_else(|| panic!("{name} is not in {all:#}")).clone()
+        let deadline = Instant::now() + START;
+        let directory = container.directory().to_string_lossy();
+        loop {
+            let all = self.smi();
+            let found =
+                all["containers"].as_array().into_iter().flatten().find(|one| one["dir"] == *directory);
+            if let Some(found) = found {
+                return found.clone();
+            }
+            assert!(Instant::now() < deadline, "{directory} is not in {all:#}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// `cgpu set`.

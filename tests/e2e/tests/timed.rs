@@ -7,7 +7,8 @@ use std::os::unix::fs::FileExt;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cgpu_e2e::{Container, MIB, Monitor, Scene, Worker};
+use cgpu_e2e::{Container, MIB, Monitor, Outcome, Scene, Worker};
+use serde_json::Value;
 
 const SECONDS: f64 = 3.0;
 
@@ -59,6 +60,26 @@ fn shares_follow_the_weights() {
     assert!(near(b / a, 2.0, 15.0), "1:2 came out as 1:{:.2}", b / a);
     assert!(a + b > 0.85 * alone, "together {:.0}/s, alone {alone:.0}/s", a + b);
     pair.finish();
+}
+
+#[test]
+fn the_demo_says_what_it_saw_and_exits_by_it() {
+    let scene = Scene::new("A10:23028");
+    let mut command = scene.native(&scene.dist().file("cgpu-demo"));
+    command.args(["--json", "--sim", "A10:23028", "--dist"]).arg(scene.dist().folder());
+    let outcome = Outcome::of(command);
+    let said: Value =
+        serde_json::from_str(&outcome.stdout).unwrap_or_else(|error| panic!("{error}: {outcome:?}"));
+    assert_eq!(said["driver"], "simulated");
+    assert_eq!(said["oom_enforced"], true);
+    assert_eq!(said["managed_refused"], true);
+    let limits: Vec<u64> =
+        (0..2).filter_map(|tenant| said["tenants"][tenant]["limit_mib"].as_u64()).collect();
+    assert_eq!(limits, [23028 * 8 / 22, 23028 * 12 / 22]);
+    let number = |key: &str| said[key].as_f64().unwrap_or_else(|| panic!("no {key} in {said}"));
+    // How exact it is on a busy machine is not for a test to say; that the exit code says the same is.
+    let held = number("share_error_pct") <= 2.0 && number("aggregate_pct") >= 95.0;
+    assert_eq!(outcome.code(), Some(i32::from(!held)), "{said}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //!
 //! Tests are named for what went wrong elsewhere, or would.
 
+mod control;
 mod death;
 mod documents;
 mod input;

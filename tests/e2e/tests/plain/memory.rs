@@ -189,6 +189,12 @@ fn an_allocating_call_that_is_not_accounted_is_never_passed() {
     for name in &names {
         assert!(answers[name].is_null() || answers[name] == 801, "{name} answered {}", answers[name]);
     }
+    // Each of them in the books, under its reason.
+    let counters = &scene.books(&container)["processes"][0]["counters"];
+    let counted =
+        counters.as_object().into_iter().flatten().filter_map(|(_, count)| count.as_u64()).sum::<u64>();
+    let asked = names.iter().filter(|name| !answers[*name].is_null()).count();
+    assert!(counted >= u64::try_from(asked).expect("few"), "{asked} refused, counted: {counters}");
     assert_eq!(answers["cuMemCreate"], 801);
     assert_eq!(answers["cuMemAllocAsync"], 801);
 }

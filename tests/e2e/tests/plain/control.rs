@@ -1,0 +1,152 @@
+//! `cgpu smi`, `get` and `set` with a monitor: the control tree, its refusals, and limits that change while a program runs.
+
+use std::fs;
+
+use cgpu_e2e::{Child, Container, MIB, Monitor, Outcome, Scene, mounted, skip};
+
+fn cgpu(scene: &Scene, arguments: &[&str]) -> Outcome {
+    let root = scene.root();
+    let mut command = scene.cgpu(arguments);
+    command.arg("--root").arg(root);
+    Outcome::of(command)
+}
+
+#[test]
+fn nodes_are_read_and_written_and_refuse_with_a_sentence() {
+    let scene = Scene::new("A10:23028,T4:15109");
+    let _monitor = Monitor::start(&scene);
+    assert_eq!(cgpu(&scene, &["get", "0/policy"]).silent().stdout, "1\n");
+    cgpu(&scene, &["set", "0/policy", "2"]).silent();
+    assert_eq!(cgpu(&scene, &["get", "0/policy"]).silent().stdout, "2\n");
+    assert_eq!(cgpu(&scene, &["get", "1/policy"]).silent().stdout, "1\n");
+    assert!(cgpu(&scene, &["get", "0/"]).silent().stdout.contains("max_inst\n"));
+    for (arguments, errno) in [
+        (&["set", "0/policy", "9"][..], "EINVAL"),
+        (&["set", "0/policy", "fast"], "EINVAL"),
+        (&["set", "0/max_inst", "0"], "EINVAL"),
+        (&["set", "0/max_inst", "26"], "EINVAL"),
+        (&["set", "0/free_weight", "3"], "EACCES"),
+        (&["set", "version", "3"], "EACCES"),
+        (&["get", "7/policy"], "ENOENT"),
+        (&["get", "0/nowhere"], "ENOENT"),
+    ] {
+        let outcome = cgpu(&scene, arguments).exits(1);
+        assert!(outcome.stdout.is_empty() && outcome.stderr.contains(errno), "{arguments:?}: {outcome:?}");
+    }
+}
+
+#[test]
+fn without_a_monitor_there_is_nothing_to_set() {
+    let scene = Scene::new("A10:23028");
+    let outcome = cgpu(&scene, &["set", "0/policy", "2"]).exits(1);
+    assert!(outcome.stderr.contains("no monitor at"), "{outcome:?}");
+}
+
+#[test]
+fn cgpu_smi_is_cgpu_smi() {
+    let scene = Scene::new("A10:23028");
+    let _monitor = Monitor::start(&scene);
+    let mut command = scene.native(&scene.dist().file("cgpu-smi"));
+    command.args(["--json", "--root"]).arg(scene.root());
+    let mut alias = Outcome::of(command).silent().json();
+    let mut plain = scene.smi();
+    for answer in [&mut alias, &mut plain] {
+        // The one figure that passes between the two.
+        answer["uptime_ms"].take();
+    }
+    assert_eq!(alias, plain);
+    assert_eq!(plain["cards"][0]["memory_total"], 23028 * MIB);
+}
+
+#[test]
+fn a_shrunk_limit_kills_nobody_and_holds_for_what_comes() {
+    let scene = Scene::new("A10:23028");
+    let _monitor = Monitor::start(&scene);
+    let container = scene.limited("a", 4096);
+    let mut holder = scene.program_in(&container, "hold");
+    holder.arg("3G");
+    let mut holder = Child::start(holder);
+    holder.line();
+    let id = scene.books(&container)["id"].as_str().expect("an id").to_owned();
+    let new = 2048 * MIB;
+    scene.set(&format!("0/{id}/memsize"), &new.to_string());
+
+    let refused = || {
+        let mut command = scene.program_in(&container, "hold");
+        command.arg("16M");
+        Outcome::of(command).code() != Some(0)
+    };
+    assert!(holder.runs() && refused(), "3 GiB are held, 2 GiB allowed");
+    holder.finish().silent();
+    scene.wait_until_empty(&container);
+    let mut command = scene.program_in(&container, "alloc_fill");
+    command.arg("64M");
+    let outcome = Outcome::of(command).silent();
+    assert_eq!(outcome.number("total"), new);
+    assert!(outcome.number("granted") <= new);
+}
+
+#[test]
+fn the_monitor_and_the_containers_keep_the_same_books() {
+    let scene = Scene::new("A10:23028");
+    let container = scene.limited("a", 8192);
+    let mut command = scene.program_in(&container, "hold");
+    command.arg("1G");
+    let mut holder = Child::start(command);
+    holder.line();
+    let alone = scene.used(&container, 0);
+    let _monitor = Monitor::start(&scene);
+    assert_eq!(scene.used(&container, 0), alone);
+    assert!(alone >= 1024 * MIB);
+    let process = &scene.books(&container)["processes"][0];
+    assert_eq!(process["pid"], holder.pid());
+    assert_eq!(process["comm"], "hold");
+    holder.finish().silent();
+}
+
+/// `/run/cgpu/limits`, mounted read-only by whoever started the container.
+fn imposed(scene: &Scene, container: &Container, limits: &str) -> Option<Outcome> {
+    let file = scene.path("limits");
+    fs::write(&file, limits).expect("a limits file");
+    let setup = format!(
+        "mount -t tmpfs none /run && mkdir /run/cgpu && touch /run/cgpu/limits \
+         && mount --bind {file} /run/cgpu/limits && mount -o remount,bind,ro /run/cgpu/limits",
+        file = file.display()
+    );
+    let command = mounted(&scene.program_in(container, "init"), &setup);
+    if command.is_none() {
+        skip("control", "unshare", "mounting needs root or user namespaces");
+    }
+    command.map(Outcome::of)
+}
+
+#[test]
+fn no_variable_counts_against_limits_from_outside() {
+    let scene = Scene::new("A10:23028");
+    let _monitor = Monitor::start(&scene);
+    let uuid = scene.smi()["cards"][0]["uuid"].as_str().expect("a UUID").to_owned();
+    let limits = format!("version 1\nname a\ncard {uuid} {}\n", 3072 * MIB);
+    let container = scene.container("a");
+    for escape in [
+        container.clone(),
+        container.clone().with("CGPU_DISABLE", "1"),
+        container.clone().with("ALIYUN_COM_GPU_MEM_CONTAINER", "0"),
+        container.clone().with("ALIYUN_COM_GPU_MEM_CONTAINER", "20"),
+        container.clone().with("CGPU_DIR", "/dev/shm"),
+        container.with("CGPU_DIR", ""),
+    ] {
+        let Some(outcome) = imposed(&scene, &escape, &limits) else { return };
+        assert_eq!(outcome.silent().number("total"), 3072 * MIB);
+    }
+}
+
+#[test]
+fn limits_from_outside_that_are_not_understood_fail_closed() {
+    let scene = Scene::new("A10:23028");
+    let container = scene.container("a");
+    for limits in ["", "version 2\n", "version 1\nweigth 2\n", "version 1\ncard GPU-x 1\n"] {
+        let Some(outcome) = imposed(&scene, &container, limits) else { return };
+        assert_eq!(outcome.number("init"), 1, "{limits:?}: {outcome:?}");
+        assert_eq!(outcome.stderr.lines().count(), 1, "{limits:?}: {outcome:?}");
+    }
+}
