@@ -17,7 +17,6 @@
 //! wrong one's.
 
 use core::num::NonZeroU32;
-use std::thread;
 
 use crate::atomic::{AtomicU32, Ordering, spin_loop};
 use crate::futex::{self, Waited};
@@ -30,13 +29,9 @@ pub const SLEEPERS: u32 = 1 << 31;
 /// has either been descheduled (a few milliseconds) or is gone; to ask costs a microsecond.
 pub const DOUBT: Nanos = Nanos::from_millis(2);
 
-/// Looks before the first yield. A section of some 10 ns on another core ends well within; more would only burn the core on
+/// Looks before the first sleep. A section of some 10 ns on another core ends well within; more would only burn the core on
 /// which a descheduled owner waits to run.
 const LOOKS: usize = if cfg!(loom) { 0 } else { 60 };
-
-/// Looks with a yield in between, before the first sleep: they let a descheduled owner run. With sleeps alone more processes than
-/// cores fall into step: whoever is woken takes the core from one that holds the lock, and sleeps again.
-const YIELDS: usize = if cfg!(loom) { 0 } else { 20 };
 
 /// Who holds a lock: a slot and which of its users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -164,12 +159,8 @@ impl SlotLock {
         patience: Nanos,
         mut life: impl FnMut(Owner) -> Life,
     ) -> Result<Acquired<'_>, HeldBy> {
-        for look in 0..LOOKS + YIELDS {
-            if look < LOOKS {
-                spin_loop()
-            } else {
-                thread::yield_now()
-            }
+        for () in core::iter::repeat_n((), LOOKS) {
+            spin_loop();
             if self.word.load(Ordering::Relaxed) == 0
                 && let Some(guard) = self.try_acquire(me)
             {
