@@ -52,6 +52,7 @@ impl<W: Words> Timeline<'_, W> {
 
     pub(super) fn copy_due(&mut self, way: Way, card: Card, t: Nanos) {
         if let Some(stream) = way.queue(card).pop(self.words) {
+            self.trace_copied(way, card, StreamId(stream), t);
             self.copy_first(way, card, t);
             self.complete(StreamId(stream), t);
         }

@@ -128,6 +128,7 @@ impl<W: Words> Timeline<'_, W> {
             self.set(stream.remaining(), remaining - ran);
         }
         self.set(card.run_start(), t.0);
+        self.trace_computed(card, stream, Nanos(start), t);
     }
 
     /// Takes a context off the engine for good.

@@ -27,6 +27,7 @@
 //! | `event` | marks with a time |
 //! | `context`, `process` | who owns what, memory, death |
 //! | `usage` | books: busy time, windows |
+//! | `trace` | what the engines did, for whoever looks at it later |
 //! | `forecast` | when something will be done, found by trying |
 //! | `check` | what always holds |
 //!
@@ -50,6 +51,7 @@ mod queue;
 mod records;
 mod rendezvous;
 mod stream;
+mod trace;
 mod usage;
 
 use cgpu_proto::units::Nanos;
@@ -66,6 +68,7 @@ pub use process::{EffectDue, ProcessState};
 pub use queue::QueueFull;
 pub use records::{ContextId, EventId, StreamId, WORDS};
 pub use stream::Ticket;
+pub use trace::{Span, SpanKind};
 pub use usage::{EngineTime, ProcessSample, ProcessUse};
 
 /// A view of the state that can be advanced and changed. Cheap to make; holds nothing itself.

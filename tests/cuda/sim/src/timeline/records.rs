@@ -210,8 +210,26 @@ records! {
     timer,
 }
 
+records! {
+    /// The trace: whether it is on, spans told and taken, ever.
+    pub(crate) Trace[1] from Place::END;
+    on, told, taken,
+}
+
+records! {
+    /// A span that was told.
+    pub(crate) Stretch[65_536] from Trace::END;
+    /// The card, the kind, whether it was the command's end.
+    what,
+    pid,
+    /// The context's serial.
+    context,
+    stream, number,
+    from, to,
+}
+
 /// All words of a timeline.
-pub const WORDS: usize = Place::END;
+pub const WORDS: usize = Stretch::END;
 
 macro_rules! numbers {
     ($($id:ident)*) => {$(
@@ -244,6 +262,13 @@ impl Effect {
     /// Where the effect `number` of a process lies.
     pub(crate) const fn of(process: Process, number: u64) -> Self {
         Self(process.0 * EFFECTS + number % EFFECTS)
+    }
+}
+
+impl Stretch {
+    /// Where the span `number` lies.
+    pub(crate) const fn of(number: u64) -> Self {
+        Self(number % Self::COUNT)
     }
 }
 

@@ -62,6 +62,7 @@ impl<W: Words> Timeline<'_, W> {
         let start = Nanos(self.get(card.switch_start()));
         self.add(card.switching(), t.0 - start.0);
         self.fill_windows(start, t, |window| Window::of_card(card, window));
+        self.trace_switched(card, start, t);
     }
 
     fn fill_windows(&mut self, from: Nanos, to: Nanos, record: impl Fn(u64) -> Window) {
