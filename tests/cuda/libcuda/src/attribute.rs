@@ -3,26 +3,6 @@
 use cgpu_abi::types::*;
 use cgpu_sim::CardSpec;
 
-/// Generations differ in these; figures are the programming guide's.
-struct Generation {
-    shared_per_multiprocessor: c_int,
-    blocks_per_multiprocessor: c_int,
-}
-
-fn generation(capability: (u32, u32)) -> Generation {
-    let (shared_kib, blocks) = match capability {
-        (6, 0) => (64, 32),
-        (6, _) => (96, 32),
-        (7, 0) => (96, 32),
-        (7, _) => (64, 16),
-        (8, 0) => (164, 32),
-        (8, 6) => (100, 16),
-        (8, _) => (100, 24),
-        _ => (228, 32),
-    };
-    Generation { shared_per_multiprocessor: shared_kib << 10, blocks_per_multiprocessor: blocks }
-}
-
 /// The value of an attribute; `None` for a number that names none.
 pub(crate) fn value(attrib: CUdevice_attribute, spec: &CardSpec, card: usize) -> Option<c_int> {
     if !(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK
@@ -32,7 +12,8 @@ pub(crate) fn value(attrib: CUdevice_attribute, spec: &CardSpec, card: usize) ->
         return None;
     }
     let model = spec.model;
-    let generation = generation(model.capability);
+    let generation = model.generation();
+    let shared_per_multiprocessor = generation.shared_per_multiprocessor.cast_signed();
     let (domain, bus, device) = spec.pci(card);
     let ampere = model.capability >= (8, 0);
     let hopper = model.capability >= (9, 0);
@@ -49,12 +30,10 @@ pub(crate) fn value(attrib: CUdevice_attribute, spec: &CardSpec, card: usize) ->
         CU_DEVICE_ATTRIBUTE_PCI_BUS_ID => bus.cast_signed(),
         CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID => device.cast_signed(),
         CU_DEVICE_ATTRIBUTE_GPU_PCI_DEVICE_ID => model.pci_device.cast_signed(),
-        CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR => generation.shared_per_multiprocessor,
-        CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN if ampere => {
-            generation.shared_per_multiprocessor - 1024
-        }
-        CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN => generation.shared_per_multiprocessor,
-        CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR => generation.blocks_per_multiprocessor,
+        CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR => shared_per_multiprocessor,
+        CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN if ampere => shared_per_multiprocessor - 1024,
+        CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN => shared_per_multiprocessor,
+        CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR => generation.blocks_per_multiprocessor.cast_signed(),
         CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK => c_int::from(ampere) * 1024,
         CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO => match model.capability {
             (_, 0) => 2,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use cgpu_abi::types::*;
-use cgpu_sim::Kernel as Behaviour;
+use cgpu_sim::{CardSpec, Kernel as Behaviour};
 
 use crate::answer::{Answer, INVALID_HANDLE, INVALID_VALUE};
 use crate::argument::{In, Out, Received, values};
@@ -41,6 +41,18 @@ impl Function {
             attributes: Mutex::default(),
         }
     }
+
+    /// The value of an attribute; `None` for a number that names none.
+    fn attribute(&self, attrib: CUfunction_attribute, spec: &CardSpec) -> Option<c_int> {
+        let default = default_attribute(attrib, spec.model.capability)?;
+        Some(lock(&self.attributes).get(&attrib).copied().unwrap_or(default))
+    }
+
+    /// Registers of one of its threads.
+    pub(crate) fn registers(&self, spec: &CardSpec) -> Answer<u64> {
+        let registers = self.attribute(CU_FUNC_ATTRIBUTE_NUM_REGS, spec).ok_or(INVALID_VALUE)?;
+        u64::try_from(registers).map_err(|_| INVALID_VALUE)
+    }
 }
 
 /// The function behind a handle; a library's kernel stands for the function that it is in the current context.
@@ -74,9 +86,8 @@ pub(crate) fn cuFuncGetAttribute(
 ) -> Answer {
     let driver = call.driver()?;
     let function = find(driver, hfunc)?;
-    let capability = driver.machine.cards()[function.context.card].model.capability;
-    let default = default_attribute(attrib, capability).ok_or(INVALID_VALUE)?;
-    pi.put(lock(&function.attributes).get(&attrib).copied().unwrap_or(default))?;
+    let spec = &driver.machine.cards()[function.context.card];
+    pi.put(function.attribute(attrib, spec).ok_or(INVALID_VALUE)?)?;
     Ok(())
 }
 
@@ -152,24 +163,12 @@ pub(crate) fn cuFuncIsLoaded(
     Ok(())
 }
 
-/// Blocks that one multiprocessor holds: bounded by threads, by shared memory, and by their number.
+/// Blocks that one multiprocessor holds.
 fn resident_blocks(driver: &Driver, function: &Function, threads: c_int, shared: usize) -> Answer<c_int> {
     let spec = &driver.machine.cards()[function.context.card];
-    let value = |attrib| attribute::value(attrib, spec, function.context.card).unwrap_or(0);
-    let threads_limit = value(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
-    let shared_limit = value(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR);
-    let blocks_limit = value(CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR);
-    if threads <= 0 {
-        return Err(INVALID_VALUE);
-    }
-    // A block takes whole warps.
-    let warp = value(CU_DEVICE_ATTRIBUTE_WARP_SIZE);
-    let by_threads = threads_limit / warp / ((threads - 1) / warp + 1);
-    let by_shared = match count(shared_limit)?.checked_div(shared) {
-        None => blocks_limit,
-        Some(blocks) => c_int::try_from(blocks).unwrap_or(blocks_limit),
-    };
-    Ok(by_threads.min(by_shared).min(blocks_limit))
+    let threads = u64::try_from(threads).ok().filter(|&threads| threads > 0).ok_or(INVALID_VALUE)?;
+    let blocks = spec.model.resident_blocks(threads, shared as u64, function.registers(spec)?);
+    c_int::try_from(blocks).map_err(|_| INVALID_VALUE)
 }
 
 pub(crate) fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(

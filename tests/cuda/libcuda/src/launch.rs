@@ -3,7 +3,9 @@
 use cgpu_abi::types::*;
 use cgpu_sim::machine::Launch;
 
-use crate::answer::{Answer, COOPERATIVE_LAUNCH_TOO_LARGE, INVALID_HANDLE, INVALID_VALUE};
+use crate::answer::{
+    Answer, COOPERATIVE_LAUNCH_TOO_LARGE, INVALID_HANDLE, INVALID_VALUE, LAUNCH_OUT_OF_RESOURCES,
+};
 use crate::argument::{In, Out};
 use crate::attribute;
 use crate::call::Call;
@@ -48,15 +50,16 @@ fn launch(call: &Call, f: CUfunction, shape: Shape) -> Answer {
     {
         return Err(INVALID_VALUE);
     }
-    if shape.cooperative {
+    let footprint = spec
+        .footprint(blocks, threads, u64::from(shape.shared), function.registers(spec)?)
+        .ok_or(LAUNCH_OUT_OF_RESOURCES)?;
+    let footprint = match shape.cooperative {
         // All blocks must be on the card at once.
-        let resident = u64::from(spec.model.threads_per_multiprocessor) / threads
-            * u64::from(spec.model.multiprocessors);
-        if blocks > resident {
-            return Err(COOPERATIVE_LAUNCH_TOO_LARGE);
-        }
-    }
-    driver.machine.launch(stream, Launch { kernel: function.behaviour, blocks, threads })?;
+        true if !footprint.fits_at_once() => return Err(COOPERATIVE_LAUNCH_TOO_LARGE),
+        true => footprint.cooperative(),
+        false => footprint,
+    };
+    driver.machine.launch(stream, Launch { kernel: function.behaviour, footprint })?;
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 use cgpu_proto::units::Bytes;
 
 use crate::error::Error;
+use crate::footprint::Footprint;
 
 /// What a model is, whatever its memory. Figures are the vendor's data sheets' and deviceQuery's.
 #[derive(Debug)]
@@ -31,6 +32,63 @@ pub struct Model {
     pub l2_bytes: u32,
     /// Power limit in watts.
     pub watts: u32,
+}
+
+/// What cards of one architecture have in common. Figures are the programming guide's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Generation {
+    /// Bytes of shared memory of one multiprocessor.
+    pub shared_per_multiprocessor: u32,
+    /// Blocks that one multiprocessor holds at once.
+    pub blocks_per_multiprocessor: u32,
+    /// Kernels that the card holds at once.
+    pub grids: u32,
+}
+
+/// Threads of a warp: a block takes whole ones.
+const WARP: u64 = 32;
+/// Registers of one multiprocessor, of every architecture here.
+const REGISTERS: u64 = 65_536;
+/// Registers are given to warps in steps of 256.
+const REGISTER_STEP: u64 = 256;
+
+impl Model {
+    /// What the card's architecture brings.
+    #[must_use]
+    pub const fn generation(&self) -> Generation {
+        let (shared_kib, blocks, grids) = match self.capability {
+            (6, 0) => (64, 32, 128),
+            (6, _) => (96, 32, 32),
+            (7, 0) => (96, 32, 128),
+            (7, _) => (64, 16, 128),
+            (8, 0) => (164, 32, 128),
+            (8, 6) => (100, 16, 128),
+            (8, _) => (100, 24, 128),
+            _ => (228, 32, 128),
+        };
+        Generation {
+            shared_per_multiprocessor: shared_kib << 10,
+            blocks_per_multiprocessor: blocks,
+            grids,
+        }
+    }
+
+    /// Blocks of so many threads, bytes of shared memory and registers per thread that one multiprocessor holds at
+    /// once; 0 if not even one.
+    #[must_use]
+    pub fn resident_blocks(&self, threads: u64, shared: u64, registers: u64) -> u64 {
+        let generation = self.generation();
+        let warps = threads.div_ceil(WARP).max(1);
+        let by_threads = u64::from(self.threads_per_multiprocessor) / WARP / warps;
+        // From the architecture with capability 8 on the driver keeps a KiB for itself with every block.
+        let reserved = if self.capability.0 >= 8 { 1_024 } else { 0 };
+        let all = u64::from(generation.shared_per_multiprocessor);
+        let by_shared = if shared == 0 { u64::MAX } else { all / (shared + reserved) };
+        let by_registers = REGISTERS
+            .checked_div((registers * WARP).next_multiple_of(REGISTER_STEP) * warps)
+            .unwrap_or(u64::MAX);
+        by_threads.min(by_shared).min(by_registers).min(u64::from(generation.blocks_per_multiprocessor))
+    }
 }
 
 macro_rules! models {
@@ -154,6 +212,15 @@ impl CardSpec {
         (0, 0x07 + u32::try_from(index).unwrap_or(u32::MAX), 0)
     }
 
+    /// How much of the card a kernel takes; `None`: not one block of it fits a multiprocessor.
+    #[must_use]
+    pub fn footprint(&self, blocks: u64, threads: u64, shared: u64, registers: u64) -> Option<Footprint> {
+        let resident = self.model.resident_blocks(threads, shared, registers);
+        let resident = resident * u64::from(self.model.multiprocessors);
+        let grids = u64::from(self.model.generation().grids);
+        (resident != 0).then(|| Footprint::of_blocks(blocks, resident, grids))
+    }
+
     /// What the driver keeps for itself: NVML's reserved line. One eightieth and at least 200 MiB, in whole 2 MiB: an
     /// A10 of 23028 MiB is known to leave programs some 22730.
     #[must_use]
@@ -188,6 +255,25 @@ mod tests {
         ] {
             let error = CardSpec::parse_list(list).unwrap_err().to_string();
             assert!(error.contains(part), "{list}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_multiprocessor_holds_what_its_scarcest_resource_allows() {
+        let card = |key: &str| CardSpec::parse_list(key).unwrap()[0].model;
+        for (key, threads, shared, registers, blocks) in [
+            ("A10", 256, 0, 32, 6),       // 1536 threads
+            ("A10", 32, 0, 32, 16),       // 16 blocks
+            ("A10", 1024, 0, 32, 1),      // two of them would be 2048 threads
+            ("A10", 33, 0, 32, 16),       // two warps each, and 16 blocks are the most
+            ("A10", 256, 49_152, 32, 2),  // 100 KiB
+            ("A10", 256, 102_400, 32, 0), // and the driver's own KiB
+            ("V100", 256, 49_152, 32, 2), // 96 KiB, and nothing for the driver
+            ("H100", 256, 0, 32, 8),      // 2048 threads
+            ("H100", 256, 0, 128, 2),     // 65536 registers
+            ("T4", 128, 0, 0, 8),
+        ] {
+            assert_eq!(card(key).resident_blocks(threads, shared, registers), blocks, "{key} {threads} {shared}");
         }
     }
 

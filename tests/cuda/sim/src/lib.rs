@@ -19,17 +19,21 @@
 pub mod card;
 pub mod clock;
 pub mod error;
+pub mod footprint;
+pub mod journal;
 pub mod kernel;
 pub mod machine;
 mod memory;
 pub mod segment;
 pub mod settings;
 pub mod timeline;
+pub mod trace;
 pub mod words;
 
 pub use card::{CardSpec, Model};
 pub use cgpu_proto::units::{Bytes, Nanos};
 pub use error::Error;
+pub use footprint::Footprint;
 pub use kernel::Kernel;
 pub use machine::Machine;
 pub use settings::Settings;

@@ -39,7 +39,7 @@ impl Stage {
 }
 
 fn spin(micros: u64) -> Launch {
-    Launch { kernel: Kernel::Spin(Some(Nanos::from_micros(micros))), blocks: 1, threads: 1 }
+    Launch::whole(Kernel::Spin(Some(Nanos::from_micros(micros))))
 }
 
 fn address_of<T>(word: &T) -> u64 {
@@ -300,7 +300,7 @@ fn copies_run_beside_kernels_of_others() {
     let [computes, copies] = [(); 2].map(|()| machine.create_context(0).unwrap());
     let [kernels, bytes] =
         [computes, copies].map(|context| machine.create_stream(context, StreamKind::NonBlocking).unwrap());
-    machine.launch(kernels, Launch { kernel: Kernel::Persistent, blocks: 1, threads: 1 }).unwrap();
+    machine.launch(kernels, Launch::whole(Kernel::Persistent)).unwrap();
     let device = machine.allocate(copies, Bytes(1 << 20)).unwrap();
     let source = vec![7_u8; 1 << 20];
     let there = source.as_ptr().expose_provenance() as u64;
@@ -377,7 +377,7 @@ fn a_destroyed_context_takes_everything_with_it() {
     let event = machine.create_event(context, true).unwrap();
     let called = Arc::new(AtomicU32::new(0));
     let held = Arc::clone(&called);
-    machine.launch(stream, Launch { kernel: Kernel::Persistent, blocks: 1, threads: 1 }).unwrap();
+    machine.launch(stream, Launch::whole(Kernel::Persistent)).unwrap();
     machine.record_event(event, stream).unwrap();
     let never = machine.host_function(stream, Box::new(move || held.store(1, Ordering::Relaxed))).unwrap();
     stage.clock.set(machine.now() + Nanos::from_millis(5));
@@ -414,7 +414,7 @@ fn peers_that_start_on_two_cards_meet_and_end() {
         machine.create_stream(context, StreamKind::NonBlocking).unwrap()
     });
     for name in ["wait_peer_3", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"] {
-        let launch = Launch { kernel: Kernel::named(name), blocks: 1, threads: 1 };
+        let launch = Launch::whole(Kernel::named(name));
         let first = machine.launch(streams[0], launch).unwrap();
         stage.clock.set(machine.now() + Nanos::from_millis(20));
         assert!(!machine.is_done(first).unwrap(), "{name} spins until its peer has started");
@@ -431,7 +431,7 @@ fn a_collective_of_a_process_with_one_card_waits_for_nobody() {
     let context = machine.create_context(0).unwrap();
     let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
     let kernel = Kernel::named("ncclDevKernel_AllGather_RING_LL");
-    machine.launch(stream, Launch { kernel, blocks: 1, threads: 1 }).unwrap();
+    machine.launch(stream, Launch::whole(kernel)).unwrap();
     machine.synchronize_stream(stream).unwrap();
     assert_eq!(machine.context_busy(context).unwrap(), machine.figures().kernel);
 }

@@ -93,7 +93,7 @@ impl Drop for Watched {
 }
 
 fn launch(kernel: &str) -> Launch {
-    Launch { kernel: Kernel::named(kernel), blocks: 1, threads: 1 }
+    Launch::whole(Kernel::named(kernel))
 }
 
 fn address_of<T>(word: &T) -> u64 {

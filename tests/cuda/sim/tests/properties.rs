@@ -5,7 +5,7 @@ use cgpu_sim::timeline::{
     Command, ContextId, EventId, Forecast, ProcessState, StreamId, Ticket, Timeline, WORDS,
 };
 use cgpu_sim::words::Plain;
-use cgpu_sim::{Bytes, Kernel, Nanos};
+use cgpu_sim::{Bytes, Footprint, Kernel, Nanos};
 use proptest::prelude::*;
 
 const CARDS: usize = 2;
@@ -165,7 +165,7 @@ impl World {
             }
             Deed::Move { stream, micros } => {
                 let cost = Nanos::from_micros(micros);
-                self.enqueue(stream, Command::Compute { cost, kernel: false, meeting: None }, 0);
+                self.enqueue(stream, Command::Compute { cost, kernel: false, meeting: None, footprint: Footprint::WHOLE }, 0);
             }
             Deed::Copy { stream, micros, up } => {
                 self.enqueue(stream, Command::Copy { up, cost: Nanos::from_micros(micros) }, 3);

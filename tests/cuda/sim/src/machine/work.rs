@@ -3,8 +3,9 @@
 use cgpu_proto::units::Nanos;
 
 use super::effects::Effect;
-use super::{Core, Machine, StreamId, Ticket, lock};
+use super::{Core, Machine, StreamId, Ticket, lock, trail};
 use crate::error::Error;
+use crate::footprint::Footprint;
 use crate::kernel::Kernel;
 use crate::segment::Transaction;
 use crate::settings::Figures;
@@ -15,10 +16,16 @@ use crate::timeline::{Command, QueueFull, Timeline};
 pub struct Launch {
     /// What it does.
     pub kernel: Kernel,
-    /// Blocks of the grid, all dimensions multiplied. Of no consequence yet: kernels of one context run one at a time.
-    pub blocks: u64,
-    /// Threads of a block, all dimensions multiplied. Of no consequence yet.
-    pub threads: u64,
+    /// How much of the card it takes ([`CardSpec::footprint`](crate::CardSpec::footprint)).
+    pub footprint: Footprint,
+}
+
+impl Launch {
+    /// Of a grid that fills the card.
+    #[must_use]
+    pub const fn whole(kernel: Kernel) -> Self {
+        Self { kernel, footprint: Footprint::WHOLE }
+    }
 }
 
 /// Which way a copy goes; says which engine does it.
@@ -134,7 +141,7 @@ impl Machine {
         let begun = self.now();
         let ticket = self.core.enqueue(|timeline, now| {
             self.core.own_stream(timeline, stream)?;
-            Ok(timeline.launch(stream, launch.kernel, now))
+            Ok(timeline.launch_in(stream, launch.kernel, launch.footprint, now))
         })?;
         self.core.clock.spin_until(begun + self.figures().launch_cost);
         Ok(ticket)
@@ -279,10 +286,15 @@ impl Machine {
 
 const TOO_LARGE: Error = Error::Invalid("a range larger than memory");
 
+/// Bytes that a block of the driver's own kernels moves, and how many of them fill a card.
+const LOCAL_BLOCK: u64 = 16 << 10;
+const LOCAL_BLOCKS: u64 = 64;
+
 /// A copy or fill within the card: a kernel of the driver's.
 fn local(bytes: u64, figures: &Figures) -> Command {
     let cost = Nanos(bytes.saturating_mul(1_000) / figures.local_rate + 1_000);
-    Command::Compute { cost, kernel: false, meeting: None }
+    let footprint = Footprint::of_blocks(bytes.div_ceil(LOCAL_BLOCK), LOCAL_BLOCKS, LOCAL_BLOCKS);
+    Command::Compute { cost, kernel: false, meeting: None, footprint }
 }
 
 impl Core {
@@ -296,7 +308,10 @@ impl Core {
     ) -> Result<Ticket, Error> {
         loop {
             match self.with(&mut enqueue)? {
-                Ok(ticket) => return Ok(ticket),
+                Ok(ticket) => {
+                    trail::note(ticket);
+                    return Ok(ticket);
+                }
                 Err(QueueFull { room }) => self.wait_for(&[room])?,
             }
         }

@@ -3,9 +3,10 @@
 use cgpu_proto::units::Nanos;
 
 use super::queue::QueueFull;
-use super::records::{ContextId, EventId, Slot, StreamId};
+use super::records::{ContextId, EventId, MEMBERS, Slot, StreamId};
 use super::stream::Ticket;
 use super::{Timeline, states};
+use crate::footprint::Footprint;
 use crate::kernel::{Kernel, mix};
 use crate::words::Words;
 
@@ -20,6 +21,8 @@ pub enum Command {
         kernel: bool,
         /// With whom it must meet first.
         meeting: Option<Meeting>,
+        /// How much of the card it takes.
+        footprint: Footprint,
     },
     /// Records an event.
     Mark(EventId),
@@ -49,6 +52,10 @@ pub struct Meeting {
     pub size: u64,
 }
 
+/// Where the size of a meeting lies, below the footprint.
+const MEETING: u64 = 0xff;
+const _: () = assert!(MEMBERS <= MEETING);
+
 states! {
     /// The kind of a command in a ring.
     pub(crate) Kind {
@@ -66,11 +73,25 @@ states! {
 }
 
 impl<W: Words> Timeline<'_, W> {
-    /// Puts a kernel into a stream.
+    /// Puts a kernel that fills the card into a stream.
     ///
     /// # Errors
     /// As [`Timeline::enqueue`].
     pub fn launch(&mut self, stream: StreamId, kernel: Kernel, now: Nanos) -> Result<Ticket, QueueFull> {
+        self.launch_in(stream, kernel, Footprint::WHOLE, now)
+    }
+
+    /// Puts a kernel into a stream.
+    ///
+    /// # Errors
+    /// As [`Timeline::enqueue`].
+    pub fn launch_in(
+        &mut self,
+        stream: StreamId,
+        kernel: Kernel,
+        footprint: Footprint,
+        now: Nanos,
+    ) -> Result<Ticket, QueueFull> {
         // Before anything is drawn: a launch that is tried again draws the same.
         self.room(stream)?;
         let context = ContextId(self.get(stream.context()));
@@ -84,19 +105,20 @@ impl<W: Words> Timeline<'_, W> {
             _ => None,
         };
         let cost = kernel.duration(self.figures.kernel, seed);
-        self.enqueue(stream, Command::Compute { cost, kernel: true, meeting }, 0, now)
+        self.enqueue(stream, Command::Compute { cost, kernel: true, meeting, footprint }, 0, now)
     }
 
     pub(super) fn store_command(&mut self, slot: Slot, command: Command, token: u64, available: Nanos) {
         let (kind, cost, subject, number) = match command {
-            Command::Compute { cost, kernel, meeting } => {
+            Command::Compute { cost, kernel, meeting, footprint } => {
                 // A kernel of no length would let the engine run without time passing.
                 let cost = cost.0.max(1);
-                let (key, size) = meeting.map_or((0, 0), |meeting| (meeting.key, meeting.size));
-                (if kernel { Kind::Kernel } else { Kind::Move }, cost, key, size)
+                let (key, size) = meeting.map_or((0, 0), |meeting| (meeting.key, meeting.size.min(MEMBERS)));
+                let kind = if kernel { Kind::Kernel } else { Kind::Move };
+                (kind, cost, key, footprint.word() | size)
             }
-            Command::Mark(event) => (Kind::Mark, self.figures.event_cost.0, event.0, 0),
-            Command::Write => (Kind::Write, self.figures.write_cost.0, 0, 0),
+            Command::Mark(event) => (Kind::Mark, self.figures.event_cost.0, event.0, Footprint::NONE.word()),
+            Command::Write => (Kind::Write, self.figures.write_cost.0, 0, Footprint::NONE.word()),
             Command::Copy { up, cost } => (if up { Kind::Up } else { Kind::Down }, cost.0, 0, 0),
             Command::Wait(ticket) => (Kind::Wait, 0, ticket.stream.0, ticket.number),
             Command::Outside => (Kind::Outside, 0, 0, 0),
@@ -110,6 +132,19 @@ impl<W: Words> Timeline<'_, W> {
         self.set(slot.available(), available.0);
     }
 
+    /// How much of the card a command of the computing engine takes.
+    #[inline]
+    pub(super) fn footprint(&self, slot: Slot) -> Footprint {
+        Footprint::of_word(self.get(slot.number()))
+    }
+
+    /// How many kernels meet this one, itself included; below 2: none.
+    #[inline]
+    pub(super) fn meeting_size(&self, slot: Slot) -> u64 {
+        self.get(slot.number()) & MEETING
+    }
+
+    #[inline]
     pub(super) fn kind(&self, slot: Slot) -> Kind {
         Kind::of(self.get(slot.kind()))
     }

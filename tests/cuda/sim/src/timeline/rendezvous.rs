@@ -7,7 +7,7 @@
 use cgpu_proto::units::Nanos;
 
 use super::Timeline;
-use super::records::{MEMBERS, Member, Rendezvous, Slot, StreamId};
+use super::records::{Member, Rendezvous, Slot, StreamId};
 use crate::kernel::NEVER;
 use crate::words::Words;
 
@@ -15,13 +15,13 @@ impl<W: Words> Timeline<'_, W> {
     /// The head kernel of a stream runs.
     pub(super) fn meet(&mut self, stream: StreamId, t: Nanos) {
         let slot = self.head_slot(stream);
-        let size = self.get(slot.number());
+        let size = self.meeting_size(slot);
         if size < 2 || self.get(stream.rendezvous()) != 0 {
             return;
         }
         let key = self.get(slot.subject());
         // With all of them in use, a kernel meets nobody and runs on: better than a deadlock that no card would have.
-        let Some(rendezvous) = self.rendezvous(key, size.min(MEMBERS)) else { return };
+        let Some(rendezvous) = self.rendezvous(key, size) else { return };
         let place = self.get(rendezvous.members());
         self.set(Member::of(rendezvous, place).stream(), stream.0);
         self.set(rendezvous.members(), place + 1);

@@ -1,0 +1,111 @@
+//! Footprints: how much of a card a kernel takes, from its grid and blocks.
+//!
+//! A multiprocessor holds so many blocks of a kernel at once as its threads, shared memory and registers allow
+//! ([`Model::resident_blocks`](crate::card::Model::resident_blocks)). So a kernel takes `blocks / (resident blocks x
+//! multiprocessors)` of the card, and the whole of it if its grid is larger than fits at once: then it goes in waves.
+
+/// How much of a card a kernel takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Footprint {
+    /// All its blocks that can be there at once, in parts of [`Footprint::CARD`].
+    pub(crate) share: u64,
+    /// One of them: less is of no use to it.
+    pub(crate) block: u64,
+    /// Blocks are left to come when those there end.
+    pub(crate) waves: bool,
+    /// Begins only when all of it can.
+    pub(crate) cooperative: bool,
+}
+
+impl Footprint {
+    /// The parts of a card.
+    pub(crate) const CARD: u64 = 1 << 23;
+
+    /// Many waves of blocks: all that there is.
+    pub const WHOLE: Self = Self { share: Self::CARD, block: 1, waves: true, cooperative: false };
+
+    /// No multiprocessor's business: event records and memory writes are the front end's.
+    pub(crate) const NONE: Self = Self { share: 0, block: 0, waves: false, cooperative: false };
+
+    /// That many blocks on a card that holds `resident` of them, and at most `grids` kernels, at once.
+    #[must_use]
+    pub fn of_blocks(blocks: u64, resident: u64, grids: u64) -> Self {
+        let resident = resident.max(1);
+        // Rounded down, so that kernels that fill a card together do fit it.
+        let least = (Self::CARD / grids.max(1)).max(1);
+        let share = (blocks.min(resident) * Self::CARD / resident).max(least);
+        let block = (Self::CARD / resident).clamp(1, share);
+        Self { share, block, waves: blocks > resident, cooperative: false }
+    }
+
+    /// Whether all its blocks can be on the card at once.
+    #[must_use]
+    pub const fn fits_at_once(self) -> bool {
+        !self.waves
+    }
+
+    /// The same, for a cooperative launch.
+    #[must_use]
+    pub fn cooperative(self) -> Self {
+        Self { cooperative: true, ..self }
+    }
+
+    /// In one word, below a kernel's members.
+    pub(crate) const fn word(self) -> u64 {
+        self.share << 40 | self.block << 16 | (self.waves as u64) << 9 | (self.cooperative as u64) << 8
+    }
+
+    /// From that word.
+    pub(crate) const fn of_word(word: u64) -> Self {
+        Self {
+            share: word >> 40,
+            block: word >> 16 & 0xff_ffff,
+            waves: word >> 9 & 1 != 0,
+            cooperative: word >> 8 & 1 != 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grid_takes_its_part_of_what_fits_at_once() {
+        let of = |blocks| Footprint::of_blocks(blocks, 144, 128);
+        assert_eq!(of(72).share, Footprint::CARD / 2);
+        assert_eq!(of(144).share, Footprint::CARD);
+        assert!(!of(144).waves && of(145).waves);
+        assert_eq!(of(1_000_000).share, Footprint::CARD);
+        assert_eq!(of(72).block, Footprint::CARD / 144);
+    }
+
+    #[test]
+    fn kernels_that_fill_a_card_together_fit_it() {
+        for resident in 1..3_000 {
+            for part in [1, resident / 3, resident / 2] {
+                let share = |blocks| Footprint::of_blocks(blocks, resident, u64::MAX).share;
+                assert!(share(part) + share(resident - part) <= Footprint::CARD, "{part} of {resident}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_more_grids_fit_than_the_card_can_hold() {
+        let tiny = Footprint::of_blocks(1, 2_304, 128);
+        assert_eq!(tiny.share * 128, Footprint::CARD);
+        assert_eq!(tiny.block, tiny.share);
+    }
+
+    #[test]
+    fn a_word_holds_all_of_it() {
+        for footprint in [
+            Footprint::WHOLE,
+            Footprint::NONE,
+            Footprint::of_blocks(7, 60, 128).cooperative(),
+            Footprint::of_blocks(1, 1, 1),
+        ] {
+            assert_eq!(Footprint::of_word(footprint.word() | 0xff), footprint);
+        }
+    }
+}
