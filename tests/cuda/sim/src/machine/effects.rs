@@ -10,7 +10,7 @@ use cgpu_proto::units::Nanos;
 
 use super::bytes::{fill_bytes, is_met, move_bytes, read_word, write_word};
 use super::work::{Fill, Pitched, WaitCondition, Width};
-use super::{ContextId, Core, StreamId, Ticket, lock};
+use super::{ContextId, Core, StreamId, Ticket, lock, trail};
 use crate::error::Error;
 use crate::timeline::{Command, EffectDue, Forecast, QueueFull};
 
@@ -126,6 +126,7 @@ impl Core {
             match enqueued {
                 Ok(Ok((ticket, news, now))) => {
                     tokens.set_ticket(token, ticket);
+                    trail::note(ticket);
                     // Of a stream that holds effects already the helper has heard.
                     if news {
                         self.alarm.ring_by(now + self.segment.figures().launch_latency);

@@ -23,6 +23,7 @@ mod effects;
 mod events;
 mod helper;
 mod streams;
+mod trail;
 mod work;
 
 use core::mem::ManuallyDrop;
@@ -35,6 +36,7 @@ pub use crate::timeline::{ContextId, EngineTime, EventId, ProcessSample, Process
 pub use allocations::MemoryInfo;
 pub use books::Utilisation;
 pub use streams::StreamKind;
+pub use trail::trail;
 pub use work::{CopyKind, Fill, Launch, Pitched, WaitCondition, Width};
 
 use crate::card::CardSpec;

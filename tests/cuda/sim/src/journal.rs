@@ -1,0 +1,235 @@
+//! The journal (`CGPU_SIM_JOURNAL`): one line of JSON for every call of a program and every span of a card.
+//!
+//! ```text
+//! {"what":"process","pid":71,"dilation_milli":1000,"cards":["A10:23028"],"at":81000000000000}
+//! {"what":"call","from":81000000001000,"to":81000000003600,"pid":71,"thread":71,"name":"cuLaunchKernel","answer":0,
+//!  "arguments":{"stream":"0x0","kernel":"spin_50us"},"enqueued":[[7,12]]}
+//! {"what":"span","kind":"kernel","card":0,"pid":71,"context":1,"stream":7,"number":12,"from":81000000009600,"to":...,"done":true}
+//! ```
+//!
+//! Times are nanoseconds: those of calls and processes of `CLOCK_MONOTONIC`, those of spans of device time, which is the same divided
+//! by the dilation. `enqueued` names a call's commands by stream and number, and spans say which of them they are.
+//!
+//! Every line is one write to the end of the file, so that several processes share one. A process that dies while writing leaves
+//! half a line, which readers skip, together with whatever else is no line of ours.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::timeline::{Span, SpanKind};
+
+/// One line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "lowercase")]
+pub enum Line {
+    /// A process has begun to use the machine.
+    Process(Process),
+    /// A program has called the driver or NVML.
+    Call(Call),
+    /// An engine of a card has done something.
+    Span(SpanLine),
+    /// Spans that nobody took in time.
+    Lost {
+        /// How many.
+        spans: u64,
+    },
+}
+
+/// A process on the machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Process {
+    /// Its id.
+    pub pid: u32,
+    /// Its program.
+    pub program: String,
+    /// Thousandths of real time per device time.
+    pub dilation_milli: u64,
+    /// The cards, as `CGPU_SIM_GPUS` names them.
+    pub cards: Vec<String>,
+    /// When, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub at: u64,
+}
+
+/// A call.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Call {
+    /// When it began, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub from: u64,
+    /// When it returned.
+    pub to: u64,
+    /// The process.
+    pub pid: u32,
+    /// Its thread.
+    pub thread: u32,
+    /// The function's symbol.
+    pub name: String,
+    /// What it answered: a CUresult or an nvmlReturn_t.
+    pub answer: u32,
+    /// The arguments that are values: numbers as such, handles as hexadecimal texts; and `kernel`, the function's name.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub arguments: Map<String, Value>,
+    /// The commands that it put into streams: stream, number.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub enqueued: Vec<(u64, u64)>,
+}
+
+/// A [`Span`], as it is written down.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "as in Span")]
+pub struct SpanLine {
+    pub kind: String,
+    pub card: usize,
+    pub pid: u32,
+    pub context: u64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub stream: u64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub number: u64,
+    pub from: u64,
+    pub to: u64,
+    pub done: bool,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde wants it")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+const KINDS: [(SpanKind, &str); 7] = [
+    (SpanKind::Switch, "switch"),
+    (SpanKind::Kernel, "kernel"),
+    (SpanKind::Move, "move"),
+    (SpanKind::Mark, "mark"),
+    (SpanKind::Write, "write"),
+    (SpanKind::Up, "up"),
+    (SpanKind::Down, "down"),
+];
+
+impl SpanKind {
+    /// Its name in journals and traces.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        KINDS.iter().find(|(kind, _)| *kind == self).map_or("", |(_, name)| name)
+    }
+}
+
+impl From<&Span> for SpanLine {
+    fn from(span: &Span) -> Self {
+        Self {
+            kind: span.kind.name().to_owned(),
+            card: span.card,
+            pid: span.pid,
+            context: span.context,
+            stream: span.stream,
+            number: span.number,
+            from: span.from.0,
+            to: span.to.0,
+            done: span.done,
+        }
+    }
+}
+
+impl SpanLine {
+    /// As the timeline told it; `None`: of a kind that we do not know.
+    #[must_use]
+    pub fn span(&self) -> Option<Span> {
+        let (kind, _) = KINDS.iter().find(|(_, name)| *name == self.kind)?;
+        Some(Span {
+            kind: *kind,
+            card: self.card,
+            pid: self.pid,
+            context: self.context,
+            stream: self.stream,
+            number: self.number,
+            from: crate::Nanos(self.from),
+            to: crate::Nanos(self.to),
+            done: self.done,
+        })
+    }
+}
+
+/// A journal that is being written.
+#[derive(Debug)]
+pub struct Journal {
+    file: File,
+}
+
+impl Journal {
+    /// Goes on with the journal of that name, or begins it.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self { file: OpenOptions::new().append(true).create(true).open(path)? })
+    }
+
+    /// Adds lines, in one write.
+    ///
+    /// # Errors
+    /// The system's; a full disk, for one.
+    pub fn add(&self, lines: impl IntoIterator<Item = Line>) -> io::Result<()> {
+        let mut text = Vec::new();
+        for line in lines {
+            serde_json::to_writer(&mut text, &line)?;
+            text.push(b'\n');
+        }
+        if text.is_empty() { Ok(()) } else { (&self.file).write_all(&text) }
+    }
+}
+
+/// The lines of a journal; what is none is skipped.
+pub fn lines(text: &str) -> impl Iterator<Item = Line> {
+    text.lines().filter_map(|line| serde_json::from_str(line).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Nanos;
+
+    #[test]
+    fn half_a_line_is_skipped_and_the_rest_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal");
+        let span = Span {
+            kind: SpanKind::Up,
+            card: 3,
+            pid: 7,
+            context: 2,
+            stream: 4,
+            number: 5,
+            from: Nanos(10),
+            to: Nanos(20),
+            done: true,
+        };
+        let call = Call {
+            from: 1,
+            to: 2,
+            pid: 7,
+            thread: 8,
+            name: "cuInit".to_owned(),
+            answer: 0,
+            arguments: Map::new(),
+            enqueued: vec![(4, 5)],
+        };
+        Journal::open(&path).unwrap().add([Line::Call(call.clone())]).unwrap();
+        std::fs::OpenOptions::new()
+            .append(true)
+            .open(&path)
+            .unwrap()
+            .write_all(b"{\"what\":\"call\",\"fro\n")
+            .unwrap();
+        Journal::open(&path)
+            .unwrap()
+            .add([Line::Span(SpanLine::from(&span)), Line::Lost { spans: 3 }])
+            .unwrap();
+        let read: Vec<Line> = lines(&std::fs::read_to_string(&path).unwrap()).collect();
+        assert_eq!(read, [Line::Call(call), Line::Span(SpanLine::from(&span)), Line::Lost { spans: 3 }]);
+        let Line::Span(line) = &read[1] else { panic!("{read:?}") };
+        assert_eq!(line.span(), Some(span));
+    }
+}
