@@ -254,6 +254,91 @@ enumerations! {
         CU_STREAM_DEFAULT = 0,
         CU_STREAM_NON_BLOCKING = 1,
     }
+    /// Kinds of nodes of a graph.
+    CUgraphNodeType {
+        CU_GRAPH_NODE_TYPE_KERNEL = 0,
+        CU_GRAPH_NODE_TYPE_MEMCPY = 1,
+        CU_GRAPH_NODE_TYPE_MEMSET = 2,
+        CU_GRAPH_NODE_TYPE_HOST = 3,
+        CU_GRAPH_NODE_TYPE_GRAPH = 4,
+        CU_GRAPH_NODE_TYPE_EMPTY = 5,
+        CU_GRAPH_NODE_TYPE_WAIT_EVENT = 6,
+        CU_GRAPH_NODE_TYPE_EVENT_RECORD = 7,
+        CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL = 8,
+        CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT = 9,
+        CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10,
+        CU_GRAPH_NODE_TYPE_MEM_FREE = 11,
+        CU_GRAPH_NODE_TYPE_BATCH_MEM_OP = 12,
+        CU_GRAPH_NODE_TYPE_CONDITIONAL = 13,
+    }
+    /// How the body of a conditional node is chosen.
+    CUgraphConditionalNodeType {
+        CU_GRAPH_COND_TYPE_IF = 0,
+        CU_GRAPH_COND_TYPE_WHILE = 1,
+        CU_GRAPH_COND_TYPE_SWITCH = 2,
+    }
+    /// Whether a conditional handle takes its default value at each launch.
+    CUgraphConditional_flags {
+        CU_GRAPH_COND_ASSIGN_DEFAULT = 1,
+    }
+    /// What became of an update of an executable graph.
+    CUgraphExecUpdateResult {
+        CU_GRAPH_EXEC_UPDATE_SUCCESS = 0,
+        CU_GRAPH_EXEC_UPDATE_ERROR = 1,
+        CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED = 2,
+        CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED = 3,
+        CU_GRAPH_EXEC_UPDATE_ERROR_FUNCTION_CHANGED = 4,
+        CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED = 5,
+        CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED = 6,
+        CU_GRAPH_EXEC_UPDATE_ERROR_UNSUPPORTED_FUNCTION_CHANGE = 7,
+        CU_GRAPH_EXEC_UPDATE_ERROR_ATTRIBUTES_CHANGED = 8,
+    }
+    /// What became of an instantiation.
+    CUgraphInstantiateResult {
+        CUDA_GRAPH_INSTANTIATE_SUCCESS = 0,
+        CUDA_GRAPH_INSTANTIATE_ERROR = 1,
+        CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE = 2,
+        CUDA_GRAPH_INSTANTIATE_NODE_OPERATION_NOT_SUPPORTED = 3,
+        CUDA_GRAPH_INSTANTIATE_MULTIPLE_CTXS_NOT_SUPPORTED = 4,
+        CUDA_GRAPH_INSTANTIATE_CONDITIONAL_HANDLE_UNUSED = 5,
+    }
+    /// How a graph is instantiated.
+    CUgraphInstantiate_flags {
+        CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH = 1,
+        CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD = 2,
+        CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH = 4,
+        CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY = 8,
+    }
+    /// What a description of a graph shows.
+    CUgraphDebugDot_flags {
+        CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE = 1,
+        CU_GRAPH_DEBUG_DOT_FLAGS_HANDLES = 1024,
+    }
+    /// Figures of a card's memory for graphs.
+    CUgraphMem_attribute {
+        CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT = 0,
+        CU_GRAPH_MEM_ATTR_USED_MEM_HIGH = 1,
+        CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT = 2,
+        CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH = 3,
+    }
+    /// Whether a graph takes a reference of its own.
+    CUuserObjectRetain_flags {
+        CU_GRAPH_USER_OBJECT_MOVE = 1,
+    }
+    /// How a user object may be released.
+    CUuserObject_flags {
+        CU_USER_OBJECT_NO_DESTRUCTOR_SYNC = 1,
+    }
+    /// What becomes of the dependencies that a capturing stream has.
+    CUstreamUpdateCaptureDependencies_flags {
+        CU_STREAM_ADD_CAPTURE_DEPENDENCIES = 0,
+        CU_STREAM_SET_CAPTURE_DEPENDENCIES = 1,
+    }
+    /// Who owns the graph of a child node.
+    CUgraphChildGraphNodeOwnership {
+        CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE = 0,
+        CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE = 1,
+    }
     /// Whether a stream records a graph.
     CUstreamCaptureStatus {
         CU_STREAM_CAPTURE_STATUS_NONE = 0,

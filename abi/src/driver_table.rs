@@ -338,9 +338,12 @@ macro_rules! driver_table {
             pass cuDeviceGetHostAtomicCapabilities { "cuDeviceGetHostAtomicCapabilities", legacy, 13000, 1300 } Passes Passed stub "reads a property that the limit does not change";
             pass cuDeviceGetNvSciSyncAttributes { "cuDeviceGetNvSciSyncAttributes", legacy, 10020, 1107 } Passes Passed stub "reads a property that the limit does not change";
             pass cuDeviceGetP2PAtomicCapabilities { "cuDeviceGetP2PAtomicCapabilities", legacy, 13000, 1300 } Passes Passed stub "reads a property that the limit does not change";
-            pass cuDeviceGetGraphMemAttribute { "cuDeviceGetGraphMemAttribute", legacy, 11040, 1107 } Reports Passed stub "memory of graphs, of which there is none while memory nodes are refused";
-            pass cuDeviceSetGraphMemAttribute { "cuDeviceSetGraphMemAttribute", legacy, 11040, 1107 } Reports Passed stub "memory of graphs, of which there is none while memory nodes are refused";
-            pass cuDeviceGraphMemTrim { "cuDeviceGraphMemTrim", legacy, 11040, 1107 } Frees Passed stub "memory of graphs, of which there is none while memory nodes are refused";
+            call cuDeviceGetGraphMemAttribute { "cuDeviceGetGraphMemAttribute", legacy, 11040, 1107 } Reports Passed stub "memory of graphs, of which there is none while memory nodes are refused"
+                (device: CUdevice, attr: CUgraphMem_attribute, value: *mut c_void);
+            call cuDeviceSetGraphMemAttribute { "cuDeviceSetGraphMemAttribute", legacy, 11040, 1107 } Reports Passed stub "memory of graphs, of which there is none while memory nodes are refused"
+                (device: CUdevice, attr: CUgraphMem_attribute, value: *mut c_void);
+            call cuDeviceGraphMemTrim { "cuDeviceGraphMemTrim", legacy, 11040, 1107 } Frees Passed stub "memory of graphs, of which there is none while memory nodes are refused"
+                (device: CUdevice);
             pass cuDeviceRegisterAsyncNotification { "cuDeviceRegisterAsyncNotification", legacy, 12040, 1204 } Passes Passed stub "calls the program back when the card runs short";
             pass cuDeviceUnregisterAsyncNotification { "cuDeviceUnregisterAsyncNotification", legacy, 12040, 1204 } Passes Passed stub "calls the program back when the card runs short";
 
@@ -480,10 +483,14 @@ macro_rules! driver_table {
             pass cuLaunchGrid { "cuLaunchGrid", legacy, 2000, 1107 } Launches Passed stub "the launch calls before CUDA 4: not gated yet";
             pass cuLaunchGridAsync { "cuLaunchGridAsync", legacy, 2000, 1107 } Launches Passed stub "the launch calls before CUDA 4: not gated yet";
             pass cuLaunchCooperativeKernelMultiDevice { "cuLaunchCooperativeKernelMultiDevice", legacy, 9000, 1107 } Launches Passed stub "one launch on several cards: not gated yet";
-            pass cuGraphLaunch { "cuGraphLaunch", legacy, 10000, 1107 } Launches Passed stub "a whole graph in one call: not gated yet";
-            pass cuGraphLaunch_ptsz { "cuGraphLaunch", ptsz, 10000, 1107 } Launches Passed stub "a whole graph in one call: not gated yet";
-            pass cuGraphUpload { "cuGraphUpload", legacy, 11010, 1107 } Launches Passed stub "sends a graph ahead of its launch; implicit memory";
-            pass cuGraphUpload_ptsz { "cuGraphUpload", ptsz, 11010, 1107 } Launches Passed stub "sends a graph ahead of its launch; implicit memory";
+            call cuGraphLaunch { "cuGraphLaunch", legacy, 10000, 1107 } Launches Passed stub "a whole graph in one call: not gated yet"
+                (graph: CUgraphExec, stream: CUstream);
+            call cuGraphLaunch_ptsz { "cuGraphLaunch", ptsz, 10000, 1107 } Launches Passed stub "a whole graph in one call: not gated yet"
+                (graph_exec: CUgraphExec, stream: CUstream);
+            call cuGraphUpload { "cuGraphUpload", legacy, 11010, 1107 } Launches Passed stub "sends a graph ahead of its launch; implicit memory"
+                (graph: CUgraphExec, stream: CUstream);
+            call cuGraphUpload_ptsz { "cuGraphUpload", ptsz, 11010, 1107 } Launches Passed stub "sends a graph ahead of its launch; implicit memory"
+                (graph_exec: CUgraphExec, stream: CUstream);
             call cuLaunchHostFunc { "cuLaunchHostFunc", legacy, 10000, 1107 } Launches Passed played "runs on the host in stream order"
                 (stream: CUstream, function: CUhostFn, user_data: *mut c_void);
             call cuLaunchHostFunc_ptsz { "cuLaunchHostFunc", ptsz, 10000, 1107 } Launches Passed played "runs on the host in stream order"
@@ -810,10 +817,14 @@ macro_rules! driver_table {
                 (stream: CUstream);
             call cuStreamEndCaptureToCig_ptsz { "cuStreamEndCaptureToCig", ptsz, 13010, 1302 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
                 (stream: CUstream);
-            pass cuStreamUpdateCaptureDependencies { "cuStreamUpdateCaptureDependencies", legacy, 11030, 1107 } Stream Passed stub "records a graph";
-            pass cuStreamUpdateCaptureDependencies_ptsz { "cuStreamUpdateCaptureDependencies", ptsz, 11030, 1107 } Stream Passed stub "records a graph";
-            pass cuStreamUpdateCaptureDependencies_v2 { "cuStreamUpdateCaptureDependencies", legacy, 12030, 1203 } Stream Passed stub "records a graph";
-            pass cuStreamUpdateCaptureDependencies_v2_ptsz { "cuStreamUpdateCaptureDependencies", ptsz, 12030, 1203 } Stream Passed stub "records a graph";
+            call cuStreamUpdateCaptureDependencies { "cuStreamUpdateCaptureDependencies", legacy, 11030, 1107 } Stream Passed stub "records a graph"
+                (stream: CUstream, dependencies: *mut CUgraphNode, num_dependencies: usize, flags: c_uint);
+            call cuStreamUpdateCaptureDependencies_ptsz { "cuStreamUpdateCaptureDependencies", ptsz, 11030, 1107 } Stream Passed stub "records a graph"
+                (stream: CUstream, dependencies: *mut CUgraphNode, num_dependencies: usize, flags: c_uint);
+            call cuStreamUpdateCaptureDependencies_v2 { "cuStreamUpdateCaptureDependencies", legacy, 12030, 1203 } Stream Passed stub "records a graph"
+                (stream: CUstream, dependencies: *mut CUgraphNode, dependency_data: *const CUgraphEdgeData, num_dependencies: usize, flags: c_uint);
+            call cuStreamUpdateCaptureDependencies_v2_ptsz { "cuStreamUpdateCaptureDependencies", ptsz, 12030, 1203 } Stream Passed stub "records a graph"
+                (stream: CUstream, dependencies: *mut CUgraphNode, dependency_data: *const CUgraphEdgeData, num_dependencies: usize, flags: c_uint);
 
             // Events.
             call cuEventCreate { "cuEventCreate", legacy, 2000, 1107 } Stream Passed played "marks in stream order; the shim times its batches with its own"
@@ -841,108 +852,195 @@ macro_rules! driver_table {
 
             // Graphs.
             hook cuGraphAddMemAllocNode { "cuGraphAddMemAllocNode", legacy, 11040, 1107 } Allocates Refused stub "memory that a graph allocates is not charged yet: refused"
-                ();
+                (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, node_params: *mut CUDA_MEM_ALLOC_NODE_PARAMS);
             hook cuGraphAddNode { "cuGraphAddNode", legacy, 12020, 1202 } Allocates Refused stub "the node may be an allocation, which is not charged yet: refused, and conditional nodes with it; the typed calls remain"
-                ();
+                (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, node_params: *mut CUgraphNodeParams);
             hook cuGraphAddNode_v2 { "cuGraphAddNode", legacy, 12030, 1203 } Allocates Refused stub "the node may be an allocation, which is not charged yet: refused, and conditional nodes with it; the typed calls remain"
-                ();
+                (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, dependency_data: *const CUgraphEdgeData, num_dependencies: usize, node_params: *mut CUgraphNodeParams);
             hook cuGraphAddNode_v3 { "cuGraphAddNode", legacy, 13040, 1304 } Allocates Refused stub "the node may be an allocation, which is not charged yet: refused, and conditional nodes with it; the typed calls remain"
-                ();
-            pass cuGraphAddMemFreeNode { "cuGraphAddMemFreeNode", legacy, 11040, 1107 } Frees Passed stub "graphs hold no memory of ours while memory nodes are refused";
-            pass cuGraphDestroy { "cuGraphDestroy", legacy, 10000, 1107 } Frees Passed stub "graphs hold no memory of ours while memory nodes are refused";
-            pass cuGraphExecDestroy { "cuGraphExecDestroy", legacy, 10000, 1107 } Frees Passed stub "graphs hold no memory of ours while memory nodes are refused";
-            pass cuGraphInstantiate { "cuGraphInstantiate", legacy, 10000, 1107 } Passes Passed stub "an executable graph's own memory is implicit";
-            pass cuGraphInstantiate_v2 { "cuGraphInstantiate", legacy, 11000, 1107 } Passes Passed stub "an executable graph's own memory is implicit";
-            pass cuGraphInstantiateWithFlags { "cuGraphInstantiateWithFlags", legacy, 11040, 1107 } Passes Passed stub "an executable graph's own memory is implicit";
-            pass cuGraphInstantiateWithParams { "cuGraphInstantiateWithParams", legacy, 12000, 1200 } Passes Passed stub "an executable graph's own memory is implicit";
-            pass cuGraphInstantiateWithParams_ptsz { "cuGraphInstantiateWithParams", ptsz, 12000, 1200 } Passes Passed stub "an executable graph's own memory is implicit";
-            pass cuGraphAddBatchMemOpNode { "cuGraphAddBatchMemOpNode", legacy, 11070, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphAddChildGraphNode { "cuGraphAddChildGraphNode", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphAddDependencies { "cuGraphAddDependencies", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphAddDependencies_v2 { "cuGraphAddDependencies", legacy, 12030, 1203 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphAddEmptyNode { "cuGraphAddEmptyNode", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphAddEventRecordNode { "cuGraphAddEventRecordNode", legacy, 11010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphAddEventWaitNode { "cuGraphAddEventWaitNode", legacy, 11010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+                (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, dependency_data: *const CUgraphEdgeData, num_dependencies: usize, node_params: *mut CUgraphNodeParams);
+            call cuGraphAddMemFreeNode { "cuGraphAddMemFreeNode", legacy, 11040, 1107 } Frees Passed stub "graphs hold no memory of ours while memory nodes are refused"
+                (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, dptr: CUdeviceptr);
+            call cuGraphDestroy { "cuGraphDestroy", legacy, 10000, 1107 } Frees Passed stub "graphs hold no memory of ours while memory nodes are refused"
+                (graph: CUgraph);
+            call cuGraphExecDestroy { "cuGraphExecDestroy", legacy, 10000, 1107 } Frees Passed stub "graphs hold no memory of ours while memory nodes are refused"
+                (graph_exec: CUgraphExec);
+            call cuGraphInstantiate { "cuGraphInstantiate", legacy, 10000, 1107 } Passes Passed stub "an executable graph's own memory is implicit"
+                (graph_exec: *mut CUgraphExec, graph: CUgraph, error_node: *mut CUgraphNode, log_buffer: *mut c_char, buffer_size: usize);
+            call cuGraphInstantiate_v2 { "cuGraphInstantiate", legacy, 11000, 1107 } Passes Passed stub "an executable graph's own memory is implicit"
+                (graph_exec: *mut CUgraphExec, graph: CUgraph, error_node: *mut CUgraphNode, log_buffer: *mut c_char, buffer_size: usize);
+            call cuGraphInstantiateWithFlags { "cuGraphInstantiateWithFlags", legacy, 11040, 1107 } Passes Passed stub "an executable graph's own memory is implicit"
+                (graph_exec: *mut CUgraphExec, graph: CUgraph, flags: c_ulonglong);
+            call cuGraphInstantiateWithParams { "cuGraphInstantiateWithParams", legacy, 12000, 1200 } Passes Passed stub "an executable graph's own memory is implicit"
+                (graph_exec: *mut CUgraphExec, graph: CUgraph, instantiate_params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS);
+            call cuGraphInstantiateWithParams_ptsz { "cuGraphInstantiateWithParams", ptsz, 12000, 1200 } Passes Passed stub "an executable graph's own memory is implicit"
+                (graph_exec: *mut CUgraphExec, graph: CUgraph, instantiate_params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS);
+            call cuGraphAddBatchMemOpNode { "cuGraphAddBatchMemOpNode", legacy, 11070, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, node_params: *const CUDA_BATCH_MEM_OP_NODE_PARAMS);
+            call cuGraphAddChildGraphNode { "cuGraphAddChildGraphNode", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, child_graph: CUgraph);
+            call cuGraphAddDependencies { "cuGraphAddDependencies", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, num_dependencies: usize);
+            call cuGraphAddDependencies_v2 { "cuGraphAddDependencies", legacy, 12030, 1203 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, edge_data: *const CUgraphEdgeData, num_dependencies: usize);
+            call cuGraphAddEmptyNode { "cuGraphAddEmptyNode", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize);
+            call cuGraphAddEventRecordNode { "cuGraphAddEventRecordNode", legacy, 11010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, event: CUevent);
+            call cuGraphAddEventWaitNode { "cuGraphAddEventWaitNode", legacy, 11010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, event: CUevent);
             pass cuGraphAddExternalSemaphoresSignalNode { "cuGraphAddExternalSemaphoresSignalNode", legacy, 11020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
             pass cuGraphAddExternalSemaphoresWaitNode { "cuGraphAddExternalSemaphoresWaitNode", legacy, 11020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphAddHostNode { "cuGraphAddHostNode", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphAddKernelNode { "cuGraphAddKernelNode", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphAddKernelNode_v2 { "cuGraphAddKernelNode", legacy, 12000, 1200 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphAddMemcpyNode { "cuGraphAddMemcpyNode", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphAddMemsetNode { "cuGraphAddMemsetNode", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphBatchMemOpNodeGetParams { "cuGraphBatchMemOpNodeGetParams", legacy, 11070, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphBatchMemOpNodeSetParams { "cuGraphBatchMemOpNodeSetParams", legacy, 11070, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphChildGraphNodeGetGraph { "cuGraphChildGraphNodeGetGraph", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphClone { "cuGraphClone", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphConditionalHandleCreate { "cuGraphConditionalHandleCreate", legacy, 12030, 1203 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphCreate { "cuGraphCreate", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphDebugDotPrint { "cuGraphDebugDotPrint", legacy, 11030, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphDestroyNode { "cuGraphDestroyNode", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphEventRecordNodeGetEvent { "cuGraphEventRecordNodeGetEvent", legacy, 11010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphEventRecordNodeSetEvent { "cuGraphEventRecordNodeSetEvent", legacy, 11010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphEventWaitNodeGetEvent { "cuGraphEventWaitNodeGetEvent", legacy, 11010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphEventWaitNodeSetEvent { "cuGraphEventWaitNodeSetEvent", legacy, 11010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphExecBatchMemOpNodeSetParams { "cuGraphExecBatchMemOpNodeSetParams", legacy, 11070, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphExecChildGraphNodeSetParams { "cuGraphExecChildGraphNodeSetParams", legacy, 11010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphExecEventRecordNodeSetEvent { "cuGraphExecEventRecordNodeSetEvent", legacy, 11010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphExecEventWaitNodeSetEvent { "cuGraphExecEventWaitNodeSetEvent", legacy, 11010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            call cuGraphAddHostNode { "cuGraphAddHostNode", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, node_params: *const CUDA_HOST_NODE_PARAMS);
+            call cuGraphAddKernelNode { "cuGraphAddKernelNode", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, node_params: *const CUDA_KERNEL_NODE_PARAMS_v1);
+            call cuGraphAddKernelNode_v2 { "cuGraphAddKernelNode", legacy, 12000, 1200 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, node_params: *const CUDA_KERNEL_NODE_PARAMS_v2);
+            call cuGraphAddMemcpyNode { "cuGraphAddMemcpyNode", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, copy_params: *const CUDA_MEMCPY3D, ctx: CUcontext);
+            call cuGraphAddMemsetNode { "cuGraphAddMemsetNode", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, memset_params: *const CUDA_MEMSET_NODE_PARAMS, ctx: CUcontext);
+            call cuGraphBatchMemOpNodeGetParams { "cuGraphBatchMemOpNodeGetParams", legacy, 11070, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (node: CUgraphNode, node_params_out: *mut CUDA_BATCH_MEM_OP_NODE_PARAMS);
+            call cuGraphBatchMemOpNodeSetParams { "cuGraphBatchMemOpNodeSetParams", legacy, 11070, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (node: CUgraphNode, node_params: *const CUDA_BATCH_MEM_OP_NODE_PARAMS);
+            call cuGraphChildGraphNodeGetGraph { "cuGraphChildGraphNodeGetGraph", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (node: CUgraphNode, graph: *mut CUgraph);
+            call cuGraphClone { "cuGraphClone", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph_clone: *mut CUgraph, original_graph: CUgraph);
+            call cuGraphConditionalHandleCreate { "cuGraphConditionalHandleCreate", legacy, 12030, 1203 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (handle_out: *mut CUgraphConditionalHandle, graph: CUgraph, ctx: CUcontext, default_launch_value: c_uint, flags: c_uint);
+            call cuGraphCreate { "cuGraphCreate", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph: *mut CUgraph, flags: c_uint);
+            call cuGraphDebugDotPrint { "cuGraphDebugDotPrint", legacy, 11030, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph: CUgraph, path: *const c_char, flags: c_uint);
+            call cuGraphDestroyNode { "cuGraphDestroyNode", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (node: CUgraphNode);
+            call cuGraphEventRecordNodeGetEvent { "cuGraphEventRecordNodeGetEvent", legacy, 11010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (node: CUgraphNode, event_out: *mut CUevent);
+            call cuGraphEventRecordNodeSetEvent { "cuGraphEventRecordNodeSetEvent", legacy, 11010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (node: CUgraphNode, event: CUevent);
+            call cuGraphEventWaitNodeGetEvent { "cuGraphEventWaitNodeGetEvent", legacy, 11010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (node: CUgraphNode, event_out: *mut CUevent);
+            call cuGraphEventWaitNodeSetEvent { "cuGraphEventWaitNodeSetEvent", legacy, 11010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (node: CUgraphNode, event: CUevent);
+            call cuGraphExecBatchMemOpNodeSetParams { "cuGraphExecBatchMemOpNodeSetParams", legacy, 11070, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph_exec: CUgraphExec, node: CUgraphNode, node_params: *const CUDA_BATCH_MEM_OP_NODE_PARAMS);
+            call cuGraphExecChildGraphNodeSetParams { "cuGraphExecChildGraphNodeSetParams", legacy, 11010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph_exec: CUgraphExec, node: CUgraphNode, child_graph: CUgraph);
+            call cuGraphExecEventRecordNodeSetEvent { "cuGraphExecEventRecordNodeSetEvent", legacy, 11010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph_exec: CUgraphExec, node: CUgraphNode, event: CUevent);
+            call cuGraphExecEventWaitNodeSetEvent { "cuGraphExecEventWaitNodeSetEvent", legacy, 11010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph_exec: CUgraphExec, node: CUgraphNode, event: CUevent);
             pass cuGraphExecExternalSemaphoresSignalNodeSetParams { "cuGraphExecExternalSemaphoresSignalNodeSetParams", legacy, 11020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
             pass cuGraphExecExternalSemaphoresWaitNodeSetParams { "cuGraphExecExternalSemaphoresWaitNodeSetParams", legacy, 11020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphExecGetFlags { "cuGraphExecGetFlags", legacy, 12000, 1200 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphExecGetId { "cuGraphExecGetId", legacy, 13010, 1301 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphExecHostNodeSetParams { "cuGraphExecHostNodeSetParams", legacy, 10020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphExecKernelNodeSetParams { "cuGraphExecKernelNodeSetParams", legacy, 10010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphExecKernelNodeSetParams_v2 { "cuGraphExecKernelNodeSetParams", legacy, 12000, 1200 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphExecMemcpyNodeSetParams { "cuGraphExecMemcpyNodeSetParams", legacy, 10020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphExecMemsetNodeSetParams { "cuGraphExecMemsetNodeSetParams", legacy, 10020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphExecNodeSetParams { "cuGraphExecNodeSetParams", legacy, 12020, 1202 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphExecUpdate { "cuGraphExecUpdate", legacy, 10020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphExecUpdate_v2 { "cuGraphExecUpdate", legacy, 12000, 1200 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            call cuGraphExecGetFlags { "cuGraphExecGetFlags", legacy, 12000, 1200 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph_exec: CUgraphExec, flags: *mut cuuint64_t);
+            call cuGraphExecGetId { "cuGraphExecGetId", legacy, 13010, 1301 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph_exec: CUgraphExec, graph_id: *mut c_uint);
+            call cuGraphExecHostNodeSetParams { "cuGraphExecHostNodeSetParams", legacy, 10020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph_exec: CUgraphExec, node: CUgraphNode, node_params: *const CUDA_HOST_NODE_PARAMS);
+            call cuGraphExecKernelNodeSetParams { "cuGraphExecKernelNodeSetParams", legacy, 10010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph_exec: CUgraphExec, node: CUgraphNode, node_params: *const CUDA_KERNEL_NODE_PARAMS_v1);
+            call cuGraphExecKernelNodeSetParams_v2 { "cuGraphExecKernelNodeSetParams", legacy, 12000, 1200 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph_exec: CUgraphExec, node: CUgraphNode, node_params: *const CUDA_KERNEL_NODE_PARAMS_v2);
+            call cuGraphExecMemcpyNodeSetParams { "cuGraphExecMemcpyNodeSetParams", legacy, 10020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph_exec: CUgraphExec, node: CUgraphNode, copy_params: *const CUDA_MEMCPY3D, ctx: CUcontext);
+            call cuGraphExecMemsetNodeSetParams { "cuGraphExecMemsetNodeSetParams", legacy, 10020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph_exec: CUgraphExec, node: CUgraphNode, memset_params: *const CUDA_MEMSET_NODE_PARAMS, ctx: CUcontext);
+            call cuGraphExecNodeSetParams { "cuGraphExecNodeSetParams", legacy, 12020, 1202 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph_exec: CUgraphExec, node: CUgraphNode, node_params: *mut CUgraphNodeParams);
+            call cuGraphExecUpdate { "cuGraphExecUpdate", legacy, 10020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph_exec: CUgraphExec, graph: CUgraph, error_node_out: *mut CUgraphNode, update_result_out: *mut CUgraphExecUpdateResult);
+            call cuGraphExecUpdate_v2 { "cuGraphExecUpdate", legacy, 12000, 1200 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph_exec: CUgraphExec, graph: CUgraph, result_info: *mut CUgraphExecUpdateResultInfo);
             pass cuGraphExternalSemaphoresSignalNodeGetParams { "cuGraphExternalSemaphoresSignalNodeGetParams", legacy, 11020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
             pass cuGraphExternalSemaphoresSignalNodeSetParams { "cuGraphExternalSemaphoresSignalNodeSetParams", legacy, 11020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
             pass cuGraphExternalSemaphoresWaitNodeGetParams { "cuGraphExternalSemaphoresWaitNodeGetParams", legacy, 11020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
             pass cuGraphExternalSemaphoresWaitNodeSetParams { "cuGraphExternalSemaphoresWaitNodeSetParams", legacy, 11020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphGetEdges { "cuGraphGetEdges", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphGetEdges_v2 { "cuGraphGetEdges", legacy, 12030, 1203 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphGetId { "cuGraphGetId", legacy, 13010, 1301 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphGetNodes { "cuGraphGetNodes", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphGetRootNodes { "cuGraphGetRootNodes", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphHostNodeGetParams { "cuGraphHostNodeGetParams", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphHostNodeSetParams { "cuGraphHostNodeSetParams", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphKernelNodeCopyAttributes { "cuGraphKernelNodeCopyAttributes", legacy, 11000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphKernelNodeGetAttribute { "cuGraphKernelNodeGetAttribute", legacy, 11000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphKernelNodeGetParams { "cuGraphKernelNodeGetParams", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphKernelNodeGetParams_v2 { "cuGraphKernelNodeGetParams", legacy, 12000, 1200 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphKernelNodeSetAttribute { "cuGraphKernelNodeSetAttribute", legacy, 11000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphKernelNodeSetParams { "cuGraphKernelNodeSetParams", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphKernelNodeSetParams_v2 { "cuGraphKernelNodeSetParams", legacy, 12000, 1200 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphMemAllocNodeGetParams { "cuGraphMemAllocNodeGetParams", legacy, 11040, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphMemFreeNodeGetParams { "cuGraphMemFreeNodeGetParams", legacy, 11040, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphMemcpyNodeGetParams { "cuGraphMemcpyNodeGetParams", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphMemcpyNodeSetParams { "cuGraphMemcpyNodeSetParams", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphMemsetNodeGetParams { "cuGraphMemsetNodeGetParams", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphMemsetNodeSetParams { "cuGraphMemsetNodeSetParams", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphNodeFindInClone { "cuGraphNodeFindInClone", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphNodeGetContainingGraph { "cuGraphNodeGetContainingGraph", legacy, 13010, 1301 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphNodeGetDependencies { "cuGraphNodeGetDependencies", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphNodeGetDependencies_v2 { "cuGraphNodeGetDependencies", legacy, 12030, 1203 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphNodeGetDependentNodes { "cuGraphNodeGetDependentNodes", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphNodeGetDependentNodes_v2 { "cuGraphNodeGetDependentNodes", legacy, 12030, 1203 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphNodeGetEnabled { "cuGraphNodeGetEnabled", legacy, 11060, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphNodeGetLocalId { "cuGraphNodeGetLocalId", legacy, 13010, 1301 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphNodeGetParams { "cuGraphNodeGetParams", legacy, 13020, 1302 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphNodeGetToolsId { "cuGraphNodeGetToolsId", legacy, 13010, 1301 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphNodeGetType { "cuGraphNodeGetType", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphNodeSetEnabled { "cuGraphNodeSetEnabled", legacy, 11060, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphNodeSetParams { "cuGraphNodeSetParams", legacy, 12020, 1202 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphNodeSetParams_v2 { "cuGraphNodeSetParams", legacy, 13040, 1304 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphReleaseUserObject { "cuGraphReleaseUserObject", legacy, 11030, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphRemoveDependencies { "cuGraphRemoveDependencies", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphRemoveDependencies_v2 { "cuGraphRemoveDependencies", legacy, 12030, 1203 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphRetainUserObject { "cuGraphRetainUserObject", legacy, 11030, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuUserObjectCreate { "cuUserObjectCreate", legacy, 11030, 1107 } Passes Passed stub "a host object's lifetime";
-            pass cuUserObjectRelease { "cuUserObjectRelease", legacy, 11030, 1107 } Passes Passed stub "a host object's lifetime";
-            pass cuUserObjectRetain { "cuUserObjectRetain", legacy, 11030, 1107 } Passes Passed stub "a host object's lifetime";
+            call cuGraphGetEdges { "cuGraphGetEdges", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph: CUgraph, from: *mut CUgraphNode, to: *mut CUgraphNode, num_edges: *mut usize);
+            call cuGraphGetEdges_v2 { "cuGraphGetEdges", legacy, 12030, 1203 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph: CUgraph, from: *mut CUgraphNode, to: *mut CUgraphNode, edge_data: *mut CUgraphEdgeData, num_edges: *mut usize);
+            call cuGraphGetId { "cuGraphGetId", legacy, 13010, 1301 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph: CUgraph, graph_id: *mut c_uint);
+            call cuGraphGetNodes { "cuGraphGetNodes", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph: CUgraph, nodes: *mut CUgraphNode, num_nodes: *mut usize);
+            call cuGraphGetRootNodes { "cuGraphGetRootNodes", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph: CUgraph, root_nodes: *mut CUgraphNode, num_root_nodes: *mut usize);
+            call cuGraphHostNodeGetParams { "cuGraphHostNodeGetParams", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (node: CUgraphNode, node_params: *mut CUDA_HOST_NODE_PARAMS);
+            call cuGraphHostNodeSetParams { "cuGraphHostNodeSetParams", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (node: CUgraphNode, node_params: *const CUDA_HOST_NODE_PARAMS);
+            call cuGraphKernelNodeCopyAttributes { "cuGraphKernelNodeCopyAttributes", legacy, 11000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (dst: CUgraphNode, src: CUgraphNode);
+            call cuGraphKernelNodeGetAttribute { "cuGraphKernelNodeGetAttribute", legacy, 11000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (node: CUgraphNode, attr: CUkernelNodeAttrID, value_out: *mut CUkernelNodeAttrValue);
+            call cuGraphKernelNodeGetParams { "cuGraphKernelNodeGetParams", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (node: CUgraphNode, node_params: *mut CUDA_KERNEL_NODE_PARAMS_v1);
+            call cuGraphKernelNodeGetParams_v2 { "cuGraphKernelNodeGetParams", legacy, 12000, 1200 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (node: CUgraphNode, node_params: *mut CUDA_KERNEL_NODE_PARAMS_v2);
+            call cuGraphKernelNodeSetAttribute { "cuGraphKernelNodeSetAttribute", legacy, 11000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (node: CUgraphNode, attr: CUkernelNodeAttrID, value: *const CUkernelNodeAttrValue);
+            call cuGraphKernelNodeSetParams { "cuGraphKernelNodeSetParams", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (node: CUgraphNode, node_params: *const CUDA_KERNEL_NODE_PARAMS_v1);
+            call cuGraphKernelNodeSetParams_v2 { "cuGraphKernelNodeSetParams", legacy, 12000, 1200 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (node: CUgraphNode, node_params: *const CUDA_KERNEL_NODE_PARAMS_v2);
+            call cuGraphMemAllocNodeGetParams { "cuGraphMemAllocNodeGetParams", legacy, 11040, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (node: CUgraphNode, params_out: *mut CUDA_MEM_ALLOC_NODE_PARAMS);
+            call cuGraphMemFreeNodeGetParams { "cuGraphMemFreeNodeGetParams", legacy, 11040, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (node: CUgraphNode, dptr_out: *mut CUdeviceptr);
+            call cuGraphMemcpyNodeGetParams { "cuGraphMemcpyNodeGetParams", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (node: CUgraphNode, node_params: *mut CUDA_MEMCPY3D);
+            call cuGraphMemcpyNodeSetParams { "cuGraphMemcpyNodeSetParams", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (node: CUgraphNode, node_params: *const CUDA_MEMCPY3D);
+            call cuGraphMemsetNodeGetParams { "cuGraphMemsetNodeGetParams", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (node: CUgraphNode, node_params: *mut CUDA_MEMSET_NODE_PARAMS);
+            call cuGraphMemsetNodeSetParams { "cuGraphMemsetNodeSetParams", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (node: CUgraphNode, node_params: *const CUDA_MEMSET_NODE_PARAMS);
+            call cuGraphNodeFindInClone { "cuGraphNodeFindInClone", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (node: *mut CUgraphNode, original_node: CUgraphNode, cloned_graph: CUgraph);
+            call cuGraphNodeGetContainingGraph { "cuGraphNodeGetContainingGraph", legacy, 13010, 1301 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (node: CUgraphNode, graph: *mut CUgraph);
+            call cuGraphNodeGetDependencies { "cuGraphNodeGetDependencies", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (node: CUgraphNode, dependencies: *mut CUgraphNode, num_dependencies: *mut usize);
+            call cuGraphNodeGetDependencies_v2 { "cuGraphNodeGetDependencies", legacy, 12030, 1203 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (node: CUgraphNode, dependencies: *mut CUgraphNode, edge_data: *mut CUgraphEdgeData, num_dependencies: *mut usize);
+            call cuGraphNodeGetDependentNodes { "cuGraphNodeGetDependentNodes", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (node: CUgraphNode, dependent_nodes: *mut CUgraphNode, num_dependent_nodes: *mut usize);
+            call cuGraphNodeGetDependentNodes_v2 { "cuGraphNodeGetDependentNodes", legacy, 12030, 1203 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (node: CUgraphNode, dependent_nodes: *mut CUgraphNode, edge_data: *mut CUgraphEdgeData, num_dependent_nodes: *mut usize);
+            call cuGraphNodeGetEnabled { "cuGraphNodeGetEnabled", legacy, 11060, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph_exec: CUgraphExec, node: CUgraphNode, is_enabled: *mut c_uint);
+            call cuGraphNodeGetLocalId { "cuGraphNodeGetLocalId", legacy, 13010, 1301 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (node: CUgraphNode, node_id: *mut c_uint);
+            call cuGraphNodeGetParams { "cuGraphNodeGetParams", legacy, 13020, 1302 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (node: CUgraphNode, node_params: *mut CUgraphNodeParams);
+            call cuGraphNodeGetToolsId { "cuGraphNodeGetToolsId", legacy, 13010, 1301 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (node: CUgraphNode, tools_node_id: *mut c_ulonglong);
+            call cuGraphNodeGetType { "cuGraphNodeGetType", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (node: CUgraphNode, kind: *mut CUgraphNodeType);
+            call cuGraphNodeSetEnabled { "cuGraphNodeSetEnabled", legacy, 11060, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph_exec: CUgraphExec, node: CUgraphNode, is_enabled: c_uint);
+            call cuGraphNodeSetParams { "cuGraphNodeSetParams", legacy, 12020, 1202 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (node: CUgraphNode, node_params: *mut CUgraphNodeParams);
+            call cuGraphNodeSetParams_v2 { "cuGraphNodeSetParams", legacy, 13040, 1304 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (node: CUgraphNode, node_params: *mut CUgraphNodeParams);
+            call cuGraphReleaseUserObject { "cuGraphReleaseUserObject", legacy, 11030, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph: CUgraph, object: CUuserObject, count: c_uint);
+            call cuGraphRemoveDependencies { "cuGraphRemoveDependencies", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, num_dependencies: usize);
+            call cuGraphRemoveDependencies_v2 { "cuGraphRemoveDependencies", legacy, 12030, 1203 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, edge_data: *const CUgraphEdgeData, num_dependencies: usize);
+            call cuGraphRetainUserObject { "cuGraphRetainUserObject", legacy, 11030, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+                (graph: CUgraph, object: CUuserObject, count: c_uint, flags: c_uint);
+            call cuUserObjectCreate { "cuUserObjectCreate", legacy, 11030, 1107 } Passes Passed stub "a host object's lifetime"
+                (object_out: *mut CUuserObject, ptr: *mut c_void, destroy: CUhostFn, initial_refcount: c_uint, flags: c_uint);
+            call cuUserObjectRelease { "cuUserObjectRelease", legacy, 11030, 1107 } Passes Passed stub "a host object's lifetime"
+                (object: CUuserObject, count: c_uint);
+            call cuUserObjectRetain { "cuUserObjectRetain", legacy, 11030, 1107 } Passes Passed stub "a host object's lifetime"
+                (object: CUuserObject, count: c_uint);
 
             // Other processes' and other interfaces' memory.
             pass cuIpcGetMemHandle { "cuIpcGetMemHandle", legacy, 4010, 1107 } External Passed stub "the exporter has paid; sharing costs nothing more";

@@ -75,6 +75,7 @@ mod completeness;
 mod constants;
 pub mod driver;
 mod driver_table;
+mod graph_types;
 pub mod nvml;
 mod nvml_constants;
 mod nvml_table;

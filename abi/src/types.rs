@@ -5,6 +5,7 @@
 pub use core::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
 pub use crate::constants::*;
+pub use crate::graph_types::*;
 pub use crate::results::CUresult;
 
 /// Makes opaque handles: as large as a pointer, compared and hashed by value, never followed.
@@ -48,6 +49,10 @@ handles! {
     CUgraph,
     /// A node of a graph.
     CUgraphNode,
+    /// A graph made ready to be launched.
+    CUgraphExec,
+    /// A host object whose lifetime graphs share.
+    CUuserObject,
     /// An array.
     CUarray,
     /// A mipmapped array.
@@ -424,4 +429,17 @@ layouts! {
     CUipcMemHandle 64 1,
     CUgraphEdgeData 8 1,
     CUstreamBatchMemOpParams 48 8,
+    CUDA_MEMCPY3D 200 8,
+    CUDA_KERNEL_NODE_PARAMS_v1 56 8,
+    CUDA_KERNEL_NODE_PARAMS_v2 72 8,
+    CUDA_MEMSET_NODE_PARAMS 40 8,
+    CUDA_HOST_NODE_PARAMS 16 8,
+    CUDA_MEM_ALLOC_NODE_PARAMS 120 8,
+    CUDA_BATCH_MEM_OP_NODE_PARAMS 32 8,
+    CUDA_MEMCPY_NODE_PARAMS 216 8,
+    CUDA_MEMSET_NODE_PARAMS_v2 48 8,
+    CUDA_CONDITIONAL_NODE_PARAMS 32 8,
+    CUgraphNodeParams 256 8,
+    CUDA_GRAPH_INSTANTIATE_PARAMS 32 8,
+    CUgraphExecUpdateResultInfo 24 8,
 }
