@@ -23,7 +23,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define CGPU_LAYOUT_VERSION 1u
+#define CGPU_LAYOUT_VERSION 2u
 #define CGPU_USE_MAGIC 0x55504743u   /* "CGPU" */
 #define CGPU_GRANT_MAGIC 0x47504743u /* "CGPG" */
 
@@ -92,14 +92,21 @@ struct cgpu_interval {
     uint64_t end;
 };
 
+/* A cell's `held`: bits 42..0 the bytes in use; bits 62..43 the spare part, in steps of 512 bytes, which the process gave back and may
+ * take again without the card's lock while bit 63 is set; for others it counts as in use until they need it and clear both. */
+#define CGPU_HELD_USED(held) ((held) & ((UINT64_C(1) << 43) - 1))
+#define CGPU_HELD_SPARE(held) ((((held) & ~CGPU_HELD_OPEN) >> 43) * 512)
+#define CGPU_HELD_OPEN (UINT64_C(1) << 63)
+
 /* What one process does on one card. */
 struct cgpu_cell {
-    uint64_t used;       /* ATOMIC: charged bytes, also those of calls now in the driver */
+    uint64_t held;       /* ATOMIC: charged bytes, also those of calls now in the driver, and spare ones: CGPU_HELD_* */
     uint64_t implicit;   /* ATOMIC: contexts, modules, slack; part of the container's use, shown apart */
     uint64_t peak;       /* ATOMIC: greatest used + implicit */
+    uint64_t terms;      /* ATOMIC: the limit under which `held` was opened */
     uint64_t waiting;    /* ATOMIC: threads now held at the gate */
     uint64_t creating;   /* ATOMIC: contexts now being created */
-    uint64_t reserved0[3];
+    uint64_t reserved0[2];
 
     uint64_t busy;       /* ATOMIC: settled GPU time, only ever grows */
     uint64_t inflight;   /* ATOMIC: estimated GPU time launched and not settled */

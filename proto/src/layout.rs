@@ -12,7 +12,7 @@ use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::lock::SlotLock;
 
 /// What the version word says when a file is ready.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;
 /// `CGPU` on a little-endian machine.
 pub const USE_MAGIC: u32 = 0x5550_4743;
 /// `CGPG` on a little-endian machine.
@@ -132,12 +132,13 @@ pub struct Interval {
 #[repr(C)]
 #[allow(missing_docs)] // the header says it
 pub struct Cell {
-    pub used: AtomicU64,
+    pub held: AtomicU64,
     pub implicit: AtomicU64,
     pub peak: AtomicU64,
+    pub terms: AtomicU64,
     pub waiting: AtomicU64,
     pub creating: AtomicU64,
-    pub reserved0: Reserved<24>,
+    pub reserved0: Reserved<16>,
     pub busy: AtomicU64,
     pub inflight: AtomicU64,
     pub launches: AtomicU64,

@@ -8,13 +8,26 @@
 //!   and later lowered for its own refusal.
 //! - **No repair after a death**: a cell is one word and says what its process had asked for. It stands until the slot is buried.
 //!
-//! All orderings but the lock's are Relaxed: a cell is one word and nothing else is published through it.
+//! Most charges follow a refund, so a process keeps what it gives back as its *spare* ([`Held`]) and takes from there by one
+//! compare-and-swap on its own word: the line that all processes share is not touched. None of the above is lost:
+//!
+//! - The sums that a charge compares are of *claims*, used and spare. Taking from the spare part, and giving back to it, leave a claim
+//!   as it is or lower it; only a charge under the lock raises one.
+//! - Before anybody is refused, all words are closed: no spare part is left, and none grows again until its owner has been through
+//!   the lock. What is then summed up is as if there had never been any.
+//! - A spare part is good under the limit it was compared with (`terms`). Under another one its owner goes through the lock again.
+//! - Growth that cannot be refused closes all words if the claims then exceed the limit: nothing is let in until the use has fallen.
+//!
+//! All orderings but the lock's are Relaxed: a cell is one word and nothing else is published through it. `terms` is stored before the
+//! word is opened, but nobody needs to see it so: terms seen too early come with spare bytes that were compared with them, under the
+//! lock, before; terms seen too late do not match.
 
 use core::fmt;
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::held::Held;
 use crate::layout::{Card, Cell, Slot};
-use crate::lock::{HeldBy, Life, Owner, SlotLock};
+use crate::lock::{Acquired, HeldBy, Life, Owner, SlotLock};
 use crate::slots::{State, Word, high_water};
 use crate::units::{Bytes, Nanos};
 
@@ -25,16 +38,6 @@ pub enum Column {
     Used,
     /// What came with it: contexts, modules, slack.
     Implicit,
-}
-
-impl Column {
-    #[inline]
-    fn of(self, cell: &Cell) -> &AtomicU64 {
-        match self {
-            Self::Used => &cell.used,
-            Self::Implicit => &cell.implicit,
-        }
-    }
 }
 
 /// Why a charge was refused.
@@ -110,7 +113,7 @@ impl<'a> Account<'a> {
         Self { lock: &card.lock, orphan: &card.orphan, high_water, cells, mine, me }
     }
 
-    /// Charges `bytes` to this process if the container then stays within `limit`.
+    /// Charges `bytes` to this process if the container then stays within the limit that `limit` reads.
     ///
     /// `patience` and `life` as for [`SlotLock::acquire`].
     ///
@@ -121,21 +124,60 @@ impl<'a> Account<'a> {
         &self,
         column: Column,
         bytes: Bytes,
-        limit: Bytes,
+        limit: impl Fn() -> Bytes,
+        patience: Nanos,
+        life: impl FnMut(Owner) -> Life,
+    ) -> Result<(), Refused> {
+        if column == Column::Implicit || !self.take_spare(bytes, limit()) {
+            self.charge_locked(column, bytes, limit, patience, life)?;
+        }
+        self.raise_peak();
+        Ok(())
+    }
+
+    /// The way of a charge that touches only our own cell.
+    #[inline]
+    fn take_spare(&self, bytes: Bytes, limit: Bytes) -> bool {
+        let mut held = self.held();
+        while held.is_open() && get(&self.mine.terms) == limit {
+            let Some(taken) = held.take(bytes) else { return false };
+            match self.exchange(held, taken) {
+                Ok(()) => return true,
+                Err(other) => held = other,
+            }
+        }
+        false
+    }
+
+    #[inline(never)]
+    fn charge_locked(
+        &self,
+        column: Column,
+        bytes: Bytes,
+        limit: impl Fn() -> Bytes,
         patience: Nanos,
         life: impl FnMut(Owner) -> Life,
     ) -> Result<(), Refused> {
         // A dead owner's cell is either raised or not; both are right, so a lock taken over needs nothing.
         let guard = self.lock.acquire(self.me, patience, life).map_err(Refused::Held)?.guard();
-        let used = self.total();
-        // Checked: a sum that saturated never fits, and one that fits cannot make our own word wrap.
-        match used.0.checked_add(bytes.0) {
-            Some(sum) if sum <= limit.0 => {}
-            _ => return Err(Refused::Short { used, wanted: bytes, limit }),
+        // Read inside: whoever opens a cell under this limit was before us here, or will be after us and reads none older.
+        let limit = limit();
+        let mut claimed = self.claimed();
+        if !fits(claimed, bytes, limit) {
+            self.close();
+            claimed = self.claimed();
         }
-        column.of(self.mine).fetch_add(bytes.0, Ordering::Relaxed);
+        let short = Refused::Short { used: claimed, wanted: bytes, limit };
+        if !fits(claimed, bytes, limit) {
+            return Err(short);
+        }
+        self.mine.terms.store(limit.0, Ordering::Relaxed);
+        match column {
+            Column::Used => self.update(|held| Some(held.raised(bytes)?.opened())).ok_or(short)?,
+            // What fits cannot make our own word wrap.
+            Column::Implicit => _ = self.mine.implicit.fetch_add(bytes.0, Ordering::Relaxed),
+        }
         drop(guard);
-        self.raise_peak();
         Ok(())
     }
 
@@ -143,33 +185,55 @@ impl<'a> Account<'a> {
     /// wrote to our cell.
     #[inline]
     pub fn refund(&self, column: Column, bytes: Bytes) -> Bytes {
-        let word = column.of(self.mine);
-        let mut now = word.load(Ordering::Relaxed);
-        loop {
-            let back = now.min(bytes.0);
-            match word.compare_exchange_weak(now, now - back, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return Bytes(back),
-                Err(other) => now = other,
+        match column {
+            Column::Used => {
+                let mut held = self.held();
+                loop {
+                    let (lowered, back) = held.lowered(bytes);
+                    match self.exchange(held, lowered) {
+                        Ok(()) => return back,
+                        Err(other) => held = other,
+                    }
+                }
+            }
+            Column::Implicit => {
+                let lower = |implicit: u64| Some(implicit.saturating_sub(bytes.0));
+                let before = self.mine.implicit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lower);
+                bytes.min(Bytes(before.unwrap_or_default()))
             }
         }
     }
 
-    /// Books `bytes` that the driver has taken already, whether they fit or not: growth that cannot be refused. Saturates.
-    pub fn book(&self, column: Column, bytes: Bytes) {
-        let word = column.of(self.mine);
-        let mut now = word.load(Ordering::Relaxed);
-        while let Err(other) =
-            word.compare_exchange_weak(now, now.saturating_add(bytes.0), Ordering::Relaxed, Ordering::Relaxed)
-        {
-            now = other;
+    /// Books `bytes` that the driver has taken already, whether they fit or not: growth that cannot be refused. Saturates. If the
+    /// container then claims more than the limit, no spare part is left.
+    ///
+    /// `patience` and `life` as for [`SlotLock::acquire`]; where the lock is not had, the spare parts are cleared without it.
+    pub fn book(
+        &self,
+        column: Column,
+        bytes: Bytes,
+        limit: impl Fn() -> Bytes,
+        patience: Nanos,
+        life: impl FnMut(Owner) -> Life,
+    ) {
+        match column {
+            Column::Used => _ = self.update(|held| Some(held.raised_at_most(bytes))),
+            Column::Implicit => {
+                let raise = |implicit: u64| Some(implicit.saturating_add(bytes.0));
+                let _ = self.mine.implicit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise);
+            }
         }
         self.raise_peak();
+        if self.claimed() > limit() {
+            let _guard = self.lock.acquire(self.me, patience, life).map(Acquired::guard);
+            self.close();
+        }
     }
 
     /// What this process has on the card.
     #[must_use]
     pub fn mine(&self) -> Usage {
-        Usage { used: get(&self.mine.used), implicit: get(&self.mine.implicit), draining: Bytes::ZERO }
+        Usage { used: self.held().used(), implicit: get(&self.mine.implicit), draining: Bytes::ZERO }
     }
 
     /// What the container has on the card, now. Without the lock: charges and refunds of others may fall between its parts.
@@ -177,7 +241,7 @@ impl<'a> Account<'a> {
     pub fn usage(&self, slots: &[Slot]) -> Usage {
         let mut usage = Usage { used: get(self.orphan), ..Usage::default() };
         for (cell, slot) in self.cells_in_use().zip(slots) {
-            let (used, implicit) = (get(&cell.used), get(&cell.implicit));
+            let (used, implicit) = (held(cell).used(), get(&cell.implicit));
             usage.used = usage.used + used;
             usage.implicit = usage.implicit + implicit;
             if Word(slot.state.load(Ordering::Relaxed)).state() == Some(State::Draining) {
@@ -187,19 +251,58 @@ impl<'a> Account<'a> {
         usage
     }
 
-    /// The sum that the limit is compared with. Saturates.
+    /// What the container uses: [`Account::usage`]'s sum. Saturates.
     #[inline]
     #[must_use]
     pub fn total(&self) -> Bytes {
-        self.cells_in_use().map(|cell| get(&cell.used) + get(&cell.implicit)).sum::<Bytes>()
+        self.sum(Held::used)
+    }
+
+    /// What the container uses and what its processes have spare: the sum that a charge compares. Saturates.
+    #[inline]
+    #[must_use]
+    pub fn claimed(&self) -> Bytes {
+        self.sum(Held::claim)
+    }
+
+    #[inline]
+    fn sum(&self, part: impl Fn(Held) -> Bytes) -> Bytes {
+        self.cells_in_use().map(|cell| part(held(cell)) + get(&cell.implicit)).sum::<Bytes>()
             + get(self.orphan)
+    }
+
+    /// Takes every process's spare part away.
+    fn close(&self) {
+        for cell in self.cells_in_use() {
+            let closed = |word| (Held(word) != Held(word).closed()).then_some(Held(word).closed().0);
+            // Err: closed already.
+            let _ = cell.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, closed);
+        }
     }
 
     /// Whether the books can be right: no more in use than `limit`, and our peak not below what we have. To be asked while
     /// nobody charges.
     #[must_use]
     pub fn is_valid(&self, limit: Bytes) -> bool {
-        self.total() <= limit && get(&self.mine.peak) >= self.mine().total()
+        self.claimed() <= limit && get(&self.mine.peak) >= self.mine().total()
+    }
+
+    #[inline]
+    fn held(&self) -> Held {
+        held(self.mine)
+    }
+
+    #[inline]
+    fn exchange(&self, from: Held, to: Held) -> Result<(), Held> {
+        let word = &self.mine.held;
+        word.compare_exchange_weak(from.0, to.0, Ordering::Relaxed, Ordering::Relaxed)
+            .map_or_else(|other| Err(Held(other)), |_| Ok(()))
+    }
+
+    /// Changes our own word; `None` if `change` would not.
+    fn update(&self, change: impl Fn(Held) -> Option<Held>) -> Option<()> {
+        let change = |word| change(Held(word)).map(|held| held.0);
+        self.mine.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change).ok().map(drop)
     }
 
     #[inline]
@@ -218,7 +321,8 @@ impl<'a> Account<'a> {
 
 /// Zeroes a cell, for a slot that is buried.
 pub fn clear(cell: &Cell) {
-    words(cell).for_each(|word| word.store(0, Ordering::Relaxed));
+    // Swapped, not stored: somebody may be closing `held` at this instant, and loom keeps no order between an exchange and a store.
+    words(cell).for_each(|word| _ = word.swap(0, Ordering::Relaxed));
 }
 
 /// Whether a cell is as [`clear`] leaves it.
@@ -230,9 +334,10 @@ pub fn is_clear(cell: &Cell) -> bool {
 fn words(cell: &Cell) -> impl Iterator<Item = &AtomicU64> {
     // No `..`: a new word must not be forgotten here.
     let Cell {
-        used,
+        held,
         implicit,
         peak,
+        terms,
         waiting,
         creating,
         reserved0: _,
@@ -248,10 +353,21 @@ fn words(cell: &Cell) -> impl Iterator<Item = &AtomicU64> {
         interval,
         ends,
     } = cell;
-    let memory = [used, implicit, peak, waiting, creating];
+    let memory = [held, implicit, peak, terms, waiting, creating];
     let time = [busy, inflight, launches, active, turn, first, last, spent, sequence, ends];
     let spans = interval.iter().flat_map(|span| [&span.start, &span.end]);
     memory.into_iter().chain(time).chain(spans)
+}
+
+/// Whether `bytes` more than what is claimed keep the limit. A sum that saturated never fits.
+#[inline]
+fn fits(claimed: Bytes, bytes: Bytes, limit: Bytes) -> bool {
+    claimed.0.checked_add(bytes.0).is_some_and(|sum| sum <= limit.0)
+}
+
+#[inline]
+fn held(cell: &Cell) -> Held {
+    Held(cell.held.load(Ordering::Relaxed))
 }
 
 #[inline]

@@ -41,6 +41,7 @@ pub mod futex;
 #[cfg(loom)]
 #[path = "futex/model.rs"]
 pub mod futex;
+pub mod held;
 pub mod layout;
 pub mod ledger;
 pub mod limits;

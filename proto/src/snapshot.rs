@@ -11,6 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use crate::file::{self, Access, Error, Fault};
+use crate::held::Held;
 use crate::intervals::Span;
 use crate::layout::{self, CARDS, COUNTERS, INTERVALS, NAME, SLOTS, Use, UseHeader};
 use crate::preamble::{self, Kind, Unfit};
@@ -250,7 +251,7 @@ fn decode_cell(bytes: Record<'_>) -> Cell {
     use layout::Cell as At;
     let time = |offset| Nanos(bytes.u64(offset));
     Cell {
-        used: Bytes(bytes.u64(offset_of!(At, used))),
+        used: Held(bytes.u64(offset_of!(At, held))).used(),
         implicit: Bytes(bytes.u64(offset_of!(At, implicit))),
         peak: Bytes(bytes.u64(offset_of!(At, peak))),
         waiting: bytes.u64(offset_of!(At, waiting)),

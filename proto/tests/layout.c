@@ -66,9 +66,10 @@ int main(void)
     FIELD(cgpu_interval, end);
 
     SIZE(cgpu_cell);
-    FIELD(cgpu_cell, used);
+    FIELD(cgpu_cell, held);
     FIELD(cgpu_cell, implicit);
     FIELD(cgpu_cell, peak);
+    FIELD(cgpu_cell, terms);
     FIELD(cgpu_cell, waiting);
     FIELD(cgpu_cell, creating);
     FIELD(cgpu_cell, reserved0);

@@ -73,7 +73,7 @@ fn what_rust_says() -> String {
         cgpu_slot = Slot { state, pid, reserved0, since, comm, acked, reserved1, counter }
         cgpu_interval = Interval { start, end }
         cgpu_cell = Cell {
-            used, implicit, peak, waiting, creating, reserved0,
+            held, implicit, peak, terms, waiting, creating, reserved0,
             busy, inflight, launches, active, turn, first, last, spent,
             sequence, interval, ends,
         }

@@ -10,11 +10,12 @@ use cgpu_proto::layout::{Card, Cell, Slot};
 use cgpu_proto::ledger::{self, Account, Column, Refused};
 use cgpu_proto::lock::{Life, Owner};
 use cgpu_proto::slots::{self, Claimant, LINGERS, Presence, Table};
-use cgpu_proto::units::{Bytes, Nanos, SlotIndex};
+use cgpu_proto::units::{Bytes, Generation, Nanos, SlotIndex};
 use proptest::prelude::*;
 
 const SLOTS: usize = 4;
-const LIMIT: Bytes = Bytes(100);
+/// No multiple of a spare part's step, nor are the sizes below.
+const LIMIT: Bytes = Bytes(40_000);
 
 /// The kernel: who lives.
 #[derive(Default)]
@@ -119,9 +120,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let column = || prop_oneof![Just(Column::Used), Just(Column::Implicit)];
     let step = prop_oneof![
         2 => Just(Step::Claim),
-        6 => (0..SLOTS, column(), 0..60u64).prop_map(|(slot, column, bytes)| Step::Charge(slot, column, bytes)),
-        4 => (0..SLOTS, column(), 0..60u64).prop_map(|(slot, column, bytes)| Step::Refund(slot, column, bytes)),
-        1 => (0..SLOTS, column(), 0..30u64).prop_map(|(slot, column, bytes)| Step::Book(slot, column, bytes)),
+        6 => (0..SLOTS, column(), 0..24_000u64).prop_map(|(slot, column, bytes)| Step::Charge(slot, column, bytes)),
+        4 => (0..SLOTS, column(), 0..24_000u64).prop_map(|(slot, column, bytes)| Step::Refund(slot, column, bytes)),
+        1 => (0..SLOTS, column(), 0..12_000u64).prop_map(|(slot, column, bytes)| Step::Book(slot, column, bytes)),
         1 => (0..SLOTS).prop_map(Step::Kill),
         2 => (0..LINGERS.0).prop_map(Step::Sweep),
     ];
@@ -153,7 +154,7 @@ proptest! {
                     let Some(me) = owners.get(&slot) else { continue };
                     let used = model.total();
                     let life = |_| panic!("the lock is free");
-                    let charged = container.account(*me).charge(column, Bytes(bytes), LIMIT, Nanos::ZERO, life);
+                    let charged = container.account(*me).charge(column, Bytes(bytes), || LIMIT, Nanos::ZERO, life);
                     if used + bytes <= LIMIT.0 {
                         prop_assert_eq!(charged, Ok(()));
                         let process = model.processes.get_mut(&slot).unwrap();
@@ -173,7 +174,7 @@ proptest! {
                 }
                 Step::Book(slot, column, bytes) => {
                     let Some(me) = owners.get(&slot) else { continue };
-                    container.account(*me).book(column, Bytes(bytes));
+                    container.account(*me).book(column, Bytes(bytes), || LIMIT, Nanos::ZERO, |_| panic!("the lock is free"));
                     let process = model.processes.get_mut(&slot).unwrap();
                     *process.column(column) += bytes;
                     process.raise_peak();
@@ -210,6 +211,8 @@ proptest! {
                 prop_assert_eq!(usage.total(), Bytes(model.total()));
                 prop_assert_eq!(usage.draining, Bytes(model.draining()));
                 prop_assert_eq!(account.total(), Bytes(model.total()));
+                // Spare bytes are never what takes a container over its limit.
+                prop_assert!(account.claimed() <= LIMIT.max(account.total()));
                 prop_assert_eq!(account.mine().used, Bytes(process.used));
                 prop_assert_eq!(container.cells[*slot].peak.load(Ordering::Relaxed), process.peak);
                 prop_assert_eq!(container.table().life(&container.kernel, *me), Life::Alive);
@@ -225,11 +228,11 @@ fn sums_of_garbage_refuse() {
     let claim =
         || container.table().claim(&container.kernel, Claimant::default(), Nanos(1)).unwrap().unwrap();
     let (me, sibling) = (claim().owner(), claim().slot);
-    container.cells[sibling.get()].used.store(u64::MAX, Ordering::Relaxed);
+    container.cells[sibling.get()].held.store(u64::MAX, Ordering::Relaxed);
     container.cells[sibling.get()].implicit.store(u64::MAX, Ordering::Relaxed);
     for limit in [LIMIT, Bytes::MAX] {
         let charged =
-            container.account(me).charge(Column::Used, Bytes(1), limit, Nanos::ZERO, |_| Life::Alive);
+            container.account(me).charge(Column::Used, Bytes(1), || limit, Nanos::ZERO, |_| Life::Alive);
         assert!(matches!(charged, Err(Refused::Short { used: Bytes::MAX, .. })), "{charged:?}");
     }
     container.high_water.store(u32::MAX, Ordering::Relaxed);
@@ -242,10 +245,85 @@ fn orphans_count() {
     let container = Container::default();
     let me =
         container.table().claim(&container.kernel, Claimant::default(), Nanos(1)).unwrap().unwrap().owner();
-    container.card.orphan.store(60, Ordering::Relaxed);
-    let charge =
-        |bytes| container.account(me).charge(Column::Used, Bytes(bytes), LIMIT, Nanos::ZERO, |_| Life::Alive);
-    assert_eq!(charge(41), Err(Refused::Short { used: Bytes(60), wanted: Bytes(41), limit: LIMIT }));
+    container.card.orphan.store(LIMIT.0 - 40, Ordering::Relaxed);
+    let charge = |bytes| {
+        container.account(me).charge(Column::Used, Bytes(bytes), || LIMIT, Nanos::ZERO, |_| Life::Alive)
+    };
+    assert_eq!(charge(41), Err(Refused::Short { used: LIMIT - Bytes(40), wanted: Bytes(41), limit: LIMIT }));
     assert_eq!(charge(40), Ok(()));
     assert!(container.account(me).is_valid(LIMIT));
+}
+
+/// What the next tests do: processes of one container, each with its account.
+fn charge(container: &Container, me: Owner, bytes: Bytes, limit: Bytes) -> bool {
+    let charged = container.account(me).charge(Column::Used, bytes, || limit, Nanos::ZERO, |_| Life::Alive);
+    assert!(!matches!(charged, Err(Refused::Held(_))), "{charged:?}");
+    charged.is_ok()
+}
+
+/// A charge that finds the card's lock taken: it goes through only on the spare part.
+fn charge_without_the_lock(container: &Container, me: Owner, bytes: Bytes, limit: Bytes) -> bool {
+    let other = Owner::new(SlotIndex(3), Generation::FIRST);
+    let _guard = container.card.lock.try_acquire(other).unwrap();
+    let charged = container.account(me).charge(Column::Used, bytes, || limit, Nanos::ZERO, |_| Life::Alive);
+    assert!(matches!(charged, Ok(()) | Err(Refused::Held(_))), "{charged:?}");
+    charged.is_ok()
+}
+
+fn claimed(container: &Container) -> Owner {
+    container.table().claim(&container.kernel, Claimant::default(), Nanos(1)).unwrap().unwrap().owner()
+}
+
+#[test]
+fn what_is_given_back_is_taken_again_without_the_lock() {
+    let container = Container::default();
+    let me = claimed(&container);
+    let (limit, bytes) = (Bytes(8192), Bytes(4096));
+    assert!(!charge_without_the_lock(&container, me, bytes, limit), "nothing is spare at first");
+    assert!(charge(&container, me, bytes, limit));
+    assert_eq!(container.account(me).refund(Column::Used, bytes), bytes);
+    assert!(!charge_without_the_lock(&container, me, bytes + Bytes(1), limit), "more than is spare");
+    assert!(charge_without_the_lock(&container, me, bytes, limit));
+    assert_eq!(container.account(me).total(), bytes);
+}
+
+#[test]
+fn what_is_spare_is_anybodys_who_needs_it() {
+    let container = Container::default();
+    let (me, other) = (claimed(&container), claimed(&container));
+    let limit = Bytes(8192);
+    assert!(charge(&container, me, limit, limit));
+    assert_eq!(container.account(me).refund(Column::Used, limit), limit);
+    assert!(charge(&container, other, limit, limit), "nothing is in use");
+    assert!(!charge_without_the_lock(&container, me, Bytes(512), limit), "it is taken");
+    assert!(!charge(&container, me, Bytes(512), limit));
+    assert_eq!(container.account(me).claimed(), limit);
+    // Closed, what is given back is everybody's at once.
+    assert_eq!(container.account(other).refund(Column::Used, limit), limit);
+    assert_eq!(container.account(me).claimed(), Bytes::ZERO);
+}
+
+#[test]
+fn a_spare_part_is_good_under_its_limit_only() {
+    let container = Container::default();
+    let (me, other) = (claimed(&container), claimed(&container));
+    let (limit, half) = (Bytes(8192), Bytes(4096));
+    assert!(charge(&container, me, half, limit) && charge(&container, other, half, limit));
+    assert_eq!(container.account(me).refund(Column::Used, half), half);
+    assert!(!charge_without_the_lock(&container, me, half, half), "the limit has been lowered");
+    assert!(!charge(&container, me, half, half));
+    assert!(charge(&container, me, half, limit), "and raised");
+}
+
+#[test]
+fn growth_over_the_limit_leaves_nothing_spare() {
+    let container = Container::default();
+    let (me, other) = (claimed(&container), claimed(&container));
+    let (limit, half) = (Bytes(8192), Bytes(4096));
+    assert!(charge(&container, me, half, limit));
+    assert_eq!(container.account(me).refund(Column::Used, half), half);
+    container.account(other).book(Column::Implicit, limit, || limit, Nanos::ZERO, |_| Life::Alive);
+    assert!(!charge(&container, me, Bytes(512), limit));
+    assert_eq!(container.account(other).refund(Column::Implicit, limit), limit);
+    assert!(charge(&container, me, half, limit));
 }

@@ -15,6 +15,7 @@ use cgpu_proto::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use loom::sync::Arc;
 use loom::thread;
 
+use cgpu_proto::held::STEP;
 use cgpu_proto::layout::{Card, Cell, Slot};
 use cgpu_proto::ledger::{self, Account, Column, Refused};
 use cgpu_proto::lock::{Acquired, Life, Owner, SlotLock};
@@ -114,12 +115,16 @@ impl Container {
             .unwrap();
     }
 
-    /// Charges and, if it was let, allocates.
-    fn allocate(&self, me: Owner, bytes: u64, limit: u64) -> bool {
-        match self
-            .account(me)
-            .charge(Column::Used, Bytes(bytes), Bytes(limit), FOREVER, |owner| self.life(owner))
-        {
+    /// Charges and, if it was let, allocates. In steps, of which a spare part consists.
+    fn allocate(&self, me: Owner, steps: u64, limit: u64) -> bool {
+        let (bytes, limit) = (steps * STEP, limit * STEP);
+        match self.account(me).charge(
+            Column::Used,
+            Bytes(bytes),
+            || Bytes(limit),
+            FOREVER,
+            |owner| self.life(owner),
+        ) {
             Ok(()) => {
                 let now = self.card_memory.fetch_add(bytes, SeqCst) + bytes;
                 assert!(now <= limit, "{now} on a card whose limit is {limit}");
@@ -137,7 +142,8 @@ impl Container {
         self.table().is_valid(|slot| ledger::is_clear(&self.cells[slot.get()]))
     }
 
-    fn free(&self, me: Owner, bytes: u64) {
+    fn free(&self, me: Owner, steps: u64) {
+        let bytes = steps * STEP;
         self.card_memory.fetch_sub(bytes, SeqCst);
         assert_eq!(self.account(me).refund(Column::Used, Bytes(bytes)), Bytes(bytes));
     }
@@ -174,7 +180,7 @@ fn of_two_charges_of_which_one_fits_exactly_one_is_let() {
         };
         let mine = container.allocate(owners[0], 2, 3);
         assert!(mine != other.join().unwrap());
-        assert!(container.account(owners[0]).is_valid(Bytes(3)));
+        assert!(container.account(owners[0]).is_valid(Bytes(3 * STEP)));
     });
 }
 
@@ -197,6 +203,62 @@ fn refunds_without_the_lock_never_let_too_much_in() {
     });
 }
 
+/// A process has 2 steps spare, of which it takes 1; another wants 2 of 3. Whoever is refused was refused by what was in use.
+#[test]
+fn a_spare_part_is_taken_by_its_owner_or_closed_by_others() {
+    model(|| {
+        let (container, owners) = two_processes();
+        assert!(container.allocate(owners[1], 2, 3));
+        container.free(owners[1], 2);
+        let other = {
+            let container = Arc::clone(&container);
+            thread::spawn(move || container.allocate(owners[1], 2, 3))
+        };
+        let mine = container.allocate(owners[0], 2, 3);
+        assert!(mine != other.join().unwrap(), "one of two fits, and is let in");
+        assert!(container.account(owners[0]).is_valid(Bytes(3 * STEP)));
+    });
+}
+
+/// One process moves its step from one allocation to the next all the time; another wants the step that is always free.
+#[test]
+fn what_moves_through_a_spare_part_is_not_counted_twice() {
+    model(|| {
+        let (container, owners) = two_processes();
+        assert!(container.allocate(owners[1], 1, 2));
+        let other = {
+            let container = Arc::clone(&container);
+            thread::spawn(move || {
+                container.free(owners[1], 1);
+                assert!(container.allocate(owners[1], 1, 2));
+            })
+        };
+        assert!(container.allocate(owners[0], 1, 2));
+        other.join().unwrap();
+        assert_eq!(container.account(owners[0]).total(), Bytes(2 * STEP));
+    });
+}
+
+/// Growth that cannot be refused comes while a process takes what it has spare: from then on nothing more is let in.
+#[test]
+fn growth_closes_what_is_spare() {
+    model(|| {
+        let (container, owners) = two_processes();
+        assert!(container.allocate(owners[1], 1, 2));
+        container.free(owners[1], 1);
+        let other = {
+            let container = Arc::clone(&container);
+            thread::spawn(move || container.allocate(owners[1], 1, 2))
+        };
+        let life = |owner| container.life(owner);
+        let limit = || Bytes(2 * STEP);
+        container.account(owners[0]).book(Column::Implicit, Bytes(2 * STEP), limit, FOREVER, life);
+        assert!(!container.allocate(owners[0], 1, 2));
+        other.join().unwrap();
+        assert!(!container.allocate(owners[1], 1, 2));
+    });
+}
+
 #[test]
 fn two_threads_of_one_process_keep_one_cell() {
     model(|| {
@@ -208,14 +270,14 @@ fn two_threads_of_one_process_keep_one_cell() {
         };
         assert!(container.allocate(owners[0], 2, 4));
         other.join().unwrap();
-        assert_eq!(container.account(owners[0]).total(), Bytes(2));
+        assert_eq!(container.account(owners[0]).total(), Bytes(2 * STEP));
     });
 }
 
 /// A process dies while it holds the card's lock, before or after it has raised its cell; two others want to charge.
 #[test]
 fn a_death_inside_a_charge_is_taken_over() {
-    for raised in [0, 2] {
+    for raised in [0, 2 * STEP] {
         model(move || {
             let (container, owners) = two_processes();
             let dying = {
@@ -224,7 +286,7 @@ fn a_death_inside_a_charge_is_taken_over() {
                     let me = owners[1];
                     let entered = container.card.lock.try_acquire(me);
                     if let Some(guard) = entered {
-                        container.cells[1].used.fetch_add(raised, Ordering::Relaxed);
+                        container.cells[1].held.fetch_add(raised, Ordering::Relaxed);
                         mem::forget(guard);
                     }
                     container.kernel.kill(me.slot());
@@ -238,7 +300,7 @@ fn a_death_inside_a_charge_is_taken_over() {
             assert!(container.is_valid());
             let total = container.account(owners[0]).total();
             assert_eq!(total.0, container.card_memory.load(SeqCst), "the dead one's bytes are off the books");
-            assert!(total.0 == 2 || container.allocate(owners[0], 2, 3), "what fits is let in");
+            assert!(total.0 == 2 * STEP || container.allocate(owners[0], 2, 3), "what fits is let in");
         });
     }
 }
@@ -253,7 +315,7 @@ fn whoever_hears_of_a_death_sees_what_it_left() {
             thread::spawn(move || {
                 let guard = container.card.lock.try_acquire(owners[1]);
                 if guard.is_some() {
-                    container.cells[1].used.fetch_add(2, Ordering::Relaxed);
+                    container.cells[1].held.fetch_add(2 * STEP, Ordering::Relaxed);
                 }
                 mem::forget(guard);
                 container.kernel.kill(owners[1].slot());
@@ -270,7 +332,7 @@ fn whoever_hears_of_a_death_sees_what_it_left() {
                 let lock = &container.card.lock;
                 let acquired = lock.acquire(owners[0], FOREVER, |owner| container.life(owner)).unwrap();
                 if matches!(acquired, Acquired::TakenOver(..)) {
-                    assert_eq!(container.cells[1].used.load(Ordering::Relaxed), 2);
+                    assert_eq!(container.cells[1].held.load(Ordering::Relaxed), 2 * STEP);
                 }
             })
         };
@@ -446,7 +508,7 @@ fn nobody_clears_a_slot_that_was_claimed_meanwhile() {
         }
         assert!(container.is_valid());
         let on_the_books = container.account(me).mine().used.0;
-        assert_eq!(on_the_books, if let_in { 3 } else { 0 });
+        assert_eq!(on_the_books, if let_in { 3 * STEP } else { 0 });
     });
 }
 

@@ -13,7 +13,7 @@ use cgpu_proto::cards::{self, Card};
 use cgpu_proto::file::{Error, Fault};
 use cgpu_proto::grant::{Grantor, Heartbeat, Monitor, STALE, Turn, TurnState};
 use cgpu_proto::intervals::{self, READABLE, Span};
-use cgpu_proto::layout::{CARDS, SLOTS};
+use cgpu_proto::layout::{CARDS, LAYOUT_VERSION, SLOTS};
 use cgpu_proto::ledger::Column;
 use cgpu_proto::paths::Candidate;
 use cgpu_proto::preamble::{Kind, Unfit};
@@ -219,7 +219,7 @@ fn a_file_that_becomes_ready_is_waited_for() {
     std::thread::scope(|scope| {
         let opened =
             scope.spawn(|| Region::open_or_make(&[candidate(directory.path())], birth()).map(|_| ()));
-        edit(directory.path(), Kind::Use, 0, &1u32.to_ne_bytes());
+        edit(directory.path(), Kind::Use, 0, &LAYOUT_VERSION.to_ne_bytes());
         opened.join().unwrap().unwrap();
     });
 }
@@ -352,7 +352,13 @@ fn a_buried_slot_is_all_zero() {
     let claim = region.claim(Claimant::default(), NOW, false).unwrap().unwrap();
     let slot = claim.slot;
     for card in CardIndex::all() {
-        region.account(card, claim.owner()).book(Column::Implicit, Bytes(9));
+        region.account(card, claim.owner()).book(
+            Column::Implicit,
+            Bytes(9),
+            || Bytes::MAX,
+            Nanos::ZERO,
+            |owner| region.life(owner),
+        );
         region.cell(card, slot).sequence.store(9, Ordering::Relaxed);
         region.cell(card, slot).interval[6].end.store(9, Ordering::Relaxed);
     }
@@ -488,7 +494,7 @@ fn the_monitor_reads_what_the_container_wrote() {
     let index = region.register(me.slot, &card(1)).unwrap();
     let account = region.account(index, me.owner());
     let charge =
-        |column, bytes| account.charge(column, bytes, Bytes(100), Nanos::ZERO, |owner| region.life(owner));
+        |column, bytes| account.charge(column, bytes, || Bytes(100), Nanos::ZERO, |owner| region.life(owner));
     charge(Column::Used, Bytes(40)).unwrap();
     charge(Column::Implicit, Bytes(20)).unwrap();
     account.refund(Column::Used, Bytes(10));

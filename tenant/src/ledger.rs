@@ -115,7 +115,8 @@ impl Ledger {
 
     /// Books what cannot be refused; counted if it goes over the limit.
     pub(crate) fn book(&self, card: CardIndex, column: Column, bytes: Bytes) {
-        self.account(card).book(column, bytes);
+        let (limit, life) = (|| self.limit(card), |owner| self.region.life(owner));
+        self.account(card).book(column, bytes, limit, LOCK_PATIENCE, life);
         if self.total(card) > self.limit(card) {
             self.count(Reason::ImplicitOverLimit);
         }
@@ -177,7 +178,7 @@ impl Ledger {
     #[inline]
     fn attempt(&self, card: CardIndex, column: Column, bytes: Bytes) -> Result<(), Refused> {
         let life = |owner| self.region.life(owner);
-        self.account(card).charge(column, bytes, self.limit(card), LOCK_PATIENCE, life)
+        self.account(card).charge(column, bytes, || self.limit(card), LOCK_PATIENCE, life)
     }
 
     /// The slow path of a charge: finds the dead, and waits for their memory while that alone is in the way.

@@ -86,7 +86,7 @@ fn the_tree_reads_and_writes_as_documented() {
     ] {
         assert_eq!(client.get(path).unwrap(), value, "{path}");
     }
-    process.cell().used.store(1000, cgpu_proto::atomic::Ordering::Relaxed);
+    process.cell().held.store(1000, cgpu_proto::atomic::Ordering::Relaxed);
     process.cell().implicit.store(24, cgpu_proto::atomic::Ordering::Relaxed);
     let meminfo = client.get("0/trainer/meminfo").unwrap();
     assert_eq!(meminfo, format!("Free: 8388606976\nPID: {} Mem: 1024\n", std::process::id()));
@@ -199,7 +199,7 @@ fn status_tells_who_has_what() {
     let dir = scene.container("a");
     let monitor = Monitor::start(scene.root());
     let process = Process::start(&dir, 1, Bytes::from_mib(8000));
-    process.cell().used.store(5000, cgpu_proto::atomic::Ordering::Relaxed);
+    process.cell().held.store(5000, cgpu_proto::atomic::Ordering::Relaxed);
     let told = Registration { name: Some("Trainer".into()), weight: Some(2), ..registration(&dir) };
     monitor.client().register(told).unwrap();
     eventually("the process on the host", || {

@@ -79,6 +79,23 @@ macro_rules! atomic {
                 self.compare_exchange(from, to, success, failure)
             }
 
+            #[track_caller]
+            pub fn fetch_update(
+                &self,
+                success: Ordering,
+                failure: Ordering,
+                change: impl Fn($value) -> Option<$value>,
+            ) -> Result<$value, $value> {
+                let mut now = self.load(failure);
+                while let Some(next) = change(now) {
+                    match self.compare_exchange(now, next, success, failure) {
+                        Ok(before) => return Ok(before),
+                        Err(other) => now = other,
+                    }
+                }
+                Err(now)
+            }
+
             $(
                 #[track_caller]
                 pub fn fetch_add(&self, $number: $value, order: Ordering) -> $value {

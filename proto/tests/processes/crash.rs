@@ -10,6 +10,7 @@ use std::path::Path;
 use std::ptr;
 
 use cgpu_proto::file::{Access, open as open_file};
+use cgpu_proto::held::STEP;
 use cgpu_proto::ledger::Column;
 use cgpu_proto::preamble::Kind;
 use cgpu_proto::region::{Birth, Region};
@@ -20,7 +21,7 @@ use crate::child::{Child, kill};
 use crate::container::{FOREVER, Member, bury, open};
 use crate::skip::skip;
 
-const LIMIT: Bytes = Bytes(100);
+const LIMIT: Bytes = Bytes(100 * STEP);
 
 /// Role: stops, works, stops.
 pub(crate) fn step(directory: &Path, _: usize) {
@@ -35,13 +36,19 @@ pub(crate) fn step(directory: &Path, _: usize) {
     kill(pid, libc::SIGSTOP);
     let member = Member::join(directory);
     let account = member.account();
-    let charge =
-        |bytes| account.charge(Column::Used, Bytes(bytes), LIMIT, FOREVER, |owner| member.region.life(owner));
+    let life = |owner| member.region.life(owner);
+    let charge = |steps| account.charge(Column::Used, Bytes(steps * STEP), || LIMIT, FOREVER, life);
+    let refund = |steps| account.refund(Column::Used, Bytes(steps * STEP));
     assert_eq!(charge(60), Ok(()));
     assert!(charge(60).is_err());
-    assert_eq!(account.refund(Column::Used, Bytes(20)), Bytes(20));
-    account.book(Column::Implicit, Bytes(5));
+    assert_eq!(refund(20), Bytes(20 * STEP));
+    account.book(Column::Implicit, Bytes(5), || LIMIT, FOREVER, life);
     assert_eq!(charge(10), Ok(()));
+    // Open now: given back to the spare part, taken from there, and closed for what does not fit beside it.
+    assert_eq!(refund(30), Bytes(30 * STEP));
+    assert_eq!(charge(10), Ok(()));
+    assert_eq!(charge(60), Ok(()));
+    assert_eq!(refund(60), Bytes(60 * STEP));
     kill(pid, libc::SIGSTOP);
 }
 
@@ -72,7 +79,7 @@ fn survive(file: &[u8]) {
     let left = member.account().total();
     assert!(left <= LIMIT, "{left} on the books");
     let charge = |bytes: Bytes| {
-        member.account().charge(Column::Used, bytes, LIMIT, FOREVER, |owner| region.life(owner))
+        member.account().charge(Column::Used, bytes, || LIMIT, FOREVER, |owner| region.life(owner))
     };
     assert_eq!(charge(LIMIT - left), Ok(()), "what is left of the limit is to be had");
     assert!(charge(Bytes(1)).is_err(), "and no more");

@@ -5,6 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use cgpu_proto::atomic::{Ordering, spin_loop};
+use cgpu_proto::held::STEP;
 use cgpu_proto::ledger::Column;
 use cgpu_proto::lock::{Acquired, HeldBy, Life};
 use cgpu_proto::slots::State;
@@ -15,6 +16,7 @@ use crate::container::{FOREVER, Member, Truth, bury, open};
 
 const KILLS: usize = 100;
 const WORKERS: usize = 4;
+const LIMIT: Bytes = Bytes(100 * STEP);
 
 /// Numbers that differ from run to run and are told when a test fails.
 struct Random(u64);
@@ -72,8 +74,8 @@ pub(crate) fn churn(directory: &Path, worker: usize) {
     let truth = Truth::open(directory);
     let member = Member::join(directory);
     let life = |owner| member.region.life(owner);
-    for size in (1..=20).cycle() {
-        if member.account().charge(Column::Used, Bytes(size), Bytes(100), FOREVER, life).is_ok() {
+    for size in (1..=20).map(|steps| steps * STEP).cycle() {
+        if member.account().charge(Column::Used, Bytes(size), || LIMIT, FOREVER, life).is_ok() {
             assert_eq!(member.account().refund(Column::Used, Bytes(size)), Bytes(size));
         }
         truth.word(worker).fetch_add(1, Ordering::SeqCst);
@@ -92,8 +94,7 @@ fn a_hundred_kills_leave_nothing_on_the_books() {
     }
     let member = Member::join(directory.path());
     assert_eq!(member.account().total(), Bytes::ZERO);
-    let charged =
-        member.account().charge(Column::Used, Bytes(100), Bytes(100), FOREVER, |owner| region.life(owner));
+    let charged = member.account().charge(Column::Used, LIMIT, || LIMIT, FOREVER, |owner| region.life(owner));
     assert_eq!(charged, Ok(()), "the whole limit is there again, whoever died inside the lock");
 }
 

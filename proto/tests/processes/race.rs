@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use cgpu_proto::atomic::Ordering;
+use cgpu_proto::held::STEP;
 use cgpu_proto::ledger::{Column, Refused};
 use cgpu_proto::units::Bytes;
 
@@ -10,9 +11,9 @@ use crate::child::{Child, say};
 use crate::container::{FOREVER, Member, Truth, open};
 
 const PROCESSES: u64 = 8;
-const LIMIT: u64 = 30;
+const LIMIT: u64 = 30 * STEP;
 /// Three of the eight fit.
-const EACH: u64 = 10;
+const EACH: u64 = 10 * STEP;
 const FIT: u64 = LIMIT / EACH;
 
 // Words of the truth.
@@ -22,7 +23,7 @@ const LET_IN: usize = 1;
 /// Charges; if it was let, puts the bytes on the card. Whether it was.
 fn allocate(member: &Member, truth: &Truth) -> bool {
     let life = |owner| member.region.life(owner);
-    match member.account().charge(Column::Used, Bytes(EACH), Bytes(LIMIT), FOREVER, life) {
+    match member.account().charge(Column::Used, Bytes(EACH), || Bytes(LIMIT), FOREVER, life) {
         Ok(()) => {
             let now = truth.word(ON_THE_CARD).fetch_add(EACH, Ordering::SeqCst) + EACH;
             assert!(now <= LIMIT, "{now} bytes on a card with a limit of {LIMIT}");

@@ -1,0 +1,153 @@
+//! A process's memory on a card and its claim to more, in one word.
+//!
+//! ```text
+//!   63     62 .......... 43   42 ................. 0
+//!   open   spare, of 512 B    used, in bytes
+//! ```
+//!
+//! *Spare* is memory that the process has given back and may take again without asking: others count it as if it were in use,
+//! until they need it and *close* the word. One word, because a process moves bytes between its two parts while another may be
+//! closing it: whoever's compare-and-swap comes second sees the other's.
+
+use crate::units::Bytes;
+
+/// The parts of a cell's `held`. All zeros: nothing, closed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held(pub u64);
+
+/// What a spare part is counted in: the driver's own smallest step.
+pub const STEP: u64 = 512;
+
+const USED_BITS: u32 = 43;
+const OPEN: u64 = 1 << 63;
+/// The most that can be in use: 8 TiB less a byte.
+const MOST_USED: u64 = (1 << USED_BITS) - 1;
+/// The most that can be spare: 512 MiB less a step. What is given back beyond it is everybody's at once.
+const MOST_SPARE: u64 = (OPEN >> USED_BITS) - 1;
+
+impl Held {
+    /// What the process asked for and has.
+    #[inline]
+    #[must_use]
+    pub const fn used(self) -> Bytes {
+        Bytes(self.0 & MOST_USED)
+    }
+
+    /// What it may take without asking.
+    #[inline]
+    #[must_use]
+    pub const fn spare(self) -> Bytes {
+        Bytes(self.steps() * STEP)
+    }
+
+    /// Both: what nobody else may have.
+    #[inline]
+    #[must_use]
+    pub fn claim(self) -> Bytes {
+        self.used() + self.spare()
+    }
+
+    /// Whether what is given back stays with the process.
+    #[inline]
+    #[must_use]
+    pub const fn is_open(self) -> bool {
+        self.0 & OPEN != 0
+    }
+
+    /// Takes `bytes` out of the spare part, if they are there.
+    #[inline]
+    #[must_use]
+    pub const fn take(self, bytes: Bytes) -> Option<Self> {
+        let steps = bytes.0.div_ceil(STEP);
+        // Within the spare part, so that nothing below can wrap; the sum of both parts may not fit the lower one, though.
+        if steps > self.steps() || self.used().0 + bytes.0 > MOST_USED {
+            return None;
+        }
+        Some(Self(self.0 - (steps << USED_BITS) + bytes.0))
+    }
+
+    /// Adds `bytes` that were asked for and let in; `None`: more than the word can say.
+    #[inline]
+    #[must_use]
+    pub const fn raised(self, bytes: Bytes) -> Option<Self> {
+        match self.used().0.checked_add(bytes.0) {
+            Some(used) if used <= MOST_USED => Some(Self(self.0 + bytes.0)),
+            _ => None,
+        }
+    }
+
+    /// As [`Held::raised`], up to the most that the word can say.
+    #[must_use]
+    pub fn raised_at_most(self, bytes: Bytes) -> Self {
+        Self(self.0 + bytes.0.min(MOST_USED - self.used().0))
+    }
+
+    /// Without `bytes` in use, or without all of it; how many they were. Open, they become spare as far as there is room.
+    #[inline]
+    #[must_use]
+    pub fn lowered(self, bytes: Bytes) -> (Self, Bytes) {
+        let back = bytes.0.min(self.used().0);
+        let kept = if self.is_open() { (back / STEP).min(MOST_SPARE - self.steps()) } else { 0 };
+        (Self(self.0 - back + (kept << USED_BITS)), Bytes(back))
+    }
+
+    /// With what is given back from now on as spare.
+    #[inline]
+    #[must_use]
+    pub const fn opened(self) -> Self {
+        Self(self.0 | OPEN)
+    }
+
+    /// Without a spare part, and to stay so.
+    #[inline]
+    #[must_use]
+    pub const fn closed(self) -> Self {
+        Self(self.0 & MOST_USED)
+    }
+
+    #[inline]
+    const fn steps(self) -> u64 {
+        (self.0 & !OPEN) >> USED_BITS
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_is_given_back_open_can_be_taken_again() {
+        let held = Held::default().raised(Bytes(4096)).unwrap().opened();
+        assert_eq!(held.take(Bytes(1)), None);
+        let (held, back) = held.lowered(Bytes(1024));
+        assert_eq!((held.used(), held.spare(), back), (Bytes(3072), Bytes(1024), Bytes(1024)));
+        assert_eq!(held.claim(), Bytes(4096));
+        let held = held.take(Bytes(600)).unwrap();
+        assert_eq!((held.used(), held.spare()), (Bytes(3672), Bytes::ZERO));
+        assert_eq!(held.closed().lowered(Bytes(600)).0, Held(3072));
+    }
+
+    proptest! {
+        /// Whatever the word, no part leaks into another, and a claim only grows where it was let in.
+        #[test]
+        fn parts_keep_apart(word: u64, bytes in prop_oneof![0..1u64 << 44, any::<u64>()]) {
+            let (held, bytes) = (Held(word), Bytes(bytes));
+            if let Some(taken) = held.take(bytes) {
+                prop_assert_eq!(taken.used(), held.used() + bytes);
+                prop_assert!(taken.claim() <= held.claim() && taken.is_open() == held.is_open());
+            }
+            if let Some(raised) = held.raised(bytes) {
+                prop_assert_eq!((raised.used(), raised.spare()), (held.used() + bytes, held.spare()));
+            }
+            let most = held.raised_at_most(bytes);
+            prop_assert!(most.used() >= held.used() && most.spare() == held.spare());
+            let (lowered, back) = held.lowered(bytes);
+            prop_assert_eq!(lowered.used() + back, held.used());
+            prop_assert!(lowered.claim() <= held.claim() && lowered.is_open() == held.is_open());
+            prop_assert!(back == bytes || lowered.used() == Bytes::ZERO);
+            prop_assert_eq!((held.closed().used(), held.closed().spare()), (held.used(), Bytes::ZERO));
+            prop_assert!(!held.closed().is_open() && held.opened().is_open());
+        }
+    }
+}
