@@ -1,13 +1,16 @@
 //! One call of the program: faults and journal around it, and what a function may know of how it was called.
 
 use core::cell::Cell;
+use std::sync::LazyLock;
 
 use cgpu_abi::Flavour;
 use cgpu_abi::types::CUresult;
+use cgpu_sim::Machine;
+use cgpu_sim::faults::Library;
+use cgpu_sim::watch::{Arguments, Watch};
 
 use crate::answer::{Answer, NOT_INITIALIZED, NOT_PERMITTED};
 use crate::driver::Driver;
-use crate::watch::WATCH;
 
 /// How a function was called.
 #[derive(Debug)]
@@ -40,16 +43,34 @@ pub(crate) fn host_function(function: impl FnOnce()) {
     IN_HOST_FUNCTION.set(false);
 }
 
+/// What `CGPU_SIM_FAULT` and `CGPU_SIM_JOURNAL` ask for, read at the first call.
+static WATCH: LazyLock<Watch> = LazyLock::new(|| Watch::from_environment(Library::Driver));
+
+/// The machine that a journal asks what the cards did.
+fn machine() -> Option<&'static Machine> {
+    Driver::get().map(|driver| &driver.machine).filter(|machine| !machine.is_inherited())
+}
+
+/// Has the running call say more of itself in the journal.
+pub(crate) fn note(name: &str, value: impl FnOnce() -> String) {
+    WATCH.note(name, value);
+}
+
 /// Runs the function behind a row.
-pub(crate) fn play(position: usize, flavour: Flavour, function: impl FnOnce(&Call) -> Answer) -> CUresult {
+pub(crate) fn play(
+    position: usize,
+    flavour: Flavour,
+    describe: impl FnOnce(&mut Arguments),
+    function: impl FnOnce(&Call) -> Answer,
+) -> CUresult {
     let per_thread = matches!(flavour, Flavour::PerThreadStream | Flavour::PerThreadDefault);
-    WATCH.around(position, || match function(&Call { per_thread }) {
-        Ok(()) => CUresult::SUCCESS,
-        Err(failure) => failure.0,
-    })
+    CUresult(WATCH.around(position, describe, machine, || match function(&Call { per_thread }) {
+        Ok(()) => CUresult::SUCCESS.0,
+        Err(failure) => failure.0.0,
+    }))
 }
 
 /// Answers for a row that is not played.
 pub(crate) fn stub(position: usize) -> CUresult {
-    WATCH.around(position, || CUresult::ERROR_NOT_SUPPORTED)
+    CUresult(WATCH.around(position, |_| (), machine, || CUresult::ERROR_NOT_SUPPORTED.0))
 }

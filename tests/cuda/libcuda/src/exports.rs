@@ -7,6 +7,7 @@ use core::ffi::c_void;
 
 use cgpu_abi::types::*;
 use cgpu_abi::{Flavour, driver_index};
+use cgpu_sim::watch::Arguments;
 
 use crate::argument::Received;
 use crate::call;
@@ -64,7 +65,10 @@ macro_rules! export {
     (played $flavour:ident $symbol:ident ($($argument:ident: $type:ty),*)) => {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $symbol($($argument: $type),*) -> CUresult {
-            call::play(driver_index::$symbol, flavour!($flavour), |_call| {
+            let describe = |_arguments: &mut Arguments| {
+                $(_arguments.add(stringify!($argument), &$argument);)*
+            };
+            call::play(driver_index::$symbol, flavour!($flavour), describe, |_call| {
                 // SAFETY: a pointer among the arguments is one that the program gave to this function of the driver, whose contract
                 // is that it is NULL or valid for what the function does with it.
                 $(let $argument = unsafe { Received::received($argument) };)*

@@ -20,7 +20,7 @@ values!(CUfunction, CUoccupancyB2DSize);
 #[derive(Debug)]
 pub(crate) struct Function {
     /// As C sees it.
-    name: std::ffi::CString,
+    pub(crate) name: std::ffi::CString,
     pub(crate) behaviour: Behaviour,
     pub(crate) context: Arc<Context>,
     module: CUmodule,

@@ -38,6 +38,7 @@ fn launch(call: &Call, f: CUfunction, shape: Shape) -> Answer {
     }
     let driver = call.driver()?;
     let function = function::find(driver, f)?;
+    crate::call::note("kernel", || function.name.to_string_lossy().into_owned());
     let (stream, context) = driver.stream(shape.stream, call.per_thread)?;
     if context.id != function.context.id {
         return Err(INVALID_HANDLE);

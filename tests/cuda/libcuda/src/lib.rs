@@ -7,14 +7,14 @@
 //! ```text
 //!   program --> exports --> call --> context, memory, stream, ...  --> driver (handles) --> cgpu_sim::Machine
 //!                             |
-//!                     watch: faults, journal
+//!                 cgpu_sim::watch: faults, journal
 //! ```
 //!
 //! | variable | meaning |
 //! |---|---|
 //! | `CGPU_SIM_DRIVER` | the CUDA version to play, as 12040 for 12.4 |
-//! | `CGPU_SIM_FAULT` | `NAME:N:CODE[,...]`: the N-th call of NAME in this process answers CODE and does nothing else |
-//! | `CGPU_SIM_JOURNAL` | a file to which every call adds a line: time, process, thread, name, answer |
+//! | `CGPU_SIM_FAULT` | `NAME:WHEN:CODE[,...]`: chosen calls of NAME answer CODE and do nothing else: [`cgpu_sim::faults`] |
+//! | `CGPU_SIM_JOURNAL` | a file to which every call adds a line, and what the cards did: [`cgpu_sim::journal`] |
 //!
 //! The others (`CGPU_SIM_STATE`, `CGPU_SIM_GPUS`, ...) are [`cgpu_sim::Settings`]'.
 //!
@@ -55,4 +55,3 @@ mod profiler;
 mod range;
 mod stream;
 mod version;
-mod watch;

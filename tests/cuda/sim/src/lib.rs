@@ -19,6 +19,7 @@
 pub mod card;
 pub mod clock;
 pub mod error;
+pub mod faults;
 pub mod footprint;
 pub mod journal;
 pub mod kernel;
@@ -28,6 +29,7 @@ pub mod segment;
 pub mod settings;
 pub mod timeline;
 pub mod trace;
+pub mod watch;
 pub mod words;
 
 pub use card::{CardSpec, Model};

@@ -3,6 +3,10 @@
 use std::io::{BufRead, BufReader};
 use std::time::{Duration, Instant};
 
+use cgpu_sim::journal::{Call, Line};
+use cgpu_sim::timeline::SpanKind;
+use cgpu_sim::trace::Trace;
+
 use crate::stage::{Machine, number};
 
 const MIB: f64 = 1048576.0;
@@ -87,7 +91,7 @@ fn names_are_looked_up_as_the_driver_does() {
             // Of the newest functions that the program knows, that driver has none.
             assert!(!machine.run("lookup").status.success());
         } else {
-            assert_eq!(number(&machine.prints("lookup"), "version"), version.parse().unwrap());
+            assert_eq!(number(&machine.prints("lookup"), "version"), version.parse::<f64>().unwrap());
         }
     }
 }
@@ -171,8 +175,8 @@ fn every_call_is_in_the_journal() {
     let path = machine.file("journal");
     let machine = machine.with("CGPU_SIM_JOURNAL", path.to_str().unwrap());
     machine.prints("meminfo");
-    let text = std::fs::read_to_string(path).unwrap();
-    let calls: Vec<&str> = text.lines().map(|line| line.splitn(4, ' ').nth(3).unwrap()).collect();
+    let calls: Vec<String> =
+        calls(&path).iter().map(|call| format!("{} {}", call.name, call.answer)).collect();
     let wanted = [
         "cuInit 0",
         "cuDeviceGetCount 0",
@@ -186,6 +190,45 @@ fn every_call_is_in_the_journal() {
         "cuDevicePrimaryCtxRelease_v2 0",
     ];
     assert_eq!(calls, wanted);
+}
+
+fn calls(journal: &std::path::Path) -> Vec<Call> {
+    let text = std::fs::read_to_string(journal).unwrap();
+    let call = |line| if let Line::Call(call) = line { Some(call) } else { None };
+    cgpu_sim::journal::lines(&text).filter_map(call).collect()
+}
+
+#[test]
+fn the_journal_says_what_the_cards_did_for_whom() {
+    let machine = Machine::new("spans", "A10");
+    let path = machine.file("journal");
+    let machine = machine.with("CGPU_SIM_JOURNAL", path.to_str().unwrap());
+    let mut other = machine.start("launch_loop spin_300us --count 200 --sync-every 8");
+    machine.prints("launch_loop spin_200us --count 200 --sync-every 8");
+    assert!(other.wait().unwrap().success());
+    let launches = calls(&path).into_iter().filter(|call| call.name == "cuLaunchKernel" && call.answer == 0);
+    let launches: Vec<Call> = launches.collect();
+    assert!(
+        launches.iter().all(|call| call.enqueued.len() == 1 && call.arguments["block_dim_x"] == 32),
+        "{:?}",
+        launches[0]
+    );
+    let trace = Trace::of_journal(&std::fs::read_to_string(&path).unwrap());
+    let kernels = trace.spans().iter().filter(|span| span.kind == SpanKind::Kernel);
+    let mut named = std::collections::BTreeMap::new();
+    for span in kernels {
+        named.entry(trace.span_name(span)).or_insert_with(Vec::new).push(span.to.0 - span.from.0);
+    }
+    assert_eq!(named.keys().copied().collect::<Vec<_>>(), ["spin_200us", "spin_300us"], "{named:?}");
+    // Whole, or in parts where the slice ended.
+    assert!(named["spin_200us"].iter().all(|&length| length <= 200_000));
+    assert!(named["spin_200us"].contains(&200_000) && named["spin_300us"].contains(&300_000));
+    let summary = trace.summary();
+    assert_eq!(summary.lost_spans, 0);
+    assert_eq!(summary.cards[0].processes.len(), 2);
+    assert!(summary.cards[0].switches >= 2, "{summary:?}");
+    let done: usize = summary.cards[0].processes.iter().map(|process| process.kernels).sum();
+    assert_eq!((done, launches.len()), (400, 400));
 }
 
 #[test]

@@ -1,30 +1,32 @@
 //! Which commands a call put into streams: what ties a journal's calls to the card's spans.
 
-use std::cell::RefCell;
+use core::cell::{Cell, RefCell};
 
 use super::{Machine, Ticket};
 use crate::error::Error;
 use crate::timeline::Span;
 
 thread_local! {
-    /// What the calling thread has enqueued, while somebody asks.
-    static TRAIL: RefCell<Option<Vec<Ticket>>> = const { RefCell::new(None) };
+    static ASKED: Cell<bool> = const { Cell::new(false) };
+    /// What the calling thread has enqueued since it was asked.
+    static TRAIL: RefCell<Vec<Ticket>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs `call`, and says what this thread enqueued in it, in order.
+/// Runs `call`, and says what this thread enqueued in it, in order. A thread that is about to end says nothing.
 pub fn trail<R>(call: impl FnOnce() -> R) -> (R, Vec<Ticket>) {
-    TRAIL.replace(Some(Vec::new()));
+    let trail = || TRAIL.try_with(RefCell::take).unwrap_or_default();
+    trail();
+    ASKED.set(true);
     let result = call();
-    (result, TRAIL.take().unwrap_or_default())
+    ASKED.set(false);
+    (result, trail())
 }
 
 #[inline]
 pub(super) fn note(ticket: Ticket) {
-    TRAIL.with_borrow_mut(|trail| {
-        if let Some(trail) = trail {
-            trail.push(ticket);
-        }
-    });
+    if ASKED.get() {
+        let _ = TRAIL.try_with(|trail| trail.borrow_mut().push(ticket));
+    }
 }
 
 impl Machine {

@@ -1,0 +1,192 @@
+//! Watching calls: `CGPU_SIM_FAULT` makes chosen ones fail, `CGPU_SIM_JOURNAL` writes all of them down, and what the cards did.
+//!
+//! Each of the two libraries has one [`Watch`], through which all its exported functions go.
+
+use core::cell::RefCell;
+use core::fmt::Debug;
+use std::path::Path;
+use std::sync::Once;
+
+use serde_json::{Map, Value};
+
+use crate::error::Error;
+use crate::faults::{Faults, Library};
+use crate::journal::{Call, Journal, Line, Process, SpanLine};
+use crate::machine::{Machine, trail};
+
+/// What a call answers where faults cannot be understood: UNKNOWN, in both libraries.
+const REFUSED: u32 = 999;
+
+/// What is watched for, in one library.
+#[derive(Debug)]
+pub struct Watch {
+    library: Library,
+    faults: Faults,
+    journal: Option<Journal>,
+    refuses: bool,
+}
+
+/// What a journal tells of a call's arguments.
+#[derive(Debug, Default)]
+pub struct Arguments(Map<String, Value>);
+
+impl Arguments {
+    /// Adds an argument, if it is a value: where the caller wants its answer is of no interest to anybody.
+    pub fn add<T: Debug>(&mut self, name: &str, argument: &T) {
+        if core::any::type_name::<T>().starts_with('*') {
+            return;
+        }
+        let text = format!("{argument:?}");
+        let value = match (text.parse::<u64>(), text.split_once('(')) {
+            (Ok(number), _) => number.into(),
+            // A handle: `CUstream(1)`.
+            (_, Some((_, rest))) => match rest.trim_end_matches(')').parse::<u64>() {
+                Ok(handle) => format!("{handle:#x}").into(),
+                Err(_) => text.into(),
+            },
+            _ => text.into(),
+        };
+        self.0.insert(name.to_owned(), value);
+    }
+}
+
+thread_local! {
+    /// What the running call has to say of itself.
+    static NOTES: RefCell<Map<String, Value>> = RefCell::new(Map::new());
+}
+
+impl Watch {
+    /// The watch that the environment asks for. Where it cannot be understood, that is said, and every call fails: a test that asks for
+    /// what cannot be done must not pass by accident.
+    #[must_use]
+    pub fn from_environment(library: Library) -> Self {
+        Self::open(library).unwrap_or_else(|error| {
+            eprintln!("cgpu-sim: {error}");
+            Self { library, faults: Faults::default(), journal: None, refuses: true }
+        })
+    }
+
+    fn open(library: Library) -> Result<Self, Error> {
+        let faults = Faults::from_environment(library)?;
+        let path = std::env::var_os("CGPU_SIM_JOURNAL").filter(|path| !path.is_empty());
+        let open = |path: &Path| {
+            let failed = |error| Error::Settings(format!("CGPU_SIM_JOURNAL={}: {error}", path.display()));
+            Journal::open(path).map_err(failed)
+        };
+        let journal = path.as_deref().map(Path::new).map(open).transpose()?;
+        Ok(Self { library, faults, journal, refuses: false })
+    }
+
+    /// Runs the call of the function at this position of the library's table, or makes it fail; writes it down. `describe`: names its
+    /// arguments. `machine`: what drains the cards' spans into the journal, once there is one.
+    #[inline]
+    pub fn around<'a>(
+        &self,
+        position: usize,
+        describe: impl FnOnce(&mut Arguments),
+        machine: impl FnOnce() -> Option<&'a Machine>,
+        call: impl FnOnce() -> u32,
+    ) -> u32 {
+        let watched = || match self.strike(position) {
+            Some(code) => code,
+            None => call(),
+        };
+        match &self.journal {
+            None => watched(),
+            Some(journal) => {
+                let mut arguments = Arguments::default();
+                describe(&mut arguments);
+                let (answer, call) = write_down(self.library.symbol(position), arguments, watched);
+                let mut lines = vec![Line::Call(call)];
+                if let Some(machine) = machine() {
+                    lines.extend(news(machine));
+                }
+                // A full disk must not fail the program's call.
+                let _ = journal.add(lines);
+                answer
+            }
+        }
+    }
+
+    /// Has the running call say more of itself in the journal, if there is one.
+    pub fn note(&self, name: &str, value: impl FnOnce() -> String) {
+        if self.journal.is_some() {
+            // A thread that is about to end has lost its notes.
+            let _ = NOTES.try_with(|notes| notes.borrow_mut().insert(name.to_owned(), value().into()));
+        }
+    }
+
+    #[inline]
+    fn strike(&self, position: usize) -> Option<u32> {
+        if self.refuses { Some(REFUSED) } else { self.faults.strike(position) }
+    }
+}
+
+fn notes() -> Map<String, Value> {
+    NOTES.try_with(RefCell::take).unwrap_or_default()
+}
+
+#[cold]
+fn write_down(name: &str, arguments: Arguments, call: impl FnOnce() -> u32) -> (u32, Call) {
+    notes();
+    let from = monotonic();
+    let (answer, tickets) = trail(call);
+    let to = monotonic();
+    let Arguments(mut arguments) = arguments;
+    arguments.append(&mut notes());
+    // SAFETY: has no preconditions.
+    let thread = unsafe { libc::gettid() };
+    let call = Call {
+        from,
+        to,
+        pid: std::process::id(),
+        thread: thread.unsigned_abs(),
+        name: name.to_owned(),
+        answer,
+        arguments,
+        enqueued: tickets.iter().map(|ticket| (ticket.stream.get(), ticket.number)).collect(),
+    };
+    (answer, call)
+}
+
+/// What the cards did since anybody asked; before it, who asks.
+fn news(machine: &Machine) -> Vec<Line> {
+    static BEGUN: Once = Once::new();
+    let mut lines = Vec::new();
+    BEGUN.call_once(|| {
+        // Of a machine that a fork has taken from us there is nothing to tell.
+        let _ = machine.trace();
+        lines.push(Line::Process(this_process(machine)));
+    });
+    let mut spans = Vec::new();
+    let lost = machine.take_spans(&mut spans).unwrap_or(0);
+    if lost > 0 {
+        lines.push(Line::Lost { spans: lost });
+    }
+    lines.extend(spans.iter().map(|span| Line::Span(SpanLine::from(span))));
+    lines
+}
+
+fn this_process(machine: &Machine) -> Process {
+    let program = std::env::current_exe().ok();
+    let program = program.as_deref().and_then(Path::file_name).unwrap_or_default();
+    Process {
+        pid: std::process::id(),
+        program: program.to_string_lossy().into_owned(),
+        dilation_milli: machine.dilation_milli(),
+        cards: machine
+            .cards()
+            .iter()
+            .map(|card| format!("{}:{}", card.model.key, card.total.0 >> 20))
+            .collect(),
+        at: monotonic(),
+    }
+}
+
+/// Nanoseconds of CLOCK_MONOTONIC.
+fn monotonic() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a living local.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+}
