@@ -77,6 +77,8 @@ figures! {
     launch_latency: Nanos = Nanos::from_micros(6),
     /// Host time that a kernel launch takes at least.
     launch_cost: Nanos = Nanos(2_500),
+    /// Host time that each node adds to a graph's launch.
+    node_cost: Nanos = Nanos(1),
     /// Host time that any other enqueuing call takes at least.
     call_cost: Nanos = Nanos(1_000),
     /// From an end on the card until the host can see it.

@@ -63,9 +63,16 @@ pub(super) struct Effects {
     performing: Mutex<Performing>,
 }
 
+impl Effects {
+    /// The tokens, for whoever puts more than one command.
+    pub(super) fn tokens(&self) -> std::sync::MutexGuard<'_, Tokens> {
+        lock(&self.tokens)
+    }
+}
+
 /// Locked before the segment, never after.
 #[derive(Debug, Default)]
-struct Tokens {
+pub(super) struct Tokens {
     /// At place token - 1. The ticket follows once the command is enqueued.
     entries: Vec<Option<(Effect, Option<Ticket>)>>,
     free: Vec<usize>,
@@ -78,7 +85,7 @@ struct Performing {
 }
 
 impl Tokens {
-    fn put(&mut self, effect: Effect) -> u64 {
+    pub(super) fn put(&mut self, effect: Effect) -> u64 {
         let place = self.free.pop().unwrap_or(self.entries.len());
         if place == self.entries.len() {
             self.entries.push(None);
@@ -87,13 +94,13 @@ impl Tokens {
         place as u64 + 1
     }
 
-    fn set_ticket(&mut self, token: u64, ticket: Ticket) {
+    pub(super) fn set_ticket(&mut self, token: u64, ticket: Ticket) {
         if let Some(Some((_, its))) = self.entries.get_mut(place(token)) {
             *its = Some(ticket);
         }
     }
 
-    fn take(&mut self, token: u64) -> Option<(Effect, Option<Ticket>)> {
+    pub(super) fn take(&mut self, token: u64) -> Option<(Effect, Option<Ticket>)> {
         let entry = self.entries.get_mut(place(token))?.take()?;
         self.free.push(place(token));
         Some(entry)
@@ -247,6 +254,7 @@ impl Core {
         }
         drop(tokens);
         lock(&self.effects.performing).watches.retain(|watch| !streams.contains(&watch.ticket.stream));
+        self.tracks.forget(context);
         lock(&self.memory).forget(context);
         Ok(())
     }

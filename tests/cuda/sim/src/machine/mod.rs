@@ -21,7 +21,9 @@ mod bytes;
 mod contexts;
 mod effects;
 mod events;
+mod graph;
 mod helper;
+mod plan;
 mod streams;
 mod trail;
 mod work;
@@ -35,6 +37,8 @@ pub use crate::memory::Allocation;
 pub use crate::timeline::{ContextId, EngineTime, EventId, ProcessSample, ProcessUse, StreamId, Ticket};
 pub use allocations::MemoryInfo;
 pub use books::Utilisation;
+pub use graph::Flight;
+pub use plan::{Plan, Step, Work};
 pub use streams::StreamKind;
 pub use trail::trail;
 pub use work::{CopyKind, Fill, Launch, Pitched, WaitCondition, Width};
@@ -47,6 +51,7 @@ use crate::segment::{Segment, Transaction};
 use crate::settings::{Figures, Settings};
 use crate::timeline::{Forecast, Timeline};
 use effects::Effects;
+use graph::Tracks;
 use helper::{Alarm, Helper};
 
 /// An attached process. Dropping it detaches: contexts go at once.
@@ -64,6 +69,7 @@ struct Core {
     clock: Clock,
     memory: Mutex<Memory>,
     effects: Effects,
+    tracks: Tracks,
     alarm: Alarm,
 }
 
@@ -112,6 +118,7 @@ impl Machine {
             clock,
             memory: Mutex::default(),
             effects: Effects::default(),
+            tracks: Tracks::default(),
             alarm: Alarm::default(),
         };
         Self { core: ManuallyDrop::new(Arc::new(core)), helper: ManuallyDrop::new(Mutex::new(None)) }

@@ -177,21 +177,10 @@ impl Machine {
     /// gone.
     pub unsafe fn copy(&self, stream: StreamId, kind: CopyKind, what: Pitched) -> Result<Ticket, Error> {
         self.check_lineage()?;
-        let bytes = what.bytes().ok_or(TOO_LARGE)?;
-        if bytes == 0 {
-            return self.enqueue(stream, Command::Nothing);
+        match self.copying(kind, &what)? {
+            Command::Nothing if what.bytes() == Some(0) => self.enqueue(stream, Command::Nothing),
+            command => self.enqueue_effect(stream, command, Effect::Copy(what)),
         }
-        self.admit(what.to, what.extent(what.to_pitch))?;
-        self.admit(what.from, what.extent(what.from_pitch))?;
-        let figures = self.figures();
-        let at_rate = |rate| figures.copy_latency + Nanos(bytes.saturating_mul(1_000) / rate);
-        let command = match kind {
-            CopyKind::HostToDevice => Command::Copy { up: true, cost: at_rate(figures.copy_rate) },
-            CopyKind::DeviceToHost => Command::Copy { up: false, cost: at_rate(figures.copy_rate) },
-            CopyKind::DeviceToDevice => local(bytes, figures),
-            CopyKind::HostToHost => Command::Nothing,
-        };
-        self.enqueue_effect(stream, command, Effect::Copy(what))
     }
 
     /// Enqueues a fill of device memory.
@@ -200,18 +189,10 @@ impl Machine {
     /// [`Error::NoStream`]; [`Error::NoAllocation`]; [`Error::Invalid`] for another element size.
     pub fn fill(&self, stream: StreamId, fill: Fill) -> Result<Ticket, Error> {
         self.check_lineage()?;
-        if !matches!(fill.size, 1 | 2 | 4) {
-            return Err(Error::Invalid("elements of 1, 2 or 4 bytes can be filled with"));
+        match self.filling(&fill)? {
+            Command::Nothing => self.enqueue(stream, Command::Nothing),
+            command => self.enqueue_effect(stream, command, Effect::Fill(fill)),
         }
-        let width = fill.elements.checked_mul(fill.size).ok_or(TOO_LARGE)?;
-        let bytes = width.checked_mul(fill.rows).ok_or(TOO_LARGE)?;
-        if bytes == 0 {
-            return self.enqueue(stream, Command::Nothing);
-        }
-        let extent = fill.pitch.checked_mul(fill.rows - 1).and_then(|rest| rest.checked_add(width));
-        let device = self.allocation(fill.to).ok_or(Error::NoAllocation)?;
-        self.admit(device.address, extent.and_then(|extent| extent.checked_add(fill.to - device.address)))?;
-        self.enqueue_effect(stream, local(bytes, self.figures()), Effect::Fill(fill))
     }
 
     /// Enqueues a write of a word to host or device memory.
@@ -269,13 +250,47 @@ impl Machine {
         self.core.perform_due()
     }
 
+    /// What a copy is to the card; refuses ranges that leave their allocations.
+    pub(super) fn copying(&self, kind: CopyKind, what: &Pitched) -> Result<Command, Error> {
+        let bytes = what.bytes().ok_or(TOO_LARGE)?;
+        if bytes == 0 {
+            return Ok(Command::Nothing);
+        }
+        self.admit(what.to, what.extent(what.to_pitch))?;
+        self.admit(what.from, what.extent(what.from_pitch))?;
+        let figures = self.figures();
+        let at_rate = |rate| figures.copy_latency + Nanos(bytes.saturating_mul(1_000) / rate);
+        Ok(match kind {
+            CopyKind::HostToDevice => Command::Copy { up: true, cost: at_rate(figures.copy_rate) },
+            CopyKind::DeviceToHost => Command::Copy { up: false, cost: at_rate(figures.copy_rate) },
+            CopyKind::DeviceToDevice => local(bytes, figures),
+            CopyKind::HostToHost => Command::Nothing,
+        })
+    }
+
+    /// What a fill is to the card; refuses a range that leaves its allocation.
+    pub(super) fn filling(&self, fill: &Fill) -> Result<Command, Error> {
+        if !matches!(fill.size, 1 | 2 | 4) {
+            return Err(Error::Invalid("elements of 1, 2 or 4 bytes can be filled with"));
+        }
+        let width = fill.elements.checked_mul(fill.size).ok_or(TOO_LARGE)?;
+        let bytes = width.checked_mul(fill.rows).ok_or(TOO_LARGE)?;
+        if bytes == 0 {
+            return Ok(Command::Nothing);
+        }
+        let extent = fill.pitch.checked_mul(fill.rows - 1).and_then(|rest| rest.checked_add(width));
+        let device = self.allocation(fill.to).ok_or(Error::NoAllocation)?;
+        self.admit(device.address, extent.and_then(|extent| extent.checked_add(fill.to - device.address)))?;
+        Ok(local(bytes, self.figures()))
+    }
+
     /// Looks once whether a range is host memory, or device memory within one allocation.
     fn admit(&self, address: u64, length: Option<u64>) -> Result<(), Error> {
         let length = length.ok_or(TOO_LARGE)?;
         if lock(&self.core.memory).admits(address, length) { Ok(()) } else { Err(Error::NoAllocation) }
     }
 
-    fn check_word(&self, address: u64, width: Width) -> Result<(), Error> {
+    pub(super) fn check_word(&self, address: u64, width: Width) -> Result<(), Error> {
         self.check_lineage()?;
         if address == 0 || !address.is_multiple_of(width.bytes()) {
             return Err(Error::Invalid("the address of a word is not aligned"));

@@ -20,6 +20,7 @@
 //! | `agenda` | the heap of timers |
 //! | `list`, `pool` | lists threaded through records; free records |
 //! | `command`, `stream`, `queue` | what streams are given to do |
+//! | `track` | streams that no program sees, for graphs |
 //! | `head` | where a stream's first command is, and what comes of it |
 //! | `engine` | the computing engine: round robin, slices, switches, preemption |
 //! | `copier` | the two copy engines |
@@ -52,6 +53,7 @@ mod records;
 mod rendezvous;
 mod stream;
 mod trace;
+mod track;
 mod usage;
 
 use cgpu_proto::units::Nanos;

@@ -63,10 +63,11 @@ impl<W: Words> Timeline<'_, W> {
         } else {
             self.get(ContextId(self.get(stream.context())).streams())
         };
-        if held < self.figures.queue_depth && held + barrier < RING {
+        let depth = self.depth(stream);
+        if held < depth && held + barrier < RING {
             return Ok(());
         }
-        let number = issued.saturating_sub(self.figures.queue_depth * 15 / 16);
+        let number = issued.saturating_sub(depth * 15 / 16);
         Err(QueueFull { room: Ticket { stream, number: number.max(self.get(stream.completed()) + 1) } })
     }
 

@@ -25,6 +25,7 @@ pub struct Ticket {
 pub(super) const BLOCKING: u64 = 1;
 pub(super) const LEGACY: u64 = 2;
 pub(super) const CLOSING: u64 = 4;
+pub(super) const TRACK: u64 = 8;
 
 const POOL: Pool = Pool {
     free: Global(0).free_stream(),
@@ -59,7 +60,7 @@ impl<W: Words> Timeline<'_, W> {
         POOL.has_room(self.words)
     }
 
-    fn new_stream(&mut self, context: ContextId, flags: u64) -> Result<StreamId, Error> {
+    pub(super) fn new_stream(&mut self, context: ContextId, flags: u64) -> Result<StreamId, Error> {
         // A barrier of the legacy stream must fit its ring, with a full queue before it.
         if self.get(context.streams()) >= RING - 1 - self.figures.queue_depth {
             return Err(Error::Full("streams of one context"));

@@ -1,0 +1,349 @@
+//! Graphs on the card: one call puts a whole plan on tracks, and the launch's stream waits for them.
+//!
+//! ```text
+//!   stream:   ... earlier | (wait for the launch before) begin | (wait for the end) | later ...
+//!   track 0:                     (wait for begin)  a  b  ...
+//!   track 1:                     (wait for begin)  c  ...
+//! ```
+//!
+//! The stream's part is put first, in one operation, and says by its number which command of which track is the end. So
+//! the graph has its place in the stream from the start, whoever else uses the stream meanwhile; the tracks follow in
+//! batches that fit the undo log. A process that dies in between has a stream that waits for what will never come, and
+//! both go with its context.
+//!
+//! Tracks belong to a context and are taken for a launch: those of the launch before if there is room, else idle ones,
+//! else new ones, and with [`TRACKS`] of them whichever holds least. Nobody else's launch gets in between while one is
+//! being put.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use cgpu_proto::units::Nanos;
+
+use super::effects::Effect;
+use super::plan::{Item, Place, Plan, Work};
+use super::{ContextId, Core, Machine, StreamId, Ticket, lock, trail};
+use crate::error::Error;
+use crate::timeline::{Command, QueueFull};
+
+/// Tracks that a context makes before launches share them.
+const TRACKS: usize = 256;
+/// Commands of one operation: a fraction of what the undo log holds.
+const BATCH: usize = 512;
+
+/// Where the launches of one executable graph are.
+#[derive(Debug, Default)]
+pub struct Flight {
+    /// The end of the last one.
+    last: Option<Ticket>,
+    /// The tracks that it took, by their places in the plan.
+    tracks: Vec<StreamId>,
+}
+
+impl Flight {
+    /// The end of the last launch.
+    #[must_use]
+    pub fn last(&self) -> Option<Ticket> {
+        self.last
+    }
+}
+
+/// The tracks of this process that no launch has taken.
+#[derive(Debug, Default)]
+pub(super) struct Tracks {
+    free: Mutex<HashMap<ContextId, Vec<StreamId>>>,
+    made: Mutex<HashMap<ContextId, usize>>,
+}
+
+impl Tracks {
+    /// A context is gone, and its tracks with it.
+    pub(super) fn forget(&self, context: ContextId) {
+        lock(&self.free).remove(&context);
+        lock(&self.made).remove(&context);
+    }
+}
+
+/// One command of a batch.
+struct Entry {
+    track: StreamId,
+    kind: Kind,
+    token: u64,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Command(Command),
+    Kernel(super::Launch),
+    /// An event's last record, as it is when the command is put.
+    Await(super::EventId),
+}
+
+impl Machine {
+    /// Launches a plan: after what the stream holds, after the flight's last launch, and before what the stream is given
+    /// later. Blocks while the stream's queue is full, or the tracks cannot take more of it.
+    ///
+    /// # Errors
+    /// [`Error::NoStream`], [`Error::NoContext`], [`Error::NoEvent`], [`Error::Full`]; [`Error::NoAllocation`] where a
+    /// range of one of its steps leaves its allocation. Then nothing is launched.
+    ///
+    /// # Safety
+    /// Host memory that its steps use must stay valid, unborrowed by Rust code, until the ticket is done or the contexts
+    /// are gone.
+    pub unsafe fn launch_plan(
+        &self,
+        stream: StreamId,
+        plan: &Plan,
+        flight: &mut Flight,
+    ) -> Result<Ticket, Error> {
+        self.check_lineage()?;
+        let begun = self.now();
+        let cost = self.figures().launch_cost + Nanos(self.figures().node_cost.0 * plan.len() as u64);
+        let works = self.prepare(plan)?;
+        let tracks = self.core.take_tracks(plan, flight)?;
+        let launched = self.core.put(stream, plan, works, &tracks, flight.last);
+        self.core.give_tracks(plan, &tracks);
+        let end = launched?;
+        flight.last = Some(end);
+        flight.tracks = tracks;
+        self.core.clock.spin_until(begun + cost);
+        Ok(end)
+    }
+
+    /// What each of the plan's items is to the card; checked, so that nothing fails half way.
+    fn prepare(&self, plan: &Plan) -> Result<Vec<(Kind, Option<Effect>)>, Error> {
+        plan.items
+            .iter()
+            .map(|(_, item)| match item {
+                // Which ticket they wait for is known when they are put.
+                Item::Begin | Item::Wait(_) => Ok((Kind::Command(Command::Nothing), None)),
+                Item::Work(work) => self.prepare_work(work),
+            })
+            .collect()
+    }
+
+    fn prepare_work(&self, work: &Work) -> Result<(Kind, Option<Effect>), Error> {
+        let (command, effect) = match *work {
+            Work::Nothing => (Command::Nothing, None),
+            Work::Kernel(launch) => return Ok((Kind::Kernel(launch), None)),
+            Work::Copy(kind, copy) => {
+                let moves = copy.bytes() != Some(0);
+                (self.copying(kind, &copy)?, moves.then_some(Effect::Copy(copy)))
+            }
+            Work::Fill(fill) => match self.filling(&fill)? {
+                Command::Nothing => (Command::Nothing, None),
+                command => (command, Some(Effect::Fill(fill))),
+            },
+            Work::Call(ref call) => {
+                let call = std::sync::Arc::clone(call);
+                (Command::Outside, Some(Effect::Call(Box::new(move || call()))))
+            }
+            Work::Write(address, width, value) => {
+                self.check_word(address, width)?;
+                (Command::Write, Some(Effect::Write { address, width, value }))
+            }
+            Work::Watch(address, width, condition, value) => {
+                self.check_word(address, width)?;
+                (Command::Outside, Some(Effect::Watch { address, width, condition, value }))
+            }
+            Work::Record(event) => {
+                self.event_context(event)?;
+                (Command::Mark(event), None)
+            }
+            Work::Await(event) => {
+                self.event_context(event)?;
+                return Ok((Kind::Await(event), None));
+            }
+        };
+        Ok((Kind::Command(command), effect))
+    }
+}
+
+impl Core {
+    /// Tracks for each of the plan's, taken from whoever else may want them.
+    fn take_tracks(&self, plan: &Plan, flight: &Flight) -> Result<Vec<StreamId>, Error> {
+        let mut free = lock(&self.tracks.free);
+        let mut made = lock(&self.tracks.made);
+        let mut taken: Vec<StreamId> = Vec::with_capacity(plan.tracks.len());
+        let under_way = match flight.last {
+            Some(last) => !self.with(|timeline, _| Ok(timeline.is_done(last)))?,
+            None => false,
+        };
+        for (number, wanted) in plan.tracks.iter().enumerate() {
+            let context = wanted.context;
+            let pool = free.entry(context).or_default();
+            let held = self.with(|timeline, _| {
+                self.own_context(timeline, context)?;
+                Ok(pool.iter().map(|&track| timeline.held(track)).collect::<Vec<_>>())
+            })?;
+            let own = flight.tracks.get(number).filter(|_| under_way);
+            let own = own.and_then(|own| pool.iter().position(|track| track == own));
+            let own = own.filter(|&place| held[place] + wanted.commands < RING_ROOM);
+            let place = own.or_else(|| held.iter().position(|&held| held == 0));
+            let made = made.entry(context).or_default();
+            let track = match place {
+                Some(place) => pool.swap_remove(place),
+                None if *made < TRACKS || pool.is_empty() => {
+                    *made += 1;
+                    self.with(|timeline, _| timeline.create_track(context)).inspect_err(|_| {
+                        *made -= 1;
+                    })?
+                }
+                None => {
+                    let least = (0..held.len()).min_by_key(|&place| held[place]).unwrap_or_default();
+                    pool.swap_remove(least)
+                }
+            };
+            taken.push(track);
+        }
+        Ok(taken)
+    }
+
+    fn give_tracks(&self, plan: &Plan, tracks: &[StreamId]) {
+        let mut free = lock(&self.tracks.free);
+        for (&track, wanted) in tracks.iter().zip(&plan.tracks) {
+            // Not there any more: the context is gone.
+            if let Some(pool) = free.get_mut(&wanted.context) {
+                pool.push(track);
+            }
+        }
+    }
+
+    /// Puts the stream's part, then the tracks'.
+    fn put(
+        &self,
+        stream: StreamId,
+        plan: &Plan,
+        works: Vec<(Kind, Option<Effect>)>,
+        tracks: &[StreamId],
+        before: Option<Ticket>,
+    ) -> Result<Ticket, Error> {
+        let (begin, end, starts) = self.open(stream, plan, tracks, before)?;
+        let place = |Place { track, commands }: Place| {
+            let Ticket { stream, number } = starts[track];
+            Ticket { stream, number: number + commands }
+        };
+        let mut batch = Vec::with_capacity(BATCH);
+        for ((track, item), (kind, effect)) in plan.items.iter().zip(works) {
+            let kind = match item {
+                Item::Begin => Kind::Command(Command::Wait(begin)),
+                Item::Wait(other) => Kind::Command(Command::Wait(place(*other))),
+                Item::Work(_) => kind,
+            };
+            batch.push((Entry { track: tracks[*track], kind, token: 0 }, effect));
+            if batch.len() == BATCH {
+                self.put_batch(&mut batch)?;
+            }
+        }
+        self.put_batch(&mut batch)?;
+        trail::note(end);
+        Ok(end)
+    }
+
+    /// Gives the graph its place in the stream: its begin, its end, and where each track begins.
+    fn open(
+        &self,
+        stream: StreamId,
+        plan: &Plan,
+        tracks: &[StreamId],
+        before: Option<Ticket>,
+    ) -> Result<(Ticket, Ticket, Vec<Ticket>), Error> {
+        loop {
+            let opened = self.with(|timeline, now| {
+                self.own_stream(timeline, stream)?;
+                if let Err(full) = timeline.room_for(stream, 3) {
+                    return Ok(Err(full));
+                }
+                let starts: Vec<Ticket> =
+                    tracks.iter().map(|&track| timeline.ticket_after(track, 0)).collect();
+                // In one stream launches are in order anyway.
+                let before = before.filter(|before| before.stream != stream && !timeline.is_done(*before));
+                let mut last = None;
+                let end = tracks.last().zip(plan.tracks.last());
+                let end = end.map(|(&track, planned)| timeline.ticket_after(track, planned.commands));
+                let commands = [before.map(Command::Wait), Some(Command::Nothing), end.map(Command::Wait)];
+                let mut begin = None;
+                for command in commands.into_iter().flatten() {
+                    match timeline.enqueue(stream, command, 0, now) {
+                        Ok(ticket) => last = Some(ticket),
+                        // There was room for all of them.
+                        Err(full) => return Ok(Err(full)),
+                    }
+                    if command == Command::Nothing {
+                        begin = last;
+                    }
+                }
+                Ok(Ok((begin, last, starts)))
+            })?;
+            match opened {
+                Ok((Some(begin), Some(end), starts)) => return Ok((begin, end, starts)),
+                Ok(_) => return Err(Error::NoStream),
+                Err(QueueFull { room }) => self.wait_for(&[room])?,
+            }
+        }
+    }
+
+    /// Puts commands on tracks, in one operation where they have room.
+    fn put_batch(&self, batch: &mut Vec<(Entry, Option<Effect>)>) -> Result<(), Error> {
+        let mut rest: Vec<Entry> = Vec::with_capacity(batch.len());
+        let mut tokens = self.effects.tokens();
+        for (mut entry, effect) in batch.drain(..) {
+            entry.token = effect.map_or(0, |effect| tokens.put(effect));
+            rest.push(entry);
+        }
+        drop(tokens);
+        let mut put = 0;
+        while put < rest.len() {
+            // Whoever takes an effect that is due must find its ticket.
+            let mut tokens = self.effects.tokens();
+            let result = self.with(|timeline, now| {
+                let mut tickets = Vec::with_capacity(rest.len() - put);
+                for entry in &rest[put..] {
+                    self.own_stream(timeline, entry.track)?;
+                    let put = match entry.kind {
+                        Kind::Command(command) => timeline.enqueue(entry.track, command, entry.token, now),
+                        Kind::Kernel(launch) => {
+                            timeline.launch_in(entry.track, launch.kernel, launch.footprint, now)
+                        }
+                        Kind::Await(event) => {
+                            let record = timeline.last_record(event).map_or(Command::Nothing, Command::Wait);
+                            timeline.enqueue(entry.track, record, 0, now)
+                        }
+                    };
+                    match put {
+                        Ok(ticket) => tickets.push(ticket),
+                        Err(full) => return Ok((tickets, Some(full), now)),
+                    }
+                }
+                Ok((tickets, None, now))
+            });
+            let (tickets, full, now) = match result {
+                Ok(result) => result,
+                Err(error) => {
+                    for entry in &rest[put..] {
+                        tokens.take(entry.token);
+                    }
+                    return Err(error);
+                }
+            };
+            let mut news = false;
+            for (entry, ticket) in rest[put..].iter().zip(&tickets) {
+                if entry.token != 0 {
+                    tokens.set_ticket(entry.token, *ticket);
+                    news = true;
+                }
+            }
+            put += tickets.len();
+            drop(tokens);
+            if news {
+                self.alarm.ring_by(now + self.segment.figures().launch_latency);
+            }
+            if let Some(QueueFull { room }) = full {
+                self.wait_for(&[room])?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a track may hold after a launch, for its ring to have it all.
+const RING_ROOM: u64 = 2_000;

@@ -1,0 +1,299 @@
+//! Plans: graphs cut into tracks, without a clock or a card.
+//!
+//! The steps of a graph are put on tracks in an order in which every step comes after those it depends on. A step goes
+//! behind one that it depends on if that is the last of its track; else it begins a track, or, with enough of them,
+//! goes to the one that was used least recently. What depends on a step of another track waits for it there. Order on
+//! a track and waits between tracks are all that the card is given, so what is independent and on different tracks
+//! overlaps where the card has room.
+//!
+//! ```text
+//!       a                    track 0:  a  b  (wait c) d
+//!      / \          ->       track 1:  (wait a) c
+//!     b   c
+//!      \ /
+//!       d
+//! ```
+
+use std::sync::Arc;
+
+use super::work::{CopyKind, Fill, Launch, Pitched, WaitCondition, Width};
+use super::{ContextId, EventId};
+
+/// What a step does. It may be done many times.
+#[derive(Clone)]
+pub enum Work {
+    /// Nothing: a point that others wait for.
+    Nothing,
+    /// A kernel.
+    Kernel(Launch),
+    /// A copy.
+    Copy(CopyKind, Pitched),
+    /// A fill of device memory.
+    Fill(Fill),
+    /// A host function, as [`Machine::host_function`](super::Machine::host_function) calls one.
+    Call(Arc<dyn Fn() + Send + Sync>),
+    /// A word is written.
+    Write(u64, Width, u64),
+    /// A word is waited for.
+    Watch(u64, Width, WaitCondition, u64),
+    /// An event is recorded.
+    Record(EventId),
+    /// An event's last record is waited for.
+    Await(EventId),
+}
+
+impl core::fmt::Debug for Work {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Nothing => "Nothing",
+            Self::Kernel(_) => "Kernel",
+            Self::Copy(..) => "Copy",
+            Self::Fill(_) => "Fill",
+            Self::Call(_) => "Call",
+            Self::Write(..) => "Write",
+            Self::Watch(..) => "Watch",
+            Self::Record(_) => "Record",
+            Self::Await(_) => "Await",
+        })
+    }
+}
+
+/// One step of a graph.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// In which context.
+    pub context: ContextId,
+    /// What it does.
+    pub work: Work,
+    /// The steps that must be done before, by their places, all of them below its own.
+    pub after: Vec<usize>,
+}
+
+/// A place on a track of a plan: so many commands from its beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) track: usize,
+    pub(super) commands: u64,
+}
+
+/// What is put on a track.
+#[derive(Debug)]
+pub(super) enum Item {
+    /// A wait for the launch's turn in its stream.
+    Begin,
+    /// A wait for another track.
+    Wait(Place),
+    /// A step's own work.
+    Work(Work),
+}
+
+/// One track of a plan.
+#[derive(Debug)]
+pub(super) struct Track {
+    pub(super) context: ContextId,
+    /// Commands that it will be given.
+    pub(super) commands: u64,
+    /// The step that it was given last.
+    last: usize,
+    /// Up to where it has waited for each other track.
+    waited: Vec<u64>,
+}
+
+/// A graph, cut into tracks.
+#[derive(Debug)]
+pub struct Plan {
+    /// In the order in which they are launched.
+    pub(super) items: Vec<(usize, Item)>,
+    pub(super) tracks: Vec<Track>,
+    pub(super) steps: usize,
+}
+
+/// Tracks of a plan, unless a track has to be ended because it is long.
+const WIDTH: usize = 32;
+/// Commands after which a track is ended, so that several launches fit the rings.
+const LENGTH: u64 = 900;
+
+impl Plan {
+    /// Cuts a graph into tracks.
+    ///
+    /// # Panics
+    /// If a step comes before one that it depends on.
+    #[must_use]
+    pub fn new(steps: Vec<Step>) -> Self {
+        let mut plan =
+            Self { items: Vec::with_capacity(steps.len()), tracks: Vec::new(), steps: steps.len() };
+        // Where each step is done, and whether anything waits for it.
+        let mut places: Vec<Place> = Vec::with_capacity(steps.len());
+        let mut ends = vec![true; steps.len()];
+        for (index, Step { context, work, after }) in steps.into_iter().enumerate() {
+            let track = plan.track_for(index, context, &after, &places);
+            if plan.tracks[track].commands == 0 && after.is_empty() {
+                plan.put(track, Item::Begin);
+            }
+            for &before in &after {
+                ends[before] = false;
+                plan.wait(track, places[before]);
+            }
+            plan.tracks[track].last = index;
+            places.push(plan.put(track, Item::Work(work)));
+        }
+        plan.join(places.iter().zip(&ends).filter(|(_, end)| **end).map(|(place, _)| *place).collect());
+        plan
+    }
+
+    /// Whether there is nothing to do.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.steps == 0
+    }
+
+    /// Its steps.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.steps
+    }
+
+    fn track_for(&mut self, index: usize, context: ContextId, after: &[usize], places: &[Place]) -> usize {
+        let behind = after.iter().rev().find(|&&before| {
+            let track = &self.tracks[places[before].track];
+            track.last == before && track.context == context && track.commands < LENGTH
+        });
+        if let Some(&before) = behind {
+            return places[before].track;
+        }
+        let usable = |track: &Track| track.context == context && track.commands < LENGTH;
+        let open = self.tracks.iter().enumerate().filter(|(_, track)| usable(track));
+        let least = open.clone().min_by_key(|(_, track)| track.last).map(|(number, _)| number);
+        match least {
+            Some(track) if open.count() >= WIDTH => track,
+            _ => {
+                self.tracks.push(Track { context, commands: 0, last: index, waited: Vec::new() });
+                self.tracks.len() - 1
+            }
+        }
+    }
+
+    fn put(&mut self, track: usize, item: Item) -> Place {
+        self.items.push((track, item));
+        self.tracks[track].commands += 1;
+        Place { track, commands: self.tracks[track].commands }
+    }
+
+    fn wait(&mut self, track: usize, place: Place) {
+        if place.track == track {
+            return;
+        }
+        let waited = &mut self.tracks[track].waited;
+        if waited.len() <= place.track {
+            waited.resize(place.track + 1, 0);
+        }
+        if waited[place.track] < place.commands {
+            waited[place.track] = place.commands;
+            self.put(track, Item::Wait(place));
+        }
+    }
+
+    /// Lets the last track wait for all ends: it is done when the graph is.
+    fn join(&mut self, ends: Vec<Place>) {
+        let Some(last) = self.tracks.len().checked_sub(1) else { return };
+        ends.into_iter().for_each(|end| self.wait(last, end));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::mix;
+
+    const CONTEXT: ContextId = ContextId(1);
+
+    fn steps(after: &[&[usize]]) -> Vec<Step> {
+        let step = |after: &&[usize]| Step { context: CONTEXT, work: Work::Nothing, after: after.to_vec() };
+        after.iter().map(step).collect()
+    }
+
+    #[test]
+    fn a_chain_is_one_track_and_waits_for_nothing() {
+        let plan = Plan::new(steps(&[&[], &[0], &[1], &[2]]));
+        assert_eq!(plan.tracks.len(), 1);
+        assert_eq!(plan.items.len(), 5);
+        assert!(matches!(plan.items[0], (0, Item::Begin)));
+    }
+
+    #[test]
+    fn a_diamond_is_two_tracks() {
+        let plan = Plan::new(steps(&[&[], &[0], &[0], &[1, 2]]));
+        assert_eq!(plan.tracks.len(), 2);
+        let waits = plan.items.iter().filter(|(_, item)| matches!(item, Item::Wait(_))).count();
+        assert_eq!(waits, 2);
+    }
+
+    #[test]
+    fn what_is_wide_shares_tracks_and_what_is_long_takes_more() {
+        assert_eq!(Plan::new(steps(&vec![&[] as &[usize]; 1_000])).tracks.len(), WIDTH);
+        let chain: Vec<Step> = (0..5_000_usize)
+            .map(|n| Step {
+                context: CONTEXT,
+                work: Work::Nothing,
+                after: n.checked_sub(1).into_iter().collect(),
+            })
+            .collect();
+        let plan = Plan::new(chain);
+        assert!(plan.tracks.iter().all(|track| track.commands <= LENGTH + 2));
+        assert_eq!(plan.tracks.len(), 6);
+    }
+
+    /// Plays a plan, taking the tracks in a random order: every step must find those done that it depends on, and all
+    /// must be done when the last track is.
+    #[test]
+    fn every_order_that_the_tracks_allow_keeps_the_dependencies() {
+        for seed in 0..200_u64 {
+            let draw = |n: usize, what: u64| mix(seed << 32 ^ (n as u64) << 8 ^ what);
+            let count = 1 + index_below(draw(0, 1), 120);
+            let steps: Vec<Step> = (0..count)
+                .map(|n| {
+                    let context = ContextId(1 + u64::from(draw(n, 2).is_multiple_of(7)));
+                    let after = (0..index_below(draw(n, 3), 4)).filter(|_| n > 0);
+                    let mut after: Vec<usize> =
+                        after.map(|k| index_below(draw(n, 10 + k as u64), n)).collect();
+                    after.sort_unstable();
+                    after.dedup();
+                    Step { context, work: Work::Nothing, after }
+                })
+                .collect();
+            let plan = Plan::new(steps.clone());
+            // Which step a work item is: they come in the order of the steps.
+            let mut queues: Vec<Vec<(&Item, usize)>> = plan.tracks.iter().map(|_| Vec::new()).collect();
+            let mut number = 0;
+            for (track, item) in &plan.items {
+                queues[*track].push((item, number));
+                number += usize::from(matches!(item, Item::Work(_)));
+            }
+            let mut done = vec![0_usize; queues.len()];
+            let mut finished = vec![false; count];
+            let mut round = 0;
+            while (0..queues.len()).any(|track| done[track] < queues[track].len()) {
+                round += 1;
+                assert!(round < 100_000, "the tracks wait for one another: {seed}");
+                let track = index_below(draw(round, 99), queues.len());
+                let Some((item, step)) = queues[track].get(done[track]) else { continue };
+                match item {
+                    Item::Wait(place) if (done[place.track] as u64) < place.commands => continue,
+                    Item::Begin | Item::Wait(_) => {}
+                    Item::Work(_) => {
+                        assert!(steps[*step].after.iter().all(|&before| finished[before]), "{seed}: {step}");
+                        finished[*step] = true;
+                    }
+                }
+                done[track] += 1;
+                if track == queues.len() - 1 && done[track] == queues[track].len() {
+                    assert!(finished.iter().all(|&step| step), "{seed}: the end came too early");
+                }
+            }
+        }
+    }
+
+    fn index_below(draw: u64, bound: usize) -> usize {
+        crate::words::index(draw % bound.max(1) as u64)
+    }
+}

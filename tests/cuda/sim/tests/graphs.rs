@@ -1,0 +1,207 @@
+//! Graphs on a virtual clock, in one process: how long their launches take, and in which order their steps are done.
+
+use std::sync::{Arc, Mutex};
+
+use cgpu_sim::clock::{Clock, VirtualClock};
+use cgpu_sim::machine::{
+    ContextId, CopyKind, Fill, Flight, Launch, Pitched, Plan, Step, StreamId, StreamKind, Work,
+};
+use cgpu_sim::settings::Figures;
+use cgpu_sim::{Bytes, CardSpec, Error, Kernel, Machine, Nanos, Settings};
+
+struct Stage {
+    machine: Machine,
+    context: ContextId,
+    stream: StreamId,
+    _directory: tempfile::TempDir,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let settings = Settings {
+            state: directory.path().join("segment"),
+            cards: Some(CardSpec::parse_list("A10:23028").unwrap()),
+            dilation_milli: 1_000,
+            figures: Figures::default(),
+        };
+        let machine = Machine::open_with(&settings, Clock::Virtual(VirtualClock::default())).unwrap();
+        let context = machine.create_context(0).unwrap();
+        let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
+        // The first kernel of a context brings a switch with it.
+        machine.launch(stream, spin(1)).unwrap();
+        machine.synchronize_stream(stream).unwrap();
+        Self { machine, context, stream, _directory: directory }
+    }
+
+    fn plan(&self, steps: Vec<(Work, Vec<usize>)>) -> Plan {
+        let context = self.context;
+        Plan::new(steps.into_iter().map(|(work, after)| Step { context, work, after }).collect())
+    }
+
+    fn launch_on(&self, stream: StreamId, plan: &Plan, flight: &mut Flight) {
+        // SAFETY: no step of these tests uses host memory that does not outlive it.
+        unsafe { self.machine.launch_plan(stream, plan, flight) }.unwrap();
+    }
+
+    /// From the call of a launch until the host sees its end.
+    fn time(&self, plan: &Plan) -> Nanos {
+        let begun = self.machine.now();
+        self.launch_on(self.stream, plan, &mut Flight::default());
+        self.machine.synchronize_stream(self.stream).unwrap();
+        self.machine.check().unwrap();
+        self.machine.now() - begun
+    }
+
+    /// What a launch takes beside the work on the card.
+    fn around(&self) -> Nanos {
+        self.machine.figures().launch_latency + self.machine.figures().visibility
+    }
+}
+
+fn spin(micros: u64) -> Launch {
+    Launch::whole(Kernel::Spin(Some(Nanos::from_micros(micros))))
+}
+
+fn kernel(micros: u64) -> Work {
+    Work::Kernel(spin(micros))
+}
+
+fn chain(count: usize, micros: u64) -> Vec<(Work, Vec<usize>)> {
+    (0..count).map(|n| (kernel(micros), n.checked_sub(1).into_iter().collect())).collect()
+}
+
+#[test]
+fn a_chain_takes_the_sum_of_its_kernels_and_one_latency() {
+    let stage = Stage::new();
+    let plan = stage.plan(chain(50, 20));
+    assert_eq!(stage.time(&plan), Nanos::from_micros(50 * 20) + stage.around());
+}
+
+#[test]
+fn a_launch_costs_the_host_one_call() {
+    let stage = Stage::new();
+    let figures = *stage.machine.figures();
+    let plan = stage.plan(chain(500, 20));
+    let begun = stage.machine.now();
+    stage.launch_on(stage.stream, &plan, &mut Flight::default());
+    let cost = Nanos(figures.launch_cost.0 + 500 * figures.node_cost.0);
+    assert_eq!(stage.machine.now() - begun, cost);
+}
+
+#[test]
+fn branches_overlap_where_the_card_has_room() {
+    let stage = Stage::new();
+    let buffer = stage.machine.allocate(stage.context, Bytes(8 << 20)).unwrap();
+    let host = vec![1_u8; 8 << 20];
+    let from = host.as_ptr().expose_provenance() as u64;
+    let up = Work::Copy(CopyKind::HostToDevice, Pitched::line(buffer, from, 8 << 20));
+    let figures = *stage.machine.figures();
+    let copying = figures.copy_latency + Nanos((8 << 20) * 1_000 / figures.copy_rate);
+    // A kernel beside the copy, and one after both.
+    let plan = stage.plan(vec![(up, vec![]), (kernel(100), vec![]), (kernel(10), vec![0, 1])]);
+    assert_eq!(stage.time(&plan), copying + Nanos::from_micros(10) + stage.around());
+}
+
+#[test]
+fn launches_of_one_graph_run_one_after_the_other() {
+    let stage = Stage::new();
+    let other = stage.machine.create_stream(stage.context, StreamKind::NonBlocking).unwrap();
+    let (seen, begun) = (Arc::new(Mutex::new(Vec::new())), stage.machine.now());
+    let note = |what: usize| {
+        let seen = Arc::clone(&seen);
+        Work::Call(Arc::new(move || seen.lock().unwrap().push(what)))
+    };
+    let plan = stage.plan(vec![(note(1), vec![]), (kernel(1_000), vec![0]), (note(2), vec![1])]);
+    let mut flight = Flight::default();
+    for stream in [stage.stream, other, stage.stream, other] {
+        stage.launch_on(stream, &plan, &mut flight);
+    }
+    stage.machine.synchronize_context(stage.context).unwrap();
+    assert_eq!(*seen.lock().unwrap(), [1, 2, 1, 2, 1, 2, 1, 2]);
+    assert!(stage.machine.now() - begun >= Nanos::from_millis(4));
+    stage.machine.check().unwrap();
+}
+
+#[test]
+fn a_graph_has_its_place_in_the_stream() {
+    let stage = Stage::new();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let note = |what: &'static str| {
+        let seen = Arc::clone(&seen);
+        move || seen.lock().unwrap().push(what)
+    };
+    stage.machine.launch(stage.stream, spin(500)).unwrap();
+    stage.machine.host_function(stage.stream, Box::new(note("before"))).unwrap();
+    let steps =
+        vec![(Work::Call(Arc::new(note("one"))), vec![]), (Work::Call(Arc::new(note("two"))), vec![0])];
+    let plan = stage.plan(steps);
+    stage.launch_on(stage.stream, &plan, &mut Flight::default());
+    stage.machine.host_function(stage.stream, Box::new(note("after"))).unwrap();
+    stage.machine.synchronize_stream(stage.stream).unwrap();
+    assert_eq!(*seen.lock().unwrap(), ["before", "one", "two", "after"]);
+}
+
+#[test]
+fn graphs_longer_and_wider_than_any_queue_run_to_their_end() {
+    let stage = Stage::new();
+    let plan = stage.plan(chain(6_000, 1));
+    assert_eq!(stage.time(&plan), Nanos::from_micros(6_000) + stage.around());
+    let wide = (0..3_000).map(|_| (kernel(1), vec![])).collect();
+    let plan = stage.plan(wide);
+    assert_eq!(stage.time(&plan), Nanos::from_micros(3_000) + stage.around());
+    // Launched again and again without waiting: the rings fill up, and the launch blocks.
+    let plan = stage.plan(chain(800, 1));
+    let mut flight = Flight::default();
+    let begun = stage.machine.now();
+    (0..20).for_each(|_| stage.launch_on(stage.stream, &plan, &mut flight));
+    stage.machine.synchronize_stream(stage.stream).unwrap();
+    assert!(stage.machine.now() - begun >= Nanos::from_micros(20 * 800));
+    stage.machine.check().unwrap();
+}
+
+#[test]
+fn bytes_move_and_are_filled_in_order() {
+    let stage = Stage::new();
+    let first = stage.machine.allocate(stage.context, Bytes(4096)).unwrap();
+    let second = stage.machine.allocate(stage.context, Bytes(4096)).unwrap();
+    let mut host = vec![0_u8; 4096];
+    let to = host.as_mut_ptr().expose_provenance() as u64;
+    let fill = Fill { to: first, value: 0xab, size: 1, elements: 4096, rows: 1, pitch: 0 };
+    let plan = stage.plan(vec![
+        (Work::Fill(fill), vec![]),
+        (Work::Copy(CopyKind::DeviceToDevice, Pitched::line(second, first, 4096)), vec![0]),
+        (Work::Copy(CopyKind::DeviceToHost, Pitched::line(to, second, 4096)), vec![1]),
+    ]);
+    stage.time(&plan);
+    assert!(host.iter().all(|&byte| byte == 0xab));
+}
+
+#[test]
+fn what_cannot_be_launched_leaves_nothing_behind() {
+    let stage = Stage::new();
+    let buffer = stage.machine.allocate(stage.context, Bytes(1 << 20)).unwrap();
+    let fill = Fill { to: buffer, value: 1, size: 1, elements: 1 << 20, rows: 1, pitch: 0 };
+    let plan = stage.plan(vec![(kernel(10), vec![]), (Work::Fill(fill), vec![0])]);
+    stage.machine.free(buffer).unwrap();
+    let mut flight = Flight::default();
+    // SAFETY: no host memory.
+    let refused = unsafe { stage.machine.launch_plan(stage.stream, &plan, &mut flight) };
+    assert_eq!(refused, Err(Error::NoAllocation));
+    assert!(stage.machine.is_context_done(stage.context).unwrap());
+    assert_eq!(flight.last(), None);
+}
+
+#[test]
+fn a_context_takes_its_graphs_with_it() {
+    let stage = Stage::new();
+    let plan = stage.plan(chain(100, 1_000));
+    stage.launch_on(stage.stream, &plan, &mut Flight::default());
+    stage.machine.destroy_context(stage.context).unwrap();
+    stage.machine.check().unwrap();
+    let context = stage.machine.create_context(0).unwrap();
+    let stream = stage.machine.create_stream(context, StreamKind::Blocking).unwrap();
+    let steps = vec![Step { context, work: kernel(5), after: vec![] }];
+    stage.launch_on(stream, &Plan::new(steps), &mut Flight::default());
+    stage.machine.synchronize_stream(stream).unwrap();
+}
