@@ -1,0 +1,40 @@
+//! `cgpu-sim`: looks at simulated cards (`status`) and at what happened on them (`trace`).
+#![forbid(unsafe_code)]
+
+mod readable;
+mod status;
+mod trace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Looks at simulated cards and at journals of runs on them
+#[derive(Parser)]
+#[command(name = "cgpu-sim", version, about)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Sum up a journal (`CGPU_SIM_JOURNAL`), and write it for Perfetto or as a picture
+    Trace(trace::Arguments),
+    /// Say which simulated cards there are, and who is on them
+    Status(status::Arguments),
+}
+
+fn main() -> ExitCode {
+    let done = match Arguments::parse().command {
+        Command::Trace(arguments) => trace::run(&arguments),
+        Command::Status(arguments) => status::run(&arguments),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cgpu-sim: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

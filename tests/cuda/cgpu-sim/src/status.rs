@@ -1,0 +1,131 @@
+//! `cgpu-sim status`: the cards that there are now, and who is on them.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+use cgpu_sim::{Machine, Settings};
+use clap::Args;
+use serde::Serialize;
+
+use crate::readable::{mib, percent, table};
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// The machine's file [default: what programs take, CGPU_SIM_STATE]
+    #[arg(long, value_name = "FILE")]
+    state: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Status {
+    state: PathBuf,
+    dilation_milli: u64,
+    cards: Vec<Card>,
+}
+
+#[derive(Serialize)]
+struct Card {
+    card: usize,
+    model: &'static str,
+    total_bytes: u64,
+    used_bytes: u64,
+    reserved_bytes: u64,
+    utilisation_percent: u32,
+    busy_ns: u64,
+    switching_ns: u64,
+    switches: u64,
+    processes: Vec<Process>,
+}
+
+#[derive(Serialize)]
+struct Process {
+    pid: u32,
+    memory_bytes: u64,
+    busy_ns: u64,
+    kernels: u64,
+    dying: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    // Whatever the variables ask for, only to look makes nothing.
+    let mut settings = Settings::from_environment()?;
+    settings.cards = None;
+    if let Some(state) = &arguments.state {
+        settings.state.clone_from(state);
+    }
+    let state = settings.state.clone();
+    ensure!(
+        state.exists(),
+        "there are no simulated cards in {}: no program has used them yet",
+        state.display()
+    );
+    let machine = Machine::open(&settings)?;
+    let cards = (0..machine.cards().len()).map(|card| look(&machine, card)).collect::<Result<_>>()?;
+    let status = Status { state, dilation_milli: machine.dilation_milli(), cards };
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(&status)?);
+    } else {
+        print(&status);
+    }
+    Ok(())
+}
+
+fn look(machine: &Machine, card: usize) -> Result<Card> {
+    let memory = machine.memory_info(card)?;
+    let time = machine.engine_time(card)?;
+    let processes = machine.processes(card)?.into_iter().map(|process| Process {
+        pid: process.pid,
+        memory_bytes: process.memory.0,
+        busy_ns: process.busy.0,
+        kernels: process.kernels,
+        dying: process.dying,
+    });
+    Ok(Card {
+        card,
+        model: machine.cards()[card].model.key,
+        total_bytes: memory.total.0,
+        used_bytes: memory.used.0,
+        reserved_bytes: memory.reserved.0,
+        utilisation_percent: machine.utilisation(card)?.gpu,
+        busy_ns: time.busy.0,
+        switching_ns: time.switching.0,
+        switches: time.switches,
+        processes: processes.collect(),
+    })
+}
+
+fn print(status: &Status) {
+    println!("{}", status.state.display());
+    let mut rows = table(&["card", "process", "memory", "of", "use", "computed", "switches", "kernels"], 2);
+    for card in &status.cards {
+        let name = format!("{} {}", card.card, card.model);
+        let spent = card.busy_ns + card.switching_ns;
+        rows.add_row([
+            name,
+            String::new(),
+            mib(card.used_bytes),
+            mib(card.total_bytes),
+            format!("{} %", card.utilisation_percent),
+            percent(card.busy_ns, spent),
+            card.switches.to_string(),
+            String::new(),
+        ]);
+        for process in &card.processes {
+            let gone = if process.dying { " (dying)" } else { "" };
+            rows.add_row([
+                String::new(),
+                format!("{}{gone}", process.pid),
+                mib(process.memory_bytes),
+                String::new(),
+                String::new(),
+                percent(process.busy_ns, spent),
+                String::new(),
+                process.kernels.to_string(),
+            ]);
+        }
+    }
+    println!("{rows}");
+}

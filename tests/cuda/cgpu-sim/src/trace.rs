@@ -1,0 +1,117 @@
+//! `cgpu-sim trace`: a journal in figures, for Perfetto, as a picture.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use cgpu_sim::Nanos;
+use cgpu_sim::trace::{Summary, Trace};
+use clap::Args;
+
+use crate::readable::{millis, percent, table};
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// The journal
+    #[arg(value_name = "FILE")]
+    journal: PathBuf,
+    /// Write the trace for Chrome's or Perfetto's viewer (ui.perfetto.dev)
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Write the trace as a picture
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Leave out what was before, in milliseconds after the first work of a card
+    #[arg(long, value_name = "MS", default_value_t = 0.0, value_parser = instant)]
+    from: f64,
+    /// Leave out what was after
+    #[arg(long, value_name = "MS", value_parser = instant)]
+    to: Option<f64>,
+    /// Print the summary as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let file = &arguments.journal;
+    let text = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+    // What a dying process left need not be text.
+    let whole = Trace::of_journal(&String::from_utf8_lossy(&text));
+    ensure!(!whole.is_empty(), "{} holds no line of a journal (CGPU_SIM_JOURNAL)", file.display());
+    let trace = match (arguments.from, arguments.to) {
+        (0.0, None) => whole,
+        (from, to) => whole.between(nanos(from), to.map_or(Nanos::MAX, nanos)),
+    };
+    if let Some(out) = &arguments.out {
+        write(out, &trace.chrome())?;
+    }
+    if let Some(svg) = &arguments.svg {
+        write(svg, &trace.picture())?;
+    }
+    let summary = trace.summary();
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(&summary)?);
+    } else {
+        print(&summary);
+    }
+    Ok(())
+}
+
+fn write(file: &Path, text: &str) -> Result<()> {
+    fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+}
+
+fn print(summary: &Summary) {
+    println!(
+        "{} of device time, {} calls, {} of them refused",
+        millis(summary.length_ns),
+        summary.calls,
+        summary.refused_calls
+    );
+    if summary.lost_spans > 0 {
+        println!(
+            "{} spans are missing: nobody who keeps the journal called for too long",
+            summary.lost_spans
+        );
+    }
+    for card in &summary.cards {
+        let all = card.busy_ns + card.switching_ns + card.bubble_ns;
+        println!(
+            "\ncard {} {}\n  computing {}, changing contexts {} ({} times), {} bubbles {}",
+            card.card,
+            card.name.as_deref().unwrap_or(""),
+            percent(card.busy_ns, all),
+            percent(card.switching_ns, all),
+            card.switches,
+            card.bubbles,
+            percent(card.bubble_ns, all),
+        );
+        let mut rows =
+            table(&["process", "computing", "share", "kernels", "turns", "mean turn", "copies"], 1);
+        for process in &card.processes {
+            let turns = process.turns as u64;
+            rows.add_row([
+                process.name.clone(),
+                millis(process.busy_ns),
+                percent(process.busy_ns, all),
+                process.kernels.to_string(),
+                process.turns.to_string(),
+                process.busy_ns.checked_div(turns).map_or("-".to_owned(), millis),
+                process.copies.to_string(),
+            ]);
+        }
+        println!("{rows}");
+    }
+}
+
+fn instant(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(millis) if (0.0..1e12).contains(&millis) => Ok(millis),
+        _ => Err("expected milliseconds, such as 12.5".to_owned()),
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // `instant` has seen to it
+fn nanos(millis: f64) -> Nanos {
+    Nanos((millis * 1e6) as u64)
+}

@@ -1,0 +1,116 @@
+//! The program itself: what it prints and writes, and what it refuses.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use cgpu_sim::Nanos;
+use cgpu_sim::journal::{Journal, Line, Process, SpanLine};
+use cgpu_sim::timeline::{Span, SpanKind};
+
+fn cgpu_sim(arguments: &[&str], state: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cgpu-sim"));
+    command.args(arguments).env("CGPU_SIM_STATE", state).env_remove("CGPU_SIM_GPUS");
+    command.output().expect("the program starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Two processes in turns of 1 ms, and changes of 100 us.
+fn journal(path: &Path) {
+    let span = |kind, pid, stream, number, from, to| Span {
+        kind,
+        card: 0,
+        pid,
+        context: u64::from(pid),
+        stream,
+        number,
+        from: Nanos(from),
+        to: Nanos(to),
+        done: true,
+    };
+    let process = |pid| {
+        Line::Process(Process {
+            pid,
+            program: "<tenant>".to_owned(),
+            dilation_milli: 1_000,
+            cards: vec!["A10:23028".to_owned()],
+            at: 0,
+        })
+    };
+    let spans = (0..10_u64).flat_map(|turn| {
+        let (start, pid) = (turn * 1_100_000, u32::try_from(turn % 2).unwrap() + 71);
+        let switch = span(SpanKind::Switch, pid, 0, 0, start, start + 100_000);
+        let kernel = span(SpanKind::Kernel, pid, 7, turn + 1, start + 100_000, start + 1_100_000);
+        [switch, kernel]
+    });
+    let lines = [process(71), process(72)].into_iter();
+    let lines = lines.chain(spans.map(|span| Line::Span(SpanLine::from(&span))));
+    Journal::open(path).unwrap().add(lines).unwrap();
+}
+
+#[test]
+fn a_journal_becomes_a_trace_a_picture_and_figures() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    journal(Path::new(&at("journal")));
+    let arguments =
+        ["trace", &at("journal"), "--out", &at("trace.json"), "--svg", &at("trace.svg"), "--json"];
+    let output = cgpu_sim(&arguments, folder.path());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(summary["length_ns"], 11_000_000);
+    assert_eq!(summary["cards"][0]["busy_ns"], 10_000_000);
+    assert_eq!(summary["cards"][0]["processes"][1]["turns"], 5);
+
+    let trace: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(at("trace.json")).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let kernels: Vec<_> = events.iter().filter(|event| event["name"] == "kernel").collect();
+    assert_eq!(kernels.len(), 10);
+    assert_eq!((&kernels[1]["ts"], &kernels[1]["dur"]), (&1200.0.into(), &1000.0.into()));
+
+    let picture = std::fs::read_to_string(at("trace.svg")).unwrap();
+    assert!(picture.starts_with("<svg") && picture.trim_end().ends_with("</svg>"));
+    assert!(picture.contains("&lt;tenant> 71") && picture.contains("computing 90.9 %"), "{picture}");
+
+    let cut = cgpu_sim(&["trace", &at("journal"), "--from", "1.1", "--to", "2.2"], folder.path());
+    assert!(text(&cut.stdout).starts_with("1.100 ms of device time"), "{}", text(&cut.stdout));
+}
+
+#[test]
+fn what_is_no_journal_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("text");
+    std::fs::write(&file, b"\xffnot a journal\n").unwrap();
+    let output = cgpu_sim(&["trace", file.to_str().unwrap()], folder.path());
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("holds no line of a journal"));
+}
+
+#[test]
+fn looking_makes_no_cards() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let state = folder.path().join("state");
+    let output = cgpu_sim(&["status"], &state);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("no program has used them yet"));
+    assert!(!state.exists());
+    drop(
+        cgpu_sim::Machine::open(
+            &cgpu_sim::Settings::read(|name| match name {
+                "CGPU_SIM_STATE" => Some(state.to_str().unwrap().to_owned()),
+                "CGPU_SIM_GPUS" => Some("T4,A10:2000".to_owned()),
+                _ => None,
+            })
+            .unwrap(),
+        )
+        .unwrap(),
+    );
+    let output = cgpu_sim(&["status", "--json"], &state);
+    let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(status["cards"][1]["model"], "A10");
+    assert_eq!(status["cards"][1]["total_bytes"], 2000_u64 << 20);
+    assert!(text(&cgpu_sim(&["status"], &state).stdout).contains("0 T4"));
+}
