@@ -42,13 +42,6 @@ pub(crate) struct Allocation {
     pub(crate) owner: Owner,
 }
 
-impl Allocation {
-    /// Its size.
-    pub(crate) fn bytes(&self) -> Bytes {
-        bytes(u64::from(self.units))
-    }
-}
-
 /// What became of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Inserted {

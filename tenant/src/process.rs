@@ -24,7 +24,7 @@ use cgpu_proto::region::Region;
 use cgpu_proto::units::{Bytes, CardIndex as Card};
 use cgpu_proto::uuid::Uuid;
 
-use crate::allocations::{Allocation, Allocations, Inserted, MOST_UNITS, UNIT};
+use crate::allocations::{Allocation, Allocations, Inserted, MOST_UNITS, Owner, UNIT};
 use crate::contexts::{Before, Context, Contexts, Entered, Estate};
 use crate::ledger::{Denied, Ledger, Patience};
 use crate::start::{self, Started};
@@ -150,7 +150,9 @@ impl Tenant {
     #[inline]
     pub fn take(&self, address: Address) -> Option<Taken<'_>> {
         match self.allocations.remove(address.0) {
-            Some((card, allocation)) => Some(Taken { tenant: self, card, allocation }),
+            Some((card, Allocation { address, units, owner })) => {
+                Some(Taken { tenant: self, card, address, units, owner })
+            }
             None => {
                 self.ledger.count(Reason::UnknownFree);
                 None
@@ -294,12 +296,27 @@ impl Charge<'_> {
 }
 
 impl Drop for Charge<'_> {
+    // Inlined, and what is cold is called by value: so that a charge that is settled lives in registers.
+    #[inline]
     fn drop(&mut self) {
-        self.tenant.ledger.refund(self.card, Column::Used, bytes(self.units));
+        self.tenant.refused(self.card, self.units);
     }
 }
 
 impl Tenant {
+    #[cold]
+    fn refused(&self, card: Card, units: u32) {
+        self.ledger.refund(card, Column::Used, bytes(units));
+    }
+
+    #[cold]
+    fn kept(&self, card: Card, address: u64, units: u32, owner: Owner) {
+        let allocation = Allocation { address, units, owner };
+        self.ledger.count(Reason::FreeRefused);
+        let restored = self.allocations.restore(allocation);
+        self.settled(card, units, restored);
+    }
+
     #[cold]
     fn settled(&self, card: Card, units: u32, inserted: Inserted) -> Settled {
         match inserted {
@@ -329,23 +346,25 @@ impl Tenant {
 pub struct Taken<'a> {
     tenant: &'a Tenant,
     card: Card,
-    allocation: Allocation,
+    address: u64,
+    units: u32,
+    owner: Owner,
 }
 
 impl Taken<'_> {
     /// The driver freed it: the bytes are refunded.
     #[inline]
     pub fn freed(self) {
-        let Self { tenant, card, allocation } = *ManuallyDrop::new(self);
-        tenant.ledger.refund(card, Column::Used, allocation.bytes());
+        let Self { tenant, card, units, .. } = *ManuallyDrop::new(self);
+        tenant.ledger.refund(card, Column::Used, bytes(units));
     }
 }
 
 impl Drop for Taken<'_> {
+    // As a charge's.
+    #[inline]
     fn drop(&mut self) {
-        self.tenant.ledger.count(Reason::FreeRefused);
-        let restored = self.tenant.allocations.restore(self.allocation);
-        self.tenant.settled(self.card, self.allocation.units, restored);
+        self.tenant.kept(self.card, self.address, self.units, self.owner);
     }
 }
 
