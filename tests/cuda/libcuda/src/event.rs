@@ -93,9 +93,7 @@ pub(crate) fn cuEventElapsedTime(
         return Err(INVALID_HANDLE);
     }
     let elapsed = driver.machine.elapsed(start.id, end.id)?.ok_or(NOT_READY)?;
-    // A float has 24 bits, as the driver's has: after 1000 s its steps are 0.06 ms.
-    #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
-    milliseconds.put((elapsed as f64 * 1e-6) as f32)?;
+    milliseconds.put(cgpu_sim::machine::milliseconds(elapsed))?;
     Ok(())
 }
 pub(crate) use cuEventElapsedTime as cuEventElapsedTime_v2;

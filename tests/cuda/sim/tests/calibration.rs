@@ -3,6 +3,7 @@
 mod scene;
 
 use cgpu_sim::settings::Figures;
+use cgpu_sim::timeline::Command;
 use cgpu_sim::{Kernel, Nanos};
 use scene::{Habit, Scene, ratio};
 
@@ -160,6 +161,42 @@ fn the_same_seed_gives_the_same_history() {
     };
     assert_eq!(history(1), history(1));
     assert_ne!(history(1), history(2));
+}
+
+/// What a limiter does that measures by events on the NULL stream: every record waits for all blocking streams, and they for it.
+#[test]
+fn events_on_the_null_stream_serialise_streams() {
+    let span = Nanos::from_micros(100);
+    let rounds = 50;
+    // One stream copies while the other computes.
+    let end = |with_events: bool| {
+        let figures = Figures { launch_latency: Nanos::ZERO, switch: Nanos::ZERO, ..Figures::default() };
+        let mut scene = Scene::new(1, figures);
+        let mut timeline = scene.timeline();
+        timeline.attach(0, 1);
+        let context = timeline.create_context(0, 0).unwrap();
+        let [copies, computes] = [(); 2].map(|()| timeline.create_stream(context, true).unwrap());
+        let (legacy, event) =
+            (timeline.legacy_stream(context), timeline.create_event(context, true).unwrap());
+        let mut tails = Vec::new();
+        for _ in 0..rounds {
+            let copy = Command::Copy { up: true, cost: span };
+            tails.push(timeline.enqueue(copies, copy, 0, Nanos::ZERO).unwrap());
+            if with_events {
+                timeline.enqueue(legacy, Command::Mark(event), 0, Nanos::ZERO).unwrap();
+            }
+            tails.push(timeline.launch(computes, Kernel::Spin(Some(span)), Nanos::ZERO).unwrap());
+            if with_events {
+                timeline.enqueue(legacy, Command::Mark(event), 0, Nanos::ZERO).unwrap();
+            }
+        }
+        timeline.advance(SECOND);
+        let seen = tails.into_iter().map(|tail| timeline.visible_at(tail).unwrap()).max().unwrap();
+        seen - figures.visibility
+    };
+    let (beside, serial) = (end(false), end(true));
+    assert_eq!(beside, Nanos(rounds * span.0));
+    assert!(serial >= Nanos(2 * beside.0), "{beside} and {serial}");
 }
 
 /// NVML is late and coarse: it shows whole windows, as integers.

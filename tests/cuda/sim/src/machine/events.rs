@@ -7,6 +7,15 @@ use crate::error::Error;
 use crate::segment::Transaction;
 use crate::timeline::{Command, Timeline};
 
+/// A span as cuEventElapsedTime gives it: milliseconds in a float of 24 bits, whose steps are 0.06 ms after 1000 s.
+#[must_use]
+pub fn milliseconds(elapsed: i64) -> f32 {
+    // To lose precision is what it is for.
+    #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
+    let milliseconds = (elapsed as f64 * 1e-6) as f32;
+    milliseconds
+}
+
 impl Machine {
     /// Makes an event; `timing` false is CU_EVENT_DISABLE_TIMING.
     ///
@@ -82,8 +91,7 @@ impl Machine {
     }
 
     /// Card time between two records in nanoseconds, on the grid of event timestamps; negative if `end` came first.
-    /// `None`: one of them is not complete yet (CUDA_ERROR_NOT_READY). The driver crate turns it into float
-    /// milliseconds.
+    /// `None`: one of them is not complete yet (CUDA_ERROR_NOT_READY). Programs see it as [`milliseconds`].
     ///
     /// # Errors
     /// [`Error::NoEvent`]; [`Error::NotRecorded`].

@@ -37,6 +37,7 @@ pub use crate::memory::Allocation;
 pub use crate::timeline::{ContextId, EngineTime, EventId, ProcessSample, ProcessUse, StreamId, Ticket};
 pub use allocations::MemoryInfo;
 pub use books::Utilisation;
+pub use events::milliseconds;
 pub use graph::Flight;
 pub use plan::{Plan, Step, Work};
 pub use streams::StreamKind;

@@ -71,7 +71,7 @@ pub use queue::QueueFull;
 pub use records::{ContextId, EventId, StreamId, WORDS};
 pub use stream::Ticket;
 pub use trace::{Span, SpanKind};
-pub use usage::{EngineTime, ProcessSample, ProcessUse};
+pub use usage::{CardSample, EngineTime, ProcessSample, ProcessUse};
 
 /// A view of the state that can be advanced and changed. Cheap to make; holds nothing itself.
 #[derive(Debug)]

@@ -3,6 +3,8 @@
 //! NVML's figures are of windows: the busy time of the last whole one, as an integer percentage. They are late by up to
 //! a window and blind to anything shorter, as on a card.
 
+use core::ops::Range;
+
 use cgpu_proto::units::{Bytes, Nanos};
 
 use super::process::ProcessState;
@@ -24,6 +26,8 @@ pub struct EngineTime {
 /// What a process has done and has on a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessUse {
+    /// Its number in the timeline.
+    pub process: usize,
     /// Its id in its own PID namespace.
     pub pid: u32,
     /// Its memory on the card, contexts included.
@@ -36,14 +40,25 @@ pub struct ProcessUse {
     pub dying: bool,
 }
 
-/// NVML's utilisation of one process in one window.
+/// NVML's utilisation of one process over some windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessSample {
-    /// The process.
+    /// Its number in the timeline.
+    pub process: usize,
+    /// Its id in its own PID namespace.
     pub pid: u32,
+    /// End of the last window, in device time.
+    pub at: Nanos,
+    /// Percent of the windows in which its kernels ran.
+    pub percent: u32,
+}
+
+/// NVML's utilisation of a card in one window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CardSample {
     /// End of the window, in device time.
     pub at: Nanos,
-    /// Percent of the window in which its kernels ran.
+    /// Percent of the window in which it computed or switched.
     pub percent: u32,
 }
 
@@ -122,6 +137,7 @@ impl<W: Words> Timeline<'_, W> {
     #[must_use]
     pub fn processes(&self, card: usize) -> Vec<ProcessUse> {
         let uses = self.holders(card).map(|(process, holding)| ProcessUse {
+            process: index(process.0),
             pid: self.pid(process),
             memory: Bytes(self.get(holding.memory())),
             busy: Nanos(self.get(holding.busy())),
@@ -141,24 +157,43 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// NVML's utilisation by processes: one sample for every window that ended after `since`, is whole at `now`, and in
-    /// which the process computed; oldest first. The last 14 windows are remembered.
-    #[must_use]
-    pub fn process_samples(&self, card: usize, since: Nanos, now: Nanos) -> Vec<ProcessSample> {
+    /// The whole windows at `now` that ended after `since`, as far as they are remembered: the last 14.
+    fn whole_windows(&self, since: Nanos, now: Nanos) -> Range<u64> {
         let length = self.figures.window.0;
         let whole = now.0 / length;
-        let first = (since.0 / length).max(whole.saturating_sub(WINDOWS - 2));
-        let mut samples = Vec::new();
-        for window in first..whole {
-            for (process, holding) in self.holders(card) {
-                let percent = self.percent(Window::of_holding(holding, window), window);
-                if percent > 0 {
-                    let at = Nanos((window + 1) * length);
-                    samples.push(ProcessSample { pid: self.pid(process), at, percent });
-                }
-            }
-        }
-        samples
+        (since.0 / length).max(whole.saturating_sub(WINDOWS - 2))..whole
+    }
+
+    /// NVML's utilisation of a card, window by window, oldest first.
+    #[must_use]
+    pub fn card_samples(&self, card: usize, since: Nanos, now: Nanos) -> Vec<CardSample> {
+        let card = Card(card as u64);
+        let sample = |window| CardSample {
+            at: Nanos((window + 1) * self.figures.window.0),
+            percent: self.percent(Window::of_card(card, window), window),
+        };
+        self.whole_windows(since, now).map(sample).collect()
+    }
+
+    /// NVML's utilisation by processes: one sample for each that computed in the whole windows that ended after `since`, their mean
+    /// as an integer.
+    #[must_use]
+    pub fn process_samples(&self, card: usize, since: Nanos, now: Nanos) -> Vec<ProcessSample> {
+        let windows = self.whole_windows(since, now);
+        let at = Nanos(windows.end * self.figures.window.0);
+        let span = (windows.end - windows.start) * self.figures.window.0;
+        let sample = |(process, holding): (Process, Holding)| {
+            let busy: u64 = windows
+                .clone()
+                .map(|window| (Window::of_holding(holding, window), window))
+                .filter(|&(record, window)| self.get(record.index()) == window)
+                .map(|(record, _)| self.get(record.busy()))
+                .sum();
+            let percent = u32::try_from((busy * 100).checked_div(span).unwrap_or(0)).unwrap_or(100).min(100);
+            let (process, pid) = (index(process.0), self.pid(process));
+            (percent > 0).then_some(ProcessSample { process, pid, at, percent })
+        };
+        self.holders(card).filter_map(sample).collect()
     }
 
     fn holders(&self, card: usize) -> impl Iterator<Item = (Process, Holding)> {

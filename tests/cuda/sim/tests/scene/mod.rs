@@ -1,5 +1,6 @@
 //! Tenants on a virtual clock: each does what its habit says, launching and waiting as a program would, and time jumps
 //! from one action to the next. The same scene gives the same history.
+#![allow(dead_code, reason = "no test uses all of it")]
 
 use cgpu_sim::settings::Figures;
 use cgpu_sim::timeline::{ContextId, Forecast, StreamId, Ticket, Timeline, WORDS};

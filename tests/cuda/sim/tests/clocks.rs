@@ -1,0 +1,143 @@
+//! Two clocks for one model: the virtual one, on which a run is the same to the byte every time, and the real one, which agrees.
+
+mod scene;
+
+use cgpu_sim::clock::{Clock, VirtualClock};
+use cgpu_sim::machine::{CopyKind, Launch, Pitched, StreamKind};
+use cgpu_sim::settings::Figures;
+use cgpu_sim::trace::Trace;
+use cgpu_sim::{Bytes, CardSpec, Kernel, Machine, Nanos, Settings};
+use scene::{Habit, Scene, ratio};
+
+const SECOND: Nanos = Nanos::from_millis(1_000);
+
+fn settings(directory: &tempfile::TempDir, figures: Figures) -> Settings {
+    Settings {
+        state: directory.path().join("segment"),
+        cards: Some(CardSpec::parse_list("A10:23028,T4:15109").unwrap()),
+        dilation_milli: 1_000,
+        figures,
+    }
+}
+
+/// The timeline by itself: four tenants with random kernels.
+#[test]
+fn the_same_seed_gives_the_same_trace_byte_for_byte() {
+    let trace = |seed| {
+        let mut scene = Scene::new(2, Figures { seed, ..Figures::default() });
+        scene.timeline().trace();
+        scene.tenant(0, "lognormal_60us_0.8", Habit::Saturate);
+        scene.tenant(0, "lognormal_300us_0.5", Habit::Bound(3));
+        scene.tenant(1, "lognormal_100us_0.3", Habit::Synchronise);
+        scene.tenant(1, "spin_2ms", Habit::Saturate);
+        scene.run_until(SECOND);
+        let mut spans = Vec::new();
+        let lost = scene.timeline().take_spans(SECOND, &mut spans);
+        assert_eq!(lost, 0);
+        Trace::of_spans(spans).chrome()
+    };
+    let first = trace(1);
+    assert!(first.len() > 1_000_000, "{} bytes", first.len());
+    assert!(first == trace(1), "two runs differ");
+    assert!(first != trace(2), "the seed is not used");
+}
+
+/// The machine with its segment, as several clients have it: one thread drives them all, and nothing sleeps.
+#[test]
+fn several_clients_on_one_virtual_clock_give_the_same_trace_byte_for_byte() {
+    let trace = |seed| {
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let settings = settings(&directory, Figures { seed, ..Figures::default() });
+        let clock = VirtualClock::default();
+        let clients: Vec<Machine> =
+            (0..3).map(|_| Machine::open_with(&settings, Clock::Virtual(clock.clone())).unwrap()).collect();
+        clients[0].trace().unwrap();
+        let sources = [7_u8; 64];
+        let source = core::ptr::from_ref(&sources).expose_provenance() as u64;
+        let places: Vec<_> = clients
+            .iter()
+            .enumerate()
+            .map(|(which, client)| {
+                let context = client.create_context(which / 2).unwrap();
+                let stream = client.create_stream(context, StreamKind::NonBlocking).unwrap();
+                (client, context, stream, client.allocate(context, Bytes(64)).unwrap())
+            })
+            .collect();
+        for round in 0..400 {
+            for &(client, _, stream, address) in &places {
+                client.launch(stream, Launch::whole(Kernel::named("lognormal_80us_1.0"))).unwrap();
+                if round % 16 == 0 {
+                    let what = Pitched::line(address, source, 64);
+                    // SAFETY: the bytes live until the end of this function, where all streams have been waited for.
+                    unsafe { client.copy(stream, CopyKind::HostToDevice, what) }.unwrap();
+                }
+            }
+            if round % 50 == 49 {
+                places[round % 3].0.synchronize_stream(places[round % 3].2).unwrap();
+            }
+        }
+        for (client, context, ..) in &places {
+            client.synchronize_context(*context).unwrap();
+            client.check().unwrap();
+        }
+        let mut spans = Vec::new();
+        assert_eq!(clients[0].take_spans(&mut spans).unwrap(), 0);
+        Trace::of_spans(spans).chrome()
+    };
+    let first = trace(1);
+    assert!(first.len() > 100_000, "{} bytes", first.len());
+    assert!(first == trace(1), "two runs differ");
+    assert!(first != trace(2), "the seed is not used");
+}
+
+/// The same tenants on both clocks: three on one card, of unequal kernels, and one that has the other card alone.
+#[test]
+fn the_real_clock_agrees_with_the_virtual_one_on_shares_within_2_percent() {
+    // Queues of half a second at least: whoever drives them may lose the processor for a while.
+    let tenants = [(0, 1_000_u64), (0, 3_000), (0, 700), (1, 2_000)];
+    let mut scene = Scene::new(2, Figures::default());
+    for (card, micros) in tenants {
+        scene.tenant(card, &format!("spin_{micros}us"), Habit::Saturate);
+    }
+    scene.run_until(Nanos(2 * SECOND.0));
+    let on_virtual: Vec<f64> = (0..tenants.len()).map(|who| scene.share(who)).collect();
+
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let settings = settings(&directory, Figures::default());
+    let clients: Vec<_> = tenants
+        .iter()
+        .map(|&(card, micros)| {
+            let machine = Machine::open(&settings).unwrap();
+            let context = machine.create_context(card).unwrap();
+            let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
+            (machine, context, stream, Launch::whole(Kernel::Spin(Some(Nanos::from_micros(micros)))))
+        })
+        .collect();
+    // More than will be computed, and never so much that a call blocks.
+    for (machine, _, stream, launch) in &clients {
+        for _ in 0..1_000 {
+            machine.launch(*stream, *launch).unwrap();
+        }
+    }
+    let read = || -> Vec<(Nanos, Nanos)> {
+        let read = |(machine, context, ..): &(Machine, _, _, _)| {
+            let before = machine.now();
+            let busy = machine.context_busy(*context).unwrap();
+            (Nanos(u64::midpoint(before.0, machine.now().0)), busy)
+        };
+        clients.iter().map(read).collect()
+    };
+    let before = read();
+    std::thread::sleep(core::time::Duration::from_millis(600));
+    let after = read();
+    for (who, ((from, busy), (to, more))) in before.into_iter().zip(after).enumerate() {
+        let on_real = ratio(more - busy, to - from);
+        let off = (on_real / on_virtual[who] - 1.0).abs();
+        assert!(
+            off < 0.02,
+            "tenant {who}: {on_real:.4} on the real clock, {:.4} on the virtual",
+            on_virtual[who]
+        );
+    }
+    clients[0].0.check().unwrap();
+}

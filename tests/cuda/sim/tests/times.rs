@@ -1,0 +1,123 @@
+//! Event times: on their grid, true to the timeline, never running backwards; and as coarse in a program's float as a real one's.
+
+use cgpu_sim::clock::{Clock, VirtualClock};
+use cgpu_sim::kernel::mix;
+use cgpu_sim::machine::{EventId, Launch, StreamKind, milliseconds};
+use cgpu_sim::settings::Figures;
+use cgpu_sim::{Error, Kernel, Machine, Nanos, Settings};
+
+struct Stage {
+    _directory: tempfile::TempDir,
+    settings: Settings,
+    clock: VirtualClock,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let state = directory.path().join("segment");
+        let settings = Settings { state, cards: None, dilation_milli: 1_000, figures: Figures::default() };
+        Self { _directory: directory, settings, clock: VirtualClock::default() }
+    }
+
+    fn machine(&self) -> Machine {
+        Machine::open_with(&self.settings, Clock::Virtual(self.clock.clone())).unwrap()
+    }
+}
+
+/// Both times of an event, from a base: what a program is told, and what was.
+fn times(machine: &Machine, base: EventId, event: EventId) -> (i64, i64) {
+    let told = machine.elapsed(base, event).unwrap().unwrap();
+    let [base, event] = [base, event].map(|event| machine.recorded_at(event).unwrap().unwrap());
+    (told, event.0.cast_signed() - base.0.cast_signed())
+}
+
+#[test]
+fn event_times_are_those_of_the_timeline_within_half_a_microsecond() {
+    let stage = Stage::new();
+    // A neighbour cuts our kernels into slices.
+    let [machine, neighbour] = [stage.machine(), stage.machine()];
+    let beside = neighbour.create_context(0).unwrap();
+    let beside = neighbour.create_stream(beside, StreamKind::NonBlocking).unwrap();
+    let context = machine.create_context(0).unwrap();
+    let streams = [(); 3].map(|()| machine.create_stream(context, StreamKind::NonBlocking).unwrap());
+    let base = machine.create_event(context, true).unwrap();
+    machine.record_event(base, streams[0]).unwrap();
+    let mut events = streams.map(|_| Vec::new());
+    for round in 0..1_500 {
+        let drawn = mix(round);
+        let which = usize::try_from(drawn % 3).unwrap();
+        let kernel = |nanos| Launch::whole(Kernel::Spin(Some(Nanos(nanos))));
+        neighbour.launch(beside, kernel(1 + drawn % 90_000)).unwrap();
+        machine.launch(streams[which], kernel(1 + mix(drawn) % 700_001)).unwrap();
+        let event = machine.create_event(context, true).unwrap();
+        machine.record_event(event, streams[which]).unwrap();
+        events[which].push(event);
+    }
+    machine.synchronize_context(context).unwrap();
+    for in_one_stream in &events {
+        let mut last = 0;
+        for &event in in_one_stream {
+            let (told, was) = times(&machine, base, event);
+            assert!((told - was).abs() <= 500, "{told} told, {was} was");
+            assert_eq!(told % 500, 0, "off the grid");
+            assert!(told >= last, "{told} after {last}");
+            last = told;
+        }
+        for pair in in_one_stream.windows(2) {
+            assert!(machine.elapsed(pair[0], pair[1]).unwrap().unwrap() >= 0);
+        }
+    }
+}
+
+/// On the real clock, too: what the host sees after an event never lies before it.
+#[test]
+fn event_times_never_run_backwards_on_the_real_clock() {
+    let stage = Stage::new();
+    let machine = Machine::open(&stage.settings).unwrap();
+    let context = machine.create_context(0).unwrap();
+    let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
+    let [base, event] = [(); 2].map(|()| machine.create_event(context, true).unwrap());
+    machine.record_event(base, stream).unwrap();
+    machine.synchronize_event(base).unwrap();
+    let mut last = Nanos::ZERO;
+    for _ in 0..2_000 {
+        machine.record_event(event, stream).unwrap();
+        let asked = machine.now();
+        machine.synchronize_event(event).unwrap();
+        let at = machine.recorded_at(event).unwrap().unwrap();
+        assert!(last < at && at < machine.now(), "{last}, {at}");
+        assert!(at + machine.figures().visibility <= machine.now(), "seen before it could be");
+        let (told, was) = times(&machine, base, event);
+        assert!((told - was).abs() <= 500 && asked > last);
+        last = at;
+    }
+}
+
+#[test]
+fn elapsed_times_lose_precision_as_a_float_of_milliseconds_does() {
+    let stage = Stage::new();
+    let machine = stage.machine();
+    let context = machine.create_context(0).unwrap();
+    let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
+    let [base, early, late] = [(); 3].map(|()| machine.create_event(context, true).unwrap());
+    let spin = |micros| machine.launch(stream, Launch::whole(Kernel::Spin(Some(Nanos::from_micros(micros)))));
+    machine.record_event(base, stream).unwrap();
+    machine.synchronize_event(base).unwrap();
+    // 1000 s later, 20 us apart.
+    stage.clock.set(machine.now() + Nanos::from_millis(1_000_000));
+    machine.record_event(early, stream).unwrap();
+    spin(20).unwrap();
+    machine.record_event(late, stream).unwrap();
+    machine.synchronize_event(late).unwrap();
+    let elapsed = |from, to| milliseconds(machine.elapsed(from, to).unwrap().unwrap());
+    assert!((elapsed(early, late) - 0.021).abs() < 1e-6, "near each other they are exact");
+    let apart = elapsed(base, late) - elapsed(base, early);
+    let step = elapsed(base, late).next_up() - elapsed(base, late);
+    assert!((0.06..0.07).contains(&step), "a step of {step} ms");
+    assert!(apart == 0.0 || (apart - step).abs() < f32::EPSILON, "{apart} ms");
+    assert_eq!(machine.elapsed(late, base), Ok(Some(-machine.elapsed(base, late).unwrap().unwrap())));
+    let untimed = machine.create_event(context, false).unwrap();
+    machine.record_event(untimed, stream).unwrap();
+    assert_eq!(machine.elapsed(base, untimed), Err(Error::NotRecorded));
+}
