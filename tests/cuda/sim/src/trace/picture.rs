@@ -20,7 +20,7 @@ const ENGINE: f64 = 34.0;
 const PROCESS: f64 = 20.0;
 const COPIES: f64 = 12.0;
 const GAP: f64 = 6.0;
-const AXIS: f64 = 44.0;
+const AXIS: f64 = 32.0;
 
 /// What is nearer than this, in pixels, is drawn as one.
 const GRAIN: f64 = 0.4;
@@ -175,41 +175,36 @@ impl Trace {
         );
         canvas.write((WIDTH - RIGHT, y + 20.0), "end", &note);
         let mut y = y + CARD;
-        let of = |kind: fn(SpanKind) -> bool, pid: Option<u32>| {
-            let spans = self.spans.iter().filter(move |span| {
-                span.card == card && kind(span.kind) && pid.is_none_or(|pid| span.pid == pid)
-            });
-            spans.map(|span: &Span| (span.from, span.to))
-        };
+        let spans = || self.spans.iter().filter(move |span| span.card == card);
+        let stretch = |span: &Span| (span.from, span.to);
+        let of = |kind| spans().filter(move |span| span.kind == kind).map(stretch);
+        let computing =
+            |pid| spans().filter(move |span| span.kind.computes() && span.pid == pid).map(stretch);
         canvas.lane(y, ENGINE, "engine");
         canvas.stretches((y, ENGINE), BUBBLE, "", self.bubbles(card));
-        canvas.stretches((y, ENGINE), SWITCH, "", of(|kind| kind == SpanKind::Switch, None));
+        canvas.stretches((y, ENGINE), SWITCH, "", of(SpanKind::Switch));
         for process in &summary.processes {
             let colour = colours.get(&process.pid).copied().unwrap_or(INK);
-            canvas.stretches((y, ENGINE), colour, "", of(SpanKind::computes, Some(process.pid)));
+            canvas.stretches((y, ENGINE), colour, "", computing(process.pid));
         }
         y += ENGINE + GAP;
         let turns = self.turns(card);
         for process in &summary.processes {
             let colour = colours.get(&process.pid).copied().unwrap_or(INK);
-            canvas.lane(y, PROCESS, &format!("{} · {}", process.name, percent(process.busy_ns)));
+            let name = shortened(&process.name);
+            canvas.lane(y, PROCESS, &format!("{name} · {}", percent(process.busy_ns)));
             let its = turns.iter().filter(|turn| turn.pid == process.pid).map(|turn| (turn.from, turn.to));
             canvas.stretches((y, PROCESS), colour, " opacity=\"0.25\"", its);
-            let computing = of(SpanKind::computes, Some(process.pid));
-            canvas.stretches((y + 4.0, PROCESS - 8.0), colour, "", computing);
+            canvas.stretches((y + 4.0, PROCESS - 8.0), colour, "", computing(process.pid));
             y += PROCESS + GAP;
         }
-        let ways: [(&str, fn(SpanKind) -> bool); 2] = [
-            ("copies to the card", |kind| kind == SpanKind::Up),
-            ("copies from it", |kind| kind == SpanKind::Down),
-        ];
-        for (label, kind) in ways {
-            if of(kind, None).next().is_none() {
-                continue;
+        for (label, way) in [("copies to the card", SpanKind::Up), ("copies from it", SpanKind::Down)] {
+            let copies: Vec<Stretch> = of(way).collect();
+            if !copies.is_empty() {
+                canvas.lane(y, COPIES, label);
+                canvas.stretches((y, COPIES), COPY, "", copies);
+                y += COPIES + GAP;
             }
-            canvas.lane(y, COPIES, label);
-            canvas.stretches((y, COPIES), COPY, "", of(kind, None));
-            y += COPIES + GAP;
         }
         y + GAP
     }
@@ -237,7 +232,6 @@ fn axis(canvas: &mut Canvas, length: Nanos, top: f64, bottom: f64) {
         );
         canvas.write((x, bottom + 18.0), "tick", &unit.write(at));
     }
-    canvas.write((LEFT - 10.0, bottom + 18.0), "end", "time");
 }
 
 /// A unit of time for people.
@@ -262,6 +256,15 @@ impl Unit {
             0 => format!("{} {}", tenths / 10, self.name),
             rest => format!("{}.{rest} {}", tenths / 10, self.name),
         }
+    }
+}
+
+/// A name that fits the margin: its beginning and its end, which is the process's id.
+fn shortened(name: &str) -> String {
+    let all: Vec<char> = name.chars().collect();
+    match all.len() {
+        0..=19 => name.to_owned(),
+        length => all[..9].iter().chain(&['…']).chain(&all[length - 9..]).collect(),
     }
 }
 
