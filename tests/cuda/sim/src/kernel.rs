@@ -71,6 +71,19 @@ impl Kernel {
 /// The length of what never ends: 146 years.
 pub const NEVER: Nanos = Nanos(1 << 62);
 
+/// A length with noise: a factor of mean 1 whose logarithm has the standard deviation `noise`, in millionths. What never
+/// ends does not.
+#[must_use]
+pub fn noisy(length: Nanos, noise: u64, seed: u64) -> Nanos {
+    if noise == 0 || length >= NEVER {
+        return length;
+    }
+    #[allow(clippy::cast_precision_loss)] // at most a few millions
+    let sigma = noise as f64 / 1e6;
+    // Another draw than the length's own.
+    lognormal(length, sigma, mix(seed ^ 0x6e6f_6973_6500))
+}
+
 /// `60us`, `5ms`.
 fn span(text: &str) -> Option<Nanos> {
     let number = |suffix| text.strip_suffix(suffix)?.parse::<u64>().ok().filter(|&n| n <= 3_600_000_000);
@@ -141,6 +154,19 @@ mod tests {
         ] {
             assert_eq!(Kernel::named(plain), Kernel::Spin(None), "{plain}");
         }
+    }
+
+    #[test]
+    fn noise_keeps_the_mean_and_repeats() {
+        let length = Nanos::from_micros(60);
+        let draw = |seed| noisy(length, 20_000, seed).0;
+        let mean = (0..100_000).map(draw).sum::<u64>() / 100_000;
+        assert!((59_900..60_100).contains(&mean), "{mean}");
+        let spread = (0..10_000).filter(|&seed| draw(seed).abs_diff(60_000) < 1_200).count();
+        assert!((6_400..7_200).contains(&spread), "{spread} of 10000 within one standard deviation");
+        assert_eq!(draw(7), draw(7));
+        assert_eq!(noisy(length, 0, 7), length);
+        assert_eq!(noisy(NEVER, 20_000, 7), NEVER);
     }
 
     #[test]

@@ -73,6 +73,12 @@ figures! {
     switch: Nanos = Nanos::from_micros(100),
     /// Length of a kernel whose name says none (`CGPU_SIM_KERNEL_US`).
     kernel: Nanos = Nanos::from_micros(20),
+    /// 1: the contexts of a card take no turns but compute beside each other (`CGPU_SIM_MPS`).
+    mps: u64 = 0,
+    /// Spread of kernels' lengths: the standard deviation of their logarithm, in millionths (`CGPU_SIM_NOISE`, percent).
+    noise: u64 = 0,
+    /// How much longer a kernel takes while others compute beside it, in millionths (`CGPU_SIM_CORUN`, percent).
+    corun: u64 = 0,
     /// From an enqueuing call to the earliest start on the card.
     launch_latency: Nanos = Nanos::from_micros(6),
     /// Host time that a kernel launch takes at least.
@@ -150,11 +156,27 @@ impl Settings {
                 ))),
             },
         };
+        let millionths = |name, most: f64| match get(name) {
+            None => Ok(0),
+            Some(text) => match text.parse::<f64>() {
+                // In this range the product is a whole number far below 2^53.
+                #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+                Ok(percent) if (0.0..=most).contains(&percent) => Ok((percent * 10_000.0).round() as u64),
+                _ => Err(Error::Settings(format!("{name}={text}: expected percent from 0 to {most}"))),
+            },
+        };
         let figures = Figures::default();
         let figures = Figures {
             switch: micros("CGPU_SIM_SWITCH_US", 0, figures.switch)?,
             slice: micros("CGPU_SIM_SLICE_US", 1, figures.slice)?,
             kernel: micros("CGPU_SIM_KERNEL_US", 1, figures.kernel)?,
+            mps: match get("CGPU_SIM_MPS").as_deref() {
+                None | Some("0") => 0,
+                Some("1") => 1,
+                Some(text) => return Err(Error::Settings(format!("CGPU_SIM_MPS={text}: expected 0 or 1"))),
+            },
+            noise: millionths("CGPU_SIM_NOISE", 100.0)?,
+            corun: millionths("CGPU_SIM_CORUN", 1_000.0)?,
             ..figures
         };
         Ok(Self {
@@ -215,6 +237,9 @@ mod tests {
             ("CGPU_SIM_SWITCH_US", "40"),
             ("CGPU_SIM_SLICE_US", "2000"),
             ("CGPU_SIM_KERNEL_US", "60"),
+            ("CGPU_SIM_MPS", "1"),
+            ("CGPU_SIM_NOISE", "1.5"),
+            ("CGPU_SIM_CORUN", "10"),
             ("CGPU_SIM_DILATION", "2.5"),
         ])
         .unwrap();
@@ -222,6 +247,10 @@ mod tests {
         assert_eq!(settings.figures.switch, Nanos::from_micros(40));
         assert_eq!(settings.figures.slice, Nanos::from_micros(2_000));
         assert_eq!(settings.figures.kernel, Nanos::from_micros(60));
+        assert_eq!(
+            (settings.figures.mps, settings.figures.noise, settings.figures.corun),
+            (1, 15_000, 100_000)
+        );
         assert_eq!(settings.dilation_milli, 2_500);
     }
 
@@ -231,6 +260,9 @@ mod tests {
             ("CGPU_SIM_SWITCH_US", "fast"),
             ("CGPU_SIM_SLICE_US", "0"),
             ("CGPU_SIM_KERNEL_US", "-1"),
+            ("CGPU_SIM_MPS", "yes"),
+            ("CGPU_SIM_NOISE", "-1"),
+            ("CGPU_SIM_CORUN", "lots"),
             ("CGPU_SIM_DILATION", "0"),
             ("CGPU_SIM_DILATION", "NaN"),
             ("CGPU_SIM_GPUS", "A10:x"),

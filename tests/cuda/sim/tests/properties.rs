@@ -165,7 +165,11 @@ impl World {
             }
             Deed::Move { stream, micros } => {
                 let cost = Nanos::from_micros(micros);
-                self.enqueue(stream, Command::Compute { cost, kernel: false, meeting: None, footprint: Footprint::WHOLE }, 0);
+                self.enqueue(
+                    stream,
+                    Command::Compute { cost, kernel: false, meeting: None, footprint: Footprint::WHOLE },
+                    0,
+                );
             }
             Deed::Copy { stream, micros, up } => {
                 self.enqueue(stream, Command::Copy { up, cost: Nanos::from_micros(micros) }, 3);

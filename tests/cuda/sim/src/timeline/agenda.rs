@@ -5,13 +5,13 @@
 
 use cgpu_proto::units::Nanos;
 
-use super::records::{CARDS, Card, Global, PROCESSES, Place, Process, StreamId, Timer};
+use super::records::{CARDS, Card, Global, Place, Process, StreamId, Timer};
 use crate::words::Words;
 
 /// What a timer belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Due {
-    /// The computing engine of a card.
+    /// The slice of a card's computing engine, or its switch.
     Engine(Card),
     /// The copy engine towards the card.
     Up(Card),
@@ -19,7 +19,7 @@ pub(crate) enum Due {
     Down(Card),
     /// A dead process.
     Process(Process),
-    /// The head of a stream.
+    /// The head of a stream: its arrival, its end.
     Stream(StreamId),
 }
 
@@ -27,26 +27,28 @@ impl Due {
     #[inline]
     fn timer(self) -> Timer {
         Timer(match self {
-            Self::Engine(card) => card.0,
-            Self::Up(card) => CARDS + card.0,
-            Self::Down(card) => 2 * CARDS + card.0,
-            Self::Process(process) => 3 * CARDS + process.0,
-            Self::Stream(stream) => 3 * CARDS + PROCESSES + stream.0,
+            Self::Stream(stream) => stream.0,
+            Self::Engine(card) => STREAMS + card.0,
+            Self::Up(card) => STREAMS + CARDS + card.0,
+            Self::Down(card) => STREAMS + 2 * CARDS + card.0,
+            Self::Process(process) => STREAMS + 3 * CARDS + process.0,
         })
     }
 
     #[inline]
     fn of(timer: Timer) -> Self {
         match timer.0 {
-            n if n < CARDS => Self::Engine(Card(n)),
-            n if n < 2 * CARDS => Self::Up(Card(n - CARDS)),
-            n if n < 3 * CARDS => Self::Down(Card(n - 2 * CARDS)),
-            n if n < 3 * CARDS + PROCESSES => Self::Process(Process(n - 3 * CARDS)),
-            n => Self::Stream(StreamId(n - 3 * CARDS - PROCESSES)),
+            n if n < STREAMS => Self::Stream(StreamId(n)),
+            n if n < STREAMS + CARDS => Self::Engine(Card(n - STREAMS)),
+            n if n < STREAMS + 2 * CARDS => Self::Up(Card(n - STREAMS - CARDS)),
+            n if n < STREAMS + 3 * CARDS => Self::Down(Card(n - STREAMS - 2 * CARDS)),
+            n => Self::Process(Process(n - STREAMS - 3 * CARDS)),
         }
     }
 }
 
+/// Their timers come first: what ends when a slice does has ended.
+const STREAMS: u64 = StreamId::COUNT;
 const TIMERS: crate::words::At = Global(0).timers();
 
 /// The earliest timer.

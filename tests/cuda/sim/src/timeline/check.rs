@@ -3,13 +3,16 @@
 use super::agenda::{self, Due};
 use super::command::Kind;
 use super::copier::Way;
-use super::engine::{State, Turn, ready_of, ring_of};
+use super::engine::State;
 use super::event::events_of;
+use super::group::{FRONT_END, Turn, placed_of, ready_of, ring_of};
 use super::head::Head;
 use super::process::contexts_of;
-use super::records::{CARDS, Card, ContextId, Holding, PROCESSES, Process, StreamId};
+use super::records::{CARDS, Card, ContextId, Group, Holding, LEVELS, PROCESSES, Process, StreamId};
 use super::stream::streams_of;
 use super::{Ticket, Timeline};
+use crate::footprint::Footprint;
+use crate::kernel::NEVER;
 use crate::words::{Words, index};
 
 macro_rules! demand {
@@ -46,24 +49,27 @@ impl<W: Words> Timeline<'_, W> {
         demand!(used <= self.get(card.usable()), "{card:?}: more used than there is");
         let spent = self.get(card.busy()) + self.get(card.switching());
         demand!(spent <= self.now().0, "{card:?}: busy for {spent} of {}", self.now());
-        for context in ring_of(card).members(self.words).into_iter().map(ContextId) {
-            demand!(self.turn(context) == Turn::Waiting, "{context:?} is in the ring and does not wait");
-            demand!(!ready_of(context).is_empty(self.words), "{context:?} waits and has no work");
+        for group in ring_of(card).members(self.words).into_iter().map(Group) {
+            demand!(self.turn(group) == Turn::Waiting, "{group:?} is in the ring and does not wait");
+            demand!(!self.is_empty(group), "{group:?} waits and has no work");
         }
+        let running = self.get(card.running());
         match self.engine_state(card) {
             State::Idle => {
-                demand!(ring_of(card).is_empty(self.words), "{card:?} is idle while contexts wait");
+                demand!(ring_of(card).is_empty(self.words), "{card:?} is idle while groups wait");
+                demand!(running == 0, "{card:?} is idle and computes");
             }
             State::Switching => {
-                let context = ContextId(self.get(card.target()));
-                demand!(self.turn(context) == Turn::Current, "{card:?} switches to {context:?}, not current");
+                let group = Group(self.get(card.target()));
+                demand!(self.turn(group) == Turn::Current, "{card:?} switches to {group:?}, not current");
+                demand!(running == 0, "{card:?} switches and computes");
             }
             State::Running => {
-                let context = ContextId(self.get(card.resident()));
-                demand!(self.turn(context) == Turn::Current, "{card:?} runs {context:?}, not current");
-                let running = self.get(card.running());
-                demand!(ready_of(context).first(self.words) == running, "{card:?} does not run the first");
+                let group = Group(self.get(card.resident()));
+                demand!(self.turn(group) == Turn::Current, "{card:?} runs {group:?}, not current");
+                demand!(running != 0, "{card:?} runs {group:?}, and nothing computes");
                 demand!(self.get(card.run_start()) <= self.now().0, "{card:?} will have begun to run");
+                self.check_running(card, group)?;
             }
         }
         for way in [Way::Up, Way::Down] {
@@ -74,6 +80,38 @@ impl<W: Words> Timeline<'_, W> {
                 );
             }
         }
+        Ok(())
+    }
+
+    /// Of a group that has the card: what computes, and beside what.
+    fn check_running(&self, card: Card, group: Group) -> Result<(), String> {
+        let (mut running, mut kernels, mut taken) = (0, 0, 0);
+        let placed = placed_of(group).members(self.words);
+        let ready = (0..LEVELS).flat_map(|urgency| ready_of(group, urgency).members(self.words));
+        for stream in placed.iter().copied().chain(ready).map(StreamId) {
+            let (share, computes) = (self.get(stream.share()), self.get(stream.rate()) != 0);
+            let takes = self.head_footprint(stream);
+            let has_some = share != 0 || self.head(stream) == Head::Placed;
+            demand!(computes == has_some, "{stream:?} has {share} of the card, computes: {computes}");
+            demand!(share <= takes.share, "{stream:?} has {share} of the card and takes {takes:?}");
+            demand!(
+                !takes.cooperative || share == 0 || share == takes.share,
+                "{stream:?} has a part of what it needs"
+            );
+            running += u64::from(computes);
+            kernels += u64::from(share != 0);
+            taken += share;
+        }
+        demand!(
+            ready_of(group, FRONT_END).is_empty(self.words),
+            "{group:?} has the card, its front end waits"
+        );
+        demand!(
+            taken == self.get(group.taken()) && taken <= Footprint::CARD,
+            "{group:?} has {taken} of {card:?}"
+        );
+        let counted = (self.get(card.running()), self.get(card.kernels()));
+        demand!(counted == (running, kernels), "{card:?} counts {counted:?}, {running}, {kernels} compute");
         Ok(())
     }
 
@@ -113,12 +151,23 @@ impl<W: Words> Timeline<'_, W> {
         let head = self.head(stream);
         demand!((issued == completed) == (head == Head::Empty), "{stream:?}: {completed}/{issued}, {head:?}");
         demand!(self.get(stream.done_at()) <= self.now().0, "{stream:?} completed in the future");
-        let ready = ready_of(context).members(self.words).contains(&stream.0);
+        let group = self.group_of(context);
+        let placed = placed_of(group).members(self.words).contains(&stream.0);
+        demand!(placed == (head == Head::Placed), "{stream:?} is {head:?}, placed: {placed}");
+        let mut levels = (0..LEVELS).map(|urgency| ready_of(group, urgency).members(self.words));
+        let ready = levels.any(|level| level.contains(&stream.0));
         demand!(ready == (head == Head::Computing), "{stream:?} is {head:?}, ready: {ready}");
-        if head == Head::Computing {
-            demand!(self.turn(context) != Turn::Parked, "{context:?} is parked, {stream:?} wants to compute");
+        let computes = self.get(stream.rate()) != 0;
+        if matches!(head, Head::Computing | Head::Placed) {
+            demand!(self.turn(group) != Turn::Parked, "{group:?} is parked, {stream:?} wants to compute");
+            let card = Card(self.get(context.card()));
+            let on_card = self.turn(group) == Turn::Current && self.engine_state(card) == State::Running;
+            demand!(on_card || !computes, "{stream:?} computes, {group:?} does not");
+        } else {
+            demand!(!computes && self.get(stream.share()) == 0, "{stream:?} is {head:?} and on the card");
         }
-        let timed = matches!(head, Head::Arriving | Head::Timed | Head::Woken | Head::Stalled);
+        let ends = computes && self.get(stream.remaining()) < NEVER.0;
+        let timed = ends || matches!(head, Head::Arriving | Head::Timed | Head::Woken | Head::Stalled);
         demand!(timed == agenda::runs(self.words, Due::Stream(stream)), "{stream:?}: {head:?} and its timer");
         if head == Head::Blocked {
             let slot = self.head_slot(stream);

@@ -7,7 +7,7 @@ use super::records::{ContextId, EventId, MEMBERS, Slot, StreamId};
 use super::stream::Ticket;
 use super::{Timeline, states};
 use crate::footprint::Footprint;
-use crate::kernel::{Kernel, mix};
+use crate::kernel::{self, Kernel, mix};
 use crate::words::Words;
 
 /// A command.
@@ -104,7 +104,7 @@ impl<W: Words> Timeline<'_, W> {
             }
             _ => None,
         };
-        let cost = kernel.duration(self.figures.kernel, seed);
+        let cost = kernel::noisy(kernel.duration(self.figures.kernel, seed), self.figures.noise, seed);
         self.enqueue(stream, Command::Compute { cost, kernel: true, meeting, footprint }, 0, now)
     }
 
@@ -132,10 +132,10 @@ impl<W: Words> Timeline<'_, W> {
         self.set(slot.available(), available.0);
     }
 
-    /// How much of the card a command of the computing engine takes.
+    /// How much of the card the head of a stream takes, a command of the computing engine.
     #[inline]
-    pub(super) fn footprint(&self, slot: Slot) -> Footprint {
-        Footprint::of_word(self.get(slot.number()))
+    pub(super) fn head_footprint(&self, stream: StreamId) -> Footprint {
+        Footprint::of_word(self.get(self.head_slot(stream).number()))
     }
 
     /// How many kernels meet this one, itself included; below 2: none.

@@ -3,11 +3,11 @@
 use cgpu_proto::units::{Bytes, Nanos};
 
 use super::Timeline;
-use super::engine::Turn;
 use super::event::events_of;
+use super::group::Turn;
 use super::pool::Pool;
 use super::process::contexts_of;
-use super::records::{Card, ContextId, EventId, Global, Holding, Process, StreamId};
+use super::records::{Card, ContextId, EventId, Global, Group, Holding, Process, StreamId};
 use super::stream::streams_of;
 use crate::error::Error;
 use crate::words::Words;
@@ -48,7 +48,8 @@ impl<W: Words> Timeline<'_, W> {
             (context.process(), process.0),
             (context.memory(), 0),
             (context.serial(), serial),
-            (context.turn(), Turn::Parked.word()),
+            (Group::of_context(context).turn(), Turn::Parked.word()),
+            (context.running(), 0),
             (context.busy(), 0),
             (context.launches(), 0),
             (context.streams(), 0),

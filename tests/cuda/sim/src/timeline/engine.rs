@@ -1,25 +1,24 @@
-//! The computing engine of a card: contexts in turn.
+//! The computing engine of a card: groups in turn.
 //!
 //! ```text
-//!            work for a parked context
-//!   Idle ───────────────────────────────> Switching ── switch cost ──> Running ──┐ command done, more ready,
-//!    ^  └── the context is still resident ─────────────────────────────> │  ^ │   │ slice not over: next one
+//!            work for a parked group
+//!   Idle ───────────────────────────────> Switching ── switch cost ──> Running ──┐ commands done,
+//!    ^  └── the group is still resident ───────────────────────────────> │  ^ │   │ others placed
 //!    │                                                                    │  └─┴───┘
 //!    │ nobody waits                                                       │ slice over and others wait: preempted, to the ring's end;
-//!    └────────────────────────────────────────────────────────────────────┘ nothing ready: the slice is forfeited; first in the ring next
+//!    └────────────────────────────────────────────────────────────────────┘ nothing left: the slice is forfeited; first in the ring next
 //! ```
 //!
-//! A slice that ends while nobody waits begins anew at once, so a newcomer waits for the end of the present one,
-//! wherever that began.
+//! What computes while a group has the card is `placement`'s business. A slice that ends while nobody waits begins anew at
+//! once, so a newcomer waits for the end of the present one, wherever that began. What ends at the very end of a slice has
+//! ended: streams' timers come before engines'.
 
 use cgpu_proto::units::Nanos;
 
 use super::agenda::{self, Due};
-use super::command::Kind;
-use super::list::List;
-use super::records::{Card, ContextId, StreamId};
+use super::group::{FRONT_END, Turn, ready_of, ring_of};
+use super::records::{Card, ContextId, Group, StreamId};
 use super::{Timeline, states};
-use crate::kernel::NEVER;
 use crate::words::Words;
 
 states! {
@@ -31,207 +30,125 @@ states! {
     }
 }
 
-states! {
-    /// How a context stands to its card's engine.
-    pub(crate) Turn {
-        /// No work.
-        Parked,
-        /// In the ring.
-        Waiting,
-        /// Running, or being switched to.
-        Current,
-        /// Being destroyed: never again.
-        Gone,
-    }
-}
-
-pub(super) const fn ready_of(context: ContextId) -> List {
-    List {
-        first: context.first_ready(),
-        last: context.last_ready(),
-        next: |stream| StreamId(stream).next_queued(),
-        previous: |stream| StreamId(stream).previous_queued(),
-    }
-}
-
-pub(super) const fn ring_of(card: Card) -> List {
-    List {
-        first: card.first_waiting(),
-        last: card.last_waiting(),
-        next: |context| ContextId(context).next_waiting(),
-        previous: |context| ContextId(context).previous_waiting(),
-    }
-}
-
 impl<W: Words> Timeline<'_, W> {
-    /// A stream's head wants to compute.
-    pub(super) fn engine_ready(&mut self, stream: StreamId, t: Nanos) {
+    /// A stream's head wants to compute; `front_end`: takes no part of the card.
+    pub(super) fn engine_ready(&mut self, stream: StreamId, front_end: bool, t: Nanos) {
         let context = ContextId(self.get(stream.context()));
-        ready_of(context).push(self.words, stream.0);
-        if self.turn(context) != Turn::Parked {
-            return;
+        let (card, group) = (Card(self.get(context.card())), self.group_of(context));
+        let urgency = if front_end { FRONT_END } else { self.get(stream.level()) };
+        ready_of(group, urgency).push(self.words, stream.0);
+        match (self.turn(group), self.engine_state(card)) {
+            (Turn::Current, State::Running) => self.place(card, group, t),
+            (Turn::Current | Turn::Waiting | Turn::Gone, _) => {}
+            (Turn::Parked, State::Idle) => self.load(card, group, t),
+            (Turn::Parked, state) => {
+                if state == State::Running && ring_of(card).is_empty(self.words) {
+                    // Slices went by unnoticed while the group that runs was alone.
+                    let start = self.get(card.slice_start());
+                    let gone = (t.0 - start) / self.figures.slice.0;
+                    self.set(card.slice_start(), start + gone * self.figures.slice.0);
+                }
+                self.wait_in_ring(card, group);
+                self.schedule_slice(card);
+            }
         }
-        let card = Card(self.get(context.card()));
-        if self.engine_state(card) == State::Idle {
-            self.load(card, context, t);
-            return;
-        }
-        if self.engine_state(card) == State::Running && ring_of(card).is_empty(self.words) {
-            // Slices went by unnoticed while the context that runs was alone.
-            let start = self.get(card.slice_start());
-            let gone = (t.0 - start) / self.figures.slice.0;
-            self.set(card.slice_start(), start + gone * self.figures.slice.0);
-        }
-        self.wait_in_ring(card, context);
-        self.schedule_engine(card);
     }
 
     pub(super) fn engine_due(&mut self, card: Card, t: Nanos) {
         if self.engine_state(card) == State::Switching {
             self.account_switching(card, t);
-            let context = ContextId(self.get(card.target()));
-            self.set(card.resident(), context.0);
-            self.begin_slice(card, context, t);
+            let group = Group(self.get(card.target()));
+            self.set(card.resident(), group.0);
+            self.begin_slice(card, group, t);
             return;
         }
-        self.settle_engine(card, t);
-        let context = ContextId(self.get(card.resident()));
-        let stream = StreamId(self.get(card.running()));
-        if self.get(stream.remaining()) == 0 {
-            ready_of(context).remove(self.words, stream.0);
-            self.complete(stream, t);
-        }
-        let over =
-            t.0 >= self.get(card.slice_start()) + self.figures.slice.0 && !ring_of(card).is_empty(self.words);
-        if over || ready_of(context).is_empty(self.words) {
-            self.yield_engine(card, context, t);
-        } else {
-            self.run_next(card, context, t);
+        let group = Group(self.get(card.resident()));
+        self.each_on_card(card, group, t, Self::halt);
+        self.wait_in_ring(card, group);
+        self.load_first_waiting(card, t);
+    }
+
+    /// The group that has the card has changed: what can be is placed, and an empty group forfeits its slice.
+    pub(super) fn carry_on(&mut self, card: Card, group: Group, t: Nanos) {
+        self.place(card, group, t);
+        if self.is_empty(group) {
+            self.set_turn(group, Turn::Parked);
+            self.load_first_waiting(card, t);
         }
     }
 
-    /// Books what has been computed up to `t`, so that everything readable is exact at `t`.
-    pub(super) fn settle_engine(&mut self, card: Card, t: Nanos) {
-        if self.engine_state(card) != State::Running {
-            return;
-        }
-        let start = self.get(card.run_start());
-        let ran = t.0 - start;
-        if ran == 0 {
-            return;
-        }
-        self.account_busy(card, ContextId(self.get(card.resident())), Nanos(start), t);
-        let stream = StreamId(self.get(card.running()));
-        let remaining = self.get(stream.remaining());
-        // What never ends stays at never.
-        if remaining < NEVER.0 {
-            self.set(stream.remaining(), remaining - ran);
-        }
-        self.set(card.run_start(), t.0);
-        self.trace_computed(card, stream, Nanos(start), t);
-    }
-
-    /// Takes a context off the engine for good.
+    /// Takes a context that is a group off the engine for good. One of a card's group goes stream by stream.
     pub(super) fn leave_engine(&mut self, card: Card, context: ContextId, t: Nanos) {
-        match self.turn(context) {
+        let group = self.group_of(context);
+        if group.context().is_none() {
+            return;
+        }
+        match self.turn(group) {
             Turn::Parked | Turn::Gone => {}
             Turn::Waiting => {
-                ring_of(card).remove(self.words, context.0);
-                self.schedule_engine(card);
+                ring_of(card).remove(self.words, group.0);
+                self.schedule_slice(card);
             }
             Turn::Current => {
-                match self.engine_state(card) {
-                    State::Switching => self.account_switching(card, t),
-                    _ => self.settle_engine(card, t),
+                if self.engine_state(card) == State::Switching {
+                    self.account_switching(card, t);
+                } else {
+                    self.each_on_card(card, group, t, Self::halt);
                 }
                 self.load_first_waiting(card, t);
             }
         }
-        self.set_turn(context, Turn::Gone);
-        if self.get(card.resident()) == context.0 {
+        self.set_turn(group, Turn::Gone);
+        if self.get(card.resident()) == group.0 {
             self.set(card.resident(), 0);
         }
     }
 
-    /// What a stream has left to compute has changed while it was perhaps running.
-    pub(super) fn set_remaining(&mut self, stream: StreamId, remaining: Nanos, t: Nanos) {
-        let card = Card(self.get(ContextId(self.get(stream.context())).card()));
-        let runs = self.engine_state(card) == State::Running && self.get(card.running()) == stream.0;
-        if runs {
-            self.settle_engine(card, t);
-        }
-        self.set(stream.remaining(), remaining.0);
-        if runs {
-            self.schedule_engine(card);
-        }
-    }
-
-    fn load(&mut self, card: Card, context: ContextId, t: Nanos) {
-        self.set_turn(context, Turn::Current);
-        if self.get(card.resident()) == context.0 {
-            self.begin_slice(card, context, t);
+    fn load(&mut self, card: Card, group: Group, t: Nanos) {
+        self.set_turn(group, Turn::Current);
+        if self.get(card.resident()) == group.0 {
+            self.begin_slice(card, group, t);
             return;
         }
         self.set_engine_state(card, State::Switching);
-        self.set(card.target(), context.0);
+        self.set(card.target(), group.0);
         self.set(card.switch_start(), t.0);
         self.add(card.switches(), 1);
         agenda::schedule(self.words, Due::Engine(card), t + self.figures.switch);
     }
 
-    fn begin_slice(&mut self, card: Card, context: ContextId, t: Nanos) {
+    fn begin_slice(&mut self, card: Card, group: Group, t: Nanos) {
         self.set_engine_state(card, State::Running);
         self.set(card.slice_start(), t.0);
-        self.run_next(card, context, t);
-    }
-
-    fn run_next(&mut self, card: Card, context: ContextId, t: Nanos) {
-        let stream = StreamId(ready_of(context).first(self.words));
-        self.set(card.running(), stream.0);
-        self.set(card.run_start(), t.0);
-        if self.kind(self.head_slot(stream)) == Kind::Kernel {
-            self.meet(stream, t);
-        }
-        self.schedule_engine(card);
-    }
-
-    /// The running context has no more work, or its slice is over.
-    fn yield_engine(&mut self, card: Card, context: ContextId, t: Nanos) {
-        if ready_of(context).is_empty(self.words) {
-            self.set_turn(context, Turn::Parked);
-        } else {
-            self.wait_in_ring(card, context);
-        }
-        self.load_first_waiting(card, t);
+        self.schedule_slice(card);
+        self.each_on_card(card, group, t, Self::resume);
+        self.carry_on(card, group, t);
     }
 
     fn load_first_waiting(&mut self, card: Card, t: Nanos) {
         if let Some(next) = ring_of(card).pop(self.words) {
-            self.load(card, ContextId(next), t);
+            self.load(card, Group(next), t);
         } else {
             self.set_engine_state(card, State::Idle);
             agenda::cancel(self.words, Due::Engine(card));
         }
     }
 
-    fn wait_in_ring(&mut self, card: Card, context: ContextId) {
-        ring_of(card).push(self.words, context.0);
-        self.set_turn(context, Turn::Waiting);
+    fn wait_in_ring(&mut self, card: Card, group: Group) {
+        ring_of(card).push(self.words, group.0);
+        self.set_turn(group, Turn::Waiting);
     }
 
-    /// The running command's end, or the slice's if somebody waits for it. A switch keeps its timer.
-    fn schedule_engine(&mut self, card: Card) {
+    /// The slice's end counts while somebody waits for it. A switch keeps its timer.
+    fn schedule_slice(&mut self, card: Card) {
         if self.engine_state(card) != State::Running {
             return;
         }
-        let stream = StreamId(self.get(card.running()));
-        let remaining = self.get(stream.remaining());
-        let end = (remaining < NEVER.0).then(|| self.get(card.run_start()) + remaining);
-        let over = (!ring_of(card).is_empty(self.words))
-            .then(|| self.get(card.slice_start()) + self.figures.slice.0);
-        match [end, over].into_iter().flatten().min() {
-            Some(due) => agenda::schedule(self.words, Due::Engine(card), Nanos(due)),
-            None => agenda::cancel(self.words, Due::Engine(card)),
+        if ring_of(card).is_empty(self.words) {
+            agenda::cancel(self.words, Due::Engine(card));
+        } else {
+            let end = Nanos(self.get(card.slice_start())) + self.figures.slice;
+            agenda::schedule(self.words, Due::Engine(card), end);
         }
     }
 
@@ -242,14 +159,5 @@ impl<W: Words> Timeline<'_, W> {
 
     fn set_engine_state(&mut self, card: Card, state: State) {
         self.set(card.state(), state.word());
-    }
-
-    #[inline]
-    pub(super) fn turn(&self, context: ContextId) -> Turn {
-        Turn::of(self.get(context.turn()))
-    }
-
-    fn set_turn(&mut self, context: ContextId, turn: Turn) {
-        self.set(context.turn(), turn.word());
     }
 }

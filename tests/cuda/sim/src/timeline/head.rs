@@ -9,7 +9,6 @@ use cgpu_proto::units::Nanos;
 use super::agenda::{self, Due};
 use super::command::Kind;
 use super::copier::Way;
-use super::engine::ready_of;
 use super::list::List;
 use super::records::{ContextId, EventId, Slot, StreamId};
 use super::stream::{CLOSING, Ticket};
@@ -23,8 +22,10 @@ states! {
         Empty,
         /// On its way from the host: timer.
         Arriving,
-        /// In its context's ready list, or running.
+        /// In a ready list of its group: it has not been given all of the card that it takes. Timer if it computes.
         Computing,
+        /// Among its group's placed commands. Timer if it computes.
+        Placed,
         /// In a copy engine's queue, or under way.
         Copying,
         /// Takes its time beside the engines: timer.
@@ -77,7 +78,7 @@ impl<W: Words> Timeline<'_, W> {
         Head::of(self.get(stream.head()))
     }
 
-    fn set_head(&mut self, stream: StreamId, head: Head) {
+    pub(super) fn set_head(&mut self, stream: StreamId, head: Head) {
         self.set(stream.head(), head.word());
     }
 
@@ -102,13 +103,13 @@ impl<W: Words> Timeline<'_, W> {
         match self.kind(slot) {
             Kind::Kernel | Kind::Move => {
                 self.set(stream.lane(), COMPUTE);
-                self.compute(stream, cost, t)
+                self.compute(stream, Nanos(cost), false, t)
             }
             Kind::Mark | Kind::Write if cost == 0 => Begun::Done,
             Kind::Mark | Kind::Write if self.get(stream.lane()) == COPY => {
                 self.time(stream, Head::Timed, t + Nanos(cost))
             }
-            Kind::Mark | Kind::Write => self.compute(stream, cost, t),
+            Kind::Mark | Kind::Write => self.compute(stream, Nanos(cost), true, t),
             Kind::Up => self.copy(stream, Way::Up, t),
             Kind::Down => self.copy(stream, Way::Down, t),
             Kind::Wait => {
@@ -131,10 +132,10 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    fn compute(&mut self, stream: StreamId, cost: u64, t: Nanos) -> Begun {
-        self.set(stream.remaining(), cost);
+    fn compute(&mut self, stream: StreamId, cost: Nanos, front_end: bool, t: Nanos) -> Begun {
+        self.set_remaining(stream, cost, t);
         self.set_head(stream, Head::Computing);
-        self.engine_ready(stream, t);
+        self.engine_ready(stream, front_end, t);
         Begun::UnderWay
     }
 
@@ -197,6 +198,10 @@ impl<W: Words> Timeline<'_, W> {
     pub(super) fn stream_due(&mut self, stream: StreamId, t: Nanos) {
         agenda::cancel(self.words, Due::Stream(stream));
         let begins = match self.head(stream) {
+            Head::Computing | Head::Placed => {
+                self.computed(stream, t);
+                return;
+            }
             Head::Arriving => true,
             Head::Stalled => self.kind(self.head_slot(stream)) == Kind::Outside,
             _ => false,
@@ -206,18 +211,14 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// Drops all that a stream holds, and the stream. Its context is off the engine already.
+    /// Drops all that a stream holds, and the stream. Its context is off the engine already, if that is its own.
     pub(super) fn drop_stream(&mut self, stream: StreamId, t: Nanos) {
         match self.head(stream) {
             Head::Empty | Head::Outside => {}
             Head::Arriving | Head::Timed | Head::Woken | Head::Stalled => {
                 agenda::cancel(self.words, Due::Stream(stream));
             }
-            Head::Computing => {
-                let context = ContextId(self.get(stream.context()));
-                ready_of(context).remove(self.words, stream.0);
-                self.leave_rendezvous(stream);
-            }
+            Head::Computing | Head::Placed => self.drop_computing(stream, t),
             Head::Copying => {
                 let way = if self.kind(self.head_slot(stream)) == Kind::Up { Way::Up } else { Way::Down };
                 self.copy_dropped(way, stream, t);

@@ -7,11 +7,11 @@
 //! ```text
 //!   process ── context ── stream ── commands: compute, mark, write, copy, wait, outside
 //!                 │          │ one head at a time
-//!                 │          ├── compute, mark, write ──> context's ready list ──┐
-//!   waiting ring <┘          ├── copy ──> copy engine, up or down                │ one at a time,
-//!     of the card            ├── wait ──> another stream's waiters               │ while the context
-//!        │                   └── outside ──> the process answers                 │ has its slice
-//!        └────────── computing engine: switch, slice, run <──────────────────────┘
+//!               group        ├── compute, mark, write ──> group's ready lists ───┐
+//!                 │          ├── copy ──> copy engine, up or down                │ as many as fit,
+//!   waiting ring <┘          ├── wait ──> another stream's waiters               │ while the group
+//!     of the card            └── outside ──> the process answers                 │ has its slice
+//!        └────────── computing engine: switch, slice, placement <────────────────┘
 //! ```
 //!
 //! | module | what it is |
@@ -22,7 +22,9 @@
 //! | `command`, `stream`, `queue` | what streams are given to do |
 //! | `track` | streams that no program sees, for graphs |
 //! | `head` | where a stream's first command is, and what comes of it |
+//! | `group` | what takes turns: a context, or all of a card's under MPS |
 //! | `engine` | the computing engine: round robin, slices, switches, preemption |
+//! | `placement` | which kernels of a group compute beside each other, and how fast |
 //! | `copier` | the two copy engines |
 //! | `rendezvous` | kernels that spin until others have started |
 //! | `event` | marks with a time |
@@ -32,9 +34,8 @@
 //! | `forecast` | when something will be done, found by trying |
 //! | `check` | what always holds |
 //!
-//! What is simple here and not on a card: one kernel of a context at a time (concurrent kernels by occupancy would
-//! replace `card.running` by a list and the slice's one stretch by one per kernel); no priorities; preemption at any
-//! instant at the switch cost.
+//! What is simple here and not on a card: kernels are fluids (`placement` says why); preemption at any instant at the
+//! switch cost.
 
 mod agenda;
 mod check;
@@ -44,8 +45,10 @@ mod copier;
 mod engine;
 mod event;
 mod forecast;
+mod group;
 mod head;
 mod list;
+mod placement;
 mod pool;
 mod process;
 mod queue;
@@ -65,6 +68,7 @@ use records::Global;
 
 pub use command::{Command, Meeting};
 pub use forecast::Forecast;
+pub use group::GREATEST_PRIORITY;
 pub(crate) use process::process_state_at;
 pub use process::{EffectDue, ProcessState};
 pub use queue::QueueFull;

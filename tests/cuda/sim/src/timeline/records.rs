@@ -16,6 +16,10 @@ pub(crate) const RING: u64 = 2_048;
 pub(crate) const EFFECTS: u64 = 16_384;
 /// Windows of utilisation that are remembered.
 pub(crate) const WINDOWS: u64 = 16;
+/// Urgencies of what waits for the computing engine: the front end's own first, then kernels by their stream's priority.
+pub(crate) const LEVELS: u64 = 1 + PRIORITIES;
+/// Priorities of streams.
+pub(crate) const PRIORITIES: u64 = 6;
 /// Members of a rendezvous.
 pub(crate) const MEMBERS: u64 = CARDS;
 /// Anything with a timer: per card the computing engine and two copy engines, every process, every stream.
@@ -49,9 +53,9 @@ records! {
     target, switch_start,
     /// Start of the present slice.
     slice_start,
-    /// The stream whose command computes, and since when this stretch of it.
-    running, run_start,
-    /// Contexts with work that wait for their slice.
+    /// Commands that compute, of them those that take a part of the card, and since when there are any.
+    running, kernels, run_start,
+    /// Groups with work that wait for their slice.
     first_waiting, last_waiting,
     busy, switching, switches,
     /// Memory that contexts and programs may have at most, and have.
@@ -97,17 +101,33 @@ records! {
     legacy_stream,
     first_stream, last_stream, streams,
     first_event, last_event,
-    /// `engine::Turn`, and the neighbours where it waits for a slice.
-    turn, next_waiting, previous_waiting,
-    /// Streams with a command for the computing engine, in order of arrival.
-    first_ready, last_ready,
+    /// Commands that compute, and since when there are any.
+    running, run_start,
     busy,
     launches,
 }
 
 records! {
+    /// What takes turns on a card: a context, of its number, or all contexts of a card under MPS.
+    pub(crate) Group[ContextId::COUNT + CARDS] from ContextId::END;
+    /// `group::Turn`, and the neighbours where it waits for a slice.
+    turn, next_waiting, previous_waiting,
+    /// Streams whose command has been given all of the card that it takes, computing or interrupted.
+    first_placed, last_placed,
+    /// How much of the card is given out, in parts of `Footprint::CARD`.
+    taken,
+}
+
+records! {
+    /// The streams of a group with a command of one urgency that has not been given all that it takes, in order of
+    /// arrival.
+    pub(crate) Level[Group::COUNT * LEVELS] from Group::END;
+    first, last,
+}
+
+records! {
     /// A stream: a queue of commands.
-    pub StreamId[4_096] from ContextId::END;
+    pub StreamId[4_096] from Level::END;
     /// Neighbour in the chain of free records, or, alive, in the context's list.
     next_in_context, previous_in_context,
     /// `head::Head`.
@@ -120,8 +140,11 @@ records! {
     issued, completed,
     /// When the last completed one completed.
     done_at,
-    /// What the head command has left to compute.
-    remaining,
+    /// `group::Level` of its kernels.
+    level,
+    /// What the head command has left to compute at `since`, as nanoseconds at full rate; how much of the card it has;
+    /// and its rate, 0 where it does not compute.
+    remaining, since, share, rate,
     /// Neighbours in the one queue that the head command is in: of a context, a copy engine, or of another stream's
     /// waiters.
     next_queued, previous_queued,
@@ -248,6 +271,30 @@ impl Holding {
     /// What `process` has on `card`.
     pub(crate) const fn of(process: Process, card: Card) -> Self {
         Self(process.0 * CARDS + card.0)
+    }
+}
+
+impl Group {
+    /// A context of its own.
+    pub(crate) const fn of_context(context: ContextId) -> Self {
+        Self(context.0)
+    }
+
+    /// All contexts of a card.
+    pub(crate) const fn of_card(card: Card) -> Self {
+        Self(ContextId::COUNT + card.0)
+    }
+
+    /// The context that the group is; `None`: it is a card's.
+    pub(crate) const fn context(self) -> Option<ContextId> {
+        if self.0 < ContextId::COUNT { Some(ContextId(self.0)) } else { None }
+    }
+}
+
+impl Level {
+    /// Those of an urgency of a group.
+    pub(crate) const fn of(group: Group, urgency: u64) -> Self {
+        Self(group.0 * LEVELS + urgency)
     }
 }
 

@@ -27,7 +27,7 @@ impl<W: Words> Timeline<'_, W> {
         self.set(rendezvous.members(), place + 1);
         // Numbered from 1, so that 0 is none.
         self.set(stream.rendezvous(), rendezvous.0 + 1);
-        self.set(stream.remaining(), NEVER.0);
+        self.set_remaining(stream, NEVER, t);
         let missing = self.get(rendezvous.missing()) - 1;
         self.set(rendezvous.missing(), missing);
         if missing == 0 {

@@ -5,6 +5,7 @@ use core::cmp::Ordering;
 use cgpu_proto::units::Nanos;
 
 use super::Timeline;
+use super::group::urgency;
 use super::head::{COMPUTE, Head};
 use super::list::List;
 use super::pool::Pool;
@@ -49,18 +50,36 @@ impl<W: Words> Timeline<'_, W> {
     /// # Errors
     /// [`Error::Full`].
     pub fn create_stream(&mut self, context: ContextId, blocking: bool) -> Result<StreamId, Error> {
-        self.new_stream(context, if blocking { BLOCKING } else { 0 })
+        self.create_stream_with_priority(context, blocking, 0)
+    }
+
+    /// The same; `priority`: from [`GREATEST_PRIORITY`](super::GREATEST_PRIORITY), the most urgent, to 0.
+    ///
+    /// # Errors
+    /// As [`Timeline::create_stream`].
+    pub fn create_stream_with_priority(
+        &mut self,
+        context: ContextId,
+        blocking: bool,
+        priority: i32,
+    ) -> Result<StreamId, Error> {
+        self.new_stream(context, if blocking { BLOCKING } else { 0 }, priority)
     }
 
     pub(super) fn create_legacy_stream(&mut self, context: ContextId) -> Result<StreamId, Error> {
-        self.new_stream(context, LEGACY)
+        self.new_stream(context, LEGACY, 0)
     }
 
     pub(super) fn has_streams_left(&self) -> bool {
         POOL.has_room(self.words)
     }
 
-    pub(super) fn new_stream(&mut self, context: ContextId, flags: u64) -> Result<StreamId, Error> {
+    pub(super) fn new_stream(
+        &mut self,
+        context: ContextId,
+        flags: u64,
+        priority: i32,
+    ) -> Result<StreamId, Error> {
         // A barrier of the legacy stream must fit its ring, with a full queue before it.
         if self.get(context.streams()) >= RING - 1 - self.figures.queue_depth {
             return Err(Error::Full("streams of one context"));
@@ -76,6 +95,7 @@ impl<W: Words> Timeline<'_, W> {
             (stream.done_at(), 0),
             (stream.lane(), COMPUTE),
             (stream.legacy_waits(), issued),
+            (stream.level(), urgency(priority)),
             (stream.waits_legacy(), 0),
             (stream.rendezvous(), 0),
             (stream.effects(), 0),

@@ -8,7 +8,7 @@ use cgpu_proto::units::Nanos;
 
 use super::command::Kind;
 use super::copier::Way;
-use super::records::{CARDS, Card, ContextId, Stretch, StreamId, Trace};
+use super::records::{CARDS, Card, ContextId, Group, StreamId, Stretch, Trace};
 use super::{Timeline, states};
 use crate::words::{Words, index};
 
@@ -92,7 +92,7 @@ impl<W: Words> Timeline<'_, W> {
     }
 
     #[inline]
-    fn traces(&self) -> bool {
+    pub(super) fn traces(&self) -> bool {
         self.get(Trace(0).on()) != 0
     }
 
@@ -115,7 +115,11 @@ impl<W: Words> Timeline<'_, W> {
     #[inline]
     pub(super) fn trace_switched(&mut self, card: Card, from: Nanos, to: Nanos) {
         if self.traces() {
-            let context = ContextId(self.get(card.target()));
+            let group = Group(self.get(card.target()));
+            // For all of a card's contexts: for the one that needed it.
+            let needy =
+                self.first_of(group).map_or(ContextId(0), |stream| ContextId(self.get(stream.context())));
+            let context = group.context().unwrap_or(needy);
             self.tell(SpanKind::Switch, card, context, StreamId(0), (from, to), true);
         }
     }

@@ -16,7 +16,7 @@ impl<W: Words> Timeline<'_, W> {
     /// # Errors
     /// [`Error::Full`].
     pub fn create_track(&mut self, context: ContextId) -> Result<StreamId, Error> {
-        self.new_stream(context, TRACK)
+        self.new_stream(context, TRACK, 0)
     }
 
     /// Commands that a stream holds.

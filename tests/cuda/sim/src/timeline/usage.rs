@@ -7,8 +7,8 @@ use core::ops::Range;
 
 use cgpu_proto::units::{Bytes, Nanos};
 
-use super::process::ProcessState;
-use super::records::{Card, ContextId, Holding, PROCESSES, Process, WINDOWS, Window};
+use super::process::{ProcessState, contexts_of};
+use super::records::{Card, ContextId, Group, Holding, PROCESSES, Process, WINDOWS, Window};
 use super::{Timeline, index};
 use crate::words::Words;
 
@@ -63,14 +63,46 @@ pub struct CardSample {
 }
 
 impl<W: Words> Timeline<'_, W> {
-    pub(super) fn account_busy(&mut self, card: Card, context: ContextId, from: Nanos, to: Nanos) {
-        let span = to.0 - from.0;
-        let holding = self.holding_of(context);
-        for at in [card.busy(), context.busy(), holding.busy()] {
-            self.add(at, span);
+    /// Books what has been computed up to `t`, so that everything readable is exact at `t`.
+    pub(super) fn settle_engine(&mut self, card: Card, t: Nanos) {
+        if self.get(card.running()) == 0 {
+            return;
         }
-        self.fill_windows(from, to, |window| Window::of_card(card, window));
-        self.fill_windows(from, to, |window| Window::of_holding(holding, window));
+        self.account_card(card, t);
+        let group = Group(self.get(card.resident()));
+        if let Some(context) = group.context() {
+            self.account_context(card, context, t);
+        } else {
+            for process in (0..PROCESSES).map(Process) {
+                for context in contexts_of(process).members(self.words).into_iter().map(ContextId) {
+                    if self.get(context.card()) == card.0 && self.get(context.running()) != 0 {
+                        self.account_context(card, context, t);
+                    }
+                }
+            }
+        }
+        if self.traces() {
+            self.each_on_card(card, group, t, Self::settle_command);
+        }
+    }
+
+    /// Something of the card has computed up to `t`.
+    pub(super) fn account_card(&mut self, card: Card, t: Nanos) {
+        let from = Nanos(self.get(card.run_start()));
+        self.add(card.busy(), t.0 - from.0);
+        self.fill_windows(from, t, |window| Window::of_card(card, window));
+        self.set(card.run_start(), t.0);
+    }
+
+    /// Something of the context has computed up to `t`.
+    pub(super) fn account_context(&mut self, card: Card, context: ContextId, t: Nanos) {
+        let from = Nanos(self.get(context.run_start()));
+        let holding = Holding::of(self.process_of(context), card);
+        for at in [context.busy(), holding.busy()] {
+            self.add(at, t.0 - from.0);
+        }
+        self.fill_windows(from, t, |window| Window::of_holding(holding, window));
+        self.set(context.run_start(), t.0);
     }
 
     pub(super) fn account_switching(&mut self, card: Card, t: Nanos) {
