@@ -80,6 +80,12 @@ impl Machine {
         })
     }
 
+    /// How many processes have died inside the segment's lock. For tests.
+    #[must_use]
+    pub fn deaths_in_lock(&self) -> u64 {
+        self.core.segment.takeovers()
+    }
+
     /// Whether the machine's state is one that operations lead to. For tests: it looks at everything.
     ///
     /// # Errors

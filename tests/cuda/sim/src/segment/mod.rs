@@ -151,6 +151,12 @@ impl Segment {
         self.dilation_milli
     }
 
+    /// How many processes have died while they held the lock.
+    #[must_use]
+    pub fn takeovers(&self) -> u64 {
+        if self.lineage.is_child() { 0 } else { self.mapping.preamble().takeovers.load(Ordering::Relaxed) }
+    }
+
     /// Looks for dead processes, and lets their contexts go after the figures' delay. At most once per `interval`,
     /// whoever asks.
     ///
@@ -300,7 +306,12 @@ fn acquire<'a>(mapping: &'a Mapping, seat: &Seat) -> Result<Guard<'a>, Error> {
                 areas::strand(preamble, generation << 8 | u64::from(owner.slot().0));
                 return Ok(guard);
             }
-            Ok(acquired) => return Ok(acquired.guard()),
+            Ok(acquired) => {
+                if matches!(acquired, Acquired::TakenOver(..)) {
+                    preamble.takeovers.fetch_add(1, Ordering::Relaxed);
+                }
+                return Ok(acquired.guard());
+            }
             // Threads of this process have its name: it cannot be left behind by itself.
             Err(HeldBy(owner)) if owner == seat.owner() => {}
             Err(HeldBy(owner)) => overdue = Some(owner),

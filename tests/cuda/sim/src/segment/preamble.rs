@@ -34,6 +34,8 @@ pub(super) struct Preamble {
     pub(super) reached: [AtomicU64; AREAS],
     /// Guards all words. A holder's death is repaired by the log.
     pub(super) lock: SlotLock,
+    /// How many holders of the lock have died with it.
+    pub(super) takeovers: AtomicU64,
     /// Which user of its slot each process is. Written by whoever holds the slot's byte.
     pub(super) generation: [AtomicU64; 256],
 }
