@@ -1089,14 +1089,14 @@ macro_rules! driver_table {
             pass cuLogicalEndpointQuery { "cuLogicalEndpointQuery", legacy, 13030, 1303 } External Passed stub "an endpoint without memory bound to it";
             pass cuLogicalEndpointUnbind { "cuLogicalEndpointUnbind", legacy, 13030, 1303 } External Passed stub "an endpoint without memory bound to it";
             pass cuFlushGPUDirectRDMAWrites { "cuFlushGPUDirectRDMAWrites", legacy, 11030, 1107 } External Passed stub "orders another device's writes";
-            pass cuGraphicsEGLRegisterImage { "cuGraphicsEGLRegisterImage", none, 0, 0 } External Passed stub "registers what a graphics interface has allocated";
-            pass cuGraphicsGLRegisterBuffer { "cuGraphicsGLRegisterBuffer", none, 0, 0 } External Passed stub "registers what a graphics interface has allocated";
-            pass cuGraphicsGLRegisterImage { "cuGraphicsGLRegisterImage", none, 0, 0 } External Passed stub "registers what a graphics interface has allocated";
-            pass cuGraphicsVDPAURegisterOutputSurface { "cuGraphicsVDPAURegisterOutputSurface", none, 0, 0 } External Passed stub "registers what a graphics interface has allocated";
-            pass cuGraphicsVDPAURegisterVideoSurface { "cuGraphicsVDPAURegisterVideoSurface", none, 0, 0 } External Passed stub "registers what a graphics interface has allocated";
+            pass cuGraphicsEGLRegisterImage { "cuGraphicsEGLRegisterImage", legacy, 7000, 0 } External Passed stub "registers what a graphics interface has allocated";
+            pass cuGraphicsGLRegisterBuffer { "cuGraphicsGLRegisterBuffer", legacy, 3000, 0 } External Passed stub "registers what a graphics interface has allocated";
+            pass cuGraphicsGLRegisterImage { "cuGraphicsGLRegisterImage", legacy, 3000, 0 } External Passed stub "registers what a graphics interface has allocated";
+            pass cuGraphicsVDPAURegisterOutputSurface { "cuGraphicsVDPAURegisterOutputSurface", legacy, 3010, 0 } External Passed stub "registers what a graphics interface has allocated";
+            pass cuGraphicsVDPAURegisterVideoSurface { "cuGraphicsVDPAURegisterVideoSurface", legacy, 3010, 0 } External Passed stub "registers what a graphics interface has allocated";
             pass cuGraphicsMapResources { "cuGraphicsMapResources", legacy, 3000, 1107 } External Passed stub "maps what a graphics interface has allocated";
             pass cuGraphicsMapResources_ptsz { "cuGraphicsMapResources", ptsz, 7000, 1107 } External Passed stub "maps what a graphics interface has allocated";
-            pass cuGraphicsResourceGetMappedEglFrame { "cuGraphicsResourceGetMappedEglFrame", none, 0, 0 } External Passed stub "maps what a graphics interface has allocated";
+            pass cuGraphicsResourceGetMappedEglFrame { "cuGraphicsResourceGetMappedEglFrame", legacy, 7000, 0 } External Passed stub "maps what a graphics interface has allocated";
             pass cuGraphicsResourceGetMappedMipmappedArray { "cuGraphicsResourceGetMappedMipmappedArray", legacy, 5000, 1107 } External Passed stub "maps what a graphics interface has allocated";
             pass cuGraphicsResourceGetMappedPointer { "cuGraphicsResourceGetMappedPointer", legacy, 3000, 1107 } External Passed stub "maps what a graphics interface has allocated";
             pass cuGraphicsResourceGetMappedPointer_v2 { "cuGraphicsResourceGetMappedPointer", legacy, 3020, 1107 } External Passed stub "maps what a graphics interface has allocated";
@@ -1106,39 +1106,39 @@ macro_rules! driver_table {
             pass cuGraphicsUnmapResources { "cuGraphicsUnmapResources", legacy, 3000, 1107 } External Passed stub "maps what a graphics interface has allocated";
             pass cuGraphicsUnmapResources_ptsz { "cuGraphicsUnmapResources", ptsz, 7000, 1107 } External Passed stub "maps what a graphics interface has allocated";
             pass cuGraphicsUnregisterResource { "cuGraphicsUnregisterResource", legacy, 3000, 1107 } External Passed stub "maps what a graphics interface has allocated";
-            hook cuGLCtxCreate { "cuGLCtxCreate", none, 0, 0 } Context Refused stub "a way to make a context that is not charged: refused"
+            hook cuGLCtxCreate { "cuGLCtxCreate", legacy, 2000, 0 } Context Refused stub "a way to make a context that is not charged: refused"
                 ();
-            hook cuGLCtxCreate_v2 { "cuGLCtxCreate", none, 0, 0 } Context Refused stub "a way to make a context that is not charged: refused"
+            hook cuGLCtxCreate_v2 { "cuGLCtxCreate", legacy, 3020, 0 } Context Refused stub "a way to make a context that is not charged: refused"
                 ();
-            hook cuVDPAUCtxCreate { "cuVDPAUCtxCreate", none, 0, 0 } Context Refused stub "a way to make a context that is not charged: refused"
+            hook cuVDPAUCtxCreate { "cuVDPAUCtxCreate", legacy, 3010, 0 } Context Refused stub "a way to make a context that is not charged: refused"
                 ();
-            hook cuVDPAUCtxCreate_v2 { "cuVDPAUCtxCreate", none, 0, 0 } Context Refused stub "a way to make a context that is not charged: refused"
+            hook cuVDPAUCtxCreate_v2 { "cuVDPAUCtxCreate", legacy, 3020, 0 } Context Refused stub "a way to make a context that is not charged: refused"
                 ();
-            pass cuGLGetDevices { "cuGLGetDevices", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
-            pass cuGLGetDevices_v2 { "cuGLGetDevices", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
-            pass cuGLInit { "cuGLInit", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
-            pass cuGLMapBufferObject { "cuGLMapBufferObject", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
-            pass cuGLMapBufferObject_v2 { "cuGLMapBufferObject", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
-            pass cuGLMapBufferObject_v2_ptds { "cuGLMapBufferObject", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
-            pass cuGLMapBufferObjectAsync { "cuGLMapBufferObjectAsync", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
-            pass cuGLMapBufferObjectAsync_v2 { "cuGLMapBufferObjectAsync", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
-            pass cuGLMapBufferObjectAsync_v2_ptsz { "cuGLMapBufferObjectAsync", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
-            pass cuGLRegisterBufferObject { "cuGLRegisterBufferObject", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
-            pass cuGLSetBufferObjectMapFlags { "cuGLSetBufferObjectMapFlags", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
-            pass cuGLUnmapBufferObject { "cuGLUnmapBufferObject", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
-            pass cuGLUnmapBufferObjectAsync { "cuGLUnmapBufferObjectAsync", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
-            pass cuGLUnregisterBufferObject { "cuGLUnregisterBufferObject", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
-            pass cuVDPAUGetDevice { "cuVDPAUGetDevice", none, 0, 0 } External Passed stub "shares what a graphics interface has allocated";
+            pass cuGLGetDevices { "cuGLGetDevices", legacy, 4010, 0 } External Passed stub "shares what a graphics interface has allocated";
+            pass cuGLGetDevices_v2 { "cuGLGetDevices", legacy, 6050, 0 } External Passed stub "shares what a graphics interface has allocated";
+            pass cuGLInit { "cuGLInit", legacy, 2000, 0 } External Passed stub "shares what a graphics interface has allocated";
+            pass cuGLMapBufferObject { "cuGLMapBufferObject", legacy, 2000, 0 } External Passed stub "shares what a graphics interface has allocated";
+            pass cuGLMapBufferObject_v2 { "cuGLMapBufferObject", legacy, 3020, 0 } External Passed stub "shares what a graphics interface has allocated";
+            pass cuGLMapBufferObject_v2_ptds { "cuGLMapBufferObject", ptds, 7000, 0 } External Passed stub "shares what a graphics interface has allocated";
+            pass cuGLMapBufferObjectAsync { "cuGLMapBufferObjectAsync", legacy, 2030, 0 } External Passed stub "shares what a graphics interface has allocated";
+            pass cuGLMapBufferObjectAsync_v2 { "cuGLMapBufferObjectAsync", legacy, 3020, 0 } External Passed stub "shares what a graphics interface has allocated";
+            pass cuGLMapBufferObjectAsync_v2_ptsz { "cuGLMapBufferObjectAsync", ptsz, 7000, 0 } External Passed stub "shares what a graphics interface has allocated";
+            pass cuGLRegisterBufferObject { "cuGLRegisterBufferObject", legacy, 2000, 0 } External Passed stub "shares what a graphics interface has allocated";
+            pass cuGLSetBufferObjectMapFlags { "cuGLSetBufferObjectMapFlags", legacy, 2030, 0 } External Passed stub "shares what a graphics interface has allocated";
+            pass cuGLUnmapBufferObject { "cuGLUnmapBufferObject", legacy, 2000, 0 } External Passed stub "shares what a graphics interface has allocated";
+            pass cuGLUnmapBufferObjectAsync { "cuGLUnmapBufferObjectAsync", legacy, 2030, 0 } External Passed stub "shares what a graphics interface has allocated";
+            pass cuGLUnregisterBufferObject { "cuGLUnregisterBufferObject", legacy, 2000, 0 } External Passed stub "shares what a graphics interface has allocated";
+            pass cuVDPAUGetDevice { "cuVDPAUGetDevice", legacy, 3010, 0 } External Passed stub "shares what a graphics interface has allocated";
             pass cuEGLApiInit { "cuEGLApiInit", none, 0, 0 } External Passed stub "shares the frames of an EGL stream";
-            pass cuEGLStreamConsumerAcquireFrame { "cuEGLStreamConsumerAcquireFrame", none, 0, 0 } External Passed stub "shares the frames of an EGL stream";
-            pass cuEGLStreamConsumerConnect { "cuEGLStreamConsumerConnect", none, 0, 0 } External Passed stub "shares the frames of an EGL stream";
-            pass cuEGLStreamConsumerConnectWithFlags { "cuEGLStreamConsumerConnectWithFlags", none, 0, 0 } External Passed stub "shares the frames of an EGL stream";
-            pass cuEGLStreamConsumerDisconnect { "cuEGLStreamConsumerDisconnect", none, 0, 0 } External Passed stub "shares the frames of an EGL stream";
-            pass cuEGLStreamConsumerReleaseFrame { "cuEGLStreamConsumerReleaseFrame", none, 0, 0 } External Passed stub "shares the frames of an EGL stream";
-            pass cuEGLStreamProducerConnect { "cuEGLStreamProducerConnect", none, 0, 0 } External Passed stub "shares the frames of an EGL stream";
-            pass cuEGLStreamProducerDisconnect { "cuEGLStreamProducerDisconnect", none, 0, 0 } External Passed stub "shares the frames of an EGL stream";
-            pass cuEGLStreamProducerPresentFrame { "cuEGLStreamProducerPresentFrame", none, 0, 0 } External Passed stub "shares the frames of an EGL stream";
-            pass cuEGLStreamProducerReturnFrame { "cuEGLStreamProducerReturnFrame", none, 0, 0 } External Passed stub "shares the frames of an EGL stream";
+            pass cuEGLStreamConsumerAcquireFrame { "cuEGLStreamConsumerAcquireFrame", legacy, 7000, 0 } External Passed stub "shares the frames of an EGL stream";
+            pass cuEGLStreamConsumerConnect { "cuEGLStreamConsumerConnect", legacy, 7000, 0 } External Passed stub "shares the frames of an EGL stream";
+            pass cuEGLStreamConsumerConnectWithFlags { "cuEGLStreamConsumerConnectWithFlags", legacy, 8000, 0 } External Passed stub "shares the frames of an EGL stream";
+            pass cuEGLStreamConsumerDisconnect { "cuEGLStreamConsumerDisconnect", legacy, 7000, 0 } External Passed stub "shares the frames of an EGL stream";
+            pass cuEGLStreamConsumerReleaseFrame { "cuEGLStreamConsumerReleaseFrame", legacy, 7000, 0 } External Passed stub "shares the frames of an EGL stream";
+            pass cuEGLStreamProducerConnect { "cuEGLStreamProducerConnect", legacy, 7000, 0 } External Passed stub "shares the frames of an EGL stream";
+            pass cuEGLStreamProducerDisconnect { "cuEGLStreamProducerDisconnect", legacy, 7000, 0 } External Passed stub "shares the frames of an EGL stream";
+            pass cuEGLStreamProducerPresentFrame { "cuEGLStreamProducerPresentFrame", legacy, 7000, 0 } External Passed stub "shares the frames of an EGL stream";
+            pass cuEGLStreamProducerReturnFrame { "cuEGLStreamProducerReturnFrame", legacy, 7000, 0 } External Passed stub "shares the frames of an EGL stream";
 
             // Checkpoints.
             hook cuCheckpointProcessRestore { "cuCheckpointProcessRestore", legacy, 12080, 1208 } Allocates Counted stub "takes back memory that stayed on the books while it was away; counted"
@@ -1199,11 +1199,11 @@ macro_rules! driver_table {
             pass cuTexRefSetMipmappedArray { "cuTexRefSetMipmappedArray", legacy, 5000, 1107 } Passes Passed stub "describes memory that already exists";
 
             // Profiling, logs, core dumps, the debugger.
-            call cuProfilerInitialize { "cuProfilerInitialize", none, 0, 0 } Passes Passed played "switches a profiler"
+            call cuProfilerInitialize { "cuProfilerInitialize", legacy, 4000, 0 } Passes Passed played "switches a profiler"
                 (config_file: *const c_char, output_file: *const c_char, output_mode: CUoutput_mode);
-            call cuProfilerStart { "cuProfilerStart", none, 0, 0 } Passes Passed played "switches a profiler"
+            call cuProfilerStart { "cuProfilerStart", legacy, 4000, 0 } Passes Passed played "switches a profiler"
                 ();
-            call cuProfilerStop { "cuProfilerStop", none, 0, 0 } Passes Passed played "switches a profiler"
+            call cuProfilerStop { "cuProfilerStop", legacy, 4000, 0 } Passes Passed played "switches a profiler"
                 ();
             pass cuLogsCurrent { "cuLogsCurrent", legacy, 12090, 1209 } Passes Passed stub "the driver's own log";
             pass cuLogsDumpToFile { "cuLogsDumpToFile", legacy, 12090, 1209 } Passes Passed stub "the driver's own log";

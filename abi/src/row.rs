@@ -104,6 +104,20 @@ pub struct Row {
     pub reason: &'static str,
 }
 
+impl Row {
+    /// Whether a driver of that version (as 12040 for 12.4) exports the symbol: from the version on from which `cuGetProcAddress`
+    /// hands it out. Of those that it never hands out, what only headers have no driver exports; the others have been there for
+    /// long. So it is with 535 and 550 without exception.
+    #[must_use]
+    pub const fn is_exported_by(&self, driver: u32) -> bool {
+        match (self.version, self.since) {
+            (0, 0) => true,
+            (0, _) => false,
+            (version, _) => version <= driver,
+        }
+    }
+}
+
 /// One symbol of NVML.
 #[derive(Clone, Copy, Debug)]
 pub struct NvmlRow {

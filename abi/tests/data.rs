@@ -4,12 +4,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cgpu_abi::driver::{DefaultStream, proc_address};
+use cgpu_abi::driver::{DefaultStream, Lookup, look_up, proc_address};
 use cgpu_abi::{DRIVER, Flavour, Kind, NVML, Role, Treatment, driver_index, nvml_index};
 
 const DRIVER_SYMBOLS: &str = include_str!("../data/driver-symbols.tsv");
 const NVML_SYMBOLS: &str = include_str!("../data/nvml-symbols.tsv");
+/// From the headers.
 const PROC_ADDRESS: &str = include_str!("../data/proc-address.tsv");
+/// What no header tells: asked of the drivers 535 and 550, which agree.
+const PROC_ADDRESS_EXPORTS: &str = include_str!("../data/proc-address-exports.tsv");
 
 /// The fields of each line after the heading.
 fn lines(data: &'static str) -> impl Iterator<Item = Vec<&'static str>> {
@@ -39,6 +42,7 @@ fn since_is_the_first_header_of_the_data() {
 #[test]
 fn name_flavour_and_version_are_those_of_proc_address() {
     let measured: BTreeSet<(&str, &str, u32, &str)> = lines(PROC_ADDRESS)
+        .chain(lines(PROC_ADDRESS_EXPORTS))
         .map(|fields| (fields[0], fields[1].trim_start_matches('_'), fields[2].parse().unwrap(), fields[3]))
         .collect();
     let tabled: BTreeSet<_> = DRIVER
@@ -56,6 +60,59 @@ fn name_flavour_and_version_are_those_of_proc_address() {
     assert_eq!(tabled, measured);
     for row in DRIVER {
         assert_eq!(row.flavour == Flavour::None, row.version == 0, "{row:?}");
+    }
+}
+
+#[test]
+fn a_driver_exports_what_its_version_says() {
+    for fields in lines(DRIVER_SYMBOLS) {
+        let row = DRIVER.iter().find(|row| row.symbol == fields[0]).unwrap();
+        for (driver, exported) in [(12_020, fields[2]), (12_040, fields[3])] {
+            assert_eq!(row.is_exported_by(driver), exported == "1", "{} by {driver}", row.symbol);
+        }
+    }
+    // The driver of the reference documents.
+    assert!(!DRIVER[driver_index::cuGetProcAddress].is_exported_by(10_010));
+    assert!(!DRIVER[driver_index::cuMemCreate].is_exported_by(10_010));
+    assert!(DRIVER[driver_index::cuMemAlloc_v2].is_exported_by(10_010));
+}
+
+#[test]
+fn a_driver_tells_what_it_has_not_from_what_is_too_new_for_the_caller() {
+    use DefaultStream::{Legacy, PerThread};
+    for (name, version, stream, driver, expected) in [
+        ("cuMemAlloc", 2000, Legacy, 12040, Ok("cuMemAlloc")),
+        ("cuMemAlloc", 12040, Legacy, 12040, Ok("cuMemAlloc_v2")),
+        ("cuMemAlloc", 0, Legacy, 12040, Err(Lookup::VersionTooLow)),
+        ("cuMemCreate", 9000, Legacy, 12040, Err(Lookup::VersionTooLow)),
+        // A caller newer than the driver gets the newest there is.
+        ("cuCtxCreate", 12050, Legacy, 12020, Ok("cuCtxCreate_v3")),
+        ("cuCtxCreate", 12050, Legacy, 13000, Ok("cuCtxCreate_v4")),
+        ("cuGraphAddNode", 13040, Legacy, 12040, Ok("cuGraphAddNode_v2")),
+        // What the driver does not have yet.
+        ("cuMemGetDefaultMemPool", 13000, Legacy, 12040, Err(Lookup::NotFound)),
+        ("cuMemGetDefaultMemPool", 13000, Legacy, 13000, Ok("cuMemGetDefaultMemPool")),
+        ("cuGetProcAddress", 12000, Legacy, 10010, Err(Lookup::NotFound)),
+        ("cuGetProcAddress", 11030, Legacy, 12040, Ok("cuGetProcAddress")),
+        ("cuGetProcAddress", 12000, Legacy, 12040, Ok("cuGetProcAddress_v2")),
+        // The thread's own stream.
+        ("cuLaunchKernel", 7000, PerThread, 12040, Ok("cuLaunchKernel_ptsz")),
+        ("cuLaunchKernel", 4000, PerThread, 12040, Err(Lookup::VersionTooLow)),
+        ("cuMemAlloc", 12000, PerThread, 12040, Ok("cuMemAlloc_v2")),
+        ("cuGLMapBufferObject", 3020, PerThread, 12040, Err(Lookup::VersionTooLow)),
+        ("cuGLMapBufferObject", 7000, PerThread, 12040, Ok("cuGLMapBufferObject_v2_ptds")),
+        ("cuProfilerStart", 4000, Legacy, 12040, Ok("cuProfilerStart")),
+        // No names.
+        ("cuMemAlloc_v2", 12000, Legacy, 12040, Err(Lookup::NotFound)),
+        ("cudbgMain", 12000, Legacy, 12040, Err(Lookup::NotFound)),
+        ("cuNothing", 12000, Legacy, 12040, Err(Lookup::NotFound)),
+        ("", 0, Legacy, 12040, Err(Lookup::NotFound)),
+    ] {
+        let found = match look_up(name, version, stream, driver) {
+            Lookup::Symbol(position) => Ok(DRIVER[position].symbol),
+            none => Err(none),
+        };
+        assert_eq!(found, expected, "{name} at {version}, {stream:?}, by {driver}");
     }
 }
 
@@ -148,8 +205,8 @@ fn proc_address_takes_the_greatest_version_not_above() {
         ("cuCtxCreate", 11030, Legacy, Some("cuCtxCreate_v2")),
         ("cuCtxCreate", 12040, Legacy, Some("cuCtxCreate_v3")),
         ("cuCtxCreate", 99999, Legacy, Some("cuCtxCreate_v4")),
-        // A function for the thread's own stream only where the caller asks for it and the version has it.
-        ("cuMemcpyHtoD", 6050, PerThread, Some("cuMemcpyHtoD_v2")),
+        // A function for the thread's own stream only where the caller asks for it, and then no other.
+        ("cuMemcpyHtoD", 6050, PerThread, None),
         ("cuMemcpyHtoD", 7000, PerThread, Some("cuMemcpyHtoD_v2_ptds")),
         ("cuMemcpyHtoD", 7000, Legacy, Some("cuMemcpyHtoD_v2")),
         ("cuLaunchKernel", 12000, PerThread, Some("cuLaunchKernel_ptsz")),

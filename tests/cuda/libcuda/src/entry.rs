@@ -3,9 +3,10 @@
 use core::ffi::CStr;
 use core::ptr;
 
+use cgpu_abi::driver::Lookup;
 use cgpu_abi::types::*;
 
-use crate::answer::{Answer, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED};
+use crate::answer::{Answer, INVALID_VALUE, NOT_FOUND};
 use crate::argument::{In, Out, Received, values};
 use crate::call::Call;
 use crate::driver::Driver;
@@ -14,9 +15,6 @@ use crate::proc_address;
 use crate::version::CUDA;
 
 values!(CUresult);
-
-/// The first version that has cuGetProcAddress.
-const LOOKUPS: u32 = 11_030;
 
 pub(crate) fn cuInit(_call: &Call, flags: c_uint) -> Answer {
     if flags == 0 { Driver::start() } else { Err(INVALID_VALUE) }
@@ -51,12 +49,9 @@ pub(crate) fn cuGetExportTable(
 }
 
 /// Looks a name up. NULL for a name is a crash in real drivers.
-fn look_up(symbol: In<c_char>, cuda_version: c_int, flags: cuuint64_t) -> Answer<proc_address::Answer> {
-    if *CUDA < LOOKUPS {
-        return Err(NOT_SUPPORTED);
-    }
-    let per_thread = proc_address::per_thread(flags).ok_or(INVALID_VALUE)?;
-    Ok(proc_address::resolve(&symbol.text()?, cuda_version, per_thread, *CUDA))
+fn look_up(symbol: In<c_char>, cuda_version: c_int, flags: cuuint64_t) -> Answer<Lookup> {
+    let stream = proc_address::stream(flags).ok_or(INVALID_VALUE)?;
+    Ok(proc_address::resolve(&symbol.text()?, cuda_version, stream, *CUDA))
 }
 
 pub(crate) fn cuGetProcAddress_v2(
@@ -69,10 +64,10 @@ pub(crate) fn cuGetProcAddress_v2(
 ) -> Answer {
     let answer = look_up(symbol, cuda_version, flags)?;
     pfn.put(match answer {
-        proc_address::Answer::Symbol(position) => POINTERS[position].0.cast_mut(),
-        proc_address::Answer::NotFound | proc_address::Answer::VersionTooLow => ptr::null_mut(),
+        Lookup::Symbol(position) => POINTERS[position].0.cast_mut(),
+        Lookup::NotFound | Lookup::VersionTooLow => ptr::null_mut(),
     })?;
-    symbol_status.put_if_asked(answer.status());
+    symbol_status.put_if_asked(proc_address::status(answer));
     Ok(())
 }
 pub(crate) use cuGetProcAddress_v2 as cuGetProcAddress_v2_ptsz;
@@ -85,7 +80,7 @@ pub(crate) fn cuGetProcAddress(
     cuda_version: c_int,
     flags: cuuint64_t,
 ) -> Answer {
-    let proc_address::Answer::Symbol(position) = look_up(symbol, cuda_version, flags)? else {
+    let Lookup::Symbol(position) = look_up(symbol, cuda_version, flags)? else {
         return Err(NOT_FOUND);
     };
     pfn.put(POINTERS[position].0.cast_mut())?;

@@ -6,6 +6,7 @@
 use core::ffi::CStr;
 use core::ptr;
 
+use cgpu_abi::driver::Lookup;
 use cgpu_abi::types::*;
 use cgpu_proto::atomic::{AtomicU64, Ordering};
 
@@ -73,11 +74,11 @@ unsafe fn put_text(to: *mut c_char, length: c_int, text: &CStr) -> CUresult {
 ///
 /// # Safety
 /// `symbol` is a C string.
-unsafe fn look_up(symbol: *const c_char, version: c_int, flags: cuuint64_t) -> Option<proc_address::Answer> {
-    let per_thread = proc_address::per_thread(flags)?;
+unsafe fn look_up(symbol: *const c_char, version: c_int, flags: cuuint64_t) -> Option<Lookup> {
+    let stream = proc_address::stream(flags)?;
     // SAFETY: a C string, which the caller leaves alone during the call.
     let name = unsafe { CStr::from_ptr(symbol) };
-    Some(proc_address::resolve(name.to_str().unwrap_or(""), version, per_thread, VERSION))
+    Some(proc_address::resolve(name.to_str().unwrap_or(""), version, stream, VERSION))
 }
 
 /// Device attributes that callers act on; all others are 0.
@@ -154,7 +155,7 @@ impl Driver for Null {
         // SAFETY: the caller's string.
         match unsafe { look_up(symbol, cuda_version, flags) } {
             None => CUresult::ERROR_INVALID_VALUE,
-            Some(proc_address::Answer::Symbol(position)) => {
+            Some(Lookup::Symbol(position)) => {
                 // SAFETY: the caller's out-pointer.
                 unsafe { put(pfn, POINTERS[position].0.cast_mut()) }
             }
@@ -174,13 +175,13 @@ impl Driver for Null {
             return CUresult::ERROR_INVALID_VALUE;
         };
         let pointer = match answer {
-            proc_address::Answer::Symbol(position) => POINTERS[position].0.cast_mut(),
+            Lookup::Symbol(position) => POINTERS[position].0.cast_mut(),
             _ => ptr::null_mut(),
         };
         // SAFETY: the caller's out-pointer.
         let _ = unsafe { put(pfn, pointer) };
         // SAFETY: the caller's out-pointer.
-        unsafe { put(symbol_status, answer.status()) }
+        unsafe { put(symbol_status, proc_address::status(answer)) }
     }
 
     unsafe fn cuGetExportTable(_table: *mut *const c_void, _id: *const CUuuid) -> CUresult {
