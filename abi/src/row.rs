@@ -137,6 +137,46 @@ pub struct NvmlRow {
     pub reason: &'static str,
 }
 
+/// What NVML had before CUDA 12.0, from where the headers were compared: beginnings of names, and the version that brought them.
+/// From release notes and change logs, not measured.
+const NVML_BEFORE: &[(&str, u32)] = &[
+    ("nvmlDeviceGetMemoryInfo_v2", 11_060),
+    ("nvmlDeviceGetComputeRunningProcesses_v3", 11_060),
+    ("nvmlDeviceGetGraphicsRunningProcesses_v3", 11_060),
+    ("nvmlDeviceGetMPSComputeRunningProcesses_v3", 11_060),
+    ("nvmlDeviceGetComputeRunningProcesses_v2", 11_000),
+    ("nvmlDeviceGetGraphicsRunningProcesses_v2", 11_000),
+    ("nvmlDeviceGetMPSComputeRunningProcesses", 11_000),
+    ("nvmlGpm", 11_080),
+    ("nvmlDeviceGetMig", 11_000),
+    ("nvmlDeviceGetMaxMig", 11_000),
+    ("nvmlDeviceSetMigMode", 11_000),
+    ("nvmlDeviceIsMig", 11_000),
+    ("nvmlDeviceGetDeviceHandleFromMig", 11_000),
+    ("nvmlDeviceGetAttributes", 11_000),
+    ("nvmlDeviceGetGpuInstance", 11_000),
+    ("nvmlDeviceGetComputeInstance", 11_000),
+    ("nvmlDeviceCreateGpuInstance", 11_000),
+    ("nvmlGpuInstance", 11_000),
+    ("nvmlComputeInstance", 11_000),
+];
+
+impl NvmlRow {
+    /// Whether the NVML of a driver of that version (as 12040 for 12.4) exports the symbol: from the first header on that has it. So it
+    /// is with 535 and 550, but for two functions that 535 already has and for two that no driver seen has.
+    #[must_use]
+    pub fn is_exported_by(&self, driver: u32) -> bool {
+        let before = NVML_BEFORE.iter().find(|(beginning, _)| self.symbol.starts_with(beginning));
+        match (self.symbol, self.since, before) {
+            ("nvmlDeviceCcuGetStreamState" | "nvmlDeviceCcuSetStreamState", ..) => false,
+            ("nvmlDeviceGetLastBBXFlushTime" | "nvmlDeviceGetSramEccErrorStatus", ..) => driver >= 12_020,
+            (_, 0..=1200, None) => true,
+            (_, 0..=1200, Some(&(_, version))) => version <= driver,
+            (_, since, _) => since * 10 <= driver,
+        }
+    }
+}
+
 /// Reads the words of a row.
 macro_rules! word {
     (hook) => {

@@ -71,7 +71,15 @@ fn a_driver_exports_what_its_version_says() {
             assert_eq!(row.is_exported_by(driver), exported == "1", "{} by {driver}", row.symbol);
         }
     }
+    for fields in lines(NVML_SYMBOLS) {
+        let row = NVML.iter().find(|row| row.symbol == fields[0]).unwrap();
+        for (driver, exported) in [(12_020, fields[2]), (12_040, fields[3])] {
+            assert_eq!(row.is_exported_by(driver), exported == "1", "{} by {driver}", row.symbol);
+        }
+    }
     // The driver of the reference documents.
+    assert!(!NVML[nvml_index::nvmlDeviceGetMemoryInfo_v2].is_exported_by(10_010));
+    assert!(NVML[nvml_index::nvmlDeviceGetMemoryInfo].is_exported_by(10_010));
     assert!(!DRIVER[driver_index::cuGetProcAddress].is_exported_by(10_010));
     assert!(!DRIVER[driver_index::cuMemCreate].is_exported_by(10_010));
     assert!(DRIVER[driver_index::cuMemAlloc_v2].is_exported_by(10_010));

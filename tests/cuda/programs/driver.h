@@ -164,6 +164,12 @@ static inline void *driver_symbol(const char *name) {
     return symbol;
 }
 
+/* Stands where an older driver has nothing. */
+static inline int driver_absent(void) {
+    fprintf(stderr, "the driver lacks a function that the program calls\n");
+    exit(3);
+}
+
 /* Opens the driver and looks every function up; does not initialise it. */
 static inline void driver_load(void) {
     const char *file = getenv("CGPU_TEST_LIBCUDA");
@@ -173,7 +179,9 @@ static inline void driver_load(void) {
         fprintf(stderr, "no driver: %s\n", dlerror());
         exit(3);
     }
-#define DRIVER_LOOKUP(field, symbol, arguments) *(void **)&cu.field = driver_symbol(#symbol);
+#define DRIVER_LOOKUP(field, symbol, arguments)              \
+    if (!(*(void **)&cu.field = dlsym(cu.library, #symbol))) \
+        *(void **)&cu.field = (void *)driver_absent;
     DRIVER_FUNCTIONS(DRIVER_LOOKUP)
 #undef DRIVER_LOOKUP
 }

@@ -94,3 +94,5 @@ macro_rules! flavour {
 }
 
 cgpu_abi::driver_table!(exports);
+
+crate::version::hide_newer!(cgpu_abi::DRIVER);

@@ -34,6 +34,26 @@ pub(crate) static CUDA: LazyLock<u32> = LazyLock::new(|| match std::env::var("CG
     _ => DEFAULT,
 });
 
+/// Takes what a driver of the played version does not export out of the library's symbols: a constructor.
+macro_rules! hide_newer {
+    ($rows:expr) => {
+        #[used]
+        #[unsafe(link_section = ".init_array")]
+        static HIDE_NEWER: extern "C" fn() = {
+            extern "C" fn hide_newer() {
+                let absent: std::collections::HashSet<&str> = $rows
+                    .iter()
+                    .filter(|row| !row.is_exported_by(*crate::version::CUDA))
+                    .map(|row| row.symbol)
+                    .collect();
+                cgpu_sim::exports::hide(|name| absent.contains(name));
+            }
+            hide_newer
+        };
+    };
+}
+pub(crate) use hide_newer;
+
 /// The release of the driver that brought a version of CUDA.
 #[allow(dead_code, reason = "only one of the two libraries tells it")]
 pub(crate) fn release(cuda: u32) -> &'static str {

@@ -65,3 +65,5 @@ macro_rules! distinct {
     };
 }
 cgpu_abi::nvml_table!(exports);
+
+crate::version::hide_newer!(cgpu_abi::NVML);

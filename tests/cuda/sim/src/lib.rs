@@ -19,6 +19,7 @@
 pub mod card;
 pub mod clock;
 pub mod error;
+pub mod exports;
 pub mod faults;
 pub mod footprint;
 pub mod journal;
