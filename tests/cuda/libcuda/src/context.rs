@@ -15,7 +15,7 @@ use crate::answer::{
 use crate::argument::{Out, Received, values};
 use crate::call::Call;
 use crate::driver::{Driver, lock};
-use crate::{handle, physical};
+use crate::handle;
 
 values!(CUcontext);
 
@@ -78,8 +78,6 @@ impl Context {
         driver.modules.retain(|module| !ours(&module.context));
         driver.arrays.retain(|array| !ours(&array.context));
         lock(&driver.low).forget(self.id);
-        lock(&driver.pooled).forget_context(self.id);
-        physical::forget(driver, self.id);
         driver.machine.destroy_context(self.id)?;
         // Only now, when no copy is on its way to or from it.
         lock(&driver.host).forget(self);

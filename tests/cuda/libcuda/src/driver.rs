@@ -18,7 +18,6 @@ use crate::legacy::LowAddresses;
 use crate::library::{Kernel, Library};
 use crate::link::Linker;
 use crate::module::Module;
-use crate::physical::{Mappings, Physical};
 use crate::pool::{Pool, Pools};
 use crate::primary::Primary;
 use crate::stream::Stream;
@@ -40,8 +39,6 @@ pub(crate) struct Driver {
     pub(crate) arrays: Table<Array>,
     pub(crate) pools: Table<Pool>,
     pub(crate) pooled: Mutex<Pools>,
-    pub(crate) physicals: Table<Physical>,
-    pub(crate) mappings: Mutex<Mappings>,
     pub(crate) host: Mutex<HostMemory>,
     pub(crate) staging: Mutex<Staging>,
     pub(crate) low: Mutex<LowAddresses>,
@@ -84,8 +81,6 @@ impl Driver {
             arrays: Table::default(),
             pools: Table::default(),
             pooled: Mutex::default(),
-            physicals: Table::default(),
-            mappings: Mutex::default(),
             host: Mutex::default(),
             staging: Mutex::default(),
             low: Mutex::default(),

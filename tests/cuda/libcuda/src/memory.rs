@@ -77,7 +77,6 @@ pub(crate) fn cuMemFree_v2(call: &Call, dptr: CUdeviceptr) -> Answer {
     }
     if driver.machine.allocation(dptr).is_some() {
         driver.machine.free(dptr)?;
-        lock(&driver.pooled).forget(dptr);
         return Ok(());
     }
     lock(&driver.host).unmap(count(dptr)?, host::Kind::Managed)

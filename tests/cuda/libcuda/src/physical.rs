@@ -1,117 +1,68 @@
-//! Virtual memory management: physical memory behind handles, reserved addresses, and mappings between the two.
-//!
-//! The machine's memory belongs to a context, so physical memory here needs one on its card, and is gone with it.
+//! Virtual memory management: physical memory behind handles, reserved addresses, and mappings between the two. Handles of multicast
+//! objects are mapped by the same calls ([`crate::multicast`]).
 
 use core::ptr;
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
 
 use cgpu_abi::types::*;
 use cgpu_sim::Bytes;
-use cgpu_sim::machine::ContextId;
+use cgpu_sim::machine::{Access, PhysicalId, PhysicalInfo, PhysicalPlace, Side};
 
-use crate::answer::{Answer, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY};
+use crate::answer::{Answer, INVALID_VALUE, NOT_SUPPORTED};
 use crate::argument::{In, Out};
 use crate::call::Call;
-use crate::driver::{Driver, count, lock};
-use crate::pool;
+use crate::driver::{Driver, count};
+use crate::pool::{card_of, check_handle_types};
 
 /// Sizes and addresses are multiples of this.
-const GRANULARITY: u64 = 2 << 20;
+pub(crate) const GRANULARITY: u64 = 2 << 20;
 
-/// Memory behind a handle.
-#[derive(Debug)]
-pub(crate) struct Physical {
-    /// Where the machine has it.
-    address: u64,
-    bytes: u64,
-    /// In which context.
-    context: ContextId,
-    location: CUmemLocation,
-    handle_types: CUmemAllocationHandleType,
-    /// The program's handles, and mappings.
-    references: Mutex<usize>,
-}
-
-/// Reserved addresses, and what is mapped there.
-#[derive(Debug, Default)]
-pub(crate) struct Mappings {
-    /// Length by first address.
-    reserved: BTreeMap<CUdeviceptr, u64>,
-    mapped: BTreeMap<CUdeviceptr, Mapping>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Mapping {
-    bytes: u64,
-    /// Where the machine has what is mapped.
-    address: u64,
+/// The machine's name for a handle.
+pub(crate) fn id_of(
+    driver: &Driver,
     handle: CUmemGenericAllocationHandle,
-    access: CUmemAccess_flags,
+) -> Answer<(PhysicalId, PhysicalInfo)> {
+    let id = PhysicalId::of(handle);
+    Ok((id, driver.machine.physical(id)?))
 }
 
-impl Mappings {
-    /// Where the machine has what is mapped at an address, if the card may use it.
-    pub(crate) fn resolve(&self, address: CUdeviceptr) -> Option<u64> {
-        let (first, mapping) = self.at(address)?;
-        (mapping.access != CU_MEM_ACCESS_FLAGS_PROT_NONE).then_some(mapping.address + (address - first))
-    }
-
-    fn at(&self, address: CUdeviceptr) -> Option<(CUdeviceptr, Mapping)> {
-        let (&first, mapping) = self.mapped.range(..=address).next_back()?;
-        (address - first < mapping.bytes).then_some((first, *mapping))
-    }
-
-    /// Whether a range lies in one reservation.
-    fn is_reserved(&self, first: CUdeviceptr, bytes: u64) -> bool {
-        let before = self.reserved.range(..=first).next_back();
-        before.is_some_and(|(&start, &length)| {
-            first.checked_add(bytes).is_some_and(|end| end <= start + length)
-        })
-    }
-
-    fn is_mapped(&self, first: CUdeviceptr, bytes: u64) -> bool {
-        let before = self.mapped.range(..first + bytes).next_back();
-        before.is_some_and(|(&start, mapping)| start + mapping.bytes > first)
-    }
-
-    /// First addresses of the mappings that fill a range exactly.
-    fn covering(&self, first: CUdeviceptr, bytes: u64) -> Answer<Vec<CUdeviceptr>> {
-        let end = first.checked_add(bytes).ok_or(INVALID_VALUE)?;
-        let mut next = first;
-        let mut found = Vec::new();
-        for (&start, mapping) in self.mapped.range(first..end) {
-            if start != next {
-                return Err(INVALID_VALUE);
-            }
-            next = start + mapping.bytes;
-            found.push(start);
-        }
-        if next == end && bytes > 0 { Ok(found) } else { Err(INVALID_VALUE) }
+/// Where memory behind a handle is to lie.
+fn place_of(driver: &Driver, location: CUmemLocation) -> Answer<PhysicalPlace> {
+    match location.kind {
+        CU_MEM_LOCATION_TYPE_HOST | CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT => Ok(PhysicalPlace::Host),
+        // Of nodes there is one.
+        CU_MEM_LOCATION_TYPE_HOST_NUMA if location.id == 0 => Ok(PhysicalPlace::Host),
+        CU_MEM_LOCATION_TYPE_HOST_NUMA => Err(INVALID_VALUE),
+        _ => Ok(PhysicalPlace::Card(card_of(driver, location)?)),
     }
 }
 
-fn find(driver: &Driver, handle: CUmemGenericAllocationHandle) -> Answer<Arc<Physical>> {
-    driver.physicals.get(count(handle)?).ok_or(INVALID_VALUE)
-}
-
-/// Drops one reference; with the last one the memory goes.
-fn drop_reference(driver: &Driver, handle: CUmemGenericAllocationHandle) -> Answer {
-    let physical = find(driver, handle)?;
-    let mut references = lock(&physical.references);
-    *references -= 1;
-    if *references == 0 {
-        driver.physicals.remove(count(handle)?);
-        driver.machine.free(physical.address)?;
+fn location_of(place: PhysicalPlace) -> CUmemLocation {
+    match place {
+        PhysicalPlace::Card(card) => CUmemLocation {
+            kind: CU_MEM_LOCATION_TYPE_DEVICE,
+            id: CUdevice::try_from(card).unwrap_or(CUdevice::MAX),
+        },
+        PhysicalPlace::Host => CUmemLocation { kind: CU_MEM_LOCATION_TYPE_HOST_NUMA, id: 0 },
     }
-    Ok(())
 }
 
-/// Drops what is in a context that ends: its handles mean nothing from now on, and nothing is mapped where it was.
-pub(crate) fn forget(driver: &Driver, context: ContextId) {
-    driver.physicals.retain(|physical| physical.context != context);
-    let known = |handle| find(driver, handle).is_ok();
-    lock(&driver.mappings).mapped.retain(|_, mapping| known(mapping.handle));
+/// Who is meant by a location that is to have access.
+fn side_of(driver: &Driver, location: CUmemLocation) -> Answer<Side> {
+    Ok(match place_of(driver, location)? {
+        PhysicalPlace::Card(card) => Side::Card(card),
+        PhysicalPlace::Host => Side::Host,
+    })
+}
+
+/// Checks what memory is asked for; where it is to lie.
+fn check(driver: &Driver, prop: &CUmemAllocationProp) -> Answer<PhysicalPlace> {
+    match prop.kind {
+        CU_MEM_ALLOCATION_TYPE_PINNED => {}
+        CU_MEM_ALLOCATION_TYPE_MANAGED => return Err(NOT_SUPPORTED),
+        _ => return Err(INVALID_VALUE),
+    }
+    check_handle_types(prop.requested_handle_types)?;
+    place_of(driver, prop.location)
 }
 
 pub(crate) fn cuMemCreate(
@@ -124,30 +75,23 @@ pub(crate) fn cuMemCreate(
     let driver = call.driver()?;
     let (handle, prop) = (handle.required()?, prop.read()?);
     let bytes = size as u64;
+    let place = check(driver, &prop)?;
     if flags != 0 || bytes == 0 || !bytes.is_multiple_of(GRANULARITY) {
         return Err(INVALID_VALUE);
     }
-    if prop.kind != CU_MEM_ALLOCATION_TYPE_PINNED {
+    let shareable = prop.requested_handle_types != CU_MEM_HANDLE_TYPE_NONE;
+    if shareable && place == PhysicalPlace::Host {
+        // Would need a file of the host's that the driver gives no name to.
         return Err(NOT_SUPPORTED);
     }
-    let card = pool::card_of(driver, prop.location)?;
-    let current = driver.current().ok().filter(|context| context.card == card);
-    let any = || driver.contexts.find(|context| context.card == card).map(|(_, context)| context);
-    let context = current.or_else(any).ok_or(INVALID_CONTEXT)?;
-    let physical = Physical {
-        address: driver.machine.allocate(context.id, Bytes(bytes))?,
-        bytes,
-        context: context.id,
-        location: prop.location,
-        handle_types: prop.requested_handle_types,
-        references: Mutex::new(1),
-    };
-    handle.put(driver.physicals.add(physical) as CUmemGenericAllocationHandle)?;
+    handle.put(driver.machine.create_physical(place, Bytes(bytes), shareable)?.get())?;
     Ok(())
 }
 
 pub(crate) fn cuMemRelease(call: &Call, handle: CUmemGenericAllocationHandle) -> Answer {
-    drop_reference(call.driver()?, handle)
+    let driver = call.driver()?;
+    driver.machine.release_physical(PhysicalId::of(handle))?;
+    Ok(())
 }
 
 pub(crate) fn cuMemRetainAllocationHandle(
@@ -157,9 +101,7 @@ pub(crate) fn cuMemRetainAllocationHandle(
 ) -> Answer {
     let driver = call.driver()?;
     let handle = handle.required()?;
-    let found = lock(&driver.mappings).at(addr.address() as CUdeviceptr).ok_or(INVALID_VALUE)?.1.handle;
-    *lock(&find(driver, found)?.references) += 1;
-    handle.put(found)?;
+    handle.put(driver.machine.retain_physical(addr.address() as CUdeviceptr)?.get())?;
     Ok(())
 }
 
@@ -167,10 +109,13 @@ pub(crate) fn cuMemGetAllocationGranularity(
     call: &Call,
     granularity: Out<usize>,
     prop: In<CUmemAllocationProp>,
-    _option: CUmemAllocationGranularity_flags,
+    option: CUmemAllocationGranularity_flags,
 ) -> Answer {
     let driver = call.driver()?;
-    pool::card_of(driver, prop.read()?.location)?;
+    check(driver, &prop.read()?)?;
+    if !matches!(option, CU_MEM_ALLOC_GRANULARITY_MINIMUM | CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) {
+        return Err(INVALID_VALUE);
+    }
     granularity.put(count(GRANULARITY)?)?;
     Ok(())
 }
@@ -180,11 +125,14 @@ pub(crate) fn cuMemGetAllocationPropertiesFromHandle(
     prop: Out<CUmemAllocationProp>,
     handle: CUmemGenericAllocationHandle,
 ) -> Answer {
-    let physical = find(call.driver()?, handle)?;
+    let driver = call.driver()?;
+    let (_, info) = id_of(driver, handle)?;
+    let requested_handle_types =
+        if info.shareable { CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR } else { CU_MEM_HANDLE_TYPE_NONE };
     prop.put(CUmemAllocationProp {
         kind: CU_MEM_ALLOCATION_TYPE_PINNED,
-        requested_handle_types: physical.handle_types,
-        location: physical.location,
+        requested_handle_types,
+        location: location_of(info.place),
         win32_handle_meta_data: ptr::null_mut(),
         compression_type: 0,
         gpu_direct_rdma_capable: 0,
@@ -199,7 +147,7 @@ pub(crate) fn cuMemAddressReserve(
     to: Out<CUdeviceptr>,
     size: usize,
     alignment: usize,
-    _addr: CUdeviceptr,
+    addr: CUdeviceptr,
     flags: c_ulonglong,
 ) -> Answer {
     let driver = call.driver()?;
@@ -209,36 +157,12 @@ pub(crate) fn cuMemAddressReserve(
     if flags != 0 || bytes == 0 || !bytes.is_multiple_of(GRANULARITY) || !aligned {
         return Err(INVALID_VALUE);
     }
-    let align = (alignment as u64).max(GRANULARITY);
-    let room = count(bytes.checked_add(align).ok_or(INVALID_VALUE)?)?;
-    // SAFETY: asks for unused addresses anywhere; nothing that is in use is touched. They are never given back: what is freed may be
-    // reserved again by nobody, so a stale address stays one.
-    let place = unsafe {
-        libc::mmap(
-            ptr::null_mut(),
-            room,
-            libc::PROT_NONE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-            -1,
-            0,
-        )
-    };
-    if place == libc::MAP_FAILED {
-        return Err(OUT_OF_MEMORY);
-    }
-    let first = (place.expose_provenance() as u64).next_multiple_of(align);
-    lock(&driver.mappings).reserved.insert(first, bytes);
-    to.put(first)?;
+    to.put(driver.machine.reserve_addresses(Bytes(bytes), alignment as u64, addr)?)?;
     Ok(())
 }
 
 pub(crate) fn cuMemAddressFree(call: &Call, address: CUdeviceptr, size: usize) -> Answer {
-    let driver = call.driver()?;
-    let mut mappings = lock(&driver.mappings);
-    if mappings.reserved.get(&address) != Some(&(size as u64)) || mappings.is_mapped(address, size as u64) {
-        return Err(INVALID_VALUE);
-    }
-    mappings.reserved.remove(&address);
+    call.driver()?.machine.free_addresses(address, Bytes(size as u64))?;
     Ok(())
 }
 
@@ -251,28 +175,17 @@ pub(crate) fn cuMemMap(
     flags: c_ulonglong,
 ) -> Answer {
     let driver = call.driver()?;
-    let physical = find(driver, handle)?;
-    let bytes = size as u64;
-    let mut mappings = lock(&driver.mappings);
-    let fits = mappings.is_reserved(address, bytes) && !mappings.is_mapped(address, bytes);
     // As in the real one, an offset has to be 0.
-    if flags != 0 || offset != 0 || bytes == 0 || bytes > physical.bytes || !fits {
+    if flags != 0 || offset != 0 {
         return Err(INVALID_VALUE);
     }
-    *lock(&physical.references) += 1;
-    let access = CU_MEM_ACCESS_FLAGS_PROT_NONE;
-    mappings.mapped.insert(address, Mapping { bytes, address: physical.address, handle, access });
+    driver.machine.map(address, Bytes(size as u64), PhysicalId::of(handle))?;
     Ok(())
 }
 
 pub(crate) fn cuMemUnmap(call: &Call, address: CUdeviceptr, size: usize) -> Answer {
-    let driver = call.driver()?;
-    let mut mappings = lock(&driver.mappings);
-    let firsts = mappings.covering(address, size as u64)?;
-    let gone: Vec<Mapping> = firsts.iter().filter_map(|first| mappings.mapped.remove(first)).collect();
-    // To free is to wait for the card, which must not keep others from their mappings.
-    drop(mappings);
-    gone.iter().try_for_each(|mapping| drop_reference(driver, mapping.handle))
+    call.driver()?.machine.unmap(address, Bytes(size as u64))?;
+    Ok(())
 }
 
 pub(crate) fn cuMemSetAccess(
@@ -283,16 +196,27 @@ pub(crate) fn cuMemSetAccess(
     count: usize,
 ) -> Answer {
     let driver = call.driver()?;
-    let wanted = desc.read_all(count)?;
-    let mut mappings = lock(&driver.mappings);
-    for first in mappings.covering(address, size as u64)? {
-        for access in &wanted {
-            pool::card_of(driver, access.location)?;
-            if let Some(mapping) = mappings.mapped.get_mut(&first) {
-                mapping.access = access.flags;
-            }
-        }
+    if count == 0 {
+        return Err(INVALID_VALUE);
     }
+    let mut wanted = Vec::new();
+    for CUmemAccessDesc { location, flags } in desc.read_all(count)? {
+        let access = match flags {
+            CU_MEM_ACCESS_FLAGS_PROT_NONE => Access::None,
+            CU_MEM_ACCESS_FLAGS_PROT_READ => Access::Read,
+            CU_MEM_ACCESS_FLAGS_PROT_READWRITE => Access::ReadWrite,
+            _ => return Err(INVALID_VALUE),
+        };
+        wanted.push((side_of(driver, location)?, access));
+    }
+    let place = driver.machine.mapped(address).ok_or(INVALID_VALUE)?.place;
+    let foreign =
+        |side: &Side| matches!((side, place), (Side::Card(card), PhysicalPlace::Card(its)) if *card != its);
+    // No card here reaches another.
+    if wanted.iter().any(|(side, access)| foreign(side) && *access != Access::None) {
+        return Err(INVALID_VALUE);
+    }
+    driver.machine.set_access(address, Bytes(size as u64), &wanted)?;
     Ok(())
 }
 
@@ -303,14 +227,11 @@ pub(crate) fn cuMemGetAccess(
     address: CUdeviceptr,
 ) -> Answer {
     let driver = call.driver()?;
-    pool::card_of(driver, location.read()?)?;
-    let mapping = lock(&driver.mappings).at(address).ok_or(INVALID_VALUE)?.1;
-    flags.put(c_ulonglong::from(mapping.access))?;
+    let side = side_of(driver, location.read()?)?;
+    flags.put(c_ulonglong::from(match driver.machine.access(address, side)? {
+        Access::None => CU_MEM_ACCESS_FLAGS_PROT_NONE,
+        Access::Read => CU_MEM_ACCESS_FLAGS_PROT_READ,
+        Access::ReadWrite => CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    }))?;
     Ok(())
-}
-
-/// The range of a mapping, for whoever asks where an address belongs.
-pub(crate) fn range(driver: &Driver, address: CUdeviceptr) -> Answer<(CUdeviceptr, u64)> {
-    let (first, mapping) = lock(&driver.mappings).at(address).ok_or(INVALID_HANDLE)?;
-    Ok((first, mapping.bytes))
 }

@@ -3,13 +3,14 @@
 use core::ptr;
 
 use cgpu_abi::types::*;
+use cgpu_sim::machine::{Access, Allocation, MappedRange, Origin, PhysicalPlace, Side as MachineSide};
 
 use crate::answer::{Answer, INVALID_VALUE, NOT_FOUND};
 use crate::argument::{Out, Received};
 use crate::call::Call;
 use crate::driver::{Driver, count, lock};
 use crate::host::Kind;
-use crate::physical;
+use crate::pool;
 
 /// What is known about an address.
 #[derive(Clone, Copy)]
@@ -25,28 +26,18 @@ struct About {
     /// A number of its own, for as long as it lives.
     buffer: u64,
     mapped: bool,
+    /// The pool it came from.
+    pool: CUmemoryPool,
+    /// Whether other processes can open it by a handle that is a number.
+    legacy_ipc: bool,
+    /// What it can be exported as.
+    handle_types: CUmemAllocationHandleType,
+    access: CUmemAccess_flags,
 }
 
-/// Finds out about an address; `None` if it is nothing to the driver.
-fn about(driver: &Driver, address: CUdeviceptr) -> Answer<Option<About>> {
-    if let Some(allocation) = driver.machine.allocation(address) {
-        let owner = driver.contexts.find(|context| context.id == allocation.context);
-        return Ok(Some(About {
-            first: allocation.address,
-            bytes: allocation.size.0,
-            context: owner.map(|(handle, _)| CUcontext(handle)).unwrap_or_default(),
-            card: allocation.card,
-            memory: CU_MEMORYTYPE_DEVICE,
-            host: None,
-            managed: false,
-            buffer: allocation.address,
-            mapped: false,
-        }));
-    }
-    if let Ok((first, bytes)) = physical::range(driver, address) {
-        let backing = lock(&driver.mappings).resolve(address).unwrap_or(0);
-        let card = driver.machine.allocation(backing).map_or(0, |allocation| allocation.card);
-        return Ok(Some(About {
+impl About {
+    fn device(first: u64, bytes: u64, card: usize) -> Self {
+        Self {
             first,
             bytes,
             context: CUcontext::NULL,
@@ -55,22 +46,75 @@ fn about(driver: &Driver, address: CUdeviceptr) -> Answer<Option<About>> {
             host: None,
             managed: false,
             buffer: first,
-            mapped: true,
-        }));
+            mapped: false,
+            pool: CUmemoryPool::NULL,
+            legacy_ipc: false,
+            handle_types: CU_MEM_HANDLE_TYPE_NONE,
+            access: CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        }
+    }
+
+    fn allocation(driver: &Driver, allocation: &Allocation) -> Self {
+        let mut about = Self::device(allocation.address, allocation.size.0, allocation.card);
+        match allocation.origin {
+            Origin::Context(its) | Origin::Opened(its) => {
+                let owner = driver.contexts.find(|context| context.id == its);
+                about.context = owner.map(|(handle, _)| CUcontext(handle)).unwrap_or_default();
+                about.legacy_ipc = matches!(allocation.origin, Origin::Context(_));
+            }
+            // Belongs to no context.
+            Origin::Pool(pool) | Origin::Imported(pool) => {
+                about.pool = pool::handle_of(driver, pool);
+                let exported = driver.pools.get(about.pool.0).map(|pool| pool.handle_types);
+                about.handle_types = exported.unwrap_or(CU_MEM_HANDLE_TYPE_NONE);
+            }
+        }
+        about
+    }
+
+    fn mapping(driver: &Driver, range: &MappedRange) -> Self {
+        let mut about = Self::device(range.address, range.size.0, 0);
+        about.mapped = true;
+        let side = match range.place {
+            PhysicalPlace::Card(card) => {
+                about.card = card;
+                MachineSide::Card(card)
+            }
+            PhysicalPlace::Host => {
+                about.memory = CU_MEMORYTYPE_HOST;
+                MachineSide::Host
+            }
+        };
+        if range.shareable {
+            about.handle_types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        }
+        about.access = match driver.machine.access(range.address, side) {
+            Ok(Access::ReadWrite) => CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+            Ok(Access::Read) => CU_MEM_ACCESS_FLAGS_PROT_READ,
+            _ => CU_MEM_ACCESS_FLAGS_PROT_NONE,
+        };
+        about
+    }
+}
+
+/// Finds out about an address; `None` if it is nothing to the driver.
+fn about(driver: &Driver, address: CUdeviceptr) -> Answer<Option<About>> {
+    if let Some(allocation) = driver.machine.allocation(address) {
+        return Ok(Some(About::allocation(driver, &allocation)));
+    }
+    if let Some(range) = driver.machine.mapped(address) {
+        return Ok(Some(About::mapping(driver, &range)));
     }
     let place = count(address)?;
     Ok(lock(&driver.host).find(place).map(|range| {
         let managed = range.kind == Kind::Managed;
+        let card = driver.contexts.get(range.context_handle.0).map_or(0, |context| context.card);
         About {
-            first: range.first as u64,
-            bytes: range.bytes as u64,
             context: range.context_handle,
-            card: driver.contexts.get(range.context_handle.0).map_or(0, |context| context.card),
             memory: if managed { CU_MEMORYTYPE_DEVICE } else { CU_MEMORYTYPE_HOST },
             host: Some(place),
             managed,
-            buffer: range.first as u64,
-            mapped: false,
+            ..About::device(range.first as u64, range.bytes as u64, card)
         }
     }))
 }
@@ -91,7 +135,6 @@ pub(crate) fn cuMemGetAddressRange_v2(
 
 /// Writes one attribute; false if the address does not have it.
 fn put(
-    driver: &Driver,
     data: Out<c_void>,
     attribute: CUpointer_attribute,
     address: CUdeviceptr,
@@ -108,9 +151,11 @@ fn put(
         },
         CU_POINTER_ATTRIBUTE_BUFFER_ID => data.cast::<u64>().put(about.buffer)?,
         CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
-        | CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
         | CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE
         | CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE => data.cast::<u8>().put(0)?,
+        CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => {
+            data.cast::<u8>().put(u8::from(about.legacy_ipc))?;
+        }
         CU_POINTER_ATTRIBUTE_IS_MANAGED => data.cast::<u8>().put(u8::from(about.managed))?,
         CU_POINTER_ATTRIBUTE_MAPPED => data.cast::<u8>().put(u8::from(about.mapped))?,
         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => {
@@ -122,14 +167,11 @@ fn put(
         CU_POINTER_ATTRIBUTE_RANGE_SIZE | CU_POINTER_ATTRIBUTE_MAPPING_SIZE => {
             data.cast::<usize>().put(count(about.bytes)?)?;
         }
-        CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES => data.cast::<u64>().put(0)?,
+        CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES => data.cast::<u64>().put(about.handle_types.into())?,
         CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => {
-            data.cast::<CUmemAccess_flags>().put(CU_MEM_ACCESS_FLAGS_PROT_READWRITE)?;
+            data.cast::<CUmemAccess_flags>().put(about.access)?;
         }
-        CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => {
-            let pool = lock(&driver.pooled).pool_of(driver, about.first);
-            data.cast::<CUmemoryPool>().put(pool)?;
-        }
+        CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => data.cast::<CUmemoryPool>().put(about.pool)?,
         _ => return Err(INVALID_VALUE),
     }
     Ok(true)
@@ -144,7 +186,7 @@ pub(crate) fn cuPointerGetAttribute(
     let driver = call.driver()?;
     data.required()?;
     let about = about(driver, address)?;
-    if put(driver, data, attribute, address, about)? { Ok(()) } else { Err(INVALID_VALUE) }
+    if put(data, attribute, address, about)? { Ok(()) } else { Err(INVALID_VALUE) }
 }
 
 /// As the single one, except that what an address does not have reads as NULL or 0 and is no error.
@@ -162,7 +204,7 @@ pub(crate) fn cuPointerGetAttributes(
         // SAFETY: the program gave a place for each attribute, large enough for its type.
         let to: Out<c_void> = unsafe { Received::received(to) };
         to.required()?;
-        if !put(driver, to, attribute, address, about)? {
+        if !put(to, attribute, address, about)? {
             match attribute {
                 CU_POINTER_ATTRIBUTE_MEMORY_TYPE | CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => {
                     to.cast::<c_uint>().put(0)?

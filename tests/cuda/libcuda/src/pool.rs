@@ -1,17 +1,15 @@
-//! Memory pools, in a simple form: a pool takes from the card what is asked of it and gives it back when the stream comes to the
-//! free, so that what it has reserved is what is used. (The driver grows pools in chunks and keeps some of what is freed.)
+//! Memory pools: memory in the order of streams.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use cgpu_abi::types::*;
 use cgpu_sim::Bytes;
-use cgpu_sim::machine::ContextId;
+use cgpu_sim::machine::{PoolId, PoolSettings};
 
-use crate::answer::{Answer, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY};
+use crate::answer::{Answer, Failure, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED};
 use crate::argument::{In, Out, Received, values};
 use crate::call::Call;
-use crate::context::Context;
 use crate::driver::{Driver, lock};
 
 values!(CUmemoryPool);
@@ -19,110 +17,71 @@ values!(CUmemoryPool);
 /// A pool of one card's memory.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    card: usize,
+    pub(crate) id: PoolId,
+    pub(crate) card: usize,
     /// What it can be exported as.
-    handle_types: CUmemAllocationHandleType,
-    /// Most bytes it may hold; 0 for any.
-    max_size: u64,
-    books: Mutex<Books>,
+    pub(crate) handle_types: CUmemAllocationHandleType,
+    pub(crate) max_size: u64,
 }
 
-#[derive(Debug)]
-struct Books {
-    used: u64,
-    used_high: u64,
-    release_threshold: u64,
-    /// The three switches of reuse; of no effect here.
-    reuse: [c_int; 3],
-    access: CUmemAccess_flags,
-}
-
-/// All pools of the process.
+/// Default and current pool of each card that was asked for one.
 #[derive(Debug, Default)]
-pub(crate) struct Pools {
-    /// Default and current pool of each card that was asked for one.
-    by_card: HashMap<usize, (CUmemoryPool, CUmemoryPool)>,
-    /// What came from pools, by address.
-    allocations: HashMap<CUdeviceptr, Pooled>,
-}
-
-#[derive(Debug)]
-struct Pooled {
-    pool: Arc<Pool>,
-    bytes: u64,
-    context: ContextId,
-}
-
-impl Pools {
-    /// Takes an address off its pool's books, if it came from one.
-    pub(crate) fn forget(&mut self, address: CUdeviceptr) {
-        if let Some(pooled) = self.allocations.remove(&address) {
-            lock(&pooled.pool.books).used -= pooled.bytes;
-        }
-    }
-
-    /// The pool that an address came from; NULL if from none.
-    pub(crate) fn pool_of(&self, driver: &Driver, address: CUdeviceptr) -> CUmemoryPool {
-        let from = self.allocations.get(&address).map(|pooled| Arc::as_ptr(&pooled.pool));
-        let found = driver.pools.find(|pool| from == Some(core::ptr::from_ref(pool)));
-        found.map(|(handle, _)| CUmemoryPool(handle)).unwrap_or_default()
-    }
-
-    /// Takes what was a context's off the books.
-    pub(crate) fn forget_context(&mut self, context: ContextId) {
-        self.allocations.retain(|_, pooled| {
-            let keep = pooled.context != context;
-            if !keep {
-                lock(&pooled.pool.books).used -= pooled.bytes;
-            }
-            keep
-        });
-    }
-}
+pub(crate) struct Pools(HashMap<usize, (CUmemoryPool, CUmemoryPool)>);
 
 impl Pool {
-    fn new(card: usize, handle_types: CUmemAllocationHandleType, max_size: u64) -> Self {
-        let books = Books {
-            used: 0,
-            used_high: 0,
-            release_threshold: 0,
-            reuse: [1; 3],
-            access: CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-        };
-        Self { card, handle_types, max_size, books: Mutex::new(books) }
-    }
-
-    /// Puts `bytes` on the books, if the pool may grow that far.
-    fn take(&self, bytes: u64) -> Answer {
-        let mut books = lock(&self.books);
-        let used = books.used + bytes;
-        if self.max_size != 0 && used > self.max_size {
-            return Err(OUT_OF_MEMORY);
-        }
-        books.used = used;
-        books.used_high = books.used_high.max(used);
-        Ok(())
+    /// Makes a pool; its handle.
+    fn open(
+        driver: &Driver,
+        card: usize,
+        handle_types: CUmemAllocationHandleType,
+        max_size: u64,
+    ) -> Answer<CUmemoryPool> {
+        let shareable = handle_types != CU_MEM_HANDLE_TYPE_NONE;
+        let id = driver.machine.create_pool(PoolSettings { card, shareable, most: Bytes(max_size) })?;
+        Ok(CUmemoryPool(driver.pools.add(Self { id, card, handle_types, max_size })))
     }
 }
 
-fn find(driver: &Driver, pool: CUmemoryPool) -> Answer<Arc<Pool>> {
+pub(crate) fn find(driver: &Driver, pool: CUmemoryPool) -> Answer<Arc<Pool>> {
     driver.pools.get(pool.0).ok_or(INVALID_HANDLE)
 }
 
-/// The pools of a card, default and current, made when first asked for.
-fn of_card(driver: &Driver, card: usize) -> (CUmemoryPool, CUmemoryPool) {
-    *lock(&driver.pooled).by_card.entry(card).or_insert_with(|| {
-        let pool = CUmemoryPool(driver.pools.add(Pool::new(card, CU_MEM_HANDLE_TYPE_NONE, 0)));
-        (pool, pool)
-    })
+/// The handle of one of the machine's pools; NULL when it is gone.
+pub(crate) fn handle_of(driver: &Driver, id: PoolId) -> CUmemoryPool {
+    driver.pools.find(|pool| pool.id == id).map(|(handle, _)| CUmemoryPool(handle)).unwrap_or_default()
 }
 
-/// The card of a location; pools and handles on the host are not played.
+/// The pools of a card, default and current, made when first asked for.
+fn of_card(driver: &Driver, card: usize) -> Answer<(CUmemoryPool, CUmemoryPool)> {
+    let mut pools = lock(&driver.pooled);
+    if let Some(its) = pools.0.get(&card) {
+        return Ok(*its);
+    }
+    let pool = Pool::open(driver, card, CU_MEM_HANDLE_TYPE_NONE, 0)?;
+    pools.0.insert(card, (pool, pool));
+    Ok((pool, pool))
+}
+
+/// The card of a location. Pools on the host and in parts of a card are not played, and no card here says that it has them.
 pub(crate) fn card_of(driver: &Driver, location: CUmemLocation) -> Answer<usize> {
     match location.kind {
         CU_MEM_LOCATION_TYPE_DEVICE => driver.card(location.id),
-        CU_MEM_LOCATION_TYPE_INVALID => Err(INVALID_VALUE),
-        _ => Err(NOT_SUPPORTED),
+        CU_MEM_LOCATION_TYPE_HOST
+        | CU_MEM_LOCATION_TYPE_HOST_NUMA
+        | CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT
+        | CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN => Err(NOT_SUPPORTED),
+        _ => Err(INVALID_VALUE),
+    }
+}
+
+/// What memory may be exported as: a descriptor. Fabrics need a cluster, the others need Windows.
+pub(crate) fn check_handle_types(types: CUmemAllocationHandleType) -> Answer {
+    const ELSEWHERE: CUmemAllocationHandleType =
+        CU_MEM_HANDLE_TYPE_WIN32 | CU_MEM_HANDLE_TYPE_WIN32_KMT | CU_MEM_HANDLE_TYPE_FABRIC;
+    match types {
+        CU_MEM_HANDLE_TYPE_NONE | CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => Ok(()),
+        _ if types & !(ELSEWHERE | CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == 0 => Err(NOT_SUPPORTED),
+        _ => Err(INVALID_VALUE),
     }
 }
 
@@ -135,18 +94,16 @@ fn allocate(
 ) -> Answer {
     let driver = call.driver()?;
     let dptr = dptr.required()?;
-    let (_, context): (_, Arc<Context>) = driver.stream(stream, call.per_thread)?;
-    let pool = find(driver, pool.unwrap_or_else(|| of_card(driver, context.card).1))?;
+    let (stream, context) = driver.stream(stream, call.per_thread)?;
+    let pool = match pool {
+        Some(pool) => pool,
+        None => of_card(driver, context.card)?.1,
+    };
+    let pool = find(driver, pool)?;
     if pool.card != context.card {
         return Err(INVALID_VALUE);
     }
-    let bytes = bytesize as u64;
-    pool.take(bytes)?;
-    let address = driver.machine.allocate(context.id, Bytes(bytes)).inspect_err(|_| {
-        lock(&pool.books).used -= bytes;
-    })?;
-    lock(&driver.pooled).allocations.insert(address, Pooled { pool, bytes, context: context.id });
-    dptr.put(address)?;
+    dptr.put(driver.machine.allocate_from(pool.id, Bytes(bytesize as u64), Some(stream))?)?;
     Ok(())
 }
 
@@ -171,19 +128,11 @@ pub(crate) fn cuMemAllocFromPoolAsync(
 }
 pub(crate) use cuMemAllocFromPoolAsync as cuMemAllocFromPoolAsync_ptsz;
 
+/// Takes memory of pools, linear memory, and what was imported from another process's pool.
 pub(crate) fn cuMemFreeAsync(call: &Call, dptr: CUdeviceptr, stream: CUstream) -> Answer {
     let driver = call.driver()?;
     let (stream, _) = driver.stream(stream, call.per_thread)?;
-    let live = driver.machine.allocation(dptr).is_some_and(|allocation| allocation.address == dptr);
-    if !live {
-        return Err(INVALID_VALUE);
-    }
-    let free = move || {
-        lock(&driver.pooled).forget(dptr);
-        // Gone already if its context is.
-        let _ = driver.machine.free_now(dptr);
-    };
-    driver.machine.host_function(stream, Box::new(free))?;
+    driver.machine.free_in(dptr, stream)?;
     Ok(())
 }
 pub(crate) use cuMemFreeAsync as cuMemFreeAsync_ptsz;
@@ -195,12 +144,14 @@ pub(crate) fn cuMemPoolCreate(
 ) -> Answer {
     let driver = call.driver()?;
     let (pool, wanted) = (pool.required()?, pool_props.read()?);
-    if wanted.alloc_type != CU_MEM_ALLOCATION_TYPE_PINNED {
-        return Err(NOT_SUPPORTED);
+    match wanted.alloc_type {
+        CU_MEM_ALLOCATION_TYPE_PINNED => {}
+        CU_MEM_ALLOCATION_TYPE_MANAGED => return Err(NOT_SUPPORTED),
+        _ => return Err(INVALID_VALUE),
     }
+    check_handle_types(wanted.handle_types)?;
     let card = card_of(driver, wanted.location)?;
-    let made = Pool::new(card, wanted.handle_types, wanted.max_size as u64);
-    pool.put(CUmemoryPool(driver.pools.add(made)))?;
+    pool.put(Pool::open(driver, card, wanted.handle_types, wanted.max_size as u64)?)?;
     Ok(())
 }
 
@@ -208,11 +159,12 @@ pub(crate) fn cuMemPoolCreate(
 pub(crate) fn cuMemPoolDestroy(call: &Call, pool: CUmemoryPool) -> Answer {
     let driver = call.driver()?;
     let mut pools = lock(&driver.pooled);
-    if pools.by_card.values().any(|(default, _)| *default == pool) {
+    if pools.0.values().any(|(default, _)| *default == pool) {
         return Err(INVALID_VALUE);
     }
-    driver.pools.remove(pool.0).ok_or(INVALID_HANDLE)?;
-    for (default, current) in pools.by_card.values_mut() {
+    driver.machine.destroy_pool(find(driver, pool)?.id)?;
+    driver.pools.remove(pool.0);
+    for (default, current) in pools.0.values_mut() {
         if *current == pool {
             *current = *default;
         }
@@ -220,20 +172,10 @@ pub(crate) fn cuMemPoolDestroy(call: &Call, pool: CUmemoryPool) -> Answer {
     Ok(())
 }
 
-/// There is nothing to trim: what is freed is given back at once.
-pub(crate) fn cuMemPoolTrimTo(call: &Call, pool: CUmemoryPool, _min_bytes_to_keep: usize) -> Answer {
-    find(call.driver()?, pool)?;
+pub(crate) fn cuMemPoolTrimTo(call: &Call, pool: CUmemoryPool, min_bytes_to_keep: usize) -> Answer {
+    let driver = call.driver()?;
+    driver.machine.trim_pool(find(driver, pool)?.id, Bytes(min_bytes_to_keep as u64))?;
     Ok(())
-}
-
-/// Which of the three switches of reuse an attribute is.
-fn reuse_index(attr: CUmemPool_attribute) -> Option<usize> {
-    match attr {
-        CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES => Some(0),
-        CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC => Some(1),
-        CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES => Some(2),
-        _ => None,
-    }
 }
 
 pub(crate) fn cuMemPoolGetAttribute(
@@ -242,31 +184,30 @@ pub(crate) fn cuMemPoolGetAttribute(
     attr: CUmemPool_attribute,
     value: Out<c_void>,
 ) -> Answer {
-    let pool = find(call.driver()?, pool)?;
-    let books = lock(&pool.books);
-    if let Some(index) = reuse_index(attr) {
-        value.cast::<c_int>().put(books.reuse[index])?;
-        return Ok(());
-    }
-    let number = match attr {
-        CU_MEMPOOL_ATTR_RELEASE_THRESHOLD => books.release_threshold,
-        CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT | CU_MEMPOOL_ATTR_USED_MEM_CURRENT => books.used,
-        CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH | CU_MEMPOOL_ATTR_USED_MEM_HIGH => books.used_high,
-        CU_MEMPOOL_ATTR_MAX_POOL_SIZE => pool.max_size,
-        _ => {
-            let number = match attr {
-                CU_MEMPOOL_ATTR_ALLOCATION_TYPE => CU_MEM_ALLOCATION_TYPE_PINNED,
-                CU_MEMPOOL_ATTR_EXPORT_HANDLE_TYPES => pool.handle_types,
-                CU_MEMPOOL_ATTR_LOCATION_ID => c_uint::try_from(pool.card).map_err(|_| INVALID_DEVICE)?,
-                CU_MEMPOOL_ATTR_LOCATION_TYPE => CU_MEM_LOCATION_TYPE_DEVICE,
-                CU_MEMPOOL_ATTR_HW_DECOMPRESS_ENABLED => 0,
-                _ => return Err(INVALID_VALUE),
-            };
-            value.cast::<c_uint>().put(number)?;
-            return Ok(());
-        }
-    };
-    value.cast::<u64>().put(number)?;
+    let driver = call.driver()?;
+    let pool = find(driver, pool)?;
+    value.required()?;
+    let usage = driver.machine.pool_usage(pool.id)?;
+    let reuse = driver.machine.pool_reuse(pool.id, |_| ())?;
+    let long = |number: u64| value.cast::<u64>().put(number);
+    let short = |number: c_uint| value.cast::<c_uint>().put(number);
+    match attr {
+        CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES => short(reuse.follow_events.into()),
+        CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC => short(reuse.opportunistic.into()),
+        CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES => short(reuse.internal_dependencies.into()),
+        CU_MEMPOOL_ATTR_RELEASE_THRESHOLD => long(driver.machine.pool_threshold(pool.id, |_| ())?.0),
+        CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT => long(usage.reserved.0),
+        CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH => long(usage.reserved_high.0),
+        CU_MEMPOOL_ATTR_USED_MEM_CURRENT => long(usage.used.0),
+        CU_MEMPOOL_ATTR_USED_MEM_HIGH => long(usage.used_high.0),
+        CU_MEMPOOL_ATTR_MAX_POOL_SIZE => long(pool.max_size),
+        CU_MEMPOOL_ATTR_ALLOCATION_TYPE => short(CU_MEM_ALLOCATION_TYPE_PINNED),
+        CU_MEMPOOL_ATTR_EXPORT_HANDLE_TYPES => short(pool.handle_types),
+        CU_MEMPOOL_ATTR_LOCATION_ID => short(c_uint::try_from(pool.card).map_err(|_| INVALID_DEVICE)?),
+        CU_MEMPOOL_ATTR_LOCATION_TYPE => short(CU_MEM_LOCATION_TYPE_DEVICE),
+        CU_MEMPOOL_ATTR_HW_DECOMPRESS_ENABLED => short(0),
+        _ => return Err(INVALID_VALUE),
+    }?;
     Ok(())
 }
 
@@ -276,18 +217,33 @@ pub(crate) fn cuMemPoolSetAttribute(
     attr: CUmemPool_attribute,
     value: Out<c_void>,
 ) -> Answer {
-    let pool = find(call.driver()?, pool)?;
-    let mut books = lock(&pool.books);
-    if let Some(index) = reuse_index(attr) {
-        books.reuse[index] = value.cast::<c_int>().read()?;
-        return Ok(());
-    }
-    let number = value.cast::<u64>().read()?;
+    let machine = &call.driver()?.machine;
+    let id = find(call.driver()?, pool)?.id;
+    value.required()?;
+    let switch = || Ok::<bool, Failure>(value.cast::<c_int>().read()? != 0);
     match attr {
-        CU_MEMPOOL_ATTR_RELEASE_THRESHOLD => books.release_threshold = number,
-        // High-water marks can only be reset.
-        CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH | CU_MEMPOOL_ATTR_USED_MEM_HIGH if number == 0 => {
-            books.used_high = books.used;
+        CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES => {
+            let on = switch()?;
+            machine.pool_reuse(id, |reuse| reuse.follow_events = on)?;
+        }
+        CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC => {
+            let on = switch()?;
+            machine.pool_reuse(id, |reuse| reuse.opportunistic = on)?;
+        }
+        CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES => {
+            let on = switch()?;
+            machine.pool_reuse(id, |reuse| reuse.internal_dependencies = on)?;
+        }
+        CU_MEMPOOL_ATTR_RELEASE_THRESHOLD => {
+            let bytes = Bytes(value.cast::<u64>().read()?);
+            machine.pool_threshold(id, |threshold| *threshold = bytes)?;
+        }
+        // High-water marks can only be begun anew.
+        CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH | CU_MEMPOOL_ATTR_USED_MEM_HIGH => {
+            if value.cast::<u64>().read()? != 0 {
+                return Err(INVALID_VALUE);
+            }
+            machine.reset_pool_high(id, attr == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)?;
         }
         _ => return Err(INVALID_VALUE),
     }
@@ -303,7 +259,7 @@ pub(crate) fn cuMemPoolGetAccess(
     let driver = call.driver()?;
     let pool = find(driver, mem_pool)?;
     let own = card_of(driver, location.read()?)? == pool.card;
-    flags.put(if own { lock(&pool.books).access } else { CU_MEM_ACCESS_FLAGS_PROT_NONE })?;
+    flags.put(if own { CU_MEM_ACCESS_FLAGS_PROT_READWRITE } else { CU_MEM_ACCESS_FLAGS_PROT_NONE })?;
     Ok(())
 }
 
@@ -327,22 +283,24 @@ pub(crate) fn cuMemPoolSetAccess(
 
 pub(crate) fn cuDeviceGetDefaultMemPool(call: &Call, pool_out: Out<CUmemoryPool>, dev: CUdevice) -> Answer {
     let driver = call.driver()?;
-    pool_out.put(of_card(driver, driver.card(dev)?).0)?;
+    pool_out.put(of_card(driver, driver.card(dev)?)?.0)?;
     Ok(())
 }
 
 pub(crate) fn cuDeviceGetMemPool(call: &Call, pool: Out<CUmemoryPool>, dev: CUdevice) -> Answer {
     let driver = call.driver()?;
-    pool.put(of_card(driver, driver.card(dev)?).1)?;
+    pool.put(of_card(driver, driver.card(dev)?)?.1)?;
     Ok(())
 }
 
 fn set_current(driver: &Driver, card: usize, pool: CUmemoryPool) -> Answer {
-    if find(driver, pool)?.card != card {
+    let found = find(driver, pool)?;
+    // Nothing can be allocated from another process's pool.
+    if found.card != card || driver.machine.is_pool_imported(found.id)? {
         return Err(INVALID_VALUE);
     }
-    let (default, _) = of_card(driver, card);
-    lock(&driver.pooled).by_card.insert(card, (default, pool));
+    let (default, _) = of_card(driver, card)?;
+    lock(&driver.pooled).0.insert(card, (default, pool));
     Ok(())
 }
 
@@ -366,7 +324,7 @@ pub(crate) fn cuMemGetDefaultMemPool(
     kind: CUmemAllocationType,
 ) -> Answer {
     let driver = call.driver()?;
-    pool_out.put(of_card(driver, place(driver, location, kind)?).0)?;
+    pool_out.put(of_card(driver, place(driver, location, kind)?)?.0)?;
     Ok(())
 }
 
@@ -377,7 +335,7 @@ pub(crate) fn cuMemGetMemPool(
     kind: CUmemAllocationType,
 ) -> Answer {
     let driver = call.driver()?;
-    pool.put(of_card(driver, place(driver, location, kind)?).1)?;
+    pool.put(of_card(driver, place(driver, location, kind)?)?.1)?;
     Ok(())
 }
 

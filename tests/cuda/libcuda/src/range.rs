@@ -31,13 +31,9 @@ pub(crate) struct Place {
     pub(crate) address: u64,
 }
 
-/// Finds out what lies at an address. Virtual ranges are resolved by their first byte: what crosses from one mapping to the next is
-/// refused by the machine, as a range that leaves its allocation.
+/// Finds out what lies at an address. Of device memory that is not there, or may not be reached, the machine refuses the use.
 pub(crate) fn resolve(driver: &Driver, address: CUdeviceptr) -> Answer<Place> {
-    if driver.machine.allocation(address).is_some() {
-        return Ok(Place { side: Side::Device, address });
-    }
-    if let Some(address) = lock(&driver.mappings).resolve(address) {
+    if driver.machine.is_device(address) {
         return Ok(Place { side: Side::Device, address });
     }
     let known = lock(&driver.host).find(count(address)?).is_some();

@@ -28,6 +28,10 @@ pub enum Error {
     NotRecorded,
     /// Not the start of an allocation of this process, or a range that leaves its allocation.
     NoAllocation,
+    /// Not a pool of this process.
+    NoPool,
+    /// Memory that was made for this process alone.
+    NotShareable,
     /// A size or handle that the call cannot take.
     Invalid(&'static str),
     /// This process is a forked child: the parent's machine is not its own. Real drivers answer not-initialised.
@@ -51,6 +55,8 @@ impl fmt::Display for Error {
             Self::NoEvent => f.write_str("not an event of this process"),
             Self::NotRecorded => f.write_str("the event has no recorded time"),
             Self::NoAllocation => f.write_str("not an allocation of this process"),
+            Self::NoPool => f.write_str("not a memory pool of this process"),
+            Self::NotShareable => f.write_str("memory that cannot be sent to other processes"),
             Self::Invalid(what) => write!(f, "{what}"),
             Self::Forked => {
                 f.write_str("this process was forked from the one that opened the simulated card")

@@ -107,6 +107,8 @@ figures! {
     death_delay: Nanos = Nanos::from_millis(50),
     /// What a context costs.
     context_memory: Bytes = Bytes::from_mib(256),
+    /// What a memory pool takes of the card at least, if there is as much.
+    pool_chunk: Bytes = Bytes::from_mib(32),
     /// Window of NVML's utilisation.
     window: Nanos = Nanos(166_666_667),
     /// Seed of all draws.

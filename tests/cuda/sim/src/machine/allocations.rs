@@ -2,7 +2,7 @@
 
 use cgpu_proto::units::Bytes;
 
-use super::{Allocation, ContextId, Machine, lock};
+use super::{Allocation, ContextId, Machine, Origin, lock};
 use crate::error::Error;
 
 /// A card's memory.
@@ -34,15 +34,18 @@ impl Machine {
     /// [`Error::OutOfMemory`], [`Error::NoContext`], [`Error::Invalid`] for zero bytes.
     pub fn allocate(&self, context: ContextId, size: Bytes) -> Result<u64, Error> {
         self.check_lineage()?;
-        lock(&self.core.memory).allocate(context, size, |bytes| {
-            self.core.with(|timeline, _| {
-                self.core.own_context(timeline, context)?;
-                timeline.reserve(context, bytes)
-            })
-        })
+        let allocate = || lock(&self.core.memory).allocate(&**self.core, context, size);
+        match allocate() {
+            Err(Error::OutOfMemory) => {
+                self.trim_short(self.card_of(context)?)?;
+                allocate()
+            }
+            allocated => allocated,
+        }
     }
 
-    /// Frees an allocation, by its first byte, when all that the context's streams hold is done, as the driver does.
+    /// Frees an allocation, by its first byte: one of a context when all that the context's streams hold is done, as the driver
+    /// does; one of a pool at once, for the program says that nothing uses it any more.
     ///
     /// # Errors
     /// [`Error::NoAllocation`].
@@ -50,7 +53,9 @@ impl Machine {
         self.check_lineage()?;
         let found = lock(&self.core.memory).find(address);
         let allocation = found.filter(|found| found.address == address).ok_or(Error::NoAllocation)?;
-        self.synchronize_context(allocation.context)?;
+        if let Origin::Context(context) = allocation.origin {
+            self.synchronize_context(context)?;
+        }
         self.free_now(address)
     }
 
@@ -60,15 +65,7 @@ impl Machine {
     /// [`Error::NoAllocation`].
     pub fn free_now(&self, address: u64) -> Result<(), Error> {
         self.check_lineage()?;
-        let mut memory = lock(&self.core.memory);
-        let (context, bytes) = memory.free(address)?;
-        if bytes > Bytes::ZERO {
-            self.core.with(|timeline, _| {
-                timeline.release(context, bytes);
-                Ok(())
-            })?;
-        }
-        Ok(())
+        self.core.free_now(address)
     }
 
     /// The live allocation of this process that holds a byte.
@@ -78,12 +75,21 @@ impl Machine {
         lock(&self.core.memory).find(address)
     }
 
+    /// Whether an address is a card's, in use or not.
+    #[must_use]
+    pub fn is_device(&self, address: u64) -> bool {
+        !self.is_inherited() && lock(&self.core.memory).holds(address)
+    }
+
     /// A card's memory now.
     ///
     /// # Errors
     /// [`Error::NoCard`].
     pub fn memory_info(&self, card: usize) -> Result<MemoryInfo, Error> {
         let spec = *self.cards().get(card).ok_or(Error::NoCard)?;
+        // Of exports that nobody keeps any more, and of pools that were waiting for their last frees.
+        self.core.bury_exports()?;
+        self.core.end_pools()?;
         let (used, usable) = self.core.with(|timeline, _| Ok(timeline.memory(card)))?;
         Ok(MemoryInfo { total: spec.total, reserved: spec.total - usable, used, free: usable - used })
     }

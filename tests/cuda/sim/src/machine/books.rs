@@ -25,6 +25,7 @@ impl Machine {
     pub fn processes(&self, card: usize) -> Result<Vec<ProcessUse>, Error> {
         self.check_card(card)?;
         self.core.segment.reap(self.now(), REAP)?;
+        self.core.bury_exports()?;
         self.core.with(|timeline, now| {
             timeline.settle(card, now);
             Ok(timeline.processes(card))

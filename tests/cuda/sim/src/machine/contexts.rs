@@ -9,11 +9,11 @@ impl Machine {
     /// # Errors
     /// [`Error::NoCard`], [`Error::OutOfMemory`], [`Error::Full`].
     pub fn create_context(&self, card: usize) -> Result<ContextId, Error> {
-        let spec = *self.cards().get(card).ok_or(Error::NoCard)?;
+        self.check_card(card)?;
         self.start_helper()?;
         let process = self.core.segment.process();
         let context = self.core.with(|timeline, _| timeline.create_context(process, card))?;
-        lock(&self.core.memory).adopt(context, card, spec.total);
+        lock(&self.core.memory).adopt(context, card);
         Ok(context)
     }
 
@@ -67,6 +67,7 @@ impl Machine {
             self.core.own_context(timeline, context)?;
             Ok(timeline.pending(context, now))
         })?;
-        self.core.wait_for(&pending)
+        self.core.wait_for(&pending)?;
+        self.core.trim_waited()
     }
 }

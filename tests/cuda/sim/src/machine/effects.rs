@@ -255,7 +255,7 @@ impl Core {
         drop(tokens);
         lock(&self.effects.performing).watches.retain(|watch| !streams.contains(&watch.ticket.stream));
         self.tracks.forget(context);
-        lock(&self.memory).forget(context);
+        lock(&self.memory).forget(self, context);
         Ok(())
     }
 }

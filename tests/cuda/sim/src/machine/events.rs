@@ -37,7 +37,9 @@ impl Machine {
             self.core.own_event(timeline, event)?;
             timeline.destroy_event(event);
             Ok(())
-        })
+        })?;
+        self.core.ordered(|order| order.forget_event(event));
+        Ok(())
     }
 
     /// The context that the event was made in.
@@ -54,7 +56,9 @@ impl Machine {
     /// [`Error::NoEvent`], [`Error::NoStream`].
     pub fn record_event(&self, event: EventId, stream: StreamId) -> Result<Ticket, Error> {
         self.core.with(|timeline, _| self.core.own_event(timeline, event))?;
-        self.enqueue(stream, Command::Mark(event))
+        let ticket = self.enqueue(stream, Command::Mark(event))?;
+        self.core.ordered(|order| order.recorded(event, ticket));
+        Ok(ticket)
     }
 
     /// Whether the last record is complete, seen from the host; an event never recorded is.
@@ -74,7 +78,10 @@ impl Machine {
     /// [`Error::NoEvent`].
     pub fn synchronize_event(&self, event: EventId) -> Result<(), Error> {
         match self.last_record(event)? {
-            Some(record) => self.wait(record),
+            Some(record) => {
+                self.wait(record)?;
+                self.core.trim_waited()
+            }
             None => Ok(()),
         }
     }

@@ -136,7 +136,7 @@ fn run(core: &Arc<Core>) {
     let mut caller: Option<(Sender<HostCall>, JoinHandle<()>)> = None;
     while core.alarm.awake() {
         // What fails here (a stuck lock) is told to whoever calls; the helper tries again.
-        let _ = core.segment.reap(core.clock.now(), REAP);
+        let _ = core.segment.reap(core.clock.now(), REAP).and_then(|()| core.bury_exports());
         let now = core.clock.now();
         let until = match core.perform(true) {
             Ok(performed) => {

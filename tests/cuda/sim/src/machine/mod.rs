@@ -15,6 +15,7 @@
 //! A blocking call asks the timeline for a forecast, sleeps to it, and looks again: whatever arrived meanwhile has
 //! changed it.
 
+mod accounts;
 mod allocations;
 mod books;
 mod bytes;
@@ -23,7 +24,11 @@ mod effects;
 mod events;
 mod graph;
 mod helper;
+mod order;
+mod physical;
 mod plan;
+mod pools;
+mod shares;
 mod streams;
 mod trail;
 mod work;
@@ -31,9 +36,13 @@ mod work;
 use core::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use cgpu_proto::atomic::AtomicBool;
 use cgpu_proto::units::Nanos;
 
-pub use crate::memory::Allocation;
+pub use crate::memory::{
+    Access, Allocation, MappedRange, Offer, Origin, PhysicalId, PhysicalInfo, PhysicalPlace, PoolId,
+    PoolSettings, PoolUsage, Reuse, Side,
+};
 pub use crate::timeline::{ContextId, EngineTime, EventId, ProcessSample, ProcessUse, StreamId, Ticket};
 pub use allocations::MemoryInfo;
 pub use books::Utilisation;
@@ -47,13 +56,14 @@ pub use work::{CopyKind, Fill, Launch, Pitched, WaitCondition, Width};
 use crate::card::CardSpec;
 use crate::clock::Clock;
 use crate::error::Error;
-use crate::memory::Memory;
+use crate::memory::{Files, Memory};
 use crate::segment::{Segment, Transaction};
 use crate::settings::{Figures, Settings};
 use crate::timeline::{Forecast, Timeline};
 use effects::Effects;
 use graph::Tracks;
 use helper::{Alarm, Helper};
+use order::Order;
 
 /// An attached process. Dropping it detaches: contexts go at once.
 #[derive(Debug)]
@@ -69,6 +79,12 @@ struct Core {
     segment: Segment,
     clock: Clock,
     memory: Mutex<Memory>,
+    /// The bytes of exports.
+    files: Files,
+    /// Whether there ever was a pool.
+    pooling: AtomicBool,
+    /// Locked before the memory.
+    order: Mutex<Order>,
     effects: Effects,
     tracks: Tracks,
     alarm: Alarm,
@@ -114,10 +130,15 @@ impl Machine {
     }
 
     fn with(segment: Segment, clock: Clock) -> Self {
+        let memory = Memory::new(segment.cards().iter().map(|card| card.total).collect());
+        let files = Files::beside(segment.path());
         let core = Core {
             segment,
             clock,
-            memory: Mutex::default(),
+            memory: Mutex::new(memory),
+            files,
+            pooling: AtomicBool::new(false),
+            order: Mutex::default(),
             effects: Effects::default(),
             tracks: Tracks::default(),
             alarm: Alarm::default(),
@@ -179,6 +200,7 @@ impl Drop for Machine {
             timeline.detach(self.core.segment.process(), now);
             Ok(())
         });
+        let _ = self.core.bury_exports();
         // SAFETY: not used again: this is the drop; not dropped before: nobody else does.
         unsafe { ManuallyDrop::drop(&mut self.core) };
         // SAFETY: as above.

@@ -55,7 +55,8 @@ impl Machine {
     /// [`Error::NoStream`].
     pub fn synchronize_stream(&self, stream: StreamId) -> Result<(), Error> {
         let tail = self.tail(stream)?;
-        self.core.wait_for(&[tail])
+        self.core.wait_for(&[tail])?;
+        self.core.trim_waited()
     }
 
     /// The last command that the stream holds now.
@@ -99,6 +100,8 @@ impl Machine {
             self.core.own_event(timeline, event)?;
             Ok(timeline.last_record(event))
         })?;
-        record.map(|record| self.enqueue(stream, Command::Wait(record))).transpose()
+        let ticket = record.map(|record| self.enqueue(stream, Command::Wait(record))).transpose()?;
+        self.core.ordered(|order| order.waits(stream, event));
+        Ok(ticket)
     }
 }

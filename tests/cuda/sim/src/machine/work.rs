@@ -256,8 +256,8 @@ impl Machine {
         if bytes == 0 {
             return Ok(Command::Nothing);
         }
-        self.admit(what.to, what.extent(what.to_pitch))?;
-        self.admit(what.from, what.extent(what.from_pitch))?;
+        self.admit(what.to, what.extent(what.to_pitch), true)?;
+        self.admit(what.from, what.extent(what.from_pitch), false)?;
         let figures = self.figures();
         let at_rate = |rate| figures.copy_latency + Nanos(bytes.saturating_mul(1_000) / rate);
         Ok(match kind {
@@ -279,15 +279,21 @@ impl Machine {
             return Ok(Command::Nothing);
         }
         let extent = fill.pitch.checked_mul(fill.rows - 1).and_then(|rest| rest.checked_add(width));
-        let device = self.allocation(fill.to).ok_or(Error::NoAllocation)?;
-        self.admit(device.address, extent.and_then(|extent| extent.checked_add(fill.to - device.address)))?;
+        if !self.is_device(fill.to) {
+            return Err(Error::NoAllocation);
+        }
+        self.admit(fill.to, extent, true)?;
         Ok(local(bytes, self.figures()))
     }
 
-    /// Looks once whether a range is host memory, or device memory within one allocation.
-    fn admit(&self, address: u64, length: Option<u64>) -> Result<(), Error> {
+    /// Looks once whether a range is host memory, or device memory that is there.
+    fn admit(&self, address: u64, length: Option<u64>, writes: bool) -> Result<(), Error> {
         let length = length.ok_or(TOO_LARGE)?;
-        if lock(&self.core.memory).admits(address, length) { Ok(()) } else { Err(Error::NoAllocation) }
+        if lock(&self.core.memory).admits(address, length, writes) {
+            Ok(())
+        } else {
+            Err(Error::NoAllocation)
+        }
     }
 
     pub(super) fn check_word(&self, address: u64, width: Width) -> Result<(), Error> {
@@ -295,7 +301,7 @@ impl Machine {
         if address == 0 || !address.is_multiple_of(width.bytes()) {
             return Err(Error::Invalid("the address of a word is not aligned"));
         }
-        self.admit(address, Some(width.bytes()))
+        self.admit(address, Some(width.bytes()), true)
     }
 }
 

@@ -1,12 +1,11 @@
 //! A space of addresses: ranges taken from it and given back.
 
+use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Free ranges of addresses. Taking is best fit, lowest address first; neighbours grow together, but never across a
-/// multiple of the boundary.
-#[derive(Debug)]
+/// Free ranges of addresses. Taking is best fit, lowest address first; neighbours grow together.
+#[derive(Debug, Default)]
 pub(super) struct Space {
-    boundary: u64,
     /// Start to length.
     by_start: BTreeMap<u64, u64>,
     /// The same, (length, start).
@@ -14,10 +13,6 @@ pub(super) struct Space {
 }
 
 impl Space {
-    pub(super) const fn new(boundary: u64) -> Self {
-        Self { boundary, by_start: BTreeMap::new(), by_length: BTreeSet::new() }
-    }
-
     /// Takes a range; `None`: no free one is long enough.
     pub(super) fn take(&mut self, length: u64) -> Option<u64> {
         let &(found, start) = self.by_length.range((length, 0)..).next()?;
@@ -28,9 +23,10 @@ impl Space {
         Some(start)
     }
 
-    /// Gives a range, and returns the free one that it is now part of.
-    pub(super) fn give(&mut self, mut start: u64, mut length: u64) -> (u64, u64) {
-        if !start.is_multiple_of(self.boundary)
+    /// Gives a range, and returns the free one that it is now part of. It grows together only with what lies within the
+    /// bounds.
+    pub(super) fn give(&mut self, mut start: u64, mut length: u64, bounds: Range<u64>) -> (u64, u64) {
+        if start > bounds.start
             && let Some((&before, &its)) = self.by_start.range(..start).next_back()
             && before + its == start
         {
@@ -38,7 +34,7 @@ impl Space {
             (start, length) = (before, its + length);
         }
         let end = start + length;
-        if !end.is_multiple_of(self.boundary)
+        if end < bounds.end
             && let Some(&its) = self.by_start.get(&end)
         {
             self.remove(end, its);
@@ -67,8 +63,8 @@ mod tests {
 
     #[test]
     fn ranges_taken_never_overlap_and_all_comes_back() {
-        let mut space = Space::new(u64::MAX);
-        space.give(0, 10_000);
+        let mut space = Space::default();
+        space.give(0, 10_000, 0..10_000);
         let mut taken = BTreeMap::new();
         for round in 0..20_000 {
             let draw = mix(round);
@@ -82,22 +78,22 @@ mod tests {
                 }
             } else if let Some((&start, &length)) = taken.range(draw % 10_000..).next() {
                 taken.remove(&start);
-                space.give(start, length);
+                space.give(start, length, 0..10_000);
             }
         }
         for (start, length) in taken {
-            space.give(start, length);
+            space.give(start, length, 0..10_000);
         }
         assert_eq!(space.by_start.into_iter().collect::<Vec<_>>(), [(0, 10_000)]);
         assert_eq!(space.by_length.len(), 1);
     }
 
     #[test]
-    fn ranges_do_not_grow_across_the_boundary() {
-        let mut space = Space::new(100);
-        space.give(100, 100);
-        assert_eq!(space.give(200, 50), (200, 50));
-        assert_eq!(space.give(0, 100), (0, 100));
+    fn ranges_do_not_grow_across_their_bounds() {
+        let mut space = Space::default();
+        space.give(100, 100, 100..200);
+        assert_eq!(space.give(200, 50, 200..300), (200, 50));
+        assert_eq!(space.give(0, 100, 0..100), (0, 100));
         assert_eq!(space.take(101), None);
         assert_eq!(space.take(60), Some(0), "best fit, lowest address");
     }

@@ -1,110 +1,241 @@
-//! A card's addresses in this process, and the bytes behind them.
+//! A range of addresses in this process, and the bytes behind them.
 //!
 //! Two mappings of the same length. The first reserves the addresses that programs see: nothing else of the process can
 //! lie there, and the host cannot touch them, as on a real card. The second, made when a byte is first needed, holds
 //! the bytes: private, not reserved, committed page by page as they are written, so that cards of 80 GB fit anywhere as
-//! long as programs write little.
+//! long as programs write little. Parts of it can be [aliases](Span::alias) of bytes that lie elsewhere.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::ptr;
 
 use super::GRANULE;
+use super::store::Store;
 use crate::words::index;
+
+/// Bytes that lie elsewhere.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Source<'a> {
+    /// In this process's store, from an offset on.
+    Store(&'a Store, u64),
+    /// In a file, from its start on.
+    File(&'a File),
+}
+
+impl Source<'_> {
+    /// Maps the bytes over what lies at `place`.
+    fn map_over(self, place: *mut u8, length: u64) -> io::Result<()> {
+        let file = match self {
+            Self::Store(store, offset) => return store.map_over(offset, length, place),
+            Self::File(file) => file,
+        };
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
+        map_over(place, length, libc::PROT_READ | libc::PROT_WRITE, flags, file.as_raw_fd())
+    }
+}
 
 /// The two mappings.
 #[derive(Debug)]
 pub(super) struct Span {
     addresses: Region,
     bytes: Option<Region>,
-    /// Granules that were written, by their first address.
+    /// Granules that were written, by their first address; of aliases, all.
     written: BTreeSet<u64>,
+    /// Granules whose bytes lie elsewhere.
+    aliased: BTreeSet<u64>,
 }
 
 impl Span {
-    /// Reserves addresses.
-    pub(super) fn new(length: u64) -> io::Result<Self> {
-        let addresses = Region::map(length, libc::PROT_NONE)?;
-        Ok(Self { addresses, bytes: None, written: BTreeSet::new() })
+    /// Reserves addresses, at the given one if it is not 0 and nothing lies there.
+    pub(super) fn new(length: u64, align: u64, wanted: u64) -> io::Result<Self> {
+        let addresses = Region::map(length, align, wanted, libc::PROT_NONE)?;
+        Ok(Self { addresses, bytes: None, written: BTreeSet::new(), aliased: BTreeSet::new() })
     }
 
     /// The first address, a multiple of the granule, and how many there are.
     pub(super) fn range(&self) -> (u64, u64) {
-        (self.addresses.start(), self.addresses.length)
+        (self.addresses.start, self.addresses.length)
     }
 
     pub(super) fn holds(&self, address: u64) -> bool {
-        address.wrapping_sub(self.addresses.start()) < self.addresses.length
+        address.wrapping_sub(self.addresses.start) < self.addresses.length
+    }
+
+    fn backing(&mut self) -> io::Result<&Region> {
+        Ok(match &mut self.bytes {
+            Some(bytes) => bytes,
+            none => none.insert(Region::map(
+                self.addresses.length,
+                GRANULE,
+                0,
+                libc::PROT_READ | libc::PROT_WRITE,
+            )?),
+        })
     }
 
     /// Where the byte of an address lies. The range must be within the span.
     pub(super) fn bytes(&mut self, address: u64, length: u64, writes: bool) -> io::Result<*mut u8> {
         if writes && length > 0 {
-            let first = address / GRANULE;
-            self.written.extend((first..=(address + length - 1) / GRANULE).map(|granule| granule * GRANULE));
+            self.written.extend(granules(address, length));
         }
-        let bytes = match &self.bytes {
-            Some(bytes) => bytes,
-            None => {
-                self.bytes.insert(Region::map(self.addresses.length, libc::PROT_READ | libc::PROT_WRITE)?)
-            }
-        };
-        Ok(bytes.at(address - self.addresses.start()))
+        let offset = address - self.addresses.start;
+        Ok(self.backing()?.at(offset))
     }
 
-    /// Lets the bytes of a free range of granules go.
+    /// The granules of a range that were written.
+    pub(super) fn written(&self, address: u64, length: u64) -> Vec<u64> {
+        self.written.range(address..address + length).copied().collect()
+    }
+
+    /// Lets a range of granules, all free, forget its bytes: it reads as zeros, also through other aliases.
     pub(super) fn discard(&mut self, address: u64, length: u64) {
-        let written: Vec<u64> = self.written.range(address..address + length).copied().collect();
-        let Some(bytes) = &self.bytes else { return };
-        for granule in written {
-            self.written.remove(&granule);
-            bytes.discard(granule - self.addresses.start(), GRANULE);
+        for granule in self.written(address, length) {
+            let aliased = self.aliased.contains(&granule);
+            if !aliased {
+                self.written.remove(&granule);
+            }
+            let Some(bytes) = &self.bytes else { continue };
+            let place = bytes.at(granule - self.addresses.start);
+            if aliased {
+                clear_shared(place, GRANULE);
+            } else {
+                // SAFETY: whole pages of our own private mapping; nobody holds a reference into it, and its contents are
+                // of no more use. Should the kernel refuse, they merely stay.
+                unsafe { libc::madvise(place.cast(), index(GRANULE), libc::MADV_DONTNEED) };
+            }
         }
+    }
+
+    /// Puts bytes that lie elsewhere behind a range of granules, instead of its own.
+    pub(super) fn alias(&mut self, address: u64, length: u64, source: Source<'_>) -> io::Result<()> {
+        let offset = address - self.addresses.start;
+        source.map_over(self.backing()?.at(offset), length)?;
+        self.written.extend(granules(address, length));
+        self.aliased.extend(granules(address, length));
+        Ok(())
+    }
+
+    /// Lets the host touch a range of granules at the very addresses, with the bytes of `source`.
+    pub(super) fn reveal(&self, address: u64, length: u64, source: Source<'_>) -> io::Result<()> {
+        source.map_over(self.addresses.at(address - self.addresses.start), length)
+    }
+
+    /// Puts a range of granules back to bytes of its own, all zero, which the host cannot touch.
+    pub(super) fn restore(&mut self, address: u64, length: u64) -> io::Result<()> {
+        let offset = address - self.addresses.start;
+        self.backing()?.restore(offset, length, libc::PROT_READ | libc::PROT_WRITE)?;
+        self.addresses.restore(offset, length, libc::PROT_NONE)?;
+        for granule in granules(address, length) {
+            self.aliased.remove(&granule);
+            self.written.remove(&granule);
+        }
+        Ok(())
     }
 }
 
-/// A private mapping, whose first granule-aligned address counts as its start. A forked child has it not.
+/// The granules that a range touches, by their first address.
+fn granules(address: u64, length: u64) -> impl Iterator<Item = u64> {
+    (address / GRANULE..=(address + length - 1) / GRANULE).map(|granule| granule * GRANULE)
+}
+
+/// Sets shared bytes to zero, and lets their pages go where the file system can.
+fn clear_shared(place: *mut u8, length: u64) {
+    // SAFETY: whole pages of a mapping of ours; nobody holds a reference into it, and its contents are of no more use.
+    let removed = unsafe { libc::madvise(place.cast(), index(length), libc::MADV_REMOVE) };
+    if removed == -1 {
+        // SAFETY: as above; the mapping is writable.
+        unsafe { place.write_bytes(0, index(length)) };
+    }
+}
+
+/// Maps over what lies at `place`: part of a mapping of ours.
+fn map_over(
+    place: *mut u8,
+    length: u64,
+    protection: libc::c_int,
+    flags: libc::c_int,
+    file: libc::c_int,
+) -> io::Result<()> {
+    // SAFETY: replaces whole granules of a mapping of ours, into which nobody holds a reference.
+    let map = unsafe { libc::mmap(place.cast(), index(length), protection, flags, file, 0) };
+    if map == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    hide(map, length)
+}
+
+/// A forked child has it not, nor has a core dump.
+pub(super) fn hide(map: *mut libc::c_void, length: u64) -> io::Result<()> {
+    for advice in [libc::MADV_DONTFORK, libc::MADV_DONTDUMP] {
+        // SAFETY: the range is a mapping of ours; neither advice changes what is in it.
+        if unsafe { libc::madvise(map, index(length), advice) } == -1 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// A private mapping, of which an aligned part is used.
 #[derive(Debug)]
 struct Region {
     map: *mut libc::c_void,
+    whole: usize,
+    /// The first address that is used, and how many are.
+    start: u64,
     length: u64,
 }
 
 // SAFETY: the pointer is only an address here; whoever makes pointers from it answers for their use.
 unsafe impl Send for Region {}
 
+const PRIVATE: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+
 impl Region {
-    fn map(length: u64, protection: libc::c_int) -> io::Result<Self> {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        let whole = index(length + GRANULE);
+    fn map(length: u64, align: u64, wanted: u64, protection: libc::c_int) -> io::Result<Self> {
+        if wanted != 0
+            && let Some(region) = Self::map_at(length, wanted, protection)?
+        {
+            return Ok(region);
+        }
+        let whole = index(length + align);
         // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing that exists.
-        let map = unsafe { libc::mmap(ptr::null_mut(), whole, protection, flags, -1, 0) };
+        let map = unsafe { libc::mmap(ptr::null_mut(), whole, protection, PRIVATE, -1, 0) };
         if map == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let region = Self { map, length };
-        for advice in [libc::MADV_DONTFORK, libc::MADV_DONTDUMP] {
-            // SAFETY: the range is the mapping just made; neither advice changes what is in it.
-            if unsafe { libc::madvise(map, whole, advice) } == -1 {
-                return Err(io::Error::last_os_error());
-            }
-        }
+        let start = (map.addr() as u64).next_multiple_of(align);
+        let region = Self { map, whole, start, length };
+        hide(map, length + align)?;
         Ok(region)
     }
 
-    fn start(&self) -> u64 {
-        (self.map.addr() as u64).next_multiple_of(GRANULE)
+    /// Maps at an address if nothing lies there.
+    fn map_at(length: u64, wanted: u64, protection: libc::c_int) -> io::Result<Option<Self>> {
+        let place = ptr::without_provenance_mut(index(wanted));
+        let flags = PRIVATE | libc::MAP_FIXED_NOREPLACE;
+        // SAFETY: a fresh mapping that replaces nothing.
+        let map = unsafe { libc::mmap(place, index(length), protection, flags, -1, 0) };
+        if map == libc::MAP_FAILED {
+            return Ok(None);
+        }
+        let region = Self { map, whole: index(length), start: map.addr() as u64, length };
+        // A kernel before 4.17 takes the address for a hint; then the region is dropped here.
+        if region.start != wanted {
+            return Ok(None);
+        }
+        hide(map, length)?;
+        Ok(Some(region))
     }
 
     fn at(&self, offset: u64) -> *mut u8 {
-        let skip = self.start() - self.map.addr() as u64;
+        let skip = self.start - self.map.addr() as u64;
         self.map.cast::<u8>().wrapping_add(index(skip + offset))
     }
 
-    fn discard(&self, offset: u64, length: u64) {
-        // SAFETY: the range is whole pages of our own private mapping; nobody holds a reference into it, and its
-        // contents are of no more use. Should the kernel refuse, they merely stay.
-        unsafe { libc::madvise(self.at(offset).cast(), index(length), libc::MADV_DONTNEED) };
+    fn restore(&self, offset: u64, length: u64, protection: libc::c_int) -> io::Result<()> {
+        map_over(self.at(offset), length, protection, PRIVATE | libc::MAP_FIXED, -1)
     }
 }
 
@@ -112,6 +243,6 @@ impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours, and the machine that owns it is dropped by nobody who still uses its memory; a
         // forked child does not come here (Machine's drop).
-        unsafe { libc::munmap(self.map, index(self.length + GRANULE)) };
+        unsafe { libc::munmap(self.map, self.whole) };
     }
 }

@@ -97,6 +97,10 @@ impl Mapping {
         Ok((!same).then(|| Unfit { why: "has other figures".to_owned(), fatal: false }))
     }
 
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     #[inline]
     pub(super) fn preamble(&self) -> &Preamble {
         #[allow(clippy::cast_ptr_alignment)] // a mapping starts at a page, and a Preamble is aligned to one

@@ -133,6 +133,12 @@ impl Segment {
         self.lineage.is_child()
     }
 
+    /// The segment's file.
+    #[must_use]
+    pub fn path(&self) -> &std::path::Path {
+        self.mapping.path()
+    }
+
     /// The figures that the segment was made with.
     #[must_use]
     pub fn figures(&self) -> &Figures {

@@ -44,8 +44,11 @@ impl<W: Words> Timeline<'_, W> {
 
     fn check_card(&self, card: Card) -> Result<(), String> {
         let held: u64 = (0..PROCESSES).map(|p| self.get(Holding::of(Process(p), card).memory())).sum();
-        let used = self.get(card.used());
-        demand!(used == held, "{card:?}: {used} bytes used, processes hold {held}");
+        let (used, orphaned) = (self.get(card.used()), self.get(card.orphaned()));
+        demand!(
+            used == held + orphaned,
+            "{card:?}: {used} bytes used, processes hold {held}, nobody {orphaned}"
+        );
         demand!(used <= self.get(card.usable()), "{card:?}: more used than there is");
         let spent = self.get(card.busy()) + self.get(card.switching());
         demand!(spent <= self.now().0, "{card:?}: busy for {spent} of {}", self.now());
@@ -137,9 +140,10 @@ impl<W: Words> Timeline<'_, W> {
         }
         for card in (0..CARDS).map(Card) {
             let held = self.get(Holding::of(process, card).memory());
-            let sum = memory[index(card.0)];
+            let sum = memory[index(card.0)] + self.get(Holding::of(process, card).own());
             demand!(held == sum, "{process:?} holds {held} bytes of {card:?}, its contexts {sum}");
         }
+        self.check_exports(process)?;
         let counted = self.get(process.effects_queued());
         demand!(counted == queued, "{process:?} counts {counted} effects to come, its streams hold {queued}");
         Ok(())

@@ -29,6 +29,7 @@
 //! | `rendezvous` | kernels that spin until others have started |
 //! | `event` | marks with a time |
 //! | `context`, `process` | who owns what, memory, death |
+//! | `exports` | memory that outlives who made it |
 //! | `usage` | books: busy time, windows |
 //! | `trace` | what the engines did, for whoever looks at it later |
 //! | `forecast` | when something will be done, found by trying |
@@ -44,6 +45,7 @@ mod context;
 mod copier;
 mod engine;
 mod event;
+mod exports;
 mod forecast;
 mod group;
 mod head;
@@ -67,12 +69,13 @@ use agenda::Due;
 use records::Global;
 
 pub use command::{Command, Meeting};
+pub use exports::Lingering;
 pub use forecast::Forecast;
 pub use group::GREATEST_PRIORITY;
 pub(crate) use process::process_state_at;
 pub use process::{EffectDue, ProcessState};
 pub use queue::QueueFull;
-pub use records::{ContextId, EventId, StreamId, WORDS};
+pub use records::{ContextId, EventId, ExportId, StreamId, WORDS};
 pub use stream::Ticket;
 pub use trace::{Span, SpanKind};
 pub use usage::{CardSample, EngineTime, ProcessSample, ProcessUse};

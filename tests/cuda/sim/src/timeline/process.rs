@@ -79,6 +79,7 @@ impl<W: Words> Timeline<'_, W> {
             self.destroy_context(ContextId(context), t);
             self.words.seam();
         }
+        self.let_all_go(process);
         agenda::cancel(self.words, Due::Process(process));
         self.set(process.state(), ProcessState::Free.word());
     }

@@ -38,6 +38,12 @@ records! {
     free_context, top_context,
     free_stream, top_stream,
     free_event, top_event,
+    free_export, top_export,
+    free_hold, top_hold,
+    /// Exports ever made.
+    exports,
+    /// Exports that nobody holds and that are not gone yet.
+    first_lingering, last_lingering,
     /// When dead processes were last looked for.
     reaped,
 }
@@ -47,7 +53,7 @@ records! {
     pub(crate) Card[CARDS] from Global::END;
     /// `engine::State`.
     state,
-    /// The context whose registers are loaded, computing or not.
+    /// The group whose registers are loaded, computing or not.
     resident,
     /// While switching: to whom, since when.
     target, switch_start,
@@ -60,6 +66,8 @@ records! {
     busy, switching, switches,
     /// Memory that contexts and programs may have at most, and have.
     usable, used,
+    /// Of that, what no process has: exports that only a descriptor keeps.
+    orphaned,
     /// Streams with a copy to the card, the first one's under way; and from it.
     first_up, last_up,
     first_down, last_down,
@@ -72,6 +80,7 @@ records! {
     state,
     pid,
     first_context, last_context,
+    first_hold, last_hold,
     /// Effects taken by the process, and effects that came due, ever.
     effects_taken, effects_due,
     /// Commands with an effect that are still queued.
@@ -81,7 +90,10 @@ records! {
 records! {
     /// What a process has on a card.
     pub(crate) Holding[PROCESSES * CARDS] from Process::END;
+    /// All of its memory.
     memory,
+    /// Of that, what belongs to none of its contexts.
+    own,
     contexts,
     busy,
     kernels,
@@ -174,15 +186,45 @@ records! {
 }
 
 records! {
+    /// Memory that several processes may hold.
+    pub ExportId[16_384] from EventId::END;
+    /// Neighbour in the chain of free records, or among those that nobody holds.
+    next_lingering, previous_lingering,
+    /// Which of all exports ever made; 0: a free record.
+    serial,
+    card, size,
+    /// The file with its bytes.
+    inode,
+    /// Whose books bear it, from 1; 0: nobody's.
+    owner,
+    /// Who made it, from 1; 0: does not hold it any more.
+    exporter,
+    first_hold, last_hold,
+    /// 1: descriptors of it may be about.
+    sent,
+}
+
+records! {
+    /// A process's hold on an export.
+    pub(crate) Hold[65_536] from ExportId::END;
+    /// Neighbour in the chain of free records, or in the process's list.
+    next_in_process, previous_in_process,
+    next_of_export, previous_of_export,
+    process, export,
+    /// How many times it holds it.
+    count,
+}
+
+records! {
     /// A command in a stream's ring.
-    pub(crate) Slot[StreamId::COUNT * RING] from EventId::END;
+    pub(crate) Slot[StreamId::COUNT * RING] from Hold::END;
     /// `command::Kind`.
     kind,
     /// Time on an engine.
     cost,
     /// The event, stream, or rendezvous key that it is about.
     subject,
-    /// The command's number, or how many meet.
+    /// The number of the command that it waits for, or a kernel's footprint and how many meet.
     number,
     /// The process's name for what the host sees of it; 0: nothing.
     token,
@@ -265,7 +307,7 @@ macro_rules! numbers {
         }
     )*};
 }
-numbers!(ContextId StreamId EventId);
+numbers!(ContextId StreamId EventId ExportId);
 
 impl Holding {
     /// What `process` has on `card`.

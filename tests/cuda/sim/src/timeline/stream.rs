@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::words::Words;
 
 /// A place in a stream: done when the stream has completed that many commands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket {
     /// The stream.
     pub stream: StreamId,

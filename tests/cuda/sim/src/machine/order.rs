@@ -1,0 +1,67 @@
+//! What is known of the order between streams: up to where one comes after others, by the events that it waited for.
+//!
+//! Only pools ask, so nothing is kept before there is one.
+
+use std::collections::HashMap;
+
+use super::{EventId, StreamId, Ticket};
+
+/// Up to where a stream comes after others.
+pub(super) type After = HashMap<StreamId, u64>;
+
+/// The order between the process's streams.
+#[derive(Debug, Default)]
+pub(super) struct Order {
+    streams: HashMap<StreamId, After>,
+    /// What the stream came after when the event was recorded, and where that was.
+    events: HashMap<EventId, (Ticket, After)>,
+}
+
+impl Order {
+    /// An event was recorded in a stream.
+    pub(super) fn recorded(&mut self, event: EventId, ticket: Ticket) {
+        let after = self.streams.get(&ticket.stream).cloned().unwrap_or_default();
+        self.events.insert(event, (ticket, after));
+    }
+
+    /// A stream waits for an event from now on.
+    pub(super) fn waits(&mut self, stream: StreamId, event: EventId) {
+        let Some((ticket, after)) = self.events.get(&event) else { return };
+        let its = self.streams.entry(stream).or_default();
+        for (&other, &number) in after.iter().chain([(&ticket.stream, &ticket.number)]) {
+            let known = its.entry(other).or_default();
+            *known = number.max(*known);
+        }
+    }
+
+    /// What a stream comes after.
+    pub(super) fn after(&self, stream: StreamId) -> Option<&After> {
+        self.streams.get(&stream)
+    }
+
+    /// An event is gone.
+    pub(super) fn forget_event(&mut self, event: EventId) {
+        self.events.remove(&event);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn order_passes_from_stream_to_stream_as_it_was_when_the_event_was_recorded() {
+        let [a, b, c] = [1, 2, 3].map(StreamId);
+        let at = |stream, number| Ticket { stream, number };
+        let mut order = Order::default();
+        order.recorded(EventId(1), at(a, 5));
+        order.waits(b, EventId(1));
+        order.recorded(EventId(2), at(b, 7));
+        order.recorded(EventId(1), at(a, 9));
+        order.waits(b, EventId(1));
+        order.waits(c, EventId(2));
+        assert_eq!(order.after(c), Some(&After::from([(a, 5), (b, 7)])));
+        assert_eq!(order.after(b), Some(&After::from([(a, 9)])));
+        assert_eq!(order.after(a), None);
+    }
+}

@@ -1,0 +1,136 @@
+//! Memory between processes: handles that are numbers, and descriptors.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use cgpu_proto::units::Bytes;
+
+use super::{ContextId, Core, Machine, lock};
+use crate::error::Error;
+use crate::memory::{Books, Exported, Memory, Offer, Origin};
+use crate::timeline::ExportId;
+
+/// An export that came by a descriptor, held once for it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Received {
+    pub(super) export: ExportId,
+    pub(super) serial: u64,
+    pub(super) card: usize,
+    pub(super) size: Bytes,
+}
+
+impl Machine {
+    /// Offers the allocation of a context that holds a byte to other processes: for them to [`Machine::open_memory`].
+    ///
+    /// # Errors
+    /// [`Error::NoAllocation`] for memory that came about in any other way; [`Error::Full`], [`Error::System`].
+    pub fn offer_memory(&self, address: u64) -> Result<Offer, Error> {
+        self.check_lineage()?;
+        lock(&self.core.memory).offer(&**self.core, address)
+    }
+
+    /// Opens another process's allocation in a context. To open what is open in that context is to count once more, with the
+    /// same address.
+    ///
+    /// # Errors
+    /// [`Error::NoAllocation`] if it is not there any more; [`Error::NoContext`] where another context has it open, or the offer
+    /// is this process's own; [`Error::Full`], [`Error::System`].
+    pub fn open_memory(&self, context: ContextId, offer: &Offer) -> Result<u64, Error> {
+        self.check_lineage()?;
+        let card = self.card_of(context)?;
+        let mut memory = lock(&self.core.memory);
+        let whole = self.core.look_at(offer)?;
+        if whole.0 != card {
+            return Err(Error::Invalid("the context is on another card"));
+        }
+        if memory.offers(offer) {
+            return Err(Error::NoContext);
+        }
+        match memory.origin_of(ExportId(offer.export), offer.serial) {
+            Some(Origin::Opened(its)) if its == context => {
+                memory.open(card, whole.1, offer, None, Origin::Opened(context))
+            }
+            Some(_) => Err(Error::NoContext),
+            None => self.core.open_export(&mut memory, whole, offer, Origin::Opened(context)),
+        }
+    }
+
+    /// Closes another process's allocation once.
+    ///
+    /// # Errors
+    /// [`Error::NoAllocation`] if it is none that was opened.
+    pub fn close_memory(&self, address: u64) -> Result<(), Error> {
+        self.check_lineage()?;
+        let found = lock(&self.core.memory).find(address).filter(|found| found.address == address);
+        let Some(Origin::Opened(context)) = found.map(|found| found.origin) else {
+            return Err(Error::NoAllocation);
+        };
+        self.synchronize_context(context)?;
+        lock(&self.core.memory).close(&**self.core, address)
+    }
+}
+
+impl Core {
+    /// Card and size of the export that an offer is of.
+    pub(super) fn look_at(&self, offer: &Offer) -> Result<(usize, Bytes), Error> {
+        let export = ExportId(offer.export);
+        let about = self.with(|timeline, _| {
+            if !timeline.is_offered(export, offer.serial) {
+                return Err(Error::NoAllocation);
+            }
+            Ok(timeline.about_export(export))
+        })?;
+        let fits = offer.offset.checked_add(offer.size.0).is_some_and(|end| end <= about.1.0);
+        if fits && offer.size > Bytes::ZERO { Ok(about) } else { Err(Error::NoAllocation) }
+    }
+
+    /// Holds the export of an offer, which is not open here yet, and maps it.
+    pub(super) fn open_export(
+        &self,
+        memory: &mut Memory,
+        (card, whole): (usize, Bytes),
+        offer: &Offer,
+        origin: Origin,
+    ) -> Result<u64, Error> {
+        let (export, serial) = (ExportId(offer.export), offer.serial);
+        self.with(|timeline, _| {
+            if !timeline.is_offered(export, serial) {
+                return Err(Error::NoAllocation);
+            }
+            timeline.hold(self.segment.process(), export, serial)
+        })?;
+        let opened = self
+            .files
+            .open(serial)
+            .map_err(|error| Error::System(format!("memory of another process: {error}")))
+            .and_then(|file| {
+                memory.open(card, whole, offer, Some(Exported { export, serial, file }), origin)
+            });
+        opened.inspect_err(|_| {
+            // What cannot be told to the books is told by the process's end.
+            let _ = self.let_go(export);
+        })
+    }
+
+    /// A descriptor that keeps an export.
+    pub(super) fn send(&self, export: ExportId, serial: u64) -> Result<OwnedFd, Error> {
+        // First, so that nobody takes it for unkept while the descriptor is on its way.
+        self.with(|timeline, _| {
+            timeline.send_export(export);
+            Ok(())
+        })?;
+        let descriptor = self.files.descriptor(serial);
+        descriptor.map_err(|error| Error::System(format!("a descriptor of memory: {error}")))
+    }
+
+    /// Holds the export that a descriptor keeps.
+    pub(super) fn receive(&self, descriptor: BorrowedFd<'_>) -> Result<Received, Error> {
+        let inode = self.files.inode(descriptor).ok().flatten().ok_or(Error::NoAllocation)?;
+        self.with(|timeline, _| {
+            let export = timeline.export_in(inode).ok_or(Error::NoAllocation)?;
+            let serial = timeline.serial_of_export(export);
+            timeline.hold(self.segment.process(), export, serial)?;
+            let (card, size) = timeline.about_export(export);
+            Ok(Received { export, serial, card, size })
+        })
+    }
+}

@@ -1,0 +1,476 @@
+//! Virtual memory management: physical memory behind handles, reserved addresses, and mappings between the two.
+//!
+//! Physical memory lives as long as a handle or a mapping of it does. Its bytes lie in the process's store or, where others may
+//! import it, in an export's file; a mapping puts them behind the reserved addresses.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+
+use cgpu_proto::units::Bytes;
+
+use super::span::{Source, Span};
+use super::store::Store;
+use super::{Books, Exported, Files, GRANULE, Memory, system};
+use crate::error::Error;
+use crate::timeline::ExportId;
+
+/// Physical memory of this process: a handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PhysicalId(u64);
+
+impl PhysicalId {
+    /// As a number, which no other handle of the process has or had.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The handle of that number.
+    #[must_use]
+    pub const fn of(number: u64) -> Self {
+        Self(number)
+    }
+}
+
+/// Where physical memory lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PhysicalPlace {
+    /// On a card, on the process's books.
+    Card(usize),
+    /// On the host: costs the card nothing.
+    Host,
+}
+
+/// Who reaches a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Side {
+    /// A card.
+    Card(usize),
+    /// The host.
+    Host,
+}
+
+/// How a mapping may be reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Access {
+    /// Not at all.
+    #[default]
+    None,
+    /// To be read.
+    Read,
+    /// To be read and written.
+    ReadWrite,
+}
+
+/// What physical memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PhysicalInfo {
+    /// Where it lies.
+    pub place: PhysicalPlace,
+    /// Its size.
+    pub size: Bytes,
+    /// Whether it can be sent to other processes.
+    pub shareable: bool,
+}
+
+/// What is mapped at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MappedRange {
+    /// Its first address.
+    pub address: u64,
+    /// How much is mapped there.
+    pub size: Bytes,
+    /// What.
+    pub physical: PhysicalId,
+    /// Where that lies.
+    pub place: PhysicalPlace,
+    /// Whether that can be sent to other processes.
+    pub shareable: bool,
+}
+
+#[derive(Debug)]
+struct Physical {
+    info: PhysicalInfo,
+    backing: Backing,
+    handles: u64,
+    mappings: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Backing {
+    /// From an offset of the store on.
+    Store(u64),
+    /// In the file of an export, and its serial.
+    Export(ExportId, u64),
+}
+
+#[derive(Clone, Debug)]
+struct Mapping {
+    size: u64,
+    physical: PhysicalId,
+    access: BTreeMap<Side, Access>,
+}
+
+/// Reserved addresses. What was given back is kept for the next who asks for that much: work that is still under way finds bytes there,
+/// if not its own.
+#[derive(Debug)]
+struct Reservation {
+    span: Span,
+    length: u64,
+    live: bool,
+}
+
+/// Handles, reservations and mappings of this process.
+#[derive(Debug, Default)]
+pub(crate) struct Physicals {
+    made: u64,
+    handles: HashMap<PhysicalId, Physical>,
+    /// By first address.
+    reserved: BTreeMap<u64, Reservation>,
+    /// By first address.
+    mapped: BTreeMap<u64, Mapping>,
+}
+
+impl Physicals {
+    fn reservation(&self, address: u64) -> Option<&Reservation> {
+        let (_, reservation) = self.reserved.range(..=address).next_back()?;
+        reservation.span.holds(address).then_some(reservation)
+    }
+
+    pub(super) fn span_of(&mut self, address: u64) -> Option<&mut Span> {
+        let (_, reservation) = self.reserved.range_mut(..=address).next_back()?;
+        reservation.span.holds(address).then_some(&mut reservation.span)
+    }
+
+    /// Whether an address is or was reserved.
+    pub(super) fn holds(&self, address: u64) -> bool {
+        self.reservation(address).is_some()
+    }
+
+    fn at(&self, address: u64) -> Option<(u64, &Mapping)> {
+        let (&first, mapping) = self.mapped.range(..=address).next_back()?;
+        (address - first < mapping.size).then_some((first, mapping))
+    }
+
+    /// What is mapped at an address.
+    pub(crate) fn mapped(&self, address: u64) -> Option<MappedRange> {
+        let (first, mapping) = self.at(address)?;
+        let info = self.info(mapping.physical)?;
+        Some(MappedRange {
+            address: first,
+            size: Bytes(mapping.size),
+            physical: mapping.physical,
+            place: info.place,
+            shareable: info.shareable,
+        })
+    }
+
+    /// The reservation that holds an address: first address and length.
+    pub(crate) fn reserved(&self, address: u64) -> Option<(u64, Bytes)> {
+        self.reservation(address).filter(|its| its.live).map(|its| (its.span.range().0, Bytes(its.length)))
+    }
+
+    /// Whether a card may reach all of a range.
+    pub(super) fn admits(&self, address: u64, length: u64, writes: bool) -> bool {
+        let Some(end) = address.checked_add(length.max(1)) else { return false };
+        let mut at = address;
+        while at < end {
+            let Some((first, mapping)) = self.at(at) else { return false };
+            let reached = mapping.access.iter().any(|(side, &access)| match access {
+                Access::None => false,
+                Access::Read => !writes && matches!(side, Side::Card(_)),
+                Access::ReadWrite => matches!(side, Side::Card(_)),
+            });
+            if !reached {
+                return false;
+            }
+            at = first + mapping.size;
+        }
+        true
+    }
+
+    /// How a side may reach what is mapped at an address.
+    pub(crate) fn access(&self, address: u64, side: Side) -> Result<Access, Error> {
+        let (_, mapping) = self.at(address).ok_or(Error::NoAllocation)?;
+        Ok(mapping.access.get(&side).copied().unwrap_or_default())
+    }
+
+    /// What is behind a handle.
+    pub(crate) fn info(&self, id: PhysicalId) -> Option<PhysicalInfo> {
+        self.handles.get(&id).map(|physical| physical.info)
+    }
+
+    /// What is behind a handle that the program may use: not one that only mappings keep.
+    pub(crate) fn held(&self, id: PhysicalId) -> Result<PhysicalInfo, Error> {
+        let held = self.handles.get(&id).filter(|physical| physical.handles > 0);
+        held.map(|physical| physical.info).ok_or(Error::NoAllocation)
+    }
+
+    /// The export behind a handle, and its serial.
+    pub(crate) fn export(&self, id: PhysicalId) -> Result<(ExportId, u64), Error> {
+        self.held(id)?;
+        match self.handles[&id].backing {
+            Backing::Export(export, serial) => Ok((export, serial)),
+            Backing::Store(_) => Err(Error::NotShareable),
+        }
+    }
+
+    /// One more handle for what is mapped at an address.
+    pub(crate) fn retain(&mut self, address: u64) -> Result<PhysicalId, Error> {
+        let id = self.at(address).ok_or(Error::NoAllocation)?.1.physical;
+        self.handles.get_mut(&id).ok_or(Error::NoAllocation)?.handles += 1;
+        Ok(id)
+    }
+
+    fn add(&mut self, info: PhysicalInfo, backing: Backing) -> PhysicalId {
+        self.made += 1;
+        let id = PhysicalId(self.made);
+        self.handles.insert(id, Physical { info, backing, handles: 1, mappings: 0 });
+        id
+    }
+
+    /// Makes a handle of an export that is held for it.
+    pub(crate) fn import(
+        &mut self,
+        (export, serial): (ExportId, u64),
+        card: usize,
+        size: Bytes,
+    ) -> PhysicalId {
+        let info = PhysicalInfo { place: PhysicalPlace::Card(card), size, shareable: true };
+        self.add(info, Backing::Export(export, serial))
+    }
+
+    fn is_mapped(&self, first: u64, end: u64) -> bool {
+        let before = self.mapped.range(..end).next_back();
+        before.is_some_and(|(&start, mapping)| start + mapping.size > first)
+    }
+
+    /// First addresses of the mappings that fill a range exactly.
+    fn covering(&self, first: u64, size: Bytes) -> Result<Vec<u64>, Error> {
+        let end = first.checked_add(size.0).ok_or(NOT_MAPPED)?;
+        let mut next = first;
+        let mut found = Vec::new();
+        for (&start, mapping) in self.mapped.range(first..end) {
+            if start != next {
+                return Err(NOT_MAPPED);
+            }
+            next = start + mapping.size;
+            found.push(start);
+        }
+        if next == end && size.0 > 0 { Ok(found) } else { Err(NOT_MAPPED) }
+    }
+
+    /// Reserves addresses: at `wanted` if that is free, else anywhere.
+    pub(crate) fn reserve(&mut self, size: Bytes, align: u64, wanted: u64) -> Result<u64, Error> {
+        let align = align.max(GRANULE);
+        if size.0 == 0 || !size.0.is_multiple_of(GRANULE) || !align.is_power_of_two() {
+            return Err(Error::Invalid("addresses are reserved by whole granules"));
+        }
+        // More than any address has bits.
+        if size.0 >= 1 << 47 || align >= 1 << 46 {
+            return Err(Error::OutOfMemory);
+        }
+        let again = self.reserved.iter_mut().map(|(&first, its)| (first, its)).find(|(first, its)| {
+            !its.live
+                && its.length == size.0
+                && first.is_multiple_of(align)
+                && (wanted == 0 || wanted == *first)
+        });
+        if let Some((first, again)) = again {
+            again.live = true;
+            return Ok(first);
+        }
+        let wanted = if wanted.is_multiple_of(align) { wanted } else { 0 };
+        let span = Span::new(size.0, align, wanted).map_err(|_| Error::OutOfMemory)?;
+        let (first, length) = span.range();
+        self.reserved.insert(first, Reservation { span, length, live: true });
+        Ok(first)
+    }
+
+    /// Gives a reservation back, whole, with nothing mapped in it.
+    pub(crate) fn unreserve(&mut self, address: u64, size: Bytes) -> Result<(), Error> {
+        let mapped = self.is_mapped(address, address.checked_add(size.0).ok_or(NOT_MAPPED)?);
+        let reservation =
+            self.reserved.get_mut(&address).filter(|its| its.live && its.length == size.0 && !mapped);
+        reservation.ok_or(Error::Invalid("not a reservation, or something is mapped there"))?.live = false;
+        Ok(())
+    }
+
+    /// Ends one handle, or what a mapping had of it. With the last of both, the memory is no longer needed.
+    fn drop_one(
+        &mut self,
+        id: PhysicalId,
+        of: fn(&mut Physical) -> &mut u64,
+    ) -> Result<Option<Physical>, Error> {
+        let physical = self.handles.get_mut(&id).ok_or(Error::NoAllocation)?;
+        let count = of(physical);
+        *count = count.checked_sub(1).ok_or(Error::NoAllocation)?;
+        let over = physical.handles == 0 && physical.mappings == 0;
+        Ok(if over { self.handles.remove(&id) } else { None })
+    }
+}
+
+const NOT_MAPPED: Error = Error::Invalid("not a range of whole mappings");
+
+/// Most host memory behind handles.
+const HOST: Bytes = Bytes::from_mib(1 << 20);
+
+/// The bytes behind a handle, to be mapped.
+enum Behind<'a> {
+    Store(&'a Store, u64),
+    File(File),
+}
+
+impl<'a> Behind<'a> {
+    fn find(store: Option<&'a Store>, files: &Files, backing: Backing) -> Result<Self, Error> {
+        match (backing, store) {
+            (Backing::Store(offset), Some(store)) => Ok(Self::Store(store, offset)),
+            (Backing::Store(_), None) => Err(Error::NoAllocation),
+            (Backing::Export(_, serial), _) => {
+                files.open(serial).map(Self::File).map_err(system("an export's file"))
+            }
+        }
+    }
+
+    fn source(&self) -> Source<'_> {
+        match self {
+            Self::Store(store, offset) => Source::Store(store, *offset),
+            Self::File(file) => Source::File(file),
+        }
+    }
+}
+
+impl Memory {
+    /// Makes physical memory.
+    pub(crate) fn create_physical(
+        &mut self,
+        books: &impl Books,
+        place: PhysicalPlace,
+        size: Bytes,
+        shareable: bool,
+    ) -> Result<PhysicalId, Error> {
+        if size.0 == 0 || !size.0.is_multiple_of(GRANULE) {
+            return Err(Error::Invalid("physical memory is whole granules"));
+        }
+        let most = match place {
+            PhysicalPlace::Card(card) => self.totals.get(card).copied().ok_or(Error::NoCard)?,
+            PhysicalPlace::Host => HOST,
+        };
+        if size > most {
+            return Err(Error::OutOfMemory);
+        }
+        let info = PhysicalInfo { place, size, shareable };
+        if let (true, PhysicalPlace::Card(card)) = (shareable, place) {
+            let Exported { export, serial, .. } = books.create_export(card, size)?;
+            return Ok(self.physicals.add(info, Backing::Export(export, serial)));
+        }
+        if self.store.is_none() {
+            let all = self.totals.iter().map(|total| total.0.next_multiple_of(GRANULE)).sum::<u64>();
+            self.store = Some(Store::new(all + HOST.0).map_err(system("physical memory"))?);
+        }
+        let store = self.store.as_mut().ok_or(Error::OutOfMemory)?;
+        let offset = store.take(size.0).ok_or(Error::OutOfMemory)?;
+        if let PhysicalPlace::Card(card) = place {
+            books.take(card, size).inspect_err(|_| store.give(offset, size.0))?;
+        }
+        Ok(self.physicals.add(info, Backing::Store(offset)))
+    }
+
+    /// Ends a handle.
+    pub(crate) fn release_physical(&mut self, books: &impl Books, id: PhysicalId) -> Result<(), Error> {
+        let over = self.physicals.drop_one(id, |physical| &mut physical.handles)?;
+        over.map_or(Ok(()), |over| self.end_physical(books, &over))
+    }
+
+    fn end_physical(&mut self, books: &impl Books, over: &Physical) -> Result<(), Error> {
+        match over.backing {
+            Backing::Export(export, _) => books.let_go(export),
+            Backing::Store(offset) => {
+                if let Some(store) = &mut self.store {
+                    store.give(offset, over.info.size.0);
+                }
+                match over.info.place {
+                    PhysicalPlace::Card(card) => books.give(card, over.info.size),
+                    PhysicalPlace::Host => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Maps the beginning of physical memory. Nobody reaches it yet.
+    pub(crate) fn map(
+        &mut self,
+        files: &Files,
+        address: u64,
+        size: Bytes,
+        id: PhysicalId,
+    ) -> Result<(), Error> {
+        let info = self.physicals.held(id)?;
+        let end = address.checked_add(size.0).ok_or(NOT_MAPPED)?;
+        let (first, whole) = self.physicals.reserved(address).ok_or(NOT_MAPPED)?;
+        let aligned = size.0 > 0 && (address | size.0).is_multiple_of(GRANULE);
+        if !aligned || size > info.size || end > first + whole.0 || self.physicals.is_mapped(address, end) {
+            return Err(Error::Invalid("this cannot be mapped there"));
+        }
+        let physical = self.physicals.handles.get_mut(&id).ok_or(Error::NoAllocation)?;
+        let behind = Behind::find(self.store.as_ref(), files, physical.backing)?;
+        let span = self.physicals.reserved.get_mut(&first).map(|its| &mut its.span).ok_or(NOT_MAPPED)?;
+        if let Err(error) = span.alias(address, size.0, behind.source()) {
+            // Should this fail too, the range is left as something that nobody may reach.
+            let _ = span.restore(address, size.0);
+            return Err(system("a mapping")(error));
+        }
+        physical.mappings += 1;
+        let mapping = Mapping { size: size.0, physical: id, access: BTreeMap::new() };
+        self.physicals.mapped.insert(address, mapping);
+        Ok(())
+    }
+
+    /// Ends all mappings of a range, which must be whole ones.
+    pub(crate) fn unmap(&mut self, books: &impl Books, address: u64, size: Bytes) -> Result<(), Error> {
+        for first in self.physicals.covering(address, size)? {
+            let Some(mapping) = self.physicals.mapped.remove(&first) else { continue };
+            if let Some(span) = self.physicals.span_of(first) {
+                span.restore(first, mapping.size).map_err(system("the end of a mapping"))?;
+            }
+            let over = self.physicals.drop_one(mapping.physical, |physical| &mut physical.mappings)?;
+            if let Some(over) = over {
+                self.end_physical(books, &over)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Says how the sides may reach all mappings of a range, which must be whole ones. Host memory that the host may reach is there
+    /// for it at the very addresses.
+    pub(crate) fn set_access(
+        &mut self,
+        files: &Files,
+        address: u64,
+        size: Bytes,
+        wanted: &[(Side, Access)],
+    ) -> Result<(), Error> {
+        let firsts = self.physicals.covering(address, size)?;
+        let Physicals { handles, reserved, mapped, .. } = &mut self.physicals;
+        for mapping in firsts.iter().filter_map(|first| mapped.get(first)) {
+            let place = handles.get(&mapping.physical).ok_or(Error::NoAllocation)?.info.place;
+            if place != PhysicalPlace::Host && wanted.iter().any(|(side, _)| *side == Side::Host) {
+                return Err(Error::Invalid("the host does not reach a card's memory"));
+            }
+        }
+        for first in firsts {
+            let Some(mapping) = mapped.get_mut(&first) else { continue };
+            for &(side, access) in wanted {
+                let shown = mapping.access.insert(side, access).is_some_and(|access| access != Access::None);
+                if side == Side::Host && access != Access::None && !shown {
+                    let physical = handles.get(&mapping.physical).ok_or(Error::NoAllocation)?;
+                    let behind = Behind::find(self.store.as_ref(), files, physical.backing)?;
+                    let before = reserved.range(..=first).next_back();
+                    let span = &before.ok_or(NOT_MAPPED)?.1.span;
+                    span.reveal(first, mapping.size, behind.source()).map_err(system("a mapping"))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,313 @@
+//! Memory without a segment: the books only count.
+
+use std::cell::Cell;
+
+use super::*;
+
+const TOTAL: Bytes = Bytes::from_mib(1024);
+const CONTEXT: ContextId = ContextId(1);
+
+/// Counts what is taken, up to a limit.
+#[derive(Debug, Default)]
+struct Count {
+    taken: Cell<u64>,
+    refuses: Cell<bool>,
+}
+
+impl Count {
+    fn add(&self, size: Bytes) -> Result<(), Error> {
+        if self.refuses.get() || self.taken.get() + size.0 > TOTAL.0 {
+            return Err(Error::OutOfMemory);
+        }
+        self.taken.set(self.taken.get() + size.0);
+        Ok(())
+    }
+
+    fn subtract(&self, size: Bytes) -> Result<(), Error> {
+        self.taken.set(self.taken.get() - size.0);
+        Ok(())
+    }
+}
+
+impl Books for Count {
+    fn reserve(&self, _: ContextId, size: Bytes) -> Result<(), Error> {
+        self.add(size)
+    }
+    fn release(&self, _: ContextId, size: Bytes) -> Result<(), Error> {
+        self.subtract(size)
+    }
+    fn take(&self, _: usize, size: Bytes) -> Result<(), Error> {
+        self.add(size)
+    }
+    fn give(&self, _: usize, size: Bytes) -> Result<(), Error> {
+        self.subtract(size)
+    }
+    fn create_export(&self, _: usize, _: Bytes) -> Result<Exported, Error> {
+        Err(Error::Full("exports"))
+    }
+    fn export_of(&self, _: ContextId, _: Bytes) -> Result<Exported, Error> {
+        Err(Error::Full("exports"))
+    }
+    fn let_go(&self, _: ExportId) -> Result<(), Error> {
+        unreachable!("there are no exports")
+    }
+}
+
+fn memory() -> (Memory, Count) {
+    let mut memory = Memory::new(vec![TOTAL]);
+    memory.adopt(CONTEXT, 0);
+    (memory, Count::default())
+}
+
+#[test]
+fn sizes_are_rounded_as_a_driver_does() {
+    for (size, taken) in [
+        (1, 512),
+        (512, 512),
+        (513, 1024),
+        ((1 << 20) - 1, 1 << 20),
+        (1 << 20, 2 << 20),
+        ((2 << 20) + 1, 4 << 20),
+    ] {
+        assert_eq!(linear::rounded(Bytes(size)), taken, "{size}");
+    }
+}
+
+#[test]
+fn small_allocations_share_blocks_and_return_them() {
+    let (mut memory, books) = memory();
+    let addresses: Vec<u64> =
+        (0..4_096).map(|_| memory.allocate(&books, CONTEXT, Bytes(512)).unwrap()).collect();
+    assert_eq!(books.taken.get(), GRANULE);
+    let one_more = memory.allocate(&books, CONTEXT, Bytes(1)).unwrap();
+    assert_eq!(books.taken.get(), 2 * GRANULE);
+    memory.free(&books, one_more).unwrap();
+    assert_eq!(books.taken.get(), GRANULE);
+    let (last, rest) = addresses.split_last().unwrap();
+    for &address in rest {
+        memory.free(&books, address).unwrap();
+        assert_eq!(books.taken.get(), GRANULE);
+    }
+    memory.free(&books, *last).unwrap();
+    assert_eq!(books.taken.get(), 0);
+    assert_eq!(memory.free(&books, *last), Err(Error::NoAllocation));
+}
+
+#[test]
+fn a_million_live_allocations_fit() {
+    let (mut memory, books) = memory();
+    let live: Vec<u64> =
+        (0..1_000_000).map(|_| memory.allocate(&books, CONTEXT, Bytes(1)).unwrap()).collect();
+    assert_eq!(memory.find(live[777_777]).unwrap().address, live[777_777]);
+    assert_eq!(books.taken.get(), (1_000_000_u64 * 512).next_multiple_of(GRANULE));
+    live.into_iter().for_each(|address| memory.free(&books, address).unwrap());
+    assert_eq!(books.taken.get(), 0);
+}
+
+#[test]
+fn a_refused_reservation_leaves_no_trace() {
+    let (mut memory, books) = memory();
+    books.refuses.set(true);
+    assert_eq!(memory.allocate(&books, CONTEXT, Bytes(5)), Err(Error::OutOfMemory));
+    books.refuses.set(false);
+    let address = memory.allocate(&books, CONTEXT, Bytes(3 << 20)).unwrap();
+    assert_eq!(address % GRANULE, 0);
+    assert!(memory.find(address + (3 << 20) - 1).is_some());
+    assert!(memory.find(address + (3 << 20)).is_none());
+    assert!(memory.admits(address, 3 << 20, true));
+    assert!(!memory.admits(address + 1, 3 << 20, true));
+    assert_eq!(memory.offer(&books, address), Err(Error::Full("exports")));
+}
+
+#[test]
+fn sizes_that_no_card_has_are_refused_before_they_are_rounded() {
+    let (mut memory, books) = memory();
+    let pool = memory.pools.create(PoolSettings { card: 0, shareable: false, most: Bytes::ZERO });
+    let order = Order { stream: None, after: None };
+    for size in [TOTAL.0 + 1, u64::MAX] {
+        assert_eq!(memory.allocate(&books, CONTEXT, Bytes(size)), Err(Error::OutOfMemory));
+        assert_eq!(memory.take_pooled(pool, Bytes(size), &order), Err(Error::OutOfMemory));
+    }
+    let huge = Bytes(u64::MAX / GRANULE * GRANULE);
+    let place = PhysicalPlace::Card(0);
+    assert_eq!(memory.create_physical(&books, place, huge, false), Err(Error::OutOfMemory));
+}
+
+#[test]
+fn clearing_reaches_every_byte_and_keeps_its_neighbours() {
+    let (mut memory, books) = memory();
+    let address = memory.allocate(&books, CONTEXT, Bytes(4 * GRANULE)).unwrap();
+    let all = memory.bytes(address, 4 * GRANULE, true).unwrap();
+    // SAFETY: the allocation's bytes, mapped as long as `memory`.
+    unsafe { all.write_bytes(7, index(4 * GRANULE)) };
+    memory.clear(address + 5, 3 * GRANULE).unwrap();
+    let all = memory.bytes(address, 4 * GRANULE, false).unwrap();
+    // SAFETY: as above, and nobody writes meanwhile.
+    let all = unsafe { core::slice::from_raw_parts(all, index(4 * GRANULE)) };
+    let zeros = all.iter().filter(|&&byte| byte == 0).count();
+    assert_eq!(zeros, index(3 * GRANULE));
+    assert!(all[..5].iter().all(|&byte| byte == 7));
+}
+
+/// A byte of device memory.
+fn read(memory: &mut Memory, address: u64) -> u8 {
+    let byte = memory.bytes(address, 1, false).unwrap();
+    // SAFETY: device memory of a test, mapped as long as `memory`.
+    unsafe { byte.read() }
+}
+
+fn write(memory: &mut Memory, address: u64, value: u8) {
+    let byte = memory.bytes(address, 1, true).unwrap();
+    // SAFETY: as above.
+    unsafe { byte.write(value) };
+}
+
+#[test]
+fn freed_bytes_are_let_go() {
+    let (mut memory, books) = memory();
+    let address = memory.allocate(&books, CONTEXT, Bytes(GRANULE)).unwrap();
+    write(&mut memory, address + 7, 9);
+    assert_eq!(read(&mut memory, address + 7), 9);
+    memory.free(&books, address).unwrap();
+    let again = memory.allocate(&books, CONTEXT, Bytes(GRANULE)).unwrap();
+    assert_eq!(again, address);
+    assert_eq!(read(&mut memory, address + 7), 0);
+}
+
+#[test]
+fn a_context_takes_its_allocations_with_it() {
+    let (mut memory, books) = memory();
+    let other = ContextId(2);
+    memory.adopt(other, 0);
+    let gone = memory.allocate(&books, CONTEXT, Bytes(100)).unwrap();
+    let stays = memory.allocate(&books, other, Bytes(100)).unwrap();
+    assert_ne!(gone / GRANULE, stays / GRANULE, "blocks belong to contexts");
+    memory.forget(&books, CONTEXT);
+    assert_eq!(memory.find(gone), None);
+    assert!(memory.find(stays).is_some());
+}
+
+#[test]
+fn physical_memory_lives_as_long_as_a_handle_or_a_mapping() {
+    let (mut memory, books) = memory();
+    let files = Files::beside("/nonexistent".as_ref());
+    let two = Bytes(2 * GRANULE);
+    let at = memory.physicals.reserve(Bytes(8 * GRANULE), 0, 0).unwrap();
+    let id = memory.create_physical(&books, PhysicalPlace::Card(0), two, false).unwrap();
+    memory.map(&files, at, two, id).unwrap();
+    memory.map(&files, at + 2 * GRANULE, two, id).unwrap();
+    assert!(!memory.admits(at, 1, false), "nobody reaches it yet");
+    assert!(memory.map(&files, at + GRANULE, two, id).is_err(), "something is there");
+    assert!(memory.map(&files, at + 7 * GRANULE, two, id).is_err(), "it leaves the reservation");
+    let access = [(Side::Card(0), Access::ReadWrite)];
+    assert!(memory.set_access(&files, at, Bytes(3 * GRANULE), &access).is_err(), "part of a mapping");
+    memory.set_access(&files, at, Bytes(4 * GRANULE), &access).unwrap();
+    assert!(memory.admits(at, 4 * GRANULE, true), "across mappings");
+    assert!(!memory.admits(at, 4 * GRANULE + 1, true));
+    write(&mut memory, at + 5, 3);
+    assert_eq!(read(&mut memory, at + 2 * GRANULE + 5), 3, "both show the same");
+    memory.release_physical(&books, id).unwrap();
+    assert_eq!(memory.release_physical(&books, id), Err(Error::NoAllocation));
+    memory.unmap(&books, at, two).unwrap();
+    assert_eq!(books.taken.get(), 2 * GRANULE, "a mapping keeps it");
+    assert_eq!(memory.physicals.retain(at + 3 * GRANULE), Ok(id));
+    memory.unmap(&books, at + 2 * GRANULE, two).unwrap();
+    assert_eq!(books.taken.get(), 2 * GRANULE, "a handle keeps it");
+    assert!(memory.physicals.unreserve(at, two).is_err(), "not as it was reserved");
+    memory.physicals.unreserve(at, Bytes(8 * GRANULE)).unwrap();
+    memory.release_physical(&books, id).unwrap();
+    assert_eq!(books.taken.get(), 0);
+}
+
+#[test]
+fn host_memory_behind_a_handle_costs_the_card_nothing_and_can_be_touched() {
+    let (mut memory, books) = memory();
+    let files = Files::beside("/nonexistent".as_ref());
+    let size = Bytes(GRANULE);
+    let at = memory.physicals.reserve(size, 0, 0).unwrap();
+    let id = memory.create_physical(&books, PhysicalPlace::Host, size, false).unwrap();
+    assert_eq!(books.taken.get(), 0);
+    memory.map(&files, at, size, id).unwrap();
+    let both = [(Side::Card(0), Access::ReadWrite), (Side::Host, Access::ReadWrite)];
+    memory.set_access(&files, at, size, &both).unwrap();
+    let place = std::ptr::with_exposed_provenance_mut::<u8>(index(at + 9));
+    // SAFETY: the mapping was just made reachable for the host.
+    unsafe { place.write(4) };
+    assert_eq!(read(&mut memory, at + 9), 4);
+    memory.unmap(&books, at, size).unwrap();
+    memory.release_physical(&books, id).unwrap();
+    let card = memory.create_physical(&books, PhysicalPlace::Card(0), size, false).unwrap();
+    memory.map(&files, at, size, card).unwrap();
+    assert!(memory.set_access(&files, at, size, &both).is_err(), "the host does not reach the card's");
+    assert_eq!(memory.physicals.access(at, Side::Card(0)), Ok(Access::None), "and nothing of it stays");
+}
+
+#[test]
+fn pools_grow_in_chunks_and_give_whole_ones_back() {
+    const CHUNK: Bytes = Bytes::from_mib(32);
+    let (mut memory, books) = memory();
+    let pool = memory.pools.create(PoolSettings { card: 0, shareable: false, most: Bytes::ZERO });
+    let order = Order { stream: None, after: None };
+    let allocate = |memory: &mut Memory, size: u64| {
+        assert_eq!(memory.take_pooled(pool, Bytes(size), &order), Ok(None));
+        memory.grow_pool(&books, pool, Bytes(size), CHUNK).unwrap();
+        memory.take_pooled(pool, Bytes(size), &order).unwrap().unwrap().address
+    };
+    let small = allocate(&mut memory, 100);
+    assert_eq!(memory.pools.usage(pool).unwrap().reserved, CHUNK);
+    assert_eq!(memory.pools.usage(pool).unwrap().used, Bytes(512));
+    let large = allocate(&mut memory, (40 << 20) + 1);
+    assert_eq!(books.taken.get(), CHUNK.0 + (42 << 20));
+    memory.free_pooled_now(&books, large).unwrap();
+    memory.trim(&books, pool, Bytes::ZERO).unwrap();
+    assert_eq!(books.taken.get(), CHUNK.0, "a chunk in use stays");
+    memory.destroy_pool(&books, pool).unwrap();
+    assert_eq!(books.taken.get(), CHUNK.0, "and so does its pool");
+    memory.free_pooled_now(&books, small).unwrap();
+    assert_eq!(books.taken.get(), 0);
+    assert_eq!(memory.pools.usage(pool), Err(Error::NoPool));
+}
+
+#[test]
+fn what_was_freed_in_a_stream_is_had_again_where_the_order_allows() {
+    use crate::timeline::{StreamId, Ticket};
+
+    let (mut memory, books) = memory();
+    let pool = memory.pools.create(PoolSettings { card: 0, shareable: false, most: Bytes::from_mib(2) });
+    let size = Bytes::from_mib(2);
+    let [a, b] = [StreamId(1), StreamId(2)];
+    let free = Ticket { stream: a, number: 7 };
+    memory.grow_pool(&books, pool, size, size).unwrap();
+    assert_eq!(
+        memory.grow_pool(&books, pool, size, size),
+        Err(Error::OutOfMemory),
+        "it may not grow further"
+    );
+    let take = |memory: &mut Memory, stream, after: Option<&HashMap<StreamId, u64>>| {
+        let taken = memory.take_pooled(pool, size, &Order { stream: Some(stream), after }).unwrap();
+        if let Some(taken) = taken {
+            memory.free_pooled(taken.address, free).unwrap();
+        }
+        taken.map(|taken| taken.wait)
+    };
+    assert_eq!(take(&mut memory, b, None), Some(None), "new memory is anybody's");
+    let reuse = |memory: &mut Memory, follow_events, internal_dependencies| {
+        *memory.pools.reuse(pool).unwrap() =
+            Reuse { follow_events, opportunistic: false, internal_dependencies };
+    };
+    reuse(&mut memory, true, false);
+    assert_eq!(take(&mut memory, a, None), Some(None), "the same stream");
+    assert_eq!(take(&mut memory, b, None), None, "another one");
+    let after = HashMap::from([(a, 7)]);
+    assert_eq!(take(&mut memory, b, Some(&HashMap::from([(a, 6)]))), None, "ordered, but before the free");
+    assert_eq!(take(&mut memory, b, Some(&after)), Some(None), "ordered after the free");
+    reuse(&mut memory, false, false);
+    assert_eq!(take(&mut memory, b, Some(&after)), None);
+    reuse(&mut memory, false, true);
+    assert_eq!(take(&mut memory, b, None), Some(Some(free)), "if it waits");
+    reuse(&mut memory, false, false);
+    memory.pools.settle(false, |_| true);
+    assert_eq!(take(&mut memory, b, None), None, "the pool does not look by itself");
+    memory.pools.settle(true, |_| true);
+    assert_eq!(take(&mut memory, b, None), Some(None), "done");
+}
