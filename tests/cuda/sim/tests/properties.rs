@@ -15,21 +15,70 @@ const PROCESSES: usize = 3;
 #[derive(Clone, Debug)]
 enum Deed {
     Pass(u64),
-    Context { process: usize, card: usize },
+    Context {
+        process: usize,
+        card: usize,
+    },
     DropContext(usize),
-    Stream { context: usize, blocking: bool },
+    Stream {
+        context: usize,
+        blocking: bool,
+        priority: i32,
+    },
     DropStream(usize),
-    Kernel { stream: usize, micros: u64 },
-    Random { stream: usize },
-    Move { stream: usize, micros: u64 },
-    Copy { stream: usize, micros: u64, up: bool },
-    Write { stream: usize, token: u64 },
-    Legacy { context: usize, micros: u64 },
-    Record { stream: usize, event: usize },
-    WaitEvent { stream: usize, event: usize },
-    Outside { stream: usize },
-    Answer { stream: usize },
-    Reserve { context: usize, mib: u64 },
+    Kernel {
+        stream: usize,
+        micros: u64,
+    },
+    /// Of so many tenths of the card.
+    Part {
+        stream: usize,
+        micros: u64,
+        tenths: u64,
+        cooperative: bool,
+    },
+    Meet {
+        stream: usize,
+        key: u64,
+    },
+    Random {
+        stream: usize,
+    },
+    Move {
+        stream: usize,
+        micros: u64,
+    },
+    Copy {
+        stream: usize,
+        micros: u64,
+        up: bool,
+    },
+    Write {
+        stream: usize,
+        token: u64,
+    },
+    Legacy {
+        context: usize,
+        micros: u64,
+    },
+    Record {
+        stream: usize,
+        event: usize,
+    },
+    WaitEvent {
+        stream: usize,
+        event: usize,
+    },
+    Outside {
+        stream: usize,
+    },
+    Answer {
+        stream: usize,
+    },
+    Reserve {
+        context: usize,
+        mib: u64,
+    },
     Die(usize),
 }
 
@@ -39,9 +88,14 @@ fn deed() -> impl Strategy<Value = Deed> {
         8 => (0..3_000_u64).prop_map(Deed::Pass),
         1 => (0..PROCESSES, 0..CARDS).prop_map(|(process, card)| Deed::Context { process, card }),
         1 => which.clone().prop_map(Deed::DropContext),
-        2 => (which.clone(), any::<bool>()).prop_map(|(context, blocking)| Deed::Stream { context, blocking }),
+        2 => (which.clone(), any::<bool>(), -6..2_i32)
+            .prop_map(|(context, blocking, priority)| Deed::Stream { context, blocking, priority }),
         1 => which.clone().prop_map(Deed::DropStream),
         10 => (which.clone(), 1..2_500_u64).prop_map(|(stream, micros)| Deed::Kernel { stream, micros }),
+        8 => (which.clone(), 1..2_500_u64, 0..15_u64, any::<bool>()).prop_map(
+            |(stream, micros, tenths, cooperative)| Deed::Part { stream, micros, tenths, cooperative }
+        ),
+        1 => (which.clone(), 0..2_u64).prop_map(|(stream, key)| Deed::Meet { stream, key }),
         2 => which.clone().prop_map(|stream| Deed::Random { stream }),
         1 => (which.clone(), 0..500_u64).prop_map(|(stream, micros)| Deed::Move { stream, micros }),
         3 => (which.clone(), 0..900_u64, any::<bool>())
@@ -69,6 +123,18 @@ struct History {
     now: Nanos,
 }
 
+/// How the machine is set up.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mode {
+    mps: bool,
+    /// Kernels slow each other down, and vary.
+    slows: bool,
+}
+
+fn mode() -> impl Strategy<Value = Mode> {
+    any::<(bool, bool)>().prop_map(|(mps, slows)| Mode { mps, slows })
+}
+
 struct World {
     words: Plain,
     figures: Figures,
@@ -81,8 +147,19 @@ struct World {
 
 impl World {
     fn new() -> Self {
+        Self::with(Mode::default())
+    }
+
+    fn with(mode: Mode) -> Self {
         // A shallow queue, so that it fills.
-        let figures = Figures { queue_depth: 24, death_delay: Nanos::from_millis(3), ..Figures::default() };
+        let figures = Figures {
+            queue_depth: 24,
+            death_delay: Nanos::from_millis(3),
+            mps: u64::from(mode.mps),
+            corun: if mode.slows { 70_000 } else { 0 },
+            noise: if mode.slows { 10_000 } else { 0 },
+            ..Figures::default()
+        };
         let mut words = Plain::new(WORDS);
         let mut timeline = Timeline::new(&mut words, &figures);
         (0..CARDS).for_each(|card| timeline.install(card, Bytes::from_mib(4_096)));
@@ -140,9 +217,10 @@ impl World {
                     self.forget(context);
                 }
             }
-            Deed::Stream { context, blocking } => {
+            Deed::Stream { context, blocking, priority } => {
                 if let Some(&(context, _)) = pick(&self.contexts, context) {
-                    let stream = self.timeline().create_stream(context, blocking).unwrap();
+                    let mut timeline = self.timeline();
+                    let stream = timeline.create_stream_with_priority(context, blocking, priority).unwrap();
                     self.streams.push((stream, context));
                 }
             }
@@ -156,6 +234,21 @@ impl World {
                 if let Some(&(stream, _)) = pick(&self.streams, stream) {
                     let kernel = Kernel::Spin(Some(Nanos::from_micros(micros)));
                     let _ = self.timeline().launch(stream, kernel, now);
+                }
+            }
+            Deed::Part { stream, micros, tenths, cooperative } => {
+                if let Some(&(stream, _)) = pick(&self.streams, stream) {
+                    let kernel = Kernel::Spin(Some(Nanos::from_micros(micros)));
+                    let footprint = Footprint::of_blocks(tenths, 10, 8);
+                    let cooperative = cooperative && footprint.fits_at_once();
+                    let footprint = if cooperative { footprint.cooperative() } else { footprint };
+                    let _ = self.timeline().launch_in(stream, kernel, footprint, now);
+                }
+            }
+            Deed::Meet { stream, key } => {
+                if let Some(&(stream, _)) = pick(&self.streams, stream) {
+                    let footprint = Footprint::of_blocks(1, 10, 8);
+                    let _ = self.timeline().launch_in(stream, Kernel::WaitPeer(key), footprint, now);
                 }
             }
             Deed::Random { stream } => {
@@ -274,7 +367,7 @@ fn pick<T>(from: &[T], number: usize) -> Option<&T> {
 fn deeds() -> impl Strategy<Value = Vec<Deed>> {
     let start = (0..PROCESSES).flat_map(|process| {
         let context = Deed::Context { process, card: process % CARDS };
-        let stream = |blocking| Deed::Stream { context: process, blocking };
+        let stream = |blocking| Deed::Stream { context: process, blocking, priority: 0 };
         [context, stream(true), stream(false)]
     });
     let start: Vec<Deed> = start.collect();
@@ -285,8 +378,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_state_is_always_one_that_makes_sense(deeds in deeds()) {
-        World::new().play(&deeds, |timeline, now| {
+    fn the_state_is_always_one_that_makes_sense(deeds in deeds(), mode in mode()) {
+        World::with(mode).play(&deeds, |timeline, now| {
             timeline.advance(now);
             timeline.check().unwrap();
             assert_eq!(timeline.now(), now);
@@ -295,9 +388,9 @@ proptest! {
 
     /// It does not matter when, or how often, anybody looks: host jitter never reaches device time.
     #[test]
-    fn looking_changes_nothing(deeds in deeds(), often in 1..2_000_u64) {
-        let rarely = World::new().play(&deeds, |_, _| {});
-        let frequently = World::new().play(&deeds, |timeline, now| {
+    fn looking_changes_nothing(deeds in deeds(), often in 1..2_000_u64, mode in mode()) {
+        let rarely = World::with(mode).play(&deeds, |_, _| {});
+        let frequently = World::with(mode).play(&deeds, |timeline, now| {
             while timeline.now() < now {
                 let next = (timeline.now() + Nanos(often * 1_000)).min(now);
                 timeline.advance(next);
@@ -309,8 +402,8 @@ proptest! {
 
     /// A forecast comes true to the nanosecond if nothing new arrives, and trying it leaves no trace.
     #[test]
-    fn forecasts_come_true(deeds in deeds()) {
-        let mut world = World::new();
+    fn forecasts_come_true(deeds in deeds(), mode in mode()) {
+        let mut world = World::with(mode);
         deeds.iter().for_each(|deed| world.act(deed));
         let now = world.now;
         let streams = world.streams.clone();
@@ -344,6 +437,42 @@ proptest! {
         }
     }
 
+    /// However kernels share a card, each has computed exactly its own length when it ends, and none ends early: alone
+    /// they would take as long as their lengths, beside each other at least as long as their lengths by their shares.
+    #[test]
+    fn shares_are_conserved(
+        kernels in proptest::collection::vec((0..6_usize, 1..3_000_u64, 1..14_u64), 1..60),
+        mps in any::<bool>(),
+    ) {
+        let mut world = World::with(Mode { mps, slows: false });
+        for process in 0..PROCESSES {
+            world.act(&Deed::Context { process, card: 0 });
+            world.act(&Deed::Stream { context: process, blocking: false, priority: 0 });
+            world.act(&Deed::Stream { context: process, blocking: false, priority: -1 });
+        }
+        let (begun, latency) = (world.now, world.figures.launch_latency);
+        let (mut lengths, mut area, mut longest) = (Nanos::ZERO, 0, Nanos::ZERO);
+        let mut last = Vec::new();
+        for &(stream, micros, tenths) in &kernels {
+            let cost = Nanos::from_micros(micros);
+            let (id, _) = world.streams[stream];
+            let footprint = Footprint::of_blocks(tenths, 10, 10);
+            if let Ok(ticket) = world.timeline().launch_in(id, Kernel::Spin(Some(cost)), footprint, begun) {
+                (lengths, area) = (lengths + cost, area + micros * tenths.min(10));
+                longest = longest.max(cost);
+                last.push(ticket);
+            }
+        }
+        let mut timeline = world.timeline();
+        let slices = lengths.0 / 1_024_000 + 2 * kernels.len() as u64 + 2;
+        timeline.advance(begun + lengths + latency + Nanos(slices * 100_000));
+        prop_assert!(last.iter().all(|&ticket| timeline.is_done(ticket)));
+        let busy = timeline.engine_time(0).busy;
+        // Rates are rounded down to one in 2^18.
+        prop_assert!(busy.0 <= lengths.0 + lengths.0 / 100_000, "{busy} for {lengths}");
+        prop_assert!(busy.0 * 10 >= area * 1_000 && busy >= longest, "{busy} for {area} us tenths");
+    }
+
     /// No work is lost and none invented: what was launched is what was computed, once all is done.
     #[test]
     fn work_is_conserved(
@@ -352,8 +481,8 @@ proptest! {
         let mut world = World::new();
         for process in 0..PROCESSES {
             world.act(&Deed::Context { process, card: 0 });
-            world.act(&Deed::Stream { context: process, blocking: false });
-            world.act(&Deed::Stream { context: process, blocking: true });
+            world.act(&Deed::Stream { context: process, blocking: false, priority: 0 });
+            world.act(&Deed::Stream { context: process, blocking: true, priority: -2 });
         }
         let mut launched = Nanos::ZERO;
         let mut last = [None; 6];

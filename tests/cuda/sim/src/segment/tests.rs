@@ -12,6 +12,7 @@ use cgpu_proto::units::{Bytes, Nanos};
 use super::journal::crash;
 use super::*;
 use crate::card::CardSpec;
+use crate::footprint::Footprint;
 use crate::kernel::Kernel;
 use crate::timeline::{Command, ContextId, EventId, StreamId};
 use crate::words::index;
@@ -27,13 +28,17 @@ struct Stage {
 
 impl Stage {
     fn new() -> Self {
+        Self::with(Figures::default())
+    }
+
+    fn with(figures: Figures) -> Self {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let directory = tempfile::tempdir_in("/dev/shm").unwrap();
         let settings = Settings {
             state: directory.path().join("segment"),
             cards: Some(CardSpec::parse_list("T4:4096,A10:8192").unwrap()),
             dilation_milli: 1_000,
-            figures: Figures::default(),
+            figures,
         };
         Self { _directory: directory, settings, _alone: alone }
     }
@@ -108,7 +113,10 @@ impl Scene {
     }
 
     fn with_contexts_on(cards: &[usize]) -> Self {
-        let stage = Stage::new();
+        Self::on(Stage::new(), cards)
+    }
+
+    fn on(stage: Stage, cards: &[usize]) -> Self {
         let observer = stage.open();
         let now = Nanos::from_millis(1);
         let mut scene =
@@ -264,6 +272,46 @@ fn a_crash_at_any_store_of_an_advance_leaves_before_or_after() {
             timeline.advance(now);
         });
     }
+}
+
+/// Kernels beside each other: some with all they take, one with what is left, one interrupted for a more urgent one.
+#[test]
+fn a_crash_at_any_store_where_kernels_share_a_card_leaves_before_or_after() {
+    let scene = Scene::new();
+    let part = |tenths| Footprint::of_blocks(tenths, 10, 128);
+    let kernel = Kernel::named("spin_90us");
+    let urgent = scene
+        .timeline(|timeline| timeline.create_stream_with_priority(scene.contexts[0], false, -2).unwrap());
+    let now = scene.now + Nanos::from_millis(20);
+    scene.timeline(|timeline| {
+        timeline.advance(now);
+        for (stream, tenths) in [(0, 3), (1, 25)] {
+            timeline.launch_in(scene.streams[stream], kernel, part(tenths), now).unwrap();
+        }
+        timeline.check().unwrap();
+    });
+    let soon = now + Nanos::from_micros(130);
+    scene.crash_everywhere(|timeline| {
+        timeline.advance(soon);
+        timeline.launch_in(urgent, kernel, part(5).cooperative(), soon).unwrap();
+    });
+    let later = soon + Nanos::from_micros(200);
+    scene.crash_everywhere(|timeline| {
+        timeline.advance(later);
+    });
+    scene.timeline(|timeline| timeline.launch_in(urgent, kernel, part(8), later)).unwrap();
+    scene.crash_everywhere(|timeline| timeline.destroy_context(scene.contexts[0], later));
+}
+
+#[test]
+fn a_crash_at_any_store_under_mps_leaves_before_or_after() {
+    let figures = Figures { mps: 1, corun: 50_000, ..Figures::default() };
+    let scene = Scene::on(Stage::with(figures), &[0, 0]);
+    let now = scene.now + Nanos::from_micros(500);
+    scene.crash_everywhere(|timeline| {
+        timeline.advance(now);
+    });
+    scene.crash_everywhere(|timeline| timeline.destroy_context(scene.contexts[0], now));
 }
 
 #[test]
