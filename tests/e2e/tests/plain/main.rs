@@ -7,6 +7,7 @@ mod death;
 mod documents;
 mod input;
 mod library;
+mod lookups;
 mod memory;
 mod race;
 mod region;

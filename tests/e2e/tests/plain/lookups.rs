@@ -1,0 +1,243 @@
+//! `cuGetProcAddress` and the exports of driver versions: the simulated driver against the data that was measured, and against real
+//! drivers where they can be had. A real driver needs no card for look-ups, and is asked for nothing else.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use cgpu_e2e::{Child, Outcome, Scene, skip};
+
+/// Branches of the real driver, and the version of CUDA that each is.
+const BRANCHES: [(&str, u32); 2] = [("535.", 12_020), ("550.", 12_040)];
+
+/// Releases of the distribution that have them.
+const RELEASES: [&str; 2] = ["bookworm", "trixie"];
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../abi/data").join(name)
+}
+
+fn rows(name: &str) -> Vec<Vec<String>> {
+    let text = fs::read_to_string(data(name)).expect("the table is there");
+    text.lines().skip(1).map(|line| line.split('\t').map(str::to_owned).collect()).collect()
+}
+
+/// All that the program asks of a library, and its exports, line by line.
+fn lookups(scene: &Scene, library: &Path, names: &Path, version: u32) -> Vec<String> {
+    let mut command = scene.program("lookups");
+    command.arg(library).arg(names).arg(data("driver-symbols.tsv"));
+    command.env("CGPU_SIM_DRIVER", version.to_string());
+    let lines = Outcome::of(command).silent().stdout;
+    lines.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn the_measured_rows_are_answered_as_measured() {
+    let scene = Scene::new("A10:23028");
+    let library = scene.dist().file("sim/libcuda.so.1");
+    let exports: Vec<Vec<String>> = rows("driver-symbols.tsv");
+    for (column, version) in [(2, 12_020), (3, 12_040)] {
+        let exported: BTreeSet<&str> =
+            exports.iter().filter(|row| row[column] == "1").map(|row| row[0].as_str()).collect();
+        let answers = lookups(&scene, &library, &data("proc-address.tsv"), version);
+        let found: BTreeSet<&str> =
+            answers.iter().filter(|line| !line.contains(' ')).map(String::as_str).collect();
+        assert_eq!(found, exported, "exports of {version}");
+        let answers: BTreeMap<&str, &str> = answers.iter().filter_map(|line| line.split_once(": ")).collect();
+        let rows = rows("proc-address.tsv");
+        assert_eq!(rows.len(), 685);
+        for row in &rows {
+            let [name, flavour, at, _] = &row[..] else { panic!("{row:?}") };
+            // The newest of the name's functions, of that flavour, that is not newer and that the driver has.
+            let at: u32 = at.parse().expect("a version");
+            let known = rows.iter().filter(|other| {
+                let newer = other[2].parse::<u32>().expect("a version") > at;
+                other[0] == *name && other[1] == *flavour && !newer && exported.contains(other[3].as_str())
+            });
+            let symbol = known.max_by_key(|other| other[2].parse::<u32>().expect("a version"));
+            let expected = symbol.map_or("0 1 -".to_owned(), |row| format!("0 0 {}", row[3]));
+            let flags = if flavour == "legacy" { 0 } else { 2 };
+            assert_eq!(answers[&*format!("{name} {at} {flags}")], expected, "{row:?} by {version}");
+        }
+    }
+}
+
+#[test]
+fn the_oldest_driver_has_no_look_ups_at_all() {
+    let scene = Scene::new("V100:16130");
+    let library = scene.dist().file("sim/libcuda.so.1");
+    let exports = lookups(&scene, &library, &data("proc-address.tsv"), 10_010);
+    for name in ["cuInit", "cuMemAlloc_v2", "cuLaunchKernel_ptsz", "cuGraphLaunch"] {
+        assert!(exports.contains(&name.to_owned()), "{name} is not there");
+    }
+    for name in
+        ["cuGetProcAddress", "cuGetProcAddress_v2", "cuMemCreate", "cuMemAllocAsync", "cuLibraryLoadData"]
+    {
+        assert!(!exports.contains(&name.to_owned()), "{name} is there");
+    }
+    // And it works.
+    let mut run = scene.program("launch_loop");
+    run.args(["spin_50us", "--count", "20"]).env("CGPU_SIM_DRIVER", "10010");
+    assert_eq!(Outcome::of(run).silent().json()["launches"], 20);
+}
+
+#[test]
+fn real_drivers_answer_alike() {
+    let drivers = match real_drivers() {
+        Ok(drivers) => drivers,
+        Err(reason) => return skip("lookups::real_drivers_answer_alike", "real-driver", &reason),
+    };
+    let scene = Scene::new("A10:23028");
+    let simulated = scene.dist().file("sim/libcuda.so.1");
+    // What headers say and what they do not.
+    let names = scene.path("names.tsv");
+    let both = ["proc-address.tsv", "proc-address-exports.tsv"].map(|name| fs::read_to_string(data(name)));
+    let [headers, others] = both.map(|text| text.expect("the table is there"));
+    let others: String = others.lines().skip(1).map(|line| format!("{line}\n")).collect();
+    fs::write(&names, headers + &others).expect("a table of all names");
+    for (library, version) in drivers {
+        let real = lookups(&scene, &library, &names, version);
+        let ours = lookups(&scene, &simulated, &names, version);
+        assert!(real.len() > 20_000, "{} answers of {}", real.len(), library.display());
+        for (real, ours) in real.iter().zip(&ours) {
+            assert_eq!(ours, real, "against {}", library.display());
+        }
+        assert_eq!(ours.len(), real.len());
+    }
+}
+
+/// The libraries of both branches out of the distribution's non-free packages, unpacked into a folder of the tests: nothing is installed.
+/// Kept there for the next run.
+fn real_drivers() -> Result<Vec<(PathBuf, u32)>, String> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("real-drivers");
+    let apt = Apt::in_folder(&folder)?;
+    let mut versions = None;
+    BRANCHES
+        .into_iter()
+        .map(|(branch, cuda)| {
+            let place = folder.join(branch.trim_end_matches('.'));
+            if library(&place).is_none() {
+                let versions = match &versions {
+                    Some(versions) => versions,
+                    None => versions.insert(apt.versions()?),
+                };
+                let version = versions
+                    .iter()
+                    .find(|version| version.starts_with(branch))
+                    .ok_or_else(|| format!("no release of the distribution has a libcuda1 {branch}*"))?;
+                apt.unpack(version, &place)?;
+            }
+            let library = library(&place).ok_or_else(|| format!("libcuda1 {branch}* has no libcuda.so"))?;
+            Ok((library, cuda))
+        })
+        .collect()
+}
+
+/// The library in an unpacked package: the file itself, as its links are for where it would be installed.
+fn library(folder: &Path) -> Option<PathBuf> {
+    for entry in fs::read_dir(folder).ok()?.flatten() {
+        let path = entry.path();
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let found = if entry.file_type().ok()?.is_dir() {
+            library(&path)
+        } else {
+            name.starts_with("libcuda.so.").then_some(path).filter(|path| !path.is_symlink())
+        };
+        if found.is_some() {
+            return found;
+        }
+    }
+    None
+}
+
+/// The package manager, with lists of its own: what the machine has installed and configured stays as it is.
+struct Apt {
+    configuration: PathBuf,
+    folder: PathBuf,
+}
+
+impl Apt {
+    fn in_folder(folder: &Path) -> Result<Self, String> {
+        let keyring = "/usr/share/keyrings/debian-archive-keyring.gpg";
+        if !Path::new(keyring).exists() {
+            return Err("not on Debian, whose non-free packages have real drivers".to_owned());
+        }
+        let mirror = Self::mirror()?;
+        let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
+        for part in ["lists/partial", "cache/archives/partial", "none"] {
+            fs::create_dir_all(folder.join(part)).map_err(failed)?;
+        }
+        fs::write(folder.join("status"), "").map_err(failed)?;
+        let sources =
+            RELEASES.map(|release| format!("deb [signed-by={keyring}] {mirror} {release} non-free\n"));
+        fs::write(folder.join("sources.list"), sources.concat()).map_err(failed)?;
+        let at = |name: &str| folder.join(name).display().to_string();
+        let settings = [
+            ("Dir::Etc::SourceList", at("sources.list")),
+            ("Dir::Etc::SourceParts", at("none")),
+            ("Dir::State::Lists", at("lists")),
+            ("Dir::State::status", at("status")),
+            ("Dir::Cache", at("cache")),
+            ("APT::Sandbox::User", "root".to_owned()),
+            ("Acquire::http::Timeout", "20".to_owned()),
+        ];
+        let configuration = folder.join("apt.conf");
+        let text: String = settings.iter().map(|(name, value)| format!("{name} \"{value}\";\n")).collect();
+        fs::write(&configuration, text).map_err(failed)?;
+        Ok(Self { configuration, folder: folder.to_owned() })
+    }
+
+    /// Where the machine gets the distribution from.
+    fn mirror() -> Result<String, String> {
+        let mut command = Command::new("apt-get");
+        command.args(["indextargets", "--format", "$(ORIGIN) $(COMPONENT) $(RELEASE) $(REPO_URI)"]);
+        let output = command.stdin(Stdio::null()).output().map_err(|error| format!("no apt-get: {error}"))?;
+        let targets = String::from_utf8_lossy(&output.stdout);
+        let mut targets = targets.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+        let debian = targets.find(|target| {
+            target.len() == 4 && target[..2] == ["Debian", "main"] && !target[2].contains('-')
+        });
+        debian
+            .map(|target| target[3].to_owned())
+            .ok_or_else(|| "this machine does not know where to get Debian's packages".to_owned())
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) -> Result<String, String> {
+        let mut command = Command::new(program);
+        command.args(arguments).env("APT_CONFIG", &self.configuration).current_dir(&self.folder);
+        let outcome = Child::start_for(command, Duration::from_secs(110)).finish();
+        match outcome.code() {
+            Some(0) => Ok(outcome.stdout),
+            _ => Err(format!(
+                "{program} {arguments:?} failed: {}",
+                outcome.stderr.lines().last().unwrap_or("")
+            )),
+        }
+    }
+
+    fn versions(&self) -> Result<Vec<String>, String> {
+        self.run("apt-get", &["update", "--quiet"])?;
+        let versions = self.run("apt-cache", &["madison", "libcuda1"])?;
+        Ok(versions
+            .lines()
+            .filter_map(|line| line.split(" | ").nth(1))
+            .map(|it| it.trim().to_owned())
+            .collect())
+    }
+
+    fn unpack(&self, version: &str, to: &Path) -> Result<(), String> {
+        self.run("apt-get", &["download", "--quiet", &format!("libcuda1={version}")])?;
+        let packages = fs::read_dir(&self.folder).map_err(|error| error.to_string())?.flatten();
+        let name = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
+        let package = packages
+            .map(|entry| name(&entry))
+            .find(|name| name.starts_with(&format!("libcuda1_{version}")))
+            .ok_or_else(|| format!("libcuda1 {version} was not downloaded"))?;
+        self.run("dpkg-deb", &["--extract", &package, &to.display().to_string()])?;
+        // The whole package is of no more use.
+        let _ = fs::remove_file(self.folder.join(package));
+        Ok(())
+    }
+}
