@@ -3,7 +3,12 @@
 //! Raw pointers of callers become [`Out`](crate::argument::Out) and [`In`](crate::argument::In) here and nowhere else, so that the
 //! functions of the modules are safe ones.
 
+use std::sync::LazyLock;
+
+use cgpu_abi::nvml_index;
 use cgpu_abi::nvml_types::*;
+use cgpu_sim::faults::Library;
+use cgpu_sim::watch::{Arguments, Watch};
 
 use crate::answer::result;
 use crate::argument::Received;
@@ -29,18 +34,21 @@ macro_rules! export {
     (stub $symbol:ident $(($($arguments:tt)*))?) => {
         #[unsafe(no_mangle)]
         extern "C" fn $symbol() -> nvmlReturn_t {
-            distinct!($symbol);
-            nvmlReturn_t::ERROR_NOT_SUPPORTED
+            watched(nvml_index::$symbol, |_| (), || nvmlReturn_t::ERROR_NOT_SUPPORTED)
         }
     };
     (played $symbol:ident ($($argument:ident: $type:ty),*)) => {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $symbol($($argument: $type),*) -> nvmlReturn_t {
-            distinct!($symbol);
-            // SAFETY: a pointer among the arguments is one that the program gave to this function of NVML, whose contract is that it
-            // is NULL or valid for what the function does with it.
-            $(let $argument = unsafe { Received::received($argument) };)*
-            result(played::$symbol($($argument),*))
+            let describe = |_arguments: &mut Arguments| {
+                $(_arguments.add(stringify!($argument), &$argument);)*
+            };
+            watched(nvml_index::$symbol, describe, || {
+                // SAFETY: a pointer among the arguments is one that the program gave to this function of NVML, whose contract is that
+                // it is NULL or valid for what the function does with it.
+                $(let $argument = unsafe { Received::received($argument) };)*
+                result(played::$symbol($($argument),*))
+            })
         }
     };
     (played $symbol:ident ($($argument:ident: $type:ty),*) -> $answer:ty) => {
@@ -51,18 +59,16 @@ macro_rules! export {
     };
 }
 
-/// Makes a function differ from all others: the compiler would give functions of equal code one address, and the shim tells
-/// functions apart by their addresses. A comment in the assembly costs nothing.
-macro_rules! distinct {
-    ($symbol:ident) => {
-        // SAFETY: no instruction at all.
-        unsafe {
-            core::arch::asm!(
-                concat!("/* ", stringify!($symbol), " */"),
-                options(nomem, nostack, preserves_flags)
-            );
-        }
-    };
+/// What `CGPU_SIM_FAULT` and `CGPU_SIM_JOURNAL` ask for, read at the first call.
+static WATCH: LazyLock<Watch> = LazyLock::new(|| Watch::from_environment(Library::Nvml));
+
+/// Runs a call, or makes it fail; writes it down. What the cards did is for the driver's journal to tell.
+fn watched(
+    position: usize,
+    describe: impl FnOnce(&mut Arguments),
+    call: impl FnOnce() -> nvmlReturn_t,
+) -> nvmlReturn_t {
+    nvmlReturn_t(WATCH.around(position, describe, || None, || call().0))
 }
 cgpu_abi::nvml_table!(exports);
 

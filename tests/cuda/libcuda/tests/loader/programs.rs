@@ -121,6 +121,14 @@ fn every_other_way_to_memory_takes_and_gives_it() {
 }
 
 #[test]
+fn memory_passes_between_processes_and_goes_with_the_last() {
+    let machine = Machine::new("share", "A10");
+    machine.prints("share");
+    let left = std::fs::read_dir(machine.file("state").parent().unwrap()).unwrap();
+    assert_eq!(left.count(), 1, "only the segment is left");
+}
+
+#[test]
 fn nvml_tells_of_the_same_cards() {
     let answer = Machine::new("nvml", "A10,T4,H100").prints("nvml 512M");
     assert_eq!(number(&answer, "grown"), 512.0 * MIB);
@@ -169,6 +177,22 @@ fn chosen_calls_fail() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("expected 0, got 700"));
     let machine = Machine::new("no-fault", "A10").with("CGPU_SIM_FAULT", "cuMemGetInfo_v2:3:700");
     machine.prints("meminfo");
+}
+
+#[test]
+fn chosen_calls_of_nvml_fail() {
+    let spec = "nvmlDeviceGetMemoryInfo*:1+:NVML_ERROR_GPU_IS_LOST,cuInit:9:999";
+    let output = Machine::new("nvml-fault", "A10,T4,H100").with("CGPU_SIM_FAULT", spec).run("nvml 512M");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("15"), "{output:?}");
+}
+
+#[test]
+fn a_fault_that_means_nothing_is_said() {
+    let output = Machine::new("bad-fault", "A10").with("CGPU_SIM_FAULT", "cuMemAlloc_v2:often:2").run("init");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("CGPU_SIM_FAULT") && errors.contains("expected NAME:WHEN:CODE"), "{errors}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("\"init\": 999"));
 }
 
 #[test]
