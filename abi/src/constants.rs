@@ -56,6 +56,10 @@ enumerations! {
         CU_MEM_ALLOCATION_TYPE_PINNED = 1,
         CU_MEM_ALLOCATION_TYPE_MANAGED = 2,
     }
+    /// What a range of memory can be handed to other interfaces as.
+    CUmemRangeHandleType {
+        CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD = 1,
+    }
     /// How memory can be shared with other processes.
     CUmemAllocationHandleType {
         CU_MEM_HANDLE_TYPE_NONE = 0,

@@ -94,11 +94,13 @@ macro_rules! driver_table {
                 (pool: *mut CUmemoryPool, location: *mut CUmemLocation, kind: CUmemAllocationType);
             call cuMemSetMemPool { "cuMemSetMemPool", legacy, 13000, 1300 } Managed Passed played "can name a managed pool, but allocating from any pool is refused"
                 (location: *mut CUmemLocation, kind: CUmemAllocationType, pool: CUmemoryPool);
-            pass cuMemPoolExportPointer { "cuMemPoolExportPointer", legacy, 11020, 1107 } External Passed stub "the exporter has paid; sharing costs nothing more";
-            pass cuMemPoolExportToShareableHandle { "cuMemPoolExportToShareableHandle", legacy, 11020, 1107 } External Passed stub "the exporter has paid; sharing costs nothing more";
-            hook cuMemPoolImportFromShareableHandle { "cuMemPoolImportFromShareableHandle", legacy, 11020, 1107 } External Counted stub "the exporter pays, the importer does not; counted"
+            call cuMemPoolExportPointer { "cuMemPoolExportPointer", legacy, 11020, 1107 } External Passed played "the exporter has paid; sharing costs nothing more"
+                (share_data_out: *mut CUmemPoolPtrExportData, ptr: CUdeviceptr);
+            call cuMemPoolExportToShareableHandle { "cuMemPoolExportToShareableHandle", legacy, 11020, 1107 } External Passed played "the exporter has paid; sharing costs nothing more"
+                (handle_out: *mut c_void, pool: CUmemoryPool, handle_type: CUmemAllocationHandleType, flags: c_ulonglong);
+            hook cuMemPoolImportFromShareableHandle { "cuMemPoolImportFromShareableHandle", legacy, 11020, 1107 } External Counted played "the exporter pays, the importer does not; counted"
                 (pool_out: *mut CUmemoryPool, handle: *mut c_void, handle_type: CUmemAllocationHandleType, flags: c_ulonglong);
-            hook cuMemPoolImportPointer { "cuMemPoolImportPointer", legacy, 11020, 1107 } External Counted stub "the exporter pays, the importer does not; counted"
+            hook cuMemPoolImportPointer { "cuMemPoolImportPointer", legacy, 11020, 1107 } External Counted played "the exporter pays, the importer does not; counted"
                 (pointer_out: *mut CUdeviceptr, pool: CUmemoryPool, share_data: *mut CUmemPoolPtrExportData);
 
             // Virtual memory management.
@@ -126,9 +128,11 @@ macro_rules! driver_table {
                 (prop: *mut CUmemAllocationProp, handle: CUmemGenericAllocationHandle);
             call cuMemRetainAllocationHandle { "cuMemRetainAllocationHandle", legacy, 11000, 1107 } External Passed played "one more reference to memory that already exists"
                 (handle: *mut CUmemGenericAllocationHandle, addr: *mut c_void);
-            pass cuMemExportToShareableHandle { "cuMemExportToShareableHandle", legacy, 10020, 1107 } External Passed stub "the exporter has paid; sharing costs nothing more";
-            pass cuMemGetHandleForAddressRange { "cuMemGetHandleForAddressRange", legacy, 11070, 1107 } External Passed stub "the exporter has paid; sharing costs nothing more";
-            hook cuMemImportFromShareableHandle { "cuMemImportFromShareableHandle", legacy, 10020, 1107 } External Counted stub "the exporter pays, the importer does not; counted"
+            call cuMemExportToShareableHandle { "cuMemExportToShareableHandle", legacy, 10020, 1107 } External Passed played "the exporter has paid; sharing costs nothing more"
+                (shareable_handle: *mut c_void, handle: CUmemGenericAllocationHandle, handle_type: CUmemAllocationHandleType, flags: c_ulonglong);
+            call cuMemGetHandleForAddressRange { "cuMemGetHandleForAddressRange", legacy, 11070, 1107 } External Passed played "the exporter has paid; sharing costs nothing more"
+                (handle: *mut c_void, dptr: CUdeviceptr, size: usize, handle_type: CUmemRangeHandleType, flags: c_ulonglong);
+            hook cuMemImportFromShareableHandle { "cuMemImportFromShareableHandle", legacy, 10020, 1107 } External Counted played "the exporter pays, the importer does not; counted"
                 (handle: *mut CUmemGenericAllocationHandle, os_handle: *mut c_void, sh_handle_type: CUmemAllocationHandleType);
 
             // Arrays.
@@ -1043,12 +1047,14 @@ macro_rules! driver_table {
                 (object: CUuserObject, count: c_uint);
 
             // Other processes' and other interfaces' memory.
-            pass cuIpcGetMemHandle { "cuIpcGetMemHandle", legacy, 4010, 1107 } External Passed stub "the exporter has paid; sharing costs nothing more";
-            hook cuIpcOpenMemHandle { "cuIpcOpenMemHandle", legacy, 4010, 1107 } External Counted stub "the exporter pays, the importer does not; counted"
+            call cuIpcGetMemHandle { "cuIpcGetMemHandle", legacy, 4010, 1107 } External Passed played "the exporter has paid; sharing costs nothing more"
+                (handle: *mut CUipcMemHandle, dptr: CUdeviceptr);
+            hook cuIpcOpenMemHandle { "cuIpcOpenMemHandle", legacy, 4010, 1107 } External Counted played "the exporter pays, the importer does not; counted"
                 (dptr: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint);
-            hook cuIpcOpenMemHandle_v2 { "cuIpcOpenMemHandle", legacy, 11000, 1107 } External Counted stub "the exporter pays, the importer does not; counted"
+            hook cuIpcOpenMemHandle_v2 { "cuIpcOpenMemHandle", legacy, 11000, 1107 } External Counted played "the exporter pays, the importer does not; counted"
                 (dptr: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint);
-            pass cuIpcCloseMemHandle { "cuIpcCloseMemHandle", legacy, 4010, 1107 } External Passed stub "the importer never paid";
+            call cuIpcCloseMemHandle { "cuIpcCloseMemHandle", legacy, 4010, 1107 } External Passed played "the importer never paid"
+                (dptr: CUdeviceptr);
             pass cuIpcGetEventHandle { "cuIpcGetEventHandle", legacy, 4010, 1107 } External Passed stub "an event of another process";
             pass cuIpcOpenEventHandle { "cuIpcOpenEventHandle", legacy, 4010, 1107 } External Passed stub "an event of another process";
             hook cuImportExternalMemory { "cuImportExternalMemory", legacy, 10000, 1107 } External Counted stub "memory that another interface has allocated, which no limit of ours counts; counted"

@@ -23,6 +23,7 @@ mod played {
     pub(super) use crate::fill::*;
     pub(super) use crate::function::*;
     pub(super) use crate::host::*;
+    pub(super) use crate::ipc::*;
     pub(super) use crate::launch::*;
     pub(super) use crate::legacy::*;
     pub(super) use crate::library::*;
@@ -35,6 +36,7 @@ mod played {
     pub(super) use crate::pool::*;
     pub(super) use crate::primary::*;
     pub(super) use crate::profiler::*;
+    pub(super) use crate::share::*;
     pub(super) use crate::stream::*;
 }
 
