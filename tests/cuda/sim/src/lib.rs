@@ -22,6 +22,7 @@ pub mod error;
 pub mod exports;
 pub mod faults;
 pub mod footprint;
+pub mod identity;
 pub mod journal;
 pub mod kernel;
 pub mod machine;

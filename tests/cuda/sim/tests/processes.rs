@@ -51,7 +51,20 @@ impl Stage {
     }
 
     fn child(&self, role: &str) -> Watched {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        self.start(role, Command::new(std::env::current_exe().unwrap()))
+    }
+
+    /// A child that is the first process of a PID namespace; `None` where that cannot be had.
+    fn child_in_a_namespace(&self, role: &str) -> Option<Watched> {
+        let enter = ["--user", "--map-root-user", "--pid", "--fork", "--kill-child"];
+        let can =
+            Command::new("unshare").args(enter).arg("true").status().is_ok_and(|status| status.success());
+        let mut command = Command::new("unshare");
+        command.args(enter).arg(std::env::current_exe().unwrap());
+        can.then(|| self.start(role, command))
+    }
+
+    fn start(&self, role: &str, mut command: Command) -> Watched {
         command.args(["--exact", "play_a_role", "--nocapture"]);
         command.env(ROLE, role).env(STATE, self.directory.path().join("segment"));
         command.stdin(Stdio::null()).stdout(Stdio::null());
@@ -435,4 +448,31 @@ fn stops_at_any_instant_hold_nobody_up() {
     children.into_iter().for_each(Watched::kill);
     eventually("the dead are gone", || machine.memory_info(1).unwrap().used == Bytes::ZERO);
     machine.check().unwrap();
+}
+
+/// As NVML tells it: a program in another PID namespace goes by its id in ours.
+#[test]
+fn a_process_of_another_pid_namespace_goes_by_its_id_in_ours() {
+    let stage = Stage::new();
+    let machine = stage.machine();
+    let Some(inside) = stage.child_in_a_namespace("persist") else {
+        eprintln!("skipped: no PID namespace to be had (unshare)");
+        return;
+    };
+    let children = |pid: u32| -> Vec<u32> {
+        let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        list.split_ascii_whitespace().map(|pid| pid.parse().unwrap()).collect()
+    };
+    eventually("it is listed", || machine.processes(0).unwrap().len() == 1);
+    let listed = machine.processes(0).unwrap()[0].pid;
+    assert_eq!(children(inside.pid()), [listed]);
+    // It believes to be the first of all.
+    let status = std::fs::read_to_string(format!("/proc/{listed}/status")).unwrap();
+    let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap();
+    assert!(ids.trim().ends_with("\t1"), "{ids}");
+    inside.kill();
+    // Dead, it has no id any more; whoever asks for processes looks for the dead.
+    eventually("it is gone", || {
+        machine.processes(0).unwrap().is_empty() && machine.memory_info(0).unwrap().used == Bytes::ZERO
+    });
 }

@@ -2,8 +2,9 @@
 
 use cgpu_proto::units::Nanos;
 
-use super::{ContextId, EngineTime, Machine, ProcessSample, ProcessUse};
+use super::{CardSample, ContextId, EngineTime, Machine, ProcessSample, ProcessUse};
 use crate::error::Error;
+use crate::identity::{Asker, Identity};
 
 /// NVML's utilisation: integer percent of the last whole window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +19,7 @@ pub struct Utilisation {
 const REAP: Nanos = Nanos::from_millis(20);
 
 impl Machine {
-    /// Processes with contexts on a card.
+    /// Processes with contexts on a card that exist in this process's PID namespace, with their ids there.
     ///
     /// # Errors
     /// [`Error::NoCard`].
@@ -26,10 +27,12 @@ impl Machine {
         self.check_card(card)?;
         self.core.segment.reap(self.now(), REAP)?;
         self.core.bury_exports()?;
-        self.core.with(|timeline, now| {
+        let uses: Vec<_> = self.core.with(|timeline, now| {
             timeline.settle(card, now);
-            Ok(timeline.processes(card))
-        })
+            let uses = timeline.processes(card).into_iter();
+            Ok(uses.map(|each| (self.core.segment.identity(each.process, each.pid), each)).collect())
+        })?;
+        Ok(as_seen(uses, |each, pid| ProcessUse { pid, ..each }))
     }
 
     /// A card's utilisation.
@@ -45,15 +48,29 @@ impl Machine {
         })
     }
 
-    /// Samples of whole windows that ended after `since`, oldest first; at most the last 14 windows.
+    /// One sample for each process that computed in the whole windows that ended after `since`, at most the last 14: their mean.
     ///
     /// # Errors
     /// [`Error::NoCard`].
     pub fn process_utilisation(&self, card: usize, since: Nanos) -> Result<Vec<ProcessSample>, Error> {
         self.check_card(card)?;
+        let samples: Vec<_> = self.core.with(|timeline, now| {
+            timeline.settle(card, now);
+            let samples = timeline.process_samples(card, since, now).into_iter();
+            Ok(samples.map(|each| (self.core.segment.identity(each.process, each.pid), each)).collect())
+        })?;
+        Ok(as_seen(samples, |each, pid| ProcessSample { pid, ..each }))
+    }
+
+    /// A card's utilisation in each whole window that ended after `since`, oldest first; at most the last 14 windows.
+    ///
+    /// # Errors
+    /// [`Error::NoCard`].
+    pub fn card_utilisation(&self, card: usize, since: Nanos) -> Result<Vec<CardSample>, Error> {
+        self.check_card(card)?;
         self.core.with(|timeline, now| {
             timeline.settle(card, now);
-            Ok(timeline.process_samples(card, since, now))
+            Ok(timeline.card_samples(card, since, now))
         })
     }
 
@@ -94,4 +111,10 @@ impl Machine {
     pub fn check(&self) -> Result<(), Error> {
         self.core.with(|timeline, _| timeline.check().map_err(Error::Segment))
     }
+}
+
+/// Those that exist in this process's PID namespace, with their ids there.
+fn as_seen<T>(all: Vec<(Identity, T)>, with: impl Fn(T, u32) -> T) -> Vec<T> {
+    let mut asker = Asker::new();
+    all.into_iter().filter_map(|(who, each)| Some(with(each, asker.pid_of(&who)?))).collect()
 }

@@ -43,7 +43,9 @@ pub use crate::memory::{
     Access, Allocation, MappedRange, Offer, Origin, PhysicalId, PhysicalInfo, PhysicalPlace, PoolId,
     PoolSettings, PoolUsage, Reuse, Side,
 };
-pub use crate::timeline::{ContextId, EngineTime, EventId, ProcessSample, ProcessUse, StreamId, Ticket};
+pub use crate::timeline::{
+    CardSample, ContextId, EngineTime, EventId, ProcessSample, ProcessUse, StreamId, Ticket,
+};
 pub use allocations::MemoryInfo;
 pub use books::Utilisation;
 pub use events::milliseconds;

@@ -32,6 +32,7 @@ use cgpu_proto::units::{Generation, Nanos, SlotIndex};
 
 use crate::card::CardSpec;
 use crate::error::Error;
+use crate::identity::{Anchor, Identity};
 use crate::settings::{Figures, Settings};
 use crate::timeline::{self, ProcessState, Timeline};
 use areas::Area;
@@ -65,6 +66,7 @@ struct Seat {
     slot: SlotIndex,
     generation: Generation,
     _lifeline: Lifeline,
+    _anchor: Option<Anchor>,
 }
 
 impl Seat {
@@ -125,6 +127,14 @@ impl Segment {
     #[must_use]
     pub fn process(&self) -> usize {
         self.seat.slot.get()
+    }
+
+    /// Who a process is that goes by `pid` in its own PID namespace.
+    #[must_use]
+    pub fn identity(&self, process: usize, pid: u32) -> Identity {
+        let [namespace, device, inode] =
+            self.mapping.preamble().identity[process].each_ref().map(|word| word.load(Ordering::Relaxed));
+        Identity { pid, namespace, anchor: (device, inode) }
     }
 
     /// Whether this process is a forked child of the one that opened the segment.
@@ -231,6 +241,7 @@ impl From<Error> for Unseated {
 }
 
 fn attach(mapping: &Mapping, figures: &Figures, cards: &[CardSpec]) -> Result<Seat, Unseated> {
+    let (who, mut anchor) = Anchor::introduce();
     for slot in SlotIndex::all() {
         if state_of(mapping, slot) != ProcessState::Free {
             continue;
@@ -240,7 +251,11 @@ fn attach(mapping: &Mapping, figures: &Figures, cards: &[CardSpec]) -> Result<Se
         let generation = Generation::from_bits(word.load(Ordering::Relaxed)).next();
         // HB generation: Release, for whoever asks whether a lock's owner is still the user of its slot.
         word.store(generation.get(), Ordering::Release);
-        let seat = Seat { slot, generation, _lifeline: lifeline };
+        let Identity { namespace, anchor: (device, inode), .. } = who;
+        for (word, value) in mapping.preamble().identity[slot.get()].iter().zip([namespace, device, inode]) {
+            word.store(value, Ordering::Relaxed);
+        }
+        let mut seat = Seat { slot, generation, _lifeline: lifeline, _anchor: None };
         let attached = transact(mapping, &seat, figures, |timeline| {
             // Its last user may have attached and died since we looked.
             let free = timeline.process_state(slot.get()) == ProcessState::Free;
@@ -248,11 +263,12 @@ fn attach(mapping: &Mapping, figures: &Figures, cards: &[CardSpec]) -> Result<Se
                 for (index, card) in cards.iter().enumerate() {
                     timeline.install(index, card.total - card.reserved());
                 }
-                timeline.attach(slot.get(), std::process::id());
+                timeline.attach(slot.get(), who.pid);
             }
             Ok(free)
         })?;
         if attached {
+            seat._anchor = anchor.take();
             return Ok(seat);
         }
     }

@@ -38,6 +38,8 @@ pub(super) struct Preamble {
     pub(super) takeovers: AtomicU64,
     /// Which user of its slot each process is. Written by whoever holds the slot's byte.
     pub(super) generation: [AtomicU64; 256],
+    /// Who each process is: namespace, anchor's device and inode. As above.
+    pub(super) identity: [[AtomicU64; 3]; 256],
 }
 
 /// What a preamble says about its file.

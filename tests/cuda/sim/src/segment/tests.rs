@@ -55,6 +55,9 @@ fn spawn(operation: impl FnOnce()) -> libc::pid_t {
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
+        // SAFETY: asks for a signal at the death of the test's thread, should it fail; touches no memory. A stopped child would
+        // never hear its watchdog.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         // SAFETY: arms a timer of this process: the watchdog.
         unsafe { libc::alarm(20) };
         let code = i32::from(std::panic::catch_unwind(AssertUnwindSafe(operation)).is_err());
@@ -206,7 +209,7 @@ impl Scene {
             let word = &mapping.preamble().generation[slot.get()];
             let generation = Generation::from_bits(word.load(Ordering::Relaxed)).next();
             word.store(generation.get(), Ordering::Release);
-            let seat = Seat { slot, generation, _lifeline: lifeline };
+            let seat = Seat { slot, generation, _lifeline: lifeline, _anchor: None };
             crash::before(store, signal);
             let operation = |timeline: &mut Timeline<'_, Transaction<'_>>| {
                 operation(timeline);

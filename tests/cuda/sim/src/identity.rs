@@ -1,0 +1,155 @@
+//! Who a client is to whoever asks: its process id in the asker's PID namespace.
+//!
+//! A process knows its id in its own namespace only, and NVML tells host PIDs. So every client holds a lock that the kernel shows
+//! with its holder's id, translated for whoever reads: a whole-file lock (flock) on an anonymous file of its own. Its description is
+//! kept by a mapping, as a lifeline's is: it survives whatever descriptors the program closes, is not inherited by forked children
+//! (MADV_DONTFORK), and is gone when the process is.
+//!
+//! ```text
+//!   client:  memfd_create -> flock -> mmap -> MADV_DONTFORK -> close;    device and inode of the file into the segment
+//!   asker:   /proc/locks:   1: FLOCK  ADVISORY  WRITE 28800 00:01:36397 0 EOF      28800 is the client, here
+//! ```
+//!
+//! No privilege is needed. Who asks from a namespace in which the client does not exist (a sibling container) does not find it, as with
+//! the vendor's driver. In the client's own namespace nothing is looked up. Where there is no /proc, or no such lock can be had (another
+//! kernel's emulation), a client is taken for what it says it is.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::fs::MetadataExt;
+
+use memmap2::{Advice, MmapOptions, MmapRaw};
+
+/// What a client says of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// Its id in its own PID namespace.
+    pub pid: u32,
+    /// The inode of that namespace; 0: unknown.
+    pub namespace: u64,
+    /// Device and inode of its anchor; 0: it has none.
+    pub anchor: (u64, u64),
+}
+
+/// The lock that tells who we are, for as long as our memory lives.
+#[derive(Debug)]
+pub(crate) struct Anchor {
+    _map: MmapRaw,
+    file: (u64, u64),
+}
+
+impl Anchor {
+    const LENGTH: usize = 4096;
+
+    fn new() -> io::Result<Self> {
+        // SAFETY: the name is a C string; nothing else is passed.
+        let descriptor = unsafe { libc::memfd_create(c"cgpu-sim".as_ptr(), libc::MFD_CLOEXEC) };
+        if descriptor == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: open, and nobody else's: it was just made.
+        let file = unsafe { File::from_raw_fd(descriptor) };
+        file.set_len(Self::LENGTH as u64)?;
+        // SAFETY: the descriptor is open; the call takes two numbers.
+        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        let map = MmapOptions::new().len(Self::LENGTH).map_raw(&file)?;
+        map.advise(Advice::DontFork)?;
+        let about = file.metadata()?;
+        Ok(Self { _map: map, file: (about.dev(), about.ino()) })
+    }
+
+    /// Makes this process known. Without an anchor it is known in its own namespace only.
+    pub(crate) fn introduce() -> (Identity, Option<Self>) {
+        let anchor = Self::new().ok();
+        let file = anchor.as_ref().map_or((0, 0), |anchor| anchor.file);
+        (Identity { pid: std::process::id(), namespace: namespace(), anchor: file }, anchor)
+    }
+}
+
+/// The inode of the caller's PID namespace; 0: there is no telling.
+fn namespace() -> u64 {
+    std::fs::metadata("/proc/self/ns/pid").map_or(0, |about| about.ino())
+}
+
+/// Whoever wants to know who the clients are.
+#[derive(Debug)]
+pub struct Asker {
+    namespace: u64,
+    /// The kernel's list of locks, once it was needed.
+    locks: Option<String>,
+}
+
+impl Asker {
+    /// This process, now.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { namespace: namespace(), locks: None }
+    }
+
+    /// The client's id in this process's namespace; `None`: it does not exist there.
+    pub fn pid_of(&mut self, who: &Identity) -> Option<u32> {
+        if who.namespace == self.namespace || who.anchor == (0, 0) {
+            return Some(who.pid);
+        }
+        let locks =
+            self.locks.get_or_insert_with(|| std::fs::read_to_string("/proc/locks").unwrap_or_default());
+        holder(locks, who.anchor)
+    }
+}
+
+impl Default for Asker {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Who holds the lock on a file, by the kernel's list.
+fn holder(locks: &str, (device, inode): (u64, u64)) -> Option<u32> {
+    let file = format!("{:02x}:{:02x}:{inode}", libc::major(device), libc::minor(device));
+    locks.lines().find_map(|line| {
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        let kind = fields.next()?;
+        let mut fields = fields.skip(2);
+        let (pid, its) = (fields.next()?, fields.next()?);
+        (kind == "FLOCK" && its == file).then(|| pid.parse().ok().filter(|pid| *pid != 0))?
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_holder_stands_in_the_list() {
+        let locks = "1: POSIX  ADVISORY  WRITE 77 00:01:4711 0 EOF\n\
+                     2: FLOCK  ADVISORY  WRITE 28800 00:01:36397 0 EOF\n\
+                     2: -> FLOCK  ADVISORY  WRITE 99 00:01:36397 0 EOF\n\
+                     3: FLOCK  ADVISORY  WRITE 0 00:1b:5 0 EOF\n";
+        assert_eq!(holder(locks, (libc::makedev(0, 1), 36_397)), Some(28_800));
+        assert_eq!(holder(locks, (libc::makedev(0, 1), 4_711)), None, "another kind of lock");
+        assert_eq!(holder(locks, (libc::makedev(0, 0x1b), 5)), None, "nobody we can see");
+        assert_eq!(holder("", (0, 1)), None);
+    }
+
+    #[test]
+    fn an_anchor_shows_its_holder_whatever_is_closed() {
+        let (who, anchor) = Anchor::introduce();
+        assert!(anchor.is_some() && who.anchor.1 != 0);
+        let list = || std::fs::read_to_string("/proc/locks").unwrap();
+        assert_eq!(holder(&list(), who.anchor), Some(std::process::id()));
+        drop(anchor);
+        assert_eq!(holder(&list(), who.anchor), None);
+    }
+
+    #[test]
+    fn in_its_own_namespace_a_client_is_what_it_says() {
+        let mut asker = Asker::new();
+        let here = Identity { pid: 5, namespace: asker.namespace, anchor: (1, 1) };
+        assert_eq!(asker.pid_of(&here), Some(5));
+        assert_eq!(asker.pid_of(&Identity { namespace: 1, ..here }), None);
+        assert_eq!(asker.pid_of(&Identity { namespace: 1, anchor: (0, 0), ..here }), Some(5));
+    }
+}
