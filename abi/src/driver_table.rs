@@ -342,11 +342,11 @@ macro_rules! driver_table {
             pass cuDeviceGetHostAtomicCapabilities { "cuDeviceGetHostAtomicCapabilities", legacy, 13000, 1300 } Passes Passed stub "reads a property that the limit does not change";
             pass cuDeviceGetNvSciSyncAttributes { "cuDeviceGetNvSciSyncAttributes", legacy, 10020, 1107 } Passes Passed stub "reads a property that the limit does not change";
             pass cuDeviceGetP2PAtomicCapabilities { "cuDeviceGetP2PAtomicCapabilities", legacy, 13000, 1300 } Passes Passed stub "reads a property that the limit does not change";
-            call cuDeviceGetGraphMemAttribute { "cuDeviceGetGraphMemAttribute", legacy, 11040, 1107 } Reports Passed stub "memory of graphs, of which there is none while memory nodes are refused"
+            call cuDeviceGetGraphMemAttribute { "cuDeviceGetGraphMemAttribute", legacy, 11040, 1107 } Reports Passed played "memory of graphs, of which there is none while memory nodes are refused"
                 (device: CUdevice, attr: CUgraphMem_attribute, value: *mut c_void);
-            call cuDeviceSetGraphMemAttribute { "cuDeviceSetGraphMemAttribute", legacy, 11040, 1107 } Reports Passed stub "memory of graphs, of which there is none while memory nodes are refused"
+            call cuDeviceSetGraphMemAttribute { "cuDeviceSetGraphMemAttribute", legacy, 11040, 1107 } Reports Passed played "memory of graphs, of which there is none while memory nodes are refused"
                 (device: CUdevice, attr: CUgraphMem_attribute, value: *mut c_void);
-            call cuDeviceGraphMemTrim { "cuDeviceGraphMemTrim", legacy, 11040, 1107 } Frees Passed stub "memory of graphs, of which there is none while memory nodes are refused"
+            call cuDeviceGraphMemTrim { "cuDeviceGraphMemTrim", legacy, 11040, 1107 } Frees Passed played "memory of graphs, of which there is none while memory nodes are refused"
                 (device: CUdevice);
             pass cuDeviceRegisterAsyncNotification { "cuDeviceRegisterAsyncNotification", legacy, 12040, 1204 } Passes Passed stub "calls the program back when the card runs short";
             pass cuDeviceUnregisterAsyncNotification { "cuDeviceUnregisterAsyncNotification", legacy, 12040, 1204 } Passes Passed stub "calls the program back when the card runs short";
@@ -487,13 +487,13 @@ macro_rules! driver_table {
             pass cuLaunchGrid { "cuLaunchGrid", legacy, 2000, 1107 } Launches Passed stub "the launch calls before CUDA 4: not gated yet";
             pass cuLaunchGridAsync { "cuLaunchGridAsync", legacy, 2000, 1107 } Launches Passed stub "the launch calls before CUDA 4: not gated yet";
             pass cuLaunchCooperativeKernelMultiDevice { "cuLaunchCooperativeKernelMultiDevice", legacy, 9000, 1107 } Launches Passed stub "one launch on several cards: not gated yet";
-            call cuGraphLaunch { "cuGraphLaunch", legacy, 10000, 1107 } Launches Passed stub "a whole graph in one call: not gated yet"
+            call cuGraphLaunch { "cuGraphLaunch", legacy, 10000, 1107 } Launches Passed played "a whole graph in one call: not gated yet"
                 (graph: CUgraphExec, stream: CUstream);
-            call cuGraphLaunch_ptsz { "cuGraphLaunch", ptsz, 10000, 1107 } Launches Passed stub "a whole graph in one call: not gated yet"
+            call cuGraphLaunch_ptsz { "cuGraphLaunch", ptsz, 10000, 1107 } Launches Passed played "a whole graph in one call: not gated yet"
                 (graph_exec: CUgraphExec, stream: CUstream);
-            call cuGraphUpload { "cuGraphUpload", legacy, 11010, 1107 } Launches Passed stub "sends a graph ahead of its launch; implicit memory"
+            call cuGraphUpload { "cuGraphUpload", legacy, 11010, 1107 } Launches Passed played "sends a graph ahead of its launch; implicit memory"
                 (graph: CUgraphExec, stream: CUstream);
-            call cuGraphUpload_ptsz { "cuGraphUpload", ptsz, 11010, 1107 } Launches Passed stub "sends a graph ahead of its launch; implicit memory"
+            call cuGraphUpload_ptsz { "cuGraphUpload", ptsz, 11010, 1107 } Launches Passed played "sends a graph ahead of its launch; implicit memory"
                 (graph_exec: CUgraphExec, stream: CUstream);
             call cuLaunchHostFunc { "cuLaunchHostFunc", legacy, 10000, 1107 } Launches Passed played "runs on the host in stream order"
                 (stream: CUstream, function: CUhostFn, user_data: *mut c_void);
@@ -793,41 +793,41 @@ macro_rules! driver_table {
                 (stream: CUstream, capture_status: *mut CUstreamCaptureStatus);
             call cuThreadExchangeStreamCaptureMode { "cuThreadExchangeStreamCaptureMode", legacy, 10010, 1107 } Stream Passed played "the thread's capture mode"
                 (mode: *mut CUstreamCaptureMode);
-            call cuStreamBeginCapture { "cuStreamBeginCapture", legacy, 10000, 1107 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
+            call cuStreamBeginCapture { "cuStreamBeginCapture", legacy, 10000, 1107 } Stream Passed played "records a graph; nothing of ours goes on a capturing stream"
                 (stream: CUstream);
-            call cuStreamBeginCapture_ptsz { "cuStreamBeginCapture", ptsz, 10000, 1107 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
+            call cuStreamBeginCapture_ptsz { "cuStreamBeginCapture", ptsz, 10000, 1107 } Stream Passed played "records a graph; nothing of ours goes on a capturing stream"
                 (stream: CUstream);
-            call cuStreamBeginCapture_v2 { "cuStreamBeginCapture", legacy, 10010, 1107 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
+            call cuStreamBeginCapture_v2 { "cuStreamBeginCapture", legacy, 10010, 1107 } Stream Passed played "records a graph; nothing of ours goes on a capturing stream"
                 (stream: CUstream, mode: CUstreamCaptureMode);
-            call cuStreamBeginCapture_v2_ptsz { "cuStreamBeginCapture", ptsz, 10010, 1107 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
+            call cuStreamBeginCapture_v2_ptsz { "cuStreamBeginCapture", ptsz, 10010, 1107 } Stream Passed played "records a graph; nothing of ours goes on a capturing stream"
                 (stream: CUstream, mode: CUstreamCaptureMode);
             call cuStreamBeginCaptureToCig { "cuStreamBeginCaptureToCig", legacy, 13010, 1302 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
                 (stream: CUstream, stream_cig_capture_params: *mut CUstreamCigCaptureParams);
             call cuStreamBeginCaptureToCig_ptsz { "cuStreamBeginCaptureToCig", ptsz, 13010, 1302 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
                 (stream: CUstream, stream_cig_capture_params: *mut CUstreamCigCaptureParams);
-            call cuStreamBeginCaptureToGraph { "cuStreamBeginCaptureToGraph", legacy, 12030, 1203 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
+            call cuStreamBeginCaptureToGraph { "cuStreamBeginCaptureToGraph", legacy, 12030, 1203 } Stream Passed played "records a graph; nothing of ours goes on a capturing stream"
                 (stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, dependency_data: *const CUgraphEdgeData, num_dependencies: usize, mode: CUstreamCaptureMode);
-            call cuStreamBeginCaptureToGraph_ptsz { "cuStreamBeginCaptureToGraph", ptsz, 12030, 1203 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
+            call cuStreamBeginCaptureToGraph_ptsz { "cuStreamBeginCaptureToGraph", ptsz, 12030, 1203 } Stream Passed played "records a graph; nothing of ours goes on a capturing stream"
                 (stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, dependency_data: *const CUgraphEdgeData, num_dependencies: usize, mode: CUstreamCaptureMode);
             call cuStreamBeginRecaptureToGraph { "cuStreamBeginRecaptureToGraph", legacy, 13030, 1303 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
                 (stream: CUstream, mode: CUstreamCaptureMode, graph: CUgraph, callback_func: CUgraphRecaptureCallback, user_data: *mut c_void);
             call cuStreamBeginRecaptureToGraph_ptsz { "cuStreamBeginRecaptureToGraph", ptsz, 13030, 1303 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
                 (stream: CUstream, mode: CUstreamCaptureMode, graph: CUgraph, callback_func: CUgraphRecaptureCallback, user_data: *mut c_void);
-            call cuStreamEndCapture { "cuStreamEndCapture", legacy, 10000, 1107 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
+            call cuStreamEndCapture { "cuStreamEndCapture", legacy, 10000, 1107 } Stream Passed played "records a graph; nothing of ours goes on a capturing stream"
                 (stream: CUstream, graph: *mut CUgraph);
-            call cuStreamEndCapture_ptsz { "cuStreamEndCapture", ptsz, 10000, 1107 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
+            call cuStreamEndCapture_ptsz { "cuStreamEndCapture", ptsz, 10000, 1107 } Stream Passed played "records a graph; nothing of ours goes on a capturing stream"
                 (stream: CUstream, graph: *mut CUgraph);
             call cuStreamEndCaptureToCig { "cuStreamEndCaptureToCig", legacy, 13010, 1302 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
                 (stream: CUstream);
             call cuStreamEndCaptureToCig_ptsz { "cuStreamEndCaptureToCig", ptsz, 13010, 1302 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
                 (stream: CUstream);
-            call cuStreamUpdateCaptureDependencies { "cuStreamUpdateCaptureDependencies", legacy, 11030, 1107 } Stream Passed stub "records a graph"
+            call cuStreamUpdateCaptureDependencies { "cuStreamUpdateCaptureDependencies", legacy, 11030, 1107 } Stream Passed played "records a graph"
                 (stream: CUstream, dependencies: *mut CUgraphNode, num_dependencies: usize, flags: c_uint);
-            call cuStreamUpdateCaptureDependencies_ptsz { "cuStreamUpdateCaptureDependencies", ptsz, 11030, 1107 } Stream Passed stub "records a graph"
+            call cuStreamUpdateCaptureDependencies_ptsz { "cuStreamUpdateCaptureDependencies", ptsz, 11030, 1107 } Stream Passed played "records a graph"
                 (stream: CUstream, dependencies: *mut CUgraphNode, num_dependencies: usize, flags: c_uint);
-            call cuStreamUpdateCaptureDependencies_v2 { "cuStreamUpdateCaptureDependencies", legacy, 12030, 1203 } Stream Passed stub "records a graph"
+            call cuStreamUpdateCaptureDependencies_v2 { "cuStreamUpdateCaptureDependencies", legacy, 12030, 1203 } Stream Passed played "records a graph"
                 (stream: CUstream, dependencies: *mut CUgraphNode, dependency_data: *const CUgraphEdgeData, num_dependencies: usize, flags: c_uint);
-            call cuStreamUpdateCaptureDependencies_v2_ptsz { "cuStreamUpdateCaptureDependencies", ptsz, 12030, 1203 } Stream Passed stub "records a graph"
+            call cuStreamUpdateCaptureDependencies_v2_ptsz { "cuStreamUpdateCaptureDependencies", ptsz, 12030, 1203 } Stream Passed played "records a graph"
                 (stream: CUstream, dependencies: *mut CUgraphNode, dependency_data: *const CUgraphEdgeData, num_dependencies: usize, flags: c_uint);
 
             // Events.
@@ -855,195 +855,195 @@ macro_rules! driver_table {
                 (event: CUevent);
 
             // Graphs.
-            hook cuGraphAddMemAllocNode { "cuGraphAddMemAllocNode", legacy, 11040, 1107 } Allocates Refused stub "memory that a graph allocates is not charged yet: refused"
+            hook cuGraphAddMemAllocNode { "cuGraphAddMemAllocNode", legacy, 11040, 1107 } Allocates Refused played "memory that a graph allocates is not charged yet: refused"
                 (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, node_params: *mut CUDA_MEM_ALLOC_NODE_PARAMS);
-            hook cuGraphAddNode { "cuGraphAddNode", legacy, 12020, 1202 } Allocates Refused stub "the node may be an allocation, which is not charged yet: refused, and conditional nodes with it; the typed calls remain"
+            hook cuGraphAddNode { "cuGraphAddNode", legacy, 12020, 1202 } Allocates Refused played "the node may be an allocation, which is not charged yet: refused, and conditional nodes with it; the typed calls remain"
                 (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, node_params: *mut CUgraphNodeParams);
-            hook cuGraphAddNode_v2 { "cuGraphAddNode", legacy, 12030, 1203 } Allocates Refused stub "the node may be an allocation, which is not charged yet: refused, and conditional nodes with it; the typed calls remain"
+            hook cuGraphAddNode_v2 { "cuGraphAddNode", legacy, 12030, 1203 } Allocates Refused played "the node may be an allocation, which is not charged yet: refused, and conditional nodes with it; the typed calls remain"
                 (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, dependency_data: *const CUgraphEdgeData, num_dependencies: usize, node_params: *mut CUgraphNodeParams);
-            hook cuGraphAddNode_v3 { "cuGraphAddNode", legacy, 13040, 1304 } Allocates Refused stub "the node may be an allocation, which is not charged yet: refused, and conditional nodes with it; the typed calls remain"
+            hook cuGraphAddNode_v3 { "cuGraphAddNode", legacy, 13040, 1304 } Allocates Refused played "the node may be an allocation, which is not charged yet: refused, and conditional nodes with it; the typed calls remain"
                 (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, dependency_data: *const CUgraphEdgeData, num_dependencies: usize, node_params: *mut CUgraphNodeParams);
-            call cuGraphAddMemFreeNode { "cuGraphAddMemFreeNode", legacy, 11040, 1107 } Frees Passed stub "graphs hold no memory of ours while memory nodes are refused"
+            call cuGraphAddMemFreeNode { "cuGraphAddMemFreeNode", legacy, 11040, 1107 } Frees Passed played "graphs hold no memory of ours while memory nodes are refused"
                 (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, dptr: CUdeviceptr);
-            call cuGraphDestroy { "cuGraphDestroy", legacy, 10000, 1107 } Frees Passed stub "graphs hold no memory of ours while memory nodes are refused"
+            call cuGraphDestroy { "cuGraphDestroy", legacy, 10000, 1107 } Frees Passed played "graphs hold no memory of ours while memory nodes are refused"
                 (graph: CUgraph);
-            call cuGraphExecDestroy { "cuGraphExecDestroy", legacy, 10000, 1107 } Frees Passed stub "graphs hold no memory of ours while memory nodes are refused"
+            call cuGraphExecDestroy { "cuGraphExecDestroy", legacy, 10000, 1107 } Frees Passed played "graphs hold no memory of ours while memory nodes are refused"
                 (graph_exec: CUgraphExec);
-            call cuGraphInstantiate { "cuGraphInstantiate", legacy, 10000, 1107 } Passes Passed stub "an executable graph's own memory is implicit"
+            call cuGraphInstantiate { "cuGraphInstantiate", legacy, 10000, 1107 } Passes Passed played "an executable graph's own memory is implicit"
                 (graph_exec: *mut CUgraphExec, graph: CUgraph, error_node: *mut CUgraphNode, log_buffer: *mut c_char, buffer_size: usize);
-            call cuGraphInstantiate_v2 { "cuGraphInstantiate", legacy, 11000, 1107 } Passes Passed stub "an executable graph's own memory is implicit"
+            call cuGraphInstantiate_v2 { "cuGraphInstantiate", legacy, 11000, 1107 } Passes Passed played "an executable graph's own memory is implicit"
                 (graph_exec: *mut CUgraphExec, graph: CUgraph, error_node: *mut CUgraphNode, log_buffer: *mut c_char, buffer_size: usize);
-            call cuGraphInstantiateWithFlags { "cuGraphInstantiateWithFlags", legacy, 11040, 1107 } Passes Passed stub "an executable graph's own memory is implicit"
+            call cuGraphInstantiateWithFlags { "cuGraphInstantiateWithFlags", legacy, 11040, 1107 } Passes Passed played "an executable graph's own memory is implicit"
                 (graph_exec: *mut CUgraphExec, graph: CUgraph, flags: c_ulonglong);
-            call cuGraphInstantiateWithParams { "cuGraphInstantiateWithParams", legacy, 12000, 1200 } Passes Passed stub "an executable graph's own memory is implicit"
+            call cuGraphInstantiateWithParams { "cuGraphInstantiateWithParams", legacy, 12000, 1200 } Passes Passed played "an executable graph's own memory is implicit"
                 (graph_exec: *mut CUgraphExec, graph: CUgraph, instantiate_params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS);
-            call cuGraphInstantiateWithParams_ptsz { "cuGraphInstantiateWithParams", ptsz, 12000, 1200 } Passes Passed stub "an executable graph's own memory is implicit"
+            call cuGraphInstantiateWithParams_ptsz { "cuGraphInstantiateWithParams", ptsz, 12000, 1200 } Passes Passed played "an executable graph's own memory is implicit"
                 (graph_exec: *mut CUgraphExec, graph: CUgraph, instantiate_params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS);
-            call cuGraphAddBatchMemOpNode { "cuGraphAddBatchMemOpNode", legacy, 11070, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphAddBatchMemOpNode { "cuGraphAddBatchMemOpNode", legacy, 11070, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, node_params: *const CUDA_BATCH_MEM_OP_NODE_PARAMS);
-            call cuGraphAddChildGraphNode { "cuGraphAddChildGraphNode", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphAddChildGraphNode { "cuGraphAddChildGraphNode", legacy, 10000, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, child_graph: CUgraph);
-            call cuGraphAddDependencies { "cuGraphAddDependencies", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphAddDependencies { "cuGraphAddDependencies", legacy, 10000, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, num_dependencies: usize);
-            call cuGraphAddDependencies_v2 { "cuGraphAddDependencies", legacy, 12030, 1203 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphAddDependencies_v2 { "cuGraphAddDependencies", legacy, 12030, 1203 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, edge_data: *const CUgraphEdgeData, num_dependencies: usize);
-            call cuGraphAddEmptyNode { "cuGraphAddEmptyNode", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphAddEmptyNode { "cuGraphAddEmptyNode", legacy, 10000, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize);
-            call cuGraphAddEventRecordNode { "cuGraphAddEventRecordNode", legacy, 11010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphAddEventRecordNode { "cuGraphAddEventRecordNode", legacy, 11010, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, event: CUevent);
-            call cuGraphAddEventWaitNode { "cuGraphAddEventWaitNode", legacy, 11010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphAddEventWaitNode { "cuGraphAddEventWaitNode", legacy, 11010, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, event: CUevent);
             pass cuGraphAddExternalSemaphoresSignalNode { "cuGraphAddExternalSemaphoresSignalNode", legacy, 11020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
             pass cuGraphAddExternalSemaphoresWaitNode { "cuGraphAddExternalSemaphoresWaitNode", legacy, 11020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            call cuGraphAddHostNode { "cuGraphAddHostNode", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphAddHostNode { "cuGraphAddHostNode", legacy, 10000, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, node_params: *const CUDA_HOST_NODE_PARAMS);
-            call cuGraphAddKernelNode { "cuGraphAddKernelNode", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphAddKernelNode { "cuGraphAddKernelNode", legacy, 10000, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, node_params: *const CUDA_KERNEL_NODE_PARAMS_v1);
-            call cuGraphAddKernelNode_v2 { "cuGraphAddKernelNode", legacy, 12000, 1200 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphAddKernelNode_v2 { "cuGraphAddKernelNode", legacy, 12000, 1200 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, node_params: *const CUDA_KERNEL_NODE_PARAMS_v2);
-            call cuGraphAddMemcpyNode { "cuGraphAddMemcpyNode", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphAddMemcpyNode { "cuGraphAddMemcpyNode", legacy, 10000, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, copy_params: *const CUDA_MEMCPY3D, ctx: CUcontext);
-            call cuGraphAddMemsetNode { "cuGraphAddMemsetNode", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphAddMemsetNode { "cuGraphAddMemsetNode", legacy, 10000, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, memset_params: *const CUDA_MEMSET_NODE_PARAMS, ctx: CUcontext);
-            call cuGraphBatchMemOpNodeGetParams { "cuGraphBatchMemOpNodeGetParams", legacy, 11070, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphBatchMemOpNodeGetParams { "cuGraphBatchMemOpNodeGetParams", legacy, 11070, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (node: CUgraphNode, node_params_out: *mut CUDA_BATCH_MEM_OP_NODE_PARAMS);
-            call cuGraphBatchMemOpNodeSetParams { "cuGraphBatchMemOpNodeSetParams", legacy, 11070, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphBatchMemOpNodeSetParams { "cuGraphBatchMemOpNodeSetParams", legacy, 11070, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (node: CUgraphNode, node_params: *const CUDA_BATCH_MEM_OP_NODE_PARAMS);
-            call cuGraphChildGraphNodeGetGraph { "cuGraphChildGraphNodeGetGraph", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphChildGraphNodeGetGraph { "cuGraphChildGraphNodeGetGraph", legacy, 10000, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (node: CUgraphNode, graph: *mut CUgraph);
-            call cuGraphClone { "cuGraphClone", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphClone { "cuGraphClone", legacy, 10000, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph_clone: *mut CUgraph, original_graph: CUgraph);
-            call cuGraphConditionalHandleCreate { "cuGraphConditionalHandleCreate", legacy, 12030, 1203 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphConditionalHandleCreate { "cuGraphConditionalHandleCreate", legacy, 12030, 1203 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (handle_out: *mut CUgraphConditionalHandle, graph: CUgraph, ctx: CUcontext, default_launch_value: c_uint, flags: c_uint);
-            call cuGraphCreate { "cuGraphCreate", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphCreate { "cuGraphCreate", legacy, 10000, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph: *mut CUgraph, flags: c_uint);
-            call cuGraphDebugDotPrint { "cuGraphDebugDotPrint", legacy, 11030, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphDebugDotPrint { "cuGraphDebugDotPrint", legacy, 11030, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph: CUgraph, path: *const c_char, flags: c_uint);
-            call cuGraphDestroyNode { "cuGraphDestroyNode", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphDestroyNode { "cuGraphDestroyNode", legacy, 10000, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (node: CUgraphNode);
-            call cuGraphEventRecordNodeGetEvent { "cuGraphEventRecordNodeGetEvent", legacy, 11010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphEventRecordNodeGetEvent { "cuGraphEventRecordNodeGetEvent", legacy, 11010, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (node: CUgraphNode, event_out: *mut CUevent);
-            call cuGraphEventRecordNodeSetEvent { "cuGraphEventRecordNodeSetEvent", legacy, 11010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphEventRecordNodeSetEvent { "cuGraphEventRecordNodeSetEvent", legacy, 11010, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (node: CUgraphNode, event: CUevent);
-            call cuGraphEventWaitNodeGetEvent { "cuGraphEventWaitNodeGetEvent", legacy, 11010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphEventWaitNodeGetEvent { "cuGraphEventWaitNodeGetEvent", legacy, 11010, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (node: CUgraphNode, event_out: *mut CUevent);
-            call cuGraphEventWaitNodeSetEvent { "cuGraphEventWaitNodeSetEvent", legacy, 11010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphEventWaitNodeSetEvent { "cuGraphEventWaitNodeSetEvent", legacy, 11010, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (node: CUgraphNode, event: CUevent);
-            call cuGraphExecBatchMemOpNodeSetParams { "cuGraphExecBatchMemOpNodeSetParams", legacy, 11070, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphExecBatchMemOpNodeSetParams { "cuGraphExecBatchMemOpNodeSetParams", legacy, 11070, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph_exec: CUgraphExec, node: CUgraphNode, node_params: *const CUDA_BATCH_MEM_OP_NODE_PARAMS);
-            call cuGraphExecChildGraphNodeSetParams { "cuGraphExecChildGraphNodeSetParams", legacy, 11010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphExecChildGraphNodeSetParams { "cuGraphExecChildGraphNodeSetParams", legacy, 11010, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph_exec: CUgraphExec, node: CUgraphNode, child_graph: CUgraph);
-            call cuGraphExecEventRecordNodeSetEvent { "cuGraphExecEventRecordNodeSetEvent", legacy, 11010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphExecEventRecordNodeSetEvent { "cuGraphExecEventRecordNodeSetEvent", legacy, 11010, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph_exec: CUgraphExec, node: CUgraphNode, event: CUevent);
-            call cuGraphExecEventWaitNodeSetEvent { "cuGraphExecEventWaitNodeSetEvent", legacy, 11010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphExecEventWaitNodeSetEvent { "cuGraphExecEventWaitNodeSetEvent", legacy, 11010, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph_exec: CUgraphExec, node: CUgraphNode, event: CUevent);
             pass cuGraphExecExternalSemaphoresSignalNodeSetParams { "cuGraphExecExternalSemaphoresSignalNodeSetParams", legacy, 11020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
             pass cuGraphExecExternalSemaphoresWaitNodeSetParams { "cuGraphExecExternalSemaphoresWaitNodeSetParams", legacy, 11020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            call cuGraphExecGetFlags { "cuGraphExecGetFlags", legacy, 12000, 1200 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphExecGetFlags { "cuGraphExecGetFlags", legacy, 12000, 1200 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph_exec: CUgraphExec, flags: *mut cuuint64_t);
-            call cuGraphExecGetId { "cuGraphExecGetId", legacy, 13010, 1301 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphExecGetId { "cuGraphExecGetId", legacy, 13010, 1301 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph_exec: CUgraphExec, graph_id: *mut c_uint);
-            call cuGraphExecHostNodeSetParams { "cuGraphExecHostNodeSetParams", legacy, 10020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphExecHostNodeSetParams { "cuGraphExecHostNodeSetParams", legacy, 10020, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph_exec: CUgraphExec, node: CUgraphNode, node_params: *const CUDA_HOST_NODE_PARAMS);
-            call cuGraphExecKernelNodeSetParams { "cuGraphExecKernelNodeSetParams", legacy, 10010, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphExecKernelNodeSetParams { "cuGraphExecKernelNodeSetParams", legacy, 10010, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph_exec: CUgraphExec, node: CUgraphNode, node_params: *const CUDA_KERNEL_NODE_PARAMS_v1);
-            call cuGraphExecKernelNodeSetParams_v2 { "cuGraphExecKernelNodeSetParams", legacy, 12000, 1200 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphExecKernelNodeSetParams_v2 { "cuGraphExecKernelNodeSetParams", legacy, 12000, 1200 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph_exec: CUgraphExec, node: CUgraphNode, node_params: *const CUDA_KERNEL_NODE_PARAMS_v2);
-            call cuGraphExecMemcpyNodeSetParams { "cuGraphExecMemcpyNodeSetParams", legacy, 10020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphExecMemcpyNodeSetParams { "cuGraphExecMemcpyNodeSetParams", legacy, 10020, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph_exec: CUgraphExec, node: CUgraphNode, copy_params: *const CUDA_MEMCPY3D, ctx: CUcontext);
-            call cuGraphExecMemsetNodeSetParams { "cuGraphExecMemsetNodeSetParams", legacy, 10020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphExecMemsetNodeSetParams { "cuGraphExecMemsetNodeSetParams", legacy, 10020, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph_exec: CUgraphExec, node: CUgraphNode, memset_params: *const CUDA_MEMSET_NODE_PARAMS, ctx: CUcontext);
-            call cuGraphExecNodeSetParams { "cuGraphExecNodeSetParams", legacy, 12020, 1202 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphExecNodeSetParams { "cuGraphExecNodeSetParams", legacy, 12020, 1202 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph_exec: CUgraphExec, node: CUgraphNode, node_params: *mut CUgraphNodeParams);
-            call cuGraphExecUpdate { "cuGraphExecUpdate", legacy, 10020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphExecUpdate { "cuGraphExecUpdate", legacy, 10020, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph_exec: CUgraphExec, graph: CUgraph, error_node_out: *mut CUgraphNode, update_result_out: *mut CUgraphExecUpdateResult);
-            call cuGraphExecUpdate_v2 { "cuGraphExecUpdate", legacy, 12000, 1200 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphExecUpdate_v2 { "cuGraphExecUpdate", legacy, 12000, 1200 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph_exec: CUgraphExec, graph: CUgraph, result_info: *mut CUgraphExecUpdateResultInfo);
             pass cuGraphExternalSemaphoresSignalNodeGetParams { "cuGraphExternalSemaphoresSignalNodeGetParams", legacy, 11020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
             pass cuGraphExternalSemaphoresSignalNodeSetParams { "cuGraphExternalSemaphoresSignalNodeSetParams", legacy, 11020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
             pass cuGraphExternalSemaphoresWaitNodeGetParams { "cuGraphExternalSemaphoresWaitNodeGetParams", legacy, 11020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
             pass cuGraphExternalSemaphoresWaitNodeSetParams { "cuGraphExternalSemaphoresWaitNodeSetParams", legacy, 11020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            call cuGraphGetEdges { "cuGraphGetEdges", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphGetEdges { "cuGraphGetEdges", legacy, 10000, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph: CUgraph, from: *mut CUgraphNode, to: *mut CUgraphNode, num_edges: *mut usize);
-            call cuGraphGetEdges_v2 { "cuGraphGetEdges", legacy, 12030, 1203 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphGetEdges_v2 { "cuGraphGetEdges", legacy, 12030, 1203 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph: CUgraph, from: *mut CUgraphNode, to: *mut CUgraphNode, edge_data: *mut CUgraphEdgeData, num_edges: *mut usize);
-            call cuGraphGetId { "cuGraphGetId", legacy, 13010, 1301 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphGetId { "cuGraphGetId", legacy, 13010, 1301 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph: CUgraph, graph_id: *mut c_uint);
-            call cuGraphGetNodes { "cuGraphGetNodes", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphGetNodes { "cuGraphGetNodes", legacy, 10000, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph: CUgraph, nodes: *mut CUgraphNode, num_nodes: *mut usize);
-            call cuGraphGetRootNodes { "cuGraphGetRootNodes", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphGetRootNodes { "cuGraphGetRootNodes", legacy, 10000, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph: CUgraph, root_nodes: *mut CUgraphNode, num_root_nodes: *mut usize);
-            call cuGraphHostNodeGetParams { "cuGraphHostNodeGetParams", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphHostNodeGetParams { "cuGraphHostNodeGetParams", legacy, 10000, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (node: CUgraphNode, node_params: *mut CUDA_HOST_NODE_PARAMS);
-            call cuGraphHostNodeSetParams { "cuGraphHostNodeSetParams", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphHostNodeSetParams { "cuGraphHostNodeSetParams", legacy, 10000, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (node: CUgraphNode, node_params: *const CUDA_HOST_NODE_PARAMS);
-            call cuGraphKernelNodeCopyAttributes { "cuGraphKernelNodeCopyAttributes", legacy, 11000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphKernelNodeCopyAttributes { "cuGraphKernelNodeCopyAttributes", legacy, 11000, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (dst: CUgraphNode, src: CUgraphNode);
-            call cuGraphKernelNodeGetAttribute { "cuGraphKernelNodeGetAttribute", legacy, 11000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphKernelNodeGetAttribute { "cuGraphKernelNodeGetAttribute", legacy, 11000, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (node: CUgraphNode, attr: CUkernelNodeAttrID, value_out: *mut CUkernelNodeAttrValue);
-            call cuGraphKernelNodeGetParams { "cuGraphKernelNodeGetParams", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphKernelNodeGetParams { "cuGraphKernelNodeGetParams", legacy, 10000, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (node: CUgraphNode, node_params: *mut CUDA_KERNEL_NODE_PARAMS_v1);
-            call cuGraphKernelNodeGetParams_v2 { "cuGraphKernelNodeGetParams", legacy, 12000, 1200 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphKernelNodeGetParams_v2 { "cuGraphKernelNodeGetParams", legacy, 12000, 1200 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (node: CUgraphNode, node_params: *mut CUDA_KERNEL_NODE_PARAMS_v2);
-            call cuGraphKernelNodeSetAttribute { "cuGraphKernelNodeSetAttribute", legacy, 11000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphKernelNodeSetAttribute { "cuGraphKernelNodeSetAttribute", legacy, 11000, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (node: CUgraphNode, attr: CUkernelNodeAttrID, value: *const CUkernelNodeAttrValue);
-            call cuGraphKernelNodeSetParams { "cuGraphKernelNodeSetParams", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphKernelNodeSetParams { "cuGraphKernelNodeSetParams", legacy, 10000, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (node: CUgraphNode, node_params: *const CUDA_KERNEL_NODE_PARAMS_v1);
-            call cuGraphKernelNodeSetParams_v2 { "cuGraphKernelNodeSetParams", legacy, 12000, 1200 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphKernelNodeSetParams_v2 { "cuGraphKernelNodeSetParams", legacy, 12000, 1200 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (node: CUgraphNode, node_params: *const CUDA_KERNEL_NODE_PARAMS_v2);
-            call cuGraphMemAllocNodeGetParams { "cuGraphMemAllocNodeGetParams", legacy, 11040, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphMemAllocNodeGetParams { "cuGraphMemAllocNodeGetParams", legacy, 11040, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (node: CUgraphNode, params_out: *mut CUDA_MEM_ALLOC_NODE_PARAMS);
-            call cuGraphMemFreeNodeGetParams { "cuGraphMemFreeNodeGetParams", legacy, 11040, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphMemFreeNodeGetParams { "cuGraphMemFreeNodeGetParams", legacy, 11040, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (node: CUgraphNode, dptr_out: *mut CUdeviceptr);
-            call cuGraphMemcpyNodeGetParams { "cuGraphMemcpyNodeGetParams", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphMemcpyNodeGetParams { "cuGraphMemcpyNodeGetParams", legacy, 10000, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (node: CUgraphNode, node_params: *mut CUDA_MEMCPY3D);
-            call cuGraphMemcpyNodeSetParams { "cuGraphMemcpyNodeSetParams", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphMemcpyNodeSetParams { "cuGraphMemcpyNodeSetParams", legacy, 10000, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (node: CUgraphNode, node_params: *const CUDA_MEMCPY3D);
-            call cuGraphMemsetNodeGetParams { "cuGraphMemsetNodeGetParams", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphMemsetNodeGetParams { "cuGraphMemsetNodeGetParams", legacy, 10000, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (node: CUgraphNode, node_params: *mut CUDA_MEMSET_NODE_PARAMS);
-            call cuGraphMemsetNodeSetParams { "cuGraphMemsetNodeSetParams", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphMemsetNodeSetParams { "cuGraphMemsetNodeSetParams", legacy, 10000, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (node: CUgraphNode, node_params: *const CUDA_MEMSET_NODE_PARAMS);
-            call cuGraphNodeFindInClone { "cuGraphNodeFindInClone", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphNodeFindInClone { "cuGraphNodeFindInClone", legacy, 10000, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (node: *mut CUgraphNode, original_node: CUgraphNode, cloned_graph: CUgraph);
-            call cuGraphNodeGetContainingGraph { "cuGraphNodeGetContainingGraph", legacy, 13010, 1301 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphNodeGetContainingGraph { "cuGraphNodeGetContainingGraph", legacy, 13010, 1301 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (node: CUgraphNode, graph: *mut CUgraph);
-            call cuGraphNodeGetDependencies { "cuGraphNodeGetDependencies", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphNodeGetDependencies { "cuGraphNodeGetDependencies", legacy, 10000, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (node: CUgraphNode, dependencies: *mut CUgraphNode, num_dependencies: *mut usize);
-            call cuGraphNodeGetDependencies_v2 { "cuGraphNodeGetDependencies", legacy, 12030, 1203 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphNodeGetDependencies_v2 { "cuGraphNodeGetDependencies", legacy, 12030, 1203 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (node: CUgraphNode, dependencies: *mut CUgraphNode, edge_data: *mut CUgraphEdgeData, num_dependencies: *mut usize);
-            call cuGraphNodeGetDependentNodes { "cuGraphNodeGetDependentNodes", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphNodeGetDependentNodes { "cuGraphNodeGetDependentNodes", legacy, 10000, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (node: CUgraphNode, dependent_nodes: *mut CUgraphNode, num_dependent_nodes: *mut usize);
-            call cuGraphNodeGetDependentNodes_v2 { "cuGraphNodeGetDependentNodes", legacy, 12030, 1203 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphNodeGetDependentNodes_v2 { "cuGraphNodeGetDependentNodes", legacy, 12030, 1203 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (node: CUgraphNode, dependent_nodes: *mut CUgraphNode, edge_data: *mut CUgraphEdgeData, num_dependent_nodes: *mut usize);
-            call cuGraphNodeGetEnabled { "cuGraphNodeGetEnabled", legacy, 11060, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphNodeGetEnabled { "cuGraphNodeGetEnabled", legacy, 11060, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph_exec: CUgraphExec, node: CUgraphNode, is_enabled: *mut c_uint);
-            call cuGraphNodeGetLocalId { "cuGraphNodeGetLocalId", legacy, 13010, 1301 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphNodeGetLocalId { "cuGraphNodeGetLocalId", legacy, 13010, 1301 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (node: CUgraphNode, node_id: *mut c_uint);
-            call cuGraphNodeGetParams { "cuGraphNodeGetParams", legacy, 13020, 1302 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphNodeGetParams { "cuGraphNodeGetParams", legacy, 13020, 1302 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (node: CUgraphNode, node_params: *mut CUgraphNodeParams);
-            call cuGraphNodeGetToolsId { "cuGraphNodeGetToolsId", legacy, 13010, 1301 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphNodeGetToolsId { "cuGraphNodeGetToolsId", legacy, 13010, 1301 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (node: CUgraphNode, tools_node_id: *mut c_ulonglong);
-            call cuGraphNodeGetType { "cuGraphNodeGetType", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphNodeGetType { "cuGraphNodeGetType", legacy, 10000, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (node: CUgraphNode, kind: *mut CUgraphNodeType);
-            call cuGraphNodeSetEnabled { "cuGraphNodeSetEnabled", legacy, 11060, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphNodeSetEnabled { "cuGraphNodeSetEnabled", legacy, 11060, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph_exec: CUgraphExec, node: CUgraphNode, is_enabled: c_uint);
-            call cuGraphNodeSetParams { "cuGraphNodeSetParams", legacy, 12020, 1202 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphNodeSetParams { "cuGraphNodeSetParams", legacy, 12020, 1202 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (node: CUgraphNode, node_params: *mut CUgraphNodeParams);
-            call cuGraphNodeSetParams_v2 { "cuGraphNodeSetParams", legacy, 13040, 1304 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphNodeSetParams_v2 { "cuGraphNodeSetParams", legacy, 13040, 1304 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (node: CUgraphNode, node_params: *mut CUgraphNodeParams);
-            call cuGraphReleaseUserObject { "cuGraphReleaseUserObject", legacy, 11030, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphReleaseUserObject { "cuGraphReleaseUserObject", legacy, 11030, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph: CUgraph, object: CUuserObject, count: c_uint);
-            call cuGraphRemoveDependencies { "cuGraphRemoveDependencies", legacy, 10000, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphRemoveDependencies { "cuGraphRemoveDependencies", legacy, 10000, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, num_dependencies: usize);
-            call cuGraphRemoveDependencies_v2 { "cuGraphRemoveDependencies", legacy, 12030, 1203 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphRemoveDependencies_v2 { "cuGraphRemoveDependencies", legacy, 12030, 1203 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, edge_data: *const CUgraphEdgeData, num_dependencies: usize);
-            call cuGraphRetainUserObject { "cuGraphRetainUserObject", legacy, 11030, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory"
+            call cuGraphRetainUserObject { "cuGraphRetainUserObject", legacy, 11030, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph: CUgraph, object: CUuserObject, count: c_uint, flags: c_uint);
-            call cuUserObjectCreate { "cuUserObjectCreate", legacy, 11030, 1107 } Passes Passed stub "a host object's lifetime"
+            call cuUserObjectCreate { "cuUserObjectCreate", legacy, 11030, 1107 } Passes Passed played "a host object's lifetime"
                 (object_out: *mut CUuserObject, ptr: *mut c_void, destroy: CUhostFn, initial_refcount: c_uint, flags: c_uint);
-            call cuUserObjectRelease { "cuUserObjectRelease", legacy, 11030, 1107 } Passes Passed stub "a host object's lifetime"
+            call cuUserObjectRelease { "cuUserObjectRelease", legacy, 11030, 1107 } Passes Passed played "a host object's lifetime"
                 (object: CUuserObject, count: c_uint);
-            call cuUserObjectRetain { "cuUserObjectRetain", legacy, 11030, 1107 } Passes Passed stub "a host object's lifetime"
+            call cuUserObjectRetain { "cuUserObjectRetain", legacy, 11030, 1107 } Passes Passed played "a host object's lifetime"
                 (object: CUuserObject, count: c_uint);
 
             // Other processes' and other interfaces' memory.

@@ -49,6 +49,10 @@ impl<T> Received<*mut T> for Out<T> {
 }
 
 impl<T> Out<T> {
+    /// Where the caller wants nothing.
+    #[allow(dead_code, reason = "NVML has no call that leaves an argument of another out")]
+    pub(crate) const NONE: Self = Self(ptr::null_mut());
+
     pub(crate) fn is_null(self) -> bool {
         self.0.is_null()
     }
@@ -63,6 +67,12 @@ impl<T> Out<T> {
     pub(crate) fn start_as<U>(self) -> Out<U> {
         const { assert!(size_of::<U>() <= size_of::<T>()) };
         Out(self.0.cast())
+    }
+
+    /// The same place, for a function that only reads there.
+    #[allow(dead_code, reason = "NVML reads nothing of what it is given to write to")]
+    pub(crate) fn as_in(self) -> In<T> {
+        In(self.0.cast_const())
     }
 
     /// Fails on NULL, for functions that check before they do anything.

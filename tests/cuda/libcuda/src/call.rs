@@ -10,6 +10,7 @@ use cgpu_sim::faults::Library;
 use cgpu_sim::watch::{Arguments, Watch};
 
 use crate::answer::{Answer, NOT_INITIALIZED, NOT_PERMITTED};
+use crate::capture;
 use crate::driver::Driver;
 
 /// How a function was called.
@@ -64,7 +65,8 @@ pub(crate) fn play(
     function: impl FnOnce(&Call) -> Answer,
 ) -> CUresult {
     let per_thread = matches!(flavour, Flavour::PerThreadStream | Flavour::PerThreadDefault);
-    CUresult(WATCH.around(position, describe, machine, || match function(&Call { per_thread }) {
+    let played = || capture::admit(position).and_then(|()| function(&Call { per_thread }));
+    CUresult(WATCH.around(position, describe, machine, || match played() {
         Ok(()) => CUresult::SUCCESS.0,
         Err(failure) => failure.0.0,
     }))

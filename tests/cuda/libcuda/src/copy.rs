@@ -5,6 +5,7 @@
 //! documents. Copies within the card are not waited for by any call.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use cgpu_abi::types::*;
 use cgpu_sim::machine::{CopyKind, Pitched, StreamId, Ticket};
@@ -12,7 +13,10 @@ use cgpu_sim::machine::{CopyKind, Pitched, StreamId, Ticket};
 use crate::answer::{Answer, INVALID_HANDLE, INVALID_VALUE};
 use crate::argument::{In, Out};
 use crate::call::Call;
+use crate::capture::{self, Lane};
 use crate::driver::{Driver, lock};
+use crate::graph::Copying;
+use crate::graph::node::Body;
 use crate::range::{self, Side};
 
 /// Copies up to this size from pageable memory go through a buffer.
@@ -43,20 +47,25 @@ impl Staging {
     }
 }
 
-/// Copies between resolved places.
+/// Copies, or lets a graph do so.
 fn copy(call: &Call, manner: Manner, stream: CUstream, what: Pitched) -> Answer {
     let driver = call.driver()?;
-    let (stream, _) = driver.stream(stream, call.per_thread)?;
+    let lane = capture::lane(driver, stream, call.per_thread)?;
+    if manner == Manner::Synchronous {
+        capture::refuse_unsafe(driver)?;
+    }
     if what.width == 0 || what.rows == 0 {
         return Ok(());
     }
     let (to, from) = (range::resolve(driver, what.to)?, range::resolve(driver, what.from)?);
-    let kind = match (to.side, from.side) {
-        (Side::Device, Side::Device) => CopyKind::DeviceToDevice,
-        (Side::Device, _) => CopyKind::HostToDevice,
-        (_, Side::Device) => CopyKind::DeviceToHost,
-        _ => CopyKind::HostToHost,
+    let stream = match lane {
+        Lane::Card(stream, _) => stream,
+        Lane::Graph(recorder) => {
+            let copying = Copying::of(&what, (to.side, from.side), Arc::clone(&recorder.context));
+            return recorder.add(driver, Body::Copy(copying));
+        }
     };
+    let kind = kind(to.side, from.side);
     let what = Pitched { to: to.address, from: from.address, ..what };
     if manner == Manner::Asynchronous && from.side == Side::Pageable && what.rows == 1 && what.width <= STAGED
     {
@@ -70,6 +79,16 @@ fn copy(call: &Call, manner: Manner, stream: CUstream, what: Pitched) -> Answer 
         driver.machine.wait(ticket)?;
     }
     Ok(())
+}
+
+/// Which way a copy goes.
+pub(crate) fn kind(to: Side, from: Side) -> CopyKind {
+    match (to, from) {
+        (Side::Device, Side::Device) => CopyKind::DeviceToDevice,
+        (Side::Device, _) => CopyKind::HostToDevice,
+        (_, Side::Device) => CopyKind::DeviceToHost,
+        _ => CopyKind::HostToHost,
+    }
 }
 
 /// Takes a copy's bytes at once, and lets the card copy them when it comes to it.

@@ -8,10 +8,12 @@ use cgpu_sim::{CardSpec, Machine};
 
 use crate::answer::{Answer, Failure, INVALID_DEVICE, INVALID_VALUE, NOT_INITIALIZED};
 use crate::array::Array;
+use crate::capture;
 use crate::context::{self, Context};
 use crate::copy::Staging;
 use crate::event::Event;
 use crate::function::Function;
+use crate::graph::{Executable, GraphMemory, Graphs};
 use crate::handle::Table;
 use crate::host::HostMemory;
 use crate::legacy::LowAddresses;
@@ -42,6 +44,9 @@ pub(crate) struct Driver {
     pub(crate) host: Mutex<HostMemory>,
     pub(crate) staging: Mutex<Staging>,
     pub(crate) low: Mutex<LowAddresses>,
+    pub(crate) graphs: Mutex<Graphs>,
+    pub(crate) executables: Table<Executable>,
+    pub(crate) graph_memory: Mutex<GraphMemory>,
 }
 
 static DRIVER: OnceLock<Driver> = OnceLock::new();
@@ -84,6 +89,9 @@ impl Driver {
             host: Mutex::default(),
             staging: Mutex::default(),
             low: Mutex::default(),
+            graphs: Mutex::default(),
+            executables: Table::default(),
+            graph_memory: Mutex::default(),
         };
         // Nobody else sets it while we hold STARTING.
         let _ = DRIVER.set(driver);
@@ -110,9 +118,10 @@ impl Driver {
         if handle.is_null() { self.current() } else { context::find(self, handle) }
     }
 
-    /// The machine's stream behind a handle, default streams included, and its context.
+    /// The machine's stream behind a handle, default streams included, and its context; for a call that uses the card. What can be
+    /// captured instead asks for a [`capture::lane`].
     pub(crate) fn stream(&self, handle: CUstream, per_thread: bool) -> Answer<(StreamId, Arc<Context>)> {
-        crate::stream::find(self, handle, per_thread)
+        capture::refuse(self, handle, per_thread)
     }
 }
 

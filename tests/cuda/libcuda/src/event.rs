@@ -8,8 +8,10 @@ use cgpu_sim::machine::EventId;
 use crate::answer::{Answer, INVALID_HANDLE, INVALID_VALUE, NOT_READY};
 use crate::argument::{Out, Received, values};
 use crate::call::Call;
+use crate::capture::{self, Lane};
 use crate::context::Context;
 use crate::driver::Driver;
+use crate::graph::node::Body;
 
 values!(CUevent);
 
@@ -22,6 +24,14 @@ pub(crate) struct Event {
 
 fn find(driver: &Driver, event: CUevent) -> Answer<Arc<Event>> {
     driver.events.get(event.0).ok_or(INVALID_HANDLE)
+}
+
+/// An event of which the host may ask whether the card has come by.
+fn askable(driver: &Driver, handle: CUevent) -> Answer<Arc<Event>> {
+    let event = find(driver, handle)?;
+    capture::refuse_captured(driver, handle)?;
+    capture::refuse_unsafe(driver)?;
+    Ok(event)
 }
 
 pub(crate) fn cuEventCreate(call: &Call, event: Out<CUevent>, flags: c_uint) -> Answer {
@@ -40,21 +50,37 @@ pub(crate) fn cuEventCreate(call: &Call, event: Out<CUevent>, flags: c_uint) -> 
 
 pub(crate) fn cuEventDestroy_v2(call: &Call, event: CUevent) -> Answer {
     let driver = call.driver()?;
-    let event = driver.events.remove(event.0).ok_or(INVALID_HANDLE)?;
-    driver.machine.destroy_event(event.id)?;
+    let gone = driver.events.remove(event.0).ok_or(INVALID_HANDLE)?;
+    capture::unmark(driver, event);
+    driver.machine.destroy_event(gone.id)?;
     Ok(())
 }
 pub(crate) use cuEventDestroy_v2 as cuEventDestroy;
 
-pub(crate) fn cuEventRecord(call: &Call, event: CUevent, stream: CUstream) -> Answer {
+fn record(call: &Call, handle: CUevent, stream: CUstream, external: bool) -> Answer {
     let driver = call.driver()?;
-    let event = find(driver, event)?;
-    let (stream, context) = driver.stream(stream, call.per_thread)?;
+    let event = find(driver, handle)?;
+    let lane = capture::lane(driver, stream, call.per_thread)?;
+    let context = match &lane {
+        Lane::Card(_, context) => context,
+        Lane::Graph(recorder) => &recorder.context,
+    };
     if event.context.id != context.id {
         return Err(INVALID_HANDLE);
     }
-    driver.machine.record_event(event.id, stream)?;
-    Ok(())
+    match lane {
+        Lane::Graph(recorder) if external => recorder.add(driver, Body::Record(handle)),
+        Lane::Graph(recorder) => recorder.mark(driver, handle),
+        Lane::Card(stream, _) => {
+            capture::unmark(driver, handle);
+            driver.machine.record_event(event.id, stream)?;
+            Ok(())
+        }
+    }
+}
+
+pub(crate) fn cuEventRecord(call: &Call, event: CUevent, stream: CUstream) -> Answer {
+    record(call, event, stream, false)
 }
 pub(crate) use cuEventRecord as cuEventRecord_ptsz;
 
@@ -62,7 +88,7 @@ pub(crate) fn cuEventRecordWithFlags(call: &Call, event: CUevent, stream: CUstre
     if flags & !CU_EVENT_RECORD_EXTERNAL != 0 {
         return Err(INVALID_VALUE);
     }
-    cuEventRecord(call, event, stream)
+    record(call, event, stream, flags == CU_EVENT_RECORD_EXTERNAL)
 }
 pub(crate) use cuEventRecordWithFlags as cuEventRecordWithFlags_ptsz;
 
@@ -71,12 +97,13 @@ pub(crate) fn cuEventQuery(call: &Call, event: CUevent) -> Answer {
         return Err(INVALID_HANDLE);
     }
     let driver = call.driver()?;
-    if driver.machine.is_event_done(find(driver, event)?.id)? { Ok(()) } else { Err(NOT_READY) }
+    let id = askable(driver, event)?.id;
+    if driver.machine.is_event_done(id)? { Ok(()) } else { Err(NOT_READY) }
 }
 
 pub(crate) fn cuEventSynchronize(call: &Call, event: CUevent) -> Answer {
     let driver = call.driver()?;
-    driver.machine.synchronize_event(find(driver, event)?.id)?;
+    driver.machine.synchronize_event(askable(driver, event)?.id)?;
     Ok(())
 }
 
@@ -88,6 +115,8 @@ pub(crate) fn cuEventElapsedTime(
 ) -> Answer {
     let driver = call.driver()?;
     let milliseconds = milliseconds.required()?;
+    capture::refuse_captured(driver, start)?;
+    capture::refuse_captured(driver, end)?;
     let (start, end) = (find(driver, start)?, find(driver, end)?);
     if start.context.id != end.context.id {
         return Err(INVALID_HANDLE);

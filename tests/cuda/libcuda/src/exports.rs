@@ -15,6 +15,7 @@ use crate::call;
 /// The functions behind the rows that are played.
 mod played {
     pub(super) use crate::array::*;
+    pub(super) use crate::capture::*;
     pub(super) use crate::context::*;
     pub(super) use crate::copy::*;
     pub(super) use crate::device::*;
@@ -22,6 +23,7 @@ mod played {
     pub(super) use crate::event::*;
     pub(super) use crate::fill::*;
     pub(super) use crate::function::*;
+    pub(super) use crate::graph::*;
     pub(super) use crate::host::*;
     pub(super) use crate::ipc::*;
     pub(super) use crate::launch::*;

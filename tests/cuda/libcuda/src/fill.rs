@@ -1,37 +1,53 @@
 //! Fills. None of them is waited for: the program orders what follows by the stream.
 
 use core::ptr;
+use std::sync::Arc;
 
 use cgpu_abi::types::*;
-use cgpu_sim::machine::Fill;
+use cgpu_sim::machine::{Fill, Work};
 
 use crate::answer::{Answer, INVALID_VALUE};
 use crate::call::Call;
+use crate::capture::{self, Lane};
 use crate::driver::{Driver, count, lock};
+use crate::graph::node::{Body, FillNode};
 use crate::range::{self, Side};
 
-/// Fills `rows` of `elements` of `size` bytes.
+/// Fills `rows` of `elements` of `size` bytes, or lets a graph do so.
 fn fill(call: &Call, stream: CUstream, fill: Fill) -> Answer {
     let driver = call.driver()?;
-    let (stream, _) = driver.stream(stream, call.per_thread)?;
+    let lane = capture::lane(driver, stream, call.per_thread)?;
     if fill.elements == 0 || fill.rows == 0 {
         return Ok(());
     }
     if !fill.to.is_multiple_of(fill.size) || fill.rows > 1 && fill.pitch < fill.elements * fill.size {
         return Err(INVALID_VALUE);
     }
-    let place = range::resolve(driver, fill.to)?;
-    match place.side {
-        Side::Device => {
-            driver.machine.fill(stream, Fill { to: place.address, ..fill })?;
+    match (lane, work(driver, fill)?) {
+        (Lane::Graph(recorder), _) => {
+            let context = Arc::clone(&recorder.context);
+            recorder.add(driver, Body::Fill(FillNode { fill, context }))?;
         }
-        Side::Pinned => {
-            let rows = host_rows(driver, fill)?;
-            driver.machine.host_function(stream, Box::new(move || rows.into_iter().for_each(Row::fill)))?;
+        (Lane::Card(stream, _), Work::Fill(fill)) => drop(driver.machine.fill(stream, fill)?),
+        (Lane::Card(stream, _), Work::Call(call)) => {
+            driver.machine.host_function(stream, Box::new(move || call()))?;
         }
-        Side::Pageable => return Err(INVALID_VALUE),
+        (Lane::Card(..), _) => {}
     }
     Ok(())
+}
+
+/// What a fill is to the machine, as addresses are now.
+pub(crate) fn work(driver: &Driver, fill: Fill) -> Answer<Work> {
+    let place = range::resolve(driver, fill.to)?;
+    match place.side {
+        Side::Device => Ok(Work::Fill(Fill { to: place.address, ..fill })),
+        Side::Pinned => {
+            let rows = host_rows(driver, fill)?;
+            Ok(Work::Call(Arc::new(move || rows.iter().for_each(Row::fill))))
+        }
+        Side::Pageable => Err(INVALID_VALUE),
+    }
 }
 
 /// One row of host memory to fill.
@@ -43,7 +59,7 @@ struct Row {
 }
 
 impl Row {
-    fn fill(self) {
+    fn fill(&self) {
         for index in 0..self.bytes {
             let byte = ptr::with_exposed_provenance_mut::<u8>(self.first + index);
             // SAFETY: within memory that is pinned or managed, as was checked when the fill was asked for; the program must not free

@@ -55,6 +55,13 @@ impl Function {
     }
 }
 
+impl Function {
+    /// Offset and size of each parameter, where the image tells.
+    pub(crate) fn parameters(&self) -> Option<&[(usize, usize)]> {
+        self.parameters.as_deref()
+    }
+}
+
 /// The function behind a handle; a library's kernel stands for the function that it is in the current context.
 pub(crate) fn find(driver: &Driver, handle: CUfunction) -> Answer<Arc<Function>> {
     if let Some(function) = driver.functions.get(handle.0) {

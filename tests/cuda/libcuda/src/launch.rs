@@ -1,5 +1,8 @@
 //! Launches.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use cgpu_abi::types::*;
 use cgpu_sim::machine::Launch;
 
@@ -9,21 +12,26 @@ use crate::answer::{
 use crate::argument::{In, Out};
 use crate::attribute;
 use crate::call::Call;
-use crate::driver::count;
-use crate::function;
+use crate::capture::{self, Lane};
+use crate::driver::{Driver, count};
+use crate::function::{self, Function};
+use crate::graph::Arguments;
+use crate::graph::node::{Body, KernelNode};
 
 /// The most threads of a block.
 const THREADS: u64 = 1024;
 
-/// What is launched, and where.
-#[derive(Clone, Copy)]
-struct Shape {
-    grid: [c_uint; 3],
-    block: [c_uint; 3],
-    shared: c_uint,
-    stream: CUstream,
-    cooperative: bool,
+/// In which shape a kernel is launched.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) grid: [c_uint; 3],
+    pub(crate) block: [c_uint; 3],
+    pub(crate) shared: c_uint,
+    pub(crate) cooperative: bool,
 }
+
+/// Values of a kernel's parameters, given one by one or all at once.
+type Values = (Out<*mut c_void>, Out<*mut c_void>);
 
 /// The product of three dimensions, none of them 0.
 fn volume(dimensions: [c_uint; 3]) -> Answer<u64> {
@@ -32,20 +40,12 @@ fn volume(dimensions: [c_uint; 3]) -> Answer<u64> {
     x.checked_mul(y).and_then(|xy| xy.checked_mul(z)).filter(|&volume| volume > 0).ok_or(INVALID_VALUE)
 }
 
-fn launch(call: &Call, f: CUfunction, shape: Shape) -> Answer {
-    if f.is_null() {
-        return Err(INVALID_HANDLE);
-    }
-    let driver = call.driver()?;
-    let function = function::find(driver, f)?;
-    crate::call::note("kernel", || function.name.to_string_lossy().into_owned());
-    let (stream, context) = driver.stream(shape.stream, call.per_thread)?;
-    if context.id != function.context.id {
-        return Err(INVALID_HANDLE);
-    }
+/// What a kernel is to the card in a shape.
+pub(crate) fn prepare(driver: &Driver, function: &Function, shape: Shape) -> Answer<Launch> {
     let (blocks, threads) = (volume(shape.grid)?, volume(shape.block)?);
-    let spec = &driver.machine.cards()[context.card];
-    let value = |attrib| attribute::value(attrib, spec, context.card).unwrap_or(0);
+    let card = function.context.card;
+    let spec = &driver.machine.cards()[card];
+    let value = |attrib| attribute::value(attrib, spec, card).unwrap_or(0);
     if threads > THREADS
         || count(shape.shared)? > count(value(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN))?
     {
@@ -60,7 +60,41 @@ fn launch(call: &Call, f: CUfunction, shape: Shape) -> Answer {
         true => footprint.cooperative(),
         false => footprint,
     };
-    driver.machine.launch(stream, Launch { kernel: function.behaviour, footprint })?;
+    Ok(Launch { kernel: function.behaviour, footprint })
+}
+
+fn launch(call: &Call, f: CUfunction, shape: Shape, stream: CUstream, (values, extra): Values) -> Answer {
+    if f.is_null() {
+        return Err(INVALID_HANDLE);
+    }
+    let driver = call.driver()?;
+    let function = function::find(driver, f)?;
+    crate::call::note("kernel", || function.name.to_string_lossy().into_owned());
+    let lane = capture::lane(driver, stream, call.per_thread)?;
+    let context = match &lane {
+        Lane::Card(_, context) => context,
+        Lane::Graph(recorder) => &recorder.context,
+    };
+    if context.id != function.context.id {
+        return Err(INVALID_HANDLE);
+    }
+    let launch = prepare(driver, &function, shape)?;
+    match lane {
+        Lane::Card(stream, _) => drop(driver.machine.launch(stream, launch)?),
+        Lane::Graph(recorder) => {
+            let arguments = Arguments::taken(&function, values, extra)?.map(Arc::new);
+            let node = KernelNode {
+                function: f,
+                kernel: CUkernel::NULL,
+                context: Arc::clone(&function.context),
+                shape,
+                launch,
+                arguments,
+                attributes: BTreeMap::new(),
+            };
+            recorder.add(driver, Body::Kernel(node))?;
+        }
+    }
     Ok(())
 }
 
@@ -75,17 +109,16 @@ pub(crate) fn cuLaunchKernel(
     block_dim_z: c_uint,
     shared_mem_bytes: c_uint,
     stream: CUstream,
-    _kernel_params: Out<*mut c_void>,
-    _extra: Out<*mut c_void>,
+    kernel_params: Out<*mut c_void>,
+    extra: Out<*mut c_void>,
 ) -> Answer {
     let shape = Shape {
         grid: [grid_dim_x, grid_dim_y, grid_dim_z],
         block: [block_dim_x, block_dim_y, block_dim_z],
         shared: shared_mem_bytes,
-        stream,
         cooperative: false,
     };
-    launch(call, f, shape)
+    launch(call, f, shape, stream, (kernel_params, extra))
 }
 pub(crate) use cuLaunchKernel as cuLaunchKernel_ptsz;
 
@@ -100,16 +133,15 @@ pub(crate) fn cuLaunchCooperativeKernel(
     block_dim_z: c_uint,
     shared_mem_bytes: c_uint,
     stream: CUstream,
-    _kernel_params: Out<*mut c_void>,
+    kernel_params: Out<*mut c_void>,
 ) -> Answer {
     let shape = Shape {
         grid: [grid_dim_x, grid_dim_y, grid_dim_z],
         block: [block_dim_x, block_dim_y, block_dim_z],
         shared: shared_mem_bytes,
-        stream,
         cooperative: true,
     };
-    launch(call, f, shape)
+    launch(call, f, shape, stream, (kernel_params, Out::NONE))
 }
 pub(crate) use cuLaunchCooperativeKernel as cuLaunchCooperativeKernel_ptsz;
 
@@ -117,8 +149,8 @@ pub(crate) fn cuLaunchKernelEx(
     call: &Call,
     config: In<CUlaunchConfig>,
     f: CUfunction,
-    _kernel_params: Out<*mut c_void>,
-    _extra: Out<*mut c_void>,
+    kernel_params: Out<*mut c_void>,
+    extra: Out<*mut c_void>,
 ) -> Answer {
     let config = config.read()?;
     // SAFETY: the configuration points to as many attributes as it says, valid as long as it is.
@@ -132,9 +164,8 @@ pub(crate) fn cuLaunchKernelEx(
         grid: [config.grid_dim_x, config.grid_dim_y, config.grid_dim_z],
         block: [config.block_dim_x, config.block_dim_y, config.block_dim_z],
         shared: config.shared_mem_bytes,
-        stream: config.stream,
         cooperative,
     };
-    launch(call, f, shape)
+    launch(call, f, shape, config.stream, (kernel_params, extra))
 }
 pub(crate) use cuLaunchKernelEx as cuLaunchKernelEx_ptsz;

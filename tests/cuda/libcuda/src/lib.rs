@@ -18,7 +18,7 @@
 //!
 //! The others (`CGPU_SIM_STATE`, `CGPU_SIM_GPUS`, ...) are [`cgpu_sim::Settings`]'.
 //!
-//! Not played: captures and graphs, textures, inter-process handles, other interfaces' memory, peer access. Modules take no memory of
+//! Not played: textures, inter-process handles, other interfaces' memory, peer access. Modules take no memory of
 //! their own, pools grow by what is asked of them, and kernels move no data.
 #![allow(non_snake_case, clippy::too_many_arguments, reason = "the vendor's own functions")]
 
@@ -27,6 +27,7 @@ mod argument;
 mod array;
 mod attribute;
 mod call;
+mod capture;
 mod context;
 mod copy;
 mod device;
@@ -36,6 +37,7 @@ mod event;
 mod exports;
 mod fill;
 mod function;
+mod graph;
 mod handle;
 mod host;
 mod image;

@@ -1,16 +1,23 @@
 //! Words that streams write and wait for.
 
+use std::sync::Arc;
+
 use cgpu_abi::types::*;
-use cgpu_sim::machine::{StreamId, WaitCondition, Width};
+use cgpu_sim::machine::{StreamId, WaitCondition, Width, Work};
 
 use crate::answer::{Answer, INVALID_VALUE, NOT_SUPPORTED};
-use crate::argument::Out;
+use crate::argument::{In, Out};
 use crate::call::Call;
+use crate::capture::{self, Lane};
 use crate::driver::{Driver, count};
+use crate::graph::node::{Body, WordsNode};
 use crate::range;
 
 /// The most operations of a batch.
 const BATCH: c_uint = 256;
+
+/// One operation, as a program gives it.
+pub(crate) type Operation = [cuuint64_t; 6];
 
 /// Where the machine has the word; only what the card can reach.
 fn word(driver: &Driver, address: CUdeviceptr) -> Answer<u64> {
@@ -18,31 +25,32 @@ fn word(driver: &Driver, address: CUdeviceptr) -> Answer<u64> {
     if place.side.is_reachable() { Ok(place.address) } else { Err(INVALID_VALUE) }
 }
 
-fn write(
-    driver: &Driver,
-    stream: StreamId,
-    address: CUdeviceptr,
-    width: Width,
-    value: u64,
-    flags: c_uint,
-) -> Answer {
-    if flags & !CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER != 0 {
-        return Err(INVALID_VALUE);
-    }
-    let address = word(driver, address)?;
-    // SAFETY: the word is the card's, or pinned host memory that the program must keep until the stream has come by.
-    unsafe { driver.machine.write_value(stream, address, width, value) }?;
-    Ok(())
+/// Which operation it is.
+pub(crate) fn kind(operation: &Operation) -> CUstreamBatchMemOpType {
+    let params = CUstreamBatchMemOpParams { pad: *operation };
+    // SAFETY: every member begins with it, and every byte of the union may be read as numbers.
+    unsafe { params.operation }
 }
 
-fn wait(
-    driver: &Driver,
-    stream: StreamId,
-    address: CUdeviceptr,
-    width: Width,
-    value: u64,
-    flags: c_uint,
-) -> Answer {
+/// What an operation is to the machine, as addresses are now.
+pub(crate) fn work(driver: &Driver, operation: &Operation) -> Answer<Work> {
+    let params = CUstreamBatchMemOpParams { pad: *operation };
+    // SAFETY: every member begins with the operation, and every byte of the union may be read as numbers.
+    let CUstreamMemOpValueParams { operation: kind, address, value, flags, .. } = unsafe { params.value };
+    let low = value & u64::from(u32::MAX);
+    let (width, value) = match kind {
+        CU_STREAM_MEM_OP_WRITE_VALUE_32 | CU_STREAM_MEM_OP_WAIT_VALUE_32 => (Width::Four, low),
+        CU_STREAM_MEM_OP_WRITE_VALUE_64 | CU_STREAM_MEM_OP_WAIT_VALUE_64 => (Width::Eight, value),
+        // One processor's order is everybody's here.
+        CU_STREAM_MEM_OP_BARRIER | CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES => return Ok(Work::Nothing),
+        _ => return Err(NOT_SUPPORTED),
+    };
+    if matches!(kind, CU_STREAM_MEM_OP_WRITE_VALUE_32 | CU_STREAM_MEM_OP_WRITE_VALUE_64) {
+        if flags & !CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER != 0 {
+            return Err(INVALID_VALUE);
+        }
+        return Ok(Work::Write(word(driver, address)?, width, value));
+    }
     let condition = match flags & !CU_STREAM_WAIT_VALUE_FLUSH {
         CU_STREAM_WAIT_VALUE_GEQ => WaitCondition::AtLeast,
         CU_STREAM_WAIT_VALUE_EQ => WaitCondition::Equal,
@@ -50,19 +58,50 @@ fn wait(
         CU_STREAM_WAIT_VALUE_NOR => WaitCondition::Nor,
         _ => return Err(INVALID_VALUE),
     };
-    let address = word(driver, address)?;
-    // SAFETY: as for a write.
-    unsafe { driver.machine.wait_value(stream, address, width, condition, value) }?;
+    Ok(Work::Watch(word(driver, address)?, width, condition, value))
+}
+
+fn perform(driver: &Driver, stream: StreamId, work: &Work) -> Answer {
+    match *work {
+        Work::Write(address, width, value) => {
+            // SAFETY: the word is the card's, or pinned host memory that the program must keep until the stream has come by.
+            unsafe { driver.machine.write_value(stream, address, width, value) }?;
+        }
+        Work::Watch(address, width, condition, value) => {
+            // SAFETY: as for a write.
+            unsafe { driver.machine.wait_value(stream, address, width, condition, value) }?;
+        }
+        _ => {}
+    }
     Ok(())
+}
+
+/// Puts operations into a stream, or lets a graph do them.
+fn put(call: &Call, stream: CUstream, operations: Vec<Operation>, flags: c_uint) -> Answer {
+    let driver = call.driver()?;
+    let lane = capture::lane(driver, stream, call.per_thread)?;
+    let works = operations.iter().map(|operation| work(driver, operation)).collect::<Answer<Vec<Work>>>()?;
+    match lane {
+        Lane::Card(stream, _) => works.iter().try_for_each(|work| perform(driver, stream, work)),
+        Lane::Graph(recorder) => {
+            let context = Arc::clone(&recorder.context);
+            recorder.add(driver, Body::Words(WordsNode { operations: operations.into(), flags, context }))
+        }
+    }
+}
+
+fn value(operation: CUstreamBatchMemOpType, address: CUdeviceptr, value: u64, flags: c_uint) -> Operation {
+    let mut params = CUstreamBatchMemOpParams { pad: [0; 6] };
+    params.value = CUstreamMemOpValueParams { operation, address, value, flags, alias: 0 };
+    // SAFETY: all bytes are initialised: the whole union before the member, whose padding is no number's business.
+    unsafe { params.pad }
 }
 
 /// Makes the functions for one operation and width, in both versions and both families.
 macro_rules! operations {
-    ($($act:ident $width:ident $type:ident: $first:ident, $first_ptsz:ident, $second:ident, $second_ptsz:ident;)*) => {$(
-        pub(crate) fn $second(call: &Call, stream: CUstream, addr: CUdeviceptr, value: $type, flags: c_uint) -> Answer {
-            let driver = call.driver()?;
-            let (stream, _) = driver.stream(stream, call.per_thread)?;
-            $act(driver, stream, addr, Width::$width, u64::from(value), flags)
+    ($($operation:ident $type:ident: $first:ident, $first_ptsz:ident, $second:ident, $second_ptsz:ident;)*) => {$(
+        pub(crate) fn $second(call: &Call, stream: CUstream, addr: CUdeviceptr, word: $type, flags: c_uint) -> Answer {
+            put(call, stream, vec![value($operation, addr, u64::from(word), flags)], 0)
         }
         pub(crate) use $second as $second_ptsz;
         pub(crate) use $second as $first;
@@ -71,10 +110,28 @@ macro_rules! operations {
 }
 
 operations! {
-    write Four u32: cuStreamWriteValue32, cuStreamWriteValue32_ptsz, cuStreamWriteValue32_v2, cuStreamWriteValue32_v2_ptsz;
-    write Eight u64: cuStreamWriteValue64, cuStreamWriteValue64_ptsz, cuStreamWriteValue64_v2, cuStreamWriteValue64_v2_ptsz;
-    wait Four u32: cuStreamWaitValue32, cuStreamWaitValue32_ptsz, cuStreamWaitValue32_v2, cuStreamWaitValue32_v2_ptsz;
-    wait Eight u64: cuStreamWaitValue64, cuStreamWaitValue64_ptsz, cuStreamWaitValue64_v2, cuStreamWaitValue64_v2_ptsz;
+    CU_STREAM_MEM_OP_WRITE_VALUE_32 u32:
+        cuStreamWriteValue32, cuStreamWriteValue32_ptsz, cuStreamWriteValue32_v2, cuStreamWriteValue32_v2_ptsz;
+    CU_STREAM_MEM_OP_WRITE_VALUE_64 u64:
+        cuStreamWriteValue64, cuStreamWriteValue64_ptsz, cuStreamWriteValue64_v2, cuStreamWriteValue64_v2_ptsz;
+    CU_STREAM_MEM_OP_WAIT_VALUE_32 u32:
+        cuStreamWaitValue32, cuStreamWaitValue32_ptsz, cuStreamWaitValue32_v2, cuStreamWaitValue32_v2_ptsz;
+    CU_STREAM_MEM_OP_WAIT_VALUE_64 u64:
+        cuStreamWaitValue64, cuStreamWaitValue64_ptsz, cuStreamWaitValue64_v2, cuStreamWaitValue64_v2_ptsz;
+}
+
+/// The operations of a batch.
+pub(crate) fn batch(
+    operations: In<CUstreamBatchMemOpParams>,
+    number: c_uint,
+    flags: c_uint,
+) -> Answer<Vec<Operation>> {
+    if number > BATCH || flags != 0 {
+        return Err(INVALID_VALUE);
+    }
+    // SAFETY: the program gave whole operations, whatever their kind; every byte may be read as numbers.
+    let raw = |params: CUstreamBatchMemOpParams| unsafe { params.pad };
+    Ok(operations.read_all(count(number)?)?.into_iter().map(raw).collect())
 }
 
 pub(crate) fn cuStreamBatchMemOp_v2(
@@ -84,27 +141,7 @@ pub(crate) fn cuStreamBatchMemOp_v2(
     param_array: Out<CUstreamBatchMemOpParams>,
     flags: c_uint,
 ) -> Answer {
-    let driver = call.driver()?;
-    let (stream, _) = driver.stream(stream, call.per_thread)?;
-    if operations > BATCH || flags != 0 {
-        return Err(INVALID_VALUE);
-    }
-    for operation in param_array.read_all(count(operations)?)? {
-        // SAFETY: every member begins with the operation, and every byte of the union may be read as numbers.
-        let operation = unsafe { operation.value };
-        let CUstreamMemOpValueParams { operation: kind, address, value, flags, .. } = operation;
-        let low = value & u64::from(u32::MAX);
-        match kind {
-            CU_STREAM_MEM_OP_WRITE_VALUE_32 => write(driver, stream, address, Width::Four, low, flags)?,
-            CU_STREAM_MEM_OP_WRITE_VALUE_64 => write(driver, stream, address, Width::Eight, value, flags)?,
-            CU_STREAM_MEM_OP_WAIT_VALUE_32 => wait(driver, stream, address, Width::Four, low, flags)?,
-            CU_STREAM_MEM_OP_WAIT_VALUE_64 => wait(driver, stream, address, Width::Eight, value, flags)?,
-            // One processor's order is everybody's here.
-            CU_STREAM_MEM_OP_BARRIER | CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES => {}
-            _ => return Err(NOT_SUPPORTED),
-        }
-    }
-    Ok(())
+    put(call, stream, batch(param_array.as_in(), operations, flags)?, flags)
 }
 pub(crate) use cuStreamBatchMemOp_v2 as cuStreamBatchMemOp;
 pub(crate) use cuStreamBatchMemOp_v2 as cuStreamBatchMemOp_ptsz;

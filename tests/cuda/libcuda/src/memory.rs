@@ -7,7 +7,7 @@ use crate::answer::{Answer, INVALID_VALUE};
 use crate::argument::Out;
 use crate::call::Call;
 use crate::driver::{count, lock};
-use crate::host;
+use crate::{graph, host};
 
 /// Rows of pitched memory begin at multiples of this.
 const PITCH: u64 = 512;
@@ -78,6 +78,12 @@ pub(crate) fn cuMemFree_v2(call: &Call, dptr: CUdeviceptr) -> Answer {
     if driver.machine.allocation(dptr).is_some() {
         driver.machine.free(dptr)?;
         return Ok(());
+    }
+    if let Some(freeable) = graph::freeable(driver, dptr) {
+        freeable?;
+        // As for any other memory: when all that may use it is done.
+        driver.machine.synchronize_context(driver.current()?.id)?;
+        return graph::free(driver, dptr, None);
     }
     lock(&driver.host).unmap(count(dptr)?, host::Kind::Managed)
 }

@@ -10,7 +10,9 @@ use cgpu_sim::machine::{PoolId, PoolSettings};
 use crate::answer::{Answer, Failure, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED};
 use crate::argument::{In, Out, Received, values};
 use crate::call::Call;
+use crate::capture::{self, Lane, Recorder};
 use crate::driver::{Driver, lock};
+use crate::graph;
 
 values!(CUmemoryPool);
 
@@ -94,7 +96,8 @@ fn allocate(
 ) -> Answer {
     let driver = call.driver()?;
     let dptr = dptr.required()?;
-    let (stream, context) = driver.stream(stream, call.per_thread)?;
+    let lane = capture::lane(driver, stream, call.per_thread)?;
+    let (Lane::Card(_, context) | Lane::Graph(Recorder { context, .. })) = &lane;
     let pool = match pool {
         Some(pool) => pool,
         None => of_card(driver, context.card)?.1,
@@ -103,7 +106,12 @@ fn allocate(
     if pool.card != context.card {
         return Err(INVALID_VALUE);
     }
-    dptr.put(driver.machine.allocate_from(pool.id, Bytes(bytesize as u64), Some(stream))?)?;
+    dptr.put(match lane {
+        Lane::Card(stream, _) => {
+            driver.machine.allocate_from(pool.id, Bytes(bytesize as u64), Some(stream))?
+        }
+        Lane::Graph(recorder) => recorder.allocate(driver, bytesize as u64)?,
+    })?;
     Ok(())
 }
 
@@ -131,8 +139,16 @@ pub(crate) use cuMemAllocFromPoolAsync as cuMemAllocFromPoolAsync_ptsz;
 /// Takes memory of pools, linear memory, and what was imported from another process's pool.
 pub(crate) fn cuMemFreeAsync(call: &Call, dptr: CUdeviceptr, stream: CUstream) -> Answer {
     let driver = call.driver()?;
-    let (stream, _) = driver.stream(stream, call.per_thread)?;
-    driver.machine.free_in(dptr, stream)?;
+    match capture::lane(driver, stream, call.per_thread)? {
+        Lane::Graph(recorder) => recorder.free(driver, dptr)?,
+        Lane::Card(stream, _) => match graph::freeable(driver, dptr) {
+            Some(freeable) => {
+                freeable?;
+                graph::free(driver, dptr, Some(driver.machine.tail(stream)?))?;
+            }
+            None => driver.machine.free_in(dptr, stream)?,
+        },
+    }
     Ok(())
 }
 pub(crate) use cuMemFreeAsync as cuMemFreeAsync_ptsz;

@@ -9,8 +9,10 @@ use cgpu_sim::machine::{StreamId, StreamKind};
 use crate::answer::{Answer, INVALID_HANDLE, INVALID_VALUE, NOT_READY};
 use crate::argument::{Out, Received, values};
 use crate::call::{self, Call};
+use crate::capture::{self, Lane};
 use crate::context::Context;
 use crate::driver::Driver;
+use crate::graph::node::{Body, HostNode};
 
 values!(CUstream, CUhostFn, CUstreamCallback, CUgraph, CUgreenCtx);
 
@@ -50,6 +52,7 @@ impl Drop for OwnStreams {
         for (weak, stream) in self.0.drain(..) {
             let open = weak.upgrade().and_then(|context| driver.contexts.get(context.handle.0));
             if open.is_some_and(|open| core::ptr::eq(Arc::as_ptr(&open), weak.as_ptr())) {
+                capture::forget_stream(driver, stream);
                 // Of a context that ends at this moment it is gone anyway.
                 let _ = driver.machine.destroy_stream(stream);
             }
@@ -84,6 +87,16 @@ pub(crate) fn find(driver: &Driver, handle: CUstream, per_thread: bool) -> Answe
     }
 }
 
+/// Whether a handle is the stream that waits for all blocking ones.
+pub(crate) fn is_legacy(_driver: &Driver, handle: CUstream, per_thread: bool) -> bool {
+    handle == CUstream::LEGACY || handle.is_null() && !per_thread
+}
+
+/// Whether a stream that is not the legacy one waits for it, and it for the stream.
+pub(crate) fn is_blocking(driver: &Driver, handle: CUstream) -> bool {
+    driver.streams.get(handle.0).is_none_or(|stream| stream.flags == CU_STREAM_DEFAULT)
+}
+
 pub(crate) fn cuStreamCreateWithPriority(
     call: &Call,
     stream: Out<CUstream>,
@@ -111,6 +124,7 @@ pub(crate) fn cuStreamCreate(call: &Call, stream: Out<CUstream>, flags: c_uint) 
 pub(crate) fn cuStreamDestroy_v2(call: &Call, stream: CUstream) -> Answer {
     let driver = call.driver()?;
     let stream = driver.streams.remove(stream.0).ok_or(INVALID_HANDLE)?;
+    capture::forget_stream(driver, stream.id);
     driver.machine.destroy_stream(stream.id)?;
     Ok(())
 }
@@ -131,14 +145,24 @@ pub(crate) fn cuStreamSynchronize(call: &Call, stream: CUstream) -> Answer {
 }
 pub(crate) use cuStreamSynchronize as cuStreamSynchronize_ptsz;
 
-pub(crate) fn cuStreamWaitEvent(call: &Call, stream: CUstream, event: CUevent, flags: c_uint) -> Answer {
+pub(crate) fn cuStreamWaitEvent(call: &Call, handle: CUstream, event: CUevent, flags: c_uint) -> Answer {
     let driver = call.driver()?;
-    let (stream, _) = driver.stream(stream, call.per_thread)?;
-    let event = driver.events.get(event.0).ok_or(INVALID_HANDLE)?;
+    let lane = capture::lane(driver, handle, call.per_thread)?;
+    let id = driver.events.get(event.0).ok_or(INVALID_HANDLE)?.id;
     if flags & !CU_EVENT_WAIT_EXTERNAL != 0 {
         return Err(INVALID_VALUE);
     }
-    driver.machine.wait_event(stream, event.id)?;
+    match lane {
+        Lane::Graph(recorder) if flags == CU_EVENT_WAIT_EXTERNAL => {
+            recorder.add(driver, Body::Await(event))?
+        }
+        Lane::Graph(recorder) => recorder.wait(driver, event)?,
+        Lane::Card(stream, context) => {
+            if !capture::join_by(driver, handle, call.per_thread, (stream, &context), event)? {
+                driver.machine.wait_event(stream, id)?;
+            }
+        }
+    }
     Ok(())
 }
 pub(crate) use cuStreamWaitEvent as cuStreamWaitEvent_ptsz;
@@ -150,15 +174,14 @@ pub(crate) fn cuLaunchHostFunc(
     user_data: Out<c_void>,
 ) -> Answer {
     let driver = call.driver()?;
-    let (stream, _) = driver.stream(stream, call.per_thread)?;
-    let function = function.ok_or(INVALID_VALUE)?;
-    let data = user_data.address();
-    let run = move || {
-        // SAFETY: the program gave function and data to be called together, once, when the stream comes to it.
-        unsafe { function(core::ptr::with_exposed_provenance_mut(data)) };
-    };
-    driver.machine.host_function(stream, Box::new(move || call::host_function(run)))?;
-    Ok(())
+    let node = HostNode::new(function, user_data.address())?;
+    match capture::lane(driver, stream, call.per_thread)? {
+        Lane::Graph(recorder) => recorder.add(driver, Body::Host(node)),
+        Lane::Card(stream, _) => {
+            driver.machine.host_function(stream, node.once())?;
+            Ok(())
+        }
+    }
 }
 pub(crate) use cuLaunchHostFunc as cuLaunchHostFunc_ptsz;
 
@@ -196,7 +219,7 @@ pub(crate) use cuStreamAddCallback as cuStreamAddCallback_ptsz;
 
 pub(crate) fn cuStreamGetCtx(call: &Call, stream: CUstream, pctx: Out<CUcontext>) -> Answer {
     let driver = call.driver()?;
-    let (_, context) = driver.stream(stream, call.per_thread)?;
+    let (_, context) = find(driver, stream, call.per_thread)?;
     pctx.put(context.handle)?;
     Ok(())
 }
@@ -216,7 +239,7 @@ pub(crate) use cuStreamGetCtx_v2 as cuStreamGetCtx_v2_ptsz;
 
 pub(crate) fn cuStreamGetDevice(call: &Call, stream: CUstream, device: Out<CUdevice>) -> Answer {
     let driver = call.driver()?;
-    let (_, context) = driver.stream(stream, call.per_thread)?;
+    let (_, context) = find(driver, stream, call.per_thread)?;
     device.put(context.device())?;
     Ok(())
 }
@@ -224,7 +247,7 @@ pub(crate) use cuStreamGetDevice as cuStreamGetDevice_ptsz;
 
 pub(crate) fn cuStreamGetFlags(call: &Call, stream: CUstream, flags: Out<c_uint>) -> Answer {
     let driver = call.driver()?;
-    driver.stream(stream, call.per_thread)?;
+    find(driver, stream, call.per_thread)?;
     flags.put(driver.streams.get(stream.0).map_or(CU_STREAM_DEFAULT, |stream| stream.flags))?;
     Ok(())
 }
@@ -233,7 +256,7 @@ pub(crate) use cuStreamGetFlags as cuStreamGetFlags_ptsz;
 /// Handles are unique, and the numbers after a context's are for its default streams.
 pub(crate) fn cuStreamGetId(call: &Call, handle: CUstream, stream_id: Out<c_ulonglong>) -> Answer {
     let driver = call.driver()?;
-    let (_, context) = driver.stream(handle, call.per_thread)?;
+    let (_, context) = find(driver, handle, call.per_thread)?;
     let own = handle == CUstream::PER_THREAD || handle.is_null() && call.per_thread;
     stream_id.put(match handle {
         CUstream::NULL | CUstream::LEGACY | CUstream::PER_THREAD => context.number + 1 + u64::from(own),
@@ -245,73 +268,8 @@ pub(crate) use cuStreamGetId as cuStreamGetId_ptsz;
 
 pub(crate) fn cuStreamGetPriority(call: &Call, stream: CUstream, priority: Out<c_int>) -> Answer {
     let driver = call.driver()?;
-    driver.stream(stream, call.per_thread)?;
+    find(driver, stream, call.per_thread)?;
     priority.put(driver.streams.get(stream.0).map_or(0, |stream| stream.priority))?;
     Ok(())
 }
 pub(crate) use cuStreamGetPriority as cuStreamGetPriority_ptsz;
-
-/// Captures are not played: no stream ever is in one.
-pub(crate) fn cuStreamIsCapturing(
-    call: &Call,
-    stream: CUstream,
-    capture_status: Out<CUstreamCaptureStatus>,
-) -> Answer {
-    let driver = call.driver()?;
-    driver.stream(stream, call.per_thread)?;
-    capture_status.put(CU_STREAM_CAPTURE_STATUS_NONE)?;
-    Ok(())
-}
-pub(crate) use cuStreamIsCapturing as cuStreamIsCapturing_ptsz;
-
-pub(crate) fn cuStreamGetCaptureInfo(
-    call: &Call,
-    stream: CUstream,
-    capture_status_out: Out<CUstreamCaptureStatus>,
-    _id_out: Out<cuuint64_t>,
-) -> Answer {
-    cuStreamIsCapturing(call, stream, capture_status_out)
-}
-pub(crate) use cuStreamGetCaptureInfo as cuStreamGetCaptureInfo_ptsz;
-
-pub(crate) fn cuStreamGetCaptureInfo_v2(
-    call: &Call,
-    stream: CUstream,
-    capture_status_out: Out<CUstreamCaptureStatus>,
-    _id_out: Out<cuuint64_t>,
-    _graph_out: Out<CUgraph>,
-    _dependencies_out: Out<*const CUgraphNode>,
-    _num_dependencies_out: Out<usize>,
-) -> Answer {
-    cuStreamIsCapturing(call, stream, capture_status_out)
-}
-pub(crate) use cuStreamGetCaptureInfo_v2 as cuStreamGetCaptureInfo_v2_ptsz;
-
-pub(crate) fn cuStreamGetCaptureInfo_v3(
-    call: &Call,
-    stream: CUstream,
-    capture_status_out: Out<CUstreamCaptureStatus>,
-    _id_out: Out<cuuint64_t>,
-    _graph_out: Out<CUgraph>,
-    _dependencies_out: Out<*const CUgraphNode>,
-    _edge_data_out: Out<*const CUgraphEdgeData>,
-    _num_dependencies_out: Out<usize>,
-) -> Answer {
-    cuStreamIsCapturing(call, stream, capture_status_out)
-}
-pub(crate) use cuStreamGetCaptureInfo_v3 as cuStreamGetCaptureInfo_v3_ptsz;
-
-thread_local! {
-    static CAPTURE_MODE: core::cell::Cell<CUstreamCaptureMode> =
-        const { core::cell::Cell::new(CU_STREAM_CAPTURE_MODE_GLOBAL) };
-}
-
-pub(crate) fn cuThreadExchangeStreamCaptureMode(call: &Call, mode: Out<CUstreamCaptureMode>) -> Answer {
-    call.driver()?;
-    let wanted = mode.read()?;
-    if wanted > CU_STREAM_CAPTURE_MODE_RELAXED {
-        return Err(INVALID_VALUE);
-    }
-    mode.put(CAPTURE_MODE.replace(wanted))?;
-    Ok(())
-}

@@ -34,18 +34,19 @@ impl Stage {
         Self { machine, context, stream, _directory: directory }
     }
 
-    fn plan(&self, steps: Vec<(Work, Vec<usize>)>) -> Plan {
+    fn plan(&self, steps: Vec<(Work, Vec<usize>)>) -> Graph {
         let context = self.context;
-        Plan::new(steps.into_iter().map(|(work, after)| Step { context, work, after }).collect())
+        let (works, after): (Vec<Work>, Vec<Vec<usize>>) = steps.into_iter().unzip();
+        (Plan::new(after.into_iter().map(|after| Step { context, after }).collect()), works)
     }
 
-    fn launch_on(&self, stream: StreamId, plan: &Plan, flight: &mut Flight) {
+    fn launch_on(&self, stream: StreamId, (plan, works): &Graph, flight: &mut Flight) {
         // SAFETY: no step of these tests uses host memory that does not outlive it.
-        unsafe { self.machine.launch_plan(stream, plan, flight) }.unwrap();
+        unsafe { self.machine.launch_plan(stream, plan, works, flight) }.unwrap();
     }
 
     /// From the call of a launch until the host sees its end.
-    fn time(&self, plan: &Plan) -> Nanos {
+    fn time(&self, plan: &Graph) -> Nanos {
         let begun = self.machine.now();
         self.launch_on(self.stream, plan, &mut Flight::default());
         self.machine.synchronize_stream(self.stream).unwrap();
@@ -58,6 +59,9 @@ impl Stage {
         self.machine.figures().launch_latency + self.machine.figures().visibility
     }
 }
+
+/// A plan and what its steps do.
+type Graph = (Plan, Vec<Work>);
 
 fn spin(micros: u64) -> Launch {
     Launch::whole(Kernel::Spin(Some(Nanos::from_micros(micros))))
@@ -182,11 +186,11 @@ fn what_cannot_be_launched_leaves_nothing_behind() {
     let stage = Stage::new();
     let buffer = stage.machine.allocate(stage.context, Bytes(1 << 20)).unwrap();
     let fill = Fill { to: buffer, value: 1, size: 1, elements: 1 << 20, rows: 1, pitch: 0 };
-    let plan = stage.plan(vec![(kernel(10), vec![]), (Work::Fill(fill), vec![0])]);
+    let (plan, works) = stage.plan(vec![(kernel(10), vec![]), (Work::Fill(fill), vec![0])]);
     stage.machine.free(buffer).unwrap();
     let mut flight = Flight::default();
     // SAFETY: no host memory.
-    let refused = unsafe { stage.machine.launch_plan(stage.stream, &plan, &mut flight) };
+    let refused = unsafe { stage.machine.launch_plan(stage.stream, &plan, &works, &mut flight) };
     assert_eq!(refused, Err(Error::NoAllocation));
     assert!(stage.machine.is_context_done(stage.context).unwrap());
     assert_eq!(flight.last(), None);
@@ -201,7 +205,7 @@ fn a_context_takes_its_graphs_with_it() {
     stage.machine.check().unwrap();
     let context = stage.machine.create_context(0).unwrap();
     let stream = stage.machine.create_stream(context, StreamKind::Blocking).unwrap();
-    let steps = vec![Step { context, work: kernel(5), after: vec![] }];
-    stage.launch_on(stream, &Plan::new(steps), &mut Flight::default());
+    let plan = Plan::new(vec![Step { context, after: vec![] }]);
+    stage.launch_on(stream, &(plan, vec![kernel(5)]), &mut Flight::default());
     stage.machine.synchronize_stream(stream).unwrap();
 }

@@ -79,7 +79,7 @@ enum Kind {
 }
 
 impl Machine {
-    /// Launches a plan: after what the stream holds, after the flight's last launch, and before what the stream is given
+    /// Launches a plan whose steps do `works`: after what the stream holds, after the flight's last launch, and before what the stream is given
     /// later. Blocks while the stream's queue is full, or the tracks cannot take more of it.
     ///
     /// # Errors
@@ -93,12 +93,16 @@ impl Machine {
         &self,
         stream: StreamId,
         plan: &Plan,
+        works: &[Work],
         flight: &mut Flight,
     ) -> Result<Ticket, Error> {
         self.check_lineage()?;
         let begun = self.now();
         let cost = self.figures().launch_cost + Nanos(self.figures().node_cost.0 * plan.len() as u64);
-        let works = self.prepare(plan)?;
+        if works.len() != plan.len() {
+            return Err(Error::Invalid("a graph's launch says what each of its steps does"));
+        }
+        let works = works.iter().map(|work| self.prepare(work)).collect::<Result<Vec<_>, _>>()?;
         let tracks = self.core.take_tracks(plan, flight)?;
         let launched = self.core.put(stream, plan, works, &tracks, flight.last);
         self.core.give_tracks(plan, &tracks);
@@ -109,19 +113,8 @@ impl Machine {
         Ok(end)
     }
 
-    /// What each of the plan's items is to the card; checked, so that nothing fails half way.
-    fn prepare(&self, plan: &Plan) -> Result<Vec<(Kind, Option<Effect>)>, Error> {
-        plan.items
-            .iter()
-            .map(|(_, item)| match item {
-                // Which ticket they wait for is known when they are put.
-                Item::Begin | Item::Wait(_) => Ok((Kind::Command(Command::Nothing), None)),
-                Item::Work(work) => self.prepare_work(work),
-            })
-            .collect()
-    }
-
-    fn prepare_work(&self, work: &Work) -> Result<(Kind, Option<Effect>), Error> {
+    /// What a step is to the card; checked, so that nothing fails half way.
+    fn prepare(&self, work: &Work) -> Result<(Kind, Option<Effect>), Error> {
         let (command, effect) = match *work {
             Work::Nothing => (Command::Nothing, None),
             Work::Kernel(launch) => return Ok((Kind::Kernel(launch), None)),
@@ -223,11 +216,15 @@ impl Core {
             Ticket { stream, number: number + commands }
         };
         let mut batch = Vec::with_capacity(BATCH);
-        for ((track, item), (kind, effect)) in plan.items.iter().zip(works) {
-            let kind = match item {
-                Item::Begin => Kind::Command(Command::Wait(begin)),
-                Item::Wait(other) => Kind::Command(Command::Wait(place(*other))),
-                Item::Work(_) => kind,
+        let mut works: Vec<_> = works.into_iter().map(Some).collect();
+        for (track, item) in &plan.items {
+            let (kind, effect) = match item {
+                Item::Begin => (Kind::Command(Command::Wait(begin)), None),
+                Item::Wait(other) => (Kind::Command(Command::Wait(place(*other))), None),
+                Item::Work(step) => works
+                    .get_mut(*step)
+                    .and_then(Option::take)
+                    .unwrap_or((Kind::Command(Command::Nothing), None)),
             };
             batch.push((Entry { track: tracks[*track], kind, token: 0 }, effect));
             if batch.len() == BATCH {

@@ -58,13 +58,11 @@ impl core::fmt::Debug for Work {
     }
 }
 
-/// One step of a graph.
+/// The place of one step in a graph. What it does is said at each launch.
 #[derive(Clone, Debug)]
 pub struct Step {
     /// In which context.
     pub context: ContextId,
-    /// What it does.
-    pub work: Work,
     /// The steps that must be done before, by their places, all of them below its own.
     pub after: Vec<usize>,
 }
@@ -83,8 +81,8 @@ pub(super) enum Item {
     Begin,
     /// A wait for another track.
     Wait(Place),
-    /// A step's own work.
-    Work(Work),
+    /// A step's own work, by the place of the step.
+    Work(usize),
 }
 
 /// One track of a plan.
@@ -125,7 +123,7 @@ impl Plan {
         // Where each step is done, and whether anything waits for it.
         let mut places: Vec<Place> = Vec::with_capacity(steps.len());
         let mut ends = vec![true; steps.len()];
-        for (index, Step { context, work, after }) in steps.into_iter().enumerate() {
+        for (index, Step { context, after }) in steps.into_iter().enumerate() {
             let track = plan.track_for(index, context, &after, &places);
             if plan.tracks[track].commands == 0 && after.is_empty() {
                 plan.put(track, Item::Begin);
@@ -135,7 +133,7 @@ impl Plan {
                 plan.wait(track, places[before]);
             }
             plan.tracks[track].last = index;
-            places.push(plan.put(track, Item::Work(work)));
+            places.push(plan.put(track, Item::Work(index)));
         }
         plan.join(places.iter().zip(&ends).filter(|(_, end)| **end).map(|(place, _)| *place).collect());
         plan
@@ -208,7 +206,7 @@ mod tests {
     const CONTEXT: ContextId = ContextId(1);
 
     fn steps(after: &[&[usize]]) -> Vec<Step> {
-        let step = |after: &&[usize]| Step { context: CONTEXT, work: Work::Nothing, after: after.to_vec() };
+        let step = |after: &&[usize]| Step { context: CONTEXT, after: after.to_vec() };
         after.iter().map(step).collect()
     }
 
@@ -232,11 +230,7 @@ mod tests {
     fn what_is_wide_shares_tracks_and_what_is_long_takes_more() {
         assert_eq!(Plan::new(steps(&vec![&[] as &[usize]; 1_000])).tracks.len(), WIDTH);
         let chain: Vec<Step> = (0..5_000_usize)
-            .map(|n| Step {
-                context: CONTEXT,
-                work: Work::Nothing,
-                after: n.checked_sub(1).into_iter().collect(),
-            })
+            .map(|n| Step { context: CONTEXT, after: n.checked_sub(1).into_iter().collect() })
             .collect();
         let plan = Plan::new(chain);
         assert!(plan.tracks.iter().all(|track| track.commands <= LENGTH + 2));
@@ -258,17 +252,12 @@ mod tests {
                         after.map(|k| index_below(draw(n, 10 + k as u64), n)).collect();
                     after.sort_unstable();
                     after.dedup();
-                    Step { context, work: Work::Nothing, after }
+                    Step { context, after }
                 })
                 .collect();
             let plan = Plan::new(steps.clone());
-            // Which step a work item is: they come in the order of the steps.
-            let mut queues: Vec<Vec<(&Item, usize)>> = plan.tracks.iter().map(|_| Vec::new()).collect();
-            let mut number = 0;
-            for (track, item) in &plan.items {
-                queues[*track].push((item, number));
-                number += usize::from(matches!(item, Item::Work(_)));
-            }
+            let mut queues: Vec<Vec<&Item>> = plan.tracks.iter().map(|_| Vec::new()).collect();
+            plan.items.iter().for_each(|(track, item)| queues[*track].push(item));
             let mut done = vec![0_usize; queues.len()];
             let mut finished = vec![false; count];
             let mut round = 0;
@@ -276,11 +265,11 @@ mod tests {
                 round += 1;
                 assert!(round < 100_000, "the tracks wait for one another: {seed}");
                 let track = index_below(draw(round, 99), queues.len());
-                let Some((item, step)) = queues[track].get(done[track]) else { continue };
+                let Some(item) = queues[track].get(done[track]) else { continue };
                 match item {
                     Item::Wait(place) if (done[place.track] as u64) < place.commands => continue,
                     Item::Begin | Item::Wait(_) => {}
-                    Item::Work(_) => {
+                    Item::Work(step) => {
                         assert!(steps[*step].after.iter().all(|&before| finished[before]), "{seed}: {step}");
                         finished[*step] = true;
                     }

@@ -1,0 +1,196 @@
+//! Nodes of any kind, by the calls that take them all.
+
+use cgpu_abi::types::*;
+
+use super::build::{add, allocation, context_of, copying, edges, event, filling, host, kernel, words};
+use super::node::Body;
+use super::typed::{copy_told, fill_told, host_told, inheriting, kernel_told, words_told};
+use super::{Edge, Graphs, executable};
+use crate::answer::{Answer, INVALID_VALUE, NOT_SUPPORTED};
+use crate::argument::{In, Out};
+use crate::call::Call;
+use crate::driver::Driver;
+
+/// Reads the member of the parameters that their kind names.
+macro_rules! member {
+    ($params:expr, $member:ident) => {{
+        // SAFETY: the kind says that this member is the one that the program has set; every byte of the union may be read as numbers
+        // and addresses.
+        unsafe { $params.node.$member }
+    }};
+}
+
+/// What a node that is neither a part, memory nor a choice is to do.
+fn simple(driver: &Driver, params: &CUgraphNodeParams) -> Answer<Body> {
+    Ok(match params.kind {
+        CU_GRAPH_NODE_TYPE_KERNEL => kernel(driver, &member!(params, kernel))?,
+        CU_GRAPH_NODE_TYPE_MEMCPY => {
+            let given = member!(params, memcpy);
+            copying(driver, &given.copy_params, given.copy_ctx)?
+        }
+        CU_GRAPH_NODE_TYPE_MEMSET => {
+            let given = member!(params, memset);
+            filling(driver, &given.v1, given.ctx)?
+        }
+        CU_GRAPH_NODE_TYPE_HOST => host(&member!(params, host))?,
+        CU_GRAPH_NODE_TYPE_EMPTY => Body::Empty,
+        CU_GRAPH_NODE_TYPE_WAIT_EVENT => Body::Await(event(driver, member!(params, event).event)?),
+        CU_GRAPH_NODE_TYPE_EVENT_RECORD => Body::Record(event(driver, member!(params, event).event)?),
+        CU_GRAPH_NODE_TYPE_MEM_FREE => Body::Free(member!(params, free).dptr),
+        CU_GRAPH_NODE_TYPE_BATCH_MEM_OP => words(driver, &member!(params, mem_op))?,
+        // Other interfaces' semaphores are not played, nor are nodes that are newer than this.
+        CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL | CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT => return Err(NOT_SUPPORTED),
+        _ => return Err(INVALID_VALUE),
+    })
+}
+
+fn add_any(
+    driver: &Driver,
+    graph_node: Out<CUgraphNode>,
+    graph: CUgraph,
+    dependencies: Vec<Edge>,
+    node_params: Out<CUgraphNodeParams>,
+) -> Answer {
+    let graph_node = graph_node.required()?;
+    let mut params = node_params.read()?;
+    match params.kind {
+        CU_GRAPH_NODE_TYPE_GRAPH => {
+            let given = member!(params, graph);
+            let moves = match given.ownership {
+                CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE => false,
+                CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE => true,
+                _ => return Err(INVALID_VALUE),
+            };
+            graph_node.put(Graphs::of(driver).add_child(graph, dependencies, given.graph, moves)?)?;
+        }
+        CU_GRAPH_NODE_TYPE_MEM_ALLOC => {
+            let mut given = member!(params, alloc);
+            let reservation = allocation(driver, &given)?;
+            given.dptr = reservation.first;
+            params.node.alloc = given;
+            add(driver, graph_node, graph, dependencies, Body::Allocate(reservation))?;
+            node_params.put(params)?;
+        }
+        CU_GRAPH_NODE_TYPE_CONDITIONAL => {
+            let mut given = member!(params, conditional);
+            let context = context_of(driver, given.ctx)?;
+            let (node, bodies) = Graphs::of(driver).add_conditional(graph, dependencies, &given, context)?;
+            graph_node.put(node)?;
+            // The list is the node's own, for as long as it lives.
+            given.graph_out = bodies.as_ptr().cast_mut();
+            params.node.conditional = given;
+            node_params.put(params)?;
+        }
+        _ => add(driver, graph_node, graph, dependencies, simple(driver, &params)?)?,
+    }
+    Ok(())
+}
+
+pub(crate) fn cuGraphAddNode(
+    call: &Call,
+    graph_node: Out<CUgraphNode>,
+    graph: CUgraph,
+    dependencies: In<CUgraphNode>,
+    num_dependencies: usize,
+    node_params: Out<CUgraphNodeParams>,
+) -> Answer {
+    let dependencies = edges(dependencies, None, num_dependencies)?;
+    add_any(call.driver()?, graph_node, graph, dependencies, node_params)
+}
+
+pub(crate) fn cuGraphAddNode_v2(
+    call: &Call,
+    graph_node: Out<CUgraphNode>,
+    graph: CUgraph,
+    dependencies: In<CUgraphNode>,
+    dependency_data: In<CUgraphEdgeData>,
+    num_dependencies: usize,
+    node_params: Out<CUgraphNodeParams>,
+) -> Answer {
+    let dependencies = edges(dependencies, Some(dependency_data), num_dependencies)?;
+    add_any(call.driver()?, graph_node, graph, dependencies, node_params)
+}
+pub(crate) use cuGraphAddNode_v2 as cuGraphAddNode_v3;
+
+pub(crate) fn cuGraphNodeSetParams(
+    call: &Call,
+    node: CUgraphNode,
+    node_params: Out<CUgraphNodeParams>,
+) -> Answer {
+    let driver = call.driver()?;
+    let body = changeable(driver, &node_params.read()?)?;
+    Graphs::of(driver).change(node, body)
+}
+pub(crate) use cuGraphNodeSetParams as cuGraphNodeSetParams_v2;
+
+pub(crate) fn cuGraphExecNodeSetParams(
+    call: &Call,
+    graph_exec: CUgraphExec,
+    node: CUgraphNode,
+    node_params: Out<CUgraphNodeParams>,
+) -> Answer {
+    let driver = call.driver()?;
+    let params = node_params.read()?;
+    if params.kind == CU_GRAPH_NODE_TYPE_GRAPH {
+        let child = member!(params, graph).graph;
+        return executable::Executable::find(driver, graph_exec)?.change_child(driver, node, child);
+    }
+    let body = changeable(driver, &params)?;
+    executable::set(driver, graph_exec, node, |before| Ok(inheriting(before, body)))
+}
+
+/// What a node may be changed to: memory and parts stay what they are.
+fn changeable(driver: &Driver, params: &CUgraphNodeParams) -> Answer<Body> {
+    match params.kind {
+        CU_GRAPH_NODE_TYPE_MEM_FREE => Err(NOT_SUPPORTED),
+        _ => simple(driver, params),
+    }
+}
+
+/// What `cuGraphAddNode` would take to make the same.
+pub(crate) fn cuGraphNodeGetParams(
+    call: &Call,
+    node: CUgraphNode,
+    node_params: Out<CUgraphNodeParams>,
+) -> Answer {
+    let driver = call.driver()?;
+    let node_params = node_params.required()?;
+    let graphs = Graphs::of(driver);
+    let body = &graphs.node(node)?.body;
+    let mut told = CUgraphNodeParams {
+        kind: body.kind(),
+        reserved0: [0; 3],
+        node: CUgraphNodeParamsUnion { reserved1: [0; 29] },
+        reserved2: 0,
+    };
+    match body {
+        Body::Kernel(node) => told.node.kernel = kernel_told(node),
+        Body::Copy(node) => told.node.memcpy = copy_told(node),
+        Body::Fill(node) => {
+            told.node.memset = CUDA_MEMSET_NODE_PARAMS_v2 { v1: fill_told(node)?, ctx: node.context.handle };
+        }
+        Body::Host(node) => told.node.host = host_told(*node),
+        Body::Child(graph) => {
+            let ownership = CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE;
+            told.node.graph = CUDA_CHILD_GRAPH_NODE_PARAMS { graph: *graph, ownership };
+        }
+        Body::Empty => {}
+        Body::Await(event) | Body::Record(event) => {
+            told.node.event = CUDA_EVENT_NODE_PARAMS { event: *event }
+        }
+        Body::Allocate(reservation) => told.node.alloc = reservation.told(),
+        Body::Free(dptr) => told.node.free = CUDA_MEM_FREE_NODE_PARAMS { dptr: *dptr },
+        Body::Words(node) => told.node.mem_op = words_told(node),
+        Body::Conditional(node) => {
+            told.node.conditional = CUDA_CONDITIONAL_NODE_PARAMS {
+                handle: node.handle,
+                kind: node.kind,
+                size: c_uint::try_from(node.bodies.len()).map_err(|_| INVALID_VALUE)?,
+                graph_out: node.bodies.as_ptr().cast_mut(),
+                ctx: node.context.handle,
+            };
+        }
+    }
+    node_params.put(told)?;
+    Ok(())
+}

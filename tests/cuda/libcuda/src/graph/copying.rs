@@ -1,0 +1,172 @@
+//! Copies between boxes, as nodes have them.
+
+use core::ptr;
+use std::sync::Arc;
+
+use cgpu_abi::types::*;
+use cgpu_sim::machine::{Pitched, Work};
+
+use crate::answer::{Answer, INVALID_HANDLE, INVALID_VALUE};
+use crate::context::Context;
+use crate::copy;
+use crate::driver::Driver;
+use crate::range::{self, Side};
+
+/// One side of a copy: where a box begins, and how far apart its rows and slices are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Corner {
+    position: [usize; 3],
+    level: usize,
+    kind: CUmemorytype,
+    host: usize,
+    device: CUdeviceptr,
+    array: CUarray,
+    pitch: usize,
+    height: usize,
+}
+
+/// A copy.
+#[derive(Clone, Debug)]
+pub(crate) struct Copying {
+    pub(crate) to: Corner,
+    pub(crate) from: Corner,
+    /// Bytes, rows, slices.
+    pub(crate) extent: [usize; 3],
+    pub(crate) context: Arc<Context>,
+}
+
+impl Corner {
+    /// A place in the unified address space.
+    fn at(address: u64, (row, slice): (u64, u64), side: Side) -> Self {
+        let host = side != Side::Device;
+        let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        Self {
+            position: [0; 3],
+            level: 0,
+            kind: if host { CU_MEMORYTYPE_HOST } else { CU_MEMORYTYPE_DEVICE },
+            host: if host { size(address) } else { 0 },
+            device: if host { 0 } else { address },
+            array: CUarray::NULL,
+            pitch: size(row),
+            height: size(slice.checked_div(row).unwrap_or(0)),
+        }
+    }
+
+    /// The first byte, and the bytes from row to row and from slice to slice.
+    fn place(&self, driver: &Driver, [width, rows, _]: [usize; 3]) -> Answer<(u64, (u64, u64))> {
+        let [x, y, z] = self.position.map(|position| position as u64);
+        let (base, pitch) = match self.kind {
+            CU_MEMORYTYPE_HOST => (self.host as u64, self.pitch as u64),
+            CU_MEMORYTYPE_DEVICE | CU_MEMORYTYPE_UNIFIED => (self.device, self.pitch as u64),
+            CU_MEMORYTYPE_ARRAY => {
+                let array = driver.arrays.get(self.array.0).ok_or(INVALID_HANDLE)?;
+                (array.address, array.pitch)
+            }
+            _ => return Err(INVALID_VALUE),
+        };
+        let reach = x + width as u64;
+        let pitch = if pitch == 0 { reach } else { pitch };
+        let height = if self.height == 0 { y + rows as u64 } else { self.height as u64 };
+        if pitch < reach {
+            return Err(INVALID_VALUE);
+        }
+        let slice = pitch.checked_mul(height).ok_or(INVALID_VALUE)?;
+        Ok((base + z * slice + y * pitch + x, (pitch, slice)))
+    }
+}
+
+impl Copying {
+    /// What a call in stream order copies.
+    pub(crate) fn of(what: &Pitched, sides: (Side, Side), context: Arc<Context>) -> Self {
+        let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        Self {
+            to: Corner::at(what.to, what.to_pitch, sides.0),
+            from: Corner::at(what.from, what.from_pitch, sides.1),
+            extent: [size(what.width), size(what.rows), size(what.slices)],
+            context,
+        }
+    }
+
+    /// What a node is given.
+    pub(crate) fn received(what: &CUDA_MEMCPY3D, context: Arc<Context>) -> Self {
+        let from = Corner {
+            position: [what.src_x_in_bytes, what.src_y, what.src_z],
+            level: what.src_lod,
+            kind: what.src_memory_type,
+            host: what.src_host.expose_provenance(),
+            device: what.src_device,
+            array: what.src_array,
+            pitch: what.src_pitch,
+            height: what.src_height,
+        };
+        let to = Corner {
+            position: [what.dst_x_in_bytes, what.dst_y, what.dst_z],
+            level: what.dst_lod,
+            kind: what.dst_memory_type,
+            host: what.dst_host.expose_provenance(),
+            device: what.dst_device,
+            array: what.dst_array,
+            pitch: what.dst_pitch,
+            height: what.dst_height,
+        };
+        Self { to, from, extent: [what.width_in_bytes, what.height, what.depth], context }
+    }
+
+    /// As programs know it.
+    pub(crate) fn told(&self) -> CUDA_MEMCPY3D {
+        let (to, from) = (&self.to, &self.from);
+        CUDA_MEMCPY3D {
+            src_x_in_bytes: from.position[0],
+            src_y: from.position[1],
+            src_z: from.position[2],
+            src_lod: from.level,
+            src_memory_type: from.kind,
+            src_host: ptr::with_exposed_provenance(from.host),
+            src_device: from.device,
+            src_array: from.array,
+            reserved0: ptr::null_mut(),
+            src_pitch: from.pitch,
+            src_height: from.height,
+            dst_x_in_bytes: to.position[0],
+            dst_y: to.position[1],
+            dst_z: to.position[2],
+            dst_lod: to.level,
+            dst_memory_type: to.kind,
+            dst_host: ptr::with_exposed_provenance_mut(to.host),
+            dst_device: to.device,
+            dst_array: to.array,
+            reserved1: ptr::null_mut(),
+            dst_pitch: to.pitch,
+            dst_height: to.height,
+            width_in_bytes: self.extent[0],
+            height: self.extent[1],
+            depth: self.extent[2],
+        }
+    }
+
+    /// Whether what a node is given can be copied at all.
+    pub(crate) fn check(&self, driver: &Driver) -> Answer {
+        self.pitched(driver).map(|_| ())
+    }
+
+    /// Whether an executable graph can copy this in place of `before`: kinds of memory stay.
+    pub(crate) fn may_replace(&self, before: &Self) -> bool {
+        self.to.kind == before.to.kind
+            && self.from.kind == before.from.kind
+            && self.context.number == before.context.number
+    }
+
+    fn pitched(&self, driver: &Driver) -> Answer<Pitched> {
+        let (to, to_pitch) = self.to.place(driver, self.extent)?;
+        let (from, from_pitch) = self.from.place(driver, self.extent)?;
+        let [width, rows, slices] = self.extent.map(|extent| extent as u64);
+        Ok(Pitched { to, from, width, rows, slices, to_pitch, from_pitch })
+    }
+
+    /// What it is to the card, as addresses are now.
+    pub(crate) fn work(&self, driver: &Driver) -> Answer<Work> {
+        let what = self.pitched(driver)?;
+        let (to, from) = (range::resolve(driver, what.to)?, range::resolve(driver, what.from)?);
+        Ok(Work::Copy(copy::kind(to.side, from.side), Pitched { to: to.address, from: from.address, ..what }))
+    }
+}

@@ -1,0 +1,117 @@
+//! Launches of graphs.
+
+use cgpu_abi::types::*;
+use cgpu_sim::machine::{StreamId, Ticket, Work};
+
+use super::executable::{Executable, State};
+use super::order::{Order, Part};
+use crate::answer::{Answer, INVALID_VALUE};
+use crate::call::Call;
+use crate::capture::{self, Lane};
+use crate::driver::{Driver, lock};
+
+impl Executable {
+    /// Launches it: after what the stream holds, and after its own last launch.
+    fn launch(&self, driver: &Driver, stream: StreamId) -> Answer {
+        let mut state = lock(&self.state);
+        let order = self.order(&mut state)?;
+        let taken = self.allocate(driver, &state, &order, stream)?;
+        let launched = self.enqueue(driver, &mut state, &order, stream);
+        let mut memory = lock(&driver.graph_memory);
+        match launched {
+            Ok(ticket) => {
+                for &address in &order.frees {
+                    // A graph that frees what is not allocated is refused before.
+                    memory.free(address, Some(ticket))?;
+                }
+                Ok(())
+            }
+            Err(failure) => {
+                for address in taken {
+                    memory.free(address, None)?;
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    /// Puts memory behind what it allocates; where.
+    fn allocate(
+        &self,
+        driver: &Driver,
+        state: &State,
+        order: &Order,
+        stream: StreamId,
+    ) -> Answer<Vec<CUdeviceptr>> {
+        let mut memory = lock(&driver.graph_memory);
+        let frees_itself = self.flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
+        let last = state.flight.last();
+        // All that is to be refused, before anything is changed.
+        for reservation in &order.allocations {
+            if memory.is_live(reservation.first) && !frees_itself {
+                return Err(INVALID_VALUE);
+            }
+        }
+        let allocates = |address| order.allocations.iter().any(|reservation| reservation.first == address);
+        if order.frees.iter().any(|&address| !memory.is_live(address) && !allocates(address)) {
+            return Err(INVALID_VALUE);
+        }
+        // Launches of one graph, and of one stream, come one after the other.
+        let follows = |ticket: Ticket| ticket.stream == stream || last.is_some_and(|last| last == ticket);
+        let mut taken = Vec::new();
+        for reservation in &order.allocations {
+            if memory.is_live(reservation.first) {
+                memory.free(reservation.first, last)?;
+            }
+            if let Err(failure) = memory.allocate(driver, reservation, follows) {
+                for address in taken {
+                    memory.free(address, None)?;
+                }
+                return Err(failure);
+            }
+            taken.push(reservation.first);
+        }
+        Ok(taken)
+    }
+
+    fn enqueue(&self, driver: &Driver, state: &mut State, order: &Order, stream: StreamId) -> Answer<Ticket> {
+        let State { shapes, disabled, flight, .. } = state;
+        let work = |part: &Part| match *part {
+            Part::Of(graph, node, step) if !disabled.contains(&node) => {
+                let nodes = shapes.get(&graph).ok_or(INVALID_VALUE)?;
+                nodes.get(&node).ok_or(INVALID_VALUE)?.body.work(driver, step)
+            }
+            Part::Of(..) | Part::Meeting => Ok(Work::Nothing),
+        };
+        let works = order.parts.iter().map(work).collect::<Answer<Vec<Work>>>()?;
+        // SAFETY: host memory that nodes name is the program's, which must keep it until the launch is done; what lies behind other
+        // addresses was looked at just now.
+        Ok(unsafe { driver.machine.launch_plan(stream, &order.plan, &works, flight) }?)
+    }
+
+    /// Makes it ready on the card: all that a first launch would have to do before it begins.
+    fn upload(&self, driver: &Driver) -> Answer {
+        let mut state = lock(&self.state);
+        self.order(&mut state).map(|_| ())?;
+        drop(state);
+        driver.context(self.home.handle).map(|_| ())
+    }
+}
+
+pub(crate) fn cuGraphLaunch(call: &Call, graph: CUgraphExec, stream: CUstream) -> Answer {
+    let driver = call.driver()?;
+    let executable = Executable::find(driver, graph)?;
+    match capture::lane(driver, stream, call.per_thread)? {
+        Lane::Card(stream, _) => executable.launch(driver, stream),
+        Lane::Graph(recorder) => recorder.add_graph(driver, executable.source, &executable.shapes()),
+    }
+}
+pub(crate) use cuGraphLaunch as cuGraphLaunch_ptsz;
+
+pub(crate) fn cuGraphUpload(call: &Call, graph: CUgraphExec, stream: CUstream) -> Answer {
+    let driver = call.driver()?;
+    let executable = Executable::find(driver, graph)?;
+    driver.stream(stream, call.per_thread)?;
+    executable.upload(driver)
+}
+pub(crate) use cuGraphUpload as cuGraphUpload_ptsz;

@@ -1,0 +1,319 @@
+//! What graphs allocate.
+//!
+//! A node's address is fixed when the node is made: by a range of addresses that nobody else has ([`Reservation`]). Memory is put behind
+//! it by each launch, out of what the card has for graphs ([`Pool`]), and goes back there when it is freed: by a node of the same
+//! launch, by one of another graph, or by a call of the program. What is freed in stream order can be had at once by launches that
+//! come after it in the same stream or graph, by others when the card has come by; until then the addresses stay mapped, for the copies
+//! that are on their way. The card gets memory back by `cuDeviceGraphMemTrim`.
+//!
+//! Simpler than the driver: what one graph allocates is never put behind two of its own nodes, even if it frees the first before it
+//! allocates the second.
+
+use core::ptr;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, Weak};
+
+use cgpu_abi::types::*;
+use cgpu_sim::Bytes;
+use cgpu_sim::machine::{Access, PhysicalId, PhysicalPlace, Side, Ticket};
+
+use crate::answer::{Answer, INVALID_VALUE, OUT_OF_MEMORY};
+use crate::argument::Out;
+use crate::call::Call;
+use crate::driver::{Driver, lock};
+
+/// Memory for graphs comes in multiples of this.
+const GRANULE: u64 = 2 << 20;
+
+/// The addresses of one allocation node.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    pub(crate) first: CUdeviceptr,
+    /// As asked for.
+    pub(crate) bytes: u64,
+    card: usize,
+    device: CUdevice,
+    pub(crate) access: Vec<CUmemAccessDesc>,
+    rights: Mutex<Rights>,
+}
+
+/// Which graphs free it.
+#[derive(Debug, Default)]
+struct Rights {
+    owner: CUgraph,
+    by_owner: bool,
+    by_others: Vec<CUgraph>,
+}
+
+impl Reservation {
+    pub(crate) fn new(
+        driver: &Driver,
+        bytes: u64,
+        device: CUdevice,
+        access: Vec<CUmemAccessDesc>,
+    ) -> Answer<Arc<Self>> {
+        let card = driver.card(device)?;
+        let room = bytes.checked_next_multiple_of(GRANULE).ok_or(OUT_OF_MEMORY)?;
+        if room == 0 {
+            return Err(INVALID_VALUE);
+        }
+        let first = driver.machine.reserve_addresses(Bytes(room), GRANULE, 0)?;
+        let this = Arc::new(Self { first, bytes, card, device, access, rights: Mutex::default() });
+        lock(&driver.graph_memory).reserved.insert(first, Arc::downgrade(&this));
+        Ok(this)
+    }
+
+    fn room(&self) -> Bytes {
+        Bytes(self.bytes.next_multiple_of(GRANULE))
+    }
+
+    /// The node that allocates at an address.
+    pub(crate) fn find(driver: &Driver, first: CUdeviceptr) -> Option<Arc<Self>> {
+        lock(&driver.graph_memory).reserved.get(&first)?.upgrade()
+    }
+
+    pub(crate) fn set_owner(&self, owner: CUgraph) {
+        lock(&self.rights).owner = owner;
+    }
+
+    /// A graph is to free it: the one that allocates it, once; or others, each once.
+    pub(crate) fn freed_in(&self, graph: CUgraph) -> Answer {
+        let mut rights = lock(&self.rights);
+        let owner = rights.owner == graph;
+        if rights.by_owner || owner && !rights.by_others.is_empty() || rights.by_others.contains(&graph) {
+            return Err(INVALID_VALUE);
+        }
+        match owner {
+            true => rights.by_owner = true,
+            false => rights.by_others.push(graph),
+        }
+        Ok(())
+    }
+
+    /// As programs know it; the list of who may use it is the node's own.
+    pub(super) fn told(&self) -> CUDA_MEM_ALLOC_NODE_PARAMS {
+        CUDA_MEM_ALLOC_NODE_PARAMS {
+            pool_props: CUmemPoolProps {
+                alloc_type: CU_MEM_ALLOCATION_TYPE_PINNED,
+                handle_types: CU_MEM_HANDLE_TYPE_NONE,
+                location: CUmemLocation { kind: CU_MEM_LOCATION_TYPE_DEVICE, id: self.device },
+                win32_security_attributes: ptr::null_mut(),
+                max_size: 0,
+                usage: 0,
+                gpu_direct_rdma_capable: 0,
+                reserved: [0; 53],
+            },
+            access_descs: self.access.as_ptr(),
+            access_desc_count: self.access.len(),
+            bytesize: usize::try_from(self.bytes).unwrap_or(usize::MAX),
+            dptr: self.first,
+        }
+    }
+
+    fn is_freed_by_owner(&self) -> bool {
+        lock(&self.rights).by_owner
+    }
+}
+
+/// Memory of a card, for graphs, and the reservation that it is mapped to.
+#[derive(Debug)]
+struct Block {
+    physical: PhysicalId,
+    at: Arc<Reservation>,
+    /// What may still use it.
+    until: Option<Ticket>,
+}
+
+impl Block {
+    fn is_done(&self, driver: &Driver) -> bool {
+        self.until.is_none_or(|ticket| driver.machine.is_done(ticket) != Ok(false))
+    }
+
+    fn unmap(&self, driver: &Driver) -> Answer {
+        Ok(driver.machine.unmap(self.at.first, self.at.room())?)
+    }
+
+    fn map(driver: &Driver, physical: PhysicalId, at: &Arc<Reservation>) -> Answer<Self> {
+        let room = at.room();
+        driver.machine.map(at.first, room, physical)?;
+        driver.machine.set_access(at.first, room, &[(Side::Card(at.card), Access::ReadWrite)])?;
+        Ok(Self { physical, at: Arc::clone(at), until: None })
+    }
+}
+
+/// What a card has for graphs.
+#[derive(Debug, Default)]
+struct Pool {
+    /// Free, or to be so when the card has come by.
+    idle: Vec<Block>,
+    reserved: u64,
+    reserved_high: u64,
+    used_high: u64,
+}
+
+/// What graphs have allocated.
+#[derive(Debug, Default)]
+pub(crate) struct GraphMemory {
+    reserved: BTreeMap<CUdeviceptr, Weak<Reservation>>,
+    live: BTreeMap<CUdeviceptr, Block>,
+    pools: HashMap<usize, Pool>,
+}
+
+impl GraphMemory {
+    /// Whether memory is behind a reservation.
+    pub(super) fn is_live(&self, first: CUdeviceptr) -> bool {
+        self.live.contains_key(&first)
+    }
+
+    /// Puts memory behind a reservation, for a launch that comes after whatever `follows` says.
+    pub(super) fn allocate(
+        &mut self,
+        driver: &Driver,
+        reservation: &Arc<Reservation>,
+        follows: impl Fn(Ticket) -> bool,
+    ) -> Answer {
+        let card = reservation.card;
+        let pool = self.pools.entry(card).or_default();
+        // What was there last is there still.
+        let own = pool.idle.iter().position(|block| Arc::ptr_eq(&block.at, reservation));
+        let ready = |block: &Block| block.is_done(driver) || block.until.is_some_and(&follows);
+        let block = match own {
+            Some(place) if ready(&pool.idle[place]) => pool.idle.swap_remove(place),
+            _ => {
+                if let Some(place) = own {
+                    // Its addresses are in use by what it does not come after.
+                    let block = pool.idle.swap_remove(place);
+                    if let Some(ticket) = block.until {
+                        driver.machine.wait(ticket)?;
+                    }
+                    block
+                } else {
+                    let fits = |block: &Block| block.at.room() == reservation.room() && block.is_done(driver);
+                    let physical = match pool.idle.iter().position(fits) {
+                        Some(place) => {
+                            let block = pool.idle.swap_remove(place);
+                            block.unmap(driver)?;
+                            block.physical
+                        }
+                        None => {
+                            let place = PhysicalPlace::Card(card);
+                            let physical =
+                                driver.machine.create_physical(place, reservation.room(), false)?;
+                            pool.reserved += reservation.room().0;
+                            pool.reserved_high = pool.reserved_high.max(pool.reserved);
+                            physical
+                        }
+                    };
+                    Block::map(driver, physical, reservation)?
+                }
+            }
+        };
+        self.live.insert(reservation.first, Block { until: None, ..block });
+        let used = self.used(driver, card);
+        let pool = self.pools.entry(card).or_default();
+        pool.used_high = pool.used_high.max(used);
+        Ok(())
+    }
+
+    /// Takes back what is behind an address, for use after `until`.
+    pub(super) fn free(&mut self, first: CUdeviceptr, until: Option<Ticket>) -> Answer {
+        let block = self.live.remove(&first).ok_or(INVALID_VALUE)?;
+        let pool = self.pools.entry(block.at.card).or_default();
+        pool.idle.push(Block { until, ..block });
+        Ok(())
+    }
+
+    /// Bytes that launches have, or may still use.
+    fn used(&self, driver: &Driver, card: usize) -> u64 {
+        let live = self.live.values().filter(|block| block.at.card == card);
+        let idle = self.pools.get(&card).into_iter().flat_map(|pool| &pool.idle);
+        live.chain(idle.filter(|block| !block.is_done(driver))).map(|block| block.at.room().0).sum()
+    }
+
+    /// Gives back the addresses of nodes that are gone.
+    fn sweep(&mut self, driver: &Driver) {
+        let gone = self.reserved.extract_if(.., |_, reservation| reservation.strong_count() == 0);
+        for (first, _) in gone {
+            // Nothing is mapped there: blocks keep their reservations.
+            if let Some((start, size)) = driver.machine.reservation(first) {
+                let _ = driver.machine.free_addresses(start, size);
+            }
+        }
+    }
+}
+
+/// Whether the program may free what a graph has allocated at an address; `None` if no graph allocates there.
+///
+/// What its own graph frees can be freed by nobody else.
+pub(crate) fn freeable(driver: &Driver, address: CUdeviceptr) -> Option<Answer> {
+    let memory = lock(&driver.graph_memory);
+    if let Some(block) = memory.live.get(&address) {
+        return Some(if block.at.is_freed_by_owner() { Err(INVALID_VALUE) } else { Ok(()) });
+    }
+    // Not allocated now, or freed already.
+    memory.reserved.get(&address)?.upgrade().map(|_| Err(INVALID_VALUE))
+}
+
+/// Frees what a graph has allocated, for use by others after `until`.
+pub(crate) fn free(driver: &Driver, address: CUdeviceptr, until: Option<Ticket>) -> Answer {
+    lock(&driver.graph_memory).free(address, until)
+}
+
+pub(crate) fn cuDeviceGraphMemTrim(call: &Call, device: CUdevice) -> Answer {
+    let driver = call.driver()?;
+    let card = driver.card(device)?;
+    let mut memory = lock(&driver.graph_memory);
+    if let Some(pool) = memory.pools.get_mut(&card) {
+        for block in pool.idle.extract_if(.., |block| block.is_done(driver)) {
+            block.unmap(driver)?;
+            driver.machine.release_physical(block.physical)?;
+            pool.reserved -= block.at.room().0;
+        }
+    }
+    memory.sweep(driver);
+    Ok(())
+}
+
+pub(crate) fn cuDeviceGetGraphMemAttribute(
+    call: &Call,
+    device: CUdevice,
+    attr: CUgraphMem_attribute,
+    value: Out<c_void>,
+) -> Answer {
+    let driver = call.driver()?;
+    let card = driver.card(device)?;
+    let memory = lock(&driver.graph_memory);
+    let pool = memory.pools.get(&card);
+    let figure = match attr {
+        CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT => memory.used(driver, card),
+        CU_GRAPH_MEM_ATTR_USED_MEM_HIGH => pool.map_or(0, |pool| pool.used_high),
+        CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT => pool.map_or(0, |pool| pool.reserved),
+        CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH => pool.map_or(0, |pool| pool.reserved_high),
+        _ => return Err(INVALID_VALUE),
+    };
+    value.cast::<u64>().put(figure)?;
+    Ok(())
+}
+
+pub(crate) fn cuDeviceSetGraphMemAttribute(
+    call: &Call,
+    device: CUdevice,
+    attr: CUgraphMem_attribute,
+    value: Out<c_void>,
+) -> Answer {
+    let driver = call.driver()?;
+    let card = driver.card(device)?;
+    let mut memory = lock(&driver.graph_memory);
+    let used = memory.used(driver, card);
+    let pool = memory.pools.entry(card).or_default();
+    // High-water marks can only be reset.
+    if value.cast::<u64>().read()? != 0 {
+        return Err(INVALID_VALUE);
+    }
+    match attr {
+        CU_GRAPH_MEM_ATTR_USED_MEM_HIGH => pool.used_high = used,
+        CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH => pool.reserved_high = pool.reserved,
+        _ => return Err(INVALID_VALUE),
+    }
+    Ok(())
+}

@@ -1,0 +1,204 @@
+//! What a node does, by its kind.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cgpu_abi::types::*;
+use cgpu_sim::machine::{Fill, Launch, Work};
+
+use super::Copying;
+use super::arguments::Arguments;
+use super::memory::Reservation;
+use crate::answer::{Answer, INVALID_HANDLE, INVALID_VALUE};
+use crate::call;
+use crate::context::Context;
+use crate::driver::Driver;
+use crate::launch::Shape;
+use crate::{fill, memops};
+
+/// A kernel, ready to be launched.
+#[derive(Clone, Debug)]
+pub(crate) struct KernelNode {
+    pub(crate) function: CUfunction,
+    pub(crate) kernel: CUkernel,
+    pub(crate) context: Arc<Context>,
+    pub(crate) shape: Shape,
+    pub(crate) launch: Launch,
+    pub(crate) arguments: Option<Arc<Arguments>>,
+    pub(crate) attributes: BTreeMap<CUlaunchAttributeID, [u64; 8]>,
+}
+
+/// A fill.
+#[derive(Clone, Debug)]
+pub(crate) struct FillNode {
+    pub(crate) fill: Fill,
+    pub(crate) context: Arc<Context>,
+}
+
+/// A host function.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HostNode {
+    pub(crate) function: unsafe extern "C" fn(*mut c_void),
+    pub(crate) data: usize,
+}
+
+/// Words that are written and waited for.
+#[derive(Clone, Debug)]
+pub(crate) struct WordsNode {
+    pub(crate) operations: Arc<[memops::Operation]>,
+    pub(crate) flags: c_uint,
+    pub(crate) context: Arc<Context>,
+}
+
+/// Graphs of which a value chooses one.
+#[derive(Clone, Debug)]
+pub(crate) struct ConditionalNode {
+    pub(crate) handle: CUgraphConditionalHandle,
+    pub(crate) kind: CUgraphConditionalNodeType,
+    pub(crate) bodies: Arc<[CUgraph]>,
+    pub(crate) context: Arc<Context>,
+}
+
+impl ConditionalNode {
+    /// The body that a value chooses.
+    pub(crate) fn chosen(&self, value: c_uint) -> Option<CUgraph> {
+        let index = match self.kind {
+            CU_GRAPH_COND_TYPE_SWITCH => value,
+            CU_GRAPH_COND_TYPE_IF => c_uint::from(value == 0),
+            // Nothing on this card sets the value to 0: the body is done once.
+            _ if value != 0 => 0,
+            _ => return None,
+        };
+        self.bodies.get(usize::try_from(index).ok()?).copied()
+    }
+}
+
+/// What a node does.
+#[derive(Clone, Debug)]
+pub(crate) enum Body {
+    Kernel(KernelNode),
+    Copy(Copying),
+    Fill(FillNode),
+    Host(HostNode),
+    Child(CUgraph),
+    Empty,
+    Await(CUevent),
+    Record(CUevent),
+    Allocate(Arc<Reservation>),
+    Free(CUdeviceptr),
+    Words(WordsNode),
+    Conditional(ConditionalNode),
+}
+
+impl Body {
+    /// The kind of node.
+    pub(crate) fn kind(&self) -> CUgraphNodeType {
+        match self {
+            Self::Kernel(_) => CU_GRAPH_NODE_TYPE_KERNEL,
+            Self::Copy(_) => CU_GRAPH_NODE_TYPE_MEMCPY,
+            Self::Fill(_) => CU_GRAPH_NODE_TYPE_MEMSET,
+            Self::Host(_) => CU_GRAPH_NODE_TYPE_HOST,
+            Self::Child(_) => CU_GRAPH_NODE_TYPE_GRAPH,
+            Self::Empty => CU_GRAPH_NODE_TYPE_EMPTY,
+            Self::Await(_) => CU_GRAPH_NODE_TYPE_WAIT_EVENT,
+            Self::Record(_) => CU_GRAPH_NODE_TYPE_EVENT_RECORD,
+            Self::Allocate(_) => CU_GRAPH_NODE_TYPE_MEM_ALLOC,
+            Self::Free(_) => CU_GRAPH_NODE_TYPE_MEM_FREE,
+            Self::Words(_) => CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
+            Self::Conditional(_) => CU_GRAPH_NODE_TYPE_CONDITIONAL,
+        }
+    }
+
+    /// The kind in words, for descriptions.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Kernel(_) => "KERNEL",
+            Self::Copy(_) => "MEMCPY",
+            Self::Fill(_) => "MEMSET",
+            Self::Host(_) => "HOST",
+            Self::Child(_) => "GRAPH",
+            Self::Empty => "EMPTY",
+            Self::Await(_) => "WAIT_EVENT",
+            Self::Record(_) => "EVENT_RECORD",
+            Self::Allocate(_) => "MEM_ALLOC",
+            Self::Free(_) => "MEM_FREE",
+            Self::Words(_) => "BATCH_MEM_OP",
+            Self::Conditional(_) => "CONDITIONAL",
+        }
+    }
+
+    /// The graphs that are part of it.
+    pub(crate) fn parts(&self) -> Vec<CUgraph> {
+        match self {
+            Self::Child(graph) => vec![*graph],
+            Self::Conditional(node) => node.bodies.to_vec(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The context that it is done in, if it needs one.
+    pub(crate) fn context(&self) -> Option<&Arc<Context>> {
+        match self {
+            Self::Kernel(node) => Some(&node.context),
+            Self::Copy(node) => Some(&node.context),
+            Self::Fill(node) => Some(&node.context),
+            Self::Words(node) => Some(&node.context),
+            _ => None,
+        }
+    }
+
+    /// Whether an executable graph can go without it.
+    pub(crate) fn can_be_disabled(&self) -> bool {
+        matches!(self, Self::Kernel(_) | Self::Copy(_) | Self::Fill(_))
+    }
+
+    /// How many steps it is on the card.
+    pub(crate) fn steps(&self) -> usize {
+        match self {
+            Self::Words(node) => node.operations.len().max(1),
+            _ => 1,
+        }
+    }
+
+    /// What one of its steps is to the card, as addresses and events are now.
+    pub(crate) fn work(&self, driver: &Driver, step: usize) -> Answer<Work> {
+        Ok(match self {
+            Self::Kernel(node) => Work::Kernel(node.launch),
+            Self::Copy(copying) => copying.work(driver)?,
+            Self::Fill(node) => fill::work(driver, node.fill)?,
+            Self::Host(node) => node.work(),
+            Self::Await(event) => Work::Await(driver.events.get(event.0).ok_or(INVALID_HANDLE)?.id),
+            Self::Record(event) => Work::Record(driver.events.get(event.0).ok_or(INVALID_HANDLE)?.id),
+            Self::Words(node) => match node.operations.get(step) {
+                Some(operation) => memops::work(driver, operation)?,
+                None => Work::Nothing,
+            },
+            // Memory comes and goes around the launch, and parts have steps of their own.
+            Self::Empty | Self::Allocate(_) | Self::Free(_) | Self::Child(_) | Self::Conditional(_) => {
+                Work::Nothing
+            }
+        })
+    }
+}
+
+impl HostNode {
+    pub(crate) fn new(function: CUhostFn, data: usize) -> Answer<Self> {
+        Ok(Self { function: function.ok_or(INVALID_VALUE)?, data })
+    }
+
+    fn work(self) -> Work {
+        Work::Call(Arc::new(move || self.call()))
+    }
+
+    /// To be called by a stream.
+    pub(crate) fn once(self) -> Box<dyn FnOnce() + Send> {
+        Box::new(move || self.call())
+    }
+
+    fn call(self) {
+        call::host_function(|| {
+            // SAFETY: the program gave function and data to be called together, once for each time that a stream comes to it.
+            unsafe { (self.function)(core::ptr::with_exposed_provenance_mut(self.data)) };
+        });
+    }
+}

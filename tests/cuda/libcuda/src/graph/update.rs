@@ -1,0 +1,226 @@
+//! An executable graph takes over the parameters of a graph that hangs together in the same way.
+//!
+//! Nodes are paired in the order in which they were made.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cgpu_abi::types::*;
+
+use super::executable::{Executable, State};
+use super::node::Body;
+use super::{Graphs, Node, Nodes};
+use crate::answer::{Answer, GRAPH_EXEC_UPDATE_FAILURE};
+use crate::argument::Out;
+use crate::call::Call;
+use crate::driver::lock;
+use crate::memops;
+
+/// Why it cannot be done, at which node of the other graph, and for which of its dependencies.
+pub(super) struct Refusal {
+    result: CUgraphExecUpdateResult,
+    node: CUgraphNode,
+    from: CUgraphNode,
+}
+
+impl Refusal {
+    fn at(result: CUgraphExecUpdateResult, node: CUgraphNode) -> Self {
+        Self { result, node, from: CUgraphNode::NULL }
+    }
+}
+
+/// Why an executable graph's node cannot do `after` in place of `before`.
+pub(super) fn refuse(before: &Body, after: &Body) -> Option<CUgraphExecUpdateResult> {
+    match (before, after) {
+        (Body::Kernel(before), Body::Kernel(after)) => {
+            if before.context.number != after.context.number {
+                Some(CU_GRAPH_EXEC_UPDATE_ERROR_UNSUPPORTED_FUNCTION_CHANGE)
+            } else if before.shape.cooperative != after.shape.cooperative {
+                Some(CU_GRAPH_EXEC_UPDATE_ERROR_ATTRIBUTES_CHANGED)
+            } else {
+                None
+            }
+        }
+        (Body::Copy(before), Body::Copy(after)) => {
+            (!after.may_replace(before)).then_some(CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED)
+        }
+        (Body::Fill(before), Body::Fill(after)) => {
+            // Of rectangles only the address and the value.
+            let (was, is) = (before.fill, after.fill);
+            let flat = was.rows == 1 && is.rows == 1;
+            let shape = was.size == is.size
+                && (flat || (was.elements, was.rows, was.pitch) == (is.elements, is.rows, is.pitch));
+            let stays = shape && before.context.number == after.context.number;
+            (!stays).then_some(CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED)
+        }
+        (Body::Words(before), Body::Words(after)) => {
+            let kinds = |node: &super::node::WordsNode| -> Vec<CUstreamBatchMemOpType> {
+                node.operations.iter().map(memops::kind).collect()
+            };
+            (kinds(before) != kinds(after)).then_some(CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED)
+        }
+        (Body::Allocate(before), Body::Allocate(after)) => {
+            (!Arc::ptr_eq(before, after)).then_some(CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED)
+        }
+        (Body::Free(before), Body::Free(after)) => {
+            (before != after).then_some(CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED)
+        }
+        (Body::Conditional(before), Body::Conditional(after)) => {
+            let same = before.kind == after.kind && before.bodies.len() == after.bodies.len();
+            (!same).then_some(CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED)
+        }
+        _ => (before.kind() != after.kind()).then_some(CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED),
+    }
+}
+
+/// Places of a node's dependencies among all nodes.
+fn places(node: &Node, all: &HashMap<CUgraphNode, usize>) -> Vec<(usize, CUgraphNode)> {
+    let mut places: Vec<(usize, CUgraphNode)> =
+        node.dependencies.iter().filter_map(|edge| Some((*all.get(&edge.from)?, edge.from))).collect();
+    places.sort_unstable();
+    places
+}
+
+/// Pairs the nodes of a part with those of a graph, and those of their parts.
+fn pair(
+    shapes: &HashMap<CUgraph, Nodes>,
+    part: CUgraph,
+    others: &HashMap<CUgraph, Nodes>,
+    other: CUgraph,
+    pairs: &mut Vec<(CUgraph, CUgraphNode, Body)>,
+) -> Result<(), Refusal> {
+    let topology = |node| Refusal::at(CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, node);
+    let (Some(mine), Some(its)) = (shapes.get(&part), others.get(&other)) else {
+        return Err(Refusal::at(CU_GRAPH_EXEC_UPDATE_ERROR, CUgraphNode::NULL));
+    };
+    if mine.len() != its.len() {
+        return Err(topology(CUgraphNode::NULL));
+    }
+    let index = |nodes: &Nodes| nodes.keys().enumerate().map(|(place, &node)| (node, place)).collect();
+    let (my_places, its_places): (HashMap<_, _>, HashMap<_, _>) = (index(mine), index(its));
+    for ((&handle, node), (&other_handle, other_node)) in mine.iter().zip(its) {
+        let (was, is) = (places(node, &my_places), places(other_node, &its_places));
+        if was.len() != is.len() {
+            return Err(topology(other_handle));
+        }
+        if let Some((_, (_, from))) = was.iter().zip(&is).find(|(was, is)| was.0 != is.0) {
+            return Err(Refusal { from: *from, ..topology(other_handle) });
+        }
+        if let Some(result) = refuse(&node.body, &other_node.body) {
+            return Err(Refusal::at(result, other_handle));
+        }
+        for (mine, its) in node.body.parts().into_iter().zip(other_node.body.parts()) {
+            pair(shapes, mine, others, its, pairs)?;
+        }
+        let keeps = matches!(node.body, Body::Child(_) | Body::Conditional(_));
+        pairs.push((part, handle, if keeps { node.body.clone() } else { other_node.body.clone() }));
+    }
+    Ok(())
+}
+
+/// Gives a part of an executable graph what a graph's nodes do.
+pub(super) fn take_over(
+    state: &mut State,
+    part: CUgraph,
+    others: &HashMap<CUgraph, Nodes>,
+    other: CUgraph,
+) -> Result<(), Refusal> {
+    let mut pairs = Vec::new();
+    pair(&state.shapes, part, others, other, &mut pairs)?;
+    for (graph, handle, body) in pairs {
+        if let Some(node) = state.shapes.get_mut(&graph).and_then(|nodes| nodes.get_mut(&handle)) {
+            node.body = body;
+        }
+    }
+    state.order = None;
+    Ok(())
+}
+
+fn update(call: &Call, graph_exec: CUgraphExec, graph: CUgraph) -> Answer<Option<Refusal>> {
+    let driver = call.driver()?;
+    let executable = Executable::find(driver, graph_exec)?;
+    let mut state = lock(&executable.state);
+    let graphs = Graphs::of(driver);
+    let shapes = graphs.shapes_within(graph)?;
+    let values = graphs.values_within(&shapes, &state.shapes);
+    drop(graphs);
+    match take_over(&mut state, executable.source, &shapes, graph) {
+        Ok(()) => {
+            state.values.extend(values);
+            Ok(None)
+        }
+        Err(refusal) => Ok(Some(refusal)),
+    }
+}
+
+impl Graphs {
+    /// The values of another graph's conditional handles, under the handles that the nodes at their places have.
+    fn values_within(
+        &self,
+        others: &HashMap<CUgraph, Nodes>,
+        mine: &HashMap<CUgraph, Nodes>,
+    ) -> HashMap<CUgraphConditionalHandle, c_uint> {
+        let handles = |shapes: &HashMap<CUgraph, Nodes>| -> Vec<CUgraphConditionalHandle> {
+            let mut all: Vec<(CUgraphNode, CUgraphConditionalHandle)> = shapes
+                .values()
+                .flatten()
+                .filter_map(|(&node, there)| match &there.body {
+                    Body::Conditional(conditional) => Some((node, conditional.handle)),
+                    _ => None,
+                })
+                .collect();
+            all.sort_unstable();
+            all.into_iter().map(|(_, handle)| handle).collect()
+        };
+        handles(mine)
+            .into_iter()
+            .zip(handles(others))
+            .map(|(mine, other)| (mine, self.condition(other)))
+            .collect()
+    }
+}
+
+pub(crate) fn cuGraphExecUpdate_v2(
+    call: &Call,
+    graph_exec: CUgraphExec,
+    graph: CUgraph,
+    result_info: Out<CUgraphExecUpdateResultInfo>,
+) -> Answer {
+    let result_info = result_info.required()?;
+    let null = CUgraphNode::NULL;
+    let told = |result, error_node, error_from_node| CUgraphExecUpdateResultInfo {
+        result,
+        error_node,
+        error_from_node,
+    };
+    match update(call, graph_exec, graph) {
+        Ok(None) => result_info.put(told(CU_GRAPH_EXEC_UPDATE_SUCCESS, null, null))?,
+        Ok(Some(Refusal { result, node, from })) => {
+            result_info.put(told(result, node, from))?;
+            return Err(GRAPH_EXEC_UPDATE_FAILURE);
+        }
+        Err(failure) => {
+            result_info.put(told(CU_GRAPH_EXEC_UPDATE_ERROR, null, null))?;
+            return Err(failure);
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn cuGraphExecUpdate(
+    call: &Call,
+    graph_exec: CUgraphExec,
+    graph: CUgraph,
+    error_node_out: Out<CUgraphNode>,
+    update_result_out: Out<CUgraphExecUpdateResult>,
+) -> Answer {
+    let update_result_out = update_result_out.required()?;
+    let refusal = update(call, graph_exec, graph).inspect_err(|_| {
+        update_result_out.put_if_asked(CU_GRAPH_EXEC_UPDATE_ERROR);
+    })?;
+    let (result, node) =
+        refusal.map_or((CU_GRAPH_EXEC_UPDATE_SUCCESS, CUgraphNode::NULL), |it| (it.result, it.node));
+    error_node_out.put_if_asked(node);
+    update_result_out.put(result)?;
+    if result == CU_GRAPH_EXEC_UPDATE_SUCCESS { Ok(()) } else { Err(GRAPH_EXEC_UPDATE_FAILURE) }
+}
