@@ -1,5 +1,6 @@
-//! Real programs that nobody here wrote, on the simulated card under the shim: each sees the limit as the card's size, fills it, gets
-//! the ordinary out-of-memory error, frees, and goes on.
+//! Real programs that nobody here wrote, on the simulated card. Under the shim each sees the limit as the card's size, fills it, gets
+//! the ordinary out-of-memory error, frees, and goes on. By themselves, as on a card of their own, they run streams, events, pools,
+//! virtual memory and graphs, and get the right bytes back: that judges the simulated card, not the shim.
 
 use std::path::Path;
 
@@ -24,6 +25,22 @@ fn client(program: &str) -> Option<Outcome> {
     command.arg(folder.join(program).with_extension("py")).args(["--total", &LIMIT.to_string()]);
     command.env("PYTHONDONTWRITEBYTECODE", "1");
     Some(Outcome::of(command).silent())
+}
+
+/// One of the Python programs with the card to itself, without the shim; None where there is no Python for it.
+fn alone(program: &str) -> Option<Outcome> {
+    let python = python(&format!("clients::{program}"))?;
+    let scene = scene();
+    let mut command = scene.native(&python);
+    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("clients").join(program).with_extension("py"));
+    command.env("PYTHONDONTWRITEBYTECODE", "1");
+    Some(Outcome::of(command).silent())
+}
+
+/// The time between two events is that of the kernels between them, at least.
+fn took(outcome: &Outcome, millis: f64) {
+    let elapsed = outcome.json()["elapsed_ms"].as_f64().expect("a time");
+    assert!(elapsed >= millis, "{outcome:?}");
 }
 
 /// It saw the limit, filled it, and had everything back in the end.
@@ -67,4 +84,28 @@ fn nvidia_ml_py() {
     assert_eq!(outcome.number("total"), LIMIT);
     assert_eq!(outcome.number("info_total"), LIMIT);
     assert_eq!(outcome.number("used") + outcome.number("free"), LIMIT);
+}
+
+#[test]
+fn cudarc_alone() {
+    let scene = scene();
+    let program = Path::new(env!("CARGO_BIN_EXE_cudarc-work"));
+    let outcome = Outcome::of(scene.native(program)).silent();
+    took(&outcome, 20.0 * 0.02);
+    assert_eq!(outcome.json()["pools"], Value::Bool(true));
+}
+
+#[test]
+fn cuda_bindings_alone() {
+    let Some(outcome) = alone("bindings_work") else { return };
+    took(&outcome, 10.0 * 0.2);
+    assert_eq!(outcome.number("step"), 2 * MIB);
+    // A copy in, a fill, a kernel, a copy out.
+    assert_eq!(outcome.number("nodes"), 4);
+}
+
+#[test]
+fn numba_alone() {
+    let Some(outcome) = alone("numba_work") else { return };
+    took(&outcome, 10.0 * 0.02);
 }
