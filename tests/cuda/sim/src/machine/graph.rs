@@ -324,6 +324,9 @@ impl Core {
             };
             let mut news = false;
             for (entry, ticket) in rest[put..].iter().zip(&tickets) {
+                if !matches!(entry.kind, Kind::Command(Command::Wait(_))) {
+                    trail::note(*ticket);
+                }
                 if entry.token != 0 {
                     tokens.set_ticket(entry.token, *ticket);
                     news = true;

@@ -66,7 +66,9 @@ impl Trace {
                     trace.processes.insert(process.pid, process);
                 }
                 Line::Call(call) => {
-                    if let Some(kernel) = call.arguments.get("kernel").and_then(|kernel| kernel.as_str()) {
+                    let named = call.arguments.get("kernel").and_then(|kernel| kernel.as_str());
+                    let graph = call.name.starts_with("cuGraphLaunch").then_some("kernel of a graph");
+                    if let Some(kernel) = named.or(graph) {
                         let kernels = call.enqueued.iter().map(|&command| (command, kernel.to_owned()));
                         trace.kernels.extend(kernels);
                     }
