@@ -8,7 +8,6 @@
 //! called, as most do: then it fails there, as with the real library.
 
 use core::ffi::{CStr, c_char, c_void};
-use core::ptr;
 
 /// The parts of ELF that are needed (64 bits, little endian).
 #[repr(C)]
@@ -78,21 +77,20 @@ pub fn hide(is_absent: impl Fn(&str) -> bool) {
         // SAFETY: the table has `count` symbols.
         let symbol = unsafe { tables.symbols.add(number) };
         // SAFETY: as above; nobody else writes.
-        let name = unsafe { (*symbol).name };
-        // SAFETY: as above.
-        let section = unsafe { (*symbol).section };
-        if section == 0 {
-            continue;
-        }
+        let Symbol { name, section, .. } = unsafe { symbol.read() };
         // SAFETY: a symbol's name is an offset into the table of strings.
         let name = unsafe { tables.strings.add(name as usize) };
         // SAFETY: strings there end in NUL.
         let name = unsafe { CStr::from_ptr(name) };
-        if is_absent(name.to_str().unwrap_or("")) {
-            // SAFETY: the table is ours and writable; whoever looks meanwhile finds the symbol or does not.
-            unsafe { ptr::write_volatile(&raw mut (*symbol).section, 0) };
+        if section != 0 && is_absent(name.to_str().unwrap_or("")) {
             // SAFETY: as above.
-            unsafe { ptr::write_volatile(&raw mut (*symbol).value, 0) };
+            let section = unsafe { &raw mut (*symbol).section };
+            // SAFETY: as above.
+            let value = unsafe { &raw mut (*symbol).value };
+            // SAFETY: the table is ours and writable; whoever looks meanwhile finds the symbol or does not.
+            unsafe { section.write_volatile(0) };
+            // SAFETY: as above.
+            unsafe { value.write_volatile(0) };
         }
     }
     protect(&tables, protection);
@@ -104,73 +102,66 @@ struct Tables {
     count: usize,
 }
 
-fn image() -> *const Header {
-    &raw const IMAGE
-}
-
-/// The segments of our image that are there.
-fn segments() -> impl Iterator<Item = *const Segment> {
-    // SAFETY: the header is mapped with the image, and nobody changes it.
-    let (at, count) = unsafe { ((*image()).segments, (*image()).segment_count) };
-    let first = in_image(at).cast::<Segment>();
-    // SAFETY: the header's table has as many.
-    (0..usize::from(count)).map(move |number| unsafe { first.add(number) })
+/// Where our image begins in memory.
+fn image() -> *const c_void {
+    (&raw const IMAGE).cast()
 }
 
 /// An address of the file as it is in memory.
-fn in_image(address: u64) -> *const u8 {
-    image().cast::<u8>().wrapping_add(crate::words::index(address))
+fn in_image<T>(address: u64) -> *const T {
+    image().wrapping_byte_add(crate::words::index(address)).cast()
+}
+
+/// The same of an entry of the dynamic section: some loaders turn these addresses into those of memory, some leave them.
+fn located<T>(value: u64) -> *const T {
+    let base = image().addr() as u64;
+    in_image(if value < base { value } else { value - base })
+}
+
+/// The segments of our image that are there.
+fn segments() -> &'static [Segment] {
+    // SAFETY: the header is mapped with the image, and nobody changes it.
+    let header: &Header = unsafe { &IMAGE };
+    // SAFETY: the table that the header names, mapped with it; nobody changes it.
+    unsafe { core::slice::from_raw_parts(in_image(header.segments), usize::from(header.segment_count)) }
 }
 
 impl Tables {
     fn find() -> Option<Self> {
-        // SAFETY: segments are as the header says, mapped with it.
-        let dynamic = segments().find(|&segment| unsafe { (*segment).kind } == DYNAMIC)?;
-        // SAFETY: as above.
-        let mut entry = in_image(unsafe { (*dynamic).address }).cast::<Dynamic>();
+        let dynamic = segments().iter().find(|segment| segment.kind == DYNAMIC)?;
+        let mut entry: *const Dynamic = in_image(dynamic.address);
         let (mut symbols, mut strings, mut hash) = (None, None, None);
         loop {
             // SAFETY: the dynamic section ends with an entry of tag 0, and we have not come to it.
             let Dynamic { tag, value } = unsafe { entry.read() };
             match tag {
                 0 => break,
-                // Some loaders turn these offsets into addresses, some leave them.
-                SYMBOLS => symbols = Some(located(value)),
-                STRINGS => strings = Some(located(value)),
-                HASH => hash = Some(located(value)),
+                SYMBOLS => symbols = Some(value),
+                STRINGS => strings = Some(value),
+                HASH => hash = Some(value),
                 _ => {}
             }
             // SAFETY: as above.
             entry = unsafe { entry.add(1) };
         }
-        // The table of the old kind says how many symbols there are; both libraries have it.
-        // SAFETY: its second word is that number.
-        let count = unsafe { hash?.cast::<u32>().add(1).read() };
-        Some(Self {
-            symbols: symbols?.cast::<Symbol>().cast_mut(),
-            strings: strings?.cast(),
-            count: count as usize,
-        })
+        // The table of the old kind, which both libraries have: buckets, symbols, ...
+        let sizes: *const [u32; 2] = located(hash?);
+        // SAFETY: it begins with these two.
+        let [_, count] = unsafe { sizes.read() };
+        let symbols: *const Symbol = located(symbols?);
+        Some(Self { symbols: symbols.cast_mut(), strings: located(strings?), count: count as usize })
     }
-}
-
-fn located(value: u64) -> *const u8 {
-    let base = image().addr() as u64;
-    if value < base { in_image(value) } else { in_image(value - base) }
 }
 
 /// How the segment of ours that an address lies in is protected.
 fn protection_of(address: usize) -> Option<i32> {
-    for segment in segments() {
-        // SAFETY: segments are as the header says, mapped with it.
-        let Segment { kind, flags, address: start, memory_size, .. } = unsafe { segment.read() };
-        let start = in_image(start).addr();
-        if kind == LOAD && (start..start + crate::words::index(memory_size)).contains(&address) {
-            let allow = |bit: u32, protection| if flags & bit != 0 { protection } else { 0 };
-            return Some(allow(4, libc::PROT_READ) | allow(2, libc::PROT_WRITE) | allow(1, libc::PROT_EXEC));
-        }
-    }
-    None
+    let lies_in = |segment: &&Segment| {
+        let start = in_image::<u8>(segment.address).addr();
+        segment.kind == LOAD && (start..start + crate::words::index(segment.memory_size)).contains(&address)
+    };
+    let flags = segments().iter().find(lies_in)?.flags;
+    let allow = |bit: u32, protection| if flags & bit != 0 { protection } else { 0 };
+    Some(allow(4, libc::PROT_READ) | allow(2, libc::PROT_WRITE) | allow(1, libc::PROT_EXEC))
 }
 
 fn protect(tables: &Tables, protection: i32) -> bool {

@@ -35,7 +35,7 @@ fn same<T: PartialEq>(what: &str, found: &[T], wanted: &[T]) -> Outcome {
 }
 
 fn numbers(seed: u32) -> Vec<u32> {
-    (0..LENGTH as u32).map(|number| number.wrapping_mul(2_654_435_761).wrapping_add(seed)).collect()
+    (0..).map(|number: u32| number.wrapping_mul(2_654_435_761).wrapping_add(seed)).take(LENGTH).collect()
 }
 
 /// A kernel over no elements: on a real card, too, it changes nothing.
@@ -100,16 +100,16 @@ fn virtual_memory(context: &Arc<CudaContext>) -> Outcome {
     let (mut step, mut handle, mut address) = (0, 0, 0);
     let minimum = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
     // SAFETY: pointers to living locals.
-    unsafe { sys::cuMemGetAllocationGranularity(&mut step, &properties, minimum) }.result()?;
+    unsafe { sys::cuMemGetAllocationGranularity(&raw mut step, &raw const properties, minimum) }.result()?;
     let size = (LENGTH * 4).next_multiple_of(step);
     // SAFETY: as above.
-    unsafe { sys::cuMemCreate(&mut handle, size, &properties, 0) }.result()?;
+    unsafe { sys::cuMemCreate(&raw mut handle, size, &raw const properties, 0) }.result()?;
     // SAFETY: as above.
-    unsafe { sys::cuMemAddressReserve(&mut address, size, 0, 0, 0) }.result()?;
+    unsafe { sys::cuMemAddressReserve(&raw mut address, size, 0, 0, 0) }.result()?;
     // SAFETY: a range and a handle of ours.
     unsafe { sys::cuMemMap(address, size, 0, handle, 0) }.result()?;
     // SAFETY: as above.
-    unsafe { sys::cuMemSetAccess(address, size, &access, 1) }.result()?;
+    unsafe { sys::cuMemSetAccess(address, size, &raw const access, 1) }.result()?;
     let data = numbers(7);
     let mut back = vec![0_u32; LENGTH];
     // SAFETY: the range is mapped, and as long.
