@@ -486,7 +486,8 @@ macro_rules! driver_table {
             pass cuLaunch { "cuLaunch", legacy, 2000, 1107 } Launches Passed stub "the launch calls before CUDA 4: not gated yet";
             pass cuLaunchGrid { "cuLaunchGrid", legacy, 2000, 1107 } Launches Passed stub "the launch calls before CUDA 4: not gated yet";
             pass cuLaunchGridAsync { "cuLaunchGridAsync", legacy, 2000, 1107 } Launches Passed stub "the launch calls before CUDA 4: not gated yet";
-            pass cuLaunchCooperativeKernelMultiDevice { "cuLaunchCooperativeKernelMultiDevice", legacy, 9000, 1107 } Launches Passed stub "one launch on several cards: not gated yet";
+            call cuLaunchCooperativeKernelMultiDevice { "cuLaunchCooperativeKernelMultiDevice", legacy, 9000, 1107 } Launches Passed played "one launch on several cards: not gated yet"
+                (launch_params_list: *mut CUDA_LAUNCH_PARAMS, num_devices: c_uint, flags: c_uint);
             call cuGraphLaunch { "cuGraphLaunch", legacy, 10000, 1107 } Launches Passed played "a whole graph in one call: not gated yet"
                 (graph: CUgraphExec, stream: CUstream);
             call cuGraphLaunch_ptsz { "cuGraphLaunch", ptsz, 10000, 1107 } Launches Passed played "a whole graph in one call: not gated yet"
@@ -1055,8 +1056,10 @@ macro_rules! driver_table {
                 (dptr: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint);
             call cuIpcCloseMemHandle { "cuIpcCloseMemHandle", legacy, 4010, 1107 } External Passed played "the importer never paid"
                 (dptr: CUdeviceptr);
-            pass cuIpcGetEventHandle { "cuIpcGetEventHandle", legacy, 4010, 1107 } External Passed stub "an event of another process";
-            pass cuIpcOpenEventHandle { "cuIpcOpenEventHandle", legacy, 4010, 1107 } External Passed stub "an event of another process";
+            call cuIpcGetEventHandle { "cuIpcGetEventHandle", legacy, 4010, 1107 } External Passed played "an event of another process"
+                (handle: *mut CUipcEventHandle, event: CUevent);
+            call cuIpcOpenEventHandle { "cuIpcOpenEventHandle", legacy, 4010, 1107 } External Passed played "an event of another process"
+                (event: *mut CUevent, handle: CUipcEventHandle);
             hook cuImportExternalMemory { "cuImportExternalMemory", legacy, 10000, 1107 } External Counted stub "memory that another interface has allocated, which no limit of ours counts; counted"
                 (ext_mem_out: *mut CUexternalMemory, mem_handle_desc: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC);
             pass cuDestroyExternalMemory { "cuDestroyExternalMemory", legacy, 10000, 1107 } External Passed stub "memory that another interface has allocated";

@@ -348,6 +348,31 @@ pub struct CUipcMemHandle {
     pub reserved: [c_char; 64],
 }
 
+/// An event on its way to another process.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUipcEventHandle {
+    /// The driver's own.
+    pub reserved: [c_char; 64],
+}
+
+/// One device's part of `cuLaunchCooperativeKernelMultiDevice`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the vendor's own names")]
+pub struct CUDA_LAUNCH_PARAMS {
+    pub function: CUfunction,
+    pub grid_dim_x: c_uint,
+    pub grid_dim_y: c_uint,
+    pub grid_dim_z: c_uint,
+    pub block_dim_x: c_uint,
+    pub block_dim_y: c_uint,
+    pub block_dim_z: c_uint,
+    pub shared_mem_bytes: c_uint,
+    pub stream: CUstream,
+    pub kernel_params: *mut *mut c_void,
+}
+
 /// How one node of a graph waits for another.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -427,6 +452,8 @@ layouts! {
     CUmemPoolProps 88 8,
     CUmemPoolPtrExportData 64 1,
     CUipcMemHandle 64 1,
+    CUipcEventHandle 64 1,
+    CUDA_LAUNCH_PARAMS 56 8,
     CUgraphEdgeData 8 1,
     CUstreamBatchMemOpParams 48 8,
     CUDA_MEMCPY3D 200 8,

@@ -33,7 +33,9 @@ pub(crate) fn value(attrib: CUdevice_attribute, spec: &CardSpec, card: usize) ->
         CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR => shared_per_multiprocessor,
         CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN if ampere => shared_per_multiprocessor - 1024,
         CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN => shared_per_multiprocessor,
-        CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR => generation.blocks_per_multiprocessor.cast_signed(),
+        CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR => {
+            generation.blocks_per_multiprocessor.cast_signed()
+        }
         CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK => c_int::from(ampere) * 1024,
         CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO => match model.capability {
             (_, 0) => 2,

@@ -313,7 +313,7 @@ pub(crate) fn cuCtxGetStreamPriorityRange(
 ) -> Answer {
     call.driver()?.current()?;
     least_priority.put_if_asked(0);
-    greatest_priority.put_if_asked(crate::stream::GREATEST_PRIORITY);
+    greatest_priority.put_if_asked(cgpu_sim::machine::GREATEST_PRIORITY);
     Ok(())
 }
 

@@ -3,9 +3,12 @@
 use std::sync::Arc;
 
 use cgpu_abi::types::*;
+use cgpu_sim::Error;
 use cgpu_sim::machine::EventId;
 
-use crate::answer::{Answer, INVALID_HANDLE, INVALID_VALUE, NOT_READY};
+use crate::answer::{
+    Answer, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NOT_READY, PEER_ACCESS_UNSUPPORTED,
+};
 use crate::argument::{Out, Received, values};
 use crate::call::Call;
 use crate::capture::{self, Lane};
@@ -13,17 +16,25 @@ use crate::context::Context;
 use crate::driver::Driver;
 use crate::graph::node::Body;
 
-values!(CUevent);
+values!(CUevent, CUipcEventHandle);
 
 /// An event.
 #[derive(Debug)]
 pub(crate) struct Event {
     pub(crate) id: EventId,
     pub(crate) context: Arc<Context>,
+    /// Of another process's event: the name that it has as long as it lives.
+    opened: Option<u64>,
 }
 
-fn find(driver: &Driver, event: CUevent) -> Answer<Arc<Event>> {
-    driver.events.get(event.0).ok_or(INVALID_HANDLE)
+/// The event behind a handle.
+pub(crate) fn find(driver: &Driver, event: CUevent) -> Answer<Arc<Event>> {
+    let event = driver.events.get(event.0).ok_or(INVALID_HANDLE)?;
+    // To use one that its maker has destroyed is undefined in a driver; here it is noticed.
+    if event.opened.is_some() && driver.machine.event_name(event.id)? != event.opened {
+        return Err(INVALID_HANDLE);
+    }
+    Ok(event)
 }
 
 /// An event of which the host may ask whether the card has come by.
@@ -44,7 +55,10 @@ pub(crate) fn cuEventCreate(call: &Call, event: Out<CUevent>, flags: c_uint) -> 
         return Err(INVALID_VALUE);
     }
     let id = driver.machine.create_event(context.id, flags & CU_EVENT_DISABLE_TIMING == 0)?;
-    event.put(CUevent(driver.events.add(Event { id, context })))?;
+    if flags & CU_EVENT_INTERPROCESS != 0 {
+        driver.machine.name_event(id)?;
+    }
+    event.put(CUevent(driver.events.add(Event { id, context, opened: None })))?;
     Ok(())
 }
 
@@ -52,7 +66,11 @@ pub(crate) fn cuEventDestroy_v2(call: &Call, event: CUevent) -> Answer {
     let driver = call.driver()?;
     let gone = driver.events.remove(event.0).ok_or(INVALID_HANDLE)?;
     capture::unmark(driver, event);
-    driver.machine.destroy_event(gone.id)?;
+    match gone.opened {
+        None => driver.machine.destroy_event(gone.id)?,
+        // Only the handle goes: the event is its maker's.
+        Some(_) => {}
+    }
     Ok(())
 }
 pub(crate) use cuEventDestroy_v2 as cuEventDestroy;
@@ -126,3 +144,48 @@ pub(crate) fn cuEventElapsedTime(
     Ok(())
 }
 pub(crate) use cuEventElapsedTime as cuEventElapsedTime_v2;
+
+/// What handles of this driver begin with.
+const MAGIC: [u8; 8] = *b"cgpusimE";
+
+/// Only of events made to be shared.
+pub(crate) fn cuIpcGetEventHandle(call: &Call, handle: Out<CUipcEventHandle>, event: CUevent) -> Answer {
+    let driver = call.driver()?;
+    let (handle, event) = (handle.required()?, find(driver, event)?);
+    let name =
+        driver.machine.event_name(event.id)?.filter(|_| event.opened.is_none()).ok_or(INVALID_HANDLE)?;
+    let mut bytes = [0; 64];
+    for (place, part) in
+        bytes.chunks_exact_mut(8).zip([MAGIC, event.id.get().to_le_bytes(), name.to_le_bytes()])
+    {
+        place.copy_from_slice(&part);
+    }
+    handle.put(CUipcEventHandle { reserved: bytes.map(u8::cast_signed) })?;
+    Ok(())
+}
+
+/// An event of another process, in the current context. One's own cannot be opened.
+pub(crate) fn cuIpcOpenEventHandle(call: &Call, event: Out<CUevent>, handle: CUipcEventHandle) -> Answer {
+    let driver = call.driver()?;
+    let (event, context) = (event.required()?, driver.current()?);
+    let bytes = handle.reserved.map(i8::cast_unsigned);
+    let part = |number: usize| {
+        let mut part = [0; 8];
+        part.copy_from_slice(&bytes[8 * number..8 * number + 8]);
+        part
+    };
+    if part(0) != MAGIC {
+        return Err(INVALID_VALUE);
+    }
+    let name = u64::from_le_bytes(part(2));
+    let (id, card) = match driver.machine.open_event(u64::from_le_bytes(part(1)), name) {
+        Err(Error::NoEvent) => return Err(INVALID_HANDLE),
+        Err(Error::Invalid(_)) => return Err(INVALID_CONTEXT),
+        opened => opened?,
+    };
+    if card != context.card {
+        return Err(PEER_ACCESS_UNSUPPORTED);
+    }
+    event.put(CUevent(driver.events.add(Event { id, context, opened: Some(name) })))?;
+    Ok(())
+}

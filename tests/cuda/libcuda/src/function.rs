@@ -13,6 +13,7 @@ use crate::call::Call;
 use crate::context::Context;
 use crate::driver::{Driver, count, lock};
 use crate::image::KernelShape;
+use crate::loading;
 
 values!(CUfunction, CUoccupancyB2DSize);
 
@@ -27,9 +28,12 @@ pub(crate) struct Function {
     /// Known if the image declares it in a text that can be read.
     parameters: Option<Vec<(usize, usize)>>,
     attributes: Mutex<HashMap<CUfunction_attribute, c_int>>,
+    /// Whether its code is on the card.
+    loaded: Mutex<bool>,
 }
 
 impl Function {
+    /// A function of a module. One that the image declares is on the card already if modules are loaded whole.
     pub(crate) fn new(shape: KernelShape, declared: bool, module: CUmodule, context: Arc<Context>) -> Self {
         Self {
             behaviour: Behaviour::named(&shape.name),
@@ -39,7 +43,18 @@ impl Function {
             module,
             parameters: declared.then_some(shape.parameters),
             attributes: Mutex::default(),
+            loaded: Mutex::new(declared && loading::is_eager()),
         }
+    }
+
+    /// Sees to it that its code is on the card.
+    pub(crate) fn load(&self, driver: &Driver) -> Answer {
+        let mut loaded = lock(&self.loaded);
+        if !*loaded {
+            driver.machine.load_code(self.context.id)?;
+            *loaded = true;
+        }
+        Ok(())
     }
 
     /// The value of an attribute; `None` for a number that names none.
@@ -156,8 +171,8 @@ pub(crate) fn cuFuncGetParamInfo(
 }
 
 pub(crate) fn cuFuncLoad(call: &Call, function: CUfunction) -> Answer {
-    find(call.driver()?, function)?;
-    Ok(())
+    let driver = call.driver()?;
+    find(driver, function)?.load(driver)
 }
 
 pub(crate) fn cuFuncIsLoaded(
@@ -165,8 +180,8 @@ pub(crate) fn cuFuncIsLoaded(
     state: Out<CUfunctionLoadingState>,
     function: CUfunction,
 ) -> Answer {
-    find(call.driver()?, function)?;
-    state.put(CU_FUNCTION_LOADING_STATE_LOADED)?;
+    let loaded = *lock(&find(call.driver()?, function)?.loaded);
+    state.put(if loaded { CU_FUNCTION_LOADING_STATE_LOADED } else { CU_FUNCTION_LOADING_STATE_UNLOADED })?;
     Ok(())
 }
 

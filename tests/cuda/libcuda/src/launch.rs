@@ -8,6 +8,7 @@ use cgpu_sim::machine::Launch;
 
 use crate::answer::{
     Answer, COOPERATIVE_LAUNCH_TOO_LARGE, INVALID_HANDLE, INVALID_VALUE, LAUNCH_OUT_OF_RESOURCES,
+    STREAM_CAPTURE_UNSUPPORTED,
 };
 use crate::argument::{In, Out};
 use crate::attribute;
@@ -40,7 +41,7 @@ fn volume(dimensions: [c_uint; 3]) -> Answer<u64> {
     x.checked_mul(y).and_then(|xy| xy.checked_mul(z)).filter(|&volume| volume > 0).ok_or(INVALID_VALUE)
 }
 
-/// What a kernel is to the card in a shape.
+/// What a kernel is to the card in a shape. Its code goes onto the card, if it is not there.
 pub(crate) fn prepare(driver: &Driver, function: &Function, shape: Shape) -> Answer<Launch> {
     let (blocks, threads) = (volume(shape.grid)?, volume(shape.block)?);
     let card = function.context.card;
@@ -60,6 +61,7 @@ pub(crate) fn prepare(driver: &Driver, function: &Function, shape: Shape) -> Ans
         true => footprint.cooperative(),
         false => footprint,
     };
+    function.load(driver)?;
     Ok(Launch { kernel: function.behaviour, footprint })
 }
 
@@ -169,3 +171,72 @@ pub(crate) fn cuLaunchKernelEx(
     launch(call, f, shape, config.stream, (kernel_params, extra))
 }
 pub(crate) use cuLaunchKernelEx as cuLaunchKernelEx_ptsz;
+
+/// By default nothing of the launch begins before all of its streams have come to it, and none goes on before all of it
+/// has ended.
+const NO_PRE_LAUNCH_SYNC: c_uint = 1;
+const NO_POST_LAUNCH_SYNC: c_uint = 2;
+
+/// One kernel on several cards, each in a stream of its own.
+pub(crate) fn cuLaunchCooperativeKernelMultiDevice(
+    call: &Call,
+    launch_params_list: Out<CUDA_LAUNCH_PARAMS>,
+    num_devices: c_uint,
+    flags: c_uint,
+) -> Answer {
+    let driver = call.driver()?;
+    let parts = launch_params_list.read_all(count(num_devices)?)?;
+    if parts.is_empty() || flags & !(NO_PRE_LAUNCH_SYNC | NO_POST_LAUNCH_SYNC) != 0 {
+        return Err(INVALID_VALUE);
+    }
+    let mut launches = Vec::new();
+    for part in &parts {
+        let shape = Shape {
+            grid: [part.grid_dim_x, part.grid_dim_y, part.grid_dim_z],
+            block: [part.block_dim_x, part.block_dim_y, part.block_dim_z],
+            shared: part.shared_mem_bytes,
+            cooperative: true,
+        };
+        // The default streams are none that a launch on several cards could be in.
+        driver.streams.get(part.stream.0).ok_or(INVALID_HANDLE)?;
+        let Lane::Card(stream, context) = capture::lane(driver, part.stream, call.per_thread)? else {
+            return Err(STREAM_CAPTURE_UNSUPPORTED);
+        };
+        let function = function::find(driver, part.function)?;
+        if context.id != function.context.id {
+            return Err(INVALID_HANDLE);
+        }
+        launches.push((stream, function, shape));
+    }
+    let (_, first, like) = &launches[0];
+    for (number, (_, function, shape)) in launches.iter().enumerate() {
+        let same = function.name == first.name
+            && (shape.grid, shape.block, shape.shared) == (like.grid, like.block, like.shared);
+        let card = function.context.card;
+        let again = launches[..number].iter().any(|(_, other, _)| other.context.card == card);
+        if !same || again {
+            return Err(INVALID_VALUE);
+        }
+    }
+    let prepared = launches
+        .iter()
+        .map(|(stream, function, shape)| Ok((*stream, prepare(driver, function, *shape)?)))
+        .collect::<Answer<Vec<_>>>()?;
+    let meet = || -> Answer {
+        let tails =
+            prepared.iter().map(|&(stream, _)| driver.machine.tail(stream)).collect::<Result<Vec<_>, _>>()?;
+        for &(stream, _) in &prepared {
+            for tail in tails.iter().filter(|tail| tail.stream != stream) {
+                driver.machine.wait_ticket(stream, *tail)?;
+            }
+        }
+        Ok(())
+    };
+    if flags & NO_PRE_LAUNCH_SYNC == 0 {
+        meet()?;
+    }
+    for &(stream, launch) in &prepared {
+        driver.machine.launch(stream, launch)?;
+    }
+    if flags & NO_POST_LAUNCH_SYNC == 0 { meet() } else { Ok(()) }
+}

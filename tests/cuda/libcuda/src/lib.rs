@@ -46,6 +46,7 @@ mod launch;
 mod legacy;
 mod library;
 mod link;
+mod loading;
 mod memops;
 mod memory;
 mod module;

@@ -37,7 +37,7 @@ impl Library {
             return Ok(*module);
         }
         let handle = context.handle;
-        let module = Module::load(driver, context, Arc::clone(&self.image));
+        let module = Module::load(driver, context, Arc::clone(&self.image))?;
         modules.insert(handle, module);
         Ok(module)
     }

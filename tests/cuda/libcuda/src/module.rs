@@ -13,6 +13,7 @@ use crate::context::Context;
 use crate::driver::{Driver, count, lock};
 use crate::function::Function;
 use crate::image::{Image, KernelShape};
+use crate::loading;
 
 values!(CUmodule);
 
@@ -29,9 +30,14 @@ pub(crate) struct Module {
 
 impl Module {
     /// Loads an image into a context; its handle.
-    pub(crate) fn load(driver: &Driver, context: Arc<Context>, image: Arc<Image>) -> CUmodule {
+    pub(crate) fn load(driver: &Driver, context: Arc<Context>, image: Arc<Image>) -> Answer<CUmodule> {
+        if loading::is_eager() {
+            for _ in &image.kernels {
+                driver.machine.load_code(context.id)?;
+            }
+        }
         let module = Self { context, image, functions: Mutex::default(), globals: Mutex::default() };
-        CUmodule(driver.modules.add(module))
+        Ok(CUmodule(driver.modules.add(module)))
     }
 
     /// Unloads it: its functions and variables are gone.
@@ -60,6 +66,9 @@ impl Module {
             .cloned()
             .unwrap_or_else(|| KernelShape { name: name.to_owned(), ..KernelShape::default() });
         let function = Function::new(shape, declared.is_some(), handle, Arc::clone(&self.context));
+        if loading::is_eager() {
+            function.load(driver)?;
+        }
         let function = CUfunction(driver.functions.add(function));
         functions.insert(name.to_owned(), function);
         Ok(function)
@@ -93,7 +102,7 @@ fn load(call: &Call, module: Out<CUmodule>, image: impl FnOnce() -> Answer<Image
     let driver = call.driver()?;
     let context = driver.current()?;
     let module = module.required()?;
-    module.put(Module::load(driver, context, Arc::new(image()?)))?;
+    module.put(Module::load(driver, context, Arc::new(image()?))?)?;
     Ok(())
 }
 
@@ -184,9 +193,8 @@ pub(crate) fn cuModuleGetGlobal(
     Err(NOT_FOUND)
 }
 
-/// Functions are on the card from the moment they are asked for.
 pub(crate) fn cuModuleGetLoadingMode(call: &Call, mode: Out<CUmoduleLoadingMode>) -> Answer {
     call.driver()?;
-    mode.put(CU_MODULE_LAZY_LOADING)?;
+    mode.put(loading::mode())?;
     Ok(())
 }

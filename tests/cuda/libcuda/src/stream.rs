@@ -4,7 +4,7 @@ use core::cell::RefCell;
 use std::sync::{Arc, Weak};
 
 use cgpu_abi::types::*;
-use cgpu_sim::machine::{StreamId, StreamKind};
+use cgpu_sim::machine::{GREATEST_PRIORITY, StreamId, StreamKind};
 
 use crate::answer::{Answer, INVALID_HANDLE, INVALID_VALUE, NOT_READY};
 use crate::argument::{Out, Received, values};
@@ -15,9 +15,6 @@ use crate::driver::Driver;
 use crate::graph::node::{Body, HostNode};
 
 values!(CUstream, CUhostFn, CUstreamCallback, CUgraph, CUgreenCtx);
-
-/// Numerically the least: the most urgent streams. The machine does not order by it.
-pub(crate) const GREATEST_PRIORITY: c_int = -5;
 
 /// A stream that the program made.
 #[derive(Debug)]
@@ -111,8 +108,8 @@ pub(crate) fn cuStreamCreateWithPriority(
         CU_STREAM_NON_BLOCKING => StreamKind::NonBlocking,
         _ => return Err(INVALID_VALUE),
     };
-    let id = driver.machine.create_stream(context.id, kind)?;
     let priority = priority.clamp(GREATEST_PRIORITY, 0);
+    let id = driver.machine.create_stream_with_priority(context.id, kind, priority)?;
     stream.put(CUstream(driver.streams.add(Stream { id, context, flags, priority })))?;
     Ok(())
 }
@@ -148,7 +145,7 @@ pub(crate) use cuStreamSynchronize as cuStreamSynchronize_ptsz;
 pub(crate) fn cuStreamWaitEvent(call: &Call, handle: CUstream, event: CUevent, flags: c_uint) -> Answer {
     let driver = call.driver()?;
     let lane = capture::lane(driver, handle, call.per_thread)?;
-    let id = driver.events.get(event.0).ok_or(INVALID_HANDLE)?.id;
+    let id = crate::event::find(driver, event)?.id;
     if flags & !CU_EVENT_WAIT_EXTERNAL != 0 {
         return Err(INVALID_VALUE);
     }

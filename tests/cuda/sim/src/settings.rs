@@ -105,6 +105,10 @@ figures! {
     queue_depth: u64 = Self::MAX_DEPTH,
     /// From a process's death until its contexts and memory are gone.
     death_delay: Nanos = Nanos::from_millis(50),
+    /// Host time that bringing a function's code onto the card takes.
+    load_cost: Nanos = Nanos::from_micros(50),
+    /// Memory of a function's code.
+    code_size: Bytes = Bytes(64 << 10),
     /// What a context costs.
     context_memory: Bytes = Bytes::from_mib(256),
     /// What a memory pool takes of the card at least, if there is as much.

@@ -452,3 +452,87 @@ fn slots_of_streams_are_used_again_without_confusion() {
     assert_eq!(again, stream);
     assert!(machine.is_done(ticket).unwrap() && machine.is_stream_done(again).unwrap());
 }
+
+#[test]
+fn code_takes_memory_a_block_at_a_time_and_keeps_it() {
+    let stage = Stage::new();
+    let machine = stage.machine();
+    let context = machine.create_context(0).unwrap();
+    let used = || machine.memory_info(0).unwrap().used.0 >> 20;
+    let (before, begun) = (used(), machine.now());
+    machine.load_code(context).unwrap();
+    assert_eq!(used() - before, 2);
+    assert_eq!(machine.now(), begun + machine.figures().load_cost);
+    (0..31).for_each(|_| machine.load_code(context).unwrap());
+    assert_eq!(used() - before, 2, "32 functions of 64 KiB");
+    machine.load_code(context).unwrap();
+    assert_eq!(used() - before, 4);
+    // Only a full card refuses it.
+    while machine.allocate(context, Bytes::from_mib(2)).is_ok() {}
+    (0..31).for_each(|_| machine.load_code(context).unwrap());
+    assert_eq!(machine.load_code(context), Err(Error::OutOfMemory));
+    machine.check().unwrap();
+    machine.destroy_context(context).unwrap();
+    assert_eq!(machine.memory_info(0).unwrap().used, Bytes::ZERO);
+}
+
+#[test]
+fn named_events_belong_to_every_process() {
+    let stage = Stage::new();
+    let [maker, other] = [stage.machine(), stage.machine()];
+    let [here, there] = [&maker, &other].map(|machine| {
+        let context = machine.create_context(0).unwrap();
+        (context, machine.create_stream(context, StreamKind::NonBlocking).unwrap())
+    });
+    let timed = maker.create_event(here.0, true).unwrap();
+    assert!(matches!(maker.name_event(timed), Err(Error::Invalid(_))));
+    let event = maker.create_event(here.0, false).unwrap();
+    assert_eq!(maker.event_name(event).unwrap(), None);
+    assert_eq!(other.record_event(event, there.1), Err(Error::NoEvent), "it is the maker's alone");
+    maker.name_event(event).unwrap();
+    let name = maker.event_name(event).unwrap().unwrap();
+    assert!(matches!(maker.open_event(event.get(), name), Err(Error::Invalid(_))), "one's own");
+    assert_eq!(other.open_event(event.get(), name + 1), Err(Error::NoEvent));
+    assert_eq!(other.open_event(event.get(), name), Ok((event, 0)));
+
+    // The other waits on the card for what the maker's stream does, and the maker for what the other's does.
+    maker.launch(here.1, spin(500)).unwrap();
+    let first = maker.record_event(event, here.1).unwrap();
+    other.wait_event(there.1, event).unwrap();
+    other.launch(there.1, spin(300)).unwrap();
+    let second = other.record_event(event, there.1).unwrap();
+    maker.wait_event(here.1, event).unwrap();
+    assert!(!other.is_event_done(event).unwrap());
+    maker.synchronize_stream(here.1).unwrap();
+    assert!(other.is_done(first).unwrap() && maker.is_done(second).unwrap());
+    maker.check().unwrap();
+
+    assert_eq!(other.destroy_event(event), Err(Error::NoEvent), "only its maker ends it");
+    maker.destroy_event(event).unwrap();
+    assert_eq!(other.event_name(event).unwrap(), None);
+    assert_eq!(other.open_event(event.get(), name), Err(Error::NoEvent));
+    let next = maker.create_event(here.0, false).unwrap();
+    assert_eq!(next, event, "the record is used again");
+    assert_eq!(other.record_event(next, there.1), Err(Error::NoEvent));
+}
+
+/// Whoever waits for an event of a process that ends goes on, as for any work that is dropped.
+#[test]
+fn waiters_for_the_events_of_a_process_that_ends_go_on() {
+    let stage = Stage::new();
+    let [maker, other] = [stage.machine(), stage.machine()];
+    let context = maker.create_context(0).unwrap();
+    let event = maker.create_event(context, false).unwrap();
+    maker.name_event(event).unwrap();
+    let stream = maker.create_stream(context, StreamKind::NonBlocking).unwrap();
+    maker.launch(stream, Launch::whole(Kernel::Persistent)).unwrap();
+    maker.record_event(event, stream).unwrap();
+    let there = other.create_context(1).unwrap();
+    let waits = other.create_stream(there, StreamKind::NonBlocking).unwrap();
+    let ticket = other.wait_event(waits, event).unwrap().unwrap();
+    assert!(!other.is_done(ticket).unwrap());
+    drop(maker);
+    other.synchronize_stream(waits).unwrap();
+    assert!(other.is_done(ticket).unwrap());
+    other.check().unwrap();
+}

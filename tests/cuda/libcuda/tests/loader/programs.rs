@@ -64,6 +64,19 @@ fn streams_and_events_keep_order_and_time() {
 }
 
 #[test]
+fn kernels_share_a_card_as_their_grids_allow() {
+    let answer = Machine::new("sharing", "A10").prints("sharing");
+    assert!((20.0..40.0).contains(&number(&answer, "small_ms")), "beside each other: {answer}");
+    assert!(number(&answer, "large_ms") >= 40.0, "one after the other: {answer}");
+    assert_eq!(number(&answer, "code_bytes"), 2.0 * MIB);
+}
+
+#[test]
+fn events_order_work_of_two_processes() {
+    Machine::new("ipc-events", "A10").prints("ipc_events");
+}
+
+#[test]
 fn words_are_written_and_waited_for() {
     Machine::new("memops", "A10").prints("memops");
 }

@@ -26,6 +26,22 @@ impl Machine {
         self.core.destroy_context(context)
     }
 
+    /// Brings the code of a function onto the context's card: takes host time, and memory of the context, which keeps
+    /// it. Nothing but a full card can refuse it.
+    ///
+    /// # Errors
+    /// [`Error::NoContext`], [`Error::OutOfMemory`].
+    pub fn load_code(&self, context: ContextId) -> Result<(), Error> {
+        let figures = *self.figures();
+        let begun = self.now();
+        self.core.with(|timeline, _| {
+            self.core.own_context(timeline, context)?;
+            timeline.load_code(context, figures.code_size)
+        })?;
+        self.core.clock.wait_until(begun + figures.load_cost);
+        Ok(())
+    }
+
     /// The card of a context.
     ///
     /// # Errors

@@ -34,12 +34,55 @@ impl Machine {
     /// [`Error::NoEvent`].
     pub fn destroy_event(&self, event: EventId) -> Result<(), Error> {
         self.core.with(|timeline, _| {
-            self.core.own_event(timeline, event)?;
+            self.core.made_event(timeline, event)?;
             timeline.destroy_event(event);
             Ok(())
         })?;
         self.core.ordered(|order| order.forget_event(event));
         Ok(())
+    }
+
+    /// Gives an event a name, under which other processes may record it and wait for it ([`Machine::open_event`]).
+    ///
+    /// # Errors
+    /// [`Error::NoEvent`]; [`Error::Invalid`] for one that keeps times.
+    pub fn name_event(&self, event: EventId) -> Result<(), Error> {
+        self.core.with(|timeline, _| {
+            self.core.made_event(timeline, event)?;
+            if timeline.is_timed(event) {
+                return Err(Error::Invalid("an event for several processes keeps no times"));
+            }
+            timeline.name_event(event);
+            Ok(())
+        })
+    }
+
+    /// The name of an event, unique for ever; `None`: it was given none, or it is gone.
+    ///
+    /// # Errors
+    /// [`Error::Forked`], [`Error::Stuck`].
+    pub fn event_name(&self, event: EventId) -> Result<Option<u64>, Error> {
+        self.core.with(|timeline, _| Ok(timeline.name_of_event(event)))
+    }
+
+    /// The event of another process that has the number and the name, and its card. It lives as long as the process that
+    /// made it lets it.
+    ///
+    /// # Errors
+    /// [`Error::NoEvent`] for one that is gone; [`Error::Invalid`] for one of this process.
+    pub fn open_event(&self, number: u64, name: u64) -> Result<(EventId, usize), Error> {
+        let event = EventId(number);
+        self.core.with(|timeline, _| {
+            if timeline.name_of_event(event) != Some(name) {
+                return Err(Error::NoEvent);
+            }
+            let context = timeline.context_of_event(event).ok_or(Error::NoEvent)?;
+            let (card, process) = timeline.place_of(context).ok_or(Error::NoEvent)?;
+            if process == self.core.segment.process() {
+                return Err(Error::Invalid("an event of this very process"));
+            }
+            Ok((event, card))
+        })
     }
 
     /// The context that the event was made in.
@@ -128,6 +171,13 @@ impl Machine {
 }
 
 impl Core {
+    /// Whether an event is one that this process made.
+    fn made_event(&self, timeline: &Timeline<'_, Transaction<'_>>, event: EventId) -> Result<(), Error> {
+        let context = timeline.context_of_event(event).ok_or(Error::NoEvent)?;
+        self.own_context(timeline, context).map_err(|_| Error::NoEvent)?;
+        Ok(())
+    }
+
     fn recorded(
         &self,
         timeline: &Timeline<'_, Transaction<'_>>,

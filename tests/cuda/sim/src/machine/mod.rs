@@ -44,7 +44,8 @@ pub use crate::memory::{
     PoolSettings, PoolUsage, Reuse, Side,
 };
 pub use crate::timeline::{
-    CardSample, ContextId, EngineTime, EventId, ProcessSample, ProcessUse, StreamId, Ticket,
+    CardSample, ContextId, EngineTime, EventId, GREATEST_PRIORITY, ProcessSample, ProcessUse, StreamId,
+    Ticket,
 };
 pub use allocations::MemoryInfo;
 pub use books::Utilisation;
@@ -247,13 +248,17 @@ impl Core {
         Ok(context)
     }
 
+    /// The context of an event that this process may record and wait for.
     fn own_event(
         &self,
         timeline: &Timeline<'_, Transaction<'_>>,
         event: EventId,
     ) -> Result<ContextId, Error> {
         let context = timeline.context_of_event(event).ok_or(Error::NoEvent)?;
-        self.own_context(timeline, context).map_err(|_| Error::NoEvent)?;
+        // One with a name is every process's.
+        if timeline.name_of_event(event).is_none() {
+            self.own_context(timeline, context).map_err(|_| Error::NoEvent)?;
+        }
         Ok(context)
     }
 

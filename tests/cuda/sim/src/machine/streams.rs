@@ -19,9 +19,23 @@ impl Machine {
     /// # Errors
     /// [`Error::NoContext`], [`Error::Full`].
     pub fn create_stream(&self, context: ContextId, kind: StreamKind) -> Result<StreamId, Error> {
+        self.create_stream_with_priority(context, kind, 0)
+    }
+
+    /// Makes a stream whose kernels come before those of less urgent streams of the context: `priority` goes from
+    /// [`GREATEST_PRIORITY`](super::GREATEST_PRIORITY), the most urgent, to 0; what is beyond counts as the nearest.
+    ///
+    /// # Errors
+    /// As [`Machine::create_stream`].
+    pub fn create_stream_with_priority(
+        &self,
+        context: ContextId,
+        kind: StreamKind,
+        priority: i32,
+    ) -> Result<StreamId, Error> {
         self.core.with(|timeline, _| {
             self.core.own_context(timeline, context)?;
-            timeline.create_stream(context, kind == StreamKind::Blocking)
+            timeline.create_stream_with_priority(context, kind == StreamKind::Blocking, priority)
         })
     }
 
@@ -88,6 +102,14 @@ impl Machine {
             .with(|timeline, now| Ok(timeline.visible_at(ticket).is_some_and(|instant| instant <= now)))?;
         self.core.perform_due()?;
         Ok(done)
+    }
+
+    /// Makes later commands of the stream wait for a ticket, of any stream of any card.
+    ///
+    /// # Errors
+    /// [`Error::NoStream`].
+    pub fn wait_ticket(&self, stream: StreamId, ticket: Ticket) -> Result<Ticket, Error> {
+        self.enqueue(stream, Command::Wait(ticket))
     }
 
     /// Makes later commands of the stream wait for the event's last record. `None`: it was never recorded, and there is

@@ -352,6 +352,13 @@ fn a_crash_at_any_store_of_making_and_ending_leaves_before_or_after() {
 }
 
 #[test]
+fn a_crash_at_any_store_of_naming_and_loading_leaves_before_or_after() {
+    let scene = Scene::new();
+    scene.crash_everywhere(|timeline| timeline.name_event(scene.events[1]));
+    scene.crash_everywhere(|timeline| timeline.load_code(scene.contexts[0], Bytes(3 << 20)).unwrap());
+}
+
+#[test]
 fn a_crash_at_any_store_of_memory_changing_hands_leaves_before_or_after() {
     let scene = Scene::new();
     scene.crash_everywhere(|timeline| timeline.reserve(scene.contexts[0], Bytes(4 << 20)).unwrap());

@@ -19,6 +19,9 @@ const POOL: Pool = Pool {
     chain: |context| ContextId(context).next_in_process(),
 };
 
+/// Memory that a context takes for code at a time: the step of large allocations.
+const CODE_BLOCK: Bytes = Bytes::from_mib(2);
+
 impl<W: Words> Timeline<'_, W> {
     /// Says how much memory the contexts and programs of a card may have at most. Done once, before anything else.
     pub fn install(&mut self, card: usize, usable: Bytes) {
@@ -51,6 +54,8 @@ impl<W: Words> Timeline<'_, W> {
             (Group::of_context(context).turn(), Turn::Parked.word()),
             (context.running(), 0),
             (context.busy(), 0),
+            (context.code(), 0),
+            (context.code_memory(), 0),
             (context.launches(), 0),
             (context.streams(), 0),
         ] {
@@ -124,6 +129,22 @@ impl<W: Words> Timeline<'_, W> {
         for at in [card.used(), holding.memory(), context.memory()] {
             self.add(at, size.0);
         }
+        Ok(())
+    }
+
+    /// Brings code of so many bytes onto the card. It takes memory of the context a block at a time, and keeps it.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn load_code(&mut self, context: ContextId, size: Bytes) -> Result<(), Error> {
+        let code = self.get(context.code()) + size.0;
+        let has = self.get(context.code_memory());
+        if code > has {
+            let more = Bytes((code - has).next_multiple_of(CODE_BLOCK.0));
+            self.reserve(context, more)?;
+            self.set(context.code_memory(), has + more.0);
+        }
+        self.set(context.code(), code);
         Ok(())
     }
 

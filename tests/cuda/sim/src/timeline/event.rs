@@ -37,6 +37,7 @@ impl<W: Words> Timeline<'_, W> {
         for (at, value) in [
             (event.context(), context.0),
             (event.timing(), u64::from(timing)),
+            (event.name(), 0),
             (event.stream(), 0),
             (event.number(), 0),
             (event.at(), 0),
@@ -44,6 +45,20 @@ impl<W: Words> Timeline<'_, W> {
             self.set(at, value);
         }
         Ok(event)
+    }
+
+    /// Gives an event a name under which other processes find it. It must keep no times.
+    pub fn name_event(&mut self, event: EventId) {
+        let name = self.get(Global(0).named_events()) + 1;
+        self.set(Global(0).named_events(), name);
+        self.set(event.name(), name);
+    }
+
+    /// The name of an event that lives; `None`: it has none.
+    #[must_use]
+    pub fn name_of_event(&self, event: EventId) -> Option<u64> {
+        self.context_of_event(event)?;
+        Some(self.get(event.name())).filter(|&name| name != 0)
     }
 
     /// Ends an event. A pending record of it completes without a trace.

@@ -38,6 +38,8 @@ records! {
     free_context, top_context,
     free_stream, top_stream,
     free_event, top_event,
+    /// Events ever named to other processes.
+    named_events,
     free_export, top_export,
     free_hold, top_hold,
     /// Exports ever made.
@@ -117,6 +119,8 @@ records! {
     running, run_start,
     busy,
     launches,
+    /// Code on the card, and memory taken for it.
+    code, code_memory,
 }
 
 records! {
@@ -181,6 +185,8 @@ records! {
     next_in_context, previous_in_context,
     context,
     timing,
+    /// Its name for other processes, unique for ever; 0: it is this process's alone.
+    name,
     /// Its last record: the stream, the number of the command there, and when it completed.
     stream, number, at,
 }

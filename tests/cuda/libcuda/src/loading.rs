@@ -1,0 +1,56 @@
+//! When a function's code goes onto the card: when it is first used, or with its module.
+//!
+//! `CUDA_MODULE_LOADING` says which; where it says nothing, drivers for CUDA 12.2 and later load at first use. To load
+//! takes time and memory of the context, which nobody asked for: only a full card refuses it.
+
+use std::sync::LazyLock;
+
+use cgpu_abi::types::*;
+
+use crate::version::CUDA;
+
+/// The first versions that can load at first use, and that do unless told otherwise.
+const LAZY: u32 = 11_070;
+const LAZY_BY_DEFAULT: u32 = 12_020;
+
+static MODE: LazyLock<CUmoduleLoadingMode> =
+    LazyLock::new(|| mode_of(std::env::var("CUDA_MODULE_LOADING").ok().as_deref(), *CUDA));
+
+/// What the process's modules do.
+pub(crate) fn mode() -> CUmoduleLoadingMode {
+    *MODE
+}
+
+/// Whether code goes onto the card with its module.
+pub(crate) fn is_eager() -> bool {
+    mode() == CU_MODULE_EAGER_LOADING
+}
+
+fn mode_of(variable: Option<&str>, version: u32) -> CUmoduleLoadingMode {
+    match variable {
+        _ if version < LAZY => CU_MODULE_EAGER_LOADING,
+        Some("EAGER") => CU_MODULE_EAGER_LOADING,
+        Some("LAZY") => CU_MODULE_LAZY_LOADING,
+        _ if version < LAZY_BY_DEFAULT => CU_MODULE_EAGER_LOADING,
+        _ => CU_MODULE_LAZY_LOADING,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drivers_load_as_told_and_as_they_do_by_default() {
+        for (variable, version, mode) in [
+            (None, 13_000, CU_MODULE_LAZY_LOADING),
+            (Some("DEFAULT"), 12_020, CU_MODULE_LAZY_LOADING),
+            (None, 12_000, CU_MODULE_EAGER_LOADING),
+            (Some("LAZY"), 11_070, CU_MODULE_LAZY_LOADING),
+            (Some("EAGER"), 13_000, CU_MODULE_EAGER_LOADING),
+            (Some("LAZY"), 11_040, CU_MODULE_EAGER_LOADING),
+        ] {
+            assert_eq!(mode_of(variable, version), mode, "{variable:?} {version}");
+        }
+    }
+}
