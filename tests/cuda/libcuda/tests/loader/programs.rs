@@ -125,6 +125,20 @@ fn a_full_queue_blocks_the_launch() {
 }
 
 #[test]
+fn streams_are_captured_by_the_drivers_rules() {
+    Machine::new("captures", "A10").prints("captures");
+}
+
+#[test]
+fn graphs_are_built_updated_and_launched() {
+    let answer = Machine::new("graphs", "A10").prints("graphs");
+    let row = number(&answer, "row_ms");
+    assert!(row >= 9.99, "{answer}");
+    assert!(number(&answer, "four_ms") >= 4.0 * 9.99, "{answer}");
+    assert!(number(&answer, "beside_ms") < row / 2.0, "{answer}");
+}
+
+#[test]
 fn every_other_way_to_memory_takes_and_gives_it() {
     let answer = Machine::new("allocators", "A10").prints("allocators");
     assert_eq!(number(&answer, "pools"), 64.0 * MIB);
