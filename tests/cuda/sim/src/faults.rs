@@ -91,9 +91,7 @@ impl Faults {
         let variable = |name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
         let seed = match variable("CGPU_SIM_SEED").filter(|text| !text.is_empty()) {
             None => 0,
-            Some(text) => text
-                .parse()
-                .map_err(|_| Error::Settings(format!("CGPU_SIM_SEED={text}: expected a whole number")))?,
+            Some(text) => crate::settings::seed(&text)?,
         };
         Self::parse(&variable("CGPU_SIM_FAULT").unwrap_or_default(), seed, library)
     }

@@ -115,7 +115,7 @@ figures! {
     pool_chunk: Bytes = Bytes::from_mib(32),
     /// Window of NVML's utilisation.
     window: Nanos = Nanos(166_666_667),
-    /// Seed of all draws.
+    /// Seed of all draws (`CGPU_SIM_SEED`).
     seed: u64 = 0,
 }
 
@@ -183,6 +183,10 @@ impl Settings {
             },
             noise: millionths("CGPU_SIM_NOISE", 100.0)?,
             corun: millionths("CGPU_SIM_CORUN", 1_000.0)?,
+            seed: match get("CGPU_SIM_SEED") {
+                None => figures.seed,
+                Some(text) => seed(&text)?,
+            },
             ..figures
         };
         Ok(Self {
@@ -204,6 +208,11 @@ fn default_state() -> PathBuf {
     // SAFETY: getuid has no preconditions and always succeeds.
     let uid = unsafe { libc::getuid() };
     format!("/dev/shm/cgpu-sim-{uid}").into()
+}
+
+/// Reads `CGPU_SIM_SEED`.
+pub(crate) fn seed(text: &str) -> Result<u64, Error> {
+    text.parse().map_err(|_| Error::Settings(format!("CGPU_SIM_SEED={text}: expected a whole number")))
 }
 
 fn dilation(text: &str) -> Result<u64, Error> {
@@ -246,6 +255,7 @@ mod tests {
             ("CGPU_SIM_MPS", "1"),
             ("CGPU_SIM_NOISE", "1.5"),
             ("CGPU_SIM_CORUN", "10"),
+            ("CGPU_SIM_SEED", "42"),
             ("CGPU_SIM_DILATION", "2.5"),
         ])
         .unwrap();
@@ -257,6 +267,7 @@ mod tests {
             (settings.figures.mps, settings.figures.noise, settings.figures.corun),
             (1, 15_000, 100_000)
         );
+        assert_eq!(settings.figures.seed, 42);
         assert_eq!(settings.dilation_milli, 2_500);
     }
 
@@ -269,6 +280,7 @@ mod tests {
             ("CGPU_SIM_MPS", "yes"),
             ("CGPU_SIM_NOISE", "-1"),
             ("CGPU_SIM_CORUN", "lots"),
+            ("CGPU_SIM_SEED", "-1"),
             ("CGPU_SIM_DILATION", "0"),
             ("CGPU_SIM_DILATION", "NaN"),
             ("CGPU_SIM_GPUS", "A10:x"),

@@ -32,6 +32,8 @@ pub struct Trace {
     /// The functions of kernels, by stream and number.
     kernels: HashMap<(u64, u64), String>,
     lost: u64,
+    /// What it was cut to.
+    part: Option<Stretch>,
 }
 
 /// One process's time on a card's computing engine.
@@ -95,7 +97,8 @@ impl Trace {
     #[must_use]
     pub fn between(mut self, from: Nanos, to: Nanos) -> Self {
         let (start, end) = self.extent();
-        let (from, to) = (start + from, (start + to).min(end));
+        let (from, to) = ((start + from).min(end), (start + to).min(end));
+        self.part = Some((from, to));
         self.spans.retain_mut(|span| {
             span.from = span.from.max(from);
             span.to = span.to.min(to);
@@ -125,6 +128,9 @@ impl Trace {
     /// its first kernel.
     #[must_use]
     pub fn extent(&self) -> Stretch {
+        if let Some(part) = self.part {
+            return part;
+        }
         let spans = self.spans.iter().map(|span| (span.from, span.to));
         let calls = self.calls.iter().map(|call| (Nanos(call.from), Nanos(call.to)));
         let all: Vec<Stretch> = if self.spans.is_empty() { calls.collect() } else { spans.collect() };
