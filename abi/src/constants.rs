@@ -56,6 +56,51 @@ enumerations! {
         CU_MEM_ALLOCATION_TYPE_PINNED = 1,
         CU_MEM_ALLOCATION_TYPE_MANAGED = 2,
     }
+    /// What an array is beside its extents.
+    CUarray3D_flags {
+        CUDA_ARRAY3D_LAYERED = 0x01,
+        CUDA_ARRAY3D_SURFACE_LDST = 0x02,
+        CUDA_ARRAY3D_CUBEMAP = 0x04,
+        CUDA_ARRAY3D_TEXTURE_GATHER = 0x08,
+        CUDA_ARRAY3D_DEPTH_TEXTURE = 0x10,
+        CUDA_ARRAY3D_COLOR_ATTACHMENT = 0x20,
+        CUDA_ARRAY3D_SPARSE = 0x40,
+        CUDA_ARRAY3D_DEFERRED_MAPPING = 0x80,
+        CUDA_ARRAY3D_VIDEO_ENCODE_DECODE = 0x100,
+    }
+    /// What can be bound to a texture.
+    CUresourcetype {
+        CU_RESOURCE_TYPE_ARRAY = 0,
+        CU_RESOURCE_TYPE_MIPMAPPED_ARRAY = 1,
+        CU_RESOURCE_TYPE_LINEAR = 2,
+        CU_RESOURCE_TYPE_PITCH2D = 3,
+    }
+    /// What is done with memory and an array.
+    CUmemOperationType {
+        CU_MEM_OPERATION_TYPE_MAP = 1,
+        CU_MEM_OPERATION_TYPE_UNMAP = 2,
+    }
+    /// What of a card can be divided.
+    CUdevResourceType {
+        CU_DEV_RESOURCE_TYPE_INVALID = 0,
+        CU_DEV_RESOURCE_TYPE_SM = 1,
+        CU_DEV_RESOURCE_TYPE_WORKQUEUE_CONFIG = 1000,
+        CU_DEV_RESOURCE_TYPE_WORKQUEUE = 10000,
+    }
+    /// Of a green context.
+    CUgreenCtxCreate_flags {
+        CU_GREEN_CTX_DEFAULT_STREAM = 1,
+    }
+    /// How multiprocessors are split.
+    CUdevSmResourceSplit_flags {
+        CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING = 1,
+        CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE = 2,
+    }
+    /// Which granularity of multicast objects is asked for.
+    CUmulticastGranularity_flags {
+        CU_MULTICAST_GRANULARITY_MINIMUM = 0,
+        CU_MULTICAST_GRANULARITY_RECOMMENDED = 1,
+    }
     /// What a range of memory can be handed to other interfaces as.
     CUmemRangeHandleType {
         CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD = 1,

@@ -116,8 +116,10 @@ macro_rules! driver_table {
                 (pointer: *mut CUdeviceptr, size: usize, alignment: usize, addr: CUdeviceptr, flags: c_ulonglong);
             call cuMemMap { "cuMemMap", legacy, 10020, 1107 } Passes Passed played "maps a handle that already exists"
                 (pointer: CUdeviceptr, size: usize, offset: usize, handle: CUmemGenericAllocationHandle, flags: c_ulonglong);
-            pass cuMemMapArrayAsync { "cuMemMapArrayAsync", legacy, 11010, 1107 } Passes Passed stub "maps a handle that already exists into a sparse array";
-            pass cuMemMapArrayAsync_ptsz { "cuMemMapArrayAsync", ptsz, 11010, 1107 } Passes Passed stub "maps a handle that already exists into a sparse array";
+            call cuMemMapArrayAsync { "cuMemMapArrayAsync", legacy, 11010, 1107 } Passes Passed played "maps a handle that already exists into a sparse array"
+                (map_info_list: *mut CUarrayMapInfo, number: c_uint, stream: CUstream);
+            call cuMemMapArrayAsync_ptsz { "cuMemMapArrayAsync", ptsz, 11010, 1107 } Passes Passed played "maps a handle that already exists into a sparse array"
+                (map_info_list: *mut CUarrayMapInfo, number: c_uint, stream: CUstream);
             call cuMemGetAccess { "cuMemGetAccess", legacy, 10020, 1107 } Passes Passed played "access rights of a mapping"
                 (flags: *mut c_ulonglong, location: *const CUmemLocation, pointer: CUdeviceptr);
             call cuMemSetAccess { "cuMemSetAccess", legacy, 10020, 1107 } Passes Passed played "access rights of a mapping"
@@ -158,12 +160,18 @@ macro_rules! driver_table {
                 (array_descriptor: *mut CUDA_ARRAY_DESCRIPTOR_v1, array: CUarray);
             call cuArrayGetDescriptor_v2 { "cuArrayGetDescriptor", legacy, 3020, 1107 } Passes Passed played "reads a descriptor"
                 (array_descriptor: *mut CUDA_ARRAY_DESCRIPTOR, array: CUarray);
-            pass cuArrayGetMemoryRequirements { "cuArrayGetMemoryRequirements", legacy, 11060, 1107 } Reports Passed stub "reads one array's size, not the card's totals";
-            pass cuMipmappedArrayGetMemoryRequirements { "cuMipmappedArrayGetMemoryRequirements", legacy, 11060, 1107 } Reports Passed stub "reads one array's size, not the card's totals";
-            pass cuArrayGetPlane { "cuArrayGetPlane", legacy, 11020, 1107 } Passes Passed stub "reads or refers to part of an array";
-            pass cuArrayGetSparseProperties { "cuArrayGetSparseProperties", legacy, 11010, 1107 } Passes Passed stub "reads or refers to part of an array";
-            pass cuMipmappedArrayGetLevel { "cuMipmappedArrayGetLevel", legacy, 5000, 1107 } Passes Passed stub "reads or refers to part of an array";
-            pass cuMipmappedArrayGetSparseProperties { "cuMipmappedArrayGetSparseProperties", legacy, 11010, 1107 } Passes Passed stub "reads or refers to part of an array";
+            call cuArrayGetMemoryRequirements { "cuArrayGetMemoryRequirements", legacy, 11060, 1107 } Reports Passed played "reads one array's size, not the card's totals"
+                (memory_requirements: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS, array: CUarray, device: CUdevice);
+            call cuMipmappedArrayGetMemoryRequirements { "cuMipmappedArrayGetMemoryRequirements", legacy, 11060, 1107 } Reports Passed played "reads one array's size, not the card's totals"
+                (memory_requirements: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS, mipmap: CUmipmappedArray, device: CUdevice);
+            call cuArrayGetPlane { "cuArrayGetPlane", legacy, 11020, 1107 } Passes Passed played "reads or refers to part of an array"
+                (plane_array: *mut CUarray, array: CUarray, plane_idx: c_uint);
+            call cuArrayGetSparseProperties { "cuArrayGetSparseProperties", legacy, 11010, 1107 } Passes Passed played "reads or refers to part of an array"
+                (sparse_properties: *mut CUDA_ARRAY_SPARSE_PROPERTIES, array: CUarray);
+            call cuMipmappedArrayGetLevel { "cuMipmappedArrayGetLevel", legacy, 5000, 1107 } Passes Passed played "reads or refers to part of an array"
+                (level_array: *mut CUarray, mipmapped_array: CUmipmappedArray, level: c_uint);
+            call cuMipmappedArrayGetSparseProperties { "cuMipmappedArrayGetSparseProperties", legacy, 11010, 1107 } Passes Passed played "reads or refers to part of an array"
+                (sparse_properties: *mut CUDA_ARRAY_SPARSE_PROPERTIES, mipmap: CUmipmappedArray);
 
             // Host memory.
             call cuMemAllocHost { "cuMemAllocHost", legacy, 2000, 1107 } Passes Passed played "the host's memory, which no card's limit counts"
@@ -554,11 +562,15 @@ macro_rules! driver_table {
             pass cuMemcpy2DAsync { "cuMemcpy2DAsync", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
             pass cuMemcpy2DUnaligned { "cuMemcpy2DUnaligned", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
             pass cuMemcpy3D { "cuMemcpy3D", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpy3D_v2 { "cuMemcpy3D", legacy, 3020, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpy3D_v2_ptds { "cuMemcpy3D", ptds, 7000, 1107 } Copies Passed stub "copies are not gated";
+            call cuMemcpy3D_v2 { "cuMemcpy3D", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+                (copy: *const CUDA_MEMCPY3D);
+            call cuMemcpy3D_v2_ptds { "cuMemcpy3D", ptds, 7000, 1107 } Copies Passed played "copies are not gated"
+                (copy: *const CUDA_MEMCPY3D);
             pass cuMemcpy3DAsync { "cuMemcpy3DAsync", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpy3DAsync_v2 { "cuMemcpy3DAsync", legacy, 3020, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpy3DAsync_v2_ptsz { "cuMemcpy3DAsync", ptsz, 7000, 1107 } Copies Passed stub "copies are not gated";
+            call cuMemcpy3DAsync_v2 { "cuMemcpy3DAsync", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+                (copy: *const CUDA_MEMCPY3D, stream: CUstream);
+            call cuMemcpy3DAsync_v2_ptsz { "cuMemcpy3DAsync", ptsz, 7000, 1107 } Copies Passed played "copies are not gated"
+                (copy: *const CUDA_MEMCPY3D, stream: CUstream);
             pass cuMemcpy3DBatchAsync { "cuMemcpy3DBatchAsync", legacy, 12080, 1208 } Copies Passed stub "copies are not gated";
             pass cuMemcpy3DBatchAsync_ptsz { "cuMemcpy3DBatchAsync", ptsz, 12080, 1208 } Copies Passed stub "copies are not gated";
             pass cuMemcpy3DBatchAsync_v2 { "cuMemcpy3DBatchAsync", legacy, 13000, 1300 } Copies Passed stub "copies are not gated";
@@ -570,34 +582,48 @@ macro_rules! driver_table {
             pass cuMemcpy3DWithAttributesAsync { "cuMemcpy3DWithAttributesAsync", legacy, 13020, 1302 } Copies Passed stub "copies are not gated";
             pass cuMemcpy3DWithAttributesAsync_ptsz { "cuMemcpy3DWithAttributesAsync", ptsz, 13020, 1302 } Copies Passed stub "copies are not gated";
             pass cuMemcpyAtoA { "cuMemcpyAtoA", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyAtoA_v2 { "cuMemcpyAtoA", legacy, 3020, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyAtoA_v2_ptds { "cuMemcpyAtoA", ptds, 7000, 1107 } Copies Passed stub "copies are not gated";
+            call cuMemcpyAtoA_v2 { "cuMemcpyAtoA", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+                (dst_array: CUarray, dst_offset: usize, src_array: CUarray, src_offset: usize, byte_count: usize);
+            call cuMemcpyAtoA_v2_ptds { "cuMemcpyAtoA", ptds, 7000, 1107 } Copies Passed played "copies are not gated"
+                (dst_array: CUarray, dst_offset: usize, src_array: CUarray, src_offset: usize, byte_count: usize);
             pass cuMemcpyAtoD { "cuMemcpyAtoD", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyAtoD_v2 { "cuMemcpyAtoD", legacy, 3020, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyAtoD_v2_ptds { "cuMemcpyAtoD", ptds, 7000, 1107 } Copies Passed stub "copies are not gated";
+            call cuMemcpyAtoD_v2 { "cuMemcpyAtoD", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+                (dst_device: CUdeviceptr, src_array: CUarray, src_offset: usize, byte_count: usize);
+            call cuMemcpyAtoD_v2_ptds { "cuMemcpyAtoD", ptds, 7000, 1107 } Copies Passed played "copies are not gated"
+                (dst_device: CUdeviceptr, src_array: CUarray, src_offset: usize, byte_count: usize);
             pass cuMemcpyAtoH { "cuMemcpyAtoH", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyAtoH_v2 { "cuMemcpyAtoH", legacy, 3020, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyAtoH_v2_ptds { "cuMemcpyAtoH", ptds, 7000, 1107 } Copies Passed stub "copies are not gated";
+            call cuMemcpyAtoH_v2 { "cuMemcpyAtoH", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+                (dst_host: *mut c_void, src_array: CUarray, src_offset: usize, byte_count: usize);
+            call cuMemcpyAtoH_v2_ptds { "cuMemcpyAtoH", ptds, 7000, 1107 } Copies Passed played "copies are not gated"
+                (dst_host: *mut c_void, src_array: CUarray, src_offset: usize, byte_count: usize);
             pass cuMemcpyAtoHAsync { "cuMemcpyAtoHAsync", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyAtoHAsync_v2 { "cuMemcpyAtoHAsync", legacy, 3020, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyAtoHAsync_v2_ptsz { "cuMemcpyAtoHAsync", ptsz, 7000, 1107 } Copies Passed stub "copies are not gated";
+            call cuMemcpyAtoHAsync_v2 { "cuMemcpyAtoHAsync", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+                (dst_host: *mut c_void, src_array: CUarray, src_offset: usize, byte_count: usize, stream: CUstream);
+            call cuMemcpyAtoHAsync_v2_ptsz { "cuMemcpyAtoHAsync", ptsz, 7000, 1107 } Copies Passed played "copies are not gated"
+                (dst_host: *mut c_void, src_array: CUarray, src_offset: usize, byte_count: usize, stream: CUstream);
             pass cuMemcpyBatchAsync { "cuMemcpyBatchAsync", legacy, 12080, 1208 } Copies Passed stub "copies are not gated";
             pass cuMemcpyBatchAsync_ptsz { "cuMemcpyBatchAsync", ptsz, 12080, 1208 } Copies Passed stub "copies are not gated";
             pass cuMemcpyBatchAsync_v2 { "cuMemcpyBatchAsync", legacy, 13000, 1300 } Copies Passed stub "copies are not gated";
             pass cuMemcpyBatchAsync_v2_ptsz { "cuMemcpyBatchAsync", ptsz, 13000, 1300 } Copies Passed stub "copies are not gated";
             pass cuMemcpyDtoA { "cuMemcpyDtoA", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyDtoA_v2 { "cuMemcpyDtoA", legacy, 3020, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyDtoA_v2_ptds { "cuMemcpyDtoA", ptds, 7000, 1107 } Copies Passed stub "copies are not gated";
+            call cuMemcpyDtoA_v2 { "cuMemcpyDtoA", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+                (dst_array: CUarray, dst_offset: usize, src_device: CUdeviceptr, byte_count: usize);
+            call cuMemcpyDtoA_v2_ptds { "cuMemcpyDtoA", ptds, 7000, 1107 } Copies Passed played "copies are not gated"
+                (dst_array: CUarray, dst_offset: usize, src_device: CUdeviceptr, byte_count: usize);
             pass cuMemcpyDtoD { "cuMemcpyDtoD", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
             pass cuMemcpyDtoDAsync { "cuMemcpyDtoDAsync", legacy, 3000, 1107 } Copies Passed stub "copies are not gated";
             pass cuMemcpyDtoH { "cuMemcpyDtoH", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
             pass cuMemcpyDtoHAsync { "cuMemcpyDtoHAsync", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
             pass cuMemcpyHtoA { "cuMemcpyHtoA", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyHtoA_v2 { "cuMemcpyHtoA", legacy, 3020, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyHtoA_v2_ptds { "cuMemcpyHtoA", ptds, 7000, 1107 } Copies Passed stub "copies are not gated";
+            call cuMemcpyHtoA_v2 { "cuMemcpyHtoA", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+                (dst_array: CUarray, dst_offset: usize, src_host: *const c_void, byte_count: usize);
+            call cuMemcpyHtoA_v2_ptds { "cuMemcpyHtoA", ptds, 7000, 1107 } Copies Passed played "copies are not gated"
+                (dst_array: CUarray, dst_offset: usize, src_host: *const c_void, byte_count: usize);
             pass cuMemcpyHtoAAsync { "cuMemcpyHtoAAsync", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyHtoAAsync_v2 { "cuMemcpyHtoAAsync", legacy, 3020, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyHtoAAsync_v2_ptsz { "cuMemcpyHtoAAsync", ptsz, 7000, 1107 } Copies Passed stub "copies are not gated";
+            call cuMemcpyHtoAAsync_v2 { "cuMemcpyHtoAAsync", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+                (dst_array: CUarray, dst_offset: usize, src_host: *const c_void, byte_count: usize, stream: CUstream);
+            call cuMemcpyHtoAAsync_v2_ptsz { "cuMemcpyHtoAAsync", ptsz, 7000, 1107 } Copies Passed played "copies are not gated"
+                (dst_array: CUarray, dst_offset: usize, src_host: *const c_void, byte_count: usize, stream: CUstream);
             pass cuMemcpyHtoD { "cuMemcpyHtoD", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
             pass cuMemcpyHtoDAsync { "cuMemcpyHtoDAsync", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
             pass cuMemcpyPeer { "cuMemcpyPeer", legacy, 4000, 1107 } Copies Passed stub "copies are not gated";

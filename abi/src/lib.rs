@@ -76,6 +76,7 @@ mod constants;
 pub mod driver;
 mod driver_table;
 mod graph_types;
+mod memory_types;
 pub mod nvml;
 mod nvml_constants;
 mod nvml_table;

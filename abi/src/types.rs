@@ -6,6 +6,7 @@ pub use core::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
 pub use crate::constants::*;
 pub use crate::graph_types::*;
+pub use crate::memory_types::*;
 pub use crate::results::CUresult;
 
 /// Makes opaque handles: as large as a pointer, compared and hashed by value, never followed.
@@ -65,6 +66,8 @@ handles! {
     CUgreenCtx,
     /// Memory of another interface.
     CUexternalMemory,
+    /// What a green context is to be made of.
+    CUdevResourceDesc,
 }
 
 impl CUstream {
@@ -457,6 +460,11 @@ layouts! {
     CUgraphEdgeData 8 1,
     CUstreamBatchMemOpParams 48 8,
     CUDA_MEMCPY3D 200 8,
+    CUDA_ARRAY_MEMORY_REQUIREMENTS 32 8,
+    CUDA_ARRAY_SPARSE_PROPERTIES 48 8,
+    CUarrayMapInfo 96 8,
+    CUmulticastObjectProp 32 8,
+    CUdevResource 144 8,
     CUDA_KERNEL_NODE_PARAMS_v1 56 8,
     CUDA_KERNEL_NODE_PARAMS_v2 72 8,
     CUDA_MEMSET_NODE_PARAMS 40 8,

@@ -1,79 +1,268 @@
-//! Arrays: memory whose layout is the card's own. Here they are rows in linear memory; textures and surfaces are not played.
+//! Arrays: memory whose layout is the card's own ([`crate::layout`]). Textures and surfaces are not played, so nobody sees the tiles:
+//! rows lie one after the other, in as much memory as the tiles would take.
+//!
+//! An array belongs to the context it was made in. One whose mapping is *deferred* has no memory before some is mapped to it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use cgpu_abi::types::*;
 use cgpu_sim::Bytes;
+use cgpu_sim::machine::{Access, PhysicalPlace, Side};
 
 use crate::answer::{Answer, INVALID_HANDLE, INVALID_VALUE};
 use crate::argument::{In, Out, Received, values};
 use crate::call::Call;
 use crate::context::Context;
-use crate::driver::{Driver, count};
+use crate::driver::{Driver, count, lock};
+use crate::layout::{self, Level};
+use crate::physical::GRANULARITY;
 
 values!(CUarray, CUmipmappedArray);
-
-/// Rows begin at multiples of this.
-const PITCH: u64 = 512;
 
 /// An array, or a chain of them, each half the one before.
 #[derive(Debug)]
 pub(crate) struct Array {
     pub(crate) context: Arc<Context>,
-    pub(crate) address: u64,
-    /// From row to row.
-    pub(crate) pitch: u64,
-    descriptor: CUDA_ARRAY3D_DESCRIPTOR,
+    pub(crate) descriptor: CUDA_ARRAY3D_DESCRIPTOR,
+    pub(crate) levels: Vec<Level>,
+    pub(crate) memory: Memory,
+    /// Handles of its levels, once asked for.
+    pub(crate) handles: Mutex<Vec<(c_uint, CUarray)>>,
 }
 
-/// Bytes of a channel.
-fn channel(format: CUarray_format) -> Answer<u64> {
-    match format {
-        CU_AD_FORMAT_UNSIGNED_INT8 | CU_AD_FORMAT_SIGNED_INT8 => Ok(1),
-        CU_AD_FORMAT_UNSIGNED_INT16 | CU_AD_FORMAT_SIGNED_INT16 | CU_AD_FORMAT_HALF => Ok(2),
-        CU_AD_FORMAT_UNSIGNED_INT32 | CU_AD_FORMAT_SIGNED_INT32 | CU_AD_FORMAT_FLOAT => Ok(4),
-        _ => Err(INVALID_VALUE),
+/// Where an array's bytes lie.
+#[derive(Debug)]
+pub(crate) enum Memory {
+    /// In memory of its own.
+    Own(u64),
+    /// Where its memory is mapped, if any is: the first address, and how much is mapped there. With the size that it needs.
+    Deferred(Mutex<Option<(u64, u64)>>, u64),
+    /// In the one that it is a level of.
+    LevelOf(Arc<Array>),
+}
+
+impl Array {
+    /// The first byte; `INVALID_VALUE` while nothing is mapped to it.
+    pub(crate) fn address(&self) -> Answer<u64> {
+        match &self.memory {
+            Memory::Own(address) => Ok(*address),
+            Memory::Deferred(mapped, _) => lock(mapped).map(|(address, _)| address).ok_or(INVALID_VALUE),
+            Memory::LevelOf(whole) => whole.address(),
+        }
+    }
+
+    /// Its first level, with the address of its first byte.
+    pub(crate) fn base(&self) -> Answer<(u64, Level)> {
+        let level = *self.levels.first().ok_or(INVALID_VALUE)?;
+        Ok((self.address()? + level.offset, level))
     }
 }
 
-/// Pitch and bytes of one array.
-fn layout(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> Answer<(u64, u64)> {
-    if descriptor.width == 0 || !matches!(descriptor.num_channels, 1 | 2 | 4) {
-        return Err(INVALID_VALUE);
-    }
-    let element = channel(descriptor.format)? * u64::from(descriptor.num_channels);
-    let row = (descriptor.width as u64).checked_mul(element);
-    let pitch = row.and_then(|row| row.checked_next_multiple_of(PITCH)).ok_or(INVALID_VALUE)?;
-    let rows = (descriptor.height.max(1) as u64).checked_mul(descriptor.depth.max(1) as u64);
-    let bytes = rows.and_then(|rows| rows.checked_mul(pitch)).ok_or(INVALID_VALUE)?;
-    Ok((pitch, bytes))
-}
-
-fn create(call: &Call, descriptor: CUDA_ARRAY3D_DESCRIPTOR, levels: c_uint) -> Answer<usize> {
+fn create(call: &Call, descriptor: CUDA_ARRAY3D_DESCRIPTOR, count: c_uint) -> Answer<usize> {
     let driver = call.driver()?;
     let context = driver.current()?;
-    let (pitch, mut bytes) = layout(&descriptor)?;
-    let mut level = descriptor;
-    for _ in 1..levels {
-        level.width = (level.width / 2).max(1);
-        level.height /= 2;
-        level.depth /= 2;
-        bytes += layout(&level)?.1;
-    }
-    let address = driver.machine.allocate(context.id, Bytes(bytes))?;
-    Ok(driver.arrays.add(Array { context, address, pitch, descriptor }))
+    layout::check(&descriptor)?;
+    let (levels, bytes) = layout::levels(&descriptor, count)?;
+    let memory = if descriptor.flags & CUDA_ARRAY3D_DEFERRED_MAPPING == 0 {
+        Memory::Own(driver.machine.allocate(context.id, Bytes(bytes))?)
+    } else {
+        Memory::Deferred(Mutex::default(), bytes)
+    };
+    Ok(driver.arrays.add(Array { context, descriptor, levels, memory, handles: Mutex::default() }))
 }
 
 fn destroy(call: &Call, handle: usize) -> Answer {
     let driver = call.driver()?;
     let array = driver.arrays.get(handle).ok_or(INVALID_HANDLE)?;
-    driver.machine.free(array.address)?;
+    match &array.memory {
+        Memory::Own(address) => driver.machine.free(*address)?,
+        Memory::Deferred(mapped, _) => {
+            driver.machine.synchronize_context(array.context.id)?;
+            unmap(driver, &mut lock(mapped))?;
+        }
+        // Goes with the whole.
+        Memory::LevelOf(_) => return Err(INVALID_HANDLE),
+    }
+    for (_, level) in lock(&array.handles).drain(..) {
+        driver.arrays.remove(level.0);
+    }
     driver.arrays.remove(handle);
     Ok(())
 }
 
-fn find(driver: &Driver, array: CUarray) -> Answer<Arc<Array>> {
+/// Ends what is mapped to an array.
+fn unmap(driver: &Driver, mapped: &mut Option<(u64, u64)>) -> Answer {
+    if let Some((address, bytes)) = *mapped {
+        driver.machine.unmap(address, Bytes(bytes))?;
+        driver.machine.free_addresses(address, Bytes(bytes))?;
+        *mapped = None;
+    }
+    Ok(())
+}
+
+pub(crate) fn find(driver: &Driver, array: CUarray) -> Answer<Arc<Array>> {
     driver.arrays.get(array.0).ok_or(INVALID_HANDLE)
+}
+
+fn find_chain(driver: &Driver, array: CUmipmappedArray) -> Answer<Arc<Array>> {
+    driver.arrays.get(array.0).ok_or(INVALID_HANDLE)
+}
+
+fn put_requirements(
+    driver: &Driver,
+    to: Out<CUDA_ARRAY_MEMORY_REQUIREMENTS>,
+    array: &Array,
+    device: CUdevice,
+) -> Answer {
+    driver.card(device)?;
+    let Memory::Deferred(_, bytes) = &array.memory else { return Err(INVALID_VALUE) };
+    let (size, alignment) = (count(*bytes)?, count(layout::PAGE)?);
+    to.put(CUDA_ARRAY_MEMORY_REQUIREMENTS { size, alignment, reserved: [0; 4] })?;
+    Ok(())
+}
+
+/// Only of arrays whose mapping is deferred.
+pub(crate) fn cuArrayGetMemoryRequirements(
+    call: &Call,
+    memory_requirements: Out<CUDA_ARRAY_MEMORY_REQUIREMENTS>,
+    array: CUarray,
+    device: CUdevice,
+) -> Answer {
+    let driver = call.driver()?;
+    put_requirements(driver, memory_requirements.required()?, &*find(driver, array)?, device)
+}
+
+pub(crate) fn cuMipmappedArrayGetMemoryRequirements(
+    call: &Call,
+    memory_requirements: Out<CUDA_ARRAY_MEMORY_REQUIREMENTS>,
+    mipmap: CUmipmappedArray,
+    device: CUdevice,
+) -> Answer {
+    let driver = call.driver()?;
+    put_requirements(driver, memory_requirements.required()?, &*find_chain(driver, mipmap)?, device)
+}
+
+/// There are no sparse arrays here.
+pub(crate) fn cuArrayGetSparseProperties(
+    call: &Call,
+    sparse_properties: Out<CUDA_ARRAY_SPARSE_PROPERTIES>,
+    array: CUarray,
+) -> Answer {
+    sparse_properties.required()?;
+    find(call.driver()?, array)?;
+    Err(INVALID_VALUE)
+}
+
+/// There are no sparse arrays here.
+pub(crate) fn cuMipmappedArrayGetSparseProperties(
+    call: &Call,
+    sparse_properties: Out<CUDA_ARRAY_SPARSE_PROPERTIES>,
+    mipmap: CUmipmappedArray,
+) -> Answer {
+    sparse_properties.required()?;
+    find_chain(call.driver()?, mipmap)?;
+    Err(INVALID_VALUE)
+}
+
+/// There are no arrays of several planes here.
+pub(crate) fn cuArrayGetPlane(
+    call: &Call,
+    plane_array: Out<CUarray>,
+    array: CUarray,
+    _plane_idx: c_uint,
+) -> Answer {
+    plane_array.required()?;
+    find(call.driver()?, array)?;
+    Err(INVALID_VALUE)
+}
+
+/// A level, as an array that lives as long as the whole; the same each time.
+pub(crate) fn cuMipmappedArrayGetLevel(
+    call: &Call,
+    level_array: Out<CUarray>,
+    mipmapped_array: CUmipmappedArray,
+    level: c_uint,
+) -> Answer {
+    let driver = call.driver()?;
+    let to = level_array.required()?;
+    let whole = find_chain(driver, mipmapped_array)?;
+    let its = *whole.levels.get(count(level)?).ok_or(INVALID_VALUE)?;
+    let mut handles = lock(&whole.handles);
+    if let Some((_, handle)) = handles.iter().find(|(number, _)| *number == level) {
+        to.put(*handle)?;
+        return Ok(());
+    }
+    let at = |extent: usize| if extent == 0 { 0 } else { (extent >> level).max(1) };
+    let layered = whole.descriptor.flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP) != 0;
+    let CUDA_ARRAY3D_DESCRIPTOR { width, height, depth, .. } = whole.descriptor;
+    let descriptor = CUDA_ARRAY3D_DESCRIPTOR {
+        width: at(width),
+        height: at(height),
+        depth: if layered { depth } else { at(depth) },
+        ..whole.descriptor
+    };
+    let handle = CUarray(driver.arrays.add(Array {
+        context: Arc::clone(&whole.context),
+        descriptor,
+        levels: vec![its],
+        memory: Memory::LevelOf(Arc::clone(&whole)),
+        handles: Mutex::default(),
+    }));
+    handles.push((level, handle));
+    to.put(handle)?;
+    Ok(())
+}
+
+/// Maps memory to arrays whose mapping is deferred, all of it at once, or takes it away. The driver does so when the stream comes to it;
+/// here the stream is waited for.
+pub(crate) fn cuMemMapArrayAsync(
+    call: &Call,
+    map_info_list: Out<CUarrayMapInfo>,
+    number: c_uint,
+    stream: CUstream,
+) -> Answer {
+    let driver = call.driver()?;
+    let (stream, _) = driver.stream(stream, call.per_thread)?;
+    let infos = map_info_list.read_all(count(number)?)?;
+    driver.machine.synchronize_stream(stream)?;
+    infos.into_iter().try_for_each(|info| map_array(driver, &info))
+}
+pub(crate) use cuMemMapArrayAsync as cuMemMapArrayAsync_ptsz;
+
+fn map_array(driver: &Driver, info: &CUarrayMapInfo) -> Answer {
+    if !matches!(info.resource_type, CU_RESOURCE_TYPE_ARRAY | CU_RESOURCE_TYPE_MIPMAPPED_ARRAY) {
+        return Err(INVALID_VALUE);
+    }
+    let array = driver.arrays.get(info.resource).ok_or(INVALID_HANDLE)?;
+    let Memory::Deferred(mapped, bytes) = &array.memory else { return Err(INVALID_VALUE) };
+    let mut mapped = lock(mapped);
+    match info.mem_operation_type {
+        CU_MEM_OPERATION_TYPE_UNMAP => unmap(driver, &mut mapped),
+        CU_MEM_OPERATION_TYPE_MAP if info.offset == 0 && mapped.is_none() => {
+            let bytes = bytes.next_multiple_of(GRANULARITY);
+            let (id, about) = crate::physical::id_of(driver, info.mem_handle)?;
+            let PhysicalPlace::Card(card) = about.place else { return Err(INVALID_VALUE) };
+            if info.device_bit_mask != 1 << card || info.flags != 0 || card != array.context.card {
+                return Err(INVALID_VALUE);
+            }
+            let address = driver.machine.reserve_addresses(Bytes(bytes), 0, 0)?;
+            *mapped = Some((address, bytes));
+            let access = [(Side::Card(card), Access::ReadWrite)];
+            let done = driver
+                .machine
+                .map(address, Bytes(bytes), id)
+                .and_then(|()| driver.machine.set_access(address, Bytes(bytes), &access));
+            if let Err(error) = done {
+                // Perhaps nothing is mapped yet.
+                let _ = driver.machine.unmap(address, Bytes(bytes));
+                driver.machine.free_addresses(address, Bytes(bytes))?;
+                *mapped = None;
+                return Err(error.into());
+            }
+            Ok(())
+        }
+        _ => Err(INVALID_VALUE),
+    }
 }
 
 pub(crate) fn cuArray3DCreate_v2(
@@ -136,11 +325,10 @@ pub(crate) fn cuMipmappedArrayCreate(
     num_mipmap_levels: c_uint,
 ) -> Answer {
     let (handle, descriptor) = (handle.required()?, mipmapped_array_desc.read()?);
-    let most = descriptor.width.max(descriptor.height).max(descriptor.depth).max(1).ilog2() + 1;
-    if num_mipmap_levels == 0 {
-        return Err(INVALID_VALUE);
-    }
-    handle.put(CUmipmappedArray(create(call, descriptor, num_mipmap_levels.min(most))?))?;
+    let layered = descriptor.flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP) != 0;
+    let depth = if layered { 0 } else { descriptor.depth };
+    let most = descriptor.width.max(descriptor.height).max(depth).max(1).ilog2() + 1;
+    handle.put(CUmipmappedArray(create(call, descriptor, num_mipmap_levels.clamp(1, most))?))?;
     Ok(())
 }
 

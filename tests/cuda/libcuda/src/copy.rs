@@ -10,8 +10,9 @@ use std::sync::Arc;
 use cgpu_abi::types::*;
 use cgpu_sim::machine::{CopyKind, Pitched, StreamId, Ticket};
 
-use crate::answer::{Answer, INVALID_HANDLE, INVALID_VALUE};
+use crate::answer::{Answer, INVALID_VALUE};
 use crate::argument::{In, Out};
+use crate::array;
 use crate::call::Call;
 use crate::capture::{self, Lane};
 use crate::driver::{Driver, lock};
@@ -24,7 +25,7 @@ const STAGED: u64 = 64 << 10;
 
 /// Whether the program waits for the copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Manner {
+pub(crate) enum Manner {
     /// Its call returns when the bytes are there.
     Synchronous,
     /// Its call returns as soon as the program may go on.
@@ -48,7 +49,7 @@ impl Staging {
 }
 
 /// Copies, or lets a graph do so.
-fn copy(call: &Call, manner: Manner, stream: CUstream, what: Pitched) -> Answer {
+pub(crate) fn copy(call: &Call, manner: Manner, stream: CUstream, what: Pitched) -> Answer {
     let driver = call.driver()?;
     let lane = capture::lane(driver, stream, call.per_thread)?;
     if manner == Manner::Synchronous {
@@ -205,14 +206,17 @@ fn side(
     driver: &Driver,
     kind: CUmemorytype,
     (host, device, array): (u64, CUdeviceptr, CUarray),
-    (x, y, pitch, width): (usize, usize, usize, usize),
+    (x, y, pitch, width, height): (usize, usize, usize, usize, usize),
 ) -> Answer<(u64, u64)> {
     let (base, pitch) = match kind {
         CU_MEMORYTYPE_HOST => (host, pitch as u64),
         CU_MEMORYTYPE_DEVICE | CU_MEMORYTYPE_UNIFIED => (device, pitch as u64),
         CU_MEMORYTYPE_ARRAY => {
-            let array = driver.arrays.get(array.0).ok_or(INVALID_HANDLE)?;
-            (array.address, array.pitch)
+            let (first, level) = array::find(driver, array)?.base()?;
+            if (x + width) as u64 > level.extent.0 || (y + height) as u64 > level.extent.1 {
+                return Err(INVALID_VALUE);
+            }
+            (first, level.pitch)
         }
         _ => return Err(INVALID_VALUE),
     };
@@ -230,13 +234,13 @@ fn rectangle(call: &Call, manner: Manner, stream: CUstream, what: In<CUDA_MEMCPY
         driver,
         what.dst_memory_type,
         (what.dst_host.expose_provenance() as u64, what.dst_device, what.dst_array),
-        (what.dst_x_in_bytes, what.dst_y, what.dst_pitch, what.width_in_bytes),
+        (what.dst_x_in_bytes, what.dst_y, what.dst_pitch, what.width_in_bytes, what.height),
     )?;
     let (from, from_pitch) = side(
         driver,
         what.src_memory_type,
         (what.src_host.expose_provenance() as u64, what.src_device, what.src_array),
-        (what.src_x_in_bytes, what.src_y, what.src_pitch, what.width_in_bytes),
+        (what.src_x_in_bytes, what.src_y, what.src_pitch, what.width_in_bytes, what.height),
     )?;
     let rows = what.height as u64;
     let pitched = Pitched {

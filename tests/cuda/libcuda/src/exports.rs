@@ -15,6 +15,7 @@ use crate::call;
 /// The functions behind the rows that are played.
 mod played {
     pub(super) use crate::array::*;
+    pub(super) use crate::boxes::*;
     pub(super) use crate::capture::*;
     pub(super) use crate::context::*;
     pub(super) use crate::copy::*;

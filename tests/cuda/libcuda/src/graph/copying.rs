@@ -6,7 +6,8 @@ use std::sync::Arc;
 use cgpu_abi::types::*;
 use cgpu_sim::machine::{Pitched, Work};
 
-use crate::answer::{Answer, INVALID_HANDLE, INVALID_VALUE};
+use crate::answer::{Answer, INVALID_VALUE};
+use crate::array;
 use crate::context::Context;
 use crate::copy;
 use crate::driver::Driver;
@@ -53,15 +54,13 @@ impl Corner {
     }
 
     /// The first byte, and the bytes from row to row and from slice to slice.
-    fn place(&self, driver: &Driver, [width, rows, _]: [usize; 3]) -> Answer<(u64, (u64, u64))> {
+    fn place(&self, driver: &Driver, extent: [usize; 3]) -> Answer<(u64, (u64, u64))> {
+        let [width, rows, _] = extent;
         let [x, y, z] = self.position.map(|position| position as u64);
         let (base, pitch) = match self.kind {
             CU_MEMORYTYPE_HOST => (self.host as u64, self.pitch as u64),
             CU_MEMORYTYPE_DEVICE | CU_MEMORYTYPE_UNIFIED => (self.device, self.pitch as u64),
-            CU_MEMORYTYPE_ARRAY => {
-                let array = driver.arrays.get(self.array.0).ok_or(INVALID_HANDLE)?;
-                (array.address, array.pitch)
-            }
+            CU_MEMORYTYPE_ARRAY => return self.place_in_array(driver, extent),
             _ => return Err(INVALID_VALUE),
         };
         let reach = x + width as u64;
@@ -72,6 +71,18 @@ impl Corner {
         }
         let slice = pitch.checked_mul(height).ok_or(INVALID_VALUE)?;
         Ok((base + z * slice + y * pitch + x, (pitch, slice)))
+    }
+
+    /// The same where the box is an array's, and must lie in it.
+    fn place_in_array(&self, driver: &Driver, extent: [usize; 3]) -> Answer<(u64, (u64, u64))> {
+        let (base, level) = array::find(driver, self.array)?.base()?;
+        let ends = [0, 1, 2].map(|axis| (self.position[axis] as u64).saturating_add(extent[axis] as u64));
+        let [x, y, z] = self.position.map(|position| position as u64);
+        let (width, rows, slices) = level.extent;
+        if self.level != 0 || ends[0] > width || ends[1] > rows || ends[2] > slices {
+            return Err(INVALID_VALUE);
+        }
+        Ok((base + z * level.slice + y * level.pitch + x, (level.pitch, level.slice)))
     }
 }
 
@@ -156,7 +167,8 @@ impl Copying {
             && self.context.number == before.context.number
     }
 
-    fn pitched(&self, driver: &Driver) -> Answer<Pitched> {
+    /// Bytes and pitches, as addresses are now.
+    pub(crate) fn pitched(&self, driver: &Driver) -> Answer<Pitched> {
         let (to, to_pitch) = self.to.place(driver, self.extent)?;
         let (from, from_pitch) = self.from.place(driver, self.extent)?;
         let [width, rows, slices] = self.extent.map(|extent| extent as u64);

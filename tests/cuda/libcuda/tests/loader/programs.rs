@@ -156,6 +156,15 @@ fn memory_passes_between_processes_and_goes_with_the_last() {
 }
 
 #[test]
+fn arrays_take_what_their_tiles_take() {
+    let answer = Machine::new("arrays", "A10").prints("arrays");
+    assert_eq!(number(&answer, "flat"), 65536.0);
+    assert_eq!(number(&answer, "plane"), 4.5 * MIB);
+    // 8 MiB, 2, 1/2, ... and the whole in steps of 2 MiB.
+    assert_eq!(number(&answer, "chain"), 12.0 * MIB);
+}
+
+#[test]
 fn nvml_tells_of_the_same_cards() {
     let answer = Machine::new("nvml", "A10,T4,H100").prints("nvml 512M");
     assert_eq!(number(&answer, "grown"), 512.0 * MIB);

@@ -1,0 +1,102 @@
+//! The driver's types of memory beyond plain allocations, laid out as its header has them. Sizes are asserted with those of
+//! [`types`](crate::types).
+
+use core::ffi::{c_uint, c_ulonglong};
+
+use crate::types::*;
+
+/// What an array whose memory is mapped later needs.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CUDA_ARRAY_MEMORY_REQUIREMENTS {
+    /// In bytes.
+    pub size: usize,
+    /// In bytes.
+    pub alignment: usize,
+    /// Zero.
+    pub reserved: [c_uint; 4],
+}
+
+/// How a sparse array is divided.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs, reason = "the vendor's own names")]
+pub struct CUDA_ARRAY_SPARSE_PROPERTIES {
+    pub tile_extent: [c_uint; 3],
+    pub miptail_first_level: c_uint,
+    pub miptail_size: c_ulonglong,
+    pub flags: c_uint,
+    pub reserved: [c_uint; 4],
+}
+
+/// One mapping of memory into an array.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUarrayMapInfo {
+    /// An array or a mipmapped one.
+    pub resource_type: CUresourcetype,
+    /// Which: a [`CUarray`] or a [`CUmipmappedArray`].
+    pub resource: usize,
+    /// A level or the tail.
+    pub subresource_type: c_uint,
+    /// Which part: read by its kind.
+    pub subresource: [c_ulonglong; 4],
+    /// To map or to unmap.
+    pub mem_operation_type: CUmemOperationType,
+    /// The kind of handle.
+    pub mem_handle_type: c_uint,
+    /// What to map.
+    pub mem_handle: CUmemGenericAllocationHandle,
+    /// From which byte of it on.
+    pub offset: c_ulonglong,
+    /// On which card: its bit.
+    pub device_bit_mask: c_uint,
+    /// Zero.
+    pub flags: c_uint,
+    /// Zero.
+    pub reserved: [c_uint; 2],
+}
+
+/// What a multicast object is made with.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CUmulticastObjectProp {
+    /// Cards of the team.
+    pub num_devices: c_uint,
+    /// Bytes that can be bound for each.
+    pub size: usize,
+    /// What it can be exported as.
+    pub handle_types: c_ulonglong,
+    /// Zero.
+    pub flags: c_ulonglong,
+}
+
+/// Multiprocessors of a card.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CUdevSmResource {
+    /// How many.
+    pub sm_count: c_uint,
+    /// The fewest that a part of them can be.
+    pub min_sm_partition_size: c_uint,
+    /// Parts are multiples of this.
+    pub sm_coscheduled_alignment: c_uint,
+    /// Of a group: how it was asked for.
+    pub flags: c_uint,
+}
+
+/// Something of a card that can be divided. The members that are only some kinds' lie in `data`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUdevResource {
+    /// What.
+    pub kind: CUdevResourceType,
+    /// The driver's own.
+    pub internal: [u8; 92],
+    /// Multiprocessors, for `CU_DEV_RESOURCE_TYPE_SM`.
+    pub sm: CUdevSmResource,
+    /// The rest of the union.
+    pub oversize: [u8; 24],
+    /// The driver's own.
+    pub next: usize,
+}
