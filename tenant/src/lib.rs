@@ -28,6 +28,7 @@
 )]
 
 mod allocations;
+mod arrays;
 mod cards;
 mod clock;
 mod contexts;
@@ -37,6 +38,7 @@ mod doubles;
 mod environment;
 pub mod gate;
 mod ledger;
+mod physical;
 mod process;
 mod reason;
 mod refusal;
@@ -46,6 +48,7 @@ mod spin;
 mod start;
 mod view;
 
+pub use arrays::{ArrayId, Shape};
 pub use cards::{CardInfo, Inventory};
 pub use cgpu_proto::ledger::Usage;
 pub use cgpu_proto::units::{Bytes, CardIndex as Card, Nanos};
@@ -54,6 +57,7 @@ pub use clock::{Clock, Monotonic};
 pub use contexts::Context;
 pub use environment::{Environment, System};
 pub use ledger::{Denied, Patience};
+pub use physical::{Handle, Reference, Release, Unmapping};
 pub use process::{Address, Charge, ContextId, Leaving, Settled, Start, Starting, Taken, Tenant};
 pub use reason::Reason;
 pub use refusal::Refusal;

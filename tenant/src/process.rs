@@ -25,8 +25,11 @@ use cgpu_proto::units::{Bytes, CardIndex as Card};
 use cgpu_proto::uuid::Uuid;
 
 use crate::allocations::{Allocation, Allocations, Inserted, MOST_UNITS, Owner, UNIT};
+use crate::arrays::Requirements;
 use crate::contexts::{Before, Context, Contexts, Entered, Estate};
 use crate::ledger::{Denied, Ledger, Patience};
+use crate::physical::Physicals;
+use crate::spin::Spin;
 use crate::start::{self, Started};
 use crate::{Clock, Environment, Inventory, Reason, Refusal, View};
 
@@ -51,10 +54,12 @@ pub enum Start {
 /// The books of one process. Shared by its threads. A forked child leaves its parent's alone, neither using nor dropping it, and
 /// starts one of its own.
 pub struct Tenant {
-    ledger: Ledger,
+    pub(crate) ledger: Ledger,
     cards: Vec<(Uuid, Card)>,
     contexts: Contexts,
     allocations: Allocations,
+    pub(crate) physicals: Spin<Physicals>,
+    pub(crate) requirements: Spin<Requirements>,
 }
 
 impl fmt::Debug for Tenant {
@@ -84,7 +89,14 @@ impl Tenant {
                 Refusal::new("expected some host memory for the books, found none: free some")
             })?;
         }
-        Ok(Start::On(Self { ledger, cards, contexts: Contexts::new(), allocations }))
+        Ok(Start::On(Self {
+            ledger,
+            cards,
+            contexts: Contexts::new(),
+            allocations,
+            physicals: Spin::new(Physicals::new()),
+            requirements: Spin::new(Requirements::new()),
+        }))
     }
 
     /// The card with this UUID, if it is sliced; none: native, hooks pass.
@@ -255,8 +267,8 @@ impl Tenant {
 #[derive(Debug)]
 #[must_use = "a charge that is dropped is refunded"]
 pub struct Charge<'a> {
-    tenant: &'a Tenant,
-    card: Card,
+    pub(crate) tenant: &'a Tenant,
+    pub(crate) card: Card,
     units: u32,
 }
 

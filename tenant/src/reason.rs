@@ -76,6 +76,9 @@ reasons! {
     StaleMonitor, "stale_monitor", "A held launch was let through: the monitor's heart has not beaten for a second.";
     Unmarked, "unmarked", "Launches were settled by their estimate: no marker followed them.";
     MarkerFailed, "marker_failed", "The driver refused a marker: for a while launches are settled by their estimates.";
+    // Memory of other kinds than linear.
+    ExportedKept, "exported_kept", "Exported memory was let go here: it stays charged until the process ends, because others may hold it.";
+    ArrayBounded, "array_bounded", "The driver does not say what an array takes: it was charged by an upper bound.";
 }
 
 const _: () = assert!(Reason::ALL.len() <= cgpu_proto::layout::COUNTERS);

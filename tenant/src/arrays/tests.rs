@@ -1,0 +1,93 @@
+//! Bounds, names in the table, and what is kept of the driver's answers.
+
+use super::*;
+use crate::doubles::{Container, card};
+use crate::{Reason, Settled};
+
+const MIB: u64 = 1 << 20;
+
+fn flat(width: u64, height: u64, format: u32, channels: u32) -> Shape {
+    Shape { width, height, depth: 0, format, channels, flags: 0, levels: 0 }
+}
+
+#[test]
+fn a_bound_is_never_below_what_a_tiled_layout_takes() {
+    // Tiles of 64 bytes by 8 rows, in blocks of up to 32 tiles in height and depth: so many that half of them were too few.
+    for (width, height, depth) in
+        [(1, 0, 0), (65, 1, 0), (1000, 2000, 0), (77, 9, 5), (640, 129, 33), (4096, 4096, 7)]
+    {
+        for (format, channels, element) in
+            [(0x01, 1, 1), (0x10, 2, 4), (0x20, 4, 16), (0xb0, 3, 2), (0x9b, 4, 1)]
+        {
+            let shape = Shape { depth, ..flat(width, height, format, channels) };
+            for high in (0..=5).filter(|high| *high == 0 || 4 << high < height) {
+                for deep in (0..=5).filter(|deep| *deep == 0 || 1 << deep < 2 * depth) {
+                    let pitch = (width * element).next_multiple_of(64);
+                    let rows = height.max(1).next_multiple_of(8 << high);
+                    let tiled = pitch * rows * depth.max(1).next_multiple_of(1 << deep);
+                    assert!(shape.bound().0 >= tiled, "{shape:?}: {} below {tiled}", shape.bound().0);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn levels_and_layers_add_up() {
+    let plain = flat(1024, 1024, 0x20, 4);
+    assert_eq!(plain.bound(), Bytes(16 * MIB));
+    let layers = Shape { depth: 5, flags: LAYERED, ..plain };
+    assert_eq!(layers.bound(), Bytes(80 * MIB), "layers are not padded to a block");
+    assert_eq!(Shape { depth: 5, ..plain }.bound(), Bytes(128 * MIB), "slices are");
+    let levels = Shape { levels: 3, ..plain };
+    assert_eq!(levels.bound(), Bytes(16 * MIB + 4 * MIB + MIB));
+    let most = Shape { width: u64::MAX, height: u64::MAX, depth: u64::MAX, levels: u32::MAX, ..plain };
+    assert_eq!(most.bound(), Bytes(u64::MAX));
+}
+
+#[test]
+fn an_array_goes_with_its_context_and_is_freed_like_memory() {
+    let container = Container::limited(100);
+    let tenant = container.tenant();
+    let handle = container.handle();
+    let context = tenant.context_seen(handle, card());
+    let arrays = [ArrayId::Array(0x5555_0000_1230), ArrayId::Mipmapped(0x5555_0000_1230), ArrayId::Array(1)];
+    for array in arrays {
+        let charge = tenant.charge(card(), Bytes(3 * MIB)).expect("it fits");
+        assert_eq!(charge.settle(array.address(), Some(context)), Settled::Recorded);
+    }
+    assert_eq!(tenant.usage(card()).used, Bytes(12 * MIB), "each has a name of its own");
+    tenant.take(arrays[0].address()).expect("on the books").freed();
+    assert_eq!(tenant.usage(card()).used, Bytes(8 * MIB));
+    tenant.context_leaving(handle).expect("known").gone();
+    assert_eq!(tenant.usage(card()).used, Bytes::ZERO);
+    assert!(tenant.take(arrays[1].address()).is_none(), "it went with its context");
+}
+
+#[test]
+fn a_handle_like_no_other_stays_charged() {
+    let container = Container::limited(100);
+    let tenant = container.tenant();
+    let charge = tenant.charge(card(), Bytes(2 * MIB)).expect("it fits");
+    assert_eq!(charge.settle(ArrayId::Array(usize::MAX).address(), None), Settled::Unrecorded);
+    assert_eq!(tenant.usage(card()).used, Bytes(2 * MIB));
+    let counter = &tenant.region().slot(tenant.name().slot()).counter[Reason::Unrecorded as usize];
+    assert_eq!(counter.load(cgpu_proto::atomic::Ordering::Relaxed), 1);
+}
+
+#[test]
+fn the_last_answers_are_kept() {
+    let mut requirements = Requirements::new();
+    let shape = |width| flat(width, 1, 0x20, 1);
+    for width in 0..KEPT as u64 + 10 {
+        requirements.keep(card(), shape(width), Bytes(width));
+    }
+    assert_eq!(requirements.known.len(), KEPT);
+    for width in 0..KEPT as u64 + 10 {
+        let expected = (width >= 10).then_some(Bytes(width));
+        assert_eq!(requirements.find(card(), &shape(width)), expected, "{width}");
+    }
+    let other = Shape { flags: LAYERED, ..shape(40) };
+    assert_eq!(requirements.find(card(), &other), None);
+    assert_eq!(requirements.find(Card::new(1).expect("a card"), &shape(40)), None);
+}

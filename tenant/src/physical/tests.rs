@@ -1,0 +1,181 @@
+//! Physical memory: every path, and whole histories of calls that overlap, against a driver in the plainest form.
+
+mod model;
+
+use super::*;
+use crate::doubles::{Container, card};
+
+const MIB: u64 = 1 << 20;
+
+fn mib(count: u64) -> Bytes {
+    Bytes(count * MIB)
+}
+
+fn used(tenant: &Tenant) -> Bytes {
+    tenant.usage(card()).used
+}
+
+fn count(tenant: &Tenant, reason: Reason) -> u32 {
+    let counter = &tenant.region().slot(tenant.name().slot()).counter[reason as usize];
+    counter.load(cgpu_proto::atomic::Ordering::Relaxed)
+}
+
+fn create(tenant: &Tenant, handle: u64, size: Bytes) {
+    let charge = tenant.charge(card(), size).expect("it fits");
+    assert_eq!(charge.created(Handle(handle)), Settled::Recorded);
+}
+
+fn map(tenant: &Tenant, handle: u64, address: u64, size: Bytes) {
+    tenant.refer(Handle(handle)).expect("on the books").mapped(Address(address), size);
+}
+
+fn release(tenant: &Tenant, handle: u64) {
+    tenant.releasing(Handle(handle)).expect("on the books").released();
+}
+
+fn unmap(tenant: &Tenant, address: u64, size: Bytes) {
+    tenant.unmapping().unmapped(Address(address), size);
+}
+
+const BASE: u64 = 0x7f00_0000_0000;
+
+#[test]
+fn memory_released_while_mapped_stays_charged() {
+    let container = Container::limited(10);
+    let tenant = container.tenant();
+    create(&tenant, 1, mib(6));
+    map(&tenant, 1, BASE, mib(6));
+    release(&tenant, 1);
+    assert_eq!(used(&tenant), mib(6));
+    assert!(tenant.charge(card(), mib(6)).is_err());
+    assert!(tenant.releasing(Handle(1)).is_none(), "no handle is left");
+    // A handle of it comes back by its address: under another value, which is as good.
+    let reference = tenant.refer_at(Address(BASE + 5 * MIB)).expect("mapped there");
+    reference.retained(Handle(77));
+    unmap(&tenant, BASE, mib(6));
+    assert_eq!(used(&tenant), mib(6));
+    release(&tenant, 77);
+    assert_eq!(used(&tenant), Bytes::ZERO);
+}
+
+#[test]
+fn a_release_or_unmapping_that_the_driver_refuses_changes_nothing() {
+    let container = Container::limited(10);
+    let tenant = container.tenant();
+    create(&tenant, 1, mib(4));
+    map(&tenant, 1, BASE, mib(4));
+    drop(tenant.releasing(Handle(1)).expect("on the books"));
+    drop(tenant.unmapping());
+    drop(tenant.refer(Handle(1)).expect("on the books"));
+    // A range that cuts a mapping ends none.
+    unmap(&tenant, BASE, mib(2));
+    unmap(&tenant, BASE + 2 * MIB, mib(2));
+    assert_eq!(used(&tenant), mib(4));
+    release(&tenant, 1);
+    unmap(&tenant, BASE, mib(4));
+    assert_eq!(used(&tenant), Bytes::ZERO);
+}
+
+#[test]
+fn one_unmapping_ends_all_mappings_of_its_range() {
+    let container = Container::limited(100);
+    let tenant = container.tenant();
+    for number in 0..40 {
+        create(&tenant, number, mib(2));
+        map(&tenant, number, BASE + number * 2 * MIB, mib(2));
+        release(&tenant, number);
+    }
+    unmap(&tenant, BASE + 20 * MIB, mib(40));
+    assert_eq!(used(&tenant), mib(40));
+    assert!(tenant.refer_at(Address(BASE + 20 * MIB)).is_none());
+    assert!(tenant.refer_at(Address(BASE + 60 * MIB)).is_some());
+    unmap(&tenant, BASE, mib(80));
+    assert_eq!(used(&tenant), Bytes::ZERO);
+}
+
+#[test]
+fn a_handle_given_to_another_thread_before_the_release_returns_is_the_others() {
+    let container = Container::limited(10);
+    let tenant = container.tenant();
+    create(&tenant, 1, mib(2));
+    let release = tenant.releasing(Handle(1)).expect("on the books");
+    create(&tenant, 1, mib(4));
+    assert_eq!(used(&tenant), mib(4));
+    release.released();
+    assert_eq!(used(&tenant), mib(4));
+    // Memory of others, and of the host, may get the value as well.
+    let release = tenant.releasing(Handle(1)).expect("on the books");
+    tenant.received(Handle(1));
+    assert_eq!(used(&tenant), Bytes::ZERO);
+    release.released();
+    create(&tenant, 1, mib(2));
+    let release = tenant.releasing(Handle(1)).expect("on the books");
+    tenant.created_free(Handle(1));
+    release.released();
+    assert_eq!(used(&tenant), Bytes::ZERO);
+}
+
+#[test]
+fn an_address_mapped_by_another_thread_before_the_unmapping_returns_is_the_others() {
+    let container = Container::limited(10);
+    let tenant = container.tenant();
+    create(&tenant, 1, mib(4));
+    map(&tenant, 1, BASE, mib(4));
+    release(&tenant, 1);
+    let unmapping = tenant.unmapping();
+    create(&tenant, 2, mib(2));
+    map(&tenant, 2, BASE + 2 * MIB, mib(2));
+    assert_eq!(used(&tenant), mib(2), "the former mapping is gone, whole");
+    unmapping.unmapped(Address(BASE), mib(4));
+    release(&tenant, 2);
+    assert_eq!(used(&tenant), mib(2));
+    unmap(&tenant, BASE + 2 * MIB, mib(2));
+    assert_eq!(used(&tenant), Bytes::ZERO);
+}
+
+#[test]
+fn a_mapping_in_the_making_keeps_memory_that_is_released_meanwhile() {
+    let container = Container::limited(10);
+    let tenant = container.tenant();
+    create(&tenant, 1, mib(4));
+    let mapping = tenant.refer(Handle(1)).expect("on the books");
+    release(&tenant, 1);
+    assert_eq!(used(&tenant), mib(4));
+    mapping.mapped(Address(BASE), mib(4));
+    let retaining = tenant.refer_at(Address(BASE)).expect("mapped there");
+    unmap(&tenant, BASE, mib(4));
+    assert_eq!(used(&tenant), mib(4));
+    // The driver was slower and has nothing there any more.
+    drop(retaining);
+    assert_eq!(used(&tenant), Bytes::ZERO);
+}
+
+#[test]
+fn imports_are_not_charged_and_exports_are_kept() {
+    let container = Container::limited(20);
+    let tenant = container.tenant();
+    tenant.received(Handle(9));
+    assert!(tenant.refer(Handle(9)).is_none() && tenant.releasing(Handle(9)).is_none());
+    assert_eq!(used(&tenant), Bytes::ZERO);
+    // A driver that answers with a handle of ours means our memory.
+    create(&tenant, 1, mib(2));
+    tenant.received(Handle(1));
+    release(&tenant, 1);
+    assert_eq!(used(&tenant), mib(2));
+    release(&tenant, 1);
+    assert_eq!(used(&tenant), Bytes::ZERO);
+    create(&tenant, 1, mib(2));
+    tenant.refer(Handle(1)).expect("on the books").exported();
+    release(&tenant, 1);
+    assert_eq!(used(&tenant), mib(2), "somebody may hold it");
+    assert_eq!(count(&tenant, Reason::ExportedKept), 1);
+    for number in 2..6 {
+        create(&tenant, number, mib(2));
+        map(&tenant, number, BASE + number * 2 * MIB, mib(2));
+        release(&tenant, number);
+    }
+    tenant.range_exported(Address(BASE + 7 * MIB), mib(2));
+    unmap(&tenant, BASE, mib(20));
+    assert_eq!(used(&tenant), mib(6), "two of four were in the range");
+    assert_eq!(count(&tenant, Reason::ExportedKept), 3);
+}

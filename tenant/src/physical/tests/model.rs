@@ -1,0 +1,366 @@
+//! Histories of calls that overlap: what each does before, in, and after the driver is a step of its own. The driver is lists; it
+//! gives freed handles and addresses out again at once.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const SLOTS: u64 = 8;
+const STEP: u64 = 2 * MIB;
+
+fn place(slot: u64) -> Address {
+    Address(BASE + slot * STEP)
+}
+
+fn length(slots: u64) -> Bytes {
+    Bytes(slots * STEP)
+}
+
+#[derive(Debug)]
+struct Memory {
+    slots: u64,
+    /// Whether this process is to pay.
+    ours: bool,
+    exported: bool,
+    /// While it is held by handles.
+    handle: Option<u64>,
+    references: u64,
+    mappings: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Mapped {
+    slots: u64,
+    id: usize,
+    /// When it was made.
+    number: u64,
+    /// Whether the call that made it has returned.
+    returned: bool,
+}
+
+/// What the driver has.
+#[derive(Debug, Default)]
+struct Driver {
+    memory: BTreeMap<usize, Memory>,
+    /// By first slot.
+    mapped: BTreeMap<u64, Mapped>,
+    made: usize,
+    mappings: u64,
+}
+
+impl Driver {
+    /// The least value that no handle has.
+    fn value(&self) -> u64 {
+        let taken = |value: &u64| self.memory.values().any(|it| it.handle == Some(*value));
+        (1..).find(|value| !taken(value)).expect("numbers are many")
+    }
+
+    fn create(&mut self, slots: u64, ours: bool) -> (usize, u64) {
+        let value = self.value();
+        self.made += 1;
+        let handle = Some(value);
+        let memory = Memory { slots, ours, exported: false, handle, references: 1, mappings: 0 };
+        self.memory.insert(self.made, memory);
+        (self.made, value)
+    }
+
+    fn retain(&mut self, id: usize) -> u64 {
+        let fresh = self.value();
+        let memory = self.memory.get_mut(&id).expect("alive");
+        memory.references += 1;
+        *memory.handle.get_or_insert(fresh)
+    }
+
+    fn map(&mut self, id: usize, first: u64, slots: u64) -> bool {
+        let before = self.mapped.range(..first + slots).next_back();
+        if before.is_some_and(|(at, mapped)| at + mapped.slots > first) {
+            return false;
+        }
+        self.memory.get_mut(&id).expect("alive").mappings += 1;
+        self.mappings += 1;
+        self.mapped.insert(first, Mapped { slots, id, number: self.mappings, returned: false });
+        true
+    }
+
+    /// Whole mappings of a range.
+    fn within(&self, first: u64, slots: u64) -> Vec<(u64, Mapped)> {
+        let all = self.mapped.iter().map(|(at, mapped)| (*at, *mapped));
+        all.filter(|(at, mapped)| *at >= first && at + mapped.slots <= first + slots).collect()
+    }
+
+    /// Frees what nobody here refers to. Slots that somebody else may hold.
+    fn settle(&mut self, id: usize) -> u64 {
+        let memory = self.memory.get_mut(&id).expect("alive");
+        if memory.references == 0 {
+            memory.handle = None;
+        }
+        if memory.references > 0 || memory.mappings > 0 {
+            return 0;
+        }
+        let memory = self.memory.remove(&id).expect("alive");
+        if memory.exported && memory.ours { memory.slots } else { 0 }
+    }
+
+    fn charged(&self) -> u64 {
+        self.memory.values().filter(|it| it.ours).map(|it| it.slots).sum()
+    }
+}
+
+/// A call of the program.
+enum Call<'a> {
+    Create { charge: Charge<'a>, slots: u64, made: Option<(usize, u64)> },
+    Import { made: Option<(usize, u64)> },
+    Retain { reference: Option<Reference<'a>>, id: usize, value: Option<u64> },
+    Release { token: Option<Release<'a>>, id: usize },
+    Map { reference: Option<Reference<'a>>, id: usize, first: u64, slots: u64 },
+    Unmap { token: Unmapping<'a>, first: u64, slots: u64, latest: u64 },
+    Export { reference: Option<Reference<'a>>, id: usize },
+}
+
+/// Numbers choose among what is there.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Create(u64),
+    Import,
+    Retain(usize),
+    Release(usize),
+    Map(usize, u64, u64),
+    Unmap(u64, u64),
+    Export(usize),
+    /// The driver does what a call asks for, or refuses.
+    Drive(usize, bool),
+    Return(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let which = 0..16_usize;
+    prop_oneof![
+        3 => (1..4_u64).prop_map(Step::Create),
+        1 => Just(Step::Import),
+        2 => which.clone().prop_map(Step::Retain),
+        4 => which.clone().prop_map(Step::Release),
+        4 => (which.clone(), 0..SLOTS, 1..4_u64).prop_map(|(which, first, slots)| Step::Map(which, first, slots)),
+        3 => (0..SLOTS, 1..SLOTS).prop_map(|(first, slots)| Step::Unmap(first, slots)),
+        1 => which.clone().prop_map(Step::Export),
+        12 => (which.clone(), prop::bool::weighted(0.85)).prop_map(|(which, yes)| Step::Drive(which, yes)),
+        12 => which.prop_map(Step::Return),
+    ]
+}
+
+struct World<'a> {
+    tenant: &'a Tenant,
+    driver: Driver,
+    /// What the program holds: memory, and the value it knows it by.
+    held: Vec<(usize, u64)>,
+    /// Calls that have not reached the driver.
+    asked: Vec<Call<'a>>,
+    /// Calls that the driver has answered with yes.
+    done: Vec<Call<'a>>,
+    /// Slots that others may hold.
+    kept: u64,
+}
+
+impl<'a> World<'a> {
+    fn pick(&self, which: usize) -> Option<(usize, u64)> {
+        self.held.get(which % self.held.len().max(1)).copied()
+    }
+
+    /// Whether a call that names this memory has not reached the driver: a program does not race that with an end of the name.
+    fn is_named(&self, of: usize) -> bool {
+        self.asked.iter().any(|call| match *call {
+            Call::Map { id, .. } | Call::Retain { id, .. } | Call::Export { id, .. } => id == of,
+            _ => false,
+        })
+    }
+
+    fn is_unmapping(&self) -> bool {
+        self.asked.iter().any(|call| matches!(call, Call::Unmap { .. }))
+    }
+
+    fn take(&mut self, step: Step) {
+        match step {
+            Step::Drive(which, yes) => {
+                if !self.asked.is_empty() {
+                    let call = self.asked.swap_remove(which % self.asked.len());
+                    if yes { self.drive(call) } else { self.refuse(call) }
+                }
+            }
+            Step::Return(which) => {
+                if !self.done.is_empty() {
+                    let call = self.done.swap_remove(which % self.done.len());
+                    self.finish(call);
+                }
+            }
+            _ => {
+                let call = self.call(step);
+                self.asked.extend(call);
+            }
+        }
+    }
+
+    /// What a call does before it goes to the driver. None: there is nothing to do it with.
+    fn call(&mut self, step: Step) -> Option<Call<'a>> {
+        let tenant = self.tenant;
+        Some(match step {
+            Step::Create(slots) => {
+                Call::Create { charge: tenant.charge(card(), length(slots)).ok()?, slots, made: None }
+            }
+            Step::Import => Call::Import { made: None },
+            Step::Retain(which) => {
+                let returned: Vec<_> = self.driver.mapped.iter().filter(|(_, it)| it.returned).collect();
+                let (at, mapped) = *returned.get(which % returned.len().max(1))?;
+                if self.is_unmapping() {
+                    return None;
+                }
+                let inside = Address(place(at + mapped.slots).0 - 1);
+                Call::Retain { reference: tenant.refer_at(inside), id: mapped.id, value: None }
+            }
+            Step::Release(which) => {
+                let (id, value) = self.pick(which).filter(|(id, _)| !self.is_named(*id))?;
+                self.held.swap_remove(which % self.held.len());
+                Call::Release { token: tenant.releasing(Handle(value)), id }
+            }
+            Step::Map(which, first, slots) => {
+                let (id, value) = self.pick(which)?;
+                let slots = slots.min(self.driver.memory[&id].slots);
+                Call::Map { reference: tenant.refer(Handle(value)), id, first, slots }
+            }
+            Step::Unmap(first, slots) => {
+                let within = self.driver.within(first, slots);
+                if within.iter().any(|(_, it)| !it.returned || self.is_named(it.id)) {
+                    return None;
+                }
+                Call::Unmap { token: tenant.unmapping(), first, slots, latest: self.driver.mappings }
+            }
+            Step::Export(which) => {
+                let (id, value) = self.pick(which)?;
+                Call::Export { reference: tenant.refer(Handle(value)), id }
+            }
+            Step::Drive(..) | Step::Return(_) => return None,
+        })
+    }
+
+    fn drive(&mut self, mut call: Call<'a>) {
+        let driver = &mut self.driver;
+        match &mut call {
+            Call::Create { slots, made, .. } => *made = Some(driver.create(*slots, true)),
+            Call::Import { made } => *made = Some(driver.create(5, false)),
+            Call::Retain { id, value, .. } => *value = Some(driver.retain(*id)),
+            Call::Release { id, .. } => {
+                driver.memory.get_mut(id).expect("alive").references -= 1;
+                self.kept += driver.settle(*id);
+            }
+            Call::Map { id, first, slots, .. } => {
+                if !driver.map(*id, *first, *slots) {
+                    return;
+                }
+            }
+            Call::Unmap { first, slots, latest, .. } => {
+                let within = driver.within(*first, *slots);
+                // Nor does it end a mapping in one thread while another makes it.
+                if within.iter().any(|(_, it)| it.number > *latest) {
+                    return;
+                }
+                for (at, mapped) in within {
+                    driver.mapped.remove(&at);
+                    driver.memory.get_mut(&mapped.id).expect("alive").mappings -= 1;
+                    self.kept += driver.settle(mapped.id);
+                }
+            }
+            Call::Export { id, .. } => driver.memory.get_mut(id).expect("alive").exported = true,
+        }
+        self.done.push(call);
+    }
+
+    /// The call returns with an error.
+    fn refuse(&mut self, call: Call<'a>) {
+        if let Call::Release { token, id } = call {
+            drop(token);
+            let value = self.driver.memory[&id].handle.expect("still held");
+            self.held.push((id, value));
+        }
+    }
+
+    /// What a call does after the driver has said yes.
+    fn finish(&mut self, call: Call<'a>) {
+        match call {
+            Call::Create { charge, made, .. } => {
+                let (id, value) = made.expect("driven");
+                assert_eq!(charge.created(Handle(value)), Settled::Recorded);
+                self.held.push((id, value));
+            }
+            Call::Import { made } => {
+                let (id, value) = made.expect("driven");
+                self.tenant.received(Handle(value));
+                self.held.push((id, value));
+            }
+            Call::Retain { reference, id, value } => {
+                let value = value.expect("driven");
+                match reference {
+                    Some(reference) => reference.retained(Handle(value)),
+                    None => self.tenant.received(Handle(value)),
+                }
+                self.held.push((id, value));
+            }
+            Call::Release { token, .. } => token.into_iter().for_each(Release::released),
+            Call::Map { reference, first, slots, .. } => {
+                if let Some(reference) = reference {
+                    reference.mapped(place(first), length(slots));
+                }
+                self.driver.mapped.get_mut(&first).expect("nobody ends it before").returned = true;
+            }
+            Call::Unmap { token, first, slots, .. } => token.unmapped(place(first), length(slots)),
+            Call::Export { reference, .. } => reference.into_iter().for_each(Reference::exported),
+        }
+    }
+
+    fn never_under(&self) {
+        let least = length(self.driver.charged() + self.kept);
+        assert!(used(self.tenant) >= least, "{} charged of {least}", used(self.tenant));
+    }
+
+    /// All calls return.
+    fn quiesce(&mut self) {
+        while let Some(call) = self.asked.pop() {
+            self.drive(call);
+        }
+        while let Some(call) = self.done.pop() {
+            self.finish(call);
+            self.never_under();
+        }
+        assert_eq!(used(self.tenant), length(self.driver.charged() + self.kept));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn books_are_those_of_the_driver(lives in prop::collection::vec(prop::collection::vec(step(), 0..80), 1..4)) {
+        let container = Container::limited(100);
+        let tenant = container.tenant();
+        let (held, asked, done) = (Vec::new(), Vec::new(), Vec::new());
+        let mut world = World { tenant: &tenant, driver: Driver::default(), held, asked, done, kept: 0 };
+        for steps in lives {
+            for step in steps {
+                world.take(step);
+                world.never_under();
+            }
+            world.quiesce();
+        }
+        // All is let go.
+        world.take(Step::Unmap(0, 2 * SLOTS));
+        world.quiesce();
+        while !world.held.is_empty() {
+            world.take(Step::Release(0));
+            world.quiesce();
+        }
+        prop_assert_eq!(used(&tenant), length(world.kept));
+        let physicals = tenant.physicals.lock();
+        prop_assert!(physicals.records.from(0).is_none());
+        prop_assert!(physicals.handles.from(0).is_none());
+        prop_assert!(physicals.mapped.from(0).is_none());
+    }
+}
