@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use cgpu_e2e::{Child, Outcome, Scene, skip};
+use cgpu_e2e::{Child, MIB, Outcome, Scene, skip};
 
 /// Branches of the real driver, and the version of CUDA that each is.
 const BRANCHES: [(&str, u32); 2] = [("535.", 12_020), ("550.", 12_040)];
@@ -81,6 +81,25 @@ fn the_oldest_driver_has_no_look_ups_at_all() {
     let mut run = scene.program("launch_loop");
     run.args(["spin_50us", "--count", "20"]).env("CGPU_SIM_DRIVER", "10010");
     assert_eq!(Outcome::of(run).silent().json()["launches"], 20);
+}
+
+#[test]
+fn a_limit_holds_with_drivers_old_and_new() {
+    for version in ["10010", "11040", "12040", "13050"] {
+        let scene = Scene::new("V100:16130");
+        let mut fill = scene.program_in(&scene.limited("old-and-new", 1024), "alloc_fill");
+        let outcome = Outcome::of({
+            fill.args(["64M", "2"]).env("CGPU_SIM_DRIVER", version);
+            fill
+        })
+        .silent();
+        assert_eq!(
+            (outcome.number("error"), outcome.number("total")),
+            (2, 1024 * MIB),
+            "{version}: {outcome:?}"
+        );
+        assert!(outcome.number("granted") <= 1024 * MIB, "{version}: {outcome:?}");
+    }
 }
 
 #[test]
