@@ -192,6 +192,34 @@ static void into(CUstream stream) {
     CHECK(graph.Destroy(there));
 }
 
+/* The thread's own default stream can be captured, under both of its names. */
+static void own(void) {
+    CUgraph made;
+    CUgraphExec exec;
+    CHECK(graph.BeginCapturePtsz(NULL, GLOBAL));
+    HOLDS(status_of((CUstream)2) == ACTIVE);
+    CHECK(graph.LaunchKernelPtsz(kernel, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
+    launch(kernel, (CUstream)2);
+    CHECK(graph.EndCapturePtsz(NULL, &made));
+    HOLDS(count_of(made) == 2);
+    CHECK(graph.Instantiate(&exec, made, 0));
+    CHECK(graph.LaunchPtsz(exec, NULL));
+    CHECK(cu.cuStreamSynchronize((CUstream)2));
+    /* A launch that is captured is a child. */
+    CUgraph outer;
+    CHECK(graph.BeginCapture((CUstream)2, GLOBAL));
+    CHECK(graph.Launch(exec, (CUstream)2));
+    CHECK(graph.EndCapture((CUstream)2, &outer));
+    HOLDS(count_of(outer) == 1);
+    CHECK(graph.ExecDestroy(exec));
+    CHECK(graph.Destroy(made));
+    CHECK(graph.Instantiate(&exec, outer, 0));
+    CHECK(graph.Launch(exec, NULL));
+    CHECK(cu.cuCtxSynchronize());
+    CHECK(graph.ExecDestroy(exec));
+    CHECK(graph.Destroy(outer));
+}
+
 struct turn {
     CUcontext context;
     CUstream stream;
@@ -281,6 +309,7 @@ int main(void) {
     forks(first, second, event, other);
     errors(first, second, event, other);
     into(first);
+    own();
     modes(context, first);
     /* A stream that ends takes its capture with it. */
     CHECK(graph.BeginCapture(second, GLOBAL));

@@ -116,6 +116,12 @@ typedef struct {
     X(BeginCaptureToGraph, cuStreamBeginCaptureToGraph,                                                                \
       (CUstream stream, CUgraph graph, const CUgraphNode *after, const void *data, size_t count, int mode))            \
     X(EndCapture, cuStreamEndCapture, (CUstream stream, CUgraph * graph))                                              \
+    X(BeginCapturePtsz, cuStreamBeginCapture_v2_ptsz, (CUstream stream, int mode))                                     \
+    X(EndCapturePtsz, cuStreamEndCapture_ptsz, (CUstream stream, CUgraph * graph))                                     \
+    X(LaunchKernelPtsz, cuLaunchKernel_ptsz,                                                                           \
+      (CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,              \
+       unsigned shared, CUstream stream, void **params, void **extra))                                                 \
+    X(LaunchPtsz, cuGraphLaunch_ptsz, (CUgraphExec exec, CUstream stream))                                             \
     X(IsCapturing, cuStreamIsCapturing, (CUstream stream, int *status))                                                \
     X(CaptureInfo, cuStreamGetCaptureInfo_v2,                                                                          \
       (CUstream stream, int *status, uint64_t *id, CUgraph *graph, const CUgraphNode **after, size_t *count))          \

@@ -396,7 +396,7 @@ int main(void) {
     uint64_t reserved = memory_nodes();
     objects();
 
-    /* Ten kernels one after the other take the sum; beside one another, where the card has room for all, as long as one. */
+    /* Ten kernels one after the other take the sum; beside one another, where there is room for all, as long as one. */
     CUgraph row = graph_new(), beside = graph_new();
     CUgraphNode last = add_kernel(row, NULL, 0, kernel);
     for (int i = 1; i < 10; i++) last = add_kernel(row, &last, 1, kernel);

@@ -52,6 +52,9 @@ struct Sequence {
     invalid: bool,
 }
 
+/// Dependencies, as a program wants to see them: nodes and the data of their edges.
+type Dependencies = (Box<[CUgraphNode]>, Box<[CUgraphEdgeData]>);
+
 /// Where a stream is in its capture.
 #[derive(Debug)]
 struct Position {
@@ -60,7 +63,7 @@ struct Position {
     context: u64,
     blocking: bool,
     /// What the program was told last of the dependencies; it may look at it until the next call for this stream.
-    told: Option<(Box<[CUgraphNode]>, Box<[CUgraphEdgeData]>)>,
+    told: Option<Dependencies>,
 }
 
 /// An event that was last recorded in a capture.

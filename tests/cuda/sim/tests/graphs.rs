@@ -1,13 +1,17 @@
-//! Graphs on a virtual clock, in one process: how long their launches take, and in which order their steps are done.
+//! Graphs on a virtual clock, in one process: how long their launches take, and in which order their steps are done. And on the
+//! real one, in processes that are killed while they launch.
 
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use cgpu_sim::clock::{Clock, VirtualClock};
 use cgpu_sim::machine::{
     ContextId, CopyKind, Fill, Flight, Launch, Pitched, Plan, Step, StreamId, StreamKind, Work,
 };
 use cgpu_sim::settings::Figures;
-use cgpu_sim::{Bytes, CardSpec, Error, Kernel, Machine, Nanos, Settings};
+use cgpu_sim::{Bytes, CardSpec, Error, Footprint, Kernel, Machine, Nanos, Settings};
 
 struct Stage {
     machine: Machine,
@@ -105,6 +109,22 @@ fn branches_overlap_where_the_card_has_room() {
     // A kernel beside the copy, and one after both.
     let plan = stage.plan(vec![(up, vec![]), (kernel(100), vec![]), (kernel(10), vec![0, 1])]);
     assert_eq!(stage.time(&plan), copying + Nanos::from_micros(10) + stage.around());
+}
+
+#[test]
+fn small_kernels_of_branches_share_the_card() {
+    let stage = Stage::new();
+    let quarter = Footprint::of_blocks(1, 4, 128);
+    let small = |micros| Work::Kernel(Launch { footprint: quarter, ..spin(micros) });
+    let plan = stage.plan((0..4).map(|_| (small(100), vec![])).collect());
+    assert_eq!(stage.time(&plan), Nanos::from_micros(100) + stage.around());
+    // A fifth one has to wait.
+    let plan = stage.plan((0..5).map(|_| (small(100), vec![])).collect());
+    assert_eq!(stage.time(&plan), Nanos::from_micros(200) + stage.around());
+    // In a chain they take turns, however much room there is.
+    let after = |n: usize| n.checked_sub(1).into_iter().collect();
+    let plan = stage.plan((0..4).map(|n| (small(100), after(n))).collect());
+    assert_eq!(stage.time(&plan), Nanos::from_micros(400) + stage.around());
 }
 
 #[test]
@@ -208,4 +228,69 @@ fn a_context_takes_its_graphs_with_it() {
     let plan = Plan::new(vec![Step { context, after: vec![] }]);
     stage.launch_on(stream, &(plan, vec![kernel(5)]), &mut Flight::default());
     stage.machine.synchronize_stream(stream).unwrap();
+}
+
+/// Where a child finds the segment.
+const STATE: &str = "CGPU_SIM_TEST_GRAPHS";
+
+fn hasty(state: std::path::PathBuf) -> Settings {
+    let figures = Figures { launch_cost: Nanos::ZERO, call_cost: Nanos::ZERO, ..Figures::default() };
+    let figures = Figures { death_delay: Nanos::from_millis(1), ..figures };
+    let cards = Some(CardSpec::parse_list("A10:23028").unwrap());
+    Settings { state, cards, dilation_milli: 1_000, figures }
+}
+
+/// What a child does until it is killed: it launches a graph with branches, from several streams.
+#[test]
+fn play_a_role() {
+    let Some(state) = std::env::var_os(STATE) else { return };
+    let machine = Machine::open(&hasty(state.into())).unwrap();
+    let context = machine.create_context(0).unwrap();
+    let streams: Vec<StreamId> =
+        (0..3).map(|_| machine.create_stream(context, StreamKind::Blocking).unwrap()).collect();
+    let after = |n: usize| if n < 8 { vec![] } else { vec![n - 8, n - 5] };
+    let plan = Plan::new((0..200).map(|n| Step { context, after: after(n) }).collect());
+    let call = || Work::Call(Arc::new(|| ()));
+    let works: Vec<Work> = (0..200).map(|n| if n % 20 == 0 { call() } else { kernel(1) }).collect();
+    let mut flights = [Flight::default(), Flight::default()];
+    for round in 0.. {
+        // SAFETY: no step uses host memory.
+        unsafe { machine.launch_plan(streams[round % 3], &plan, &works, &mut flights[round % 2]) }.unwrap();
+    }
+}
+
+#[test]
+fn processes_killed_while_they_launch_leave_nothing_behind() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let state = directory.path().join("segment");
+    let machine = Machine::open(&hasty(state.clone())).unwrap();
+    let before = machine.memory_info(0).unwrap().used;
+    for round in 0..40_u64 {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "play_a_role"]).env(STATE, &state);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let watchdog = || {
+            // SAFETY: asks for a signal at the parent's death; touches no memory.
+            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+            // SAFETY: arms this process's own timer, which survives exec.
+            unsafe { libc::alarm(60) };
+            Ok(())
+        };
+        // SAFETY: both calls are async-signal-safe.
+        unsafe { command.pre_exec(watchdog) };
+        let mut child = command.spawn().unwrap();
+        while machine.processes(0).unwrap().iter().all(|process| process.kernels == 0) {
+            assert!(child.try_wait().unwrap().is_none(), "the child has ended by itself");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_micros(round * 317 % 5_000));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        machine.check().unwrap();
+        while !machine.processes(0).unwrap().is_empty() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    assert_eq!(machine.memory_info(0).unwrap().used, before);
+    machine.check().unwrap();
 }

@@ -76,9 +76,10 @@ pub(super) fn kernel(driver: &Driver, params: &CUDA_KERNEL_NODE_PARAMS_v2) -> An
         cooperative: false,
     };
     let launch = launch::prepare(driver, &function, shape)?;
-    // SAFETY: lists that the program gave for as long as the call takes, NULL or ended as the driver documents.
-    let (values, extra) =
-        unsafe { (Received::received(given.kernel_params), Received::received(given.extra)) };
+    // SAFETY: a list that the program gave for as long as the call takes, NULL or as long as the function has parameters.
+    let values = unsafe { Received::received(given.kernel_params) };
+    // SAFETY: the same; ended as the driver documents.
+    let extra = unsafe { Received::received(given.extra) };
     let arguments = Arguments::taken(&function, values, extra)?.map(Arc::new);
     Ok(Body::Kernel(KernelNode {
         function: handle,

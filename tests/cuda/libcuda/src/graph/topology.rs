@@ -1,5 +1,7 @@
 //! What depends on what: asked and changed.
 
+use std::collections::btree_map::Entry;
+
 use cgpu_abi::types::*;
 
 use super::{Edge, Graphs, Nodes, edges};
@@ -254,10 +256,10 @@ fn change(
         if !nodes.contains_key(&edge.from) || edge.from == to {
             return Err(INVALID_VALUE);
         }
-        if !changed.contains_key(&to) {
-            changed.insert(to, nodes.get(&to).ok_or(INVALID_VALUE)?.clone());
-        }
-        let node = changed.get_mut(&to).ok_or(INVALID_VALUE)?;
+        let node = match changed.entry(to) {
+            Entry::Occupied(there) => there.into_mut(),
+            Entry::Vacant(vacant) => vacant.insert(nodes.get(&to).ok_or(INVALID_VALUE)?.clone()),
+        };
         if !apply(&mut node.dependencies, edge) {
             return Err(INVALID_VALUE);
         }

@@ -232,7 +232,9 @@ pub(crate) fn cuGraphKernelNodeSetAttribute(
         return Err(INVALID_VALUE);
     }
     // SAFETY: the program gave the whole union, every byte of which may be read as a number.
-    let (pad, cooperative) = unsafe { (value.pad, value.cooperative != 0) };
+    let pad = unsafe { value.pad };
+    // SAFETY: the same.
+    let cooperative = unsafe { value.cooperative } != 0;
     with_kernel(driver, node, |kernel| {
         if attr == CU_LAUNCH_ATTRIBUTE_COOPERATIVE && cooperative != kernel.shape.cooperative {
             let function = crate::function::find(driver, kernel.function)?;

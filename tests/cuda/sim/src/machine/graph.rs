@@ -250,6 +250,7 @@ impl Core {
                 if let Err(full) = timeline.room_for(stream, 3) {
                     return Ok(Err(full));
                 }
+                tracks.iter().for_each(|&track| timeline.lend_priority(track, stream));
                 let starts: Vec<Ticket> =
                     tracks.iter().map(|&track| timeline.ticket_after(track, 0)).collect();
                 // In one stream launches are in order anyway.

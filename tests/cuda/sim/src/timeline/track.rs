@@ -19,6 +19,15 @@ impl<W: Words> Timeline<'_, W> {
         self.new_stream(context, TRACK, 0)
     }
 
+    /// Gives an empty track the priority of the stream that its next commands are launched in. Of one that is not empty the
+    /// commands are in their lists already, and the new ones share their priority.
+    pub fn lend_priority(&mut self, track: StreamId, stream: StreamId) {
+        if self.held(track) == 0 {
+            let level = self.get(stream.level());
+            self.set(track.level(), level);
+        }
+    }
+
     /// Commands that a stream holds.
     #[must_use]
     pub fn held(&self, stream: StreamId) -> u64 {
