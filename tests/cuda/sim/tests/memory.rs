@@ -1,0 +1,513 @@
+//! Device memory under random histories: whatever processes allocate, share, export, import and give back, in whatever order they do so
+//! and end, the card's books are those of a plain model; and of processes that are killed in the middle of it nothing stays.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use cgpu_sim::clock::{Clock, VirtualClock};
+use cgpu_sim::kernel::mix;
+use cgpu_sim::machine::{
+    Access, ContextId, Offer, PhysicalId, PhysicalPlace, PoolId, PoolSettings, Side, StreamId, StreamKind,
+};
+use cgpu_sim::settings::Figures;
+use cgpu_sim::{Bytes, CardSpec, Error, Machine, Nanos, Settings};
+
+const MIB: u64 = 1 << 20;
+const GRANULE: u64 = 2 * MIB;
+
+fn settings(directory: &Path) -> Settings {
+    Settings {
+        state: directory.join("segment"),
+        cards: Some(CardSpec::parse_list("T4:2048").unwrap()),
+        dilation_milli: 1_000,
+        figures: Figures::default(),
+    }
+}
+
+/// Files of exports that are there.
+fn files(directory: &Path) -> usize {
+    let names = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
+    names.filter(|name| name.to_string_lossy().contains(".export-")).count()
+}
+
+/// Numbers that look random.
+struct Draws(u64);
+
+impl Draws {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 += 1;
+        usize::try_from(mix(self.0) % end as u64).unwrap()
+    }
+
+    /// One of the list, taken out of it.
+    fn take<T>(&mut self, list: &mut Vec<T>) -> Option<T> {
+        (!list.is_empty()).then(|| list.swap_remove(self.below(list.len())))
+    }
+}
+
+/// Memory that several processes may hold, as the model has it.
+#[derive(Debug)]
+struct Export {
+    bytes: u64,
+    /// Who holds it, the longest first, with how many holds.
+    holders: Vec<(usize, usize)>,
+    descriptors: usize,
+}
+
+impl Export {
+    fn hold(&mut self, who: usize) {
+        match self.holders.iter_mut().find(|(holder, _)| *holder == who) {
+            Some((_, holds)) => *holds += 1,
+            None => self.holders.push((who, 1)),
+        }
+    }
+
+    fn let_go(&mut self, who: usize) {
+        let place = self.holders.iter().position(|(holder, _)| *holder == who).unwrap();
+        self.holders[place].1 -= 1;
+        if self.holders[place].1 == 0 {
+            self.holders.remove(place);
+        }
+    }
+}
+
+/// A process, as it is and as the model has it.
+struct Player {
+    machine: Machine,
+    context: ContextId,
+    stream: StreamId,
+    pool: PoolId,
+    linear: Vec<(u64, u64)>,
+    /// Offered allocations by their export in the model: no longer the context's.
+    offered: BTreeMap<u64, (usize, Offer)>,
+    opened: Vec<(u64, usize)>,
+    private: Vec<(PhysicalId, u64)>,
+    shareable: Vec<(PhysicalId, usize)>,
+    /// Mapped at an address: how much, and the export or bytes that it keeps.
+    mapped: Vec<(u64, u64, Result<usize, u64>)>,
+    pooled: Vec<u64>,
+}
+
+/// A card with processes, descriptors on their way, and what the books must say.
+struct World {
+    directory: tempfile::TempDir,
+    clock: VirtualClock,
+    players: Vec<Option<Player>>,
+    exports: Vec<Export>,
+    descriptors: Vec<(OwnedFd, usize)>,
+    draws: Draws,
+    /// How often what happened.
+    told: BTreeMap<&'static str, usize>,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let clock = VirtualClock::default();
+        clock.set(Nanos::from_millis(1));
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let draws = Draws(seed << 32);
+        let mut world = Self {
+            directory,
+            clock,
+            players: (0..3).map(|_| None).collect(),
+            exports: Vec::new(),
+            descriptors: Vec::new(),
+            draws,
+            told: BTreeMap::new(),
+        };
+        (0..3).for_each(|who| world.join(who));
+        world
+    }
+
+    fn machine(&self) -> Machine {
+        Machine::open_with(&settings(self.directory.path()), Clock::Virtual(self.clock.clone())).unwrap()
+    }
+
+    fn join(&mut self, who: usize) {
+        let machine = self.machine();
+        let Ok(context) = machine.create_context(0) else { return };
+        let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
+        let pool = machine.create_pool(PoolSettings { card: 0, shareable: true, most: Bytes::ZERO }).unwrap();
+        self.players[who] = Some(Player {
+            machine,
+            context,
+            stream,
+            pool,
+            linear: Vec::new(),
+            offered: BTreeMap::new(),
+            opened: Vec::new(),
+            private: Vec::new(),
+            shareable: Vec::new(),
+            mapped: Vec::new(),
+            pooled: Vec::new(),
+        });
+    }
+
+    /// Ends a process in good order, with all that it has.
+    fn leave(&mut self, who: usize) {
+        self.players[who] = None;
+        for export in &mut self.exports {
+            export.holders.retain(|(holder, _)| *holder != who);
+        }
+    }
+
+    fn tell(&mut self, what: &'static str) {
+        *self.told.entry(what).or_default() += 1;
+    }
+
+    /// Does something, and whether it may be refused for want of memory.
+    fn act(&mut self, who: usize) {
+        let what = self.draws.below(20);
+        let size = [GRANULE, 3 * MIB, 16 * MIB, 90 * MIB][self.draws.below(4)];
+        let rounded = size.next_multiple_of(GRANULE);
+        let Some(mut player) = self.players[who].take() else { return self.join(who) };
+        let machine = &player.machine;
+        match what {
+            0..=2 => match machine.allocate(player.context, Bytes(size)) {
+                Ok(address) => player.linear.push((address, rounded)),
+                Err(error) => self.refused(&error),
+            },
+            3 => {
+                if let Some((address, _)) = self.draws.take(&mut player.linear) {
+                    machine.free(address).unwrap();
+                    if let Some((export, _)) = player.offered.remove(&address) {
+                        self.exports[export].let_go(who);
+                        self.tell("freed while offered");
+                    }
+                }
+            }
+            4 => {
+                if let Some(&(address, bytes)) = player.linear.last() {
+                    let offer = machine.offer_memory(address).unwrap();
+                    player.offered.entry(address).or_insert_with(|| {
+                        self.exports.push(Export { bytes, holders: vec![(who, 1)], descriptors: 0 });
+                        (self.exports.len() - 1, offer)
+                    });
+                }
+            }
+            5 => {
+                let others = self.players.iter().flatten().flat_map(|other| other.offered.values());
+                if let Some((export, offer)) = others.last().copied() {
+                    let address = machine.open_memory(player.context, &offer).unwrap();
+                    // What is open already is held once for all.
+                    if !player.opened.iter().any(|(_, its)| *its == export) {
+                        self.exports[export].hold(who);
+                    }
+                    player.opened.push((address, export));
+                    self.tell("opened");
+                }
+            }
+            6 => {
+                if let Some((address, export)) = self.draws.take(&mut player.opened) {
+                    machine.close_memory(address).unwrap();
+                    if !player.opened.iter().any(|(_, its)| *its == export) {
+                        self.exports[export].let_go(who);
+                    }
+                }
+            }
+            7 | 8 => match machine.create_physical(PhysicalPlace::Card(0), Bytes(rounded), what == 8) {
+                Ok(id) if what == 7 => player.private.push((id, rounded)),
+                Ok(id) => {
+                    self.exports.push(Export { bytes: rounded, holders: vec![(who, 1)], descriptors: 0 });
+                    player.shareable.push((id, self.exports.len() - 1));
+                }
+                Err(error) => self.refused(&error),
+            },
+            9 => {
+                if let Some((id, bytes)) = self.draws.take(&mut player.private) {
+                    if let Some(address) = map(machine, id, bytes) {
+                        player.mapped.push((address, bytes, Err(bytes)));
+                    }
+                    machine.release_physical(id).unwrap();
+                }
+            }
+            10 => {
+                if let Some((id, export)) = self.draws.take(&mut player.shareable) {
+                    let bytes = self.exports[export].bytes;
+                    if let Some(address) = map(machine, id, bytes) {
+                        player.mapped.push((address, bytes, Ok(export)));
+                        machine.release_physical(id).unwrap();
+                    } else {
+                        machine.release_physical(id).unwrap();
+                        self.exports[export].let_go(who);
+                    }
+                }
+            }
+            11 => {
+                if let Some((address, bytes, kept)) = self.draws.take(&mut player.mapped) {
+                    machine.unmap(address, Bytes(bytes)).unwrap();
+                    machine.free_addresses(address, Bytes(bytes)).unwrap();
+                    if let Ok(export) = kept {
+                        self.exports[export].let_go(who);
+                    }
+                }
+            }
+            12 => {
+                if let Some(&(id, export)) = player.shareable.last() {
+                    self.descriptors.push((machine.export_physical(id).unwrap(), export));
+                    self.exports[export].descriptors += 1;
+                    if self.draws.below(2) == 0 {
+                        player.shareable.pop();
+                        machine.release_physical(id).unwrap();
+                        self.exports[export].let_go(who);
+                    }
+                }
+            }
+            13 => {
+                if let Some((descriptor, export)) = self.descriptors.last() {
+                    let id = machine.import_physical(descriptor.as_fd()).unwrap();
+                    player.shareable.push((id, *export));
+                    if self.exports[*export].holders.is_empty() {
+                        *self.told.entry("imported from a descriptor alone").or_default() += 1;
+                    }
+                    self.exports[*export].hold(who);
+                }
+            }
+            14 => {
+                if let Some((descriptor, export)) = self.draws.take(&mut self.descriptors) {
+                    drop(descriptor);
+                    self.exports[export].descriptors -= 1;
+                }
+            }
+            15 | 16 => match machine.allocate_from(player.pool, Bytes(size / 3), Some(player.stream)) {
+                Ok(address) => player.pooled.push(address),
+                Err(error) => self.refused(&error),
+            },
+            17 => {
+                if let Some(address) = self.draws.take(&mut player.pooled) {
+                    machine.free_in(address, player.stream).unwrap();
+                }
+            }
+            18 => machine.synchronize_stream(player.stream).unwrap(),
+            _ if self.draws.below(4) == 0 => {
+                // Given back, so that dropping it is the end.
+                self.players[who] = Some(player);
+                self.tell("left");
+                return self.leave(who);
+            }
+            _ => machine.trim_pool(player.pool, Bytes::ZERO).unwrap(),
+        }
+        self.players[who] = Some(player);
+    }
+
+    fn refused(&mut self, error: &Error) {
+        assert_eq!(*error, Error::OutOfMemory);
+        self.tell("refused");
+    }
+
+    /// Bytes that a process must have.
+    fn due(&self, who: usize, player: &Player) -> u64 {
+        let linear = player.linear.iter().filter(|(address, _)| !player.offered.contains_key(address));
+        let mapped = player.mapped.iter().filter_map(|(_, _, kept)| kept.err());
+        let owned =
+            self.exports.iter().filter(|export| export.holders.first().is_some_and(|(h, _)| *h == who));
+        player.machine.figures().context_memory.0
+            + linear.map(|(_, bytes)| bytes).sum::<u64>()
+            + player.private.iter().map(|(_, bytes)| bytes).sum::<u64>()
+            + mapped.sum::<u64>()
+            + owned.map(|export| export.bytes).sum::<u64>()
+            + player.machine.pool_usage(player.pool).unwrap().reserved.0
+    }
+
+    fn compare(&self, step: usize) {
+        let orphaned: u64 = self
+            .exports
+            .iter()
+            .filter(|export| export.holders.is_empty() && export.descriptors > 0)
+            .map(|export| export.bytes)
+            .sum();
+        let Some(any) = self.players.iter().flatten().next() else { return };
+        let used = any.machine.memory_info(0).unwrap().used.0;
+        let due: Vec<u64> = self
+            .players
+            .iter()
+            .enumerate()
+            .filter_map(|(who, player)| Some(self.due(who, player.as_ref()?)))
+            .collect();
+        assert_eq!(used, due.iter().sum::<u64>() + orphaned, "step {step}: {due:?}, {orphaned} orphaned");
+        // The order of processes on the card is that of their slots, not of these players.
+        let mut told: Vec<u64> =
+            any.machine.processes(0).unwrap().iter().map(|process| process.memory.0).collect();
+        let mut due = due;
+        told.sort_unstable();
+        due.sort_unstable();
+        assert_eq!(told, due, "step {step}: each process has what is its");
+        any.machine.check().unwrap();
+    }
+}
+
+/// Maps all of a piece of physical memory, and writes to it; where.
+fn map(machine: &Machine, id: PhysicalId, bytes: u64) -> Option<u64> {
+    let address = machine.reserve_addresses(Bytes(bytes), 0, 0).ok()?;
+    machine.map(address, Bytes(bytes), id).unwrap();
+    machine.set_access(address, Bytes(bytes), &[(Side::Card(0), Access::ReadWrite)]).unwrap();
+    Some(address)
+}
+
+#[test]
+fn the_books_are_those_of_a_plain_model_and_end_at_nothing() {
+    let mut told = BTreeMap::new();
+    for seed in 0..24 {
+        let mut world = World::new(seed);
+        for step in 0..250 {
+            let who = world.draws.below(3);
+            world.act(who);
+            world.compare(step);
+        }
+        (0..3).for_each(|who| world.leave(who));
+        world.descriptors.clear();
+        let machine = world.machine();
+        assert_eq!(machine.memory_info(0).unwrap().used, Bytes::ZERO, "seed {seed}");
+        assert_eq!(files(world.directory.path()), 0, "seed {seed}");
+        machine.check().unwrap();
+        for (what, times) in world.told {
+            *told.entry(what).or_insert(0) += times;
+        }
+    }
+    for what in ["opened", "freed while offered", "imported from a descriptor alone", "left", "refused"] {
+        assert!(told.get(what).is_some_and(|&times| times > 5), "hardly ever {what}: {told:?}");
+    }
+}
+
+/// What a child is to play on.
+const STATE: &str = "CGPU_SIM_TEST_MEMORY";
+
+/// Not a test of its own: what children run until they are killed.
+#[test]
+fn play_with_memory() {
+    let Some(directory) = std::env::var_os(STATE) else { return };
+    let directory = Path::new(&directory);
+    let machine = Machine::open(&settings(directory)).unwrap();
+    let mut draws = Draws(u64::from(std::process::id()) << 32);
+    let offers = directory.join("offers");
+    loop {
+        let Ok(context) = machine.create_context(0) else { continue };
+        play(&machine, context, &mut draws, &offers);
+        machine.destroy_context(context).unwrap();
+    }
+}
+
+fn play(machine: &Machine, context: ContextId, draws: &mut Draws, offers: &Path) {
+    let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
+    let pool = machine.create_pool(PoolSettings { card: 0, shareable: true, most: Bytes::ZERO }).unwrap();
+    let (mut linear, mut opened, mut pooled, mut physical) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut descriptors = Vec::new();
+    for _ in 0..60 {
+        match draws.below(10) {
+            0 | 1 => linear.extend(machine.allocate(context, Bytes(700_000 << draws.below(5)))),
+            2 => {
+                if let Some(&address) = linear.last() {
+                    let Offer { export, serial, offset, size } = machine.offer_memory(address).unwrap();
+                    // Half a line is no offer, and neither is one that is not there any more.
+                    fs::write(offers, format!("{export} {serial} {offset} {}", size.0)).unwrap();
+                }
+            }
+            3 => {
+                opened.extend(read_offer(offers).and_then(|offer| machine.open_memory(context, &offer).ok()))
+            }
+            4 => pooled.extend(machine.allocate_from(pool, Bytes(300_000 << draws.below(6)), Some(stream))),
+            5 => {
+                if let Some(address) = draws.take(&mut pooled) {
+                    machine.free_in(address, stream).unwrap();
+                }
+            }
+            6 => {
+                let size = Bytes(GRANULE << draws.below(4));
+                let made = machine.create_physical(PhysicalPlace::Card(0), size, draws.below(2) == 0);
+                physical.extend(made.ok().map(|id| (id, size)));
+            }
+            7 => {
+                if let Some(&(id, size)) = physical.last() {
+                    descriptors.extend(machine.export_physical(id));
+                    map(machine, id, size.0);
+                }
+            }
+            8 => {
+                let received = descriptors.last().map(|fd: &OwnedFd| machine.import_physical(fd.as_fd()));
+                let size = |id| machine.physical(id).map(|info| (id, info.size));
+                physical.extend(received.and_then(Result::ok).and_then(|id| size(id).ok()));
+            }
+            _ => {
+                if let Some(address) = draws.take(&mut linear) {
+                    machine.free(address).unwrap();
+                }
+                if let Some(address) = draws.take(&mut opened) {
+                    machine.close_memory(address).unwrap();
+                }
+                if let Some((id, _)) = draws.take(&mut physical) {
+                    machine.release_physical(id).unwrap();
+                }
+            }
+        }
+    }
+    machine.destroy_pool(pool).unwrap();
+    for address in pooled {
+        machine.free_now(address).unwrap();
+    }
+}
+
+fn read_offer(offers: &Path) -> Option<Offer> {
+    let text = fs::read_to_string(offers).ok()?;
+    let numbers: Vec<u64> = text.split(' ').filter_map(|word| word.parse().ok()).collect();
+    let [export, serial, offset, size] = numbers[..] else { return None };
+    Some(Offer { export, serial, offset, size: Bytes(size) })
+}
+
+/// A child that is killed in any case.
+struct Watched(Child);
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn child(directory: &Path) -> Watched {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "play_with_memory", "--nocapture"]).env(STATE, directory);
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    let mind_the_parent = || {
+        // SAFETY: asks for a signal at the parent's death; touches no memory.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        // SAFETY: arms this process's own timer, which survives exec: the watchdog.
+        unsafe { libc::alarm(60) };
+        Ok(())
+    };
+    // SAFETY: both calls are async-signal-safe.
+    unsafe { command.pre_exec(mind_the_parent) };
+    Watched(command.spawn().unwrap())
+}
+
+#[test]
+fn of_killed_processes_nothing_stays() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let machine = Machine::open(&settings(directory.path())).unwrap();
+    let mut draws = Draws(7);
+    let mut children: Vec<Watched> = (0..3).map(|_| child(directory.path())).collect();
+    for _ in 0..40 {
+        std::thread::sleep(Duration::from_millis(5 + draws.below(40) as u64));
+        let mut killed = children.swap_remove(draws.below(3));
+        assert!(killed.0.try_wait().unwrap().is_none(), "it has ended by itself");
+        drop(killed);
+        machine.check().unwrap();
+        children.push(child(directory.path()));
+    }
+    drop(children);
+    let patience = Instant::now() + Duration::from_secs(30);
+    loop {
+        // Looks for the dead, and for exports that nobody keeps.
+        machine.processes(0).unwrap();
+        if machine.memory_info(0).unwrap().used == Bytes::ZERO && files(directory.path()) == 0 {
+            break;
+        }
+        assert!(Instant::now() < patience, "{:?}", machine.memory_info(0));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    machine.check().unwrap();
+}
