@@ -125,6 +125,24 @@ enumerations! {
         NVML_MEMORY_LOCATION_CBU = 6,
         NVML_MEMORY_LOCATION_SRAM = 7,
     }
+    /// What is sampled.
+    nvmlSamplingType_t {
+        NVML_TOTAL_POWER_SAMPLES = 0,
+        NVML_GPU_UTILIZATION_SAMPLES = 1,
+        NVML_MEMORY_UTILIZATION_SAMPLES = 2,
+        NVML_ENC_UTILIZATION_SAMPLES = 3,
+        NVML_DEC_UTILIZATION_SAMPLES = 4,
+        NVML_PROCESSOR_CLK_SAMPLES = 5,
+        NVML_MEMORY_CLK_SAMPLES = 6,
+    }
+    /// Which member of a value counts.
+    nvmlValueType_t {
+        NVML_VALUE_TYPE_DOUBLE = 0,
+        NVML_VALUE_TYPE_UNSIGNED_INT = 1,
+        NVML_VALUE_TYPE_UNSIGNED_LONG = 2,
+        NVML_VALUE_TYPE_UNSIGNED_LONG_LONG = 3,
+        NVML_VALUE_TYPE_SIGNED_LONG_LONG = 4,
+    }
     /// A card's generation.
     nvmlDeviceArchitecture_t {
         NVML_DEVICE_ARCH_KEPLER = 2,

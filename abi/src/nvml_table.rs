@@ -31,8 +31,10 @@ macro_rules! nvml_table {
             pass nvmlDeviceGetConfComputeMemSizeInfo { 1202 } Reports Passed stub "memory under confidential computing: not virtualised yet";
             pass nvmlDeviceGetConfComputeProtectedMemoryUsage { 1202 } Reports Passed stub "memory under confidential computing: not virtualised yet";
             pass nvmlDeviceGetAttributes { 1200 } Reports Passed stub "a MIG instance's size: not virtualised yet";
-            pass nvmlDeviceGetAttributes_v2 { 1200 } Reports Passed stub "a MIG instance's size: not virtualised yet";
-            pass nvmlDeviceGetFieldValues { 1200 } Reports Passed stub "some fields are memory sizes: not virtualised yet";
+            call nvmlDeviceGetAttributes_v2 { 1200 } Reports Passed played "a MIG instance's size: not virtualised yet"
+                (device: nvmlDevice_t, attributes: *mut nvmlDeviceAttributes_t);
+            call nvmlDeviceGetFieldValues { 1200 } Reports Passed played "some fields are memory sizes: not virtualised yet"
+                (device: nvmlDevice_t, values_count: c_int, values: *mut nvmlFieldValue_t);
 
             // Who uses the card, and how much.
             call nvmlDeviceGetComputeRunningProcesses { 1200 } Reports Passed played "host processes and their memory: not filtered yet"
@@ -56,20 +58,24 @@ macro_rules! nvml_table {
             pass nvmlDeviceGetAccountingPids { 1200 } Reports Passed stub "host processes and their use: not filtered yet";
             pass nvmlDeviceGetAccountingStats { 1200 } Reports Passed stub "host processes and their use: not filtered yet";
             pass nvmlDeviceGetAccountingStats_v2 { 1303 } Reports Passed stub "host processes and their use: not filtered yet";
-            pass nvmlDeviceGetProcessesUtilizationInfo { 1204 } Reports Passed stub "host processes and their use: not filtered yet";
+            call nvmlDeviceGetProcessesUtilizationInfo { 1204 } Reports Passed played "host processes and their use: not filtered yet"
+                (device: nvmlDevice_t, proceses_util_info: *mut nvmlProcessesUtilizationInfo_t);
             pass nvmlDeviceGetRunningProcessDetailList { 1202 } Reports Passed stub "host processes and their use: not filtered yet";
             call nvmlDeviceGetProcessUtilization { 1200 } Reports Passed played "host processes and their use: not filtered yet"
                 (device: nvmlDevice_t, utilization: *mut nvmlProcessUtilizationSample_t, process_samples_count: *mut c_uint, last_seen_time_stamp: c_ulonglong);
             call nvmlDeviceGetUtilizationRates { 1200 } Reports Passed played "the whole card's utilisation: not virtualised yet"
                 (device: nvmlDevice_t, utilization: *mut nvmlUtilization_t);
-            pass nvmlDeviceGetSamples { 1200 } Reports Passed stub "the whole card's counters: not virtualised yet";
+            call nvmlDeviceGetSamples { 1200 } Reports Passed played "the whole card's counters: not virtualised yet"
+                (device: nvmlDevice_t, kind: nvmlSamplingType_t, last_seen_time_stamp: c_ulonglong, sample_val_type: *mut nvmlValueType_t, sample_count: *mut c_uint, samples: *mut nvmlSample_t);
             pass nvmlDevicePerfMetricsGetSamples_v1 { 1304 } Reports Passed stub "the whole card's counters: not virtualised yet";
             pass nvmlGpmMetricsGet { 1200 } Reports Passed stub "the whole card's counters: not virtualised yet";
             call nvmlSystemGetProcessName { 1200 } Passes Passed played "a host process's name"
                 (pid: c_uint, name: *mut c_char, length: c_uint);
             pass nvmlDeviceClearAccountingPids { 1200 } Passes Passed stub "switches or clears accounting, which needs the host's root";
-            pass nvmlDeviceGetAccountingBufferSize { 1200 } Passes Passed stub "switches or clears accounting, which needs the host's root";
-            pass nvmlDeviceGetAccountingMode { 1200 } Passes Passed stub "switches or clears accounting, which needs the host's root";
+            call nvmlDeviceGetAccountingBufferSize { 1200 } Passes Passed played "switches or clears accounting, which needs the host's root"
+                (device: nvmlDevice_t, buffer_size: *mut c_uint);
+            call nvmlDeviceGetAccountingMode { 1200 } Passes Passed played "switches or clears accounting, which needs the host's root"
+                (device: nvmlDevice_t, mode: *mut nvmlEnableState_t);
             pass nvmlDeviceSetAccountingMode { 1200 } Passes Passed stub "switches or clears accounting, which needs the host's root";
 
             // Which cards there are.
@@ -349,7 +355,8 @@ macro_rules! nvml_table {
             pass nvmlDeviceGetSramEccErrorStatus { 1204 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts { 1300 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetSupportedClocksEventReasons { 1202 } Passes Passed stub "reads a property that the limit does not change";
-            pass nvmlDeviceGetSupportedEventTypes { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            call nvmlDeviceGetSupportedEventTypes { 1200 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, event_types: *mut c_ulonglong);
             pass nvmlDeviceGetSupportedGraphicsClocks { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetSupportedMemoryClocks { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetSupportedPerformanceStates { 1200 } Passes Passed stub "reads a property that the limit does not change";
@@ -434,7 +441,8 @@ macro_rules! nvml_table {
             pass nvmlDeviceWorkloadPowerProfileSetRequestedProfiles { 1208 } Passes Passed stub "changes or services the card, which needs the host's root";
             pass nvmlDeviceWorkloadPowerProfileUpdateProfiles_v1 { 1301 } Passes Passed stub "changes or services the card, which needs the host's root";
             pass nvmlDeviceDiscoverGpus { 1200 } Passes Passed stub "watches the card";
-            pass nvmlDeviceRegisterEvents { 1200 } Passes Passed stub "watches the card";
+            call nvmlDeviceRegisterEvents { 1200 } Passes Passed played "watches the card"
+                (device: nvmlDevice_t, event_types: c_ulonglong, set: nvmlEventSet_t);
 
             // MIG instances.
             pass nvmlComputeInstanceDestroy { 1200 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
@@ -542,15 +550,19 @@ macro_rules! nvml_table {
             pass nvmlUnitGetTemperature { 1200 } Passes Passed stub "the host around the card";
             pass nvmlUnitGetUnitInfo { 1200 } Passes Passed stub "the host around the card";
             pass nvmlUnitSetLedState { 1200 } Passes Passed stub "the host around the card";
-            pass nvmlEventSetCreate { 1200 } Passes Passed stub "waits for errors of the card";
-            pass nvmlEventSetFree { 1200 } Passes Passed stub "waits for errors of the card";
+            call nvmlEventSetCreate { 1200 } Passes Passed played "waits for errors of the card"
+                (set: *mut nvmlEventSet_t);
+            call nvmlEventSetFree { 1200 } Passes Passed played "waits for errors of the card"
+                (set: nvmlEventSet_t);
             pass nvmlEventSetGetContextCount_v1 { 1304 } Passes Passed stub "waits for errors of the card";
             pass nvmlEventSetGetContextData_v1 { 1304 } Passes Passed stub "waits for errors of the card";
             pass nvmlEventSetGetContextInfo_v1 { 1304 } Passes Passed stub "waits for errors of the card";
             pass nvmlEventSetGetGpuOperationalEventContextLegacyXid_v1 { 1304 } Passes Passed stub "waits for errors of the card";
             pass nvmlEventSetRegisterGpuOperationalEvents_v1 { 1304 } Passes Passed stub "waits for errors of the card";
-            pass nvmlEventSetWait { 1200 } Passes Passed stub "waits for errors of the card";
-            pass nvmlEventSetWait_v2 { 1200 } Passes Passed stub "waits for errors of the card";
+            call nvmlEventSetWait { 1200 } Passes Passed played "waits for errors of the card"
+                (set: nvmlEventSet_t, data: *mut nvmlEventData_t, timeout_ms: c_uint);
+            call nvmlEventSetWait_v2 { 1200 } Passes Passed played "waits for errors of the card"
+                (set: nvmlEventSet_t, data: *mut nvmlEventData_t, timeout_ms: c_uint);
             pass nvmlEventSetWait_v3 { 1304 } Passes Passed stub "waits for errors of the card";
             pass nvmlGpmMigSampleGet { 1200 } Passes Passed stub "samples the whole card's counters";
             pass nvmlGpmQueryDeviceSupport { 1200 } Passes Passed stub "samples the whole card's counters";

@@ -29,13 +29,23 @@ fn clock(card: &Card, kind: nvmlClockType_t) -> Answer<c_uint> {
     }
 }
 
-/// Milliwatts: a tenth of the limit when idle, all of it when busy.
-fn power(card: &Card) -> Answer<c_uint> {
-    let busy = card.machine.utilisation(card.index)?.gpu;
-    Ok(card.spec().model.watts * (100 + 9 * busy.min(100)))
+/// A tenth of the limit when idle, all of it when busy.
+pub(crate) fn milliwatts(card: &Card, busy_percent: u32) -> c_uint {
+    card.spec().model.watts * (100 + 9 * busy_percent.min(100))
 }
 
-fn limit(card: &Card) -> c_uint {
+fn power(card: Card) -> Answer<c_uint> {
+    let card = card.sampled();
+    Ok(milliwatts(&card, card.machine.utilisation(card.index)?.gpu))
+}
+
+/// 30 degrees when idle, 70 when busy.
+pub(crate) fn degrees(card: &Card) -> Answer<c_uint> {
+    Ok(30 + card.machine.utilisation(card.index)?.gpu.min(100) * 2 / 5)
+}
+
+/// In milliwatts.
+pub(crate) fn limit(card: &Card) -> c_uint {
     card.spec().model.watts * 1000
 }
 
@@ -47,7 +57,7 @@ values! {
     nvmlDeviceGetClock(kind: nvmlClockType_t, clock_id: nvmlClockId_t, => c_uint) |card| clock(&card, kind);
     nvmlDeviceGetMemoryBusWidth(=> c_uint) |card| Ok(card.spec().model.bus_bits);
 
-    nvmlDeviceGetPowerUsage(=> c_uint) |card| power(&card);
+    nvmlDeviceGetPowerUsage(=> c_uint) |card| power(card);
     nvmlDeviceGetEnforcedPowerLimit(=> c_uint) |card| Ok(limit(&card));
     nvmlDeviceGetPowerManagementLimit(=> c_uint) |card| Ok(limit(&card));
     nvmlDeviceGetPowerManagementDefaultLimit(=> c_uint) |card| Ok(limit(&card));
@@ -59,10 +69,7 @@ values! {
     nvmlDeviceGetCurrentClocksThrottleReasons(=> c_ulonglong) |_card| Ok(0);
     nvmlDeviceGetSupportedClocksThrottleReasons(=> c_ulonglong) |_card| Ok(0x1ff);
 
-    // 30 degrees when idle, 70 when busy.
-    nvmlDeviceGetTemperature(sensor: nvmlTemperatureSensors_t, => c_uint) |card| {
-        Ok(30 + card.machine.utilisation(card.index)?.gpu.min(100) * 2 / 5)
-    };
+    nvmlDeviceGetTemperature(sensor: nvmlTemperatureSensors_t, => c_uint) |card| degrees(&card.query());
     nvmlDeviceGetTemperatureThreshold(threshold: nvmlTemperatureThresholds_t, => c_uint) |_card| {
         match threshold {
             NVML_TEMPERATURE_THRESHOLD_SHUTDOWN => Ok(98),
@@ -83,6 +90,10 @@ values! {
     nvmlDeviceGetDisplayActive(=> nvmlEnableState_t) |_card| Ok(NVML_FEATURE_DISABLED);
     nvmlDeviceGetDisplayMode(=> nvmlEnableState_t) |_card| Ok(NVML_FEATURE_DISABLED);
     nvmlDeviceGetDefaultEccMode(=> nvmlEnableState_t) |_card| Ok(NVML_FEATURE_ENABLED);
+
+    // Off, as it is until root switches it on, which cannot be done here.
+    nvmlDeviceGetAccountingMode(=> nvmlEnableState_t) |_card| Ok(NVML_FEATURE_DISABLED);
+    nvmlDeviceGetAccountingBufferSize(=> c_uint) |_card| Ok(4_000);
 
     // Cards in servers have no fan of their own, no link to others here, and no meter of energy.
     nvmlDeviceGetNumFans(=> c_uint) |_card| Ok(0);

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use cgpu_abi::nvml_types::*;
+use cgpu_sim::instance::{Instance, Part};
 use cgpu_sim::{CardSpec, Machine};
 
-use crate::answer::{Answer, INVALID_ARGUMENT, NOT_FOUND};
+use crate::answer::{Answer, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED};
 use crate::argument::{In, Out};
 use crate::library::{machine, put_text};
 
@@ -24,11 +25,45 @@ impl Card {
         &self.machine.cards()[self.index]
     }
 
+    /// What part of its card it is, if it is an instance.
+    pub(crate) fn instance(&self) -> Option<Instance> {
+        match self.spec().part {
+            Part::Instance(instance) => Some(instance),
+            Part::Whole | Part::Divided => None,
+        }
+    }
+
+    /// Its instances, if it is divided.
+    pub(crate) fn instances(&self) -> Vec<(Self, Instance)> {
+        let cards =
+            (0..self.machine.cards().len()).map(|index| Self { machine: Arc::clone(&self.machine), index });
+        let with_instance = cards.filter_map(|card| card.instance().map(|instance| (card, instance)));
+        with_instance.filter(|(_, instance)| instance.card == self.index).collect()
+    }
+
+    /// Fails on what is divided and on instances, whose time NVML does not tell.
+    pub(crate) fn whole(self) -> Answer<Self> {
+        if self.spec().part == Part::Whole { Ok(self) } else { Err(NOT_SUPPORTED) }
+    }
+
+    /// Takes as long as to ask for what changes.
+    pub(crate) fn query(self) -> Self {
+        self.machine.spend(self.machine.figures().query);
+        self
+    }
+
+    /// Takes as long as to read a buffer of samples.
+    pub(crate) fn sampled(self) -> Self {
+        self.machine.spend(self.machine.figures().sampling);
+        self
+    }
+
     /// The UUID as NVML writes it.
     fn uuid(&self) -> String {
         let digits: String = self.spec().uuid(self.index).iter().map(|byte| format!("{byte:02x}")).collect();
         let parts = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]];
-        format!("GPU-{}", parts.join("-"))
+        let kind = if self.instance().is_some() { "MIG" } else { "GPU" };
+        format!("{kind}-{}", parts.join("-"))
     }
 
     /// Serial numbers are made of the UUID's.
@@ -38,7 +73,7 @@ impl Card {
         format!("{number:013}")
     }
 
-    fn handle(&self) -> nvmlDevice_t {
+    pub(crate) fn handle(&self) -> nvmlDevice_t {
         nvmlDevice_t(FIRST + self.index * STEP)
     }
 }
@@ -51,35 +86,42 @@ pub(crate) fn find(device: nvmlDevice_t) -> Answer<Card> {
     if index < machine.cards().len() { Ok(Card { machine, index }) } else { Err(INVALID_ARGUMENT) }
 }
 
+/// The cards, without instances.
+fn cards() -> Answer<Vec<Card>> {
+    let machine = machine()?;
+    let all = (0..machine.cards().len()).map(|index| Card { machine: Arc::clone(&machine), index });
+    Ok(all.filter(|card| card.instance().is_none()).collect())
+}
+
 /// Gives the handle of the first card that fits.
 fn search(device: Out<nvmlDevice_t>, fits: impl Fn(&Card) -> bool) -> Answer {
-    let machine = machine()?;
-    let mut cards = (0..machine.cards().len()).map(|index| Card { machine: Arc::clone(&machine), index });
-    let card = cards.find(fits).ok_or(NOT_FOUND)?;
+    let card = cards()?.into_iter().find(fits).ok_or(NOT_FOUND)?;
     device.put(card.handle())?;
     Ok(())
 }
 
 pub(crate) fn nvmlDeviceGetCount_v2(device_count: Out<c_uint>) -> Answer {
-    device_count.put(c_uint::try_from(machine()?.cards().len()).unwrap_or(c_uint::MAX))?;
+    device_count.put(c_uint::try_from(cards()?.len()).unwrap_or(c_uint::MAX))?;
     Ok(())
 }
 pub(crate) use nvmlDeviceGetCount_v2 as nvmlDeviceGetCount;
 
 pub(crate) fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: Out<nvmlDevice_t>) -> Answer {
-    let machine = machine()?;
-    let index = index as usize;
-    if index >= machine.cards().len() {
-        return Err(INVALID_ARGUMENT);
-    }
-    device.put(Card { machine, index }.handle())?;
+    let cards = cards()?;
+    device.put(cards.get(index as usize).ok_or(INVALID_ARGUMENT)?.handle())?;
     Ok(())
 }
 pub(crate) use nvmlDeviceGetHandleByIndex_v2 as nvmlDeviceGetHandleByIndex;
 
 pub(crate) fn nvmlDeviceGetHandleByUUID(uuid: In<c_char>, device: Out<nvmlDevice_t>) -> Answer {
     let wanted = uuid.text()?;
-    search(device, |card| card.uuid().eq_ignore_ascii_case(&wanted))
+    let all = cards()?.into_iter().flat_map(|card| {
+        let instances = card.instances().into_iter().map(|(instance, _)| instance);
+        instances.chain([card]).collect::<Vec<_>>()
+    });
+    let mut fitting = all.filter(|card| card.uuid().eq_ignore_ascii_case(&wanted));
+    device.put(fitting.next().ok_or(NOT_FOUND)?.handle())?;
+    Ok(())
 }
 
 pub(crate) fn nvmlDeviceGetHandleBySerial(serial: In<c_char>, device: Out<nvmlDevice_t>) -> Answer {
@@ -106,14 +148,23 @@ fn parse_place(text: &str) -> Option<(u32, u32, u32)> {
     }
 }
 
+/// Of an instance, its number on its card.
 pub(crate) fn nvmlDeviceGetIndex(device: nvmlDevice_t, index: Out<c_uint>) -> Answer {
-    index.put(c_uint::try_from(find(device)?.index).unwrap_or(c_uint::MAX))?;
+    let card = find(device)?;
+    let place = match card.instance() {
+        Some(instance) => instance.number,
+        None => {
+            let before = cards()?.iter().filter(|each| each.index < card.index).count();
+            c_uint::try_from(before).unwrap_or(c_uint::MAX)
+        }
+    };
+    index.put(place)?;
     Ok(())
 }
 pub(crate) use nvmlDeviceGetIndex as nvmlDeviceGetMinorNumber;
 
 pub(crate) fn nvmlDeviceGetName(device: nvmlDevice_t, name: Out<c_char>, length: c_uint) -> Answer {
-    put_text(name, length, find(device)?.spec().model.name)
+    put_text(name, length, &find(device)?.spec().name())
 }
 
 pub(crate) fn nvmlDeviceGetUUID(device: nvmlDevice_t, uuid: Out<c_char>, length: c_uint) -> Answer {
@@ -179,7 +230,7 @@ pub(crate) fn nvmlDeviceGetNumGpuCores(device: nvmlDevice_t, num_cores: Out<c_ui
         (6..=8, 0) | (7, _) => 64,
         _ => 128,
     };
-    num_cores.put(model.multiprocessors * cores)?;
+    num_cores.put(card.spec().multiprocessors() * cores)?;
     Ok(())
 }
 

@@ -17,10 +17,13 @@ use crate::argument::Received;
 mod played {
     pub(super) use crate::board::*;
     pub(super) use crate::device::*;
+    pub(super) use crate::fields::*;
     pub(super) use crate::library::*;
     pub(super) use crate::memory::*;
     pub(super) use crate::partition::*;
     pub(super) use crate::processes::*;
+    pub(super) use crate::utilisation::*;
+    pub(super) use crate::watch::*;
 }
 
 macro_rules! exports {

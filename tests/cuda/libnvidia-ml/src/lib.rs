@@ -9,8 +9,11 @@
 //! | [`device`] | which cards there are, and what they are |
 //! | [`memory`] | their memory |
 //! | [`processes`] | who is on them |
+//! | [`utilisation`] | how busy they are |
+//! | [`watch`] | what happens to them |
+//! | [`fields`] | properties by number |
 //! | [`board`] | clocks, power, temperature, links: plausible figures of the model, not measurements |
-//! | [`partition`] | that no card is partitioned |
+//! | [`partition`] | instances of divided cards |
 #![allow(non_snake_case, reason = "the vendor's own functions")]
 
 mod answer;
@@ -20,9 +23,12 @@ mod argument;
 mod board;
 mod device;
 mod exports;
+mod fields;
 mod library;
 mod memory;
 mod partition;
 mod processes;
+mod utilisation;
 #[path = "../../libcuda/src/version.rs"]
 mod version;
+mod watch;

@@ -26,6 +26,7 @@ fn open() -> Answer<Arc<Machine>> {
         eprintln!("cgpu-sim: {error}");
         Failure::from(error)
     })?;
+    machine.spend(machine.figures().attaching);
     Ok(Arc::new(machine))
 }
 

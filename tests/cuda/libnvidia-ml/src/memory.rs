@@ -8,7 +8,7 @@ use crate::device::find;
 
 /// The first version counts what the driver keeps for itself as used.
 pub(crate) fn nvmlDeviceGetMemoryInfo(device: nvmlDevice_t, memory: Out<nvmlMemory_t>) -> Answer {
-    let card = find(device)?;
+    let card = find(device)?.query();
     let info = card.machine.memory_info(card.index)?;
     memory.put(nvmlMemory_t {
         total: info.total.0,
@@ -19,7 +19,7 @@ pub(crate) fn nvmlDeviceGetMemoryInfo(device: nvmlDevice_t, memory: Out<nvmlMemo
 }
 
 pub(crate) fn nvmlDeviceGetMemoryInfo_v2(device: nvmlDevice_t, memory: Out<nvmlMemory_v2_t>) -> Answer {
-    let card = find(device)?;
+    let card = find(device)?.query();
     let version = memory.start_as::<c_uint>().read()?;
     if version != NVML_MEMORY_V2 {
         return Err(ARGUMENT_VERSION_MISMATCH);

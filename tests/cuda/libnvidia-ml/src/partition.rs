@@ -1,15 +1,24 @@
-//! That no card is partitioned (MIG).
+//! Instances of divided cards (MIG). How a card is divided is set in `CGPU_SIM_GPUS`, and nothing here changes it.
+
+use std::sync::Arc;
 
 use cgpu_abi::nvml_types::*;
+use cgpu_sim::instance::{Instance, Part, can_be_divided};
 
-use crate::answer::{Answer, NOT_FOUND, NOT_SUPPORTED};
+use crate::answer::{Answer, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED};
 use crate::argument::Out;
-use crate::device::find;
+use crate::device::{Card, find};
 
-/// Whether a model can be partitioned at all.
-fn can(device: nvmlDevice_t) -> Answer {
-    let capable = matches!(find(device)?.spec().model.capability, (8, 0) | (9, _));
-    if capable { Ok(()) } else { Err(NOT_SUPPORTED) }
+/// The ids of its GPU instance and its compute instance: the first of each kind is the card's own, the second has no other beside it.
+pub(crate) fn ids(instance: Instance) -> (c_uint, c_uint) {
+    (instance.number + 1, 0)
+}
+
+/// A card that can be divided, whether it is or not.
+fn divisible(device: nvmlDevice_t) -> Answer<Card> {
+    let card = find(device)?;
+    let fits = can_be_divided(card.spec().model) && card.instance().is_none();
+    if fits { Ok(card) } else { Err(NOT_SUPPORTED) }
 }
 
 pub(crate) fn nvmlDeviceGetMigMode(
@@ -17,46 +26,80 @@ pub(crate) fn nvmlDeviceGetMigMode(
     current_mode: Out<c_uint>,
     pending_mode: Out<c_uint>,
 ) -> Answer {
-    can(device)?;
-    current_mode.put(NVML_FEATURE_DISABLED)?;
-    pending_mode.put(NVML_FEATURE_DISABLED)?;
+    let divided = divisible(device)?.spec().part == Part::Divided;
+    let mode = if divided { NVML_FEATURE_ENABLED } else { NVML_FEATURE_DISABLED };
+    current_mode.put(mode)?;
+    pending_mode.put(mode)?;
     Ok(())
 }
 
 pub(crate) fn nvmlDeviceGetMaxMigDeviceCount(device: nvmlDevice_t, count: Out<c_uint>) -> Answer {
-    let most = if can(device).is_ok() { 7 } else { 0 };
+    find(device)?;
+    let most = if divisible(device).is_ok() { 7 } else { 0 };
     count.put(most)?;
     Ok(())
 }
 
 pub(crate) fn nvmlDeviceGetMigDeviceHandleByIndex(
     device: nvmlDevice_t,
-    _index: c_uint,
-    _mig_device: Out<nvmlDevice_t>,
+    index: c_uint,
+    mig_device: Out<nvmlDevice_t>,
 ) -> Answer {
-    can(device)?;
-    Err(NOT_FOUND)
+    let instances = divisible(device)?.instances();
+    let (instance, _) = instances.get(index as usize).ok_or(NOT_FOUND)?;
+    mig_device.put(instance.handle())?;
+    Ok(())
 }
 
 pub(crate) fn nvmlDeviceIsMigDeviceHandle(device: nvmlDevice_t, is_mig_device: Out<c_uint>) -> Answer {
-    find(device)?;
-    is_mig_device.put(0)?;
+    let is = find(device)?.instance().is_some();
+    is_mig_device.put(is.into())?;
     Ok(())
+}
+
+/// An instance.
+fn instance(device: nvmlDevice_t) -> Answer<(Card, Instance)> {
+    let card = find(device)?;
+    let instance = card.instance().ok_or(INVALID_ARGUMENT)?;
+    Ok((card, instance))
 }
 
 pub(crate) fn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(
     mig_device: nvmlDevice_t,
-    _device: Out<nvmlDevice_t>,
+    device: Out<nvmlDevice_t>,
 ) -> Answer {
-    find(mig_device)?;
-    Err(crate::answer::INVALID_ARGUMENT)
+    let (card, instance) = instance(mig_device)?;
+    device.put(Card { machine: Arc::clone(&card.machine), index: instance.card }.handle())?;
+    Ok(())
 }
 
-pub(crate) fn nvmlDeviceGetGpuInstanceId(device: nvmlDevice_t, _id: Out<c_uint>) -> Answer {
-    find(device)?;
-    Err(NOT_SUPPORTED)
+pub(crate) fn nvmlDeviceGetGpuInstanceId(device: nvmlDevice_t, id: Out<c_uint>) -> Answer {
+    let (_, instance) = instance(device)?;
+    id.put(ids(instance).0)?;
+    Ok(())
 }
-pub(crate) use nvmlDeviceGetGpuInstanceId as nvmlDeviceGetComputeInstanceId;
+
+pub(crate) fn nvmlDeviceGetComputeInstanceId(device: nvmlDevice_t, id: Out<c_uint>) -> Answer {
+    let (_, instance) = instance(device)?;
+    id.put(ids(instance).1)?;
+    Ok(())
+}
+
+pub(crate) fn nvmlDeviceGetAttributes_v2(
+    device: nvmlDevice_t,
+    attributes: Out<nvmlDeviceAttributes_t>,
+) -> Answer {
+    let (card, instance) = instance(device)?;
+    attributes.put(nvmlDeviceAttributes_t {
+        multiprocessor_count: card.spec().multiprocessors(),
+        shared_copy_engine_count: instance.slices,
+        gpu_instance_slice_count: instance.slices,
+        compute_instance_slice_count: instance.slices,
+        memory_size_mb: card.spec().total.0 >> 20,
+        ..Default::default()
+    })?;
+    Ok(())
+}
 
 pub(crate) fn nvmlDeviceGetVirtualizationMode(
     device: nvmlDevice_t,

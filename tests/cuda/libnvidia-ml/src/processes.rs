@@ -1,20 +1,18 @@
-//! Who is on the cards, and how busy they keep them.
-
-use std::time::{SystemTime, UNIX_EPOCH};
+//! Who is on the cards.
 
 use cgpu_abi::nvml_types::*;
 use cgpu_sim::machine::ProcessUse;
-use cgpu_sim::{Machine, Nanos};
 
-use crate::answer::{Answer, INSUFFICIENT_SIZE, NOT_FOUND};
+use crate::answer::{Answer, INSUFFICIENT_SIZE};
 use crate::argument::Out;
-use crate::device::find;
+use crate::device::{Card, find};
+use crate::partition;
 
 /// No instance of a partitioned card.
 const NO_INSTANCE: c_uint = c_uint::MAX;
 
 /// Hands out a list in two calls: the first asks for its length, the second brings room for it.
-fn put_list<T>(list: Vec<T>, count: Out<c_uint>, to: Out<T>) -> Answer {
+pub(crate) fn put_list<T>(list: Vec<T>, count: Out<c_uint>, to: Out<T>) -> Answer {
     let room = count.read()? as usize;
     let length = list.len();
     count.put(c_uint::try_from(length).unwrap_or(c_uint::MAX))?;
@@ -25,16 +23,32 @@ fn put_list<T>(list: Vec<T>, count: Out<c_uint>, to: Out<T>) -> Answer {
     Ok(())
 }
 
+/// A process, and the instance that it is on.
+struct Resident {
+    process: ProcessUse,
+    gpu_instance: c_uint,
+    compute_instance: c_uint,
+}
+
+fn residents(card: &Card) -> Answer<Vec<Resident>> {
+    let (gpu_instance, compute_instance) = card.instance().map_or((NO_INSTANCE, NO_INSTANCE), partition::ids);
+    let here = card.machine.processes(card.index)?.into_iter();
+    let mut all: Vec<_> = here.map(|process| Resident { process, gpu_instance, compute_instance }).collect();
+    for (instance, _) in card.instances() {
+        all.extend(residents(&instance)?);
+    }
+    Ok(all)
+}
+
 fn list<T>(
     device: nvmlDevice_t,
     info_count: Out<c_uint>,
     infos: Out<T>,
-    describe: impl Fn(ProcessUse) -> T,
+    describe: impl Fn(Resident) -> T,
 ) -> Answer {
-    let card = find(device)?;
+    let card = find(device)?.query();
     info_count.required()?;
-    let processes = card.machine.processes(card.index)?;
-    put_list(processes.into_iter().map(describe).collect(), info_count, infos)
+    put_list(residents(&card)?.into_iter().map(describe).collect(), info_count, infos)
 }
 
 fn nobody(device: nvmlDevice_t, info_count: Out<c_uint>) -> Answer {
@@ -48,9 +62,9 @@ pub(crate) fn nvmlDeviceGetComputeRunningProcesses(
     info_count: Out<c_uint>,
     infos: Out<nvmlProcessInfo_v1_t>,
 ) -> Answer {
-    list(device, info_count, infos, |process| nvmlProcessInfo_v1_t {
-        pid: process.pid,
-        used_gpu_memory: process.memory.0,
+    list(device, info_count, infos, |resident| nvmlProcessInfo_v1_t {
+        pid: resident.process.pid,
+        used_gpu_memory: resident.process.memory.0,
     })
 }
 
@@ -59,11 +73,11 @@ pub(crate) fn nvmlDeviceGetComputeRunningProcesses_v2(
     info_count: Out<c_uint>,
     infos: Out<nvmlProcessInfo_v2_t>,
 ) -> Answer {
-    list(device, info_count, infos, |process| nvmlProcessInfo_v2_t {
-        pid: process.pid,
-        used_gpu_memory: process.memory.0,
-        gpu_instance_id: NO_INSTANCE,
-        compute_instance_id: NO_INSTANCE,
+    list(device, info_count, infos, |resident| nvmlProcessInfo_v2_t {
+        pid: resident.process.pid,
+        used_gpu_memory: resident.process.memory.0,
+        gpu_instance_id: resident.gpu_instance,
+        compute_instance_id: resident.compute_instance,
     })
 }
 pub(crate) use nvmlDeviceGetComputeRunningProcesses_v2 as nvmlDeviceGetComputeRunningProcesses_v3;
@@ -84,48 +98,6 @@ nobody! {
     nvmlDeviceGetMPSComputeRunningProcesses: nvmlProcessInfo_v1_t;
     nvmlDeviceGetMPSComputeRunningProcesses_v2: nvmlProcessInfo_v2_t;
     nvmlDeviceGetMPSComputeRunningProcesses_v3: nvmlProcessInfo_t;
-}
-
-pub(crate) fn nvmlDeviceGetUtilizationRates(
-    device: nvmlDevice_t,
-    utilization: Out<nvmlUtilization_t>,
-) -> Answer {
-    let card = find(device)?;
-    let rates = card.machine.utilisation(card.index)?;
-    utilization.put(nvmlUtilization_t { gpu: rates.gpu, memory: rates.memory })?;
-    Ok(())
-}
-
-/// Microseconds since the epoch at device time 0.
-fn epoch(machine: &Machine) -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_micros()).unwrap_or(u64::MAX).saturating_sub(machine.now().0 / 1000)
-}
-
-pub(crate) fn nvmlDeviceGetProcessUtilization(
-    device: nvmlDevice_t,
-    utilization: Out<nvmlProcessUtilizationSample_t>,
-    process_samples_count: Out<c_uint>,
-    last_seen_time_stamp: c_ulonglong,
-) -> Answer {
-    let card = find(device)?;
-    process_samples_count.required()?;
-    let epoch = epoch(&card.machine);
-    let since = Nanos::from_micros(last_seen_time_stamp.saturating_sub(epoch));
-    let samples = card.machine.process_utilisation(card.index, since)?;
-    if samples.is_empty() {
-        process_samples_count.put(0)?;
-        return Err(NOT_FOUND);
-    }
-    let describe = |sample: cgpu_sim::machine::ProcessSample| nvmlProcessUtilizationSample_t {
-        pid: sample.pid,
-        time_stamp: epoch + sample.at.0 / 1000,
-        sm_util: sample.percent,
-        mem_util: sample.percent / 3,
-        enc_util: 0,
-        dec_util: 0,
-    };
-    put_list(samples.into_iter().map(describe).collect(), process_samples_count, utilization)
 }
 
 #[cfg(test)]

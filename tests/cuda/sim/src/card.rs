@@ -4,6 +4,7 @@ use cgpu_proto::units::Bytes;
 
 use crate::error::Error;
 use crate::footprint::Footprint;
+use crate::instance::{Instance, Part};
 
 /// What a model is, whatever its memory. Figures are the vendor's data sheets' and deviceQuery's.
 #[derive(Debug)]
@@ -125,23 +126,48 @@ pub struct CardSpec {
     pub model: &'static Model,
     /// Its memory as NVML gives it.
     pub total: Bytes,
+    /// Whether it is whole.
+    pub part: Part,
 }
 
 impl PartialEq for CardSpec {
     fn eq(&self, other: &Self) -> bool {
-        self.model.key == other.model.key && self.total == other.total
+        self.model.key == other.model.key && self.total == other.total && self.part == other.part
     }
 }
 
 impl Eq for CardSpec {}
 
 impl CardSpec {
-    /// Reads a list such as `A10:23028,T4:15109`; without a size, the model's own.
+    /// Reads a list such as `A10:23028,T4:15109`; without a size, the model's own. `A100/mig=3g.40gb,2g.20gb` is divided, and its
+    /// instances follow it.
     ///
     /// # Errors
     /// [`Error::Settings`], with the list of known models where the name is not one.
     pub fn parse_list(list: &str) -> Result<Vec<Self>, Error> {
-        let cards = list.split(',').map(|entry| Self::parse(entry.trim())).collect::<Result<Vec<_>, _>>()?;
+        let mut cards: Vec<Self> = Vec::new();
+        let mut entries = list.split(',').map(str::trim).peekable();
+        while let Some(entry) = entries.next() {
+            let Some((entry, first)) = entry.split_once("/mig=") else {
+                cards.push(Self::parse(entry)?);
+                continue;
+            };
+            let card = Self::parse(entry)?;
+            let profile = |text: &str| Instance::parse(text, card.total);
+            let mut instances: Vec<Instance> = profile(first).into_iter().collect();
+            while let Some(next) = entries.peek().and_then(|entry| profile(entry)) {
+                instances.push(next);
+                entries.next();
+            }
+            Instance::check(&instances, card.model)?;
+            let place = cards.len();
+            cards.push(Self { part: Part::Divided, ..card });
+            cards.extend((0..).zip(instances).map(|(number, instance)| Self {
+                total: instance.memory(card.total),
+                part: Part::Instance(Instance { card: place, number, ..instance }),
+                ..card
+            }));
+        }
         if cards.len() > MAX_CARDS {
             return Err(Error::Settings(format!(
                 "CGPU_SIM_GPUS names {} cards, and {MAX_CARDS} are the most",
@@ -157,7 +183,7 @@ impl CardSpec {
         MODELS
             .iter()
             .filter(|model| model.key == "A10")
-            .map(|model| Self { model, total: Bytes::from_mib(model.memory_mib) })
+            .map(|model| Self { model, total: Bytes::from_mib(model.memory_mib), part: Part::Whole })
             .collect()
     }
 
@@ -183,7 +209,7 @@ impl CardSpec {
                 }
             },
         };
-        Ok(Self { model, total: Bytes::from_mib(mib) })
+        Ok(Self { model, total: Bytes::from_mib(mib), part: Part::Whole })
     }
 
     /// The UUID of the card at `index` of the list: the same for the same model at the same place, on every machine.
@@ -202,9 +228,31 @@ impl CardSpec {
         uuid
     }
 
-    /// Domain, bus and device of the card at `index`: ascending, so that PCI order is the list's.
+    /// What it is called: an instance by its card and its profile.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self.part {
+            Part::Instance(instance) => format!("{} MIG {}", self.model.name, instance.profile()),
+            Part::Whole | Part::Divided => self.model.name.to_owned(),
+        }
+    }
+
+    /// Its streaming multiprocessors.
+    #[must_use]
+    pub fn multiprocessors(&self) -> u32 {
+        match self.part {
+            Part::Instance(instance) => instance.multiprocessors(self.model),
+            Part::Whole | Part::Divided => self.model.multiprocessors,
+        }
+    }
+
+    /// Domain, bus and device of the card at `index`: ascending, so that PCI order is the list's. An instance sits where its card does.
     #[must_use]
     pub fn pci(&self, index: usize) -> (u32, u32, u32) {
+        let index = match self.part {
+            Part::Instance(instance) => instance.card,
+            Part::Whole | Part::Divided => index,
+        };
         (0, 0x07 + u32::try_from(index).unwrap_or(u32::MAX), 0)
     }
 
@@ -212,9 +260,15 @@ impl CardSpec {
     #[must_use]
     pub fn footprint(&self, blocks: u64, threads: u64, shared: u64, registers: u64) -> Option<Footprint> {
         let resident = self.model.resident_blocks(threads, shared, registers);
-        let resident = resident * u64::from(self.model.multiprocessors);
+        let resident = resident * u64::from(self.multiprocessors());
         let grids = u64::from(self.model.generation().grids);
         (resident != 0).then(|| Footprint::of_blocks(blocks, resident, grids))
+    }
+
+    /// What contexts and programs can have of it; of a divided card, nothing.
+    #[must_use]
+    pub fn usable(&self) -> Bytes {
+        if self.part == Part::Divided { Bytes::ZERO } else { self.total - self.reserved() }
     }
 
     /// What the driver keeps for itself: NVML's reserved line. One eightieth and at least 200 MiB, in whole 2 MiB: an

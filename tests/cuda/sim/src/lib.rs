@@ -23,6 +23,7 @@ pub mod exports;
 pub mod faults;
 pub mod footprint;
 pub mod identity;
+pub mod instance;
 pub mod journal;
 pub mod kernel;
 pub mod machine;

@@ -113,8 +113,14 @@ figures! {
     context_memory: Bytes = Bytes::from_mib(256),
     /// What a memory pool takes of the card at least, if there is as much.
     pool_chunk: Bytes = Bytes::from_mib(32),
-    /// Window of NVML's utilisation.
+    /// Window of NVML's utilisation (`CGPU_SIM_WINDOW_MS`).
     window: Nanos = Nanos(166_666_667),
+    /// What it takes NVML to ask the card's driver for something that changes.
+    query: Nanos = Nanos::from_micros(50),
+    /// What it takes NVML to read a sample buffer: utilisation, clocks, power.
+    sampling: Nanos = Nanos::from_millis(1),
+    /// What the first `nvmlInit` of a process takes.
+    attaching: Nanos = Nanos::from_millis(10),
     /// Seed of all draws (`CGPU_SIM_SEED`).
     seed: u64 = 0,
 }
@@ -176,6 +182,17 @@ impl Settings {
             switch: micros("CGPU_SIM_SWITCH_US", 0, figures.switch)?,
             slice: micros("CGPU_SIM_SLICE_US", 1, figures.slice)?,
             kernel: micros("CGPU_SIM_KERNEL_US", 1, figures.kernel)?,
+            window: match get("CGPU_SIM_WINDOW_MS") {
+                None => figures.window,
+                Some(text) => match text.parse::<u64>() {
+                    Ok(millis) if (1..=60_000).contains(&millis) => Nanos::from_millis(millis),
+                    _ => {
+                        return Err(Error::Settings(format!(
+                            "CGPU_SIM_WINDOW_MS={text}: expected whole milliseconds from 1 to 60000"
+                        )));
+                    }
+                },
+            },
             mps: match get("CGPU_SIM_MPS").as_deref() {
                 None | Some("0") => 0,
                 Some("1") => 1,
@@ -252,6 +269,7 @@ mod tests {
             ("CGPU_SIM_SWITCH_US", "40"),
             ("CGPU_SIM_SLICE_US", "2000"),
             ("CGPU_SIM_KERNEL_US", "60"),
+            ("CGPU_SIM_WINDOW_MS", "1000"),
             ("CGPU_SIM_MPS", "1"),
             ("CGPU_SIM_NOISE", "1.5"),
             ("CGPU_SIM_CORUN", "10"),
@@ -267,6 +285,7 @@ mod tests {
             (settings.figures.mps, settings.figures.noise, settings.figures.corun),
             (1, 15_000, 100_000)
         );
+        assert_eq!(settings.figures.window, Nanos::from_millis(1_000));
         assert_eq!(settings.figures.seed, 42);
         assert_eq!(settings.dilation_milli, 2_500);
     }
@@ -277,6 +296,7 @@ mod tests {
             ("CGPU_SIM_SWITCH_US", "fast"),
             ("CGPU_SIM_SLICE_US", "0"),
             ("CGPU_SIM_KERNEL_US", "-1"),
+            ("CGPU_SIM_WINDOW_MS", "0"),
             ("CGPU_SIM_MPS", "yes"),
             ("CGPU_SIM_NOISE", "-1"),
             ("CGPU_SIM_CORUN", "lots"),

@@ -4,6 +4,7 @@ use cgpu_proto::units::Bytes;
 
 use super::{Allocation, ContextId, Machine, Origin, lock};
 use crate::error::Error;
+use crate::instance::Part;
 
 /// A card's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +91,22 @@ impl Machine {
         // Of exports that nobody keeps any more, and of pools that were waiting for their last frees.
         self.core.bury_exports()?;
         self.core.end_pools()?;
+        // A divided card has what its instances have.
+        let is_in = |part| matches!(part, Part::Instance(instance) if instance.card == card);
+        let here: Vec<usize> = self
+            .cards()
+            .iter()
+            .enumerate()
+            .filter(|(_, each)| is_in(each.part))
+            .map(|(place, _)| place)
+            .collect();
+        if !here.is_empty() {
+            let instances =
+                here.into_iter().map(|place| self.memory_info(place)).collect::<Result<Vec<_>, _>>()?;
+            let used: Bytes = instances.into_iter().map(|info| info.used).sum();
+            let reserved = spec.reserved();
+            return Ok(MemoryInfo { total: spec.total, reserved, used, free: spec.total - reserved - used });
+        }
         let (used, usable) = self.core.with(|timeline, _| Ok(timeline.memory(card)))?;
         Ok(MemoryInfo { total: spec.total, reserved: spec.total - usable, used, free: usable - used })
     }

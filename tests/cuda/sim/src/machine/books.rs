@@ -2,7 +2,7 @@
 
 use cgpu_proto::units::Nanos;
 
-use super::{CardSample, ContextId, EngineTime, Machine, ProcessSample, ProcessUse};
+use super::{CardSample, ContextId, EngineTime, Machine, ProcessSample, ProcessUse, Xid};
 use crate::error::Error;
 use crate::identity::{Asker, Identity};
 
@@ -72,6 +72,31 @@ impl Machine {
             timeline.settle(card, now);
             Ok(timeline.card_samples(card, since, now))
         })
+    }
+
+    /// Lets a card report an error (an XID) to whoever watches it.
+    ///
+    /// # Errors
+    /// [`Error::NoCard`].
+    pub fn inject_xid(&self, card: usize, code: u64) -> Result<(), Error> {
+        self.check_card(card)?;
+        self.core.with(|timeline, now| {
+            timeline.inject_xid(card, code, now);
+            Ok(())
+        })
+    }
+
+    /// Errors that cards have reported after the `number`-th of all.
+    ///
+    /// # Errors
+    /// [`Error::Forked`], [`Error::Stuck`], [`Error::System`].
+    pub fn xids_after(&self, number: u64) -> Result<Vec<Xid>, Error> {
+        self.core.with(|timeline, _| Ok(timeline.xids_after(number)))
+    }
+
+    /// Keeps the caller for that long: what asking the driver's kernel half takes.
+    pub fn spend(&self, span: Nanos) {
+        self.core.clock.wait_until(self.now() + span);
     }
 
     /// How a card's time was spent.

@@ -45,7 +45,7 @@ pub use crate::memory::{
 };
 pub use crate::timeline::{
     CardSample, ContextId, EngineTime, EventId, GREATEST_PRIORITY, ProcessSample, ProcessUse, StreamId,
-    Ticket,
+    Ticket, Xid,
 };
 pub use allocations::MemoryInfo;
 pub use books::Utilisation;

@@ -21,6 +21,7 @@ use super::areas::{self, AREAS};
 use super::preamble::{Preamble, Verdict};
 use crate::card::CardSpec;
 use crate::error::Error;
+use crate::instance::Part;
 use crate::settings::Settings;
 
 const LENGTH: usize = size_of::<Preamble>() + AREAS * areas::LENGTH;
@@ -148,7 +149,11 @@ fn foreign(path: &Path) -> Error {
 }
 
 fn list(cards: &[CardSpec]) -> String {
-    let each = |card: &CardSpec| format!("{}:{}", card.model.key, card.total.0 >> 20);
+    let each = |card: &CardSpec| match card.part {
+        Part::Instance(instance) => instance.profile(),
+        Part::Divided => format!("{}:{}/mig", card.model.key, card.total.0 >> 20),
+        Part::Whole => format!("{}:{}", card.model.key, card.total.0 >> 20),
+    };
     cards.iter().map(each).collect::<Vec<_>>().join(",")
 }
 

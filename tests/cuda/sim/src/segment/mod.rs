@@ -261,7 +261,7 @@ fn attach(mapping: &Mapping, figures: &Figures, cards: &[CardSpec]) -> Result<Se
             let free = timeline.process_state(slot.get()) == ProcessState::Free;
             if free {
                 for (index, card) in cards.iter().enumerate() {
-                    timeline.install(index, card.total - card.reserved());
+                    timeline.install(index, card.usable());
                 }
                 timeline.attach(slot.get(), who.pid);
             }

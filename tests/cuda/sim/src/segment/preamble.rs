@@ -9,6 +9,7 @@ use cgpu_proto::units::Bytes;
 use super::areas::AREAS;
 use crate::card::{CardSpec, MAX_CARDS, MODELS};
 use crate::error::Error;
+use crate::instance::Part;
 use crate::settings::{Figures, Settings};
 use crate::timeline;
 use crate::words::index;
@@ -27,7 +28,7 @@ pub(super) struct Preamble {
     boot: AtomicU64,
     dilation_milli: AtomicU64,
     figures: [AtomicU64; Figures::COUNT],
-    cards: [(AtomicU64, AtomicU64); MAX_CARDS],
+    cards: [[AtomicU64; 3]; MAX_CARDS],
     /// The area in use, and per area who is stranded there, and up to which round it was copied: see [`super::areas`].
     pub(super) area: AtomicU64,
     pub(super) stranded: [AtomicU64; AREAS],
@@ -59,7 +60,7 @@ impl Preamble {
         let cards = settings.cards.clone().unwrap_or_else(CardSpec::fallback);
         let mut words = vec![MAGIC, layout(), boot(), settings.dilation_milli];
         words.extend(settings.figures.words());
-        words.extend(cards.iter().flat_map(|card| [model_number(card), card.total.0]));
+        words.extend(cards.iter().flat_map(|card| [model_number(card), card.total.0, card.part.word()]));
         words
     }
 
@@ -84,15 +85,12 @@ impl Preamble {
     }
 
     pub(super) fn cards(&self) -> Result<Vec<CardSpec>, Error> {
-        let numbers = self
-            .cards
-            .iter()
-            .map(|(model, total)| (model.load(Ordering::Relaxed), Bytes(total.load(Ordering::Relaxed))));
-        let card = |(model, total)| match MODELS.get(index(model - 1)) {
-            Some(model) => Ok(CardSpec { model, total }),
+        let numbers = self.cards.iter().map(|card| card.each_ref().map(|word| word.load(Ordering::Relaxed)));
+        let card = |[model, total, part]: [u64; 3]| match MODELS.get(index(model - 1)) {
+            Some(model) => Ok(CardSpec { model, total: Bytes(total), part: Part::of_word(part) }),
             None => Err(Error::Segment(format!("the segment names model {model} of {}", MODELS.len()))),
         };
-        numbers.take_while(|&(model, _)| model != 0).map(card).collect()
+        numbers.take_while(|&[model, ..]| model != 0).map(card).collect()
     }
 }
 

@@ -30,6 +30,7 @@
 //! | `event` | marks with a time |
 //! | `context`, `process` | who owns what, memory, death |
 //! | `exports` | memory that outlives who made it |
+//! | `xid` | errors that cards report |
 //! | `usage` | books: busy time, windows |
 //! | `trace` | what the engines did, for whoever looks at it later |
 //! | `forecast` | when something will be done, found by trying |
@@ -60,6 +61,7 @@ mod stream;
 mod trace;
 mod track;
 mod usage;
+mod xid;
 
 use cgpu_proto::units::Nanos;
 
@@ -79,6 +81,7 @@ pub use records::{ContextId, EventId, ExportId, StreamId, WORDS};
 pub use stream::Ticket;
 pub use trace::{Span, SpanKind};
 pub use usage::{CardSample, EngineTime, ProcessSample, ProcessUse};
+pub use xid::Xid;
 
 /// A view of the state that can be advanced and changed. Cheap to make; holds nothing itself.
 #[derive(Debug)]

@@ -46,6 +46,8 @@ records! {
     exports,
     /// Exports that nobody holds and that are not gone yet.
     first_lingering, last_lingering,
+    /// Errors that cards have reported, ever.
+    faults,
     /// When dead processes were last looked for.
     reaped,
 }
@@ -299,8 +301,14 @@ records! {
     from, to,
 }
 
+records! {
+    /// An error that a card reported.
+    pub(crate) Fault[256] from Stretch::END;
+    card, code, at,
+}
+
 /// All words of a timeline.
-pub const WORDS: usize = Stretch::END;
+pub const WORDS: usize = Fault::END;
 
 macro_rules! numbers {
     ($($id:ident)*) => {$(
@@ -362,6 +370,13 @@ impl Effect {
 
 impl Stretch {
     /// Where the span `number` lies.
+    pub(crate) const fn of(number: u64) -> Self {
+        Self(number % Self::COUNT)
+    }
+}
+
+impl Fault {
+    /// Where the error `number` lies.
     pub(crate) const fn of(number: u64) -> Self {
         Self(number % Self::COUNT)
     }

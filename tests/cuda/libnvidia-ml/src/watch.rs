@@ -1,0 +1,154 @@
+//! Waiting for what happens to cards: XIDs, as somebody injects them.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use cgpu_abi::nvml_types::*;
+
+use crate::answer::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED, TIMEOUT};
+use crate::argument::{Out, Received, values};
+use crate::device::{Card, find};
+use crate::library::machine;
+
+values!(nvmlEventSet_t, c_longlong);
+
+/// `nvmlEventType...`
+const SINGLE_BIT_ECC: c_ulonglong = 0x1;
+const DOUBLE_BIT_ECC: c_ulonglong = 0x2;
+const XID_CRITICAL_ERROR: c_ulonglong = 0x8;
+/// Memory errors can be waited for, but do not happen.
+const SUPPORTED: c_ulonglong = SINGLE_BIT_ECC | DOUBLE_BIT_ECC | XID_CRITICAL_ERROR;
+
+/// Handles are numbers from here on.
+const FIRST: usize = 0x7000_0000;
+/// How often a wait looks.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// The sets of this process.
+static SETS: Mutex<Sets> = Mutex::new(Sets { made: 0, sets: None });
+
+struct Sets {
+    made: usize,
+    sets: Option<HashMap<usize, Set>>,
+}
+
+/// By card: the last error that is not to be told any more.
+type Set = HashMap<usize, u64>;
+
+fn sets() -> MutexGuard<'static, Sets> {
+    SETS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Sets {
+    fn get(&mut self, set: nvmlEventSet_t) -> Answer<&mut Set> {
+        self.sets.get_or_insert_default().get_mut(&set.0).ok_or(INVALID_ARGUMENT)
+    }
+}
+
+pub(crate) fn nvmlEventSetCreate(set: Out<nvmlEventSet_t>) -> Answer {
+    machine()?;
+    let set = set.required()?;
+    let mut sets = sets();
+    sets.made += 1;
+    let handle = FIRST + sets.made;
+    sets.sets.get_or_insert_default().insert(handle, Set::new());
+    set.put(nvmlEventSet_t(handle))?;
+    Ok(())
+}
+
+pub(crate) fn nvmlEventSetFree(set: nvmlEventSet_t) -> Answer {
+    machine()?;
+    sets().sets.get_or_insert_default().remove(&set.0).map(drop).ok_or(INVALID_ARGUMENT)
+}
+
+pub(crate) fn nvmlDeviceGetSupportedEventTypes(
+    device: nvmlDevice_t,
+    event_types: Out<c_ulonglong>,
+) -> Answer {
+    find(device)?;
+    event_types.put(SUPPORTED)?;
+    Ok(())
+}
+
+/// Only what happens from here on is told.
+pub(crate) fn nvmlDeviceRegisterEvents(
+    device: nvmlDevice_t,
+    event_types: c_ulonglong,
+    set: nvmlEventSet_t,
+) -> Answer {
+    let card = find(device)?.whole()?;
+    if event_types & !SUPPORTED != 0 {
+        return Err(NOT_SUPPORTED);
+    }
+    let last = card.machine.xids_after(0)?.last().map_or(0, |xid| xid.number);
+    let mut sets = sets();
+    let set = sets.get(set)?;
+    if event_types & XID_CRITICAL_ERROR != 0 {
+        set.entry(card.index).or_insert(last);
+    }
+    Ok(())
+}
+
+/// The next error of a card in the set, which is told once.
+fn next(set: nvmlEventSet_t) -> Answer<Option<(nvmlDevice_t, u64)>> {
+    let machine = machine()?;
+    let mut sets = sets();
+    let set = sets.get(set)?;
+    let Some(told) = set.values().copied().min() else { return Ok(None) };
+    let xids = machine.xids_after(told)?;
+    let news = xids.into_iter().find(|xid| set.get(&xid.card).is_some_and(|told| *told < xid.number));
+    Ok(news.map(|xid| {
+        set.insert(xid.card, xid.number);
+        (Card { machine, index: xid.card }.handle(), xid.code)
+    }))
+}
+
+fn wait(set: nvmlEventSet_t, timeout_ms: c_uint) -> Answer<nvmlEventData_t> {
+    let until = Instant::now() + Duration::from_millis(timeout_ms.into());
+    loop {
+        if let Some((device, code)) = next(set)? {
+            return Ok(nvmlEventData_t {
+                device,
+                event_type: XID_CRITICAL_ERROR,
+                event_data: code,
+                gpu_instance_id: c_uint::MAX,
+                compute_instance_id: c_uint::MAX,
+            });
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(TIMEOUT);
+        }
+        std::thread::sleep(left.min(LOOK));
+    }
+}
+
+pub(crate) fn nvmlEventSetWait_v2(
+    set: nvmlEventSet_t,
+    data: Out<nvmlEventData_t>,
+    timeout_ms: c_uint,
+) -> Answer {
+    let data = data.required()?;
+    data.put(wait(set, timeout_ms)?)?;
+    Ok(())
+}
+
+/// The first struct ends before the instances.
+#[repr(C)]
+struct EventDataFirst {
+    device: nvmlDevice_t,
+    event_type: c_ulonglong,
+    event_data: c_ulonglong,
+}
+
+pub(crate) fn nvmlEventSetWait(
+    set: nvmlEventSet_t,
+    data: Out<nvmlEventData_t>,
+    timeout_ms: c_uint,
+) -> Answer {
+    let data = data.required()?;
+    let nvmlEventData_t { device, event_type, event_data, .. } = wait(set, timeout_ms)?;
+    data.start_as::<EventDataFirst>().put(EventDataFirst { device, event_type, event_data })?;
+    Ok(())
+}
