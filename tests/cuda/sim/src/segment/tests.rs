@@ -366,6 +366,35 @@ fn a_crash_at_any_store_of_memory_changing_hands_leaves_before_or_after() {
 }
 
 #[test]
+fn a_crash_at_any_store_of_memory_between_processes_leaves_before_or_after() {
+    let scene = Scene::new();
+    let (first, second, other) = (timeline::ExportId(1), timeline::ExportId(2), OWNER + 1);
+    let serial = |export| scene.timeline(|timeline| timeline.serial_of_export(export));
+    scene.crash_everywhere(|timeline| {
+        assert_eq!(timeline.create_export(OWNER, 0, Bytes(4 << 20)), Ok(first));
+    });
+    scene.crash_everywhere(|timeline| {
+        assert_eq!(timeline.export_of(scene.contexts[0], Bytes(2 << 20)), Ok(second));
+        timeline.send_export(second);
+    });
+    for export in [first, second] {
+        let serial = serial(export);
+        scene.crash_everywhere(|timeline| timeline.hold(other, export, serial).unwrap());
+        scene.crash_everywhere(|timeline| assert_eq!(timeline.let_go(OWNER, export), Ok(false)));
+        scene.crash_everywhere(|timeline| assert_eq!(timeline.let_go(other, export), Ok(true)));
+    }
+    // What a descriptor may keep is still there.
+    assert_eq!(scene.timeline(|timeline| timeline.orphaned(0)), Bytes(2 << 20));
+    scene.crash_everywhere(|timeline| timeline.hold(other, second, 2).unwrap());
+    scene.crash_everywhere(|timeline| assert_eq!(timeline.let_go(other, second), Ok(true)));
+    for lingering in scene.timeline(|timeline| timeline.lingering()) {
+        scene.crash_everywhere(|timeline| timeline.bury(lingering));
+    }
+    assert_eq!(scene.timeline(|timeline| timeline.orphaned(0)), Bytes::ZERO);
+    assert_eq!(serial(first) + serial(second), 0);
+}
+
+#[test]
 fn a_crash_at_any_store_of_a_death_leaves_before_or_after() {
     let scene = Scene::with_contexts_on(&[1]);
     scene.crash_everywhere(|timeline| timeline.die(OWNER, scene.now));
