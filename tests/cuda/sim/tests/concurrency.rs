@@ -193,6 +193,26 @@ fn event_records_do_not_wait_for_kernels_of_other_streams() {
     assert_eq!(card.ends([kernel, record]), [100, 1]);
 }
 
+/// Now that kernels overlap, the legacy stream's barrier is what keeps blocking streams apart.
+#[test]
+fn the_legacy_stream_stands_between_blocking_streams() {
+    let mut card = Card::new(bare());
+    let context = card.context(0);
+    let mut timeline = card.timeline();
+    let legacy = timeline.legacy_stream(context);
+    let [a, b] = [(); 2].map(|()| timeline.create_stream(context, true).unwrap());
+    let free = timeline.create_stream(context, false).unwrap();
+    let tickets = [
+        card.launch(a, 100, percent(20), 0),
+        card.launch(legacy, 50, percent(20), 0),
+        card.launch(b, 30, percent(20), 0),
+        card.launch(a, 10, percent(20), 0),
+        card.launch(free, 40, percent(20), 0),
+        card.launch(legacy, 5, percent(20), 0),
+    ];
+    assert_eq!(card.ends(tickets), [100, 150, 180, 160, 40, 185]);
+}
+
 #[test]
 fn kernels_beside_each_other_slow_down_as_much_as_is_set() {
     let mut card = Card::new(Figures { corun: 250_000, ..bare() });

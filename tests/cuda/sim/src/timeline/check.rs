@@ -113,6 +113,7 @@ impl<W: Words> Timeline<'_, W> {
             taken == self.get(group.taken()) && taken <= Footprint::CARD,
             "{group:?} has {taken} of {card:?}"
         );
+        let kernels = if self.figures.corun == 0 { 0 } else { kernels };
         let counted = (self.get(card.running()), self.get(card.kernels()));
         demand!(counted == (running, kernels), "{card:?} counts {counted:?}, {running}, {kernels} compute");
         Ok(())

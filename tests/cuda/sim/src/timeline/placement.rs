@@ -26,7 +26,7 @@ use super::head::Head;
 use super::records::{Card, ContextId, Group, LEVELS, StreamId};
 use crate::footprint::Footprint;
 use crate::kernel::NEVER;
-use crate::words::Words;
+use crate::words::{At, Words};
 
 /// The rate of a command that has all it takes. A finer grid would shorten the longest kernel, 4.8 hours, a coarser one
 /// would round what runs in a leftover.
@@ -129,15 +129,12 @@ impl<W: Words> Timeline<'_, W> {
 
     /// The head of a stream computes with the share that it has.
     pub(super) fn resume(&mut self, card: Card, stream: StreamId, t: Nanos) {
-        let context = ContextId(self.get(stream.context()));
-        for (running, since) in [(card.running(), card.run_start()), (context.running(), context.run_start())]
-        {
-            if self.get(running) == 0 {
-                self.set(since, t.0);
-            }
-            self.add(running, 1);
+        self.count_in(card.running(), card.run_start(), t);
+        if self.figures.mps != 0 {
+            let context = ContextId(self.get(stream.context()));
+            self.count_in(context.running(), context.run_start(), t);
         }
-        if self.head_footprint(stream) != Footprint::NONE {
+        if self.figures.corun != 0 && self.head_footprint(stream) != Footprint::NONE {
             self.add(card.kernels(), 1);
             self.slow_down_at(card, stream, 2, t);
         }
@@ -154,23 +151,33 @@ impl<W: Words> Timeline<'_, W> {
         self.settle_command(card, stream, t);
         self.set(stream.rate(), 0);
         agenda::cancel(self.words, Due::Stream(stream));
-        if self.head_footprint(stream) != Footprint::NONE {
+        if self.figures.corun != 0 && self.head_footprint(stream) != Footprint::NONE {
             self.subtract(card.kernels(), 1);
             self.slow_down_at(card, stream, 1, t);
         }
     }
 
+    #[inline]
+    fn count_in(&mut self, running: At, since: At, t: Nanos) {
+        if self.get(running) == 0 {
+            self.set(since, t.0);
+        }
+        self.add(running, 1);
+    }
+
     /// One command less computes. Said after what begins in its place has been counted, so that busy time is booked in
     /// one piece.
     fn count_out(&mut self, card: Card, context: ContextId, t: Nanos) {
-        if self.get(context.running()) == 1 {
-            self.account_context(card, context, t);
-        }
         if self.get(card.running()) == 1 {
             self.account_card(card, t);
         }
-        self.subtract(context.running(), 1);
         self.subtract(card.running(), 1);
+        if self.figures.mps != 0 {
+            if self.get(context.running()) == 1 {
+                self.account_merged(card, context, t);
+            }
+            self.subtract(context.running(), 1);
+        }
     }
 
     /// The head of a stream has computed all that it had to.
@@ -229,7 +236,7 @@ impl<W: Words> Timeline<'_, W> {
 
     /// Kernels beside each other are slower: when the number of them comes to `kernels`, all change.
     fn slow_down_at(&mut self, card: Card, stream: StreamId, kernels: u64, t: Nanos) {
-        if self.figures.corun == 0 || self.get(card.kernels()) != kernels {
+        if self.get(card.kernels()) != kernels {
             return;
         }
         let group = self.group_of(ContextId(self.get(stream.context())));

@@ -63,8 +63,9 @@ records! {
     target, switch_start,
     /// Start of the present slice.
     slice_start,
-    /// Commands that compute, of them those that take a part of the card, and since when there are any.
-    running, kernels, run_start,
+    /// Commands that compute, and since when there are any; of them those that take a part of the card, where kernels
+    /// slow each other down.
+    running, run_start, kernels,
     /// Groups with work that wait for their slice.
     first_waiting, last_waiting,
     busy, switching, switches,
@@ -117,7 +118,7 @@ records! {
     legacy_stream,
     first_stream, last_stream, streams,
     first_event, last_event,
-    /// Commands that compute, and since when there are any.
+    /// Under MPS: commands that compute, and since when there are any.
     running, run_start,
     busy,
     launches,

@@ -70,13 +70,11 @@ impl<W: Words> Timeline<'_, W> {
         }
         self.account_card(card, t);
         let group = Group(self.get(card.resident()));
-        if let Some(context) = group.context() {
-            self.account_context(card, context, t);
-        } else {
+        if group.context().is_none() {
             for process in (0..PROCESSES).map(Process) {
                 for context in contexts_of(process).members(self.words).into_iter().map(ContextId) {
                     if self.get(context.card()) == card.0 && self.get(context.running()) != 0 {
-                        self.account_context(card, context, t);
+                        self.account_merged(card, context, t);
                     }
                 }
             }
@@ -86,23 +84,30 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// Something of the card has computed up to `t`.
+    /// The group that has the card has computed up to `t`.
     pub(super) fn account_card(&mut self, card: Card, t: Nanos) {
         let from = Nanos(self.get(card.run_start()));
         self.add(card.busy(), t.0 - from.0);
         self.fill_windows(from, t, |window| Window::of_card(card, window));
+        if let Some(context) = Group(self.get(card.resident())).context() {
+            self.account_context(card, context, from, t);
+        }
         self.set(card.run_start(), t.0);
     }
 
-    /// Something of the context has computed up to `t`.
-    pub(super) fn account_context(&mut self, card: Card, context: ContextId, t: Nanos) {
+    /// A context of a card's group has computed up to `t`.
+    pub(super) fn account_merged(&mut self, card: Card, context: ContextId, t: Nanos) {
         let from = Nanos(self.get(context.run_start()));
+        self.account_context(card, context, from, t);
+        self.set(context.run_start(), t.0);
+    }
+
+    fn account_context(&mut self, card: Card, context: ContextId, from: Nanos, t: Nanos) {
         let holding = Holding::of(self.process_of(context), card);
         for at in [context.busy(), holding.busy()] {
             self.add(at, t.0 - from.0);
         }
         self.fill_windows(from, t, |window| Window::of_holding(holding, window));
-        self.set(context.run_start(), t.0);
     }
 
     pub(super) fn account_switching(&mut self, card: Card, t: Nanos) {
