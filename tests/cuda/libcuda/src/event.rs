@@ -66,10 +66,9 @@ pub(crate) fn cuEventDestroy_v2(call: &Call, event: CUevent) -> Answer {
     let driver = call.driver()?;
     let gone = driver.events.remove(event.0).ok_or(INVALID_HANDLE)?;
     capture::unmark(driver, event);
-    match gone.opened {
-        None => driver.machine.destroy_event(gone.id)?,
-        // Only the handle goes: the event is its maker's.
-        Some(_) => {}
+    // Of another process's event only the handle goes.
+    if gone.opened.is_none() {
+        driver.machine.destroy_event(gone.id)?;
     }
     Ok(())
 }
