@@ -22,9 +22,11 @@ impl core::error::Error for NotAUuid {}
 impl FromStr for Uuid {
     type Err = NotAUuid;
 
-    /// Takes `GPU-...` and `MIG-...`, digits in either case.
+    /// Takes `GPU-...` and `MIG-...`, digits in either case; and `MIG-GPU-.../1/0`, as drivers before R470 write a MIG instance:
+    /// that is its card's UUID, which is also what such a driver's CUDA gives.
     fn from_str(text: &str) -> Result<Self, NotAUuid> {
         const GROUPS: [usize; 5] = [8, 4, 4, 4, 12];
+        let text = whole_card(text).unwrap_or(text);
         let digits = text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-")).ok_or(NotAUuid)?;
         if !digits.split('-').map(str::len).eq(GROUPS) {
             return Err(NotAUuid);
@@ -38,6 +40,16 @@ impl FromStr for Uuid {
         }
         Ok(Self(bytes))
     }
+}
+
+/// The card in the older name of a MIG instance, `MIG-GPU-<its UUID>/<GPU instance>/<compute instance>`.
+#[must_use]
+pub fn whole_card(text: &str) -> Option<&str> {
+    let number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let mut parts = text.strip_prefix("MIG-")?.split('/');
+    let card = parts.next().filter(|card| card.starts_with("GPU-"))?;
+    let instance = [parts.next()?, parts.next()?];
+    (instance.into_iter().all(number) && parts.next().is_none()).then_some(card)
 }
 
 impl fmt::Display for Uuid {
@@ -63,6 +75,7 @@ mod tests {
         assert_eq!(card.0[0], 0x8f);
         assert_eq!(card.0[15], 0x2a);
         assert_eq!("MIG-8F0E6A8C-0000-4000-8000-00000000002A".parse(), Ok(card));
+        assert_eq!("MIG-GPU-8f0e6a8c-0000-4000-8000-00000000002a/11/0".parse(), Ok(card));
     }
 
     #[test]
@@ -76,7 +89,12 @@ mod tests {
             "GPU-8f0e6a8c-0000-4000-8000-00000000002g",
             "GPU-8f0e6a8c-0000-4000-80000-0000000002a",
             "GPU-8f0e6a8c-0000-4000-8000-0000000000\u{e9}",
-            "MIG-GPU-8f0e6a8c-0000-4000-8000-00000000002a/1/0",
+            "MIG-GPU-8f0e6a8c-0000-4000-8000-00000000002a",
+            "MIG-GPU-8f0e6a8c-0000-4000-8000-00000000002a/1",
+            "MIG-GPU-8f0e6a8c-0000-4000-8000-00000000002a/1/",
+            "MIG-GPU-8f0e6a8c-0000-4000-8000-00000000002a/1/0/0",
+            "MIG-8f0e6a8c-0000-4000-8000-00000000002a/1/0",
+            "GPU-8f0e6a8c-0000-4000-8000-00000000002a/1/0",
         ] {
             assert_eq!(text.parse::<Uuid>(), Err(NotAUuid), "{text}");
         }

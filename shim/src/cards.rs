@@ -21,6 +21,11 @@ impl Found {
     /// None: nobody wants to know.
     pub(crate) const NOTHING: Found = Found { cards: Vec::new(), complete: false };
 
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.cards.is_empty()
+    }
+
     /// As the books want it.
     pub(crate) fn as_given(&self) -> Inventory<'_> {
         Inventory { cards: &self.cards, complete: self.complete }
@@ -79,8 +84,8 @@ impl Devices {
     }
 }
 
-/// All cards: NVML's list, which no variable of the program hides from; where there is no NVML, the driver's. A MIG instance is a card that
-/// only the driver has.
+/// All cards: NVML's list, which no variable of the program hides from; where there is no NVML, the driver's. A card that is cut into MIG
+/// instances is these instead: no program computes on the card itself.
 pub(crate) fn inventory(starter: Starter) -> Found {
     let mut cards = nvml_cards().unwrap_or_default();
     let listed = !cards.is_empty();
@@ -114,8 +119,8 @@ pub(crate) fn driver_has_cards() -> bool {
 pub(crate) fn physical_free(device: CUdevice) -> Option<Bytes> {
     let uuid = driver_uuid(device)?;
     with_nvml(|| {
-        let handle = handles().find(|handle| nvml_uuid(*handle) == Some(uuid))?;
-        nvml_memory(handle).map(|memory| Bytes(memory.free))
+        let part = parts().find(|part| nvml_uuid(part.handle) == Some(uuid))?;
+        nvml_memory(part.handle).map(|memory| Bytes(memory.free))
     })
 }
 
@@ -164,7 +169,7 @@ fn driver_card(device: CUdevice) -> Option<CardInfo> {
     if unsafe { driver::cuDeviceTotalMem_v2(&raw mut total, device) } != CUresult::SUCCESS {
         return None;
     }
-    Some(CardInfo { uuid, total: Bytes(total as u64), order: driver_order(device) })
+    Some(CardInfo { uuid, total: Bytes(total as u64), order: driver_order(device) << INSTANCE_BITS })
 }
 
 /// The card's place on the bus, as a number.
@@ -189,23 +194,79 @@ fn bus_order(text: &[u8]) -> u64 {
     fields.0 << 8 | fields.1
 }
 
-fn nvml_cards() -> Option<Vec<CardInfo>> {
-    with_nvml(|| Some(handles().filter_map(nvml_card).collect()))
+/// What NVML lists, as programs can use it: a whole card, or an instance of one that is cut.
+struct Part {
+    handle: nvmlDevice_t,
+    /// The card itself.
+    card: nvmlDevice_t,
+    /// Its place among the card's instances, from 1; 0: the card itself.
+    instance: u64,
 }
 
-fn nvml_card(handle: nvmlDevice_t) -> Option<CardInfo> {
-    let uuid = nvml_uuid(handle)?;
-    let total = Bytes(nvml_memory(handle)?.total);
+/// The bits of an order that are the instance's.
+const INSTANCE_BITS: u32 = CardInfo::INSTANCE.count_ones();
+
+fn nvml_cards() -> Option<Vec<CardInfo>> {
+    with_nvml(|| {
+        let mut cards: Vec<CardInfo> = Vec::new();
+        for card in parts().filter_map(|part| nvml_card(&part)) {
+            // Drivers before R470 name all instances of a card after it.
+            if cards.iter().all(|other| other.uuid != card.uuid) {
+                cards.push(card);
+            }
+        }
+        Some(cards)
+    })
+}
+
+fn nvml_card(part: &Part) -> Option<CardInfo> {
+    let uuid = nvml_uuid(part.handle)?;
+    let total = Bytes(nvml_memory(part.handle)?.total);
     // SAFETY: all fields are numbers.
     let mut pci: nvmlPciInfo_t = unsafe { core::mem::zeroed() };
     // SAFETY: the record is writable.
-    let answer = unsafe { nvml::nvmlDeviceGetPciInfo_v3(handle, &raw mut pci) };
+    let answer = unsafe { nvml::nvmlDeviceGetPciInfo_v3(part.card, &raw mut pci) };
     let order = if answer == nvmlReturn_t::SUCCESS {
         bus_order(&pci.bus_id.map(|byte| byte.to_ne_bytes()[0]))
     } else {
         0
     };
-    Some(CardInfo { uuid, total, order })
+    Some(CardInfo { uuid, total, order: order << INSTANCE_BITS | part.instance })
+}
+
+fn parts() -> impl Iterator<Item = Part> {
+    handles().flat_map(|card| {
+        let cut = is_cut(card);
+        let whole = (!cut).then_some(Part { handle: card, card, instance: 0 });
+        let instances = cut.then(|| instances(card)).into_iter().flatten();
+        whole.into_iter().chain(instances.map(move |(handle, instance)| Part { handle, card, instance }))
+    })
+}
+
+/// Whether a card is cut into MIG instances.
+fn is_cut(card: nvmlDevice_t) -> bool {
+    /// `NVML_DEVICE_MIG_ENABLE`.
+    const ENABLED: c_uint = 1;
+    let (mut current, mut pending) = (0, 0);
+    // SAFETY: both modes are writable.
+    let answer = unsafe { nvml::nvmlDeviceGetMigMode(card, &raw mut current, &raw mut pending) };
+    answer == nvmlReturn_t::SUCCESS && current == ENABLED
+}
+
+/// The MIG instances of a card that is cut, with their places from 1.
+fn instances(card: nvmlDevice_t) -> impl Iterator<Item = (nvmlDevice_t, u64)> {
+    let mut most: c_uint = 0;
+    // SAFETY: the count is writable.
+    let answer = unsafe { nvml::nvmlDeviceGetMaxMigDeviceCount(card, &raw mut most) };
+    let most = if answer == nvmlReturn_t::SUCCESS { most } else { 0 };
+    // More than the order has room for have no place; there are 7 at most.
+    let places = (0..most).zip(1..=CardInfo::INSTANCE);
+    places.filter_map(move |(index, place)| {
+        let mut handle = nvmlDevice_t::NULL;
+        // SAFETY: the handle is writable.
+        let answer = unsafe { nvml::nvmlDeviceGetMigDeviceHandleByIndex(card, index, &raw mut handle) };
+        (answer == nvmlReturn_t::SUCCESS).then_some((handle, place))
+    })
 }
 
 fn nvml_memory(handle: nvmlDevice_t) -> Option<nvmlMemory_t> {

@@ -195,7 +195,7 @@ fn judge(starter: Starter) -> State {
             )))
         }
         Ok(Start::On(tenant)) => State::On(tenant),
-        Ok(Start::Off(Reason::NoCards)) if by_driver && cards::driver_has_cards() => {
+        Ok(Start::Off(Reason::NoCards)) if by_driver && found.is_empty() && cards::driver_has_cards() => {
             State::Refused(Refusal::new(
                 "expected cards with a UUID, by which limits are kept; the driver gives none: use a newer driver",
             ))

@@ -23,6 +23,11 @@ impl UuidStart {
         (start.digits > 0).then_some(start)
     }
 
+    /// All digits of a UUID.
+    pub(crate) fn whole(uuid: Uuid) -> Self {
+        Self { bytes: uuid.0, digits: 32 }
+    }
+
     /// Whether `uuid` begins so.
     pub(crate) fn begins(&self, uuid: Uuid) -> bool {
         let nibble = |bytes: &[u8; 16], place: usize| {
@@ -40,8 +45,24 @@ pub struct CardInfo {
     /// The card's memory as NVML gives it (`nvmlDeviceGetMemoryInfo`, `total`); the driver's own total where NVML is missing.
     pub total: Bytes,
     /// The card's place in PCI order: any number that orders the cards as NVML's index does, such as
-    /// `domain << 16 | bus << 8 | device << 3`.
+    /// `domain << 16 | bus << 8 | device << 3`, but for its low four bits: there a MIG instance has its place among its card's,
+    /// from 1, and a whole card zero.
     pub order: u64,
+}
+
+impl CardInfo {
+    /// A MIG instance's place in `order`: 1 to 7 on all cards so far.
+    pub const INSTANCE: u64 = 15;
+
+    /// Whether it is a MIG instance.
+    pub(crate) fn is_instance(&self) -> bool {
+        self.order & Self::INSTANCE != 0
+    }
+
+    /// The order of the card that it is, or is an instance of.
+    pub(crate) fn whole_order(&self) -> u64 {
+        self.order & !Self::INSTANCE
+    }
 }
 
 /// The cards known at start.

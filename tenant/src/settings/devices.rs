@@ -4,6 +4,11 @@
 //! are numbered anew from 0, in the same order. So, where as many cards are visible as are named, indexes are taken by rank:
 //! `5,2` names the second and the first of two. Where fewer are named than are visible (no container runtime has narrowed the
 //! view), an index is the card's place in PCI order. UUIDs are themselves.
+//!
+//! A card that is cut into MIG instances keeps its index, and its instances have none: they go by UUID. In the list of all cards
+//! they stand where their card would.
+
+use cgpu_proto::uuid::whole_card;
 
 use super::value::Value;
 use crate::cards::{CardInfo, UuidStart};
@@ -51,6 +56,7 @@ impl Name {
         if let Some(index) = super::amounts::whole(text) {
             return Some(Self::Index(index));
         }
+        let text = whole_card(text).unwrap_or(text);
         let digits = text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-"))?;
         UuidStart::parse(digits).map(Self::Uuid)
     }
@@ -74,8 +80,7 @@ impl Visible {
             // A name of nothing while cards are there: they came by another way (device plugins with CDI set `void`). The limit
             // must not vanish with the name.
             Listed::All | Listed::Nothing if inventory.complete => {
-                let named = (0..).map(Name::Index).zip(cards.into_iter().map(Some));
-                return Ok(Self::Placed(named.collect()));
+                return Ok(Self::Placed(numbered(&cards)));
             }
             Listed::All | Listed::Nothing => return Ok(Self::Unplaced(cards)),
             Listed::Names(value, names) => (value, names),
@@ -94,12 +99,21 @@ impl Visible {
         let mut placed: Vec<(Name, Option<CardInfo>)> = Vec::new();
         for &name in names {
             let card = match name {
-                Name::Index(index) => Some(indexes.card(index).ok_or_else(|| {
-                    value.unfit(
-                        &format!("but there is no card {index}: {} are visible", cards.len()),
-                        "name only cards that the container has",
-                    )
-                })?),
+                Name::Index(index) => match indexes.card(index) {
+                    Some(Whole::Card(card)) => Some(card),
+                    Some(Whole::Cut) => {
+                        return Err(value.unfit(
+                            &format!("but card {index} is cut into MIG instances"),
+                            "name those by their own UUID, `MIG-...` (`nvidia-smi -L` lists them)",
+                        ));
+                    }
+                    None => {
+                        return Err(value.unfit(
+                            &format!("but there is no card {index}: {} are visible", cards.len()),
+                            "name only cards that the container has",
+                        ));
+                    }
+                },
                 Name::Uuid(start) => match matching(start, &cards, value)? {
                     Some(card) => Some(card),
                     None if !inventory.complete => None,
@@ -184,20 +198,60 @@ fn matching(start: UuidStart, cards: &[CardInfo], value: &Value) -> Result<Optio
     }
 }
 
+/// What an index may lead to.
+#[derive(Clone, Copy)]
+enum Whole {
+    Card(CardInfo),
+    /// A card that is cut into MIG instances.
+    Cut,
+}
+
+/// The cards that have an index, from cards in PCI order; with each of these its card's.
+fn whole_cards(cards: &[CardInfo]) -> (Vec<Whole>, Vec<u64>) {
+    let mut whole = Vec::new();
+    let mut indexes = Vec::new();
+    let mut cut = None;
+    for card in cards {
+        if !card.is_instance() {
+            whole.push(Whole::Card(*card));
+        } else if cut != Some(card.whole_order()) {
+            whole.push(Whole::Cut);
+            cut = Some(card.whole_order());
+        }
+        indexes.push((whole.len() as u64).saturating_sub(1));
+    }
+    (whole, indexes)
+}
+
+/// All cards, each by the name that it has where no variable gives it one.
+fn numbered(cards: &[CardInfo]) -> Vec<(Name, Option<CardInfo>)> {
+    let name = |card: &CardInfo, index| {
+        if card.is_instance() { Name::Uuid(UuidStart::whole(card.uuid)) } else { Name::Index(index) }
+    };
+    let (_, indexes) = whole_cards(cards);
+    cards.iter().zip(indexes).map(|(card, index)| (name(card, index), Some(*card))).collect()
+}
+
 /// Indexes to cards: by rank where every card is named, else by place.
 struct Indexes {
-    cards: Vec<(u64, CardInfo)>,
+    cards: Vec<(u64, Whole)>,
 }
 
 impl Indexes {
     fn of(names: &[Name], cards: &[CardInfo]) -> Self {
-        if names.len() != cards.len() {
-            return Self { cards: (0..).zip(cards.iter().copied()).collect() };
-        }
-        let named = |card: &CardInfo| {
-            names.iter().any(|name| matches!(name, Name::Uuid(start) if start.begins(card.uuid)))
+        let (whole, _) = whole_cards(cards);
+        let begins = |name: &Name, card: &Whole| match (name, card) {
+            (Name::Uuid(start), Whole::Card(card)) => start.begins(card.uuid),
+            _ => false,
         };
-        let rest = cards.iter().copied().filter(|card| !named(card));
+        let concerned = |name: &&Name| match name {
+            Name::Index(_) => true,
+            Name::Uuid(_) => whole.iter().any(|card| begins(name, card)),
+        };
+        if names.iter().filter(concerned).count() != whole.len() {
+            return Self { cards: (0..).zip(whole).collect() };
+        }
+        let rest = whole.iter().copied().filter(|card| !names.iter().any(|name| begins(name, card)));
         let mut indexes: Vec<u64> = names
             .iter()
             .filter_map(|name| if let Name::Index(index) = name { Some(*index) } else { None })
@@ -207,7 +261,7 @@ impl Indexes {
         Self { cards: indexes.into_iter().zip(rest).collect() }
     }
 
-    fn card(&self, index: u64) -> Option<CardInfo> {
+    fn card(&self, index: u64) -> Option<Whole> {
         self.cards.iter().find(|(place, _)| *place == index).map(|(_, card)| *card)
     }
 }

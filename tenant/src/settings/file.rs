@@ -1,13 +1,13 @@
 //! The `limits` file: what whoever starts the container allows it. It counts before all variables, because the container cannot
 //! write it.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{self, Read};
 use std::mem::MaybeUninit;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use cgpu_proto::layout::CARDS;
@@ -28,7 +28,9 @@ pub fn read(path: &Path, inventory: Inventory<'_>) -> Result<Option<Settings>, R
     let refused = |problem: String| {
         Refusal::new(format!("{}: {problem}; correct it where the container is started", path.display()))
     };
-    let file = match File::open(path) {
+    // Not to wait for whoever might write to a FIFO.
+    let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let file = match opened {
         Ok(file) => file,
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             return Ok(None);
@@ -78,10 +80,20 @@ fn could_have_been_written(path: &Path, file: &File) -> bool {
     if access == 0 {
         return true;
     }
-    // SAFETY: no obligations; geteuid cannot fail.
-    let user = unsafe { libc::geteuid() };
-    let owned = file.metadata().is_ok_and(|about| about.uid() == user);
-    owned && !is_read_only(file)
+    is_ours(&path) && !is_read_only(file)
+}
+
+/// Whether the file is this process's to make writable. Not by comparing ids: in a user namespace every owner who has no id there
+/// seems to be the same `nobody`, who may be us. But only an owner, or who has an owner's rights, may ask for O_NOATIME.
+fn is_ours(path: &CStr) -> bool {
+    // SAFETY: the string is NUL-terminated and outlives the call.
+    let descriptor = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_NOATIME | libc::O_CLOEXEC) };
+    if descriptor < 0 {
+        return false;
+    }
+    // SAFETY: just opened, and nobody else's.
+    drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
+    true
 }
 
 /// Whether the file lies on a read-only mount.

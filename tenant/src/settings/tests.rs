@@ -174,6 +174,63 @@ fn only_the_named_cards_are_sliced_and_places_stay() {
     assert_eq!(none, Ok(Verdict::Off(Reason::NoCards)));
 }
 
+/// A whole card, a card cut into two instances (numbered 4 and 5), and another whole card.
+fn with_instances() -> Vec<CardInfo> {
+    let mut cards = cards(&[20480; 3]);
+    let instance = |number: u8, mib, place| CardInfo {
+        uuid: uuid(number),
+        total: Bytes::from_mib(mib),
+        order: cards[1].order | place,
+    };
+    let instances = [instance(4, 4864, 1), instance(5, 9856, 2)];
+    cards.splice(1..2, instances);
+    cards
+}
+
+#[test]
+fn instances_go_by_their_own_names() {
+    let cards = with_instances();
+    let mig = |number: u8| uuid(number).to_string().replace("GPU-", "MIG-");
+    let both = format!("{},{}", mig(5), mig(4));
+    let older = format!("MIG-{}/1/0", uuid(4));
+    for (container, visible, sliced, expected) in [
+        // In the list of all they stand where their card would.
+        ("3,4,5,6", "all", "all", vec![(0, 3), (2, 6), (4, 4), (5, 5)]),
+        ("3,4,5,6", "void", "all", vec![(0, 3), (2, 6), (4, 4), (5, 5)]),
+        ("3,4", both.as_str(), "all", vec![(4, 4), (5, 3)]),
+        ("3,4", "MIG-14,MIG-1515", "all", vec![(4, 3), (5, 4)]),
+        ("3", older.as_str(), "all", vec![(4, 3)]),
+        // Their card keeps its index: 2 is the card behind it.
+        ("3,4", "2,MIG-14", "all", vec![(2, 3), (4, 4)]),
+        ("3,4,5", "0,MIG-14,2", "all", vec![(0, 3), (2, 5), (4, 4)]),
+        ("3,4,5,6", "all", "2", vec![(2, 6)]),
+        ("3,4,5,6", "all", "0,MIG-15", vec![(0, 3), (5, 5)]),
+    ] {
+        let variables = [
+            format!("ALIYUN_COM_GPU_MEM_CONTAINER={container}"),
+            format!("NVIDIA_VISIBLE_DEVICES={visible}"),
+            format!("ALIYUN_COM_GPU_VISIBLE_DEVICES={sliced}"),
+        ];
+        let variables: Vec<&str> = variables.iter().map(String::as_str).collect();
+        let expected: Vec<(u8, u64)> = expected.into_iter().map(|(card, gib)| (card, gib * 1024)).collect();
+        assert_eq!(limits(&variables, &cards), expected, "{variables:?}");
+    }
+    for (visible, expected) in [
+        ("1", "is `1`, but card 1 is cut into MIG instances; name those by their own UUID"),
+        ("3", "is `3`, but there is no card 3: 4 are visible"),
+        ("MIG-1", "which fits more than one card"),
+        ("MIG-GPU-14/1", "expected `all`, or indexes and UUIDs"),
+        ("1:0", "MIG devices go by their own UUID"),
+    ] {
+        let visible = format!("NVIDIA_VISIBLE_DEVICES={visible}");
+        let said = sentence(&["ALIYUN_COM_GPU_MEM_CONTAINER=3", &visible], &cards, true);
+        assert!(said.contains(expected), "\n said:     {said}\n expected: {expected}");
+    }
+    // An index that counts no instance is right without them, too.
+    let said = sentence(&["ALIYUN_COM_GPU_MEM_CONTAINER=3,5"], &cards[1..2], true);
+    assert!(said.contains("2 entries for 1 cards"), "{said}");
+}
+
 #[test]
 fn hiding_cards_from_oneself_moves_no_limit() {
     let all = cards(&[20480; 3]);

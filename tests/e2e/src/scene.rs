@@ -19,7 +19,7 @@ const OURS: &[&str] = &[
     "LD_LIBRARY_PATH",
 ];
 
-/// How long the books may take to forget the dead: their memory is given back by the driver, then drained.
+/// How long what must come about may take: for the books to forget the dead, their memory is given back by the driver, then drained.
 const DRAIN: Duration = Duration::from_secs(60);
 
 /// A host with simulated cards, in a temporary folder that goes with it.
@@ -152,6 +152,21 @@ impl Scene {
         let number =
             |key: &str| books["cards"][card][key].as_u64().unwrap_or_else(|| panic!("no {key} in {books:#}"));
         number("used") + number("implicit") + number("orphan")
+    }
+
+    /// Asks again and again until there is an answer.
+    ///
+    /// # Panics
+    /// If there never is.
+    pub fn eventually<T>(&self, what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+        let deadline = Instant::now() + DRAIN;
+        loop {
+            if let Some(answer) = ask() {
+                return answer;
+            }
+            assert!(Instant::now() < deadline, "never: {what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Waits until nothing of a container's dead processes is on the books of the first card any more.

@@ -31,6 +31,7 @@ pub(crate) struct Context {
     /// A number that no other context ever has, nor do the next few after it.
     pub(crate) number: u64,
     pub(crate) card: usize,
+    device: CUdevice,
     pub(crate) flags: AtomicU32,
     /// The version of the function that made it, as `cuCtxGetApiVersion` tells it.
     api_version: c_uint,
@@ -56,6 +57,7 @@ impl Context {
             id: driver.machine.create_context(card)?,
             number: handle::fresh() as u64,
             card,
+            device: driver.device(card),
             flags: AtomicU32::new(flags),
             api_version,
             primary: handle.is_some(),
@@ -84,9 +86,9 @@ impl Context {
         Ok(())
     }
 
-    /// The card as programs name it.
-    pub(crate) fn device(&self) -> CUdevice {
-        CUdevice::try_from(self.card).unwrap_or(CUdevice::MAX)
+    /// The card as the program names it.
+    pub(crate) const fn device(&self) -> CUdevice {
+        self.device
     }
 }
 

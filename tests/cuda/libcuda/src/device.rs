@@ -9,7 +9,7 @@ use crate::call::Call;
 use crate::driver::count;
 
 pub(crate) fn cuDeviceGetCount(call: &Call, count: Out<c_int>) -> Answer {
-    let cards = call.driver()?.machine.cards().len();
+    let cards = call.driver()?.visible.count();
     count.put(c_int::try_from(cards).unwrap_or(c_int::MAX))?;
     Ok(())
 }
@@ -121,7 +121,7 @@ pub(crate) fn cuDeviceGetByPCIBusId(call: &Call, dev: Out<CUdevice>, pci_bus_id:
     let place = parse_place(&pci_bus_id.text()?).ok_or(INVALID_VALUE)?;
     let mut cards = driver.machine.cards().iter().enumerate();
     let card = cards.position(|(card, spec)| spec.pci(card) == place).ok_or(INVALID_DEVICE)?;
-    dev.put(CUdevice::try_from(card).unwrap_or(CUdevice::MAX))?;
+    dev.put(driver.visible.device(card).ok_or(INVALID_DEVICE)?)?;
     Ok(())
 }
 

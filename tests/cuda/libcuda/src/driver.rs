@@ -6,7 +6,7 @@ use cgpu_abi::types::*;
 use cgpu_sim::machine::StreamId;
 use cgpu_sim::{CardSpec, Machine};
 
-use crate::answer::{Answer, Failure, INVALID_DEVICE, INVALID_VALUE, NOT_INITIALIZED};
+use crate::answer::{Answer, Failure, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE, NOT_INITIALIZED};
 use crate::array::Array;
 use crate::capture;
 use crate::context::{self, Context};
@@ -23,11 +23,13 @@ use crate::module::Module;
 use crate::pool::{Pool, Pools};
 use crate::primary::Primary;
 use crate::stream::Stream;
+use crate::visible::{NO_CARD, Visible};
 
 /// The initialised driver. There is one per process, from the first successful `cuInit` on.
 #[derive(Debug)]
 pub(crate) struct Driver {
     pub(crate) machine: Machine,
+    pub(crate) visible: Visible,
     /// One per card, in the machine's order.
     pub(crate) primaries: Vec<Primary>,
     pub(crate) contexts: Table<Context>,
@@ -71,9 +73,14 @@ impl Driver {
             eprintln!("cgpu-sim: {error}");
             Failure::from(error)
         })?;
+        let visible = Visible::from_environment(machine.cards());
+        if visible.count() == 0 {
+            return Err(NO_DEVICE);
+        }
         let primaries = machine.cards().iter().map(|_| Primary::default()).collect();
         let driver = Self {
             machine,
+            visible,
             primaries,
             contexts: Table::default(),
             streams: Table::default(),
@@ -100,7 +107,12 @@ impl Driver {
 
     /// The place of a card in the machine's list.
     pub(crate) fn card(&self, device: CUdevice) -> Answer<usize> {
-        usize::try_from(device).ok().filter(|&card| card < self.machine.cards().len()).ok_or(INVALID_DEVICE)
+        self.visible.card(device).ok_or(INVALID_DEVICE)
+    }
+
+    /// A card as the program names it; no device's name where the program has hidden it from itself.
+    pub(crate) fn device(&self, card: usize) -> CUdevice {
+        self.visible.device(card).unwrap_or(NO_CARD)
     }
 
     /// A card's model and size.

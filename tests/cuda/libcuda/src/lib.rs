@@ -15,6 +15,7 @@
 //! | `CGPU_SIM_DRIVER` | the CUDA version to play, as 12040 for 12.4 |
 //! | `CGPU_SIM_FAULT` | `NAME:WHEN:CODE[,...]`: chosen calls of NAME answer CODE and do nothing else: [`cgpu_sim::faults`] |
 //! | `CGPU_SIM_JOURNAL` | a file to which every call adds a line, and what the cards did: [`cgpu_sim::journal`] |
+//! | `CUDA_VISIBLE_DEVICES`, `CUDA_DEVICE_ORDER` | as the vendor's driver takes them: `visible` |
 //!
 //! The others (`CGPU_SIM_STATE`, `CGPU_SIM_GPUS`, ...) are [`cgpu_sim::Settings`]'.
 //!
@@ -62,3 +63,4 @@ mod range;
 mod share;
 mod stream;
 mod version;
+mod visible;

@@ -11,6 +11,7 @@ use crate::call::Call;
 use crate::driver::{Driver, count, lock};
 use crate::host::Kind;
 use crate::pool;
+use crate::visible::NO_CARD;
 
 /// What is known about an address.
 #[derive(Clone, Copy)]
@@ -135,6 +136,7 @@ pub(crate) fn cuMemGetAddressRange_v2(
 
 /// Writes one attribute; false if the address does not have it.
 fn put(
+    driver: &Driver,
     data: Out<c_void>,
     attribute: CUpointer_attribute,
     address: CUdeviceptr,
@@ -159,7 +161,7 @@ fn put(
         CU_POINTER_ATTRIBUTE_IS_MANAGED => data.cast::<u8>().put(u8::from(about.managed))?,
         CU_POINTER_ATTRIBUTE_MAPPED => data.cast::<u8>().put(u8::from(about.mapped))?,
         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => {
-            data.cast::<c_int>().put(c_int::try_from(about.card).unwrap_or(c_int::MAX))?;
+            data.cast::<c_int>().put(driver.device(about.card))?;
         }
         CU_POINTER_ATTRIBUTE_RANGE_START_ADDR | CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR => {
             data.cast::<CUdeviceptr>().put(about.first)?;
@@ -186,7 +188,7 @@ pub(crate) fn cuPointerGetAttribute(
     let driver = call.driver()?;
     data.required()?;
     let about = about(driver, address)?;
-    if put(data, attribute, address, about)? { Ok(()) } else { Err(INVALID_VALUE) }
+    if put(driver, data, attribute, address, about)? { Ok(()) } else { Err(INVALID_VALUE) }
 }
 
 /// As the single one, except that what an address does not have reads as NULL or 0 and is no error.
@@ -204,12 +206,12 @@ pub(crate) fn cuPointerGetAttributes(
         // SAFETY: the program gave a place for each attribute, large enough for its type.
         let to: Out<c_void> = unsafe { Received::received(to) };
         to.required()?;
-        if !put(to, attribute, address, about)? {
+        if !put(driver, to, attribute, address, about)? {
             match attribute {
                 CU_POINTER_ATTRIBUTE_MEMORY_TYPE | CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => {
                     to.cast::<c_uint>().put(0)?
                 }
-                CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => to.cast::<c_int>().put(-2)?,
+                CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => to.cast::<c_int>().put(NO_CARD)?,
                 CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
                 | CU_POINTER_ATTRIBUTE_IS_MANAGED
                 | CU_POINTER_ATTRIBUTE_MAPPED

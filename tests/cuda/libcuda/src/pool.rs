@@ -219,7 +219,7 @@ pub(crate) fn cuMemPoolGetAttribute(
         CU_MEMPOOL_ATTR_MAX_POOL_SIZE => long(pool.max_size),
         CU_MEMPOOL_ATTR_ALLOCATION_TYPE => short(CU_MEM_ALLOCATION_TYPE_PINNED),
         CU_MEMPOOL_ATTR_EXPORT_HANDLE_TYPES => short(pool.handle_types),
-        CU_MEMPOOL_ATTR_LOCATION_ID => short(c_uint::try_from(pool.card).map_err(|_| INVALID_DEVICE)?),
+        CU_MEMPOOL_ATTR_LOCATION_ID => short(driver.device(pool.card).cast_unsigned()),
         CU_MEMPOOL_ATTR_LOCATION_TYPE => short(CU_MEM_LOCATION_TYPE_DEVICE),
         CU_MEMPOOL_ATTR_HW_DECOMPRESS_ENABLED => short(0),
         _ => return Err(INVALID_VALUE),

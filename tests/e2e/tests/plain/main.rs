@@ -2,13 +2,18 @@
 //!
 //! Tests are named for what went wrong elsewhere, or would.
 
+mod cards;
 mod control;
 mod death;
+mod defects;
 mod documents;
+mod escape;
 mod input;
 mod library;
+mod live;
 mod lookups;
 mod memory;
 mod race;
 mod region;
 mod run;
+mod same;

@@ -84,7 +84,11 @@ fn limits_follow_the_order_of_the_visible_cards() {
         lines.map(|card: serde_json::Value| card["total"].as_u64().expect("a total") / MIB).collect()
     };
     let list = |name: &str, list: &str| {
-        scene.container(name).with("ALIYUN_COM_GPU_MEM_CONTAINER", list).with("CGPU_MEM_UNIT", "GiB")
+        scene
+            .container(name)
+            .with("ALIYUN_COM_GPU_MEM_CONTAINER", list)
+            .with("CGPU_MEM_UNIT", "GiB")
+            .with("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     };
     assert_eq!(totals(&list("each", "3,4,5,6")), [3072, 4096, 5120, 6144]);
     assert_eq!(totals(&list("last-repeats", "3,1")), [3072, 1024, 1024, 1024]);

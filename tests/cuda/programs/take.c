@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * take - one process that takes and gives memory as told on standard input; one JSON object per answer.
+ *
+ *     take BYTES      allocates (K, M, G)
+ *     give            frees what it took last
+ *     info            nothing
+ *
+ * Every answer has the call's result and, as they are then, total and free of the card, and the bytes held.
+ */
+#include "driver.h"
+
+enum { MOST = 4096 };
+
+int main(void) {
+    static CUdeviceptr address[MOST];
+    static size_t size[MOST];
+    size_t count = 0, held = 0, available, total;
+    char line[128];
+    watchdog(280);
+    driver_open();
+    printf("{\"ready\": true}\n");
+    fflush(stdout);
+    while (fgets(line, sizeof line, stdin)) {
+        CUresult result = CUDA_SUCCESS;
+        line[strcspn(line, "\n")] = 0;
+        if (!strncmp(line, "take ", 5)) {
+            HOLDS(count < MOST);
+            size[count] = parse_bytes(line + 5);
+            result = cu.cuMemAlloc(&address[count], size[count]);
+            if (result == CUDA_SUCCESS) held += size[count++];
+        } else if (!strcmp(line, "give")) {
+            HOLDS(count > 0);
+            held -= size[--count];
+            result = cu.cuMemFree(address[count]);
+        } else if (strcmp(line, "info")) {
+            fprintf(stderr, "not a command: %s\n", line);
+            return 2;
+        }
+        CHECK(cu.cuMemGetInfo(&available, &total));
+        printf("{\"result\": %d, \"total\": %zu, \"free\": %zu, \"held\": %zu}\n", result, total, available, held);
+        fflush(stdout);
+    }
+    return 0;
+}

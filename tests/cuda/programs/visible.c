@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * visible [BYTES] - every card that the program sees, in its order: what the driver and NVML say of its memory, before and after BYTES
+ * (K, M, G; default 16M) are allocated on it. One JSON object per card and line: device, uuid, total and free (before). Exits 1 unless
+ * both libraries agree to the byte, card by card, and what is allocated on one card changes no other. NATIVE lists the UUIDs of cards
+ * that have no limit (or is "all"): of these NVML tells the whole, and neighbours may use them.
+ */
+#include "driver.h"
+
+typedef struct device *nvmlDevice;
+typedef struct {
+    unsigned long long total, free, used;
+} nvmlMemory;
+
+static struct {
+    int (*init)(void);
+    int (*by_uuid)(const char *uuid, nvmlDevice *device);
+    int (*memory)(nvmlDevice device, nvmlMemory *memory);
+} nvml;
+
+static CUresult (*get_uuid)(unsigned char *uuid, CUdevice device);
+
+enum { MOST = 16 };
+
+static struct card {
+    CUcontext context;
+    char uuid[64];
+    size_t total, free;
+} cards[MOST];
+
+static void nvml_open(void) {
+    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+    if (!library) FAIL("%s", dlerror());
+    *(void **)&nvml.init = dlsym(library, "nvmlInit_v2");
+    *(void **)&nvml.by_uuid = dlsym(library, "nvmlDeviceGetHandleByUUID");
+    *(void **)&nvml.memory = dlsym(library, "nvmlDeviceGetMemoryInfo");
+    HOLDS(nvml.init && nvml.by_uuid && nvml.memory);
+    EXPECT(0, nvml.init());
+}
+
+static void name(CUdevice device, char *text) {
+    unsigned char bytes[16];
+    CHECK(get_uuid(bytes, device));
+    text += sprintf(text, "GPU-");
+    for (int i = 0; i < 16; i++) {
+        if (i == 4 || i == 6 || i == 8 || i == 10) *text++ = '-';
+        text += sprintf(text, "%02x", bytes[i]);
+    }
+}
+
+static int is_limited(const struct card *card) {
+    const char *native = getenv("NATIVE");
+    return !native || (strcmp(native, "all") && !strstr(native, card->uuid));
+}
+
+/* By both libraries, which must agree. */
+static void look(struct card *card, CUdevice device) {
+    size_t total_device;
+    nvmlDevice handle;
+    nvmlMemory memory;
+    CHECK(cu.cuCtxSetCurrent(card->context));
+    CHECK(cu.cuMemGetInfo(&card->free, &card->total));
+    CHECK(cu.cuDeviceTotalMem(&total_device, device));
+    HOLDS(total_device == card->total);
+    EXPECT(0, nvml.by_uuid(card->uuid, &handle));
+    EXPECT(0, nvml.memory(handle, &memory));
+    if (is_limited(card)) HOLDS(memory.total == card->total && memory.free == card->free);
+}
+
+int main(int argc, char **argv) {
+    size_t bytes = parse_bytes(argc > 1 ? argv[1] : "16M");
+    int count;
+    watchdog(60);
+    driver_load();
+    CHECK(cu.cuInit(0));
+    *(void **)&get_uuid = driver_symbol("cuDeviceGetUuid_v2");
+    nvml_open();
+    CHECK(cu.cuDeviceGetCount(&count));
+    HOLDS(count <= MOST);
+    for (int i = 0; i < count; i++) {
+        CUdevice device;
+        CHECK(cu.cuDeviceGet(&device, i));
+        name(device, cards[i].uuid);
+        CHECK(cu.cuDevicePrimaryCtxRetain(&cards[i].context, device));
+    }
+    for (int i = 0; i < count; i++) {
+        struct card before[MOST];
+        CUdevice current;
+        CUdeviceptr address;
+        for (int j = 0; j < count; j++) look(&cards[j], j);
+        memcpy(before, cards, sizeof before);
+        CHECK(cu.cuCtxSetCurrent(cards[i].context));
+        CHECK(cu.cuCtxGetDevice(&current));
+        HOLDS(current == i);
+        CHECK(cu.cuMemAlloc(&address, bytes));
+        for (int j = 0; j < count; j++) {
+            look(&cards[j], j);
+            if (j != i && is_limited(&cards[j])) HOLDS(cards[j].free == before[j].free);
+        }
+        if (is_limited(&cards[i])) HOLDS(cards[i].free + bytes <= before[i].free);
+        CHECK(cu.cuCtxSetCurrent(cards[i].context));
+        CHECK(cu.cuMemFree(address));
+        printf("{\"device\": %d, \"uuid\": \"%s\", \"total\": %zu, \"free\": %zu}\n", i, before[i].uuid, before[i].total,
+               before[i].free);
+    }
+    return 0;
+}
