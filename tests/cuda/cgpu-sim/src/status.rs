@@ -66,7 +66,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let cards = (0..machine.cards().len()).map(|card| look(&machine, card)).collect::<Result<_>>()?;
     let status = Status { state, dilation_milli: machine.dilation_milli(), cards };
     if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&status)?);
+        println!("{}", serde_json::to_string(&status)?);
     } else {
         print(&status);
     }

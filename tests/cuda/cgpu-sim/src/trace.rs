@@ -50,7 +50,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     let summary = trace.summary();
     if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&summary)?);
+        println!("{}", serde_json::to_string(&summary)?);
     } else {
         print(&summary);
     }

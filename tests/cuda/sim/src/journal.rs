@@ -15,6 +15,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -156,6 +157,8 @@ impl SpanLine {
 #[derive(Debug)]
 pub struct Journal {
     file: File,
+    /// Device and inode.
+    identity: (u64, u64),
 }
 
 impl Journal {
@@ -164,14 +167,20 @@ impl Journal {
     /// # Errors
     /// The system's.
     pub fn open(path: &Path) -> io::Result<Self> {
-        Ok(Self { file: OpenOptions::new().append(true).create(true).open(path)? })
+        let file = OpenOptions::new().append(true).create(true).open(path)?;
+        let identity = identity(&file)?;
+        Ok(Self { file, identity })
     }
 
     /// Adds lines, in one write.
     ///
     /// # Errors
-    /// The system's; a full disk, for one.
+    /// The system's; a full disk, for one. A program that closes every descriptor, as daemons do, has ended its journal: under its
+    /// number may be another file by then.
     pub fn add(&self, lines: impl IntoIterator<Item = Line>) -> io::Result<()> {
+        if identity(&self.file)? != self.identity {
+            return Err(io::Error::other("the program has closed its journal"));
+        }
         let mut text = Vec::new();
         for line in lines {
             serde_json::to_writer(&mut text, &line)?;
@@ -179,6 +188,11 @@ impl Journal {
         }
         if text.is_empty() { Ok(()) } else { (&self.file).write_all(&text) }
     }
+}
+
+fn identity(file: &File) -> io::Result<(u64, u64)> {
+    let about = file.metadata()?;
+    Ok((about.dev(), about.ino()))
 }
 
 /// The lines of a journal; what is none is skipped.

@@ -9,6 +9,7 @@ mod defects;
 mod documents;
 mod escape;
 mod input;
+mod journal;
 mod library;
 mod live;
 mod lookups;

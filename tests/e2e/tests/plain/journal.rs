@@ -1,0 +1,65 @@
+//! Journals of runs on simulated cards, and faults on request: what they are for is that others can be judged by them.
+
+use std::fs;
+
+use cgpu_e2e::{Outcome, Scene};
+use serde_json::Value;
+
+#[test]
+fn a_run_can_be_looked_at() {
+    let scene = Scene::new("A10:23028");
+    let journal = scene.path("journal");
+    for (container, kernel, count) in [("one", "spin_100us", "40"), ("two", "spin_300us", "20")] {
+        let mut run =
+            scene.cgpu(&["run", "--sim", "A10:23028", "--mem", "2GiB", "--name", container, "--root"]);
+        run.arg(scene.root()).arg("--").arg(scene.dist().program("launch_loop"));
+        run.args([kernel, "--count", count]).env("CGPU_SIM_JOURNAL", &journal);
+        assert_eq!(Outcome::of(run).code(), Some(0));
+    }
+    let mut trace = scene.native(&scene.dist().file("cgpu-sim"));
+    let (out, svg) = (scene.path("trace.json"), scene.path("trace.svg"));
+    trace.arg("trace").arg(&journal).arg("--json").arg("--out").arg(&out).arg("--svg").arg(&svg);
+    let summary = Outcome::of(trace).silent().json();
+    let card = &summary["cards"][0];
+    assert_eq!(card["name"], "A10:23028");
+    assert!(card["busy_ns"].as_u64() >= Some(40 * 100_000 + 20 * 300_000), "{summary:#}");
+    assert_eq!(summary["lost_spans"], 0);
+    let kernels = |process: &Value| process["kernels"].as_u64().expect("a number");
+    let mut done: Vec<u64> = card["processes"].as_array().expect("processes").iter().map(kernels).collect();
+    done.sort_unstable();
+    assert_eq!(done, [20, 40]);
+
+    let events: Value = serde_json::from_str(&fs::read_to_string(out).expect("a trace")).expect("JSON");
+    let of = |name: &str| {
+        events["traceEvents"].as_array().expect("events").iter().filter(|event| event["name"] == name).count()
+    };
+    assert_eq!((of("spin_100us"), of("spin_300us")), (40, 20));
+    // An arrow from each launch to its kernel, besides those of copies.
+    assert!(of("enqueued") >= 2 * 60, "{}", of("enqueued"));
+    assert!(fs::read_to_string(svg).expect("a picture").contains("2 processes"));
+}
+
+#[test]
+fn whatever_call_fails_nobody_crashes() {
+    let programs: [&[&str]; 5] = [
+        &["alloc_fill", "64M", "2"],
+        &["launch_loop", "spin_20us", "--count", "200", "--streams", "3"],
+        &["allocators"],
+        &["streams"],
+        &["host_functions"],
+    ];
+    let scene = Scene::new("A10:23028");
+    let container = scene.limited("faulty", 4096);
+    for seed in 0..6 {
+        for program in programs {
+            let mut run = scene.program_in(&container, program[0]);
+            run.args(&program[1..]).env("CGPU_SIM_FAULT", "*:p0.03:999");
+            run.env("CGPU_SIM_SEED", seed.to_string());
+            let outcome = Outcome::of(run);
+            // The program may say what it did not expect, and fail; the shim says nothing, and ends nobody.
+            assert!(outcome.code().is_some(), "seed {seed}: {outcome:?}");
+            assert!(!outcome.stderr.contains("cgpu:"), "seed {seed}: {outcome:?}");
+        }
+    }
+    scene.wait_until_empty(&container);
+}
