@@ -156,6 +156,11 @@ fn memory_passes_between_processes_and_goes_with_the_last() {
 }
 
 #[test]
+fn pools_grow_in_chunks_and_give_them_back() {
+    Machine::new("pools", "A10").prints("pools");
+}
+
+#[test]
 fn arrays_take_what_their_tiles_take() {
     let answer = Machine::new("arrays", "A10").prints("arrays");
     assert_eq!(number(&answer, "flat"), 65536.0);
