@@ -104,21 +104,21 @@ macro_rules! driver_table {
                 (pointer_out: *mut CUdeviceptr, pool: CUmemoryPool, share_data: *mut CUmemPoolPtrExportData);
 
             // Virtual memory management.
-            hook cuMemCreate { "cuMemCreate", legacy, 10020, 1107 } Allocates Refused played "physical memory behind a handle is not charged yet: refused"
+            hook cuMemCreate { "cuMemCreate", legacy, 10020, 1107 } Allocates Charged played "physical memory, charged before the call to the card where it is to lie; memory of the host is free"
                 (handle: *mut CUmemGenericAllocationHandle, size: usize, prop: *const CUmemAllocationProp, flags: c_ulonglong);
-            call cuMemRelease { "cuMemRelease", legacy, 10020, 1107 } Frees Passed played "ends a handle or mapping; none was charged while cuMemCreate is refused"
+            hook cuMemRelease { "cuMemRelease", legacy, 10020, 1107 } Frees Refunded played "refunded with the last handle and the last mapping"
                 (handle: CUmemGenericAllocationHandle);
-            call cuMemUnmap { "cuMemUnmap", legacy, 10020, 1107 } Frees Passed played "ends a handle or mapping; none was charged while cuMemCreate is refused"
+            hook cuMemUnmap { "cuMemUnmap", legacy, 10020, 1107 } Frees Refunded played "refunded with the last handle and the last mapping"
                 (pointer: CUdeviceptr, size: usize);
             call cuMemAddressFree { "cuMemAddressFree", legacy, 10020, 1107 } Passes Passed played "addresses without memory behind them"
                 (pointer: CUdeviceptr, size: usize);
             call cuMemAddressReserve { "cuMemAddressReserve", legacy, 10020, 1107 } Passes Passed played "addresses without memory behind them"
                 (pointer: *mut CUdeviceptr, size: usize, alignment: usize, addr: CUdeviceptr, flags: c_ulonglong);
-            call cuMemMap { "cuMemMap", legacy, 10020, 1107 } Passes Passed played "maps a handle that already exists"
+            hook cuMemMap { "cuMemMap", legacy, 10020, 1107 } Passes Tracked played "a mapping keeps its memory charged"
                 (pointer: CUdeviceptr, size: usize, offset: usize, handle: CUmemGenericAllocationHandle, flags: c_ulonglong);
-            call cuMemMapArrayAsync { "cuMemMapArrayAsync", legacy, 11010, 1107 } Passes Passed played "maps a handle that already exists into a sparse array"
+            hook cuMemMapArrayAsync { "cuMemMapArrayAsync", legacy, 11010, 1107 } Allocates Refused played "keeps physical memory in parts of an array, in stream order, which nobody could tell apart: refused"
                 (map_info_list: *mut CUarrayMapInfo, number: c_uint, stream: CUstream);
-            call cuMemMapArrayAsync_ptsz { "cuMemMapArrayAsync", ptsz, 11010, 1107 } Passes Passed played "maps a handle that already exists into a sparse array"
+            hook cuMemMapArrayAsync_ptsz { "cuMemMapArrayAsync", ptsz, 11010, 1107 } Allocates Refused played "keeps physical memory in parts of an array, in stream order, which nobody could tell apart: refused"
                 (map_info_list: *mut CUarrayMapInfo, number: c_uint, stream: CUstream);
             call cuMemGetAccess { "cuMemGetAccess", legacy, 10020, 1107 } Passes Passed played "access rights of a mapping"
                 (flags: *mut c_ulonglong, location: *const CUmemLocation, pointer: CUdeviceptr);
@@ -128,29 +128,29 @@ macro_rules! driver_table {
                 (granularity: *mut usize, prop: *const CUmemAllocationProp, option: CUmemAllocationGranularity_flags);
             call cuMemGetAllocationPropertiesFromHandle { "cuMemGetAllocationPropertiesFromHandle", legacy, 10020, 1107 } Reports Passed played "reads the properties of one handle, not the card's totals"
                 (prop: *mut CUmemAllocationProp, handle: CUmemGenericAllocationHandle);
-            call cuMemRetainAllocationHandle { "cuMemRetainAllocationHandle", legacy, 11000, 1107 } External Passed played "one more reference to memory that already exists"
+            hook cuMemRetainAllocationHandle { "cuMemRetainAllocationHandle", legacy, 11000, 1107 } External Tracked played "one more handle keeps its memory charged"
                 (handle: *mut CUmemGenericAllocationHandle, addr: *mut c_void);
-            call cuMemExportToShareableHandle { "cuMemExportToShareableHandle", legacy, 10020, 1107 } External Passed played "the exporter has paid; sharing costs nothing more"
+            hook cuMemExportToShareableHandle { "cuMemExportToShareableHandle", legacy, 10020, 1107 } External Tracked played "the exporter pays, also after it has let the memory go, which others may hold"
                 (shareable_handle: *mut c_void, handle: CUmemGenericAllocationHandle, handle_type: CUmemAllocationHandleType, flags: c_ulonglong);
-            call cuMemGetHandleForAddressRange { "cuMemGetHandleForAddressRange", legacy, 11070, 1107 } External Passed played "the exporter has paid; sharing costs nothing more"
+            hook cuMemGetHandleForAddressRange { "cuMemGetHandleForAddressRange", legacy, 11070, 1107 } External Tracked played "the exporter pays, also after it has let the memory go, which others may hold"
                 (handle: *mut c_void, dptr: CUdeviceptr, size: usize, handle_type: CUmemRangeHandleType, flags: c_ulonglong);
-            hook cuMemImportFromShareableHandle { "cuMemImportFromShareableHandle", legacy, 10020, 1107 } External Counted played "the exporter pays, the importer does not; counted"
+            hook cuMemImportFromShareableHandle { "cuMemImportFromShareableHandle", legacy, 10020, 1107 } External Tracked played "the exporter pays, the importer does not; counted"
                 (handle: *mut CUmemGenericAllocationHandle, os_handle: *mut c_void, sh_handle_type: CUmemAllocationHandleType);
 
             // Arrays.
-            hook cuArray3DCreate { "cuArray3DCreate", legacy, 2000, 1107 } Allocates Refused played "the size of an array is the driver's choice and is not charged yet: refused"
+            hook cuArray3DCreate { "cuArray3DCreate", legacy, 2000, 1107 } Allocates Charged played "charged before the call by what the driver says that such an array takes"
                 (handle: *mut CUarray, allocate_array: *const CUDA_ARRAY3D_DESCRIPTOR_v1);
-            hook cuArray3DCreate_v2 { "cuArray3DCreate", legacy, 3020, 1107 } Allocates Refused played "the size of an array is the driver's choice and is not charged yet: refused"
+            hook cuArray3DCreate_v2 { "cuArray3DCreate", legacy, 3020, 1107 } Allocates Charged played "charged before the call by what the driver says that such an array takes"
                 (handle: *mut CUarray, allocate_array: *const CUDA_ARRAY3D_DESCRIPTOR);
-            hook cuArrayCreate { "cuArrayCreate", legacy, 2000, 1107 } Allocates Refused played "the size of an array is the driver's choice and is not charged yet: refused"
+            hook cuArrayCreate { "cuArrayCreate", legacy, 2000, 1107 } Allocates Charged played "charged before the call by what the driver says that such an array takes"
                 (handle: *mut CUarray, allocate_array: *const CUDA_ARRAY_DESCRIPTOR_v1);
-            hook cuArrayCreate_v2 { "cuArrayCreate", legacy, 3020, 1107 } Allocates Refused played "the size of an array is the driver's choice and is not charged yet: refused"
+            hook cuArrayCreate_v2 { "cuArrayCreate", legacy, 3020, 1107 } Allocates Charged played "charged before the call by what the driver says that such an array takes"
                 (handle: *mut CUarray, allocate_array: *const CUDA_ARRAY_DESCRIPTOR);
-            hook cuMipmappedArrayCreate { "cuMipmappedArrayCreate", legacy, 5000, 1107 } Allocates Refused played "the size of an array is the driver's choice and is not charged yet: refused"
+            hook cuMipmappedArrayCreate { "cuMipmappedArrayCreate", legacy, 5000, 1107 } Allocates Charged played "charged before the call by what the driver says that such an array takes"
                 (handle: *mut CUmipmappedArray, mipmapped_array_desc: *const CUDA_ARRAY3D_DESCRIPTOR, num_mipmap_levels: c_uint);
-            call cuArrayDestroy { "cuArrayDestroy", legacy, 2000, 1107 } Frees Passed played "no array of ours exists while creating them is refused"
+            hook cuArrayDestroy { "cuArrayDestroy", legacy, 2000, 1107 } Frees Refunded played "refunds what the array was charged"
                 (array: CUarray);
-            call cuMipmappedArrayDestroy { "cuMipmappedArrayDestroy", legacy, 5000, 1107 } Frees Passed played "no array of ours exists while creating them is refused"
+            hook cuMipmappedArrayDestroy { "cuMipmappedArrayDestroy", legacy, 5000, 1107 } Frees Refunded played "refunds what the array was charged"
                 (mipmapped_array: CUmipmappedArray);
             call cuArray3DGetDescriptor { "cuArray3DGetDescriptor", legacy, 2000, 1107 } Passes Passed played "reads a descriptor"
                 (array_descriptor: *mut CUDA_ARRAY3D_DESCRIPTOR_v1, array: CUarray);

@@ -29,6 +29,11 @@ pub(crate) fn missing() -> Option<&'static str> {
     Some(DRIVER.name(row))
 }
 
+/// Whether the driver has the function of that row.
+pub(crate) fn has(row: usize) -> bool {
+    !DRIVER.late(row).is_null()
+}
+
 #[cold]
 fn absent() -> CUresult {
     process::count(Reason::MissingFunction);

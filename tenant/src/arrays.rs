@@ -60,6 +60,8 @@ const SPARSE: u32 = 0x40;
 const PITCH: u64 = 512;
 /// Rows of a tile, which is the least that has rows.
 const TILE: u64 = 8;
+/// What an array as a whole is rounded up to.
+const PAGE: u64 = 64 << 10;
 /// The greatest block of tiles, in rows and slices.
 const BLOCK: (u64, u64) = (256, 32);
 
@@ -77,7 +79,8 @@ impl Shape {
     #[must_use]
     pub fn bound(&self) -> Bytes {
         let levels = self.levels.clamp(1, u64::BITS);
-        Bytes((0..levels).map(|level| self.level(level)).fold(0, u64::saturating_add))
+        let sum = (0..levels).map(|level| self.level(level)).fold(0, u64::saturating_add);
+        Bytes(sum.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX))
     }
 
     fn level(&self, level: u32) -> u64 {

@@ -169,7 +169,7 @@ pub(super) fn ask(tenant: &Tenant, card: Card, call: impl Fn() -> CUresult) -> C
     }
 }
 
-fn free(address: u64, call: impl FnOnce() -> CUresult) -> CUresult {
+pub(super) fn free(address: u64, call: impl FnOnce() -> CUresult) -> CUresult {
     let taken = process::tenant().filter(|_| address != 0).and_then(|tenant| tenant.take(Address(address)));
     let answer = call();
     if let (CUresult::SUCCESS, Some(taken)) = (answer, taken) {

@@ -3,21 +3,25 @@
 //! All of them ask the books ([`cgpu_tenant`]) and the real function, in the order that the case needs; none decides anything.
 //! Every hook without a limit is the real call.
 
+mod array;
 mod context;
 mod device;
 mod init;
 mod launch;
 mod memory;
 mod nvml;
+mod physical;
 mod proc_address;
 mod refused;
 
+pub(crate) use array::*;
 pub(crate) use context::*;
 pub(crate) use device::*;
 pub(crate) use init::*;
 pub(crate) use launch::*;
 pub(crate) use memory::*;
 pub(crate) use nvml::*;
+pub(crate) use physical::*;
 pub(crate) use proc_address::*;
 
 use cgpu_abi::Role;

@@ -1,0 +1,214 @@
+//! Arrays: charged by what the driver says that one takes, before it is made.
+
+use cgpu_abi::driver_index;
+use cgpu_abi::types::*;
+use cgpu_tenant::{ArrayId, Bytes, Reason, Shape};
+
+use super::NOT_STARTED;
+use super::context::current;
+use super::memory::{ask, free};
+use crate::driver;
+use crate::process::{self, Standing};
+
+/// 32-bit sizes, up to two dimensions.
+pub(crate) unsafe fn cuArrayCreate(
+    array: *mut CUarray,
+    descriptor: *const CUDA_ARRAY_DESCRIPTOR_v1,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe { driver::cuArrayCreate(array, descriptor) };
+    // SAFETY: null, or the program's own record, which the driver would read as well.
+    let shape = unsafe { read(descriptor) }.map(|of| Shape {
+        width: of.width.into(),
+        height: of.height.into(),
+        depth: 0,
+        format: of.format,
+        channels: of.num_channels,
+        flags: 0,
+        levels: 0,
+    });
+    // SAFETY: read after the driver has succeeded, so it has written there.
+    create(shape, call, || ArrayId::Array(unsafe { array.read() }.0))
+}
+
+/// Up to two dimensions.
+pub(crate) unsafe fn cuArrayCreate_v2(
+    array: *mut CUarray,
+    descriptor: *const CUDA_ARRAY_DESCRIPTOR,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe { driver::cuArrayCreate_v2(array, descriptor) };
+    // SAFETY: null, or the program's own record, which the driver would read as well.
+    let shape = unsafe { read(descriptor) }.map(|of| Shape {
+        width: of.width as u64,
+        height: of.height as u64,
+        depth: 0,
+        format: of.format,
+        channels: of.num_channels,
+        flags: 0,
+        levels: 0,
+    });
+    // SAFETY: read after the driver has succeeded, so it has written there.
+    create(shape, call, || ArrayId::Array(unsafe { array.read() }.0))
+}
+
+/// 32-bit sizes.
+pub(crate) unsafe fn cuArray3DCreate(
+    array: *mut CUarray,
+    descriptor: *const CUDA_ARRAY3D_DESCRIPTOR_v1,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe { driver::cuArray3DCreate(array, descriptor) };
+    // SAFETY: null, or the program's own record, which the driver would read as well.
+    let shape = unsafe { read(descriptor) }.map(|of| Shape {
+        width: of.width.into(),
+        height: of.height.into(),
+        depth: of.depth.into(),
+        format: of.format,
+        channels: of.num_channels,
+        flags: of.flags,
+        levels: 0,
+    });
+    // SAFETY: read after the driver has succeeded, so it has written there.
+    create(shape, call, || ArrayId::Array(unsafe { array.read() }.0))
+}
+
+/// Of any form.
+pub(crate) unsafe fn cuArray3DCreate_v2(
+    array: *mut CUarray,
+    descriptor: *const CUDA_ARRAY3D_DESCRIPTOR,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe { driver::cuArray3DCreate_v2(array, descriptor) };
+    // SAFETY: null, or the program's own record, which the driver would read as well.
+    let shape = unsafe { read(descriptor) }.map(|of| shape(&of, 0));
+    // SAFETY: read after the driver has succeeded, so it has written there.
+    create(shape, call, || ArrayId::Array(unsafe { array.read() }.0))
+}
+
+/// All levels at once.
+pub(crate) unsafe fn cuMipmappedArrayCreate(
+    array: *mut CUmipmappedArray,
+    descriptor: *const CUDA_ARRAY3D_DESCRIPTOR,
+    levels: c_uint,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe { driver::cuMipmappedArrayCreate(array, descriptor, levels) };
+    // SAFETY: null, or the program's own record, which the driver would read as well. No levels at all is an error that the
+    // driver tells.
+    let shape = unsafe { read(descriptor) }.filter(|_| levels > 0).map(|of| shape(&of, levels));
+    // SAFETY: read after the driver has succeeded, so it has written there.
+    create(shape, call, || ArrayId::Mipmapped(unsafe { array.read() }.0))
+}
+
+/// Gives back what the array was charged; one that is not on the books goes to the driver all the same.
+pub(crate) unsafe fn cuArrayDestroy(array: CUarray) -> CUresult {
+    // SAFETY: the program's own call.
+    free(ArrayId::Array(array.0).address().0, || unsafe { driver::cuArrayDestroy(array) })
+}
+
+/// Its levels go with it.
+pub(crate) unsafe fn cuMipmappedArrayDestroy(array: CUmipmappedArray) -> CUresult {
+    // SAFETY: the program's own call.
+    free(ArrayId::Mipmapped(array.0).address().0, || unsafe { driver::cuMipmappedArrayDestroy(array) })
+}
+
+/// Charges an array of that shape, makes the call, and records what it `made`. No shape: the driver will say what is wrong.
+fn create(shape: Option<Shape>, call: impl Fn() -> CUresult, made: impl FnOnce() -> ArrayId) -> CUresult {
+    let tenant = match process::standing() {
+        Standing::On(tenant) => tenant,
+        Standing::Pass => return call(),
+        Standing::Refused => return NOT_STARTED,
+    };
+    let (Some(shape), Some(context)) = (shape.filter(|shape| !shape.is_mapped_later()), current(tenant))
+    else {
+        return call();
+    };
+    let card = context.card();
+    let size = tenant.array_size(card, &shape).unwrap_or_else(|| match required(&shape) {
+        Some(size) => {
+            tenant.array_takes(card, shape, size);
+            size
+        }
+        None => {
+            tenant.count(Reason::ArrayBounded);
+            shape.bound()
+        }
+    });
+    let Ok(charge) = tenant.charge(card, size) else {
+        return CUresult::ERROR_OUT_OF_MEMORY;
+    };
+    let answer = ask(tenant, card, call);
+    if answer == CUresult::SUCCESS {
+        charge.settle(made().address(), Some(context));
+    }
+    answer
+}
+
+/// What the driver says that an array takes in the current context: asked of one whose memory is mapped later, which has none.
+fn required(shape: &Shape) -> Option<Bytes> {
+    let answers =
+        [driver_index::cuArrayGetMemoryRequirements, driver_index::cuMipmappedArrayGetMemoryRequirements];
+    if !answers.into_iter().all(driver::has) {
+        return None;
+    }
+    let mut device = CUdevice::default();
+    // SAFETY: the device is writable.
+    if unsafe { driver::cuCtxGetDevice(&raw mut device) } != CUresult::SUCCESS {
+        return None;
+    }
+    let twin = CUDA_ARRAY3D_DESCRIPTOR {
+        width: usize::try_from(shape.width).ok()?,
+        height: usize::try_from(shape.height).ok()?,
+        depth: usize::try_from(shape.depth).ok()?,
+        format: shape.format,
+        num_channels: shape.channels,
+        flags: shape.flags | Shape::DEFERRED,
+    };
+    let mut needs = CUDA_ARRAY_MEMORY_REQUIREMENTS::default();
+    let answer = if shape.levels == 0 {
+        let mut array = CUarray::NULL;
+        // SAFETY: the handle is writable, the record readable.
+        if unsafe { driver::cuArray3DCreate_v2(&raw mut array, &raw const twin) } != CUresult::SUCCESS {
+            return None;
+        }
+        // SAFETY: the record is writable, the array just made.
+        let answer = unsafe { driver::cuArrayGetMemoryRequirements(&raw mut needs, array, device) };
+        // SAFETY: just made, and nobody else knows it. What it answers changes nothing.
+        let _ = unsafe { driver::cuArrayDestroy(array) };
+        answer
+    } else {
+        let mut array = CUmipmappedArray::NULL;
+        // SAFETY: the handle is writable, the record readable.
+        let made = unsafe { driver::cuMipmappedArrayCreate(&raw mut array, &raw const twin, shape.levels) };
+        if made != CUresult::SUCCESS {
+            return None;
+        }
+        // SAFETY: the record is writable, the array just made.
+        let answer = unsafe { driver::cuMipmappedArrayGetMemoryRequirements(&raw mut needs, array, device) };
+        // SAFETY: just made, and nobody else knows it. What it answers changes nothing.
+        let _ = unsafe { driver::cuMipmappedArrayDestroy(array) };
+        answer
+    };
+    (answer == CUresult::SUCCESS).then_some(Bytes(needs.size as u64))
+}
+
+fn shape(of: &CUDA_ARRAY3D_DESCRIPTOR, levels: c_uint) -> Shape {
+    Shape {
+        width: of.width as u64,
+        height: of.height as u64,
+        depth: of.depth as u64,
+        format: of.format,
+        channels: of.num_channels,
+        flags: of.flags,
+        levels,
+    }
+}
+
+/// # Safety
+///
+/// `record` is null or readable.
+unsafe fn read<T: Copy>(record: *const T) -> Option<T> {
+    // SAFETY: not null, and the caller vouches for the rest.
+    (!record.is_null()).then(|| unsafe { record.read() })
+}

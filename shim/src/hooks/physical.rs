@@ -1,0 +1,195 @@
+//! Physical memory behind handles: charged to the card where it lies, for as long as a handle or a mapping refers to it.
+
+use cgpu_abi::Role;
+use cgpu_abi::types::*;
+use cgpu_tenant::{Address, Bytes, Card, Handle, Reason, Tenant};
+
+use super::memory::ask;
+use super::{NOT_STARTED, refuse};
+use crate::driver;
+use crate::process::{self, Standing};
+
+/// Who pays for memory in a place.
+enum Payer {
+    /// We, for a card on the books.
+    Card(Card),
+    /// Nobody: it is the host's or a native card's, or there can be no such memory and the driver says so.
+    Nobody,
+    /// It cannot be told, or must not be had.
+    Unknown(Role),
+}
+
+/// Charged where it is to lie, whatever context is current.
+pub(crate) unsafe fn cuMemCreate(
+    handle: *mut CUmemGenericAllocationHandle,
+    size: usize,
+    prop: *const CUmemAllocationProp,
+    flags: c_ulonglong,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe { driver::cuMemCreate(handle, size, prop, flags) };
+    let tenant = match process::standing() {
+        Standing::On(tenant) if !prop.is_null() => tenant,
+        Standing::On(_) | Standing::Pass => return call(),
+        Standing::Refused => return NOT_STARTED,
+    };
+    // SAFETY: read after the driver has succeeded, so it has written there.
+    let made = || Handle(unsafe { handle.read() });
+    // SAFETY: not null, so the program's own record, which the driver would read as well.
+    match payer(tenant, &unsafe { prop.read() }) {
+        Payer::Card(card) => {
+            let Ok(charge) = tenant.charge(card, Bytes(size as u64)) else {
+                return CUresult::ERROR_OUT_OF_MEMORY;
+            };
+            let answer = ask(tenant, card, call);
+            if answer == CUresult::SUCCESS {
+                charge.created(made());
+            }
+            answer
+        }
+        Payer::Nobody => {
+            let answer = call();
+            if answer == CUresult::SUCCESS {
+                tenant.created_free(made());
+            }
+            answer
+        }
+        Payer::Unknown(role) => refuse(role, call),
+    }
+}
+
+/// The last reference gives the memory back.
+pub(crate) unsafe fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> CUresult {
+    let release = process::tenant().and_then(|tenant| tenant.releasing(Handle(handle)));
+    // SAFETY: the program's own call.
+    let answer = unsafe { driver::cuMemRelease(handle) };
+    if let (CUresult::SUCCESS, Some(release)) = (answer, release) {
+        release.released();
+    }
+    answer
+}
+
+/// A mapping keeps its memory, also when its handle is released.
+pub(crate) unsafe fn cuMemMap(
+    pointer: CUdeviceptr,
+    size: usize,
+    offset: usize,
+    handle: CUmemGenericAllocationHandle,
+    flags: c_ulonglong,
+) -> CUresult {
+    let reference = process::tenant().and_then(|tenant| tenant.refer(Handle(handle)));
+    // SAFETY: the program's own call.
+    let answer = unsafe { driver::cuMemMap(pointer, size, offset, handle, flags) };
+    if let (CUresult::SUCCESS, Some(reference)) = (answer, reference) {
+        reference.mapped(Address(pointer), Bytes(size as u64));
+    }
+    answer
+}
+
+/// Ends whole mappings, one or several.
+pub(crate) unsafe fn cuMemUnmap(pointer: CUdeviceptr, size: usize) -> CUresult {
+    let unmapping = process::tenant().map(Tenant::unmapping);
+    // SAFETY: the program's own call.
+    let answer = unsafe { driver::cuMemUnmap(pointer, size) };
+    if let (CUresult::SUCCESS, Some(unmapping)) = (answer, unmapping) {
+        unmapping.unmapped(Address(pointer), Bytes(size as u64));
+    }
+    answer
+}
+
+/// One more handle, by any address of a mapping.
+pub(crate) unsafe fn cuMemRetainAllocationHandle(
+    handle: *mut CUmemGenericAllocationHandle,
+    address: *mut c_void,
+) -> CUresult {
+    let tenant = process::tenant();
+    let reference = tenant.and_then(|tenant| tenant.refer_at(Address(address.addr() as u64)));
+    // SAFETY: the program's own call.
+    let answer = unsafe { driver::cuMemRetainAllocationHandle(handle, address) };
+    if let (CUresult::SUCCESS, Some(tenant)) = (answer, tenant) {
+        // SAFETY: the driver has just written there.
+        let handle = Handle(unsafe { handle.read() });
+        match reference {
+            Some(reference) => reference.retained(handle),
+            None => tenant.received(handle),
+        }
+    }
+    answer
+}
+
+/// From now on others may hold it.
+pub(crate) unsafe fn cuMemExportToShareableHandle(
+    shareable: *mut c_void,
+    handle: CUmemGenericAllocationHandle,
+    kind: CUmemAllocationHandleType,
+    flags: c_ulonglong,
+) -> CUresult {
+    let reference = process::tenant().and_then(|tenant| tenant.refer(Handle(handle)));
+    // SAFETY: the program's own call.
+    let answer = unsafe { driver::cuMemExportToShareableHandle(shareable, handle, kind, flags) };
+    if let (CUresult::SUCCESS, Some(reference)) = (answer, reference) {
+        reference.exported();
+    }
+    answer
+}
+
+/// From now on others may hold what is mapped there.
+pub(crate) unsafe fn cuMemGetHandleForAddressRange(
+    handle: *mut c_void,
+    address: CUdeviceptr,
+    size: usize,
+    kind: CUmemRangeHandleType,
+    flags: c_ulonglong,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let answer = unsafe { driver::cuMemGetHandleForAddressRange(handle, address, size, kind, flags) };
+    if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
+        tenant.range_exported(Address(address), Bytes(size as u64));
+    }
+    answer
+}
+
+/// Whoever exported it pays.
+pub(crate) unsafe fn cuMemImportFromShareableHandle(
+    handle: *mut CUmemGenericAllocationHandle,
+    shareable: *mut c_void,
+    kind: CUmemAllocationHandleType,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe { driver::cuMemImportFromShareableHandle(handle, shareable, kind) };
+    let tenant = match process::standing() {
+        Standing::On(tenant) => tenant,
+        Standing::Pass => return call(),
+        Standing::Refused => return NOT_STARTED,
+    };
+    tenant.count(Reason::Imported);
+    let answer = call();
+    if answer == CUresult::SUCCESS {
+        // SAFETY: the driver has just written there.
+        tenant.received(Handle(unsafe { handle.read() }));
+    }
+    answer
+}
+
+fn payer(tenant: &Tenant, prop: &CUmemAllocationProp) -> Payer {
+    if prop.kind == CU_MEM_ALLOCATION_TYPE_MANAGED {
+        return Payer::Unknown(Role::Managed);
+    }
+    let device = match prop.location.kind {
+        CU_MEM_LOCATION_TYPE_DEVICE => prop.location.id,
+        // The device is the first byte of a record of two; the second is the domain.
+        CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN => CUdevice::from(prop.location.id.to_ne_bytes()[0]),
+        CU_MEM_LOCATION_TYPE_HOST
+        | CU_MEM_LOCATION_TYPE_HOST_NUMA
+        | CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT
+        | CU_MEM_LOCATION_TYPE_INVALID => return Payer::Nobody,
+        _ => return Payer::Unknown(Role::Allocates),
+    };
+    match process::devices(tenant).card(device) {
+        Some(card) => Payer::Card(card),
+        None => {
+            tenant.count(Reason::NativeCard);
+            Payer::Nobody
+        }
+    }
+}
