@@ -199,7 +199,7 @@ int main(void) {
     CHECK(cu.cuStreamCreate(&one, CU_STREAM_NON_BLOCKING));
     CHECK(cu.cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
     /* A kernel's first launch takes memory too. */
-    spin = driver_function("spin_20ms");
+    spin = driver_function("spin_400ms");
     CHECK(cu.cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, one, NULL, NULL));
     CHECK(cu.cuCtxSynchronize());
     size_t before = free_bytes();
