@@ -22,6 +22,8 @@ const LOCK_PATIENCE: Nanos = Nanos::from_millis(1000);
 const DRAIN_PATIENCE: Nanos = Nanos::from_millis(1000);
 /// Between two looks at them.
 const PAUSE: Nanos = Nanos::from_millis(5);
+/// About as long as a call of the driver takes.
+const MOMENT: Nanos = Nanos::from_micros(50);
 
 /// An allocation refused by the limit: `CUDA_ERROR_OUT_OF_MEMORY`. Already counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,13 +172,24 @@ impl Ledger {
         }
     }
 
+    /// Waits a little for what others do at this moment.
+    pub(crate) fn pause(&self) {
+        self.clock.sleep(MOMENT);
+    }
+
+    /// Sleeps a little; false when there is no patience left.
+    pub(crate) fn rest(&self, patience: &mut Patience) -> bool {
+        patience.rest(self.clock)
+    }
+
     #[inline]
     fn account(&self, card: CardIndex) -> Account<'_> {
         self.region.account(card, self.me())
     }
 
+    /// Charges, if it fits as the books stand.
     #[inline]
-    fn attempt(&self, card: CardIndex, column: Column, bytes: Bytes) -> Result<(), Refused> {
+    pub(crate) fn attempt(&self, card: CardIndex, column: Column, bytes: Bytes) -> Result<(), Refused> {
         let life = |owner| self.region.life(owner);
         self.account(card).charge(column, bytes, || self.limit(card), LOCK_PATIENCE, life)
     }

@@ -29,6 +29,7 @@ use crate::arrays::Requirements;
 use crate::contexts::{Before, Context, Contexts, Entered, Estate};
 use crate::ledger::{Denied, Ledger, Patience};
 use crate::physical::Physicals;
+use crate::pools::Pools;
 use crate::spin::Spin;
 use crate::start::{self, Started};
 use crate::{Clock, Environment, Inventory, Reason, Refusal, View};
@@ -58,6 +59,7 @@ pub struct Tenant {
     cards: Vec<(Uuid, Card)>,
     contexts: Contexts,
     allocations: Allocations,
+    pub(crate) pools: Pools,
     pub(crate) physicals: Spin<Physicals>,
     pub(crate) requirements: Spin<Requirements>,
 }
@@ -94,6 +96,7 @@ impl Tenant {
             cards,
             contexts: Contexts::new(),
             allocations,
+            pools: Pools::new(),
             physicals: Spin::new(Physicals::new()),
             requirements: Spin::new(Requirements::new()),
         }))
@@ -116,6 +119,7 @@ impl Tenant {
     #[must_use]
     pub fn view(&self, card: Card, physical_free: Bytes) -> Option<View> {
         let limit = self.limit(card)?;
+        self.pools_changed(Some(card));
         Some(View::of(limit, self.ledger.total(card), physical_free))
     }
 
@@ -145,7 +149,7 @@ impl Tenant {
     #[inline]
     pub fn charge(&self, card: Card, size: Bytes) -> Result<Charge<'_>, Denied> {
         let Some(units) = units(size) else { return Err(self.too_large(card, size)) };
-        self.ledger.charge(card, Column::Used, bytes(units), Reason::OverLimit)?;
+        self.hold(card, Column::Used, bytes(units), Reason::OverLimit)?;
         Ok(Charge { tenant: self, card, units })
     }
 
@@ -161,15 +165,18 @@ impl Tenant {
     /// to another thread before the free has returned here. None: not on the books, pass the call on (counted).
     #[inline]
     pub fn take(&self, address: Address) -> Option<Taken<'_>> {
-        match self.allocations.remove(address.0) {
-            Some((card, Allocation { address, units, owner })) => {
-                Some(Taken { tenant: self, card, address, units, owner })
-            }
-            None => {
-                self.ledger.count(Reason::UnknownFree);
-                None
-            }
+        let taken = self.take_known(address);
+        if taken.is_none() {
+            self.ledger.count(Reason::UnknownFree);
         }
+        taken
+    }
+
+    /// As [`Tenant::take`], for an address that need not be on the books.
+    #[inline]
+    pub(crate) fn take_known(&self, address: Address) -> Option<Taken<'_>> {
+        let (card, Allocation { address, units, owner }) = self.allocations.remove(address.0)?;
+        Some(Taken { tenant: self, card, address, units, owner })
     }
 
     /// The context's card and place on the books. None: its creation was not seen; see [`Tenant::context_seen`].
@@ -196,7 +203,7 @@ impl Tenant {
         let (physical_free, booked) = (physical_free(), self.ledger.total(card));
         let beside = already.max(self.ledger.creations(card).saturating_sub(1));
         let before = Before { physical_free, booked, charged, beside };
-        match self.ledger.charge(card, Column::Implicit, charged, Reason::ContextOverLimit) {
+        match self.hold(card, Column::Implicit, charged, Reason::ContextOverLimit) {
             Ok(()) => Ok(Starting { tenant: self, card, before }),
             Err(denied) => {
                 self.ledger.creation_ends(card);
@@ -228,8 +235,24 @@ impl Tenant {
         self.ledger.count(reason);
     }
 
+    /// Charges; where that does not fit, what pools can spare is given back first.
+    #[inline]
+    fn hold(&self, card: Card, column: Column, bytes: Bytes, denied: Reason) -> Result<(), Denied> {
+        match self.ledger.attempt(card, column, bytes) {
+            Ok(()) => Ok(()),
+            Err(_) => self.hold_relieved(card, column, bytes, denied),
+        }
+    }
+
     #[cold]
-    fn too_large(&self, card: Card, wanted: Bytes) -> Denied {
+    #[inline(never)]
+    fn hold_relieved(&self, card: Card, column: Column, bytes: Bytes, denied: Reason) -> Result<(), Denied> {
+        self.relieve(card);
+        self.ledger.charge(card, column, bytes, denied)
+    }
+
+    #[cold]
+    pub(crate) fn too_large(&self, card: Card, wanted: Bytes) -> Denied {
         let reason = Reason::TooLarge;
         self.ledger.count(reason);
         Denied { reason, wanted, used: self.ledger.total(card), limit: self.ledger.limit(card) }

@@ -79,6 +79,10 @@ reasons! {
     // Memory of other kinds than linear.
     ExportedKept, "exported_kept", "Exported memory was let go here: it stays charged until the process ends, because others may hold it.";
     ArrayBounded, "array_bounded", "The driver does not say what an array takes: it was charged by an upper bound.";
+    // Memory pools.
+    PoolGrew, "pool_grew", "A pool grew past the limit, by more than was charged in advance: what it grew for was freed again.";
+    PoolOutlived, "pool_outlived", "A pool was destroyed while it held memory: it stays charged, and ends when it holds none.";
+    PoolUnread, "pool_unread", "The driver did not say what a pool holds: what was charged in advance stays charged.";
 }
 
 const _: () = assert!(Reason::ALL.len() <= cgpu_proto::layout::COUNTERS);

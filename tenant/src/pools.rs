@@ -1,0 +1,395 @@
+//! Memory pools: charged by what they hold of the card, not by what was allocated from them.
+//!
+//! ```text
+//!   pre-charge ---> the driver allocates ---> ticket, reading ---> settled: booked = reading + pre-charges of others
+//!       |                                          |
+//!       +-- does not fit: read again, trim,        +-- grown past that and the limit: freed, trimmed, denied
+//!           less, wait for the dead
+//! ```
+//!
+//! A pool takes memory of the card at its own will and keeps what is freed, so that its pointers say nothing about the card: they
+//! are not in the table of addresses. What it holds can be asked of the driver ([`PoolDriver`]); a reading may be out of date before it is
+//! written down, so each carries a ticket that was taken before it began. `docs/memory.md` tells why nothing falls between.
+//!
+//! **A handle is never used after its pool may be gone.** Looks are counted, and who has the driver destroy a pool first bars new
+//! ones and waits for those under way. A pool that is destroyed while it holds something is kept, and ended by whoever
+//! later sees that it is empty.
+
+mod growth;
+mod table;
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+
+use cgpu_proto::ledger::Column;
+use cgpu_proto::units::{Bytes, CardIndex as Card};
+
+use self::growth::least;
+pub(crate) use self::table::Pools;
+use self::table::{At, Balance, Flight, Known};
+use crate::ledger::{Denied, Patience};
+use crate::{Address, Reason, Taken, Tenant};
+
+/// A pool as the driver names it (the `CUmemoryPool` pointer's value).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PoolId(pub usize);
+
+/// What the driver says of its pools, and what it does with them on our account.
+pub trait PoolDriver: fmt::Debug + Sync {
+    /// What the pool holds of its card, used or not (`RESERVED_MEM_CURRENT`). None: the driver does not say.
+    fn reserved(&self, pool: PoolId) -> Option<Bytes>;
+    /// What of that is in use (`USED_MEM_CURRENT`). None: the driver does not say.
+    fn used(&self, pool: PoolId) -> Option<Bytes>;
+    /// Gives back what can be spared.
+    fn trim(&self, pool: PoolId);
+    /// Destroys a pool that holds nothing. `false`: the driver refused.
+    fn destroy(&self, pool: PoolId) -> bool;
+}
+
+/// Why an allocation from a pool was not made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmade<E> {
+    /// The driver's answer.
+    Driver(E),
+    /// It would have gone over the limit, or did and went back.
+    Denied(Denied),
+    /// The pool is not known: see [`Tenant::pool_seen`], then try again.
+    Unknown,
+    /// The program has destroyed the pool.
+    Destroyed,
+}
+
+/// What is to be done about a pool that the program destroys.
+#[derive(Debug)]
+pub enum Ending<'a> {
+    /// The driver is to destroy it; it is not charged.
+    Uncharged,
+    /// The driver is to destroy it; it holds nothing.
+    Empty(Ended<'a>),
+    /// It holds something: it is kept, and ended when it does not. The driver is not to be asked.
+    Outlives,
+    /// It was destroyed before.
+    Destroyed,
+}
+
+/// An empty pool whose destruction the driver is being asked for. Dropped without [`Ended::gone`]: it stays.
+#[derive(Debug)]
+#[must_use = "an ended pool that is dropped stays"]
+pub struct Ended<'a> {
+    tenant: &'a Tenant,
+    at: At,
+    outlives: bool,
+}
+
+impl Ended<'_> {
+    /// The driver destroyed it.
+    pub fn gone(self) {
+        let Self { tenant, at, .. } = *ManuallyDrop::new(self);
+        tenant.give_back(tenant.pools.gone(at));
+    }
+}
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.tenant.pools.stay(self.at, self.outlives);
+    }
+}
+
+impl Tenant {
+    /// The driver has made a pool of `card`'s memory; none: its memory is not counted here, because it is the host's, another
+    /// process's or of a card that is not sliced.
+    pub fn pool_made(&self, id: PoolId, card: Option<Card>, driver: &'static dyn PoolDriver) {
+        match self.pools.made(id, card, driver) {
+            Ok(former) => self.give_back(former),
+            // It will be taken up with its first allocation, or that be refused.
+            Err(_) => self.count(Reason::Unrecorded),
+        }
+    }
+
+    /// As [`Tenant::pool_made`], for a pool that may be known. `false`: no host memory for it, refuse.
+    pub fn pool_seen(&self, id: PoolId, card: Option<Card>, driver: &'static dyn PoolDriver) -> bool {
+        let seen = self.pools.seen(id, card, driver);
+        if seen.is_err() {
+            self.count(Reason::Unrecorded);
+        }
+        seen.is_ok()
+    }
+
+    /// Allocates `size` bytes of a pool: charges, makes the `call`, looks at what the pool holds then. `undo` frees what the
+    /// call has allocated, in the same stream.
+    ///
+    /// # Errors
+    /// [`Unmade`]. What the pool holds is then within the limit again; where the stream does not come to the free within a second,
+    /// what remains is shown and blocks new allocations.
+    pub fn allocate_from<E>(
+        &self,
+        id: PoolId,
+        size: Bytes,
+        call: impl Fn() -> Result<(), E>,
+        undo: impl Fn(),
+    ) -> Result<(), Unmade<E>> {
+        let at = match self.pools.find(id) {
+            Known::Charged(at) => at,
+            Known::Elsewhere => return call().map_err(Unmade::Driver),
+            Known::Unknown => return Err(Unmade::Unknown),
+            Known::Outlives => return Err(Unmade::Destroyed),
+            Known::Leaving => {
+                self.ledger.pause();
+                return Err(Unmade::Unknown);
+            }
+        };
+        let Some(charged) = self.pools.likely(at, size) else {
+            return Err(Unmade::Denied(self.too_large(at.card, size)));
+        };
+        match self.ledger.attempt(at.card, Column::Used, charged) {
+            Ok(()) => self.make(at, Flight { charged, size }, &call, &undo),
+            Err(_) => self.make_room(at, Flight { charged, size }, &call, &undo),
+        }
+    }
+
+    /// What a pool holds may have changed: reads it again.
+    pub fn pool_changed(&self, id: PoolId) {
+        if self.pools.any()
+            && let Known::Charged(at) = self.pools.find(id)
+        {
+            self.look(at, false);
+        }
+    }
+
+    /// What pools hold may have changed, of all cards or of one: reads them again, and ends those that were waiting for that.
+    #[inline]
+    pub fn pools_changed(&self, card: Option<Card>) {
+        if self.pools.any() {
+            self.each_pool(card, false);
+        }
+    }
+
+    /// The card that pays for a pool.
+    #[must_use]
+    pub fn pool_card(&self, id: PoolId) -> Option<Card> {
+        match self.pools.find(id) {
+            Known::Charged(at) => Some(at.card),
+            _ => None,
+        }
+    }
+
+    /// Whether this process has pools on the books.
+    #[inline]
+    #[must_use]
+    pub fn has_pools(&self) -> bool {
+        self.pools.any()
+    }
+
+    /// The program destroys a pool; not a default one, which the driver refuses to destroy.
+    pub fn pool_ending(&self, id: PoolId) -> Ending<'_> {
+        let at = match self.pools.find(id) {
+            Known::Charged(at) => at,
+            Known::Unknown => return Ending::Uncharged,
+            Known::Elsewhere => {
+                self.pools.forget(id);
+                return Ending::Uncharged;
+            }
+            Known::Outlives | Known::Leaving => return Ending::Destroyed,
+        };
+        if let Some(ended) = self.end_if_empty(at, false) {
+            return Ending::Empty(ended);
+        }
+        self.count(Reason::PoolOutlived);
+        self.pools.outlive(at);
+        Ending::Outlives
+    }
+
+    /// As [`Tenant::take`], for an address that may be a pool's: those are not on the table, and nothing is unusual about that.
+    #[inline]
+    pub fn take_linear(&self, address: Address) -> Option<Taken<'_>> {
+        self.take_known(address)
+    }
+
+    /// What pools hold beyond their use is given back, so that a charge on `card` may fit.
+    #[cold]
+    pub(crate) fn relieve(&self, card: Card) {
+        if self.pools.any() {
+            self.each_pool(Some(card), true);
+        }
+    }
+
+    /// The way of an allocation whose pre-charge does not fit.
+    #[cold]
+    #[inline(never)]
+    fn make_room<E>(
+        &self,
+        at: At,
+        likely: Flight,
+        call: &impl Fn() -> Result<(), E>,
+        undo: &impl Fn(),
+    ) -> Result<(), Unmade<E>> {
+        let attempt = || self.ledger.attempt(at.card, Column::Used, likely.charged).is_ok();
+        self.each_pool(Some(at.card), false);
+        if attempt() {
+            return self.make(at, likely, call, undo);
+        }
+        if self.may_hold(at, likely.size) {
+            match self.make(at, Flight { charged: Bytes::ZERO, ..likely }, call, undo) {
+                // In too many pieces, or of other streams: it had to grow.
+                Err(Unmade::Denied(_)) => {}
+                other => return other,
+            }
+        }
+        self.each_pool(Some(at.card), true);
+        if attempt() {
+            return self.make(at, likely, call, undo);
+        }
+        let charged = least(likely.size);
+        let denied = self.ledger.charge(at.card, Column::Used, charged, Reason::OverLimit);
+        denied.map_err(Unmade::Denied)?;
+        self.make(at, Flight { charged, ..likely }, call, undo)
+    }
+
+    /// Whether a pool has `size` bytes that are not in use.
+    fn may_hold(&self, at: At, size: Bytes) -> bool {
+        let Some(ticket) = self.pools.look(at) else { return false };
+        let (reserved, used) = (at.driver.reserved(at.id), at.driver.used(at.id));
+        self.settle(at, self.pools.seen_to_hold(at, ticket, reserved, None));
+        reserved.zip(used).is_some_and(|(reserved, used)| reserved >= used + size)
+    }
+
+    /// Makes the call under a charge that is on the ledger, and looks at what came of it.
+    fn make<E>(
+        &self,
+        at: At,
+        flight: Flight,
+        call: &impl Fn() -> Result<(), E>,
+        undo: &impl Fn(),
+    ) -> Result<(), Unmade<E>> {
+        if !self.pools.start(at, flight) {
+            self.ledger.refund(at.card, Column::Used, flight.charged);
+            return Err(Unmade::Unknown);
+        }
+        let answer = call();
+        let balance = match self.pools.look(at) {
+            Some(ticket) => {
+                let reading = at.driver.reserved(at.id);
+                if reading.is_none() {
+                    self.count(Reason::PoolUnread);
+                }
+                self.pools.seen_to_hold(at, ticket, reading, Some(flight))
+            }
+            None => Balance { surplus: flight.charged, ..Balance::default() },
+        };
+        let within = self.settle(at, balance);
+        match answer {
+            Ok(()) if within => Ok(()),
+            Ok(()) => {
+                undo();
+                Err(Unmade::Denied(self.expel(at, flight.size)))
+            }
+            Err(answer) => Err(Unmade::Driver(answer)),
+        }
+    }
+
+    /// Does on the ledger what a look has shown. `false`: the pool has grown by what does not fit.
+    #[inline]
+    fn settle(&self, at: At, balance: Balance) -> bool {
+        if balance.surplus > Bytes::ZERO {
+            self.ledger.refund(at.card, Column::Used, balance.surplus);
+        }
+        if balance.lack == Bytes::ZERO && !balance.unpaid { true } else { self.make_good(at, balance) }
+    }
+
+    #[cold]
+    fn make_good(&self, at: At, balance: Balance) -> bool {
+        let mut balance = balance;
+        while balance.lack > Bytes::ZERO {
+            let paid = self.ledger.attempt(at.card, Column::Used, balance.lack).is_ok();
+            if !paid {
+                // Another thread may have charged it meanwhile, or a later look shown less.
+                let lack = self.pools.lack(at);
+                if lack != balance.lack {
+                    balance.lack = lack;
+                    continue;
+                }
+                self.ledger.book(at.card, Column::Used, lack);
+            }
+            balance = self.pools.add(at, balance.lack, !paid);
+            self.ledger.refund(at.card, Column::Used, balance.surplus);
+        }
+        let within = self.ledger.total(at.card) <= self.ledger.limit(at.card);
+        if within {
+            self.pools.paid(at);
+        }
+        within || !balance.unpaid
+    }
+
+    /// Gets rid of an excess whose cause was freed in its stream just now: when the stream has come to that, a trim gives it back.
+    #[cold]
+    fn expel(&self, at: At, size: Bytes) -> Denied {
+        let (reason, limit) = (Reason::PoolGrew, self.ledger.limit(at.card));
+        self.count(reason);
+        let denied = Denied { reason, wanted: size, used: self.ledger.total(at.card), limit };
+        let mut patience = Patience::default();
+        loop {
+            self.each_pool(Some(at.card), true);
+            let over = self.ledger.total(at.card) > self.ledger.limit(at.card);
+            if !over || !self.ledger.rest(&mut patience) {
+                self.pools.paid(at);
+                return denied;
+            }
+        }
+    }
+
+    fn each_pool(&self, card: Option<Card>, trim: bool) {
+        let mut last = None;
+        while let Some((at, outlives)) = self.pools.after(last, card) {
+            last = Some(at.id);
+            let held = self.look(at, trim || outlives);
+            if outlives
+                && held == Some(Bytes::ZERO)
+                && let Some(ended) = self.end_if_empty(at, true)
+                && at.driver.destroy(at.id)
+            {
+                ended.gone();
+            }
+        }
+    }
+
+    /// Reads what a pool holds, after a trim if that is wanted.
+    fn look(&self, at: At, trim: bool) -> Option<Bytes> {
+        if trim {
+            self.pools.look(at)?;
+            at.driver.trim(at.id);
+            self.pools.looked(at);
+        }
+        // Begun after the trim: what others read meanwhile may be from before.
+        let ticket = self.pools.look(at)?;
+        let reading = at.driver.reserved(at.id);
+        self.settle(at, self.pools.seen_to_hold(at, ticket, reading, None));
+        reading
+    }
+
+    /// Bars a pool that holds nothing, so that the driver can be asked to destroy it.
+    fn end_if_empty(&self, at: At, outlives: bool) -> Option<Ended<'_>> {
+        self.look(at, true);
+        let ticket = self.pools.look(at)?;
+        let (reserved, used) = (at.driver.reserved(at.id), at.driver.used(at.id));
+        self.settle(at, self.pools.seen_to_hold(at, ticket, reserved, None));
+        // Where the driver does not say, nothing could be waited for.
+        let empty = reserved.unwrap_or_default() == Bytes::ZERO && used.unwrap_or_default() == Bytes::ZERO;
+        if !empty || !self.pools.leave(at) {
+            return None;
+        }
+        // Calls of the driver that only read or trim: they end.
+        while self.pools.is_looked_at(at) {
+            self.ledger.pause();
+        }
+        Some(Ended { tenant: self, at, outlives })
+    }
+
+    fn give_back(&self, estate: Option<(Card, Bytes)>) {
+        if let Some((card, bytes)) = estate {
+            self.ledger.refund(card, Column::Used, bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

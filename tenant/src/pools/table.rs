@@ -1,0 +1,388 @@
+//! The pools of a process: what is booked for each, what it was last seen to hold, which calls are under way.
+//!
+//! Nothing in here calls the driver or the ledger; what has to be refunded or is lacking comes back as a [`Balance`].
+//!
+//! *Invariant*, whenever the lock is free: what calls under way were charged in advance is part of what is booked, and what is
+//! booked covers the newest reading, or the lack was handed to a thread that is charging it.
+
+use cgpu_proto::atomic::{AtomicUsize, Ordering};
+use cgpu_proto::units::{Bytes, CardIndex as Card};
+
+use super::growth::Growth;
+use super::{PoolDriver, PoolId};
+use crate::allocations::Exhausted;
+use crate::physical::ordered::Ordered;
+use crate::spin::Spin;
+
+/// A pool that is charged: which, and how it is reached. Another one may have its handle later.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct At {
+    pub(super) id: PoolId,
+    pub(super) card: Card,
+    pub(super) driver: &'static dyn PoolDriver,
+    number: u64,
+}
+
+/// What a handle is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Known {
+    /// A pool that is charged.
+    Charged(At),
+    /// A pool whose memory is not counted here.
+    Elsewhere,
+    /// The program has destroyed it.
+    Outlives,
+    /// It is being destroyed at this moment.
+    Leaving,
+    /// Never seen.
+    Unknown,
+}
+
+/// What a call was charged in advance, and for how much of the program's.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Flight {
+    pub(super) charged: Bytes,
+    pub(super) size: Bytes,
+}
+
+/// A look at what a pool holds, in the order in which looks begin.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ticket(u64);
+
+/// What is to be done on the ledger.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Balance {
+    /// To be given back.
+    pub(super) surplus: Bytes,
+    /// To be charged: the pool holds so much more than is booked for it.
+    pub(super) lack: Bytes,
+    /// It has grown by what could not be charged.
+    pub(super) unpaid: bool,
+}
+
+/// Whether a pool is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Open,
+    /// Destroyed, as the program sees it.
+    Outlives,
+    /// The driver is asked to destroy it: its handle must not be used any more.
+    Leaving,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pool {
+    at: At,
+    stage: Stage,
+    /// What is on the ledger for it.
+    booked: Bytes,
+    /// Of that: of calls under way.
+    flying: Bytes,
+    /// The newest reading of what it holds, and that one's ticket.
+    read: Bytes,
+    newest: u64,
+    tickets: u64,
+    /// Calls of the program under way.
+    flights: u32,
+    /// Calls of ours with its handle under way.
+    looks: u32,
+    unpaid: bool,
+    growth: Growth,
+}
+
+impl Pool {
+    fn look(&mut self) -> Ticket {
+        self.looks = self.looks.saturating_add(1);
+        self.tickets += 1;
+        Ticket(self.tickets)
+    }
+
+    fn take_in(&mut self, ticket: Ticket, reading: Option<Bytes>, flight: Option<Flight>) {
+        self.looks = self.looks.saturating_sub(1);
+        let charged = flight.map_or(Bytes::ZERO, |flight| flight.charged);
+        match reading {
+            Some(reading) if ticket.0 > self.newest => {
+                if let Some(flight) = flight
+                    && self.flights == 1
+                    && reading > self.read
+                {
+                    self.growth.learn(flight.size, reading - self.read);
+                }
+                self.newest = ticket.0;
+                self.read = reading;
+            }
+            Some(_) => {}
+            // What cannot be seen is taken to have grown as was thought.
+            None => self.read = self.read + charged,
+        }
+        if flight.is_some() {
+            self.flights = self.flights.saturating_sub(1);
+            self.flying = self.flying - charged;
+        }
+    }
+
+    /// Brings what is booked down to what can be needed, and says what is lacking.
+    fn balance(&mut self) -> Balance {
+        let most = self.read + self.flying;
+        let surplus = self.booked - self.booked.min(most);
+        self.booked = self.booked - surplus;
+        let lack = self.read - self.read.min(self.booked);
+        Balance { surplus, lack, unpaid: self.unpaid }
+    }
+}
+
+/// The table.
+#[derive(Debug)]
+pub(crate) struct Pools {
+    /// How many are charged, or were lately: none in most programs, and then nobody looks further.
+    charged: AtomicUsize,
+    table: Spin<Table>,
+}
+
+#[derive(Debug)]
+struct Table {
+    /// By handle. None: not counted here.
+    pools: Ordered<Option<Pool>>,
+    made: u64,
+}
+
+impl Table {
+    fn get(&mut self, at: At) -> Option<&mut Pool> {
+        let pool = self.pools.get(key(at.id))?.as_mut()?;
+        (pool.at.number == at.number).then_some(pool)
+    }
+}
+
+fn key(id: PoolId) -> u64 {
+    id.0 as u64
+}
+
+impl Pools {
+    pub(crate) fn new() -> Self {
+        Self { charged: AtomicUsize::new(0), table: Spin::new(Table { pools: Ordered::new(), made: 0 }) }
+    }
+
+    /// Whether any pool is charged.
+    #[inline]
+    pub(super) fn any(&self) -> bool {
+        self.charged.load(Ordering::Relaxed) != 0
+    }
+
+    pub(super) fn find(&self, id: PoolId) -> Known {
+        match self.table.lock().pools.get(key(id)) {
+            None => Known::Unknown,
+            Some(None) => Known::Elsewhere,
+            Some(Some(pool)) => match pool.stage {
+                Stage::Open => Known::Charged(pool.at),
+                Stage::Outlives => Known::Outlives,
+                Stage::Leaving => Known::Leaving,
+            },
+        }
+    }
+
+    /// Takes a pool in that the driver has just made, on `card` if it is charged; what stood under its handle is gone. Returns what
+    /// that had.
+    pub(super) fn made(
+        &self,
+        id: PoolId,
+        card: Option<Card>,
+        driver: &'static dyn PoolDriver,
+    ) -> Result<Option<(Card, Bytes)>, Exhausted> {
+        let former = self.enter(&mut self.table.lock(), id, card, driver)?;
+        Ok(former.map(|pool| self.estate(pool)))
+    }
+
+    /// Takes a pool in that has been there for long, unless it is known.
+    pub(super) fn seen(
+        &self,
+        id: PoolId,
+        card: Option<Card>,
+        driver: &'static dyn PoolDriver,
+    ) -> Result<(), Exhausted> {
+        let mut table = self.table.lock();
+        if table.pools.get(key(id)).is_none() {
+            self.enter(&mut table, id, card, driver)?;
+        }
+        Ok(())
+    }
+
+    fn enter(
+        &self,
+        table: &mut Table,
+        id: PoolId,
+        card: Option<Card>,
+        driver: &'static dyn PoolDriver,
+    ) -> Result<Option<Pool>, Exhausted> {
+        table.made += 1;
+        let number = table.made;
+        let pool = card.map(|card| Pool {
+            at: At { id, card, driver, number },
+            stage: Stage::Open,
+            booked: Bytes::ZERO,
+            flying: Bytes::ZERO,
+            read: Bytes::ZERO,
+            newest: 0,
+            tickets: 0,
+            flights: 0,
+            looks: 0,
+            unpaid: false,
+            growth: Growth::NEW,
+        });
+        let former = table.pools.insert(key(id), pool)?;
+        if pool.is_some() {
+            self.charged.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(former.flatten())
+    }
+
+    /// What a pool that is off the table had; calls under way give their own back.
+    fn estate(&self, pool: Pool) -> (Card, Bytes) {
+        self.charged.fetch_sub(1, Ordering::Relaxed);
+        (pool.at.card, pool.booked - pool.flying)
+    }
+
+    /// A pool that is not charged is gone.
+    pub(super) fn forget(&self, id: PoolId) {
+        let mut table = self.table.lock();
+        if let Some(None) = table.pools.get(key(id)) {
+            table.pools.remove(key(id));
+        }
+    }
+
+    /// What the pool is likely to grow by for `size`. None: no card has so much.
+    pub(super) fn likely(&self, at: At, size: Bytes) -> Option<Bytes> {
+        self.table.lock().get(at).map_or(Growth::NEW, |pool| pool.growth).likely(size)
+    }
+
+    /// A call that was charged goes to the driver. `false`: the pool is gone, or goes.
+    pub(super) fn start(&self, at: At, flight: Flight) -> bool {
+        let mut table = self.table.lock();
+        let Some(pool) = table.get(at).filter(|pool| pool.stage == Stage::Open) else { return false };
+        pool.flights += 1;
+        pool.flying = pool.flying + flight.charged;
+        pool.booked = pool.booked + flight.charged;
+        true
+    }
+
+    /// Begins a look at what a pool holds. None: it is gone, or goes.
+    pub(super) fn look(&self, at: At) -> Option<Ticket> {
+        let mut table = self.table.lock();
+        table.get(at).filter(|pool| pool.stage != Stage::Leaving).map(Pool::look)
+    }
+
+    /// Ends a look at which nothing was seen.
+    pub(super) fn looked(&self, at: At) {
+        if let Some(pool) = self.table.lock().get(at) {
+            pool.looks = pool.looks.saturating_sub(1);
+        }
+    }
+
+    /// Ends a look: what was seen, and the call for which it was done, if for one.
+    pub(super) fn seen_to_hold(
+        &self,
+        at: At,
+        ticket: Ticket,
+        reading: Option<Bytes>,
+        flight: Option<Flight>,
+    ) -> Balance {
+        let mut table = self.table.lock();
+        let Some(pool) = table.get(at) else { return gone(flight) };
+        pool.take_in(ticket, reading, flight);
+        pool.balance()
+    }
+
+    /// `bytes` are on the ledger for it, charged or else unpaid.
+    pub(super) fn add(&self, at: At, bytes: Bytes, unpaid: bool) -> Balance {
+        let mut table = self.table.lock();
+        let Some(pool) = table.get(at) else { return Balance { surplus: bytes, ..Balance::default() } };
+        pool.booked = pool.booked + bytes;
+        pool.unpaid |= unpaid;
+        pool.balance()
+    }
+
+    /// What is lacking now.
+    pub(super) fn lack(&self, at: At) -> Bytes {
+        self.table.lock().get(at).map_or(Bytes::ZERO, |pool| pool.read - pool.read.min(pool.booked))
+    }
+
+    /// What could not be charged has been seen to.
+    pub(super) fn paid(&self, at: At) {
+        if let Some(pool) = self.table.lock().get(at) {
+            pool.unpaid = false;
+        }
+    }
+
+    /// The next charged pool after a handle, of a card if one is given; and whether it outlives its destruction.
+    pub(super) fn after(&self, last: Option<PoolId>, card: Option<Card>) -> Option<(At, bool)> {
+        let mut from = match last {
+            Some(last) => key(last).checked_add(1)?,
+            None => 0,
+        };
+        let table = self.table.lock();
+        loop {
+            let (at, pool) = table.pools.from(from)?;
+            if let Some(pool) = pool
+                && card.is_none_or(|card| pool.at.card == card)
+            {
+                return Some((pool.at, pool.stage == Stage::Outlives));
+            }
+            from = at.checked_add(1)?;
+        }
+    }
+
+    /// The program has destroyed it, and it holds something.
+    pub(super) fn outlive(&self, at: At) {
+        if let Some(pool) = self.table.lock().get(at) {
+            pool.stage = Stage::Outlives;
+        }
+    }
+
+    /// From here on nobody of us uses the handle. `false`: a call of the program does at this moment, or another thread was here first.
+    pub(super) fn leave(&self, at: At) -> bool {
+        let mut table = self.table.lock();
+        let free = |pool: &&mut Pool| pool.stage != Stage::Leaving && pool.flights == 0;
+        let Some(pool) = table.get(at).filter(free) else { return false };
+        pool.stage = Stage::Leaving;
+        true
+    }
+
+    /// Whether calls of ours with the handle are still under way.
+    pub(super) fn is_looked_at(&self, at: At) -> bool {
+        self.table.lock().get(at).is_some_and(|pool| pool.looks != 0)
+    }
+
+    /// The driver did not destroy it.
+    pub(super) fn stay(&self, at: At, outlives: bool) {
+        if let Some(pool) = self.table.lock().get(at) {
+            pool.stage = if outlives { Stage::Outlives } else { Stage::Open };
+        }
+    }
+
+    /// The driver destroyed it; what it had.
+    pub(super) fn gone(&self, at: At) -> Option<(Card, Bytes)> {
+        let mut table = self.table.lock();
+        table.get(at)?;
+        let pool = table.pools.remove(key(at.id))??;
+        Some(self.estate(pool))
+    }
+
+    /// Booked and under way, of all: for tests.
+    #[cfg(test)]
+    pub(super) fn sums(&self) -> (Bytes, Bytes) {
+        let (mut booked, mut flying, mut from) = (Bytes::ZERO, Bytes::ZERO, 0);
+        let table = self.table.lock();
+        while let Some((key, pool)) = table.pools.from(from) {
+            if let Some(pool) = pool {
+                assert!(pool.booked >= pool.flying && pool.booked <= pool.read + pool.flying, "{pool:?}");
+                (booked, flying) = (booked + pool.booked, flying + pool.flying);
+            }
+            from = key + 1;
+        }
+        (booked, flying)
+    }
+}
+
+/// The pool went while a call for it was under way.
+fn gone(flight: Option<Flight>) -> Balance {
+    Balance { surplus: flight.map_or(Bytes::ZERO, |flight| flight.charged), ..Balance::default() }
+}

@@ -1,0 +1,647 @@
+//! Pools that grow at their own will, against books that must neither lose nor keep a byte.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use cgpu_proto::units::Nanos;
+use proptest::prelude::*;
+
+use super::table::Ticket;
+use super::*;
+use crate::doubles::{Container, card};
+
+fn mib(count: u64) -> Bytes {
+    Bytes::from_mib(count)
+}
+
+/// What a pool of the fake driver has.
+#[derive(Clone, Debug, Default)]
+struct Inside {
+    reserved: Bytes,
+    live: Vec<Bytes>,
+    /// Freed in a stream that has not come to it.
+    pending: Bytes,
+    destroyed: bool,
+}
+
+impl Inside {
+    fn used(&self) -> Bytes {
+        self.live.iter().copied().sum::<Bytes>()
+    }
+
+    fn idle(&self) -> Bytes {
+        self.reserved - self.used() - self.pending
+    }
+}
+
+/// A driver whose pools grow as they are told.
+#[derive(Debug, Default)]
+struct Fake {
+    pools: Mutex<BTreeMap<PoolId, Inside>>,
+    /// Whether it says what pools hold.
+    silent: bool,
+    /// How many trims a free in a stream takes.
+    slow: Mutex<u32>,
+}
+
+impl Fake {
+    fn leaked() -> &'static Self {
+        Box::leak(Box::default())
+    }
+
+    fn on<T>(&self, pool: PoolId, act: impl FnOnce(&mut Inside) -> T) -> T {
+        let mut pools = self.pools.lock().expect("no panic");
+        let inside = pools.entry(pool).or_default();
+        assert!(!inside.destroyed, "{pool:?} is used after its destruction");
+        act(inside)
+    }
+
+    /// Allocates, growing by `growth` if it is short.
+    fn allocate(&self, pool: PoolId, size: Bytes, growth: Bytes) {
+        self.on(pool, |inside| {
+            if inside.idle() < size {
+                inside.reserved = inside.reserved + growth;
+            }
+            inside.live.push(size);
+        });
+    }
+
+    /// Frees the latest, in a stream that comes to it at once, or is slow.
+    fn free(&self, pool: PoolId) {
+        let slow = *self.slow.lock().expect("no panic") > 0;
+        self.on(pool, |inside| {
+            let size = inside.live.pop().unwrap_or_default();
+            if slow {
+                inside.pending = inside.pending + size;
+            }
+        });
+    }
+
+    fn held(&self) -> Bytes {
+        self.pools.lock().expect("no panic").values().map(|inside| inside.reserved).sum()
+    }
+}
+
+impl PoolDriver for Fake {
+    fn reserved(&self, pool: PoolId) -> Option<Bytes> {
+        let reserved = self.on(pool, |inside| inside.reserved);
+        (!self.silent).then_some(reserved)
+    }
+
+    fn used(&self, pool: PoolId) -> Option<Bytes> {
+        let used = self.on(pool, |inside| inside.used());
+        (!self.silent).then_some(used)
+    }
+
+    fn trim(&self, pool: PoolId) {
+        let mut slow = self.slow.lock().expect("no panic");
+        *slow = slow.saturating_sub(1);
+        let done = *slow == 0;
+        drop(slow);
+        self.on(pool, |inside| {
+            if done {
+                inside.pending = Bytes::ZERO;
+            }
+            // What is still in a stream's hands keeps its chunk.
+            if inside.pending == Bytes::ZERO {
+                inside.reserved = inside.used();
+            }
+        });
+    }
+
+    fn destroy(&self, pool: PoolId) -> bool {
+        self.on(pool, |inside| inside.destroyed = true);
+        true
+    }
+}
+
+const FIRST: PoolId = PoolId(0x100);
+const SECOND: PoolId = PoolId(0x200);
+
+struct World {
+    container: Container,
+    tenant: Tenant,
+    driver: &'static Fake,
+}
+
+impl World {
+    fn new(limit: u64) -> Self {
+        Self::with(limit, Fake::leaked())
+    }
+
+    fn with(limit: u64, driver: &'static Fake) -> Self {
+        let container = Container::limited(limit);
+        let tenant = container.tenant();
+        tenant.pool_made(FIRST, Some(card()), driver);
+        tenant.pool_made(SECOND, Some(card()), driver);
+        Self { container, tenant, driver }
+    }
+
+    /// Allocates; a pool that is short grows by `growth`.
+    fn allocate(&self, pool: PoolId, size: Bytes, growth: Bytes) -> Result<(), Unmade<u32>> {
+        let call = || {
+            self.driver.allocate(pool, size, growth);
+            Ok(())
+        };
+        self.tenant.allocate_from(pool, size, call, || self.driver.free(pool))
+    }
+
+    /// Frees in streams are done after so many trims.
+    fn slow(&self, trims: u32) {
+        *self.driver.slow.lock().expect("no panic") = trims;
+    }
+
+    fn used(&self) -> Bytes {
+        self.tenant.usage(card()).used
+    }
+
+    fn count(&self, reason: Reason) -> u32 {
+        let region = self.tenant.region();
+        let counter = &region.slot(self.tenant.name().slot()).counter[reason as usize];
+        counter.load(cgpu_proto::atomic::Ordering::Relaxed)
+    }
+
+    fn check(&self) {
+        assert_eq!(self.used(), self.driver.held());
+        assert_eq!(self.tenant.pools.sums(), (self.driver.held(), Bytes::ZERO));
+    }
+}
+
+fn denied<E: std::fmt::Debug>(answer: Result<(), Unmade<E>>) -> Denied {
+    match answer {
+        Err(Unmade::Denied(denied)) => denied,
+        other => panic!("expected a denial, found {other:?}"),
+    }
+}
+
+#[test]
+fn a_pool_counts_what_it_holds() {
+    let world = World::new(100);
+    world.allocate(FIRST, mib(1), mib(32)).expect("it fits");
+    assert_eq!(world.used(), mib(32), "the chunk, not the allocation");
+    world.allocate(FIRST, mib(5), mib(32)).expect("it is there");
+    assert_eq!(world.used(), mib(32), "nothing has grown");
+    world.driver.free(FIRST);
+    world.driver.free(FIRST);
+    assert_eq!(world.used(), mib(32), "what is freed stays reserved");
+    world.driver.trim(FIRST);
+    world.tenant.pool_changed(FIRST);
+    world.check();
+    assert_eq!(world.used(), Bytes::ZERO);
+}
+
+#[test]
+fn what_is_shown_is_read_anew() {
+    let world = World::new(100);
+    world.allocate(FIRST, mib(40), mib(64)).expect("it fits");
+    world.driver.free(FIRST);
+    world.driver.trim(FIRST);
+    let view = world.tenant.view(card(), mib(1000)).expect("a limit is set");
+    assert_eq!(view.used, Bytes::ZERO);
+}
+
+#[test]
+fn growth_beyond_the_pre_charge_is_charged_too_and_learned() {
+    let world = World::new(100);
+    world.allocate(FIRST, mib(1), mib(64)).expect("it fits");
+    world.check();
+    assert_eq!(world.used(), mib(64));
+    assert_eq!(world.count(Reason::PoolGrew), 0);
+    let Known::Charged(at) = world.tenant.pools.find(FIRST) else { panic!("it is charged") };
+    assert_eq!(world.tenant.pools.likely(at, Bytes(1)), Some(mib(64)));
+}
+
+#[test]
+fn growth_past_the_limit_leaves_nothing_behind() {
+    let world = World::new(100);
+    let denied = denied(world.allocate(FIRST, mib(1), mib(128)));
+    assert_eq!((denied.reason, denied.used), (Reason::PoolGrew, mib(128)));
+    world.check();
+    assert_eq!(world.used(), Bytes::ZERO, "freed and trimmed when the call returns");
+    assert_eq!(world.count(Reason::PoolGrew), 1);
+    world.allocate(FIRST, mib(1), mib(32)).expect("nothing is held against it");
+    world.check();
+}
+
+#[test]
+fn a_stream_that_comes_late_to_the_free_is_waited_for() {
+    let world = World::new(100);
+    world.slow(9);
+    denied(world.allocate(FIRST, mib(1), mib(128)));
+    world.check();
+    assert_eq!(world.used(), Bytes::ZERO);
+    assert!(world.container.clock.slept() > Nanos::ZERO);
+}
+
+#[test]
+fn a_stream_that_never_comes_to_the_free_is_waited_for_a_second() {
+    let world = World::new(100);
+    world.slow(u32::MAX);
+    denied(world.allocate(FIRST, mib(1), mib(128)));
+    let slept = world.container.clock.slept();
+    assert!(slept >= Nanos::from_millis(990) && slept <= Nanos::from_millis(1010), "{slept}");
+    // What is left is shown, and blocks what needs more.
+    assert_eq!(world.used(), mib(128));
+    denied(world.allocate(SECOND, mib(1), mib(32)));
+    assert!(world.tenant.charge(card(), Bytes(1)).is_err());
+    world.slow(1);
+    assert!(world.tenant.charge(card(), Bytes(1)).is_ok(), "it has come to it");
+    world.check();
+}
+
+#[test]
+fn a_full_container_serves_what_its_pool_holds() {
+    let world = World::new(64);
+    world.allocate(FIRST, mib(1), mib(32)).expect("it fits");
+    let linear = world.tenant.charge(card(), mib(32)).expect("it fits");
+    world.allocate(FIRST, mib(31), mib(32)).expect("the pool holds it");
+    assert_eq!(world.used(), mib(64));
+    denied(world.allocate(FIRST, mib(1), mib(32)));
+    drop(linear);
+    world.check();
+    assert_eq!(world.count(Reason::OverLimit), 1);
+}
+
+#[test]
+fn a_pool_in_pieces_grows_though_it_seemed_to_hold_enough() {
+    let world = World::new(64);
+    world.allocate(FIRST, mib(1), mib(60)).expect("it fits");
+    let call = || -> Result<(), u32> {
+        // In too many pieces: it grows all the same.
+        world.driver.on(FIRST, |inside| inside.reserved = inside.reserved + mib(32));
+        world.driver.allocate(FIRST, mib(30), Bytes::ZERO);
+        Ok(())
+    };
+    let made = world.tenant.allocate_from(FIRST, mib(30), call, || world.driver.free(FIRST));
+    assert_eq!(made, Ok(()), "with what a trim has given back");
+    world.check();
+    assert_eq!(world.used(), mib(33));
+    assert_eq!(world.count(Reason::PoolGrew), 1);
+}
+
+#[test]
+fn a_short_charge_trims_the_pools_of_the_card() {
+    let world = World::new(100);
+    world.allocate(FIRST, mib(32), mib(32)).expect("it fits");
+    world.allocate(SECOND, mib(60), mib(60)).expect("it fits");
+    world.driver.free(SECOND);
+    assert_eq!(world.used(), mib(92));
+    world.allocate(FIRST, mib(40), mib(40)).expect("the other pool does without");
+    world.check();
+    assert_eq!(world.used(), mib(72));
+    world.driver.free(FIRST);
+    drop(world.tenant.charge(card(), mib(68)).expect("so it is for linear memory"));
+    world.check();
+    assert_eq!(world.used(), mib(32));
+    assert_eq!(world.count(Reason::OverLimit), 0);
+}
+
+#[test]
+fn the_last_part_of_a_limit_is_tried_for_without_a_chunk() {
+    let world = World::new(40);
+    world.allocate(FIRST, mib(32), mib(32)).expect("it fits");
+    world.allocate(FIRST, mib(8), mib(8)).expect("the driver takes no more than that");
+    world.check();
+    assert_eq!(world.used(), mib(40));
+}
+
+#[test]
+fn an_allocation_that_the_driver_refuses_costs_nothing() {
+    let world = World::new(100);
+    let refused = world.tenant.allocate_from(FIRST, mib(40), || Err(2), || panic!("nothing to free"));
+    assert_eq!(refused, Err(Unmade::Driver(2)));
+    assert_eq!(world.used(), Bytes::ZERO);
+    // One that grew the pool before it failed.
+    let call = || {
+        world.driver.on(FIRST, |inside| inside.reserved = mib(32));
+        Err(700)
+    };
+    let refused = world.tenant.allocate_from(FIRST, mib(40), call, || panic!("nothing to free"));
+    assert_eq!(refused, Err(Unmade::Driver(700)));
+    world.check();
+    let too_large = denied(world.allocate(FIRST, Bytes(u64::MAX), mib(1)));
+    assert_eq!(too_large.reason, Reason::TooLarge);
+}
+
+#[test]
+fn a_destroyed_pool_is_charged_until_it_is_empty() {
+    let world = World::new(100);
+    world.allocate(FIRST, mib(1), mib(32)).expect("it fits");
+    world.allocate(FIRST, mib(1), mib(32)).expect("it fits");
+    assert!(matches!(world.tenant.pool_ending(FIRST), Ending::Outlives));
+    assert!(matches!(world.tenant.pool_ending(FIRST), Ending::Destroyed));
+    assert_eq!(world.allocate(FIRST, mib(1), mib(32)), Err(Unmade::Destroyed));
+    // Trimmed to what is in use.
+    assert_eq!(world.used(), mib(2));
+    world.driver.free(FIRST);
+    world.tenant.pools_changed(None);
+    assert_eq!(world.used(), mib(1));
+    // Freed in a stream that has not come to it.
+    world.slow(2);
+    world.driver.free(FIRST);
+    world.tenant.pools_changed(None);
+    assert_eq!(world.used(), mib(1));
+    world.tenant.pools_changed(None);
+    assert_eq!(world.used(), Bytes::ZERO);
+    assert!(world.driver.pools.lock().expect("no panic")[&FIRST].destroyed);
+    assert_eq!(world.count(Reason::PoolOutlived), 1);
+    // Its handle may be given out again.
+    assert_eq!(world.allocate(FIRST, mib(1), mib(32)), Err(Unmade::Unknown));
+    assert!(matches!(world.tenant.pool_ending(FIRST), Ending::Uncharged));
+}
+
+#[test]
+fn an_empty_pool_is_destroyed_at_once_unless_the_driver_refuses() {
+    let world = World::new(100);
+    world.allocate(FIRST, mib(1), mib(32)).expect("it fits");
+    world.driver.free(FIRST);
+    match world.tenant.pool_ending(FIRST) {
+        Ending::Empty(refused) => drop(refused),
+        other => panic!("{other:?}"),
+    }
+    world.allocate(FIRST, mib(1), mib(32)).expect("it is still there");
+    world.driver.free(FIRST);
+    match world.tenant.pool_ending(FIRST) {
+        Ending::Empty(ended) => {
+            assert_eq!(
+                world.allocate(FIRST, mib(1), mib(32)),
+                Err(Unmade::Unknown),
+                "nobody uses its handle"
+            );
+            world.driver.destroy(FIRST);
+            ended.gone();
+        }
+        other => panic!("{other:?}"),
+    }
+    world.tenant.pools_changed(None);
+    assert_eq!(world.used(), Bytes::ZERO);
+    assert_eq!(world.count(Reason::PoolOutlived), 0);
+}
+
+#[test]
+fn a_handle_given_out_again_is_another_pool() {
+    let world = World::new(100);
+    world.allocate(FIRST, mib(1), mib(32)).expect("it fits");
+    let call = || {
+        // Destroyed and made again, unseen, while the call is under way.
+        world.driver.pools.lock().expect("no panic").remove(&FIRST);
+        world.tenant.pool_made(FIRST, Some(card()), world.driver);
+        Err(400)
+    };
+    assert_eq!(world.tenant.allocate_from(FIRST, mib(1), call, || ()), Err(Unmade::Driver(400)));
+    world.check();
+    assert_eq!(world.used(), Bytes::ZERO);
+    // One that is known is left as it is.
+    world.allocate(FIRST, mib(1), mib(32)).expect("it fits");
+    assert!(world.tenant.pool_seen(FIRST, Some(card()), world.driver));
+    assert_eq!(world.used(), mib(32));
+}
+
+#[test]
+fn pools_of_other_memory_cost_nothing() {
+    let world = World::new(10);
+    let host = PoolId(0x300);
+    world.tenant.pool_made(host, None, world.driver);
+    world.allocate(host, mib(500), mib(512)).expect("it is the host's");
+    assert_eq!(world.used(), Bytes::ZERO);
+    assert_eq!(world.tenant.pool_card(host), None);
+    assert!(matches!(world.tenant.pool_ending(host), Ending::Uncharged));
+    assert_eq!(world.allocate(host, mib(1), mib(1)), Err(Unmade::Unknown));
+}
+
+#[test]
+fn a_driver_that_does_not_say_is_charged_what_is_likely() {
+    let silent: &'static Fake = Box::leak(Box::new(Fake { silent: true, ..Fake::default() }));
+    let world = World::with(100, silent);
+    for _ in 0..3 {
+        world.allocate(FIRST, mib(1), mib(32)).expect("it fits");
+    }
+    assert_eq!(world.used(), mib(96));
+    denied(world.allocate(FIRST, mib(8), mib(8)));
+    assert_eq!(world.count(Reason::PoolUnread), 3);
+    match world.tenant.pool_ending(FIRST) {
+        Ending::Empty(ended) => ended.gone(),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(world.used(), Bytes::ZERO);
+}
+
+/// What may happen to pools between two looks at the books.
+#[derive(Clone, Debug)]
+enum Step {
+    Allocate { pool: usize, size: u64, growth: u64 },
+    Refused { pool: usize, size: u64 },
+    Free { pool: usize },
+    Trim { pool: usize },
+    Slow { trims: u32 },
+    Linear { size: u64 },
+    Destroy { pool: usize },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let pool = 0..3_usize;
+    let size = prop_oneof![1..1_u64 << 20, 1_u64 << 20..48_u64 << 20];
+    let growth = prop_oneof![5 => Just(32_u64), 3 => 1_u64..80];
+    prop_oneof![
+        8 => (pool.clone(), size.clone(), growth)
+            .prop_map(|(pool, size, growth)| Step::Allocate { pool, size, growth }),
+        1 => (pool.clone(), size.clone()).prop_map(|(pool, size)| Step::Refused { pool, size }),
+        5 => pool.clone().prop_map(|pool| Step::Free { pool }),
+        1 => pool.clone().prop_map(|pool| Step::Trim { pool }),
+        1 => (0..4_u32).prop_map(|trims| Step::Slow { trims }),
+        2 => size.prop_map(|size| Step::Linear { size }),
+        1 => pool.prop_map(|pool| Step::Destroy { pool }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    /// After every step the books are what the driver holds, and within the limit.
+    #[test]
+    fn any_history_is_on_the_books_to_the_byte(steps in prop::collection::vec(step(), 1..120)) {
+        let world = World::new(100);
+        let mut ids = [FIRST, SECOND, PoolId(0x300)];
+        world.tenant.pool_made(ids[2], Some(card()), world.driver);
+        for step in steps {
+            match step {
+                Step::Allocate { pool, size, growth } => {
+                    let growth = mib(growth).max(least(Bytes(size)));
+                    let answer = world.allocate(ids[pool], Bytes(size), growth);
+                    prop_assert!(matches!(answer, Ok(()) | Err(Unmade::Denied(_))), "{:?}", answer);
+                }
+                Step::Refused { pool, size } => {
+                    let answer = world.tenant.allocate_from(ids[pool], Bytes(size), || Err(2), || ());
+                    prop_assert!(answer.is_err());
+                }
+                Step::Free { pool } => world.driver.free(ids[pool]),
+                Step::Trim { pool } => {
+                    world.driver.trim(ids[pool]);
+                    world.tenant.pool_changed(ids[pool]);
+                }
+                Step::Slow { trims } => world.slow(trims),
+                Step::Linear { size } => drop(world.tenant.charge(card(), Bytes(size))),
+                Step::Destroy { pool } => {
+                    if let Ending::Empty(ended) = world.tenant.pool_ending(ids[pool]) {
+                        world.driver.destroy(ids[pool]);
+                        ended.gone();
+                    }
+                    ids[pool] = PoolId(ids[pool].0 + 1);
+                    world.tenant.pool_made(ids[pool], Some(card()), world.driver);
+                }
+            }
+            world.check();
+            prop_assert!(world.used() <= mib(100));
+        }
+    }
+}
+
+/// A call under way, as the table alone sees it.
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    flight: Flight,
+    grows: Bytes,
+    /// Once it has returned: its look.
+    look: Option<(Ticket, Option<Bytes>)>,
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    /// In any order of calls, looks and what is written down of them, the books say at least what the driver holds, where no pool grows
+    /// by more than was charged; and exactly that once all is quiet.
+    #[test]
+    fn readings_in_any_order_lose_no_growth(steps in prop::collection::vec((0..7_u8, 0..64_usize, 0..33_u64), 1..200)) {
+        let driver = Fake::leaked();
+        let pools = Pools::new();
+        pools.made(FIRST, Some(card()), driver).expect("memory");
+        let Known::Charged(at) = pools.find(FIRST) else { panic!("it is charged") };
+        let (mut truth, mut ledger) = (Bytes::ZERO, Bytes::ZERO);
+        let mut calls: Vec<Call> = Vec::new();
+        let mut looks: Vec<(Ticket, Option<Bytes>)> = Vec::new();
+        let read = |look: &mut (Ticket, Option<Bytes>), truth| _ = look.1.get_or_insert(truth);
+        let settled = |ledger: &mut Bytes, balance: Balance| {
+            *ledger = *ledger - balance.surplus;
+            assert_eq!(balance.lack, Bytes::ZERO);
+        };
+        for (step, which, amount) in steps {
+            let some = which % calls.len().max(1);
+            match step {
+                0 => {
+                    let flight = Flight { charged: mib(32), size: mib(1) };
+                    ledger = ledger + flight.charged;
+                    prop_assert!(pools.start(at, flight));
+                    calls.push(Call { flight, grows: mib(amount), look: None });
+                }
+                // The driver grows the pool; then the call returns.
+                1 => if let Some(call) = calls.get_mut(some) {
+                    truth = truth + std::mem::take(&mut call.grows);
+                },
+                2 => if let Some(call) = calls.get_mut(some) && call.look.is_none() {
+                    truth = truth + std::mem::take(&mut call.grows);
+                    call.look = pools.look(at).map(|ticket| (ticket, None));
+                },
+                3 => for call in &mut calls {
+                    if let Some(look) = &mut call.look && which % 2 == 0 {
+                        read(look, truth);
+                    }
+                },
+                4 => if calls.get(some).is_some_and(|call| call.look.is_some_and(|look| look.1.is_some())) {
+                    let call = calls.swap_remove(some);
+                    let (ticket, reading) = call.look.expect("it has returned");
+                    settled(&mut ledger, pools.seen_to_hold(at, ticket, reading, Some(call.flight)));
+                },
+                // Others look, for whatever reason, and may be late to say so.
+                5 => match looks.pop() {
+                    Some(mut look) => {
+                        read(&mut look, truth);
+                        settled(&mut ledger, pools.seen_to_hold(at, look.0, look.1, None));
+                    }
+                    None => looks.extend(pools.look(at).map(|ticket| (ticket, (which % 2 == 0).then_some(truth)))),
+                },
+                _ => truth = truth - mib(amount),
+            }
+            prop_assert!(ledger >= truth, "{} booked, {} held", ledger, truth);
+        }
+        for mut call in calls {
+            truth = truth + call.grows;
+            let mut look = call.look.take().unwrap_or_else(|| (pools.look(at).expect("it is there"), None));
+            read(&mut look, truth);
+            settled(&mut ledger, pools.seen_to_hold(at, look.0, look.1, Some(call.flight)));
+        }
+        let last = pools.look(at).expect("it is there");
+        settled(&mut ledger, pools.seen_to_hold(at, last, Some(truth), None));
+        prop_assert_eq!(ledger, truth);
+        prop_assert_eq!(pools.sums(), (truth, Bytes::ZERO));
+    }
+}
+
+#[test]
+fn threads_keep_the_books_right_between_them() {
+    let world = World::new(100);
+    std::thread::scope(|scope| {
+        for thread in 0..4_u64 {
+            let world = &world;
+            scope.spawn(move || {
+                let mut state = thread * 2 + 1;
+                let mut draw = |below: u64| {
+                    state ^= state << 13;
+                    state ^= state >> 7;
+                    state ^= state << 17;
+                    state % below
+                };
+                for _ in 0..3000 {
+                    let pool = if draw(2) == 0 { FIRST } else { SECOND };
+                    let size = Bytes(1 + draw(20 << 20));
+                    // Mostly a chunk, at times more than was thought.
+                    let growth = if draw(8) == 0 { mib(48) } else { mib(32) };
+                    match draw(8) {
+                        0..5 if world.allocate(pool, size, growth).is_ok() => world.driver.free(pool),
+                        5 => world.tenant.pools_changed(None),
+                        6 => drop(world.tenant.charge(card(), size)),
+                        _ => {
+                            world.driver.trim(pool);
+                            world.tenant.pool_changed(pool);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    world.tenant.pools_changed(None);
+    world.check();
+    assert!(world.used() <= mib(100), "{}", world.used());
+}
+
+#[test]
+fn nobody_looks_into_a_pool_that_is_gone() {
+    // The fake driver panics if it is asked about a destroyed pool.
+    let world = World::new(100);
+    std::thread::scope(|scope| {
+        let looking = scope.spawn(|| {
+            for _ in 0..5000 {
+                world.tenant.pools_changed(None);
+                world.tenant.relieve(card());
+            }
+        });
+        for number in 1..2000 {
+            let pool = PoolId(0x1000 + number);
+            world.tenant.pool_made(pool, Some(card()), world.driver);
+            world.allocate(pool, mib(1), mib(32)).expect("it fits");
+            if number % 2 == 0 {
+                world.driver.free(pool);
+            }
+            match world.tenant.pool_ending(pool) {
+                Ending::Empty(ended) => {
+                    world.driver.destroy(pool);
+                    ended.gone();
+                }
+                Ending::Outlives => world.driver.free(pool),
+                other => panic!("{other:?}"),
+            }
+        }
+        looking.join().expect("no panic");
+    });
+    world.tenant.pools_changed(None);
+    assert_eq!(world.used(), Bytes::ZERO);
+}
