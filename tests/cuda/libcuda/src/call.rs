@@ -7,7 +7,7 @@ use cgpu_abi::Flavour;
 use cgpu_abi::types::CUresult;
 use cgpu_sim::Machine;
 use cgpu_sim::faults::Library;
-use cgpu_sim::watch::{Arguments, Watch};
+use cgpu_sim::watch::{Arguments, Value, Watch};
 
 use crate::answer::{Answer, NOT_INITIALIZED, NOT_PERMITTED};
 use crate::capture;
@@ -53,7 +53,7 @@ fn machine() -> Option<&'static Machine> {
 }
 
 /// Has the running call say more of itself in the journal.
-pub(crate) fn note(name: &str, value: impl FnOnce() -> String) {
+pub(crate) fn note<V: Into<Value>>(name: &str, value: impl FnOnce() -> V) {
     WATCH.note(name, value);
 }
 

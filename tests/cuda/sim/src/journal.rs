@@ -70,7 +70,8 @@ pub struct Call {
     pub name: String,
     /// What it answered: a CUresult or an nvmlReturn_t.
     pub answer: u32,
-    /// The arguments that are values: numbers as such, handles as hexadecimal texts; and `kernel`, the function's name.
+    /// The arguments that are values: numbers as such, handles as hexadecimal texts; and `kernel`, the function's name, or `steps`, those
+    /// of a graph.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub arguments: Map<String, Value>,
     /// The commands that it put into streams: stream, number.

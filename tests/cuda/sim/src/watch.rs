@@ -7,7 +7,9 @@ use core::fmt::Debug;
 use std::path::Path;
 use std::sync::Once;
 
-use serde_json::{Map, Value};
+use serde_json::Map;
+
+pub use serde_json::Value;
 
 use crate::error::Error;
 use crate::faults::{Faults, Library};
@@ -109,7 +111,7 @@ impl Watch {
     }
 
     /// Has the running call say more of itself in the journal, if there is one.
-    pub fn note(&self, name: &str, value: impl FnOnce() -> String) {
+    pub fn note<V: Into<Value>>(&self, name: &str, value: impl FnOnce() -> V) {
         if self.journal.is_some() {
             // A thread that is about to end has lost its notes.
             let _ = NOTES.try_with(|notes| notes.borrow_mut().insert(name.to_owned(), value().into()));

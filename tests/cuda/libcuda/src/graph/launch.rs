@@ -6,7 +6,7 @@ use cgpu_sim::machine::{StreamId, Ticket, Work};
 use super::executable::{Executable, State};
 use super::order::{Order, Part};
 use crate::answer::{Answer, INVALID_VALUE};
-use crate::call::Call;
+use crate::call::{self, Call};
 use crate::capture::{self, Lane};
 use crate::driver::{Driver, lock};
 
@@ -84,6 +84,17 @@ impl Executable {
             Part::Of(..) | Part::Meeting => Ok(Work::Nothing),
         };
         let works = order.parts.iter().map(work).collect::<Answer<Vec<Work>>>()?;
+        call::note("steps", || -> Vec<String> {
+            let body = |part: &Part| match *part {
+                Part::Of(graph, node, _) => shapes.get(&graph)?.get(&node).map(|node| &node.body),
+                Part::Meeting => None,
+            };
+            order
+                .parts
+                .iter()
+                .map(|part| body(part).map_or(String::new(), |body| body.title(driver)))
+                .collect()
+        });
         // SAFETY: host memory that nodes name is the program's, which must keep it until the launch is done; what lies behind other
         // addresses was looked at just now.
         Ok(unsafe { driver.machine.launch_plan(stream, &order.plan, &works, flight) }?)

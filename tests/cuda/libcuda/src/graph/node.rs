@@ -14,7 +14,7 @@ use crate::call;
 use crate::context::Context;
 use crate::driver::Driver;
 use crate::launch::Shape;
-use crate::{fill, memops};
+use crate::{fill, function, memops};
 
 /// A kernel, ready to be launched.
 #[derive(Clone, Debug)]
@@ -124,6 +124,17 @@ impl Body {
             Self::Free(_) => "MEM_FREE",
             Self::Words(_) => "BATCH_MEM_OP",
             Self::Conditional(_) => "CONDITIONAL",
+        }
+    }
+
+    /// What a journal calls it: by the kernel's name, else by its kind.
+    pub(crate) fn title(&self, driver: &Driver) -> String {
+        match self {
+            Self::Kernel(node) => function::find(driver, node.function).map_or_else(
+                |_| self.name().to_owned(),
+                |function| function.name.to_string_lossy().into_owned(),
+            ),
+            _ => self.name().to_owned(),
         }
     }
 

@@ -15,6 +15,7 @@ mod summary;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use cgpu_proto::units::Nanos;
+use serde_json::Value;
 
 use crate::journal::{self, Call, Line, Process};
 use crate::timeline::{Span, SpanKind};
@@ -68,12 +69,7 @@ impl Trace {
                     trace.processes.insert(process.pid, process);
                 }
                 Line::Call(call) => {
-                    let named = call.arguments.get("kernel").and_then(|kernel| kernel.as_str());
-                    let graph = call.name.starts_with("cuGraphLaunch").then_some("kernel of a graph");
-                    if let Some(kernel) = named.or(graph) {
-                        let kernels = call.enqueued.iter().map(|&command| (command, kernel.to_owned()));
-                        trace.kernels.extend(kernels);
-                    }
+                    trace.name_kernels(&call);
                     trace.calls.push(call);
                 }
                 Line::Span(span) => spans.extend(span.span()),
@@ -91,6 +87,17 @@ impl Trace {
         }
         trace.calls.sort_by_key(|call| (call.from, call.thread));
         trace
+    }
+
+    /// Learns the names of what a call put into streams: a launch's kernel, or a graph's steps in their order.
+    fn name_kernels(&mut self, call: &Call) {
+        let name = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        if let Some(kernel) = call.arguments.get("kernel") {
+            self.kernels.extend(call.enqueued.iter().map(|&command| (command, name(kernel))));
+        }
+        if let Some(steps) = call.arguments.get("steps").and_then(Value::as_array) {
+            self.kernels.extend(call.enqueued.iter().copied().zip(steps.iter().map(name)));
+        }
     }
 
     /// The part of the trace between two instants after its start.
