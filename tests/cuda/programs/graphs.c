@@ -381,6 +381,41 @@ static void objects(void) {
     EXPECT(CUDA_ERROR_INVALID_VALUE, graph.ObjectRelease(object, 1));
 }
 
+/* Pages that the process has. */
+static long resident(void) {
+    long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    HOLDS(file && fscanf(file, "%*d %ld", &pages) == 1);
+    fclose(file);
+    return pages;
+}
+
+/* What is made and ended again leaves nothing behind. */
+static void nothing_stays(void) {
+    long before = 0;
+    for (int round = 0; round < 2000; round++) {
+        if (round == 200) before = resident();
+        CUgraph made = graph_new(), clone, parent = graph_new();
+        CUgraphNode node = add_note(made, NULL, 0, 1);
+        AllocParams params = {.alloc_type = 1, .location = {1, 0}, .bytes = 1 << 20};
+        for (int i = 0; i < 20; i++) node = add_kernel(made, &node, 1, kernel);
+        CHECK(graph.Clone(&clone, made));
+        CHECK(graph.AddChild(&node, parent, NULL, 0, made));
+        CHECK(graph.AddAlloc(&node, made, &(CUgraphNode){0}, 0, &params));
+        CUgraphExec exec = instantiated(made, 0), other = instantiated(parent, 0);
+        CHECK(graph.Destroy(parent));
+        CHECK(graph.ExecDestroy(exec));
+        CHECK(graph.Destroy(made));
+        CHECK(graph.ExecDestroy(other));
+        CHECK(graph.Destroy(clone));
+        CHECK(graph.BeginCapture(stream, GLOBAL));
+        launch(kernel, stream);
+        CHECK(graph.EndCapture(stream, &made));
+        CHECK(graph.Destroy(made));
+    }
+    HOLDS(resident() - before < 1024);
+}
+
 int main(void) {
     CUdeviceptr memory;
     watchdog(60);
@@ -395,6 +430,7 @@ int main(void) {
     updates(memory);
     uint64_t reserved = memory_nodes();
     objects();
+    nothing_stays();
 
     /* Ten kernels one after the other take the sum; beside one another, where there is room for all, as long as one. */
     CUgraph row = graph_new(), beside = graph_new();

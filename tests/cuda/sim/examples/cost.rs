@@ -5,7 +5,7 @@
 use std::time::Instant;
 
 use cgpu_proto::atomic::AtomicU64;
-use cgpu_sim::machine::{Launch, StreamKind, Width};
+use cgpu_sim::machine::{Flight, Launch, Plan, Step, StreamKind, Width, Work};
 use cgpu_sim::settings::Figures;
 use cgpu_sim::{Bytes, Error, Kernel, Machine, Nanos, Settings};
 
@@ -62,6 +62,23 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         unsafe { machine.write_value(stream, address, Width::Eight, 1) }.map(drop)
     })?;
     machine.synchronize_stream(stream)?;
+    for nodes in [1_u32, 10, 1_000] {
+        let after = |n: u32| n.checked_sub(1).into_iter().map(|before| before as usize).collect();
+        let plan = Plan::new((0..nodes).map(|n| Step { context, after: after(n) }).collect());
+        let works = vec![Work::Kernel(kernel(2)); nodes as usize];
+        let mut flight = Flight::default();
+        let pause = Nanos::from_micros(u64::from(2 * nodes) + 20);
+        measure(
+            &format!("launch of a graph of {nodes} kernels in a row"),
+            20_000 / (nodes + 9),
+            pause,
+            || {
+                // SAFETY: no step uses host memory.
+                unsafe { machine.launch_plan(stream, &plan, &works, &mut flight) }.map(drop)
+            },
+        )?;
+        machine.synchronize_stream(stream)?;
+    }
     for size in [512, 2 << 20] {
         measure(&format!("allocation and free of {size} bytes"), 20_000, Nanos::ZERO, || {
             machine.free(machine.allocate(context, Bytes(size))?)

@@ -294,6 +294,8 @@ pub(crate) fn cuGraphExecDestroy(call: &Call, graph_exec: CUgraphExec) -> Answer
         }
         graphs.end_references(executable.handle, last);
     }
+    drop(executable);
+    super::memory::sweep(driver);
     object::run_destructors(driver);
     Ok(())
 }

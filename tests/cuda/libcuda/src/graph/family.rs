@@ -238,6 +238,7 @@ pub(crate) fn cuGraphDestroy(call: &Call, graph: CUgraph) -> Answer {
         }
         graphs.destroy(graph)?;
     }
+    super::memory::sweep(driver);
     super::object::run_destructors(driver);
     Ok(())
 }

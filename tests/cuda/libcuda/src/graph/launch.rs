@@ -1,9 +1,12 @@
 //! Launches of graphs.
 
+use std::sync::Arc;
+
 use cgpu_abi::types::*;
 use cgpu_sim::machine::{StreamId, Ticket, Work};
 
 use super::executable::{Executable, State};
+use super::memory::{self, GraphMemory, Reservation};
 use super::order::{Order, Part};
 use crate::answer::{Answer, INVALID_VALUE};
 use crate::call::{self, Call};
@@ -13,36 +16,36 @@ use crate::driver::{Driver, lock};
 impl Executable {
     /// Launches it: after what the stream holds, and after its own last launch.
     fn launch(&self, driver: &Driver, stream: StreamId) -> Answer {
-        let mut state = lock(&self.state);
-        let order = self.order(&mut state)?;
-        let taken = self.allocate(driver, &state, &order, stream)?;
-        let launched = self.enqueue(driver, &mut state, &order, stream);
-        let mut memory = lock(&driver.graph_memory);
-        match launched {
-            Ok(ticket) => {
-                for &address in &order.frees {
-                    // A graph that frees what is not allocated is refused before.
-                    memory.free(address, Some(ticket))?;
-                }
-                Ok(())
+        loop {
+            memory::settle(driver)?;
+            let mut state = lock(&self.state);
+            let order = self.order(&mut state)?;
+            if let Some(ticket) = self.allocate(driver, &state, &order, stream)? {
+                drop(state);
+                driver.machine.wait(ticket)?;
+                continue;
             }
-            Err(failure) => {
-                for address in taken {
-                    memory.free(address, None)?;
-                }
-                Err(failure)
+            let launched = self.enqueue(driver, &mut state, &order, stream);
+            let last = state.flight.last();
+            let mut memory = lock(&driver.graph_memory);
+            if launched.is_err() {
+                free_all(&mut memory, &order.allocations, last);
+            } else {
+                // A graph that frees what is not allocated was refused before.
+                order.frees.iter().try_for_each(|&address| memory.free(address, last))?;
             }
+            return launched.map(|_| ());
         }
     }
 
-    /// Puts memory behind what it allocates; where.
+    /// Puts memory behind what it allocates. Says for what to wait first, if its addresses are in use by what it does not come after.
     fn allocate(
         &self,
         driver: &Driver,
         state: &State,
         order: &Order,
         stream: StreamId,
-    ) -> Answer<Vec<CUdeviceptr>> {
+    ) -> Answer<Option<Ticket>> {
         let mut memory = lock(&driver.graph_memory);
         let frees_itself = self.flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
         let last = state.flight.last();
@@ -58,20 +61,17 @@ impl Executable {
         }
         // Launches of one graph, and of one stream, come one after the other.
         let follows = |ticket: Ticket| ticket.stream == stream || last.is_some_and(|last| last == ticket);
-        let mut taken = Vec::new();
-        for reservation in &order.allocations {
+        for (place, reservation) in order.allocations.iter().enumerate() {
             if memory.is_live(reservation.first) {
                 memory.free(reservation.first, last)?;
             }
-            if let Err(failure) = memory.allocate(driver, reservation, follows) {
-                for address in taken {
-                    memory.free(address, None)?;
-                }
-                return Err(failure);
+            let allocated = memory.allocate(driver, reservation, follows);
+            if !matches!(allocated, Ok(None)) {
+                free_all(&mut memory, &order.allocations[..place], last);
+                return allocated;
             }
-            taken.push(reservation.first);
         }
-        Ok(taken)
+        Ok(None)
     }
 
     fn enqueue(&self, driver: &Driver, state: &mut State, order: &Order, stream: StreamId) -> Answer<Ticket> {
@@ -106,6 +106,14 @@ impl Executable {
         self.order(&mut state).map(|_| ())?;
         drop(state);
         driver.context(self.home.handle).map(|_| ())
+    }
+}
+
+/// Takes back what a launch that does not happen was given.
+fn free_all(memory: &mut GraphMemory, allocations: &[Arc<Reservation>], last: Option<Ticket>) {
+    for reservation in allocations {
+        // It is there: it was put there just now.
+        let _ = memory.free(reservation.first, last);
     }
 }
 

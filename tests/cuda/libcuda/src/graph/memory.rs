@@ -122,13 +122,11 @@ struct Block {
     at: Arc<Reservation>,
     /// What may still use it.
     until: Option<Ticket>,
+    /// The card has come by `until`; what the host sees of that may still have to be performed.
+    passed: bool,
 }
 
 impl Block {
-    fn is_done(&self, driver: &Driver) -> bool {
-        self.until.is_none_or(|ticket| driver.machine.is_done(ticket) != Ok(false))
-    }
-
     fn unmap(&self, driver: &Driver) -> Answer {
         Ok(driver.machine.unmap(self.at.first, self.at.room())?)
     }
@@ -137,7 +135,7 @@ impl Block {
         let room = at.room();
         driver.machine.map(at.first, room, physical)?;
         driver.machine.set_access(at.first, room, &[(Side::Card(at.card), Access::ReadWrite)])?;
-        Ok(Self { physical, at: Arc::clone(at), until: None })
+        Ok(Self { physical, at: Arc::clone(at), until: None, passed: false })
     }
 }
 
@@ -165,69 +163,62 @@ impl GraphMemory {
         self.live.contains_key(&first)
     }
 
-    /// Puts memory behind a reservation, for a launch that comes after whatever `follows` says.
+    /// Puts memory behind a reservation, for a launch that comes after whatever `follows` says. Where its addresses are in use by
+    /// anything else, nothing is done: for what to wait.
     pub(super) fn allocate(
         &mut self,
         driver: &Driver,
         reservation: &Arc<Reservation>,
         follows: impl Fn(Ticket) -> bool,
-    ) -> Answer {
+    ) -> Answer<Option<Ticket>> {
         let card = reservation.card;
         let pool = self.pools.entry(card).or_default();
         // What was there last is there still.
         let own = pool.idle.iter().position(|block| Arc::ptr_eq(&block.at, reservation));
-        let ready = |block: &Block| block.is_done(driver) || block.until.is_some_and(&follows);
         let block = match own {
-            Some(place) if ready(&pool.idle[place]) => pool.idle.swap_remove(place),
-            _ => {
-                if let Some(place) = own {
-                    // Its addresses are in use by what it does not come after.
-                    let block = pool.idle.swap_remove(place);
-                    if let Some(ticket) = block.until {
-                        driver.machine.wait(ticket)?;
+            Some(place) if pool.idle[place].until.is_some_and(|ticket| !follows(ticket)) => {
+                return Ok(pool.idle[place].until);
+            }
+            Some(place) => pool.idle.swap_remove(place),
+            None => {
+                let fits = |block: &Block| block.at.room() == reservation.room() && block.until.is_none();
+                let physical = match pool.idle.iter().position(fits) {
+                    Some(place) => {
+                        let block = pool.idle.swap_remove(place);
+                        block.unmap(driver)?;
+                        block.physical
                     }
-                    block
-                } else {
-                    let fits = |block: &Block| block.at.room() == reservation.room() && block.is_done(driver);
-                    let physical = match pool.idle.iter().position(fits) {
-                        Some(place) => {
-                            let block = pool.idle.swap_remove(place);
-                            block.unmap(driver)?;
-                            block.physical
-                        }
-                        None => {
-                            let place = PhysicalPlace::Card(card);
-                            let physical =
-                                driver.machine.create_physical(place, reservation.room(), false)?;
-                            pool.reserved += reservation.room().0;
-                            pool.reserved_high = pool.reserved_high.max(pool.reserved);
-                            physical
-                        }
-                    };
-                    Block::map(driver, physical, reservation)?
-                }
+                    None => {
+                        let place = PhysicalPlace::Card(card);
+                        let physical = driver.machine.create_physical(place, reservation.room(), false)?;
+                        pool.reserved += reservation.room().0;
+                        pool.reserved_high = pool.reserved_high.max(pool.reserved);
+                        physical
+                    }
+                };
+                Block::map(driver, physical, reservation)?
             }
         };
-        self.live.insert(reservation.first, Block { until: None, ..block });
-        let used = self.used(driver, card);
+        self.live.insert(reservation.first, Block { until: None, passed: false, ..block });
+        let used = self.used(card);
         let pool = self.pools.entry(card).or_default();
         pool.used_high = pool.used_high.max(used);
-        Ok(())
+        Ok(None)
     }
 
     /// Takes back what is behind an address, for use after `until`.
     pub(super) fn free(&mut self, first: CUdeviceptr, until: Option<Ticket>) -> Answer {
         let block = self.live.remove(&first).ok_or(INVALID_VALUE)?;
         let pool = self.pools.entry(block.at.card).or_default();
-        pool.idle.push(Block { until, ..block });
+        pool.idle.push(Block { until, passed: false, ..block });
         Ok(())
     }
 
     /// Bytes that launches have, or may still use.
-    fn used(&self, driver: &Driver, card: usize) -> u64 {
+    fn used(&self, card: usize) -> u64 {
         let live = self.live.values().filter(|block| block.at.card == card);
         let idle = self.pools.get(&card).into_iter().flat_map(|pool| &pool.idle);
-        live.chain(idle.filter(|block| !block.is_done(driver))).map(|block| block.at.room().0).sum()
+        live.chain(idle.filter(|block| block.until.is_some())).map(|block| block.at.room().0).sum()
     }
 
     /// Gives back the addresses of nodes that are gone.
@@ -240,6 +231,32 @@ impl GraphMemory {
             }
         }
     }
+}
+
+/// Gives back the addresses of nodes that are gone, when a graph is.
+pub(super) fn sweep(driver: &Driver) {
+    lock(&driver.graph_memory).sweep(driver);
+}
+
+/// Finds out what is free by now. Without the lock while effects are performed: functions of the program are among them.
+pub(super) fn settle(driver: &Driver) -> Answer {
+    let mut pending = false;
+    for block in lock(&driver.graph_memory).pools.values_mut().flat_map(|pool| &mut pool.idle) {
+        if let Some(ticket) = block.until {
+            block.passed = driver.machine.has_passed(ticket)?;
+            pending |= block.passed;
+        }
+    }
+    if !pending {
+        return Ok(());
+    }
+    driver.machine.perform_effects()?;
+    for block in lock(&driver.graph_memory).pools.values_mut().flat_map(|pool| &mut pool.idle) {
+        if block.passed {
+            block.until = None;
+        }
+    }
+    Ok(())
 }
 
 /// Whether the program may free what a graph has allocated at an address; `None` if no graph allocates there.
@@ -262,9 +279,10 @@ pub(crate) fn free(driver: &Driver, address: CUdeviceptr, until: Option<Ticket>)
 pub(crate) fn cuDeviceGraphMemTrim(call: &Call, device: CUdevice) -> Answer {
     let driver = call.driver()?;
     let card = driver.card(device)?;
+    settle(driver)?;
     let mut memory = lock(&driver.graph_memory);
     if let Some(pool) = memory.pools.get_mut(&card) {
-        for block in pool.idle.extract_if(.., |block| block.is_done(driver)) {
+        for block in pool.idle.extract_if(.., |block| block.until.is_none()) {
             block.unmap(driver)?;
             driver.machine.release_physical(block.physical)?;
             pool.reserved -= block.at.room().0;
@@ -282,10 +300,11 @@ pub(crate) fn cuDeviceGetGraphMemAttribute(
 ) -> Answer {
     let driver = call.driver()?;
     let card = driver.card(device)?;
+    settle(driver)?;
     let memory = lock(&driver.graph_memory);
     let pool = memory.pools.get(&card);
     let figure = match attr {
-        CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT => memory.used(driver, card),
+        CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT => memory.used(card),
         CU_GRAPH_MEM_ATTR_USED_MEM_HIGH => pool.map_or(0, |pool| pool.used_high),
         CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT => pool.map_or(0, |pool| pool.reserved),
         CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH => pool.map_or(0, |pool| pool.reserved_high),
@@ -303,8 +322,9 @@ pub(crate) fn cuDeviceSetGraphMemAttribute(
 ) -> Answer {
     let driver = call.driver()?;
     let card = driver.card(device)?;
+    settle(driver)?;
     let mut memory = lock(&driver.graph_memory);
-    let used = memory.used(driver, card);
+    let used = memory.used(card);
     let pool = memory.pools.entry(card).or_default();
     // High-water marks can only be reset.
     if value.cast::<u64>().read()? != 0 {

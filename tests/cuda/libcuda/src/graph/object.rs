@@ -112,7 +112,7 @@ pub(super) fn run_destructors(driver: &Driver) {
         let mut graphs = Graphs::of(driver);
         let objects = &mut graphs.objects;
         let is_done =
-            |&mut (ticket, _): &mut (Ticket, CUgraphExec)| driver.machine.is_done(ticket) != Ok(false);
+            |&mut (ticket, _): &mut (Ticket, CUgraphExec)| driver.machine.has_passed(ticket) != Ok(false);
         let ended: Vec<_> = objects.ending.extract_if(.., is_done).collect();
         ended.into_iter().for_each(|(_, executable)| objects.end(Owner::Executable(executable)));
         core::mem::take(&mut objects.due)
