@@ -43,8 +43,7 @@ pub(crate) fn value(attrib: CUdevice_attribute, spec: &CardSpec, card: usize) ->
         },
         CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH
         | CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED
-        | CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS
-        | CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED => c_int::from(hopper),
+        | CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS => c_int::from(hopper),
         CU_DEVICE_ATTRIBUTE_GENERIC_COMPRESSION_SUPPORTED => c_int::from(ampere),
         CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT => {
             if hopper {

@@ -64,14 +64,18 @@ fn of_card(driver: &Driver, card: usize) -> Answer<(CUmemoryPool, CUmemoryPool)>
     Ok((pool, pool))
 }
 
-/// The card of a location. Pools on the host and in parts of a card are not played, and no card here says that it has them.
+/// The card of a location. A card is one locality domain. Pools on the host are not played, and no card here says that it has them.
 pub(crate) fn card_of(driver: &Driver, location: CUmemLocation) -> Answer<usize> {
     match location.kind {
         CU_MEM_LOCATION_TYPE_DEVICE => driver.card(location.id),
+        // The card in the lowest byte, the domain in the next one.
+        CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN => match location.id.to_le_bytes() {
+            [card, 0, ..] => driver.card(card.into()),
+            _ => Err(INVALID_VALUE),
+        },
         CU_MEM_LOCATION_TYPE_HOST
         | CU_MEM_LOCATION_TYPE_HOST_NUMA
-        | CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT
-        | CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN => Err(NOT_SUPPORTED),
+        | CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT => Err(NOT_SUPPORTED),
         _ => Err(INVALID_VALUE),
     }
 }

@@ -170,7 +170,7 @@ impl<W: Words> Timeline<'_, W> {
         Nanos(self.get(context.busy()))
     }
 
-    /// Processes with contexts on a card, up to the last [`Timeline::settle`].
+    /// Processes with contexts or memory on a card, up to the last [`Timeline::settle`].
     #[must_use]
     pub fn processes(&self, card: usize) -> Vec<ProcessUse> {
         let uses = self.holders(card).map(|(process, holding)| ProcessUse {
@@ -237,7 +237,7 @@ impl<W: Words> Timeline<'_, W> {
         (0..PROCESSES)
             .map(Process)
             .map(move |process| (process, Holding::of(process, Card(card as u64))))
-            .filter(|(_, holding)| self.get(holding.contexts()) != 0)
+            .filter(|(_, holding)| self.get(holding.contexts()) != 0 || self.get(holding.memory()) != 0)
     }
 
     fn pid(&self, process: Process) -> u32 {
