@@ -1,9 +1,10 @@
-//! `cgpu-sim`: looks at simulated cards (`status`) and at what happened on them (`trace`).
+//! `cgpu-sim`: looks at simulated cards (`status`) and at what happened on them (`trace`), and lets errors happen to them (`xid`).
 #![forbid(unsafe_code)]
 
 mod readable;
 mod status;
 mod trace;
+mod xid;
 
 use std::process::ExitCode;
 
@@ -23,12 +24,15 @@ enum Command {
     Trace(trace::Arguments),
     /// Say which simulated cards there are, and who is on them
     Status(status::Arguments),
+    /// Let a card report an error (XID)
+    Xid(xid::Arguments),
 }
 
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Trace(arguments) => trace::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
+        Command::Xid(arguments) => xid::run(&arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

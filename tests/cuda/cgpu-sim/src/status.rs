@@ -1,9 +1,10 @@
 //! `cgpu-sim status`: the cards that there are now, and who is on them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
-use cgpu_sim::{Machine, Settings};
+use cgpu_sim::instance::Part;
+use cgpu_sim::{CardSpec, Machine, Settings};
 use clap::Args;
 use serde::Serialize;
 
@@ -29,7 +30,7 @@ struct Status {
 #[derive(Serialize)]
 struct Card {
     card: usize,
-    model: &'static str,
+    model: String,
     total_bytes: u64,
     used_bytes: u64,
     reserved_bytes: u64,
@@ -49,12 +50,12 @@ struct Process {
     dying: bool,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    // Whatever the variables ask for, only to look makes nothing.
+/// The machine as it is, and its file. Whatever the variables ask for, only to look makes nothing.
+pub(crate) fn machine(state: Option<&Path>) -> Result<(Machine, PathBuf)> {
     let mut settings = Settings::from_environment()?;
     settings.cards = None;
-    if let Some(state) = &arguments.state {
-        settings.state.clone_from(state);
+    if let Some(state) = state {
+        state.clone_into(&mut settings.state);
     }
     let state = settings.state.clone();
     ensure!(
@@ -62,7 +63,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         "there are no simulated cards in {}: no program has used them yet",
         state.display()
     );
-    let machine = Machine::open(&settings)?;
+    Ok((Machine::open(&settings)?, state))
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let (machine, state) = machine(arguments.state.as_deref())?;
     let cards = (0..machine.cards().len()).map(|card| look(&machine, card)).collect::<Result<_>>()?;
     let status = Status { state, dilation_milli: machine.dilation_milli(), cards };
     if arguments.json {
@@ -85,7 +90,7 @@ fn look(machine: &Machine, card: usize) -> Result<Card> {
     });
     Ok(Card {
         card,
-        model: machine.cards()[card].model.key,
+        model: model(&machine.cards()[card]),
         total_bytes: memory.total.0,
         used_bytes: memory.used.0,
         reserved_bytes: memory.reserved.0,
@@ -95,6 +100,14 @@ fn look(machine: &Machine, card: usize) -> Result<Card> {
         switches: time.switches,
         processes: processes.collect(),
     })
+}
+
+fn model(card: &CardSpec) -> String {
+    match card.part {
+        Part::Instance(instance) => format!("{} {}", card.model.key, instance.profile()),
+        Part::Divided => format!("{} in instances", card.model.key),
+        Part::Whole => card.model.key.to_owned(),
+    }
 }
 
 fn print(status: &Status) {

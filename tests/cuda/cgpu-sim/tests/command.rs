@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use cgpu_sim::Nanos;
 use cgpu_sim::journal::{Journal, Line, Process, SpanLine};
+use cgpu_sim::settings::Figures;
 use cgpu_sim::timeline::{Span, SpanKind};
+use cgpu_sim::{CardSpec, Machine, Nanos, Settings};
 
 fn cgpu_sim(arguments: &[&str], state: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cgpu-sim"));
@@ -113,4 +114,22 @@ fn looking_makes_no_cards() {
     assert_eq!(status["cards"][1]["model"], "A10");
     assert_eq!(status["cards"][1]["total_bytes"], 2000_u64 << 20);
     assert!(text(&cgpu_sim(&["status"], &state).stdout).contains("0 T4"));
+}
+
+#[test]
+fn an_error_of_a_card_reaches_the_machine() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let state = folder.path().join("segment");
+    assert!(!cgpu_sim(&["xid", "1", "79"], &state).status.success(), "there is no machine");
+    let cards = Some(CardSpec::parse_list("T4,A100:40960/mig=2g.10gb").unwrap());
+    let figures = Figures::default();
+    let machine =
+        Machine::open(&Settings { state: state.clone(), cards, dilation_milli: 1_000, figures }).unwrap();
+    let output = cgpu_sim(&["xid", "1", "79"], &state);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let xids = machine.xids_after(0).unwrap();
+    assert_eq!(xids.iter().map(|xid| (xid.card, xid.code)).collect::<Vec<_>>(), [(1, 79)]);
+    assert!(!cgpu_sim(&["xid", "9", "79"], &state).status.success(), "there is no such card");
+    let status = text(&cgpu_sim(&["status"], &state).stdout);
+    assert!(status.contains("A100 in instances") && status.contains("A100 2g.10gb"), "{status}");
 }

@@ -18,7 +18,7 @@ pub(crate) fn value(attrib: CUdevice_attribute, spec: &CardSpec, card: usize) ->
     let ampere = model.capability >= (8, 0);
     let hopper = model.capability >= (9, 0);
     Some(match attrib {
-        CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT => model.multiprocessors.cast_signed(),
+        CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT => spec.multiprocessors().cast_signed(),
         CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR => model.threads_per_multiprocessor.cast_signed(),
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => model.capability.0.cast_signed(),
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR => model.capability.1.cast_signed(),

@@ -326,7 +326,7 @@ pub(crate) fn cuCtxGetExecAffinity(
 ) -> Answer {
     let driver = call.driver()?;
     let context = driver.current()?;
-    let sm_count = driver.machine.cards()[context.card].model.multiprocessors;
+    let sm_count = driver.machine.cards()[context.card].multiprocessors();
     exec_affinity.put(CUexecAffinityParam { kind, sm_count })?;
     Ok(())
 }

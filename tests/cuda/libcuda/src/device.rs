@@ -24,7 +24,7 @@ pub(crate) fn cuDeviceGet(call: &Call, device: Out<CUdevice>, ordinal: c_int) ->
 
 pub(crate) fn cuDeviceGetName(call: &Call, name: Out<c_char>, len: c_int, dev: CUdevice) -> Answer {
     let spec = call.driver()?.spec(dev)?;
-    name.put_text(spec.model.name, count(len)?)?;
+    name.put_text(&spec.name(), count(len)?)?;
     Ok(())
 }
 
@@ -119,9 +119,10 @@ pub(crate) fn cuDeviceGetByPCIBusId(call: &Call, dev: Out<CUdevice>, pci_bus_id:
     let driver = call.driver()?;
     let dev = dev.required()?;
     let place = parse_place(&pci_bus_id.text()?).ok_or(INVALID_VALUE)?;
-    let mut cards = driver.machine.cards().iter().enumerate();
-    let card = cards.position(|(card, spec)| spec.pci(card) == place).ok_or(INVALID_DEVICE)?;
-    dev.put(driver.visible.device(card).ok_or(INVALID_DEVICE)?)?;
+    let cards = driver.machine.cards().iter().enumerate();
+    // Instances sit where their card does, which the program has not got.
+    let mut there = cards.filter(|&(card, spec)| spec.pci(card) == place);
+    dev.put(there.find_map(|(card, _)| driver.visible.device(card)).ok_or(INVALID_DEVICE)?)?;
     Ok(())
 }
 

@@ -244,7 +244,7 @@ pub(crate) fn cuOccupancyMaxPotentialBlockSizeWithFlags(
         Some(shared_of) => unsafe { shared_of(threads) },
     };
     let blocks = resident_blocks(driver, &function, threads, shared)?;
-    let multiprocessors = driver.machine.cards()[function.context.card].model.multiprocessors;
+    let multiprocessors = driver.machine.cards()[function.context.card].multiprocessors();
     min_grid_size.put(blocks * multiprocessors.cast_signed())?;
     block_size.put(threads)?;
     Ok(())
@@ -310,7 +310,7 @@ pub(crate) fn cuOccupancyMaxActiveClusters(
     let threads = config.block_dim_x.saturating_mul(config.block_dim_y).saturating_mul(config.block_dim_z);
     let threads = c_int::try_from(threads).map_err(|_| INVALID_VALUE)?;
     let blocks = resident_blocks(driver, &function, threads, count(config.shared_mem_bytes)?)?;
-    let multiprocessors = driver.machine.cards()[function.context.card].model.multiprocessors;
+    let multiprocessors = driver.machine.cards()[function.context.card].multiprocessors();
     num_clusters.put(blocks * multiprocessors.cast_signed() / 8)?;
     Ok(())
 }

@@ -4,12 +4,16 @@
 //! which is the machine's. `CUDA_VISIBLE_DEVICES` then picks some by these numbers or by UUIDs, which may be shortened, and numbers them
 //! anew; the first entry that names no card ends the list (so `-1` and the empty text hide all), and one card twice hides all, too.
 //! NVML knows nothing of either.
+//!
+//! Of divided cards a program sees one instance and nothing else: the first that is named, by its UUID (`MIG-…`) or by its card. If
+//! nothing is named it sees the whole cards, or, where there are none, the first instance of the first.
 
 use std::cmp::Reverse;
 
 use cgpu_abi::types::CUdevice;
 use cgpu_proto::uuid::Uuid;
 use cgpu_sim::CardSpec;
+use cgpu_sim::instance::Part;
 
 /// `CU_DEVICE_INVALID`: what the driver calls a card that it cannot name.
 pub(crate) const NO_CARD: CUdevice = -2;
@@ -27,30 +31,48 @@ impl Visible {
     }
 
     fn read(cards: &[CardSpec], by_bus: bool, picked: Option<&str>) -> Self {
-        let mut order: Vec<usize> = (0..cards.len()).collect();
+        let is_instance = |card: usize| matches!(cards[card].part, Part::Instance(_));
+        let mut order: Vec<usize> = (0..cards.len()).filter(|&card| !is_instance(card)).collect();
         if !by_bus {
             order
                 .sort_by_key(|&card| Reverse(cards[card].model.multiprocessors * cards[card].model.core_mhz));
         }
-        let Some(picked) = picked else { return Self(order) };
-        let name = |card: usize| Uuid(cards[card].uuid(card)).to_string();
+        // A divided card computes by its first instance.
+        let computing = |card: usize| match cards[card].part {
+            Part::Divided => card + 1,
+            Part::Whole | Part::Instance(_) => card,
+        };
+        let Some(picked) = picked else {
+            let whole: Vec<usize> =
+                order.iter().copied().filter(|&card| cards[card].part == Part::Whole).collect();
+            let first = order.first().map(|&card| computing(card));
+            return Self(if whole.is_empty() { first.into_iter().collect() } else { whole });
+        };
+        let name = |card: usize| {
+            let kind = if is_instance(card) { "MIG" } else { "GPU" };
+            Uuid(cards[card].uuid(card)).to_string().replacen("GPU", kind, 1)
+        };
         let mut visible = Vec::new();
         for entry in picked.split(',').map(str::trim) {
-            let named = match entry.strip_prefix("GPU-") {
-                Some(digits) if !digits.is_empty() => {
-                    let entry = format!("GPU-{}", digits.to_lowercase());
-                    let mut found = order.iter().copied().filter(|&card| name(card).starts_with(&entry));
+            let kind = ["GPU-", "MIG-"].into_iter().find(|kind| entry.starts_with(kind));
+            let named = match kind.map(|kind| (kind, &entry[kind.len()..])) {
+                Some((kind, digits)) if !digits.is_empty() => {
+                    let entry = format!("{kind}{}", digits.to_lowercase());
+                    let mut found = (0..cards.len()).filter(|&card| name(card).starts_with(&entry));
                     found.next().filter(|_| found.next().is_none())
                 }
                 _ => entry.parse().ok().and_then(|number: usize| order.get(number).copied()),
             };
-            match named {
+            match named.map(computing) {
                 Some(card) if visible.contains(&card) => return Self(Vec::new()),
                 Some(card) => visible.push(card),
                 None => break,
             }
         }
-        Self(visible)
+        match visible.iter().copied().find(|&card| is_instance(card)) {
+            Some(instance) => Self(vec![instance]),
+            None => Self(visible),
+        }
     }
 
     /// How many there are.
@@ -96,6 +118,26 @@ mod tests {
         ] {
             assert_eq!(Visible::read(&cards, by_bus, picked).0, expected, "{by_bus} {picked:?}");
         }
+    }
+
+    #[test]
+    fn of_divided_cards_one_instance_is_seen() {
+        let cards = CardSpec::parse_list("A100:40960/mig=3g.20gb,1g.5gb,T4").expect("a list of cards");
+        let uuid = |card: usize| Uuid(cards[card].uuid(card)).to_string();
+        let (last, whole) = (uuid(2).replacen("GPU", "MIG", 1), uuid(0));
+        for (picked, expected) in [
+            (None, 3),
+            (Some("0"), 1),
+            (Some("1"), 3),
+            (Some("1,0"), 1),
+            (Some(last.as_str()), 2),
+            (Some(&last[..10]), 2),
+            (Some(whole.as_str()), 1),
+        ] {
+            assert_eq!(Visible::read(&cards, true, picked).0, [expected], "{picked:?}");
+        }
+        let divided = CardSpec::parse_list("A100/mig=1g.10gb,1g.10gb").expect("a list of cards");
+        assert_eq!(Visible::read(&divided, true, None).0, [1]);
     }
 
     #[test]
