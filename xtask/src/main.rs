@@ -1,4 +1,4 @@
-//! The project's tasks: `cargo xtask build`, `test`, `bench`, `demo`, `gpu-kit`.
+//! The project's tasks: `cargo xtask build`, `test`, `soak`, `bench`, `demo`, `gpu-kit`.
 //!
 //! One rule for all of them: data goes to stdout, everything else (progress, compilers, test output) to stderr, and a
 //! task says what it could not do and why. Nothing has to be installed beforehand except a Rust toolchain and a C compiler.
@@ -17,6 +17,7 @@ mod gpu_kit;
 mod programs;
 mod python;
 mod require;
+mod soak;
 mod step;
 mod tally;
 mod test;
@@ -34,6 +35,8 @@ enum Task {
     Build,
     /// Run the checks and tests; the last line is `N passed, N failed, N skipped`
     Test(test::Arguments),
+    /// Play random programs against a model for long
+    Soak(soak::Arguments),
     /// Measure the figures of the specification
     Bench(bench::Arguments),
     /// Show the main job: two tenants share one card
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }),
         Task::Test(arguments) => test::run(&arguments),
+        Task::Soak(arguments) => soak::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Demo(arguments) => demo::run(&arguments),
         Task::GpuKit => gpu_kit::run().map(|kit| {

@@ -37,6 +37,7 @@ const STEPS: &[Step] = &[
     Step { name: "models", run: models },
     Step { name: "build", run: dist },
     Step { name: "plain", run: plain },
+    Step { name: "differential", run: differential },
     Step { name: "clients", run: clients },
     Step { name: "timed", run: timed },
 ];
@@ -93,7 +94,7 @@ fn licences(workspace: &Workspace) -> Result<Tally> {
 
 /// The modules by themselves; among them the layout in C, the generated documents and the model-free loom types.
 fn unit(workspace: &Workspace) -> Result<Tally> {
-    tests(workspace, &["--workspace", "--exclude", "cgpu-e2e"])
+    tests(workspace, &["--workspace", "--exclude", "cgpu-e2e", "--exclude", "cgpu-differential"])
 }
 
 /// The shared-memory protocols under every interleaving that loom can think of.
@@ -111,6 +112,11 @@ fn dist(workspace: &Workspace) -> Result<Tally> {
 
 fn plain(workspace: &Workspace) -> Result<Tally> {
     tests(workspace, &["--package", "cgpu-e2e", "--lib", "--test", "plain"])
+}
+
+/// Random programs against a model, the books and the simulated card's own truth.
+fn differential(workspace: &Workspace) -> Result<Tally> {
+    tests(workspace, &["--package", "cgpu-differential"])
 }
 
 fn timed(workspace: &Workspace) -> Result<Tally> {

@@ -1,0 +1,143 @@
+//! An actor's process, from outside.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command as Program, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use crate::command::{Answer, Command};
+
+/// Where everything is: the built files, the simulated card, the container.
+#[derive(Clone, Debug)]
+pub struct Stage {
+    /// `target/dist`.
+    pub dist: PathBuf,
+    /// The actor's program.
+    pub actor: PathBuf,
+    /// The simulated cards' file.
+    pub cards: PathBuf,
+    /// `CGPU_SIM_GPUS`.
+    pub gpus: String,
+    /// The container's directory.
+    pub container: PathBuf,
+    /// Its limit in MiB.
+    pub limit_mib: u64,
+    /// `CGPU_SIM_FAULT`, if the driver is to refuse.
+    pub faults: Option<String>,
+}
+
+/// A process under the shim that does what it is told. Killed when dropped.
+#[derive(Debug)]
+pub struct Actor {
+    process: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Actor {
+    /// Starts one. `seed` is the driver's, for the refusals that it draws.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start(stage: &Stage, seed: u64) -> Result<Self> {
+        let mut program = Program::new(&stage.actor);
+        for (name, _) in std::env::vars_os() {
+            let name = name.to_string_lossy().into_owned();
+            if ["CGPU_", "ALIYUN_COM_GPU_", "CUDA_", "NVIDIA_"].iter().any(|ours| name.starts_with(ours)) {
+                program.env_remove(name);
+            }
+        }
+        program
+            .env("LD_PRELOAD", stage.dist.join("libcgpu.so"))
+            .env("LD_LIBRARY_PATH", stage.dist.join("sim"))
+            .env("CGPU_DIR", &stage.container)
+            .env("ALIYUN_COM_GPU_MEM_CONTAINER", stage.limit_mib.to_string())
+            .env("CGPU_MEM_UNIT", "MiB")
+            .env("CGPU_SIM_GPUS", &stage.gpus)
+            .env("CGPU_SIM_STATE", &stage.cards)
+            .env("CGPU_SIM_SEED", seed.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        if let Some(faults) = &stage.faults {
+            program.env("CGPU_SIM_FAULT", faults);
+        }
+        // SAFETY: between fork and exec only async-signal-safe calls are allowed; prctl is a bare system call.
+        unsafe { program.pre_exec(die_with_parent) };
+        let mut process =
+            program.spawn().with_context(|| format!("cannot start {}", stage.actor.display()))?;
+        let (Some(input), Some(output)) = (process.stdin.take(), process.stdout.take()) else {
+            bail!("the actor has no pipes");
+        };
+        Ok(Self { process, input, output: BufReader::new(output) })
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Has it do something.
+    ///
+    /// # Errors
+    /// If it does not answer: it has ended, which is a defect.
+    pub fn perform(&mut self, command: &Command) -> Result<Answer> {
+        let mut line = serde_json::to_string(command)?;
+        line.push('\n');
+        self.input
+            .write_all(line.as_bytes())
+            .with_context(|| format!("the actor has ended before {command:?}"))?;
+        line.clear();
+        if self.output.read_line(&mut line)? == 0 {
+            let status = self.process.wait()?;
+            bail!("the actor ended in {command:?}: {status}");
+        }
+        serde_json::from_str(&line).with_context(|| format!("the actor answered {line:?} to {command:?}"))
+    }
+
+    /// Kills it, at whatever instant this is.
+    ///
+    /// # Errors
+    /// If it cannot be waited for.
+    pub fn kill(mut self) -> Result<()> {
+        self.process.kill()?;
+        self.process.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn die_with_parent() -> std::io::Result<()> {
+    // SAFETY: changes nothing but the signal that this process gets when its parent's thread ends.
+    match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// The folder `dist` and the actor, found beside a program of the same target folder.
+///
+/// # Errors
+/// If they were not built.
+pub fn built(beside: &Path) -> Result<(PathBuf, PathBuf)> {
+    let target = beside
+        .ancestors()
+        .find(|folder| folder.join("dist/libcgpu.so").is_file())
+        .context("no dist folder beside this program: run `cargo xtask build` first")?;
+    let actor = beside
+        .ancestors()
+        .take(3)
+        .map(|folder| folder.join("cgpu-actor"))
+        .find(|file| file.is_file())
+        .context("no cgpu-actor beside this program")?;
+    Ok((target.join("dist"), actor))
+}

@@ -1,0 +1,17 @@
+//! Random programs of the driver API, each step of which is compared with what it should have done.
+//!
+//! ```text
+//!   play: draws a step (seeded) ──> actor: a process under the shim, on the simulated card
+//!     │                                │ answers: the driver's code, what the getters show
+//!     ├──> model: what should have happened, told plainly
+//!     └──> witness: the container's books (its `use` file), the card's own truth (the simulator's segment)
+//! ```
+//!
+//! A step that does not agree ends the play with its seed, its number and what differs; the same seed replays it.
+
+pub mod actor;
+pub mod command;
+pub mod model;
+pub mod play;
+pub mod random;
+pub mod witness;

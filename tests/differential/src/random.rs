@@ -1,0 +1,41 @@
+//! Draws that a seed repeats.
+
+/// A source of draws.
+#[derive(Debug)]
+pub struct Random(fastrand::Rng);
+
+impl Random {
+    /// The draws of a seed.
+    #[must_use]
+    pub fn of(seed: u64) -> Self {
+        Self(fastrand::Rng::with_seed(seed))
+    }
+
+    /// From 0 to below `bound`, which is not 0.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0.u64(0..bound)
+    }
+
+    /// Once in `times`.
+    pub fn once_in(&mut self, times: u64) -> bool {
+        self.below(times) == 0
+    }
+
+    /// One of them; none of none.
+    pub fn pick<'a, T>(&mut self, things: &'a [T]) -> Option<&'a T> {
+        self.0.choice(things)
+    }
+
+    /// A size that programs ask for: small ones, odd ones, around the borders of rounding, large ones.
+    pub fn size(&mut self, most: u64) -> u64 {
+        let border = [512_u64, 1 << 20, 2 << 20, 32 << 20];
+        let size = match self.below(8) {
+            0 => self.below(4096) + 1,
+            1 => self.below(1 << 20) + 1,
+            2 | 3 => border[self.0.usize(0..border.len())].saturating_add(self.below(3)) - 1,
+            4..=6 => (self.below(32) + 1) << 20,
+            _ => self.below(most) + 1,
+        };
+        size.clamp(1, most)
+    }
+}

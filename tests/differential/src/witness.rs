@@ -1,0 +1,115 @@
+//! What really happened: the container's books as the monitor would read them, and the simulated card's own truth.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use cgpu_proto::slots::State;
+use cgpu_proto::snapshot::{Reader, Snapshot};
+use cgpu_sim::{Machine, Settings};
+
+/// Reads both.
+#[derive(Debug)]
+pub struct Witness {
+    reader: Reader,
+    machine: Machine,
+}
+
+/// What one living process has, by both.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// On the books: what was asked for.
+    pub used: u64,
+    /// On the books: what came with it.
+    pub implicit: u64,
+    /// On the card, whatever it is for. More than one: of a program that became another, whose death has not been noticed yet.
+    pub truths: Vec<u64>,
+}
+
+/// What the container has, by the books.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Total {
+    /// Of the living and the dead.
+    pub all: u64,
+    /// Of the dead: to be given back soon.
+    pub draining: u64,
+}
+
+impl Witness {
+    /// Of a container's directory and a simulated card.
+    ///
+    /// # Errors
+    /// If one of them cannot be opened.
+    pub fn open(container: &Path, cards: &Path, gpus: &str) -> Result<Self> {
+        let reader = Reader::open(container).context("the container's books")?;
+        let get = |name: &str| match name {
+            "CGPU_SIM_STATE" => Some(cards.to_string_lossy().into_owned()),
+            "CGPU_SIM_GPUS" => Some(gpus.to_owned()),
+            _ => None,
+        };
+        let machine = Machine::open(&Settings::read(get)?)?;
+        Ok(Self { reader, machine })
+    }
+
+    /// What a context costs on the card.
+    #[must_use]
+    pub fn context_cost(&self) -> u64 {
+        self.machine.figures().context_memory.0
+    }
+
+    /// What a process has on the first card.
+    ///
+    /// # Errors
+    /// If the books or the card cannot be read.
+    pub fn process(&mut self, pid: u32) -> Result<Seen> {
+        let snapshot = self.reader.read()?;
+        let truths =
+            self.machine.processes(0)?.into_iter().filter(|process| process.pid == pid && !process.dying);
+        let live =
+            |slot: &cgpu_proto::snapshot::Slot| slot.pid == pid && slot.word.state() == Some(State::Live);
+        // Two users of one process id: the last program of one that became another may not have been mourned yet, and nobody's
+        // lock tells which is which here; the newer one is in use.
+        let slot = snapshot
+            .slots
+            .iter()
+            .enumerate()
+            .filter(|(_, slot)| live(slot))
+            .max_by_key(|(_, slot)| slot.since);
+        let cell = slot.and_then(|(place, _)| snapshot.cards.first()?.cells.get(place));
+        Ok(Seen {
+            used: cell.map_or(0, |cell| cell.used.0),
+            implicit: cell.map_or(0, |cell| cell.implicit.0),
+            truths: truths.map(|process| process.memory.0).collect(),
+        })
+    }
+
+    /// What the container has on the first card, by the books.
+    ///
+    /// # Errors
+    /// If the books cannot be read.
+    pub fn total(&mut self) -> Result<Total> {
+        Ok(total(&self.reader.read()?))
+    }
+
+    /// What all processes, the dead among them, have on the card.
+    ///
+    /// # Errors
+    /// If the card cannot be read.
+    pub fn truth(&self) -> Result<u64> {
+        Ok(self.machine.processes(0)?.iter().map(|process| process.memory.0).sum())
+    }
+
+    /// Whether the card's own state is one that its operations lead to.
+    ///
+    /// # Errors
+    /// With what is wrong.
+    pub fn check_card(&self) -> Result<()> {
+        Ok(self.machine.check()?)
+    }
+}
+
+fn total(snapshot: &Snapshot) -> Total {
+    let Some(card) = snapshot.cards.first() else { return Total::default() };
+    let dead =
+        card.cells.iter().zip(&snapshot.slots).filter(|(_, slot)| slot.word.state() != Some(State::Live));
+    Total { all: card.used().0, draining: dead.map(|(cell, _)| (cell.used + cell.implicit).0).sum() }
+}
