@@ -42,17 +42,17 @@ macro_rules! driver_table {
                 (dptr: CUdeviceptr);
             hook cuMemAllocManaged { "cuMemAllocManaged", legacy, 6000, 1107 } Managed Refused played "managed memory can exceed any limit by migrating: refused on every route"
                 (dptr: *mut CUdeviceptr, byte_size: usize, flags: c_uint);
-            hook cuMemAllocAsync { "cuMemAllocAsync", legacy, 11020, 1107 } Allocates Refused played "pools grow in chunks of the driver's choice, which are not charged yet: refused"
+            hook cuMemAllocAsync { "cuMemAllocAsync", legacy, 11020, 1107 } Allocates Charged played "memory in stream order: its pool is charged by what it holds, chunks and all; in a captured stream it is a graph's, and refused"
                 (dptr: *mut CUdeviceptr, byte_size: usize, stream: CUstream);
-            hook cuMemAllocAsync_ptsz { "cuMemAllocAsync", ptsz, 11020, 1107 } Allocates Refused played "pools grow in chunks of the driver's choice, which are not charged yet: refused"
+            hook cuMemAllocAsync_ptsz { "cuMemAllocAsync", ptsz, 11020, 1107 } Allocates Charged played "memory in stream order: its pool is charged by what it holds, chunks and all; in a captured stream it is a graph's, and refused"
                 (dptr: *mut CUdeviceptr, byte_size: usize, stream: CUstream);
-            hook cuMemAllocFromPoolAsync { "cuMemAllocFromPoolAsync", legacy, 11020, 1107 } Allocates Refused played "pools grow in chunks of the driver's choice, which are not charged yet: refused"
+            hook cuMemAllocFromPoolAsync { "cuMemAllocFromPoolAsync", legacy, 11020, 1107 } Allocates Charged played "memory in stream order: its pool is charged by what it holds, chunks and all; in a captured stream it is a graph's, and refused"
                 (dptr: *mut CUdeviceptr, byte_size: usize, pool: CUmemoryPool, stream: CUstream);
-            hook cuMemAllocFromPoolAsync_ptsz { "cuMemAllocFromPoolAsync", ptsz, 11020, 1107 } Allocates Refused played "pools grow in chunks of the driver's choice, which are not charged yet: refused"
+            hook cuMemAllocFromPoolAsync_ptsz { "cuMemAllocFromPoolAsync", ptsz, 11020, 1107 } Allocates Charged played "memory in stream order: its pool is charged by what it holds, chunks and all; in a captured stream it is a graph's, and refused"
                 (dptr: *mut CUdeviceptr, byte_size: usize, pool: CUmemoryPool, stream: CUstream);
-            call cuMemFreeAsync { "cuMemFreeAsync", legacy, 11020, 1107 } Frees Passed played "frees to a pool; nothing of ours comes from pools while allocating from them is refused"
+            hook cuMemFreeAsync { "cuMemFreeAsync", legacy, 11020, 1107 } Frees Refunded played "what a pool handed out stays reserved by the pool; linear memory is refunded when the stream has come to it"
                 (dptr: CUdeviceptr, stream: CUstream);
-            call cuMemFreeAsync_ptsz { "cuMemFreeAsync", ptsz, 11020, 1107 } Frees Passed played "frees to a pool; nothing of ours comes from pools while allocating from them is refused"
+            hook cuMemFreeAsync_ptsz { "cuMemFreeAsync", ptsz, 11020, 1107 } Frees Refunded played "what a pool handed out stays reserved by the pool; linear memory is refunded when the stream has come to it"
                 (dptr: CUdeviceptr, stream: CUstream);
 
             // What the card says about its memory.
@@ -64,41 +64,41 @@ macro_rules! driver_table {
                 (bytes: *mut c_uint, device: CUdevice);
             hook cuDeviceTotalMem_v2 { "cuDeviceTotalMem", legacy, 3020, 1107 } Reports Virtualised played "the card is as large as the limit"
                 (bytes: *mut usize, device: CUdevice);
-            hook cuDeviceGetAttribute { "cuDeviceGetAttribute", legacy, 2000, 1107 } Reports Virtualised played "managed memory, pools and virtual memory read as not supported while they are refused; all other attributes are the card's own"
+            hook cuDeviceGetAttribute { "cuDeviceGetAttribute", legacy, 2000, 1107 } Reports Virtualised played "what is refused (managed memory, memory of parts of arrays) reads as not supported; all other attributes are the card's own"
                 (value: *mut c_int, attribute: CUdevice_attribute, device: CUdevice);
 
             // Memory pools.
-            call cuMemPoolCreate { "cuMemPoolCreate", legacy, 11020, 1107 } Passes Passed played "a new pool holds no memory; allocating from it is refused"
+            hook cuMemPoolCreate { "cuMemPoolCreate", legacy, 11020, 1107 } Passes Tracked played "a new pool holds no memory; a managed one is refused"
                 (pool: *mut CUmemoryPool, pool_props: *const CUmemPoolProps);
-            call cuMemPoolDestroy { "cuMemPoolDestroy", legacy, 11020, 1107 } Frees Passed played "a pool holds nothing while allocating from it is refused"
+            hook cuMemPoolDestroy { "cuMemPoolDestroy", legacy, 11020, 1107 } Frees Refunded played "a pool that holds memory outlives its destruction until it does not"
                 (pool: CUmemoryPool);
-            call cuMemPoolTrimTo { "cuMemPoolTrimTo", legacy, 11020, 1107 } Frees Passed played "a pool holds nothing while allocating from it is refused"
+            hook cuMemPoolTrimTo { "cuMemPoolTrimTo", legacy, 11020, 1107 } Frees Refunded played "what a pool holds is read again"
                 (pool: CUmemoryPool, min_bytes_to_keep: usize);
-            call cuMemPoolGetAttribute { "cuMemPoolGetAttribute", legacy, 11020, 1107 } Reports Passed played "a pool's own books; empty while allocating from pools is refused"
+            call cuMemPoolGetAttribute { "cuMemPoolGetAttribute", legacy, 11020, 1107 } Reports Passed played "a pool's own books"
                 (pool: CUmemoryPool, attribute: CUmemPool_attribute, value: *mut c_void);
-            call cuMemPoolSetAttribute { "cuMemPoolSetAttribute", legacy, 11020, 1107 } Passes Passed played "a release threshold keeps nothing while allocating from pools is refused"
+            hook cuMemPoolSetAttribute { "cuMemPoolSetAttribute", legacy, 11020, 1107 } Passes Tracked played "what a pool holds is read again"
                 (pool: CUmemoryPool, attribute: CUmemPool_attribute, value: *mut c_void);
             call cuMemPoolGetAccess { "cuMemPoolGetAccess", legacy, 11020, 1107 } Passes Passed played "says which cards may reach a pool"
                 (flags: *mut CUmemAccess_flags, mem_pool: CUmemoryPool, location: *mut CUmemLocation);
             call cuMemPoolSetAccess { "cuMemPoolSetAccess", legacy, 11020, 1107 } Passes Passed played "says which cards may reach a pool"
                 (pool: CUmemoryPool, map: *const CUmemAccessDesc, count: usize);
-            call cuDeviceGetDefaultMemPool { "cuDeviceGetDefaultMemPool", legacy, 11020, 1107 } Passes Passed played "chooses a pool; allocating from any pool is refused"
+            call cuDeviceGetDefaultMemPool { "cuDeviceGetDefaultMemPool", legacy, 11020, 1107 } Passes Passed played "chooses a pool; each allocation asks which one"
                 (pool_out: *mut CUmemoryPool, device: CUdevice);
-            call cuDeviceGetMemPool { "cuDeviceGetMemPool", legacy, 11020, 1107 } Passes Passed played "chooses a pool; allocating from any pool is refused"
+            call cuDeviceGetMemPool { "cuDeviceGetMemPool", legacy, 11020, 1107 } Passes Passed played "chooses a pool; each allocation asks which one"
                 (pool: *mut CUmemoryPool, device: CUdevice);
-            call cuDeviceSetMemPool { "cuDeviceSetMemPool", legacy, 11020, 1107 } Passes Passed played "chooses a pool; allocating from any pool is refused"
+            call cuDeviceSetMemPool { "cuDeviceSetMemPool", legacy, 11020, 1107 } Passes Passed played "chooses a pool; each allocation asks which one"
                 (device: CUdevice, pool: CUmemoryPool);
-            call cuMemGetDefaultMemPool { "cuMemGetDefaultMemPool", legacy, 13000, 1300 } Managed Passed played "can name a managed pool, but allocating from any pool is refused"
+            hook cuMemGetDefaultMemPool { "cuMemGetDefaultMemPool", legacy, 13000, 1300 } Managed Tracked played "chooses a pool; a managed one is refused"
                 (pool_out: *mut CUmemoryPool, location: *mut CUmemLocation, kind: CUmemAllocationType);
-            call cuMemGetMemPool { "cuMemGetMemPool", legacy, 13000, 1300 } Managed Passed played "can name a managed pool, but allocating from any pool is refused"
+            hook cuMemGetMemPool { "cuMemGetMemPool", legacy, 13000, 1300 } Managed Tracked played "chooses a pool; a managed one is refused"
                 (pool: *mut CUmemoryPool, location: *mut CUmemLocation, kind: CUmemAllocationType);
-            call cuMemSetMemPool { "cuMemSetMemPool", legacy, 13000, 1300 } Managed Passed played "can name a managed pool, but allocating from any pool is refused"
+            hook cuMemSetMemPool { "cuMemSetMemPool", legacy, 13000, 1300 } Managed Tracked played "chooses a pool; a managed one is refused"
                 (location: *mut CUmemLocation, kind: CUmemAllocationType, pool: CUmemoryPool);
             call cuMemPoolExportPointer { "cuMemPoolExportPointer", legacy, 11020, 1107 } External Passed played "the exporter has paid; sharing costs nothing more"
                 (share_data_out: *mut CUmemPoolPtrExportData, ptr: CUdeviceptr);
             call cuMemPoolExportToShareableHandle { "cuMemPoolExportToShareableHandle", legacy, 11020, 1107 } External Passed played "the exporter has paid; sharing costs nothing more"
                 (handle_out: *mut c_void, pool: CUmemoryPool, handle_type: CUmemAllocationHandleType, flags: c_ulonglong);
-            hook cuMemPoolImportFromShareableHandle { "cuMemPoolImportFromShareableHandle", legacy, 11020, 1107 } External Counted played "the exporter pays, the importer does not; counted"
+            hook cuMemPoolImportFromShareableHandle { "cuMemPoolImportFromShareableHandle", legacy, 11020, 1107 } External Tracked played "the exporter pays, the importer does not; counted"
                 (pool_out: *mut CUmemoryPool, handle: *mut c_void, handle_type: CUmemAllocationHandleType, flags: c_ulonglong);
             hook cuMemPoolImportPointer { "cuMemPoolImportPointer", legacy, 11020, 1107 } External Counted played "the exporter pays, the importer does not; counted"
                 (pointer_out: *mut CUdeviceptr, pool: CUmemoryPool, share_data: *mut CUmemPoolPtrExportData);
@@ -289,9 +289,9 @@ macro_rules! driver_table {
                 (flags: c_uint);
             call cuCtxSetSharedMemConfig { "cuCtxSetSharedMemConfig", legacy, 4020, 1107 } Context Passed played "sets a context's property that takes no memory"
                 (config: CUsharedconfig);
-            call cuCtxSynchronize { "cuCtxSynchronize", legacy, 2000, 1107 } Context Passed played "waits for work that has already been admitted"
+            hook cuCtxSynchronize { "cuCtxSynchronize", legacy, 2000, 1107 } Context Tracked played "waits for work that has already been admitted; pools are trimmed then, and read again"
                 ();
-            call cuCtxSynchronize_v2 { "cuCtxSynchronize", legacy, 13000, 1300 } Context Passed played "waits for work that has already been admitted"
+            hook cuCtxSynchronize_v2 { "cuCtxSynchronize", legacy, 13000, 1300 } Context Tracked played "waits for work that has already been admitted; pools are trimmed then, and read again"
                 (ctx: CUcontext);
             call cuCtxDisablePeerAccess { "cuCtxDisablePeerAccess", legacy, 4000, 1107 } Context Passed played "page tables of a peer's memory are implicit memory"
                 (peer_context: CUcontext);
@@ -714,9 +714,9 @@ macro_rules! driver_table {
                 (stream: CUstream);
             call cuStreamQuery_ptsz { "cuStreamQuery", ptsz, 7000, 1107 } Stream Passed played "waits for work that has already been admitted"
                 (stream: CUstream);
-            call cuStreamSynchronize { "cuStreamSynchronize", legacy, 2000, 1107 } Stream Passed played "waits for work that has already been admitted"
+            hook cuStreamSynchronize { "cuStreamSynchronize", legacy, 2000, 1107 } Stream Tracked played "waits for work that has already been admitted; pools are trimmed then, and read again"
                 (stream: CUstream);
-            call cuStreamSynchronize_ptsz { "cuStreamSynchronize", ptsz, 7000, 1107 } Stream Passed played "waits for work that has already been admitted"
+            hook cuStreamSynchronize_ptsz { "cuStreamSynchronize", ptsz, 7000, 1107 } Stream Tracked played "waits for work that has already been admitted; pools are trimmed then, and read again"
                 (stream: CUstream);
             call cuStreamWaitEvent { "cuStreamWaitEvent", legacy, 3020, 1107 } Stream Passed played "orders work that has already been admitted"
                 (stream: CUstream, event: CUevent, flags: c_uint);
@@ -878,7 +878,7 @@ macro_rules! driver_table {
                 (event: CUevent, stream: CUstream, flags: c_uint);
             call cuEventRecordWithFlags_ptsz { "cuEventRecordWithFlags", ptsz, 11010, 1107 } Stream Passed played "marks in stream order; the shim times its batches with its own"
                 (event: CUevent, stream: CUstream, flags: c_uint);
-            call cuEventSynchronize { "cuEventSynchronize", legacy, 2000, 1107 } Stream Passed played "marks in stream order; the shim times its batches with its own"
+            hook cuEventSynchronize { "cuEventSynchronize", legacy, 2000, 1107 } Stream Tracked played "waits for work that has already been admitted; pools are trimmed then, and read again"
                 (event: CUevent);
 
             // Graphs.

@@ -78,6 +78,22 @@ impl Devices {
         }
     }
 
+    /// All of them.
+    pub(crate) fn all(&self) -> impl Iterator<Item = CUdevice> {
+        (0..self.devices.len()).filter_map(|ordinal| CUdevice::try_from(ordinal).ok())
+    }
+
+    /// The only one there is.
+    #[inline]
+    pub(crate) fn only(&self) -> Option<CUdevice> {
+        (self.devices.len() == 1).then_some(0)
+    }
+
+    /// The device that is a card.
+    pub(crate) fn of_card(&self, card: Card) -> Option<CUdevice> {
+        self.all().find(|device| self.card(*device) == Some(card))
+    }
+
     /// A device is named by its ordinal.
     fn get(&self, device: CUdevice) -> Option<&Device> {
         self.devices.get(usize::try_from(device).ok()?)

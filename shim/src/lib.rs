@@ -39,4 +39,5 @@ mod hooks;
 mod interpose;
 mod library;
 mod nvml;
+mod pools;
 mod process;

@@ -24,6 +24,7 @@ use crate::cards::{self, Devices, Found};
 use crate::{driver, gate};
 
 /// How this process stands.
+#[allow(clippy::large_enum_variant, reason = "there is one in a process's life")]
 pub(crate) enum State {
     /// Nothing is limited.
     Off,

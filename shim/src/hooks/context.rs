@@ -6,6 +6,7 @@ use cgpu_tenant::{Context, ContextId, Reason, Tenant};
 
 use super::NOT_STARTED;
 use super::memory::ask;
+use super::synchronise::waited;
 use crate::process::{self, Standing};
 use crate::{cards, driver, gate};
 
@@ -191,7 +192,7 @@ fn end(context: CUcontext, call: impl FnOnce() -> CUresult) -> CUresult {
         leaving.gone();
         Attached::forget(context);
     }
-    answer
+    waited(answer)
 }
 
 /// Only the last release ends the context, and only afterwards can it be told; until then other threads may allocate in it.

@@ -5,6 +5,7 @@ use cgpu_tenant::{Address, Bytes, Card, Patience, Tenant, View};
 
 use super::NOT_STARTED;
 use super::context::current;
+use super::synchronise::waited;
 use crate::driver;
 use crate::process::{self, Standing};
 
@@ -170,12 +171,16 @@ pub(super) fn ask(tenant: &Tenant, card: Card, call: impl Fn() -> CUresult) -> C
 }
 
 pub(super) fn free(address: u64, call: impl FnOnce() -> CUresult) -> CUresult {
-    let taken = process::tenant().filter(|_| address != 0).and_then(|tenant| tenant.take(Address(address)));
+    let Some(tenant) = process::tenant().filter(|_| address != 0) else { return call() };
+    // It may be a pool's where there are any: those are not on the table.
+    let pooled = tenant.has_pools();
+    let taken = if pooled { tenant.take_linear(Address(address)) } else { tenant.take(Address(address)) };
     let answer = call();
     if let (CUresult::SUCCESS, Some(taken)) = (answer, taken) {
         taken.freed();
     }
-    answer
+    // It waits for the card, and pools are trimmed then.
+    if pooled { waited(answer) } else { answer }
 }
 
 /// The current card as the program sees it.

@@ -11,8 +11,10 @@ mod launch;
 mod memory;
 mod nvml;
 mod physical;
+mod pool;
 mod proc_address;
 mod refused;
+mod synchronise;
 
 pub(crate) use array::*;
 pub(crate) use context::*;
@@ -22,7 +24,9 @@ pub(crate) use launch::*;
 pub(crate) use memory::*;
 pub(crate) use nvml::*;
 pub(crate) use physical::*;
+pub(crate) use pool::*;
 pub(crate) use proc_address::*;
+pub(crate) use synchronise::*;
 
 use cgpu_abi::Role;
 use cgpu_abi::types::CUresult;

@@ -3,22 +3,18 @@
 use cgpu_abi::types::{
     CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED,
     CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY,
-    CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES,
     CU_DEVICE_ATTRIBUTE_SPARSE_CUDA_ARRAY_SUPPORTED, CUdevice_attribute,
 };
 
 /// Whether an attribute announces what is refused; it reads 0 under a limit.
 ///
 /// Managed memory moves between host and card as it likes, so no limit holds it; unified addressing and pageable memory are other
-/// things, and stay. Pools are not accounted yet: libraries that look first then allocate plainly. Memory that is
-/// mapped into parts of arrays could not be told apart.
+/// things, and stay. Memory that is mapped into parts of arrays could not be told apart.
 pub(super) fn announces_refused(attribute: CUdevice_attribute) -> bool {
     [
         CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY,
         CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS,
         CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST,
-        CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED,
-        CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES,
         CU_DEVICE_ATTRIBUTE_SPARSE_CUDA_ARRAY_SUPPORTED,
         CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED,
     ]
