@@ -138,7 +138,7 @@ pub struct NvmlRow {
 }
 
 /// What NVML had before CUDA 12.0, from where the headers were compared: beginnings of names, and the version that brought them.
-/// From release notes and change logs, not measured.
+/// From what is generally known of the interface's history; not measured, nor checked against release notes.
 const NVML_BEFORE: &[(&str, u32)] = &[
     ("nvmlDeviceGetMemoryInfo_v2", 11_060),
     ("nvmlDeviceGetComputeRunningProcesses_v3", 11_060),
