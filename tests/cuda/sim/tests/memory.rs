@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use cgpu_sim::clock::{Clock, VirtualClock};
@@ -16,6 +17,10 @@ use cgpu_sim::machine::{
 };
 use cgpu_sim::settings::Figures;
 use cgpu_sim::{Bytes, CardSpec, Error, Machine, Nanos, Settings};
+
+/// One test at a time: to start a child is to fork, and until the child is another program it keeps every descriptor that is open here,
+/// and so whatever that keeps.
+static ALONE: Mutex<()> = Mutex::new(());
 
 const MIB: u64 = 1 << 20;
 const GRANULE: u64 = 2 * MIB;
@@ -351,6 +356,7 @@ fn map(machine: &Machine, id: PhysicalId, bytes: u64) -> Option<u64> {
 
 #[test]
 fn the_books_are_those_of_a_plain_model_and_end_at_nothing() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut told = BTreeMap::new();
     for seed in 0..24 {
         let mut world = World::new(seed);
@@ -486,6 +492,7 @@ fn child(directory: &Path) -> Watched {
 
 #[test]
 fn of_killed_processes_nothing_stays() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let machine = Machine::open(&settings(directory.path())).unwrap();
     let mut draws = Draws(7);
