@@ -19,8 +19,7 @@
 //!
 //! The others (`CGPU_SIM_STATE`, `CGPU_SIM_GPUS`, ...) are [`cgpu_sim::Settings`]'.
 //!
-//! Not played: textures, inter-process handles, other interfaces' memory, peer access. Modules take no memory of
-//! their own, pools grow by what is asked of them, and kernels move no data.
+//! Not played: textures and surfaces, other interfaces' memory, multicast, checkpoints, peer access. Kernels move no data.
 #![allow(non_snake_case, clippy::too_many_arguments, reason = "the vendor's own functions")]
 
 mod answer;
