@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * spin.h - a kernel that keeps one thread of the card busy for a given time, on a real card and on the simulated one.
+ * spin.h - a kernel that keeps the whole card busy for a given time, on a real card and on the simulated one: as many blocks as
+ * there is room for at once, so that kernels of several streams come one after the other and never beside each other.
  *
  * The simulated card takes the time from the name, spin_<n>us. A real one runs the PTX below, which counts iterations of
  * a dependent multiply-add; how many make <n> us is measured once, with events, while nobody else uses the card. Work is
@@ -11,9 +12,12 @@
 
 #include "driver.h"
 
+enum { SPIN_THREADS = 1024 }; /* of a block: the most there can be */
+
 struct spin {
     CUfunction function;
     CUdeviceptr sink;    /* the kernel writes here, so that the loop is not optimised away */
+    unsigned blocks;     /* that fill the card */
     uint32_t iterations; /* of one launch */
 };
 
@@ -50,7 +54,17 @@ static inline CUfunction spin_function(const char *name) {
 static inline CUresult spin_launch(const struct spin *spin, uint32_t iterations, CUstream stream) {
     CUdeviceptr sink = spin->sink;
     void *params[] = {&iterations, &sink};
-    return cu.cuLaunchKernel(spin->function, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL);
+    return cu.cuLaunchKernel(spin->function, spin->blocks, 1, 1, SPIN_THREADS, 1, 1, 0, stream, params, NULL);
+}
+
+/* Blocks of the card of the current context. */
+static inline unsigned spin_blocks(void) {
+    CUdevice device;
+    int processors, threads;
+    CHECK(cu.cuCtxGetDevice(&device));
+    CHECK(cu.cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device));
+    CHECK(cu.cuDeviceGetAttribute(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device));
+    return (unsigned)processors * ((unsigned)threads / SPIN_THREADS);
 }
 
 /* Milliseconds that a launch of `iterations` takes on the card. */
@@ -76,6 +90,7 @@ static inline struct spin spin_open(unsigned us, uint32_t iterations, CUstream s
     snprintf(name, sizeof name, "spin_%uus", us);
     spin.function = spin_function(name);
     CHECK(cu.cuMemAlloc(&spin.sink, 4));
+    spin.blocks = spin_blocks();
     spin.iterations = iterations ? iterations : 1;
     if (!iterations) {
         /* The difference of two lengths leaves the launch itself out; a card whose kernels do not get longer with their

@@ -311,3 +311,18 @@ fn grids_of_real_cards_overlap_as_their_blocks_fit() {
     let tickets = [card.launch(a, 100, of(432), 1_000), card.launch(b, 100, of(1), 1_000)];
     assert_eq!(card.ends(tickets), [1_100, 1_200]);
 }
+
+#[test]
+fn a_stream_holds_1022_commands() {
+    let mut card = Card::new(Figures::default());
+    let context = card.context(0);
+    let [stream, other] = card.streams(context);
+    let mut timeline = card.timeline();
+    for _ in 0..1_022 {
+        timeline.launch(stream, Kernel::named("spin_10us"), Nanos::ZERO).unwrap();
+    }
+    let full = timeline.launch(stream, Kernel::named("spin_10us"), Nanos::ZERO).unwrap_err();
+    // A sixteenth of them has to be done first, so that the host is not woken for every single one.
+    assert_eq!(full.room.number, 1_022 - 1_022 * 15 / 16);
+    timeline.launch(other, Kernel::named("spin_10us"), Nanos::ZERO).unwrap();
+}

@@ -69,6 +69,8 @@ fn kernels_share_a_card_as_their_grids_allow() {
     assert!((20.0..40.0).contains(&number(&answer, "small_ms")), "beside each other: {answer}");
     assert!(number(&answer, "large_ms") >= 40.0, "one after the other: {answer}");
     assert_eq!(number(&answer, "code_bytes"), 2.0 * MIB);
+    let eager = Machine::new("sharing-eager", "A10").with("CUDA_MODULE_LOADING", "EAGER").prints("sharing");
+    assert_eq!(number(&eager, "code_bytes"), 0.0, "it was there before the launch");
 }
 
 #[test]
