@@ -361,7 +361,8 @@ macro_rules! nvml_table {
             pass nvmlDeviceGetSupportedMemoryClocks { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetSupportedPerformanceStates { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetTargetFanSpeed { 1200 } Passes Passed stub "reads a property that the limit does not change";
-            pass nvmlDeviceGetTemperatureV { 1208 } Passes Passed stub "reads a property that the limit does not change";
+            call nvmlDeviceGetTemperatureV { 1208 } Passes Passed played "reads a property that the limit does not change"
+                (device: nvmlDevice_t, temperature: *mut nvmlTemperature_t);
             pass nvmlDeviceGetThermalSettings { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetTopologyCommonAncestor { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetTopologyNearestGpus { 1200 } Passes Passed stub "reads a property that the limit does not change";

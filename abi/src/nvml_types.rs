@@ -200,6 +200,24 @@ pub struct nvmlDeviceAttributes_t {
     pub memory_size_mb: c_ulonglong,
 }
 
+/// What `nvmlTemperature_v1_t::version` has to be.
+pub const NVML_TEMPERATURE_V1: c_uint = 0x0100_000c;
+
+/// A temperature, in degrees Celsius.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the vendor's own names")]
+pub struct nvmlTemperature_v1_t {
+    /// Set by the caller: [`NVML_TEMPERATURE_V1`].
+    pub version: c_uint,
+    /// Set by the caller.
+    pub sensor_type: nvmlTemperatureSensors_t,
+    pub temperature: c_int,
+}
+
+/// The newest layout of a temperature.
+pub type nvmlTemperature_t = nvmlTemperature_v1_t;
+
 /// Where a card sits. `nvmlDeviceGetPciInfo` (no version) and `_v2` have the same arguments but are older than
 /// `bus_id`.
 #[repr(C)]
@@ -230,6 +248,7 @@ layouts! {
     nvmlProcessUtilizationSample_t 32 8,
     nvmlPciInfo_t 68 4,
     nvmlEventSet_t 8 8,
+    nvmlTemperature_v1_t 12 4,
     nvmlProcessUtilizationInfo_v1_t 40 8,
     nvmlProcessesUtilizationInfo_v1_t 24 8,
     nvmlValue_t 8 8,

@@ -109,3 +109,23 @@ fn numba_alone() {
     let Some(outcome) = alone("numba_work") else { return };
     took(&outcome, 10.0 * 0.02);
 }
+
+/// NVML of unequal cards, one of them divided, with an error that somebody lets happen.
+#[test]
+fn nvidia_ml_py_and_nvitop_alone() {
+    let Some(python) = python("clients::nvml_cards") else { return };
+    let scene = Scene::new("T4:15109,A100:40960/mig=3g.20gb,1g.5gb");
+    let mut command = scene.native(&python);
+    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/nvml_cards.py"));
+    command.env("PYTHONDONTWRITEBYTECODE", "1").env("CGPU_SIM_COMMAND", scene.dist().file("cgpu-sim"));
+    let outcome = Outcome::of(command).silent();
+    let figures = outcome.json();
+    assert_eq!(figures["totals"], serde_json::json!([15_109 * MIB, 40_960 * MIB]));
+    assert_eq!(figures["nvitop"], figures["totals"]);
+    assert_eq!(figures["instances"], serde_json::json!([42, 14]));
+    assert_eq!(figures["memory_mib"], serde_json::json!([20_480, 5_120]));
+    assert_eq!(outcome.number("xid"), 79);
+    assert_eq!(outcome.number("degrees"), 30);
+    // To read a buffer of samples takes a millisecond.
+    assert!(figures["slow_ms"].as_f64().expect("a time") >= 1.0, "{outcome:?}");
+}

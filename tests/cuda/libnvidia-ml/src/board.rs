@@ -2,7 +2,7 @@
 
 use cgpu_abi::nvml_types::*;
 
-use crate::answer::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED};
+use crate::answer::{ARGUMENT_VERSION_MISMATCH, Answer, INVALID_ARGUMENT, NOT_SUPPORTED};
 use crate::argument::Out;
 use crate::device::{Card, find};
 
@@ -110,6 +110,20 @@ fn generation(card: &Card) -> c_uint {
         8 => 4,
         _ => 5,
     }
+}
+
+pub(crate) fn nvmlDeviceGetTemperatureV(device: nvmlDevice_t, temperature: Out<nvmlTemperature_t>) -> Answer {
+    let card = find(device)?.query();
+    let version = temperature.start_as::<c_uint>().read()?;
+    if version != NVML_TEMPERATURE_V1 {
+        return Err(ARGUMENT_VERSION_MISMATCH);
+    }
+    let asked = temperature.read()?;
+    if asked.sensor_type != NVML_TEMPERATURE_GPU {
+        return Err(INVALID_ARGUMENT);
+    }
+    temperature.put(nvmlTemperature_t { temperature: degrees(&card)?.cast_signed(), ..asked })?;
+    Ok(())
 }
 
 pub(crate) fn nvmlDeviceGetPowerManagementLimitConstraints(

@@ -77,8 +77,8 @@ pub(crate) fn nvmlDeviceRegisterEvents(
     event_types: c_ulonglong,
     set: nvmlEventSet_t,
 ) -> Answer {
-    let card = find(device)?.whole()?;
-    if event_types & !SUPPORTED != 0 {
+    let card = find(device)?;
+    if event_types & !SUPPORTED != 0 || card.instance().is_some() {
         return Err(NOT_SUPPORTED);
     }
     let last = card.machine.xids_after(0)?.last().map_or(0, |xid| xid.number);
