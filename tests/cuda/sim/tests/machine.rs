@@ -536,3 +536,30 @@ fn waiters_for_the_events_of_a_process_that_ends_go_on() {
     assert!(other.is_done(ticket).unwrap());
     other.check().unwrap();
 }
+
+/// MPS, seen from two processes: each takes its kernel's own time beside the other.
+#[test]
+fn merged_processes_compute_beside_each_other() {
+    let stage = Stage::with(Figures { mps: 1, ..Figures::default() });
+    let machines = [stage.machine(), stage.machine()];
+    let half = |machine: &Machine| machine.cards()[0].footprint(216, 256, 0, 32).unwrap();
+    let streams = machines.each_ref().map(|machine| {
+        let context = machine.create_context(0).unwrap();
+        machine.create_stream(context, StreamKind::NonBlocking).unwrap()
+    });
+    let begun = machines[0].now();
+    for (machine, stream) in machines.iter().zip(streams) {
+        let kernel = Kernel::Spin(Some(Nanos::from_millis(5)));
+        machine.launch(stream, Launch { kernel, footprint: half(machine) }).unwrap();
+    }
+    for (machine, stream) in machines.iter().zip(streams) {
+        machine.synchronize_stream(stream).unwrap();
+    }
+    let took = machines[0].now() - begun;
+    assert!(took < Nanos::from_millis(6), "{took}");
+    let spent = machines[0].engine_time(0).unwrap();
+    assert_eq!(spent.switches, 1);
+    let uses = machines[0].processes(0).unwrap();
+    assert!(uses.iter().all(|each| each.busy == Nanos::from_millis(5) && each.kernels == 1), "{uses:?}");
+    assert!(spent.busy < Nanos::from_millis(6), "{spent:?}");
+}
