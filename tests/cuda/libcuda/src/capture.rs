@@ -82,12 +82,21 @@ pub(crate) struct Captures {
     made: u64,
 }
 
-/// Captures that go on, and events that were last recorded in one: while there are none, no call has to look.
-static INVOLVED: AtomicUsize = AtomicUsize::new(0);
+/// Captures that go on: while there are none, no call has to look.
+static SEQUENCES: AtomicUsize = AtomicUsize::new(0);
+/// Events that were last recorded in a capture.
+static MARKS: AtomicUsize = AtomicUsize::new(0);
 
-/// Relaxed: whoever made the stream capture, or the event, in another thread has told this one by means of the program's own.
-fn is_anything_involved() -> bool {
-    INVOLVED.load(Ordering::Relaxed) != 0
+/// Whether any stream captures.
+///
+/// Relaxed: whoever made one capture in another thread has told this one by means of the program's own.
+fn is_capturing() -> bool {
+    SEQUENCES.load(Ordering::Relaxed) != 0
+}
+
+/// Whether any event stands for work of a capture. Relaxed: as above.
+fn is_marked() -> bool {
+    MARKS.load(Ordering::Relaxed) != 0
 }
 
 thread_local! {
@@ -96,7 +105,8 @@ thread_local! {
 
 impl Captures {
     fn count(&self) {
-        INVOLVED.store(self.sequences.len() + self.marks.len(), Ordering::Relaxed);
+        SEQUENCES.store(self.sequences.len(), Ordering::Relaxed);
+        MARKS.store(self.marks.len(), Ordering::Relaxed);
     }
 
     fn invalidate(&mut self, sequence: u64) {
@@ -273,7 +283,7 @@ fn join(to: &mut Vec<Edge>, more: Vec<Edge>) {
 /// Where what a call puts into a stream goes.
 pub(crate) fn lane(driver: &Driver, handle: CUstream, per_thread: bool) -> Answer<Lane> {
     let (stream, context) = stream::find(driver, handle, per_thread)?;
-    if !is_anything_involved() {
+    if !is_capturing() {
         return Ok(Lane::Card(stream, context));
     }
     let mut graphs = Graphs::of(driver);
@@ -328,7 +338,7 @@ pub(crate) fn refuse(
 
 /// Refuses a call that is not safe beside the captures that go on, and breaks those.
 pub(crate) fn refuse_unsafe(driver: &Driver) -> Answer {
-    if !is_anything_involved() {
+    if !is_capturing() {
         return Ok(());
     }
     let mut graphs = Graphs::of(driver);
@@ -372,7 +382,7 @@ const UNSAFE: [usize; 26] = [
 
 /// Looks at a call before it does anything.
 pub(crate) fn admit(position: usize) -> Answer {
-    if !is_anything_involved() || !UNSAFE.contains(&position) {
+    if !is_capturing() || !UNSAFE.contains(&position) {
         return Ok(());
     }
     Driver::get().map_or(Ok(()), refuse_unsafe)
@@ -380,7 +390,7 @@ pub(crate) fn admit(position: usize) -> Answer {
 
 /// Refuses a question to an event that was last recorded in a capture, and breaks that.
 pub(crate) fn refuse_captured(driver: &Driver, event: CUevent) -> Answer {
-    if !is_anything_involved() {
+    if !is_marked() {
         return Ok(());
     }
     let mut graphs = Graphs::of(driver);
@@ -395,7 +405,7 @@ pub(crate) fn refuse_captured(driver: &Driver, event: CUevent) -> Answer {
 
 /// An event is recorded on the card, or gone: what it stood for in a capture is forgotten.
 pub(crate) fn unmark(driver: &Driver, event: CUevent) {
-    if is_anything_involved() {
+    if is_marked() {
         let mut graphs = Graphs::of(driver);
         graphs.captures.marks.remove(&event);
         graphs.captures.count();
@@ -410,7 +420,7 @@ pub(crate) fn join_by(
     (stream, context): (StreamId, &Context),
     event: CUevent,
 ) -> Answer<bool> {
-    if !is_anything_involved() {
+    if !is_marked() {
         return Ok(false);
     }
     let mut graphs = Graphs::of(driver);
@@ -434,7 +444,7 @@ pub(crate) fn join_by(
 
 /// A stream is gone.
 pub(crate) fn forget_stream(driver: &Driver, stream: StreamId) {
-    if is_anything_involved() {
+    if is_capturing() {
         let mut graphs = Graphs::of(driver);
         if let Some(graph) = graphs.captures.forget_stream(stream) {
             let _ = graphs.destroy(graph);
@@ -587,7 +597,7 @@ fn tell(call: &Call, handle: CUstream) -> Answer<Told> {
         count: 0,
         plain: true,
     };
-    if !is_anything_involved() {
+    if !is_capturing() {
         return Ok(none);
     }
     let mut graphs = Graphs::of(driver);

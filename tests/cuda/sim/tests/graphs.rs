@@ -25,7 +25,7 @@ impl Stage {
         let directory = tempfile::tempdir_in("/dev/shm").unwrap();
         let settings = Settings {
             state: directory.path().join("segment"),
-            cards: Some(CardSpec::parse_list("A10:23028").unwrap()),
+            cards: Some(CardSpec::parse_list("A10:23028,T4:15109").unwrap()),
             dilation_milli: 1_000,
             figures: Figures::default(),
         };
@@ -181,6 +181,42 @@ fn graphs_longer_and_wider_than_any_queue_run_to_their_end() {
     (0..20).for_each(|_| stage.launch_on(stage.stream, &plan, &mut flight));
     stage.machine.synchronize_stream(stage.stream).unwrap();
     assert!(stage.machine.now() - begun >= Nanos::from_micros(20 * 800));
+    stage.machine.check().unwrap();
+}
+
+#[test]
+fn a_graph_spans_cards() {
+    let stage = Stage::new();
+    let other = stage.machine.create_context(1).unwrap();
+    let at = |n: usize| if n.is_multiple_of(2) { stage.context } else { other };
+    let chain = |n: usize| Step { context: at(n), after: n.checked_sub(1).into_iter().collect() };
+    let graph = (Plan::new((0..10).map(chain).collect()), vec![kernel(100); 10]);
+    // The other card changes to its context once.
+    let switch = stage.machine.figures().switch;
+    assert_eq!(stage.time(&graph), Nanos::from_micros(1_000) + switch + stage.around());
+    // Beside each other; none of the cards has to wait for the other.
+    let free = |n: usize| Step { context: at(n), after: vec![] };
+    let graph = (Plan::new((0..10).map(free).collect()), vec![kernel(100); 10]);
+    assert_eq!(stage.time(&graph), Nanos::from_micros(500) + stage.around());
+}
+
+#[test]
+fn a_crowd_of_graphs_shares_the_tracks_there_are() {
+    let stage = Stage::new();
+    let graph =
+        stage.plan((0..64).map(|n| (kernel(1), if n < 32 { vec![] } else { vec![n - 32] })).collect());
+    let mut flights: Vec<Flight> = (0..40).map(|_| Flight::default()).collect();
+    for _ in 0..4 {
+        for flight in &mut flights {
+            let stream = stage.machine.create_stream(stage.context, StreamKind::NonBlocking).unwrap();
+            stage.launch_on(stream, &graph, flight);
+            stage.machine.destroy_stream(stream).unwrap();
+        }
+    }
+    let begun = stage.machine.context_busy(stage.context).unwrap();
+    stage.machine.synchronize_context(stage.context).unwrap();
+    assert!(stage.machine.context_busy(stage.context).unwrap() > begun);
+    assert_eq!(stage.machine.processes(0).unwrap()[0].kernels, 1 + 4 * 40 * 64);
     stage.machine.check().unwrap();
 }
 

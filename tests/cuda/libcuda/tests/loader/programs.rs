@@ -141,6 +141,12 @@ fn graphs_are_built_updated_and_launched() {
 }
 
 #[test]
+fn threads_capture_and_launch_graphs_of_their_own() {
+    let answer = Machine::new("graph-threads", "A10").prints("graph_threads 6 30");
+    assert_eq!(number(&answer, "launches"), 6.0 * (30.0 * 3.0 + 10.0));
+}
+
+#[test]
 fn every_other_way_to_memory_takes_and_gives_it() {
     let answer = Machine::new("allocators", "A10").prints("allocators");
     assert_eq!(number(&answer, "pools"), 64.0 * MIB);

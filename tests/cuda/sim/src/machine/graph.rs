@@ -27,7 +27,9 @@ use crate::error::Error;
 use crate::timeline::{Command, QueueFull};
 
 /// Tracks that a context makes before launches share them.
-const TRACKS: usize = 256;
+const TRACKS: usize = 128;
+/// What a track may hold after a launch, for its ring to have all of it.
+const RING: u64 = 2_000;
 /// Commands of one operation: a fraction of what the undo log holds.
 const BATCH: usize = 512;
 
@@ -48,18 +50,22 @@ impl Flight {
     }
 }
 
-/// The tracks of this process that no launch has taken.
+/// The tracks of this process, by contexts.
 #[derive(Debug, Default)]
-pub(super) struct Tracks {
-    free: Mutex<HashMap<ContextId, Vec<StreamId>>>,
-    made: Mutex<HashMap<ContextId, usize>>,
+pub(super) struct Tracks(Mutex<HashMap<ContextId, Pool>>);
+
+/// The tracks of a context.
+#[derive(Debug, Default)]
+struct Pool {
+    /// Those that no launch has taken.
+    free: Vec<StreamId>,
+    made: usize,
 }
 
 impl Tracks {
     /// A context is gone, and its tracks with it.
     pub(super) fn forget(&self, context: ContextId) {
-        lock(&self.free).remove(&context);
-        lock(&self.made).remove(&context);
+        lock(&self.0).remove(&context);
     }
 }
 
@@ -163,49 +169,59 @@ impl Machine {
 impl Core {
     /// Tracks for each of the plan's, taken from whoever else may want them.
     fn take_tracks(&self, plan: &Plan, flight: &Flight) -> Result<Vec<StreamId>, Error> {
-        let mut free = lock(&self.tracks.free);
-        let mut made = lock(&self.tracks.made);
+        let mut pools = lock(&self.tracks.0);
+        for wanted in &plan.tracks {
+            pools.entry(wanted.context).or_default();
+        }
+        let (under_way, held) = self.with(|timeline, _| {
+            let mut held = HashMap::new();
+            for wanted in &plan.tracks {
+                self.own_context(timeline, wanted.context)?;
+            }
+            for &track in pools.values().flat_map(|pool| &pool.free) {
+                held.insert(track, timeline.held(track));
+            }
+            Ok((flight.last.is_some_and(|last| !timeline.is_done(last)), held))
+        })?;
+        let held = |track: &StreamId| held.get(track).copied().unwrap_or_default();
         let mut taken: Vec<StreamId> = Vec::with_capacity(plan.tracks.len());
-        let under_way = match flight.last {
-            Some(last) => !self.with(|timeline, _| Ok(timeline.is_done(last)))?,
-            None => false,
-        };
         for (number, wanted) in plan.tracks.iter().enumerate() {
-            let context = wanted.context;
-            let pool = free.entry(context).or_default();
-            let held = self.with(|timeline, _| {
-                self.own_context(timeline, context)?;
-                Ok(pool.iter().map(|&track| timeline.held(track)).collect::<Vec<_>>())
-            })?;
+            let Some(pool) = pools.get_mut(&wanted.context) else { continue };
             let own = flight.tracks.get(number).filter(|_| under_way);
-            let own = own.and_then(|own| pool.iter().position(|track| track == own));
-            let own = own.filter(|&place| held[place] + wanted.commands < RING_ROOM);
-            let place = own.or_else(|| held.iter().position(|&held| held == 0));
-            let made = made.entry(context).or_default();
-            let track = match place {
-                Some(place) => pool.swap_remove(place),
-                None if *made < TRACKS || pool.is_empty() => {
-                    *made += 1;
-                    self.with(|timeline, _| timeline.create_track(context)).inspect_err(|_| {
-                        *made -= 1;
-                    })?
-                }
+            let fits = |track: &&StreamId| held(track) + wanted.commands < RING;
+            let own = own.filter(fits).and_then(|own| pool.free.iter().position(|track| track == own));
+            let idle = || pool.free.iter().position(|track| held(track) == 0);
+            let track = match own.or_else(idle) {
+                Some(place) => Ok(pool.free.swap_remove(place)),
+                None if pool.made >= TRACKS && !pool.free.is_empty() => Err(Error::Full("tracks")),
                 None => {
-                    let least = (0..held.len()).min_by_key(|&place| held[place]).unwrap_or_default();
-                    pool.swap_remove(least)
+                    self.with(|timeline, _| timeline.create_track(wanted.context)).inspect(|_| pool.made += 1)
                 }
             };
-            taken.push(track);
+            // With all of them in use, also by other processes, launches share what there is.
+            let least = (0..pool.free.len()).min_by_key(|&place| held(&pool.free[place]));
+            let track = match (track, least) {
+                (Err(Error::Full(_)), Some(place)) => Ok(pool.free.swap_remove(place)),
+                (track, _) => track,
+            };
+            match track {
+                Ok(track) => taken.push(track),
+                Err(error) => {
+                    drop(pools);
+                    self.give_tracks(plan, &taken);
+                    return Err(error);
+                }
+            }
         }
         Ok(taken)
     }
 
     fn give_tracks(&self, plan: &Plan, tracks: &[StreamId]) {
-        let mut free = lock(&self.tracks.free);
+        let mut pools = lock(&self.tracks.0);
         for (&track, wanted) in tracks.iter().zip(&plan.tracks) {
             // Not there any more: the context is gone.
-            if let Some(pool) = free.get_mut(&wanted.context) {
-                pool.push(track);
+            if let Some(pool) = pools.get_mut(&wanted.context) {
+                pool.free.push(track);
             }
         }
     }
@@ -354,6 +370,3 @@ impl Core {
         Ok(())
     }
 }
-
-/// What a track may hold after a launch, for its ring to have it all.
-const RING_ROOM: u64 = 2_000;
