@@ -299,21 +299,31 @@ macro_rules! driver_table {
                 (peer_context: CUcontext, flags: c_uint);
             pass cuCtxRecordEvent { "cuCtxRecordEvent", legacy, 12050, 1205 } Context Passed stub "orders work that has already been admitted";
             pass cuCtxWaitEvent { "cuCtxWaitEvent", legacy, 12050, 1205 } Context Passed stub "orders work that has already been admitted";
-            pass cuCtxGetDevResource { "cuCtxGetDevResource", legacy, 12040, 1204 } Reports Passed stub "reads or divides the card's multiprocessors; the share is kept in time, not in space";
-            pass cuDevResourceGenerateDesc { "cuDevResourceGenerateDesc", legacy, 12040, 1204 } Reports Passed stub "reads or divides the card's multiprocessors; the share is kept in time, not in space";
+            call cuCtxGetDevResource { "cuCtxGetDevResource", legacy, 12040, 1204 } Reports Passed played "reads or divides the card's multiprocessors; the share is kept in time, not in space"
+                (context: CUcontext, resource: *mut CUdevResource, kind: CUdevResourceType);
+            call cuDevResourceGenerateDesc { "cuDevResourceGenerateDesc", legacy, 12040, 1204 } Reports Passed played "reads or divides the card's multiprocessors; the share is kept in time, not in space"
+                (ph_desc: *mut CUdevResourceDesc, resources: *const CUdevResource, nb_resources: c_uint);
             pass cuDevSmResourceSplit { "cuDevSmResourceSplit", legacy, 13010, 1301 } Reports Passed stub "reads or divides the card's multiprocessors; the share is kept in time, not in space";
-            pass cuDevSmResourceSplitByCount { "cuDevSmResourceSplitByCount", legacy, 12040, 1204 } Reports Passed stub "reads or divides the card's multiprocessors; the share is kept in time, not in space";
-            pass cuDeviceGetDevResource { "cuDeviceGetDevResource", legacy, 12040, 1204 } Reports Passed stub "reads or divides the card's multiprocessors; the share is kept in time, not in space";
-            hook cuGreenCtxCreate { "cuGreenCtxCreate", legacy, 12040, 1204 } Context Refused stub "a green context's memory is not charged yet: refused"
-                ();
-            pass cuGreenCtxDestroy { "cuGreenCtxDestroy", legacy, 12040, 1204 } Context Passed stub "none exists while cuGreenCtxCreate is refused";
-            pass cuCtxFromGreenCtx { "cuCtxFromGreenCtx", legacy, 12040, 1204 } Context Passed stub "needs a green context, and none exists while cuGreenCtxCreate is refused";
-            pass cuGreenCtxGetDevResource { "cuGreenCtxGetDevResource", legacy, 12040, 1204 } Context Passed stub "needs a green context, and none exists while cuGreenCtxCreate is refused";
-            pass cuGreenCtxGetId { "cuGreenCtxGetId", legacy, 12090, 1300 } Context Passed stub "needs a green context, and none exists while cuGreenCtxCreate is refused";
+            call cuDevSmResourceSplitByCount { "cuDevSmResourceSplitByCount", legacy, 12040, 1204 } Reports Passed played "reads or divides the card's multiprocessors; the share is kept in time, not in space"
+                (result: *mut CUdevResource, nb_groups: *mut c_uint, input: *const CUdevResource, remaining: *mut CUdevResource, flags: c_uint, min_count: c_uint);
+            call cuDeviceGetDevResource { "cuDeviceGetDevResource", legacy, 12040, 1204 } Reports Passed played "reads or divides the card's multiprocessors; the share is kept in time, not in space"
+                (device: CUdevice, resource: *mut CUdevResource, kind: CUdevResourceType);
+            hook cuGreenCtxCreate { "cuGreenCtxCreate", legacy, 12040, 1204 } Context Refused played "a green context's memory is not charged yet: refused"
+                (ph_ctx: *mut CUgreenCtx, desc: CUdevResourceDesc, device: CUdevice, flags: c_uint);
+            call cuGreenCtxDestroy { "cuGreenCtxDestroy", legacy, 12040, 1204 } Context Passed played "none exists while cuGreenCtxCreate is refused"
+                (green: CUgreenCtx);
+            call cuCtxFromGreenCtx { "cuCtxFromGreenCtx", legacy, 12040, 1204 } Context Passed played "needs a green context, and none exists while cuGreenCtxCreate is refused"
+                (context: *mut CUcontext, green: CUgreenCtx);
+            call cuGreenCtxGetDevResource { "cuGreenCtxGetDevResource", legacy, 12040, 1204 } Context Passed played "needs a green context, and none exists while cuGreenCtxCreate is refused"
+                (green: CUgreenCtx, resource: *mut CUdevResource, kind: CUdevResourceType);
+            call cuGreenCtxGetId { "cuGreenCtxGetId", legacy, 12090, 1300 } Context Passed played "needs a green context, and none exists while cuGreenCtxCreate is refused"
+                (green: CUgreenCtx, id: *mut c_ulonglong);
             pass cuGreenCtxRecordEvent { "cuGreenCtxRecordEvent", legacy, 12040, 1204 } Context Passed stub "needs a green context, and none exists while cuGreenCtxCreate is refused";
-            pass cuGreenCtxStreamCreate { "cuGreenCtxStreamCreate", legacy, 12050, 1205 } Context Passed stub "needs a green context, and none exists while cuGreenCtxCreate is refused";
+            call cuGreenCtxStreamCreate { "cuGreenCtxStreamCreate", legacy, 12050, 1205 } Context Passed played "needs a green context, and none exists while cuGreenCtxCreate is refused"
+                (ph_stream: *mut CUstream, green: CUgreenCtx, flags: c_uint, priority: c_int);
             pass cuGreenCtxWaitEvent { "cuGreenCtxWaitEvent", legacy, 12040, 1204 } Context Passed stub "needs a green context, and none exists while cuGreenCtxCreate is refused";
-            pass cuStreamGetGreenCtx { "cuStreamGetGreenCtx", legacy, 12040, 1204 } Context Passed stub "needs a green context, and none exists while cuGreenCtxCreate is refused";
+            call cuStreamGetGreenCtx { "cuStreamGetGreenCtx", legacy, 12040, 1204 } Context Passed played "needs a green context, and none exists while cuGreenCtxCreate is refused"
+                (stream: CUstream, green: *mut CUgreenCtx);
 
             // Devices.
             call cuDeviceCanAccessPeer { "cuDeviceCanAccessPeer", legacy, 4000, 1107 } Passes Passed played "reads a property that the limit does not change"
@@ -746,8 +756,10 @@ macro_rules! driver_table {
                 (stream: CUstream, priority: *mut c_int);
             call cuStreamGetPriority_ptsz { "cuStreamGetPriority", ptsz, 7000, 1107 } Stream Passed played "reads a stream's property"
                 (stream: CUstream, priority: *mut c_int);
-            pass cuStreamGetDevResource { "cuStreamGetDevResource", legacy, 13010, 1301 } Stream Passed stub "reads a stream's property";
-            pass cuStreamGetDevResource_ptsz { "cuStreamGetDevResource", ptsz, 13010, 1301 } Stream Passed stub "reads a stream's property";
+            call cuStreamGetDevResource { "cuStreamGetDevResource", legacy, 13010, 1301 } Stream Passed played "reads a stream's property"
+                (stream: CUstream, resource: *mut CUdevResource, kind: CUdevResourceType);
+            call cuStreamGetDevResource_ptsz { "cuStreamGetDevResource", ptsz, 13010, 1301 } Stream Passed played "reads a stream's property"
+                (stream: CUstream, resource: *mut CUdevResource, kind: CUdevResourceType);
             call cuStreamAddCallback { "cuStreamAddCallback", legacy, 5000, 1107 } Stream Passed played "runs on the host in stream order"
                 (stream: CUstream, callback: CUstreamCallback, user_data: *mut c_void, flags: c_uint);
             call cuStreamAddCallback_ptsz { "cuStreamAddCallback", ptsz, 7000, 1107 } Stream Passed played "runs on the host in stream order"

@@ -36,6 +36,8 @@ pub(crate) struct Context {
     /// The version of the function that made it, as `cuCtxGetApiVersion` tells it.
     api_version: c_uint,
     primary: bool,
+    /// Of a green context: its part of the card.
+    pub(crate) multiprocessors: Option<c_uint>,
     /// Its own, and one for each attachment.
     uses: AtomicU32,
     limits: Mutex<HashMap<CUlimit, usize>>,
@@ -61,6 +63,7 @@ impl Context {
             flags: AtomicU32::new(flags),
             api_version,
             primary: handle.is_some(),
+            multiprocessors: None,
             uses: AtomicU32::new(1),
             limits: Mutex::default(),
             cache: AtomicU32::new(CU_FUNC_CACHE_PREFER_NONE),
@@ -70,10 +73,48 @@ impl Context {
         Ok(context)
     }
 
+    /// Makes a green view of a primary context.
+    pub(crate) fn part_of(driver: &Driver, whole: &Self, multiprocessors: c_uint) -> Arc<Self> {
+        let context = Arc::new(Self {
+            handle: CUcontext(handle::fresh()),
+            id: whole.id,
+            number: handle::fresh() as u64,
+            card: whole.card,
+            device: whole.device,
+            flags: AtomicU32::new(whole.flags.load(Ordering::Relaxed)),
+            api_version: whole.api_version,
+            primary: true,
+            multiprocessors: Some(multiprocessors),
+            uses: AtomicU32::new(1),
+            limits: Mutex::default(),
+            cache: AtomicU32::new(CU_FUNC_CACHE_PREFER_NONE),
+            banks: AtomicU32::new(CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE),
+        });
+        driver.contexts.insert(context.handle.0, Arc::clone(&context));
+        context
+    }
+
+    /// Ends a green view: streams and events that were made in it are gone; memory and code are the whole's.
+    pub(crate) fn close_part(&self, driver: &Driver) {
+        driver.contexts.remove(self.handle.0);
+        let ours = |context: &Arc<Self>| context.number == self.number;
+        driver.streams.retain(|stream| {
+            let ends = ours(&stream.context);
+            if ends {
+                // Gone already if the whole is.
+                let _ = driver.machine.destroy_stream(stream.id);
+            }
+            !ends
+        });
+        driver.events.retain(|event| !ours(&event.context));
+    }
+
     /// Ends it, and all that is made in it.
     pub(crate) fn close(&self, driver: &Driver) -> Answer {
         driver.contexts.remove(self.handle.0).ok_or(CONTEXT_IS_DESTROYED)?;
-        let ours = |context: &Arc<Context>| context.number == self.number;
+        // Green views of it end with it.
+        driver.contexts.retain(|context| context.id != self.id);
+        let ours = |context: &Arc<Context>| context.id == self.id;
         driver.streams.retain(|stream| !ours(&stream.context));
         driver.events.retain(|event| !ours(&event.context));
         driver.functions.retain(|function| !ours(&function.context));

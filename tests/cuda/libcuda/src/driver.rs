@@ -14,6 +14,7 @@ use crate::copy::Staging;
 use crate::event::Event;
 use crate::function::Function;
 use crate::graph::{Executable, GraphMemory, Graphs};
+use crate::green::{Description, Green};
 use crate::handle::Table;
 use crate::host::HostMemory;
 use crate::legacy::LowAddresses;
@@ -43,6 +44,8 @@ pub(crate) struct Driver {
     pub(crate) arrays: Table<Array>,
     pub(crate) pools: Table<Pool>,
     pub(crate) pooled: Mutex<Pools>,
+    pub(crate) greens: Table<Green>,
+    pub(crate) descriptions: Table<Description>,
     pub(crate) host: Mutex<HostMemory>,
     pub(crate) staging: Mutex<Staging>,
     pub(crate) low: Mutex<LowAddresses>,
@@ -93,6 +96,8 @@ impl Driver {
             arrays: Table::default(),
             pools: Table::default(),
             pooled: Mutex::default(),
+            greens: Table::default(),
+            descriptions: Table::default(),
             host: Mutex::default(),
             staging: Mutex::default(),
             low: Mutex::default(),

@@ -25,6 +25,7 @@ mod played {
     pub(super) use crate::fill::*;
     pub(super) use crate::function::*;
     pub(super) use crate::graph::*;
+    pub(super) use crate::green::*;
     pub(super) use crate::host::*;
     pub(super) use crate::ipc::*;
     pub(super) use crate::launch::*;

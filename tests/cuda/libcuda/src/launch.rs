@@ -81,6 +81,14 @@ fn launch(call: &Call, f: CUfunction, shape: Shape, stream: CUstream, (values, e
         return Err(INVALID_HANDLE);
     }
     let launch = prepare(driver, &function, shape)?;
+    let launch = match context.multiprocessors {
+        Some(part) => launch.within(
+            part,
+            driver.machine.cards()[context.card].model.multiprocessors,
+            driver.machine.figures(),
+        ),
+        None => launch,
+    };
     match lane {
         Lane::Card(stream, _) => drop(driver.machine.launch(stream, launch)?),
         Lane::Graph(recorder) => {

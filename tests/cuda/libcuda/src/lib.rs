@@ -39,6 +39,7 @@ mod exports;
 mod fill;
 mod function;
 mod graph;
+mod green;
 mod handle;
 mod host;
 mod image;

@@ -59,7 +59,8 @@ impl About {
         let mut about = Self::device(allocation.address, allocation.size.0, allocation.card);
         match allocation.origin {
             Origin::Context(its) | Origin::Opened(its) => {
-                let owner = driver.contexts.find(|context| context.id == its);
+                let owner =
+                    driver.contexts.find(|context| context.id == its && context.multiprocessors.is_none());
                 about.context = owner.map(|(handle, _)| CUcontext(handle)).unwrap_or_default();
                 about.legacy_ipc = matches!(allocation.origin, Origin::Context(_));
             }

@@ -28,6 +28,24 @@ struct State {
 }
 
 impl State {
+    fn retain(&mut self, driver: &Driver, card: usize) -> Answer<Arc<Context>> {
+        if self.handle.is_null() {
+            self.handle = CUcontext(handle::fresh());
+        }
+        let context = match &self.context {
+            Some(context) => Arc::clone(context),
+            None => Context::open(driver, card, self.flags, 3020, Some(self.handle))?,
+        };
+        self.context = Some(Arc::clone(&context));
+        self.references += 1;
+        Ok(context)
+    }
+
+    fn release(&mut self, driver: &Driver) -> Answer {
+        self.references = self.references.checked_sub(1).ok_or(INVALID_CONTEXT)?;
+        if self.references == 0 { self.end(driver) } else { Ok(()) }
+    }
+
     fn end(&mut self, driver: &Driver) -> Answer {
         match self.context.take() {
             Some(context) => context.close(driver),
@@ -46,26 +64,26 @@ fn state<T>(
     act(driver, card, &mut lock(&driver.primaries[card].0))
 }
 
+/// Retains a card's primary context.
+pub(crate) fn retain(driver: &Driver, card: usize) -> Answer<Arc<Context>> {
+    lock(&driver.primaries[card].0).retain(driver, card)
+}
+
+/// Releases it.
+pub(crate) fn release(driver: &Driver, card: usize) -> Answer {
+    lock(&driver.primaries[card].0).release(driver)
+}
+
 pub(crate) fn cuDevicePrimaryCtxRetain(call: &Call, pctx: Out<CUcontext>, dev: CUdevice) -> Answer {
     state(call, dev, |driver, card, primary| {
         let pctx = pctx.required()?;
-        if primary.handle.is_null() {
-            primary.handle = CUcontext(handle::fresh());
-        }
-        if primary.context.is_none() {
-            primary.context = Some(Context::open(driver, card, primary.flags, 3020, Some(primary.handle))?);
-        }
-        primary.references += 1;
-        pctx.put(primary.handle)?;
+        pctx.put(primary.retain(driver, card)?.handle)?;
         Ok(())
     })
 }
 
 pub(crate) fn cuDevicePrimaryCtxRelease_v2(call: &Call, dev: CUdevice) -> Answer {
-    state(call, dev, |driver, _, primary| {
-        primary.references = primary.references.checked_sub(1).ok_or(INVALID_CONTEXT)?;
-        if primary.references == 0 { primary.end(driver) } else { Ok(()) }
-    })
+    state(call, dev, |driver, _, primary| primary.release(driver))
 }
 pub(crate) use cuDevicePrimaryCtxRelease_v2 as cuDevicePrimaryCtxRelease;
 

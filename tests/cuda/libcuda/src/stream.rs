@@ -103,6 +103,17 @@ pub(crate) fn cuStreamCreateWithPriority(
     let driver = call.driver()?;
     let context = driver.current()?;
     let stream = stream.required()?;
+    stream.put(create(driver, &context, flags, priority)?)?;
+    Ok(())
+}
+
+/// Makes a stream in a context.
+pub(crate) fn create(
+    driver: &Driver,
+    context: &Arc<Context>,
+    flags: c_uint,
+    priority: c_int,
+) -> Answer<CUstream> {
     let kind = match flags {
         CU_STREAM_DEFAULT => StreamKind::Blocking,
         CU_STREAM_NON_BLOCKING => StreamKind::NonBlocking,
@@ -110,8 +121,8 @@ pub(crate) fn cuStreamCreateWithPriority(
     };
     let priority = priority.clamp(GREATEST_PRIORITY, 0);
     let id = driver.machine.create_stream_with_priority(context.id, kind, priority)?;
-    stream.put(CUstream(driver.streams.add(Stream { id, context, flags, priority })))?;
-    Ok(())
+    let context = Arc::clone(context);
+    Ok(CUstream(driver.streams.add(Stream { id, context, flags, priority })))
 }
 
 pub(crate) fn cuStreamCreate(call: &Call, stream: Out<CUstream>, flags: c_uint) -> Answer {

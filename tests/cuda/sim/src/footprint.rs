@@ -50,6 +50,15 @@ impl Footprint {
         Self { cooperative: true, ..self }
     }
 
+    /// The same on `part` of `all` multiprocessors, and by how much longer it takes, as a fraction; `None`: as long as before.
+    pub(crate) fn within(self, part: u64, all: u64) -> (Self, Option<(u64, u64)>) {
+        let most = (Self::CARD * part / all).max(1);
+        if self.share <= most {
+            return (self, None);
+        }
+        (Self { share: most, block: self.block.min(most), waves: true, ..self }, Some((self.share, most)))
+    }
+
     /// In one word, below a kernel's members.
     pub(crate) const fn word(self) -> u64 {
         self.share << 40 | self.block << 16 | (self.waves as u64) << 9 | (self.cooperative as u64) << 8
@@ -69,6 +78,15 @@ impl Footprint {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_part_of_the_card_bounds_what_is_taken_and_stretches_the_rest() {
+        let half = Footprint::of_blocks(72, 144, 1_000);
+        assert_eq!(half.within(36, 72), (half, None));
+        let (quarter, slower) = half.within(18, 72);
+        assert_eq!((quarter.share, quarter.waves), (Footprint::CARD / 4, true));
+        assert_eq!(slower.map(|(times, over)| times / over), Some(2));
+    }
 
     #[test]
     fn a_grid_takes_its_part_of_what_fits_at_once() {

@@ -169,6 +169,11 @@ fn pools_grow_in_chunks_and_give_them_back() {
 }
 
 #[test]
+fn green_contexts_have_their_part_of_the_card() {
+    Machine::new("green", "A10").prints("green");
+}
+
+#[test]
 fn arrays_take_what_their_tiles_take() {
     let answer = Machine::new("arrays", "A10").prints("arrays");
     assert_eq!(number(&answer, "flat"), 65536.0);

@@ -26,6 +26,22 @@ impl Launch {
     pub const fn whole(kernel: Kernel) -> Self {
         Self { kernel, footprint: Footprint::WHOLE }
     }
+
+    /// The same on a part of the card's multiprocessors: it takes no more than these, and longer where it would take more.
+    #[must_use]
+    pub fn within(self, part: u32, all: u32, figures: &Figures) -> Self {
+        let (footprint, slower) = self.footprint.within(u64::from(part), u64::from(all.max(1)));
+        let kernel = match (self.kernel, slower) {
+            (Kernel::Spin(length), Some((times, over))) => {
+                Kernel::Spin(Some(Nanos(length.unwrap_or(figures.kernel).0 * times / over)))
+            }
+            (Kernel::Lognormal { mean, sigma }, Some((times, over))) => {
+                Kernel::Lognormal { mean: Nanos(mean.0 * times / over), sigma }
+            }
+            (kernel, _) => kernel,
+        };
+        Self { kernel, footprint }
+    }
 }
 
 /// Which way a copy goes; says which engine does it.
