@@ -49,11 +49,16 @@ pub struct Patience {
 impl Patience {
     /// Sleeps a little; false when there is no patience left.
     fn rest(&mut self, clock: &dyn Clock) -> bool {
+        self.nap(clock, |_| PAUSE)
+    }
+
+    fn nap(&mut self, clock: &dyn Clock, length: impl FnOnce(Nanos) -> Nanos) -> bool {
         let now = clock.now();
-        if now - *self.since.get_or_insert(now) >= DRAIN_PATIENCE {
+        let waited = now - *self.since.get_or_insert(now);
+        if waited >= DRAIN_PATIENCE {
             return false;
         }
-        clock.sleep(PAUSE);
+        clock.sleep(length(waited));
         true
     }
 }
@@ -177,9 +182,9 @@ impl Ledger {
         self.clock.sleep(MOMENT);
     }
 
-    /// Sleeps a little; false when there is no patience left.
-    pub(crate) fn rest(&self, patience: &mut Patience) -> bool {
-        patience.rest(self.clock)
+    /// Sleeps while the card works: shortly at first, as kernels are. False when there is no patience left.
+    pub(crate) fn nap(&self, patience: &mut Patience) -> bool {
+        patience.nap(self.clock, |waited| waited.clamp(MOMENT, PAUSE))
     }
 
     #[inline]

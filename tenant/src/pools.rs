@@ -116,7 +116,7 @@ impl Tenant {
     }
 
     /// Allocates `size` bytes of a pool: charges, makes the `call`, looks at what the pool holds then. `undo` frees what the
-    /// call has allocated, in the same stream.
+    /// call has allocated, in the same stream; `is_busy` says whether the stream still has something to do.
     ///
     /// # Errors
     /// [`Unmade`]. What the pool holds is then within the limit again; where the stream does not come to the free within a second,
@@ -127,6 +127,7 @@ impl Tenant {
         size: Bytes,
         call: impl Fn() -> Result<(), E>,
         undo: impl Fn(),
+        is_busy: impl Fn() -> bool,
     ) -> Result<(), Unmade<E>> {
         let at = match self.pools.find(id) {
             Known::Charged(at) => at,
@@ -143,7 +144,7 @@ impl Tenant {
         };
         match self.ledger.attempt(at.card, Column::Used, charged) {
             Ok(()) => self.make(at, Flight { charged, size }, &call, &undo),
-            Err(_) => self.make_room(at, Flight { charged, size }, &call, &undo),
+            Err(_) => self.make_room(at, Flight { charged, size }, &call, &undo, &is_busy),
         }
     }
 
@@ -222,6 +223,7 @@ impl Tenant {
         likely: Flight,
         call: &impl Fn() -> Result<(), E>,
         undo: &impl Fn(),
+        is_busy: &impl Fn() -> bool,
     ) -> Result<(), Unmade<E>> {
         let attempt = || self.ledger.attempt(at.card, Column::Used, likely.charged).is_ok();
         self.each_pool(Some(at.card), false);
@@ -235,14 +237,23 @@ impl Tenant {
                 other => return other,
             }
         }
-        self.each_pool(Some(at.card), true);
-        if attempt() {
-            return self.make(at, likely, call, undo);
-        }
         let charged = least(likely.size);
-        let denied = self.ledger.charge(at.card, Column::Used, charged, Reason::OverLimit);
-        denied.map_err(Unmade::Denied)?;
-        self.make(at, Flight { charged, ..likely }, call, undo)
+        let mut patience = Patience::default();
+        loop {
+            self.each_pool(Some(at.card), true);
+            if attempt() {
+                return self.make(at, likely, call, undo);
+            }
+            // What was freed in the stream can be had when the stream has come to that.
+            let fits = self.ledger.attempt(at.card, Column::Used, charged).is_ok();
+            if fits || !is_busy() || !self.ledger.nap(&mut patience) {
+                if !fits {
+                    let denied = self.ledger.charge(at.card, Column::Used, charged, Reason::OverLimit);
+                    denied.map_err(Unmade::Denied)?;
+                }
+                return self.make(at, Flight { charged, ..likely }, call, undo);
+            }
+        }
     }
 
     /// Whether a pool has `size` bytes that are not in use.
@@ -330,7 +341,7 @@ impl Tenant {
         loop {
             self.each_pool(Some(at.card), true);
             let over = self.ledger.total(at.card) > self.ledger.limit(at.card);
-            if !over || !self.ledger.rest(&mut patience) {
+            if !over || !self.ledger.nap(&mut patience) {
                 self.pools.paid(at);
                 return denied;
             }

@@ -225,6 +225,26 @@ impl Order {
         if answer == CUresult::SUCCESS { Ok(status == CU_STREAM_CAPTURE_STATUS_ACTIVE) } else { Err(answer) }
     }
 
+    /// Whether the stream still has something to do.
+    fn is_busy(self) -> bool {
+        // Another thread's capture may forbid such questions to all threads but those that say they know what they do.
+        let mut mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: the mode is writable.
+        let exchanged = unsafe { driver::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
+        let answer = if self.per_thread {
+            // SAFETY: the stream is that of the program's call.
+            unsafe { driver::cuStreamQuery_ptsz(self.stream) }
+        } else {
+            // SAFETY: as above.
+            unsafe { driver::cuStreamQuery(self.stream) }
+        };
+        if exchanged == CUresult::SUCCESS {
+            // SAFETY: the mode is writable; it is the one that was before.
+            let _ = unsafe { driver::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
+        }
+        answer == CUresult::ERROR_NOT_READY
+    }
+
     fn free(self, address: CUdeviceptr) -> CUresult {
         if self.per_thread {
             // SAFETY: the address is the driver's own, and the program has not seen it.
@@ -278,7 +298,14 @@ unsafe fn allocate(
             Ok(place) => place,
             Err(answer) => return answer,
         };
-        match tenant.allocate_from(PoolId(pool.0), Bytes(size as u64), || ask(tenant, pool, &call), undo) {
+        let made = tenant.allocate_from(
+            PoolId(pool.0),
+            Bytes(size as u64),
+            || ask(tenant, pool, &call),
+            undo,
+            || order.is_busy(),
+        );
+        match made {
             Ok(()) => return CUresult::SUCCESS,
             Err(Unmade::Driver(answer)) => return answer,
             Err(Unmade::Denied(_)) => return CUresult::ERROR_OUT_OF_MEMORY,

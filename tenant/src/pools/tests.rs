@@ -143,7 +143,7 @@ impl World {
             self.driver.allocate(pool, size, growth);
             Ok(())
         };
-        self.tenant.allocate_from(pool, size, call, || self.driver.free(pool))
+        self.tenant.allocate_from(pool, size, call, || self.driver.free(pool), || false)
     }
 
     /// Frees in streams are done after so many trims.
@@ -272,7 +272,7 @@ fn a_pool_in_pieces_grows_though_it_seemed_to_hold_enough() {
         world.driver.allocate(FIRST, mib(30), Bytes::ZERO);
         Ok(())
     };
-    let made = world.tenant.allocate_from(FIRST, mib(30), call, || world.driver.free(FIRST));
+    let made = world.tenant.allocate_from(FIRST, mib(30), call, || world.driver.free(FIRST), || false);
     assert_eq!(made, Ok(()), "with what a trim has given back");
     world.check();
     assert_eq!(world.used(), mib(33));
@@ -297,6 +297,26 @@ fn a_short_charge_trims_the_pools_of_the_card() {
 }
 
 #[test]
+fn a_busy_stream_is_waited_for_before_anything_is_refused() {
+    let world = World::new(100);
+    world.allocate(FIRST, mib(70), mib(70)).expect("it fits");
+    world.slow(9);
+    world.driver.free(FIRST);
+    let call = || -> Result<(), u32> {
+        world.driver.allocate(SECOND, mib(60), mib(60));
+        Ok(())
+    };
+    let is_busy = || *world.driver.slow.lock().expect("no panic") > 0;
+    world.tenant.allocate_from(SECOND, mib(60), call, || (), is_busy).expect("it comes to the free");
+    world.check();
+    assert_eq!(world.used(), mib(60));
+    // Not for what would not come.
+    let slept = world.container.clock.slept();
+    denied(world.allocate(FIRST, mib(60), mib(60)));
+    assert_eq!(world.container.clock.slept(), slept);
+}
+
+#[test]
 fn the_last_part_of_a_limit_is_tried_for_without_a_chunk() {
     let world = World::new(40);
     world.allocate(FIRST, mib(32), mib(32)).expect("it fits");
@@ -308,7 +328,8 @@ fn the_last_part_of_a_limit_is_tried_for_without_a_chunk() {
 #[test]
 fn an_allocation_that_the_driver_refuses_costs_nothing() {
     let world = World::new(100);
-    let refused = world.tenant.allocate_from(FIRST, mib(40), || Err(2), || panic!("nothing to free"));
+    let refused =
+        world.tenant.allocate_from(FIRST, mib(40), || Err(2), || panic!("nothing to free"), || false);
     assert_eq!(refused, Err(Unmade::Driver(2)));
     assert_eq!(world.used(), Bytes::ZERO);
     // One that grew the pool before it failed.
@@ -316,7 +337,7 @@ fn an_allocation_that_the_driver_refuses_costs_nothing() {
         world.driver.on(FIRST, |inside| inside.reserved = mib(32));
         Err(700)
     };
-    let refused = world.tenant.allocate_from(FIRST, mib(40), call, || panic!("nothing to free"));
+    let refused = world.tenant.allocate_from(FIRST, mib(40), call, || panic!("nothing to free"), || false);
     assert_eq!(refused, Err(Unmade::Driver(700)));
     world.check();
     let too_large = denied(world.allocate(FIRST, Bytes(u64::MAX), mib(1)));
@@ -388,7 +409,7 @@ fn a_handle_given_out_again_is_another_pool() {
         world.tenant.pool_made(FIRST, Some(card()), world.driver);
         Err(400)
     };
-    assert_eq!(world.tenant.allocate_from(FIRST, mib(1), call, || ()), Err(Unmade::Driver(400)));
+    assert_eq!(world.tenant.allocate_from(FIRST, mib(1), call, || (), || false), Err(Unmade::Driver(400)));
     world.check();
     assert_eq!(world.used(), Bytes::ZERO);
     // One that is known is left as it is.
@@ -471,7 +492,7 @@ proptest! {
                     prop_assert!(matches!(answer, Ok(()) | Err(Unmade::Denied(_))), "{:?}", answer);
                 }
                 Step::Refused { pool, size } => {
-                    let answer = world.tenant.allocate_from(ids[pool], Bytes(size), || Err(2), || ());
+                    let answer = world.tenant.allocate_from(ids[pool], Bytes(size), || Err(2), || (), || false);
                     prop_assert!(answer.is_err());
                 }
                 Step::Free { pool } => world.driver.free(ids[pool]),
