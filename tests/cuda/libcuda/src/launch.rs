@@ -29,6 +29,8 @@ pub(crate) struct Shape {
     pub(crate) block: [c_uint; 3],
     pub(crate) shared: c_uint,
     pub(crate) cooperative: bool,
+    /// Instead of its stream's.
+    pub(crate) priority: Option<c_int>,
 }
 
 /// Values of a kernel's parameters, given one by one or all at once.
@@ -60,6 +62,10 @@ pub(crate) fn prepare(driver: &Driver, function: &Function, shape: Shape) -> Ans
         true if !footprint.fits_at_once() => return Err(COOPERATIVE_LAUNCH_TOO_LARGE),
         true => footprint.cooperative(),
         false => footprint,
+    };
+    let footprint = match shape.priority {
+        Some(priority) => footprint.with_priority(priority),
+        None => footprint,
     };
     function.load(driver)?;
     Ok(Launch { kernel: function.behaviour, footprint })
@@ -127,6 +133,7 @@ pub(crate) fn cuLaunchKernel(
         block: [block_dim_x, block_dim_y, block_dim_z],
         shared: shared_mem_bytes,
         cooperative: false,
+        priority: None,
     };
     launch(call, f, shape, stream, (kernel_params, extra))
 }
@@ -150,6 +157,7 @@ pub(crate) fn cuLaunchCooperativeKernel(
         block: [block_dim_x, block_dim_y, block_dim_z],
         shared: shared_mem_bytes,
         cooperative: true,
+        priority: None,
     };
     launch(call, f, shape, stream, (kernel_params, Out::NONE))
 }
@@ -166,15 +174,27 @@ pub(crate) fn cuLaunchKernelEx(
     // SAFETY: the configuration points to as many attributes as it says, valid as long as it is.
     let attributes: In<CUlaunchAttribute> =
         unsafe { crate::argument::Received::received(config.attrs.cast_const()) };
-    let cooperative = attributes.read_all(count(config.num_attrs)?)?.iter().any(|attribute| {
-        // SAFETY: every byte of the union may be read as a number, and this member is the one that the id names.
-        attribute.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE && unsafe { attribute.value.cooperative } != 0
-    });
+    let mut cooperative = false;
+    let mut priority = None;
+    for attribute in attributes.read_all(count(config.num_attrs)?)? {
+        match attribute.id {
+            CU_LAUNCH_ATTRIBUTE_COOPERATIVE => {
+                // SAFETY: every byte of the union may be read as a number, and this member is the one that the id names.
+                cooperative = unsafe { attribute.value.cooperative } != 0;
+            }
+            CU_LAUNCH_ATTRIBUTE_PRIORITY => {
+                // SAFETY: the same.
+                priority = Some(unsafe { attribute.value.priority });
+            }
+            _ => {}
+        }
+    }
     let shape = Shape {
         grid: [config.grid_dim_x, config.grid_dim_y, config.grid_dim_z],
         block: [config.block_dim_x, config.block_dim_y, config.block_dim_z],
         shared: config.shared_mem_bytes,
         cooperative,
+        priority,
     };
     launch(call, f, shape, config.stream, (kernel_params, extra))
 }
@@ -204,6 +224,7 @@ pub(crate) fn cuLaunchCooperativeKernelMultiDevice(
             block: [part.block_dim_x, part.block_dim_y, part.block_dim_z],
             shared: part.shared_mem_bytes,
             cooperative: true,
+            priority: None,
         };
         // The default streams are none that a launch on several cards could be in.
         driver.streams.get(part.stream.0).ok_or(INVALID_HANDLE)?;

@@ -15,6 +15,8 @@ pub struct Footprint {
     pub(crate) waves: bool,
     /// Begins only when all of it can.
     pub(crate) cooperative: bool,
+    /// Its own urgency (`timeline::group`); 0: its stream's.
+    pub(crate) urgency: u64,
 }
 
 impl Footprint {
@@ -22,10 +24,10 @@ impl Footprint {
     pub(crate) const CARD: u64 = 1 << 23;
 
     /// Many waves of blocks: all that there is.
-    pub const WHOLE: Self = Self { share: Self::CARD, block: 1, waves: true, cooperative: false };
+    pub const WHOLE: Self = Self { share: Self::CARD, block: 1, waves: true, cooperative: false, urgency: 0 };
 
     /// No multiprocessor's business: event records and memory writes are the front end's.
-    pub(crate) const NONE: Self = Self { share: 0, block: 0, waves: false, cooperative: false };
+    pub(crate) const NONE: Self = Self { share: 0, block: 0, waves: false, cooperative: false, urgency: 0 };
 
     /// That many blocks on a card that holds `resident` of them, and at most `grids` kernels, at once.
     #[must_use]
@@ -35,7 +37,7 @@ impl Footprint {
         let least = (Self::CARD / grids.max(1)).max(1);
         let share = (blocks.min(resident) * Self::CARD / resident).max(least);
         let block = (Self::CARD / resident).clamp(least, share);
-        Self { share, block, waves: blocks > resident, cooperative: false }
+        Self { share, block, waves: blocks > resident, cooperative: false, urgency: 0 }
     }
 
     /// Whether all its blocks can be on the card at once.
@@ -59,9 +61,20 @@ impl Footprint {
         (Self { share: most, block: self.block.min(most), waves: true, ..self }, Some((self.share, most)))
     }
 
+    /// The same, of a priority of its own instead of its stream's
+    /// ([`GREATEST_PRIORITY`](crate::timeline::GREATEST_PRIORITY) to 0).
+    #[must_use]
+    pub fn with_priority(self, priority: i32) -> Self {
+        Self { urgency: crate::timeline::urgency(priority), ..self }
+    }
+
     /// In one word, below a kernel's members.
     pub(crate) const fn word(self) -> u64 {
-        self.share << 40 | self.block << 16 | (self.waves as u64) << 9 | (self.cooperative as u64) << 8
+        self.share << 40
+            | self.block << 16
+            | self.urgency << 10
+            | (self.waves as u64) << 9
+            | (self.cooperative as u64) << 8
     }
 
     /// From that word.
@@ -71,6 +84,7 @@ impl Footprint {
             block: word >> 16 & 0xff_ffff,
             waves: word >> 9 & 1 != 0,
             cooperative: word >> 8 & 1 != 0,
+            urgency: word >> 10 & 0x3f,
         }
     }
 }
@@ -123,7 +137,8 @@ mod tests {
             Footprint::WHOLE,
             Footprint::NONE,
             Footprint::of_blocks(7, 60, 128).cooperative(),
-            Footprint::of_blocks(1, 1, 1),
+            Footprint::of_blocks(1, 1, 1).with_priority(-5),
+            Footprint::of_blocks(500, 30, 128).with_priority(0),
         ] {
             assert_eq!(Footprint::of_word(footprint.word() | 0xff), footprint);
         }

@@ -141,6 +141,21 @@ fn more_urgent_streams_come_first() {
     assert_eq!(card.ends(tickets), [130, 180, 40, 30]);
 }
 
+/// One launch may have a priority of its own, more or less urgent than its stream's.
+#[test]
+fn a_launch_may_be_of_another_priority_than_its_stream() {
+    let mut card = Card::new(bare());
+    let context = card.context(0);
+    let [a, b] = card.streams(context);
+    let urgent = card.timeline().create_stream_with_priority(context, false, -3).unwrap();
+    let tickets = [
+        card.launch(a, 100, Footprint::WHOLE, 0),
+        card.launch(b, 10, Footprint::WHOLE.with_priority(-2), 10),
+        card.launch(urgent, 20, Footprint::WHOLE.with_priority(0), 10),
+    ];
+    assert_eq!(card.ends(tickets), [110, 20, 130]);
+}
+
 #[test]
 fn kernels_with_all_blocks_on_the_card_keep_it() {
     let mut card = Card::new(bare());

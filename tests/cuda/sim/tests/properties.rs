@@ -36,6 +36,7 @@ enum Deed {
         micros: u64,
         tenths: u64,
         cooperative: bool,
+        priority: Option<i32>,
     },
     Meet {
         stream: usize,
@@ -92,8 +93,10 @@ fn deed() -> impl Strategy<Value = Deed> {
             .prop_map(|(context, blocking, priority)| Deed::Stream { context, blocking, priority }),
         1 => which.clone().prop_map(Deed::DropStream),
         10 => (which.clone(), 1..2_500_u64).prop_map(|(stream, micros)| Deed::Kernel { stream, micros }),
-        8 => (which.clone(), 1..2_500_u64, 0..15_u64, any::<bool>()).prop_map(
-            |(stream, micros, tenths, cooperative)| Deed::Part { stream, micros, tenths, cooperative }
+        8 => (which.clone(), 1..2_500_u64, 0..15_u64, any::<bool>(), proptest::option::of(-5..1_i32)).prop_map(
+            |(stream, micros, tenths, cooperative, priority)| Deed::Part {
+                stream, micros, tenths, cooperative, priority
+            }
         ),
         1 => (which.clone(), 0..2_u64).prop_map(|(stream, key)| Deed::Meet { stream, key }),
         2 => which.clone().prop_map(|stream| Deed::Random { stream }),
@@ -236,12 +239,13 @@ impl World {
                     let _ = self.timeline().launch(stream, kernel, now);
                 }
             }
-            Deed::Part { stream, micros, tenths, cooperative } => {
+            Deed::Part { stream, micros, tenths, cooperative, priority } => {
                 if let Some(&(stream, _)) = pick(&self.streams, stream) {
                     let kernel = Kernel::Spin(Some(Nanos::from_micros(micros)));
                     let footprint = Footprint::of_blocks(tenths, 10, 8);
                     let cooperative = cooperative && footprint.fits_at_once();
                     let footprint = if cooperative { footprint.cooperative() } else { footprint };
+                    let footprint = priority.map_or(footprint, |own| footprint.with_priority(own));
                     let _ = self.timeline().launch_in(stream, kernel, footprint, now);
                 }
             }

@@ -74,6 +74,7 @@ pub(super) fn kernel(driver: &Driver, params: &CUDA_KERNEL_NODE_PARAMS_v2) -> An
         block: [given.block_dim_x, given.block_dim_y, given.block_dim_z],
         shared: given.shared_mem_bytes,
         cooperative: false,
+        priority: None,
     };
     let launch = launch::prepare(driver, &function, shape)?;
     // SAFETY: a list that the program gave for as long as the call takes, NULL or as long as the function has parameters.

@@ -16,7 +16,7 @@
 use cgpu_proto::units::Nanos;
 
 use super::agenda::{self, Due};
-use super::group::{FRONT_END, Turn, ready_of, ring_of};
+use super::group::{Turn, ready_of, ring_of};
 use super::records::{Card, ContextId, Group, StreamId};
 use super::{Timeline, states};
 use crate::words::Words;
@@ -31,12 +31,11 @@ states! {
 }
 
 impl<W: Words> Timeline<'_, W> {
-    /// A stream's head wants to compute; `front_end`: takes no part of the card.
-    pub(super) fn engine_ready(&mut self, stream: StreamId, front_end: bool, t: Nanos) {
+    /// A stream's head wants to compute.
+    pub(super) fn engine_ready(&mut self, stream: StreamId, t: Nanos) {
         let context = ContextId(self.get(stream.context()));
         let (card, group) = (Card(self.get(context.card())), self.group_of(context));
-        let urgency = if front_end { FRONT_END } else { self.get(stream.level()) };
-        ready_of(group, urgency).push(self.words, stream.0);
+        ready_of(group, self.urgency_of(stream)).push(self.words, stream.0);
         match (self.turn(group), self.engine_state(card)) {
             (Turn::Current, State::Running) => self.place(card, group, t),
             (Turn::Current | Turn::Waiting | Turn::Gone, _) => {}

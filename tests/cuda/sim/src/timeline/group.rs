@@ -9,6 +9,7 @@ use cgpu_proto::units::Nanos;
 use super::list::List;
 use super::records::{Card, ContextId, Group, LEVELS, Level, PRIORITIES, StreamId};
 use super::{Timeline, states};
+use crate::footprint::Footprint;
 use crate::words::Words;
 
 states! {
@@ -34,7 +35,7 @@ pub const GREATEST_PRIORITY: i32 = -5;
 const _: () = assert!(PRIORITIES == 1 + GREATEST_PRIORITY.unsigned_abs() as u64);
 
 /// The urgency of kernels in streams of a priority.
-pub(super) fn urgency(priority: i32) -> u64 {
+pub(crate) fn urgency(priority: i32) -> u64 {
     let above = u64::from(priority.clamp(GREATEST_PRIORITY, 0).unsigned_abs());
     PRIORITIES - above
 }
@@ -85,6 +86,16 @@ impl<W: Words> Timeline<'_, W> {
             Group::of_context(context)
         } else {
             Group::of_card(Card(self.get(context.card())))
+        }
+    }
+
+    /// How urgent the head of a stream is, a command of the computing engine.
+    #[inline]
+    pub(super) fn urgency_of(&self, stream: StreamId) -> u64 {
+        match self.head_footprint(stream) {
+            Footprint::NONE => FRONT_END,
+            Footprint { urgency: 0, .. } => self.get(stream.level()),
+            footprint => footprint.urgency,
         }
     }
 

@@ -103,13 +103,13 @@ impl<W: Words> Timeline<'_, W> {
         match self.kind(slot) {
             Kind::Kernel | Kind::Move => {
                 self.set(stream.lane(), COMPUTE);
-                self.compute(stream, Nanos(cost), false, t)
+                self.compute(stream, Nanos(cost), t)
             }
             Kind::Mark | Kind::Write if cost == 0 => Begun::Done,
             Kind::Mark | Kind::Write if self.get(stream.lane()) == COPY => {
                 self.time(stream, Head::Timed, t + Nanos(cost))
             }
-            Kind::Mark | Kind::Write => self.compute(stream, Nanos(cost), true, t),
+            Kind::Mark | Kind::Write => self.compute(stream, Nanos(cost), t),
             Kind::Up => self.copy(stream, Way::Up, t),
             Kind::Down => self.copy(stream, Way::Down, t),
             Kind::Wait => {
@@ -132,10 +132,10 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    fn compute(&mut self, stream: StreamId, cost: Nanos, front_end: bool, t: Nanos) -> Begun {
+    fn compute(&mut self, stream: StreamId, cost: Nanos, t: Nanos) -> Begun {
         self.set_remaining(stream, cost, t);
         self.set_head(stream, Head::Computing);
-        self.engine_ready(stream, front_end, t);
+        self.engine_ready(stream, t);
         Begun::UnderWay
     }
 

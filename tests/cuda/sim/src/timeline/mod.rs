@@ -74,6 +74,7 @@ pub use command::{Command, Meeting};
 pub use exports::Lingering;
 pub use forecast::Forecast;
 pub use group::GREATEST_PRIORITY;
+pub(crate) use group::urgency;
 pub(crate) use process::process_state_at;
 pub use process::{EffectDue, ProcessState};
 pub use queue::QueueFull;

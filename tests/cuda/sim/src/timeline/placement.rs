@@ -207,11 +207,8 @@ impl<W: Words> Timeline<'_, W> {
 
     /// Takes a stream out of the lists of its group, and back its share.
     fn withdraw(&mut self, group: Group, stream: StreamId) {
-        let list = match self.head(stream) {
-            Head::Placed => placed_of(group),
-            _ if self.head_footprint(stream) == Footprint::NONE => ready_of(group, FRONT_END),
-            _ => ready_of(group, self.get(stream.level())),
-        };
+        let placed = self.head(stream) == Head::Placed;
+        let list = if placed { placed_of(group) } else { ready_of(group, self.urgency_of(stream)) };
         list.remove(self.words, stream.0);
         let share = self.get(stream.share());
         self.subtract(group.taken(), share);
