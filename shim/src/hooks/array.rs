@@ -94,9 +94,9 @@ pub(crate) unsafe fn cuMipmappedArrayCreate(
 ) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuMipmappedArrayCreate(array, descriptor, levels) };
-    // SAFETY: null, or the program's own record, which the driver would read as well. No levels at all is an error that the
-    // driver tells.
-    let shape = unsafe { read(descriptor) }.filter(|_| levels > 0).map(|of| shape(&of, levels));
+    // SAFETY: null, or the program's own record, which the driver would read as well. One level is the least: the driver makes it
+    // of none.
+    let shape = unsafe { read(descriptor) }.map(|of| shape(&of, levels.max(1)));
     // SAFETY: read after the driver has succeeded, so it has written there.
     create(shape, call, || ArrayId::Mipmapped(unsafe { array.read() }.0))
 }

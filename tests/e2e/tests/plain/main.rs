@@ -14,6 +14,7 @@ mod library;
 mod live;
 mod lookups;
 mod memory;
+mod physical;
 mod race;
 mod region;
 mod run;

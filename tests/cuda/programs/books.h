@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * books.h - what the card says that is used, and what the driver itself says. They differ where a shim stands between: its answers come
+ * from its books. The driver's own function is found in the symbol table of its library, a way that no shim sees.
+ */
+#ifndef CGPU_TEST_BOOKS_H
+#define CGPU_TEST_BOOKS_H
+
+#include "driver.h"
+
+#include <elf.h>
+#include <link.h>
+
+#define MIB ((size_t)1 << 20)
+#define GRANULE (2 * MIB)
+
+/* Declares a function of the driver and looks it up. */
+#define FUNCTION(name, symbol, arguments)                                                                              \
+    CUresult(*name) arguments;                                                                                         \
+    *(void **)&name = driver_symbol(#symbol)
+
+struct location {
+    int kind, id;
+};
+struct allocation {
+    int kind, handle_types;
+    struct location location;
+    void *windows;
+    unsigned char flags[8];
+};
+struct access {
+    struct location location;
+    int flags;
+};
+
+enum {
+    DEVICE = 1,
+    HOST = 2,
+    HOST_NUMA = 3,
+    HOST_NUMA_CURRENT = 4,
+    DEVICE_LOCALITY_DOMAIN = 6,
+    PINNED = 1,
+    MANAGED = 2,
+    DESCRIPTOR = 1,
+    READ_WRITE = 3
+};
+
+static struct {
+    CUresult (*own)(size_t *available, size_t *total);
+    size_t shown, had; /* free at first: as shown, and as the driver had it */
+} books;
+
+/* The functions of virtual memory management. */
+static struct {
+    CUresult (*create)(uint64_t *handle, size_t size, const struct allocation *wanted, uint64_t flags);
+    CUresult (*release)(uint64_t handle);
+    CUresult (*retain)(uint64_t *handle, void *address);
+    CUresult (*reserve)(CUdeviceptr *address, size_t size, size_t alignment, CUdeviceptr at, uint64_t flags);
+    CUresult (*unreserve)(CUdeviceptr address, size_t size);
+    CUresult (*map)(CUdeviceptr address, size_t size, size_t offset, uint64_t handle, uint64_t flags);
+    CUresult (*unmap)(CUdeviceptr address, size_t size);
+    CUresult (*set_access)(CUdeviceptr address, size_t size, const struct access *access, size_t count);
+} vm;
+
+static const struct allocation on_the_card = {.kind = PINNED, .location = {DEVICE, 0}};
+
+static inline void *own_symbol(const char *name) {
+    struct link_map *map;
+    const ElfW(Sym) *symbol = NULL;
+    const char *text = NULL;
+    if (dlinfo(cu.library, RTLD_DI_LINKMAP, &map) != 0) FAIL("%s", dlerror());
+    for (const ElfW(Dyn) *entry = map->l_ld; entry->d_tag != DT_NULL; entry++) {
+        if (entry->d_tag == DT_SYMTAB) symbol = (const void *)entry->d_un.d_ptr;
+        if (entry->d_tag == DT_STRTAB) text = (const void *)entry->d_un.d_ptr;
+    }
+    HOLDS(symbol && text && (const char *)symbol < text); /* every linker puts the names after the symbols */
+    for (; (const char *)(symbol + 1) <= text; symbol++)
+        if (symbol->st_value && strcmp(text + symbol->st_name, name) == 0) return (char *)map->l_addr + symbol->st_value;
+    FAIL("the driver's library has no %s", name);
+}
+
+static inline size_t free_shown(void) {
+    size_t available, total;
+    CHECK(cu.cuMemGetInfo(&available, &total));
+    return available;
+}
+
+static inline size_t free_in_truth(void) {
+    size_t available, total;
+    CHECK(books.own(&available, &total));
+    return available;
+}
+
+/* From here on uses are counted. */
+static inline void books_open(void) {
+    *(void **)&books.own = own_symbol("cuMemGetInfo_v2");
+    books.shown = free_shown();
+    books.had = free_in_truth();
+    *(void **)&vm.create = driver_symbol("cuMemCreate");
+    *(void **)&vm.release = driver_symbol("cuMemRelease");
+    *(void **)&vm.retain = driver_symbol("cuMemRetainAllocationHandle");
+    *(void **)&vm.reserve = driver_symbol("cuMemAddressReserve");
+    *(void **)&vm.unreserve = driver_symbol("cuMemAddressFree");
+    *(void **)&vm.map = driver_symbol("cuMemMap");
+    *(void **)&vm.unmap = driver_symbol("cuMemUnmap");
+    *(void **)&vm.set_access = driver_symbol("cuMemSetAccess");
+}
+
+/* What was taken since, as the books have it, and in truth. */
+static inline size_t shown(void) { return books.shown - free_shown(); }
+static inline size_t truth(void) { return books.had - free_in_truth(); }
+
+/* So much is taken, in the books and in truth. */
+#define TAKEN(bytes)                                                                                                   \
+    do {                                                                                                               \
+        size_t taken_bytes = (bytes), taken_shown = shown(), taken_truth = truth();                                    \
+        if (taken_shown != taken_bytes || taken_truth != taken_bytes)                                                  \
+            FAIL("expected %zu taken, the books say %zu, the driver %zu", taken_bytes, taken_shown, taken_truth);      \
+    } while (0)
+
+static inline CUdeviceptr reserve(size_t bytes) {
+    CUdeviceptr address;
+    CHECK(vm.reserve(&address, bytes, 0, 0, 0));
+    return address;
+}
+
+static inline void let_in(CUdeviceptr address, size_t bytes) {
+    struct access access = {{DEVICE, 0}, READ_WRITE};
+    CHECK(vm.set_access(address, bytes, &access, 1));
+}
+
+#endif

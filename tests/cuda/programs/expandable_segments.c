@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * expandable_segments - a caching allocator as frameworks have it: addresses for the whole card are reserved, pieces of 2 MiB are mapped as
+ * they are needed and unmapped when memory is short, and an allocation that fails is tried again after that. What is used in the end is
+ * what its own list says. Prints how many pieces there were at most. With "hold", it says so with all of them mapped, and stays.
+ */
+#include "books.h"
+
+static struct {
+    CUdeviceptr base;
+    size_t pieces, mapped;
+    uint64_t *handle; /* 0: not mapped */
+} segment;
+
+static void open_segment(void) {
+    segment.pieces = (free_shown() + 64 * MIB) / GRANULE;
+    segment.base = reserve(segment.pieces * GRANULE);
+    segment.handle = calloc(segment.pieces, sizeof *segment.handle);
+    HOLDS(segment.handle);
+}
+
+static CUdeviceptr address_of(size_t piece) { return segment.base + piece * GRANULE; }
+
+static CUresult map_piece(size_t piece) {
+    uint64_t handle;
+    CUresult result = vm.create(&handle, GRANULE, &on_the_card, 0);
+    if (result != CUDA_SUCCESS) return result;
+    CHECK(vm.map(address_of(piece), GRANULE, 0, handle, 0));
+    let_in(address_of(piece), GRANULE);
+    segment.handle[piece] = handle;
+    segment.mapped++;
+    return CUDA_SUCCESS;
+}
+
+/* Maps from the beginning on; how far it came. */
+static size_t grow(CUresult *end) {
+    size_t piece = 0;
+    *end = CUDA_SUCCESS;
+    for (; piece < segment.pieces && *end == CUDA_SUCCESS; piece++)
+        if (!segment.handle[piece]) *end = map_piece(piece);
+    return piece;
+}
+
+/* Unmaps a run of pieces at once, and releases each. */
+static void shrink(size_t first, size_t count) {
+    CHECK(vm.unmap(address_of(first), count * GRANULE));
+    for (size_t piece = first; piece < first + count; piece++) {
+        CHECK(vm.release(segment.handle[piece]));
+        segment.handle[piece] = 0;
+        segment.mapped--;
+    }
+}
+
+int main(int argc, char **argv) {
+    CUresult end;
+    CUdeviceptr plain;
+    size_t most;
+    watchdog(100);
+    driver_open();
+    books_open();
+    open_segment();
+
+    grow(&end);
+    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, end);
+    most = segment.mapped;
+    TAKEN(most * GRANULE);
+    HOLDS(most > 8 && most < segment.pieces);
+    if (argc > 1 && strcmp(argv[1], "hold") == 0) {
+        printf("{\"pieces\": %zu}\n", most);
+        fflush(stdout);
+        for (;;) pause();
+    }
+    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cu.cuMemAlloc(&plain, 64 * MIB));
+    CHECK(cu.cuMemsetD8(address_of(most / 2 - 1), 1, 2 * GRANULE)); /* across two pieces */
+    CHECK(cu.cuCtxSynchronize());
+
+    /* The upper half goes, in runs; then what did not fit does. */
+    for (size_t piece = most / 2; piece < most; piece += 4) shrink(piece, most - piece < 4 ? most - piece : 4);
+    TAKEN(most / 2 * GRANULE);
+    CHECK(cu.cuMemAlloc(&plain, 64 * MIB < most / 4 * GRANULE ? 64 * MIB : GRANULE));
+    CHECK(cu.cuMemFree(plain));
+    TAKEN(most / 2 * GRANULE);
+    grow(&end);
+    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, end);
+    HOLDS(segment.mapped == most);
+    TAKEN(most * GRANULE);
+
+    /* Holes, and pieces that come back to them in another order. */
+    for (size_t piece = 0; piece < most; piece += 2) shrink(piece, 1);
+    TAKEN(segment.mapped * GRANULE);
+    for (size_t piece = most; piece-- > 0;)
+        if (!segment.handle[piece]) CHECK(map_piece(piece));
+    TAKEN(most * GRANULE);
+    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, map_piece(most));
+
+    shrink(0, most);
+    TAKEN(0);
+    CHECK(vm.unreserve(segment.base, segment.pieces * GRANULE));
+    printf("{\"pieces\": %zu}\n", most);
+    return 0;
+}

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * exported - memory that is handed on is paid by who made it, also when he has let it go and others hold it: to export, import and release
+ * is no way to have memory for nothing. In this process, and between two of them. Prints what was kept.
+ */
+#include "books.h"
+
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#define PIECE (64 * MIB)
+
+static CUresult (*export_handle)(void *descriptor, uint64_t handle, int kind, uint64_t flags);
+static CUresult (*import_handle)(uint64_t *handle, void *descriptor, int kind);
+
+static const struct allocation shareable = {.kind = PINNED, .handle_types = DESCRIPTOR, .location = {DEVICE, 0}};
+
+static void look_up(void) {
+    *(void **)&export_handle = driver_symbol("cuMemExportToShareableHandle");
+    *(void **)&import_handle = driver_symbol("cuMemImportFromShareableHandle");
+}
+
+static int export(uint64_t handle) {
+    int descriptor = -1;
+    CHECK(export_handle(&descriptor, handle, DESCRIPTOR, 0));
+    return descriptor;
+}
+
+static uint64_t import(int descriptor) {
+    uint64_t handle;
+    CHECK(import_handle(&handle, (void *)(intptr_t)descriptor, DESCRIPTOR));
+    return handle;
+}
+
+static void send_descriptor(int line, int descriptor) {
+    char byte = 'D', control[CMSG_SPACE(sizeof(int))] = {0};
+    struct iovec data = {&byte, 1};
+    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
+    HOLDS(sendmsg(line, &message, 0) == 1);
+}
+
+static int receive_descriptor(int line) {
+    char byte, control[CMSG_SPACE(sizeof(int))];
+    struct iovec data = {&byte, 1};
+    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    int descriptor;
+    HOLDS(recvmsg(line, &message, 0) == 1);
+    memcpy(&descriptor, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof descriptor);
+    return descriptor;
+}
+
+static void say(int line, char word) { HOLDS(write(line, &word, 1) == 1); }
+
+static void hear(int line, char word) {
+    char heard = 0;
+    HOLDS(read(line, &heard, 1) == 1 && heard == word);
+}
+
+/* The other process: it has what it is given, and pays nothing. */
+static int importer(int line) {
+    CUdeviceptr range;
+    uint64_t handle;
+    hear(line, 'G'); /* contexts that come one after another are measured exactly */
+    driver_open();
+    look_up();
+    say(line, 'R');
+    int descriptor = receive_descriptor(line);
+    books_open();
+    handle = import(descriptor);
+    range = reserve(PIECE);
+    CHECK(vm.map(range, PIECE, 0, handle, 0));
+    let_in(range, PIECE);
+    CHECK(vm.release(handle));
+    HOLDS(close(descriptor) == 0);
+    TAKEN(0);
+    say(line, 'H');
+    hear(line, 'L'); /* the maker has let it go */
+    TAKEN(0);
+    CHECK(cu.cuMemsetD8(range, 1, PIECE));
+    CHECK(cu.cuCtxSynchronize());
+    CHECK(vm.unmap(range, PIECE));
+    CHECK(vm.unreserve(range, PIECE));
+    say(line, 'U');
+    hear(line, 'E');
+    return 0;
+}
+
+static void between_two(int line) {
+    uint64_t handle;
+    int descriptor;
+    CHECK(vm.create(&handle, PIECE, &shareable, 0));
+    descriptor = export(handle);
+    TAKEN(PIECE);
+    send_descriptor(line, descriptor);
+    HOLDS(close(descriptor) == 0);
+    hear(line, 'H');
+    TAKEN(PIECE);
+    CHECK(vm.release(handle));
+    TAKEN(PIECE);
+    say(line, 'L');
+    hear(line, 'U');
+    HOLDS(truth() == 0);
+    HOLDS(shown() == 0 || shown() == PIECE); /* nobody tells the books that it is gone */
+    say(line, 'E');
+}
+
+/* Holds `count` pieces, at most, by nothing but handles that were imported. How many there were. */
+static size_t alone(size_t count) {
+    uint64_t held[4096];
+    size_t had = 0, kept = shown(), none = truth();
+    for (; had < count; had++) {
+        uint64_t handle;
+        CUresult result = vm.create(&handle, PIECE, &shareable, 0);
+        if (result == CUDA_ERROR_OUT_OF_MEMORY) break;
+        CHECK(result);
+        int descriptor = export(handle);
+        held[had] = import(descriptor);
+        HOLDS(close(descriptor) == 0);
+        CHECK(vm.release(handle));
+        HOLDS(truth() - none == (had + 1) * PIECE);
+        HOLDS(count == 4096 || shown() - kept == (had + 1) * PIECE);
+    }
+    for (size_t i = 0; i < had; i++) CHECK(vm.release(held[i]));
+    HOLDS(truth() == none);
+    return had;
+}
+
+int main(void) {
+    int line[2], status;
+    watchdog(100);
+    HOLDS(socketpair(AF_UNIX, SOCK_STREAM, 0, line) == 0);
+    pid_t child = fork();
+    HOLDS(child >= 0);
+    if (child == 0) {
+        watchdog(100);
+        return importer(line[1]);
+    }
+    driver_open();
+    look_up();
+    say(line[0], 'G');
+    hear(line[0], 'R'); /* its context is there */
+    books_open();
+    between_two(line[0]);
+    books.shown = free_shown();
+    HOLDS(alone(3) == 3);
+    size_t kept = shown();
+    HOLDS(waitpid(child, &status, 0) == child && status == 0);
+    HOLDS(close(line[0]) == 0 && close(line[1]) == 0);
+    while (free_in_truth() <= books.had) sleep_seconds(0.01); /* the other one's context goes */
+    /* As much as there is, and not more, in all rounds together where somebody counts. */
+    books.had = free_in_truth();
+    size_t most = alone(4096), again = alone(4096);
+    HOLDS(kept ? again == 0 : again == most);
+    printf("{\"kept\": %zu, \"most\": %zu, \"limit\": %zu}\n", kept, most * PIECE, books.shown);
+    return 0;
+}

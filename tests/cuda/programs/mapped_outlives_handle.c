@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * mapped_outlives_handle [BYTES] - physical memory whose handle is released while it is mapped stays used: 150 GiB were once had so
+ * under a limit of 40. Maps pieces of the given size (32M) and releases each handle until there is no memory; nothing but the last end
+ * of a mapping or a handle gives memory back, in whatever order they come. Prints what was had at most.
+ */
+#include "books.h"
+
+enum { MOST = 1 << 14 };
+
+static size_t fill(size_t piece) {
+    CUdeviceptr at[MOST];
+    uint64_t handle, again;
+    size_t count = 0, most;
+    CUresult result;
+
+    for (; count < MOST; count++) {
+        result = vm.create(&handle, piece, &on_the_card, 0);
+        if (result != CUDA_SUCCESS) break;
+        at[count] = reserve(piece);
+        CHECK(vm.map(at[count], piece, 0, handle, 0));
+        CHECK(vm.release(handle));
+        if (count % 16 == 0) TAKEN((count + 1) * piece);
+    }
+    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, result);
+    most = truth();
+    TAKEN(count * piece);
+    HOLDS(free_shown() < piece);
+    HOLDS(count > 1);
+
+    /* Half of them live on by a handle, had by an address in their midst. */
+    for (size_t i = 0; i < count; i++) {
+        if (i % 2) {
+            CHECK(vm.retain(&again, (void *)(uintptr_t)(at[i] + piece / 2)));
+            CHECK(vm.unmap(at[i], piece));
+            CHECK(vm.map(at[i], piece, 0, again, 0));
+            CHECK(vm.release(again));
+            if (i % 16 == 1) TAKEN((count - (i + 1) / 2) * piece);
+        } else {
+            CHECK(vm.unmap(at[i], piece));
+        }
+    }
+    TAKEN(count / 2 * piece);
+    for (size_t i = 0; i < count; i++) {
+        if (i % 2) CHECK(vm.unmap(at[i], piece));
+        CHECK(vm.unreserve(at[i], piece));
+    }
+    TAKEN(0);
+    return most;
+}
+
+int main(int argc, char **argv) {
+    size_t piece = argc > 1 ? parse_bytes(argv[1]) : 32 * MIB, most;
+    watchdog(100);
+    driver_open();
+    books_open();
+    most = fill(piece);
+    HOLDS(fill(piece) == most);
+    printf("{\"most\": %zu, \"limit\": %zu}\n", most, books.shown);
+    return 0;
+}

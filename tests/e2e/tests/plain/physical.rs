@@ -1,0 +1,108 @@
+//! Physical memory behind handles, and arrays: charged by what they are, however they are held and let go.
+
+use cgpu_e2e::{Child, Container, MIB, Outcome, Scene};
+
+const CARD: &str = "A10:4096";
+const LIMIT_MIB: u64 = 1024;
+
+/// The program under a limit, alone on its card: what others have and give back would be mistaken for its own.
+fn limited(name: &str, arguments: &[&str]) -> Outcome {
+    let scene = Scene::new(CARD);
+    let container = scene.limited("a", LIMIT_MIB);
+    let mut command = scene.program_in(&container, name);
+    command.args(arguments);
+    let outcome = Outcome::of(command).silent();
+    scene.wait_until_empty(&container);
+    outcome
+}
+
+/// The same outside of containers, and then under a limit.
+fn both(name: &str, arguments: &[&str]) -> (Outcome, Outcome) {
+    let scene = Scene::new(CARD);
+    let mut command = scene.program(name);
+    command.args(arguments);
+    (Outcome::of(command).silent(), limited(name, arguments))
+}
+
+/// How often a reason was counted in the container's processes.
+fn counted(scene: &Scene, container: &Container, reason: &str) -> u64 {
+    let books = scene.books(container);
+    let processes = books["processes"].as_array().expect("processes");
+    processes.iter().filter_map(|process| process["counters"][reason].as_u64()).sum()
+}
+
+#[test]
+fn memory_that_is_mapped_outlives_its_handle_on_the_books() {
+    for piece in ["2M", "32M", "100M"] {
+        let (native, limited) = both("mapped_outlives_handle", &[piece]);
+        assert!(native.number("most") > LIMIT_MIB * MIB);
+        assert!(limited.number("most") <= limited.number("limit"));
+    }
+}
+
+#[test]
+fn handles_and_mappings_come_and_go_in_any_order() {
+    both("handles", &[]);
+}
+
+#[test]
+fn threads_that_are_given_each_others_handles_leave_nothing_behind() {
+    both("handles_race", &[]);
+}
+
+#[test]
+fn memory_on_the_host_is_nobodys() {
+    both("host_location", &[]);
+    let scene = Scene::new(CARD);
+    let mut command = scene.program_in(&scene.limited("a", LIMIT_MIB), "host_location");
+    command.arg("limited").env("CGPU_SIM_DRIVER", "13050");
+    Outcome::of(command).silent();
+}
+
+#[test]
+fn segments_that_expand_and_shrink_end_as_their_allocator_says() {
+    let (native, limited) = both("expandable_segments", &[]);
+    assert!(native.number("pieces") > limited.number("pieces"));
+    assert!(limited.number("pieces") * 2 <= LIMIT_MIB);
+}
+
+#[test]
+fn exported_memory_is_paid_by_its_maker() {
+    let (native, limited) = both("exported", &[]);
+    assert_eq!(native.number("kept"), 0);
+    assert_eq!(limited.number("kept"), 3 * 64 * MIB);
+    assert!(limited.number("most") <= LIMIT_MIB * MIB && native.number("most") > LIMIT_MIB * MIB);
+}
+
+#[test]
+fn arrays_take_what_the_driver_says() {
+    both("array_sizes", &[]);
+}
+
+#[test]
+fn arrays_of_a_driver_that_does_not_say_are_bounded() {
+    let scene = Scene::new(CARD);
+    let container = scene.limited("a", LIMIT_MIB);
+    let mut command = scene.program_in(&container, "array_sizes");
+    command.arg("bounded").env("CGPU_SIM_DRIVER", "11040");
+    Outcome::of(command).silent();
+    scene.wait_until_empty(&container);
+}
+
+#[test]
+fn a_process_that_dies_with_mappings_gives_them_back() {
+    let scene = Scene::new(CARD);
+    let container = scene.limited("a", LIMIT_MIB);
+    let mut command = scene.program_in(&container, "expandable_segments");
+    command.arg("hold");
+    let mut child = Child::start(command);
+    child.line();
+    assert!(scene.used(&container, 0) > LIMIT_MIB / 2 * MIB);
+    assert_eq!(counted(&scene, &container, "unrecorded"), 0);
+    child.kill();
+    scene.wait_until_empty(&container);
+    // And the next one has it all again.
+    let mut command = scene.program_in(&container, "alloc_fill");
+    command.args(["64M", "1"]);
+    assert!(Outcome::of(command).silent().number("granted") > LIMIT_MIB / 2 * MIB);
+}
