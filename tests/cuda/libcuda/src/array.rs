@@ -242,7 +242,10 @@ fn map_array(driver: &Driver, info: &CUarrayMapInfo) -> Answer {
             let bytes = bytes.next_multiple_of(GRANULARITY);
             let (id, about) = crate::physical::id_of(driver, info.mem_handle)?;
             let PhysicalPlace::Card(card) = about.place else { return Err(INVALID_VALUE) };
-            if info.device_bit_mask != 1 << card || info.flags != 0 || card != array.context.card {
+            if 1_u32.checked_shl(driver.device(card).cast_unsigned()) != Some(info.device_bit_mask)
+                || info.flags != 0
+                || card != array.context.card
+            {
                 return Err(INVALID_VALUE);
             }
             let address = driver.machine.reserve_addresses(Bytes(bytes), 0, 0)?;

@@ -36,12 +36,11 @@ fn place_of(driver: &Driver, location: CUmemLocation) -> Answer<PhysicalPlace> {
     }
 }
 
-fn location_of(place: PhysicalPlace) -> CUmemLocation {
+fn location_of(driver: &Driver, place: PhysicalPlace) -> CUmemLocation {
     match place {
-        PhysicalPlace::Card(card) => CUmemLocation {
-            kind: CU_MEM_LOCATION_TYPE_DEVICE,
-            id: CUdevice::try_from(card).unwrap_or(CUdevice::MAX),
-        },
+        PhysicalPlace::Card(card) => {
+            CUmemLocation { kind: CU_MEM_LOCATION_TYPE_DEVICE, id: driver.device(card) }
+        }
         PhysicalPlace::Host => CUmemLocation { kind: CU_MEM_LOCATION_TYPE_HOST_NUMA, id: 0 },
     }
 }
@@ -132,7 +131,7 @@ pub(crate) fn cuMemGetAllocationPropertiesFromHandle(
     prop.put(CUmemAllocationProp {
         kind: CU_MEM_ALLOCATION_TYPE_PINNED,
         requested_handle_types,
-        location: location_of(info.place),
+        location: location_of(driver, info.place),
         win32_handle_meta_data: ptr::null_mut(),
         compression_type: 0,
         gpu_direct_rdma_capable: 0,

@@ -205,7 +205,20 @@ fn replace(path: &Path, lifelines: &Lifelines, why: &str) -> Result<(), Error> {
             )));
         }
     }
+    // First, as long as nobody can have new ones.
+    remove_exports(path);
     fs::remove_file(path).map_err(fail)
+}
+
+/// Takes away what processes that were all killed at once have left of their exports. What stays is in nobody's way.
+fn remove_exports(segment: &Path) {
+    let beginning = format!("{}.export-", segment.file_name().unwrap_or_default().to_string_lossy());
+    let folder = segment.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(&beginning) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
 }
 
 /// A file that has not got its name yet.
