@@ -143,6 +143,7 @@ static void errors(CUstream first, CUstream second, CUevent event, CUevent other
     CHECK(cu.cuStreamWaitEvent(first, event, 1));
     CHECK(graph.RecordExternal(event, first, 1));
     CHECK(graph.Destroy(ended(first, 2)));
+    CHECK(cu.cuEventSynchronize(event));
     CHECK(cu.cuEventQuery(event));
     /* 907: an event of a capture. */
     CHECK(graph.BeginCapture(first, RELAXED));
@@ -311,6 +312,18 @@ int main(void) {
     into(first);
     own();
     modes(context, first);
+    /* A context takes the captures of its streams with it. */
+    CUcontext other_context;
+    CUdeviceptr memory;
+    CHECK(cu.cuCtxCreate(&other_context, 0, 0));
+    CHECK(graph.BeginCapture(stream_new(0), GLOBAL));
+    int relaxed = RELAXED;
+    CHECK(graph.ExchangeMode(&relaxed));
+    CHECK(cu.cuCtxDestroy(other_context));
+    CHECK(graph.ExchangeMode(&relaxed));
+    CHECK(cu.cuCtxSetCurrent(context));
+    CHECK(cu.cuMemAlloc(&memory, 4096));
+    CHECK(cu.cuMemFree(memory));
     /* A stream that ends takes its capture with it. */
     CHECK(graph.BeginCapture(second, GLOBAL));
     CHECK(cu.cuStreamDestroy(second));

@@ -25,7 +25,7 @@ use std::thread::ThreadId;
 use cgpu_abi::driver_index as row;
 use cgpu_abi::types::*;
 use cgpu_proto::atomic::{AtomicUsize, Ordering};
-use cgpu_sim::machine::StreamId;
+use cgpu_sim::machine::{ContextId, StreamId};
 
 use crate::answer::{
     Answer, CAPTURED_EVENT, ILLEGAL_STATE, INVALID_VALUE, LOSSY_QUERY, STREAM_CAPTURE_IMPLICIT,
@@ -60,7 +60,7 @@ type Dependencies = (Box<[CUgraphNode]>, Box<[CUgraphEdgeData]>);
 struct Position {
     sequence: u64,
     dependencies: Vec<Edge>,
-    context: u64,
+    context: ContextId,
     blocking: bool,
     /// What the program was told last of the dependencies; it may look at it until the next call for this stream.
     told: Option<Dependencies>,
@@ -123,7 +123,7 @@ impl Captures {
 
     /// Sequences with a blocking stream in a context.
     fn blocking_in(&self, context: &Context) -> Vec<u64> {
-        let its = |position: &&Position| position.blocking && position.context == context.number;
+        let its = |position: &&Position| position.blocking && position.context == context.id;
         self.streams.values().filter(its).map(|position| position.sequence).collect()
     }
 
@@ -146,12 +146,11 @@ impl Captures {
         }
     }
 
-    /// A stream is gone; if its capture began there, nobody can end it any more.
-    fn forget_stream(&mut self, stream: StreamId) -> Option<CUgraph> {
-        let position = self.streams.remove(&stream)?;
-        let id = position.sequence;
+    /// A stream is gone; the capture that began there, which nobody can end any more. One that it has joined is broken.
+    fn forget_stream(&mut self, stream: StreamId) -> Option<u64> {
+        let id = self.streams.remove(&stream)?.sequence;
         if self.sequences.get(&id).is_some_and(|sequence| sequence.origin == stream) {
-            return self.end(id);
+            return Some(id);
         }
         self.invalidate(id);
         None
@@ -385,7 +384,8 @@ pub(crate) fn admit(position: usize) -> Answer {
     if !is_capturing() || !UNSAFE.contains(&position) {
         return Ok(());
     }
-    Driver::get().map_or(Ok(()), refuse_unsafe)
+    // A forked child finds its parent's locks as they were.
+    Driver::get().filter(|driver| !driver.machine.is_inherited()).map_or(Ok(()), refuse_unsafe)
 }
 
 /// Refuses a question to an event that was last recorded in a capture, and breaks that.
@@ -437,18 +437,44 @@ pub(crate) fn join_by(
         return Err(STREAM_CAPTURE_UNSUPPORTED);
     }
     let blocking = stream::is_blocking(driver, handle);
-    let position = Position { sequence, dependencies, context: context.number, blocking, told: None };
+    let position = Position { sequence, dependencies, context: context.id, blocking, told: None };
     captures.streams.insert(stream, position);
     Ok(true)
 }
 
+impl Graphs {
+    /// Ends a capture that nobody will end.
+    fn abandon(&mut self, sequence: u64) {
+        let Some(graph) = self.captures.sequences.get(&sequence).map(|sequence| sequence.graph) else {
+            return;
+        };
+        if self.captures.end(sequence).is_some() {
+            // It is there: only the end of a capture makes such a graph the program's.
+            let _ = self.destroy(graph);
+        } else if let Ok(graph) = self.graph_mut(graph) {
+            graph.capturing = false;
+        }
+    }
+}
+
 /// A stream is gone.
 pub(crate) fn forget_stream(driver: &Driver, stream: StreamId) {
+    if is_capturing() && !driver.machine.is_inherited() {
+        let mut graphs = Graphs::of(driver);
+        if let Some(sequence) = graphs.captures.forget_stream(stream) {
+            graphs.abandon(sequence);
+        }
+    }
+}
+
+/// A context is gone, with its streams: whatever they captured has come to its end.
+pub(crate) fn forget_context(driver: &Driver, context: &Context) {
     if is_capturing() {
         let mut graphs = Graphs::of(driver);
-        if let Some(graph) = graphs.captures.forget_stream(stream) {
-            let _ = graphs.destroy(graph);
-        }
+        let its = |position: &&Position| position.context == context.id;
+        let ended: Vec<u64> =
+            graphs.captures.streams.values().filter(its).map(|position| position.sequence).collect();
+        ended.into_iter().for_each(|sequence| graphs.abandon(sequence));
     }
 }
 
@@ -491,7 +517,7 @@ fn begin(
         .sequences
         .insert(sequence, Sequence { graph, into_existing, mode, thread, origin: stream, invalid: false });
     let blocking = stream::is_blocking(driver, handle);
-    let position = Position { sequence, dependencies, context: context.number, blocking, told: None };
+    let position = Position { sequence, dependencies, context: context.id, blocking, told: None };
     captures.streams.insert(stream, position);
     captures.count();
     Ok(())

@@ -14,6 +14,7 @@ use crate::answer::{
 };
 use crate::argument::{Out, Received, values};
 use crate::call::Call;
+use crate::capture;
 use crate::driver::{Driver, lock};
 use crate::handle;
 
@@ -112,6 +113,7 @@ impl Context {
     /// Ends it, and all that is made in it.
     pub(crate) fn close(&self, driver: &Driver) -> Answer {
         driver.contexts.remove(self.handle.0).ok_or(CONTEXT_IS_DESTROYED)?;
+        capture::forget_context(driver, self);
         // Green views of it end with it.
         driver.contexts.retain(|context| context.id != self.id);
         let ours = |context: &Arc<Context>| context.id == self.id;
