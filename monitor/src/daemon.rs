@@ -33,6 +33,7 @@ pub fn run(config: &Config) -> Result<()> {
     if let Err(error) = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1)) {
         tracing::warn!("timer slack cannot be set: {error}");
     }
+    cgpu_proto::cut::outlive().context("no handler for files that are cut short")?;
     let containers = paths::containers(&config.root);
     std::fs::create_dir_all(&containers).with_context(|| format!("cannot make {}", containers.display()))?;
     let path = paths::socket(&config.root);

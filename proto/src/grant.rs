@@ -3,9 +3,11 @@
 //! The gate word is what publishes. The monitor stores turns, times and limits, then changes the word; a launch compares the
 //! word with the last one it has acknowledged and looks at the rest only when they differ. `docs/turns.md` has the protocol.
 
+use core::ptr;
 use std::path::Path;
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::cut::Watched;
 use crate::file::{self, Access, Error, Fault};
 use crate::futex::{self, Waited};
 use crate::layout::{Grant, GrantCard};
@@ -223,10 +225,11 @@ impl Heartbeat {
 
 /// The page as the monitor writes it.
 ///
-/// The file must not be one that a container can cut short: that would kill its writer. It is where containers have the file
-/// read-only or under another user. Between processes of one user there is no such border, nor any other.
+/// Where a container runs as the same user it can cut the file short, which would kill its writer: see [`crate::cut`].
 #[derive(Debug)]
 pub struct Grantor {
+    /// Dropped before the page.
+    watched: Watched,
     page: Mapping<Grant>,
 }
 
@@ -240,7 +243,14 @@ impl Grantor {
         let file = file::open(directory, Kind::Grant, Access::Write)?;
         let page = Mapping::<Grant>::writable(&file).map_err(|error| fail(Fault::System(error)))?;
         page.get().preamble().check(Kind::Grant).map_err(|unfit| fail(Fault::Unfit(unfit)))?;
-        Ok(Self { page })
+        let watched = Watched::new(ptr::from_ref(page.get()).cast(), size_of::<Grant>());
+        Ok(Self { watched, page })
+    }
+
+    /// Whether somebody has cut the file short: what is written goes nowhere since.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.watched.is_lost()
     }
 
     /// The page itself, for the words that need no order.

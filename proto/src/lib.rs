@@ -20,7 +20,7 @@
 //! | [`limits`], [`paths`], [`uuid`] | what whoever starts the container allows it; where things lie; what cards are called |
 //! | [`units`] | bytes, nanoseconds, and the numbers of cards and slots |
 //!
-//! Nothing here reads a clock, keeps a static or writes a message: times are parameters, errors are values. What decides and is
+//! Nothing here reads a clock, keeps a static (but for [`cut`]) or writes a message: times are parameters, errors are values. What decides and is
 //! shared ([`lock`], [`slots`], [`ledger`], [`preamble`]) works on borrowed atomics, so that a model run (`--cfg loom`) drives
 //! the very same code; the rest, which needs a kernel, is left out of it.
 #![cfg_attr(
@@ -53,6 +53,8 @@ pub mod uuid;
 
 #[cfg(not(loom))]
 pub mod cards;
+#[cfg(not(loom))]
+pub mod cut;
 #[cfg(not(loom))]
 pub mod file;
 #[cfg(not(loom))]

@@ -5,7 +5,8 @@
 //!
 //! A program may open more than one copy (a toolkit's stub, then the driver). The one that it asked last is the one that hooks
 //! call, until its initialisation has succeeded; then that one stays, and is kept open, whatever the program closes. Not before:
-//! the loader would take the stub for the driver.
+//! the loader would take the stub for the driver. Of a copy that is opened later the program gets no function at all, hooked or
+//! not, but those of the one that stays: else it would talk to both, with handles that mean nothing to the other.
 
 mod symbol;
 mod table;
@@ -36,6 +37,7 @@ pub(crate) static DRIVER: Library<DRIVER_SYMBOLS> = Library {
     hooks: &entry::DRIVER_HOOKS,
     table: AtomicPtr::new((&raw const NO_DRIVER).cast_mut()),
     settled: AtomicBool::new(false),
+    beside: AtomicBool::new(false),
 };
 
 /// NVML.
@@ -45,6 +47,7 @@ pub(crate) static NVML: Library<NVML_SYMBOLS> = Library {
     hooks: &entry::NVML_HOOKS,
     table: AtomicPtr::new((&raw const NO_NVML).cast_mut()),
     settled: AtomicBool::new(false),
+    beside: AtomicBool::new(false),
 };
 
 static NO_DRIVER: Table<DRIVER_SYMBOLS> = Table::EMPTY;
@@ -60,6 +63,8 @@ pub(crate) struct Library<const N: usize> {
     table: AtomicPtr<Table<N>>,
     /// Whether the table's copy is the one that stays.
     settled: AtomicBool,
+    /// Whether another copy was met since.
+    beside: AtomicBool,
 }
 
 /// What calls need.
@@ -162,8 +167,24 @@ impl<const N: usize> Library<N> {
         };
         if !settled {
             self.take_up(object);
+        } else if self.table().object() != Some(object) {
+            self.beside.store(true, Ordering::Relaxed);
         }
         hook
+    }
+
+    /// Whether a copy beside the one that stays was ever met: by a look-up of a hooked name, such as programs begin with.
+    pub(crate) fn has_others(&self) -> bool {
+        self.beside.load(Ordering::Relaxed)
+    }
+
+    /// The function called `name` of the copy that stays, where `found` is another copy's; null if it has none. None: `found` is no
+    /// other copy's.
+    pub(crate) fn instead(&self, name: &CStr, found: *const c_void) -> Option<*const c_void> {
+        let stays = self.table().object()?;
+        let object = Object::around(found).filter(|object| self.is(object) && *object != stays)?;
+        let function = stays.symbol(name.to_bytes()).unwrap_or(ptr::null());
+        (object.symbol(name.to_bytes()) == Some(found)).then_some(function)
     }
 
     /// Takes up the library if it is open and none is taken up.

@@ -6,13 +6,26 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use clap::Args;
 
 use crate::cargo::{self, Workspace};
-use crate::{dist, programs};
+use crate::{dist, portable, programs};
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Also build portable/libcgpu.so, which runs with glibc 2.17 and newer (fetches zig from Python's package index)
+    #[arg(long)]
+    portable: bool,
+}
 
 /// Builds and returns the folder `dist`.
-pub(crate) fn run() -> Result<PathBuf> {
-    collect(&Workspace::find()?)
+pub(crate) fn run(arguments: &Arguments) -> Result<PathBuf> {
+    let workspace = Workspace::find()?;
+    let dist = collect(&workspace)?;
+    if arguments.portable {
+        portable::build(&workspace, &dist)?;
+    }
+    Ok(dist)
 }
 
 /// Builds and collects.

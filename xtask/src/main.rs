@@ -1,4 +1,4 @@
-//! The project's tasks: `cargo xtask build`, `test`, `soak`, `bench`, `demo`, `gpu-kit`.
+//! The project's tasks: `cargo xtask build`, `test`, `soak`, `fuzz`, `bench`, `demo`, `gpu-kit`.
 //!
 //! One rule for all of them: data goes to stdout, everything else (progress, compilers, test output) to stderr, and a
 //! task says what it could not do and why. Nothing has to be installed beforehand except a Rust toolchain and a C compiler.
@@ -13,7 +13,9 @@ mod build;
 mod cargo;
 mod demo;
 mod dist;
+mod fuzz;
 mod gpu_kit;
+mod portable;
 mod programs;
 mod python;
 mod require;
@@ -32,13 +34,15 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Task {
     /// Build everything and collect it in target/dist
-    Build,
+    Build(build::Arguments),
     /// Run the checks and tests; the last line is `N passed, N failed, N skipped`
     Test(test::Arguments),
     /// Play random programs against a model for long
     Soak(soak::Arguments),
     /// Measure the figures of the specification
     Bench(bench::Arguments),
+    /// Send random bytes over every border, for as long as asked
+    Fuzz(fuzz::Arguments),
     /// Show the main job: two tenants share one card
     Demo(demo::Arguments),
     /// Collect a folder that tests a machine with a real GPU
@@ -47,13 +51,14 @@ enum Task {
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().task {
-        Task::Build => build::run().map(|dist| {
+        Task::Build(arguments) => build::run(&arguments).map(|dist| {
             println!("{}", dist.display());
             ExitCode::SUCCESS
         }),
         Task::Test(arguments) => test::run(&arguments),
         Task::Soak(arguments) => soak::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
+        Task::Fuzz(arguments) => fuzz::run(&arguments),
         Task::Demo(arguments) => demo::run(&arguments),
         Task::GpuKit => gpu_kit::run().map(|kit| {
             println!("{}", kit.display());

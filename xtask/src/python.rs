@@ -1,4 +1,4 @@
-//! The virtual environment of the real Python clients, made here so that nobody has to.
+//! Virtual environments of Python, made here so that nobody has to.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,9 +13,14 @@ const REQUIREMENTS: &str = "tests/e2e/clients/requirements.txt";
 
 /// The interpreter of the environment `target/venv`, made or brought up to date if need be. Errors say what is lacking.
 pub(crate) fn environment(workspace: &Workspace) -> Result<PathBuf> {
-    let folder = workspace.target.join("venv");
+    make(workspace, "venv", REQUIREMENTS)
+}
+
+/// The interpreter of the environment `target/<name>` with what the file `requirements` lists.
+pub(crate) fn make(workspace: &Workspace, name: &str, requirements: &str) -> Result<PathBuf> {
+    let folder = workspace.target.join(name);
     let python = folder.join("bin/python");
-    let requirements = workspace.root.join(REQUIREMENTS);
+    let requirements = workspace.root.join(requirements);
     let wanted = fs::read_to_string(&requirements)
         .with_context(|| format!("cannot read {}", requirements.display()))?;
     let mark = folder.join("requirements.txt");

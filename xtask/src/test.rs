@@ -11,7 +11,7 @@ use clap::Args;
 use crate::cargo::Workspace;
 use crate::require::requires;
 use crate::tally::Tally;
-use crate::{build, python, step};
+use crate::{build, portable, python, step};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -36,6 +36,7 @@ const STEPS: &[Step] = &[
     Step { name: "unit", run: unit },
     Step { name: "models", run: models },
     Step { name: "build", run: dist },
+    Step { name: "portable", run: portable },
     Step { name: "plain", run: plain },
     Step { name: "differential", run: differential },
     Step { name: "clients", run: clients },
@@ -107,6 +108,18 @@ fn models(workspace: &Workspace) -> Result<Tally> {
 
 fn dist(workspace: &Workspace) -> Result<Tally> {
     build::collect(workspace)?;
+    Ok(Tally::PASSED)
+}
+
+/// The shim for old systems, where what it needs is here already.
+fn portable(workspace: &Workspace) -> Result<Tally> {
+    if !requires("zig") && !portable::is_prepared(workspace) {
+        return lacking(
+            "zig",
+            "the shim for old systems: `cargo xtask build --portable` fetches what it needs",
+        );
+    }
+    portable::build(workspace, &workspace.target.join("dist"))?;
     Ok(Tally::PASSED)
 }
 

@@ -63,7 +63,10 @@ impl Region {
 
     /// Whether the files under these names are still the ones that are open.
     pub(crate) fn is_of(&self, directory: &Path) -> bool {
-        fs::metadata(directory.join("use")).is_ok_and(|about| (about.dev(), about.ino()) == self.identity)
+        // One whose page was lost says why when it is opened anew.
+        !self.grantor.is_lost()
+            && fs::metadata(directory.join("use"))
+                .is_ok_and(|about| (about.dev(), about.ino()) == self.identity)
     }
 
     /// The file's identity, by which a process that maps it can be told.

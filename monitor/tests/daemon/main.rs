@@ -405,6 +405,30 @@ fn hostile_files_hurt_nobody_else() {
     eventually("only the good one", || status(&monitor).containers.len() == 1);
 }
 
+/// Whoever runs as the monitor's user can cut the file that the monitor writes: SIGBUS, and all containers were without one.
+#[test]
+fn a_page_cut_short_below_the_monitor_hurts_nobody_else() {
+    let scene = Scene::new();
+    let (good, bad) = (scene.container("good"), scene.container("bad"));
+    let monitor = Monitor::start(scene.root());
+    let honest = Player::start(Process::start(&good, 1, Bytes::ZERO));
+    let _other = Process::start(&bad, 1, Bytes::ZERO);
+    eventually("both on the books", || status(&monitor).containers.iter().all(|one| !one.cards.is_empty()));
+    let pid = status(&monitor).pid;
+    let file = fs::OpenOptions::new().write(true).open(bad.join("grant")).unwrap();
+    file.set_len(0).unwrap();
+    eventually("a word about it", || {
+        find(&status(&monitor), "bad").faults.values().any(|fault| fault.contains("grant"))
+    });
+    let before = honest.held();
+    eventually("turns for the honest one", || {
+        find(&status(&monitor), "good").cards[0].gate == Gate::Open || honest.held() > before
+    });
+    let status = status(&monitor);
+    assert_eq!(status.pid, pid, "it is the same monitor");
+    assert!(find(&status, "good").faults.is_empty());
+}
+
 #[test]
 fn hostile_directories_are_passed_by() {
     let scene = Scene::new();

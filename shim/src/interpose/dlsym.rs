@@ -17,7 +17,7 @@ use super::real::{self, DLSYM, DLVSYM, LIBC_DLSYM};
 use super::trampoline::{Arguments, Exit, trampoline};
 use super::{elf, names};
 use crate::boundary;
-use crate::library::Symbol;
+use crate::library::{DRIVER, NVML, Symbol};
 
 trampoline! {
     /// See the module.
@@ -58,7 +58,7 @@ extern "C" fn choose_dlvsym(arguments: &mut Arguments) -> Exit {
 #[inline(never)]
 fn ours(arguments: &mut Arguments, name: &CStr) -> Exit {
     let Some(symbol) = names::find(name) else {
-        return Exit::jump(DLSYM.address());
+        return passed(arguments, name);
     };
     boundary::or(Exit::jump(DLSYM.address()), || match arguments.first as *mut c_void {
         libc::RTLD_NEXT => match elf::definition_after(arguments.caller, name.to_bytes()) {
@@ -74,6 +74,32 @@ fn ours(arguments: &mut Arguments, name: &CStr) -> Exit {
             found if found == symbol.hook() => in_scope(symbol, arguments),
             found => Exit::answer(symbol.exchange(found).cast_mut()),
         },
+    })
+}
+
+/// A name that is not hooked: the real answer, unless it is a second copy's.
+#[inline]
+fn passed(arguments: &mut Arguments, name: &CStr) -> Exit {
+    if (DRIVER.has_others() || NVML.has_others()) && !is_pseudo(arguments.first) {
+        return of_one_copy(arguments, name);
+    }
+    Exit::jump(DLSYM.address())
+}
+
+#[cold]
+fn of_one_copy(arguments: &mut Arguments, name: &CStr) -> Exit {
+    boundary::or(Exit::jump(DLSYM.address()), || {
+        // SAFETY: the handle is the program's own, and explicit.
+        let found = unsafe { real::symbol(arguments.first as *mut c_void, name) }.cast_const();
+        match DRIVER.instead(name, found).or_else(|| NVML.instead(name, found)) {
+            Some(function) if function.is_null() => {
+                // Absent, in the loader's words.
+                arguments.first = real::libc_handle().addr();
+                Exit::jump(DLSYM.address())
+            }
+            Some(function) => Exit::answer(function.cast_mut()),
+            None => Exit::jump(DLSYM.address()),
+        }
     })
 }
 

@@ -1,6 +1,8 @@
 //! Other preloads, and programs that have nothing to do with us.
 
-use crate::stage::Stage;
+use std::path::{Path, PathBuf};
+
+use crate::stage::{Stage, skip};
 
 #[test]
 fn another_hooker_of_dlsym_after_us_is_asked_too() {
@@ -30,4 +32,52 @@ fn programs_without_a_gpu_do_not_notice() {
     ] {
         assert_eq!(stage.shimmed().lines(program, arguments), expected, "{program}");
     }
+}
+
+/// A library of the system, where it is installed.
+fn installed(names: &[&str]) -> Option<PathBuf> {
+    let multiarch = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
+    let folders = [multiarch.as_str(), "/usr/lib64", "/usr/lib", "/usr/local/lib"];
+    let files = folders.iter().flat_map(|folder| names.iter().map(move |name| Path::new(folder).join(name)));
+    files.into_iter().find(|file| file.exists())
+}
+
+/// Allocators stand before malloc, are initialised by whoever calls it first, and hook fork.
+fn allocates_with(package: &str, names: &[&str]) {
+    let Some(allocator) = installed(names) else {
+        return skip("bystanders", package, &format!("no {package}: install it"));
+    };
+    let stage = Stage::get();
+    let shim = stage.file("libcgpu.so");
+    for preloads in [[&allocator, &shim], [&shim, &allocator]] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let run = preloads.iter().fold(stage.bare(), |run, file| run.preload(file.to_path_buf()));
+        assert_eq!(run.lines("handles", &[]), stage.shimmed().lines("handles", &[]), "{preloads:?}");
+        let run = run.variable("CGPU_DIR", &folder.path().display().to_string());
+        let run = run.variable("ALIYUN_COM_GPU_MEM_CONTAINER", "6");
+        assert_eq!(run.lines("threads", &[]), ["used 33554432", "used 0"], "{preloads:?}");
+        let run = run.variable("LIMITED", "1");
+        assert!(run.lines("forks", &[]).iter().all(|line| line.ends_with(": 0") || line.ends_with("with 0")));
+    }
+}
+
+#[test]
+fn jemalloc_before_and_after() {
+    allocates_with("libjemalloc2", &["libjemalloc.so.2"]);
+}
+
+#[test]
+fn tcmalloc_before_and_after() {
+    allocates_with("libtcmalloc-minimal4", &["libtcmalloc_minimal.so.4", "libtcmalloc.so.4"]);
+}
+
+#[test]
+fn hookers_of_dlsym_on_both_sides_are_asked_too() {
+    let stage = Stage::get();
+    // The loader knows one file once, by whatever name: a copy is another library.
+    let other = stage.file("hooker-too.so");
+    std::fs::copy(stage.file("hooker.so"), &other).expect("a copy");
+    let run = stage.bare().preload(stage.file("hooker.so")).preload(stage.file("libcgpu.so")).preload(other);
+    let lines = run.lines("hooked", &[]);
+    assert_eq!(lines[..2], ["libcgpu.so:cuMemAlloc_v2", "libcuda.so.1:cuStreamCreate"], "{lines:?}");
 }

@@ -9,3 +9,18 @@ fn a_stub_that_was_tried_first_does_not_stay() {
     let lines = stage.shimmed().lines("copies", &[&stub]);
     assert_eq!(lines, ["libcgpu.so:cuInit", "34", "libcgpu.so:cuInit", "0", "libcgpu.so:cuInit", "0"]);
 }
+
+/// Hooked names led to the first copy and all others to the second, which had not been initialised.
+#[test]
+fn a_second_copy_is_the_first_one_under_another_name() {
+    let stage = Stage::get();
+    let second = stage.file("copy/libcuda.so.1");
+    std::fs::create_dir_all(second.parent().expect("a folder")).expect("a folder");
+    std::fs::copy(stage.file("driver/libcuda.so.1"), &second).expect("a copy");
+    let path = second.display().to_string();
+    let expected =
+        ["two copies", "libcgpu.so:cuInit", "the same", "the same", "null", "said", "0", "0", "0", "0", "0"];
+    assert_eq!(stage.shimmed().lines("second", &[&path]), expected);
+    let bare = stage.bare().lines("second", &[&path]);
+    assert_eq!(bare[2..4], ["another", "another"], "without the shim they are two");
+}

@@ -55,6 +55,7 @@ impl Stage {
             ("hooked", "hooked", &[]),
             ("copies", "copies", &[]),
             ("oddities", "oddities", &[]),
+            ("second", "second", &[]),
             ("forks", "forks", &["-pthread"]),
             ("threads", "threads", &["-pthread"]),
             ("ucx", "ucx.so", &library),

@@ -2,7 +2,9 @@
 //! the ordinary out-of-memory error, frees, and goes on. By themselves, as on a card of their own, they run streams, events, pools,
 //! virtual memory and graphs, and get the right bytes back: that judges the simulated card, not the shim.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use cgpu_e2e::{MIB, Outcome, Scene, python};
 use serde_json::Value;
@@ -108,6 +110,59 @@ fn cuda_bindings_alone() {
 fn numba_alone() {
     let Some(outcome) = alone("numba_work") else { return };
     took(&outcome, 10.0 * 0.02);
+}
+
+/// The real CUDA runtimes of an environment, one of each major version.
+fn runtimes(python: &Path) -> Vec<PathBuf> {
+    let library = python.parent().and_then(Path::parent).expect("an environment").join("lib");
+    let mut folders = vec![library];
+    let mut found = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if entry.file_name().to_string_lossy().starts_with("libcudart.so.") {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+/// As far as it goes: it authenticates the driver next, and a simulated one is none of the vendor's.
+#[test]
+fn the_real_runtimes_lookups_lead_to_hooks() {
+    let Some(python) = python("clients::the_real_runtimes_lookups_lead_to_hooks") else { return };
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shim/golden/exports.txt");
+    let golden = fs::read_to_string(golden).expect("the list of exports");
+    let runtimes = runtimes(&python);
+    assert!(runtimes.len() >= 3, "11, 12 and 13: {runtimes:?}");
+    for runtime in runtimes {
+        let scene = scene();
+        let looked_up = |mut command: Command| -> Vec<String> {
+            command.arg(&runtime);
+            let outcome = Outcome::of(command).silent();
+            assert!(outcome.number("lookups") > 300, "{outcome:?}");
+            outcome.stdout.lines().map(str::to_owned).collect()
+        };
+        let bare = looked_up(scene.program("runtime"));
+        let shimmed = looked_up(scene.program_in(&scene.limited("a", 2048), "runtime"));
+        let mut hooks = 0;
+        assert_eq!(bare.len(), shimmed.len(), "{}", runtime.display());
+        for (bare, shimmed) in bare.iter().zip(&shimmed) {
+            let Some((asked, symbol)) = bare.split_once(" libcuda.so.1:") else {
+                assert_eq!(bare, shimmed, "only the last line, which is no look-up");
+                continue;
+            };
+            let hooked = golden.lines().any(|name| name == symbol);
+            hooks += usize::from(hooked);
+            let library = if hooked { "libcgpu.so" } else { "libcuda.so.1" };
+            // The same version and flavour, and our hook wherever there is one.
+            assert_eq!(*shimmed, format!("{asked} {library}:{symbol}"), "{}", runtime.display());
+        }
+        assert!(hooks > 30, "{hooks} hooks of {} look-ups", bare.len());
+    }
 }
 
 /// NVML of unequal cards, one of them divided, with an error that somebody lets happen.

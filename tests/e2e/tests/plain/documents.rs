@@ -43,3 +43,18 @@ fn every_promise_names_a_test_or_a_benchmark_that_exists() {
         assert!(found, "SPECIFICATION.md names {name}, which is nowhere");
     }
 }
+
+#[test]
+fn every_defect_of_others_names_a_test_that_exists() {
+    let page = fs::read_to_string(root().join("docs/testing.md")).expect("docs/testing.md");
+    let section = page.split("## Defects of others").nth(1).and_then(|rest| rest.split("\n## ").next());
+    let mut text = String::new();
+    sources(&root(), &mut text);
+    let mut cited = 0;
+    for name in section.expect("the section").split('`').skip(1).step_by(2) {
+        let Some((_, function)) = name.rsplit_once("::") else { continue };
+        cited += 1;
+        assert!(text.contains(&format!("fn {function}(")), "docs/testing.md names {name}, which is nowhere");
+    }
+    assert!(cited > 30, "{cited}");
+}

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use cgpu_e2e::{Dist, Elf, skip};
+use cgpu_e2e::{Dist, Elf, MIB, Outcome, Scene, skip};
 
 fn golden(name: &str) -> BTreeSet<String> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shim/golden").join(name);
@@ -28,6 +28,28 @@ fn exports_needs_and_versions_are_the_golden_ones() {
     // Fewer is fine: which ones a build needs is also the building machine's doing.
     let newer: Vec<_> = shim.versions().difference(&golden("versions.txt")).cloned().collect();
     assert!(newer.is_empty(), "versions of glibc that the list does not have: {newer:?}");
+}
+
+/// `cargo xtask build --portable`: no newer glibc than 2.17's, and a limit that holds.
+#[test]
+fn the_portable_build_is_the_same_for_old_systems() {
+    let dist = Dist::find();
+    let file = dist.folder().join("portable/libcgpu.so");
+    if !file.exists() {
+        return skip("library", "zig", "no portable build: `cargo xtask build --portable` makes one");
+    }
+    let Some(shim) = Elf::read(&file) else {
+        return skip("library", "readelf", "no readelf: install binutils");
+    };
+    same("exports", &shim.exports(), &golden("exports.txt"));
+    same("needed", &shim.needed(), &golden("portable-needed.txt"));
+    let newer: Vec<_> = shim.versions().difference(&golden("portable-versions.txt")).cloned().collect();
+    assert!(newer.is_empty(), "versions of glibc that the list does not have: {newer:?}");
+    let scene = Scene::new("A10:23028");
+    let mut command = scene.program_in(&scene.limited("a", 2048), "alloc_fill");
+    command.arg("64M").env("LD_PRELOAD", &file);
+    let outcome = Outcome::of(command).silent();
+    assert_eq!((outcome.number("total"), outcome.number("error")), (2048 * MIB, 2));
 }
 
 #[test]

@@ -1,0 +1,88 @@
+//! Environment values: any bytes, on any cards. A verdict comes of them or one sentence, and a limit is never more than its card.
+//!
+//! An input is a byte that says which cards there are, and then `NAME=VALUE` strings with line breaks between; a name is a digit.
+#![no_main]
+
+use std::ffi::{CStr, OsString};
+use std::os::unix::ffi::OsStringExt;
+
+use cgpu_tenant::settings::{Variables, Verdict};
+use cgpu_tenant::{Bytes, CardInfo, Environment, Inventory, Uuid};
+use libfuzzer_sys::fuzz_target;
+
+const NAMES: [&CStr; 10] = [
+    c"ALIYUN_COM_GPU_MEM_CONTAINER",
+    c"ALIYUN_COM_GPU_MEM_DEV",
+    c"CGPU_MEM_UNIT",
+    c"NVIDIA_VISIBLE_DEVICES",
+    c"ALIYUN_COM_GPU_VISIBLE_DEVICES",
+    c"ALIYUN_COM_GPU_SCHD_WEIGHT",
+    c"ALIYUN_COM_GPU_CORE_PERCENTAGE",
+    c"ALIYUN_COM_GPU_HIGH_PRIO",
+    c"CGPU_DISABLE",
+    c"CGPU_DIR",
+];
+
+struct Given(Vec<(usize, Vec<u8>)>);
+
+impl Environment for Given {
+    fn variable(&self, name: &CStr) -> Option<OsString> {
+        let (_, value) = self.0.iter().rfind(|(number, _)| NAMES.get(*number) == Some(&name))?;
+        Some(OsString::from_vec(value.clone()))
+    }
+    fn user(&self) -> u32 {
+        1000
+    }
+    fn pid_namespace(&self) -> u64 {
+        1
+    }
+    fn process_name(&self) -> Vec<u8> {
+        Vec::new()
+    }
+    fn host_name(&self) -> String {
+        String::new()
+    }
+}
+
+fn cards(shape: u8) -> Vec<CardInfo> {
+    let card = |number: u8| {
+        // Some are cut into instances, some have the same beginning.
+        let instance = if shape & 8 != 0 { u64::from(number % 3) } else { 0 };
+        let mut uuid = [if shape & 16 == 0 { number } else { 7 }; 16];
+        uuid[15] = number;
+        let total = Bytes::from_mib(15109 + 1000 * u64::from(number));
+        CardInfo { uuid: Uuid(uuid), total, order: u64::from(number / 3) << 8 | instance }
+    };
+    (0..shape & 7).chain((0..10).filter(|_| shape & 64 != 0).map(|extra| extra + 8)).map(card).collect()
+}
+
+fuzz_target!(|input: &[u8]| {
+    let Some((&shape, text)) = input.split_first() else { return };
+    let lines = text.split(|byte| *byte == b'\n').filter_map(|line| {
+        let (&name, value) = line.split_first()?;
+        // A variable cannot hold a NUL.
+        let value = value.iter().copied().filter(|byte| *byte != 0).collect();
+        Some((usize::from(name.wrapping_sub(b'0')), value))
+    });
+    let environment = Given(lines.collect());
+    let cards = cards(shape);
+    let inventory = Inventory { cards: &cards, complete: shape & 32 == 0 };
+    let variables = Variables::read(&environment);
+    let _ = variables.unlimited(inventory);
+    match variables.verdict(inventory) {
+        Ok(Verdict::Off(_)) => {}
+        Ok(Verdict::On(settings)) => {
+            assert!((1..=16).contains(&settings.cards.len()) && (1..=25).contains(&settings.weight));
+            for (index, limited) in settings.cards.iter().enumerate() {
+                assert!(limited.limit > Bytes::ZERO && limited.limit <= limited.total, "{limited:?}");
+                let card = cards.iter().find(|card| card.uuid == limited.uuid).expect("a card that is there");
+                assert_eq!(card.total, limited.total);
+                assert!(settings.cards[..index].iter().all(|other| other.uuid != limited.uuid), "once each");
+            }
+        }
+        Err(refusal) => {
+            let sentence = refusal.sentence();
+            assert!(!sentence.is_empty() && !sentence.contains('\n') && sentence.len() < 1000, "{sentence}");
+        }
+    }
+});

@@ -1,0 +1,19 @@
+//! The `limits` file: any bytes. What is understood says the same when it is written and read again; what is not is refused by a line
+//! that is there.
+#![no_main]
+
+use cgpu_proto::limits::Limits;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: &[u8]| {
+    let text = String::from_utf8_lossy(input);
+    match text.parse::<Limits>() {
+        Ok(limits) => {
+            assert!((1..=25).contains(&limits.weight));
+            assert!(limits.cards.iter().all(|(_, limit)| limit.0 > 0));
+            let written = limits.to_text().expect("what was read can be written");
+            assert_eq!(written.parse(), Ok(limits));
+        }
+        Err(refused) => assert!((1..=text.lines().count() + 1).contains(&refused.line), "{refused}"),
+    }
+});

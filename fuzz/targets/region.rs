@@ -1,0 +1,117 @@
+//! A container's files as the shim sees them: any bytes, before it starts or while it runs. It starts or says why not in one sentence; what
+//! it is told afterwards harms its own books only: no panic, no wait without end, nothing let in over a limit that it reads.
+#![no_main]
+
+use std::ffi::{CStr, OsString};
+use std::path::PathBuf;
+
+use cgpu_fuzz::Container;
+use cgpu_proto::atomic::{AtomicU64, Ordering};
+use cgpu_tenant::{
+    Address, Bytes, CardInfo, Clock, Environment, Inventory, Monotonic, Nanos, Start, Tenant, Uuid,
+};
+use libfuzzer_sys::fuzz_target;
+
+const CARD: CardInfo = CardInfo { uuid: Uuid([7; 16]), total: Bytes::from_mib(1 << 14), order: 16 };
+
+/// A hundred times as fast as time, and moves when somebody waits: what is bounded by a second is soon over.
+struct Hourglass(AtomicU64);
+
+static CLOCK: Hourglass = Hourglass(AtomicU64::new(0));
+
+impl Clock for Hourglass {
+    fn now(&self) -> Nanos {
+        Nanos(100 * Monotonic.now().0 + self.0.load(Ordering::Relaxed))
+    }
+    fn sleep(&self, time: Nanos) {
+        self.0.fetch_add(time.0, Ordering::Relaxed);
+    }
+}
+
+struct Inside(PathBuf);
+
+impl Environment for Inside {
+    fn variable(&self, name: &CStr) -> Option<OsString> {
+        match name.to_bytes() {
+            b"ALIYUN_COM_GPU_MEM_CONTAINER" => Some("8".into()),
+            b"CGPU_DIR" => Some(self.0.clone().into()),
+            _ => None,
+        }
+    }
+    fn user(&self) -> u32 {
+        1000
+    }
+    fn pid_namespace(&self) -> u64 {
+        1
+    }
+    fn process_name(&self) -> Vec<u8> {
+        b"fuzz".to_vec()
+    }
+    fn host_name(&self) -> String {
+        "fuzz".to_owned()
+    }
+    fn run_directory(&self) -> PathBuf {
+        self.0.join("none")
+    }
+    fn shared_memory_directory(&self) -> PathBuf {
+        self.0.join("none")
+    }
+}
+
+fn start(container: &Container) -> Option<Tenant> {
+    let inside = Inside(container.path().to_owned());
+    match Tenant::start(&inside, Inventory { cards: &[CARD], complete: true }, &CLOCK) {
+        Ok(Start::On(tenant)) => Some(tenant),
+        Ok(Start::Off(_)) => None,
+        Err(refusal) => {
+            assert!(!refusal.sentence().contains('\n') && !refusal.sentence().is_empty());
+            None
+        }
+    }
+}
+
+fn use_it(tenant: &Tenant) {
+    let Some(card) = tenant.card(CARD.uuid) else { return };
+    for number in 0..4_u64 {
+        let address = Address(0x7f00_0000_0000 + (number << 21));
+        if let Ok(charge) = tenant.charge(card, Bytes::from_mib(2 << number)) {
+            let bytes = charge.bytes();
+            charge.settle(address, None);
+            if let Some(limit) = tenant.limit(card) {
+                assert!(bytes <= limit, "{bytes:?} of {limit:?}");
+            }
+        }
+        let _ = (tenant.limit(card), tenant.usage(card));
+        if let Some(view) = tenant.view(card, Bytes::from_mib(1 << 13)) {
+            assert!(view.free <= view.total && view.used <= view.total, "{view:?}");
+        }
+        if number % 2 == 0
+            && let Some(taken) = tenant.take(address)
+        {
+            taken.freed();
+        }
+    }
+}
+
+thread_local! {
+    static CONTAINER: Container = Container::new();
+}
+
+fuzz_target!(|input: &[u8]| {
+    CONTAINER.with(|container| {
+        // The first bit: whether it has started before. A file that is cut short below a process that has it mapped kills that: its own.
+        let Some((&first, writes)) = input.split_first() else { return };
+        let mut writes = writes.to_vec();
+        let early = (first & 1 == 0).then(|| start(container)).flatten();
+        if early.is_some()
+            && let Some(length) = writes.first_mut()
+        {
+            *length = 255;
+        }
+        container.spoil(&writes);
+        if let Some(tenant) = early.or_else(|| start(container)) {
+            use_it(&tenant);
+        }
+        container.mend();
+    });
+});

@@ -1,0 +1,38 @@
+//! A container's files as the monitor reads them: any bytes, any length. It reads, bounded, or says what is wrong; it never stops.
+#![no_main]
+
+use cgpu_fuzz::Container;
+use cgpu_proto::grant::Grantor;
+use cgpu_proto::snapshot::Reader;
+use cgpu_proto::units::{CardIndex, SlotIndex};
+use libfuzzer_sys::fuzz_target;
+
+thread_local! {
+    static CONTAINER: Container = Container::new();
+}
+
+fuzz_target!(|input: &[u8]| {
+    CONTAINER.with(|container| {
+        // Adopted before it was spoilt, as a monitor does, and after.
+        let mut early = Reader::open(container.path()).expect("a region as it was made");
+        container.spoil(input);
+        for reader in [Some(&mut early), Reader::open(container.path()).ok().as_mut()].into_iter().flatten() {
+            if let Ok(seen) = reader.read() {
+                assert!(seen.slots.len() <= 256 && seen.cards.len() <= 16);
+                for card in &seen.cards {
+                    assert_eq!(card.cells.len(), seen.slots.len());
+                    // A sum of what a container says of itself saturates.
+                    let _ = card.used();
+                }
+            }
+            let mut cells = Vec::new();
+            for card in CardIndex::all() {
+                let _ = reader.read_cells(card, 256, &mut cells);
+                assert!(cells.len() <= 256);
+            }
+            let _ = reader.read_progress(SlotIndex(255), 0);
+        }
+        drop(Grantor::open(container.path()));
+        container.mend();
+    });
+});

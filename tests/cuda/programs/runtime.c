@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * runtime LIBCUDART - opens a real CUDA runtime and lets it look the driver up, as it does at its first call. Prints one line per
+ * function that it got, "NAME VERSION FLAGS LIBRARY:SYMBOL", and last, as one JSON object, how many, and what the call answered: on
+ * a driver that is not the vendor's the runtime stops there by itself (103 or thereabouts), which is its right.
+ *
+ * The executable's own dlsym stands before everybody else's, so that it sees what the runtime asks and what it gets.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef int (*first_t)(const char *, void **, int, uint64_t);
+typedef int (*second_t)(const char *, void **, int, uint64_t, int *);
+
+static first_t first;
+static second_t second;
+static int count;
+
+static void say(const char *name, int version, uint64_t flags, void *function) {
+    Dl_info info;
+    if (!function) return;
+    count++;
+    if (!dladdr(function, &info) || !info.dli_sname || info.dli_saddr != function) {
+        printf("%s %d %llu nowhere:?\n", name, version, (unsigned long long)flags);
+        return;
+    }
+    const char *slash = strrchr(info.dli_fname, '/');
+    printf("%s %d %llu %s:%s\n", name, version, (unsigned long long)flags, slash ? slash + 1 : info.dli_fname,
+           info.dli_sname);
+}
+
+static int spy_first(const char *name, void **function, int version, uint64_t flags);
+static int spy_second(const char *name, void **function, int version, uint64_t flags, int *status);
+
+/* Stands before the look-up itself, by whichever way it was asked for. */
+static void *before(void *found, int is_second) {
+    if (!found) return found;
+    if (is_second) {
+        second = (second_t)found;
+        return (void *)spy_second;
+    }
+    first = (first_t)found;
+    return (void *)spy_first;
+}
+
+static void got(const char *name, void **function, int version, uint64_t flags) {
+    say(name, version, flags, *function);
+    /* The runtime asks the look-up for the look-up, and goes on with what it gets. */
+    if (!strcmp(name, "cuGetProcAddress")) *function = before(*function, version >= 12000);
+}
+
+static int spy_first(const char *name, void **function, int version, uint64_t flags) {
+    int result = first(name, function, version, flags);
+    if (result == 0) got(name, function, version, flags);
+    return result;
+}
+
+static int spy_second(const char *name, void **function, int version, uint64_t flags, int *status) {
+    int result = second(name, function, version, flags, status);
+    if (result == 0) got(name, function, version, flags);
+    return result;
+}
+
+void *dlsym(void *handle, const char *name) {
+    static void *(*next)(void *, const char *);
+    /* dlsym cannot find itself; whoever stands behind us is found by glibc's version, or by none. */
+    if (!next) next = (void *(*)(void *, const char *))dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
+    if (!next) next = (void *(*)(void *, const char *))dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
+    if (!next) return NULL;
+    void *found = next(handle, name);
+    if (!strncmp(name, "cuGetProcAddress", 16)) return before(found, !strcmp(name, "cuGetProcAddress_v2"));
+    if (!strncmp(name, "cu", 2) && strncmp(name, "cuda", 4)) say(name, 0, 0, found);
+    return found;
+}
+
+int main(int argc, char **argv) {
+    alarm(60);
+    if (argc != 2) {
+        fprintf(stderr, "usage: runtime LIBCUDART\n");
+        return 2;
+    }
+    void *runtime = dlopen(argv[1], RTLD_NOW);
+    if (!runtime) {
+        fprintf(stderr, "%s\n", dlerror());
+        return 3;
+    }
+    int devices = 0;
+    int (*get_count)(int *) = (int (*)(int *))dlsym(runtime, "cudaGetDeviceCount");
+    int result = get_count ? get_count(&devices) : -1;
+    printf("{\"lookups\": %d, \"result\": %d}\n", count, result);
+    return 0;
+}

@@ -1,0 +1,49 @@
+//! `cargo xtask build --portable`: the shim for old systems, as it is shipped.
+//!
+//! A preload that asks for a newer glibc than the container has cannot be loaded, and is passed over. A build takes the symbol versions of
+//! the glibc that it is linked with; zig brings the symbol lists of all of them, and `cargo zigbuild` links with the one named. Both come
+//! from Python's package index, into an environment of their own.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::cargo::Workspace;
+use crate::{build, python};
+
+/// CentOS 7's, of 2012: no container with a CUDA driver that is played or supported has an older one.
+const GLIBC: &str = "2.17";
+/// What makes the environment; the file is also its mark.
+const REQUIREMENTS: &str = "xtask/portable.txt";
+/// The environment's folder below `target`.
+const ENVIRONMENT: &str = "zig";
+/// The file's name in `dist`.
+const NAME: &str = "portable/libcgpu.so";
+
+/// Whether the environment is there already, so that nothing has to be fetched.
+pub(crate) fn is_prepared(workspace: &Workspace) -> bool {
+    workspace.target.join(ENVIRONMENT).join("bin/cargo-zigbuild").exists()
+}
+
+/// Builds the shim against the old glibc, and puts it into `dist`.
+pub(crate) fn build(workspace: &Workspace, dist: &Path) -> Result<PathBuf> {
+    let python = python::make(workspace, ENVIRONMENT, REQUIREMENTS)?;
+    let bin = python.parent().context("an interpreter lies in a folder")?;
+    let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    eprintln!("xtask: building the shim for glibc {GLIBC}");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let paths = std::iter::once(bin.to_owned()).chain(std::env::split_paths(&path));
+    let status = Command::new(bin.join("cargo-zigbuild"))
+        .args(["zigbuild", "--release", "--package", "cgpu-shim", "--target", &format!("{triple}.{GLIBC}")])
+        .env("PATH", std::env::join_paths(paths)?)
+        // Zig's own caches belong to the environment.
+        .env("XDG_CACHE_HOME", workspace.target.join(ENVIRONMENT).join("cache"))
+        .current_dir(&workspace.root)
+        .status()
+        .context("cannot run cargo-zigbuild")?;
+    ensure!(status.success(), "cargo zigbuild failed");
+    let place = dist.join(NAME);
+    build::place(&workspace.target.join(triple).join("release/libcgpu.so"), &place)?;
+    Ok(place)
+}
