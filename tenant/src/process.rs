@@ -200,16 +200,15 @@ impl Tenant {
         // Others are looked for before and after the readings: who is found by neither has all of its own before them or all
         // after them.
         let already = self.ledger.creation_begins(card);
-        let (physical_free, booked) = (physical_free(), self.ledger.total(card));
-        let beside = already.max(self.ledger.creations(card).saturating_sub(1));
-        let before = Before { physical_free, booked, charged, beside };
-        match self.hold(card, Column::Implicit, charged, Reason::ContextOverLimit) {
-            Ok(()) => Ok(Starting { tenant: self, card, before }),
-            Err(denied) => {
-                self.ledger.creation_ends(card);
-                Err(denied)
-            }
+        if let Err(denied) = self.hold(card, Column::Implicit, charged, Reason::ContextOverLimit) {
+            self.ledger.creation_ends(card);
+            return Err(denied);
         }
+        // After the charge: where it is short, it makes room first, by trimming pools or waiting for the dead, and what they give back
+        // would be taken off the context's cost.
+        let (physical_free, booked) = (physical_free(), self.ledger.total(card) - charged);
+        let beside = already.max(self.ledger.creations(card).saturating_sub(1));
+        Ok(Starting { tenant: self, card, before: Before { physical_free, booked, charged, beside } })
     }
 
     /// Takes up a context whose creation was not seen (made by a private path of the runtime), with the learned size as
