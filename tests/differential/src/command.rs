@@ -27,6 +27,26 @@ pub enum Command {
     AllocatePitch { context: u32, key: u32, width: u64, height: u64 },
     /// `cuMemFree`.
     Free { key: u32 },
+    /// `cuMemCreate`, to be called `key`: on the first card, or on the host.
+    PhysicalCreate { context: u32, key: u32, bytes: u64, host: bool },
+    /// `cuMemAddressReserve`, `cuMemMap` of all of a handle's memory, to be called `map`.
+    PhysicalMap { key: u32, map: u32, bytes: u64 },
+    /// `cuMemUnmap`, `cuMemAddressFree`.
+    PhysicalUnmap { map: u32 },
+    /// `cuMemRelease`.
+    PhysicalRelease { key: u32 },
+    /// `cuMemRetainAllocationHandle`: another handle of what is mapped.
+    PhysicalRetain { map: u32, key: u32 },
+    /// `cuArray3DCreate`.
+    ArrayCreate { context: u32, key: u32, width: u64, height: u64, depth: u64, channels: u32 },
+    /// `cuArrayDestroy`.
+    ArrayDestroy { context: u32, key: u32 },
+    /// `cuMemAllocAsync` in the default stream.
+    PoolAllocate { context: u32, key: u32, bytes: u64 },
+    /// `cuMemFreeAsync` in the default stream.
+    PoolFree { context: u32, key: u32 },
+    /// `cuStreamSynchronize`, at which pools shrink.
+    Synchronise { context: u32 },
     /// `cuMemFree` of an address that nobody gave out.
     FreeUnknown,
     /// `cuMemGetInfo` and NVML's memory info.
@@ -48,6 +68,12 @@ pub struct Answer {
     /// Of a pitched allocation.
     #[serde(default)]
     pub pitch: u64,
+    /// Of an array: what the driver needs for it, as it says.
+    #[serde(default)]
+    pub needed: u64,
+    /// Of anything: what the card's default pool holds now.
+    #[serde(default)]
+    pub pooled: u64,
     /// Of anything done with the primary context: whether it is active now.
     #[serde(default)]
     pub active: bool,

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::actor::{Actor, Stage};
 use crate::command::{Answer, Command, PRIMARY, Sight};
-use crate::model::{Allocation, MIB, Model, Process, rounded};
+use crate::model::{Allocation, MIB, Model, Physical, Process, rounded};
 use crate::random::Random;
 use crate::witness::Witness;
 
@@ -15,6 +15,8 @@ use crate::witness::Witness;
 const OUT_OF_MEMORY: i32 = 2;
 /// `CUDA_ERROR_UNKNOWN`: what the driver refuses with when it is told to. No call that is played answers so by itself.
 const TOLD_TO: i32 = 999;
+/// What pools grow by, at least.
+const CHUNK: u64 = 32 * MIB;
 /// Contexts of one process, primary one included.
 const MOST_CONTEXTS: u32 = 4;
 /// Allocations of one process; beyond, it rather frees.
@@ -106,8 +108,21 @@ impl<'a> Play<'a> {
     fn start(plan: &'a Plan, files: &Files) -> Result<Self> {
         let container = files.folder.join("container");
         std::fs::create_dir_all(&container)?;
-        let names =
-            ["cuMemAlloc_v2", "cuMemAllocPitch_v2", "cuMemFree_v2", "cuCtxCreate_v2", "cuCtxDestroy_v2"];
+        // Not of arrays: the shim makes some of its own, to learn what they need.
+        let names = [
+            "cuMemAlloc_v2",
+            "cuMemAllocPitch_v2",
+            "cuMemFree_v2",
+            "cuMemCreate",
+            "cuMemMap",
+            "cuMemUnmap",
+            "cuMemRelease",
+            "cuMemRetainAllocationHandle",
+            "cuMemAllocAsync",
+            "cuMemFreeAsync",
+            "cuCtxCreate_v2",
+            "cuCtxDestroy_v2",
+        ];
         let faults = names.map(|name| format!("{name}:p0.03:{TOLD_TO}")).join(",");
         let stage = Stage {
             dist: files.dist.clone(),
@@ -178,7 +193,10 @@ impl<'a> Play<'a> {
             }
             (2, _) => Command::PrimaryRetain,
             (3, _) if process.has(PRIMARY) => Command::PrimaryRelease,
-            (4, _) if process.has(PRIMARY) && self.random.once_in(3) => Command::PrimaryReset,
+            // What a reset does to pools is not played.
+            (4, _) if process.has(PRIMARY) && process.pooled.is_empty() && self.random.once_in(3) => {
+                Command::PrimaryReset
+            }
             (5, _) if context != PRIMARY => Command::ContextDestroy { context },
             (6, _) => Command::FreeUnknown,
             (7, _) if self.random.once_in(4) => Command::Fork,
@@ -190,10 +208,57 @@ impl<'a> Play<'a> {
                 let (width, height) = (self.random.below(100_000) + 1, self.random.below(2000) + 1);
                 Command::AllocatePitch { context, key: self.new_key(), width, height }
             }
+            (66..=84, _) => self.draw_other(who, context),
             _ => {
                 let bytes = self.random.size(self.model.limit / 2);
                 Command::Allocate { context, key: self.new_key(), bytes }
             }
+        }
+    }
+
+    /// Physical memory, arrays, pools.
+    fn draw_other(&mut self, who: usize, context: u32) -> Command {
+        let process = self.model.processes[who].clone();
+        let pick = |random: &mut Random, names: Vec<u32>| random.pick(&names).copied();
+        let map = pick(&mut self.random, process.maps.keys().copied().collect());
+        let handle = pick(&mut self.random, process.handles.keys().copied().collect());
+        let array = pick(&mut self.random, process.arrays.keys().copied().collect());
+        let pooled = pick(&mut self.random, process.pooled.keys().copied().collect());
+        match self.random.below(16) {
+            0 | 1 => {
+                let bytes = (self.random.below(64) + 1) * 2 * MIB;
+                Command::PhysicalCreate { context, key: self.new_key(), bytes, host: self.random.once_in(6) }
+            }
+            2 | 3 if handle.is_some() => {
+                let key = handle.unwrap_or_default();
+                let bytes = process.handles.get(&key).and_then(|first| process.physical.get(first));
+                let bytes = bytes.map_or(0, |physical| physical.bytes);
+                Command::PhysicalMap { key, map: self.new_key(), bytes }
+            }
+            4 if map.is_some() => Command::PhysicalUnmap { map: map.unwrap_or_default() },
+            5 if handle.is_some() => Command::PhysicalRelease { key: handle.unwrap_or_default() },
+            6 if map.is_some() => {
+                Command::PhysicalRetain { map: map.unwrap_or_default(), key: self.new_key() }
+            }
+            7 | 8 => Command::ArrayCreate {
+                context,
+                key: self.new_key(),
+                width: self.random.below(3000) + 1,
+                height: self.random.below(1500),
+                depth: 0,
+                channels: *self.random.pick(&[1, 2, 4]).unwrap_or(&1),
+            },
+            9 | 10 if array.is_some() => {
+                let key = array.unwrap_or_default();
+                let context = process.arrays.get(&key).map_or(context, |array| array.context);
+                Command::ArrayDestroy { context, key }
+            }
+            11 | 12 => {
+                let bytes = self.random.size(256 * MIB);
+                Command::PoolAllocate { context, key: self.new_key(), bytes }
+            }
+            13 | 14 if pooled.is_some() => Command::PoolFree { context, key: pooled.unwrap_or_default() },
+            _ => Command::Synchronise { context },
         }
     }
 
@@ -207,89 +272,167 @@ impl<'a> Play<'a> {
         if answer.code == TOLD_TO && self.plan.refusals {
             // Nothing has happened.
             self.outcome.by_driver += 1;
-            return Ok(());
+        } else {
+            self.judge_untold(who, command, answer)?;
         }
-        let context_fits = self.model.fits(self.model.context);
+        let read = matches!(command, Command::Look { .. } | Command::Synchronise { .. });
+        self.model.processes[who].pool_seen(answer.pooled, read && answer.code == 0);
+        if let Command::Look { .. } = command {
+            self.judge_sight(answer.sight)?;
+        }
+        Ok(())
+    }
+
+    fn judge_untold(&mut self, who: usize, command: &Command, answer: &Answer) -> Result<()> {
+        let code = answer.code;
         match *command {
             Command::Init => {
-                ensure!(answer.code == 0, "cuInit was refused");
+                ensure!(code == 0, "cuInit was refused");
                 self.model.processes[who].started = true;
             }
             Command::ContextCreate { context } => {
-                self.granted_if(context_fits, answer.code)?;
-                if answer.code == 0 {
+                self.granted_if_fits(self.model.context, code)?;
+                if code == 0 {
                     self.model.processes[who].contexts.push(context);
                 }
             }
             Command::ContextDestroy { context } => {
-                ensure!(answer.code == 0, "the context was not destroyed");
+                ensure!(code == 0, "the context was not destroyed");
                 self.model.processes[who].lose(context);
             }
             Command::PrimaryRetain => {
                 let active = self.model.processes[who].has(PRIMARY);
-                self.granted_if(active || context_fits, answer.code)?;
-                ensure!(answer.active == (active || answer.code == 0), "the primary context's state");
+                if active {
+                    ensure!(code == 0, "the primary context is there");
+                } else {
+                    self.granted_if_fits(self.model.context, code)?;
+                }
+                ensure!(answer.active == (active || code == 0), "the primary context's state");
                 if answer.active && !active {
                     self.model.processes[who].contexts.push(PRIMARY);
                 }
             }
             Command::PrimaryRelease | Command::PrimaryReset => {
-                ensure!(answer.code == 0, "the primary context was not let go");
+                ensure!(code == 0, "the primary context was not let go");
                 if !answer.active {
                     self.model.processes[who].lose(PRIMARY);
                 }
             }
             Command::Allocate { context, key, bytes } => {
                 let charged = rounded(bytes);
-                self.granted_if(self.model.fits(charged), answer.code)?;
-                self.allocated(who, key, answer.code, Allocation { context, charged });
+                self.granted_if_fits(charged, code)?;
+                if self.counts(code) {
+                    self.model.processes[who].allocations.insert(key, Allocation { context, charged });
+                }
             }
             Command::AllocatePitch { context, key, width, height } => {
                 // The driver chooses the pitch; where it refuses, no pitch would have fitted.
-                let pitch = if answer.code == 0 { answer.pitch } else { width.next_multiple_of(512) };
+                let pitch = if code == 0 { answer.pitch } else { width.next_multiple_of(512) };
                 ensure!(pitch >= width, "the pitch");
                 let charged = rounded(pitch * height);
-                self.granted_if(self.model.fits(charged), answer.code)?;
-                self.allocated(who, key, answer.code, Allocation { context, charged });
+                self.granted_if_fits(charged, code)?;
+                if self.counts(code) {
+                    self.model.processes[who].allocations.insert(key, Allocation { context, charged });
+                }
             }
             Command::Free { key } => {
-                ensure!(answer.code == 0, "the free was refused");
+                ensure!(code == 0, "the free was refused");
                 self.model.processes[who].allocations.remove(&key);
             }
-            Command::FreeUnknown => ensure!(answer.code != 0, "an unknown address was freed"),
-            Command::Look { .. } => {
-                ensure!(answer.code == 0, "the getters were refused");
-                self.judge_sight(answer.sight)?;
+            Command::FreeUnknown => ensure!(code != 0, "an unknown address was freed"),
+            Command::PhysicalCreate { key, bytes, host, .. } => {
+                let charged = if host { 0 } else { bytes };
+                self.granted_if_fits(charged, code)?;
+                if self.counts(code) {
+                    let process = &mut self.model.processes[who];
+                    process.physical.insert(key, Physical { charged, bytes, references: 1 });
+                    process.handles.insert(key, key);
+                }
             }
-            Command::Fork => ensure!(answer.code == 0, "the child ended with {}", answer.code),
-            Command::Execute => {
-                self.dead += self.model.of(&self.model.processes[who]);
-                self.model.processes[who] = Process::default();
+            Command::PhysicalMap { key, map, .. } => {
+                ensure!(code == 0, "the memory was not mapped");
+                self.model.processes[who]
+                    .hold(key, |process, physical| _ = process.maps.insert(map, physical));
             }
+            Command::PhysicalUnmap { map } => {
+                ensure!(code == 0, "the memory was not unmapped");
+                let process = &mut self.model.processes[who];
+                let physical = process.maps.remove(&map).unwrap_or_default();
+                process.let_go(physical);
+            }
+            Command::PhysicalRelease { key } => {
+                ensure!(code == 0, "the handle was not released");
+                let process = &mut self.model.processes[who];
+                let physical = process.handles.remove(&key).unwrap_or_default();
+                process.let_go(physical);
+            }
+            Command::PhysicalRetain { map, key } => {
+                ensure!(code == 0, "the mapped memory has no handle");
+                let process = &mut self.model.processes[who];
+                let physical = process.maps.get(&map).copied().unwrap_or_default();
+                process.handles.insert(key, physical);
+                process.hold(key, |_, _| ());
+            }
+            Command::ArrayCreate { context, key, .. } => {
+                ensure!(answer.needed > 0, "the driver does not say what the array needs");
+                let charged = rounded(answer.needed);
+                self.granted_if_fits(charged, code)?;
+                if self.counts(code) {
+                    let array = Allocation { context, charged };
+                    self.model.processes[who].arrays.insert(key, array);
+                }
+            }
+            Command::ArrayDestroy { key, .. } => {
+                ensure!(code == 0, "the array was not destroyed");
+                self.model.processes[who].arrays.remove(&key);
+            }
+            Command::PoolAllocate { key, bytes, .. } => {
+                // How a pool grows is the driver's business: by two chunks more than what is asked for, at most.
+                let surely = self.model.fits(bytes.next_multiple_of(CHUNK) + 2 * CHUNK);
+                let never = !self.model.might_fit(bytes);
+                self.granted_if(surely, never, code)?;
+                if self.counts(code) {
+                    self.model.processes[who].pooled.insert(key, bytes);
+                }
+            }
+            Command::PoolFree { key, .. } => {
+                ensure!(code == 0, "the free was refused");
+                self.model.processes[who].pooled.remove(&key);
+            }
+            Command::Synchronise { .. } => ensure!(code == 0, "the stream was not waited for"),
+            Command::Look { .. } => ensure!(code == 0, "the getters were refused"),
+            Command::Fork => ensure!(code == 0, "the child ended with {code}"),
+            Command::Execute => self.bury(who),
         }
         Ok(())
     }
 
-    fn granted_if(&self, fits: bool, code: i32) -> Result<()> {
-        match (fits, code) {
-            (true, 0) | (false, OUT_OF_MEMORY) => Ok(()),
-            (true, code) => bail!(
-                "refused with {code} although {} of {} are in use",
-                self.model.total(),
-                self.model.limit
-            ),
-            (false, 0) => bail!("granted although {} of {} are in use", self.model.total(), self.model.limit),
-            (false, code) => bail!("refused with {code}, which is not out of memory"),
+    /// A process has ended, and another takes its place.
+    fn bury(&mut self, who: usize) {
+        let process = std::mem::take(&mut self.model.processes[who]);
+        self.dead += self.model.of(&process) + process.stale();
+    }
+
+    fn granted_if_fits(&self, bytes: u64, code: i32) -> Result<()> {
+        self.granted_if(self.model.fits(bytes), !self.model.might_fit(bytes), code)
+    }
+
+    /// What must be granted is; what must never be is not; in between, where pools are trimmed first, either.
+    fn granted_if(&self, surely: bool, never: bool, code: i32) -> Result<()> {
+        let (total, limit) = (self.model.total(), self.model.limit);
+        match code {
+            0 if never => bail!("granted although {total} of {limit} are in use"),
+            OUT_OF_MEMORY if surely => bail!("refused although {total} of {limit} are in use"),
+            0 | OUT_OF_MEMORY => Ok(()),
+            code => bail!("refused with {code}, which is not out of memory, with {total} of {limit} in use"),
         }
     }
 
-    fn allocated(&mut self, who: usize, key: u32, code: i32, allocation: Allocation) {
-        if code == 0 {
-            self.model.processes[who].allocations.insert(key, allocation);
-            self.outcome.granted += 1;
-        } else {
-            self.outcome.over_limit += 1;
-        }
+    /// Counts an allocation's answer; whether it was granted.
+    fn counts(&mut self, code: i32) -> bool {
+        let count = if code == 0 { &mut self.outcome.granted } else { &mut self.outcome.over_limit };
+        *count += 1;
+        code == 0
     }
 
     /// All getters show one thing.
@@ -301,7 +444,7 @@ impl<'a> Play<'a> {
                 && sight.nvml_used == limit - sight.free,
             "the getters disagree"
         );
-        let (least, most) = (self.model.total(), self.model.total() + self.dead);
+        let (least, most) = (self.model.total(), self.model.most() + self.dead);
         let used = limit - sight.free;
         // The dead may take it over the limit, of which no more than all can be shown.
         ensure!(used >= least.min(limit) && used <= most, "{used} shown of {least} to {most} in use");
@@ -311,13 +454,13 @@ impl<'a> Play<'a> {
     /// Whether books and card agree with the model.
     fn compare(&mut self, who: usize) -> Result<()> {
         let total = self.witness.total()?;
-        let (least, most) = (self.model.total(), self.model.total() + self.dead);
+        let (least, most) = (self.model.total(), self.model.most() + self.dead);
         ensure!(
             total.all >= least && total.all <= most,
             "the books say {} for {least} to {most} in use",
             total.all
         );
-        if total.all == least {
+        if total.all == least && self.model.most() == least {
             self.dead = 0;
         }
         let process = &self.model.processes[who];
@@ -325,7 +468,7 @@ impl<'a> Play<'a> {
         let seen = self.witness.process(actor.pid())?;
         let (used, implicit) = (process.used(), self.model.implicit(process));
         ensure!(
-            (seen.used, seen.implicit) == (used, implicit),
+            (used..=used + process.stale()).contains(&seen.used) && seen.implicit == implicit,
             "the books say {} and {} implicit for {used} and {implicit}",
             seen.used,
             seen.implicit
@@ -345,8 +488,7 @@ impl<'a> Play<'a> {
 
     /// Kills a process, which another one takes the place of.
     fn replace(&mut self, who: usize) -> Result<()> {
-        self.dead += self.model.of(&self.model.processes[who]);
-        self.model.processes[who] = Process::default();
+        self.bury(who);
         let seed = self.random.below(u64::MAX);
         let successor = Actor::start(&self.stage, seed)?;
         let Some(place) = self.actors.get_mut(who) else { bail!("no actor {who}") };

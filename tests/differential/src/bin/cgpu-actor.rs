@@ -63,7 +63,56 @@ struct Actor {
     contexts: BTreeMap<u32, Handle>,
     /// Their contexts and addresses.
     allocations: BTreeMap<u32, (u32, u64)>,
+    /// Handles of physical memory; where it is mapped, and how much; arrays; addresses in pools.
+    handles: BTreeMap<u32, u64>,
+    maps: BTreeMap<u32, (u64, u64)>,
+    arrays: BTreeMap<u32, u64>,
+    pooled: BTreeMap<u32, u64>,
+    /// Whether it has ever had memory of a pool.
+    pooling: bool,
 }
+
+/// `CUmemAllocationProp`.
+#[repr(C)]
+#[derive(Default)]
+struct Property {
+    kind: u32,
+    handle_types: u32,
+    location: u32,
+    id: i32,
+    metadata: usize,
+    flags: u64,
+}
+
+/// `CUDA_ARRAY3D_DESCRIPTOR`.
+#[repr(C)]
+#[derive(Default)]
+struct Descriptor {
+    width: usize,
+    height: usize,
+    depth: usize,
+    format: u32,
+    channels: u32,
+    flags: u32,
+}
+
+/// `CUDA_ARRAY_MEMORY_REQUIREMENTS`.
+#[repr(C)]
+#[derive(Default)]
+struct Requirements {
+    size: usize,
+    alignment: usize,
+    reserved: [u32; 4],
+}
+
+/// `CU_MEM_ALLOCATION_TYPE_PINNED`, `CU_MEM_LOCATION_TYPE_DEVICE`, `CU_MEM_LOCATION_TYPE_HOST`.
+const PINNED: u32 = 1;
+const DEVICE: u32 = 1;
+const HOST: u32 = 2;
+/// `CU_AD_FORMAT_FLOAT`, `CUDA_ARRAY3D_DEFERRED_MAPPING`, `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`.
+const FLOAT: u32 = 0x20;
+const DEFERRED: u32 = 0x80;
+const RESERVED: usize = 5;
 
 #[repr(C)]
 #[derive(Default)]
@@ -80,7 +129,17 @@ impl Actor {
         // SAFETY: as above.
         let nvml =
             unsafe { Library::open(Some("libnvidia-ml.so.1"), RTLD_NOW) }.context("libnvidia-ml.so.1")?;
-        Ok(Self { driver, nvml, contexts: BTreeMap::new(), allocations: BTreeMap::new() })
+        Ok(Self {
+            driver,
+            nvml,
+            contexts: BTreeMap::new(),
+            allocations: BTreeMap::new(),
+            handles: BTreeMap::new(),
+            maps: BTreeMap::new(),
+            arrays: BTreeMap::new(),
+            pooled: BTreeMap::new(),
+            pooling: false,
+        })
     }
 
     fn perform(&mut self, command: &Command) -> Result<Answer> {
@@ -153,6 +212,118 @@ impl Actor {
                     self.allocations.remove(&key);
                 }
             }
+            Command::PhysicalCreate { context, key, bytes, host } => {
+                answer.code = self.enter(context)?;
+                let location = if host { HOST } else { DEVICE };
+                let mut property = Property { kind: PINNED, location, ..Property::default() };
+                let mut handle = 0_u64;
+                if answer.code == 0 {
+                    let (size, property) = (usize::try_from(bytes)?, place(&mut property));
+                    answer.code =
+                        call(&self.driver, c"cuMemCreate", [place(&mut handle), size, property, 0])?;
+                }
+                if answer.code == 0 {
+                    self.handles.insert(key, handle);
+                }
+            }
+            Command::PhysicalMap { key, map, bytes } => {
+                let Some(&handle) = self.handles.get(&key) else { return Ok(lacking()) };
+                let size = usize::try_from(bytes)?;
+                let address = place(&mut answer.address);
+                answer.code = call(&self.driver, c"cuMemAddressReserve", [address, size, 0, 0, 0])?;
+                if answer.code == 0 {
+                    let (at, handle) = (usize::try_from(answer.address)?, usize::try_from(handle)?);
+                    answer.code = call(&self.driver, c"cuMemMap", [at, size, 0, handle, 0])?;
+                }
+                if answer.code == 0 {
+                    self.maps.insert(map, (answer.address, bytes));
+                }
+            }
+            Command::PhysicalUnmap { map } => {
+                let Some(&(address, bytes)) = self.maps.get(&map) else { return Ok(lacking()) };
+                let (at, size) = (usize::try_from(address)?, usize::try_from(bytes)?);
+                answer.code = call(&self.driver, c"cuMemUnmap", [at, size])?;
+                if answer.code == 0 {
+                    self.maps.remove(&map);
+                    let code = call(&self.driver, c"cuMemAddressFree", [at, size])?;
+                    if code != 0 {
+                        bail!("cuMemAddressFree answered {code}");
+                    }
+                }
+            }
+            Command::PhysicalRelease { key } => {
+                let Some(&handle) = self.handles.get(&key) else { return Ok(lacking()) };
+                answer.code = self.call1(c"cuMemRelease", usize::try_from(handle)?)?;
+                if answer.code == 0 {
+                    self.handles.remove(&key);
+                }
+            }
+            Command::PhysicalRetain { map, key } => {
+                let Some(&(address, _)) = self.maps.get(&map) else { return Ok(lacking()) };
+                let mut handle = 0_u64;
+                let at = usize::try_from(address)?;
+                answer.code = call(&self.driver, c"cuMemRetainAllocationHandle", [place(&mut handle), at])?;
+                if answer.code == 0 {
+                    self.handles.insert(key, handle);
+                }
+            }
+            Command::ArrayCreate { context, key, width, height, depth, channels } => {
+                answer.code = self.enter(context)?;
+                let mut shape = Descriptor {
+                    width: usize::try_from(width)?,
+                    height: usize::try_from(height)?,
+                    depth: usize::try_from(depth)?,
+                    format: FLOAT,
+                    channels,
+                    flags: 0,
+                };
+                if answer.code == 0 {
+                    answer.needed = self.needed(&mut shape)?;
+                    let mut array = 0_u64;
+                    answer.code =
+                        self.call3(c"cuArray3DCreate_v2", place(&mut array), place(&mut shape), 0)?;
+                    if answer.code == 0 {
+                        self.arrays.insert(key, array);
+                    }
+                }
+            }
+            Command::ArrayDestroy { context, key } => {
+                let Some(&array) = self.arrays.get(&key) else { return Ok(lacking()) };
+                answer.code = self.enter(context)?;
+                if answer.code == 0 {
+                    answer.code = self.call1(c"cuArrayDestroy", usize::try_from(array)?)?;
+                }
+                if answer.code == 0 {
+                    self.arrays.remove(&key);
+                }
+            }
+            Command::PoolAllocate { context, key, bytes } => {
+                answer.code = self.enter(context)?;
+                if answer.code == 0 {
+                    self.pooling = true;
+                    let size = usize::try_from(bytes)?;
+                    answer.code = self.call3(c"cuMemAllocAsync", place(&mut answer.address), size, 0)?;
+                }
+                if answer.code == 0 {
+                    self.pooled.insert(key, answer.address);
+                }
+            }
+            Command::PoolFree { context, key } => {
+                let Some(&address) = self.pooled.get(&key) else { return Ok(lacking()) };
+                answer.code = self.enter(context)?;
+                if answer.code == 0 {
+                    answer.code = call(&self.driver, c"cuMemFreeAsync", [usize::try_from(address)?, 0])?;
+                }
+                if answer.code == 0 {
+                    self.pooled.remove(&key);
+                }
+            }
+            Command::Synchronise { context } => {
+                answer.code = self.enter(context)?;
+                if answer.code == 0 {
+                    answer.code = self.call1(c"cuStreamSynchronize", 0)?;
+                }
+            }
             Command::FreeUnknown => answer.code = self.call1(c"cuMemFree_v2", 0x1000)?,
             Command::Look { context } => {
                 answer.code = self.enter(context)?;
@@ -163,7 +334,36 @@ impl Actor {
             Command::Fork => answer.code = self.fork()?,
             Command::Execute => {}
         }
+        if self.pooling {
+            answer.pooled = self.holds()?;
+        }
         Ok(answer)
+    }
+
+    /// What the default pool of the first card holds.
+    fn holds(&self) -> Result<u64> {
+        let (mut pool, mut reserved) = (0_usize, 0_u64);
+        let codes = [
+            self.call3(c"cuDeviceGetDefaultMemPool", place(&mut pool), 0, 0)?,
+            self.call3(c"cuMemPoolGetAttribute", pool, RESERVED, place(&mut reserved))?,
+        ];
+        if codes == [0; 2] { Ok(reserved) } else { bail!("the pool's getters answered {codes:?}") }
+    }
+
+    /// What the driver needs for an array, which it tells of one that is mapped later; 0 if it refuses the shape.
+    fn needed(&self, shape: &mut Descriptor) -> Result<u64> {
+        let (mut array, mut needed) = (0_usize, Requirements::default());
+        shape.flags = DEFERRED;
+        let code = self.call3(c"cuArray3DCreate_v2", place(&mut array), place(shape), 0)?;
+        shape.flags = 0;
+        if code != 0 {
+            return Ok(0);
+        }
+        let codes = [
+            self.call3(c"cuArrayGetMemoryRequirements", place(&mut needed), array, 0)?,
+            self.call1(c"cuArrayDestroy", array)?,
+        ];
+        if codes == [0; 2] { Ok(needed.size as u64) } else { bail!("the array's getters answered {codes:?}") }
     }
 
     fn keep(&mut self, key: u32, context: u32, answer: &Answer) {
