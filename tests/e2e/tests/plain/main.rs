@@ -15,6 +15,7 @@ mod live;
 mod lookups;
 mod memory;
 mod physical;
+mod pools;
 mod race;
 mod region;
 mod run;

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * pool_small - less than a chunk of the driver's is left of the limit: allocations from pools succeed or are refused, and none leaves
+ * the container over its limit. Prints one JSON object: granted, refusals. Wants a limit of some hundred MiB.
+ */
+#include "pool.h"
+
+int main(void) {
+    CUstream stream = pools_begin(60);
+    CUdeviceptr linear[2], address;
+    Pool pool = pool_of_the_card();
+    unsigned granted = 0, refusals = 0;
+    for (size_t left = 2 * MIB; left < 70 * MIB; left += 4 * MIB) {
+        size_t block = (free_shown() - left) / GRANULE * GRANULE;
+        CHECK(cu.cuMemAlloc(&linear[0], block));
+        for (size_t bytes = MIB / 2; bytes <= 40 * MIB; bytes *= 2) {
+            CUresult result = pools.alloc(&address, bytes, stream);
+            HOLDS(truth() <= books.shown);
+            TAKEN(block + pool_has(pool, RESERVED));
+            if (result == CUDA_SUCCESS) {
+                granted++;
+                CHECK(pools.free(address, stream));
+            } else {
+                EXPECT(CUDA_ERROR_OUT_OF_MEMORY, result);
+                refusals++;
+                /* Nothing of it is in the way of others. */
+                CHECK(cu.cuMemAlloc(&linear[1], GRANULE));
+                CHECK(cu.cuMemFree(linear[1]));
+            }
+            CHECK(cu.cuStreamSynchronize(stream));
+            TAKEN(block);
+        }
+        CHECK(cu.cuMemFree(linear[0]));
+        TAKEN(0);
+    }
+    printf("{\"granted\": %u, \"refusals\": %u}\n", granted, refusals);
+    return 0;
+}

@@ -1,0 +1,137 @@
+//! Memory in stream order: what pools hold is used, to the byte, and never over the limit when a call has returned.
+
+use cgpu_e2e::{Container, Outcome, Scene};
+
+const CARD: &str = "A10:6144";
+
+/// The program under a limit, alone on its card: what others have and give back would be mistaken for its own.
+fn limited(name: &str, mib: u64) -> (Outcome, Counters) {
+    faulty(name, mib, "")
+}
+
+/// The same, with calls that fail.
+fn faulty(name: &str, mib: u64, faults: &str) -> (Outcome, Counters) {
+    let scene = Scene::new(CARD);
+    let container = scene.limited("a", mib);
+    let mut command = scene.program_in(&container, name);
+    if !faults.is_empty() {
+        command.env("CGPU_SIM_FAULT", faults);
+    }
+    let outcome = Outcome::of(command).silent();
+    let counters = Counters::read(&scene, &container);
+    scene.wait_until_empty(&container);
+    (outcome, counters)
+}
+
+/// Outside of containers first: the program asks nothing that the driver does not do.
+fn both(name: &str, mib: u64) -> Counters {
+    Outcome::of(Scene::new(CARD).program(name)).silent();
+    limited(name, mib).1
+}
+
+/// The places of counters: `tenant/src/reason.rs`, where none is ever moved.
+const OVER_LIMIT: &str = "3";
+const MANAGED_REFUSED: &str = "5";
+const UNSUPPORTED: &str = "6";
+const UNKNOWN_FREE: &str = "11";
+const POOL_GREW: &str = "40";
+const POOL_OUTLIVED: &str = "41";
+
+/// What was counted in the container's processes.
+struct Counters(Vec<serde_json::Value>);
+
+impl Counters {
+    fn read(scene: &Scene, container: &Container) -> Self {
+        let processes = scene.books(container)["processes"].clone();
+        let processes = processes.as_array().expect("processes").iter();
+        Self(processes.map(|process| process["counters"].clone()).collect())
+    }
+
+    fn of(&self, place: &str) -> u64 {
+        self.0.iter().filter_map(|counters| counters[place].as_u64()).sum()
+    }
+}
+
+#[test]
+fn allocations_from_pools_are_counted_and_can_be_freed() {
+    let counters = both("pool_counted", 2048);
+    assert_eq!(counters.of(MANAGED_REFUSED), 1);
+    assert_eq!(counters.of(UNKNOWN_FREE), 0);
+}
+
+#[test]
+fn what_is_allocated_and_freed_again_and_again_takes_no_more_than_once() {
+    let counters = both("pool_repeated", 1024);
+    assert_eq!(counters.of(OVER_LIMIT) + counters.of(POOL_GREW), 0);
+}
+
+#[test]
+fn the_end_of_memory_is_out_of_memory_and_leaves_nothing_behind() {
+    let counters = both("pool_out_of_memory", 2048);
+    assert!(counters.of(OVER_LIMIT) > 0);
+}
+
+#[test]
+fn what_is_not_on_the_books_is_freed_by_the_driver() {
+    let counters = both("foreign_free", 2048);
+    assert!(counters.of(UNKNOWN_FREE) > 0);
+}
+
+#[test]
+fn a_program_that_never_waits_for_the_card_sees_the_truth() {
+    let (outcome, _) = limited("pool_never_synchronised", 2048);
+    assert!(outcome.number("allocations") > 1000);
+}
+
+#[test]
+fn two_processes_share_a_limit_with_their_pools() {
+    both("pool_shared_limit", 2048);
+}
+
+#[test]
+fn a_pool_that_is_destroyed_is_charged_until_its_memory_is_gone() {
+    let counters = limited("pool_destroyed", 2048).1;
+    assert_eq!(counters.of(POOL_OUTLIVED), 1);
+}
+
+#[test]
+fn what_a_pool_keeps_is_used_until_it_is_trimmed() {
+    both("pool_threshold", 2048);
+}
+
+#[test]
+fn an_allocation_in_a_captured_stream_is_refused_and_counted() {
+    let counters = limited("pool_captured", 2048).1;
+    assert_eq!(counters.of(UNSUPPORTED), 1);
+}
+
+#[test]
+fn the_card_of_the_stream_is_charged() {
+    // Scenes of their own: what a process leaves goes a little later.
+    let scene = || Scene::new("A10:6144,T4:4096");
+    Outcome::of(scene().program("pool_of_another_card")).silent();
+    for cards in ["0,1", "1", "0"] {
+        let scene = scene();
+        let container = scene.limited("a", 2048).with("ALIYUN_COM_GPU_VISIBLE_DEVICES", cards);
+        Outcome::of(scene.program_in(&container, "pool_of_another_card")).silent();
+    }
+}
+
+#[test]
+fn an_engine_that_takes_nine_tenths_of_what_is_free_works_in_the_rest() {
+    let counters = both("serving_engine", 5000);
+    assert_eq!(counters.of(OVER_LIMIT), 0);
+}
+
+#[test]
+fn an_allocation_that_fails_in_the_driver_leaves_nothing_charged() {
+    let (outcome, _) = faulty("pool_never_synchronised", 2048, "cuMemAllocAsync:p0.03:2");
+    assert!(outcome.number("refusals") > 0);
+}
+
+#[test]
+fn a_limit_without_room_for_a_chunk_is_never_gone_over() {
+    // The pool's every growth is too much, until one is exact.
+    let (outcome, _) = limited("pool_small", 700);
+    assert!(outcome.number("refusals") > 0);
+}
