@@ -15,6 +15,7 @@ typedef struct object *CUuserObject;
 
 enum {
     CUDA_ERROR_ILLEGAL_STATE = 401,
+    CUDA_ERROR_LOSSY_QUERY = 402,
     CUDA_ERROR_NOT_PERMITTED = 800,
     CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
     CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901,
@@ -110,6 +111,22 @@ typedef struct {
     CUgraphNode node, from;
 } UpdateInfo;
 
+typedef struct {
+    uint64_t flags;
+    CUstream upload;
+    CUgraphNode error;
+    int result;
+} InstantiateParams;
+
+typedef struct {
+    unsigned char from_port, to_port, type, reserved[5];
+} EdgeData;
+
+typedef union {
+    char all[64];
+    int cooperative, priority;
+} Attribute;
+
 /* field, exported symbol, arguments */
 #define GRAPH_FUNCTIONS(X)                                                                                             \
     X(BeginCapture, cuStreamBeginCapture_v2, (CUstream stream, int mode))                                              \
@@ -180,6 +197,16 @@ typedef struct {
     X(ChildGraph, cuGraphChildGraphNodeGetGraph, (CUgraphNode node, CUgraph * graph))                                  \
     X(Dot, cuGraphDebugDotPrint, (CUgraph graph, const char *path, unsigned flags))                                    \
     X(Instantiate, cuGraphInstantiateWithFlags, (CUgraphExec * exec, CUgraph graph, unsigned long long flags))         \
+    X(InstantiateWith, cuGraphInstantiateWithParams,                                                                   \
+      (CUgraphExec * exec, CUgraph graph, InstantiateParams * params))                                                 \
+    X(GetFlags, cuGraphExecGetFlags, (CUgraphExec exec, uint64_t * flags))                                             \
+    X(GetEdges2, cuGraphGetEdges_v2,                                                                                   \
+      (CUgraph graph, CUgraphNode * from, CUgraphNode * to, EdgeData * data, size_t *count))                           \
+    X(AddDependencies2, cuGraphAddDependencies_v2,                                                                     \
+      (CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, const EdgeData *data, size_t count))             \
+    X(GetAttribute, cuGraphKernelNodeGetAttribute, (CUgraphNode node, unsigned attribute, Attribute * value))          \
+    X(SetAttribute, cuGraphKernelNodeSetAttribute, (CUgraphNode node, unsigned attribute, const Attribute *value))     \
+    X(ExecEventSet, cuGraphExecEventRecordNodeSetEvent, (CUgraphExec exec, CUgraphNode node, CUevent event))           \
     X(ExecDestroy, cuGraphExecDestroy, (CUgraphExec exec))                                                             \
     X(ExecKernelSet, cuGraphExecKernelNodeSetParams_v2,                                                                \
       (CUgraphExec exec, CUgraphNode node, const KernelParams *params))                                                \

@@ -360,6 +360,89 @@ static double measured(CUgraphExec exec, int launches) {
     return ms;
 }
 
+/* Events are recorded and waited for at each launch; words are written. */
+static void marks(void) {
+    CUgraph recording = graph_new(), waiting = graph_new(), writing;
+    CUgraphNode node, record;
+    CUevent begin = event_new(), end = event_new(), later = event_new();
+    CUstream other = stream_new(CU_STREAM_NON_BLOCKING);
+    float ms;
+    uint32_t *word;
+    CHECK(graph.AddRecord(&node, recording, NULL, 0, begin));
+    node = add_kernel(recording, &node, 1, kernel);
+    CHECK(graph.AddRecord(&record, recording, &node, 1, end));
+    CUgraphExec records = instantiated(recording, 0);
+    CHECK(graph.Launch(records, stream));
+    CHECK(graph.AddWait(&node, waiting, NULL, 0, end));
+    add_note(waiting, &node, 1, 1);
+    CUgraphExec waits = instantiated(waiting, 0);
+    calls = 0;
+    CHECK(graph.Launch(waits, other));
+    CHECK(cu.cuStreamSynchronize(other));
+    HOLDS(calls == 1);
+    CHECK(cu.cuEventElapsedTime(&ms, begin, end));
+    HOLDS(ms >= 0.99f);
+    CHECK(graph.ExecEventSet(records, record, later));
+    run(records);
+    CHECK(cu.cuEventElapsedTime(&ms, begin, later));
+    HOLDS(ms >= 0.99f);
+    CHECK(cu.cuMemHostAlloc((void **)&word, 4096, 0));
+    *word = 0;
+    CHECK(graph.BeginCapture(stream, GLOBAL));
+    CHECK(cu.cuStreamWriteValue32(stream, (CUdeviceptr)(uintptr_t)word, 5, 0));
+    CHECK(cu.cuStreamWaitValue32(stream, (CUdeviceptr)(uintptr_t)word, 5, 0));
+    CHECK(graph.EndCapture(stream, &writing));
+    CUgraphExec writes = instantiated(writing, 0);
+    HOLDS(*word == 0);
+    run(writes);
+    HOLDS(__atomic_load_n(word, __ATOMIC_ACQUIRE) == 5);
+    CHECK(graph.ExecDestroy(writes));
+    CHECK(graph.ExecDestroy(waits));
+    CHECK(graph.ExecDestroy(records));
+    CHECK(graph.Destroy(writing));
+    CHECK(graph.Destroy(waiting));
+    CHECK(graph.Destroy(recording));
+    CHECK(cu.cuMemFreeHost(word));
+    CHECK(cu.cuEventDestroy(begin));
+    CHECK(cu.cuEventDestroy(end));
+    CHECK(cu.cuEventDestroy(later));
+    CHECK(cu.cuStreamDestroy(other));
+}
+
+/* Edges with data are told to who asks for them; attributes are kept; what an executable graph can be is said. */
+static void details(void) {
+    CUgraph made = graph_new();
+    CUgraphNode first = add_kernel(made, NULL, 0, kernel), second = add_kernel(made, NULL, 0, kernel), from, to;
+    EdgeData data = {1, 0, 1, {0}}, told;
+    size_t count = 1;
+    Attribute value = {.priority = -3}, got;
+    CHECK(graph.AddDependencies2(made, &first, &second, &data, 1));
+    EXPECT(CUDA_ERROR_LOSSY_QUERY, graph.GetEdges(made, &from, &to, &count));
+    CHECK(graph.GetEdges2(made, &from, &to, &told, &count));
+    HOLDS(from == first && to == second && told.from_port == 1 && told.type == 1);
+    CHECK(graph.SetAttribute(first, 8, &value));
+    CHECK(graph.GetAttribute(first, 8, &got));
+    HOLDS(got.priority == -3);
+    InstantiateParams params = {.flags = 4};
+    CUgraphExec exec;
+    uint64_t flags;
+    CHECK(graph.InstantiateWith(&exec, made, &params));
+    CHECK(graph.GetFlags(exec, &flags));
+    HOLDS(params.result == 0 && flags == 4);
+    /* A kernel of another length, from the next launch on. */
+    KernelParams quick = shape(driver_function("spin_10us"));
+    CHECK(graph.ExecKernelSet(exec, first, &quick));
+    quick.grid[1] = 0;
+    EXPECT(CUDA_ERROR_INVALID_VALUE, graph.ExecKernelSet(exec, first, &quick));
+    run(exec);
+    CHECK(graph.ExecDestroy(exec));
+    /* From the card no host function can be called. */
+    CUgraphNode host = add_note(made, &second, 1, 1);
+    EXPECT(CUDA_ERROR_NOT_SUPPORTED, graph.InstantiateWith(&exec, made, &params));
+    HOLDS(params.result == 3 && params.error == host);
+    CHECK(graph.Destroy(made));
+}
+
 static int destroyed;
 static void destroy(void *data) { destroyed += (int)(intptr_t)data; }
 
@@ -429,6 +512,8 @@ int main(void) {
     conditions();
     updates(memory);
     uint64_t reserved = memory_nodes();
+    marks();
+    details();
     objects();
     nothing_stays();
 

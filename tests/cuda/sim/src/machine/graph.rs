@@ -30,8 +30,8 @@ use crate::timeline::{Command, QueueFull};
 const TRACKS: usize = 128;
 /// What a track may hold after a launch, for its ring to have all of it.
 const RING: u64 = 2_000;
-/// Commands of one operation: a fraction of what the undo log holds.
-const BATCH: usize = 512;
+/// Commands of one operation: a fraction of what the undo log holds, and no longer than others can wait for the lock.
+const BATCH: usize = 128;
 
 /// Where the launches of one executable graph are.
 #[derive(Debug, Default)]
