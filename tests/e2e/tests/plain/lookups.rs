@@ -102,6 +102,37 @@ fn a_limit_holds_with_drivers_old_and_new() {
     }
 }
 
+/// The same questions through the shim. Its hooks stand in the place of the driver's functions, so all answers must be the same: another version
+/// or flavour would be another name, and a function of the driver's own for which there is a hook would have none.
+fn through_the_shim(scene: &Scene, library: &Path, names: &Path, version: u32) -> Vec<String> {
+    let mut command = scene.program_in(&scene.limited("lookups", 1024), "lookups");
+    command.arg(library).arg(names).arg(data("driver-symbols.tsv"));
+    command.env("CGPU_SIM_DRIVER", version.to_string());
+    let lines = Outcome::of(command).silent().stdout;
+    lines.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn the_shim_hands_out_what_the_driver_chose() {
+    let scene = Scene::new("A10:23028");
+    let simulated = scene.dist().file("sim/libcuda.so.1");
+    let mut drivers: Vec<(PathBuf, u32)> =
+        [11_030, 11_070, 12_000, 12_040, 13_000, 13_050].map(|version| (simulated.clone(), version)).into();
+    match real_drivers() {
+        Ok(real) => drivers.extend(real),
+        Err(reason) => skip("lookups::the_shim_hands_out_what_the_driver_chose", "real-driver", &reason),
+    }
+    let names = data("proc-address.tsv");
+    for (library, version) in drivers {
+        let bare = lookups(&scene, &library, &names, version);
+        let shimmed = through_the_shim(&scene, &library, &names, version);
+        for (shimmed, bare) in shimmed.iter().zip(&bare) {
+            assert_eq!(shimmed, bare, "{version} of {}", library.display());
+        }
+        assert_eq!(shimmed.len(), bare.len());
+    }
+}
+
 #[test]
 fn real_drivers_answer_alike() {
     let drivers = match real_drivers() {

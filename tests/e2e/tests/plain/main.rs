@@ -14,6 +14,7 @@ mod library;
 mod live;
 mod lookups;
 mod memory;
+mod mig;
 mod physical;
 mod pools;
 mod race;
