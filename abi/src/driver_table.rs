@@ -1198,9 +1198,12 @@ macro_rules! driver_table {
             pass cuCheckpointProcessUnlock { "cuCheckpointProcessUnlock", legacy, 12080, 1208 } Passes Passed stub "drives another process through a checkpoint";
 
             // Textures, surfaces, tensor maps.
-            pass cuSurfObjectCreate { "cuSurfObjectCreate", legacy, 5000, 1107 } Passes Passed stub "describes memory that already exists";
-            pass cuSurfObjectDestroy { "cuSurfObjectDestroy", legacy, 5000, 1107 } Passes Passed stub "describes memory that already exists";
-            pass cuSurfObjectGetResourceDesc { "cuSurfObjectGetResourceDesc", legacy, 5000, 1107 } Passes Passed stub "describes memory that already exists";
+            call cuSurfObjectCreate { "cuSurfObjectCreate", legacy, 5000, 1107 } Passes Passed played "describes memory that already exists"
+                (surf_object: *mut CUsurfObject, res_desc: *const CUDA_RESOURCE_DESC);
+            call cuSurfObjectDestroy { "cuSurfObjectDestroy", legacy, 5000, 1107 } Passes Passed played "describes memory that already exists"
+                (surf_object: CUsurfObject);
+            call cuSurfObjectGetResourceDesc { "cuSurfObjectGetResourceDesc", legacy, 5000, 1107 } Passes Passed played "describes memory that already exists"
+                (res_desc: *mut CUDA_RESOURCE_DESC, surf_object: CUsurfObject);
             pass cuSurfRefGetArray { "cuSurfRefGetArray", legacy, 3000, 1107 } Passes Passed stub "describes memory that already exists";
             pass cuSurfRefSetArray { "cuSurfRefSetArray", legacy, 3000, 1107 } Passes Passed stub "describes memory that already exists";
             pass cuTensorMapEncodeIm2col { "cuTensorMapEncodeIm2col", legacy, 12000, 1200 } Passes Passed stub "describes memory that already exists";
@@ -1208,11 +1211,16 @@ macro_rules! driver_table {
             pass cuTensorMapEncodeTiled { "cuTensorMapEncodeTiled", legacy, 12000, 1200 } Passes Passed stub "describes memory that already exists";
             pass cuTensorMapReplaceAddress { "cuTensorMapReplaceAddress", legacy, 12000, 1200 } Passes Passed stub "describes memory that already exists";
             pass cuTensorMapSetAllocationClass { "cuTensorMapSetAllocationClass", legacy, 13050, 1305 } Passes Passed stub "describes memory that already exists";
-            pass cuTexObjectCreate { "cuTexObjectCreate", legacy, 5000, 1107 } Passes Passed stub "describes memory that already exists";
-            pass cuTexObjectDestroy { "cuTexObjectDestroy", legacy, 5000, 1107 } Passes Passed stub "describes memory that already exists";
-            pass cuTexObjectGetResourceDesc { "cuTexObjectGetResourceDesc", legacy, 5000, 1107 } Passes Passed stub "describes memory that already exists";
-            pass cuTexObjectGetResourceViewDesc { "cuTexObjectGetResourceViewDesc", legacy, 5000, 1107 } Passes Passed stub "describes memory that already exists";
-            pass cuTexObjectGetTextureDesc { "cuTexObjectGetTextureDesc", legacy, 5000, 1107 } Passes Passed stub "describes memory that already exists";
+            call cuTexObjectCreate { "cuTexObjectCreate", legacy, 5000, 1107 } Passes Passed played "describes memory that already exists"
+                (tex_object: *mut CUtexObject, res_desc: *const CUDA_RESOURCE_DESC, tex_desc: *const CUDA_TEXTURE_DESC, res_view_desc: *const CUDA_RESOURCE_VIEW_DESC);
+            call cuTexObjectDestroy { "cuTexObjectDestroy", legacy, 5000, 1107 } Passes Passed played "describes memory that already exists"
+                (tex_object: CUtexObject);
+            call cuTexObjectGetResourceDesc { "cuTexObjectGetResourceDesc", legacy, 5000, 1107 } Passes Passed played "describes memory that already exists"
+                (res_desc: *mut CUDA_RESOURCE_DESC, tex_object: CUtexObject);
+            call cuTexObjectGetResourceViewDesc { "cuTexObjectGetResourceViewDesc", legacy, 5000, 1107 } Passes Passed played "describes memory that already exists"
+                (res_view_desc: *mut CUDA_RESOURCE_VIEW_DESC, tex_object: CUtexObject);
+            call cuTexObjectGetTextureDesc { "cuTexObjectGetTextureDesc", legacy, 5000, 1107 } Passes Passed played "describes memory that already exists"
+                (tex_desc: *mut CUDA_TEXTURE_DESC, tex_object: CUtexObject);
             pass cuTexRefCreate { "cuTexRefCreate", legacy, 2000, 1107 } Passes Passed stub "describes memory that already exists";
             pass cuTexRefDestroy { "cuTexRefDestroy", legacy, 2000, 1107 } Passes Passed stub "describes memory that already exists";
             pass cuTexRefGetAddress { "cuTexRefGetAddress", legacy, 2000, 1107 } Passes Passed stub "describes memory that already exists";

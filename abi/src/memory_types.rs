@@ -100,3 +100,53 @@ pub struct CUdevResource {
     /// The driver's own.
     pub next: usize,
 }
+
+/// A texture: what kernels are given.
+pub type CUtexObject = c_ulonglong;
+/// A surface: what kernels are given.
+pub type CUsurfObject = c_ulonglong;
+
+/// What a texture or surface shows.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_RESOURCE_DESC {
+    /// What kind of memory; says how to read `resource`.
+    pub kind: CUresourcetype,
+    /// Which: a [`CUarray`], a [`CUmipmappedArray`], or an address and how it is laid out.
+    pub resource: [c_ulonglong; 16],
+    /// Zero.
+    pub flags: c_uint,
+}
+
+/// How a texture is read.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the vendor's own names")]
+pub struct CUDA_TEXTURE_DESC {
+    pub address_mode: [c_uint; 3],
+    pub filter_mode: c_uint,
+    pub flags: c_uint,
+    pub max_anisotropy: c_uint,
+    pub mipmap_filter_mode: c_uint,
+    pub mipmap_level_bias: f32,
+    pub min_mipmap_level_clamp: f32,
+    pub max_mipmap_level_clamp: f32,
+    pub border_color: [f32; 4],
+    pub reserved: [c_uint; 12],
+}
+
+/// Which part of a resource a texture shows, and as what.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the vendor's own names")]
+pub struct CUDA_RESOURCE_VIEW_DESC {
+    pub format: c_uint,
+    pub width: usize,
+    pub height: usize,
+    pub depth: usize,
+    pub first_mipmap_level: c_uint,
+    pub last_mipmap_level: c_uint,
+    pub first_layer: c_uint,
+    pub last_layer: c_uint,
+    pub reserved: [c_uint; 16],
+}

@@ -49,7 +49,7 @@ struct map_info {
     unsigned devices, flags, reserved[2];
 };
 
-enum { FLOAT = 32, LAYERED = 1, SPARSE = 0x40, DEFERRED = 0x80, HOST = 1, ARRAY = 3, DEVICE = 1, PINNED = 1, MAP = 1, UNMAP = 2 };
+enum { FLOAT = 32, LAYERED = 1, SURFACE = 2, SPARSE = 0x40, DEFERRED = 0x80, HOST = 1, ARRAY = 3, DEVICE = 1, PINNED = 1, MAP = 1, UNMAP = 2 };
 
 #define FUNCTION(name, symbol, arguments)                                                                              \
     CUresult(*name) arguments;                                                                                         \
@@ -204,6 +204,44 @@ static void deferred(void) {
     EXPECT(CUDA_ERROR_NOT_SUPPORTED, create(&info.array, &descriptor));
 }
 
+struct resource {
+    int kind;
+    uint64_t which[16];
+    unsigned flags;
+};
+
+static void views(void) {
+    FUNCTION(create, cuArray3DCreate_v2, (void **, const struct array *));
+    FUNCTION(destroy, cuArrayDestroy, (void *));
+    FUNCTION(texture, cuTexObjectCreate, (uint64_t *, const struct resource *, const void *, const void *));
+    FUNCTION(texture_of, cuTexObjectGetResourceDesc, (struct resource *, uint64_t));
+    FUNCTION(texture_end, cuTexObjectDestroy, (uint64_t));
+    FUNCTION(surface, cuSurfObjectCreate, (uint64_t *, const struct resource *));
+    FUNCTION(surface_end, cuSurfObjectDestroy, (uint64_t));
+    struct array descriptor = {.width = 16, .height = 16, .format = FLOAT, .channels = 1};
+    struct resource shown = {.kind = 0}, found;
+    char how[104] = "";
+    uint64_t object;
+    void *array;
+
+    CHECK(create(&array, &descriptor));
+    shown.which[0] = (uint64_t)(uintptr_t)array;
+    CHECK(texture(&object, &shown, how, NULL));
+    CHECK(texture_of(&found, object));
+    HOLDS(found.kind == 0 && found.which[0] == shown.which[0]);
+    EXPECT(CUDA_ERROR_INVALID_VALUE, surface(&object, &shown)); /* was not made for it */
+    CHECK(texture_end(object));
+    EXPECT(CUDA_ERROR_INVALID_HANDLE, texture_end(object));
+    CHECK(destroy(array));
+    EXPECT(CUDA_ERROR_INVALID_HANDLE, texture(&object, &shown, how, NULL));
+    descriptor.flags = SURFACE;
+    CHECK(create(&array, &descriptor));
+    shown.which[0] = (uint64_t)(uintptr_t)array;
+    CHECK(surface(&object, &shown));
+    CHECK(surface_end(object));
+    CHECK(destroy(array));
+}
+
 int main(void) {
     watchdog(60);
     driver_open();
@@ -211,6 +249,7 @@ int main(void) {
     size_t plane = costs((struct array){.width = 1024, .height = 1025, .format = FLOAT, .channels = 1});
     size_t layers = costs((struct array){.width = 64, .height = 64, .depth = 33, .format = FLOAT, .channels = 1, .flags = LAYERED});
     boxes();
+    views();
     size_t chain = levels();
     deferred();
     printf("{\"flat\": %zu, \"plane\": %zu, \"layers\": %zu, \"chain\": %zu}\n", flat, plane, layers, chain);

@@ -122,6 +122,7 @@ impl Context {
         driver.functions.retain(|function| !ours(&function.context));
         driver.modules.retain(|module| !ours(&module.context));
         driver.arrays.retain(|array| !ours(&array.context));
+        driver.views.retain(|view| !ours(&view.context));
         lock(&driver.low).forget(self.id);
         driver.machine.destroy_context(self.id)?;
         // Only now, when no copy is on its way to or from it.

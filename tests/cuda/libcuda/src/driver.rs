@@ -24,6 +24,7 @@ use crate::module::Module;
 use crate::pool::{Pool, Pools};
 use crate::primary::Primary;
 use crate::stream::Stream;
+use crate::texture::View;
 use crate::visible::{NO_CARD, Visible};
 
 /// The initialised driver. There is one per process, from the first successful `cuInit` on.
@@ -42,6 +43,7 @@ pub(crate) struct Driver {
     pub(crate) kernels: Table<Kernel>,
     pub(crate) linkers: Table<Linker>,
     pub(crate) arrays: Table<Array>,
+    pub(crate) views: Table<View>,
     pub(crate) pools: Table<Pool>,
     pub(crate) pooled: Mutex<Pools>,
     pub(crate) greens: Table<Green>,
@@ -94,6 +96,7 @@ impl Driver {
             kernels: Table::default(),
             linkers: Table::default(),
             arrays: Table::default(),
+            views: Table::default(),
             pools: Table::default(),
             pooled: Mutex::default(),
             greens: Table::default(),

@@ -42,6 +42,7 @@ mod played {
     pub(super) use crate::profiler::*;
     pub(super) use crate::share::*;
     pub(super) use crate::stream::*;
+    pub(super) use crate::texture::*;
 }
 
 /// The address of an exported function.

@@ -19,7 +19,7 @@
 //!
 //! The others (`CGPU_SIM_STATE`, `CGPU_SIM_GPUS`, ...) are [`cgpu_sim::Settings`]'.
 //!
-//! Not played: textures and surfaces, other interfaces' memory, multicast, checkpoints, peer access. Kernels move no data.
+//! Not played: other interfaces' memory, multicast, checkpoints, peer access. Kernels move no data.
 #![allow(non_snake_case, clippy::too_many_arguments, reason = "the vendor's own functions")]
 
 mod answer;
@@ -62,5 +62,6 @@ mod profiler;
 mod range;
 mod share;
 mod stream;
+mod texture;
 mod version;
 mod visible;
