@@ -199,31 +199,44 @@ impl Ledger {
         self.account(card).charge(column, bytes, || self.limit(card), LOCK_PATIENCE, life)
     }
 
-    /// The slow path of a charge: finds the dead, and waits for their memory while that alone is in the way.
+    /// The slow path of a charge, which ends with a counted refusal.
     #[cold]
     #[inline(never)]
     fn insist(&self, card: CardIndex, column: Column, bytes: Bytes, denied: Reason) -> Result<(), Denied> {
+        self.charge_patiently(card, column, bytes).map_err(|refused| {
+            let (reason, used, limit) = match refused {
+                Refused::Held(_) => (Reason::LockHeld, self.total(card), self.limit(card)),
+                Refused::Short { used, limit, .. } => (denied, used, limit),
+            };
+            self.count(reason);
+            Denied { reason, wanted: bytes, used, limit }
+        })
+    }
+
+    /// Charges; finds the dead, and waits for their memory while that alone is in the way. A refusal is not counted.
+    pub(crate) fn charge_patiently(
+        &self,
+        card: CardIndex,
+        column: Column,
+        bytes: Bytes,
+    ) -> Result<(), Refused> {
         let mut patience = Patience::default();
         loop {
             self.sweep();
-            let (reason, used, limit) = match self.attempt(card, column, bytes) {
+            let refused = match self.attempt(card, column, bytes) {
                 Ok(()) if patience.since.is_some() => {
                     self.count(Reason::WaitedForDraining);
                     return Ok(());
                 }
                 Ok(()) => return Ok(()),
-                Err(Refused::Held(_)) => (Reason::LockHeld, self.total(card), self.limit(card)),
-                Err(Refused::Short { used, limit, .. }) => {
-                    let usage = self.usage(card);
-                    let stays = usage.total() - usage.draining;
-                    if stays + bytes <= limit && patience.rest(self.clock) {
-                        continue;
-                    }
-                    (denied, used, limit)
-                }
+                Err(refused) => refused,
             };
-            self.count(reason);
-            return Err(Denied { reason, wanted: bytes, used, limit });
+            let usage = self.usage(card);
+            let stays = usage.total() - usage.draining;
+            let by_the_dead = matches!(refused, Refused::Short { limit, .. } if stays + bytes <= limit);
+            if !by_the_dead || !patience.rest(self.clock) {
+                return Err(refused);
+            }
         }
     }
 

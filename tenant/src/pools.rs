@@ -241,7 +241,8 @@ impl Tenant {
         let mut patience = Patience::default();
         loop {
             self.each_pool(Some(at.card), true);
-            if attempt() {
+            // Where only the dead are in the way of a chunk they are waited for: under a lesser charge the pool would grow by one all the same.
+            if self.ledger.charge_patiently(at.card, Column::Used, likely.charged).is_ok() {
                 return self.make(at, likely, call, undo);
             }
             // What was freed in the stream can be had when the stream has come to that.
