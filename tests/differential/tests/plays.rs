@@ -5,7 +5,7 @@ use std::path::Path;
 use cgpu_differential::actor::built;
 use cgpu_differential::play::{Files, Outcome, Plan, play};
 
-/// Steps of one play. Five of them in all.
+/// Steps of one play. Seven of them in all.
 const OPERATIONS: u64 = 10_000;
 
 fn plays(plan: &Plan) -> Outcome {
@@ -17,7 +17,7 @@ fn plays(plan: &Plan) -> Outcome {
     let files = Files { dist, actor, folder: folder.path().to_owned() };
     let outcome = play(plan, &files, |_| {}).unwrap_or_else(|error| panic!("{error:#}"));
     // What was played was worth playing.
-    assert!(outcome.granted > OPERATIONS / 5 && outcome.over_limit > 0, "{outcome:?}");
+    assert!(outcome.granted > plan.operations / 5 && outcome.over_limit > 0, "{outcome:?}");
     assert_eq!((outcome.overshoot, outcome.leak), (0, 0), "{outcome:?}");
     outcome
 }
@@ -41,6 +41,18 @@ fn a_driver_that_refuses_now_and_then() {
 fn processes_that_are_killed_often() {
     let outcome = plays(&Plan { kill_once_in: 200, refusals: true, ..plan(3) });
     assert!(outcome.kills > 20, "{outcome:?}");
+}
+
+/// A context's cost was measured across the trimming of a pool.
+#[test]
+fn the_seed_that_found_a_context_undercharged() {
+    plays(&Plan { operations: 5_000, kill_once_in: 500, ..plan(2) });
+}
+
+/// A pool was charged less than it would grow by, because the dead were in the way, and the allocation then refused.
+#[test]
+fn the_seed_that_found_a_pool_refused_beside_the_dead() {
+    plays(&Plan { refusals: true, kill_once_in: 500, ..plan(1004) });
 }
 
 #[test]
