@@ -2,12 +2,7 @@
 //!
 //! A line that is not understood makes the whole file refused: a limit that was misspelt must not be no limit.
 
-use std::ffi::CString;
 use std::fmt;
-use std::fs;
-use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::str::{FromStr, SplitWhitespace};
 
 use crate::units::Bytes;
@@ -207,22 +202,6 @@ impl Limits {
     }
 }
 
-/// The text of the limits file at `path`, if it is imposed on this process: there, and not for it to write.
-///
-/// # Errors
-/// When it is there and cannot be read: then nothing may be assumed.
-pub fn imposed(path: &Path) -> io::Result<Option<String>> {
-    let text = match fs::read_to_string(path) {
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => return Ok(None),
-        other => other?,
-    };
-    let path = CString::new(path.as_os_str().as_bytes())?;
-    // SAFETY: the string is NUL-terminated and outlives the call. The effective user is asked for, who would do the writing.
-    let writable =
-        unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::W_OK, libc::AT_EACCESS) } == 0;
-    Ok((!writable).then_some(text))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -296,15 +275,6 @@ mod tests {
         }
         let limits = Limits { cards: vec![(Uuid([1; 16]), Bytes::ZERO)], ..Limits::default() };
         assert!(limits.to_text().is_err());
-    }
-
-    #[test]
-    fn a_file_that_we_could_write_imposes_nothing() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("limits");
-        assert_eq!(imposed(&path).unwrap(), None);
-        fs::write(&path, "version 1\n").unwrap();
-        assert_eq!(imposed(&path).unwrap(), None);
     }
 
     proptest! {

@@ -6,9 +6,6 @@ use std::path::{Path, PathBuf};
 /// The container's directory inside a container, and the monitor's root on the host.
 pub const RUN: &str = "/run/cgpu";
 
-/// The limits file that is looked at first, always.
-pub const LIMITS: &str = "/run/cgpu/limits";
-
 /// A directory where a container's region may lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
@@ -16,26 +13,6 @@ pub struct Candidate {
     pub directory: PathBuf,
     /// In a place where anybody may make one: whose it must be.
     pub owner: Option<u32>,
-}
-
-/// Where a container's process looks for its region, best first: `CGPU_DIR` and nothing else, if set; else [`RUN`], and then a
-/// directory below `/dev/shm` of this user and PID namespace.
-///
-/// A process's own variables decide only where no [`LIMITS`] file does: then pass `None`.
-#[must_use]
-pub fn container(cgpu_dir: Option<&OsStr>, user: u32, pid_namespace: u64) -> Vec<Candidate> {
-    match cgpu_dir {
-        Some(directory) if !directory.is_empty() => {
-            vec![Candidate { directory: directory.into(), owner: None }]
-        }
-        _ => vec![
-            Candidate { directory: RUN.into(), owner: None },
-            Candidate {
-                directory: format!("/dev/shm/cgpu-{user}-{pid_namespace}").into(),
-                owner: Some(user),
-            },
-        ],
-    }
 }
 
 /// No place for the monitor's root is known.
@@ -85,26 +62,6 @@ pub fn containers(root: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn directories(candidates: &[Candidate]) -> Vec<&str> {
-        candidates.iter().map(|candidate| candidate.directory.to_str().unwrap()).collect()
-    }
-
-    #[test]
-    fn a_container_looks_where_it_is_told_and_nowhere_else() {
-        let told = container(Some(OsStr::new("/mnt/c")), 1000, 4_026_531_836);
-        assert_eq!(directories(&told), ["/mnt/c"]);
-        assert_eq!(told[0].owner, None);
-    }
-
-    #[test]
-    fn an_empty_variable_says_nothing() {
-        for said in [None, Some(OsStr::new(""))] {
-            let found = container(said, 1000, 4_026_531_836);
-            assert_eq!(directories(&found), ["/run/cgpu", "/dev/shm/cgpu-1000-4026531836"]);
-            assert_eq!(found[1].owner, Some(1000));
-        }
-    }
 
     #[test]
     fn the_monitors_root_is_asked_for_or_the_users() {

@@ -11,12 +11,15 @@ use cgpu_e2e::{MIB, Outcome, Scene, mounted, skip};
 const CONTAINER: &str = "
     mount -t tmpfs none /mnt && cp -a /etc /mnt/etc && mount --bind /mnt/etc /etc && mount -t tmpfs none /run &&
     mkdir -p /run/stage /run/cgpu && cp {dist}/libcgpu.so {dist}/programs/init {dist}/sim/*.so.1 {ways} /run/stage &&
-    cp {limits} /run/cgpu/limits && mount --bind /run/cgpu/limits /run/cgpu/limits &&
-    mount -o remount,bind,ro /run/cgpu/limits && chmod 777 /run/cgpu && mount -t tmpfs -o mode=1777 none /dev/shm &&
+    cp {limits} /run/cgpu/limits && {protect} && chmod 777 /run/cgpu && mount -t tmpfs -o mode=1777 none /dev/shm &&
     echo /run/stage > /etc/ld.so.conf.d/cgpu.conf && ldconfig && echo /run/stage/libcgpu.so > /etc/ld.so.preload && cd /";
 
+/// As a container runtime protects the file.
+const READ_ONLY: &str =
+    "mount --bind /run/cgpu/limits /run/cgpu/limits && mount -o remount,bind,ro /run/cgpu/limits";
+
 /// What each way in says the card's size is, one line each; the limit is 3 GiB.
-fn totals(ways: &[&str]) -> Option<Vec<String>> {
+fn totals(protect: &str, ways: &[&str]) -> Option<Vec<String>> {
     let scene = Scene::new("A10:23028");
     let mut native = scene.program("visible");
     native.env("NATIVE", "all");
@@ -35,6 +38,7 @@ fn totals(ways: &[&str]) -> Option<Vec<String>> {
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("ours");
     }
     let setup = CONTAINER
+        .replace("{protect}", protect)
         .replace("{dist}", &scene.dist().folder().to_string_lossy())
         .replace("{limits}", &limits.to_string_lossy())
         .replace("{ways}", &script.to_string_lossy());
@@ -53,7 +57,11 @@ fn totals(ways: &[&str]) -> Option<Vec<String>> {
 }
 
 fn holds(ways: &[&str]) {
-    let Some(lines) = totals(ways) else { return };
+    hold_with(READ_ONLY, ways);
+}
+
+fn hold_with(protect: &str, ways: &[&str]) {
+    let Some(lines) = totals(protect, ways) else { return };
     let expected = format!("{{\"init\": 0, \"device\": 0, \"total\": {}}}", 3072 * MIB);
     assert_eq!(lines.len(), ways.len(), "{lines:?}");
     for (way, line) in ways.iter().zip(lines) {
@@ -107,4 +115,22 @@ fn limits_hold_in_user_namespaces() {
         return skip("escape", "unshare", "no user namespaces here");
     }
     holds(ways);
+}
+
+/// In a namespace that has no name for it, the file's owner looks like everybody else without a name, and so like us.
+#[test]
+fn an_owner_without_a_name_is_not_taken_for_us() {
+    let nobody = ["--reuid", "1000", "--regid", "1000", "--clear-groups", "unshare", "-U", "true"];
+    let probe = std::process::Command::new("setpriv").args(nobody).output();
+    if !probe.is_ok_and(|output| output.status.success()) {
+        return skip("escape", "unshare", "becoming a user without a name needs root and user namespaces");
+    }
+    hold_with(
+        "chmod 644 /run/cgpu/limits",
+        &[
+            "setpriv --reuid 1000 --regid 1000 --clear-groups INIT",
+            "setpriv --reuid 1000 --regid 1000 --clear-groups unshare -U INIT",
+            "setpriv --reuid 1000 --regid 1000 --clear-groups unshare -Ur INIT",
+        ],
+    );
 }
