@@ -245,13 +245,20 @@ impl Order {
         answer == CUresult::ERROR_NOT_READY
     }
 
-    fn free(self, address: CUdeviceptr) -> CUresult {
-        if self.per_thread {
-            // SAFETY: the address is the driver's own, and the program has not seen it.
-            unsafe { driver::cuMemFreeAsync_ptsz(address, self.stream) }
-        } else {
-            // SAFETY: as above.
-            unsafe { driver::cuMemFreeAsync(address, self.stream) }
+    /// Frees what the program has not seen. A driver that refuses is asked again: nobody else will.
+    fn free(self, address: CUdeviceptr) {
+        const TRIES: u32 = 3;
+        for _ in 0..TRIES {
+            let answer = if self.per_thread {
+                // SAFETY: the address is the driver's own, and the program has not seen it.
+                unsafe { driver::cuMemFreeAsync_ptsz(address, self.stream) }
+            } else {
+                // SAFETY: as above.
+                unsafe { driver::cuMemFreeAsync(address, self.stream) }
+            };
+            if answer == CUresult::SUCCESS {
+                break;
+            }
         }
     }
 
@@ -290,7 +297,7 @@ unsafe fn allocate(
         Err(answer) => return answer,
     }
     // SAFETY: called after `call` has succeeded.
-    let undo = || _ = order.free(unsafe { address.read() });
+    let undo = || order.free(unsafe { address.read() });
     loop {
         let place = pools::device_of(tenant, order.stream)
             .and_then(|device| Ok((device, pool.map_or_else(|| pools::current_pool(device), Ok)?)));
