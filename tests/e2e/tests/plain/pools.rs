@@ -130,6 +130,11 @@ fn an_allocation_that_fails_in_the_driver_leaves_nothing_charged() {
 }
 
 #[test]
+fn threads_and_their_pools_leave_nothing_on_the_books() {
+    both("pool_threads", 1024);
+}
+
+#[test]
 fn a_limit_without_room_for_a_chunk_is_never_gone_over() {
     // The pool's every growth is too much, until one is exact.
     let (outcome, _) = limited("pool_small", 700);
