@@ -1,4 +1,4 @@
-//! Arrays: memory whose layout is the card's own ([`crate::layout`]). Textures and surfaces are not played, so nobody sees the tiles:
+//! Arrays: memory whose layout is the card's own ([`crate::layout`]). Nothing here reads through textures, so nobody sees the tiles:
 //! rows lie one after the other, in as much memory as the tiles would take.
 //!
 //! An array belongs to the context it was made in. One whose mapping is *deferred* has no memory before some is mapped to it.
@@ -7,15 +7,14 @@ use std::sync::{Arc, Mutex};
 
 use cgpu_abi::types::*;
 use cgpu_sim::Bytes;
-use cgpu_sim::machine::{Access, PhysicalPlace, Side};
 
 use crate::answer::{Answer, INVALID_HANDLE, INVALID_VALUE};
 use crate::argument::{In, Out, Received, values};
 use crate::call::Call;
 use crate::context::Context;
+use crate::deferred::unmap;
 use crate::driver::{Driver, count, lock};
 use crate::layout::{self, Level};
-use crate::physical::GRANULARITY;
 
 values!(CUarray, CUmipmappedArray);
 
@@ -58,7 +57,7 @@ impl Array {
     }
 }
 
-fn create(call: &Call, descriptor: CUDA_ARRAY3D_DESCRIPTOR, count: c_uint) -> Answer<usize> {
+pub(crate) fn create(call: &Call, descriptor: CUDA_ARRAY3D_DESCRIPTOR, count: c_uint) -> Answer<usize> {
     let driver = call.driver()?;
     let context = driver.current()?;
     layout::check(&descriptor)?;
@@ -71,7 +70,7 @@ fn create(call: &Call, descriptor: CUDA_ARRAY3D_DESCRIPTOR, count: c_uint) -> An
     Ok(driver.arrays.add(Array { context, descriptor, levels, memory, handles: Mutex::default() }))
 }
 
-fn destroy(call: &Call, handle: usize) -> Answer {
+pub(crate) fn destroy(call: &Call, handle: usize) -> Answer {
     let driver = call.driver()?;
     let array = driver.arrays.get(handle).ok_or(INVALID_HANDLE)?;
     match &array.memory {
@@ -90,25 +89,11 @@ fn destroy(call: &Call, handle: usize) -> Answer {
     Ok(())
 }
 
-/// Ends what is mapped to an array.
-fn unmap(driver: &Driver, mapped: &mut Option<(u64, u64)>) -> Answer {
-    if let Some((address, bytes)) = *mapped {
-        driver.machine.unmap(address, Bytes(bytes))?;
-        driver.machine.free_addresses(address, Bytes(bytes))?;
-        *mapped = None;
-    }
-    Ok(())
-}
-
 pub(crate) fn find(driver: &Driver, array: CUarray) -> Answer<Arc<Array>> {
     driver.arrays.get(array.0).ok_or(INVALID_HANDLE)
 }
 
-fn find_chain(driver: &Driver, array: CUmipmappedArray) -> Answer<Arc<Array>> {
-    driver.arrays.get(array.0).ok_or(INVALID_HANDLE)
-}
-
-fn put_requirements(
+pub(crate) fn put_requirements(
     driver: &Driver,
     to: Out<CUDA_ARRAY_MEMORY_REQUIREMENTS>,
     array: &Array,
@@ -132,16 +117,6 @@ pub(crate) fn cuArrayGetMemoryRequirements(
     put_requirements(driver, memory_requirements.required()?, &*find(driver, array)?, device)
 }
 
-pub(crate) fn cuMipmappedArrayGetMemoryRequirements(
-    call: &Call,
-    memory_requirements: Out<CUDA_ARRAY_MEMORY_REQUIREMENTS>,
-    mipmap: CUmipmappedArray,
-    device: CUdevice,
-) -> Answer {
-    let driver = call.driver()?;
-    put_requirements(driver, memory_requirements.required()?, &*find_chain(driver, mipmap)?, device)
-}
-
 /// There are no sparse arrays here.
 pub(crate) fn cuArrayGetSparseProperties(
     call: &Call,
@@ -150,17 +125,6 @@ pub(crate) fn cuArrayGetSparseProperties(
 ) -> Answer {
     sparse_properties.required()?;
     find(call.driver()?, array)?;
-    Err(INVALID_VALUE)
-}
-
-/// There are no sparse arrays here.
-pub(crate) fn cuMipmappedArrayGetSparseProperties(
-    call: &Call,
-    sparse_properties: Out<CUDA_ARRAY_SPARSE_PROPERTIES>,
-    mipmap: CUmipmappedArray,
-) -> Answer {
-    sparse_properties.required()?;
-    find_chain(call.driver()?, mipmap)?;
     Err(INVALID_VALUE)
 }
 
@@ -174,98 +138,6 @@ pub(crate) fn cuArrayGetPlane(
     plane_array.required()?;
     find(call.driver()?, array)?;
     Err(INVALID_VALUE)
-}
-
-/// A level, as an array that lives as long as the whole; the same each time.
-pub(crate) fn cuMipmappedArrayGetLevel(
-    call: &Call,
-    level_array: Out<CUarray>,
-    mipmapped_array: CUmipmappedArray,
-    level: c_uint,
-) -> Answer {
-    let driver = call.driver()?;
-    let to = level_array.required()?;
-    let whole = find_chain(driver, mipmapped_array)?;
-    let its = *whole.levels.get(count(level)?).ok_or(INVALID_VALUE)?;
-    let mut handles = lock(&whole.handles);
-    if let Some((_, handle)) = handles.iter().find(|(number, _)| *number == level) {
-        to.put(*handle)?;
-        return Ok(());
-    }
-    let at = |extent: usize| if extent == 0 { 0 } else { (extent >> level).max(1) };
-    let layered = whole.descriptor.flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP) != 0;
-    let CUDA_ARRAY3D_DESCRIPTOR { width, height, depth, .. } = whole.descriptor;
-    let descriptor = CUDA_ARRAY3D_DESCRIPTOR {
-        width: at(width),
-        height: at(height),
-        depth: if layered { depth } else { at(depth) },
-        ..whole.descriptor
-    };
-    let handle = CUarray(driver.arrays.add(Array {
-        context: Arc::clone(&whole.context),
-        descriptor,
-        levels: vec![its],
-        memory: Memory::LevelOf(Arc::clone(&whole)),
-        handles: Mutex::default(),
-    }));
-    handles.push((level, handle));
-    to.put(handle)?;
-    Ok(())
-}
-
-/// Maps memory to arrays whose mapping is deferred, all of it at once, or takes it away. The driver does so when the stream comes to it;
-/// here the stream is waited for.
-pub(crate) fn cuMemMapArrayAsync(
-    call: &Call,
-    map_info_list: Out<CUarrayMapInfo>,
-    number: c_uint,
-    stream: CUstream,
-) -> Answer {
-    let driver = call.driver()?;
-    let (stream, _) = driver.stream(stream, call.per_thread)?;
-    let infos = map_info_list.read_all(count(number)?)?;
-    driver.machine.synchronize_stream(stream)?;
-    infos.into_iter().try_for_each(|info| map_array(driver, &info))
-}
-pub(crate) use cuMemMapArrayAsync as cuMemMapArrayAsync_ptsz;
-
-fn map_array(driver: &Driver, info: &CUarrayMapInfo) -> Answer {
-    if !matches!(info.resource_type, CU_RESOURCE_TYPE_ARRAY | CU_RESOURCE_TYPE_MIPMAPPED_ARRAY) {
-        return Err(INVALID_VALUE);
-    }
-    let array = driver.arrays.get(info.resource).ok_or(INVALID_HANDLE)?;
-    let Memory::Deferred(mapped, bytes) = &array.memory else { return Err(INVALID_VALUE) };
-    let mut mapped = lock(mapped);
-    match info.mem_operation_type {
-        CU_MEM_OPERATION_TYPE_UNMAP => unmap(driver, &mut mapped),
-        CU_MEM_OPERATION_TYPE_MAP if info.offset == 0 && mapped.is_none() => {
-            let bytes = bytes.next_multiple_of(GRANULARITY);
-            let (id, about) = crate::physical::id_of(driver, info.mem_handle)?;
-            let PhysicalPlace::Card(card) = about.place else { return Err(INVALID_VALUE) };
-            if 1_u32.checked_shl(driver.device(card).cast_unsigned()) != Some(info.device_bit_mask)
-                || info.flags != 0
-                || card != array.context.card
-            {
-                return Err(INVALID_VALUE);
-            }
-            let address = driver.machine.reserve_addresses(Bytes(bytes), 0, 0)?;
-            *mapped = Some((address, bytes));
-            let access = [(Side::Card(card), Access::ReadWrite)];
-            let done = driver
-                .machine
-                .map(address, Bytes(bytes), id)
-                .and_then(|()| driver.machine.set_access(address, Bytes(bytes), &access));
-            if let Err(error) = done {
-                // Perhaps nothing is mapped yet.
-                let _ = driver.machine.unmap(address, Bytes(bytes));
-                driver.machine.free_addresses(address, Bytes(bytes))?;
-                *mapped = None;
-                return Err(error.into());
-            }
-            Ok(())
-        }
-        _ => Err(INVALID_VALUE),
-    }
 }
 
 pub(crate) fn cuArray3DCreate_v2(
@@ -321,26 +193,8 @@ pub(crate) fn cuArrayCreate(
     Ok(())
 }
 
-pub(crate) fn cuMipmappedArrayCreate(
-    call: &Call,
-    handle: Out<CUmipmappedArray>,
-    mipmapped_array_desc: In<CUDA_ARRAY3D_DESCRIPTOR>,
-    num_mipmap_levels: c_uint,
-) -> Answer {
-    let (handle, descriptor) = (handle.required()?, mipmapped_array_desc.read()?);
-    let layered = descriptor.flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP) != 0;
-    let depth = if layered { 0 } else { descriptor.depth };
-    let most = descriptor.width.max(descriptor.height).max(depth).max(1).ilog2() + 1;
-    handle.put(CUmipmappedArray(create(call, descriptor, num_mipmap_levels.clamp(1, most))?))?;
-    Ok(())
-}
-
 pub(crate) fn cuArrayDestroy(call: &Call, array: CUarray) -> Answer {
     destroy(call, array.0)
-}
-
-pub(crate) fn cuMipmappedArrayDestroy(call: &Call, mipmapped_array: CUmipmappedArray) -> Answer {
-    destroy(call, mipmapped_array.0)
 }
 
 pub(crate) fn cuArray3DGetDescriptor_v2(

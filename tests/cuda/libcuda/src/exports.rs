@@ -19,6 +19,7 @@ mod played {
     pub(super) use crate::capture::*;
     pub(super) use crate::context::*;
     pub(super) use crate::copy::*;
+    pub(super) use crate::deferred::*;
     pub(super) use crate::device::*;
     pub(super) use crate::entry::*;
     pub(super) use crate::event::*;
@@ -34,6 +35,7 @@ mod played {
     pub(super) use crate::link::*;
     pub(super) use crate::memops::*;
     pub(super) use crate::memory::*;
+    pub(super) use crate::mipmap::*;
     pub(super) use crate::module::*;
     pub(super) use crate::physical::*;
     pub(super) use crate::pointer::*;
