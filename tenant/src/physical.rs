@@ -10,7 +10,7 @@
 //!
 //! A reference is added before the driver is asked for it, and taken away after the driver has said that it is gone. In between
 //! the driver may give the handle's value, or the address, to another thread, before the call that ended it has returned here;
-//! that thread finds the old entry and *replaces* it, references and all. Whoever ended it then finds another record under its
+//! that thread finds the old entry and *replaces* it, references and all. Whoever ended it then finds a younger entry under its
 //! handle, or a mapping younger than its call, and has nothing left to do. So each reference goes exactly once, and none before
 //! its time.
 //!
@@ -50,13 +50,15 @@ struct Held {
     references: u64,
     /// Releases that are now in the driver.
     leaving: u64,
+    /// Which memory's turn it is to have this value: the same may have it again.
+    tenure: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Mapping {
     length: u64,
     record: RecordId,
-    /// When it was made, among mappings and calls that end some.
+    /// When it was made, among all that comes and goes here.
     serial: u64,
 }
 
@@ -136,22 +138,25 @@ impl Physicals {
             held.references = held.references.saturating_add(1);
             return Some(Fate::Stays);
         }
-        let former = self.handles.insert(handle.0, Held { record, references: 1, leaving: 0 }).ok()?;
+        let tenure = self.serial();
+        let held = Held { record, references: 1, leaving: 0, tenure };
+        let former = self.handles.insert(handle.0, held).ok()?;
         Some(former.map_or(Fate::Stays, |former| self.drop_references(former.record, former.references)))
     }
 
-    /// A release goes to the driver.
-    fn leave(&mut self, handle: Handle) -> Option<RecordId> {
+    /// A release goes to the driver. Returns the tenure that it is of.
+    fn leave(&mut self, handle: Handle) -> Option<u64> {
         let held = self.handles.get(handle.0)?;
         held.leaving = held.leaving.saturating_add(1);
-        Some(held.record)
+        Some(held.tenure)
     }
 
-    /// The driver has answered a release, of a reference that `handle` had to `record`.
-    fn released(&mut self, handle: Handle, record: RecordId, gone: bool) -> Fate {
-        let Some(held) = self.handles.get(handle.0).filter(|held| held.record == record) else {
+    /// The driver has answered a release, of a reference that `handle` had in that tenure.
+    fn released(&mut self, handle: Handle, tenure: u64, gone: bool) -> Fate {
+        let Some(held) = self.handles.get(handle.0).filter(|held| held.tenure == tenure) else {
             return Fate::Stays;
         };
+        let record = held.record;
         held.leaving = held.leaving.saturating_sub(1);
         if !gone {
             return Fate::Stays;
@@ -273,8 +278,8 @@ impl Tenant {
     /// A reference of `handle` is about to be released. None: it is not on the books.
     #[must_use]
     pub fn releasing(&self, handle: Handle) -> Option<Release<'_>> {
-        let record = self.physicals.lock().leave(handle)?;
-        Some(Release { tenant: self, handle, record })
+        let tenure = self.physicals.lock().leave(handle)?;
+        Some(Release { tenant: self, handle, tenure })
     }
 
     /// Mappings are about to be ended.
@@ -360,21 +365,21 @@ impl Drop for Reference<'_> {
 pub struct Release<'a> {
     tenant: &'a Tenant,
     handle: Handle,
-    record: RecordId,
+    tenure: u64,
 }
 
 impl Release<'_> {
     /// The driver released it.
     pub fn released(self) {
-        let Self { tenant, handle, record } = *ManuallyDrop::new(self);
-        let fate = tenant.physicals.lock().released(handle, record, true);
+        let Self { tenant, handle, tenure } = *ManuallyDrop::new(self);
+        let fate = tenant.physicals.lock().released(handle, tenure, true);
         tenant.wind_up_physical(fate);
     }
 }
 
 impl Drop for Release<'_> {
     fn drop(&mut self) {
-        self.tenant.physicals.lock().released(self.handle, self.record, false);
+        self.tenant.physicals.lock().released(self.handle, self.tenure, false);
     }
 }
 

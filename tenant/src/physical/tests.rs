@@ -116,6 +116,26 @@ fn a_handle_given_to_another_thread_before_the_release_returns_is_the_others() {
 }
 
 #[test]
+fn a_handle_that_comes_back_to_the_same_memory_is_not_the_one_that_was_released() {
+    let container = Container::limited(10);
+    let tenant = container.tenant();
+    create(&tenant, 1, mib(2));
+    map(&tenant, 1, BASE, mib(2));
+    let first = tenant.releasing(Handle(1)).expect("on the books");
+    // The value goes to other memory, and then to the first again, which is still mapped.
+    create(&tenant, 1, mib(4));
+    let second = tenant.releasing(Handle(1)).expect("on the books");
+    tenant.refer_at(Address(BASE)).expect("mapped there").retained(Handle(1));
+    assert_eq!(used(&tenant), mib(2));
+    first.released();
+    second.released();
+    unmap(&tenant, BASE, mib(2));
+    assert_eq!(used(&tenant), mib(2), "it is held by its handle");
+    release(&tenant, 1);
+    assert_eq!(used(&tenant), Bytes::ZERO);
+}
+
+#[test]
 fn an_address_mapped_by_another_thread_before_the_unmapping_returns_is_the_others() {
     let container = Container::limited(10);
     let tenant = container.tenant();
