@@ -51,6 +51,17 @@ fn threads_that_are_given_each_others_handles_leave_nothing_behind() {
 }
 
 #[test]
+fn what_the_driver_refuses_changes_nothing() {
+    let scene = Scene::new(CARD);
+    let faults = ["cuMemCreate", "cuMemMap", "cuMemUnmap", "cuMemRelease", "cuMemRetainAllocationHandle"];
+    let faults = faults.into_iter().chain(["cuArrayCreate_v2", "cuArrayDestroy"]);
+    let faults: Vec<String> = faults.map(|name| format!("{name}:p0.2:999")).collect();
+    let mut command = scene.program_in(&scene.limited("a", LIMIT_MIB), "driver_refuses");
+    command.env("CGPU_SIM_FAULT", faults.join(","));
+    assert!(Outcome::of(command).silent().number("failed") > 100);
+}
+
+#[test]
 fn memory_on_the_host_is_nobodys() {
     both("host_location", &[]);
     let scene = Scene::new(CARD);
