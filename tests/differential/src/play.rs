@@ -482,7 +482,9 @@ impl<'a> Play<'a> {
             "the card has {:?} for {large} of contexts and large allocations and {small} of small ones",
             seen.truths
         );
-        self.outcome.overshoot = self.outcome.overshoot.max(least.saturating_sub(self.model.limit));
+        let overshoot = least.saturating_sub(self.model.limit);
+        self.outcome.overshoot = self.outcome.overshoot.max(overshoot);
+        ensure!(overshoot == 0, "{overshoot} over the limit when the call had returned");
         Ok(())
     }
 
