@@ -122,8 +122,6 @@ struct Block {
     at: Arc<Reservation>,
     /// What may still use it.
     until: Option<Ticket>,
-    /// The card has come by `until`; what the host sees of that may still have to be performed.
-    passed: bool,
 }
 
 impl Block {
@@ -135,7 +133,7 @@ impl Block {
         let room = at.room();
         driver.machine.map(at.first, room, physical)?;
         driver.machine.set_access(at.first, room, &[(Side::Card(at.card), Access::ReadWrite)])?;
-        Ok(Self { physical, at: Arc::clone(at), until: None, passed: false })
+        Ok(Self { physical, at: Arc::clone(at), until: None })
     }
 }
 
@@ -199,7 +197,7 @@ impl GraphMemory {
                 Block::map(driver, physical, reservation)?
             }
         };
-        self.live.insert(reservation.first, Block { until: None, passed: false, ..block });
+        self.live.insert(reservation.first, Block { until: None, ..block });
         let used = self.used(card);
         let pool = self.pools.entry(card).or_default();
         pool.used_high = pool.used_high.max(used);
@@ -210,7 +208,7 @@ impl GraphMemory {
     pub(super) fn free(&mut self, first: CUdeviceptr, until: Option<Ticket>) -> Answer {
         let block = self.live.remove(&first).ok_or(INVALID_VALUE)?;
         let pool = self.pools.entry(block.at.card).or_default();
-        pool.idle.push(Block { until, passed: false, ..block });
+        pool.idle.push(Block { until, ..block });
         Ok(())
     }
 
@@ -240,19 +238,21 @@ pub(super) fn sweep(driver: &Driver) {
 
 /// Finds out what is free by now. Without the lock while effects are performed: functions of the program are among them.
 pub(super) fn settle(driver: &Driver) -> Answer {
-    let mut pending = false;
-    for block in lock(&driver.graph_memory).pools.values_mut().flat_map(|pool| &mut pool.idle) {
-        if let Some(ticket) = block.until {
-            block.passed = driver.machine.has_passed(ticket)?;
-            pending |= block.passed;
+    let mut passed = Vec::new();
+    for block in lock(&driver.graph_memory).pools.values().flat_map(|pool| &pool.idle) {
+        if let Some(ticket) = block.until
+            && driver.machine.has_passed(ticket)?
+        {
+            passed.push(ticket);
         }
     }
-    if !pending {
+    if passed.is_empty() {
         return Ok(());
     }
+    // The card has come by; what the host sees of that may still be to do, and needs the addresses.
     driver.machine.perform_effects()?;
     for block in lock(&driver.graph_memory).pools.values_mut().flat_map(|pool| &mut pool.idle) {
-        if block.passed {
+        if block.until.is_some_and(|ticket| passed.contains(&ticket)) {
             block.until = None;
         }
     }
