@@ -75,7 +75,8 @@ pub(super) fn current(preamble: &Preamble) -> u64 {
 
 /// Whether somebody is stranded in the area in use.
 pub(super) fn must_leave(preamble: &Preamble) -> bool {
-    preamble.area.load(Ordering::Relaxed) & STRANDED != 0
+    // HB area.
+    preamble.area.load(Ordering::Acquire) & STRANDED != 0
 }
 
 /// Whether who works in `area` does so alone: it has not been left.

@@ -23,6 +23,7 @@ mod tests;
 
 use core::mem::ManuallyDrop;
 use std::io;
+use std::sync::{Mutex, PoisonError};
 
 use cgpu_proto::atomic::Ordering;
 use cgpu_proto::liveness::{Life, Lifeline};
@@ -45,6 +46,8 @@ pub use lineage::Lineage;
 /// How long one living holder of the lock is waited for before it is left behind. Sections take microseconds, and a
 /// descheduled holder on a busy host some milliseconds.
 const PATIENCE: Nanos = Nanos::from_millis(20);
+/// How many times that one who copies an area is waited for. A death is noticed at once all the same.
+const COPYING: u32 = 100;
 /// How many times that a thread waits for another of its own process: they stop and go on together.
 const PATIENCES: u32 = 3_000;
 
@@ -65,6 +68,8 @@ pub struct Segment {
 struct Seat {
     slot: SlotIndex,
     generation: Generation,
+    /// Held by the one thread that has the lock, or waits for it: the lock knows processes, not threads.
+    alone: Mutex<()>,
     _lifeline: Lifeline,
     _anchor: Option<Anchor>,
 }
@@ -255,7 +260,7 @@ fn attach(mapping: &Mapping, figures: &Figures, cards: &[CardSpec]) -> Result<Se
         for (word, value) in mapping.preamble().identity[slot.get()].iter().zip([namespace, device, inode]) {
             word.store(value, Ordering::Relaxed);
         }
-        let mut seat = Seat { slot, generation, _lifeline: lifeline, _anchor: None };
+        let mut seat = Seat { slot, generation, alone: Mutex::default(), _lifeline: lifeline, _anchor: None };
         let attached = transact(mapping, &seat, figures, |timeline| {
             // Its last user may have attached and died since we looked.
             let free = timeline.process_state(slot.get()) == ProcessState::Free;
@@ -282,6 +287,8 @@ fn transact<R>(
     figures: &Figures,
     mut operation: impl FnMut(&mut Timeline<'_, Transaction<'_>>) -> Result<R, Error>,
 ) -> Result<R, Error> {
+    // Nothing that a panic could leave half done is under it.
+    let _alone = seat.alone.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         let mut transaction = begin(mapping, seat)?;
         let result = operation(&mut Timeline::new(&mut transaction, figures))?;
@@ -305,14 +312,22 @@ fn transact<R>(
 #[inline]
 fn begin<'a>(mapping: &'a Mapping, seat: &Seat) -> Result<Transaction<'a>, Error> {
     let preamble = mapping.preamble();
-    let guard = match preamble.lock.try_acquire(seat.owner()) {
-        Some(guard) => guard,
-        None => acquire(mapping, seat)?,
-    };
-    if areas::must_leave(preamble) {
-        move_on(mapping)?;
+    loop {
+        let guard = match preamble.lock.try_acquire(seat.owner()) {
+            Some(guard) => guard,
+            None => acquire(mapping, seat)?,
+        };
+        // Whoever is stopped up to here may be left behind before it knows where: then to move is its robber's business, and
+        // the area that it reads somebody else's. HB area: the lock is asked after what a robber says after robbing it.
+        let is_ours = || preamble.lock.owner() == Some(seat.owner());
+        if areas::must_leave(preamble) && is_ours() {
+            move_on(mapping)?;
+        }
+        let area = areas::current(preamble);
+        if is_ours() {
+            return Ok(Transaction::begin(preamble, Area::of(mapping.words(), area), guard));
+        }
     }
-    Ok(Transaction::begin(preamble, Area::of(mapping.words(), areas::current(preamble)), guard))
 }
 
 /// Takes the lock from whoever does not give it back: a dead holder, or one that has not run for too long.
@@ -320,6 +335,7 @@ fn begin<'a>(mapping: &'a Mapping, seat: &Seat) -> Result<Transaction<'a>, Error
 fn acquire<'a>(mapping: &'a Mapping, seat: &Seat) -> Result<Guard<'a>, Error> {
     let preamble = mapping.preamble();
     let mut overdue = None;
+    let mut copying = 0;
     for _ in 0..PATIENCES {
         let judge = |owner| if Some(owner) == overdue { Life::Dead } else { life(mapping, owner) };
         match preamble.lock.acquire(seat.owner(), PATIENCE, judge) {
@@ -336,6 +352,9 @@ fn acquire<'a>(mapping: &'a Mapping, seat: &Seat) -> Result<Guard<'a>, Error> {
             }
             // Threads of this process have its name: it cannot be left behind by itself.
             Err(HeldBy(owner)) if owner == seat.owner() => {}
+            // Whoever leaves somebody behind copies for milliseconds, and may be descheduled as well. Robbed in its turn it
+            // would go on writing to the area that its robber chooses too.
+            Err(HeldBy(_)) if areas::must_leave(preamble) && copying < COPYING => copying += 1,
             Err(HeldBy(owner)) => overdue = Some(owner),
         }
     }

@@ -209,7 +209,7 @@ impl Scene {
             let word = &mapping.preamble().generation[slot.get()];
             let generation = Generation::from_bits(word.load(Ordering::Relaxed)).next();
             word.store(generation.get(), Ordering::Release);
-            let seat = Seat { slot, generation, _lifeline: lifeline, _anchor: None };
+            let seat = Seat { slot, generation, alone: Mutex::default(), _lifeline: lifeline, _anchor: None };
             crash::before(store, signal);
             let operation = |timeline: &mut Timeline<'_, Transaction<'_>>| {
                 operation(timeline);
