@@ -67,7 +67,8 @@ struct cgpu_use_header {
     uint32_t high_water; /* ATOMIC: slots at or above were never used */
     uint64_t created;    /* CLOCK_REALTIME */
     char name[CGPU_NAME];
-    uint8_t reserved[1952];
+    uint32_t time_scale; /* host time per device time, in thousandths; 0: 1000, as on every real card */
+    uint8_t reserved[1948];
     struct cgpu_card card[CGPU_CARDS];
 };
 

@@ -4,6 +4,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use cgpu_proto::units::TimeScale;
 
 use crate::claim::Variables;
 
@@ -50,6 +51,21 @@ pub(crate) fn add_simulator(variables: &mut Variables, root: &Path, cards: &str)
     variables.set("CGPU_SIM_GPUS", cards);
     variables.set("CGPU_SIM_STATE", state.join(cards).to_string_lossy());
     Ok(())
+}
+
+/// How slow the simulated cards are (`CGPU_SIM_DILATION`): the gate, which measures on the card, must know.
+pub(crate) fn dilation() -> Result<Option<TimeScale>> {
+    let Some(text) = env::var("CGPU_SIM_DILATION").ok().filter(|text| !text.is_empty()) else {
+        return Ok(None);
+    };
+    let factor = text.parse::<f64>().ok().filter(|factor| (0.001..=10_000.0).contains(factor));
+    let factor = factor.with_context(|| {
+        format!("CGPU_SIM_DILATION={text}: expected a factor from 0.001 to 10000, 10 being ten times slower than real time")
+    })?;
+    // Within these bounds it is a small positive number.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    let thousandths = (factor * 1000.0).round() as u32;
+    Ok(Some(TimeScale(thousandths)))
 }
 
 fn before(name: &str, first: &Path) -> String {

@@ -9,12 +9,12 @@ use cgpu_proto::file::{self, Access, Fault};
 use cgpu_proto::liveness::{self, Life};
 use cgpu_proto::preamble::Kind;
 use cgpu_proto::region::{Birth, Region};
-use cgpu_proto::units::{Nanos, SlotIndex};
+use cgpu_proto::units::{Nanos, SlotIndex, TimeScale};
 
 /// Makes what is missing of them.
-pub(crate) fn make(folder: &Path, name: &str) -> Result<()> {
+pub(crate) fn make(folder: &Path, name: &str, time_scale: Option<TimeScale>) -> Result<()> {
     let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(Nanos::ZERO, Nanos::from);
-    Region::make(folder, Birth { name, created })?;
+    Region::make(folder, Birth { name, created, time_scale })?;
     Ok(())
 }
 

@@ -75,7 +75,8 @@ fn prepare(arguments: &Arguments) -> Result<(Claim, Command)> {
     let shim = preload::shim()?;
     claim::sweep(&paths::containers(&root), region::lives);
     let claim = Claim::take(&folder, &container_variables(arguments), region::lives)?;
-    region::make(&folder, &id)?;
+    let time_scale = arguments.sim.is_some().then(preload::dilation).transpose()?.flatten();
+    region::make(&folder, &id, time_scale)?;
     if claim.first {
         write_limits(&folder, &id, arguments.weight.unwrap_or(1))?;
     }

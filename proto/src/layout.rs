@@ -84,7 +84,8 @@ pub struct UseHeader {
     pub high_water: AtomicU32,
     pub created: AtomicU64,
     pub name: [AtomicU64; NAME / 8],
-    pub reserved: Reserved<1952>,
+    pub time_scale: AtomicU32,
+    pub reserved: Reserved<1948>,
     pub card: [Card; CARDS],
 }
 

@@ -27,7 +27,7 @@ use crate::mapping::{Mapping, Shared};
 use crate::paths::Candidate;
 use crate::preamble::{Kind, Unfit};
 use crate::slots::{self, Claim, Claimant, Swept, Table, Word};
-use crate::units::{CardIndex, Nanos, SlotIndex};
+use crate::units::{CardIndex, Nanos, SlotIndex, TimeScale};
 
 /// The processes of a container may be several users'; who may reach the file at all is said by its directory.
 const USE_MODE: u32 = 0o666;
@@ -48,6 +48,8 @@ pub struct Birth<'a> {
     pub name: &'a str,
     /// When, by `CLOCK_REALTIME`.
     pub created: Nanos,
+    /// How slow its cards are; none: real ones.
+    pub time_scale: Option<TimeScale>,
 }
 
 /// A container's two files, mapped by one of its processes.
@@ -77,6 +79,7 @@ impl Region {
             let name = birth.name.as_bytes();
             store_bytes(&header.name, name.get(..NAME - 1).unwrap_or(name));
             header.created.store(birth.created.0, Ordering::Relaxed);
+            header.time_scale.store(birth.time_scale.map_or(0, |scale| scale.0), Ordering::Relaxed);
             mapping.get().preamble().publish(Kind::Use);
             Ok(())
         })
@@ -153,6 +156,12 @@ impl Region {
     #[must_use]
     pub fn shared(&self) -> &Use {
         self.shared.get()
+    }
+
+    /// How slow the container's cards are.
+    #[must_use]
+    pub fn time_scale(&self) -> TimeScale {
+        TimeScale::of_word(self.shared().header.time_scale.load(Ordering::Relaxed))
     }
 
     /// The monitor's file.

@@ -78,6 +78,28 @@ impl Bytes {
     }
 }
 
+/// How much slower than the host's the cards' clock runs, in thousandths: more than one only on a simulated card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimeScale(pub u32);
+
+impl TimeScale {
+    /// A real card's.
+    pub const REAL: Self = Self(1000);
+
+    /// What a header says: 0 is [`TimeScale::REAL`].
+    #[must_use]
+    pub const fn of_word(word: u32) -> Self {
+        if word == 0 { Self::REAL } else { Self(word) }
+    }
+
+    /// How long what took `device` on a card takes for the host. Saturates.
+    #[must_use]
+    pub fn host(self, device: Nanos) -> Nanos {
+        let scaled = u128::from(device.0) * u128::from(self.0) / 1000;
+        Nanos(u64::try_from(scaled).unwrap_or(u64::MAX))
+    }
+}
+
 impl Nanos {
     /// Whole microseconds.
     #[must_use]

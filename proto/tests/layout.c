@@ -48,6 +48,7 @@ int main(void)
     FIELD(cgpu_use_header, high_water);
     FIELD(cgpu_use_header, created);
     FIELD(cgpu_use_header, name);
+    FIELD(cgpu_use_header, time_scale);
     FIELD(cgpu_use_header, reserved);
     FIELD(cgpu_use_header, card);
 

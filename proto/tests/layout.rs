@@ -69,7 +69,7 @@ fn what_rust_says() -> String {
     }
     rust! { out,
         cgpu_card = Card { uuid, total, limit, ordinal, reserved0, orphan, context, reserved1, lock, reserved2 }
-        cgpu_use_header = UseHeader { version, magic, size, cards, high_water, created, name, reserved, card }
+        cgpu_use_header = UseHeader { version, magic, size, cards, high_water, created, name, time_scale, reserved, card }
         cgpu_slot = Slot { state, pid, reserved0, since, comm, acked, reserved1, counter }
         cgpu_interval = Interval { start, end }
         cgpu_cell = Cell {

@@ -20,7 +20,7 @@ use cgpu_proto::preamble::{Kind, Unfit};
 use cgpu_proto::region::{Birth, Region};
 use cgpu_proto::slots::{Claimant, Presence, State, Word};
 use cgpu_proto::snapshot::Reader;
-use cgpu_proto::units::{Bytes, CardIndex, Nanos, SlotIndex};
+use cgpu_proto::units::{Bytes, CardIndex, Nanos, SlotIndex, TimeScale};
 use cgpu_proto::uuid::Uuid;
 use proptest::prelude::*;
 use skip::skip;
@@ -29,7 +29,7 @@ use tempfile::TempDir;
 const NOW: Nanos = Nanos::from_millis(5_000);
 
 fn birth() -> Birth<'static> {
-    Birth { name: "trainer", created: Nanos(77) }
+    Birth { name: "trainer", created: Nanos(77), time_scale: Some(TimeScale(10_000)) }
 }
 
 fn made() -> TempDir {
@@ -222,6 +222,21 @@ fn a_file_that_becomes_ready_is_waited_for() {
         edit(directory.path(), Kind::Use, 0, &LAYOUT_VERSION.to_ne_bytes());
         opened.join().unwrap().unwrap();
     });
+}
+
+#[test]
+fn a_regions_cards_are_as_slow_as_it_was_told() {
+    let directory = made();
+    let scale = Region::open(directory.path()).unwrap().time_scale();
+    assert_eq!(scale.host(Nanos(12)), Nanos(120));
+    assert_eq!(scale.host(Nanos(u64::MAX)), Nanos(u64::MAX));
+    edit(
+        directory.path(),
+        Kind::Use,
+        std::mem::offset_of!(cgpu_proto::layout::UseHeader, time_scale) as u64,
+        &0u32.to_ne_bytes(),
+    );
+    assert_eq!(Region::open(directory.path()).unwrap().time_scale(), TimeScale::REAL);
 }
 
 #[test]

@@ -206,10 +206,11 @@ impl Metered {
 /// Waits at the gate. None: the launch is not metered.
 fn pass(launch: &Launch) -> Option<Metered> {
     let bound = gate()?;
-    let (context, card) = place(process::tenant()?)?;
+    let tenant = process::tenant()?;
+    let (context, card) = place(tenant)?;
     // SAFETY: this thread's own part, which stays until it ends.
     let thread = unsafe { &*thread::own() };
-    let markers = Markers { context };
+    let markers = Markers { context, time_scale: tenant.region().time_scale() };
     let launch = gate::Launch {
         kernel: launch.kernel(),
         stream: launch.stream(),

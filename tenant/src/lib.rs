@@ -52,7 +52,7 @@ mod view;
 pub use arrays::{ArrayId, Shape};
 pub use cards::{CardInfo, Inventory};
 pub use cgpu_proto::ledger::Usage;
-pub use cgpu_proto::units::{Bytes, CardIndex as Card, Nanos};
+pub use cgpu_proto::units::{Bytes, CardIndex as Card, Nanos, TimeScale};
 pub use cgpu_proto::uuid::Uuid;
 pub use clock::{Clock, Monotonic};
 pub use contexts::Context;

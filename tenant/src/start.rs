@@ -121,7 +121,7 @@ fn open(
 ) -> Result<Started, Refusal> {
     let host = environment.host_name();
     let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().into();
-    let birth = Birth { name: settings.name.as_deref().unwrap_or(&host), created };
+    let birth = Birth { name: settings.name.as_deref().unwrap_or(&host), created, time_scale: None };
     let region = Region::open_or_make(candidates, birth).map_err(|error| Refusal::new(error.to_string()))?;
     join(region, settings, environment, clock)
 }

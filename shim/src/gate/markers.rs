@@ -8,7 +8,7 @@ use cgpu_abi::driver_index;
 use cgpu_abi::types::*;
 use cgpu_proto::atomic::{AtomicU64, Ordering::Relaxed};
 use cgpu_tenant::gate::{Driver, Event, Failed, Stream};
-use cgpu_tenant::{Clock, Monotonic, Nanos};
+use cgpu_tenant::{Clock, Monotonic, Nanos, TimeScale};
 
 use super::progress;
 use crate::driver;
@@ -24,6 +24,8 @@ static CAPTURED: AtomicU64 = AtomicU64::new(0);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Markers {
     pub(super) context: CUcontext,
+    /// How slow the card's clock is.
+    pub(super) time_scale: TimeScale,
 }
 
 impl Driver for Markers {
@@ -112,7 +114,7 @@ impl Driver for Markers {
         // Negative, or not a number: zero.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let nanoseconds = (f64::from(milliseconds) * 1e6) as u64;
-        Ok(Nanos(nanoseconds))
+        Ok(self.time_scale.host(Nanos(nanoseconds)))
     }
 }
 
