@@ -46,6 +46,7 @@ pub(crate) fn collect(workspace: &Workspace) -> Result<PathBuf> {
         link(target, &folder.join(name))?;
     }
     programs::compile(workspace, &folder.join("programs"))?;
+    portable::forget(&folder)?;
     eprintln!("xtask: collected in {}", folder.display());
     Ok(folder)
 }

@@ -26,6 +26,17 @@ pub(crate) fn is_prepared(workspace: &Workspace) -> bool {
     workspace.target.join(ENVIRONMENT).join("bin/cargo-zigbuild").exists()
 }
 
+/// Removes an earlier build: it would be another than the rest of `dist`.
+pub(crate) fn forget(dist: &Path) -> Result<()> {
+    let file = dist.join(NAME);
+    match std::fs::remove_file(&file) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", file.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Builds the shim against the old glibc, and puts it into `dist`.
 pub(crate) fn build(workspace: &Workspace, dist: &Path) -> Result<PathBuf> {
     let python = python::make(workspace, ENVIRONMENT, REQUIREMENTS)?;
