@@ -58,14 +58,10 @@ pub(crate) fn dilation() -> Result<Option<TimeScale>> {
     let Some(text) = env::var("CGPU_SIM_DILATION").ok().filter(|text| !text.is_empty()) else {
         return Ok(None);
     };
-    let factor = text.parse::<f64>().ok().filter(|factor| (0.001..=10_000.0).contains(factor));
-    let factor = factor.with_context(|| {
+    let scale = TimeScale::of_factor(&text).with_context(|| {
         format!("CGPU_SIM_DILATION={text}: expected a factor from 0.001 to 10000, 10 being ten times slower than real time")
     })?;
-    // Within these bounds it is a small positive number.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    let thousandths = (factor * 1000.0).round() as u32;
-    Ok(Some(TimeScale(thousandths)))
+    Ok(Some(scale))
 }
 
 fn before(name: &str, first: &Path) -> String {

@@ -86,6 +86,16 @@ impl TimeScale {
     /// A real card's.
     pub const REAL: Self = Self(1000);
 
+    /// From a factor as people write it (`CGPU_SIM_DILATION`), 10 being ten times slower; none: no number from 0.001 to 10000.
+    #[must_use]
+    pub fn of_factor(text: &str) -> Option<Self> {
+        let factor = text.parse::<f64>().ok().filter(|factor| (0.001..=10_000.0).contains(factor))?;
+        // Within these bounds it is a small positive number.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let thousandths = (factor * 1000.0).round() as u32;
+        Some(Self(thousandths))
+    }
+
     /// What a header says: 0 is [`TimeScale::REAL`].
     #[must_use]
     pub const fn of_word(word: u32) -> Self {

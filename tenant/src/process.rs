@@ -422,11 +422,17 @@ impl Starting<'_> {
         if tenant.contexts.knows(context.0) {
             return tenant.enter(context, card, charged);
         }
-        let measured = before.size(physical_free, ledger.total(card) - charged, beside);
+        // Two that create their first contexts at one instant may both have read what the other had not booked yet: then one of them sees
+        // nothing gone, or too little. Who was first has learned the size meanwhile.
+        let learned = tenant.learned(card);
+        let (measured, known) = match (charged, learned) {
+            (Bytes::ZERO, size) if size > Bytes::ZERO => (None, size),
+            _ => (before.size(physical_free, ledger.total(card) - charged, beside), charged),
+        };
         if let Some(size) = measured {
             ledger.region().card(card).context.store(size.0, Ordering::Relaxed);
         }
-        let implicit = measured.unwrap_or(charged);
+        let implicit = measured.unwrap_or(known);
         if implicit > charged {
             ledger.book(card, Column::Implicit, implicit - charged);
         } else {

@@ -12,7 +12,7 @@ use cgpu_proto::liveness::Lifeline;
 use cgpu_proto::paths::Candidate;
 use cgpu_proto::region::{Birth, Region};
 use cgpu_proto::slots::{Claim, Claimant};
-use cgpu_proto::units::{CardIndex, Nanos};
+use cgpu_proto::units::{CardIndex, Nanos, TimeScale};
 use cgpu_proto::uuid::Uuid;
 
 use crate::ledger::Ledger;
@@ -121,7 +121,10 @@ fn open(
 ) -> Result<Started, Refusal> {
     let host = environment.host_name();
     let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().into();
-    let birth = Birth { name: settings.name.as_deref().unwrap_or(&host), created, time_scale: None };
+    // Set for simulated cards only, which refuse what is no factor.
+    let dilation = environment.variable(c"CGPU_SIM_DILATION").and_then(|text| text.into_string().ok());
+    let time_scale = dilation.and_then(|text| TimeScale::of_factor(&text));
+    let birth = Birth { name: settings.name.as_deref().unwrap_or(&host), created, time_scale };
     let region = Region::open_or_make(candidates, birth).map_err(|error| Refusal::new(error.to_string()))?;
     join(region, settings, environment, clock)
 }

@@ -32,7 +32,9 @@ impl Monitor {
     #[must_use]
     pub fn start(scene: &Scene) -> Self {
         let mut command = scene.native(&scene.dist().file("cgpu-monitor"));
-        command.arg("--root").arg(scene.root());
+        let config = scene.path("monitor.toml");
+        std::fs::write(&config, format!("time_scale = {}\n", scene.dilation())).expect("a configuration");
+        command.arg("--root").arg(scene.root()).arg("--config").arg(config);
         let mut monitor = Self { process: Child::start_for(command, LIFETIME) };
         let deadline = Instant::now() + START;
         while scene.smi()["monitor"] != true {

@@ -28,6 +28,7 @@ pub struct Scene {
     dist: Dist,
     gpus: String,
     driver: &'static str,
+    dilation: u32,
 }
 
 /// A container of a [`Scene`]: a region folder and the variables its processes get.
@@ -50,13 +51,25 @@ impl Scene {
         let place = place.unwrap_or_else(std::env::temp_dir);
         let folder =
             tempfile::Builder::new().prefix("cgpu-e2e-").tempdir_in(place).expect("a temporary folder");
-        Self { folder, dist: Dist::find(), gpus: gpus.to_owned(), driver: "sim" }
+        Self { folder, dist: Dist::find(), gpus: gpus.to_owned(), driver: "sim", dilation: 1 }
     }
 
     /// One card of the null driver, which grants everything and has room for any number of processes.
     #[must_use]
     pub fn null() -> Self {
         Self { driver: "null", ..Self::new("") }
+    }
+
+    /// The same cards, so many times slower than real time.
+    #[must_use]
+    pub fn slowed(self, dilation: u32) -> Self {
+        Self { dilation, ..self }
+    }
+
+    /// How many times slower than real time its cards are.
+    #[must_use]
+    pub fn dilation(&self) -> u32 {
+        self.dilation
     }
 
     /// The built files.
@@ -90,6 +103,7 @@ impl Scene {
             .env("LD_LIBRARY_PATH", self.dist.folder().join(self.driver))
             .env("CGPU_SIM_GPUS", &self.gpus)
             .env("CGPU_SIM_STATE", self.path("cards"))
+            .env("CGPU_SIM_DILATION", self.dilation.to_string())
             .current_dir(self.folder.path());
         command
     }

@@ -22,7 +22,10 @@ struct Pair {
 
 impl Pair {
     fn start(weights: [u32; 2]) -> Self {
-        let scene = Scene::new("A10:23028");
+        Self::start_on(Scene::new("A10:23028"), weights)
+    }
+
+    fn start_on(scene: Scene, weights: [u32; 2]) -> Self {
         let monitor = Monitor::start(&scene);
         let container = |name, weight| scene.limited(name, 8192).weighing(weight);
         let containers = [container("a", weights[0]), container("b", weights[1])];
@@ -57,6 +60,21 @@ fn shares_follow_the_weights() {
     let mut pair = Pair::start([1, 2]);
     let alone = pair.alone(0, SECONDS);
     let [a, b] = pair.run(2.0 * SECONDS);
+    assert!(near(b / a, 2.0, 15.0), "1:2 came out as 1:{:.2}", b / a);
+    assert!(a + b > 0.85 * alone, "together {:.0}/s, alone {alone:.0}/s", a + b);
+    pair.finish();
+}
+
+/// A card that is five times slower, and a shim and a monitor that know it: shares are the same, on a fifth of the work.
+#[test]
+fn shares_follow_the_weights_on_a_slow_card() {
+    let mut real = Pair::start([1, 2]);
+    let alone_on_a_real_one = real.alone(0, SECONDS);
+    real.finish();
+    let mut pair = Pair::start_on(Scene::new("A10:23028").slowed(5), [1, 2]);
+    let alone = pair.alone(0, SECONDS);
+    assert!(near(5.0 * alone, alone_on_a_real_one, 15.0), "{alone:.0}/s and {alone_on_a_real_one:.0}/s");
+    let [a, b] = pair.run(3.0 * SECONDS);
     assert!(near(b / a, 2.0, 15.0), "1:2 came out as 1:{:.2}", b / a);
     assert!(a + b > 0.85 * alone, "together {:.0}/s, alone {alone:.0}/s", a + b);
     pair.finish();
