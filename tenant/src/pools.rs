@@ -237,22 +237,27 @@ impl Tenant {
                 other => return other,
             }
         }
-        let charged = least(likely.size);
+        let exact = Flight { charged: least(likely.size), ..likely };
         let mut patience = Patience::default();
         loop {
+            // What was freed in the stream can be had when the stream has come to that; asked before the trim that is to see it.
+            let is_idle = !is_busy();
             self.each_pool(Some(at.card), true);
             // Where only the dead are in the way of a chunk they are waited for: under a lesser charge the pool would grow by one all the same.
             if self.ledger.charge_patiently(at.card, Column::Used, likely.charged).is_ok() {
                 return self.make(at, likely, call, undo);
             }
-            // What was freed in the stream can be had when the stream has come to that.
-            let fits = self.ledger.attempt(at.card, Column::Used, charged).is_ok();
-            if fits || !is_busy() || !self.ledger.nap(&mut patience) {
-                if !fits {
-                    let denied = self.ledger.charge(at.card, Column::Used, charged, Reason::OverLimit);
-                    denied.map_err(Unmade::Denied)?;
+            let mut wait = || !is_idle && self.ledger.nap(&mut patience);
+            if self.ledger.attempt(at.card, Column::Used, exact.charged).is_ok() {
+                match self.make(at, exact, call, undo) {
+                    // It grew by a chunk all the same, for which there may be room in a moment.
+                    Err(Unmade::Denied(_)) if wait() => {}
+                    other => return other,
                 }
-                return self.make(at, Flight { charged, ..likely }, call, undo);
+            } else if !wait() {
+                let denied = self.ledger.charge(at.card, Column::Used, exact.charged, Reason::OverLimit);
+                denied.map_err(Unmade::Denied)?;
+                return self.make(at, exact, call, undo);
             }
         }
     }
@@ -311,6 +316,13 @@ impl Tenant {
     #[cold]
     fn make_good(&self, at: At, balance: Balance) -> bool {
         let mut balance = balance;
+        // A reading may be older than its ticket says, if what it saw has gone meanwhile: a lack is believed when seen twice.
+        if balance.lack > Bytes::ZERO
+            && let Some(ticket) = self.pools.look(at)
+        {
+            balance = self.pools.seen_to_hold(at, ticket, at.driver.reserved(at.id), None);
+            self.ledger.refund(at.card, Column::Used, balance.surplus);
+        }
         while balance.lack > Bytes::ZERO {
             let paid = self.ledger.attempt(at.card, Column::Used, balance.lack).is_ok();
             if !paid {
