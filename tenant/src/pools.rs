@@ -143,7 +143,12 @@ impl Tenant {
             return Err(Unmade::Denied(self.too_large(at.card, size)));
         };
         match self.ledger.attempt(at.card, Column::Used, charged) {
-            Ok(()) => self.make(at, Flight { charged, size }, &call, &undo),
+            Ok(()) => match self.make(at, Flight { charged, size }, &call, &undo) {
+                Err(Unmade::Denied(_)) => {
+                    self.make_patiently(at, Flight { charged, size }, &call, &undo, &is_busy)
+                }
+                other => other,
+            },
             Err(_) => self.make_room(at, Flight { charged, size }, &call, &undo, &is_busy),
         }
     }
@@ -225,39 +230,54 @@ impl Tenant {
         undo: &impl Fn(),
         is_busy: &impl Fn() -> bool,
     ) -> Result<(), Unmade<E>> {
-        let attempt = || self.ledger.attempt(at.card, Column::Used, likely.charged).is_ok();
         self.each_pool(Some(at.card), false);
-        if attempt() {
-            return self.make(at, likely, call, undo);
+        let now = if self.ledger.attempt(at.card, Column::Used, likely.charged).is_ok() {
+            Some(likely)
+        } else {
+            // It may do with what it holds; if that is in too many pieces, or of other streams, it grows.
+            self.may_hold(at, likely.size).then_some(Flight { charged: Bytes::ZERO, ..likely })
+        };
+        match now.map(|flight| self.make(at, flight, call, undo)) {
+            None | Some(Err(Unmade::Denied(_))) => self.make_patiently(at, likely, call, undo, is_busy),
+            Some(other) => other,
         }
-        if self.may_hold(at, likely.size) {
-            match self.make(at, Flight { charged: Bytes::ZERO, ..likely }, call, undo) {
-                // In too many pieces, or of other streams: it had to grow.
-                Err(Unmade::Denied(_)) => {}
-                other => return other,
-            }
-        }
+    }
+
+    /// The way of an allocation for which pools must be trimmed, and streams or the dead be waited for.
+    #[cold]
+    #[inline(never)]
+    fn make_patiently<E>(
+        &self,
+        at: At,
+        likely: Flight,
+        call: &impl Fn() -> Result<(), E>,
+        undo: &impl Fn(),
+        is_busy: &impl Fn() -> bool,
+    ) -> Result<(), Unmade<E>> {
         let exact = Flight { charged: least(likely.size), ..likely };
         let mut patience = Patience::default();
         loop {
             // What was freed in the stream can be had when the stream has come to that; asked before the trim that is to see it.
             let is_idle = !is_busy();
             self.each_pool(Some(at.card), true);
-            // Where only the dead are in the way of a chunk they are waited for: under a lesser charge the pool would grow by one all the same.
-            if self.ledger.charge_patiently(at.card, Column::Used, likely.charged).is_ok() {
-                return self.make(at, likely, call, undo);
-            }
             let mut wait = || !is_idle && self.ledger.nap(&mut patience);
-            if self.ledger.attempt(at.card, Column::Used, exact.charged).is_ok() {
-                match self.make(at, exact, call, undo) {
-                    // It grew by a chunk all the same, for which there may be room in a moment.
-                    Err(Unmade::Denied(_)) if wait() => {}
-                    other => return other,
-                }
-            } else if !wait() {
+            // Where only the dead are in the way of a chunk they are waited for: under a lesser charge the pool would grow by one all
+            // the same.
+            let flight = if self.ledger.charge_patiently(at.card, Column::Used, likely.charged).is_ok() {
+                likely
+            } else if self.ledger.attempt(at.card, Column::Used, exact.charged).is_ok() {
+                exact
+            } else if wait() {
+                continue;
+            } else {
                 let denied = self.ledger.charge(at.card, Column::Used, exact.charged, Reason::OverLimit);
                 denied.map_err(Unmade::Denied)?;
-                return self.make(at, exact, call, undo);
+                exact
+            };
+            match self.make(at, flight, call, undo) {
+                // It grew by more than there was room for. There may be some in a moment.
+                Err(Unmade::Denied(_)) if wait() => {}
+                other => return other,
             }
         }
     }
