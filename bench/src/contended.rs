@@ -24,7 +24,7 @@ pub(crate) struct Contended {
 impl Contended {
     /// Makes the region in `directory` and grants its first card.
     pub(crate) fn start(directory: &Path) -> Result<Self> {
-        Region::make(directory, Birth { name: "bench", created: Nanos(0) })?;
+        Region::make(directory, Birth { name: "bench", created: Nanos(0), time_scale: None })?;
         let grantor = Grantor::open(directory)?;
         let first = CardIndex::new(0).context("a container has at least one card")?;
         grantor.adopt(1);
