@@ -37,7 +37,7 @@ pub(crate) fn now() -> Nanos {
 /// A container's directory with its files.
 pub(crate) fn make(dir: &Path) {
     std::fs::create_dir_all(dir).unwrap();
-    Region::make(dir, Birth { name: "", created: Nanos(1) }).unwrap();
+    Region::make(dir, Birth { name: "", created: Nanos(1), time_scale: None }).unwrap();
     assert!(dir.join("bell").exists(), "a region has a bell");
 }
 
