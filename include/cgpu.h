@@ -52,7 +52,8 @@ struct cgpu_card {
     uint64_t context;    /* ATOMIC: what a context was last seen to cost on this card; 0: not known yet */
     uint64_t reserved1;
     uint32_t lock;       /* ATOMIC futex: 0 free, else the owner; see CGPU_LOCK_WORD. Serialises charges */
-    uint32_t reserved2[15];
+    uint32_t learning;   /* ATOMIC futex, as `lock`: who creates the container's first context here, to learn what one costs */
+    uint32_t reserved2[14];
 };
 
 /* Lock word: bit 31 says that somebody sleeps; bits 30..8 are the low bits of the owner slot's generation, bits 7..0 the slot;

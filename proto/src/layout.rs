@@ -69,7 +69,8 @@ pub struct Card {
     pub context: AtomicU64,
     pub reserved1: Reserved<8>,
     pub lock: SlotLock,
-    pub reserved2: Reserved<60>,
+    pub learning: SlotLock,
+    pub reserved2: Reserved<56>,
 }
 
 /// `struct cgpu_use_header`.

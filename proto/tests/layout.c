@@ -38,6 +38,7 @@ int main(void)
     FIELD(cgpu_card, context);
     FIELD(cgpu_card, reserved1);
     FIELD(cgpu_card, lock);
+    FIELD(cgpu_card, learning);
     FIELD(cgpu_card, reserved2);
 
     SIZE(cgpu_use_header);

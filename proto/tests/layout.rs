@@ -68,7 +68,7 @@ fn what_rust_says() -> String {
         writeln!(out, "{name} {value}").unwrap();
     }
     rust! { out,
-        cgpu_card = Card { uuid, total, limit, ordinal, reserved0, orphan, context, reserved1, lock, reserved2 }
+        cgpu_card = Card { uuid, total, limit, ordinal, reserved0, orphan, context, reserved1, lock, learning, reserved2 }
         cgpu_use_header = UseHeader { version, magic, size, cards, high_water, created, name, time_scale, reserved, card }
         cgpu_slot = Slot { state, pid, reserved0, since, comm, acked, reserved1, counter }
         cgpu_interval = Interval { start, end }

@@ -8,7 +8,7 @@ use cgpu_proto::atomic::Ordering;
 use cgpu_proto::grant::Heartbeat;
 use cgpu_proto::ledger::{Account, Column, Refused, Usage};
 use cgpu_proto::liveness::Lifeline;
-use cgpu_proto::lock::Owner;
+use cgpu_proto::lock::{Acquired, Guard, Owner};
 use cgpu_proto::region::Region;
 use cgpu_proto::slots::Claim;
 use cgpu_proto::units::{Bytes, CardIndex, Nanos, SlotIndex};
@@ -20,6 +20,9 @@ use crate::{Clock, Reason};
 const LOCK_PATIENCE: Nanos = Nanos::from_millis(1000);
 /// How long a call waits for the memory of processes that have ended: twice what it lingers without a monitor.
 const DRAIN_PATIENCE: Nanos = Nanos::from_millis(1000);
+/// How long the first contexts of other processes are waited for. One takes a fraction of a second, or some seconds on a card that was
+/// asleep.
+const LEARNING_PATIENCE: Nanos = Nanos::from_millis(10_000);
 /// Between two looks at them.
 const PAUSE: Nanos = Nanos::from_millis(5);
 /// About as long as a call of the driver takes.
@@ -133,6 +136,14 @@ impl Ledger {
     #[inline]
     pub(crate) fn refund(&self, card: CardIndex, column: Column, bytes: Bytes) {
         self.account(card).refund(column, bytes);
+    }
+
+    /// While this is held, nobody else of the container creates a context on the card without knowing what one costs. None: whoever has
+    /// it lives and takes longer than anybody should wait.
+    pub(crate) fn learning(&self, card: CardIndex) -> Option<Guard<'_>> {
+        let lock = &self.region.card(card).learning;
+        let life = |owner| self.region.life(owner);
+        lock.acquire(self.me(), LEARNING_PATIENCE, life).ok().map(Acquired::guard)
     }
 
     /// A context is being created: how many others of the container are.

@@ -19,7 +19,7 @@ use std::mem::ManuallyDrop;
 
 use cgpu_proto::atomic::Ordering;
 use cgpu_proto::ledger::{Column, Usage};
-use cgpu_proto::lock::Owner as Name;
+use cgpu_proto::lock::{Guard, Owner as Name};
 use cgpu_proto::region::Region;
 use cgpu_proto::units::{Bytes, CardIndex as Card};
 use cgpu_proto::uuid::Uuid;
@@ -196,6 +196,7 @@ impl Tenant {
         card: Card,
         physical_free: impl FnOnce() -> Option<Bytes>,
     ) -> Result<Starting<'_>, Denied> {
+        let first = self.first_context(card);
         let charged = self.learned(card);
         // Others are looked for before and after the readings: who is found by neither has all of its own before them or all
         // after them.
@@ -208,7 +209,17 @@ impl Tenant {
         // would be taken off the context's cost.
         let (physical_free, booked) = (physical_free(), self.ledger.total(card) - charged);
         let beside = already.max(self.ledger.creations(card).saturating_sub(1));
-        Ok(Starting { tenant: self, card, before: Before { physical_free, booked, charged, beside } })
+        Ok(Starting { tenant: self, card, first, before: Before { physical_free, booked, charged, beside } })
+    }
+
+    /// First contexts are created one after the other: what two that are created at once cost cannot be told apart by the card's free
+    /// memory, and all later ones are charged by it. None: it is known.
+    fn first_context(&self, card: Card) -> Option<Guard<'_>> {
+        if self.learned(card) > Bytes::ZERO {
+            return None;
+        }
+        // Whoever was before us may have learned it.
+        self.ledger.learning(card).filter(|_| self.learned(card) == Bytes::ZERO)
     }
 
     /// Takes up a context whose creation was not seen (made by a private path of the runtime), with the learned size as
@@ -409,21 +420,23 @@ pub struct Starting<'a> {
     tenant: &'a Tenant,
     card: Card,
     before: Before,
+    /// Held until the size is known.
+    first: Option<Guard<'a>>,
 }
 
 impl Starting<'_> {
     /// The driver created it. `physical_free` is the card's free memory read now, if it could be read: with the one given to
     /// [`Tenant::context_starting`] it teaches what a context costs on this card. A context that was known already (a second
     /// retain of a primary context) costs nothing.
-    pub fn created(self, context: ContextId, physical_free: Option<Bytes>) -> Context {
-        let Self { tenant, card, before } = *ManuallyDrop::new(self);
+    pub fn created(mut self, context: ContextId, physical_free: Option<Bytes>) -> Context {
+        let _first = self.first.take();
+        let Self { tenant, card, before, .. } = *ManuallyDrop::new(self);
         let (ledger, charged) = (&tenant.ledger, before.charged);
         let beside = ledger.creation_ends(card);
         if tenant.contexts.knows(context.0) {
             return tenant.enter(context, card, charged);
         }
-        // Two that create their first contexts at one instant may both have read what the other had not booked yet: then one of them sees
-        // nothing gone, or too little. Who was first has learned the size meanwhile.
+        // Who began without knowing, because whoever was learning took too long, and sees it known now, takes that.
         let learned = tenant.learned(card);
         let (measured, known) = match (charged, learned) {
             (Bytes::ZERO, size) if size > Bytes::ZERO => (None, size),

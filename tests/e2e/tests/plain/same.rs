@@ -98,14 +98,12 @@ fn sixty_four_processes_start_at_once() {
         command.args(["1M", "100"]);
         Child::start(command)
     };
-    // What a context costs is learned from the first one; where all were the first, it could only be guessed at.
-    let mut first = start(0);
-    assert!(!first.line().contains("error"));
     let mut children: Vec<Child> = (0..64).map(start).collect();
     let held = children.iter_mut().map(Child::line).filter(|line| !line.contains("error")).count();
     assert_eq!(held, 64, "each has room for its context and more");
     let used = scene.used(&container, 0);
-    assert!((65 * 256 * MIB..=20 * 1024 * MIB).contains(&used), "{used} bytes for 65 contexts");
-    drop((first, children));
+    // All are the first one here: what a context costs is still learned from one.
+    assert!((64 * 256 * MIB..=20 * 1024 * MIB).contains(&used), "{used} bytes for 64 contexts");
+    drop(children);
     scene.wait_until_empty(&container);
 }
