@@ -86,7 +86,7 @@ struct cgpu_slot {
     char comm[16];
     uint64_t acked;      /* ATOMIC: the gate word this process has last acknowledged */
     uint64_t reserved1[2];
-    uint32_t counter[CGPU_COUNTERS]; /* ATOMIC: how often each counted reason happened (tenant/src/reason.rs names them) */
+    uint32_t counter[CGPU_COUNTERS]; /* ATOMIC: how often each counted reason happened (proto/src/reason.rs names them) */
 };
 
 struct cgpu_interval {

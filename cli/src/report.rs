@@ -12,6 +12,7 @@ use cgpu_proto::file::Fault;
 use cgpu_proto::limits::Limits;
 use cgpu_proto::liveness::{self, Life};
 use cgpu_proto::paths;
+use cgpu_proto::reason::counted;
 use cgpu_proto::slots::State;
 use cgpu_proto::snapshot::{Reader, Snapshot};
 use cgpu_proto::units::SlotIndex;
@@ -118,14 +119,13 @@ fn fill(container: &mut ContainerStatus, snapshot: &Snapshot, reader: &Reader, c
                 waiting: false,
             })
         };
-        let counted = (0..).zip(entry.counters).filter(|(_, count)| *count > 0);
         container.processes.push(ProcessStatus {
             slot: u32::try_from(slot).unwrap_or(u32::MAX),
             pid: entry.pid,
             comm: entry.comm.clone(),
             live: *live,
             cards: snapshot.cards.iter().zip(&index).filter_map(part).collect(),
-            counters: counted.collect(),
+            counters: counted(&entry.counters).map(|(name, count)| (name.into(), count)).collect(),
             ..ProcessStatus::default()
         });
     }

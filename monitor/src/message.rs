@@ -296,8 +296,8 @@ pub struct ProcessStatus {
     pub since_ms: u64,
     /// What it has of each card.
     pub cards: Vec<ProcessCard>,
-    /// Counted reasons which are not 0, by their number (`tenant/src/reason.rs` names them).
-    pub counters: BTreeMap<u32, u32>,
+    /// Counted reasons which are not 0, by their names (`proto/src/reason.rs`).
+    pub counters: BTreeMap<String, u32>,
 }
 
 /// What a process has of one card.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use cgpu_proto::reason::counted;
 use cgpu_proto::slots::State;
 use cgpu_proto::units::{Bytes, Nanos, SlotIndex};
 
@@ -130,7 +131,6 @@ fn processes(container: &Container, boards: &[Board], now: Nanos) -> Vec<Process
                     waiting: cell.waiting > 0,
                 })
             });
-            let counters = slot.counters.iter().zip(0_u32..).filter(|(count, _)| **count > 0);
             ProcessStatus {
                 slot: u32::from(index.0),
                 pid: slot.pid,
@@ -139,7 +139,7 @@ fn processes(container: &Container, boards: &[Board], now: Nanos) -> Vec<Process
                 live: region.live.contains(&key),
                 since_ms: (now - slot.since).0 / 1_000_000,
                 cards: cards.collect(),
-                counters: counters.map(|(count, number)| (number, *count)).collect(),
+                counters: counted(&slot.counters).map(|(name, count)| (name.into(), count)).collect(),
             }
         })
         .collect()

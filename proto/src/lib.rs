@@ -47,6 +47,7 @@ pub mod ledger;
 pub mod limits;
 pub mod lock;
 pub mod preamble;
+pub mod reason;
 pub mod slots;
 pub mod units;
 pub mod uuid;

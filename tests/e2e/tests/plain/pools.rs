@@ -29,13 +29,13 @@ fn both(name: &str, mib: u64) -> Counters {
     limited(name, mib).1
 }
 
-/// The places of counters: `tenant/src/reason.rs`, where none is ever moved.
-const OVER_LIMIT: &str = "3";
-const MANAGED_REFUSED: &str = "5";
-const UNSUPPORTED: &str = "6";
-const UNKNOWN_FREE: &str = "11";
-const POOL_GREW: &str = "40";
-const POOL_OUTLIVED: &str = "41";
+/// The names of counters: `proto/src/reason.rs`.
+const OVER_LIMIT: &str = "over_limit";
+const MANAGED_REFUSED: &str = "managed_refused";
+const UNSUPPORTED: &str = "unsupported";
+const UNKNOWN_FREE: &str = "unknown_free";
+const POOL_GREW: &str = "pool_grew";
+const POOL_OUTLIVED: &str = "pool_outlived";
 
 /// What was counted in the container's processes.
 struct Counters(Vec<serde_json::Value>);

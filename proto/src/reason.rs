@@ -1,7 +1,11 @@
 //! Why something was not done, or not done as usual: every such case has a name here and a counter in the process's slot.
 //!
-//! The number of a reason is its place in `cgpu_slot.counter`: other programs read it by that place, so a reason is never moved
-//! and its place never reused; new ones go to the end.
+//! The number of a reason is its place in `cgpu_slot.counter`: the shim counts there, and the monitor, the command line and others read it by
+//! that place, so a reason is never moved and its place never reused; new ones go to the end.
+
+use std::borrow::Cow;
+
+use crate::layout::COUNTERS;
 
 /// One row a reason: variant, the name that `cgpu smi --json` and the metrics use, the sentence for people.
 macro_rules! reasons {
@@ -85,11 +89,18 @@ reasons! {
     PoolUnread, "pool_unread", "The driver did not say what a pool holds: what was charged in advance stays charged.";
 }
 
-const _: () = assert!(Reason::ALL.len() <= cgpu_proto::layout::COUNTERS);
+const _: () = assert!(Reason::ALL.len() <= COUNTERS);
+
+/// What was counted: the reasons' names, and how often each. One that this version does not know has its place for a name.
+pub fn counted(counters: &[u32; COUNTERS]) -> impl Iterator<Item = (Cow<'static, str>, u32)> + '_ {
+    let named = |place: usize| Reason::ALL.get(place).map(|reason| Cow::Borrowed(reason.name()));
+    let happened = counters.iter().enumerate().filter(|(_, count)| **count > 0);
+    happened.map(move |(place, count)| (named(place).unwrap_or_else(|| place.to_string().into()), *count))
+}
 
 #[cfg(test)]
 mod tests {
-    use super::Reason;
+    use super::*;
     use std::collections::HashSet;
 
     #[test]
@@ -104,5 +115,14 @@ mod tests {
             );
             assert!(reason.sentence().ends_with('.'), "{reason:?}");
         }
+    }
+
+    #[test]
+    fn what_was_counted_has_a_name() {
+        let mut counters = [0; COUNTERS];
+        counters[Reason::OverLimit as usize] = 7;
+        counters[COUNTERS - 1] = 2;
+        let counted: Vec<_> = counted(&counters).collect();
+        assert_eq!(counted, [("over_limit".into(), 7), ((COUNTERS - 1).to_string().into(), 2)]);
     }
 }
