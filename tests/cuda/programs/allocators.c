@@ -5,30 +5,8 @@
  *
  * For a driver without a shim: where limits are held, most of these are refused (see refused.c).
  */
-#include "driver.h"
+#include "records.h"
 
-#define MIB ((size_t)1 << 20)
-
-struct location {
-    int kind, id;
-};
-struct allocation {
-    int kind, handle_types;
-    struct location location;
-    void *windows;
-    unsigned char flags[8];
-};
-struct access {
-    struct location location;
-    int flags;
-};
-struct pool_properties {
-    int kind, handle_types;
-    struct location location;
-    void *windows;
-    size_t max_size;
-    unsigned char reserved[56];
-};
 struct array {
     size_t width, height;
     int format;
@@ -54,11 +32,6 @@ static size_t free_bytes(void) {
     CHECK(cu.cuMemGetInfo(&available, NULL));
     return available;
 }
-
-/* Declares a function of the driver and looks it up. */
-#define FUNCTION(name, symbol, arguments)                                                                              \
-    CUresult(*name) arguments;                                                                                         \
-    *(void **)&name = driver_symbol(#symbol)
 
 static size_t pools(void) {
     FUNCTION(allocate, cuMemAllocAsync, (CUdeviceptr *, size_t, CUstream));

@@ -5,9 +5,7 @@
  *
  * For a driver without a shim.
  */
-#include "driver.h"
-
-#define MIB ((size_t)1 << 20)
+#include "records.h"
 
 struct array {
     size_t width, height, depth;
@@ -30,15 +28,6 @@ struct box {
     struct corner from, to;
     size_t width, height, depth;
 };
-struct location {
-    int kind, id;
-};
-struct allocation {
-    int kind, handle_types;
-    struct location location;
-    void *windows;
-    unsigned char flags[8];
-};
 struct map_info {
     unsigned resource;
     void *array;
@@ -50,10 +39,6 @@ struct map_info {
 };
 
 enum { FLOAT = 32, LAYERED = 1, SURFACE = 2, SPARSE = 0x40, DEFERRED = 0x80, HOST = 1, ARRAY = 3, DEVICE = 1, PINNED = 1, MAP = 1, UNMAP = 2 };
-
-#define FUNCTION(name, symbol, arguments)                                                                              \
-    CUresult(*name) arguments;                                                                                         \
-    *(void **)&name = driver_symbol(#symbol)
 
 static size_t free_bytes(void) {
     size_t available;

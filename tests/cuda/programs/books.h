@@ -6,32 +6,12 @@
 #ifndef CGPU_TEST_BOOKS_H
 #define CGPU_TEST_BOOKS_H
 
-#include "driver.h"
+#include "records.h"
 
 #include <elf.h>
 #include <link.h>
 
-#define MIB ((size_t)1 << 20)
 #define GRANULE (2 * MIB)
-
-/* Declares a function of the driver and looks it up. */
-#define FUNCTION(name, symbol, arguments)                                                                              \
-    CUresult(*name) arguments;                                                                                         \
-    *(void **)&name = driver_symbol(#symbol)
-
-struct location {
-    int kind, id;
-};
-struct allocation {
-    int kind, handle_types;
-    struct location location;
-    void *windows;
-    unsigned char flags[8];
-};
-struct access {
-    struct location location;
-    int flags;
-};
 
 enum {
     DEVICE = 1,

@@ -4,8 +4,8 @@
  * is no way to have memory for nothing. In this process, and between two of them. Prints what was kept.
  */
 #include "books.h"
+#include "descriptors.h"
 
-#include <sys/socket.h>
 #include <sys/wait.h>
 
 #define PIECE (64 * MIB)
@@ -30,28 +30,6 @@ static uint64_t import(int descriptor) {
     uint64_t handle;
     CHECK(import_handle(&handle, (void *)(intptr_t)descriptor, DESCRIPTOR));
     return handle;
-}
-
-static void send_descriptor(int line, int descriptor) {
-    char byte = 'D', control[CMSG_SPACE(sizeof(int))] = {0};
-    struct iovec data = {&byte, 1};
-    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
-    HOLDS(sendmsg(line, &message, 0) == 1);
-}
-
-static int receive_descriptor(int line) {
-    char byte, control[CMSG_SPACE(sizeof(int))];
-    struct iovec data = {&byte, 1};
-    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-    int descriptor;
-    HOLDS(recvmsg(line, &message, 0) == 1);
-    memcpy(&descriptor, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof descriptor);
-    return descriptor;
 }
 
 static void say(int line, char word) { HOLDS(write(line, &word, 1) == 1); }

@@ -5,7 +5,7 @@
  *
  * For a driver without a shim, of 12.4 or later. Expects a card of compute capability 8 or later.
  */
-#include "driver.h"
+#include "records.h"
 
 struct resource {
     int kind;
@@ -18,10 +18,6 @@ struct resource {
 _Static_assert(sizeof(struct resource) == 144, "CUdevResource");
 
 enum { SM = 1, WORKQUEUE = 10000, DEFAULT_STREAM = 1, INVALID_TYPE = 914, INVALID_CONFIGURATION = 915 };
-
-#define FUNCTION(name, symbol, arguments)                                                                              \
-    CUresult(*name) arguments;                                                                                         \
-    *(void **)&name = driver_symbol(#symbol)
 
 static size_t free_bytes(void) {
     size_t available;

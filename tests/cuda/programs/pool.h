@@ -9,14 +9,6 @@
 
 typedef struct pool *Pool;
 
-struct pool_properties {
-    int kind, handle_types;
-    struct location location;
-    void *windows;
-    size_t max_size;
-    unsigned char reserved[56];
-};
-
 enum { THRESHOLD = 4, RESERVED = 5, USED = 7 };
 
 static struct {

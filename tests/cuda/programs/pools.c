@@ -5,37 +5,24 @@
  *
  * For a driver without a shim.
  */
-#include "driver.h"
-
-#define MIB ((size_t)1 << 20)
-
-struct location {
-    int kind, id;
-};
-struct pool_properties {
-    int kind, handle_types;
-    struct location location;
-    void *windows;
-    size_t max_size;
-    unsigned char reserved[56];
-};
+#include "records.h"
 
 enum { DEVICE = 1, HOST = 2, PINNED = 1, MANAGED = 2 };
 enum { FOLLOW_EVENTS = 1, OPPORTUNISTIC, INTERNAL, THRESHOLD, RESERVED, RESERVED_HIGH, USED, USED_HIGH };
 
-#define FUNCTION(name, symbol, arguments) static CUresult(*name) arguments;
-FUNCTION(allocate, cuMemAllocAsync, (CUdeviceptr *, size_t, CUstream))
-FUNCTION(allocate_from, cuMemAllocFromPoolAsync, (CUdeviceptr *, size_t, void *, CUstream))
-FUNCTION(release, cuMemFreeAsync, (CUdeviceptr, CUstream))
-FUNCTION(create, cuMemPoolCreate, (void **, const struct pool_properties *))
-FUNCTION(destroy, cuMemPoolDestroy, (void *))
-FUNCTION(get, cuMemPoolGetAttribute, (void *, int, void *))
-FUNCTION(set, cuMemPoolSetAttribute, (void *, int, void *))
-FUNCTION(trim, cuMemPoolTrimTo, (void *, size_t))
-FUNCTION(default_pool, cuDeviceGetDefaultMemPool, (void **, CUdevice))
-FUNCTION(get_pool, cuDeviceGetMemPool, (void **, CUdevice))
-FUNCTION(set_pool, cuDeviceSetMemPool, (CUdevice, void *))
-#undef FUNCTION
+#define POOLS(name, symbol, arguments) static CUresult(*name) arguments;
+POOLS(allocate, cuMemAllocAsync, (CUdeviceptr *, size_t, CUstream))
+POOLS(allocate_from, cuMemAllocFromPoolAsync, (CUdeviceptr *, size_t, void *, CUstream))
+POOLS(release, cuMemFreeAsync, (CUdeviceptr, CUstream))
+POOLS(create, cuMemPoolCreate, (void **, const struct pool_properties *))
+POOLS(destroy, cuMemPoolDestroy, (void *))
+POOLS(get, cuMemPoolGetAttribute, (void *, int, void *))
+POOLS(set, cuMemPoolSetAttribute, (void *, int, void *))
+POOLS(trim, cuMemPoolTrimTo, (void *, size_t))
+POOLS(default_pool, cuDeviceGetDefaultMemPool, (void **, CUdevice))
+POOLS(get_pool, cuDeviceGetMemPool, (void **, CUdevice))
+POOLS(set_pool, cuDeviceSetMemPool, (CUdevice, void *))
+#undef POOLS
 
 static CUfunction spin;
 

@@ -6,43 +6,18 @@
  *
  * For a driver without a shim: where limits are held, some of these are refused.
  */
-#include "driver.h"
+#include "descriptors.h"
+#include "records.h"
 
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
-#define MIB ((size_t)1 << 20)
-
-struct location {
-    int kind, id;
-};
-struct allocation {
-    int kind, handle_types;
-    struct location location;
-    void *windows;
-    unsigned char flags[8];
-};
-struct access {
-    struct location location;
-    int flags;
-};
-struct pool_properties {
-    int kind, handle_types;
-    struct location location;
-    void *windows;
-    size_t max_size;
-    unsigned char reserved[56];
-};
 struct handle {
     char bytes[64];
 };
 
 enum { DEVICE = 1, PINNED = 1, READ_WRITE = 3, DESCRIPTOR = 1, FABRIC = 8, LAZY = 1 };
-
-#define FUNCTION(name, symbol, arguments)                                                                              \
-    CUresult(*name) arguments;                                                                                         \
-    *(void **)&name = driver_symbol(#symbol)
 
 static int line; /* to the other process */
 
@@ -56,28 +31,6 @@ static void hear(char word) {
     char heard;
     receive_bytes(&heard, 1);
     HOLDS(heard == word);
-}
-
-static void send_descriptor(int descriptor) {
-    char byte = 'D', control[CMSG_SPACE(sizeof(int))] = {0};
-    struct iovec data = {&byte, 1};
-    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
-    HOLDS(sendmsg(line, &message, 0) == 1);
-}
-
-static int receive_descriptor(void) {
-    char byte, control[CMSG_SPACE(sizeof(int))];
-    struct iovec data = {&byte, 1};
-    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-    int descriptor;
-    HOLDS(recvmsg(line, &message, 0) == 1);
-    memcpy(&descriptor, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof descriptor);
-    return descriptor;
 }
 
 static size_t free_bytes(void) {
@@ -173,7 +126,7 @@ static void exporter(void) {
     CHECK(cu.cuMemsetD32(address, 0x61, MIB));
     CHECK(cu.cuCtxSynchronize());
     CHECK(export_handle(&descriptor, physical, DESCRIPTOR, 0));
-    send_descriptor(descriptor);
+    send_descriptor(line, descriptor);
     HOLDS(close(descriptor) == 0);
     hear('M');
     HOLDS(word_at(address) == 0x62);
@@ -215,7 +168,7 @@ static void exporter(void) {
     CHECK(cu.cuCtxSynchronize());
     size_t pooled = free_bytes();
     HOLDS(pooled < before - 3 * MIB); /* a chunk is more */
-    send_descriptor(descriptor);
+    send_descriptor(line, descriptor);
     HOLDS(close(descriptor) == 0);
     send_bytes(&handle, sizeof handle);
     hear('P');
@@ -291,7 +244,7 @@ static void importer(pid_t other) {
     EXPECT(CUDA_ERROR_INVALID_HANDLE, open(&address, handle, LAZY));
     say('C');
 
-    descriptor = receive_descriptor();
+    descriptor = receive_descriptor(line);
     CHECK(import(&physical, (void *)(intptr_t)descriptor, DESCRIPTOR));
     HOLDS(close(descriptor) == 0);
     address = reserve_and_map(4 * MIB, physical);
@@ -305,7 +258,7 @@ static void importer(pid_t other) {
     CHECK(unmap(address, 4 * MIB));
     say('U');
 
-    descriptor = receive_descriptor();
+    descriptor = receive_descriptor(line);
     receive_bytes(&handle, sizeof handle);
     CHECK(pool_import(&pool, (void *)(intptr_t)descriptor, DESCRIPTOR, 0));
     HOLDS(close(descriptor) == 0);
