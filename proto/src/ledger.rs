@@ -138,15 +138,8 @@ impl<'a> Account<'a> {
     /// The way of a charge that touches only our own cell.
     #[inline]
     fn take_spare(&self, bytes: Bytes, limit: Bytes) -> bool {
-        let mut held = self.held();
-        while held.is_open() && get(&self.mine.terms) == limit {
-            let Some(taken) = held.take(bytes) else { return false };
-            match self.exchange(held, taken) {
-                Ok(()) => return true,
-                Err(other) => held = other,
-            }
-        }
-        false
+        let good = |held: &Held| held.is_open() && get(&self.mine.terms) == limit;
+        self.update(|held| Some(held).filter(good)?.take(bytes)).is_some()
     }
 
     #[inline(never)]
@@ -173,7 +166,9 @@ impl<'a> Account<'a> {
         }
         self.mine.terms.store(limit.0, Ordering::Relaxed);
         match column {
-            Column::Used => self.update(|held| Some(held.raised(bytes)?.opened())).ok_or(short)?,
+            Column::Used => {
+                self.update(|held| Some(held.raised(bytes)?.opened())).ok_or(short)?;
+            }
             // What fits cannot make our own word wrap.
             Column::Implicit => _ = self.mine.implicit.fetch_add(bytes.0, Ordering::Relaxed),
         }
@@ -187,14 +182,8 @@ impl<'a> Account<'a> {
     pub fn refund(&self, column: Column, bytes: Bytes) -> Bytes {
         match column {
             Column::Used => {
-                let mut held = self.held();
-                loop {
-                    let (lowered, back) = held.lowered(bytes);
-                    match self.exchange(held, lowered) {
-                        Ok(()) => return back,
-                        Err(other) => held = other,
-                    }
-                }
+                let before = self.update(|held| Some(held.lowered(bytes).0));
+                before.map_or(Bytes::ZERO, |held| held.lowered(bytes).1)
             }
             Column::Implicit => {
                 let lower = |implicit: u64| Some(implicit.saturating_sub(bytes.0));
@@ -233,7 +222,7 @@ impl<'a> Account<'a> {
     /// What this process has on the card.
     #[must_use]
     pub fn mine(&self) -> Usage {
-        Usage { used: self.held().used(), implicit: get(&self.mine.implicit), draining: Bytes::ZERO }
+        Usage { used: held(self.mine).used(), implicit: get(&self.mine.implicit), draining: Bytes::ZERO }
     }
 
     /// What the container has on the card, now. Without the lock: charges and refunds of others may fall between its parts.
@@ -274,9 +263,8 @@ impl<'a> Account<'a> {
     /// Takes every process's spare part away.
     fn close(&self) {
         for cell in self.cells_in_use() {
-            let closed = |word| (Held(word) != Held(word).closed()).then_some(Held(word).closed().0);
-            // Err: closed already.
-            let _ = cell.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, closed);
+            // A word that is closed already is not written to: its line stays with whoever has it.
+            let _ = update(cell, |held| Some(held.closed()).filter(|closed| *closed != held));
         }
     }
 
@@ -287,22 +275,10 @@ impl<'a> Account<'a> {
         self.claimed() <= limit && get(&self.mine.peak) >= self.mine().total()
     }
 
+    /// Changes our own word; what it was before, or `None` if `change` would not.
     #[inline]
-    fn held(&self) -> Held {
-        held(self.mine)
-    }
-
-    #[inline]
-    fn exchange(&self, from: Held, to: Held) -> Result<(), Held> {
-        let word = &self.mine.held;
-        word.compare_exchange_weak(from.0, to.0, Ordering::Relaxed, Ordering::Relaxed)
-            .map_or_else(|other| Err(Held(other)), |_| Ok(()))
-    }
-
-    /// Changes our own word; `None` if `change` would not.
-    fn update(&self, change: impl Fn(Held) -> Option<Held>) -> Option<()> {
-        let change = |word| change(Held(word)).map(|held| held.0);
-        self.mine.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change).ok().map(drop)
+    fn update(&self, change: impl Fn(Held) -> Option<Held>) -> Option<Held> {
+        update(self.mine, change)
     }
 
     #[inline]
@@ -363,6 +339,12 @@ fn words(cell: &Cell) -> impl Iterator<Item = &AtomicU64> {
 #[inline]
 fn fits(claimed: Bytes, bytes: Bytes, limit: Bytes) -> bool {
     claimed.0.checked_add(bytes.0).is_some_and(|sum| sum <= limit.0)
+}
+
+#[inline]
+fn update(cell: &Cell, change: impl Fn(Held) -> Option<Held>) -> Option<Held> {
+    let change = |word| change(Held(word)).map(|held| held.0);
+    cell.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change).ok().map(Held)
 }
 
 #[inline]

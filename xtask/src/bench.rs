@@ -1,12 +1,11 @@
-//! `cargo xtask bench`: builds what is measured and hands over to the bench crate.
+//! `cargo xtask bench`: measures, in the bench crate.
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 
-use crate::build;
-use crate::cargo::Workspace;
+use crate::handover;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -16,13 +15,5 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let workspace = Workspace::find()?;
-    let dist = build::collect(&workspace)?;
-    let status = workspace
-        .cargo(&["run", "--quiet", "--release", "--package", "cgpu-bench", "--bin", "cgpu-bench", "--"])
-        .args(&arguments.rest)
-        .env("CGPU_DIST", dist)
-        .status()
-        .context("cannot start the benchmarks")?;
-    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    handover::run("cgpu-bench", &arguments.rest)
 }

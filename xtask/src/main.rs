@@ -15,6 +15,7 @@ mod demo;
 mod dist;
 mod fuzz;
 mod gpu_kit;
+mod handover;
 mod portable;
 mod programs;
 mod python;

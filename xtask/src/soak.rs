@@ -1,12 +1,11 @@
-//! `cargo xtask soak`: builds, then plays random programs for as long as one likes; what fails replays by its seed.
+//! `cargo xtask soak`: plays random programs for as long as one likes; what fails replays by its seed.
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 
-use crate::build;
-use crate::cargo::Workspace;
+use crate::handover;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -16,27 +15,8 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let workspace = Workspace::find()?;
-    let dist = build::collect(&workspace)?;
-    // The player and the actors are two programs of one package: built here, found by each other in one folder.
-    workspace.build(&["--release", "--package", "cgpu-differential"])?;
-    let default = ["--operations", "1000000"].map(String::from);
-    let rest = if arguments.rest.is_empty() { default.as_slice() } else { arguments.rest.as_slice() };
-    let status = workspace
-        .cargo(&[
-            "run",
-            "--quiet",
-            "--release",
-            "--package",
-            "cgpu-differential",
-            "--bin",
-            "cgpu-differential",
-            "--",
-        ])
-        .arg("--dist")
-        .arg(dist)
-        .args(rest)
-        .status()
-        .context("cannot start the soak")?;
-    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    if arguments.rest.is_empty() {
+        return handover::run("cgpu-differential", &["--operations", "1000000"].map(String::from));
+    }
+    handover::run("cgpu-differential", &arguments.rest)
 }

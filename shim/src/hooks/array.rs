@@ -18,15 +18,8 @@ pub(crate) unsafe fn cuArrayCreate(
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuArrayCreate(array, descriptor) };
     // SAFETY: null, or the program's own record, which the driver would read as well.
-    let shape = unsafe { read(descriptor) }.map(|of| Shape {
-        width: of.width.into(),
-        height: of.height.into(),
-        depth: 0,
-        format: of.format,
-        channels: of.num_channels,
-        flags: 0,
-        levels: 0,
-    });
+    let shape = unsafe { read(descriptor) }
+        .map(|of| flat(of.width.into(), of.height.into(), of.format, of.num_channels));
     // SAFETY: read after the driver has succeeded, so it has written there.
     create(shape, call, || ArrayId::Array(unsafe { array.read() }.0))
 }
@@ -39,15 +32,8 @@ pub(crate) unsafe fn cuArrayCreate_v2(
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuArrayCreate_v2(array, descriptor) };
     // SAFETY: null, or the program's own record, which the driver would read as well.
-    let shape = unsafe { read(descriptor) }.map(|of| Shape {
-        width: of.width as u64,
-        height: of.height as u64,
-        depth: 0,
-        format: of.format,
-        channels: of.num_channels,
-        flags: 0,
-        levels: 0,
-    });
+    let shape = unsafe { read(descriptor) }
+        .map(|of| flat(of.width as u64, of.height as u64, of.format, of.num_channels));
     // SAFETY: read after the driver has succeeded, so it has written there.
     create(shape, call, || ArrayId::Array(unsafe { array.read() }.0))
 }
@@ -61,13 +47,9 @@ pub(crate) unsafe fn cuArray3DCreate(
     let call = || unsafe { driver::cuArray3DCreate(array, descriptor) };
     // SAFETY: null, or the program's own record, which the driver would read as well.
     let shape = unsafe { read(descriptor) }.map(|of| Shape {
-        width: of.width.into(),
-        height: of.height.into(),
         depth: of.depth.into(),
-        format: of.format,
-        channels: of.num_channels,
         flags: of.flags,
-        levels: 0,
+        ..flat(of.width.into(), of.height.into(), of.format, of.num_channels)
     });
     // SAFETY: read after the driver has succeeded, so it has written there.
     create(shape, call, || ArrayId::Array(unsafe { array.read() }.0))
@@ -193,15 +175,17 @@ fn required(shape: &Shape) -> Option<Bytes> {
     (answer == CUresult::SUCCESS).then_some(Bytes(needs.size as u64))
 }
 
+/// An array of one level and no depth.
+fn flat(width: u64, height: u64, format: CUarray_format, channels: c_uint) -> Shape {
+    Shape { width, height, depth: 0, format, channels, flags: 0, levels: 0 }
+}
+
 fn shape(of: &CUDA_ARRAY3D_DESCRIPTOR, levels: c_uint) -> Shape {
     Shape {
-        width: of.width as u64,
-        height: of.height as u64,
         depth: of.depth as u64,
-        format: of.format,
-        channels: of.num_channels,
         flags: of.flags,
         levels,
+        ..flat(of.width as u64, of.height as u64, of.format, of.num_channels)
     }
 }
 

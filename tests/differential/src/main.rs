@@ -32,8 +32,8 @@ struct Arguments {
     /// Whether the driver refuses now and then what it is asked
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
     refusals: bool,
-    /// Where the built files are
-    #[arg(long)]
+    /// Where the built files are; else beside this program
+    #[arg(long, env = "CGPU_DIST")]
     dist: Option<PathBuf>,
 }
 

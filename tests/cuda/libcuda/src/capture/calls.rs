@@ -248,19 +248,8 @@ pub(crate) fn cuStreamGetCaptureInfo_v2(
     dependencies_out: Out<*const CUgraphNode>,
     num_dependencies_out: Out<usize>,
 ) -> Answer {
-    let told = tell(call, stream)?;
-    capture_status_out.put(told.status)?;
-    if told.status != CU_STREAM_CAPTURE_STATUS_ACTIVE {
-        return Ok(());
-    }
-    if !told.plain && !dependencies_out.is_null() {
-        return Err(LOSSY_QUERY);
-    }
-    id_out.put_if_asked(told.id);
-    graph_out.put_if_asked(told.graph);
-    dependencies_out.put_if_asked(told.nodes);
-    num_dependencies_out.put_if_asked(told.count);
-    Ok(())
+    let (status, nodes, count) = (capture_status_out, dependencies_out, num_dependencies_out);
+    cuStreamGetCaptureInfo_v3(call, stream, status, id_out, graph_out, nodes, Out::NONE, count)
 }
 pub(crate) use cuStreamGetCaptureInfo_v2 as cuStreamGetCaptureInfo_v2_ptsz;
 
