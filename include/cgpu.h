@@ -23,7 +23,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define CGPU_LAYOUT_VERSION 2u
+#define CGPU_LAYOUT_VERSION 3u
 #define CGPU_USE_MAGIC 0x55504743u   /* "CGPU" */
 #define CGPU_GRANT_MAGIC 0x47504743u /* "CGPG" */
 
@@ -41,19 +41,19 @@
 /* ---- file `use` ------------------------------------------------------------------------------------------------------- */
 
 /* A card as the container knows it. Registered by UUID under CGPU_LOCK_REGION, then counted; `total`, `limit` and `ordinal` are renewed
- * only by a process that registers while no other lives. `orphan`, `context` and `lock` change at any time. */
+ * only by a process that registers while no other lives. `context` and `lock` change at any time. */
 struct cgpu_card {
     uint8_t uuid[16];
     uint64_t total;      /* the card's memory, as NVML gives it */
     uint64_t limit;      /* the limit when the card was registered; 0: none. grant.limit, when not 0, wins */
     uint32_t ordinal;    /* the card's place in NVIDIA_VISIBLE_DEVICES */
     uint32_t reserved0;
-    uint64_t orphan;     /* ATOMIC: exported bytes whose exporter is dead */
-    uint64_t context;    /* ATOMIC: what a context was last seen to cost on this card; 0: not known yet */
     uint64_t reserved1;
+    uint64_t context;    /* ATOMIC: what a context was last seen to cost on this card; 0: not known yet */
+    uint64_t reserved2;
     uint32_t lock;       /* ATOMIC futex: 0 free, else the owner; see CGPU_LOCK_WORD. Serialises charges */
     uint32_t learning;   /* ATOMIC futex, as `lock`: who creates the container's first context here, to learn what one costs */
-    uint32_t reserved2[14];
+    uint32_t reserved3[14];
 };
 
 /* Lock word: bit 31 says that somebody sleeps; bits 30..8 are the low bits of the owner slot's generation, bits 7..0 the slot;
@@ -73,19 +73,27 @@ struct cgpu_use_header {
     struct cgpu_card card[CGPU_CARDS];
 };
 
-/* Slot states. live -> draining when the process is found dead; draining -> free when its memory is really gone. */
+/* Slot states. live -> draining when the process is found dead; draining -> free when its memory is really gone, but -> orphan when it had
+ * exported some, which others may hold; orphan -> free when nobody does. */
 #define CGPU_SLOT_FREE 0u
 #define CGPU_SLOT_LIVE 1u
 #define CGPU_SLOT_DRAINING 2u
+#define CGPU_SLOT_ORPHAN 3u
+
+/* Who may hold what a process exported. A handle that is good only while its maker holds the memory (legacy IPC, a pointer of a pool) has one
+ * of the bits 0..62, by a hash of its bytes; who opens it sets that bit in its own `opened`. Bit 63: handed out in a way that nobody can be
+ * seen to hold it by: a descriptor, the fabric, a multicast object of others. */
+#define CGPU_LENT_UNSEEN (UINT64_C(1) << 63)
 
 struct cgpu_slot {
     uint64_t state;      /* ATOMIC: generation << 8 | CGPU_SLOT_* */
     uint32_t pid;        /* in the container's own PID namespace: for people, never a basis for signals */
     uint32_t reserved0;
-    uint64_t since;      /* ATOMIC: when it went live, or when it was found dead */
+    uint64_t since;      /* ATOMIC: when it went live, was found dead, or became an orphan */
     char comm[16];
     uint64_t acked;      /* ATOMIC: the gate word this process has last acknowledged */
-    uint64_t reserved1[2];
+    uint64_t opened;     /* ATOMIC: bits of the handles that this process has open */
+    uint64_t lent;       /* ATOMIC: bits of the handles by which others may hold what this process exported; CGPU_LENT_* */
     uint32_t counter[CGPU_COUNTERS]; /* ATOMIC: how often each counted reason happened (proto/src/reason.rs names them) */
 };
 
@@ -105,10 +113,13 @@ struct cgpu_cell {
     uint64_t held;       /* ATOMIC: charged bytes, also those of calls now in the driver, and spare ones: CGPU_HELD_* */
     uint64_t implicit;   /* ATOMIC: contexts, modules, slack; part of the container's use, shown apart */
     uint64_t peak;       /* ATOMIC: greatest used + implicit */
-    uint64_t terms;      /* ATOMIC: the limit under which `held` was opened */
+    uint64_t terms;      /* ATOMIC: the limit + (edition << 44) under which `held` was opened */
     uint64_t waiting;    /* ATOMIC: threads now held at the gate */
-    uint64_t creating;   /* ATOMIC: contexts now being created */
-    uint64_t reserved0[2];
+    uint32_t creating;   /* ATOMIC: calls now in the driver that may change what `implicit` should say: contexts, modules, limits */
+    uint32_t ended;      /* ATOMIC: counts what gave implicit memory back: `growth` speaks of what there was at its count */
+    uint32_t charges;    /* ATOMIC: changes with every charge (two at once may change it once): a watcher learns that there were any */
+    uint32_t away;       /* ATOMIC: not 0: the process is checkpointed, and of what the cell says only `exported` is on the card; others set it */
+    uint64_t exported;   /* ATOMIC: the part of the bytes in use that others may hold too: it outlives this process */
 
     uint64_t busy;       /* ATOMIC: settled GPU time, only ever grows */
     uint64_t inflight;   /* ATOMIC: estimated GPU time launched and not settled */
@@ -154,9 +165,19 @@ struct cgpu_grant_card {
     uint32_t share;      /* ATOMIC: set share in thousandths of a percent, for people */
     uint64_t busy;       /* ATOMIC: GPU time on the monitor's books, for people */
     uint32_t beside;     /* ATOMIC: how many other containers' work runs at the same time */
-    uint32_t reserved0;
-    uint64_t reserved1[8];
+    uint32_t edition;    /* ATOMIC: changes after any of the card's `growth` has risen (release): spare parts are to be compared anew */
+    uint64_t bound;      /* ATOMIC: most work that may be in flight while metered; 0: 500 us */
+    uint64_t reserved0[7];
 };
+
+/* grant.process: the low half of the slot's generation << 32 | the process's id on the host; 0: not known. */
+#define CGPU_PROCESS_HOST_PID(word) ((uint32_t)(word))
+
+/* grant.growth: what a process has on a card beyond its cell (below 0: short of it), as NVML tells; in steps of 512 bytes in the lower
+ * 40 bits (two's complement), above them the low 8 bits of the cell's `ended` and, topmost, the low 16 of the slot's generation. It counts
+ * while both are still so, and never takes more away than the cell's `implicit` and `exported`. */
+#define CGPU_GROWTH_STEPS(word) ((int64_t)((word) << 24) >> 24)
+#define CGPU_GROWTH_STEP 512
 
 struct cgpu_grant {
     uint32_t version;    /* ATOMIC, written last (release) */
@@ -171,7 +192,8 @@ struct cgpu_grant {
     uint8_t reserved2[1916];
     struct cgpu_grant_card card[CGPU_CARDS];
     uint64_t gone[CGPU_SLOTS]; /* ATOMIC: the state word of a draining slot whose memory the monitor has seen go */
-    uint8_t reserved3[2048];
+    uint64_t process[CGPU_SLOTS]; /* ATOMIC: who the slot is on the host: CGPU_PROCESS_* */
+    uint64_t growth[CGPU_CARDS][CGPU_SLOTS]; /* ATOMIC: CGPU_GROWTH_* */
 };
 
 /* ---- the layout, checked ---------------------------------------------------------------------------------------------- */
@@ -203,6 +225,7 @@ CGPU_ASSERT(offsetof(struct cgpu_grant, gate) == 64);
 CGPU_ASSERT(offsetof(struct cgpu_grant, armed) == 128);
 CGPU_ASSERT(offsetof(struct cgpu_grant, card) == 2048);
 CGPU_ASSERT(offsetof(struct cgpu_grant, gone) == 4096);
-CGPU_ASSERT(sizeof(struct cgpu_grant) == 8192);
+CGPU_ASSERT(offsetof(struct cgpu_grant, growth) == 8192);
+CGPU_ASSERT(sizeof(struct cgpu_grant) == 40960);
 
 #endif

@@ -80,6 +80,58 @@ enumerations! {
         CU_MEM_OPERATION_TYPE_MAP = 1,
         CU_MEM_OPERATION_TYPE_UNMAP = 2,
     }
+    /// What kind of handle another interface's memory has.
+    CUexternalMemoryHandleType {
+        CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD = 1,
+        CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_WIN32 = 2,
+        CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_WIN32_KMT = 3,
+        CU_EXTERNAL_MEMORY_HANDLE_TYPE_D3D12_HEAP = 4,
+        CU_EXTERNAL_MEMORY_HANDLE_TYPE_D3D12_RESOURCE = 5,
+        CU_EXTERNAL_MEMORY_HANDLE_TYPE_D3D11_RESOURCE = 6,
+        CU_EXTERNAL_MEMORY_HANDLE_TYPE_D3D11_RESOURCE_KMT = 7,
+        CU_EXTERNAL_MEMORY_HANDLE_TYPE_NVSCIBUF = 8,
+        CU_EXTERNAL_MEMORY_HANDLE_TYPE_DMABUF_FD = 9,
+    }
+    /// Flags of `cuImportExternalMemory`.
+    CUexternalMemory_flags {
+        CUDA_EXTERNAL_MEMORY_DEDICATED = 1,
+    }
+    /// What kind of handle another interface's semaphore has.
+    CUexternalSemaphoreHandleType {
+        CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD = 1,
+        CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_WIN32 = 2,
+        CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_WIN32_KMT = 3,
+        CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_D3D12_FENCE = 4,
+        CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_D3D11_FENCE = 5,
+        CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_NVSCISYNC = 6,
+        CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_D3D11_KEYED_MUTEX = 7,
+        CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_D3D11_KEYED_MUTEX_KMT = 8,
+        CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_FD = 9,
+        CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_WIN32 = 10,
+    }
+    /// How far a process is with a checkpoint.
+    CUprocessState {
+        CU_PROCESS_STATE_RUNNING = 0,
+        CU_PROCESS_STATE_LOCKED = 1,
+        CU_PROCESS_STATE_CHECKPOINTED = 2,
+        CU_PROCESS_STATE_FAILED = 3,
+        CU_PROCESS_STATE_CHECKPOINTING = 4,
+        CU_PROCESS_STATE_RESTORING = 5,
+    }
+    /// Which part of a sparse array is meant.
+    CUarraySparseSubresourceType {
+        CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_SPARSE_LEVEL = 0,
+        CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL = 1,
+    }
+    /// How a sparse array is divided.
+    CUarraySparseProperties_flags {
+        CU_ARRAY_SPARSE_PROPERTIES_SINGLE_MIPTAIL = 1,
+    }
+    /// What physical memory is for.
+    CUmemCreate_usage {
+        CU_MEM_CREATE_USAGE_TILE_POOL = 1,
+        CU_MEM_CREATE_USAGE_HW_DECOMPRESS = 2,
+    }
     /// What of a card can be divided.
     CUdevResourceType {
         CU_DEV_RESOURCE_TYPE_INVALID = 0,
@@ -95,6 +147,30 @@ enumerations! {
     CUdevSmResourceSplit_flags {
         CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING = 1,
         CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE = 2,
+    }
+    /// How a group of multiprocessors is chosen.
+    CUdevSmResourceGroup_flags {
+        CU_DEV_SM_RESOURCE_GROUP_DEFAULT = 0,
+        CU_DEV_SM_RESOURCE_GROUP_BACKFILL = 1,
+        CU_DEV_SM_RESOURCE_GROUP_LOCALITY_DOMAIN_ID = 2,
+        CU_DEV_SM_RESOURCE_GROUP_LOCALITY_DOMAIN_SUPPLEMENTAL_SMS = 4,
+        CU_DEV_SM_RESOURCE_GROUP_LOCALITY_DOMAIN_ID_ANY = 0xffff_ffff,
+    }
+    /// What kind of logical endpoint.
+    CUlogicalEndpointType {
+        CU_LOGICAL_ENDPOINT_TYPE_INVALID = 0,
+        CU_LOGICAL_ENDPOINT_TYPE_UNICAST = 1,
+        CU_LOGICAL_ENDPOINT_TYPE_MULTICAST = 2,
+    }
+    /// What a logical endpoint can be exported as.
+    CUlogicalEndpointIpcHandleType {
+        CU_LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_NONE = 0,
+        CU_LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_FABRIC = 1,
+    }
+    /// What a logical endpoint is to be used for.
+    CUlogicalEndpointFlag {
+        CU_LOGICAL_ENDPOINT_FLAG_NONE = 0,
+        CU_LOGICAL_ENDPOINT_FLAG_COUNTED_OPS = 1,
     }
     /// Which granularity of multicast objects is asked for.
     CUmulticastGranularity_flags {

@@ -42,13 +42,13 @@ macro_rules! driver_table {
                 (dptr: CUdeviceptr);
             hook cuMemAllocManaged { "cuMemAllocManaged", legacy, 6000, 1107 } Managed Refused played "managed memory can exceed any limit by migrating: refused on every route"
                 (dptr: *mut CUdeviceptr, byte_size: usize, flags: c_uint);
-            hook cuMemAllocAsync { "cuMemAllocAsync", legacy, 11020, 1107 } Allocates Charged played "memory in stream order: its pool is charged by what it holds, chunks and all; in a captured stream it is a graph's, and refused"
+            hook cuMemAllocAsync { "cuMemAllocAsync", legacy, 11020, 1107 } Allocates Charged played "memory in stream order: its pool is charged by what it holds, chunks and all; in a captured stream it is a graph's"
                 (dptr: *mut CUdeviceptr, byte_size: usize, stream: CUstream);
-            hook cuMemAllocAsync_ptsz { "cuMemAllocAsync", ptsz, 11020, 1107 } Allocates Charged played "memory in stream order: its pool is charged by what it holds, chunks and all; in a captured stream it is a graph's, and refused"
+            hook cuMemAllocAsync_ptsz { "cuMemAllocAsync", ptsz, 11020, 1107 } Allocates Charged played "memory in stream order: its pool is charged by what it holds, chunks and all; in a captured stream it is a graph's"
                 (dptr: *mut CUdeviceptr, byte_size: usize, stream: CUstream);
-            hook cuMemAllocFromPoolAsync { "cuMemAllocFromPoolAsync", legacy, 11020, 1107 } Allocates Charged played "memory in stream order: its pool is charged by what it holds, chunks and all; in a captured stream it is a graph's, and refused"
+            hook cuMemAllocFromPoolAsync { "cuMemAllocFromPoolAsync", legacy, 11020, 1107 } Allocates Charged played "memory in stream order: its pool is charged by what it holds, chunks and all; in a captured stream it is a graph's"
                 (dptr: *mut CUdeviceptr, byte_size: usize, pool: CUmemoryPool, stream: CUstream);
-            hook cuMemAllocFromPoolAsync_ptsz { "cuMemAllocFromPoolAsync", ptsz, 11020, 1107 } Allocates Charged played "memory in stream order: its pool is charged by what it holds, chunks and all; in a captured stream it is a graph's, and refused"
+            hook cuMemAllocFromPoolAsync_ptsz { "cuMemAllocFromPoolAsync", ptsz, 11020, 1107 } Allocates Charged played "memory in stream order: its pool is charged by what it holds, chunks and all; in a captured stream it is a graph's"
                 (dptr: *mut CUdeviceptr, byte_size: usize, pool: CUmemoryPool, stream: CUstream);
             hook cuMemFreeAsync { "cuMemFreeAsync", legacy, 11020, 1107 } Frees Refunded played "what a pool handed out stays reserved by the pool; linear memory is refunded when the stream has come to it"
                 (dptr: CUdeviceptr, stream: CUstream);
@@ -64,7 +64,7 @@ macro_rules! driver_table {
                 (bytes: *mut c_uint, device: CUdevice);
             hook cuDeviceTotalMem_v2 { "cuDeviceTotalMem", legacy, 3020, 1107 } Reports Virtualised played "the card is as large as the limit"
                 (bytes: *mut usize, device: CUdevice);
-            hook cuDeviceGetAttribute { "cuDeviceGetAttribute", legacy, 2000, 1107 } Reports Virtualised played "what is refused (managed memory, memory of parts of arrays) reads as not supported; all other attributes are the card's own"
+            hook cuDeviceGetAttribute { "cuDeviceGetAttribute", legacy, 2000, 1107 } Reports Virtualised played "what is refused (managed memory) reads as not supported; all other attributes are the card's own"
                 (value: *mut c_int, attribute: CUdevice_attribute, device: CUdevice);
 
             // Memory pools.
@@ -94,13 +94,13 @@ macro_rules! driver_table {
                 (pool: *mut CUmemoryPool, location: *mut CUmemLocation, kind: CUmemAllocationType);
             hook cuMemSetMemPool { "cuMemSetMemPool", legacy, 13000, 1300 } Managed Tracked played "chooses a pool; a managed one is refused"
                 (location: *mut CUmemLocation, kind: CUmemAllocationType, pool: CUmemoryPool);
-            call cuMemPoolExportPointer { "cuMemPoolExportPointer", legacy, 11020, 1107 } External Passed played "the exporter has paid; sharing costs nothing more"
+            hook cuMemPoolExportPointer { "cuMemPoolExportPointer", legacy, 11020, 1107 } External Tracked played "the exporter pays, also after its end while others have it open"
                 (share_data_out: *mut CUmemPoolPtrExportData, ptr: CUdeviceptr);
-            call cuMemPoolExportToShareableHandle { "cuMemPoolExportToShareableHandle", legacy, 11020, 1107 } External Passed played "the exporter has paid; sharing costs nothing more"
+            hook cuMemPoolExportToShareableHandle { "cuMemPoolExportToShareableHandle", legacy, 11020, 1107 } External Tracked played "the exporter pays, also after its end while others have some of it open"
                 (handle_out: *mut c_void, pool: CUmemoryPool, handle_type: CUmemAllocationHandleType, flags: c_ulonglong);
             hook cuMemPoolImportFromShareableHandle { "cuMemPoolImportFromShareableHandle", legacy, 11020, 1107 } External Tracked played "the exporter pays, the importer does not; counted"
                 (pool_out: *mut CUmemoryPool, handle: *mut c_void, handle_type: CUmemAllocationHandleType, flags: c_ulonglong);
-            hook cuMemPoolImportPointer { "cuMemPoolImportPointer", legacy, 11020, 1107 } External Counted played "the exporter pays, the importer does not; counted"
+            hook cuMemPoolImportPointer { "cuMemPoolImportPointer", legacy, 11020, 1107 } External Tracked played "the exporter pays, the importer does not; counted"
                 (pointer_out: *mut CUdeviceptr, pool: CUmemoryPool, share_data: *mut CUmemPoolPtrExportData);
 
             // Virtual memory management.
@@ -116,9 +116,9 @@ macro_rules! driver_table {
                 (pointer: *mut CUdeviceptr, size: usize, alignment: usize, addr: CUdeviceptr, flags: c_ulonglong);
             hook cuMemMap { "cuMemMap", legacy, 10020, 1107 } Passes Tracked played "a mapping keeps its memory charged"
                 (pointer: CUdeviceptr, size: usize, offset: usize, handle: CUmemGenericAllocationHandle, flags: c_ulonglong);
-            hook cuMemMapArrayAsync { "cuMemMapArrayAsync", legacy, 11010, 1107 } Allocates Refused played "keeps physical memory in parts of an array, in stream order, which nobody could tell apart: refused"
+            hook cuMemMapArrayAsync { "cuMemMapArrayAsync", legacy, 11010, 1107 } External Tracked played "keeps physical memory charged tile by tile, in the order of the stream"
                 (map_info_list: *mut CUarrayMapInfo, number: c_uint, stream: CUstream);
-            hook cuMemMapArrayAsync_ptsz { "cuMemMapArrayAsync", ptsz, 11010, 1107 } Allocates Refused played "keeps physical memory in parts of an array, in stream order, which nobody could tell apart: refused"
+            hook cuMemMapArrayAsync_ptsz { "cuMemMapArrayAsync", ptsz, 11010, 1107 } External Tracked played "keeps physical memory charged tile by tile, in the order of the stream"
                 (map_info_list: *mut CUarrayMapInfo, number: c_uint, stream: CUstream);
             call cuMemGetAccess { "cuMemGetAccess", legacy, 10020, 1107 } Passes Passed played "access rights of a mapping"
                 (flags: *mut c_ulonglong, location: *const CUmemLocation, pointer: CUdeviceptr);
@@ -206,7 +206,8 @@ macro_rules! driver_table {
                 (num_attributes: c_uint, attributes: *mut CUpointer_attribute, data: *mut *mut c_void, pointer: CUdeviceptr);
             call cuPointerSetAttribute { "cuPointerSetAttribute", legacy, 6000, 1107 } Passes Passed played "sets a property of one allocation"
                 (value: *const c_void, attribute: CUpointer_attribute, pointer: CUdeviceptr);
-            pass cuMemGetLocationInfo { "cuMemGetLocationInfo", legacy, 13040, 1304 } Reports Passed stub "reads where one range resides, not the card's totals";
+            call cuMemGetLocationInfo { "cuMemGetLocationInfo", legacy, 13040, 1304 } Reports Passed played "reads where one range resides, not the card's totals"
+                (ptr: CUdeviceptr, size: usize, summary_granularity: usize, sampling_granularity: usize, location_out: *mut CUmemLocation);
             pass cuMemGetAttribute { "cuMemGetAttribute", none, 0, 0 } Reports Passed stub "exported by the driver but in no header; passes unseen";
             pass cuMemGetAttribute_v2 { "cuMemGetAttribute", none, 0, 0 } Reports Passed stub "exported by the driver but in no header; passes unseen";
             pass cuMemRangeGetAttribute { "cuMemRangeGetAttribute", legacy, 8000, 1107 } Managed Passed stub "reads about managed ranges, of which there are none";
@@ -259,7 +260,7 @@ macro_rules! driver_table {
                 (ctx: CUcontext);
             call cuCtxSetCurrent { "cuCtxSetCurrent", legacy, 4000, 1107 } Context Passed played "which context is current; the driver's own answer is asked where it matters"
                 (ctx: CUcontext);
-            hook cuCtxSetLimit { "cuCtxSetLimit", legacy, 3010, 1107 } Context Counted played "a larger heap, stack or printf buffer is implicit memory: seen afterwards, blocks new allocations"
+            hook cuCtxSetLimit { "cuCtxSetLimit", legacy, 3010, 1107 } Context Charged played "a larger heap, stack or printf buffer: charged by what it is larger"
                 (limit: CUlimit, value: usize);
             call cuCtxGetApiVersion { "cuCtxGetApiVersion", legacy, 3020, 1107 } Context Passed played "reads a context's property"
                 (ctx: CUcontext, version: *mut c_uint);
@@ -297,32 +298,37 @@ macro_rules! driver_table {
                 (peer_context: CUcontext);
             call cuCtxEnablePeerAccess { "cuCtxEnablePeerAccess", legacy, 4000, 1107 } Context Passed played "page tables of a peer's memory are implicit memory"
                 (peer_context: CUcontext, flags: c_uint);
-            pass cuCtxRecordEvent { "cuCtxRecordEvent", legacy, 12050, 1205 } Context Passed stub "orders work that has already been admitted";
-            pass cuCtxWaitEvent { "cuCtxWaitEvent", legacy, 12050, 1205 } Context Passed stub "orders work that has already been admitted";
+            call cuCtxRecordEvent { "cuCtxRecordEvent", legacy, 12050, 1205 } Context Passed played "orders work that has already been admitted"
+                (context: CUcontext, event: CUevent);
+            call cuCtxWaitEvent { "cuCtxWaitEvent", legacy, 12050, 1205 } Context Passed played "orders work that has already been admitted"
+                (context: CUcontext, event: CUevent);
             call cuCtxGetDevResource { "cuCtxGetDevResource", legacy, 12040, 1204 } Reports Passed played "reads or divides the card's multiprocessors; the share is kept in time, not in space"
                 (context: CUcontext, resource: *mut CUdevResource, kind: CUdevResourceType);
             call cuDevResourceGenerateDesc { "cuDevResourceGenerateDesc", legacy, 12040, 1204 } Reports Passed played "reads or divides the card's multiprocessors; the share is kept in time, not in space"
-                (ph_desc: *mut CUdevResourceDesc, resources: *const CUdevResource, nb_resources: c_uint);
-            pass cuDevSmResourceSplit { "cuDevSmResourceSplit", legacy, 13010, 1301 } Reports Passed stub "reads or divides the card's multiprocessors; the share is kept in time, not in space";
+                (ph_desc: *mut CUdevResourceDesc, resources: *mut CUdevResource, nb_resources: c_uint);
+            call cuDevSmResourceSplit { "cuDevSmResourceSplit", legacy, 13010, 1301 } Reports Passed played "reads or divides the card's multiprocessors; the share is kept in time, not in space"
+                (result: *mut CUdevResource, nb_groups: c_uint, input: *const CUdevResource, remainder: *mut CUdevResource, flags: c_uint, group_params: *mut CU_DEV_SM_RESOURCE_GROUP_PARAMS);
             call cuDevSmResourceSplitByCount { "cuDevSmResourceSplitByCount", legacy, 12040, 1204 } Reports Passed played "reads or divides the card's multiprocessors; the share is kept in time, not in space"
                 (result: *mut CUdevResource, nb_groups: *mut c_uint, input: *const CUdevResource, remaining: *mut CUdevResource, flags: c_uint, min_count: c_uint);
             call cuDeviceGetDevResource { "cuDeviceGetDevResource", legacy, 12040, 1204 } Reports Passed played "reads or divides the card's multiprocessors; the share is kept in time, not in space"
                 (device: CUdevice, resource: *mut CUdevResource, kind: CUdevResourceType);
-            hook cuGreenCtxCreate { "cuGreenCtxCreate", legacy, 12040, 1204 } Context Refused played "a green context's memory is not charged yet: refused"
+            hook cuGreenCtxCreate { "cuGreenCtxCreate", legacy, 12040, 1204 } Context Charged played "a view of the primary context, which the first one makes; its own memory is implicit"
                 (ph_ctx: *mut CUgreenCtx, desc: CUdevResourceDesc, device: CUdevice, flags: c_uint);
-            call cuGreenCtxDestroy { "cuGreenCtxDestroy", legacy, 12040, 1204 } Context Passed played "none exists while cuGreenCtxCreate is refused"
+            hook cuGreenCtxDestroy { "cuGreenCtxDestroy", legacy, 12040, 1204 } Context Refunded played "the last holder takes the primary context with it"
                 (green: CUgreenCtx);
-            call cuCtxFromGreenCtx { "cuCtxFromGreenCtx", legacy, 12040, 1204 } Context Passed played "needs a green context, and none exists while cuGreenCtxCreate is refused"
+            hook cuCtxFromGreenCtx { "cuCtxFromGreenCtx", legacy, 12040, 1204 } Context Tracked played "what is allocated in it belongs to the primary context"
                 (context: *mut CUcontext, green: CUgreenCtx);
-            call cuGreenCtxGetDevResource { "cuGreenCtxGetDevResource", legacy, 12040, 1204 } Context Passed played "needs a green context, and none exists while cuGreenCtxCreate is refused"
+            call cuGreenCtxGetDevResource { "cuGreenCtxGetDevResource", legacy, 12040, 1204 } Context Passed played "a green context is a view of the primary context"
                 (green: CUgreenCtx, resource: *mut CUdevResource, kind: CUdevResourceType);
-            call cuGreenCtxGetId { "cuGreenCtxGetId", legacy, 12090, 1300 } Context Passed played "needs a green context, and none exists while cuGreenCtxCreate is refused"
+            call cuGreenCtxGetId { "cuGreenCtxGetId", legacy, 12090, 1300 } Context Passed played "a green context is a view of the primary context"
                 (green: CUgreenCtx, id: *mut c_ulonglong);
-            pass cuGreenCtxRecordEvent { "cuGreenCtxRecordEvent", legacy, 12040, 1204 } Context Passed stub "needs a green context, and none exists while cuGreenCtxCreate is refused";
-            call cuGreenCtxStreamCreate { "cuGreenCtxStreamCreate", legacy, 12050, 1205 } Context Passed played "needs a green context, and none exists while cuGreenCtxCreate is refused"
+            call cuGreenCtxRecordEvent { "cuGreenCtxRecordEvent", legacy, 12040, 1204 } Context Passed played "a green context is a view of the primary context"
+                (green: CUgreenCtx, event: CUevent);
+            call cuGreenCtxStreamCreate { "cuGreenCtxStreamCreate", legacy, 12050, 1205 } Context Passed played "a green context is a view of the primary context"
                 (ph_stream: *mut CUstream, green: CUgreenCtx, flags: c_uint, priority: c_int);
-            pass cuGreenCtxWaitEvent { "cuGreenCtxWaitEvent", legacy, 12040, 1204 } Context Passed stub "needs a green context, and none exists while cuGreenCtxCreate is refused";
-            call cuStreamGetGreenCtx { "cuStreamGetGreenCtx", legacy, 12040, 1204 } Context Passed played "needs a green context, and none exists while cuGreenCtxCreate is refused"
+            call cuGreenCtxWaitEvent { "cuGreenCtxWaitEvent", legacy, 12040, 1204 } Context Passed played "a green context is a view of the primary context"
+                (green: CUgreenCtx, event: CUevent);
+            call cuStreamGetGreenCtx { "cuStreamGetGreenCtx", legacy, 12040, 1204 } Context Passed played "a green context is a view of the primary context"
                 (stream: CUstream, green: *mut CUgreenCtx);
 
             // Devices.
@@ -360,31 +366,31 @@ macro_rules! driver_table {
             pass cuDeviceGetHostAtomicCapabilities { "cuDeviceGetHostAtomicCapabilities", legacy, 13000, 1300 } Passes Passed stub "reads a property that the limit does not change";
             pass cuDeviceGetNvSciSyncAttributes { "cuDeviceGetNvSciSyncAttributes", legacy, 10020, 1107 } Passes Passed stub "reads a property that the limit does not change";
             pass cuDeviceGetP2PAtomicCapabilities { "cuDeviceGetP2PAtomicCapabilities", legacy, 13000, 1300 } Passes Passed stub "reads a property that the limit does not change";
-            call cuDeviceGetGraphMemAttribute { "cuDeviceGetGraphMemAttribute", legacy, 11040, 1107 } Reports Passed played "memory of graphs, of which there is none while memory nodes are refused"
+            hook cuDeviceGetGraphMemAttribute { "cuDeviceGetGraphMemAttribute", legacy, 11040, 1107 } Reports Virtualised played "what graphs have reserved is read for the books too, and is never shown as more than the limit"
                 (device: CUdevice, attr: CUgraphMem_attribute, value: *mut c_void);
-            call cuDeviceSetGraphMemAttribute { "cuDeviceSetGraphMemAttribute", legacy, 11040, 1107 } Reports Passed played "memory of graphs, of which there is none while memory nodes are refused"
+            call cuDeviceSetGraphMemAttribute { "cuDeviceSetGraphMemAttribute", legacy, 11040, 1107 } Reports Passed played "resets a high-water mark"
                 (device: CUdevice, attr: CUgraphMem_attribute, value: *mut c_void);
-            call cuDeviceGraphMemTrim { "cuDeviceGraphMemTrim", legacy, 11040, 1107 } Frees Passed played "memory of graphs, of which there is none while memory nodes are refused"
+            hook cuDeviceGraphMemTrim { "cuDeviceGraphMemTrim", legacy, 11040, 1107 } Frees Refunded played "what graphs have reserved is read again"
                 (device: CUdevice);
             pass cuDeviceRegisterAsyncNotification { "cuDeviceRegisterAsyncNotification", legacy, 12040, 1204 } Passes Passed stub "calls the program back when the card runs short";
             pass cuDeviceUnregisterAsyncNotification { "cuDeviceUnregisterAsyncNotification", legacy, 12040, 1204 } Passes Passed stub "calls the program back when the card runs short";
 
             // Modules and libraries.
-            call cuLibraryLoadData { "cuLibraryLoadData", legacy, 12000, 1200 } Module Passed played "code and globals are implicit memory: seen afterwards, never refused"
+            hook cuLibraryLoadData { "cuLibraryLoadData", legacy, 12000, 1200 } Module Charged played "code and variables, where they come with the library: charged as far as the image tells its size; measured"
                 (library: *mut CUlibrary, code: *const c_void, jit_options: *mut CUjit_option, jit_options_values: *mut *mut c_void, num_jit_options: c_uint, library_options: *mut CUlibraryOption, library_option_values: *mut *mut c_void, num_library_options: c_uint);
-            call cuLibraryLoadFromFile { "cuLibraryLoadFromFile", legacy, 12000, 1200 } Module Passed played "code and globals are implicit memory: seen afterwards, never refused"
+            hook cuLibraryLoadFromFile { "cuLibraryLoadFromFile", legacy, 12000, 1200 } Module Charged played "code and variables, where they come with the library: charged as far as the image tells its size; measured"
                 (library: *mut CUlibrary, file_name: *const c_char, jit_options: *mut CUjit_option, jit_options_values: *mut *mut c_void, num_jit_options: c_uint, library_options: *mut CUlibraryOption, library_option_values: *mut *mut c_void, num_library_options: c_uint);
-            call cuModuleLoad { "cuModuleLoad", legacy, 2000, 1107 } Module Passed played "code and globals are implicit memory: seen afterwards, never refused"
+            hook cuModuleLoad { "cuModuleLoad", legacy, 2000, 1107 } Module Charged played "code and variables: charged as far as the image tells its size and they come with it; measured; undone and refused past the limit"
                 (module: *mut CUmodule, file_name: *const c_char);
-            call cuModuleLoadData { "cuModuleLoadData", legacy, 2000, 1107 } Module Passed played "code and globals are implicit memory: seen afterwards, never refused"
+            hook cuModuleLoadData { "cuModuleLoadData", legacy, 2000, 1107 } Module Charged played "code and variables: charged as far as the image tells its size and they come with it; measured; undone and refused past the limit"
                 (module: *mut CUmodule, image: *const c_void);
-            call cuModuleLoadDataEx { "cuModuleLoadDataEx", legacy, 2010, 1107 } Module Passed played "code and globals are implicit memory: seen afterwards, never refused"
+            hook cuModuleLoadDataEx { "cuModuleLoadDataEx", legacy, 2010, 1107 } Module Charged played "code and variables: charged as far as the image tells its size and they come with it; measured; undone and refused past the limit"
                 (module: *mut CUmodule, image: *const c_void, num_options: c_uint, options: *mut CUjit_option, option_values: *mut *mut c_void);
-            call cuModuleLoadFatBinary { "cuModuleLoadFatBinary", legacy, 2000, 1107 } Module Passed played "code and globals are implicit memory: seen afterwards, never refused"
+            hook cuModuleLoadFatBinary { "cuModuleLoadFatBinary", legacy, 2000, 1107 } Module Charged played "code and variables: charged as far as the image tells its size and they come with it; measured; undone and refused past the limit"
                 (module: *mut CUmodule, fat_cubin: *const c_void);
-            call cuLibraryUnload { "cuLibraryUnload", legacy, 12000, 1200 } Module Passed played "gives back implicit memory"
+            hook cuLibraryUnload { "cuLibraryUnload", legacy, 12000, 1200 } Module Refunded played "gives back what came with it"
                 (library: CUlibrary);
-            call cuModuleUnload { "cuModuleUnload", legacy, 2000, 1107 } Module Passed played "gives back implicit memory"
+            hook cuModuleUnload { "cuModuleUnload", legacy, 2000, 1107 } Module Refunded played "gives back what came with it"
                 (module: CUmodule);
             call cuModuleEnumerateFunctions { "cuModuleEnumerateFunctions", legacy, 12040, 1204 } Module Passed played "looks into a loaded module"
                 (functions: *mut CUfunction, num_functions: c_uint, module: CUmodule);
@@ -392,29 +398,29 @@ macro_rules! driver_table {
                 (function: *mut CUfunction, module: CUmodule, name: *const c_char);
             call cuModuleGetFunctionCount { "cuModuleGetFunctionCount", legacy, 12040, 1204 } Module Passed played "looks into a loaded module"
                 (count: *mut c_uint, module: CUmodule);
-            call cuModuleGetGlobal { "cuModuleGetGlobal", legacy, 2000, 1107 } Module Passed played "looks into a loaded module"
+            hook cuModuleGetGlobal { "cuModuleGetGlobal", legacy, 2000, 1107 } Module Tracked played "finds a variable; a managed one is refused"
                 (dptr: *mut CUdeviceptr_v1, bytes: *mut c_uint, module: CUmodule, name: *const c_char);
-            call cuModuleGetGlobal_v2 { "cuModuleGetGlobal", legacy, 3020, 1107 } Module Passed played "looks into a loaded module"
+            hook cuModuleGetGlobal_v2 { "cuModuleGetGlobal", legacy, 3020, 1107 } Module Tracked played "finds a variable; a managed one is refused"
                 (dptr: *mut CUdeviceptr, bytes: *mut usize, module: CUmodule, name: *const c_char);
             call cuModuleGetLoadingMode { "cuModuleGetLoadingMode", legacy, 11070, 1107 } Module Passed played "looks into a loaded module"
                 (mode: *mut CUmoduleLoadingMode);
             pass cuModuleGetSurfRef { "cuModuleGetSurfRef", legacy, 3000, 1107 } Module Passed stub "looks into a loaded module";
             pass cuModuleGetTexRef { "cuModuleGetTexRef", legacy, 2000, 1107 } Module Passed stub "looks into a loaded module";
-            call cuLibraryGetManaged { "cuLibraryGetManaged", legacy, 12000, 1200 } Managed Passed played "finds a managed variable that the loader has placed; a documented limit"
+            hook cuLibraryGetManaged { "cuLibraryGetManaged", legacy, 12000, 1200 } Managed Refused played "finds a managed variable: refused, as managed memory is on every route"
                 (dptr: *mut CUdeviceptr, bytes: *mut usize, library: CUlibrary, name: *const c_char);
             call cuLibraryEnumerateKernels { "cuLibraryEnumerateKernels", legacy, 12040, 1204 } Module Passed played "looks into a loaded library"
                 (kernels: *mut CUkernel, num_kernels: c_uint, library: CUlibrary);
-            call cuLibraryGetGlobal { "cuLibraryGetGlobal", legacy, 12000, 1200 } Module Passed played "looks into a loaded library"
+            hook cuLibraryGetGlobal { "cuLibraryGetGlobal", legacy, 12000, 1200 } Module Tracked played "finds a variable; a managed one is refused"
                 (dptr: *mut CUdeviceptr, bytes: *mut usize, library: CUlibrary, name: *const c_char);
             call cuLibraryGetKernel { "cuLibraryGetKernel", legacy, 12000, 1200 } Module Passed played "looks into a loaded library"
                 (kernel: *mut CUkernel, library: CUlibrary, name: *const c_char);
             call cuLibraryGetKernelCount { "cuLibraryGetKernelCount", legacy, 12040, 1204 } Module Passed played "looks into a loaded library"
                 (count: *mut c_uint, library: CUlibrary);
-            call cuLibraryGetModule { "cuLibraryGetModule", legacy, 12000, 1200 } Module Passed played "looks into a loaded library"
+            hook cuLibraryGetModule { "cuLibraryGetModule", legacy, 12000, 1200 } Module Tracked played "may bring code: measured"
                 (module: *mut CUmodule, library: CUlibrary);
             call cuLibraryGetUnifiedFunction { "cuLibraryGetUnifiedFunction", legacy, 12000, 1200 } Module Passed played "looks into a loaded library"
                 (function: *mut *mut c_void, library: CUlibrary, symbol: *const c_char);
-            call cuKernelGetFunction { "cuKernelGetFunction", legacy, 12000, 1200 } Module Passed played "may load the kernel's code: implicit memory"
+            hook cuKernelGetFunction { "cuKernelGetFunction", legacy, 12000, 1200 } Module Tracked played "may bring code: measured"
                 (function: *mut CUfunction, kernel: CUkernel);
             call cuKernelGetAttribute { "cuKernelGetAttribute", legacy, 12000, 1200 } Module Passed played "a kernel's own properties"
                 (value: *mut c_int, attribute: CUfunction_attribute, kernel: CUkernel, device: CUdevice);
@@ -430,15 +436,21 @@ macro_rules! driver_table {
                 (attribute: CUfunction_attribute, value: c_int, kernel: CUkernel, device: CUdevice);
             call cuKernelSetCacheConfig { "cuKernelSetCacheConfig", legacy, 12000, 1200 } Module Passed played "a kernel's own properties"
                 (kernel: CUkernel, config: CUfunc_cache, device: CUdevice);
-            call cuFuncLoad { "cuFuncLoad", legacy, 12040, 1204 } Module Passed played "loads a kernel's code: implicit memory"
+            hook cuFuncLoad { "cuFuncLoad", legacy, 12040, 1204 } Module Tracked played "brings code: measured"
                 (function: CUfunction);
-            pass cuFuncSetBlockShape { "cuFuncSetBlockShape", legacy, 2000, 1107 } Passes Passed stub "arguments of the launch calls before CUDA 4";
-            pass cuFuncSetSharedSize { "cuFuncSetSharedSize", legacy, 2000, 1107 } Passes Passed stub "arguments of the launch calls before CUDA 4";
-            pass cuParamSetSize { "cuParamSetSize", legacy, 2000, 1107 } Passes Passed stub "arguments of the launch calls before CUDA 4";
+            call cuFuncSetBlockShape { "cuFuncSetBlockShape", legacy, 2000, 1107 } Passes Passed played "arguments of the launch calls before CUDA 4"
+                (hfunc: CUfunction, x: c_int, y: c_int, z: c_int);
+            call cuFuncSetSharedSize { "cuFuncSetSharedSize", legacy, 2000, 1107 } Passes Passed played "arguments of the launch calls before CUDA 4"
+                (hfunc: CUfunction, bytes: c_uint);
+            call cuParamSetSize { "cuParamSetSize", legacy, 2000, 1107 } Passes Passed played "arguments of the launch calls before CUDA 4"
+                (hfunc: CUfunction, numbytes: c_uint);
             pass cuParamSetTexRef { "cuParamSetTexRef", legacy, 2000, 1107 } Passes Passed stub "arguments of the launch calls before CUDA 4";
-            pass cuParamSetf { "cuParamSetf", legacy, 2000, 1107 } Passes Passed stub "arguments of the launch calls before CUDA 4";
-            pass cuParamSeti { "cuParamSeti", legacy, 2000, 1107 } Passes Passed stub "arguments of the launch calls before CUDA 4";
-            pass cuParamSetv { "cuParamSetv", legacy, 2000, 1107 } Passes Passed stub "arguments of the launch calls before CUDA 4";
+            call cuParamSetf { "cuParamSetf", legacy, 2000, 1107 } Passes Passed played "arguments of the launch calls before CUDA 4"
+                (hfunc: CUfunction, offset: c_int, value: f32);
+            call cuParamSeti { "cuParamSeti", legacy, 2000, 1107 } Passes Passed played "arguments of the launch calls before CUDA 4"
+                (hfunc: CUfunction, offset: c_int, value: c_uint);
+            call cuParamSetv { "cuParamSetv", legacy, 2000, 1107 } Passes Passed played "arguments of the launch calls before CUDA 4"
+                (hfunc: CUfunction, offset: c_int, ptr: *mut c_void, numbytes: c_uint);
             call cuFuncGetAttribute { "cuFuncGetAttribute", legacy, 2020, 1107 } Module Passed played "a function's own properties"
                 (value: *mut c_int, attribute: CUfunction_attribute, function: CUfunction);
             call cuFuncGetModule { "cuFuncGetModule", legacy, 11000, 1107 } Module Passed played "a function's own properties"
@@ -501,18 +513,21 @@ macro_rules! driver_table {
                 (config: *const CUlaunchConfig, function: CUfunction, kernel_params: *mut *mut c_void, extra: *mut *mut c_void);
             hook cuLaunchKernelEx_ptsz { "cuLaunchKernelEx", ptsz, 11060, 1108 } Launches Gated played "waits for the container's turn"
                 (config: *const CUlaunchConfig, function: CUfunction, kernel_params: *mut *mut c_void, extra: *mut *mut c_void);
-            pass cuLaunch { "cuLaunch", legacy, 2000, 1107 } Launches Passed stub "the launch calls before CUDA 4: not gated yet";
-            pass cuLaunchGrid { "cuLaunchGrid", legacy, 2000, 1107 } Launches Passed stub "the launch calls before CUDA 4: not gated yet";
-            pass cuLaunchGridAsync { "cuLaunchGridAsync", legacy, 2000, 1107 } Launches Passed stub "the launch calls before CUDA 4: not gated yet";
-            call cuLaunchCooperativeKernelMultiDevice { "cuLaunchCooperativeKernelMultiDevice", legacy, 9000, 1107 } Launches Passed played "one launch on several cards: not gated yet"
+            hook cuLaunch { "cuLaunch", legacy, 2000, 1107 } Launches Gated played "waits for the container's turn"
+                (f: CUfunction);
+            hook cuLaunchGrid { "cuLaunchGrid", legacy, 2000, 1107 } Launches Gated played "waits for the container's turn"
+                (f: CUfunction, grid_width: c_int, grid_height: c_int);
+            hook cuLaunchGridAsync { "cuLaunchGridAsync", legacy, 2000, 1107 } Launches Gated played "waits for the container's turn"
+                (f: CUfunction, grid_width: c_int, grid_height: c_int, stream: CUstream);
+            hook cuLaunchCooperativeKernelMultiDevice { "cuLaunchCooperativeKernelMultiDevice", legacy, 9000, 1107 } Launches Gated played "one launch on each of its cards; waits for the container's turn on the first"
                 (launch_params_list: *mut CUDA_LAUNCH_PARAMS, num_devices: c_uint, flags: c_uint);
-            call cuGraphLaunch { "cuGraphLaunch", legacy, 10000, 1107 } Launches Passed played "a whole graph in one call: not gated yet"
+            hook cuGraphLaunch { "cuGraphLaunch", legacy, 10000, 1107 } Launches Gated played "one unit, with a cost of its own: waits for the container's turn; what it can take is charged, unless it has it already"
                 (graph: CUgraphExec, stream: CUstream);
-            call cuGraphLaunch_ptsz { "cuGraphLaunch", ptsz, 10000, 1107 } Launches Passed played "a whole graph in one call: not gated yet"
+            hook cuGraphLaunch_ptsz { "cuGraphLaunch", ptsz, 10000, 1107 } Launches Gated played "one unit, with a cost of its own: waits for the container's turn; what it can take is charged, unless it has it already"
                 (graph_exec: CUgraphExec, stream: CUstream);
-            call cuGraphUpload { "cuGraphUpload", legacy, 11010, 1107 } Launches Passed played "sends a graph ahead of its launch; implicit memory"
+            hook cuGraphUpload { "cuGraphUpload", legacy, 11010, 1107 } Launches Charged played "what the graph can take is charged, unless it has it already"
                 (graph: CUgraphExec, stream: CUstream);
-            call cuGraphUpload_ptsz { "cuGraphUpload", ptsz, 11010, 1107 } Launches Passed played "sends a graph ahead of its launch; implicit memory"
+            hook cuGraphUpload_ptsz { "cuGraphUpload", ptsz, 11010, 1107 } Launches Charged played "what the graph can take is charged, unless it has it already"
                 (graph_exec: CUgraphExec, stream: CUstream);
             call cuLaunchHostFunc { "cuLaunchHostFunc", legacy, 10000, 1107 } Launches Passed played "runs on the host in stream order"
                 (stream: CUstream, function: CUhostFn, user_data: *mut c_void);
@@ -524,178 +539,178 @@ macro_rules! driver_table {
                 (stream: CUstream, function: CUhostFn, user_data: *mut c_void, sync_mode: c_uint);
 
             // Copies.
-            call cuMemcpy { "cuMemcpy", legacy, 4000, 1107 } Copies Passed played "copies are not gated"
+            hook cuMemcpy { "cuMemcpy", legacy, 4000, 1107 } Copies Gated played "within the card it computes, and waits for the container's turn; to and from the host it does not"
                 (dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize);
-            call cuMemcpy_ptds { "cuMemcpy", ptds, 7000, 1107 } Copies Passed played "copies are not gated"
+            hook cuMemcpy_ptds { "cuMemcpy", ptds, 7000, 1107 } Copies Gated played "within the card it computes, and waits for the container's turn; to and from the host it does not"
                 (dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize);
-            call cuMemcpy2D_v2 { "cuMemcpy2D", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+            hook cuMemcpy2D_v2 { "cuMemcpy2D", legacy, 3020, 1107 } Copies Gated played "within the card it computes, and waits for the container's turn; to and from the host it does not"
                 (copy: *const CUDA_MEMCPY2D);
-            call cuMemcpy2D_v2_ptds { "cuMemcpy2D", ptds, 7000, 1107 } Copies Passed played "copies are not gated"
+            hook cuMemcpy2D_v2_ptds { "cuMemcpy2D", ptds, 7000, 1107 } Copies Gated played "within the card it computes, and waits for the container's turn; to and from the host it does not"
                 (copy: *const CUDA_MEMCPY2D);
-            call cuMemcpy2DAsync_v2 { "cuMemcpy2DAsync", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+            hook cuMemcpy2DAsync_v2 { "cuMemcpy2DAsync", legacy, 3020, 1107 } Copies Gated played "within the card it computes, and waits for the container's turn; to and from the host it does not"
                 (copy: *const CUDA_MEMCPY2D, stream: CUstream);
-            call cuMemcpy2DAsync_v2_ptsz { "cuMemcpy2DAsync", ptsz, 7000, 1107 } Copies Passed played "copies are not gated"
+            hook cuMemcpy2DAsync_v2_ptsz { "cuMemcpy2DAsync", ptsz, 7000, 1107 } Copies Gated played "within the card it computes, and waits for the container's turn; to and from the host it does not"
                 (copy: *const CUDA_MEMCPY2D, stream: CUstream);
-            call cuMemcpy2DUnaligned_v2 { "cuMemcpy2DUnaligned", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+            hook cuMemcpy2DUnaligned_v2 { "cuMemcpy2DUnaligned", legacy, 3020, 1107 } Copies Gated played "within the card it computes, and waits for the container's turn; to and from the host it does not"
                 (copy: *const CUDA_MEMCPY2D);
-            call cuMemcpy2DUnaligned_v2_ptds { "cuMemcpy2DUnaligned", ptds, 7000, 1107 } Copies Passed played "copies are not gated"
+            hook cuMemcpy2DUnaligned_v2_ptds { "cuMemcpy2DUnaligned", ptds, 7000, 1107 } Copies Gated played "within the card it computes, and waits for the container's turn; to and from the host it does not"
                 (copy: *const CUDA_MEMCPY2D);
-            call cuMemcpyAsync { "cuMemcpyAsync", legacy, 4000, 1107 } Copies Passed played "copies are not gated"
+            hook cuMemcpyAsync { "cuMemcpyAsync", legacy, 4000, 1107 } Copies Gated played "within the card it computes, and waits for the container's turn; to and from the host it does not"
                 (dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize, stream: CUstream);
-            call cuMemcpyAsync_ptsz { "cuMemcpyAsync", ptsz, 7000, 1107 } Copies Passed played "copies are not gated"
+            hook cuMemcpyAsync_ptsz { "cuMemcpyAsync", ptsz, 7000, 1107 } Copies Gated played "within the card it computes, and waits for the container's turn; to and from the host it does not"
                 (dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize, stream: CUstream);
-            call cuMemcpyDtoD_v2 { "cuMemcpyDtoD", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+            hook cuMemcpyDtoD_v2 { "cuMemcpyDtoD", legacy, 3020, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
                 (dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize);
-            call cuMemcpyDtoD_v2_ptds { "cuMemcpyDtoD", ptds, 7000, 1107 } Copies Passed played "copies are not gated"
+            hook cuMemcpyDtoD_v2_ptds { "cuMemcpyDtoD", ptds, 7000, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
                 (dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize);
-            call cuMemcpyDtoDAsync_v2 { "cuMemcpyDtoDAsync", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+            hook cuMemcpyDtoDAsync_v2 { "cuMemcpyDtoDAsync", legacy, 3020, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
                 (dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize, stream: CUstream);
-            call cuMemcpyDtoDAsync_v2_ptsz { "cuMemcpyDtoDAsync", ptsz, 7000, 1107 } Copies Passed played "copies are not gated"
+            hook cuMemcpyDtoDAsync_v2_ptsz { "cuMemcpyDtoDAsync", ptsz, 7000, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
                 (dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize, stream: CUstream);
-            call cuMemcpyDtoH_v2 { "cuMemcpyDtoH", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+            call cuMemcpyDtoH_v2 { "cuMemcpyDtoH", legacy, 3020, 1107 } Copies Passed played "between host and card: the copy engines' work is not gated"
                 (dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize);
-            call cuMemcpyDtoH_v2_ptds { "cuMemcpyDtoH", ptds, 7000, 1107 } Copies Passed played "copies are not gated"
+            call cuMemcpyDtoH_v2_ptds { "cuMemcpyDtoH", ptds, 7000, 1107 } Copies Passed played "between host and card: the copy engines' work is not gated"
                 (dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize);
-            call cuMemcpyDtoHAsync_v2 { "cuMemcpyDtoHAsync", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+            call cuMemcpyDtoHAsync_v2 { "cuMemcpyDtoHAsync", legacy, 3020, 1107 } Copies Passed played "between host and card: the copy engines' work is not gated"
                 (dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize, stream: CUstream);
-            call cuMemcpyDtoHAsync_v2_ptsz { "cuMemcpyDtoHAsync", ptsz, 7000, 1107 } Copies Passed played "copies are not gated"
+            call cuMemcpyDtoHAsync_v2_ptsz { "cuMemcpyDtoHAsync", ptsz, 7000, 1107 } Copies Passed played "between host and card: the copy engines' work is not gated"
                 (dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize, stream: CUstream);
-            call cuMemcpyHtoD_v2 { "cuMemcpyHtoD", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+            call cuMemcpyHtoD_v2 { "cuMemcpyHtoD", legacy, 3020, 1107 } Copies Passed played "between host and card: the copy engines' work is not gated"
                 (dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize);
-            call cuMemcpyHtoD_v2_ptds { "cuMemcpyHtoD", ptds, 7000, 1107 } Copies Passed played "copies are not gated"
+            call cuMemcpyHtoD_v2_ptds { "cuMemcpyHtoD", ptds, 7000, 1107 } Copies Passed played "between host and card: the copy engines' work is not gated"
                 (dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize);
-            call cuMemcpyHtoDAsync_v2 { "cuMemcpyHtoDAsync", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+            call cuMemcpyHtoDAsync_v2 { "cuMemcpyHtoDAsync", legacy, 3020, 1107 } Copies Passed played "between host and card: the copy engines' work is not gated"
                 (dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize, stream: CUstream);
-            call cuMemcpyHtoDAsync_v2_ptsz { "cuMemcpyHtoDAsync", ptsz, 7000, 1107 } Copies Passed played "copies are not gated"
+            call cuMemcpyHtoDAsync_v2_ptsz { "cuMemcpyHtoDAsync", ptsz, 7000, 1107 } Copies Passed played "between host and card: the copy engines' work is not gated"
                 (dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize, stream: CUstream);
-            pass cuMemcpy2D { "cuMemcpy2D", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpy2DAsync { "cuMemcpy2DAsync", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpy2DUnaligned { "cuMemcpy2DUnaligned", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpy3D { "cuMemcpy3D", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
-            call cuMemcpy3D_v2 { "cuMemcpy3D", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+            pass cuMemcpy2D { "cuMemcpy2D", legacy, 2000, 1107 } Copies Passed stub "with addresses of 32 bits, from before CUDA 3.2: not gated";
+            pass cuMemcpy2DAsync { "cuMemcpy2DAsync", legacy, 2000, 1107 } Copies Passed stub "with addresses of 32 bits, from before CUDA 3.2: not gated";
+            pass cuMemcpy2DUnaligned { "cuMemcpy2DUnaligned", legacy, 2000, 1107 } Copies Passed stub "with addresses of 32 bits, from before CUDA 3.2: not gated";
+            pass cuMemcpy3D { "cuMemcpy3D", legacy, 2000, 1107 } Copies Passed stub "with addresses of 32 bits, from before CUDA 3.2: not gated";
+            hook cuMemcpy3D_v2 { "cuMemcpy3D", legacy, 3020, 1107 } Copies Gated played "within the card it computes, and waits for the container's turn; to and from the host it does not"
                 (copy: *const CUDA_MEMCPY3D);
-            call cuMemcpy3D_v2_ptds { "cuMemcpy3D", ptds, 7000, 1107 } Copies Passed played "copies are not gated"
+            hook cuMemcpy3D_v2_ptds { "cuMemcpy3D", ptds, 7000, 1107 } Copies Gated played "within the card it computes, and waits for the container's turn; to and from the host it does not"
                 (copy: *const CUDA_MEMCPY3D);
-            pass cuMemcpy3DAsync { "cuMemcpy3DAsync", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
-            call cuMemcpy3DAsync_v2 { "cuMemcpy3DAsync", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+            pass cuMemcpy3DAsync { "cuMemcpy3DAsync", legacy, 2000, 1107 } Copies Passed stub "with addresses of 32 bits, from before CUDA 3.2: not gated";
+            hook cuMemcpy3DAsync_v2 { "cuMemcpy3DAsync", legacy, 3020, 1107 } Copies Gated played "within the card it computes, and waits for the container's turn; to and from the host it does not"
                 (copy: *const CUDA_MEMCPY3D, stream: CUstream);
-            call cuMemcpy3DAsync_v2_ptsz { "cuMemcpy3DAsync", ptsz, 7000, 1107 } Copies Passed played "copies are not gated"
+            hook cuMemcpy3DAsync_v2_ptsz { "cuMemcpy3DAsync", ptsz, 7000, 1107 } Copies Gated played "within the card it computes, and waits for the container's turn; to and from the host it does not"
                 (copy: *const CUDA_MEMCPY3D, stream: CUstream);
-            pass cuMemcpy3DBatchAsync { "cuMemcpy3DBatchAsync", legacy, 12080, 1208 } Copies Passed stub "copies are not gated";
-            pass cuMemcpy3DBatchAsync_ptsz { "cuMemcpy3DBatchAsync", ptsz, 12080, 1208 } Copies Passed stub "copies are not gated";
-            pass cuMemcpy3DBatchAsync_v2 { "cuMemcpy3DBatchAsync", legacy, 13000, 1300 } Copies Passed stub "copies are not gated";
-            pass cuMemcpy3DBatchAsync_v2_ptsz { "cuMemcpy3DBatchAsync", ptsz, 13000, 1300 } Copies Passed stub "copies are not gated";
-            pass cuMemcpy3DPeer { "cuMemcpy3DPeer", legacy, 4000, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpy3DPeer_ptds { "cuMemcpy3DPeer", ptds, 7000, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpy3DPeerAsync { "cuMemcpy3DPeerAsync", legacy, 4000, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpy3DPeerAsync_ptsz { "cuMemcpy3DPeerAsync", ptsz, 7000, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpy3DWithAttributesAsync { "cuMemcpy3DWithAttributesAsync", legacy, 13020, 1302 } Copies Passed stub "copies are not gated";
-            pass cuMemcpy3DWithAttributesAsync_ptsz { "cuMemcpy3DWithAttributesAsync", ptsz, 13020, 1302 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyAtoA { "cuMemcpyAtoA", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
-            call cuMemcpyAtoA_v2 { "cuMemcpyAtoA", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+            pass cuMemcpy3DBatchAsync { "cuMemcpy3DBatchAsync", legacy, 12080, 1208 } Copies Passed stub "many copies, each to or from anywhere: not gated";
+            pass cuMemcpy3DBatchAsync_ptsz { "cuMemcpy3DBatchAsync", ptsz, 12080, 1208 } Copies Passed stub "many copies, each to or from anywhere: not gated";
+            pass cuMemcpy3DBatchAsync_v2 { "cuMemcpy3DBatchAsync", legacy, 13000, 1300 } Copies Passed stub "many copies, each to or from anywhere: not gated";
+            pass cuMemcpy3DBatchAsync_v2_ptsz { "cuMemcpy3DBatchAsync", ptsz, 13000, 1300 } Copies Passed stub "many copies, each to or from anywhere: not gated";
+            pass cuMemcpy3DPeer { "cuMemcpy3DPeer", legacy, 4000, 1107 } Copies Passed stub "between cards: the copy engines' work is not gated";
+            pass cuMemcpy3DPeer_ptds { "cuMemcpy3DPeer", ptds, 7000, 1107 } Copies Passed stub "between cards: the copy engines' work is not gated";
+            pass cuMemcpy3DPeerAsync { "cuMemcpy3DPeerAsync", legacy, 4000, 1107 } Copies Passed stub "between cards: the copy engines' work is not gated";
+            pass cuMemcpy3DPeerAsync_ptsz { "cuMemcpy3DPeerAsync", ptsz, 7000, 1107 } Copies Passed stub "between cards: the copy engines' work is not gated";
+            pass cuMemcpy3DWithAttributesAsync { "cuMemcpy3DWithAttributesAsync", legacy, 13020, 1302 } Copies Passed stub "with hints, to or from anywhere: not gated";
+            pass cuMemcpy3DWithAttributesAsync_ptsz { "cuMemcpy3DWithAttributesAsync", ptsz, 13020, 1302 } Copies Passed stub "with hints, to or from anywhere: not gated";
+            pass cuMemcpyAtoA { "cuMemcpyAtoA", legacy, 2000, 1107 } Copies Passed stub "with addresses of 32 bits, from before CUDA 3.2: not gated";
+            hook cuMemcpyAtoA_v2 { "cuMemcpyAtoA", legacy, 3020, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
                 (dst_array: CUarray, dst_offset: usize, src_array: CUarray, src_offset: usize, byte_count: usize);
-            call cuMemcpyAtoA_v2_ptds { "cuMemcpyAtoA", ptds, 7000, 1107 } Copies Passed played "copies are not gated"
+            hook cuMemcpyAtoA_v2_ptds { "cuMemcpyAtoA", ptds, 7000, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
                 (dst_array: CUarray, dst_offset: usize, src_array: CUarray, src_offset: usize, byte_count: usize);
-            pass cuMemcpyAtoD { "cuMemcpyAtoD", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
-            call cuMemcpyAtoD_v2 { "cuMemcpyAtoD", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+            pass cuMemcpyAtoD { "cuMemcpyAtoD", legacy, 2000, 1107 } Copies Passed stub "with addresses of 32 bits, from before CUDA 3.2: not gated";
+            hook cuMemcpyAtoD_v2 { "cuMemcpyAtoD", legacy, 3020, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
                 (dst_device: CUdeviceptr, src_array: CUarray, src_offset: usize, byte_count: usize);
-            call cuMemcpyAtoD_v2_ptds { "cuMemcpyAtoD", ptds, 7000, 1107 } Copies Passed played "copies are not gated"
+            hook cuMemcpyAtoD_v2_ptds { "cuMemcpyAtoD", ptds, 7000, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
                 (dst_device: CUdeviceptr, src_array: CUarray, src_offset: usize, byte_count: usize);
-            pass cuMemcpyAtoH { "cuMemcpyAtoH", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
-            call cuMemcpyAtoH_v2 { "cuMemcpyAtoH", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+            pass cuMemcpyAtoH { "cuMemcpyAtoH", legacy, 2000, 1107 } Copies Passed stub "between host and card: the copy engines' work is not gated";
+            call cuMemcpyAtoH_v2 { "cuMemcpyAtoH", legacy, 3020, 1107 } Copies Passed played "between host and card: the copy engines' work is not gated"
                 (dst_host: *mut c_void, src_array: CUarray, src_offset: usize, byte_count: usize);
-            call cuMemcpyAtoH_v2_ptds { "cuMemcpyAtoH", ptds, 7000, 1107 } Copies Passed played "copies are not gated"
+            call cuMemcpyAtoH_v2_ptds { "cuMemcpyAtoH", ptds, 7000, 1107 } Copies Passed played "between host and card: the copy engines' work is not gated"
                 (dst_host: *mut c_void, src_array: CUarray, src_offset: usize, byte_count: usize);
-            pass cuMemcpyAtoHAsync { "cuMemcpyAtoHAsync", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
-            call cuMemcpyAtoHAsync_v2 { "cuMemcpyAtoHAsync", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+            pass cuMemcpyAtoHAsync { "cuMemcpyAtoHAsync", legacy, 2000, 1107 } Copies Passed stub "between host and card: the copy engines' work is not gated";
+            call cuMemcpyAtoHAsync_v2 { "cuMemcpyAtoHAsync", legacy, 3020, 1107 } Copies Passed played "between host and card: the copy engines' work is not gated"
                 (dst_host: *mut c_void, src_array: CUarray, src_offset: usize, byte_count: usize, stream: CUstream);
-            call cuMemcpyAtoHAsync_v2_ptsz { "cuMemcpyAtoHAsync", ptsz, 7000, 1107 } Copies Passed played "copies are not gated"
+            call cuMemcpyAtoHAsync_v2_ptsz { "cuMemcpyAtoHAsync", ptsz, 7000, 1107 } Copies Passed played "between host and card: the copy engines' work is not gated"
                 (dst_host: *mut c_void, src_array: CUarray, src_offset: usize, byte_count: usize, stream: CUstream);
-            pass cuMemcpyBatchAsync { "cuMemcpyBatchAsync", legacy, 12080, 1208 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyBatchAsync_ptsz { "cuMemcpyBatchAsync", ptsz, 12080, 1208 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyBatchAsync_v2 { "cuMemcpyBatchAsync", legacy, 13000, 1300 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyBatchAsync_v2_ptsz { "cuMemcpyBatchAsync", ptsz, 13000, 1300 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyDtoA { "cuMemcpyDtoA", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
-            call cuMemcpyDtoA_v2 { "cuMemcpyDtoA", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+            pass cuMemcpyBatchAsync { "cuMemcpyBatchAsync", legacy, 12080, 1208 } Copies Passed stub "many copies, each to or from anywhere: not gated";
+            pass cuMemcpyBatchAsync_ptsz { "cuMemcpyBatchAsync", ptsz, 12080, 1208 } Copies Passed stub "many copies, each to or from anywhere: not gated";
+            pass cuMemcpyBatchAsync_v2 { "cuMemcpyBatchAsync", legacy, 13000, 1300 } Copies Passed stub "many copies, each to or from anywhere: not gated";
+            pass cuMemcpyBatchAsync_v2_ptsz { "cuMemcpyBatchAsync", ptsz, 13000, 1300 } Copies Passed stub "many copies, each to or from anywhere: not gated";
+            pass cuMemcpyDtoA { "cuMemcpyDtoA", legacy, 2000, 1107 } Copies Passed stub "with addresses of 32 bits, from before CUDA 3.2: not gated";
+            hook cuMemcpyDtoA_v2 { "cuMemcpyDtoA", legacy, 3020, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
                 (dst_array: CUarray, dst_offset: usize, src_device: CUdeviceptr, byte_count: usize);
-            call cuMemcpyDtoA_v2_ptds { "cuMemcpyDtoA", ptds, 7000, 1107 } Copies Passed played "copies are not gated"
+            hook cuMemcpyDtoA_v2_ptds { "cuMemcpyDtoA", ptds, 7000, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
                 (dst_array: CUarray, dst_offset: usize, src_device: CUdeviceptr, byte_count: usize);
-            pass cuMemcpyDtoD { "cuMemcpyDtoD", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyDtoDAsync { "cuMemcpyDtoDAsync", legacy, 3000, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyDtoH { "cuMemcpyDtoH", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyDtoHAsync { "cuMemcpyDtoHAsync", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyHtoA { "cuMemcpyHtoA", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
-            call cuMemcpyHtoA_v2 { "cuMemcpyHtoA", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+            pass cuMemcpyDtoD { "cuMemcpyDtoD", legacy, 2000, 1107 } Copies Passed stub "with addresses of 32 bits, from before CUDA 3.2: not gated";
+            pass cuMemcpyDtoDAsync { "cuMemcpyDtoDAsync", legacy, 3000, 1107 } Copies Passed stub "with addresses of 32 bits, from before CUDA 3.2: not gated";
+            pass cuMemcpyDtoH { "cuMemcpyDtoH", legacy, 2000, 1107 } Copies Passed stub "between host and card: the copy engines' work is not gated";
+            pass cuMemcpyDtoHAsync { "cuMemcpyDtoHAsync", legacy, 2000, 1107 } Copies Passed stub "between host and card: the copy engines' work is not gated";
+            pass cuMemcpyHtoA { "cuMemcpyHtoA", legacy, 2000, 1107 } Copies Passed stub "between host and card: the copy engines' work is not gated";
+            call cuMemcpyHtoA_v2 { "cuMemcpyHtoA", legacy, 3020, 1107 } Copies Passed played "between host and card: the copy engines' work is not gated"
                 (dst_array: CUarray, dst_offset: usize, src_host: *const c_void, byte_count: usize);
-            call cuMemcpyHtoA_v2_ptds { "cuMemcpyHtoA", ptds, 7000, 1107 } Copies Passed played "copies are not gated"
+            call cuMemcpyHtoA_v2_ptds { "cuMemcpyHtoA", ptds, 7000, 1107 } Copies Passed played "between host and card: the copy engines' work is not gated"
                 (dst_array: CUarray, dst_offset: usize, src_host: *const c_void, byte_count: usize);
-            pass cuMemcpyHtoAAsync { "cuMemcpyHtoAAsync", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
-            call cuMemcpyHtoAAsync_v2 { "cuMemcpyHtoAAsync", legacy, 3020, 1107 } Copies Passed played "copies are not gated"
+            pass cuMemcpyHtoAAsync { "cuMemcpyHtoAAsync", legacy, 2000, 1107 } Copies Passed stub "between host and card: the copy engines' work is not gated";
+            call cuMemcpyHtoAAsync_v2 { "cuMemcpyHtoAAsync", legacy, 3020, 1107 } Copies Passed played "between host and card: the copy engines' work is not gated"
                 (dst_array: CUarray, dst_offset: usize, src_host: *const c_void, byte_count: usize, stream: CUstream);
-            call cuMemcpyHtoAAsync_v2_ptsz { "cuMemcpyHtoAAsync", ptsz, 7000, 1107 } Copies Passed played "copies are not gated"
+            call cuMemcpyHtoAAsync_v2_ptsz { "cuMemcpyHtoAAsync", ptsz, 7000, 1107 } Copies Passed played "between host and card: the copy engines' work is not gated"
                 (dst_array: CUarray, dst_offset: usize, src_host: *const c_void, byte_count: usize, stream: CUstream);
-            pass cuMemcpyHtoD { "cuMemcpyHtoD", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyHtoDAsync { "cuMemcpyHtoDAsync", legacy, 2000, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyPeer { "cuMemcpyPeer", legacy, 4000, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyPeer_ptds { "cuMemcpyPeer", ptds, 7000, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyPeerAsync { "cuMemcpyPeerAsync", legacy, 4000, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyPeerAsync_ptsz { "cuMemcpyPeerAsync", ptsz, 7000, 1107 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyWithAttributesAsync { "cuMemcpyWithAttributesAsync", legacy, 13020, 1302 } Copies Passed stub "copies are not gated";
-            pass cuMemcpyWithAttributesAsync_ptsz { "cuMemcpyWithAttributesAsync", ptsz, 13020, 1302 } Copies Passed stub "copies are not gated";
-            call cuMemsetD2D8_v2 { "cuMemsetD2D8", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
+            pass cuMemcpyHtoD { "cuMemcpyHtoD", legacy, 2000, 1107 } Copies Passed stub "between host and card: the copy engines' work is not gated";
+            pass cuMemcpyHtoDAsync { "cuMemcpyHtoDAsync", legacy, 2000, 1107 } Copies Passed stub "between host and card: the copy engines' work is not gated";
+            pass cuMemcpyPeer { "cuMemcpyPeer", legacy, 4000, 1107 } Copies Passed stub "between cards: the copy engines' work is not gated";
+            pass cuMemcpyPeer_ptds { "cuMemcpyPeer", ptds, 7000, 1107 } Copies Passed stub "between cards: the copy engines' work is not gated";
+            pass cuMemcpyPeerAsync { "cuMemcpyPeerAsync", legacy, 4000, 1107 } Copies Passed stub "between cards: the copy engines' work is not gated";
+            pass cuMemcpyPeerAsync_ptsz { "cuMemcpyPeerAsync", ptsz, 7000, 1107 } Copies Passed stub "between cards: the copy engines' work is not gated";
+            pass cuMemcpyWithAttributesAsync { "cuMemcpyWithAttributesAsync", legacy, 13020, 1302 } Copies Passed stub "with hints, to or from anywhere: not gated";
+            pass cuMemcpyWithAttributesAsync_ptsz { "cuMemcpyWithAttributesAsync", ptsz, 13020, 1302 } Copies Passed stub "with hints, to or from anywhere: not gated";
+            hook cuMemsetD2D8_v2 { "cuMemsetD2D8", legacy, 3020, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
                 (dst_device: CUdeviceptr, dst_pitch: usize, value: u8, width: usize, height: usize);
-            call cuMemsetD2D8_v2_ptds { "cuMemsetD2D8", ptds, 7000, 1107 } Copies Passed played "fills are not gated"
+            hook cuMemsetD2D8_v2_ptds { "cuMemsetD2D8", ptds, 7000, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
                 (dst_device: CUdeviceptr, dst_pitch: usize, value: u8, width: usize, height: usize);
-            call cuMemsetD2D8Async { "cuMemsetD2D8Async", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
+            hook cuMemsetD2D8Async { "cuMemsetD2D8Async", legacy, 3020, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
                 (dst_device: CUdeviceptr, dst_pitch: usize, value: u8, width: usize, height: usize, stream: CUstream);
-            call cuMemsetD2D8Async_ptsz { "cuMemsetD2D8Async", ptsz, 7000, 1107 } Copies Passed played "fills are not gated"
+            hook cuMemsetD2D8Async_ptsz { "cuMemsetD2D8Async", ptsz, 7000, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
                 (dst_device: CUdeviceptr, dst_pitch: usize, value: u8, width: usize, height: usize, stream: CUstream);
-            call cuMemsetD2D16_v2 { "cuMemsetD2D16", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
+            hook cuMemsetD2D16_v2 { "cuMemsetD2D16", legacy, 3020, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
                 (dst_device: CUdeviceptr, dst_pitch: usize, value: u16, width: usize, height: usize);
-            call cuMemsetD2D16_v2_ptds { "cuMemsetD2D16", ptds, 7000, 1107 } Copies Passed played "fills are not gated"
+            hook cuMemsetD2D16_v2_ptds { "cuMemsetD2D16", ptds, 7000, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
                 (dst_device: CUdeviceptr, dst_pitch: usize, value: u16, width: usize, height: usize);
-            call cuMemsetD2D16Async { "cuMemsetD2D16Async", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
+            hook cuMemsetD2D16Async { "cuMemsetD2D16Async", legacy, 3020, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
                 (dst_device: CUdeviceptr, dst_pitch: usize, value: u16, width: usize, height: usize, stream: CUstream);
-            call cuMemsetD2D16Async_ptsz { "cuMemsetD2D16Async", ptsz, 7000, 1107 } Copies Passed played "fills are not gated"
+            hook cuMemsetD2D16Async_ptsz { "cuMemsetD2D16Async", ptsz, 7000, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
                 (dst_device: CUdeviceptr, dst_pitch: usize, value: u16, width: usize, height: usize, stream: CUstream);
-            call cuMemsetD2D32_v2 { "cuMemsetD2D32", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
+            hook cuMemsetD2D32_v2 { "cuMemsetD2D32", legacy, 3020, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
                 (dst_device: CUdeviceptr, dst_pitch: usize, value: c_uint, width: usize, height: usize);
-            call cuMemsetD2D32_v2_ptds { "cuMemsetD2D32", ptds, 7000, 1107 } Copies Passed played "fills are not gated"
+            hook cuMemsetD2D32_v2_ptds { "cuMemsetD2D32", ptds, 7000, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
                 (dst_device: CUdeviceptr, dst_pitch: usize, value: c_uint, width: usize, height: usize);
-            call cuMemsetD2D32Async { "cuMemsetD2D32Async", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
+            hook cuMemsetD2D32Async { "cuMemsetD2D32Async", legacy, 3020, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
                 (dst_device: CUdeviceptr, dst_pitch: usize, value: c_uint, width: usize, height: usize, stream: CUstream);
-            call cuMemsetD2D32Async_ptsz { "cuMemsetD2D32Async", ptsz, 7000, 1107 } Copies Passed played "fills are not gated"
+            hook cuMemsetD2D32Async_ptsz { "cuMemsetD2D32Async", ptsz, 7000, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
                 (dst_device: CUdeviceptr, dst_pitch: usize, value: c_uint, width: usize, height: usize, stream: CUstream);
-            call cuMemsetD8_v2 { "cuMemsetD8", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
+            hook cuMemsetD8_v2 { "cuMemsetD8", legacy, 3020, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
                 (dst_device: CUdeviceptr, value: u8, count: usize);
-            call cuMemsetD8_v2_ptds { "cuMemsetD8", ptds, 7000, 1107 } Copies Passed played "fills are not gated"
+            hook cuMemsetD8_v2_ptds { "cuMemsetD8", ptds, 7000, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
                 (dst_device: CUdeviceptr, value: u8, count: usize);
-            call cuMemsetD8Async { "cuMemsetD8Async", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
+            hook cuMemsetD8Async { "cuMemsetD8Async", legacy, 3020, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
                 (dst_device: CUdeviceptr, value: u8, count: usize, stream: CUstream);
-            call cuMemsetD8Async_ptsz { "cuMemsetD8Async", ptsz, 7000, 1107 } Copies Passed played "fills are not gated"
+            hook cuMemsetD8Async_ptsz { "cuMemsetD8Async", ptsz, 7000, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
                 (dst_device: CUdeviceptr, value: u8, count: usize, stream: CUstream);
-            call cuMemsetD16_v2 { "cuMemsetD16", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
+            hook cuMemsetD16_v2 { "cuMemsetD16", legacy, 3020, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
                 (dst_device: CUdeviceptr, value: u16, count: usize);
-            call cuMemsetD16_v2_ptds { "cuMemsetD16", ptds, 7000, 1107 } Copies Passed played "fills are not gated"
+            hook cuMemsetD16_v2_ptds { "cuMemsetD16", ptds, 7000, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
                 (dst_device: CUdeviceptr, value: u16, count: usize);
-            call cuMemsetD16Async { "cuMemsetD16Async", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
+            hook cuMemsetD16Async { "cuMemsetD16Async", legacy, 3020, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
                 (dst_device: CUdeviceptr, value: u16, count: usize, stream: CUstream);
-            call cuMemsetD16Async_ptsz { "cuMemsetD16Async", ptsz, 7000, 1107 } Copies Passed played "fills are not gated"
+            hook cuMemsetD16Async_ptsz { "cuMemsetD16Async", ptsz, 7000, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
                 (dst_device: CUdeviceptr, value: u16, count: usize, stream: CUstream);
-            call cuMemsetD32_v2 { "cuMemsetD32", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
+            hook cuMemsetD32_v2 { "cuMemsetD32", legacy, 3020, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
                 (dst_device: CUdeviceptr, value: c_uint, count: usize);
-            call cuMemsetD32_v2_ptds { "cuMemsetD32", ptds, 7000, 1107 } Copies Passed played "fills are not gated"
+            hook cuMemsetD32_v2_ptds { "cuMemsetD32", ptds, 7000, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
                 (dst_device: CUdeviceptr, value: c_uint, count: usize);
-            call cuMemsetD32Async { "cuMemsetD32Async", legacy, 3020, 1107 } Copies Passed played "fills are not gated"
+            hook cuMemsetD32Async { "cuMemsetD32Async", legacy, 3020, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
                 (dst_device: CUdeviceptr, value: c_uint, count: usize, stream: CUstream);
-            call cuMemsetD32Async_ptsz { "cuMemsetD32Async", ptsz, 7000, 1107 } Copies Passed played "fills are not gated"
+            hook cuMemsetD32Async_ptsz { "cuMemsetD32Async", ptsz, 7000, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
                 (dst_device: CUdeviceptr, value: c_uint, count: usize, stream: CUstream);
-            pass cuMemsetD2D8 { "cuMemsetD2D8", legacy, 2000, 1107 } Copies Passed stub "fills are not gated";
-            pass cuMemsetD2D16 { "cuMemsetD2D16", legacy, 2000, 1107 } Copies Passed stub "fills are not gated";
-            pass cuMemsetD2D32 { "cuMemsetD2D32", legacy, 2000, 1107 } Copies Passed stub "fills are not gated";
-            pass cuMemsetD8 { "cuMemsetD8", legacy, 2000, 1107 } Copies Passed stub "fills are not gated";
-            pass cuMemsetD16 { "cuMemsetD16", legacy, 2000, 1107 } Copies Passed stub "fills are not gated";
-            pass cuMemsetD32 { "cuMemsetD32", legacy, 2000, 1107 } Copies Passed stub "fills are not gated";
+            pass cuMemsetD2D8 { "cuMemsetD2D8", legacy, 2000, 1107 } Copies Passed stub "with addresses of 32 bits, from before CUDA 3.2: not gated";
+            pass cuMemsetD2D16 { "cuMemsetD2D16", legacy, 2000, 1107 } Copies Passed stub "with addresses of 32 bits, from before CUDA 3.2: not gated";
+            pass cuMemsetD2D32 { "cuMemsetD2D32", legacy, 2000, 1107 } Copies Passed stub "with addresses of 32 bits, from before CUDA 3.2: not gated";
+            pass cuMemsetD8 { "cuMemsetD8", legacy, 2000, 1107 } Copies Passed stub "with addresses of 32 bits, from before CUDA 3.2: not gated";
+            pass cuMemsetD16 { "cuMemsetD16", legacy, 2000, 1107 } Copies Passed stub "with addresses of 32 bits, from before CUDA 3.2: not gated";
+            pass cuMemsetD32 { "cuMemsetD32", legacy, 2000, 1107 } Copies Passed stub "with addresses of 32 bits, from before CUDA 3.2: not gated";
             pass cuMemDiscardAndPrefetchBatchAsync { "cuMemDiscardAndPrefetchBatchAsync", legacy, 13000, 1300 } Copies Passed stub "managed ranges there are none; system memory moves as it does without us: a documented limit";
             pass cuMemDiscardAndPrefetchBatchAsync_ptsz { "cuMemDiscardAndPrefetchBatchAsync", ptsz, 13000, 1300 } Copies Passed stub "managed ranges there are none; system memory moves as it does without us: a documented limit";
             pass cuMemDiscardBatchAsync { "cuMemDiscardBatchAsync", legacy, 13000, 1300 } Copies Passed stub "managed ranges there are none; system memory moves as it does without us: a documented limit";
@@ -706,19 +721,19 @@ macro_rules! driver_table {
             pass cuMemPrefetchAsync_v2_ptsz { "cuMemPrefetchAsync", ptsz, 12020, 1202 } Copies Passed stub "managed ranges there are none; system memory moves as it does without us: a documented limit";
             pass cuMemPrefetchBatchAsync { "cuMemPrefetchBatchAsync", legacy, 13000, 1300 } Copies Passed stub "managed ranges there are none; system memory moves as it does without us: a documented limit";
             pass cuMemPrefetchBatchAsync_ptsz { "cuMemPrefetchBatchAsync", ptsz, 13000, 1300 } Copies Passed stub "managed ranges there are none; system memory moves as it does without us: a documented limit";
-            pass cuFabricCpyBatchAsync { "cuFabricCpyBatchAsync", legacy, 13050, 1305 } Copies Passed stub "copies are not gated";
-            pass cuFabricCpyBatchAsync_ptsz { "cuFabricCpyBatchAsync", ptsz, 13050, 1305 } Copies Passed stub "copies are not gated";
-            pass cuMemBatchDecompressAsync { "cuMemBatchDecompressAsync", legacy, 12060, 1208 } Copies Passed stub "copies are not gated";
-            pass cuMemBatchDecompressAsync_ptsz { "cuMemBatchDecompressAsync", ptsz, 12060, 1208 } Copies Passed stub "copies are not gated";
+            pass cuFabricCpyBatchAsync { "cuFabricCpyBatchAsync", legacy, 13050, 1305 } Copies Passed stub "between cards: the copy engines' work is not gated";
+            pass cuFabricCpyBatchAsync_ptsz { "cuFabricCpyBatchAsync", ptsz, 13050, 1305 } Copies Passed stub "between cards: the copy engines' work is not gated";
+            pass cuMemBatchDecompressAsync { "cuMemBatchDecompressAsync", legacy, 12060, 1208 } Copies Passed stub "many copies, each to or from anywhere: not gated";
+            pass cuMemBatchDecompressAsync_ptsz { "cuMemBatchDecompressAsync", ptsz, 12060, 1208 } Copies Passed stub "many copies, each to or from anywhere: not gated";
 
             // Streams.
             call cuStreamCreate { "cuStreamCreate", legacy, 2000, 1107 } Stream Passed played "a stream's own memory is implicit"
                 (stream: *mut CUstream, flags: c_uint);
             call cuStreamCreateWithPriority { "cuStreamCreateWithPriority", legacy, 5050, 1107 } Stream Passed played "a stream's own memory is implicit"
                 (stream: *mut CUstream, flags: c_uint, priority: c_int);
-            call cuStreamDestroy { "cuStreamDestroy", legacy, 2000, 1107 } Stream Passed played "a stream's own memory is implicit"
+            hook cuStreamDestroy { "cuStreamDestroy", legacy, 2000, 1107 } Stream Tracked played "what it captures ends with it; its own memory is implicit"
                 (stream: CUstream);
-            call cuStreamDestroy_v2 { "cuStreamDestroy", legacy, 4000, 1107 } Stream Passed played "a stream's own memory is implicit"
+            hook cuStreamDestroy_v2 { "cuStreamDestroy", legacy, 4000, 1107 } Stream Tracked played "what it captures ends with it; its own memory is implicit"
                 (stream: CUstream);
             call cuStreamQuery { "cuStreamQuery", legacy, 2000, 1107 } Stream Passed played "waits for work that has already been admitted"
                 (stream: CUstream);
@@ -832,29 +847,29 @@ macro_rules! driver_table {
                 (stream: CUstream, capture_status: *mut CUstreamCaptureStatus);
             call cuThreadExchangeStreamCaptureMode { "cuThreadExchangeStreamCaptureMode", legacy, 10010, 1107 } Stream Passed played "the thread's capture mode"
                 (mode: *mut CUstreamCaptureMode);
-            call cuStreamBeginCapture { "cuStreamBeginCapture", legacy, 10000, 1107 } Stream Passed played "records a graph; nothing of ours goes on a capturing stream"
+            hook cuStreamBeginCapture { "cuStreamBeginCapture", legacy, 10000, 1107 } Stream Tracked played "records a graph; while a global capture goes on, the shim asks the driver nothing that it could break"
                 (stream: CUstream);
-            call cuStreamBeginCapture_ptsz { "cuStreamBeginCapture", ptsz, 10000, 1107 } Stream Passed played "records a graph; nothing of ours goes on a capturing stream"
+            hook cuStreamBeginCapture_ptsz { "cuStreamBeginCapture", ptsz, 10000, 1107 } Stream Tracked played "records a graph; while a global capture goes on, the shim asks the driver nothing that it could break"
                 (stream: CUstream);
-            call cuStreamBeginCapture_v2 { "cuStreamBeginCapture", legacy, 10010, 1107 } Stream Passed played "records a graph; nothing of ours goes on a capturing stream"
+            hook cuStreamBeginCapture_v2 { "cuStreamBeginCapture", legacy, 10010, 1107 } Stream Tracked played "records a graph; while a global capture goes on, the shim asks the driver nothing that it could break"
                 (stream: CUstream, mode: CUstreamCaptureMode);
-            call cuStreamBeginCapture_v2_ptsz { "cuStreamBeginCapture", ptsz, 10010, 1107 } Stream Passed played "records a graph; nothing of ours goes on a capturing stream"
+            hook cuStreamBeginCapture_v2_ptsz { "cuStreamBeginCapture", ptsz, 10010, 1107 } Stream Tracked played "records a graph; while a global capture goes on, the shim asks the driver nothing that it could break"
                 (stream: CUstream, mode: CUstreamCaptureMode);
             call cuStreamBeginCaptureToCig { "cuStreamBeginCaptureToCig", legacy, 13010, 1302 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
                 (stream: CUstream, stream_cig_capture_params: *mut CUstreamCigCaptureParams);
             call cuStreamBeginCaptureToCig_ptsz { "cuStreamBeginCaptureToCig", ptsz, 13010, 1302 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
                 (stream: CUstream, stream_cig_capture_params: *mut CUstreamCigCaptureParams);
-            call cuStreamBeginCaptureToGraph { "cuStreamBeginCaptureToGraph", legacy, 12030, 1203 } Stream Passed played "records a graph; nothing of ours goes on a capturing stream"
+            hook cuStreamBeginCaptureToGraph { "cuStreamBeginCaptureToGraph", legacy, 12030, 1203 } Stream Tracked played "records a graph; while a global capture goes on, the shim asks the driver nothing that it could break"
                 (stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, dependency_data: *const CUgraphEdgeData, num_dependencies: usize, mode: CUstreamCaptureMode);
-            call cuStreamBeginCaptureToGraph_ptsz { "cuStreamBeginCaptureToGraph", ptsz, 12030, 1203 } Stream Passed played "records a graph; nothing of ours goes on a capturing stream"
+            hook cuStreamBeginCaptureToGraph_ptsz { "cuStreamBeginCaptureToGraph", ptsz, 12030, 1203 } Stream Tracked played "records a graph; while a global capture goes on, the shim asks the driver nothing that it could break"
                 (stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, dependency_data: *const CUgraphEdgeData, num_dependencies: usize, mode: CUstreamCaptureMode);
             call cuStreamBeginRecaptureToGraph { "cuStreamBeginRecaptureToGraph", legacy, 13030, 1303 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
                 (stream: CUstream, mode: CUstreamCaptureMode, graph: CUgraph, callback_func: CUgraphRecaptureCallback, user_data: *mut c_void);
             call cuStreamBeginRecaptureToGraph_ptsz { "cuStreamBeginRecaptureToGraph", ptsz, 13030, 1303 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
                 (stream: CUstream, mode: CUstreamCaptureMode, graph: CUgraph, callback_func: CUgraphRecaptureCallback, user_data: *mut c_void);
-            call cuStreamEndCapture { "cuStreamEndCapture", legacy, 10000, 1107 } Stream Passed played "records a graph; nothing of ours goes on a capturing stream"
+            hook cuStreamEndCapture { "cuStreamEndCapture", legacy, 10000, 1107 } Stream Tracked played "records a graph; while a global capture goes on, the shim asks the driver nothing that it could break"
                 (stream: CUstream, graph: *mut CUgraph);
-            call cuStreamEndCapture_ptsz { "cuStreamEndCapture", ptsz, 10000, 1107 } Stream Passed played "records a graph; nothing of ours goes on a capturing stream"
+            hook cuStreamEndCapture_ptsz { "cuStreamEndCapture", ptsz, 10000, 1107 } Stream Tracked played "records a graph; while a global capture goes on, the shim asks the driver nothing that it could break"
                 (stream: CUstream, graph: *mut CUgraph);
             call cuStreamEndCaptureToCig { "cuStreamEndCaptureToCig", legacy, 13010, 1302 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
                 (stream: CUstream);
@@ -894,29 +909,29 @@ macro_rules! driver_table {
                 (event: CUevent);
 
             // Graphs.
-            hook cuGraphAddMemAllocNode { "cuGraphAddMemAllocNode", legacy, 11040, 1107 } Allocates Refused played "memory that a graph allocates is not charged yet: refused"
+            hook cuGraphAddMemAllocNode { "cuGraphAddMemAllocNode", legacy, 11040, 1107 } Allocates Tracked played "takes nothing before the graph is launched; managed memory is refused"
                 (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, node_params: *mut CUDA_MEM_ALLOC_NODE_PARAMS);
-            hook cuGraphAddNode { "cuGraphAddNode", legacy, 12020, 1202 } Allocates Refused played "the node may be an allocation, which is not charged yet: refused, and conditional nodes with it; the typed calls remain"
+            hook cuGraphAddNode { "cuGraphAddNode", legacy, 12020, 1202 } Allocates Tracked played "the node may allocate, which takes nothing before the graph is launched, or have bodies, which are noted; managed memory is refused"
                 (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, node_params: *mut CUgraphNodeParams);
-            hook cuGraphAddNode_v2 { "cuGraphAddNode", legacy, 12030, 1203 } Allocates Refused played "the node may be an allocation, which is not charged yet: refused, and conditional nodes with it; the typed calls remain"
+            hook cuGraphAddNode_v2 { "cuGraphAddNode", legacy, 12030, 1203 } Allocates Tracked played "the node may allocate, which takes nothing before the graph is launched, or have bodies, which are noted; managed memory is refused"
                 (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, dependency_data: *const CUgraphEdgeData, num_dependencies: usize, node_params: *mut CUgraphNodeParams);
-            hook cuGraphAddNode_v3 { "cuGraphAddNode", legacy, 13040, 1304 } Allocates Refused played "the node may be an allocation, which is not charged yet: refused, and conditional nodes with it; the typed calls remain"
+            hook cuGraphAddNode_v3 { "cuGraphAddNode", legacy, 13040, 1304 } Allocates Tracked played "the node may allocate, which takes nothing before the graph is launched, or have bodies, which are noted; managed memory is refused"
                 (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, dependency_data: *const CUgraphEdgeData, num_dependencies: usize, node_params: *mut CUgraphNodeParams);
-            call cuGraphAddMemFreeNode { "cuGraphAddMemFreeNode", legacy, 11040, 1107 } Frees Passed played "graphs hold no memory of ours while memory nodes are refused"
+            call cuGraphAddMemFreeNode { "cuGraphAddMemFreeNode", legacy, 11040, 1107 } Frees Passed played "what is freed in a graph stays reserved for graphs"
                 (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, dptr: CUdeviceptr);
-            call cuGraphDestroy { "cuGraphDestroy", legacy, 10000, 1107 } Frees Passed played "graphs hold no memory of ours while memory nodes are refused"
+            call cuGraphDestroy { "cuGraphDestroy", legacy, 10000, 1107 } Frees Passed played "what its executable graph has taken stays reserved for graphs"
                 (graph: CUgraph);
-            call cuGraphExecDestroy { "cuGraphExecDestroy", legacy, 10000, 1107 } Frees Passed played "graphs hold no memory of ours while memory nodes are refused"
+            hook cuGraphExecDestroy { "cuGraphExecDestroy", legacy, 10000, 1107 } Frees Tracked played "is not known any more; what it has taken stays reserved for graphs"
                 (graph_exec: CUgraphExec);
-            call cuGraphInstantiate { "cuGraphInstantiate", legacy, 10000, 1107 } Passes Passed played "an executable graph's own memory is implicit"
+            hook cuGraphInstantiate { "cuGraphInstantiate", legacy, 10000, 1107 } Passes Charged played "what the graph and its parts can take is noted, and charged if it is taken at once; the rest of what it needs is implicit"
                 (graph_exec: *mut CUgraphExec, graph: CUgraph, error_node: *mut CUgraphNode, log_buffer: *mut c_char, buffer_size: usize);
-            call cuGraphInstantiate_v2 { "cuGraphInstantiate", legacy, 11000, 1107 } Passes Passed played "an executable graph's own memory is implicit"
+            hook cuGraphInstantiate_v2 { "cuGraphInstantiate", legacy, 11000, 1107 } Passes Charged played "what the graph and its parts can take is noted, and charged if it is taken at once; the rest of what it needs is implicit"
                 (graph_exec: *mut CUgraphExec, graph: CUgraph, error_node: *mut CUgraphNode, log_buffer: *mut c_char, buffer_size: usize);
-            call cuGraphInstantiateWithFlags { "cuGraphInstantiateWithFlags", legacy, 11040, 1107 } Passes Passed played "an executable graph's own memory is implicit"
+            hook cuGraphInstantiateWithFlags { "cuGraphInstantiateWithFlags", legacy, 11040, 1107 } Passes Charged played "what the graph and its parts can take is noted, and charged if it is taken at once; the rest of what it needs is implicit"
                 (graph_exec: *mut CUgraphExec, graph: CUgraph, flags: c_ulonglong);
-            call cuGraphInstantiateWithParams { "cuGraphInstantiateWithParams", legacy, 12000, 1200 } Passes Passed played "an executable graph's own memory is implicit"
+            hook cuGraphInstantiateWithParams { "cuGraphInstantiateWithParams", legacy, 12000, 1200 } Passes Charged played "what the graph and its parts can take is noted, and charged if it is taken at once; the rest of what it needs is implicit"
                 (graph_exec: *mut CUgraphExec, graph: CUgraph, instantiate_params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS);
-            call cuGraphInstantiateWithParams_ptsz { "cuGraphInstantiateWithParams", ptsz, 12000, 1200 } Passes Passed played "an executable graph's own memory is implicit"
+            hook cuGraphInstantiateWithParams_ptsz { "cuGraphInstantiateWithParams", ptsz, 12000, 1200 } Passes Charged played "what the graph and its parts can take is noted, and charged if it is taken at once; the rest of what it needs is implicit"
                 (graph_exec: *mut CUgraphExec, graph: CUgraph, instantiate_params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS);
             call cuGraphAddBatchMemOpNode { "cuGraphAddBatchMemOpNode", legacy, 11070, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, node_params: *const CUDA_BATCH_MEM_OP_NODE_PARAMS);
@@ -932,8 +947,10 @@ macro_rules! driver_table {
                 (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, event: CUevent);
             call cuGraphAddEventWaitNode { "cuGraphAddEventWaitNode", legacy, 11010, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, event: CUevent);
-            pass cuGraphAddExternalSemaphoresSignalNode { "cuGraphAddExternalSemaphoresSignalNode", legacy, 11020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphAddExternalSemaphoresWaitNode { "cuGraphAddExternalSemaphoresWaitNode", legacy, 11020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            call cuGraphAddExternalSemaphoresSignalNode { "cuGraphAddExternalSemaphoresSignalNode", legacy, 11020, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
+                (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, node_params: *const CUDA_EXT_SEM_SIGNAL_NODE_PARAMS);
+            call cuGraphAddExternalSemaphoresWaitNode { "cuGraphAddExternalSemaphoresWaitNode", legacy, 11020, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
+                (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, node_params: *const CUDA_EXT_SEM_WAIT_NODE_PARAMS);
             call cuGraphAddHostNode { "cuGraphAddHostNode", legacy, 10000, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize, node_params: *const CUDA_HOST_NODE_PARAMS);
             call cuGraphAddKernelNode { "cuGraphAddKernelNode", legacy, 10000, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
@@ -970,14 +987,16 @@ macro_rules! driver_table {
                 (node: CUgraphNode, event: CUevent);
             call cuGraphExecBatchMemOpNodeSetParams { "cuGraphExecBatchMemOpNodeSetParams", legacy, 11070, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph_exec: CUgraphExec, node: CUgraphNode, node_params: *const CUDA_BATCH_MEM_OP_NODE_PARAMS);
-            call cuGraphExecChildGraphNodeSetParams { "cuGraphExecChildGraphNodeSetParams", legacy, 11010, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
+            hook cuGraphExecChildGraphNodeSetParams { "cuGraphExecChildGraphNodeSetParams", legacy, 11010, 1107 } Passes Tracked played "what the graph can take may be another than before"
                 (graph_exec: CUgraphExec, node: CUgraphNode, child_graph: CUgraph);
             call cuGraphExecEventRecordNodeSetEvent { "cuGraphExecEventRecordNodeSetEvent", legacy, 11010, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph_exec: CUgraphExec, node: CUgraphNode, event: CUevent);
             call cuGraphExecEventWaitNodeSetEvent { "cuGraphExecEventWaitNodeSetEvent", legacy, 11010, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph_exec: CUgraphExec, node: CUgraphNode, event: CUevent);
-            pass cuGraphExecExternalSemaphoresSignalNodeSetParams { "cuGraphExecExternalSemaphoresSignalNodeSetParams", legacy, 11020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphExecExternalSemaphoresWaitNodeSetParams { "cuGraphExecExternalSemaphoresWaitNodeSetParams", legacy, 11020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            call cuGraphExecExternalSemaphoresSignalNodeSetParams { "cuGraphExecExternalSemaphoresSignalNodeSetParams", legacy, 11020, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
+                (graph_exec: CUgraphExec, node: CUgraphNode, node_params: *const CUDA_EXT_SEM_SIGNAL_NODE_PARAMS);
+            call cuGraphExecExternalSemaphoresWaitNodeSetParams { "cuGraphExecExternalSemaphoresWaitNodeSetParams", legacy, 11020, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
+                (graph_exec: CUgraphExec, node: CUgraphNode, node_params: *const CUDA_EXT_SEM_WAIT_NODE_PARAMS);
             call cuGraphExecGetFlags { "cuGraphExecGetFlags", legacy, 12000, 1200 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph_exec: CUgraphExec, flags: *mut cuuint64_t);
             call cuGraphExecGetId { "cuGraphExecGetId", legacy, 13010, 1301 } Passes Passed played "builds or reads a graph; takes no device memory"
@@ -992,16 +1011,20 @@ macro_rules! driver_table {
                 (graph_exec: CUgraphExec, node: CUgraphNode, copy_params: *const CUDA_MEMCPY3D, ctx: CUcontext);
             call cuGraphExecMemsetNodeSetParams { "cuGraphExecMemsetNodeSetParams", legacy, 10020, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph_exec: CUgraphExec, node: CUgraphNode, memset_params: *const CUDA_MEMSET_NODE_PARAMS, ctx: CUcontext);
-            call cuGraphExecNodeSetParams { "cuGraphExecNodeSetParams", legacy, 12020, 1202 } Passes Passed played "builds or reads a graph; takes no device memory"
+            hook cuGraphExecNodeSetParams { "cuGraphExecNodeSetParams", legacy, 12020, 1202 } Passes Tracked played "what the graph can take may be another than before"
                 (graph_exec: CUgraphExec, node: CUgraphNode, node_params: *mut CUgraphNodeParams);
-            call cuGraphExecUpdate { "cuGraphExecUpdate", legacy, 10020, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
+            hook cuGraphExecUpdate { "cuGraphExecUpdate", legacy, 10020, 1107 } Passes Tracked played "what the graph can take may be another than before"
                 (graph_exec: CUgraphExec, graph: CUgraph, error_node_out: *mut CUgraphNode, update_result_out: *mut CUgraphExecUpdateResult);
-            call cuGraphExecUpdate_v2 { "cuGraphExecUpdate", legacy, 12000, 1200 } Passes Passed played "builds or reads a graph; takes no device memory"
+            hook cuGraphExecUpdate_v2 { "cuGraphExecUpdate", legacy, 12000, 1200 } Passes Tracked played "what the graph can take may be another than before"
                 (graph_exec: CUgraphExec, graph: CUgraph, result_info: *mut CUgraphExecUpdateResultInfo);
-            pass cuGraphExternalSemaphoresSignalNodeGetParams { "cuGraphExternalSemaphoresSignalNodeGetParams", legacy, 11020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphExternalSemaphoresSignalNodeSetParams { "cuGraphExternalSemaphoresSignalNodeSetParams", legacy, 11020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphExternalSemaphoresWaitNodeGetParams { "cuGraphExternalSemaphoresWaitNodeGetParams", legacy, 11020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
-            pass cuGraphExternalSemaphoresWaitNodeSetParams { "cuGraphExternalSemaphoresWaitNodeSetParams", legacy, 11020, 1107 } Passes Passed stub "builds or reads a graph; takes no device memory";
+            call cuGraphExternalSemaphoresSignalNodeGetParams { "cuGraphExternalSemaphoresSignalNodeGetParams", legacy, 11020, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
+                (node: CUgraphNode, params_out: *mut CUDA_EXT_SEM_SIGNAL_NODE_PARAMS);
+            call cuGraphExternalSemaphoresSignalNodeSetParams { "cuGraphExternalSemaphoresSignalNodeSetParams", legacy, 11020, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
+                (node: CUgraphNode, node_params: *const CUDA_EXT_SEM_SIGNAL_NODE_PARAMS);
+            call cuGraphExternalSemaphoresWaitNodeGetParams { "cuGraphExternalSemaphoresWaitNodeGetParams", legacy, 11020, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
+                (node: CUgraphNode, params_out: *mut CUDA_EXT_SEM_WAIT_NODE_PARAMS);
+            call cuGraphExternalSemaphoresWaitNodeSetParams { "cuGraphExternalSemaphoresWaitNodeSetParams", legacy, 11020, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
+                (node: CUgraphNode, node_params: *const CUDA_EXT_SEM_WAIT_NODE_PARAMS);
             call cuGraphGetEdges { "cuGraphGetEdges", legacy, 10000, 1107 } Passes Passed played "builds or reads a graph; takes no device memory"
                 (graph: CUgraph, from: *mut CUgraphNode, to: *mut CUgraphNode, num_edges: *mut usize);
             call cuGraphGetEdges_v2 { "cuGraphGetEdges", legacy, 12030, 1203 } Passes Passed played "builds or reads a graph; takes no device memory"
@@ -1086,55 +1109,78 @@ macro_rules! driver_table {
                 (object: CUuserObject, count: c_uint);
 
             // Other processes' and other interfaces' memory.
-            call cuIpcGetMemHandle { "cuIpcGetMemHandle", legacy, 4010, 1107 } External Passed played "the exporter has paid; sharing costs nothing more"
+            hook cuIpcGetMemHandle { "cuIpcGetMemHandle", legacy, 4010, 1107 } External Tracked played "the exporter pays, also after it has freed the memory while others have it open"
                 (handle: *mut CUipcMemHandle, dptr: CUdeviceptr);
-            hook cuIpcOpenMemHandle { "cuIpcOpenMemHandle", legacy, 4010, 1107 } External Counted played "the exporter pays, the importer does not; counted"
+            hook cuIpcOpenMemHandle { "cuIpcOpenMemHandle", legacy, 4010, 1107 } External Tracked played "the exporter pays, the importer does not; counted"
                 (dptr: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint);
-            hook cuIpcOpenMemHandle_v2 { "cuIpcOpenMemHandle", legacy, 11000, 1107 } External Counted played "the exporter pays, the importer does not; counted"
+            hook cuIpcOpenMemHandle_v2 { "cuIpcOpenMemHandle", legacy, 11000, 1107 } External Tracked played "the exporter pays, the importer does not; counted"
                 (dptr: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint);
-            call cuIpcCloseMemHandle { "cuIpcCloseMemHandle", legacy, 4010, 1107 } External Passed played "the importer never paid"
+            hook cuIpcCloseMemHandle { "cuIpcCloseMemHandle", legacy, 4010, 1107 } External Tracked played "the importer never paid; its maker need not any more"
                 (dptr: CUdeviceptr);
             call cuIpcGetEventHandle { "cuIpcGetEventHandle", legacy, 4010, 1107 } External Passed played "an event of another process"
                 (handle: *mut CUipcEventHandle, event: CUevent);
             call cuIpcOpenEventHandle { "cuIpcOpenEventHandle", legacy, 4010, 1107 } External Passed played "an event of another process"
                 (event: *mut CUevent, handle: CUipcEventHandle);
-            hook cuImportExternalMemory { "cuImportExternalMemory", legacy, 10000, 1107 } External Counted stub "memory that another interface has allocated, which no limit of ours counts; counted"
+            hook cuImportExternalMemory { "cuImportExternalMemory", legacy, 10000, 1107 } External Counted played "memory that another interface has allocated, which no limit of ours counts; counted"
                 (ext_mem_out: *mut CUexternalMemory, mem_handle_desc: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC);
-            pass cuDestroyExternalMemory { "cuDestroyExternalMemory", legacy, 10000, 1107 } External Passed stub "memory that another interface has allocated";
-            pass cuExternalMemoryGetMappedBuffer { "cuExternalMemoryGetMappedBuffer", legacy, 10000, 1107 } External Passed stub "memory that another interface has allocated";
-            pass cuExternalMemoryGetMappedMipmappedArray { "cuExternalMemoryGetMappedMipmappedArray", legacy, 10000, 1107 } External Passed stub "memory that another interface has allocated";
-            pass cuDestroyExternalSemaphore { "cuDestroyExternalSemaphore", legacy, 10000, 1107 } External Passed stub "orders work with another interface";
-            pass cuImportExternalSemaphore { "cuImportExternalSemaphore", legacy, 10000, 1107 } External Passed stub "orders work with another interface";
-            pass cuSignalExternalSemaphoresAsync { "cuSignalExternalSemaphoresAsync", legacy, 10000, 1107 } External Passed stub "orders work with another interface";
-            pass cuSignalExternalSemaphoresAsync_ptsz { "cuSignalExternalSemaphoresAsync", ptsz, 10000, 1107 } External Passed stub "orders work with another interface";
-            pass cuWaitExternalSemaphoresAsync { "cuWaitExternalSemaphoresAsync", legacy, 10000, 1107 } External Passed stub "orders work with another interface";
-            pass cuWaitExternalSemaphoresAsync_ptsz { "cuWaitExternalSemaphoresAsync", ptsz, 10000, 1107 } External Passed stub "orders work with another interface";
-            hook cuMulticastBindAddr { "cuMulticastBindAddr", legacy, 12010, 1201 } Allocates Refused stub "binding can take memory of the driver's choice, which is not charged yet: refused"
-                ();
-            hook cuMulticastBindAddr_v2 { "cuMulticastBindAddr", legacy, 13010, 1301 } Allocates Refused stub "binding can take memory of the driver's choice, which is not charged yet: refused"
-                ();
-            hook cuMulticastBindMem { "cuMulticastBindMem", legacy, 12010, 1201 } Allocates Refused stub "binding can take memory of the driver's choice, which is not charged yet: refused"
-                ();
-            hook cuMulticastBindMem_v2 { "cuMulticastBindMem", legacy, 13010, 1301 } Allocates Refused stub "binding can take memory of the driver's choice, which is not charged yet: refused"
-                ();
-            pass cuMulticastAddDevice { "cuMulticastAddDevice", legacy, 12010, 1201 } External Passed stub "a multicast object without memory bound to it";
-            pass cuMulticastCreate { "cuMulticastCreate", legacy, 12010, 1201 } External Passed stub "a multicast object without memory bound to it";
-            pass cuMulticastGetGranularity { "cuMulticastGetGranularity", legacy, 12010, 1201 } External Passed stub "a multicast object without memory bound to it";
-            pass cuMulticastUnbind { "cuMulticastUnbind", legacy, 12010, 1201 } External Passed stub "a multicast object without memory bound to it";
-            hook cuLogicalEndpointBindAddr { "cuLogicalEndpointBindAddr", legacy, 13030, 1303 } Allocates Refused stub "binding can take memory of the driver's choice, which is not charged yet: refused"
-                ();
-            hook cuLogicalEndpointBindMem { "cuLogicalEndpointBindMem", legacy, 13030, 1303 } Allocates Refused stub "binding can take memory of the driver's choice, which is not charged yet: refused"
-                ();
-            pass cuLogicalEndpointAddDevice { "cuLogicalEndpointAddDevice", legacy, 13030, 1303 } External Passed stub "an endpoint without memory bound to it";
-            pass cuLogicalEndpointCreate { "cuLogicalEndpointCreate", legacy, 13030, 1303 } External Passed stub "an endpoint without memory bound to it";
-            pass cuLogicalEndpointDestroy { "cuLogicalEndpointDestroy", legacy, 13030, 1303 } External Passed stub "an endpoint without memory bound to it";
-            pass cuLogicalEndpointExport { "cuLogicalEndpointExport", legacy, 13030, 1303 } External Passed stub "an endpoint without memory bound to it";
-            pass cuLogicalEndpointGetLimits { "cuLogicalEndpointGetLimits", legacy, 13030, 1303 } External Passed stub "an endpoint without memory bound to it";
-            pass cuLogicalEndpointIdRelease { "cuLogicalEndpointIdRelease", legacy, 13030, 1303 } External Passed stub "an endpoint without memory bound to it";
-            pass cuLogicalEndpointIdReserve { "cuLogicalEndpointIdReserve", legacy, 13030, 1303 } External Passed stub "an endpoint without memory bound to it";
-            pass cuLogicalEndpointImport { "cuLogicalEndpointImport", legacy, 13030, 1303 } External Passed stub "an endpoint without memory bound to it";
-            pass cuLogicalEndpointQuery { "cuLogicalEndpointQuery", legacy, 13030, 1303 } External Passed stub "an endpoint without memory bound to it";
-            pass cuLogicalEndpointUnbind { "cuLogicalEndpointUnbind", legacy, 13030, 1303 } External Passed stub "an endpoint without memory bound to it";
+            call cuDestroyExternalMemory { "cuDestroyExternalMemory", legacy, 10000, 1107 } External Passed played "memory that another interface has allocated"
+                (ext_mem: CUexternalMemory);
+            call cuExternalMemoryGetMappedBuffer { "cuExternalMemoryGetMappedBuffer", legacy, 10000, 1107 } External Passed played "memory that another interface has allocated"
+                (dev_ptr: *mut CUdeviceptr, ext_mem: CUexternalMemory, buffer_desc: *const CUDA_EXTERNAL_MEMORY_BUFFER_DESC);
+            call cuExternalMemoryGetMappedMipmappedArray { "cuExternalMemoryGetMappedMipmappedArray", legacy, 10000, 1107 } External Passed played "memory that another interface has allocated"
+                (mipmap: *mut CUmipmappedArray, ext_mem: CUexternalMemory, mipmap_desc: *const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC);
+            call cuDestroyExternalSemaphore { "cuDestroyExternalSemaphore", legacy, 10000, 1107 } External Passed played "orders work with another interface"
+                (ext_sem: CUexternalSemaphore);
+            call cuImportExternalSemaphore { "cuImportExternalSemaphore", legacy, 10000, 1107 } External Passed played "orders work with another interface"
+                (ext_sem_out: *mut CUexternalSemaphore, sem_handle_desc: *const CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC);
+            call cuSignalExternalSemaphoresAsync { "cuSignalExternalSemaphoresAsync", legacy, 10000, 1107 } External Passed played "orders work with another interface"
+                (ext_sem_array: *const CUexternalSemaphore, params_array: *const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS, num_ext_sems: c_uint, stream: CUstream);
+            call cuSignalExternalSemaphoresAsync_ptsz { "cuSignalExternalSemaphoresAsync", ptsz, 10000, 1107 } External Passed played "orders work with another interface"
+                (ext_sem_array: *const CUexternalSemaphore, params_array: *const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS, num_ext_sems: c_uint, stream: CUstream);
+            call cuWaitExternalSemaphoresAsync { "cuWaitExternalSemaphoresAsync", legacy, 10000, 1107 } External Passed played "orders work with another interface"
+                (ext_sem_array: *const CUexternalSemaphore, params_array: *const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS, num_ext_sems: c_uint, stream: CUstream);
+            call cuWaitExternalSemaphoresAsync_ptsz { "cuWaitExternalSemaphoresAsync", ptsz, 10000, 1107 } External Passed played "orders work with another interface"
+                (ext_sem_array: *const CUexternalSemaphore, params_array: *const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS, num_ext_sems: c_uint, stream: CUstream);
+            hook cuMulticastBindAddr { "cuMulticastBindAddr", legacy, 12010, 1201 } External Tracked played "what is bound stays charged until it is unbound and let go"
+                (mc_handle: CUmemGenericAllocationHandle, mc_offset: usize, memptr: CUdeviceptr, size: usize, flags: c_ulonglong);
+            hook cuMulticastBindAddr_v2 { "cuMulticastBindAddr", legacy, 13010, 1301 } External Tracked played "what is bound stays charged until it is unbound and let go"
+                (mc_handle: CUmemGenericAllocationHandle, dev: CUdevice, mc_offset: usize, memptr: CUdeviceptr, size: usize, flags: c_ulonglong);
+            hook cuMulticastBindMem { "cuMulticastBindMem", legacy, 12010, 1201 } External Tracked played "what is bound stays charged until it is unbound and let go"
+                (mc_handle: CUmemGenericAllocationHandle, mc_offset: usize, mem_handle: CUmemGenericAllocationHandle, mem_offset: usize, size: usize, flags: c_ulonglong);
+            hook cuMulticastBindMem_v2 { "cuMulticastBindMem", legacy, 13010, 1301 } External Tracked played "what is bound stays charged until it is unbound and let go"
+                (mc_handle: CUmemGenericAllocationHandle, dev: CUdevice, mc_offset: usize, mem_handle: CUmemGenericAllocationHandle, mem_offset: usize, size: usize, flags: c_ulonglong);
+            call cuMulticastAddDevice { "cuMulticastAddDevice", legacy, 12010, 1201 } External Passed played "a multicast object without memory bound to it"
+                (mc_handle: CUmemGenericAllocationHandle, dev: CUdevice);
+            hook cuMulticastCreate { "cuMulticastCreate", legacy, 12010, 1201 } External Tracked played "an object costs nothing; what is bound to it is followed"
+                (mc_handle: *mut CUmemGenericAllocationHandle, prop: *const CUmulticastObjectProp);
+            call cuMulticastGetGranularity { "cuMulticastGetGranularity", legacy, 12010, 1201 } External Passed played "a multicast object without memory bound to it"
+                (granularity: *mut usize, prop: *const CUmulticastObjectProp, option: CUmulticastGranularity_flags);
+            hook cuMulticastUnbind { "cuMulticastUnbind", legacy, 12010, 1201 } External Tracked played "what was bound is given back when nothing else refers to it"
+                (mc_handle: CUmemGenericAllocationHandle, dev: CUdevice, mc_offset: usize, size: usize);
+            hook cuLogicalEndpointBindAddr { "cuLogicalEndpointBindAddr", legacy, 13030, 1303 } External Tracked played "what is bound stays charged until it is unbound and let go"
+                (le_id: CUlogicalEndpointId, dev: CUdevice, offset: cuuint64_t, ptr: *mut c_void, size: cuuint64_t, flags: c_ulonglong);
+            hook cuLogicalEndpointBindMem { "cuLogicalEndpointBindMem", legacy, 13030, 1303 } External Tracked played "what is bound stays charged until it is unbound and let go"
+                (le_id: CUlogicalEndpointId, dev: CUdevice, offset: cuuint64_t, mem_handle: CUmemGenericAllocationHandle, mem_offset: cuuint64_t, size: cuuint64_t, flags: c_ulonglong);
+            call cuLogicalEndpointAddDevice { "cuLogicalEndpointAddDevice", legacy, 13030, 1303 } External Passed played "an endpoint without memory bound to it"
+                (le_id: CUlogicalEndpointId, dev: CUdevice);
+            hook cuLogicalEndpointCreate { "cuLogicalEndpointCreate", legacy, 13030, 1303 } External Tracked played "an endpoint costs nothing; what is bound to it is followed"
+                (le_id: CUlogicalEndpointId, prop: *const CUlogicalEndpointProp);
+            hook cuLogicalEndpointDestroy { "cuLogicalEndpointDestroy", legacy, 13030, 1303 } External Tracked played "what was bound is given back when nothing else refers to it"
+                (le_id: CUlogicalEndpointId);
+            call cuLogicalEndpointExport { "cuLogicalEndpointExport", legacy, 13030, 1303 } External Passed played "an endpoint without memory bound to it"
+                (handle: *mut c_void, le_id: CUlogicalEndpointId, handle_type: CUlogicalEndpointIpcHandleType);
+            call cuLogicalEndpointGetLimits { "cuLogicalEndpointGetLimits", legacy, 13030, 1303 } External Passed played "an endpoint without memory bound to it"
+                (bind_alignment: *mut cuuint64_t, max_size: *mut cuuint64_t, prop: *const CUlogicalEndpointProp);
+            call cuLogicalEndpointIdRelease { "cuLogicalEndpointIdRelease", legacy, 13030, 1303 } External Passed played "an endpoint without memory bound to it"
+                (base_le_id: CUlogicalEndpointId, count: cuuint32_t);
+            call cuLogicalEndpointIdReserve { "cuLogicalEndpointIdReserve", legacy, 13030, 1303 } External Passed played "an endpoint without memory bound to it"
+                (base_le_id: *mut CUlogicalEndpointId, count: cuuint32_t);
+            hook cuLogicalEndpointImport { "cuLogicalEndpointImport", legacy, 13030, 1303 } External Tracked played "an endpoint costs nothing; what is bound to it is followed"
+                (le_id: CUlogicalEndpointId, handle: *const c_void, handle_type: CUlogicalEndpointIpcHandleType);
+            call cuLogicalEndpointQuery { "cuLogicalEndpointQuery", legacy, 13030, 1303 } External Passed played "an endpoint without memory bound to it"
+                (le_id: CUlogicalEndpointId, count: cuuint32_t, query_status: *mut c_int);
+            hook cuLogicalEndpointUnbind { "cuLogicalEndpointUnbind", legacy, 13030, 1303 } External Tracked played "what was bound is given back when nothing else refers to it"
+                (le_id: CUlogicalEndpointId, dev: CUdevice, offset: cuuint64_t, size: cuuint64_t);
             pass cuFlushGPUDirectRDMAWrites { "cuFlushGPUDirectRDMAWrites", legacy, 11030, 1107 } External Passed stub "orders another device's writes";
             pass cuGraphicsEGLRegisterImage { "cuGraphicsEGLRegisterImage", legacy, 7000, 0 } External Passed stub "registers what a graphics interface has allocated";
             pass cuGraphicsGLRegisterBuffer { "cuGraphicsGLRegisterBuffer", legacy, 3000, 0 } External Passed stub "registers what a graphics interface has allocated";
@@ -1188,14 +1234,20 @@ macro_rules! driver_table {
             pass cuEGLStreamProducerReturnFrame { "cuEGLStreamProducerReturnFrame", legacy, 7000, 0 } External Passed stub "shares the frames of an EGL stream";
 
             // Checkpoints.
-            hook cuCheckpointProcessRestore { "cuCheckpointProcessRestore", legacy, 12080, 1208 } Allocates Counted stub "takes back memory that stayed on the books while it was away; counted"
+            hook cuCheckpointProcessRestore { "cuCheckpointProcessRestore", legacy, 12080, 1208 } Allocates Charged played "what comes back is charged before; refused where it does not fit, or is to come to another card"
                 (pid: c_int, args: *mut CUcheckpointRestoreArgs);
-            pass cuCheckpointProcessCheckpoint { "cuCheckpointProcessCheckpoint", legacy, 12080, 1208 } Frees Passed stub "memory that moves to the host stays on the books";
-            pass cuCheckpointOperationComplete { "cuCheckpointOperationComplete", legacy, 13040, 1304 } Passes Passed stub "drives another process through a checkpoint";
-            pass cuCheckpointProcessGetRestoreThreadId { "cuCheckpointProcessGetRestoreThreadId", legacy, 12080, 1208 } Passes Passed stub "drives another process through a checkpoint";
-            pass cuCheckpointProcessGetState { "cuCheckpointProcessGetState", legacy, 12080, 1208 } Passes Passed stub "drives another process through a checkpoint";
-            pass cuCheckpointProcessLock { "cuCheckpointProcessLock", legacy, 12080, 1208 } Passes Passed stub "drives another process through a checkpoint";
-            pass cuCheckpointProcessUnlock { "cuCheckpointProcessUnlock", legacy, 12080, 1208 } Passes Passed stub "drives another process through a checkpoint";
+            hook cuCheckpointProcessCheckpoint { "cuCheckpointProcessCheckpoint", legacy, 12080, 1208 } Frees Refunded played "memory that moves to the host leaves the books"
+                (pid: c_int, args: *mut CUcheckpointCheckpointArgs);
+            call cuCheckpointOperationComplete { "cuCheckpointOperationComplete", legacy, 13040, 1304 } Passes Passed played "drives another process through a checkpoint"
+                (handle: CUcheckpointOperationHandle);
+            call cuCheckpointProcessGetRestoreThreadId { "cuCheckpointProcessGetRestoreThreadId", legacy, 12080, 1208 } Passes Passed played "drives another process through a checkpoint"
+                (pid: c_int, tid: *mut c_int);
+            call cuCheckpointProcessGetState { "cuCheckpointProcessGetState", legacy, 12080, 1208 } Passes Passed played "drives another process through a checkpoint"
+                (pid: c_int, state: *mut CUprocessState);
+            call cuCheckpointProcessLock { "cuCheckpointProcessLock", legacy, 12080, 1208 } Passes Passed played "drives another process through a checkpoint"
+                (pid: c_int, args: *mut CUcheckpointLockArgs);
+            call cuCheckpointProcessUnlock { "cuCheckpointProcessUnlock", legacy, 12080, 1208 } Passes Passed played "drives another process through a checkpoint"
+                (pid: c_int, args: *mut CUcheckpointUnlockArgs);
 
             // Textures, surfaces, tensor maps.
             call cuSurfObjectCreate { "cuSurfObjectCreate", legacy, 5000, 1107 } Passes Passed played "describes memory that already exists"

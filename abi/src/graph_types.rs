@@ -201,6 +201,8 @@ pub union CUgraphNodeParamsUnion {
     pub alloc: CUDA_MEM_ALLOC_NODE_PARAMS,
     pub free: CUDA_MEM_FREE_NODE_PARAMS,
     pub mem_op: CUDA_BATCH_MEM_OP_NODE_PARAMS,
+    pub ext_sem_signal: CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v2,
+    pub ext_sem_wait: CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2,
     pub conditional: CUDA_CONDITIONAL_NODE_PARAMS,
 }
 

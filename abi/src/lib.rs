@@ -75,6 +75,7 @@ mod completeness;
 mod constants;
 pub mod driver;
 mod driver_table;
+mod external_types;
 mod graph_types;
 mod memory_types;
 pub mod nvml;

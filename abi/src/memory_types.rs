@@ -71,6 +71,25 @@ pub struct CUmulticastObjectProp {
     pub flags: c_ulonglong,
 }
 
+/// A logical endpoint, as programs name it.
+pub type CUlogicalEndpointId = cuuint32_t;
+
+/// What a logical endpoint is made with.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CUlogicalEndpointProp {
+    /// Of one card or of several.
+    pub kind: CUlogicalEndpointType,
+    /// Its owner, of one; how many, of several.
+    pub device_or_devices: c_uint,
+    /// Bytes that can be bound for each card.
+    pub size: c_ulonglong,
+    /// What it can be exported as.
+    pub ipc_handle_types: c_uint,
+    /// What it is to be used for.
+    pub flags: c_uint,
+}
+
 /// Multiprocessors of a card.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,6 +102,26 @@ pub struct CUdevSmResource {
     pub sm_coscheduled_alignment: c_uint,
     /// Of a group: how it was asked for.
     pub flags: c_uint,
+    /// In which locality domain, if the flags say so.
+    pub locality_domain_id: c_uint,
+}
+
+/// What a group of multiprocessors is to be.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CU_DEV_SM_RESOURCE_GROUP_PARAMS {
+    /// How many; 0: to be found out.
+    pub sm_count: c_uint,
+    /// In groups of so many on one cluster of the card; 0: however they come.
+    pub coscheduled_sm_count: c_uint,
+    /// In larger groups, where it can be had.
+    pub preferred_coscheduled_sm_count: c_uint,
+    /// `CUdevSmResourceGroup_flags`.
+    pub flags: c_uint,
+    /// In which locality domain, if the flags say so.
+    pub locality_domain_id: c_uint,
+    /// Zero.
+    pub reserved: [c_uint; 11],
 }
 
 /// Something of a card that can be divided. The members that are only some kinds' lie in `data`.
@@ -96,7 +135,7 @@ pub struct CUdevResource {
     /// Multiprocessors, for `CU_DEV_RESOURCE_TYPE_SM`.
     pub sm: CUdevSmResource,
     /// The rest of the union.
-    pub oversize: [u8; 24],
+    pub oversize: [u8; 20],
     /// The driver's own.
     pub next: usize,
 }

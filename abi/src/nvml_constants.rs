@@ -143,6 +143,13 @@ enumerations! {
         NVML_VALUE_TYPE_UNSIGNED_LONG_LONG = 3,
         NVML_VALUE_TYPE_SIGNED_LONG_LONG = 4,
     }
+    /// Which processes a detailed list has.
+    nvmlProcessMode_t {
+        NVML_PROCESS_MODE_COMPUTE = 0,
+        NVML_PROCESS_MODE_GRAPHICS = 1,
+        NVML_PROCESS_MODE_MPS = 2,
+        NVML_PROCESS_MODE_ALL = 3,
+    }
     /// A card's generation.
     nvmlDeviceArchitecture_t {
         NVML_DEVICE_ARCH_KEPLER = 2,

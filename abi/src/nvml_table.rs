@@ -27,56 +27,70 @@ macro_rules! nvml_table {
                 (device: nvmlDevice_t, memory: *mut nvmlMemory_v2_t);
             call nvmlDeviceGetBAR1MemoryInfo { 1200 } Reports Passed played "the window through which the host sees the card, not its memory"
                 (device: nvmlDevice_t, bar1_memory: *mut nvmlBAR1Memory_t);
-            pass nvmlDeviceGetMemoryLimits_v1 { 1304 } Reports Passed stub "the vendor's own limit per control group: not virtualised yet";
-            pass nvmlDeviceGetConfComputeMemSizeInfo { 1202 } Reports Passed stub "memory under confidential computing: not virtualised yet";
-            pass nvmlDeviceGetConfComputeProtectedMemoryUsage { 1202 } Reports Passed stub "memory under confidential computing: not virtualised yet";
-            pass nvmlDeviceGetAttributes { 1200 } Reports Passed stub "a MIG instance's size: not virtualised yet";
-            call nvmlDeviceGetAttributes_v2 { 1200 } Reports Passed played "a MIG instance's size: not virtualised yet"
+            hook nvmlDeviceGetMemoryLimits_v1 { 1304 } Reports Virtualised played "the vendor's own limit per control group: no more than ours"
+                (device: nvmlDevice_t, limits: *mut nvmlGetMemoryLimits_v1_t);
+            hook nvmlDeviceGetConfComputeMemSizeInfo { 1202 } Reports Virtualised stub "memory under confidential computing: no more than the limit"
+                (device: nvmlDevice_t, mem_info: *mut nvmlConfComputeMemSizeInfo_t);
+            hook nvmlDeviceGetConfComputeProtectedMemoryUsage { 1202 } Reports Virtualised stub "total is the limit, and agrees with cuMemGetInfo to the byte"
+                (device: nvmlDevice_t, memory: *mut nvmlMemory_t);
+            hook nvmlDeviceGetAttributes { 1200 } Reports Virtualised played "a MIG instance is as large as its limit"
                 (device: nvmlDevice_t, attributes: *mut nvmlDeviceAttributes_t);
-            call nvmlDeviceGetFieldValues { 1200 } Reports Passed played "some fields are memory sizes: not virtualised yet"
+            hook nvmlDeviceGetAttributes_v2 { 1200 } Reports Virtualised played "a MIG instance is as large as its limit"
+                (device: nvmlDevice_t, attributes: *mut nvmlDeviceAttributes_t);
+            call nvmlDeviceGetFieldValues { 1200 } Reports Passed played "no field up to 13.5 is a size of memory or tells of a process"
                 (device: nvmlDevice_t, values_count: c_int, values: *mut nvmlFieldValue_t);
 
             // Who uses the card, and how much.
-            call nvmlDeviceGetComputeRunningProcesses { 1200 } Reports Passed played "host processes and their memory: not filtered yet"
+            hook nvmlDeviceGetComputeRunningProcesses { 1200 } Reports Virtualised played "only the container's processes, by their ids and memory in it"
                 (device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_v1_t);
-            call nvmlDeviceGetComputeRunningProcesses_v2 { 1200 } Reports Passed played "host processes and their memory: not filtered yet"
+            hook nvmlDeviceGetComputeRunningProcesses_v2 { 1200 } Reports Virtualised played "only the container's processes, by their ids and memory in it"
                 (device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_v2_t);
-            call nvmlDeviceGetComputeRunningProcesses_v3 { 1200 } Reports Passed played "host processes and their memory: not filtered yet"
+            hook nvmlDeviceGetComputeRunningProcesses_v3 { 1200 } Reports Virtualised played "only the container's processes, by their ids and memory in it"
                 (device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_t);
-            call nvmlDeviceGetGraphicsRunningProcesses { 1200 } Reports Passed played "host processes and their memory: not filtered yet"
+            hook nvmlDeviceGetGraphicsRunningProcesses { 1200 } Reports Virtualised played "only the container's processes, by their ids and memory in it"
                 (device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_v1_t);
-            call nvmlDeviceGetGraphicsRunningProcesses_v2 { 1200 } Reports Passed played "host processes and their memory: not filtered yet"
+            hook nvmlDeviceGetGraphicsRunningProcesses_v2 { 1200 } Reports Virtualised played "only the container's processes, by their ids and memory in it"
                 (device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_v2_t);
-            call nvmlDeviceGetGraphicsRunningProcesses_v3 { 1200 } Reports Passed played "host processes and their memory: not filtered yet"
+            hook nvmlDeviceGetGraphicsRunningProcesses_v3 { 1200 } Reports Virtualised played "only the container's processes, by their ids and memory in it"
                 (device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_t);
-            call nvmlDeviceGetMPSComputeRunningProcesses { 1200 } Reports Passed played "host processes and their memory: not filtered yet"
+            hook nvmlDeviceGetMPSComputeRunningProcesses { 1200 } Reports Virtualised played "only the container's processes, by their ids and memory in it"
                 (device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_v1_t);
-            call nvmlDeviceGetMPSComputeRunningProcesses_v2 { 1200 } Reports Passed played "host processes and their memory: not filtered yet"
+            hook nvmlDeviceGetMPSComputeRunningProcesses_v2 { 1200 } Reports Virtualised played "only the container's processes, by their ids and memory in it"
                 (device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_v2_t);
-            call nvmlDeviceGetMPSComputeRunningProcesses_v3 { 1200 } Reports Passed played "host processes and their memory: not filtered yet"
+            hook nvmlDeviceGetMPSComputeRunningProcesses_v3 { 1200 } Reports Virtualised played "only the container's processes, by their ids and memory in it"
                 (device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_t);
-            pass nvmlDeviceGetAccountingPids { 1200 } Reports Passed stub "host processes and their use: not filtered yet";
-            pass nvmlDeviceGetAccountingStats { 1200 } Reports Passed stub "host processes and their use: not filtered yet";
-            pass nvmlDeviceGetAccountingStats_v2 { 1303 } Reports Passed stub "host processes and their use: not filtered yet";
-            call nvmlDeviceGetProcessesUtilizationInfo { 1204 } Reports Passed played "host processes and their use: not filtered yet"
+            hook nvmlDeviceGetAccountingPids { 1200 } Reports Virtualised played "only the container's processes, by their ids in it"
+                (device: nvmlDevice_t, count: *mut c_uint, pids: *mut c_uint);
+            hook nvmlDeviceGetAccountingStats { 1200 } Reports Virtualised played "only of the container's processes, by their ids in it"
+                (device: nvmlDevice_t, pid: c_uint, stats: *mut nvmlAccountingStats_t);
+            hook nvmlDeviceGetAccountingStats_v2 { 1303 } Reports Virtualised played "only of the container's processes, by their ids in it"
+                (device: nvmlDevice_t, stats: *mut nvmlAccountingStats_v2_t);
+            hook nvmlDeviceGetProcessesUtilizationInfo { 1204 } Reports Virtualised played "only the container's processes, by their ids in it"
                 (device: nvmlDevice_t, proceses_util_info: *mut nvmlProcessesUtilizationInfo_t);
-            pass nvmlDeviceGetRunningProcessDetailList { 1202 } Reports Passed stub "host processes and their use: not filtered yet";
-            call nvmlDeviceGetProcessUtilization { 1200 } Reports Passed played "host processes and their use: not filtered yet"
+            hook nvmlDeviceGetRunningProcessDetailList { 1202 } Reports Virtualised played "only the container's processes, by their ids and memory in it"
+                (device: nvmlDevice_t, plist: *mut nvmlProcessDetailList_t);
+            hook nvmlDeviceGetProcessUtilization { 1200 } Reports Virtualised played "only the container's processes, by their ids in it"
                 (device: nvmlDevice_t, utilization: *mut nvmlProcessUtilizationSample_t, process_samples_count: *mut c_uint, last_seen_time_stamp: c_ulonglong);
-            call nvmlDeviceGetUtilizationRates { 1200 } Reports Passed played "the whole card's utilisation: not virtualised yet"
+            hook nvmlDeviceGetEncoderSessions { 1200 } Reports Virtualised stub "only the container's processes, by their ids in it"
+                (device: nvmlDevice_t, session_count: *mut c_uint, session_infos: *mut nvmlEncoderSessionInfo_t);
+            hook nvmlDeviceGetFBCSessions { 1200 } Reports Virtualised stub "only the container's processes, by their ids in it"
+                (device: nvmlDevice_t, session_count: *mut c_uint, session_info: *mut nvmlFBCSessionInfo_t);
+            call nvmlDeviceGetUtilizationRates { 1200 } Reports Passed played "the whole card's utilisation, as on a card that is shared"
                 (device: nvmlDevice_t, utilization: *mut nvmlUtilization_t);
-            call nvmlDeviceGetSamples { 1200 } Reports Passed played "the whole card's counters: not virtualised yet"
+            call nvmlDeviceGetSamples { 1200 } Reports Passed played "the whole card's counters, as on a card that is shared"
                 (device: nvmlDevice_t, kind: nvmlSamplingType_t, last_seen_time_stamp: c_ulonglong, sample_val_type: *mut nvmlValueType_t, sample_count: *mut c_uint, samples: *mut nvmlSample_t);
-            pass nvmlDevicePerfMetricsGetSamples_v1 { 1304 } Reports Passed stub "the whole card's counters: not virtualised yet";
-            pass nvmlGpmMetricsGet { 1200 } Reports Passed stub "the whole card's counters: not virtualised yet";
-            call nvmlSystemGetProcessName { 1200 } Passes Passed played "a host process's name"
+            pass nvmlDevicePerfMetricsGetSamples_v1 { 1304 } Reports Passed stub "the whole card's counters, as on a card that is shared";
+            pass nvmlGpmMetricsGet { 1200 } Reports Passed stub "the whole card's counters, as on a card that is shared";
+            call nvmlSystemGetProcessName { 1200 } Reports Passed played "the name of a process whose id is known already"
                 (pid: c_uint, name: *mut c_char, length: c_uint);
-            pass nvmlDeviceClearAccountingPids { 1200 } Passes Passed stub "switches or clears accounting, which needs the host's root";
+            call nvmlDeviceClearAccountingPids { 1200 } Passes Passed played "switches or clears accounting, which needs the host's root"
+                (device: nvmlDevice_t);
             call nvmlDeviceGetAccountingBufferSize { 1200 } Passes Passed played "switches or clears accounting, which needs the host's root"
                 (device: nvmlDevice_t, buffer_size: *mut c_uint);
             call nvmlDeviceGetAccountingMode { 1200 } Passes Passed played "switches or clears accounting, which needs the host's root"
                 (device: nvmlDevice_t, mode: *mut nvmlEnableState_t);
-            pass nvmlDeviceSetAccountingMode { 1200 } Passes Passed stub "switches or clears accounting, which needs the host's root";
+            call nvmlDeviceSetAccountingMode { 1200 } Passes Passed played "switches or clears accounting, which needs the host's root"
+                (device: nvmlDevice_t, mode: nvmlEnableState_t);
 
             // Which cards there are.
             call nvmlDeviceGetCount { 1200 } Passes Passed played "cards are hidden by the container's runtime, not by us"
@@ -140,7 +154,7 @@ macro_rules! nvml_table {
                 (device: nvmlDevice_t, clocks_event_reasons: *mut c_ulonglong);
             call nvmlDeviceGetCurrentClocksThrottleReasons { 1200 } Passes Passed played "reads a property that the limit does not change"
                 (device: nvmlDevice_t, clocks_throttle_reasons: *mut c_ulonglong);
-            call nvmlDeviceGetDecoderUtilization { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetDecoderUtilization { 1200 } Reports Passed played "the whole card's utilisation, as on a card that is shared"
                 (device: nvmlDevice_t, utilization: *mut c_uint, sampling_period_us: *mut c_uint);
             call nvmlDeviceGetDefaultApplicationsClock { 1200 } Passes Passed played "reads a property that the limit does not change"
                 (device: nvmlDevice_t, clock_type: nvmlClockType_t, clock_mhz: *mut c_uint);
@@ -154,7 +168,7 @@ macro_rules! nvml_table {
                 (device: nvmlDevice_t, display: *mut nvmlEnableState_t);
             call nvmlDeviceGetEccMode { 1200 } Passes Passed played "reads a property that the limit does not change"
                 (device: nvmlDevice_t, current: *mut nvmlEnableState_t, pending: *mut nvmlEnableState_t);
-            call nvmlDeviceGetEncoderUtilization { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetEncoderUtilization { 1200 } Reports Passed played "the whole card's utilisation, as on a card that is shared"
                 (device: nvmlDevice_t, utilization: *mut c_uint, sampling_period_us: *mut c_uint);
             call nvmlDeviceGetEnforcedPowerLimit { 1200 } Passes Passed played "reads a property that the limit does not change"
                 (device: nvmlDevice_t, limit: *mut c_uint);
@@ -172,9 +186,9 @@ macro_rules! nvml_table {
                 (device: nvmlDevice_t, max_link_gen: *mut c_uint);
             call nvmlDeviceGetMaxPcieLinkWidth { 1200 } Passes Passed played "reads a property that the limit does not change"
                 (device: nvmlDevice_t, max_link_width: *mut c_uint);
-            call nvmlDeviceGetMemoryBusWidth { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetMemoryBusWidth { 1200 } Passes Passed played "the chips and their clocks and faults, not what is in use"
                 (device: nvmlDevice_t, bus_width: *mut c_uint);
-            call nvmlDeviceGetMemoryErrorCounter { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetMemoryErrorCounter { 1200 } Passes Passed played "the chips and their clocks and faults, not what is in use"
                 (device: nvmlDevice_t, error_type: nvmlMemoryErrorType_t, counter_type: nvmlEccCounterType_t, location_type: nvmlMemoryLocation_t, count: *mut c_ulonglong);
             call nvmlDeviceGetMigDeviceHandleByIndex { 1200 } Passes Passed played "reads a property that the limit does not change"
                 (device: nvmlDevice_t, index: c_uint, mig_device: *mut nvmlDevice_t);
@@ -288,16 +302,14 @@ macro_rules! nvml_table {
             pass nvmlDeviceGetCpuAffinity { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetCpuAffinityWithinScope { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetCurrentClockFreqs { 1208 } Passes Passed stub "reads a property that the limit does not change";
-            pass nvmlDeviceGetDetailedEccErrors { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetDetailedEccErrors { 1200 } Passes Passed stub "the chips and their clocks and faults, not what is in use";
             pass nvmlDeviceGetDramEncryptionMode { 1208 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetDriverModel { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetDriverModel_v2 { 1206 } Passes Passed stub "reads a property that the limit does not change";
-            pass nvmlDeviceGetDynamicPstatesInfo { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetDynamicPstatesInfo { 1200 } Reports Passed stub "the whole card's utilisation, as on a card that is shared";
             pass nvmlDeviceGetEncoderCapacity { 1200 } Passes Passed stub "reads a property that the limit does not change";
-            pass nvmlDeviceGetEncoderSessions { 1200 } Passes Passed stub "reads a property that the limit does not change";
-            pass nvmlDeviceGetEncoderStats { 1200 } Passes Passed stub "reads a property that the limit does not change";
-            pass nvmlDeviceGetFBCSessions { 1200 } Passes Passed stub "reads a property that the limit does not change";
-            pass nvmlDeviceGetFBCStats { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetEncoderStats { 1200 } Reports Passed stub "the whole card's counters, as on a card that is shared";
+            pass nvmlDeviceGetFBCStats { 1200 } Reports Passed stub "the whole card's counters, as on a card that is shared";
             pass nvmlDeviceGetFanControlPolicy_v2 { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetFanSpeedRPM { 1208 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetGpcClkMinMaxVfOffset { 1200 } Passes Passed stub "reads a property that the limit does not change";
@@ -308,10 +320,10 @@ macro_rules! nvml_table {
             pass nvmlDeviceGetGpuInstanceById { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetGpuInstancePossiblePlacements { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetGpuInstancePossiblePlacements_v2 { 1200 } Passes Passed stub "reads a property that the limit does not change";
-            pass nvmlDeviceGetGpuInstanceProfileInfo { 1200 } Passes Passed stub "reads a property that the limit does not change";
-            pass nvmlDeviceGetGpuInstanceProfileInfoByIdV { 1300 } Passes Passed stub "reads a property that the limit does not change";
-            pass nvmlDeviceGetGpuInstanceProfileInfoV { 1200 } Passes Passed stub "reads a property that the limit does not change";
-            pass nvmlDeviceGetGpuInstanceRemainingCapacity { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetGpuInstanceProfileInfo { 1200 } Reports Passed stub "what a card can be cut into, which its owner decides";
+            pass nvmlDeviceGetGpuInstanceProfileInfoByIdV { 1300 } Reports Passed stub "what a card can be cut into, which its owner decides";
+            pass nvmlDeviceGetGpuInstanceProfileInfoV { 1200 } Reports Passed stub "what a card can be cut into, which its owner decides";
+            pass nvmlDeviceGetGpuInstanceRemainingCapacity { 1200 } Reports Passed stub "what a card can be cut into, which its owner decides";
             pass nvmlDeviceGetGpuInstances { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetGpuMaxPcieLinkGeneration { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetGpuOperationMode { 1200 } Passes Passed stub "reads a property that the limit does not change";
@@ -323,18 +335,18 @@ macro_rules! nvml_table {
             pass nvmlDeviceGetInforomImageVersion { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetInforomVersion { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetIrqNum { 1200 } Passes Passed stub "reads a property that the limit does not change";
-            pass nvmlDeviceGetJpgUtilization { 1202 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetJpgUtilization { 1202 } Reports Passed stub "the whole card's utilisation, as on a card that is shared";
             pass nvmlDeviceGetLastBBXFlushTime { 1204 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetMarginTemperature { 1208 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetMaxCustomerBoostClock { 1200 } Passes Passed stub "reads a property that the limit does not change";
-            pass nvmlDeviceGetMemClkMinMaxVfOffset { 1200 } Passes Passed stub "reads a property that the limit does not change";
-            pass nvmlDeviceGetMemClkVfOffset { 1200 } Passes Passed stub "reads a property that the limit does not change";
-            pass nvmlDeviceGetMemoryAffinity { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetMemClkMinMaxVfOffset { 1200 } Passes Passed stub "the chips and their clocks and faults, not what is in use";
+            pass nvmlDeviceGetMemClkVfOffset { 1200 } Passes Passed stub "the chips and their clocks and faults, not what is in use";
+            pass nvmlDeviceGetMemoryAffinity { 1200 } Passes Passed stub "the chips and their clocks and faults, not what is in use";
             pass nvmlDeviceGetMinMaxClockOfPState { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetMinMaxFanSpeed { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetModuleId { 1202 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetNumaNodeId { 1204 } Passes Passed stub "reads a property that the limit does not change";
-            pass nvmlDeviceGetOfaUtilization { 1202 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetOfaUtilization { 1202 } Reports Passed stub "the whole card's utilisation, as on a card that is shared";
             pass nvmlDeviceGetP2PStatus { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetPciInfoExt { 1204 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetPcieLinkMaxSpeed { 1200 } Passes Passed stub "reads a property that the limit does not change";
@@ -358,7 +370,7 @@ macro_rules! nvml_table {
             call nvmlDeviceGetSupportedEventTypes { 1200 } Passes Passed played "reads a property that the limit does not change"
                 (device: nvmlDevice_t, event_types: *mut c_ulonglong);
             pass nvmlDeviceGetSupportedGraphicsClocks { 1200 } Passes Passed stub "reads a property that the limit does not change";
-            pass nvmlDeviceGetSupportedMemoryClocks { 1200 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetSupportedMemoryClocks { 1200 } Passes Passed stub "the chips and their clocks and faults, not what is in use";
             pass nvmlDeviceGetSupportedPerformanceStates { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetTargetFanSpeed { 1200 } Passes Passed stub "reads a property that the limit does not change";
             call nvmlDeviceGetTemperatureV { 1208 } Passes Passed played "reads a property that the limit does not change"
@@ -366,7 +378,7 @@ macro_rules! nvml_table {
             pass nvmlDeviceGetThermalSettings { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetTopologyCommonAncestor { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetTopologyNearestGpus { 1200 } Passes Passed stub "reads a property that the limit does not change";
-            pass nvmlDeviceGetUnrepairableMemoryFlag_v1 { 1301 } Passes Passed stub "reads a property that the limit does not change";
+            pass nvmlDeviceGetUnrepairableMemoryFlag_v1 { 1301 } Passes Passed stub "the chips and their clocks and faults, not what is in use";
             pass nvmlDeviceGetViolationStatus { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceOnSameBoard { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceQueryDrainState { 1200 } Passes Passed stub "reads a property that the limit does not change";
@@ -415,7 +427,8 @@ macro_rules! nvml_table {
             pass nvmlDeviceSetGpuOperationMode { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
             pass nvmlDeviceSetHostname_v1 { 1300 } Passes Passed stub "changes or services the card, which needs the host's root";
             pass nvmlDeviceSetMemClkVfOffset { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetMemoryLimits_v1 { 1304 } Passes Passed stub "changes or services the card, which needs the host's root";
+            call nvmlDeviceSetMemoryLimits_v1 { 1304 } Passes Passed played "changes or services the card, which needs the host's root"
+                (device: nvmlDevice_t, limits: *mut nvmlSetMemoryLimits_v1_t);
             pass nvmlDeviceSetMemoryLockedClocks { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
             pass nvmlDeviceSetMigMode { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
             pass nvmlDeviceSetNvLinkDeviceLowPowerThreshold { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";

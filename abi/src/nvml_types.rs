@@ -138,6 +138,166 @@ pub struct nvmlProcessesUtilizationInfo_v1_t {
 /// The newest layout of it.
 pub type nvmlProcessesUtilizationInfo_t = nvmlProcessesUtilizationInfo_v1_t;
 
+/// A process on a card, with its memory under confidential computing.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the vendor's own names")]
+pub struct nvmlProcessDetail_v1_t {
+    pub pid: c_uint,
+    /// Bytes, or [`NVML_VALUE_NOT_AVAILABLE`].
+    pub used_gpu_memory: c_ulonglong,
+    /// `c_uint::MAX` outside MIG.
+    pub gpu_instance_id: c_uint,
+    /// `c_uint::MAX` outside MIG.
+    pub compute_instance_id: c_uint,
+    /// Bytes.
+    pub used_gpu_cc_protected_memory: c_ulonglong,
+}
+
+/// What `nvmlProcessDetailList_v1_t::version` has to be.
+pub const NVML_PROCESS_DETAIL_LIST_V1: c_uint = 0x0100_0018;
+
+/// Processes on a card.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the vendor's own names")]
+pub struct nvmlProcessDetailList_v1_t {
+    /// Set by the caller: [`NVML_PROCESS_DETAIL_LIST_V1`].
+    pub version: c_uint,
+    /// Set by the caller: [`nvmlProcessMode_t`].
+    pub mode: c_uint,
+    /// In: for how many there is room; out: how many there are.
+    pub num_proc_array_entries: c_uint,
+    pub proc_array: *mut nvmlProcessDetail_v1_t,
+}
+
+/// The newest layout of it.
+pub type nvmlProcessDetailList_t = nvmlProcessDetailList_v1_t;
+
+/// What a process did in its life.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the vendor's own names")]
+pub struct nvmlAccountingStats_t {
+    /// Percent of its life in which it computed.
+    pub gpu_utilization: c_uint,
+    /// Percent of its life in which it moved memory.
+    pub memory_utilization: c_uint,
+    /// Bytes, at most at a time, or [`NVML_VALUE_NOT_AVAILABLE`].
+    pub max_memory_usage: c_ulonglong,
+    /// Milliseconds with a context; 0 while it lives.
+    pub time: c_ulonglong,
+    /// Microseconds since the epoch.
+    pub start_time: c_ulonglong,
+    /// 1: it lives.
+    pub is_running: c_uint,
+    pub reserved: [c_uint; 5],
+}
+
+/// What a process did in its life, with the sums that the percentages are of.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the vendor's own names")]
+pub struct nvmlAccountingStats_v2_t {
+    /// Set by the caller: whose.
+    pub pid: c_uint,
+    /// 1: it lives.
+    pub is_running: c_uint,
+    /// Percent of its life in which it computed.
+    pub gpu_utilization: c_uint,
+    /// Percent of its life in which it moved memory.
+    pub memory_utilization: c_uint,
+    /// Bytes, at most at a time, or [`NVML_VALUE_NOT_AVAILABLE`].
+    pub max_memory_usage: c_ulonglong,
+    pub sample_count: c_uint,
+    /// In hundredths of a percent.
+    pub sum_gpu_util: c_ulonglong,
+    /// In hundredths of a percent.
+    pub sum_fb_util: c_ulonglong,
+    /// Milliseconds with a context; 0 while it lives.
+    pub time: c_ulonglong,
+    /// Microseconds since the epoch.
+    pub start_time: c_ulonglong,
+}
+
+/// The vendor's own limits of a control group's memory on a card.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the vendor's own names")]
+pub struct nvmlGetMemoryLimits_v1_t {
+    /// Set by the caller: the path of the control group.
+    pub name_space: *const c_char,
+    /// Bytes that are vouched for; 0: none.
+    pub soft_limit: c_ulonglong,
+    /// Bytes that can be had; [`NVML_DEVICE_MEMORY_LIMIT_MAX`]: all.
+    pub hard_limit: c_ulonglong,
+    /// Bytes in use.
+    pub current_used: c_ulonglong,
+}
+
+/// What a control group is to have of a card.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the vendor's own names")]
+pub struct nvmlSetMemoryLimits_v1_t {
+    /// The path of the control group.
+    pub name_space: *const c_char,
+    /// Bytes that are vouched for; 0: none.
+    pub soft_limit: c_ulonglong,
+    /// Bytes that can be had; [`NVML_DEVICE_MEMORY_LIMIT_MAX`]: all.
+    pub hard_limit: c_ulonglong,
+}
+
+/// No hard limit.
+pub const NVML_DEVICE_MEMORY_LIMIT_MAX: c_ulonglong = c_ulonglong::MAX;
+
+/// Memory of a card under confidential computing, in KiB.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the vendor's own names")]
+pub struct nvmlConfComputeMemSizeInfo_t {
+    pub protected_mem_size_kib: c_ulonglong,
+    pub unprotected_mem_size_kib: c_ulonglong,
+}
+
+/// A session of the video encoder.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the vendor's own names")]
+pub struct nvmlEncoderSessionInfo_t {
+    pub session_id: c_uint,
+    pub pid: c_uint,
+    /// 0 but on hosts of virtual machines.
+    pub vgpu_instance: c_uint,
+    pub codec_type: c_uint,
+    pub h_resolution: c_uint,
+    pub v_resolution: c_uint,
+    pub average_fps: c_uint,
+    /// Microseconds.
+    pub average_latency: c_uint,
+}
+
+/// A session that captures frames.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the vendor's own names")]
+pub struct nvmlFBCSessionInfo_t {
+    pub session_id: c_uint,
+    pub pid: c_uint,
+    /// 0 but on hosts of virtual machines.
+    pub vgpu_instance: c_uint,
+    pub display_ordinal: c_uint,
+    pub session_type: c_uint,
+    pub session_flags: c_uint,
+    pub h_max_resolution: c_uint,
+    pub v_max_resolution: c_uint,
+    pub h_resolution: c_uint,
+    pub v_resolution: c_uint,
+    pub average_fps: c_uint,
+    /// Microseconds.
+    pub average_latency: c_uint,
+}
+
 /// A value of one of several types: NVML's union, as the 64 bits that it takes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -256,4 +416,13 @@ layouts! {
     nvmlFieldValue_t 40 8,
     nvmlEventData_t 32 8,
     nvmlDeviceAttributes_t 40 8,
+    nvmlProcessDetail_v1_t 32 8,
+    nvmlProcessDetailList_v1_t 24 8,
+    nvmlAccountingStats_t 56 8,
+    nvmlAccountingStats_v2_t 64 8,
+    nvmlGetMemoryLimits_v1_t 32 8,
+    nvmlSetMemoryLimits_v1_t 24 8,
+    nvmlConfComputeMemSizeInfo_t 16 8,
+    nvmlEncoderSessionInfo_t 32 4,
+    nvmlFBCSessionInfo_t 48 4,
 }

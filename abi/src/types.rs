@@ -5,6 +5,7 @@
 pub use core::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
 pub use crate::constants::*;
+pub use crate::external_types::*;
 pub use crate::graph_types::*;
 pub use crate::memory_types::*;
 pub use crate::results::CUresult;
@@ -66,6 +67,10 @@ handles! {
     CUgreenCtx,
     /// Memory of another interface.
     CUexternalMemory,
+    /// A semaphore of another interface.
+    CUexternalSemaphore,
+    /// A checkpoint that the program has to complete.
+    CUcheckpointOperationHandle,
     /// What a green context is to be made of.
     CUdevResourceDesc,
 }
@@ -112,10 +117,6 @@ macro_rules! opaque {
 }
 
 opaque! {
-    /// What `cuImportExternalMemory` imports.
-    CUDA_EXTERNAL_MEMORY_HANDLE_DESC,
-    /// How `cuCheckpointProcessRestore` restores.
-    CUcheckpointRestoreArgs,
     /// What a capture into a graphics command list needs.
     CUstreamCigCaptureParams,
     /// How a context shares the card with a graphics interface.
@@ -464,10 +465,12 @@ layouts! {
     CUDA_ARRAY_SPARSE_PROPERTIES 48 8,
     CUarrayMapInfo 96 8,
     CUmulticastObjectProp 32 8,
+    CUlogicalEndpointProp 24 8,
     CUDA_RESOURCE_DESC 144 8,
     CUDA_TEXTURE_DESC 104 4,
     CUDA_RESOURCE_VIEW_DESC 112 8,
     CUdevResource 144 8,
+    CU_DEV_SM_RESOURCE_GROUP_PARAMS 64 4,
     CUDA_KERNEL_NODE_PARAMS_v1 56 8,
     CUDA_KERNEL_NODE_PARAMS_v2 72 8,
     CUDA_MEMSET_NODE_PARAMS 40 8,
@@ -480,4 +483,20 @@ layouts! {
     CUgraphNodeParams 256 8,
     CUDA_GRAPH_INSTANTIATE_PARAMS 32 8,
     CUgraphExecUpdateResultInfo 24 8,
+    CUDA_EXTERNAL_MEMORY_HANDLE_DESC 104 8,
+    CUDA_EXTERNAL_MEMORY_BUFFER_DESC 88 8,
+    CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC 120 8,
+    CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC 96 8,
+    CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS 144 8,
+    CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS 144 8,
+    CUDA_EXT_SEM_SIGNAL_NODE_PARAMS 24 8,
+    CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v2 32 8,
+    CUDA_EXT_SEM_WAIT_NODE_PARAMS 24 8,
+    CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2 32 8,
+    CUcheckpointLockArgs 64 8,
+    CUcheckpointCheckpointArgs 64 8,
+    CUcheckpointGpuPair 32 1,
+    CUcheckpointRestoreArgs 64 8,
+    CUcheckpointUnlockArgs 64 8,
+    CUprocessState 4 4,
 }

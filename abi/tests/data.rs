@@ -167,9 +167,123 @@ fn a_hook_does_something_and_nothing_else_does() {
 #[test]
 fn nothing_that_allocates_passes_uncounted() {
     for row in rows().iter().filter(|row| row.role == Role::Allocates) {
-        let seen = [Treatment::Charged, Treatment::Refused, Treatment::Counted];
+        let seen = [Treatment::Charged, Treatment::Tracked, Treatment::Refused, Treatment::Counted];
         assert!(seen.contains(&row.treatment), "{}", row.symbol);
     }
+}
+
+/// What the names of functions have in them that tell of memory, processes, accounts or utilisation.
+const TELLING: [&str; 14] = [
+    "Mem",
+    "Fb",
+    "FB",
+    "Framebuffer",
+    "Process",
+    "Pids",
+    "Account",
+    "Util",
+    "Sessions",
+    "Samples",
+    "Metrics",
+    "Stats",
+    "Pstates",
+    "ProfileInfo",
+];
+
+/// Why such a function is shown as it is, where it is. That the limit does not change what it says is not enough of a reason.
+const SHOWN_AS_IT_IS: [&str; 12] = [
+    "the window through which the host sees the card, not its memory",
+    "no field up to 13.5 is a size of memory or tells of a process",
+    "the whole card's utilisation, as on a card that is shared",
+    "the whole card's counters, as on a card that is shared",
+    "the name of a process whose id is known already",
+    "what a card can be cut into, which its owner decides",
+    "the chips and their clocks and faults, not what is in use",
+    "switches or clears accounting, which needs the host's root",
+    "changes or services the card, which needs the host's root",
+    "virtual machines' GPUs, which no container here has",
+    "reads about links between cards",
+    "an instance of a partitioned card; the limit applies to the instance as to a card",
+];
+
+/// The other table's proof is [`nothing_that_allocates_passes_uncounted`].
+#[test]
+fn what_nvml_tells_of_memory_processes_accounts_and_utilisation_is_ours_or_has_its_reason() {
+    let tells = |symbol: &str| TELLING.iter().any(|word| symbol.contains(word));
+    let mut unused: BTreeSet<&str> = SHOWN_AS_IT_IS.into();
+    for row in NVML.iter().filter(|row| row.role == Role::Reports || tells(row.symbol)) {
+        assert_eq!(row.kind == Kind::Hook, row.treatment == Treatment::Virtualised, "{}", row.symbol);
+        let shown = SHOWN_AS_IT_IS.contains(&row.reason);
+        assert!(row.kind == Kind::Hook || shown, "{}: {}", row.symbol, row.reason);
+        unused.remove(row.reason);
+    }
+    assert!(unused.is_empty(), "{unused:?}");
+    // By another name than its words.
+    for row in NVML.iter().filter(|row| row.kind == Kind::Hook) {
+        assert_eq!(row.role, Role::Reports, "{}", row.symbol);
+    }
+}
+
+/// Why a row of role [`Role::Launches`] need not wait: it puts nothing on the card that computes.
+const NO_COMPUTING: &[(&str, &str)] = &[
+    ("cuGraphUpload", "memory of an executable graph, before any launch"),
+    ("cuLaunchHostFunc", "runs on the host"),
+];
+
+#[test]
+fn whatever_launches_waits_for_its_turn() {
+    for row in DRIVER.iter().filter(|row| row.role == Role::Launches) {
+        let excused = NO_COMPUTING.iter().any(|(name, _)| *name == row.name);
+        assert_eq!(row.treatment != Treatment::Gated, excused, "{}", row.symbol);
+    }
+    for (name, reason) in NO_COMPUTING {
+        assert!(DRIVER.iter().any(|row| row.name == *name && row.role == Role::Launches), "{name}: {reason}");
+    }
+}
+
+/// Every symbol of the data has a row with a role, so a function that comes with a new version cannot be left out of the test above.
+#[test]
+fn nothing_that_is_called_a_launch_has_another_role() {
+    for row in DRIVER
+        .iter()
+        .filter(|row| row.symbol.starts_with("cuLaunch") || row.symbol.starts_with("cuGraphLaunch"))
+    {
+        assert_eq!(row.role, Role::Launches, "{}", row.symbol);
+    }
+}
+
+#[test]
+fn what_moves_bytes_within_the_card_waits_for_its_turn_or_says_why_not() {
+    for row in DRIVER.iter().filter(|row| row.role == Role::Copies && row.treatment != Treatment::Gated) {
+        let excused = ["not gated", "managed ranges"].iter().any(|reason| row.reason.contains(reason));
+        assert!(excused, "{}: {}", row.symbol, row.reason);
+        let within = ["cuMemset", "cuMemcpyDtoD", "cuMemcpyAtoA", "cuMemcpyAtoD", "cuMemcpyDtoA"];
+        let within = within.iter().any(|beginning| row.symbol.starts_with(beginning));
+        assert!(!within || row.version < 3020, "{}", row.symbol);
+    }
+}
+
+#[test]
+fn what_frees_is_seen() {
+    let unseen: Vec<&str> = rows()
+        .iter()
+        .filter(|row| row.role == Role::Frees && row.treatment == Treatment::Passed)
+        .map(|row| row.symbol)
+        .collect();
+    // What graphs have reserved goes back by a trim alone.
+    assert_eq!(unseen, ["cuGraphAddMemFreeNode", "cuGraphDestroy"]);
+}
+
+#[test]
+fn versions_and_flavours_of_a_function_are_treated_alike() {
+    let mut treatments: BTreeMap<&str, BTreeMap<Treatment, Vec<&str>>> = BTreeMap::new();
+    // Copies with addresses of 32 bits: no driver of a system of 64 bits gives out memory that they could name.
+    let narrow = |row: &&cgpu_abi::Row| row.role == Role::Copies && row.version < 3020;
+    for row in DRIVER.iter().filter(|row| !row.name.is_empty() && !narrow(row)) {
+        treatments.entry(row.name).or_default().entry(row.treatment).or_default().push(row.symbol);
+    }
+    let unlike: Vec<_> = treatments.iter().filter(|(_, ways)| ways.len() > 1).collect();
+    assert!(unlike.is_empty(), "{unlike:?}");
 }
 
 #[test]

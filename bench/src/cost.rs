@@ -1,7 +1,7 @@
 //! Cost: what the shim adds to single calls.
 
 use crate::contended::Contended;
-use crate::figure::Measured;
+use crate::figure::{Measured, Wanted};
 use crate::pair::{Built, Side, median};
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -36,38 +36,37 @@ const DIFFERENCES: &[Difference] = &[
 ];
 
 /// Measures every wanted figure of the section.
-pub(crate) fn measure(
-    built: &Built,
-    quick: bool,
-    wanted: &dyn Fn(&str) -> bool,
-    measured: &mut Measured,
-) -> Result<()> {
-    let rounds = if quick { 5 } else { 15 };
-    for difference in DIFFERENCES.iter().filter(|difference| wanted(difference.key)) {
-        let value = added(built, difference, rounds)?;
-        measured.record(difference.key, value);
+pub(crate) fn measure(built: &Built, wanted: &Wanted, measured: &mut Measured) {
+    let rounds = if wanted.quick { 5 } else { 15 };
+    let mut take = |key: &'static str, measure: &dyn Fn() -> Result<f64>| {
+        if wanted.has(key) {
+            match measure() {
+                Ok(value) => measured.record(key, value),
+                Err(error) => measured.fail(&[key], &error),
+            }
+        }
+    };
+    for difference in DIFFERENCES {
+        take(difference.key, &|| added(built, difference, rounds));
     }
-    if wanted("dlsym_added_ns") {
+    take("dlsym_added_ns", &|| {
         // Two names, one figure: the worse.
         let foreign = added(built, &open("dlsym_added_ns", "dlsym:foreign", "ns"), rounds)?;
         let driver = added(built, &open("dlsym_added_ns", "dlsym:driver", "ns"), rounds)?;
-        measured.record("dlsym_added_ns", foreign.max(driver));
-    }
-    if wanted("launch_threads_scaling") {
-        measured.record("launch_threads_scaling", scaling(built, rounds)?);
-    }
-    if wanted("alloc_free_added_cpu_ns_procs8") {
-        measured.record("alloc_free_added_cpu_ns_procs8", processes(built, rounds.min(7))?);
-    }
+        Ok(foreign.max(driver))
+    });
+    take("launch_threads_scaling", &|| scaling(built, rounds));
+    take("alloc_free_added_cpu_ns_procs8", &|| processes(built, rounds.min(7)));
     for (key, probe) in [("launch_instructions", "launch"), ("dlsym_instructions", "dlsym:driver")] {
-        if wanted(key) {
-            match instructions(built, probe)? {
-                Some(count) => measured.record(key, count),
-                None => eprintln!("  {key}: left out, valgrind is not installed"),
-            }
+        if !wanted.has(key) {
+            continue;
+        }
+        match instructions(built, probe) {
+            Ok(Some(count)) => measured.record(key, count),
+            Ok(None) => eprintln!("  {key}: left out, valgrind is not installed"),
+            Err(error) => measured.fail(&[key], &error),
         }
     }
-    Ok(())
 }
 
 fn number(value: &Value, field: &str) -> Result<f64> {

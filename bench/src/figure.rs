@@ -1,4 +1,4 @@
-//! The figures: one table of keys, what each measures and its goal; and what one run measured.
+//! The figures: one table of keys, what each measures, its goal, what others reach; and what one run measured.
 
 use serde_json::{Map, Value};
 
@@ -23,47 +23,155 @@ pub(crate) struct Figure {
     /// The name under which it is printed and asked for.
     pub(crate) key: &'static str,
     /// What is measured, for people.
-    pub(crate) what: &'static str,
-    /// The goal.
-    pub(crate) goal: Goal,
+    what: &'static str,
+    goal: Goal,
+    /// What others reach, as published or measured in the same way; empty where nothing is known.
+    peers: &'static str,
+    /// Part of a quick run.
+    quick: bool,
+}
+
+impl Figure {
+    const fn quick(self) -> Self {
+        Self { quick: true, ..self }
+    }
+
+    const fn peers(self, peers: &'static str) -> Self {
+        Self { peers, ..self }
+    }
 }
 
 const fn figure(key: &'static str, what: &'static str, goal: Goal) -> Figure {
-    Figure { key, what, goal }
+    Figure { key, what, goal, peers: "", quick: false }
+}
+
+const fn at_most(key: &'static str, what: &'static str, goal: f64) -> Figure {
+    figure(key, what, Goal::AtMost(goal))
+}
+
+const fn at_least(key: &'static str, what: &'static str, goal: f64) -> Figure {
+    figure(key, what, Goal::AtLeast(goal))
+}
+
+const fn recorded(key: &'static str, what: &'static str) -> Figure {
+    figure(key, what, Goal::Recorded)
 }
 
 /// Every figure this program measures.
 pub(crate) const FIGURES: &[Figure] = &[
-    figure("launch_open_added_ns", "added to cuLaunchKernel, uncontended", Goal::AtMost(2.0)),
-    figure("launch_turn_added_ns", "the same, contended and in one's own turn, p50", Goal::AtMost(10.0)),
-    figure("launch_turn_added_p99_ns", "p99 of it", Goal::AtMost(200.0)),
-    figure("launch_threads_scaling", "2 threads over 1, with the shim over without", Goal::AtLeast(0.95)),
-    figure("memcpy_added_ns", "added to cuMemcpyHtoDAsync", Goal::AtMost(2.0)),
-    figure("alloc_free_added_ns", "added to a cuMemAlloc + cuMemFree pair, one live", Goal::AtMost(60.0)),
+    // Cost
+    at_most("launch_open_added_ns", "added to cuLaunchKernel, uncontended", 2.0)
+        .peers("HAMi-core 14-18")
+        .quick(),
+    at_most("launch_turn_added_ns", "the same, contended and in one's own turn, p50", 10.0)
+        .peers("HAMi-core 21-26 with its limiter on; ~38 published elsewhere")
+        .quick(),
+    at_most("launch_turn_added_p99_ns", "p99 of it", 200.0).quick(),
+    at_least("launch_threads_scaling", "2 threads over 1, with the shim over without", 0.95).quick(),
+    at_most("memcpy_added_ns", "added to cuMemcpyHtoDAsync", 2.0).peers("HAMi-core 4-6").quick(),
+    at_most("alloc_free_added_ns", "added to a cuMemAlloc + cuMemFree pair, one live", 60.0)
+        .peers("HAMi-core 552-600")
+        .quick(),
     figure(
         "alloc_free_added_ns_live10k",
         "with 10,000 live, last in first out",
         Goal::TimesOf(1.2, "alloc_free_added_ns"),
-    ),
+    )
+    .peers("HAMi-core 17,900-18,800")
+    .quick(),
     figure(
         "alloc_free_added_ns_live1m",
         "with 1,000,000 live, last in first out",
         Goal::TimesOf(1.2, "alloc_free_added_ns"),
-    ),
+    )
+    .quick(),
     figure(
         "alloc_free_added_ns_live1m_random",
         "with 1,000,000 live, freed at random",
         Goal::PlusOf(200.0, "alloc_free_added_ns"),
+    )
+    .quick(),
+    at_most("alloc_free_added_cpu_ns_procs8", "8 processes of one container at once, CPU per pair", 150.0)
+        .peers("HAMi-core 2,800 wall, 8 on 2 cores")
+        .quick(),
+    at_most("dlsym_added_ns", "added to dlsym: another's name, a driver name not hooked", 10.0)
+        .peers("HAMi-core 147-152")
+        .quick(),
+    at_most("getproc_added_ns", "added to cuGetProcAddress", 100.0).peers("HAMi-core 1,640-1,950").quick(),
+    recorded("launch_instructions", "instructions added to a launch (callgrind)").quick(),
+    recorded("dlsym_instructions", "instructions added to a dlsym (callgrind)").quick(),
+    // Sharing
+    at_most("share_error_pct_50_50", "greatest error of a share, 50:50", 1.0)
+        .peers("XSched 0.4-2; cGPU's document 1-11 for 1:2; HAMi 11-33"),
+    at_most("share_error_pct_75_25", "75:25", 1.0)
+        .peers("XSched 0.4-2; cGPU's document 1-11 for 1:2; HAMi 11-33")
+        .quick(),
+    at_most("share_error_1s_pct_75_25", "worst window of a second, 75:25", 2.0).quick(),
+    at_most("share_error_pct_90_10", "90:10", 1.0).peers("HAMi 11-33").quick(),
+    at_most("share_error_pct_40_30_20_10", "40:30:20:10", 1.0),
+    at_most("share_error_pct_8equal", "eight alike", 1.0),
+    at_most("share_error_mixed_pct", "5 ms kernels at 25, 60 us kernels at 75", 2.0)
+        .peers("~60 where overrun is forgotten")
+        .quick(),
+    at_most("share_error_graph_pct", "one replays graphs", 2.0).peers("HAMi: graphs are not limited"),
+    at_most("share_error_streams_pct", "one uses 8 streams", 2.0),
+    at_most("share_error_threads_pct", "one has 8 threads", 2.0),
+    at_most("share_error_procs_pct", "one has 4 processes", 2.0),
+    at_most("share_error_copies_pct", "one copies much", 2.0),
+    at_most("share_error_50ms_pct", "50 ms kernels at 25, 60 us kernels at 75", 2.0)
+        .peers("200 where overrun is forgotten"),
+    recorded("share_error_1s_pct_50ms", "worst window of a second of it"),
+    at_most("tenants_20_error_pct", "20 tenants alike", 2.0).peers("20 is cGPU's bound"),
+    at_most("tenants_25_error_pct", "25 tenants alike", 2.0).peers("20 is cGPU's bound"),
+    at_most("cap_error_points_10", "policy 3, alone and beside, points off 10 %", 1.0)
+        .peers("vgpu-manager 17-21; HAMi 50 runs at ~100"),
+    at_most("cap_error_points_30", "points off 30 %", 1.0)
+        .peers("vgpu-manager 17-21; HAMi 50 runs at ~100")
+        .quick(),
+    at_most("cap_error_points_50", "points off 50 %", 1.0).peers("vgpu-manager 17-21; HAMi 50 runs at ~100"),
+    at_most("cap_error_points_80", "points off 80 %", 1.0).peers("vgpu-manager 17-21; HAMi 50 runs at ~100"),
+    at_least("soft_least_pct", "policy 4: the least share of three over 1/3", 90.0),
+    at_least("soft_aggregate_ratio", "policy 4: all work over policy 1's", 1.0),
+    at_least("aggregate_pct_75_25", "work of all over the same work alone", 98.0)
+        .peers("XSched 95, 98; native slicing 90")
+        .quick(),
+    at_least("solo_pct", "alone, with the shim over without, 20 us kernels", 99.5).peers("98.5-99.2").quick(),
+    at_most("idle_reclaim_ms", "neighbour idle: until the other has the card", 50.0)
+        .peers("nvshare: seconds"),
+    at_least("idle_reclaim_pct", "and how much of it", 97.0),
+    at_most("reaction_ms", "weight written: until the shares are new", 50.0),
+    at_most("reaction_error_1s_pct", "error of the next second", 5.0),
+    at_least("gap_throughput_pct", "with host gaps: over set share x solo", 95.0),
+    at_least("gap_over_native_pct", "and over the card's own slicing", 100.0),
+    at_most("priority_p99_ratio", "p99 of requests at high priority over alone", 1.10)
+        .peers("XSched 1.04-1.30; TGS 2.9"),
+    at_most("seed_table_error_pct", "1:2 table of the reference, worst row", 2.0)
+        .peers("11.5 in the document itself")
+        .quick(),
+    at_most("shim_cpu_pct", "CPU that gating adds to a saturating tenant", 2.0),
+    at_most("monitor_cpu_pct", "CPU of the monitor, two saturating tenants", 1.0).peers("XSched < 5"),
+    // The same two tenants without turns, for comparison
+    recorded("bucket_share_error_pct_75_25", "75:25 by buckets that overlap, charged event times"),
+    recorded("bucket_aggregate_pct_75_25", "and the work of all over the same work alone"),
+    recorded("native_share_error_pct_75_25", "75:25 by the card's own slicing"),
+    recorded("native_aggregate_pct_75_25", "and the work of all over the same work alone"),
+    // Faults
+    at_most("mem_overshoot_bytes", "most beyond the limit when no call was under way, 8 processes", 0.0)
+        .quick(),
+    recorded("mem_growth_bytes", "most that grew by itself, refused by nobody, shown apart"),
+    at_most("mem_leak_bytes", "left on the books after random calls and kill -9", 0.0).quick(),
+    at_most("holder_kill_recover_ms", "turn holder killed: until others run", 50.0).quick(),
+    at_most("holder_stop_recover_ms", "turn holder stopped", 50.0),
+    at_most("monitor_restart_loss_pct", "lost in 2 s around a monitor's death", 5.0),
+    at_least("persistent_kernel_neighbour_pct", "beside an endless kernel, over native", 90.0),
+    // The simulated card itself
+    at_least("sim_launches_per_s", "the simulator: 1 us kernels, one process", 500_000.0),
+    at_least("sim_launches_per_s_4", "of four processes, together", 200_000.0),
+    at_least(
+        "sim_virtual_seconds_per_minute",
+        "seconds of a saturated card per real minute, virtual clock",
+        500.0,
     ),
-    figure(
-        "alloc_free_added_cpu_ns_procs8",
-        "8 processes of one container at once, CPU per pair",
-        Goal::AtMost(150.0),
-    ),
-    figure("dlsym_added_ns", "added to dlsym: another's name, a driver name not hooked", Goal::AtMost(10.0)),
-    figure("getproc_added_ns", "added to cuGetProcAddress", Goal::AtMost(100.0)),
-    figure("launch_instructions", "instructions added to a launch (callgrind)", Goal::Recorded),
-    figure("dlsym_instructions", "instructions added to a dlsym (callgrind)", Goal::Recorded),
 ];
 
 /// The row of `key`.
@@ -71,10 +179,51 @@ pub(crate) fn find(key: &str) -> Option<&'static Figure> {
     FIGURES.iter().find(|figure| figure.key == key)
 }
 
+/// Which figures a run is to measure.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    /// Parts of keys; none: all, or those of a quick run.
+    pub(crate) names: Vec<String>,
+    /// Fewer rounds and shorter runs.
+    pub(crate) quick: bool,
+}
+
+impl Wanted {
+    /// Whether the figure `key` is one of them.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        if self.names.is_empty() {
+            return !self.quick || find(key).is_some_and(|figure| figure.quick);
+        }
+        self.names.iter().any(|name| key.contains(name.as_str()))
+    }
+
+    /// Whether one of these is.
+    pub(crate) fn any(&self, keys: &[&str]) -> bool {
+        keys.iter().any(|key| self.has(key))
+    }
+}
+
+/// One value, as a share's error by completed work and by the card's time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Reading {
+    /// By completed work, where there is a choice.
+    pub(crate) value: f64,
+    /// The same by the time for which each had the card.
+    pub(crate) by_time: Option<f64>,
+}
+
+impl From<f64> for Reading {
+    fn from(value: f64) -> Self {
+        Self { value, by_time: None }
+    }
+}
+
 /// What one run measured, in the order of measuring.
 #[derive(Debug, Default)]
 pub(crate) struct Measured {
-    values: Vec<(&'static Figure, f64)>,
+    values: Vec<(&'static Figure, Reading)>,
+    /// What could not be measured: keys, and why.
+    failed: Vec<(String, String)>,
 }
 
 impl Measured {
@@ -83,21 +232,36 @@ impl Measured {
     /// # Panics
     ///
     /// When `key` is not in [`FIGURES`].
-    pub(crate) fn record(&mut self, key: &str, value: f64) {
-        let figure = find(key).unwrap_or_else(|| panic!("{key} is not a figure"));
-        eprintln!("  {key:<36} {value:>10.2}   {}", self.verdict(figure, value));
-        self.values.push((figure, value));
+    pub(crate) fn record(&mut self, key: &str, reading: impl Into<Reading>) {
+        let (figure, reading) =
+            (find(key).unwrap_or_else(|| panic!("{key} is not a figure")), reading.into());
+        eprint!("  {}", self.line(figure, reading));
+        self.values.push((figure, reading));
+    }
+
+    /// These could not be measured.
+    pub(crate) fn fail(&mut self, keys: &[&str], error: &anyhow::Error) {
+        let (keys, why) = (keys.join(", "), format!("{error:#}").replace('\n', " "));
+        eprintln!("  {keys}: FAILED: {why}");
+        self.failed.push((keys, why));
     }
 
     /// The value of `key`, if measured.
     pub(crate) fn value(&self, key: &str) -> Option<f64> {
-        self.values.iter().find(|(figure, _)| figure.key == key).map(|(_, value)| *value)
+        self.values.iter().find(|(figure, _)| figure.key == key).map(|(_, reading)| reading.value)
     }
 
-    /// Whether `value` meets the goal, in words.
+    /// Whether everything could be measured.
+    pub(crate) fn complete(&self) -> bool {
+        self.failed.is_empty()
+    }
+
+    /// Whether `value` meets the goal, in words; the others' figure where it does not.
     fn verdict(&self, figure: &Figure, value: f64) -> String {
-        let against = |limit: f64, met: bool, sign: &str| {
-            format!("goal {sign} {limit:.2}: {}", if met { "met" } else { "MISSED" })
+        let against = |limit: f64, met: bool, sign: &str| match (met, figure.peers) {
+            (true, _) => format!("goal {sign} {limit:.2}: met"),
+            (false, "") => format!("goal {sign} {limit:.2}: MISSED"),
+            (false, peers) => format!("goal {sign} {limit:.2}: MISSED (others: {peers})"),
         };
         match figure.goal {
             Goal::AtMost(limit) => against(limit, value <= limit, "<="),
@@ -114,25 +278,92 @@ impl Measured {
         }
     }
 
-    /// One flat object: the figures by key.
+    fn line(&self, figure: &Figure, reading: Reading) -> String {
+        let by_time = reading.by_time.map_or(String::new(), |value| format!("{value:.2}"));
+        let verdict = self.verdict(figure, reading.value);
+        format!("{:<34} {:>12.2} {by_time:>10}   {verdict:<28} {}\n", figure.key, reading.value, figure.what)
+    }
+
+    /// One flat object: the figures by key, those by the card's time with `_by_time` behind it.
     pub(crate) fn json(&self) -> Map<String, Value> {
-        self.values
-            .iter()
-            .map(|(figure, value)| (figure.key.to_owned(), Value::from((value * 1000.0).round() / 1000.0)))
-            .collect()
+        let rounded = |value: f64| Value::from((value * 1000.0).round() / 1000.0);
+        let mut object = Map::new();
+        for (figure, reading) in &self.values {
+            object.insert(figure.key.to_owned(), rounded(reading.value));
+            if let Some(value) = reading.by_time {
+                object.insert(format!("{}_by_time", figure.key), rounded(value));
+            }
+        }
+        if !self.failed.is_empty() {
+            let failed = self.failed.iter().map(|(keys, why)| format!("{keys}: {why}"));
+            object.insert("failed".to_owned(), failed.collect::<Vec<_>>().join("; ").into());
+        }
+        object
     }
 
     /// The table for people.
     pub(crate) fn table(&self) -> String {
-        let mut text = String::new();
-        for (figure, value) in &self.values {
-            text += &format!(
-                "{:<36} {value:>10.2}   {:<28} {}\n",
-                figure.key,
-                self.verdict(figure, *value),
-                figure.what
-            );
+        let mut text =
+            format!("{:<34} {:>12} {:>10}   {:<28} what\n", "figure", "measured", "by time", "goal");
+        for (figure, reading) in &self.values {
+            text += &self.line(figure, *reading);
+        }
+        for (keys, why) in &self.failed {
+            text += &format!("{keys}: FAILED: {why}\n");
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_goal_that_is_missed_is_marked_with_what_others_reach() {
+        let measured = Measured::default();
+        let figure = find("share_error_pct_90_10").expect("a figure");
+        assert_eq!(measured.verdict(figure, 1.0), "goal <= 1.00: met");
+        assert_eq!(measured.verdict(figure, 1.01), "goal <= 1.00: MISSED (others: HAMi 11-33)");
+    }
+
+    #[test]
+    fn what_fails_is_said_and_the_rest_is_there() {
+        let mut measured = Measured::default();
+        measured.fail(&["solo_pct"], &anyhow::anyhow!("no card"));
+        measured.record("share_error_pct_90_10", Reading { value: 0.25, by_time: Some(0.5) });
+        let object = measured.json();
+        assert_eq!(object["failed"], "solo_pct: no card");
+        assert_eq!(
+            (&object["share_error_pct_90_10"], &object["share_error_pct_90_10_by_time"]),
+            (&0.25.into(), &0.5.into())
+        );
+        assert!(!measured.complete() && measured.table().contains("solo_pct: FAILED: no card"));
+    }
+
+    #[test]
+    fn a_quick_run_has_eight_rows_of_sharing_and_three_of_faults() {
+        let quick = Wanted { names: Vec::new(), quick: true };
+        let cost = FIGURES
+            .iter()
+            .position(|figure| figure.key == "share_error_pct_50_50")
+            .expect("the next section");
+        let (cost, rest) = FIGURES.split_at(cost);
+        assert!(cost.iter().all(|figure| quick.has(figure.key)));
+        let rest: Vec<&str> = rest.iter().map(|figure| figure.key).filter(|key| quick.has(key)).collect();
+        let expected = [
+            "share_error_pct_75_25",
+            "share_error_1s_pct_75_25",
+            "share_error_pct_90_10",
+            "share_error_mixed_pct",
+            "cap_error_points_30",
+            "aggregate_pct_75_25",
+            "solo_pct",
+            "seed_table_error_pct",
+            "mem_overshoot_bytes",
+            "mem_leak_bytes",
+            "holder_kill_recover_ms",
+        ];
+        assert_eq!(rest, expected);
     }
 }

@@ -3,11 +3,12 @@
 use serde_json::{Map, Value};
 use std::process::Command;
 
-/// Adds `host`, `driver`, `time_scale`, `commit` and `date` to a result.
-pub(crate) fn describe(object: &mut Map<String, Value>, driver: &str) {
+/// Adds `host`, `driver`, `time_scale`, `switch_us`, `commit` and `date` to a result.
+pub(crate) fn describe(object: &mut Map<String, Value>, driver: &str, switch_us: u32) {
     object.insert("host".into(), host().into());
     object.insert("driver".into(), driver.into());
     object.insert("time_scale".into(), 1.0.into());
+    object.insert("switch_us".into(), switch_us.into());
     object.insert("commit".into(), output("git", &["rev-parse", "--short", "HEAD"]).into());
     object.insert("date".into(), output("date", &["-u", "+%Y-%m-%dT%H:%M:%SZ"]).into());
 }

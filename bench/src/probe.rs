@@ -125,7 +125,7 @@ pub(crate) fn run(name: &str) -> Result<()> {
         "alloc" => alloc(&client, argument.parse()?)?,
         "alloc_random" => json!({ "ns": alloc_random(&client, argument.parse()?)? }),
         "dlsym" => json!({ "ns": dlsym(&client, argument, &repeat(300_000))? }),
-        "getproc" => json!({ "ns": getproc(&client, &repeat(300_000))? }),
+        "getproc" => json!({ "ns": getproc(&client, &repeat(60_000))? }),
         _ => bail!("no probe is called '{what}'"),
     };
     println!("{result}");

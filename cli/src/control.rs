@@ -1,4 +1,4 @@
-//! `cgpu get` and `cgpu set`: nodes of the control tree.
+//! `cgpu get`, `cgpu set` and `cgpu ls`: nodes of the control tree.
 
 use std::process::ExitCode;
 
@@ -28,16 +28,35 @@ pub(crate) struct Set {
     root: Root,
 }
 
+#[derive(Args)]
+pub(crate) struct Ls {
+    /// A folder such as 0 or 0/<container>; without one, the root
+    #[arg(default_value = "")]
+    path: String,
+    #[command(flatten)]
+    root: Root,
+}
+
 /// Prints what a node reads, or what a folder holds.
 pub(crate) fn get(arguments: &Get) -> Result<ExitCode, Failure> {
     let mut monitor = connect(&arguments.root)?;
     let path = arguments.path.trim_matches('/');
     if path.is_empty() || arguments.path.ends_with('/') {
-        monitor.list(path)?.iter().for_each(|name| println!("{name}"));
+        print(&monitor.list(path)?);
     } else {
         println!("{}", monitor.get(path)?.trim_end());
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints what a folder holds; folders end in `/`.
+pub(crate) fn ls(arguments: &Ls) -> Result<ExitCode, Failure> {
+    print(&connect(&arguments.root)?.list(&arguments.path)?);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(names: &[String]) {
+    names.iter().for_each(|name| println!("{name}"));
 }
 
 /// Writes a node.

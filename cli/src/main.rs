@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod claim;
+mod compute;
 mod control;
 mod memory;
 mod place;
@@ -20,6 +21,7 @@ mod run;
 mod signals;
 mod smi;
 mod table;
+mod upgrade;
 
 #[derive(Parser)]
 #[command(name = "cgpu", version, about = "One GPU for several containers", disable_help_subcommand = true)]
@@ -38,6 +40,10 @@ enum Command {
     Get(control::Get),
     /// Write a node of the monitor's control tree
     Set(control::Set),
+    /// List a folder of the monitor's control tree
+    Ls(control::Ls),
+    /// Have the monitor that is installed take over from the one that runs
+    Upgrade(upgrade::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -46,6 +52,8 @@ fn main() -> ExitCode {
         Command::Smi(arguments) => smi::run(&arguments),
         Command::Get(arguments) => control::get(&arguments),
         Command::Set(arguments) => control::set(&arguments),
+        Command::Ls(arguments) => control::ls(&arguments),
+        Command::Upgrade(arguments) => upgrade::run(&arguments),
     };
     outcome.unwrap_or_else(|failure| {
         eprintln!("cgpu: {:#}", failure.error);

@@ -64,6 +64,8 @@ fn container(folder: &Path, cards: &mut Vec<CardStatus>) -> Option<ContainerStat
         id,
         dir: folder.to_owned(),
         weight: limits.weight,
+        percent: limits.percent,
+        high_priority: limits.high_priority,
         refused: read(&folder.join("refused")),
         ..ContainerStatus::default()
     };
@@ -89,30 +91,34 @@ fn fill(container: &mut ContainerStatus, snapshot: &Snapshot, reader: &Reader, c
     let live: Vec<bool> = (0..snapshot.slots.len()).map(lives).collect();
     for (card, index) in snapshot.cards.iter().zip(&index) {
         let cells = || card.cells.iter().zip(&live);
+        let orphan = snapshot.orphan(card).get();
         container.cards.push(ShareStatus {
             card: *index,
             uuid: card.uuid.to_string(),
             limit: card.limit.get(),
-            used: cells().map(|(cell, _)| cell.used.get()).fold(0, u64::saturating_add),
-            implicit: cells().map(|(cell, _)| cell.implicit.get()).fold(0, u64::saturating_add),
-            orphan: card.orphan.get(),
+            used: cells().map(|(cell, _)| cell.kept().get()).fold(0, u64::saturating_add) - orphan,
+            implicit: cells().map(|(cell, _)| cell.corrected().get()).fold(0, u64::saturating_add),
+            growth: cells().map(|(cell, _)| cell.growth).fold(0, i64::saturating_add),
+            orphan,
             draining: cells()
                 .filter(|(_, live)| !**live)
-                .map(|(cell, _)| (cell.used + cell.implicit).get())
-                .fold(0, u64::saturating_add),
+                .map(|(cell, _)| cell.total().get())
+                .fold(0, u64::saturating_add)
+                .saturating_sub(orphan),
             ..ShareStatus::default()
         });
     }
     for (slot, (entry, live)) in snapshot.slots.iter().zip(&live).enumerate() {
-        if entry.word.state() == Some(State::Free) {
+        if matches!(entry.word.state(), Some(State::Free | State::Orphan)) {
             continue;
         }
         let part = |(card, index): (&cgpu_proto::snapshot::Card, &u32)| {
             let cell = card.cells.get(slot)?;
             Some(ProcessCard {
                 card: *index,
-                used: cell.used.get(),
-                implicit: cell.implicit.get(),
+                used: cell.kept().get(),
+                implicit: cell.corrected().get(),
+                growth: cell.growth,
                 peak: cell.peak.get(),
                 busy_us: cell.busy.get() / 1000,
                 launches: cell.launches,

@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use cgpu_monitor::client::{Client, Failure as Absence};
 use cgpu_monitor::message::Registration;
 use cgpu_proto::limits::Limits;
@@ -15,6 +15,7 @@ use cgpu_proto::paths;
 use clap::Args;
 
 use crate::claim::{Claim, Variables};
+use crate::compute::Compute;
 use crate::memory::Memory;
 use crate::place::Root;
 use crate::{Failure, claim, place, preload, region, signals};
@@ -31,10 +32,10 @@ pub(crate) struct Arguments {
     /// Name of the container; runs of the same name are one container
     #[arg(long, value_parser = name)]
     name: Option<String>,
-    /// Share of the card, against the weights of the others
-    #[arg(long, value_name = "1..25", value_parser = clap::value_parser!(u32).range(1..=25))]
-    weight: Option<u32>,
-    /// Run on simulated cards: MODEL:MIB[,MODEL:MIB...], for example A10:23028
+    #[command(flatten)]
+    compute: Compute,
+    /// Run on simulated cards: MODEL[:MIB][/mig=PROFILE,...][,MODEL...], for example A10:23028, or A100:40960/mig=3g.20gb,1g.5gb for
+    /// a divided one
     #[arg(long, value_name = "CARDS", value_parser = cards)]
     sim: Option<String>,
     #[command(flatten)]
@@ -64,6 +65,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 /// Everything up to the program's start.
 fn prepare(arguments: &Arguments) -> Result<(Claim, Command)> {
     let root = arguments.root.path()?;
+    let compute = arguments.compute.with_environment()?;
     let id = match &arguments.name {
         Some(name) => name.clone(),
         None => place::fresh_name()?,
@@ -74,13 +76,13 @@ fn prepare(arguments: &Arguments) -> Result<(Claim, Command)> {
     };
     let shim = preload::shim()?;
     claim::sweep(&paths::containers(&root), region::lives);
-    let claim = Claim::take(&folder, &container_variables(arguments), region::lives)?;
+    let claim = Claim::take(&folder, &container_variables(arguments, compute), region::lives)?;
     let time_scale = arguments.sim.is_some().then(preload::dilation).transpose()?.flatten();
     region::make(&folder, &id, time_scale)?;
     if claim.first {
-        write_limits(&folder, &id, arguments.weight.unwrap_or(1))?;
+        write_limits(&folder, &id, compute)?;
     }
-    if let Err(error) = register(&root, &folder, &id, arguments.weight) {
+    if let Err(error) = register(&root, &folder, &id, compute) {
         claim.leave(region::lives);
         return Err(error);
     }
@@ -101,37 +103,43 @@ fn prepare(arguments: &Arguments) -> Result<(Claim, Command)> {
 }
 
 /// What all processes of the container must agree on.
-fn container_variables(arguments: &Arguments) -> Variables {
+fn container_variables(arguments: &Arguments, compute: Compute) -> Variables {
     let mut variables = Variables::default();
     if let Some(memory) = &arguments.mem {
         variables.set("ALIYUN_COM_GPU_MEM_CONTAINER", memory.list());
         variables.set("CGPU_MEM_UNIT", "MiB");
     }
-    if let Some(weight) = arguments.weight {
-        variables.set("ALIYUN_COM_GPU_SCHD_WEIGHT", weight.to_string());
-    }
+    compute.tell(&mut variables);
     variables
 }
 
-/// The monitor takes name and weight from here, not from what the container says of itself.
-fn write_limits(folder: &Path, id: &str, weight: u32) -> Result<()> {
+/// The monitor takes name and shares from here, not from what the container says of itself.
+fn write_limits(folder: &Path, id: &str, compute: Compute) -> Result<()> {
     let file = folder.join("limits");
-    let limits = Limits { name: Some(id.to_owned()), weight, ..Limits::default() };
+    let limits = Limits {
+        name: Some(id.to_owned()),
+        weight: compute.weight.unwrap_or(1),
+        percent: compute.percent,
+        high_priority: compute.high_priority().unwrap_or(false),
+        ..Limits::default()
+    };
     fs::write(&file, limits.to_text()?).with_context(|| format!("cannot write {}", file.display()))
 }
 
 /// Tells a monitor, if there is one, that the container is there for as long as we are. A monitor that says no has a reason: the
 /// program is then not started. Without a monitor, or with one that does not answer, memory limits hold all the same.
-fn register(root: &Path, folder: &Path, id: &str, weight: Option<u32>) -> Result<()> {
+fn register(root: &Path, folder: &Path, id: &str, compute: Compute) -> Result<()> {
     let registration = Registration {
         dir: folder.to_owned(),
         name: Some(id.to_owned()),
-        weight,
+        weight: compute.weight,
+        percent: compute.percent,
+        high_priority: compute.high_priority(),
         limits: Vec::new(),
         pid: i32::try_from(std::process::id()).ok(),
     };
     match Client::connect(&paths::socket(root)).and_then(|mut monitor| monitor.register(registration)) {
-        Ok(_) => {}
+        Ok(registered) => registered.warnings.iter().for_each(|warning| eprintln!("cgpu: {warning}")),
         Err(Absence::Refused(refusal)) => return Err(refusal.into()),
         Err(absent) => eprintln!("cgpu: {absent}; memory limits hold, time is not shared out"),
     }
@@ -154,16 +162,72 @@ fn name(text: &str) -> Result<String> {
     Ok(text.to_owned())
 }
 
-/// A list of simulated cards; its order is that of the cards.
+/// A list of simulated cards; its order is that of the cards. A divided one is followed by its instances. What models and sizes there
+/// are is the simulator's to know.
 fn cards(text: &str) -> Result<String> {
-    let card = |card: &str| -> Option<()> {
-        let (model, mib) = card.split_once(':')?;
-        let plain = !model.is_empty()
-            && model.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
-        (plain && mib.parse::<u64>().is_ok_and(|mib| mib > 0)).then_some(())
+    let name = |model: &str| {
+        !model.is_empty() && model.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
     };
-    text.split(',').try_for_each(card).with_context(|| {
-        format!("{text:?} is no list of cards: expected MODEL:MIB, such as A10:23028 or A10:23028,T4:15109")
-    })?;
+    let card = |card: &str| match card.split_once(':') {
+        Some((model, mib)) => name(model) && mib.parse::<u64>().is_ok_and(|mib| mib > 0),
+        None => name(card),
+    };
+    let profile = |text: &str| {
+        let parts = text.strip_suffix("gb").and_then(|text| text.split_once("g."));
+        let number = |text: &str| text.parse::<u64>().is_ok_and(|number| number > 0);
+        parts.is_some_and(|(slices, gigabytes)| number(slices) && number(gigabytes))
+    };
+    let mut divided = false;
+    let fits = text.split(',').all(|entry| match entry.split_once("/mig=") {
+        Some((whole, first)) => {
+            divided = true;
+            card(whole) && profile(first)
+        }
+        None if divided && profile(entry) => true,
+        None => {
+            divided = false;
+            card(entry)
+        }
+    });
+    ensure!(
+        fits,
+        "{text:?} is no list of cards: expected MODEL[:MIB][/mig=PROFILE,...], such as A10:23028, A10:23028,T4:15109 or \
+         A100:40960/mig=3g.20gb,1g.5gb"
+    );
     Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cards_may_be_divided() {
+        for list in [
+            "A10",
+            "A10:23028",
+            "a10:23028,T4:15109",
+            "A100:40960/mig=3g.20gb",
+            "A100/mig=3g.20gb,1g.5gb,T4",
+            "T4,H100/mig=7g.80gb,A30/mig=1g.6gb,1g.6gb",
+        ] {
+            assert_eq!(cards(list).unwrap(), list);
+        }
+        for list in [
+            "",
+            "A10:",
+            "A10:0",
+            "A10:many",
+            "A10,,T4",
+            "A 10",
+            "A100/mig=",
+            "A100/mig=big",
+            "A100/mig=3g.20gb,",
+            ":5",
+            "A100/mig=0g.5gb",
+        ] {
+            let sentence = cards(list).unwrap_err().to_string();
+            assert!(sentence.contains("/mig=PROFILE") && sentence.contains(list), "{sentence}");
+        }
+    }
 }

@@ -6,7 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::message::{Errno, Refusal, Registration, Reply, Request, Status};
+use crate::estate::Estate;
+use crate::message::{Errno, Refusal, Registered, Registration, Reply, Request, Status};
 
 /// A monitor answers at once or not at all.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -54,6 +55,11 @@ impl Failure {
     }
 }
 
+fn is_cut_off(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}
+
 impl Client {
     /// Connects to the monitor whose socket is at `socket`.
     ///
@@ -72,7 +78,24 @@ impl Client {
     /// # Errors
     /// [`Failure::Broken`] when no reply comes within 5 s.
     pub fn ask(&mut self, request: &Request) -> Result<Reply, Failure> {
-        self.exchange(request).map_err(|error| Failure::Broken(self.socket.clone(), error))
+        let first = self.exchange(request);
+        let cut_off = first.as_ref().is_err_and(is_cut_off);
+        let reply = if cut_off {
+            // It has handed over to another, or has just been replaced. Every request can be made twice.
+            self.stream = Self::connect(&self.socket)?.stream;
+            self.exchange(request)
+        } else {
+            first
+        };
+        reply.map_err(|error| Failure::Broken(self.socket.clone(), error))
+    }
+
+    /// Asks on behalf of somebody who may write, or not.
+    pub(crate) fn pass_on(&mut self, request: &Request, may_write: bool) -> Result<Reply, Failure> {
+        if !may_write && !request.reads() {
+            return Ok(Reply::Refused(Refusal::denied()));
+        }
+        self.ask(request)
     }
 
     fn exchange(&mut self, request: &Request) -> io::Result<Reply> {
@@ -87,13 +110,13 @@ impl Client {
         Ok(serde_json::from_slice(&line)?)
     }
 
-    /// Makes a container known; answers its id.
+    /// Makes a container known; answers its id, and what whoever starts it should be told.
     ///
     /// # Errors
     /// As [`Client::ask`], and a refusal.
-    pub fn register(&mut self, registration: Registration) -> Result<String, Failure> {
+    pub fn register(&mut self, registration: Registration) -> Result<Registered, Failure> {
         match self.ask(&Request::Register(registration))? {
-            Reply::Registered { id } => Ok(id),
+            Reply::Registered(registered) => Ok(registered),
             other => Err(self.unexpected(other)),
         }
     }
@@ -138,6 +161,32 @@ impl Client {
     pub fn status(&mut self) -> Result<Status, Failure> {
         match self.ask(&Request::Status)? {
             Reply::Status(status) => Ok(*status),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// Takes over from a monitor, which ends.
+    ///
+    /// # Errors
+    /// As [`Client::ask`], and a refusal.
+    pub fn hand_over(&mut self) -> Result<Estate, Failure> {
+        // Not asked twice: the second time it would be asked of nobody, or of ourselves.
+        match self
+            .exchange(&Request::HandOver)
+            .map_err(|error| Failure::Broken(self.socket.clone(), error))?
+        {
+            Reply::Estate(estate) => Ok(*estate),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// Has a monitor start its successor.
+    ///
+    /// # Errors
+    /// As [`Client::ask`], and a refusal.
+    pub fn upgrade(&mut self) -> Result<(), Failure> {
+        match self.ask(&Request::Upgrade)? {
+            Reply::Done => Ok(()),
             other => Err(self.unexpected(other)),
         }
     }

@@ -1,28 +1,60 @@
 //! `/etc/cgpu/monitor.toml`: what a host's monitor is told. Every key may be left out.
 //!
 //! ```toml
-//! root = "/run/cgpu"        # containers and the socket
-//! state = "/var/lib/cgpu"   # settings that survive
+//! root = "/run/cgpu"          # containers and the socket
+//! state = "/var/lib/cgpu"     # settings that survive
+//! tree = "/run/cgpu_km"       # where the control tree is mounted; "none": nowhere
 //! nvml = "libnvidia-ml.so.1"
-//! base_slice_ms = 6         # 2: less waiting, 10: fewer switches
-//! time_scale = 1.0          # of a simulated card: 10 is ten times slower than life
+//! base_slice_ms = 6           # 2: less waiting, 10: fewer switches; left out: 6 to 10, as switches cost
+//! time_scale = 1.0            # of a simulated card: 10 is ten times slower than life
+//! metrics = "127.0.0.1:9445"  # where they are served; "off": nowhere
+//! metrics_hami = false        # HAMi's names as well
+//! default_memsize = 0         # bytes for containers that come without a limit; 0: none
+//! allow_overcommit = false    # limits of a card may add up to more than it has
+//!
+//! [card.0]                    # by index, or by UUID, which wins: [card."GPU-..."]
+//! policy = 1
+//! max_inst = 20
+//! prio_ratio = 80
+//! work_conserving = 0
+//! base_slice_ms = 6
 //! ```
+//!
+//! What people set in the control tree wins over it. An error names the file, the line, and what was expected.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
+use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow};
 use cgpu_proto::paths;
-use cgpu_proto::units::Nanos;
+use cgpu_proto::units::{Bytes, Nanos};
+use cgpu_proto::uuid::Uuid;
 use serde::Deserialize;
+use toml::Spanned;
 
+use crate::control::bounds;
 use crate::controller::tuning::Tuning;
+use crate::metrics::Endpoint;
+use crate::settings::CardSettings;
 
 /// Where the configuration lies unless told.
 pub const PATH: &str = "/etc/cgpu/monitor.toml";
 
+/// Where metrics are served unless told.
+const METRICS: &str = "127.0.0.1:9445";
+
 /// Where settings survive, for root.
 const STATE: &str = "/var/lib/cgpu";
+/// Where the control tree is, for root.
+const TREE: &str = "/run/cgpu_km";
+/// No tree.
+const NONE: &str = "none";
+
+const BASE_SLICE_MS: RangeInclusive<u64> = 1..=20;
+const TIME_SCALE: RangeInclusive<f64> = 0.1..=1000.0;
 
 /// The file, as written.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -30,9 +62,153 @@ const STATE: &str = "/var/lib/cgpu";
 struct Text {
     root: Option<PathBuf>,
     state: Option<PathBuf>,
+    tree: Option<PathBuf>,
     nvml: Option<String>,
-    base_slice_ms: Option<u64>,
-    time_scale: Option<f64>,
+    base_slice_ms: Option<Spanned<i64>>,
+    time_scale: Option<Spanned<f64>>,
+    default_memsize: Option<Spanned<i64>>,
+    allow_overcommit: bool,
+    metrics: Option<Spanned<String>>,
+    metrics_hami: bool,
+    card: BTreeMap<Spanned<String>, CardText>,
+}
+
+/// A card's part of it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct CardText {
+    policy: Option<Spanned<i64>>,
+    max_inst: Option<Spanned<i64>>,
+    prio_ratio: Option<Spanned<i64>>,
+    work_conserving: Option<Spanned<i64>>,
+    base_slice_ms: Option<Spanned<i64>>,
+}
+
+/// A file's name and text, to say where in it something is wrong.
+struct Source<'a> {
+    name: &'a Path,
+    text: &'a str,
+}
+
+impl Source<'_> {
+    fn wrong(&self, span: Option<Range<usize>>, what: &str) -> anyhow::Error {
+        let before = span.and_then(|span| self.text.get(..span.start));
+        match before.map(|before| before.matches('\n').count() + 1) {
+            Some(line) => anyhow!("{}, line {line}: {what}", self.name.display()),
+            None => anyhow!("{}: {what}", self.name.display()),
+        }
+    }
+
+    fn number(
+        &self,
+        key: &str,
+        value: Option<&Spanned<i64>>,
+        bounds: &RangeInclusive<u64>,
+    ) -> Result<Option<u64>> {
+        let Some(value) = value else { return Ok(None) };
+        match u64::try_from(*value.get_ref()).ok().filter(|value| bounds.contains(value)) {
+            Some(value) => Ok(Some(value)),
+            None => {
+                let expected = if *bounds.end() == u64::MAX {
+                    "a number of bytes".to_owned()
+                } else {
+                    format!("{} to {}", bounds.start(), bounds.end())
+                };
+                let what = format!("{key}: expected {expected}, found {}", value.get_ref());
+                Err(self.wrong(Some(value.span()), &what))
+            }
+        }
+    }
+
+    /// Where metrics are served: nobody else's business unless told.
+    fn endpoint(&self, text: Option<&Spanned<String>>, hami: bool) -> Result<Option<Endpoint>> {
+        let value = text.map_or(METRICS, |text| text.get_ref());
+        if value == "off" {
+            return Ok(None);
+        }
+        let listen = value.parse().map_err(|_| {
+            let what = format!(
+                "metrics: expected \"off\" or an address and port such as {METRICS}, found {value:?}"
+            );
+            self.wrong(text.map(Spanned::span), &what)
+        })?;
+        Ok(Some(Endpoint { listen, hami }))
+    }
+
+    fn card(&self, text: &CardText) -> Result<CardStart> {
+        let small = |key, value: &Option<Spanned<i64>>, bounds| -> Result<Option<u32>> {
+            let number = self.number(key, value.as_ref(), bounds)?;
+            Ok(number.map(|number| u32::try_from(number).unwrap_or(u32::MAX)))
+        };
+        let settings = CardSettings {
+            policy: small("policy", &text.policy, &bounds::POLICY)?,
+            max_inst: small("max_inst", &text.max_inst, &bounds::MAX_INST)?,
+            prio_ratio: small("prio_ratio", &text.prio_ratio, &bounds::PRIO_RATIO)?,
+            work_conserving: small("work_conserving", &text.work_conserving, &bounds::SWITCH)?
+                .map(|value| value == 1),
+        };
+        let base = self.number("base_slice_ms", text.base_slice_ms.as_ref(), &BASE_SLICE_MS)?;
+        Ok(CardStart { settings, base: base.map(Nanos::from_millis) })
+    }
+}
+
+/// Which card is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Which {
+    Index(u32),
+    Uuid(Uuid),
+}
+
+/// How a card starts, as far as it is told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct CardStart {
+    settings: CardSettings,
+    base: Option<Nanos>,
+}
+
+/// How cards start and what holds for all of them: what can be changed while the monitor runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Start {
+    cards: BTreeMap<Which, CardStart>,
+    base: Option<Nanos>,
+    percent: u32,
+    /// For containers that come without a limit; zero: none.
+    pub default_memsize: Bytes,
+    /// Limits of a card may add up to more than it has.
+    pub allow_overcommit: bool,
+}
+
+impl Default for Start {
+    fn default() -> Self {
+        Self {
+            cards: BTreeMap::new(),
+            base: None,
+            percent: 100,
+            default_memsize: Bytes::ZERO,
+            allow_overcommit: false,
+        }
+    }
+}
+
+impl Start {
+    fn find(&self, index: u32, uuid: Uuid) -> CardStart {
+        let told = |which| self.cards.get(&which).copied().unwrap_or_default();
+        let (own, by_index) = (told(Which::Uuid(uuid)), told(Which::Index(index)));
+        CardStart { settings: own.settings.over(by_index.settings), base: own.base.or(by_index.base) }
+    }
+
+    /// What a card starts with.
+    #[must_use]
+    pub fn card(&self, index: u32, uuid: Uuid) -> CardSettings {
+        self.find(index, uuid).settings
+    }
+
+    /// The times of a card's turns.
+    #[must_use]
+    pub fn tuning(&self, index: u32, uuid: Uuid) -> Tuning {
+        let base = self.find(index, uuid).base.or(self.base);
+        base.map_or(Tuning::DEFAULT, |base| Tuning::DEFAULT.with_base(base)).stretched(self.percent)
+    }
 }
 
 /// What the monitor goes by.
@@ -42,44 +218,96 @@ pub struct Config {
     pub root: PathBuf,
     /// Holds `settings.json`.
     pub state: PathBuf,
+    /// Where the control tree is mounted; none: nowhere.
+    pub tree: Option<PathBuf>,
     /// The NVML library to load.
     pub nvml: String,
-    /// Times of the turns.
-    pub tuning: Tuning,
+    /// Where metrics are served; none: nowhere.
+    pub metrics: Option<Endpoint>,
+    /// How cards start.
+    pub start: Start,
+    /// Where all this is from, to read it again.
+    pub source: Sources,
+}
+
+/// What the caller says; it wins over the file.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// The file; none: [`PATH`], where there is one.
+    pub path: Option<PathBuf>,
+    /// See [`Config::root`].
+    pub root: Option<PathBuf>,
+    /// See [`Config::tree`]; `none`: nowhere.
+    pub tree: Option<PathBuf>,
 }
 
 impl Config {
-    /// From the file at `path` if there is one; what the caller asks for wins.
+    /// From the file if there is one; what the caller asks for wins.
     ///
     /// # Errors
     /// When the file is asked for and missing, cannot be understood, or a value is out of range, or no root is known.
-    pub fn load(path: Option<&Path>, root: Option<&Path>) -> Result<Self> {
-        let text = match path {
-            Some(path) => {
-                fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?
-            }
-            None => fs::read_to_string(PATH).unwrap_or_default(),
+    pub fn load(source: Sources) -> Result<Self> {
+        let name = source.path.clone().unwrap_or_else(|| PATH.into());
+        let text = match fs::read_to_string(&name) {
+            Err(error) if source.path.is_none() && error.kind() == ErrorKind::NotFound => String::new(),
+            text => text.with_context(|| format!("cannot read {}", name.display()))?,
         };
-        let name = path.unwrap_or(Path::new(PATH));
-        let text: Text =
-            toml::from_str(&text).with_context(|| format!("{} is not understood", name.display()))?;
+        let file = Source { name: &name, text: &text };
+        let told: Text = toml::from_str(&text).map_err(|error| file.wrong(error.span(), error.message()))?;
         let user = rustix::process::geteuid().as_raw();
         let runtime = std::env::var_os("XDG_RUNTIME_DIR");
-        let root = paths::monitor_root(root.or(text.root.as_deref()), user, runtime.as_deref())?;
+        let root =
+            paths::monitor_root(source.root.as_deref().or(told.root.as_deref()), user, runtime.as_deref())?;
         let root = std::path::absolute(&root)?;
-        let default_state = if root == Path::new(paths::RUN) { STATE.into() } else { root.join("state") };
-        let base = text.base_slice_ms.unwrap_or(6);
-        ensure!((1..=20).contains(&base), "base_slice_ms: expected 1 to 20, found {base}");
-        let scale = text.time_scale.unwrap_or(1.0);
-        ensure!((0.1..=1000.0).contains(&scale), "time_scale: expected 0.1 to 1000, found {scale}");
+        let is_host = root == Path::new(paths::RUN);
+        let tree = source.tree.clone().or(told.tree.clone());
+        let tree = tree.unwrap_or_else(|| if is_host { TREE.into() } else { root.join("cgpu_km") });
+        Ok(Self {
+            state: told
+                .state
+                .clone()
+                .unwrap_or_else(|| if is_host { STATE.into() } else { root.join("state") }),
+            tree: if tree == Path::new(NONE) { None } else { Some(std::path::absolute(tree)?) },
+            root,
+            nvml: told.nvml.clone().unwrap_or_else(|| "libnvidia-ml.so.1".into()),
+            metrics: file.endpoint(told.metrics.as_ref(), told.metrics_hami)?,
+            start: Self::start(&file, &told)?,
+            source,
+        })
+    }
+
+    fn start(file: &Source<'_>, told: &Text) -> Result<Start> {
+        let base = file.number("base_slice_ms", told.base_slice_ms.as_ref(), &BASE_SLICE_MS)?;
+        let scale = told.time_scale.as_ref().map_or(1.0, |scale| *scale.get_ref());
+        if !TIME_SCALE.contains(&scale) {
+            let what = format!("time_scale: expected 0.1 to 1000, found {scale}");
+            return Err(file.wrong(told.time_scale.as_ref().map(Spanned::span), &what));
+        }
+        let mut cards = BTreeMap::new();
+        for (name, text) in &told.card {
+            let which = match (name.get_ref().parse(), name.get_ref().parse()) {
+                (Ok(index), _) => Which::Index(index),
+                (_, Ok(uuid)) => Which::Uuid(uuid),
+                _ => {
+                    let what = format!(
+                        "expected a card's index or its UUID such as GPU-..., found {:?}",
+                        name.get_ref()
+                    );
+                    return Err(file.wrong(Some(name.span()), &what));
+                }
+            };
+            cards.insert(which, file.card(text)?);
+        }
+        let memsize = file.number("default_memsize", told.default_memsize.as_ref(), &bounds::BYTES)?;
         // Checked just above.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let percent = (scale * 100.0) as u32;
-        Ok(Self {
-            state: text.state.unwrap_or(default_state),
-            root,
-            nvml: text.nvml.unwrap_or_else(|| "libnvidia-ml.so.1".into()),
-            tuning: Tuning::DEFAULT.with_base(Nanos::from_millis(base)).stretched(percent),
+        Ok(Start {
+            cards,
+            base: base.map(Nanos::from_millis),
+            percent,
+            default_memsize: Bytes(memsize.unwrap_or(0)),
+            allow_overcommit: told.allow_overcommit,
         })
     }
 }
@@ -92,7 +320,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("monitor.toml");
         fs::write(&path, text).unwrap();
-        Config::load(Some(&path), None)
+        Config::load(Sources { path: Some(path), ..Sources::default() })
     }
 
     #[test]
@@ -100,15 +328,53 @@ mod tests {
         let config = load("root = '/x'\nbase_slice_ms = 10\ntime_scale = 2").unwrap();
         assert_eq!(config.root, Path::new("/x"));
         assert_eq!(config.state, Path::new("/x/state"));
-        assert_eq!(config.tuning.base, Nanos::from_millis(20));
+        assert_eq!(config.tree.as_deref(), Some(Path::new("/x/cgpu_km")));
+        assert_eq!(config.start.tuning(0, Uuid([1; 16])).base, Nanos::from_millis(20));
+        assert_eq!(load("root = '/x'\ntree = 'none'").unwrap().tree, None);
+        assert_eq!(config.metrics.unwrap().listen.to_string(), METRICS);
+        assert_eq!(load("root = '/x'\nmetrics = 'off'").unwrap().metrics, None);
+        let told = load("root = '/x'\nmetrics = '[::1]:1'\nmetrics_hami = true").unwrap().metrics.unwrap();
+        assert!(told.hami && told.listen.port() == 1);
+        assert_eq!(load("root = '/x'\ntree = '/t'").unwrap().tree.as_deref(), Some(Path::new("/t")));
     }
 
     #[test]
-    fn what_is_not_understood_is_an_error() {
-        for text in ["rooot = '/x'", "root = '/x'\nbase_slice_ms = 0", "root = '/x'\ntime_scale = 0", "root"]
-        {
-            assert!(load(text).is_err(), "{text}");
+    fn cards_start_as_told_by_uuid_before_index() {
+        let uuid = Uuid([1; 16]);
+        let text = format!(
+            "root = '/x'\n[card.0]\npolicy = 3\nmax_inst = 4\nbase_slice_ms = 2\n[card.\"{uuid}\"]\npolicy = 5\nwork_conserving = 1\n"
+        );
+        let start = load(&text).unwrap().start;
+        let card = start.card(0, uuid);
+        assert_eq!((card.policy, card.max_inst, card.prio_ratio()), (Some(5), Some(4), 80));
+        assert!(card.work_conserving());
+        assert_eq!(start.tuning(0, uuid).base, Nanos::from_millis(2));
+        assert_eq!(start.card(1, Uuid([2; 16])), CardSettings::default());
+        assert_eq!(start.tuning(1, Uuid([2; 16])), Tuning::DEFAULT);
+    }
+
+    #[test]
+    fn what_is_not_understood_names_the_line_and_what_was_expected() {
+        for (text, sentence) in [
+            ("rooot = '/x'", "line 1: unknown field `rooot`"),
+            ("root = '/x'\nbase_slice_ms = 0", "line 2: base_slice_ms: expected 1 to 20, found 0"),
+            ("root = '/x'\n\ntime_scale = 0.0", "line 3: time_scale: expected 0.1 to 1000, found 0"),
+            ("root", "line 1: "),
+            ("root = '/x'\n[card.0]\npolicy = 6", "line 3: policy: expected 0 to 5, found 6"),
+            ("root = '/x'\n[card.0]\nmax_inst = 26", "line 3: max_inst: expected 1 to 25, found 26"),
+            ("root = '/x'\n[card.0]\n\nprio_ratio = -1", "line 4: prio_ratio: expected 20 to 99, found -1"),
+            ("root = '/x'\n[card.0]\nwork_conserving = 2", "line 3: work_conserving: expected 0 to 1"),
+            ("root = '/x'\n[card.0]\npolicy = 'fair'", "line 3: invalid type: string"),
+            ("root = '/x'\n[card.0]\ncolour = 3", "line 3: unknown field `colour`"),
+            ("root = '/x'\n[card.first]\npolicy = 1", "line 2: expected a card's index or its UUID"),
+            ("root = '/x'\ndefault_memsize = -5", "line 2: default_memsize: expected a number of bytes"),
+            ("root = '/x'\nmetrics = '9445'", "line 2: metrics: expected \"off\" or an address and port"),
+            ("root = '/x'\nallow_overcommit = 1", "line 2: invalid type: integer"),
+        ] {
+            let error = format!("{:#}", load(text).unwrap_err());
+            assert!(error.contains("monitor.toml, ") && error.contains(sentence), "{text}: {error}");
         }
-        assert!(Config::load(Some(Path::new("/nowhere/monitor.toml")), None).is_err());
+        let missing = Sources { path: Some("/nowhere/monitor.toml".into()), ..Sources::default() };
+        assert!(Config::load(missing).is_err());
     }
 }

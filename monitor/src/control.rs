@@ -1,27 +1,28 @@
-//! The control tree: the same under `cgpu get/set` and, later, a file system.
+//! The control tree: one model of it for `cgpu get/set/ls` and for the file system.
 //!
 //! ```text
 //! version                  r     of the monitor
 //! default_memsize          rw    bytes, 0: none
-//! N/policy                 rw    1, 2, 5 (0, 3, 4 are not there yet)
+//! N/policy                 rw    0..5
 //! N/max_inst               rw    1..25
-//! N/free_weight            r     max_inst less the weights of its containers
+//! N/free_weight            r     what is left of max_inst
 //! N/prio_ratio             rw    20..99
 //! N/work_conserving        rw    0, 1
 //! N/<id>/id                r
 //! N/<id>/memsize           rw    bytes; 0: as it was started with
 //! N/<id>/meminfo           r     "Free: <bytes>", then "PID: <pid> Mem: <bytes>" for each process
-//! N/<id>/weight            rw    1..25
-//! N/<id>/highprio          rw    0 (1 is not there yet)
+//! N/<id>/weight            rw    1..25; reads 0 where none was left for it
+//! N/<id>/highprio          rw    0, 1
 //! ```
 
-use cgpu_proto::units::{Bytes, Nanos};
+use std::ops::RangeInclusive;
 
-use crate::controller::policy::Policy;
+use cgpu_proto::units::{Bytes, Nanos};
+use serde::{Deserialize, Serialize};
+
 use crate::controller::tenants::TenantId;
 use crate::host::Host;
 use crate::message::{Errno, Refusal};
-use crate::scout::Errand;
 
 /// A node of the tree, for containers and cards that exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,20 +37,81 @@ enum Node {
     PrioRatio(usize),
     WorkConserving(usize),
     Container(usize, TenantId),
-    Id(TenantId),
+    Id(usize, TenantId),
     Memsize(usize, TenantId),
     Meminfo(usize, TenantId),
-    Weight(TenantId),
-    Highprio,
+    Weight(usize, TenantId),
+    Highprio(usize, TenantId),
 }
 
-const CARD_NODES: [&str; 5] = ["policy", "max_inst", "free_weight", "prio_ratio", "work_conserving"];
-const CONTAINER_NODES: [&str; 5] = ["id", "memsize", "meminfo", "weight", "highprio"];
-/// Containers that a card can be set to take.
-const MOST_CONTAINERS: u64 = 25;
+/// What can be done with a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// It can be listed.
+    Folder,
+    /// It can be read.
+    Read,
+    /// It can be read, and written by who may.
+    Write,
+}
+
+impl Node {
+    const fn kind(self) -> Kind {
+        match self {
+            Self::Root | Self::Card(_) | Self::Container(..) => Kind::Folder,
+            Self::Version | Self::FreeWeight(_) | Self::Id(..) | Self::Meminfo(..) => Kind::Read,
+            Self::DefaultMemsize
+            | Self::Policy(_)
+            | Self::MaxInst(_)
+            | Self::PrioRatio(_)
+            | Self::WorkConserving(_)
+            | Self::Memsize(..)
+            | Self::Weight(..)
+            | Self::Highprio(..) => Kind::Write,
+        }
+    }
+}
+
+type OfCard = fn(usize) -> Node;
+type OfContainer = fn(usize, TenantId) -> Node;
+
+const ROOT_NODES: [(&str, Node); 2] = [("version", Node::Version), ("default_memsize", Node::DefaultMemsize)];
+const CARD_NODES: [(&str, OfCard); 5] = [
+    ("policy", Node::Policy),
+    ("max_inst", Node::MaxInst),
+    ("free_weight", Node::FreeWeight),
+    ("prio_ratio", Node::PrioRatio),
+    ("work_conserving", Node::WorkConserving),
+];
+const CONTAINER_NODES: [(&str, OfContainer); 5] = [
+    ("id", Node::Id),
+    ("memsize", Node::Memsize),
+    ("meminfo", Node::Meminfo),
+    ("weight", Node::Weight),
+    ("highprio", Node::Highprio),
+];
+
+/// What may be written to nodes, and to the configuration's keys of the same names.
+pub(crate) mod bounds {
+    use std::ops::RangeInclusive;
+
+    pub(crate) const POLICY: RangeInclusive<u64> = 0..=5;
+    /// Containers that a card can be set to take.
+    pub(crate) const MAX_INST: RangeInclusive<u64> = 1..=25;
+    pub(crate) const PRIO_RATIO: RangeInclusive<u64> = 20..=99;
+    pub(crate) const SWITCH: RangeInclusive<u64> = 0..=1;
+    pub(crate) const WEIGHT: RangeInclusive<u64> = 1..=25;
+    pub(crate) const BYTES: RangeInclusive<u64> = 0..=u64::MAX;
+}
 
 fn refuse<T>(errno: Errno, sentence: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal::new(errno, sentence))
+}
+
+/// Whether a container of this name would hide a node of its card.
+pub(crate) fn is_taken(name: &str) -> bool {
+    CARD_NODES.iter().any(|(node, _)| *node == name)
 }
 
 /// The node at a path.
@@ -58,7 +120,7 @@ fn node(host: &Host, path: &str) -> Result<Node, Refusal> {
     let missing =
         || Refusal::new(Errno::ENOENT, format!("There is no node {path:?}; list shows what there is."));
     let card = |name: &str| {
-        let at = name.parse().ok().and_then(|n: u32| host.boards.iter().position(|board| board.index == n));
+        let at = host.boards.iter().position(|board| board.index.to_string() == name);
         at.ok_or_else(|| Refusal::new(Errno::ENOENT, format!("There is no card {name}.")))
     };
     let container = |at: usize, id: &str| {
@@ -69,34 +131,32 @@ fn node(host: &Host, path: &str) -> Result<Node, Refusal> {
         let tenant = found.map(|container| container.tenant);
         tenant.ok_or_else(|| Refusal::new(Errno::ENOENT, format!("There is no container {id} on this card.")))
     };
-    Ok(match parts[..] {
-        [] => Node::Root,
-        ["version"] => Node::Version,
-        ["default_memsize"] => Node::DefaultMemsize,
-        [n] => Node::Card(card(n)?),
-        [n, "policy"] => Node::Policy(card(n)?),
-        [n, "max_inst"] => Node::MaxInst(card(n)?),
-        [n, "free_weight"] => Node::FreeWeight(card(n)?),
-        [n, "prio_ratio"] => Node::PrioRatio(card(n)?),
-        [n, "work_conserving"] => Node::WorkConserving(card(n)?),
-        [n, id] => {
+    match parts[..] {
+        [] => Ok(Node::Root),
+        [name] => match ROOT_NODES.iter().find(|(node, _)| *node == name) {
+            Some((_, node)) => Ok(*node),
+            None => Ok(Node::Card(card(name)?)),
+        },
+        [n, name] => {
             let at = card(n)?;
-            Node::Container(at, container(at, id)?)
+            match CARD_NODES.iter().find(|(node, _)| *node == name) {
+                Some((_, node)) => Ok(node(at)),
+                None => Ok(Node::Container(at, container(at, name)?)),
+            }
         }
         [n, id, leaf] => {
             let at = card(n)?;
             let tenant = container(at, id)?;
-            match leaf {
-                "id" => Node::Id(tenant),
-                "memsize" => Node::Memsize(at, tenant),
-                "meminfo" => Node::Meminfo(at, tenant),
-                "weight" => Node::Weight(tenant),
-                "highprio" => Node::Highprio,
-                _ => return Err(missing()),
-            }
+            let found = CONTAINER_NODES.iter().find(|(node, _)| *node == leaf);
+            found.map(|(_, node)| node(at, tenant)).ok_or_else(missing)
         }
-        _ => return Err(missing()),
-    })
+        _ => Err(missing()),
+    }
+}
+
+/// What can be done with the node at a path.
+pub(crate) fn look(host: &Host, path: &str) -> Result<Kind, Refusal> {
+    node(host, path).map(Node::kind)
 }
 
 /// Reads a node.
@@ -107,31 +167,30 @@ pub(crate) fn get(host: &mut Host, path: &str) -> Result<String, Refusal> {
             return refuse(Errno::EINVAL, format!("{path:?} is a folder; list shows what is in it."));
         }
         Node::Version => env!("CARGO_PKG_VERSION").into(),
-        Node::DefaultMemsize => host.settings.default_memsize.to_string(),
+        Node::DefaultMemsize => host.default_memsize().0.to_string(),
         Node::Policy(at) => host.boards[at].controller.policy().number().to_string(),
-        Node::MaxInst(at) => host.boards[at].settings.max_inst.to_string(),
-        Node::FreeWeight(at) => free_weight(host, at).to_string(),
-        Node::PrioRatio(at) => host.boards[at].settings.prio_ratio.to_string(),
-        Node::WorkConserving(at) => u32::from(host.boards[at].settings.work_conserving).to_string(),
-        Node::Id(tenant) => host.containers[&tenant].id.clone(),
+        Node::MaxInst(at) => host.boards[at].in_force().max_inst().to_string(),
+        Node::FreeWeight(at) => host.places(&host.boards[at]).free().to_string(),
+        Node::PrioRatio(at) => host.boards[at].in_force().prio_ratio().to_string(),
+        Node::WorkConserving(at) => u32::from(host.boards[at].in_force().work_conserving()).to_string(),
+        Node::Id(_, tenant) => host.containers[&tenant].id.clone(),
         Node::Memsize(at, tenant) => host.containers[&tenant].limit(host.boards[at].uuid).0.to_string(),
         Node::Meminfo(at, tenant) => meminfo(host, at, tenant),
-        Node::Weight(tenant) => host.containers[&tenant].weight().to_string(),
-        Node::Highprio => "0".into(),
+        Node::Weight(at, tenant) => {
+            host.places(&host.boards[at]).of(&host.containers[&tenant]).weight.to_string()
+        }
+        Node::Highprio(_, tenant) => u32::from(host.containers[&tenant].is_high()).to_string(),
     })
 }
 
 /// The names in a folder.
 pub(crate) fn list(host: &Host, path: &str) -> Result<Vec<String>, Refusal> {
-    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
     match node(host, path)? {
         Node::Root => {
-            let mut all = names(&["version", "default_memsize"]);
-            all.extend(host.boards.iter().map(|board| format!("{}/", board.index)));
-            Ok(all)
+            let nodes = ROOT_NODES.iter().map(|(name, _)| (*name).to_owned());
+            Ok(nodes.chain(host.boards.iter().map(|board| format!("{}/", board.index))).collect())
         }
         Node::Card(at) => {
-            let mut all = names(&CARD_NODES);
             let uuid = host.boards[at].uuid;
             let mut ids: Vec<String> = host
                 .containers
@@ -140,10 +199,9 @@ pub(crate) fn list(host: &Host, path: &str) -> Result<Vec<String>, Refusal> {
                 .map(|container| format!("{}/", container.id))
                 .collect();
             ids.sort();
-            all.extend(ids);
-            Ok(all)
+            Ok(CARD_NODES.iter().map(|(name, _)| (*name).to_owned()).chain(ids).collect())
         }
-        Node::Container(..) => Ok(names(&CONTAINER_NODES)),
+        Node::Container(..) => Ok(CONTAINER_NODES.iter().map(|(name, _)| (*name).to_owned()).collect()),
         _ => refuse(Errno::EINVAL, format!("{path:?} is no folder; get reads it.")),
     }
 }
@@ -154,39 +212,29 @@ pub(crate) fn set(host: &mut Host, now: Nanos, path: &str, value: &str) -> Resul
         Node::Root | Node::Card(_) | Node::Container(..) => {
             return refuse(Errno::EINVAL, format!("{path:?} is a folder."));
         }
-        Node::Version | Node::FreeWeight(_) | Node::Id(_) | Node::Meminfo(..) => {
+        Node::Version | Node::FreeWeight(_) | Node::Id(..) | Node::Meminfo(..) => {
             return refuse(Errno::EACCES, format!("{path:?} is read-only."));
         }
-        Node::DefaultMemsize => host.settings.default_memsize = number(value, 0, u64::MAX)?,
-        Node::Policy(at) => {
-            let wanted = small(value, 0, 5)?;
-            if Policy::numbered(wanted, false).is_none() {
-                return refuse(
-                    Errno::EINVAL,
-                    format!(
-                        "Policy {wanted} is not there yet: expected 1 (preemptive), 2 (weighted) or 5 (native)."
-                    ),
-                );
-            }
-            host.boards[at].settings.policy = Some(wanted);
-        }
+        Node::DefaultMemsize => host.settings.default_memsize = Some(number(value, &bounds::BYTES)?),
+        Node::Policy(at) => host.boards[at].settings.policy = Some(small(value, &bounds::POLICY)?),
         Node::MaxInst(at) => {
-            let wanted = small(value, 1, MOST_CONTAINERS)?;
-            let (count, weights) = load(host, at);
-            if u64::from(wanted) < weights.max(count) {
-                return refuse(
-                    Errno::EBUSY,
-                    format!(
-                        "{count} containers with a weight of {weights} together are there: expected at least that."
-                    ),
+            let wanted = small(value, &bounds::MAX_INST)?;
+            let board = &host.boards[at];
+            let (before, taken) = (board.in_force().max_inst(), taken(host, at));
+            if wanted < before && wanted < taken {
+                let sentence = format!(
+                    "Containers with a weight of {taken} together are there: expected at least that, got {wanted}."
                 );
+                return refuse(Errno::EBUSY, sentence);
             }
-            host.boards[at].settings.max_inst = wanted;
+            host.boards[at].settings.max_inst = Some(wanted);
         }
-        Node::PrioRatio(at) => host.boards[at].settings.prio_ratio = small(value, 20, 99)?,
-        Node::WorkConserving(at) => host.boards[at].settings.work_conserving = small(value, 0, 1)? == 1,
+        Node::PrioRatio(at) => host.boards[at].settings.prio_ratio = Some(small(value, &bounds::PRIO_RATIO)?),
+        Node::WorkConserving(at) => {
+            host.boards[at].settings.work_conserving = Some(small(value, &bounds::SWITCH)? == 1);
+        }
         Node::Memsize(at, tenant) => {
-            let wanted = number(value, 0, u64::MAX)?;
+            let wanted = number(value, &bounds::BYTES)?;
             let (uuid, total) = (host.boards[at].uuid.to_string(), host.total(&host.boards[at]));
             if total > 0 && wanted > total {
                 return refuse(
@@ -203,61 +251,51 @@ pub(crate) fn set(host: &mut Host, now: Nanos, path: &str, value: &str) -> Resul
             }
             host.set_limits(tenant);
         }
-        Node::Weight(tenant) => {
-            let wanted = small(value, 1, MOST_CONTAINERS)?;
-            let before = host.containers[&tenant].weight();
-            for at in 0..host.boards.len() {
-                let board = &host.boards[at];
-                if !host.containers[&tenant].cards().contains(&board.uuid) {
-                    continue;
-                }
-                let free = free_weight(host, at) + i64::from(before);
-                if i64::from(wanted) > free.max(i64::from(before)) {
-                    let index = board.index;
-                    return refuse(
-                        Errno::EBUSY,
-                        format!(
-                            "Card {index} has a weight of {free} left for it; raise {index}/max_inst or lower others' weights."
-                        ),
-                    );
-                }
-            }
-            let id = host.containers[&tenant].id.clone();
-            host.settings.containers.entry(id).or_default().weight = Some(wanted);
-            if let Some(container) = host.containers.get_mut(&tenant) {
-                container.weight = Some(wanted);
-            }
-            for board in &mut host.boards {
-                board.controller.set_weight(now, tenant, wanted);
-                board.stale = true;
-            }
+        Node::Weight(_, tenant) => {
+            let wanted = small(value, &bounds::WEIGHT)?;
+            set_weight(host, tenant, wanted)?;
         }
-        Node::Highprio => {
-            if small(value, 0, 1)? == 1 {
-                return refuse(Errno::EINVAL, "High priority is not there yet: expected 0.");
-            }
+        Node::Highprio(_, tenant) => {
+            let wanted = small(value, &bounds::SWITCH)? == 1;
+            let Some(container) = host.containers.get_mut(&tenant) else { return Ok(()) };
+            container.high = Some(wanted);
+            host.settings.containers.entry(container.id.clone()).or_default().high = Some(wanted);
         }
-    }
-    for board in &host.boards {
-        host.settings.cards.insert(board.uuid.to_string(), board.settings);
     }
     host.follow(now);
-    host.scout.ask(Errand::Save(host.settings.clone()));
+    host.keep_settings();
     Ok(())
 }
 
-/// Containers of a card that somebody made or lives in, and their weights together.
-fn load(host: &Host, at: usize) -> (u64, u64) {
-    let uuid = host.boards[at].uuid;
-    let there = host.containers.values().filter(|container| container.standing(uuid).created);
-    let there = there.filter(|container| container.cards().contains(&uuid));
-    there.fold((0, 0), |(count, weights), container| (count + 1, weights + u64::from(container.weight())))
+/// Gives a container another weight on all its cards, if each has as much left for it.
+fn set_weight(host: &mut Host, tenant: TenantId, wanted: u32) -> Result<(), Refusal> {
+    let Some(container) = host.containers.get(&tenant) else { return Ok(()) };
+    let cards = container.cards();
+    for board in host.boards.iter().filter(|board| cards.contains(&board.uuid)) {
+        let places = host.places(board);
+        let has = places.of(container).weight;
+        let most = has + if container.standing(board.uuid).created { places.free() } else { 0 };
+        if wanted > most {
+            let index = board.index;
+            return refuse(
+                Errno::EBUSY,
+                format!(
+                    "Card {index} has a weight of {most} left for it; raise {index}/max_inst or lower others' weights."
+                ),
+            );
+        }
+    }
+    host.settings.containers.entry(container.id.clone()).or_default().weight = Some(wanted);
+    if let Some(container) = host.containers.get_mut(&tenant) {
+        container.weight = Some(wanted);
+    }
+    Ok(())
 }
 
-/// Weight that is still to be had on a card; negative when containers were started with more.
-pub(crate) fn free_weight(host: &Host, at: usize) -> i64 {
-    let weights = i64::try_from(load(host, at).1).unwrap_or(i64::MAX);
-    i64::from(host.boards[at].settings.max_inst) - weights
+/// Places of a card that are taken: the sum of weights, which is never below the number of containers that have one.
+fn taken(host: &Host, at: usize) -> u32 {
+    let board = &host.boards[at];
+    board.in_force().max_inst() - host.places(board).free()
 }
 
 fn meminfo(host: &mut Host, at: usize, tenant: TenantId) -> String {
@@ -280,27 +318,30 @@ fn meminfo(host: &mut Host, at: usize, tenant: TenantId) -> String {
             continue;
         };
         let pid = container.host_pids.get(&(slot, generation)).copied().flatten().unwrap_or(about.pid);
-        text += &format!("PID: {pid} Mem: {}\n", (cell.used + cell.implicit).0);
+        text += &format!("PID: {pid} Mem: {}\n", cell.total().0);
     }
     text
 }
 
 /// A whole number within bounds; blanks around it do not matter.
-fn number(text: &str, least: u64, most: u64) -> Result<u64, Refusal> {
+fn number(text: &str, bounds: &RangeInclusive<u64>) -> Result<u64, Refusal> {
     let text = text.trim();
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let number = digits.then(|| text.parse().ok()).flatten();
-    match number.filter(|number| (least..=most).contains(number)) {
+    match number.filter(|number| bounds.contains(number)) {
         Some(number) => Ok(number),
-        None if most == u64::MAX => {
+        None if *bounds.end() == u64::MAX => {
             refuse(Errno::EINVAL, format!("Expected a number of bytes, got {text:?}."))
         }
-        None => refuse(Errno::EINVAL, format!("Expected a number from {least} to {most}, got {text:?}.")),
+        None => {
+            let (least, most) = (bounds.start(), bounds.end());
+            refuse(Errno::EINVAL, format!("Expected a number from {least} to {most}, got {text:?}."))
+        }
     }
 }
 
-fn small(text: &str, least: u64, most: u64) -> Result<u32, Refusal> {
-    number(text, least, most).map(|number| u32::try_from(number).unwrap_or(u32::MAX))
+fn small(text: &str, bounds: &RangeInclusive<u64>) -> Result<u32, Refusal> {
+    number(text, bounds).map(|number| u32::try_from(number).unwrap_or(u32::MAX))
 }
 
 #[cfg(test)]
@@ -309,9 +350,9 @@ mod tests {
 
     #[test]
     fn numbers_are_digits_within_bounds() {
-        assert_eq!(number(" 7\n", 1, 9), Ok(7));
+        assert_eq!(number(" 7\n", &(1..=9)), Ok(7));
         for text in ["", "x", "-1", "+1", "1.0", "0x10", "10", "99999999999999999999999", "1 2"] {
-            assert_eq!(number(text, 1, 9).unwrap_err().errno, Errno::EINVAL, "{text:?}");
+            assert_eq!(number(text, &(1..=9)).unwrap_err().errno, Errno::EINVAL, "{text:?}");
         }
     }
 }

@@ -9,11 +9,16 @@
 //!                                                        +-- policy      who shares, by which weight
 //!                                                        +-- refill      rounds, quanta, who is next: arithmetic
 //!                                                        +-- rounds      the same for the tenants of the card
+//!                                                        +-- rates       fixed shares: credit that grows with the clock
+//!                                                        +-- priority    who takes the card at once, and how much of it
+//!                                                        +-- guests      who runs beside the others' turns
+//!                                                        +-- gangs       who has its turns on several cards at the same time
 //!                                                        +-- conduct     the turn going on: runs, closes, passes on
 //!                                                        +-- turns       a turn, and what it is charged
 //!                                                        +-- settlement  the last word on turns; who runs beside
 //!                                                        +-- gates       what the gates are to say
 //!                                                        +-- books       what was charged, what was odd
+//!                                                        +-- estate      what is left to the next monitor
 //!                                                        +-- tuning      the times it goes by
 //! ```
 //!
@@ -21,15 +26,19 @@
 //! contended, and takes at most a few steps: a turn closes, drains, passes on. It then says which gates change and when it wants to
 //! be called again. Called late, it loses time but nothing else; called early or with nothing new, it does nothing.
 //!
-//! `docs/turns.md` is the protocol and the reasons. Limits: each card is scheduled by itself (no gang turns yet); the union of
-//! overlapping processes of one container is taken as the time held.
+//! `docs/turns.md` is the protocol and the reasons. Limit: the union of overlapping processes of one container is taken as the time held.
 
 use cgpu_proto::units::Nanos;
 
 pub mod books;
 mod conduct;
+pub mod estate;
+pub mod gangs;
 mod gates;
+mod guests;
 pub mod policy;
+mod priority;
+mod rates;
 pub mod refill;
 mod rounds;
 mod settlement;
@@ -39,9 +48,10 @@ mod turns;
 pub mod words;
 
 use books::Books;
-use policy::Policy;
+use policy::{Policy, WHOLE};
+use priority::Allowance;
 use refill::signed;
-use tenants::{Gate, Sight, Tenant, TenantId};
+use tenants::{Gate, Sight, Tenant, TenantId, Terms};
 use tuning::Tuning;
 use turns::{Cause, Turn};
 
@@ -52,6 +62,11 @@ use crate::message::{self, Sharing};
 pub struct Card {
     tuning: Tuning,
     policy: Policy,
+    /// The policy that is gone by: native cards have turns as well while somebody of high priority is there.
+    rule: Policy,
+    allowance: Allowance,
+    /// Who is to have its turn here at the same time as on its other cards.
+    summoned: Option<TenantId>,
     sharing: Sharing,
     /// In the order of the next turns.
     line: Vec<Tenant>,
@@ -101,10 +116,14 @@ pub struct Share<'a> {
     pub total: Option<f64>,
     /// Its words were impossible within the last second.
     pub lying: bool,
+    /// There was no weight left for it: it gets no compute.
+    pub barred: bool,
 }
 
 /// A turn closes, drains, passes on: no step needs more.
 const STEPS: usize = 4;
+/// Percent that high priority may take, unless told.
+const PRIO_RATIO: u32 = 80;
 
 impl Card {
     /// A card that nobody shares yet.
@@ -113,6 +132,9 @@ impl Card {
         Self {
             tuning,
             policy,
+            rule: policy,
+            allowance: Allowance::new(PRIO_RATIO),
+            summoned: None,
             sharing: Sharing::Open,
             line: Vec::new(),
             turn: None,
@@ -125,22 +147,14 @@ impl Card {
         }
     }
 
-    /// Takes a container on the books. Its first sight tells the rest. A second time, only its weight is taken.
-    pub fn admit(&mut self, now: Nanos, id: TenantId, weight: u32) {
+    /// Takes a container on the books. Its first sight tells the rest. A second time, only its terms are taken.
+    pub fn admit(&mut self, now: Nanos, id: TenantId, terms: Terms) {
         if self.find(id).is_some() {
-            self.set_weight(now, id, weight);
+            self.set_terms(now, id, terms);
             return;
         }
-        let gate = Gate {
-            // No state at all: whatever is first is news.
-            turn: 0xff,
-            granted: Nanos::ZERO,
-            until: Nanos::ZERO,
-            ring: None,
-            armed: false,
-            beside: 0,
-        };
-        let mut tenant = Tenant::new(id, weight, gate, self.charged);
+        // No state at all: whatever is first is news.
+        let mut tenant = Tenant::new(id, terms, Gate::shut(0xff), self.charged);
         // One round's worth: a newcomer does not wait for the next round.
         tenant.balance = signed(self.tuning.base);
         self.line.push(tenant);
@@ -162,14 +176,45 @@ impl Card {
         self.cut(now);
     }
 
-    /// Another weight, from the next step on. Who is not on the books is left alone.
-    pub fn set_weight(&mut self, now: Nanos, id: TenantId, weight: u32) {
+    /// Other terms, from the next step on; whether they are. Who is not on the books is left alone.
+    pub fn set_terms(&mut self, now: Nanos, id: TenantId, terms: Terms) -> bool {
         if let Some(tenant) = self.find_mut(id)
-            && tenant.weight != weight
+            && tenant.terms != terms
         {
-            tenant.weight = weight;
+            tenant.terms = terms;
+            let high = tenant.is_high(now);
+            if let Some(turn) = self.turn.as_mut().filter(|turn| turn.holder == id) {
+                turn.high = high;
+            }
             self.cut(now);
+            return true;
         }
+        false
+    }
+
+    /// Another bound of what high priority may take, in percent, from the next step on.
+    pub fn set_priority_ratio(&mut self, percent: u32) {
+        self.allowance.set(percent);
+    }
+
+    /// Who is to have its turn here at the same time as on its other cards, as far as it has credit here; none: nobody. True: that is
+    /// news, and calls for a step.
+    pub fn summon(&mut self, id: Option<TenantId>) -> bool {
+        let news = id.is_some() && id != self.summoned && id != self.holder();
+        self.summoned = id;
+        news
+    }
+
+    /// Whether the container has something to do on the card, or had a moment ago.
+    #[must_use]
+    pub fn is_used_by(&self, id: TenantId) -> bool {
+        self.find(id).is_some_and(|tenant| self.is_member(tenant) && tenant.is_active(self.now, &self.tuning))
+    }
+
+    /// Whose turn it is, if anybody's.
+    #[must_use]
+    pub fn holder(&self) -> Option<TenantId> {
+        self.turn.as_ref().map(|turn| turn.holder)
     }
 
     /// Another tuning, from the next step on.
@@ -196,6 +241,18 @@ impl Card {
         self.turns
     }
 
+    /// What a switch between containers costs, as the turns have shown; none before there were enough of them.
+    #[must_use]
+    pub fn switch_cost(&self) -> Option<Nanos> {
+        self.line.iter().filter_map(Tenant::learned_bubble).min()
+    }
+
+    /// The mean slice of those who share the card equally.
+    #[must_use]
+    pub const fn slice(&self) -> Nanos {
+        self.tuning.base
+    }
+
     /// Who must be looked at before a step at this time; `rung`: somebody's bell was heard.
     pub fn interest(&self, now: Nanos, rung: bool) -> impl Iterator<Item = TenantId> {
         let all = now >= self.next_full || (rung && self.sharing != Sharing::Contended);
@@ -204,11 +261,12 @@ impl Card {
             .iter()
             .filter(move |tenant| {
                 let blind = !tenant.bell && !tenant.waiting && now >= self.next_bump;
-                let member = self.policy.counts(tenant.standing);
+                let member = self.is_member(tenant);
                 all || Some(tenant.id) == holder
                     || tenant.armed_anew
                     || tenant.closed.is_some()
                     || tenant.overrun
+                    || tenant.guest.is_some()
                     || tenant.presumed > Nanos::ZERO
                     || (member && blind)
             })
@@ -225,20 +283,31 @@ impl Card {
     #[must_use]
     pub fn share(&self, now: Nanos, id: TenantId) -> Option<Share<'_>> {
         let tenant = self.find(id)?;
-        let member = |tenant: &&Tenant| self.policy.counts(tenant.standing);
-        let weights: u64 =
-            self.line.iter().filter(member).map(|tenant| self.policy.weight(tenant.weight)).sum();
-        let own = if member(&tenant) { self.policy.weight(tenant.weight) } else { 0 };
-        let set = (own * 100_000).checked_div(weights).unwrap_or(0);
+        let set = self.set_share(now, tenant);
         let second = self.line.iter().map(|tenant| tenant.books.last_second(now)).sum();
         Some(Share {
             books: &tenant.books,
             gate: tenant.gate_state(),
-            set: u32::try_from(set).unwrap_or(100_000),
+            set,
             second: percent(tenant.books.last_second(now), second),
             total: percent(tenant.books.charged, self.charged - tenant.joined),
             lying: tenant.lied > now,
+            barred: tenant.is_barred() && self.policy != Policy::Native,
         })
+    }
+
+    /// The share that a container is sure of while it is busy, in parts of [`WHOLE`].
+    fn set_share(&self, now: Nanos, tenant: &Tenant) -> u32 {
+        if !self.is_member(tenant) {
+            return 0;
+        }
+        let weight = |tenant: &Tenant| self.rule.weight(&tenant.terms);
+        let members = || self.line.iter().filter(|tenant| self.is_member(tenant));
+        let whole = if self.rule.is_fixed() { self.whole() } else { members().map(weight).sum() };
+        let own = weight(tenant) * WHOLE / whole.max(1);
+        let alone = members().count() == 1 && !self.rule.is_fixed();
+        let set = if tenant.is_high(now) && !alone { own.max(self.allowance.ratio()) } else { own };
+        u32::try_from(set).unwrap_or(u32::MAX)
     }
 
     /// One step: takes in what was seen, decides, and says what changes.
@@ -247,6 +316,8 @@ impl Card {
         self.now = now.max(before);
         let now = self.now;
         self.share_overruns(before, now);
+        self.keep_allowance(before, now);
+        self.accrue(before, now);
         for sight in sights {
             let tuning = self.tuning;
             if let Some(tenant) = self.find_mut(sight.tenant) {
@@ -256,10 +327,16 @@ impl Card {
         }
         if now >= self.next_full {
             self.next_full = now + self.tuning.rounds_look;
+            self.calibrate();
         }
+        self.rule = match self.policy {
+            Policy::Native if self.has_high(now) => Policy::Preemptive,
+            policy => policy,
+        };
         self.watch_overruns(now);
         self.settle(now);
         self.set_sharing(now);
+        self.watch_guests(before, now);
         if self.sharing == Sharing::Contended {
             for _ in 0..STEPS {
                 if !self.conduct(now) {
@@ -270,15 +347,26 @@ impl Card {
         self.plan(now)
     }
 
+    /// Slices as long as the learned cost of a switch asks for, where they are not set. Small changes of it change nothing.
+    fn calibrate(&mut self) {
+        let Some(cost) = self.switch_cost() else { return };
+        let (base, wanted) = (self.tuning.base, self.tuning.base_for(cost));
+        if wanted.0.abs_diff(base.0) > base.0 / 5 {
+            self.tuning = Tuning { base: wanted, ..self.tuning };
+        }
+    }
+
     fn set_sharing(&mut self, now: Nanos) {
-        let members = self.line.iter().filter(|tenant| self.policy.counts(tenant.standing));
+        let members = self.line.iter().filter(|tenant| self.is_member(tenant));
         let active = members.clone().filter(|tenant| tenant.is_active(now, &self.tuning)).count();
-        let sharing = if members.count() < 2 {
-            Sharing::Open
-        } else if active < self.policy.contended_at() {
-            Sharing::Watched
-        } else {
-            Sharing::Contended
+        let enough = if self.has_high(now) { 1 } else { self.rule.contended_at() };
+        let sharing = match members.count() {
+            0 => Sharing::Open,
+            // Who has a part of the card asks for it, also when nobody else is there.
+            _ if self.rule.is_fixed() => Sharing::Contended,
+            1 => Sharing::Open,
+            _ if active < enough => Sharing::Watched,
+            _ => Sharing::Contended,
         };
         if sharing == self.sharing {
             return;

@@ -1,34 +1,46 @@
 //! The daemon: sleeps until something is heard or due, and does it.
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use cgpu_proto::paths;
 use cgpu_proto::units::Nanos;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 
 pub(crate) mod poll;
 
 use poll::{Poll, Source, now};
 
+use crate::client::Client;
 use crate::config::Config;
 use crate::controller::tenants::TenantId;
 use crate::host::{Change, Host};
+use crate::message::{Errno, Refusal, Reply, Request};
 use crate::scout::Scout;
-use crate::settings::Settings;
-use crate::socket::Socket;
+use crate::service;
+use crate::settings::{Found, Settings};
+use crate::socket::{self, Socket};
+use crate::tree::Tree;
+use crate::tree::desk::{self, Caller, Desk};
 
 /// Hearts beat, lives are looked at.
 const BEAT: Nanos = Nanos::from_millis(100);
 /// The root is looked through.
 const SCAN: Nanos = Nanos::from_millis(500);
 
-/// Runs a monitor until SIGTERM or SIGINT.
+/// Whether the last words reach a successor within this.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// Runs a monitor until SIGTERM or SIGINT, or until a successor takes over. With `replace` it is the successor of the one that answers
+/// there, if one does.
 ///
 /// # Errors
-/// When it cannot start: another monitor runs, the root cannot be made, the settings are broken. Once it runs, it does not end by
+/// When it cannot start: another monitor runs, the root cannot be made, the settings cannot be read. Once it runs, it does not end by
 /// itself.
-pub fn run(config: &Config) -> Result<()> {
+pub fn run(config: &Config, replace: bool) -> Result<()> {
     // Sleeping to a predicted time is what we do; the default slack is 50 us.
     if let Err(error) = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1)) {
         tracing::warn!("timer slack cannot be set: {error}");
@@ -37,33 +49,107 @@ pub fn run(config: &Config) -> Result<()> {
     let containers = paths::containers(&config.root);
     std::fs::create_dir_all(&containers).with_context(|| format!("cannot make {}", containers.display()))?;
     let path = paths::socket(&config.root);
-    let socket = match Socket::open(&path) {
-        Err(error) if error.kind() == ErrorKind::AddrInUse => {
-            bail!("another monitor answers at {}: stop it first", path.display())
-        }
-        other => other.with_context(|| format!("cannot open {}", path.display()))?,
+    let predecessor = if replace { Client::connect(&path).ok() } else { None };
+    let mut socket = match &predecessor {
+        Some(_) => None,
+        None => Some(open_socket(&path)?),
     };
-    let settings = Settings::load(&config.state).with_context(|| {
-        format!("the settings in {} are not understood: mend or remove settings.json", config.state.display())
-    })?;
+    let (settings, refused) = match Settings::load(&config.state)
+        .with_context(|| format!("cannot read the settings in {}", config.state.display()))?
+    {
+        Found::Settings(settings) => (settings, None),
+        Found::Refused(sentence) => (Settings::default(), Some(sentence)),
+    };
     let scout =
         Scout::send_out(config.nvml.clone(), config.state.clone()).context("no thread for the scout")?;
-    let mut host = Host::new(config.root.clone(), settings, config.tuning, scout, now());
+    let mut host = Host::new(config, settings, scout, now());
+    host.warn(refused);
     // Whoever connects meanwhile waits for the answer.
     host.hear_first(now());
-    let mut daemon = Daemon::new(host, socket)?;
+    if let Some(mut predecessor) = predecessor {
+        let estate = predecessor.hand_over().context("the running monitor does not hand over")?;
+        tracing::info!("taking over from a monitor of {}", estate.release);
+        host.inherit(now(), estate);
+        socket = Some(Socket::succeed(&path).with_context(|| format!("cannot open {}", path.display()))?);
+    }
+    let socket = socket.context("no socket")?;
+    let (caller, desk) = desk::open().context("no descriptor for the tree")?;
+    let tree = mount(config, caller).unwrap_or_else(|sentence| {
+        host.warn(Some(sentence));
+        None
+    });
+    if let Some(tree) = &tree {
+        tracing::info!("control tree at {}", tree.place().display());
+    }
+    let mut daemon = Daemon::new(host, socket, desk, config.clone())?;
+    if let Some(endpoint) = &config.metrics {
+        crate::metrics::serve(endpoint.clone(), path.clone()).context("no thread for the metrics")?;
+    }
     tracing::info!("monitor of {}", config.root.display());
-    let end = daemon.serve();
-    daemon.host.open_gates();
-    end
+    service::ready();
+    match daemon.serve()? {
+        End::Stopped => {
+            service::stopping();
+            daemon.host.open_gates();
+        }
+        End::Succeeded => {
+            tracing::info!("handed over");
+            let Daemon { socket, desk, .. } = daemon;
+            // Who has connected to us and was not heard asks again, there.
+            socket.end_when_replaced(LAST_WORDS);
+            if let Some(tree) = tree {
+                tree.leave(LAST_WORDS, || {
+                    desk.answer(|request, may_write| pass_on(&path, &request, may_write))
+                });
+            }
+        }
+    }
+    Ok(())
 }
+
+fn open_socket(path: &Path) -> Result<Socket> {
+    match Socket::open(path) {
+        Err(error) if error.kind() == ErrorKind::AddrInUse => {
+            bail!("another monitor answers at {}: stop it first, or replace it (--replace)", path.display())
+        }
+        other => other.with_context(|| format!("cannot open {}", path.display())),
+    }
+}
+
+/// The tree, where it is wanted; or why there is none: `cgpu get` and `cgpu set` do the same without it.
+fn mount(config: &Config, caller: Caller) -> Result<Option<Tree>, String> {
+    let Some(at) = &config.tree else { return Ok(None) };
+    Tree::mount(at, &config.root, caller).map(Some).map_err(|error| {
+        format!("no control tree at {}: {error}; cgpu get and cgpu set do the same without it", at.display())
+    })
+}
+
+/// Has the successor answer.
+fn pass_on(path: &Path, request: &Request, may_write: bool) -> Reply {
+    let answer = Client::connect(path).and_then(|mut client| client.pass_on(request, may_write));
+    answer.unwrap_or_else(|failure| Reply::Refused(Refusal::new(Errno::EIO, failure.to_string())))
+}
+
+/// Why a monitor ends.
+enum End {
+    Stopped,
+    Succeeded,
+}
+
+/// What a signal asks for.
+const STOP: u64 = 0;
+const RELOAD: u64 = 1;
+const UPGRADE: u64 = 2;
+const SIGNALS: [(i32, u64); 4] = [(SIGTERM, STOP), (SIGINT, STOP), (SIGHUP, RELOAD), (SIGUSR2, UPGRADE)];
 
 struct Daemon {
     host: Host,
     socket: Socket,
+    desk: Desk,
     poll: Poll,
-    /// Readable once a signal has come; kept so that it can be.
-    _signals: UnixStream,
+    config: Config,
+    /// Readable once a signal of the kind has come.
+    signals: Vec<UnixStream>,
     next_beat: Nanos,
     next_scan: Nanos,
     /// Bells that are not listened to.
@@ -71,26 +157,34 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn new(host: Host, socket: Socket) -> Result<Self> {
+    fn new(host: Host, socket: Socket, desk: Desk, config: Config) -> Result<Self> {
         let poll = Poll::new()?;
-        let (signals, told) = UnixStream::pair()?;
-        for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
-            signal_hook::low_level::pipe::register(signal, told.try_clone()?)?;
+        let mut signals = Vec::new();
+        for kind in [STOP, RELOAD, UPGRADE] {
+            let (heard, told) = UnixStream::pair()?;
+            heard.set_nonblocking(true)?;
+            for (signal, _) in SIGNALS.iter().filter(|(_, of)| *of == kind) {
+                signal_hook::low_level::pipe::register(*signal, told.try_clone()?)?;
+            }
+            poll.add(&heard, Source::Signal(kind))?;
+            signals.push(heard);
         }
-        poll.add(&signals, Source::Signal)?;
         poll.add(socket.listener(), Source::Listener)?;
+        poll.add(&desk, Source::Tree)?;
         Ok(Self {
             host,
             socket,
+            desk,
             poll,
-            _signals: signals,
+            config,
+            signals,
             next_beat: Nanos::ZERO,
             next_scan: Nanos::ZERO,
             muted: Vec::new(),
         })
     }
 
-    fn serve(&mut self) -> Result<()> {
+    fn serve(&mut self) -> Result<End> {
         let mut heard = Vec::new();
         loop {
             let time = now();
@@ -104,7 +198,12 @@ impl Daemon {
             let time = now();
             for source in heard.drain(..) {
                 match source {
-                    Source::Signal => return Ok(()),
+                    Source::Signal(STOP) => return Ok(End::Stopped),
+                    Source::Signal(kind) => self.obey(time, kind),
+                    Source::Tree => {
+                        let host = &mut self.host;
+                        self.desk.answer(|request, may_write| socket::answer(host, time, request, may_write));
+                    }
                     Source::Listener => {
                         if let Some((number, stream)) = self.socket.accept() {
                             self.poll.add(stream, Source::Connection(number))?;
@@ -112,6 +211,11 @@ impl Daemon {
                     }
                     Source::Connection(number) => {
                         self.socket.serve(number, &mut self.host, time);
+                        if self.host.is_succeeded && self.socket.leave(LAST_WORDS) {
+                            return Ok(End::Succeeded);
+                        }
+                        // Whoever asked has not taken it: there is nobody who goes on.
+                        self.host.is_succeeded = false;
                     }
                     Source::Bell(number) => self.hear(time, TenantId(number)),
                     Source::Death(number) => self.host.maker_died(i32::try_from(number).unwrap_or(0)),
@@ -121,8 +225,44 @@ impl Daemon {
         }
     }
 
+    /// Does what a signal asks for.
+    fn obey(&mut self, time: Nanos, kind: u64) {
+        if let Some(heard) = self.signals.get_mut(usize::try_from(kind).unwrap_or(usize::MAX)) {
+            // However often it was asked for, it is done once.
+            let _ = heard.read(&mut [0; 64]);
+        }
+        if kind == RELOAD {
+            self.reload(time);
+        } else if let Err(refusal) = self.host.succession.begin() {
+            tracing::warn!("no successor: {refusal}");
+        }
+    }
+
+    /// Reads the configuration again. A bad one changes nothing.
+    fn reload(&mut self, time: Nanos) {
+        let config = match Config::load(self.config.source.clone()) {
+            Ok(config) => config,
+            Err(error) => {
+                tracing::error!("the old configuration stays in force: {error:#}");
+                return;
+            }
+        };
+        for sentence in self.host.restart(time, config.start.clone()) {
+            tracing::error!("{sentence}");
+        }
+        let fixed = |config: &Config| {
+            (config.root.clone(), config.state.clone(), config.tree.clone(), config.nvml.clone())
+        };
+        if fixed(&config) != fixed(&self.config) {
+            tracing::warn!("root, state, tree and nvml stay as they are until the next start");
+        }
+        self.config.start = config.start;
+        tracing::info!("the configuration was read again");
+    }
+
     fn keep_house(&mut self, time: Nanos) {
         self.next_beat = time + BEAT;
+        self.host.succession.check();
         if time >= self.next_scan {
             self.next_scan = time + SCAN;
             self.host.scan(time);
@@ -134,7 +274,10 @@ impl Daemon {
         for tenant in std::mem::take(&mut self.muted) {
             match self.host.containers.get(&tenant) {
                 Some(container) if container.mute > time => self.muted.push(tenant),
-                Some(_) => self.host.changes.push(Change::Bell(tenant)),
+                Some(_) => {
+                    self.host.unmuted(time, tenant);
+                    self.host.changes.push(Change::Bell(tenant));
+                }
                 None => {}
             }
         }

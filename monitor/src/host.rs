@@ -15,16 +15,25 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 pub(crate) mod board;
 pub(crate) mod container;
+mod measures;
+pub(crate) mod places;
 pub(crate) mod region;
+mod succession;
+mod tally;
 
 use board::Board;
 use container::Container;
+use places::Places;
 
+use crate::config::{Config, Start};
+use crate::control;
+use crate::controller::policy::Policy;
 use crate::controller::tenants::{Sight, TenantId};
-use crate::controller::tuning::Tuning;
-use crate::message::{Errno, Refusal, Registration};
-use crate::scout::{Errand, News, Sample, Scout, Suspect};
-use crate::settings::Settings;
+use crate::controller::{Card, gangs};
+use crate::estate::{CardBooks, Succession};
+use crate::message::{Errno, Refusal, Registered, Registration};
+use crate::scout::{Ask, Errand, News, Sample, Scout, Suspect};
+use crate::settings::{CardSettings, Settings};
 
 /// Cards that are kept; a container can name sixteen, and may make them up where there is no NVML.
 const MOST_CARDS: usize = 64;
@@ -41,15 +50,26 @@ const MUTE: Nanos = Nanos::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) root: PathBuf,
+    /// Where settings are kept.
+    pub(crate) state: PathBuf,
     pub(crate) started: Nanos,
     pub(crate) boards: Vec<Board>,
     pub(crate) containers: BTreeMap<TenantId, Container>,
     pub(crate) settings: Settings,
+    pub(crate) start: Start,
+    /// What people should know.
+    pub(crate) warnings: Vec<String>,
     /// NVML answers.
     pub(crate) sampled: Option<Nanos>,
     pub(crate) scout: Scout,
-    tuning: Tuning,
     next: u64,
+    /// Whose books the scout reads.
+    watched: Vec<Ask>,
+    /// What a predecessor has left and nobody has taken up.
+    inherited: Vec<CardBooks>,
+    pub(crate) succession: Succession,
+    /// The estate was asked for: nothing is to be done any more.
+    pub(crate) is_succeeded: bool,
     /// What the daemon's poll must learn.
     pub(crate) changes: Vec<Change>,
 }
@@ -62,18 +82,32 @@ pub(crate) enum Change {
 }
 
 impl Host {
-    pub(crate) fn new(root: PathBuf, settings: Settings, tuning: Tuning, scout: Scout, now: Nanos) -> Self {
+    pub(crate) fn new(config: &Config, settings: Settings, scout: Scout, now: Nanos) -> Self {
         Self {
-            root,
+            root: config.root.clone(),
+            state: config.state.clone(),
             started: now,
             boards: Vec::new(),
             containers: BTreeMap::new(),
             settings,
+            start: config.start.clone(),
+            warnings: Vec::new(),
             sampled: None,
             scout,
-            tuning,
             next: 1,
+            watched: Vec::new(),
+            inherited: Vec::new(),
+            succession: Succession::prepare(),
+            is_succeeded: false,
             changes: Vec::new(),
+        }
+    }
+
+    /// Tells people what they should know, now and as long as the monitor runs.
+    pub(crate) fn warn(&mut self, sentence: Option<String>) {
+        if let Some(sentence) = sentence {
+            tracing::error!("{sentence}");
+            self.warnings.push(sentence);
         }
     }
 
@@ -89,7 +123,7 @@ impl Host {
             .map(|entry| entry.path())
             .collect();
         for dir in &found {
-            self.adopt(dir);
+            self.adopt(dir, None);
         }
         let lost: Vec<TenantId> = self
             .containers
@@ -103,27 +137,31 @@ impl Host {
         self.forget_cards();
     }
 
-    /// The container of this directory, new or known.
-    fn adopt(&mut self, dir: &Path) -> TenantId {
+    /// The container of this directory, new or known; a new one has this id, if nobody else has.
+    fn adopt(&mut self, dir: &Path, id: Option<&str>) -> TenantId {
         if let Some(known) = self.containers.values().find(|container| container.dir == dir) {
             return known.tenant;
         }
         let tenant = TenantId(self.next);
         self.next += 1;
-        let mut container = Container::new(tenant, self.fresh_id(dir), dir.to_owned());
-        container.weight = self.settings.containers.get(&container.id).and_then(|set| set.weight);
+        let mut container = Container::new(tenant, self.fresh_id(dir, id), dir.to_owned());
+        if let Some(set) = self.settings.containers.get(&container.id) {
+            (container.weight, container.high) = (set.weight, set.high);
+        }
         tracing::info!("container {} at {}", container.id, dir.display());
         self.containers.insert(tenant, container);
         tenant
     }
 
     /// The name of its folder; of the long names of container engines the first twelve digits, as they do.
-    fn fresh_id(&self, dir: &Path) -> String {
+    fn fresh_id(&self, dir: &Path, wanted: Option<&str>) -> String {
         let name = dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let name: String = name.chars().filter(|c| !c.is_control() && *c != '/').collect();
         let long = name.len() == 64 && name.bytes().all(|digit| digit.is_ascii_hexdigit());
         let short = if long { name[..12].to_owned() } else { name };
-        let taken = |id: &str| self.containers.values().any(|container| container.id == id);
+        let short = wanted.map_or(short, str::to_owned);
+        let known = |id: &str| self.containers.values().any(|container| container.id == id);
+        let taken = |id: &str| control::is_taken(id) || known(id);
         let mut id = short.clone();
         let mut number = 2;
         while id.is_empty() || taken(&id) {
@@ -139,15 +177,18 @@ impl Host {
             board.stale = true;
         }
         if let Some(container) = self.containers.remove(&tenant) {
+            for books in &mut self.inherited {
+                books.containers.retain(|own| own.0 != container.dir);
+            }
             tracing::info!("container {} is gone", container.id);
             if self.settings.containers.remove(&container.id).is_some() {
-                self.scout.ask(Errand::Save(self.settings.clone()));
+                self.keep_settings();
             }
         }
     }
 
     /// Takes a registration.
-    pub(crate) fn register(&mut self, registration: Registration) -> Result<String, Refusal> {
+    pub(crate) fn register(&mut self, registration: Registration) -> Result<TenantId, Refusal> {
         let invalid = |sentence: String| Refusal::new(Errno::EINVAL, sentence);
         let dir = fs::canonicalize(&registration.dir)
             .ok()
@@ -157,6 +198,11 @@ impl Host {
             && !(1..=25).contains(&weight)
         {
             return Err(invalid(format!("Expected a weight from 1 to 25, got {weight}.")));
+        }
+        if let Some(percent) = registration.percent
+            && !(1..=100).contains(&percent)
+        {
+            return Err(invalid(format!("Expected a part of 1 to 100 percent, got {percent}.")));
         }
         for limit in &registration.limits {
             if limit.uuid.parse::<Uuid>().is_err() {
@@ -176,7 +222,7 @@ impl Host {
         // By the name under which a scan finds it, where it does.
         let within = paths::containers(&self.root).join(dir.file_name().unwrap_or_default());
         let dir = if fs::canonicalize(&within).is_ok_and(|other| other == dir) { within } else { dir };
-        let tenant = self.adopt(&dir);
+        let tenant = self.adopt(&dir, None);
         let Some(container) = self.containers.get_mut(&tenant) else {
             return Err(Refusal::new(Errno::EIO, "The container was lost."));
         };
@@ -185,7 +231,22 @@ impl Host {
             self.changes.push(Change::Maker(tenant, pid));
         }
         container.registration = Some(registration);
-        Ok(container.id.clone())
+        Ok(tenant)
+    }
+
+    /// What whoever registered a container is answered: what it will not have of the cards that it has, of all cards as long as it has none.
+    pub(crate) fn registered(&self, tenant: TenantId) -> Registered {
+        let Some(container) = self.containers.get(&tenant) else { return Registered::default() };
+        let cards = container.cards();
+        let concerned = self.boards.iter().filter(|board| cards.is_empty() || cards.contains(&board.uuid));
+        let gated = concerned.filter(|board| board.controller.policy() != Policy::Native);
+        let lacks = gated.filter_map(|board| self.places(board).lack(board.index, container));
+        Registered { id: container.id.clone(), warnings: lacks.collect() }
+    }
+
+    /// Who has which places on a card.
+    pub(crate) fn places(&self, board: &Board) -> Places {
+        Places::on(board.uuid, board.in_force().max_inst(), &self.containers)
     }
 
     /// A maker has died.
@@ -204,6 +265,7 @@ impl Host {
             self.look_after_one(now, tenant);
         }
         self.follow(now);
+        self.tell_scout();
     }
 
     /// Lets every card follow what is set and who is there.
@@ -212,6 +274,11 @@ impl Host {
             let on = |container: &&Container| container.cards().contains(&board.uuid);
             let weighted = self.containers.values().filter(on).any(|container| container.weight() > 1);
             board.follow(now, weighted);
+            let places = Places::on(board.uuid, board.in_force().max_inst(), &self.containers);
+            for container in self.containers.values() {
+                let changed = board.controller.set_terms(now, container.tenant, places.of(container));
+                board.stale |= changed;
+            }
         }
     }
 
@@ -239,6 +306,7 @@ impl Host {
             container.faults.remove("no_bell");
         }
         container.note_deaths(now);
+        container.count();
         let changed = before.as_ref() != container.region.as_ref().map(|region| &region.live);
         self.find_processes(tenant);
         self.bury(now, tenant);
@@ -280,7 +348,7 @@ impl Host {
                     .filter(|board| board.known)
                     .map(|board| board.sample.processes.as_ref())
                     .collect();
-                lists.map(|lists| !lists.iter().any(|list| list.contains(&pid)))
+                lists.map(|lists| !lists.iter().any(|list| list.contains_key(&pid)))
             });
             if told.unwrap_or(now - since >= LINGERS) {
                 region.set_gone(slot);
@@ -291,6 +359,34 @@ impl Host {
         if waiting {
             self.scout.ask(Errand::Sample);
         }
+    }
+
+    /// The limit of containers that come without one; zero: none.
+    pub(crate) fn default_memsize(&self) -> Bytes {
+        self.settings.default_memsize.map_or(self.start.default_memsize, Bytes)
+    }
+
+    /// Keeps what is set, so that it outlives the monitor.
+    pub(crate) fn keep_settings(&mut self) {
+        for board in &self.boards {
+            self.settings.cards.insert(board.uuid.to_string(), board.settings);
+        }
+        match self.settings.save(&self.state) {
+            Ok(()) => self.scout.sync(),
+            // They are in force all the same, until this monitor ends.
+            Err(error) => tracing::warn!("settings are not kept in {}: {error}", self.state.display()),
+        }
+    }
+
+    /// Goes by another configuration, from the next step on; what people have set stays.
+    pub(crate) fn restart(&mut self, now: Nanos, start: Start) -> Vec<String> {
+        let taken: Vec<u32> =
+            self.boards.iter().map(|board| board.in_force().max_inst() - self.places(board).free()).collect();
+        let boards = self.boards.iter_mut().zip(taken);
+        let kept = boards.filter_map(|(board, taken)| board.restart(now, &start, taken)).collect();
+        self.start = start;
+        self.follow(now);
+        kept
     }
 
     /// Imposes the limits that people or whoever registered it have set.
@@ -304,7 +400,7 @@ impl Host {
             let registered = container.registered_limit(uuid);
             let own = region.seen.cards.get(card.get()).map_or(Bytes::ZERO, |seen| seen.limit);
             let wanted = told.unwrap_or(if registered == Bytes::ZERO {
-                Bytes(self.settings.default_memsize)
+                self.default_memsize()
             } else if registered == own {
                 Bytes::ZERO
             } else {
@@ -319,15 +415,26 @@ impl Host {
     /// Puts the container on the books of its cards, and off those it no longer has.
     fn enlist(&mut self, now: Nanos, tenant: TenantId, changed: bool) {
         let Some(container) = self.containers.get(&tenant) else { return };
-        let (cards, weight, deserted) = (container.cards(), container.weight(), container.is_deserted());
+        let (cards, deserted) = (container.cards(), container.is_deserted());
         for uuid in &cards {
             self.find_card(*uuid);
         }
+        let Some(container) = self.containers.get(&tenant) else { return };
         for board in &mut self.boards {
             let known = board.controller.share(now, tenant).is_some();
             let has = cards.contains(&board.uuid);
             if has && (known || !deserted) {
-                board.controller.admit(now, tenant, weight);
+                if !known {
+                    let places = Places::on(board.uuid, board.in_force().max_inst(), &self.containers);
+                    board.controller.admit(now, tenant, places.of(container));
+                    let uuid = board.uuid.to_string();
+                    let books = self.inherited.iter().find(|books| books.uuid == uuid);
+                    let own =
+                        books.and_then(|books| books.containers.iter().find(|own| own.0 == container.dir));
+                    if let Some((_, legacy)) = own {
+                        board.controller.inherit_tenant(tenant, legacy);
+                    }
+                }
                 board.stale |= changed || !known;
             } else if known && !has {
                 board.controller.dismiss(now, tenant);
@@ -347,11 +454,17 @@ impl Host {
     }
 
     fn add_card(&mut self, index: u32, uuid: Uuid) -> &mut Board {
-        let settings = self.settings.cards.get(&uuid.to_string()).copied().unwrap_or_default();
+        let settings = self.set_for(uuid);
         tracing::info!("card {index} is {uuid}");
         let at = self.boards.partition_point(|board| board.index < index);
-        self.boards.insert(at, Board::new(index, uuid, settings, self.tuning));
+        self.boards.insert(at, Board::new(index, uuid, settings, &self.start));
+        self.inherit_card(at);
         &mut self.boards[at]
+    }
+
+    /// What people have set for a card.
+    fn set_for(&self, uuid: Uuid) -> CardSettings {
+        self.settings.cards.get(&uuid.to_string()).copied().unwrap_or_default()
     }
 
     /// A card's memory, as NVML tells; without it, as containers say.
@@ -396,7 +509,7 @@ impl Host {
                 News::Found(suspect, pid) => {
                     let process = (cgpu_proto::units::SlotIndex(suspect.slot), suspect.generation);
                     if let Some(container) = self.containers.get_mut(&TenantId(suspect.tenant)) {
-                        container.host_pids.insert(process, pid);
+                        container.found(process, pid);
                     }
                 }
             }
@@ -414,7 +527,11 @@ impl Host {
                 .retain(|board| board.known || sample.cards.iter().any(|card| card.uuid == board.uuid));
         }
         self.sampled = Some(sample.at);
-        for card in sample.cards {
+        for mut card in sample.cards {
+            let readings = std::mem::take(&mut card.readings);
+            for taken in &readings {
+                self.take_reading(taken);
+            }
             let at = match self.boards.iter().position(|board| board.uuid == card.uuid) {
                 Some(at) => at,
                 None => {
@@ -425,7 +542,11 @@ impl Host {
             let board = &mut self.boards[at];
             board.known = true;
             board.index = card.index;
+            let unowned = board.unowned(&card);
             board.sample = card;
+            if let Some(unowned) = unowned {
+                self.take_exchange(&readings, unowned);
+            }
         }
         self.boards.sort_by_key(|board| board.index);
         let tenants: Vec<TenantId> = self.containers.keys().copied().collect();
@@ -455,6 +576,18 @@ impl Host {
             if cards.contains(&self.boards[at].uuid) {
                 self.step(now, at, Some(tenant));
             }
+        }
+    }
+
+    /// A container's bell is listened to again. Who rang while it was not had a reason then, and is looked at now: what it says may have
+    /// changed since, and a late ring would pass for one without a reason.
+    pub(crate) fn unmuted(&mut self, now: Nanos, tenant: TenantId) {
+        let Some(container) = self.containers.get_mut(&tenant) else { return };
+        if let Some(region) = &mut container.region {
+            region.hush();
+        }
+        for board in &mut self.boards {
+            board.stale |= board.controller.share(now, tenant).is_some();
         }
     }
 
@@ -542,6 +675,21 @@ impl Host {
         for order in plan.orders {
             self.arm(order.tenant);
         }
+        self.gather(now);
+    }
+
+    /// Lets containers of several cards have their turns there at the same time.
+    fn gather(&mut self, now: Nanos) {
+        if self.boards.len() < 2 {
+            return;
+        }
+        let cards: Vec<&Card> = self.boards.iter().map(|board| &board.controller).collect();
+        let summons = gangs::summons(&cards);
+        for (board, summoned) in self.boards.iter_mut().zip(summons) {
+            if board.controller.summon(summoned) {
+                board.look = now;
+            }
+        }
     }
 
     /// Asks for a container's bell if any of its cards wants it, and it has had its rest.
@@ -556,15 +704,17 @@ impl Host {
 
     /// Beats, and writes what people may see in the pages.
     pub(crate) fn beat(&mut self, now: Nanos) {
+        let places: Vec<Places> = self.boards.iter().map(|board| self.places(board)).collect();
         for container in self.containers.values() {
             let Some(region) = &container.region else { continue };
             region.beat();
-            for board in &self.boards {
+            for (board, places) in self.boards.iter().zip(&places) {
                 if let (Some(card), Some(share)) =
                     (region.card(board.uuid), board.controller.share(now, container.tenant))
                 {
                     let policy = board.controller.policy().number();
-                    region.show(card, policy, container.weight(), share.set, share.books.charged);
+                    let weight = places.of(container).weight;
+                    region.show(card, policy, weight, share.set, share.books.charged);
                 }
             }
         }

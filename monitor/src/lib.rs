@@ -7,8 +7,13 @@
 //! | [`client`] | asks a monitor over its socket |
 //! | [`config`], [`settings`] | what it is told when it starts, what people set while it runs |
 //! | `host` | cards, containers and their two files; where sights come from and plans go |
+//! | [`measured`] | pure: what a process has on a card beyond its books, from NVML's figure for it |
+//! | [`exchange`] | pure: how much of what processes exported has gone, from all figures together |
 //! | `scout` | what takes time: NVML, host process ids, the settings file |
+//! | `tree` | the control tree as a file system |
+//! | [`estate`], `service` | the hot upgrade; what the service manager is told |
 //! | `control`, `status`, `socket` | the control tree, the whole picture, and the way to both |
+//! | [`metrics`] | the metrics endpoint |
 //! | `daemon` | sleeps until something is heard or due |
 //!
 //! `docs/turns.md` is the protocol with the containers' gates, `docs/control.md` that of the socket.
@@ -19,11 +24,17 @@ pub mod config;
 mod control;
 pub mod controller;
 mod daemon;
+pub mod estate;
+pub mod exchange;
 mod host;
+pub mod measured;
 pub mod message;
+pub mod metrics;
 mod scout;
+mod service;
 pub mod settings;
 mod socket;
 mod status;
+mod tree;
 
 pub use daemon::run;

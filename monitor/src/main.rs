@@ -4,8 +4,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use cgpu_monitor::config::Config;
-use clap::Parser;
+use cgpu_monitor::config::{Config, Sources};
+use clap::{Parser, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
 /// Shares the GPUs of this host among its containers
@@ -18,9 +18,26 @@ struct Arguments {
     /// The configuration [default: /etc/cgpu/monitor.toml, where there is one]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Where the control tree is mounted, or none [default: /run/cgpu_km, or cgpu_km in another root]
+    #[arg(long, value_name = "DIR")]
+    tree: Option<PathBuf>,
+    /// Take over from the monitor that runs, with all that it knows
+    #[arg(long)]
+    replace: bool,
     /// What to tell on stderr: error, warn, info, debug, or a filter of the tracing crate
     #[arg(long, value_name = "FILTER", default_value = "info")]
     log: String,
+    /// How to tell it
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    /// Lines for people
+    Text,
+    /// One JSON object a line
+    Json,
 }
 
 fn main() -> ExitCode {
@@ -36,7 +53,15 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(&arguments.log)?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    let config = Config::load(arguments.config.as_deref(), arguments.root.as_deref())?;
-    cgpu_monitor::run(&config)
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match arguments.log_format {
+        LogFormat::Text => log.init(),
+        LogFormat::Json => log.json().init(),
+    }
+    let config = Config::load(Sources {
+        path: arguments.config.clone(),
+        root: arguments.root.clone(),
+        tree: arguments.tree.clone(),
+    })?;
+    cgpu_monitor::run(&config, arguments.replace)
 }

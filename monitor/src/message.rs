@@ -9,6 +9,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::control::Kind;
+use crate::estate::Estate;
+
 /// A request, told apart by `op`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
@@ -32,8 +35,29 @@ pub enum Request {
         /// Empty: the root.
         path: String,
     },
+    /// What can be done with a node of the control tree. Answered by [`Reply::Kind`].
+    Look {
+        /// As `0/policy`; empty: the root.
+        path: String,
+    },
+    /// Starts a successor of the program that lies where the monitor's own did when it started. Answered by [`Reply::Done`] when it is
+    /// being started; it has taken over when [`Status::pid`] is another.
+    Upgrade,
+    /// Ends this monitor and leaves what it knows to whoever asks. Answered by [`Reply::Estate`].
+    HandOver,
     /// Everything at once. Answered by [`Reply::Status`].
     Status,
+}
+
+impl Request {
+    /// Nothing changes by it: anybody may ask.
+    #[must_use]
+    pub const fn reads(&self) -> bool {
+        match self {
+            Self::Get { .. } | Self::List { .. } | Self::Look { .. } | Self::Status => true,
+            Self::Register(_) | Self::Set { .. } | Self::Upgrade | Self::HandOver => false,
+        }
+    }
 }
 
 /// What whoever starts a container tells of it.
@@ -48,6 +72,12 @@ pub struct Registration {
     /// 1..25. Absent: as `limits` tells it, else 1. Above 1 it selects policy 2 on cards whose policy was never set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u32>,
+    /// 1..100: its part of each card, for policy 3. Absent: as `limits` tells it, else by its weight.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub percent: Option<u32>,
+    /// Absent: as `limits` tells it, else not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub high_priority: Option<bool>,
     /// Memory limits by card. Absent: as `limits` tells them, or as the container registered its cards.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<Limit>,
@@ -71,21 +101,32 @@ pub struct Limit {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
-    /// The container is known under this id.
-    Registered {
-        /// The name of its folder in the control tree: its directory's name; of 64 digits the first twelve.
-        id: String,
-    },
+    /// The container is known.
+    Registered(Registered),
     /// What the node reads.
     Value(String),
     /// What is in the folder, in order; folders end in `/`.
     Names(Vec<String>),
-    /// It was written.
+    /// What can be done with the node.
+    Kind(Kind),
+    /// What the monitor leaves.
+    Estate(Box<Estate>),
+    /// It was done, or begun.
     Done,
     /// Everything.
     Status(Box<Status>),
     /// It was not done.
     Refused(Refusal),
+}
+
+/// What a container is known as, and what it will not have.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Registered {
+    /// The name of its folder in the control tree: its directory's name; of 64 digits the first twelve.
+    pub id: String,
+    /// For people: on which cards it gets no compute, or less than it asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// The errno that a refusal carries.
@@ -120,6 +161,12 @@ pub struct Refusal {
 }
 
 impl Refusal {
+    /// To who may not write.
+    #[must_use]
+    pub fn denied() -> Self {
+        Self::new(Errno::EACCES, "Only root and the monitor's own user may write.")
+    }
+
     /// A refusal with this sentence.
     pub fn new(errno: Errno, sentence: impl Into<String>) -> Self {
         Self { errno, sentence: sentence.into() }
@@ -145,6 +192,12 @@ pub struct Status {
     pub uptime_ms: u64,
     /// Its root directory.
     pub root: PathBuf,
+    /// Whoever starts containers may let the limits of a card add up to more than it has.
+    #[serde(default)]
+    pub allow_overcommit: bool,
+    /// What people should know of the monitor itself: settings that were refused, a tree that is not mounted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
     /// The cards, in NVML's order, then those that only containers name.
     pub cards: Vec<CardStatus>,
     /// The containers, by id.
@@ -168,8 +221,8 @@ pub struct CardStatus {
     pub policy: u32,
     /// Places for containers.
     pub max_inst: u32,
-    /// `max_inst` less the weights of the containers.
-    pub free_weight: i64,
+    /// What the containers have left of `max_inst`.
+    pub free_weight: u32,
     /// Percent that high priority may take.
     pub prio_ratio: u32,
     /// 1: idle shares are used by others under policy 2.
@@ -178,6 +231,13 @@ pub struct CardStatus {
     pub sharing: Sharing,
     /// Turns begun so far.
     pub turns: u64,
+    /// How much of the time it computes, in percent, as NVML samples it; none: not told.
+    #[serde(default)]
+    pub utilization: Option<u32>,
+    /// What a switch between containers costs, in microseconds, as learned from the turns; none before there were enough.
+    pub switch_us: Option<u64>,
+    /// The mean slice of those who share it equally, in microseconds.
+    pub slice_us: u64,
     /// Process ids on the card, by NVML, that belong to no container.
     pub strangers: Vec<u32>,
 }
@@ -204,12 +264,19 @@ pub struct ContainerStatus {
     pub name: String,
     /// Its directory on the host.
     pub dir: PathBuf,
-    /// Its weight.
+    /// The weight that it asked for.
     pub weight: u32,
+    /// Its part of each card in percent, for policy 3; none: by its weight.
+    pub percent: Option<u32>,
+    /// It has high priority.
+    pub high_priority: bool,
     /// Its cards, in its own order.
     pub cards: Vec<ShareStatus>,
     /// Its processes, by slot.
     pub processes: Vec<ProcessStatus>,
+    /// How often each counted reason happened, its dead processes included, by the reasons' names (`proto/src/reason.rs`).
+    #[serde(default)]
+    pub counters: BTreeMap<String, u64>,
     /// Why the shim refused to start, where it did.
     pub refused: Option<String>,
     /// What is wrong with it: `lied`, `truncated`, `version`, `no_bell`... with a sentence.
@@ -227,8 +294,11 @@ pub struct ShareStatus {
     pub limit: u64,
     /// Charged bytes of all its processes, `implicit` not included.
     pub used: u64,
-    /// Bytes of contexts, modules and slack.
+    /// Bytes of contexts, modules and slack, corrected by `growth`.
     pub implicit: u64,
+    /// What NVML's figures for its processes are beyond their books, in bytes; below 0: short of them. Part of `implicit`.
+    #[serde(default)]
+    pub growth: i64,
     /// Exported bytes whose exporter is dead.
     pub orphan: u64,
     /// Bytes of dead processes whose memory is not yet seen to be gone; part of `used` and `implicit`.
@@ -239,6 +309,15 @@ pub struct ShareStatus {
     pub share_second: Option<f64>,
     /// Share of all contended time since the monitor first saw it, in percent; none before any.
     pub share_total: Option<f64>,
+    /// How much of the time the card computed for it, in percent, by NVML's samples of its processes; none: not told.
+    #[serde(default)]
+    pub utilization: Option<u32>,
+    /// How often it had to wait at its gate.
+    #[serde(default)]
+    pub waits: u64,
+    /// For how long, in milliseconds, as far as it was looked at.
+    #[serde(default)]
+    pub waited_ms: f64,
     /// GPU time by the books, in milliseconds.
     pub gpu_time_ms: f64,
     /// GPU time by its own reports, in milliseconds.
@@ -307,9 +386,12 @@ pub struct ProcessCard {
     pub card: u32,
     /// Charged bytes, `implicit` not included.
     pub used: u64,
-    /// Bytes of contexts, modules and slack.
+    /// Bytes of contexts, modules and slack, corrected by `growth`.
     pub implicit: u64,
-    /// Greatest sum of both.
+    /// What NVML's figure for it is beyond its books, in bytes; below 0: short of them. Part of `implicit`.
+    #[serde(default)]
+    pub growth: i64,
+    /// Greatest sum of what was booked.
     pub peak: u64,
     /// Settled GPU time in microseconds, as it says.
     pub busy_us: u64,
@@ -338,6 +420,8 @@ mod tests {
                     dir: "/run/cgpu/containers/a".into(),
                     name: None,
                     weight: None,
+                    percent: None,
+                    high_priority: None,
                     limits: vec![],
                     pid: None,
                 }),

@@ -3,22 +3,27 @@
 //! The daemon asks over a channel and finds the answers in another whenever it looks. Nothing here is waited for: a scout that hangs
 //! in a driver call costs the turns nothing.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cgpu_proto::units::Nanos;
+use cgpu_proto::atomic::{AtomicBool, Ordering};
+use cgpu_proto::units::{Bytes, Nanos};
 use cgpu_proto::uuid::Uuid;
 
 use crate::daemon::poll::now;
 use crate::settings::Settings;
 
 mod nvml;
+mod readings;
 
 use nvml::Library;
+pub(crate) use readings::{Ask, Taken};
 
 /// What the daemon wants.
 #[derive(Debug)]
@@ -27,8 +32,10 @@ pub(crate) enum Errand {
     Sample,
     /// Which host process has this file mapped and this process id in its own namespace?
     Find(Suspect),
-    /// Keep these.
-    Save(Settings),
+    /// Whose books to read when NVML is asked, from now on.
+    Watch(Vec<Ask>),
+    /// Wait until the disk has the settings.
+    Sync,
 }
 
 /// A process to be found on the host.
@@ -69,20 +76,31 @@ pub(crate) struct CardSample {
     pub(crate) name: String,
     pub(crate) total: u64,
     pub(crate) used: Option<u64>,
-    /// Host process ids with a context on it; none: not told.
-    pub(crate) processes: Option<Vec<u32>>,
+    /// How much of the time it computes, in percent; none: not told.
+    pub(crate) utilization: Option<u32>,
+    /// The same for each process that computed lately, by its id on the host; none: not told.
+    pub(crate) busy: Option<BTreeMap<u32, u32>>,
+    /// Who has a context on it; none: not told.
+    pub(crate) processes: Processes,
+    /// The books of those that are watched.
+    pub(crate) readings: Vec<Taken>,
 }
+
+/// Processes on a card, by their ids on the host, with what the driver holds for each, as far as it tells.
+pub(crate) type Processes = Option<BTreeMap<u32, Option<Bytes>>>;
 
 /// The daemon's end.
 #[derive(Debug)]
 pub(crate) struct Scout {
     errands: Sender<Errand>,
     news: Receiver<News>,
+    /// One errand of that kind is enough.
+    syncs: Arc<AtomicBool>,
 }
 
 /// NVML is asked this often, and where it was missing, looked for.
 const PACE: Duration = Duration::from_secs(1);
-const RETRY: Duration = Duration::from_secs(10);
+const RETRY: Duration = Duration::from_secs(2);
 
 impl Scout {
     /// Sends a scout out. It ends with its [`Scout`].
@@ -92,13 +110,24 @@ impl Scout {
     pub(crate) fn send_out(library: String, state: PathBuf) -> io::Result<Self> {
         let (errands, inbox) = channel();
         let (outbox, news) = channel();
-        thread::Builder::new().name("scout".into()).spawn(move || run(&inbox, &outbox, &library, &state))?;
-        Ok(Self { errands, news })
+        let syncs = Arc::new(AtomicBool::new(false));
+        let asked = Arc::clone(&syncs);
+        thread::Builder::new()
+            .name("scout".into())
+            .spawn(move || run(&inbox, &outbox, &library, &state, &asked))?;
+        Ok(Self { errands, news, syncs })
     }
 
     pub(crate) fn ask(&self, errand: Errand) {
         // A scout that is no more has left its word in the log.
         let _ = self.errands.send(errand);
+    }
+
+    /// The settings have been saved: the disk is to have them too.
+    pub(crate) fn sync(&self) {
+        if !self.syncs.swap(true, Ordering::AcqRel) {
+            self.ask(Errand::Sync);
+        }
     }
 
     /// What it finds first; none if that takes too long.
@@ -112,7 +141,7 @@ impl Scout {
     }
 }
 
-fn run(errands: &Receiver<Errand>, news: &Sender<News>, name: &str, state: &Path) {
+fn run(errands: &Receiver<Errand>, news: &Sender<News>, name: &str, state: &Path, syncs: &AtomicBool) {
     let mut library = Library::open(name);
     let mut tried = Instant::now();
     if let Err(error) = &library {
@@ -121,6 +150,7 @@ fn run(errands: &Receiver<Errand>, news: &Sender<News>, name: &str, state: &Path
         );
     }
     let mut due = Instant::now();
+    let mut witness = readings::Witness::default();
     loop {
         if Instant::now() >= due {
             if library.is_err() && tried.elapsed() >= RETRY {
@@ -128,7 +158,10 @@ fn run(errands: &Receiver<Errand>, news: &Sender<News>, name: &str, state: &Path
                 tried = Instant::now();
             }
             let at = now();
-            let sample = library.as_ref().ok().map(|library| Sample { at, cards: library.sample() });
+            let sample = library
+                .as_ref()
+                .ok()
+                .map(|library| Sample { at, cards: library.sample(|card, ask| witness.enclose(card, ask)) });
             if news.send(News::Sampled(sample)).is_err() {
                 return;
             }
@@ -139,11 +172,16 @@ fn run(errands: &Receiver<Errand>, news: &Sender<News>, name: &str, state: &Path
                 due = Instant::now();
                 Ok(())
             }
+            Ok(Errand::Watch(whom)) => {
+                witness.watch(whom);
+                Ok(())
+            }
             Ok(Errand::Find(suspect)) => news.send(News::Found(suspect, find(&suspect))),
-            Ok(Errand::Save(settings)) => {
-                // They are in force all the same, until this monitor ends.
-                if let Err(error) = settings.save(state) {
-                    tracing::warn!("settings are not kept in {}: {error}", state.display());
+            Ok(Errand::Sync) => {
+                // What is saved from now on is another errand.
+                syncs.store(false, Ordering::Release);
+                if let Err(error) = Settings::sync(state) {
+                    tracing::warn!("settings may not outlive a power cut in {}: {error}", state.display());
                 }
                 Ok(())
             }
@@ -212,9 +250,10 @@ mod tests {
         let scout = Scout::send_out("libno-such-nvml.so".into(), state.path().join("state")).unwrap();
         let told = scout.news.recv_timeout(Duration::from_secs(60)).unwrap();
         assert!(matches!(told, News::Sampled(None)));
-        scout.ask(Errand::Save(Settings { default_memsize: 3, ..Settings::default() }));
+        Settings::default().save(&state.path().join("state")).unwrap();
+        scout.sync();
         scout.ask(Errand::Sample);
         assert!(matches!(scout.news.recv_timeout(Duration::from_secs(60)).unwrap(), News::Sampled(None)));
-        assert_eq!(Settings::load(&state.path().join("state")).unwrap().default_memsize, 3);
+        assert!(!scout.syncs.load(Ordering::Acquire));
     }
 }

@@ -1,80 +1,210 @@
 //! What people have set, and that survives a restart: one JSON file, replaced as a whole.
+//!
+//! What was never set is not in it: then the configuration counts, and without one the default. A file that is not understood is set
+//! aside under another name, so that it is neither taken for none nor overwritten.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::control::bounds;
+
 /// Everything that survives.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Settings {
+    /// Of the file; absent in the first.
+    version: Version,
     /// Memory limit in bytes for containers that come without one; 0: none.
-    pub default_memsize: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_memsize: Option<u64>,
     /// By the card's UUID.
     pub cards: BTreeMap<String, CardSettings>,
     /// By the container's id.
     pub containers: BTreeMap<String, ContainerSettings>,
 }
 
-/// What is set for a card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct CardSettings {
-    /// 0..5; none: never set.
-    pub policy: Option<u32>,
-    /// 1..25.
-    pub max_inst: u32,
-    /// 20..99.
-    pub prio_ratio: u32,
-    /// Idle shares are used by others under policy 2.
-    pub work_conserving: bool,
+/// The file's version. This release writes and reads the first only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "u32", into = "u32")]
+struct Version;
+
+const VERSION: u32 = 1;
+
+impl TryFrom<u32> for Version {
+    type Error = String;
+
+    fn try_from(version: u32) -> Result<Self, String> {
+        if version == VERSION {
+            Ok(Self)
+        } else {
+            Err(format!("expected version {VERSION}, found {version}: it is another release's"))
+        }
+    }
 }
 
-impl Default for CardSettings {
-    fn default() -> Self {
-        Self { policy: None, max_inst: 20, prio_ratio: 80, work_conserving: false }
+impl From<Version> for u32 {
+    fn from(_: Version) -> Self {
+        VERSION
+    }
+}
+
+/// What is set for a card; none: never set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CardSettings {
+    /// 0..5.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<u32>,
+    /// 1..25.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_inst: Option<u32>,
+    /// 20..99.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prio_ratio: Option<u32>,
+    /// Idle shares are used by others under policy 2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub work_conserving: Option<bool>,
+}
+
+impl CardSettings {
+    /// These where they are set, else those below.
+    #[must_use]
+    pub fn over(self, below: Self) -> Self {
+        Self {
+            policy: self.policy.or(below.policy),
+            max_inst: self.max_inst.or(below.max_inst),
+            prio_ratio: self.prio_ratio.or(below.prio_ratio),
+            work_conserving: self.work_conserving.or(below.work_conserving),
+        }
+    }
+
+    /// Places on the card.
+    #[must_use]
+    pub fn max_inst(&self) -> u32 {
+        self.max_inst.unwrap_or(20)
+    }
+
+    /// Percent that high priority may take.
+    #[must_use]
+    pub fn prio_ratio(&self) -> u32 {
+        self.prio_ratio.unwrap_or(80)
+    }
+
+    /// Idle shares are used by others under policy 2.
+    #[must_use]
+    pub fn work_conserving(&self) -> bool {
+        self.work_conserving.unwrap_or(false)
+    }
+
+    /// Each value is one that could have been set.
+    fn check(&self) -> Result<(), String> {
+        for (name, value, bounds) in [
+            ("policy", self.policy, bounds::POLICY),
+            ("max_inst", self.max_inst, bounds::MAX_INST),
+            ("prio_ratio", self.prio_ratio, bounds::PRIO_RATIO),
+        ] {
+            within(name, value, &bounds)?;
+        }
+        Ok(())
+    }
+}
+
+fn within(name: &str, value: Option<u32>, bounds: &RangeInclusive<u64>) -> Result<(), String> {
+    match value.filter(|value| !bounds.contains(&u64::from(*value))) {
+        Some(value) => Err(format!("{name}: expected {} to {}, found {value}", bounds.start(), bounds.end())),
+        None => Ok(()),
     }
 }
 
 /// What is set for a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct ContainerSettings {
     /// 1..25; none: as it was started with.
     pub weight: Option<u32>,
+    /// High priority or not; none: as it was started with.
+    pub high: Option<bool>,
     /// Memory limit in bytes by the card's UUID.
     pub memsize: BTreeMap<String, u64>,
 }
 
 const FILE: &str = "settings.json";
+/// What was not understood is kept under this name.
+const ASIDE: &str = "settings.json.refused";
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// These; none were ever set in a new place.
+    Settings(Settings),
+    /// Something that is not understood: it is set aside, and this sentence says where and why.
+    Refused(String),
+}
 
 impl Settings {
-    /// Reads them. A directory without any has none.
+    /// Reads them.
     ///
     /// # Errors
-    /// When there are some and they cannot be read or understood: they must not be overwritten then.
-    pub fn load(directory: &Path) -> io::Result<Self> {
-        match fs::read(directory.join(FILE)) {
-            Ok(text) => Ok(serde_json::from_slice(&text)?),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
-            Err(error) => Err(error),
+    /// When the file cannot be read, or what is not understood cannot be set aside: it must not be overwritten then.
+    pub fn load(directory: &Path) -> io::Result<Found> {
+        let path = directory.join(FILE);
+        let text = match fs::read(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Found::Settings(Self::default()));
+            }
+            Err(error) => return Err(error),
+        };
+        let understood = serde_json::from_slice::<Self>(&text).map_err(|error| error.to_string());
+        match understood.and_then(|settings| settings.check().map(|()| settings)) {
+            Ok(settings) => Ok(Found::Settings(settings)),
+            Err(reason) => {
+                let aside = directory.join(ASIDE);
+                fs::rename(&path, &aside)?;
+                Ok(Found::Refused(format!(
+                    "{} is not understood and was set aside as {}: {reason}; what people had set is not in force",
+                    path.display(),
+                    aside.display()
+                )))
+            }
         }
     }
 
-    /// Writes them: either all of it is there afterwards, or what was there before.
+    fn check(&self) -> Result<(), String> {
+        for (uuid, card) in &self.cards {
+            card.check().map_err(|reason| format!("card {uuid}: {reason}"))?;
+        }
+        for (id, container) in &self.containers {
+            within("weight", container.weight, &bounds::WEIGHT)
+                .map_err(|reason| format!("container {id}: {reason}"))?;
+        }
+        Ok(())
+    }
+
+    /// Writes them: either all of it is there afterwards, or what was there before. It outlives this process at once, and a power cut
+    /// after [`Settings::sync`].
     ///
     /// # Errors
     /// As the system says: a full disk, a read-only one.
     pub fn save(&self, directory: &Path) -> io::Result<()> {
         fs::create_dir_all(directory)?;
         let draft = directory.join(".settings.json");
-        let mut file = fs::File::create(&draft)?;
-        file.write_all(&serde_json::to_vec_pretty(self)?)?;
-        file.sync_all()?;
+        fs::write(&draft, serde_json::to_vec_pretty(self)?)?;
         fs::rename(draft, directory.join(FILE))
+    }
+
+    /// Waits until the disk has what was last saved.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn sync(directory: &Path) -> io::Result<()> {
+        fs::File::open(directory.join(FILE))?.sync_all()?;
+        fs::File::open(directory)?.sync_all()
     }
 }
 
@@ -86,23 +216,50 @@ mod tests {
     fn what_is_saved_is_loaded() {
         let directory = tempfile::tempdir().unwrap();
         let state = directory.path().join("state");
-        assert_eq!(Settings::load(&state).unwrap(), Settings::default());
-        let mut settings = Settings { default_memsize: 7, ..Settings::default() };
+        assert_eq!(Settings::load(&state).unwrap(), Found::Settings(Settings::default()));
+        let mut settings = Settings { default_memsize: Some(7), ..Settings::default() };
         settings.cards.insert("GPU-1".into(), CardSettings { policy: Some(2), ..CardSettings::default() });
         let container = ContainerSettings {
             weight: Some(3),
+            high: Some(true),
             memsize: [("GPU-1".to_string(), 1 << 30)].into_iter().collect(),
         };
         settings.containers.insert("a".into(), container);
         settings.save(&state).unwrap();
-        assert_eq!(Settings::load(&state).unwrap(), settings);
+        Settings::sync(&state).unwrap();
+        assert_eq!(Settings::load(&state).unwrap(), Found::Settings(settings));
     }
 
     #[test]
-    fn broken_settings_are_not_taken_for_none() {
+    fn the_first_files_are_understood() {
         let directory = tempfile::tempdir().unwrap();
-        fs::write(directory.path().join(FILE), "{").unwrap();
-        assert!(Settings::load(directory.path()).is_err());
+        let text = r#"{"default_memsize":5,"cards":{"GPU-1":{"policy":null,"max_inst":20,"prio_ratio":80,"work_conserving":false}},
+            "containers":{"a":{"weight":3,"high":null,"memsize":{}}}}"#;
+        fs::write(directory.path().join(FILE), text).unwrap();
+        let Found::Settings(settings) = Settings::load(directory.path()).unwrap() else { panic!() };
+        assert_eq!((settings.default_memsize, settings.cards["GPU-1"].max_inst), (Some(5), Some(20)));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_set_aside_and_said() {
+        for (text, reason) in [
+            ("{", "EOF"),
+            ("", "EOF"),
+            (r#"{"version":2}"#, "expected version 1, found 2"),
+            (r#"{"cards":{"GPU-1":{"policy":6}}}"#, "policy: expected 0 to 5, found 6"),
+            (r#"{"cards":{"GPU-1":{"max_inst":0}}}"#, "max_inst: expected 1 to 25, found 0"),
+            (r#"{"cards":{"GPU-1":{"prio":50}}}"#, "unknown field"),
+            (r#"{"containers":{"a":{"weight":26}}}"#, "weight: expected 1 to 25, found 26"),
+            (r#"{"default_memsize":-1}"#, "invalid value"),
+        ] {
+            let directory = tempfile::tempdir().unwrap();
+            fs::write(directory.path().join(FILE), text).unwrap();
+            let found = Settings::load(directory.path()).unwrap();
+            let Found::Refused(sentence) = found else { panic!("{text}: {found:?}") };
+            assert!(sentence.contains(reason), "{text}: {sentence}");
+            assert_eq!(fs::read_to_string(directory.path().join(ASIDE)).unwrap(), text);
+            assert!(!directory.path().join(FILE).exists());
+        }
     }
 
     #[test]

@@ -5,9 +5,10 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use cgpu_proto::units::Nanos;
 use rustix::net::sockopt::socket_peercred;
@@ -25,7 +26,11 @@ const LONGEST: usize = 64 << 10;
 /// The socket and those who are connected.
 #[derive(Debug)]
 pub(crate) struct Socket {
-    path: PathBuf,
+    place: PathBuf,
+    /// Of the socket that we have put there.
+    identity: Option<(u64, u64)>,
+    /// The name is a successor's to remove.
+    is_left: bool,
     listener: UnixListener,
     clients: BTreeMap<u64, Client>,
     next: u64,
@@ -57,7 +62,59 @@ impl Socket {
         let listener = UnixListener::bind(path)?;
         listener.set_nonblocking(true)?;
         fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
-        Ok(Self { path: path.to_owned(), listener, clients: BTreeMap::new(), next: 0 })
+        Ok(Self::new(path, listener))
+    }
+
+    /// Takes the place of a monitor that has handed over: who connects from now on comes to us.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub(crate) fn succeed(path: &Path) -> io::Result<Self> {
+        let draft = path.with_extension("sock.new");
+        match fs::remove_file(&draft) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&draft)?;
+        listener.set_nonblocking(true)?;
+        fs::set_permissions(&draft, fs::Permissions::from_mode(0o666))?;
+        fs::rename(&draft, path)?;
+        Ok(Self::new(path, listener))
+    }
+
+    fn new(path: &Path, listener: UnixListener) -> Self {
+        Self {
+            place: path.to_owned(),
+            identity: identity(path).ok(),
+            is_left: false,
+            listener,
+            clients: BTreeMap::new(),
+            next: 0,
+        }
+    }
+
+    /// Ends when the successor has the name: until then who connects waits, and asks again when nobody has answered.
+    pub(crate) fn end_when_replaced(self, patience: Duration) {
+        let until = Instant::now() + patience;
+        while identity(&self.place).ok() == self.identity && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Writes the last replies and leaves the name to a successor. False: somebody has not taken its reply.
+    pub(crate) fn leave(&mut self, patience: Duration) -> bool {
+        let until = Instant::now() + patience;
+        loop {
+            self.flush();
+            if self.clients.values().all(|client| client.reply.is_empty()) {
+                self.is_left = true;
+                return true;
+            }
+            if Instant::now() >= until {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     pub(crate) const fn listener(&self) -> &UnixListener {
@@ -101,10 +158,17 @@ impl Socket {
     }
 }
 
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let about = fs::symlink_metadata(path)?;
+    Ok((about.dev(), about.ino()))
+}
+
 impl Drop for Socket {
     fn drop(&mut self) {
         // If it cannot be removed the next monitor finds that nobody answers.
-        let _ = fs::remove_file(&self.path);
+        if !self.is_left {
+            let _ = fs::remove_file(&self.place);
+        }
     }
 }
 
@@ -155,19 +219,24 @@ impl Client {
     }
 }
 
-fn answer(host: &mut Host, now: Nanos, request: Request, may_write: bool) -> Reply {
-    let writes = matches!(request, Request::Register(_) | Request::Set { .. });
-    if writes && !may_write {
-        let sentence = "Only root and the monitor's own user may write.";
-        return Reply::Refused(Refusal::new(Errno::EACCES, sentence));
+/// Answers one request, of the socket or of the tree.
+pub(crate) fn answer(host: &mut Host, now: Nanos, request: Request, may_write: bool) -> Reply {
+    if !may_write && !request.reads() {
+        return Reply::Refused(Refusal::denied());
     }
     let reply = match request {
-        Request::Register(registration) => host.register(registration).map(|id| {
+        Request::Register(registration) => host.register(registration).map(|tenant| {
             host.look_after(now);
-            Reply::Registered { id }
+            Reply::Registered(host.registered(tenant))
         }),
         Request::Get { path } => control::get(host, &path).map(Reply::Value),
         Request::Set { path, value } => control::set(host, now, &path, &value).map(|()| Reply::Done),
+        Request::Look { path } => control::look(host, &path).map(Reply::Kind),
+        Request::Upgrade => host.succession.begin().map(|()| Reply::Done),
+        Request::HandOver => {
+            host.is_succeeded = true;
+            Ok(Reply::Estate(Box::new(host.bequeath(now))))
+        }
         Request::List { path } => control::list(host, &path).map(Reply::Names),
         Request::Status => Ok(Reply::Status(Box::new(status::of(host, now)))),
     };

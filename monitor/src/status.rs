@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use cgpu_proto::reason::counted;
 use cgpu_proto::slots::State;
+use cgpu_proto::snapshot::Cell;
 use cgpu_proto::units::{Bytes, Nanos, SlotIndex};
 
-use crate::control::free_weight;
 use crate::host::Host;
 use crate::host::board::Board;
 use crate::host::container::Container;
@@ -19,15 +19,18 @@ pub(crate) fn of(host: &mut Host, now: Nanos) -> Status {
             region.look();
         }
         container.note_deaths(now);
+        container.count();
     }
     let mut containers: Vec<ContainerStatus> =
-        host.containers.values().map(|container| self::container(container, &host.boards, now)).collect();
+        host.containers.values().map(|container| self::container(host, container, now)).collect();
     containers.sort_by(|one, other| one.id.cmp(&other.id));
     Status {
         version: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),
         uptime_ms: (now - host.started).0 / 1_000_000,
         root: host.root.clone(),
+        allow_overcommit: host.start.allow_overcommit,
+        warnings: host.warnings.clone(),
         cards: (0..host.boards.len()).map(|at| card(host, at)).collect(),
         containers,
     }
@@ -48,18 +51,21 @@ fn card(host: &Host, at: usize) -> CardStatus {
         memory_total: host.total(board),
         memory_used: board.sample.used,
         policy: board.controller.policy().number(),
-        max_inst: board.settings.max_inst,
-        free_weight: free_weight(host, at),
-        prio_ratio: board.settings.prio_ratio,
-        work_conserving: u32::from(board.settings.work_conserving),
+        max_inst: board.in_force().max_inst(),
+        free_weight: host.places(board).free(),
+        prio_ratio: board.in_force().prio_ratio(),
+        work_conserving: u32::from(board.in_force().work_conserving()),
         sharing: board.controller.sharing(),
         turns: board.controller.turns(),
-        strangers: on_card.copied().filter(|pid| !ours(pid)).collect(),
+        utilization: board.sample.utilization,
+        switch_us: board.controller.switch_cost().map(|cost| cost.0 / 1000),
+        slice_us: board.controller.slice().0 / 1000,
+        strangers: on_card.map(|(pid, _)| *pid).filter(|pid| !ours(pid)).collect(),
     }
 }
 
-fn container(container: &Container, boards: &[Board], now: Nanos) -> ContainerStatus {
-    let cards = container.cards();
+fn container(host: &Host, container: &Container, now: Nanos) -> ContainerStatus {
+    let (boards, cards) = (&host.boards, container.cards());
     let mut faults: BTreeMap<String, String> =
         container.faults.iter().map(|(kind, sentence)| ((*kind).to_owned(), sentence.clone())).collect();
     let shares = boards.iter().filter(|board| cards.contains(&board.uuid));
@@ -69,13 +75,20 @@ fn container(container: &Container, boards: &[Board], now: Nanos) -> ContainerSt
             faults.insert("lied".into(), sentence.into());
         }
     }
+    let lacks = host.registered(container.tenant).warnings;
+    if !cards.is_empty() && !lacks.is_empty() {
+        faults.insert("no_weight".into(), lacks.join("; "));
+    }
     ContainerStatus {
         id: container.id.clone(),
         name: container.name(),
         dir: container.dir.clone(),
         weight: container.weight(),
+        percent: container.percent(),
+        high_priority: container.is_high(),
         cards: shares.map(|board| share(container, board, now)).collect(),
         processes: processes(container, boards, now),
+        counters: container.tally.sums(),
         refused: container.refused(),
         faults,
     }
@@ -91,6 +104,8 @@ fn share(container: &Container, board: &Board, now: Nanos) -> ShareStatus {
     if let Some(share) = board.controller.share(now, container.tenant) {
         status.share_set = f64::from(share.set) / 1000.0;
         status.share_second = share.second;
+        status.waits = share.books.waits;
+        status.waited_ms = millis(share.books.waited);
         status.share_total = share.total;
         status.gpu_time_ms = millis(share.books.charged);
         status.reported_ms = millis(share.books.reported);
@@ -98,15 +113,18 @@ fn share(container: &Container, board: &Board, now: Nanos) -> ShareStatus {
         status.turns = share.books.turns;
         status.odd = share.books.odd;
     }
+    status.utilization = container.utilization(&board.sample);
     let Some(region) = &container.region else { return status };
     let Some(seen) = region.card(board.uuid).and_then(|card| region.seen.cards.get(card.get())) else {
         return status;
     };
-    status.orphan = seen.orphan.0;
-    status.used = seen.cells.iter().map(|cell| cell.used).sum::<Bytes>().0;
-    status.implicit = seen.cells.iter().map(|cell| cell.implicit).sum::<Bytes>().0;
+    let (orphan, used) = (region.seen.orphan(seen), seen.cells.iter().map(Cell::kept).sum::<Bytes>());
+    status.orphan = orphan.0;
+    status.used = (used - orphan).0;
+    status.implicit = seen.cells.iter().map(Cell::corrected).sum::<Bytes>().0;
+    status.growth = seen.cells.iter().map(|cell| cell.growth).fold(0, i64::saturating_add);
     let dead = container.draining.keys().filter_map(|(slot, _)| seen.cells.get(slot.get()));
-    status.draining = dead.map(|cell| cell.used + cell.implicit).sum::<Bytes>().0;
+    status.draining = dead.map(Cell::total).sum::<Bytes>().0;
     status
 }
 
@@ -123,8 +141,9 @@ fn processes(container: &Container, boards: &[Board], now: Nanos) -> Vec<Process
                 let cell = seen.cells.get(index.get())?;
                 Some(ProcessCard {
                     card: board.index,
-                    used: cell.used.0,
-                    implicit: cell.implicit.0,
+                    used: cell.kept().0,
+                    implicit: cell.corrected().0,
+                    growth: cell.growth,
                     peak: cell.peak.0,
                     busy_us: cell.busy.0 / 1000,
                     launches: cell.launches,

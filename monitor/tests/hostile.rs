@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use cgpu_monitor::controller::Card;
 use cgpu_monitor::controller::policy::{Policy, Standing};
-use cgpu_monitor::controller::tenants::{Sight, TenantId};
+use cgpu_monitor::controller::tenants::{Sight, TenantId, Terms};
 use cgpu_monitor::controller::tuning::Tuning;
 use cgpu_monitor::controller::words::Words;
 use cgpu_proto::units::{Nanos, SlotIndex};
@@ -15,10 +15,12 @@ use proptest::prelude::*;
 enum Event {
     /// Time passes, in ns; then these are seen.
     Step(u64, Vec<(u64, Standing, bool, bool, bool, Vec<Words>)>),
-    Admit(u64, u32),
+    Admit(u64, Terms),
     Dismiss(u64),
-    Weigh(u64, u32),
-    Policy(u32, bool),
+    Promise(u64, Terms),
+    Policy(u32, u32, bool),
+    Ratio(u32),
+    Summon(Option<u64>),
 }
 
 /// Numbers as liars choose them: anything, the edges, and what looks right.
@@ -49,6 +51,16 @@ fn words() -> impl Strategy<Value = Words> {
         })
 }
 
+fn terms() -> impl Strategy<Value = Terms> {
+    let weight = prop_oneof![any::<u32>(), 0..26_u32];
+    let percent = prop::option::of(prop_oneof![any::<u32>(), 0..101_u32]);
+    (weight, percent, prop::bool::weighted(0.3)).prop_map(|(weight, percent, high)| Terms {
+        weight,
+        percent,
+        high,
+    })
+}
+
 fn event() -> impl Strategy<Value = Event> {
     let standing = (any::<bool>(), any::<bool>()).prop_map(|(created, open)| Standing { created, open });
     let flags = (any::<bool>(), any::<bool>(), prop::bool::weighted(0.1));
@@ -59,10 +71,14 @@ fn event() -> impl Strategy<Value = Event> {
         prop_oneof![0..10_000_000_u64, 0..100_000_u64, Just(0), Just(u64::MAX / 4), Just(3_600_000_000_000)];
     prop_oneof![
         8 => (time, prop::collection::vec(sight, 0..6)).prop_map(|(time, sights)| Event::Step(time, sights)),
-        1 => (0..6_u64, any::<u32>()).prop_map(|(tenant, weight)| Event::Admit(tenant, weight)),
+        1 => (0..6_u64, terms()).prop_map(|(tenant, terms)| Event::Admit(tenant, terms)),
         1 => (0..6_u64).prop_map(Event::Dismiss),
-        1 => (0..6_u64, any::<u32>()).prop_map(|(tenant, weight)| Event::Weigh(tenant, weight)),
-        1 => (0..6_u32, any::<bool>()).prop_map(|(number, conserving)| Event::Policy(number, conserving)),
+        1 => (0..6_u64, terms()).prop_map(|(tenant, terms)| Event::Promise(tenant, terms)),
+        1 => (0..6_u32, 0..30_u32, any::<bool>()).prop_map(|(number, slots, conserving)| {
+            Event::Policy(number, slots, conserving)
+        }),
+        1 => (0..200_u32).prop_map(Event::Ratio),
+        1 => prop::option::of(0..6_u64).prop_map(Event::Summon),
     ]
 }
 
@@ -99,19 +115,26 @@ proptest! {
                     // Time enough for epochs to be told apart.
                     if now < u64::MAX / 1000 {
                         let holders = gates.values().filter(|turn| *turn & 0xff == 1).count();
-                        prop_assert!(holders <= 1, "{gates:?}");
+                        let beside = card.policy() == Policy::Soft;
+                        prop_assert!(holders <= 1 || beside, "{gates:?}");
                     }
                 }
-                Event::Admit(tenant, weight) => card.admit(Nanos(now), TenantId(tenant), weight),
+                Event::Admit(tenant, terms) => card.admit(Nanos(now), TenantId(tenant), terms),
                 Event::Dismiss(tenant) => {
                     card.dismiss(Nanos(now), TenantId(tenant));
                     gates.remove(&TenantId(tenant));
                 }
-                Event::Weigh(tenant, weight) => card.set_weight(Nanos(now), TenantId(tenant), weight),
-                Event::Policy(number, conserving) => {
-                    if let Some(policy) = Policy::numbered(number, conserving) {
+                Event::Promise(tenant, terms) => {
+                    card.set_terms(Nanos(now), TenantId(tenant), terms);
+                }
+                Event::Policy(number, slots, conserving) => {
+                    if let Some(policy) = Policy::numbered(number, slots, conserving) {
                         card.set_policy(Nanos(now), policy);
                     }
+                }
+                Event::Ratio(percent) => card.set_priority_ratio(percent),
+                Event::Summon(tenant) => {
+                    card.summon(tenant.map(TenantId));
                 }
             }
         }

@@ -52,7 +52,13 @@ fn measure(directory: &std::path::Path) -> Result<(), Box<dyn Error>> {
         let (wall, cpu) = (Instant::now(), cpu_ns());
         for _ in 0..PAIRS {
             let bytes = black_box(Bytes(4096));
-            account.charge(Column::Used, bytes, || Bytes(1 << 40), Nanos::MAX, |owner| region.life(owner))?;
+            account.charge(
+                Column::Used,
+                bytes,
+                || region.granted().terms(card, Bytes(1 << 40)),
+                Nanos::MAX,
+                |owner| region.life(owner),
+            )?;
             black_box(account.refund(Column::Used, bytes));
         }
         let per_pair = |ns: f64| ns / f64::from(PAIRS);

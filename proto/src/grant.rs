@@ -10,7 +10,9 @@ use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::cut::Watched;
 use crate::file::{self, Access, Error, Fault};
 use crate::futex::{self, Waited};
-use crate::layout::{Grant, GrantCard};
+use crate::growth::Growth;
+use crate::layout::{Grant, GrantCard, SLOTS};
+use crate::ledger::{self, Terms};
 use crate::mapping::{Mapping, Shared};
 use crate::preamble::Kind;
 use crate::slots::Word;
@@ -122,6 +124,12 @@ impl<'a> Granted<'a> {
         Nanos(self.card(card).granted.load(Ordering::Relaxed))
     }
 
+    /// The most work that may be in flight on a card while it is metered; zero: as much as the gate uses to allow.
+    #[must_use]
+    pub fn bound(self, card: CardIndex) -> Nanos {
+        Nanos(self.card(card).bound.load(Ordering::Relaxed))
+    }
+
     /// When a card's present turn is expected to end.
     #[must_use]
     pub fn until(self, card: CardIndex) -> Nanos {
@@ -137,6 +145,14 @@ impl<'a> Granted<'a> {
             (0, registered) => registered,
             (granted, _) => Bytes(granted),
         }
+    }
+
+    /// The terms now in force on a card, as [`Granted::limit`]. What was measured is not yet as new as they say.
+    #[inline]
+    #[must_use]
+    pub fn terms(self, card: CardIndex, registered: Bytes) -> Terms {
+        let edition = self.card(card).edition.load(Ordering::Relaxed);
+        Terms { limit: self.limit(card, registered), edition }
     }
 
     /// Whether `slot` is the one that should ring when its work on the card runs out.
@@ -160,6 +176,35 @@ impl<'a> Granted<'a> {
         // A byte's values are the slots.
         #[allow(clippy::indexing_slicing)]
         self.page.gone[slot.get()].load(Ordering::Relaxed)
+    }
+
+    /// Who the user of a slot is on the host, where the monitor has found it. `word` is the slot's.
+    #[must_use]
+    pub fn host_pid(self, slot: SlotIndex, word: Word) -> Option<u32> {
+        // A byte's values are the slots.
+        #[allow(clippy::indexing_slicing)]
+        let process = self.page.process[slot.get()].load(Ordering::Relaxed);
+        // The lower half is the process's id.
+        #[allow(clippy::cast_possible_truncation)]
+        let pid = process as u32;
+        (pid != 0 && process >> 32 == word.generation().get() & u64::from(u32::MAX)).then_some(pid)
+    }
+
+    /// What each slot's process has on a card beyond its cell ([`crate::growth::Growth`]).
+    #[inline]
+    #[must_use]
+    pub fn growth(self, card: CardIndex) -> &'a [AtomicU64; SLOTS] {
+        // The type holds nothing that is out of bounds.
+        #[allow(clippy::indexing_slicing)]
+        &self.page.growth[card.get()]
+    }
+
+    /// What one slot's process has on a card beyond its cell.
+    #[must_use]
+    pub fn growth_of(self, card: CardIndex, slot: SlotIndex) -> Growth {
+        // A byte's values are the slots.
+        #[allow(clippy::indexing_slicing)]
+        Growth(self.growth(card)[slot.get()].load(Ordering::Relaxed))
     }
 
     /// A card's words.
@@ -324,5 +369,31 @@ impl Grantor {
         // A byte's values are the slots.
         #[allow(clippy::indexing_slicing)]
         self.page().gone[slot.get()].store(word.0, Ordering::Relaxed);
+    }
+
+    /// What the page says that the user of a slot has on a card beyond its cell.
+    #[must_use]
+    pub fn growth(&self, card: CardIndex, slot: SlotIndex) -> Growth {
+        Granted::new(self.page()).growth_of(card, slot)
+    }
+
+    /// Says what the user of a slot has on a card beyond its cell. `risen`: more than before, so that spare parts are compared anew.
+    pub fn set_growth(&self, card: CardIndex, slot: SlotIndex, growth: Growth, risen: bool) {
+        let edition = risen.then(|| &self.card(card).edition);
+        ledger::publish_growth(self.growth_word(card, slot), growth, edition);
+    }
+
+    fn growth_word(&self, card: CardIndex, slot: SlotIndex) -> &AtomicU64 {
+        // A byte's values are the slots.
+        #[allow(clippy::indexing_slicing)]
+        &Granted::new(self.page()).growth(card)[slot.get()]
+    }
+
+    /// Says who the user of a slot is on the host; none: not known.
+    pub fn set_host_pid(&self, slot: SlotIndex, word: Word, pid: Option<u32>) {
+        let process = pid.map_or(0, |pid| word.generation().get() << 32 | u64::from(pid));
+        // A byte's values are the slots.
+        #[allow(clippy::indexing_slicing)]
+        self.page().process[slot.get()].store(process, Ordering::Relaxed);
     }
 }

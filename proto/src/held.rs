@@ -105,6 +105,13 @@ impl Held {
         Self(self.0 & MOST_USED)
     }
 
+    /// What is left, closed, where of all that was in use only what is `exported` stays.
+    #[must_use]
+    pub fn left(self, exported: Bytes) -> Self {
+        let closed = self.closed();
+        closed.lowered(closed.used() - closed.used().min(exported)).0
+    }
+
     #[inline]
     const fn steps(self) -> u64 {
         (self.0 & !OPEN) >> USED_BITS

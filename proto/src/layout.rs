@@ -12,7 +12,7 @@ use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::lock::SlotLock;
 
 /// What the version word says when a file is ready.
-pub const LAYOUT_VERSION: u32 = 2;
+pub const LAYOUT_VERSION: u32 = 3;
 /// `CGPU` on a little-endian machine.
 pub const USE_MAGIC: u32 = 0x5550_4743;
 /// `CGPG` on a little-endian machine.
@@ -35,6 +35,8 @@ pub const PROGRESS: usize = 512;
 pub const LOCK_BASE: u64 = 1 << 40;
 /// The byte of `use` whose lock serialises the registration of cards.
 pub const LOCK_REGION: u64 = LOCK_BASE - 1;
+/// In a slot's `lent`: it handed memory out in a way that nobody can be seen to hold it by.
+pub const LENT_UNSEEN: u64 = 1 << 63;
 
 /// A gap of `N` bytes that belongs to nobody.
 #[repr(transparent)]
@@ -65,12 +67,12 @@ pub struct Card {
     pub limit: AtomicU64,
     pub ordinal: AtomicU32,
     pub reserved0: Reserved<4>,
-    pub orphan: AtomicU64,
-    pub context: AtomicU64,
     pub reserved1: Reserved<8>,
+    pub context: AtomicU64,
+    pub reserved2: Reserved<8>,
     pub lock: SlotLock,
     pub learning: SlotLock,
-    pub reserved2: Reserved<56>,
+    pub reserved3: Reserved<56>,
 }
 
 /// `struct cgpu_use_header`.
@@ -101,7 +103,8 @@ pub struct Slot {
     pub since: AtomicU64,
     pub comm: [AtomicU64; 2],
     pub acked: AtomicU64,
-    pub reserved1: Reserved<16>,
+    pub opened: AtomicU64,
+    pub lent: AtomicU64,
     pub counter: [AtomicU32; COUNTERS],
 }
 
@@ -114,7 +117,8 @@ impl Default for Slot {
             since: AtomicU64::default(),
             comm: Default::default(),
             acked: AtomicU64::default(),
-            reserved1: Reserved::default(),
+            opened: AtomicU64::default(),
+            lent: AtomicU64::default(),
             counter: core::array::from_fn(|_| AtomicU32::default()),
         }
     }
@@ -139,8 +143,11 @@ pub struct Cell {
     pub peak: AtomicU64,
     pub terms: AtomicU64,
     pub waiting: AtomicU64,
-    pub creating: AtomicU64,
-    pub reserved0: Reserved<16>,
+    pub creating: AtomicU32,
+    pub ended: AtomicU32,
+    pub charges: AtomicU32,
+    pub away: AtomicU32,
+    pub exported: AtomicU64,
     pub busy: AtomicU64,
     pub inflight: AtomicU64,
     pub launches: AtomicU64,
@@ -188,8 +195,9 @@ pub struct GrantCard {
     pub share: AtomicU32,
     pub busy: AtomicU64,
     pub beside: AtomicU32,
-    pub reserved0: Reserved<4>,
-    pub reserved1: Reserved<64>,
+    pub edition: AtomicU32,
+    pub bound: AtomicU64,
+    pub reserved0: Reserved<56>,
 }
 
 /// `struct cgpu_grant`: the file that the monitor writes.
@@ -209,7 +217,8 @@ pub struct Grant {
     pub reserved2: Reserved<1916>,
     pub card: [GrantCard; CARDS],
     pub gone: [AtomicU64; SLOTS],
-    pub reserved3: Reserved<2048>,
+    pub process: [AtomicU64; SLOTS],
+    pub growth: [[AtomicU64; SLOTS]; CARDS],
 }
 
 /// The bytes of a text or UUID field, in the order of the header.
@@ -249,5 +258,6 @@ const _: () = {
     assert!(offset_of!(Grant, armed) == 128);
     assert!(offset_of!(Grant, card) == 2048);
     assert!(offset_of!(Grant, gone) == 4096);
-    assert!(size_of::<Grant>() == 8192);
+    assert!(offset_of!(Grant, growth) == 8192);
+    assert!(size_of::<Grant>() == 40_960);
 };

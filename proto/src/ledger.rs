@@ -1,6 +1,7 @@
 //! The books of one card of one container.
 //!
-//! The container's use is the sum of its processes' cells and of the orphan bytes. A charge takes the card's lock, sums up to the
+//! The container's use is the sum of its slots' cells: of the living, of the dead whose memory is not gone, and of what dead ones had
+//! exported. A charge takes the card's lock, sums up to the
 //! high-water mark and raises its own cell; a refund lowers its own cell without the lock. Hence:
 //!
 //! - **Never over the limit**: two charges exclude each other; a refund between sum and raise only makes the sum too great.
@@ -18,18 +19,22 @@
 //! - A spare part is good under the limit it was compared with (`terms`). Under another one its owner goes through the lock again.
 //! - Growth that cannot be refused closes all words if the claims then exceed the limit: nothing is let in until the use has fallen.
 //!
-//! All orderings but the lock's are Relaxed: a cell is one word and nothing else is published through it. `terms` is stored before the
+//! What a process has on the card beyond its cell, as the monitor has measured it ([`Growth`]), counts with it in every sum. Growth that is
+//! published after a word was opened is not in what the word was compared with; so the *edition* of growth is part of the terms.
+//!
+//! All orderings but the lock's and growth's are Relaxed: a cell is one word and nothing else is published through it. `terms` is stored before the
 //! word is opened, but nobody needs to see it so: terms seen too early come with spare bytes that were compared with them, under the
 //! lock, before; terms seen too late do not match.
 
 use core::fmt;
 
-use crate::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::growth::Growth;
 use crate::held::Held;
 use crate::layout::{Card, Cell, Slot};
 use crate::lock::{Acquired, HeldBy, Life, Owner, SlotLock};
 use crate::slots::{State, Word, high_water};
-use crate::units::{Bytes, Nanos};
+use crate::units::{Bytes, Nanos, SlotIndex};
 
 /// Which of a cell's two words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +43,30 @@ pub enum Column {
     Used,
     /// What came with it: contexts, modules, slack.
     Implicit,
+}
+
+/// What a charge is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// The limit in force.
+    pub limit: Bytes,
+    /// Which growth is known: changes after any has risen.
+    pub edition: u32,
+}
+
+impl Terms {
+    /// In one word, to tell them from others: limits are far below what editions are added to.
+    #[inline]
+    const fn word(self) -> u64 {
+        self.limit.0.wrapping_add((self.edition as u64) << 44)
+    }
+}
+
+impl From<Bytes> for Terms {
+    /// Where there is no monitor.
+    fn from(limit: Bytes) -> Self {
+        Self { limit, edition: 0 }
+    }
 }
 
 /// Why a charge was refused.
@@ -74,10 +103,14 @@ impl core::error::Error for Refused {}
 pub struct Usage {
     /// Charged, by all processes, and exported by dead ones.
     pub used: Bytes,
-    /// Of contexts, modules and slack.
+    /// Of contexts, modules and slack, corrected by what was measured.
     pub implicit: Bytes,
+    /// Of that: what was measured and is in no cell.
+    pub growth: Bytes,
     /// Of both: what belongs to dead processes and may come back soon.
     pub draining: Bytes,
+    /// Of `used`: what dead processes had exported, and others may hold.
+    pub orphan: Bytes,
 }
 
 impl Usage {
@@ -92,44 +125,49 @@ impl Usage {
 #[derive(Clone, Copy, Debug)]
 pub struct Account<'a> {
     lock: &'a SlotLock,
-    orphan: &'a AtomicU64,
     high_water: &'a AtomicU32,
     cells: &'a [Cell],
+    slots: &'a [Slot],
+    growth: &'a [AtomicU64],
     mine: &'a Cell,
     me: Owner,
 }
 
 impl<'a> Account<'a> {
-    /// The books of `card`, whose cells are `cells`, for the process that `me` names and whose cell is `mine`, one of them.
+    /// The books of `card`, whose cells are `cells`, for the process that `me` names and whose cell is `mine`, one of them. `slots` and
+    /// `growth` are those of the cells; without them nothing is corrected.
     #[inline]
     #[must_use]
     pub fn new(
         card: &'a Card,
         cells: &'a [Cell],
+        slots: &'a [Slot],
+        growth: &'a [AtomicU64],
         high_water: &'a AtomicU32,
         mine: &'a Cell,
         me: Owner,
     ) -> Self {
-        Self { lock: &card.lock, orphan: &card.orphan, high_water, cells, mine, me }
+        Self { lock: &card.lock, high_water, cells, slots, growth, mine, me }
     }
 
-    /// Charges `bytes` to this process if the container then stays within the limit that `limit` reads.
+    /// Charges `bytes` to this process if the container then keeps the terms that `terms` reads.
     ///
     /// `patience` and `life` as for [`SlotLock::acquire`].
     ///
     /// # Errors
     /// [`Refused`], and nothing is charged.
     #[inline]
-    pub fn charge(
+    pub fn charge<T: Into<Terms>>(
         &self,
         column: Column,
         bytes: Bytes,
-        limit: impl Fn() -> Bytes,
+        terms: impl Fn() -> T,
         patience: Nanos,
         life: impl FnMut(Owner) -> Life,
     ) -> Result<(), Refused> {
-        if column == Column::Implicit || !self.take_spare(bytes, limit()) {
-            self.charge_locked(column, bytes, limit, patience, life)?;
+        self.tick();
+        if column == Column::Implicit || !self.take_spare(bytes, terms().into()) {
+            self.charge_locked(column, bytes, || terms().into(), patience, life)?;
         }
         self.raise_peak();
         Ok(())
@@ -137,8 +175,8 @@ impl<'a> Account<'a> {
 
     /// The way of a charge that touches only our own cell.
     #[inline]
-    fn take_spare(&self, bytes: Bytes, limit: Bytes) -> bool {
-        let good = |held: &Held| held.is_open() && get(&self.mine.terms) == limit;
+    fn take_spare(&self, bytes: Bytes, terms: Terms) -> bool {
+        let good = |held: &Held| held.is_open() && get(&self.mine.terms).0 == terms.word();
         self.update(|held| Some(held).filter(good)?.take(bytes)).is_some()
     }
 
@@ -147,14 +185,17 @@ impl<'a> Account<'a> {
         &self,
         column: Column,
         bytes: Bytes,
-        limit: impl Fn() -> Bytes,
+        terms: impl Fn() -> Terms,
         patience: Nanos,
         life: impl FnMut(Owner) -> Life,
     ) -> Result<(), Refused> {
         // A dead owner's cell is either raised or not; both are right, so a lock taken over needs nothing.
         let guard = self.lock.acquire(self.me, patience, life).map_err(Refused::Held)?.guard();
         // Read inside: whoever opens a cell under this limit was before us here, or will be after us and reads none older.
-        let limit = limit();
+        let terms = terms();
+        // HB growth: meets the Release in `publish_growth`: what is summed up is at least as new as the edition.
+        fence(Ordering::Acquire);
+        let limit = terms.limit;
         let mut claimed = self.claimed();
         if !fits(claimed, bytes, limit) {
             self.close();
@@ -164,7 +205,7 @@ impl<'a> Account<'a> {
         if !fits(claimed, bytes, limit) {
             return Err(short);
         }
-        self.mine.terms.store(limit.0, Ordering::Relaxed);
+        self.mine.terms.store(terms.word(), Ordering::Relaxed);
         match column {
             Column::Used => {
                 self.update(|held| Some(held.raised(bytes)?.opened())).ok_or(short)?;
@@ -193,18 +234,28 @@ impl<'a> Account<'a> {
         }
     }
 
+    /// Gives back `bytes` of implicit memory that is gone from the card with what was in it, a context: what was measured of this process
+    /// before says nothing any more.
+    pub fn end(&self, bytes: Bytes) -> Bytes {
+        self.mine.ended.fetch_add(1, Ordering::Relaxed);
+        // HB ended: Release, so that whoever sees the bytes gone no longer takes anything off them for what was measured before.
+        fence(Ordering::Release);
+        self.refund(Column::Implicit, bytes)
+    }
+
     /// Books `bytes` that the driver has taken already, whether they fit or not: growth that cannot be refused. Saturates. If the
     /// container then claims more than the limit, no spare part is left.
     ///
     /// `patience` and `life` as for [`SlotLock::acquire`]; where the lock is not had, the spare parts are cleared without it.
-    pub fn book(
+    pub fn book<T: Into<Terms>>(
         &self,
         column: Column,
         bytes: Bytes,
-        limit: impl Fn() -> Bytes,
+        terms: impl Fn() -> T,
         patience: Nanos,
         life: impl FnMut(Owner) -> Life,
     ) {
+        self.tick();
         match column {
             Column::Used => _ = self.update(|held| Some(held.raised_at_most(bytes))),
             Column::Implicit => {
@@ -213,31 +264,107 @@ impl<'a> Account<'a> {
             }
         }
         self.raise_peak();
-        if self.claimed() > limit() {
+        let limit = terms().into().limit;
+        if self.claimed() > limit {
             let _guard = self.lock.acquire(self.me, patience, life).map(Acquired::guard);
             self.close();
         }
     }
 
+    /// Others may hold `bytes` of what is in use here: from now on they outlive this process on the books.
+    pub fn export(&self, bytes: Bytes) {
+        let raise = |exported: u64| Some(exported.saturating_add(bytes.0));
+        let _ = self.mine.exported.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise);
+    }
+
+    /// Nobody else can hold `bytes` any more of what was exported: before they are given back.
+    pub fn withdraw(&self, bytes: Bytes) {
+        let lower = |exported: u64| Some(exported.saturating_sub(bytes.0));
+        let _ = self.mine.exported.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lower);
+    }
+
+    /// As [`Account::withdraw`], of what this process let go before: the monitor may have seen it go already, and taken it off.
+    pub fn withdraw_kept(&self, bytes: Bytes) {
+        self.mine.ended.fetch_add(1, Ordering::Relaxed);
+        // HB ended: Release, as in `Account::end`.
+        fence(Ordering::Release);
+        self.withdraw(bytes);
+    }
+
+    /// A checkpoint has taken off the card what a process has there: it counts no more, but for what it has exported. A driver checkpoints
+    /// nothing that others may have, so that is what the process has let go of and others still hold. Whoever made the checkpoint says so,
+    /// because the process itself is stopped in the driver.
+    pub fn send_away(&self, slot: SlotIndex) {
+        if let Some(cell) = self.cells.get(slot.get()) {
+            cell.away.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A process that was checkpointed is about to take back what it had on the card, if the container then keeps the terms. `false`: it is
+    /// there, and there is nothing to do.
+    ///
+    /// `patience` and `life` as for [`SlotLock::acquire`].
+    ///
+    /// # Errors
+    /// [`Refused`], and it is away as before.
+    pub fn bring_back<T: Into<Terms>>(
+        &self,
+        slot: SlotIndex,
+        terms: impl Fn() -> T,
+        patience: Nanos,
+        life: impl FnMut(Owner) -> Life,
+    ) -> Result<bool, Refused> {
+        let Some(cell) = self.cells.get(slot.get()) else { return Ok(false) };
+        let _guard = self.lock.acquire(self.me, patience, life).map_err(Refused::Held)?.guard();
+        if cell.away.load(Ordering::Relaxed) == 0 {
+            return Ok(false);
+        }
+        self.close();
+        let limit = terms().into().limit;
+        let there = held(cell).left(get(&cell.exported));
+        let (claimed, wanted) = (self.claimed(), held(cell).used() - there.used() + get(&cell.implicit));
+        if !fits(claimed, wanted, limit) {
+            return Err(Refused::Short { used: claimed, wanted, limit });
+        }
+        // What was measured of it was measured while it was away.
+        cell.ended.fetch_add(1, Ordering::Relaxed);
+        cell.away.store(0, Ordering::Relaxed);
+        Ok(true)
+    }
+
     /// What this process has on the card.
     #[must_use]
     pub fn mine(&self) -> Usage {
-        Usage { used: held(self.mine).used(), implicit: get(&self.mine.implicit), draining: Bytes::ZERO }
+        let (used, implicit) = (held(self.mine).used(), get(&self.mine.implicit));
+        Usage { used, implicit, ..Usage::default() }
     }
 
     /// What the container has on the card, now. Without the lock: charges and refunds of others may fall between its parts.
     #[must_use]
-    pub fn usage(&self, slots: &[Slot]) -> Usage {
-        let mut usage = Usage { used: get(self.orphan), ..Usage::default() };
-        for (cell, slot) in self.cells_in_use().zip(slots) {
-            let (used, implicit) = (held(cell).used(), get(&cell.implicit));
+    pub fn usage(&self) -> Usage {
+        let mut usage = Usage::default();
+        for entry in self.entries() {
+            let (implicit, returned) = entry.corrected();
+            let used = entry.held().used() - returned;
             usage.used = usage.used + used;
             usage.implicit = usage.implicit + implicit;
-            if Word(slot.state.load(Ordering::Relaxed)).state() == Some(State::Draining) {
-                usage.draining = usage.draining + used + implicit;
+            usage.growth = usage.growth + (implicit - get(&entry.cell.implicit));
+            match entry.word().state() {
+                Some(State::Draining) => usage.draining = usage.draining + used + implicit,
+                Some(State::Orphan) => usage.orphan = usage.orphan + used + implicit,
+                _ => {}
             }
         }
         usage
+    }
+
+    /// Who has ever had each slot, and what is on the card for it: the parts of [`Account::total`].
+    pub fn shares(&self) -> impl Iterator<Item = (SlotIndex, Word, Bytes)> {
+        let share = |(slot, entry): (SlotIndex, Entry<'a>)| {
+            let (implicit, returned) = entry.corrected();
+            (slot, entry.word(), entry.held().used() - returned + implicit)
+        };
+        SlotIndex::all().zip(self.entries()).map(share)
     }
 
     /// What the container uses: [`Account::usage`]'s sum. Saturates.
@@ -245,6 +372,12 @@ impl<'a> Account<'a> {
     #[must_use]
     pub fn total(&self) -> Bytes {
         self.sum(Held::used)
+    }
+
+    /// What the container's processes have booked, whatever was measured of them. Saturates.
+    #[must_use]
+    pub fn booked(&self) -> Bytes {
+        self.entries().map(|entry| entry.held().used() + entry.implicit()).sum()
     }
 
     /// What the container uses and what its processes have spare: the sum that a charge compares. Saturates.
@@ -256,13 +389,16 @@ impl<'a> Account<'a> {
 
     #[inline]
     fn sum(&self, part: impl Fn(Held) -> Bytes) -> Bytes {
-        self.cells_in_use().map(|cell| part(held(cell)) + get(&cell.implicit)).sum::<Bytes>()
-            + get(self.orphan)
+        let of = |entry: Entry<'_>| {
+            let (implicit, returned) = entry.corrected();
+            part(entry.held()) - returned + implicit
+        };
+        self.entries().map(of).sum()
     }
 
     /// Takes every process's spare part away.
     fn close(&self) {
-        for cell in self.cells_in_use() {
+        for cell in self.cells.iter().take(high_water(self.high_water)) {
             // A word that is closed already is not written to: its line stays with whoever has it.
             let _ = update(cell, |held| Some(held.closed()).filter(|closed| *closed != held));
         }
@@ -282,8 +418,16 @@ impl<'a> Account<'a> {
     }
 
     #[inline]
-    fn cells_in_use(&self) -> impl Iterator<Item = &'a Cell> {
-        self.cells.iter().take(high_water(self.high_water))
+    fn entries(&self) -> impl Iterator<Item = Entry<'a>> {
+        let entries = self.cells.iter().zip(self.slots).zip(self.growth).take(high_water(self.high_water));
+        entries.map(|((cell, slot), growth)| Entry { cell, slot, growth })
+    }
+
+    /// Shows that there was a charge. Stored, not added: of two threads at once one may show both, which is as good.
+    #[inline]
+    fn tick(&self) {
+        let charges = self.mine.charges.load(Ordering::Relaxed);
+        self.mine.charges.store(charges.wrapping_add(1), Ordering::Relaxed);
     }
 
     #[inline]
@@ -295,28 +439,122 @@ impl<'a> Account<'a> {
     }
 }
 
+/// Leaves of a dead process's cell what it had exported; whether that is anything. To be called again where a caller has died.
+pub fn bequeath(cell: &Cell) -> bool {
+    let exported = get(&cell.exported);
+    // `held` first: what is cleared before it would be missing if we died here.
+    let _ = update(cell, |held| Some(held.left(exported)));
+    passing(cell).0.for_each(|word| _ = word.swap(0, Ordering::Relaxed));
+    cell.creating.swap(0, Ordering::Relaxed);
+    // What was measured of the process does not go for what it leaves.
+    cell.ended.fetch_add(1, Ordering::Relaxed);
+    held(cell).used() > Bytes::ZERO
+}
+
+/// A process on the card.
+#[derive(Clone, Copy)]
+struct Entry<'a> {
+    cell: &'a Cell,
+    slot: &'a Slot,
+    growth: &'a AtomicU64,
+}
+
+impl Entry<'_> {
+    /// What it has, and what it may take without asking. Of one that is away only what others may hold is there.
+    #[inline]
+    fn held(&self) -> Held {
+        let held = held(self.cell);
+        if self.is_away() { held.left(get(&self.cell.exported)) } else { held }
+    }
+
+    #[inline]
+    fn implicit(&self) -> Bytes {
+        if self.is_away() { Bytes::ZERO } else { get(&self.cell.implicit) }
+    }
+
+    #[inline]
+    fn is_away(&self) -> bool {
+        self.cell.away.load(Ordering::Relaxed) != 0
+    }
+
+    /// What came with what the program asked for, as booked and measured; and what of what it asked for has been returned. That is
+    /// never more than it exported and nobody holds any more: all else it has, and a charge may be ahead of the driver.
+    #[inline]
+    fn corrected(&self) -> (Bytes, Bytes) {
+        let implicit = self.implicit();
+        match self.growth.load(Ordering::Relaxed) {
+            // What was measured of one that is away was measured while it was there.
+            _ if self.is_away() => (Bytes::ZERO, Bytes::ZERO),
+            0 => (implicit, Bytes::ZERO),
+            growth => self.corrected_by(implicit, Growth(growth)),
+        }
+    }
+
+    #[cold]
+    fn corrected_by(&self, implicit: Bytes, growth: Growth) -> (Bytes, Bytes) {
+        let measured = self.measured(growth);
+        let returned = Bytes(measured.unsigned_abs()) - implicit;
+        match measured {
+            0.. => (Bytes(implicit.0.saturating_add_signed(measured)), Bytes::ZERO),
+            _ => (implicit - Bytes(measured.unsigned_abs()), returned.min(get(&self.cell.exported))),
+        }
+    }
+
+    fn measured(&self, growth: Growth) -> i64 {
+        // HB ended: meets the Release in `Account::end`.
+        fence(Ordering::Acquire);
+        growth.bytes(self.word(), self.cell.ended.load(Ordering::Relaxed))
+    }
+
+    fn word(&self) -> Word {
+        Word(self.slot.state.load(Ordering::Relaxed))
+    }
+}
+
+/// Says what a process has beyond its cell, and with `edition` that it is more than before.
+pub fn publish_growth(word: &AtomicU64, growth: Growth, edition: Option<&AtomicU32>) {
+    word.store(growth.0, Ordering::Relaxed);
+    if let Some(edition) = edition {
+        // HB growth: Release publishes the figure to whoever sees the edition.
+        edition.store(edition.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+    }
+}
+
 /// Zeroes a cell, for a slot that is buried.
 pub fn clear(cell: &Cell) {
     // Swapped, not stored: somebody may be closing `held` at this instant, and loom keeps no order between an exchange and a store.
-    words(cell).for_each(|word| _ = word.swap(0, Ordering::Relaxed));
+    let (words, halves) = words(cell);
+    words.for_each(|word| _ = word.swap(0, Ordering::Relaxed));
+    halves.into_iter().for_each(|half| _ = half.swap(0, Ordering::Relaxed));
 }
 
 /// Whether a cell is as [`clear`] leaves it.
 #[must_use]
 pub fn is_clear(cell: &Cell) -> bool {
-    words(cell).all(|word| word.load(Ordering::Relaxed) == 0)
+    let (mut words, halves) = words(cell);
+    words.all(|word| word.load(Ordering::Relaxed) == 0)
+        && halves.into_iter().all(|half| half.load(Ordering::Relaxed) == 0)
 }
 
-fn words(cell: &Cell) -> impl Iterator<Item = &AtomicU64> {
+fn words(cell: &Cell) -> (impl Iterator<Item = &AtomicU64>, [&AtomicU32; 4]) {
+    let (passing, halves) = passing(cell);
+    ([&cell.held, &cell.exported].into_iter().chain(passing), halves)
+}
+
+/// The words that end with the process, whatever it had exported.
+fn passing(cell: &Cell) -> (impl Iterator<Item = &AtomicU64>, [&AtomicU32; 4]) {
     // No `..`: a new word must not be forgotten here.
     let Cell {
-        held,
+        held: _,
         implicit,
         peak,
         terms,
         waiting,
         creating,
-        reserved0: _,
+        ended,
+        charges,
+        exported: _,
+        away,
         busy,
         inflight,
         launches,
@@ -329,10 +567,10 @@ fn words(cell: &Cell) -> impl Iterator<Item = &AtomicU64> {
         interval,
         ends,
     } = cell;
-    let memory = [held, implicit, peak, terms, waiting, creating];
+    let memory = [implicit, peak, terms, waiting];
     let time = [busy, inflight, launches, active, turn, first, last, spent, sequence, ends];
     let spans = interval.iter().flat_map(|span| [&span.start, &span.end]);
-    memory.into_iter().chain(time).chain(spans)
+    (memory.into_iter().chain(time).chain(spans), [creating, ended, charges, away])
 }
 
 /// Whether `bytes` more than what is claimed keep the limit. A sum that saturated never fits.

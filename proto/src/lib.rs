@@ -11,7 +11,7 @@
 //! | [`liveness`] | a lock on one byte of a file that lives exactly as long as a process's memory |
 //! | [`layout`] | the two files, field by field |
 //! | [`preamble`] | their first words: ready, not yet, another version, broken |
-//! | [`slots`] | one per process: claimed, drained, given back |
+//! | [`slots`], [`orphans`] | one per process: claimed, drained, given back; what the dead had handed out |
 //! | [`ledger`] | who has charged how much of a card |
 //! | [`mod@file`], [`mapping`] | a file made exactly once, looked at, mapped |
 //! | [`region`], [`cards`] | both files as the container's processes use them |
@@ -21,7 +21,7 @@
 //! | [`units`] | bytes, nanoseconds, and the numbers of cards and slots |
 //!
 //! Nothing here reads a clock, keeps a static (but for [`cut`]) or writes a message: times are parameters, errors are values. What decides and is
-//! shared ([`lock`], [`slots`], [`ledger`], [`preamble`]) works on borrowed atomics, so that a model run (`--cfg loom`) drives
+//! shared ([`lock`], [`slots`], [`orphans`], [`ledger`], [`preamble`]) works on borrowed atomics, so that a model run (`--cfg loom`) drives
 //! the very same code; the rest, which needs a kernel, is left out of it.
 #![cfg_attr(
     not(test),
@@ -41,11 +41,13 @@ pub mod futex;
 #[cfg(loom)]
 #[path = "futex/model.rs"]
 pub mod futex;
+pub mod growth;
 pub mod held;
 pub mod layout;
 pub mod ledger;
 pub mod limits;
 pub mod lock;
+pub mod orphans;
 pub mod preamble;
 pub mod reason;
 pub mod slots;

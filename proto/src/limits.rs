@@ -22,6 +22,10 @@ pub struct Limits {
     pub name: Option<String>,
     /// Its weight among its card's containers, 1 to [`GREATEST_WEIGHT`].
     pub weight: u32,
+    /// Its part of each card in percent, 1 to 100, for the policy of fixed shares; none: by its weight.
+    pub percent: Option<u32>,
+    /// It has high priority.
+    pub high_priority: bool,
     /// Its limit on each card; cards not named are native.
     pub cards: Vec<(Uuid, Bytes)>,
 }
@@ -29,7 +33,7 @@ pub struct Limits {
 impl Default for Limits {
     /// No limit, and everybody's weight.
     fn default() -> Self {
-        Self { name: None, weight: 1, cards: Vec::new() }
+        Self { name: None, weight: 1, percent: None, high_priority: false, cards: Vec::new() }
     }
 }
 
@@ -55,6 +59,8 @@ pub enum Reason {
     CardTwice(Uuid),
     Name,
     Weight(String),
+    Percent(String),
+    Priority(String),
     Uuid(String),
     Bytes(String),
 }
@@ -72,7 +78,9 @@ impl fmt::Display for Reason {
             Self::Version(found) => {
                 write!(f, "expected version {VERSION}, found `{found}`: use the release that wrote it")
             }
-            Self::Word(found) => write!(f, "expected version, name, weight or card, found `{found}`"),
+            Self::Word(found) => {
+                write!(f, "expected version, name, weight, percent, high_priority or card, found `{found}`")
+            }
             Self::Missing(what) => write!(f, "expected {what}, found the line's end"),
             Self::Extra(found) => write!(f, "expected the line's end, found `{found}`"),
             Self::Twice(what) => write!(f, "expected one line `{what}`, found a second"),
@@ -83,6 +91,8 @@ impl fmt::Display for Reason {
             Self::Weight(found) => {
                 write!(f, "expected a weight from 1 to {GREATEST_WEIGHT}, found `{found}`")
             }
+            Self::Percent(found) => write!(f, "expected a part of 1 to 100 percent, found `{found}`"),
+            Self::Priority(found) => write!(f, "expected 0 or 1 for high priority, found `{found}`"),
             Self::Uuid(found) => write!(f, "{NotAUuid}, found `{found}`"),
             Self::Bytes(found) => write!(
                 f,
@@ -108,7 +118,13 @@ impl FromStr for Limits {
         if !draft.version {
             return Err(Refused { line: lines + 1, reason: Reason::NoVersion });
         }
-        Ok(Self { name: draft.name, weight: draft.weight.unwrap_or(1), cards: draft.cards })
+        Ok(Self {
+            name: draft.name,
+            weight: draft.weight.unwrap_or(1),
+            percent: draft.percent,
+            high_priority: draft.high_priority.unwrap_or(false),
+            cards: draft.cards,
+        })
     }
 }
 
@@ -118,6 +134,8 @@ struct Draft {
     version: bool,
     name: Option<String>,
     weight: Option<u32>,
+    percent: Option<u32>,
+    high_priority: Option<bool>,
     cards: Vec<(Uuid, Bytes)>,
 }
 
@@ -143,6 +161,18 @@ impl Draft {
                 let weight = number(found).and_then(|weight| u32::try_from(weight).ok());
                 let weight = weight.filter(|weight| (1..=GREATEST_WEIGHT).contains(weight));
                 set(&mut self.weight, weight.ok_or_else(|| Reason::Weight(found.into()))?, "weight")?;
+            }
+            Some("percent") => {
+                let found = next(&mut words, "a percentage")?;
+                let percent = number(found).and_then(|percent| u32::try_from(percent).ok());
+                let percent = percent.filter(|percent| (1..=100).contains(percent));
+                set(&mut self.percent, percent.ok_or_else(|| Reason::Percent(found.into()))?, "percent")?;
+            }
+            Some("high_priority") => {
+                let found = next(&mut words, "0 or 1")?;
+                let high = number(found).filter(|high| *high <= 1).map(|high| high == 1);
+                let high = high.ok_or_else(|| Reason::Priority(found.into()))?;
+                set(&mut self.high_priority, high, "high_priority")?;
             }
             Some("card") => {
                 let found = next(&mut words, "a card's UUID")?;
@@ -191,6 +221,12 @@ impl Limits {
             text += &format!("name {name}\n");
         }
         text += &format!("weight {}\n", self.weight);
+        if let Some(percent) = self.percent {
+            text += &format!("percent {percent}\n");
+        }
+        if self.high_priority {
+            text += "high_priority 1\n";
+        }
         for (uuid, limit) in &self.cards {
             text += &format!("card {uuid} {}\n", limit.0);
         }
@@ -247,6 +283,11 @@ mod tests {
             ("version 1\nweight 1 2", 2, Reason::Extra("2".into())),
             ("version 1\nweight 1\nweight 1", 3, Reason::Twice("weight")),
             ("version 1\nname", 2, Reason::Missing("a name")),
+            ("version 1\npercent 0", 2, Reason::Percent("0".into())),
+            ("version 1\npercent 101", 2, Reason::Percent("101".into())),
+            ("version 1\npercent 30\npercent 30", 3, Reason::Twice("percent")),
+            ("version 1\nhigh_priority", 2, Reason::Missing("0 or 1")),
+            ("version 1\nhigh_priority yes", 2, Reason::Priority("yes".into())),
             ("version 1\nname a b", 2, Reason::Extra("b".into())),
             ("version 1\nname a\u{7}b", 2, Reason::Name),
             ("version 1\ncard GPU-1 5", 2, Reason::Uuid("GPU-1".into())),
@@ -282,10 +323,12 @@ mod tests {
         fn what_is_written_is_read(
             name in proptest::option::of("[a-zA-Z0-9_./-]{1,63}"),
             weight in 1..=GREATEST_WEIGHT,
+            percent in proptest::option::of(1..=100_u32),
+            high_priority: bool,
             cards in proptest::collection::btree_map(any::<[u8; 16]>(), 1..=u64::MAX, 0..4),
         ) {
             let cards = cards.into_iter().map(|(uuid, limit)| (Uuid(uuid), Bytes(limit))).collect();
-            let limits = Limits { name, weight, cards };
+            let limits = Limits { name, weight, percent, high_priority, cards };
             prop_assert_eq!(limits.to_text().unwrap().parse(), Ok(limits));
         }
 

@@ -26,7 +26,7 @@ use crate::lock::Owner;
 use crate::mapping::{Mapping, Shared};
 use crate::paths::Candidate;
 use crate::preamble::{Kind, Unfit};
-use crate::slots::{self, Claim, Claimant, Swept, Table, Word};
+use crate::slots::{self, Claim, Claimant, State, Swept, Table, Word};
 use crate::units::{CardIndex, Nanos, SlotIndex, TimeScale};
 
 /// The processes of a container may be several users'; who may reach the file at all is said by its directory.
@@ -217,7 +217,9 @@ impl Region {
         // The type holds nothing that is out of bounds.
         #[allow(clippy::indexing_slicing)]
         let cells = &self.shared().cell[card.get()];
-        Account::new(self.card(card), cells, &self.shared().header.high_water, self.cell(card, me.slot()), me)
+        let (slots, growth) = (&self.shared().slot, self.granted().growth(card));
+        let (high_water, mine) = (&self.shared().header.high_water, self.cell(card, me.slot()));
+        Account::new(self.card(card), cells, slots, growth, high_water, mine, me)
     }
 
     /// Claims a slot for this process, for life. `None` when all are taken by processes that live, or whose memory lingers.
@@ -228,6 +230,7 @@ impl Region {
     /// As the system says; see [`Lifelines`].
     pub fn claim(&self, who: Claimant<'_>, now: Nanos, monitor: bool) -> io::Result<Option<Claim<Lifeline>>> {
         self.sweep(now, monitor)?;
+        self.slots().disinherit(now);
         self.slots().claim(&self.lines, who, now)
     }
 
@@ -240,7 +243,30 @@ impl Region {
         let gone = |slot, word, since| {
             slots::is_gone(word, since, now, monitor.then(|| Word(self.granted().gone(slot))))
         };
-        self.slots().sweep(&self.lines, now, gone, |slot| self.clear(slot))
+        let gone = |slot, word: Word, since| match word.state() {
+            // What nobody holds is gone, whatever a monitor has come to know.
+            Some(State::Orphan) => {
+                self.slots().is_let_go(slot) || (monitor && self.granted().gone(slot) == word.0)
+            }
+            _ => gone(slot, word, since),
+        };
+        self.slots().sweep(&self.lines, now, gone, |slot, state| self.wind_up(slot, state))
+    }
+
+    /// [`Table::opened`].
+    #[must_use]
+    pub fn opened(&self) -> u64 {
+        self.slots().opened()
+    }
+
+    /// [`Table::set_opened`].
+    pub fn set_opened(&self, slot: SlotIndex, bits: u64) {
+        self.slots().set_opened(slot, bits);
+    }
+
+    /// [`Table::lend`].
+    pub fn lend(&self, slot: SlotIndex, bits: u64) {
+        self.slots().lend(slot, bits);
     }
 
     /// Whether the owner named in a shared lock lives.
@@ -256,21 +282,22 @@ impl Region {
         self.slots().is_valid(|slot| CardIndex::all().all(|card| ledger::is_clear(self.cell(card, slot))))
     }
 
-    /// Zeroes all that belongs to a slot, for the next process.
-    fn clear(&self, slot: SlotIndex) {
-        let entry = self.slot(slot);
-        entry.acked.store(0, Ordering::Relaxed);
-        for counter in &entry.counter {
-            counter.store(0, Ordering::Relaxed);
+    /// Leaves of a dead process what it had exported, if it had; else zeroes all that belongs to its slot, for the next process.
+    fn wind_up(&self, slot: SlotIndex, state: State) -> State {
+        let becomes = self.slots().wind_up(slot, state, CardIndex::all().map(|card| self.cell(card, slot)));
+        if becomes == State::Free {
+            let entry = self.slot(slot);
+            entry.acked.store(0, Ordering::Relaxed);
+            for counter in &entry.counter {
+                counter.store(0, Ordering::Relaxed);
+            }
+            // A byte's values are the slots.
+            #[allow(clippy::indexing_slicing)]
+            for word in &self.shared().progress[slot.get()].word {
+                word.store(0, Ordering::Relaxed);
+            }
         }
-        for card in CardIndex::all() {
-            ledger::clear(self.cell(card, slot));
-        }
-        // A byte's values are the slots.
-        #[allow(clippy::indexing_slicing)]
-        for word in &self.shared().progress[slot.get()].word {
-            word.store(0, Ordering::Relaxed);
-        }
+        becomes
     }
 }
 

@@ -7,6 +7,10 @@
 //!         |  bury: its memory is gone             |  mourn: the byte is free, so the process is gone
 //!         |  (byte borrowed, cells cleared)       |  (byte borrowed)
 //!         +-------------- draining <--------------+
+//!         |                  |
+//!         |                  |  it had exported memory, which others may hold (cells cleared but for that)
+//!         +--- orphan <------+
+//!           nobody holds it
 //! ```
 //!
 //! **Who holds a slot's byte is the only one who changes the slot's state.** The living process holds it for life; whoever mourns
@@ -65,6 +69,8 @@ pub enum State {
     Live = 1,
     /// A dead process's, whose memory may still be on the card.
     Draining = 2,
+    /// Nobody's: what a dead process had exported, which others may hold.
+    Orphan = 3,
 }
 
 /// A slot's `state`: which of its users, and what it is used for.
@@ -91,6 +97,7 @@ impl Word {
             0 => Some(State::Free),
             1 => Some(State::Live),
             2 => Some(State::Draining),
+            3 => Some(State::Orphan),
             _ => None,
         }
     }
@@ -145,6 +152,8 @@ pub struct Swept {
     pub buried: u32,
     /// Dead ones whose memory is not gone yet.
     pub draining: u32,
+    /// Dead ones of whom only exported memory is left.
+    pub orphans: u32,
 }
 
 /// The slots of a container.
@@ -195,8 +204,10 @@ impl<'a> Table<'a> {
 
     /// Finds the dead, and gives back the slots of those whose memory is gone.
     ///
-    /// `gone` says whether it is, from a draining slot's word and since when it drains (see [`is_gone`]); `clear` zeroes
-    /// everything that belongs to the slot but the words of [`Claimant`].
+    /// `gone` says whether it is, from the word of a slot that drains or is an orphan, and since when (see [`is_gone`]). `wind_up` then
+    /// zeroes everything that belongs to the slot but the words of [`Claimant`], and says [`State::Free`]; or, of one that drained, all
+    /// but what it had exported, and says [`State::Orphan`]. It may be called again for a slot that it has wound up in part: whoever
+    /// called it before has died.
     ///
     /// # Errors
     /// As the presence says; what was swept until then stays swept.
@@ -205,7 +216,7 @@ impl<'a> Table<'a> {
         presence: &P,
         now: Nanos,
         mut gone: impl FnMut(SlotIndex, Word, Nanos) -> bool,
-        mut clear: impl FnMut(SlotIndex),
+        mut wind_up: impl FnMut(SlotIndex, State) -> State,
     ) -> io::Result<Swept> {
         let mut swept = Swept::default();
         for (slot, entry) in self.entries(self.high_water()) {
@@ -216,19 +227,24 @@ impl<'a> Table<'a> {
             let word = load(entry);
             match word.state() {
                 Some(State::Free) => {}
-                Some(State::Draining) => {
+                Some(state @ (State::Draining | State::Orphan)) => {
                     let since = Nanos(entry.since.load(Ordering::Relaxed));
+                    let mut becomes = state;
                     if since > now {
                         // From before the machine's last start. The wait begins anew.
                         entry.since.store(now.0, Ordering::Relaxed);
-                        swept.draining += 1;
                     } else if gone(slot, word, since) {
-                        clear(slot);
-                        // Relaxed: the next claimant takes the byte that we hold, and sees the cleared cells by that.
-                        entry.state.store(Word::new(word.generation(), State::Free).0, Ordering::Relaxed);
-                        swept.buried += 1;
-                    } else {
-                        swept.draining += 1;
+                        becomes = wind_up(slot, state);
+                        if becomes == State::Orphan {
+                            entry.since.store(now.0, Ordering::Relaxed);
+                        }
+                        // HB death: who reads that the process is no more sees all that it ever wrote, by our own reading of the word.
+                        entry.state.store(Word::new(word.generation(), becomes).0, Ordering::Release);
+                    }
+                    match becomes {
+                        State::Draining => swept.draining += 1,
+                        State::Orphan => swept.orphans += 1,
+                        State::Free | State::Live => swept.buried += 1,
                     }
                 }
                 // A word that makes no sense under a byte that nobody holds was left by somebody who is gone, too.
@@ -242,6 +258,20 @@ impl<'a> Table<'a> {
             }
         }
         Ok(swept)
+    }
+
+    /// The slots of processes that live, or whose memory is not gone yet.
+    pub fn occupied(&self) -> impl Iterator<Item = (SlotIndex, State)> + use<'a> {
+        self.states().filter(|(_, state)| matches!(state, State::Live | State::Draining))
+    }
+
+    /// The slots in which there is only what dead processes had exported.
+    pub fn orphans(&self) -> impl Iterator<Item = SlotIndex> + use<'a> {
+        self.states().filter(|(_, state)| *state == State::Orphan).map(|(slot, _)| slot)
+    }
+
+    fn states(&self) -> impl Iterator<Item = (SlotIndex, State)> + use<'a> {
+        self.entries(self.high_water()).filter_map(|(slot, entry)| Some((slot, load(entry).state()?)))
     }
 
     /// Whether the owner named in a shared lock lives.
@@ -283,7 +313,11 @@ impl<'a> Table<'a> {
         })
     }
 
-    fn entries(&self, count: usize) -> impl Iterator<Item = (SlotIndex, &'a Slot)> {
+    pub(crate) fn slot(&self, slot: SlotIndex) -> Option<&'a Slot> {
+        self.slots.get(slot.get())
+    }
+
+    fn entries(&self, count: usize) -> impl Iterator<Item = (SlotIndex, &'a Slot)> + use<'a> {
         SlotIndex::all().zip(self.slots).take(count)
     }
 }

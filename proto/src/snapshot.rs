@@ -11,12 +11,13 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use crate::file::{self, Access, Error, Fault};
+use crate::growth::Growth;
 use crate::held::Held;
 use crate::intervals::Span;
-use crate::layout::{self, CARDS, COUNTERS, INTERVALS, NAME, SLOTS, Use, UseHeader};
+use crate::layout::{self, CARDS, COUNTERS, Grant, INTERVALS, NAME, SLOTS, Use, UseHeader};
 use crate::preamble::{self, Kind, Unfit};
 use crate::record::Record;
-use crate::slots::Word;
+use crate::slots::{State, Word};
 use crate::units::{Bytes, CardIndex, Nanos, SlotIndex};
 use crate::uuid::Uuid;
 
@@ -44,8 +45,6 @@ pub struct Card {
     pub limit: Bytes,
     /// Its place in `NVIDIA_VISIBLE_DEVICES`.
     pub ordinal: u32,
-    /// Exported bytes whose exporter is dead.
-    pub orphan: Bytes,
     /// What a context was last seen to cost; zero: not known yet.
     pub context: Bytes,
     /// One per slot of [`Snapshot::slots`].
@@ -56,7 +55,17 @@ impl Card {
     /// What the container says it has on the card: the sum that it compares with its limit. Saturates.
     #[must_use]
     pub fn used(&self) -> Bytes {
-        self.orphan + self.cells.iter().map(|cell| cell.used + cell.implicit).sum()
+        self.cells.iter().map(Cell::total).sum()
+    }
+}
+
+impl Snapshot {
+    /// What dead processes had exported of a card's memory, and others may hold; part of [`Card::used`].
+    #[must_use]
+    pub fn orphan(&self, card: &Card) -> Bytes {
+        let orphans = self.slots.iter().zip(&card.cells);
+        let orphans = orphans.filter(|(slot, _)| slot.word.state() == Some(State::Orphan));
+        orphans.map(|(_, cell)| cell.kept()).sum()
     }
 }
 
@@ -73,6 +82,8 @@ pub struct Slot {
     pub comm: String,
     /// The gate word that it has acknowledged last.
     pub acked: u64,
+    /// How others may hold what it exported: `CGPU_LENT_*`.
+    pub lent: u64,
     /// How often each counted reason happened.
     pub counters: [u32; COUNTERS],
 }
@@ -83,9 +94,14 @@ pub struct Slot {
 pub struct Cell {
     pub used: Bytes,
     pub implicit: Bytes,
+    /// What the monitor has measured beyond the cell, as far as it goes for its present user; below 0: short of it. Only where all was read.
+    pub growth: i64,
     pub peak: Bytes,
     pub waiting: u64,
-    pub creating: u64,
+    pub creating: u32,
+    pub ended: u32,
+    pub charges: u32,
+    pub exported: Bytes,
     pub busy: Nanos,
     pub inflight: Nanos,
     pub launches: u64,
@@ -100,6 +116,25 @@ pub struct Cell {
 }
 
 impl Cell {
+    /// What came with what the program asked for, as booked and measured: what the ledger counts.
+    #[must_use]
+    pub fn corrected(&self) -> Bytes {
+        Bytes(self.implicit.0.saturating_add_signed(self.growth))
+    }
+
+    /// What the program asked for, less what of it was exported and has been seen to go: what the ledger counts.
+    #[must_use]
+    pub fn kept(&self) -> Bytes {
+        let below = Bytes(self.growth.min(0).unsigned_abs()) - self.implicit;
+        self.used - below.min(self.exported)
+    }
+
+    /// All of it, as the ledger counts it.
+    #[must_use]
+    pub fn total(&self) -> Bytes {
+        self.kept() + self.corrected()
+    }
+
     /// The spans published from number `seen` on, as far as they can be relied on.
     pub fn spans_since(&self, seen: u64) -> impl Iterator<Item = Span> {
         crate::intervals::since(&self.intervals, self.sequence, seen)
@@ -111,6 +146,8 @@ impl Cell {
 pub struct Reader {
     path: PathBuf,
     file: File,
+    /// The monitor's page; none: nothing is measured.
+    grant: Option<File>,
     buffer: Vec<u8>,
 }
 
@@ -121,7 +158,8 @@ impl Reader {
     /// [`Error`] when it is missing or cannot be used.
     pub fn open(directory: &Path) -> Result<Self, Error> {
         let file = file::open(directory, Kind::Use, Access::Read)?;
-        Ok(Self { path: directory.join(Kind::Use.name()), file, buffer: Vec::new() })
+        let grant = file::open(directory, Kind::Grant, Access::Read).ok();
+        Ok(Self { path: directory.join(Kind::Use.name()), file, grant, buffer: Vec::new() })
     }
 
     /// The file, to ask which slots live ([`crate::liveness::life`]).
@@ -130,7 +168,7 @@ impl Reader {
         self.file.as_fd()
     }
 
-    /// Reads all that is in use of the file.
+    /// Reads all that is in use of the file, and what the monitor has measured beyond it.
     ///
     /// # Errors
     /// [`Error`] when the file is no longer what it was when it was opened.
@@ -141,8 +179,23 @@ impl Reader {
         snapshot.slots.extend((0..slots).map(|slot| decode_slot(part::<layout::Slot>(bytes, slot))));
         for (index, card) in CardIndex::all().zip(&mut snapshot.cards) {
             self.read_cells(index, slots, &mut card.cells)?;
+            self.read_growth(index, &snapshot.slots, &mut card.cells);
         }
         Ok(snapshot)
+    }
+
+    /// Takes what was measured from the monitor's page. Where that cannot be read, nothing was.
+    fn read_growth(&mut self, card: CardIndex, slots: &[Slot], cells: &mut [Cell]) {
+        let Some(grant) = &self.grant else { return };
+        let row = offset_of!(Grant, growth) + card.get() * SLOTS * size_of::<u64>();
+        self.buffer.resize(cells.len() * size_of::<u64>(), 0);
+        if grant.read_exact_at(&mut self.buffer, row as u64).is_err() {
+            return;
+        }
+        for (at, (slot, cell)) in slots.iter().zip(cells).enumerate() {
+            let growth = Growth(Record(&self.buffer).u64(at * size_of::<u64>()));
+            cell.growth = growth.bytes(slot.word, cell.ended);
+        }
     }
 
     /// Reads what the first `slots` slots do on one card, into a list that is used again.
@@ -229,7 +282,6 @@ fn decode_card(bytes: Record<'_>) -> Card {
         total: Bytes(bytes.u64(offset_of!(At, total))),
         limit: Bytes(bytes.u64(offset_of!(At, limit))),
         ordinal: bytes.u32(offset_of!(At, ordinal)),
-        orphan: Bytes(bytes.u64(offset_of!(At, orphan))),
         context: Bytes(bytes.u64(offset_of!(At, context))),
         cells: Vec::new(),
     }
@@ -243,6 +295,7 @@ fn decode_slot(bytes: Record<'_>) -> Slot {
         since: Nanos(bytes.u64(offset_of!(At, since))),
         comm: bytes.text::<16>(offset_of!(At, comm)),
         acked: bytes.u64(offset_of!(At, acked)),
+        lent: bytes.u64(offset_of!(At, lent)),
         counters: core::array::from_fn(|index| bytes.u32(offset_of!(At, counter) + index * size_of::<u32>())),
     }
 }
@@ -250,12 +303,21 @@ fn decode_slot(bytes: Record<'_>) -> Slot {
 fn decode_cell(bytes: Record<'_>) -> Cell {
     use layout::Cell as At;
     let time = |offset| Nanos(bytes.u64(offset));
+    // What is away is not on the card, but for what others may hold of it.
+    let there = bytes.u32(offset_of!(At, away)) == 0;
+    let (held, implicit) =
+        (Held(bytes.u64(offset_of!(At, held))), Bytes(bytes.u64(offset_of!(At, implicit))));
+    let exported = Bytes(bytes.u64(offset_of!(At, exported)));
     Cell {
-        used: Held(bytes.u64(offset_of!(At, held))).used(),
-        implicit: Bytes(bytes.u64(offset_of!(At, implicit))),
+        used: if there { held.used() } else { held.left(exported).used() },
+        implicit: if there { implicit } else { Bytes::ZERO },
+        growth: 0,
         peak: Bytes(bytes.u64(offset_of!(At, peak))),
         waiting: bytes.u64(offset_of!(At, waiting)),
-        creating: bytes.u64(offset_of!(At, creating)),
+        creating: bytes.u32(offset_of!(At, creating)),
+        ended: bytes.u32(offset_of!(At, ended)),
+        charges: bytes.u32(offset_of!(At, charges)),
+        exported,
         busy: time(offset_of!(At, busy)),
         inflight: time(offset_of!(At, inflight)),
         launches: bytes.u64(offset_of!(At, launches)),

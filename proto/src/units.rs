@@ -156,7 +156,7 @@ impl CardIndex {
     }
 
     /// Every card a container can have.
-    pub fn all() -> impl Iterator<Item = Self> {
+    pub fn all() -> impl Iterator<Item = Self> + Clone {
         (0..CARDS).filter_map(Self::new)
     }
 }

@@ -24,6 +24,8 @@ int main(void)
     VALUE(CGPU_SLOT_FREE);
     VALUE(CGPU_SLOT_LIVE);
     VALUE(CGPU_SLOT_DRAINING);
+    VALUE(CGPU_SLOT_ORPHAN);
+    VALUE(CGPU_LENT_UNSEEN);
     VALUE(CGPU_TURN_OPEN);
     VALUE(CGPU_TURN_YOURS);
     VALUE(CGPU_TURN_WAIT);
@@ -34,12 +36,12 @@ int main(void)
     FIELD(cgpu_card, limit);
     FIELD(cgpu_card, ordinal);
     FIELD(cgpu_card, reserved0);
-    FIELD(cgpu_card, orphan);
-    FIELD(cgpu_card, context);
     FIELD(cgpu_card, reserved1);
+    FIELD(cgpu_card, context);
+    FIELD(cgpu_card, reserved2);
     FIELD(cgpu_card, lock);
     FIELD(cgpu_card, learning);
-    FIELD(cgpu_card, reserved2);
+    FIELD(cgpu_card, reserved3);
 
     SIZE(cgpu_use_header);
     FIELD(cgpu_use_header, version);
@@ -60,7 +62,8 @@ int main(void)
     FIELD(cgpu_slot, since);
     FIELD(cgpu_slot, comm);
     FIELD(cgpu_slot, acked);
-    FIELD(cgpu_slot, reserved1);
+    FIELD(cgpu_slot, opened);
+    FIELD(cgpu_slot, lent);
     FIELD(cgpu_slot, counter);
 
     SIZE(cgpu_interval);
@@ -74,7 +77,10 @@ int main(void)
     FIELD(cgpu_cell, terms);
     FIELD(cgpu_cell, waiting);
     FIELD(cgpu_cell, creating);
-    FIELD(cgpu_cell, reserved0);
+    FIELD(cgpu_cell, ended);
+    FIELD(cgpu_cell, charges);
+    FIELD(cgpu_cell, away);
+    FIELD(cgpu_cell, exported);
     FIELD(cgpu_cell, busy);
     FIELD(cgpu_cell, inflight);
     FIELD(cgpu_cell, launches);
@@ -107,8 +113,9 @@ int main(void)
     FIELD(cgpu_grant_card, share);
     FIELD(cgpu_grant_card, busy);
     FIELD(cgpu_grant_card, beside);
+    FIELD(cgpu_grant_card, edition);
+    FIELD(cgpu_grant_card, bound);
     FIELD(cgpu_grant_card, reserved0);
-    FIELD(cgpu_grant_card, reserved1);
 
     SIZE(cgpu_grant);
     FIELD(cgpu_grant, version);
@@ -123,6 +130,7 @@ int main(void)
     FIELD(cgpu_grant, reserved2);
     FIELD(cgpu_grant, card);
     FIELD(cgpu_grant, gone);
-    FIELD(cgpu_grant, reserved3);
+    FIELD(cgpu_grant, process);
+    FIELD(cgpu_grant, growth);
     return 0;
 }

@@ -61,6 +61,8 @@ fn what_rust_says() -> String {
         ("CGPU_SLOT_FREE", State::Free as u64),
         ("CGPU_SLOT_LIVE", State::Live as u64),
         ("CGPU_SLOT_DRAINING", State::Draining as u64),
+        ("CGPU_SLOT_ORPHAN", State::Orphan as u64),
+        ("CGPU_LENT_UNSEEN", LENT_UNSEEN),
         ("CGPU_TURN_OPEN", TurnState::Open as u64),
         ("CGPU_TURN_YOURS", TurnState::Yours as u64),
         ("CGPU_TURN_WAIT", TurnState::Wait as u64),
@@ -68,20 +70,20 @@ fn what_rust_says() -> String {
         writeln!(out, "{name} {value}").unwrap();
     }
     rust! { out,
-        cgpu_card = Card { uuid, total, limit, ordinal, reserved0, orphan, context, reserved1, lock, learning, reserved2 }
+        cgpu_card = Card { uuid, total, limit, ordinal, reserved0, reserved1, context, reserved2, lock, learning, reserved3 }
         cgpu_use_header = UseHeader { version, magic, size, cards, high_water, created, name, time_scale, reserved, card }
-        cgpu_slot = Slot { state, pid, reserved0, since, comm, acked, reserved1, counter }
+        cgpu_slot = Slot { state, pid, reserved0, since, comm, acked, opened, lent, counter }
         cgpu_interval = Interval { start, end }
         cgpu_cell = Cell {
-            held, implicit, peak, terms, waiting, creating, reserved0,
+            held, implicit, peak, terms, waiting, creating, ended, charges, away, exported,
             busy, inflight, launches, active, turn, first, last, spent,
             sequence, interval, ends,
         }
         cgpu_progress = Progress { word }
         cgpu_use = Use { header, slot, cell, progress }
-        cgpu_grant_card = GrantCard { turn, granted, until, limit, ring, policy, weight, share, busy, beside, reserved0, reserved1 }
+        cgpu_grant_card = GrantCard { turn, granted, until, limit, ring, policy, weight, share, busy, beside, edition, bound, reserved0 }
         cgpu_grant = Grant {
-            version, magic, size, heartbeat, monitor, reserved0, gate, reserved1, armed, reserved2, card, gone, reserved3,
+            version, magic, size, heartbeat, monitor, reserved0, gate, reserved1, armed, reserved2, card, gone, process, growth,
         }
     }
     out

@@ -154,6 +154,12 @@ pub(crate) fn nvml_uuid(device: nvmlDevice_t) -> Option<Uuid> {
     text.parse().ok()
 }
 
+/// The instances of a card of NVML's that is cut.
+pub(crate) fn instances_of(card: nvmlDevice_t) -> impl Iterator<Item = nvmlDevice_t> {
+    let cut = is_cut(card);
+    cut.then(|| instances(card)).into_iter().flatten().map(|(instance, _)| instance)
+}
+
 fn devices() -> impl Iterator<Item = CUdevice> {
     let mut count: c_int = 0;
     // SAFETY: the count is writable.

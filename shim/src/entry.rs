@@ -5,6 +5,7 @@
 //! | Gated | the hook of that name; its slow path has its own border |
 //! | Refused | refused and counted under a limit, else the driver's function |
 //! | Counted | counted, then the driver's function |
+//! | any other of a launch | the hook of that name; its slow path has its own border |
 //! | all others | the hook of that name |
 
 use core::ffi::c_void;
@@ -40,6 +41,12 @@ macro_rules! export {
         function! { $answer $symbol ($($arg: $type),*) {
             // SAFETY: the program's own call.
             boundary::guard(|| hooks::pass(Role::$role, || unsafe { driver::$symbol($($arg),*) }))
+        }}
+    };
+    ([$answer:ident Launches $treatment:ident] hook $symbol:ident ($($arg:ident: $type:ty),*)) => {
+        function! { $answer $symbol ($($arg: $type),*) {
+            // SAFETY: the program's own call.
+            unsafe { hooks::$symbol($($arg),*) }
         }}
     };
     ([$answer:ident $role:ident $treatment:ident] hook $symbol:ident ($($arg:ident: $type:ty),*)) => {

@@ -19,30 +19,29 @@ use core::{ptr, slice};
 use cgpu_abi::driver::DefaultStream;
 use cgpu_abi::types::*;
 use cgpu_proto::atomic::{AtomicPtr, AtomicU32, Ordering, Ordering::Relaxed};
-use cgpu_tenant::gate::{self as gate, ContextKey, Gate, Host, Kernel, Passed, Stream, Thread};
+pub(crate) use cgpu_tenant::gate::Kernel;
+use cgpu_tenant::gate::{self as gate, ContextKey, Gate, Host, Passed, Stream, Thread};
 use cgpu_tenant::{Card, ContextId, Tenant};
 
-use self::markers::Markers;
-use crate::{boundary, driver, hooks, process};
+use self::markers::{Markers, accepted};
+use crate::order::Order;
+use crate::{boundary, captures, driver, hooks, process};
 
 /// A launch, as far as the gate has to know it.
 #[derive(Clone, Copy, Debug)]
-#[allow(dead_code, reason = "what a metered launch is told by")]
 pub(crate) struct Launch {
-    /// The kernel.
-    pub(crate) function: CUfunction,
-    /// Blocks.
-    pub(crate) grid: [c_uint; 3],
-    /// Threads of a block.
-    pub(crate) block: [c_uint; 3],
-    /// Bytes of dynamic shared memory of a block.
-    pub(crate) shared: c_uint,
+    /// What is launched.
+    pub(crate) kernel: Kernel,
     /// The stream, as the program named it.
     pub(crate) stream: CUstream,
     /// Which stream the null handle means.
     pub(crate) default: DefaultStream,
     /// The record with the launch's attributes; null: it has none.
     pub(crate) config: *const CUlaunchConfig,
+    /// The stream may be of another context than the current one, and decides where it runs.
+    pub(crate) anywhere: bool,
+    /// What it costs may be another from one launch to the next: credit is not for it.
+    pub(crate) asks: bool,
 }
 
 impl Launch {
@@ -52,8 +51,8 @@ impl Launch {
     pub(crate) const PER_THREAD: Launch = Launch::of(DefaultStream::PerThread);
 
     const fn of(default: DefaultStream) -> Launch {
-        let (function, stream) = (CUfunction::NULL, CUstream::NULL);
-        Launch { function, grid: [0; 3], block: [0; 3], shared: 0, stream, default, config: ptr::null() }
+        let (kernel, stream) = (Kernel::new(0, [0; 3], [0; 3], 0), CUstream::NULL);
+        Launch { kernel, stream, default, config: ptr::null(), anywhere: false, asks: false }
     }
 
     /// As a record says it. A null one is for the driver to refuse.
@@ -61,31 +60,29 @@ impl Launch {
     /// # Safety
     ///
     /// `config` is null or a record of the driver's.
+    #[inline(always)]
     pub(crate) unsafe fn configured(
         config: *const CUlaunchConfig,
         function: CUfunction,
         flavour: Launch,
     ) -> Launch {
         // SAFETY: the caller vouches for it.
-        let Some(record) = (unsafe { config.as_ref() }) else {
-            return Launch { function, ..flavour };
-        };
-        Launch {
-            function,
-            grid: [record.grid_dim_x, record.grid_dim_y, record.grid_dim_z],
-            block: [record.block_dim_x, record.block_dim_y, record.block_dim_z],
-            shared: record.shared_mem_bytes,
-            stream: record.stream,
-            config,
-            ..flavour
-        }
+        let Some(record) = (unsafe { config.as_ref() }) else { return flavour };
+        let grid = [record.grid_dim_x, record.grid_dim_y, record.grid_dim_z];
+        let block = [record.block_dim_x, record.block_dim_y, record.block_dim_z];
+        let kernel = Kernel::new(function.0, grid, block, record.shared_mem_bytes);
+        Launch { kernel, stream: record.stream, config, ..flavour }
     }
-}
 
-impl Launch {
+    /// A copy or a fill within the card.
     #[inline(always)]
-    fn kernel(&self) -> Kernel {
-        Kernel::new(self.function.0, self.grid, self.block, self.shared)
+    pub(crate) fn moving(bytes: usize, stream: CUstream, flavour: Launch) -> Launch {
+        Launch { kernel: Kernel::moving(bytes as u64), stream, anywhere: true, ..flavour }
+    }
+
+    /// An executable graph.
+    pub(crate) fn graph(graph: CUgraphExec, stream: CUstream, flavour: Launch) -> Launch {
+        Launch { kernel: Kernel::graph(graph.0), stream, anywhere: true, asks: true, ..flavour }
     }
 
     #[inline(always)]
@@ -93,7 +90,8 @@ impl Launch {
         Stream { handle: self.stream.0, per_thread: self.default == DefaultStream::PerThread }
     }
 
-    /// Whether it may begin before its predecessor on the stream has ended.
+    /// Whether it may begin before its predecessor on the stream has ended. No other attribute has anything to do with what stands
+    /// before or behind a launch: events that it carries are the program's, priorities and clusters are its own.
     fn is_programmatic(&self) -> bool {
         // SAFETY: null, or the program's own record.
         let Some(record) = (unsafe { self.config.as_ref() }) else { return false };
@@ -154,6 +152,7 @@ pub(crate) fn watch(tenant: &'static Tenant) {
 
 /// A context is going, and with it all that was recorded in it.
 pub(crate) fn forget(context: CUcontext) {
+    captures::context_gone();
     if let Some(bound) = gate() {
         progress::forget(context);
         bound.gate.forget(ContextKey(context.0));
@@ -173,7 +172,14 @@ pub(crate) fn is_open() -> bool {
 pub(crate) fn spend(launch: &Launch) -> bool {
     // SAFETY: null, or this thread's own part, which stays until it ends.
     let thread = unsafe { thread::current().as_ref() };
-    thread.is_some_and(|thread| thread.spend(word(), launch.kernel(), launch.stream()))
+    thread.is_some_and(|thread| thread.spend(word(), launch.kernel, launch.stream()))
+}
+
+/// What a kernel, or whatever is launched under that name, costs is not known any more.
+pub(crate) fn forget_cost(kernel: Kernel) {
+    if let Some(bound) = gate() {
+        bound.gate.forget_cost(kernel);
+    }
 }
 
 /// Makes the call when its time has come.
@@ -188,18 +194,36 @@ pub(crate) fn enter(launch: Launch, call: impl FnOnce() -> CUresult) -> CUresult
     answer
 }
 
+/// Makes a call that launches on several cards. The first card's turn is waited for, in the order in which the monitor calls turns
+/// together; on the others it goes without, since it is on its way on the first.
+#[cold]
+#[inline(never)]
+pub(crate) fn enter_all(launches: impl Iterator<Item = Launch>, call: impl FnOnce() -> CUresult) -> CUresult {
+    let passed = boundary::or(Vec::new(), || {
+        let tenant = process::tenant();
+        let mut launches: Vec<_> = launches.collect();
+        let card = |launch: &Launch| Some(Standpoint::of(tenant?, launch)?.card);
+        launches.sort_by_cached_key(card);
+        launches.iter().filter_map(pass).collect()
+    });
+    let answer = call();
+    boundary::or((), || passed.into_iter().for_each(|passed| passed.launched(answer == CUresult::SUCCESS)));
+    answer
+}
+
 /// A launch that is metered.
 struct Metered {
     bound: &'static Bound,
     thread: &'static Thread,
+    at: Standpoint,
     markers: Markers,
     passed: Passed,
 }
 
 impl Metered {
     fn launched(self, accepted: bool) {
-        let Self { bound, thread, markers, passed } = self;
-        bound.gate.launched(thread, passed, accepted, &markers, &bound.host);
+        let Self { bound, thread, at, markers, passed } = self;
+        at.stand(|| bound.gate.launched(thread, passed, accepted, &markers, &bound.host));
     }
 }
 
@@ -207,32 +231,60 @@ impl Metered {
 fn pass(launch: &Launch) -> Option<Metered> {
     let bound = gate()?;
     let tenant = process::tenant()?;
-    let (context, card) = place(tenant)?;
+    let at = Standpoint::of(tenant, launch)?;
     // SAFETY: this thread's own part, which stays until it ends.
     let thread = unsafe { &*thread::own() };
-    let markers = Markers { context, time_scale: tenant.region().time_scale() };
+    let markers = Markers { context: at.context, time_scale: tenant.region().time_scale() };
     let launch = gate::Launch {
-        kernel: launch.kernel(),
+        kernel: launch.kernel,
         stream: launch.stream(),
-        context: ContextKey(context.0),
-        card,
+        context: ContextKey(at.context.0),
+        card: at.card,
         programmatic: launch.is_programmatic(),
+        asks: launch.asks,
     };
-    let passed = bound.gate.pass(thread, launch, &markers, &bound.host)?;
-    Some(Metered { bound, thread, markers, passed })
+    let passed = at.stand(|| bound.gate.pass(thread, launch, &markers, &bound.host))?;
+    Some(Metered { bound, thread, at, markers, passed })
 }
 
-/// The calling thread's current context and its card; none: the driver will refuse the launch, or it is on a card that nobody slices.
-fn place(tenant: &Tenant) -> Option<(CUcontext, Card)> {
-    let mut context = CUcontext::NULL;
-    // SAFETY: the handle is writable.
-    let answer = unsafe { driver::cuCtxGetCurrent(&raw mut context) };
-    if answer != CUresult::SUCCESS || context.is_null() {
-        return None;
+/// Where a launch runs.
+struct Standpoint {
+    context: CUcontext,
+    card: Card,
+    /// The context is not the current one.
+    elsewhere: bool,
+}
+
+impl Standpoint {
+    /// The current context, or that of the launch's stream. None: the driver will refuse the launch, or it is on a card that nobody slices.
+    fn of(tenant: &Tenant, launch: &Launch) -> Option<Self> {
+        let mut current = CUcontext::NULL;
+        // SAFETY: the handle is writable.
+        accepted(unsafe { driver::cuCtxGetCurrent(&raw mut current) }).ok()?;
+        let named = launch.anywhere.then(|| Order::context_of(launch.stream)).flatten();
+        let context = named.unwrap_or(current);
+        if context.is_null() {
+            return None;
+        }
+        let elsewhere = context != current;
+        let known = tenant.context(ContextId(context.0));
+        let booked = known.or_else(|| if elsewhere { None } else { hooks::current(tenant) })?;
+        Some(Self { context, card: booked.card(), elsewhere })
     }
-    let known = tenant.context(ContextId(context.0));
-    let booked = known.or_else(|| hooks::current(tenant))?;
-    Some((context, booked.card()))
+
+    /// Does something with the context current: events are made in it.
+    fn stand<T>(&self, what: impl FnOnce() -> T) -> T {
+        // SAFETY: the context is the driver's word.
+        let pushed =
+            self.elsewhere && unsafe { driver::cuCtxPushCurrent_v2(self.context) } == CUresult::SUCCESS;
+        let done = what();
+        if pushed {
+            let mut popped = CUcontext::NULL;
+            // SAFETY: the handle is writable; what was pushed is on top.
+            let _ = unsafe { driver::cuCtxPopCurrent_v2(&raw mut popped) };
+        }
+        done
+    }
 }
 
 #[inline(always)]

@@ -13,7 +13,11 @@
 //! | [`gate`] | the gate before a launch |
 //! | [`library`] | the vendor's libraries in this process |
 //! | [`driver`], [`nvml`] | their own functions, typed |
+//! | [`order`] | the order of streams, and captures |
+//! | [`captures`] | captures that a call of ours could break |
+//! | [`pools`], [`graphs`] | pools, and what graphs allocate, as the driver shows them |
 //! | [`cards`] | the cards, before anything is virtual |
+//! | [`namespace`] | the PID namespace that this process lives in |
 //! | [`process`] | what this process knows of itself, across forks |
 //! | [`boundary`] | no panic leaves the shim |
 #![allow(non_snake_case, reason = "hooks have the names of what they stand for")]
@@ -31,13 +35,18 @@
 )]
 
 mod boundary;
+mod captures;
 mod cards;
 mod driver;
 mod entry;
 mod gate;
+mod graphs;
 mod hooks;
+mod image;
 mod interpose;
 mod library;
+mod namespace;
 mod nvml;
+mod order;
 mod pools;
 mod process;

@@ -7,6 +7,7 @@ use cgpu_abi::types::*;
 use cgpu_tenant::{Bytes, Card, ContextId, PoolDriver, PoolId, Tenant};
 
 use crate::driver;
+use crate::order::Unbound;
 use crate::process;
 
 /// The driver that the program uses.
@@ -23,6 +24,7 @@ impl PoolDriver for Driver {
     }
 
     fn trim(&self, pool: PoolId) {
+        let _unbound = Unbound::begin();
         // SAFETY: the books let nobody destroy a pool while it is used here. What it answers is seen by the next reading.
         let _ = unsafe { driver::cuMemPoolTrimTo(CUmemoryPool(pool.0), 0) };
     }

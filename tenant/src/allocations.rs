@@ -103,6 +103,12 @@ impl Allocations {
         self.shard(address)?.lock().remove(address)
     }
 
+    /// The allocation at `address`.
+    #[cold]
+    pub(crate) fn find(&self, address: u64) -> Option<(CardIndex, Allocation)> {
+        self.shard(address)?.lock().find(address)
+    }
+
     /// Live allocations and their size, by walking the whole table: for tests.
     #[cfg(test)]
     pub(crate) fn count(&self) -> (usize, Bytes) {
@@ -180,9 +186,16 @@ impl Shard {
 
     /// Whether a live entry has this address.
     fn holds(&mut self, address: u64) -> bool {
-        let stretch = self.stretches.find(stretch::number(address));
-        let found = stretch.zip(Offset::of(address)).map(|(stretch, offset)| stretch.find(address, offset));
-        found.is_some_and(|entry| !entry.is_vacant() && sum_of(&mut self.sums, entry.owner()).is_some())
+        self.find(address).is_some()
+    }
+
+    fn find(&mut self, address: u64) -> Option<(CardIndex, Allocation)> {
+        let entry = self.stretches.find(stretch::number(address))?.find(address, Offset::of(address)?);
+        if entry.is_vacant() {
+            return None;
+        }
+        let card = sum_of(&mut self.sums, entry.owner())?.card;
+        Some((card, Allocation { address, units: entry.units(), owner: entry.owner() }))
     }
 
     #[inline]

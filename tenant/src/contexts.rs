@@ -205,6 +205,41 @@ impl Contexts {
         registry.close(context, allocations)
     }
 
+    /// Takes in a handle that is a view of a context: what is allocated in it is that one's.
+    pub(crate) fn enter_view(&self, handle: usize, context: Context) {
+        let _registry = self.registry.lock();
+        if handle == 0 || handle == BURIED || self.find(handle) == Some(context) {
+            return;
+        }
+        if let Some(pair) = self.pair(handle, self.find(handle).is_some()) {
+            pair.word.store(context.word(), Ordering::Relaxed);
+            // HB context: Release publishes the word.
+            pair.handle.store(handle, Ordering::Release);
+        }
+    }
+
+    /// A view is gone.
+    pub(crate) fn leave_view(&self, handle: usize) {
+        let _registry = self.registry.lock();
+        self.bury(handle);
+    }
+
+    /// More memory has come with a context; false: it has gone.
+    pub(crate) fn enlarge(&self, context: Context, bytes: Bytes) -> bool {
+        let mut registry = self.registry.lock();
+        let record = registry.record(context);
+        record.map(|record| record.implicit = record.implicit + bytes).is_some()
+    }
+
+    /// Memory that came with a context has gone before it; how much it had of that.
+    pub(crate) fn lessen(&self, context: Context, bytes: Bytes) -> Bytes {
+        let mut registry = self.registry.lock();
+        let Some(record) = registry.record(context) else { return Bytes::ZERO };
+        let had = record.implicit.min(bytes);
+        record.implicit = record.implicit - had;
+        had
+    }
+
     fn probe(&self, handle: usize) -> impl Iterator<Item = &Pair> {
         let spread = (handle as u64 >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         let home = usize::try_from(spread).unwrap_or(0) & (PAIRS - 1);

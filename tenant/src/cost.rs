@@ -25,8 +25,12 @@ const KERNELS: usize = 2048;
 /// Places that are looked at for one kernel.
 const PROBES: usize = 8;
 
-/// A kernel as far as its cost goes: the function and the shape of the launch. Two whose digests are equal share an estimate,
-/// and nothing worse.
+/// What sets the digests of executable graphs, and of copies, apart from kernels'.
+const GRAPHS: u64 = 0x5851_F42D_4C95_7F2D;
+const MOVES: u64 = 0x1405_7B7E_F767_814F;
+
+/// Whatever runs on the card at one launch, as far as its cost goes: a kernel (the function and the shape of the launch), an executable
+/// graph, a copy within the card. Two whose digests are equal share an estimate, and nothing worse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Kernel(u64);
 
@@ -45,6 +49,19 @@ impl Kernel {
                 .wrapping_add(block_yz.wrapping_mul(0xD6E8_FEB8_6659_FD93))
                 .wrapping_add((shared as u64).wrapping_mul(0xA076_1D64_78BD_642F)),
         )
+    }
+
+    /// An executable graph, as one unit.
+    #[must_use]
+    pub const fn graph(handle: usize) -> Self {
+        Self((handle as u64).wrapping_mul(0xC2B2_AE3D_27D4_EB4F).wrapping_add(GRAPHS))
+    }
+
+    /// A copy or a fill within the card, by how much it moves: sizes that share their first three bits share an estimate.
+    #[must_use]
+    pub const fn moving(bytes: u64) -> Self {
+        let low = (bytes | 1).ilog2().saturating_sub(2);
+        Self((bytes >> low << low).wrapping_mul(0x1656_67B1_9E37_79F9).wrapping_add(MOVES))
     }
 
     /// The kernel on one of a thread's streams: the key of the thread's table.
@@ -110,6 +127,15 @@ impl Costs {
         Expected { cost: entry.estimate, fresh: entry.samples < 2 }
     }
 
+    /// It is gone: what comes under its name next is another one.
+    pub(crate) fn forget(&mut self, kernel: Kernel) {
+        if let Some(place) = self.find(kernel)
+            && let Some(entry) = self.entries.get_mut(place)
+        {
+            *entry = EMPTY;
+        }
+    }
+
     /// Learns from launches that took `measured` in all.
     #[allow(clippy::cast_precision_loss)] // times far below 2^53 ns
     pub(crate) fn learn(&mut self, batch: &Bill, measured: Nanos, company: Company) {
@@ -145,13 +171,10 @@ impl Costs {
 
     /// The kernel's place; that of another one, if all that it may have are taken.
     fn entry(&mut self, kernel: Kernel) -> &mut Entry {
-        // The low bits; the table is smaller than any usize.
-        #[allow(clippy::cast_possible_truncation)]
-        let home = (kernel.0 ^ kernel.0 >> 32) as usize % KERNELS;
-        let places = || (0..PROBES).map(|step| (home + step) % KERNELS);
-        let at = |place: &usize| self.entries.get(*place).copied().unwrap_or(EMPTY);
-        let known = places().find(|place| at(place).estimate > 0 && at(place).kernel == kernel);
-        let place = known.or_else(|| places().find(|place| at(place).estimate == 0)).unwrap_or(home);
+        let known = self.find(kernel);
+        let home = || places(kernel).next().unwrap_or(0);
+        let place =
+            known.or_else(|| places(kernel).find(|place| self.at(*place).estimate == 0)).unwrap_or_else(home);
         // Below KERNELS, which is the length.
         #[allow(clippy::indexing_slicing)]
         let entry = &mut self.entries[place];
@@ -160,6 +183,25 @@ impl Costs {
         }
         entry
     }
+
+    fn find(&self, kernel: Kernel) -> Option<usize> {
+        places(kernel).find(|place| {
+            let entry = self.at(*place);
+            entry.estimate > 0 && entry.kernel == kernel
+        })
+    }
+
+    fn at(&self, place: usize) -> Entry {
+        self.entries.get(place).copied().unwrap_or(EMPTY)
+    }
+}
+
+/// Where a kernel's estimate may be.
+fn places(kernel: Kernel) -> impl Iterator<Item = usize> {
+    // The low bits; the table is smaller than any usize.
+    #[allow(clippy::cast_possible_truncation)]
+    let home = (kernel.0 ^ kernel.0 >> 32) as usize % KERNELS;
+    (0..PROBES).map(move |step| (home + step) % KERNELS)
 }
 
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // within bounds; a kernel of 4 s and more counts as 4 s

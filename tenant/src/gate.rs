@@ -60,6 +60,8 @@ pub struct Launch {
     pub card: Card,
     /// It may begin before its predecessor on the stream has ended: nothing may come between the two.
     pub programmatic: bool,
+    /// Credit is not for it: each launch of it comes by, because what it costs may be another from one to the next.
+    pub asks: bool,
 }
 
 /// A launch that was let through and is metered, until the driver has answered.
@@ -168,6 +170,13 @@ impl<'r> Gate<'r> {
     pub fn forget(&self, context: ContextKey) {
         for desk in &self.desks {
             desk.account.lock().settlement.forget(context);
+        }
+    }
+
+    /// What a kernel costs is not known any more: what is launched under its name next is another one.
+    pub fn forget_cost(&self, kernel: Kernel) {
+        for desk in &self.desks {
+            desk.account.lock().settlement.forget_cost(kernel);
         }
     }
 

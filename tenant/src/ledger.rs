@@ -4,13 +4,14 @@
 //! [`cgpu_proto::ledger`]. Here is what a refusal is: not the first "does not fit", but that one that stands when the dead have
 //! been looked for and their memory has been waited for.
 
-use cgpu_proto::atomic::Ordering;
+use cgpu_proto::atomic::{AtomicU32, AtomicU64, Ordering};
 use cgpu_proto::grant::Heartbeat;
-use cgpu_proto::ledger::{Account, Column, Refused, Usage};
+use cgpu_proto::layout::CARDS;
+use cgpu_proto::ledger::{Account, Column, Refused, Terms, Usage};
 use cgpu_proto::liveness::Lifeline;
 use cgpu_proto::lock::{Acquired, Guard, Owner};
 use cgpu_proto::region::Region;
-use cgpu_proto::slots::Claim;
+use cgpu_proto::slots::{Claim, State, Word};
 use cgpu_proto::units::{Bytes, CardIndex, Nanos, SlotIndex};
 
 use crate::{Clock, Reason};
@@ -25,6 +26,8 @@ const DRAIN_PATIENCE: Nanos = Nanos::from_millis(1000);
 const LEARNING_PATIENCE: Nanos = Nanos::from_millis(10_000);
 /// Between two looks at them.
 const PAUSE: Nanos = Nanos::from_millis(5);
+/// Between two looks for the dead by those who only want to see: who waits until a dead process's memory is free waits little longer for it.
+const GLANCE: Nanos = Nanos::from_millis(100);
 /// About as long as a call of the driver takes.
 const MOMENT: Nanos = Nanos::from_micros(50);
 
@@ -72,11 +75,22 @@ pub(crate) struct Ledger {
     claim: Claim<Lifeline>,
     heartbeat: Heartbeat,
     clock: &'static dyn Clock,
+    /// By card: the edition of growth whose excess was counted.
+    counted: [AtomicU32; CARDS],
+    /// When the dead were last looked for because somebody wanted to see.
+    glanced: AtomicU64,
 }
 
 impl Ledger {
     pub(crate) fn new(region: Region, claim: Claim<Lifeline>, clock: &'static dyn Clock) -> Self {
-        Self { region, claim, heartbeat: Heartbeat::default(), clock }
+        Self {
+            region,
+            claim,
+            heartbeat: Heartbeat::default(),
+            clock,
+            counted: Default::default(),
+            glanced: AtomicU64::new(0),
+        }
     }
 
     /// The container's region.
@@ -98,14 +112,34 @@ impl Ledger {
         self.region.granted().limit(card, registered)
     }
 
+    /// What a charge is compared with.
+    #[inline]
+    fn terms(&self, card: CardIndex) -> Terms {
+        let registered = Bytes(self.region.card(card).limit.load(Ordering::Relaxed));
+        self.region.granted().terms(card, registered)
+    }
+
     /// What the container uses.
     pub(crate) fn usage(&self, card: CardIndex) -> Usage {
-        self.account(card).usage(&self.region.shared().slot)
+        self.account(card).usage()
     }
 
     /// The sum of it.
     pub(crate) fn total(&self, card: CardIndex) -> Bytes {
         self.account(card).total()
+    }
+
+    /// What the container's processes have booked, without what was measured beyond that: what changes only by their own doing.
+    pub(crate) fn booked(&self, card: CardIndex) -> Bytes {
+        self.account(card).booked()
+    }
+
+    /// Whether the monitor tells what this process has on the card.
+    pub(crate) fn is_measured(&self, card: CardIndex) -> bool {
+        let slot = self.claim.slot;
+        let word = Word::new(self.claim.generation, State::Live);
+        let ended = self.region.cell(card, slot).ended.load(Ordering::Relaxed);
+        self.region.granted().growth_of(card, slot).speaks_of(word, ended)
     }
 
     /// Charges, if it fits or will fit when the dead are gone. `denied`: the reason to count if not.
@@ -125,8 +159,8 @@ impl Ledger {
 
     /// Books what cannot be refused; counted if it goes over the limit.
     pub(crate) fn book(&self, card: CardIndex, column: Column, bytes: Bytes) {
-        let (limit, life) = (|| self.limit(card), |owner| self.region.life(owner));
-        self.account(card).book(column, bytes, limit, LOCK_PATIENCE, life);
+        let (terms, life) = (|| self.terms(card), |owner| self.region.life(owner));
+        self.account(card).book(column, bytes, terms, LOCK_PATIENCE, life);
         if self.total(card) > self.limit(card) {
             self.count(Reason::ImplicitOverLimit);
         }
@@ -136,6 +170,41 @@ impl Ledger {
     #[inline]
     pub(crate) fn refund(&self, card: CardIndex, column: Column, bytes: Bytes) {
         self.account(card).refund(column, bytes);
+    }
+
+    /// Gives back implicit memory of a context that has ended: what was measured before counts no more.
+    pub(crate) fn end(&self, card: CardIndex, bytes: Bytes) {
+        self.account(card).end(bytes);
+    }
+
+    /// Others may hold `bytes` of what this process has: they outlive it on the books.
+    pub(crate) fn export(&self, card: CardIndex, bytes: Bytes) {
+        self.account(card).export(bytes);
+    }
+
+    /// They can no more, of what was let go here before.
+    pub(crate) fn withdraw_kept(&self, card: CardIndex, bytes: Bytes) {
+        self.account(card).withdraw_kept(bytes);
+    }
+
+    /// They can no more.
+    pub(crate) fn withdraw(&self, card: CardIndex, bytes: Bytes) {
+        self.account(card).withdraw(bytes);
+    }
+
+    /// Others may hold what this process exported, by handles with these bits.
+    pub(crate) fn lend(&self, bits: u64) {
+        self.region.lend(self.claim.slot, bits);
+    }
+
+    /// The handles that processes of the container have open, as bits.
+    pub(crate) fn opened(&self) -> u64 {
+        self.region.opened()
+    }
+
+    /// Says which handles this process has open.
+    pub(crate) fn set_opened(&self, bits: u64) {
+        self.region.set_opened(self.claim.slot, bits);
     }
 
     /// While this is held, nobody else of the container creates a context on the card without knowing what one costs. None: whoever has
@@ -155,7 +224,7 @@ impl Ledger {
 
     /// It is created, or was not: how many others still are.
     pub(crate) fn creation_ends(&self, card: CardIndex) -> u64 {
-        let less = |creating: u64| creating.checked_sub(1);
+        let less = |creating: u32| creating.checked_sub(1);
         // Zero if somebody else wrote there: then it stays so.
         let mine = &self.region.cell(card, self.claim.slot).creating;
         let _ = mine.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
@@ -166,7 +235,7 @@ impl Ledger {
     pub(crate) fn creations(&self, card: CardIndex) -> u64 {
         let slots = SlotIndex::all().take(self.region.slots().high_water());
         let creating = slots.map(|slot| self.region.cell(card, slot).creating.load(Ordering::Relaxed));
-        creating.fold(0, u64::saturating_add)
+        creating.map(u64::from).sum()
     }
 
     /// Whether to ask the driver once more, which refused what the limit allows.
@@ -179,6 +248,44 @@ impl Ledger {
         // When the last of it has just gone, one more attempt is due.
         let before = std::mem::replace(&mut patience.drained, drains);
         (drains && patience.rest(self.clock)) || (before && !drains)
+    }
+
+    /// The slot of the container's living process of that id, and who has it, if there is one and no other of the same id in a namespace of
+    /// its own.
+    pub(crate) fn slot_of(&self, pid: u32) -> Option<(SlotIndex, Word)> {
+        self.sweep();
+        let slots = self.region.slots().occupied().filter(|(_, state)| *state == State::Live);
+        let mut named = slots
+            .filter(|(slot, _)| self.region.slot(*slot).pid.load(Ordering::Relaxed) == pid)
+            .map(|(slot, _)| slot);
+        let slot = named.next()?;
+        named.next().is_none().then(|| (slot, self.word_of(slot)))
+    }
+
+    /// What a process has on the card is away. Nothing to do if its slot is no longer its own.
+    pub(crate) fn send_away(&self, card: CardIndex, (slot, word): (SlotIndex, Word)) {
+        if self.word_of(slot) == word {
+            self.account(card).send_away(slot);
+        }
+    }
+
+    fn word_of(&self, slot: SlotIndex) -> Word {
+        Word(self.region.slot(slot).state.load(Ordering::Relaxed))
+    }
+
+    /// What a process had on the card is to come back, if it fits or will fit when the dead are gone. `false`: it is there.
+    pub(crate) fn bring_back(&self, card: CardIndex, slot: SlotIndex) -> Result<bool, Refused> {
+        let mut patience = Patience::default();
+        loop {
+            self.sweep();
+            let life = |owner| self.region.life(owner);
+            match self.account(card).bring_back(slot, || self.terms(card), LOCK_PATIENCE, life) {
+                Ok(was_away) => return Ok(was_away),
+                Err(Refused::Short { used, wanted, limit })
+                    if used - self.usage(card).draining + wanted <= limit && patience.rest(self.clock) => {}
+                Err(refused) => return Err(refused),
+            }
+        }
     }
 
     /// Counts a reason in the process's slot.
@@ -199,7 +306,7 @@ impl Ledger {
     }
 
     #[inline]
-    fn account(&self, card: CardIndex) -> Account<'_> {
+    pub(crate) fn account(&self, card: CardIndex) -> Account<'_> {
         self.region.account(card, self.me())
     }
 
@@ -207,7 +314,7 @@ impl Ledger {
     #[inline]
     pub(crate) fn attempt(&self, card: CardIndex, column: Column, bytes: Bytes) -> Result<(), Refused> {
         let life = |owner| self.region.life(owner);
-        self.account(card).charge(column, bytes, || self.limit(card), LOCK_PATIENCE, life)
+        self.account(card).charge(column, bytes, || self.terms(card), LOCK_PATIENCE, life)
     }
 
     /// The slow path of a charge, which ends with a counted refusal.
@@ -215,6 +322,7 @@ impl Ledger {
     #[inline(never)]
     fn insist(&self, card: CardIndex, column: Column, bytes: Bytes, denied: Reason) -> Result<(), Denied> {
         self.charge_patiently(card, column, bytes).map_err(|refused| {
+            self.count_growth(card);
             let (reason, used, limit) = match refused {
                 Refused::Held(_) => (Reason::LockHeld, self.total(card), self.limit(card)),
                 Refused::Short { used, limit, .. } => (denied, used, limit),
@@ -222,6 +330,19 @@ impl Ledger {
             self.count(reason);
             Denied { reason, wanted: bytes, used, limit }
         })
+    }
+
+    /// Counts once that what was measured takes the container over its limit.
+    fn count_growth(&self, card: CardIndex) {
+        let (usage, terms) = (self.usage(card), self.terms(card));
+        if usage.growth == Bytes::ZERO || usage.total() <= terms.limit {
+            return;
+        }
+        if let Some(counted) = self.counted.get(card.get())
+            && counted.swap(terms.edition, Ordering::Relaxed) != terms.edition
+        {
+            self.count(Reason::ImplicitOverLimit);
+        }
     }
 
     /// Charges; finds the dead, and waits for their memory while that alone is in the way. A refusal is not counted.
@@ -251,7 +372,18 @@ impl Ledger {
         }
     }
 
-    fn sweep(&self) {
+    /// Looks for the dead, if that was not done lately: a program may wait for another one's memory by looking at what is free, and
+    /// charge nothing.
+    pub(crate) fn glance(&self) {
+        let (now, last) = (self.clock.now(), Nanos(self.glanced.load(Ordering::Relaxed)));
+        if last == Nanos::ZERO || now - last >= GLANCE {
+            self.glanced.store(now.get(), Ordering::Relaxed);
+            self.sweep();
+        }
+    }
+
+    /// Looks for the dead.
+    pub(crate) fn sweep(&self) {
         let now = self.clock.now();
         let monitor = self.heartbeat.observe(self.region.granted(), now).lives();
         // Where the dead cannot be looked for, they stay on the books: the refusal stands.

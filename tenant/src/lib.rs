@@ -7,7 +7,7 @@
 //!   variables, limits file --> settings --+
 //!   the driver's cards ----> cards -------+--> process (Tenant) --> ledger ------> `use` file (cgpu_proto)
 //!                                         |        |  |  |
-//!                              refusal <--+        |  |  +--> view         what the program is shown
+//!                              refusal <--+        |  |  +--> view, names  what the program is shown
 //!                                                  |  +-----> contexts     the card's own overhead
 //!                                                  +--------> allocations  address -> bytes, context
 //! ```
@@ -30,14 +30,19 @@
 mod allocations;
 mod arrays;
 mod cards;
+mod checkpoints;
 mod clock;
 mod contexts;
 mod cost;
 #[cfg(test)]
 mod doubles;
 mod environment;
+mod exports;
 pub mod gate;
+mod graphs;
+mod implicit;
 mod ledger;
+mod names;
 mod physical;
 mod pools;
 mod process;
@@ -47,6 +52,7 @@ mod settlement;
 mod spin;
 mod start;
 mod view;
+mod views;
 
 pub use arrays::{ArrayId, Shape};
 pub use cards::{CardInfo, Inventory};
@@ -54,13 +60,19 @@ pub use cgpu_proto::ledger::Usage;
 pub use cgpu_proto::reason::Reason;
 pub use cgpu_proto::units::{Bytes, CardIndex as Card, Nanos, TimeScale};
 pub use cgpu_proto::uuid::Uuid;
+pub use checkpoints::Restoring;
 pub use clock::{Clock, Monotonic};
 pub use contexts::Context;
 pub use environment::{Environment, System};
+pub use exports::{Closing, Opening, Way};
+pub use graphs::{Bodies, Footprint, GraphId, GraphNumber, Lane, NodeId, Sending};
+pub use implicit::{Cause, Growing};
 pub use ledger::{Denied, Patience};
-pub use physical::{Handle, Reference, Release, Unmapping};
+pub use names::{Names, Namespace};
+pub use physical::{Handle, LeavingArray, Reference, Release, Tiles, Tiling, Unbinding, Unmapping, Untiled};
 pub use pools::{Ended, Ending, PoolDriver, PoolId, Unmade};
 pub use process::{Address, Charge, ContextId, Leaving, Settled, Start, Starting, Taken, Tenant};
 pub use refusal::Refusal;
 pub use start::is_called_for;
-pub use view::View;
+pub use view::{Member, View};
+pub use views::GreenId;

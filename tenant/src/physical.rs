@@ -16,15 +16,22 @@
 //!
 //! No call here takes longer with many live ones; the lock is never held across a call of the driver.
 
+mod bindings;
 pub(crate) mod ordered;
+mod tiles;
 
 use std::mem::{self, ManuallyDrop};
 
+use cgpu_proto::layout::LENT_UNSEEN;
 use cgpu_proto::ledger::Column;
 use cgpu_proto::units::{Bytes, CardIndex as Card};
 
+use self::bindings::Binding;
+pub use self::bindings::Unbinding;
 use self::ordered::Ordered;
-use crate::{Address, Charge, Reason, Settled, Tenant};
+use self::tiles::Tiled;
+pub use self::tiles::{LeavingArray, Tiles, Tiling, Untiled};
+use crate::{Address, Charge, Reason, Settled, Tenant, Way};
 
 /// A handle of physical memory (`CUmemGenericAllocationHandle`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +47,17 @@ struct Record {
     bytes: Bytes,
     /// Handles, as often as they are held; mappings; calls that are about to add one.
     references: u64,
-    /// Whether others may hold it too.
-    exported: bool,
+    /// How others may hold it too: as [`Way`]s; 0: they do not.
+    ways: u64,
+    /// How often it is bound to objects that others have.
+    bound: u32,
+}
+
+impl Record {
+    /// Whether it is entered as exported.
+    fn is_lent(&self) -> bool {
+        self.ways != 0 || self.bound > 0
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -67,10 +83,10 @@ struct Mapping {
 enum Fate {
     /// There are others.
     Stays,
-    /// It is gone.
-    Gone(Card, Bytes),
-    /// It is gone from here, and may be anywhere.
-    Kept,
+    /// It is gone from here; others may hold it in these ways.
+    Gone(Card, Bytes, u64),
+    /// What cost nothing is gone from here: others' memory, or an object to which memory is bound.
+    ObjectGone(RecordId, u64),
 }
 
 /// The tables.
@@ -80,19 +96,29 @@ pub(crate) struct Physicals {
     handles: Ordered<Held>,
     /// By first address; none overlaps another.
     mapped: Ordered<Mapping>,
+    bindings: Vec<Binding>,
+    tiled: Vec<Tiled>,
     made: RecordId,
     serials: u64,
 }
 
 impl Physicals {
     pub(crate) const fn new() -> Self {
-        Self { records: Ordered::new(), handles: Ordered::new(), mapped: Ordered::new(), made: 0, serials: 0 }
+        Self {
+            records: Ordered::new(),
+            handles: Ordered::new(),
+            mapped: Ordered::new(),
+            bindings: Vec::new(),
+            tiled: Vec::new(),
+            made: 0,
+            serials: 0,
+        }
     }
 
     /// Adds a record with one reference. None: no host memory.
     fn record(&mut self, card: Card, bytes: Bytes) -> Option<RecordId> {
         self.made += 1;
-        let record = Record { card, bytes, references: 1, exported: false };
+        let record = Record { card, bytes, references: 1, ways: 0, bound: 0 };
         self.records.insert(self.made, record).ok()?;
         Some(self.made)
     }
@@ -109,9 +135,9 @@ impl Physicals {
         if found.references > 0 {
             return Fate::Stays;
         }
-        let Record { card, bytes, exported, .. } = *found;
+        let Record { card, bytes, ways, .. } = *found;
         self.records.remove(record);
-        if exported { Fate::Kept } else { Fate::Gone(card, bytes) }
+        if bytes == Bytes::ZERO { Fate::ObjectGone(record, ways) } else { Fate::Gone(card, bytes, ways) }
     }
 
     /// The mapping that an address lies in.
@@ -124,11 +150,12 @@ impl Physicals {
         self.mapped_at(address).or_else(|| self.mapped.from(address))
     }
 
-    /// Others may hold it from now on.
-    fn export(&mut self, record: RecordId) {
-        if let Some(record) = self.records.get(record) {
-            record.exported = true;
-        }
+    /// Others may hold it from now on. What is to be entered as exported, if it was not.
+    fn export(&mut self, record: RecordId, way: Way) -> Option<(Card, Bytes)> {
+        let record = self.records.get(record)?;
+        let is_first = !record.is_lent();
+        record.ways |= way.0;
+        is_first.then_some((record.card, record.bytes))
     }
 
     /// Lets a handle have a reference of `record` that has been added. If the handle was another's, that one's are gone.
@@ -178,8 +205,24 @@ impl Physicals {
                 self.add_reference(record);
                 Fate::Stays
             }
-            _ => self.forget(handle),
+            _ => self.made_costless(handle, LENT_UNSEEN),
         }
+    }
+
+    /// Something that costs nothing has got this handle: whatever had it before is gone.
+    fn made_costless(&mut self, handle: Handle, ways: u64) -> Fate {
+        let fate = self.forget(handle);
+        // Without host memory it is not known, as others are that were made before us.
+        let _ = self.costless(handle, ways);
+        fate
+    }
+
+    /// Enters what costs nothing under a handle that is nobody's. None: no host memory.
+    fn costless(&mut self, handle: Handle, ways: u64) -> Option<RecordId> {
+        let record = self.record(Card::new(0)?, Bytes::ZERO)?;
+        self.records.get(record)?.ways = ways;
+        self.hold(handle, record)?;
+        Some(record)
     }
 
     /// The driver has given this value to memory that is not on the books.
@@ -295,7 +338,9 @@ impl Tenant {
             let mut physicals = self.physicals.lock();
             let found = physicals.mapped_from(at).filter(|(first, _)| *first < end);
             let Some((first, mapping)) = found else { return };
-            physicals.export(mapping.record);
+            let exported = physicals.export(mapping.record, Way::UNSEEN);
+            drop(physicals);
+            self.note_export(exported, Way::UNSEEN);
             at = first.saturating_add(mapping.length.max(1));
         }
     }
@@ -303,8 +348,16 @@ impl Tenant {
     fn wind_up_physical(&self, fate: Fate) {
         match fate {
             Fate::Stays => {}
-            Fate::Gone(card, bytes) => self.ledger.refund(card, Column::Used, bytes),
-            Fate::Kept => self.count(Reason::ExportedKept),
+            Fate::ObjectGone(object, ways) => self.object_gone(object, ways),
+            Fate::Gone(card, bytes, 0) => self.ledger.refund(card, Column::Used, bytes),
+            Fate::Gone(card, bytes, ways) => self.part_with(card, bytes, ways),
+        }
+    }
+
+    fn note_export(&self, exported: Option<(Card, Bytes)>, way: Way) {
+        self.ledger.lend(way.0);
+        if let Some((card, bytes)) = exported {
+            self.ledger.export(card, bytes);
         }
     }
 }
@@ -348,7 +401,11 @@ impl Reference<'_> {
 
     /// The driver handed it out to other processes or interfaces, which may hold it when nobody here does any more.
     pub fn exported(self) {
-        self.tenant.physicals.lock().export(self.record);
+        let exported = self.tenant.physicals.lock().export(self.record, Way::UNSEEN);
+        self.tenant.note_export(exported, Way::UNSEEN);
+        if exported.is_some() {
+            self.tenant.share_bindings(self.record);
+        }
     }
 }
 

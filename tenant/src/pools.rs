@@ -26,9 +26,10 @@ use cgpu_proto::units::{Bytes, CardIndex as Card};
 
 use self::growth::least;
 pub(crate) use self::table::Pools;
-use self::table::{At, Balance, Flight, Known};
+pub(crate) use self::table::{Arrival, At, Departure, Known, Tenure};
+use self::table::{Balance, Estate, Flight};
 use crate::ledger::{Denied, Patience};
-use crate::{Address, Reason, Taken, Tenant};
+use crate::{Address, Reason, Taken, Tenant, Way};
 
 /// A pool as the driver names it (the `CUmemoryPool` pointer's value).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -143,13 +144,13 @@ impl Tenant {
             return Err(Unmade::Denied(self.too_large(at.card, size)));
         };
         match self.ledger.attempt(at.card, Column::Used, charged) {
-            Ok(()) => match self.make(at, Flight { charged, size }, &call, &undo) {
+            Ok(()) => match self.make(at, Flight::charged(charged, size), &call, &undo) {
                 Err(Unmade::Denied(_)) => {
-                    self.make_patiently(at, Flight { charged, size }, &call, &undo, &is_busy)
+                    self.make_patiently(at, Flight::charged(charged, size), &call, &undo, &is_busy)
                 }
                 other => other,
             },
-            Err(_) => self.make_room(at, Flight { charged, size }, &call, &undo, &is_busy),
+            Err(_) => self.make_room(at, Flight::charged(charged, size), &call, &undo, &is_busy),
         }
     }
 
@@ -188,6 +189,9 @@ impl Tenant {
 
     /// The program destroys a pool; not a default one, which the driver refuses to destroy.
     pub fn pool_ending(&self, id: PoolId) -> Ending<'_> {
+        if id.is_of_graphs() {
+            return Ending::Uncharged;
+        }
         let at = match self.pools.find(id) {
             Known::Charged(at) => at,
             Known::Unknown => return Ending::Uncharged,
@@ -214,6 +218,7 @@ impl Tenant {
     /// What pools hold beyond their use is given back, so that a charge on `card` may fit.
     #[cold]
     pub(crate) fn relieve(&self, card: Card) {
+        self.look_at_kept();
         if self.pools.any() {
             self.each_pool(Some(card), true);
         }
@@ -235,7 +240,7 @@ impl Tenant {
             Some(likely)
         } else {
             // It may do with what it holds; if that is in too many pieces, or of other streams, it grows.
-            self.may_hold(at, likely.size).then_some(Flight { charged: Bytes::ZERO, ..likely })
+            self.may_hold(at, likely.size).then_some(Flight::charged(Bytes::ZERO, likely.size))
         };
         match now.map(|flight| self.make(at, flight, call, undo)) {
             None | Some(Err(Unmade::Denied(_))) => self.make_patiently(at, likely, call, undo, is_busy),
@@ -254,7 +259,7 @@ impl Tenant {
         undo: &impl Fn(),
         is_busy: &impl Fn() -> bool,
     ) -> Result<(), Unmade<E>> {
-        let exact = Flight { charged: least(likely.size), ..likely };
+        let exact = Flight::charged(least(likely.size), likely.size);
         let mut patience = Patience::default();
         loop {
             // What was freed in the stream can be had when the stream has come to that; asked before the trim that is to see it.
@@ -303,17 +308,7 @@ impl Tenant {
             return Err(Unmade::Unknown);
         }
         let answer = call();
-        let balance = match self.pools.look(at) {
-            Some(ticket) => {
-                let reading = at.driver.reserved(at.id);
-                if reading.is_none() {
-                    self.count(Reason::PoolUnread);
-                }
-                self.pools.seen_to_hold(at, ticket, reading, Some(flight))
-            }
-            None => Balance { surplus: flight.charged, ..Balance::default() },
-        };
-        let within = self.settle(at, balance);
+        let within = self.landed(at, flight);
         match answer {
             Ok(()) if within => Ok(()),
             Ok(()) => {
@@ -324,13 +319,34 @@ impl Tenant {
         }
     }
 
+    /// Looks at what came of a call. `false`: the pool has grown by what does not fit.
+    #[inline]
+    pub(crate) fn landed(&self, at: At, flight: Flight) -> bool {
+        let balance = match self.pools.look(at) {
+            Some(ticket) => {
+                let reading = at.driver.reserved(at.id);
+                if reading.is_none() {
+                    self.count(Reason::PoolUnread);
+                }
+                self.pools.seen_to_hold(at, ticket, reading, Some(flight))
+            }
+            None => Balance { surplus: flight.charged, ..Balance::default() },
+        };
+        self.settle(at, balance)
+    }
+
     /// Does on the ledger what a look has shown. `false`: the pool has grown by what does not fit.
     #[inline]
     fn settle(&self, at: At, balance: Balance) -> bool {
-        if balance.surplus > Bytes::ZERO {
-            self.ledger.refund(at.card, Column::Used, balance.surplus);
+        let kept = if balance.exported { self.enter_export(at) } else { Bytes::ZERO };
+        if balance.surplus > kept {
+            self.ledger.refund(at.card, Column::Used, balance.surplus - kept);
         }
-        if balance.lack == Bytes::ZERO && !balance.unpaid { true } else { self.make_good(at, balance) }
+        let within = balance.lack == Bytes::ZERO && !balance.unpaid || self.make_good(at, balance);
+        if balance.exported && balance.lack > Bytes::ZERO {
+            self.enter_export(at);
+        }
+        within
     }
 
     #[cold]
@@ -366,7 +382,7 @@ impl Tenant {
 
     /// Gets rid of an excess whose cause was freed in its stream just now: when the stream has come to that, a trim gives it back.
     #[cold]
-    fn expel(&self, at: At, size: Bytes) -> Denied {
+    pub(crate) fn expel(&self, at: At, size: Bytes) -> Denied {
         let (reason, limit) = (Reason::PoolGrew, self.ledger.limit(at.card));
         self.count(reason);
         let denied = Denied { reason, wanted: size, used: self.ledger.total(at.card), limit };
@@ -381,7 +397,7 @@ impl Tenant {
         }
     }
 
-    fn each_pool(&self, card: Option<Card>, trim: bool) {
+    pub(crate) fn each_pool(&self, card: Option<Card>, trim: bool) {
         let mut last = None;
         while let Some((at, outlives)) = self.pools.after(last, card) {
             last = Some(at.id);
@@ -428,10 +444,39 @@ impl Tenant {
         Some(Ended { tenant: self, at, outlives })
     }
 
-    fn give_back(&self, estate: Option<(Card, Bytes)>) {
-        if let Some((card, bytes)) = estate {
-            self.ledger.refund(card, Column::Used, bytes);
+    fn give_back(&self, estate: Option<Estate>) {
+        if let Some(Estate { card, booked, exported }) = estate {
+            self.ledger.withdraw(card, exported);
+            self.ledger.refund(card, Column::Used, booked);
         }
+    }
+
+    /// The driver gave out a handle to a pool: others may hold what comes from it, and what is left of us pays for all that it holds.
+    pub fn pool_exported(&self, id: PoolId) {
+        if let Known::Charged(at) = self.pools.find(id) {
+            self.pools.export(at);
+            self.enter_export(at);
+        }
+    }
+
+    /// The driver gave out a pointer of an exported pool's, by which others open it.
+    pub fn pointer_exported(&self, way: Way) {
+        self.ledger.lend(way.0);
+        self.pools.point(way.0);
+    }
+
+    /// Enters what an exported pool holds as exported. What it holds no more may be held by others, by pointers that they have open: how
+    /// much of it stays charged.
+    fn enter_export(&self, at: At) -> Bytes {
+        let (more, less) = self.pools.exported(at);
+        if more > Bytes::ZERO {
+            self.ledger.export(at.card, more);
+        }
+        if less == Bytes::ZERO || self.keep(at.card, less, self.pools.pointers()) {
+            return less;
+        }
+        self.ledger.withdraw(at.card, less);
+        Bytes::ZERO
     }
 }
 

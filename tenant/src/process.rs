@@ -27,12 +27,16 @@ use cgpu_proto::uuid::Uuid;
 use crate::allocations::{Allocation, Allocations, Inserted, MOST_UNITS, Owner, UNIT};
 use crate::arrays::Requirements;
 use crate::contexts::{Before, Context, Contexts, Entered, Estate};
+use crate::exports::Exports;
+use crate::graphs::Graphs;
+use crate::implicit::Causes;
 use crate::ledger::{Denied, Ledger, Patience};
 use crate::physical::Physicals;
 use crate::pools::Pools;
 use crate::spin::Spin;
 use crate::start::{self, Started};
-use crate::{Clock, Environment, Inventory, Reason, Refusal, View};
+use crate::views::Views;
+use crate::{Clock, Environment, Inventory, Member, Reason, Refusal, View};
 
 /// A device address (`CUdeviceptr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -57,11 +61,15 @@ pub enum Start {
 pub struct Tenant {
     pub(crate) ledger: Ledger,
     cards: Vec<(Uuid, Card)>,
-    contexts: Contexts,
-    allocations: Allocations,
+    pub(crate) contexts: Contexts,
+    pub(crate) views: Views,
+    pub(crate) causes: Causes,
+    pub(crate) allocations: Allocations,
     pub(crate) pools: Pools,
+    pub(crate) graphs: Graphs,
     pub(crate) physicals: Spin<Physicals>,
     pub(crate) requirements: Spin<Requirements>,
+    pub(crate) exports: Exports,
 }
 
 impl fmt::Debug for Tenant {
@@ -95,10 +103,14 @@ impl Tenant {
             ledger,
             cards,
             contexts: Contexts::new(),
+            views: Views::new(),
+            causes: Causes::new(),
             allocations,
             pools: Pools::new(),
+            graphs: Graphs::new(),
             physicals: Spin::new(Physicals::new()),
             requirements: Spin::new(Requirements::new()),
+            exports: Exports::new(),
         }))
     }
 
@@ -120,7 +132,16 @@ impl Tenant {
     pub fn view(&self, card: Card, physical_free: Bytes) -> Option<View> {
         let limit = self.limit(card)?;
         self.pools_changed(Some(card));
+        self.look_at_kept();
+        self.ledger.glance();
         Some(View::of(limit, self.ledger.total(card), physical_free))
+    }
+
+    /// The container's living processes as they stand on `card`.
+    #[must_use]
+    pub fn members(&self, card: Card) -> Vec<Member> {
+        self.pools_changed(Some(card));
+        self.ledger.members(card)
     }
 
     /// What the container uses on `card`, apart: asked for, implicit, draining.
@@ -176,7 +197,8 @@ impl Tenant {
     #[inline]
     pub(crate) fn take_known(&self, address: Address) -> Option<Taken<'_>> {
         let (card, Allocation { address, units, owner }) = self.allocations.remove(address.0)?;
-        Some(Taken { tenant: self, card, address, units, owner })
+        let ways = if self.exports.any() { self.exports.take(address) } else { 0 };
+        Some(Taken { tenant: self, card, address, units, owner, ways })
     }
 
     /// The context's card and place on the books. None: its creation was not seen; see [`Tenant::context_seen`].
@@ -197,6 +219,7 @@ impl Tenant {
         physical_free: impl FnOnce() -> Option<Bytes>,
     ) -> Result<Starting<'_>, Denied> {
         let first = self.first_context(card);
+        self.relearn(card);
         let charged = self.learned(card);
         // Others are looked for before and after the readings: who is found by neither has all of its own before them or all
         // after them.
@@ -207,7 +230,7 @@ impl Tenant {
         }
         // After the charge: where it is short, it makes room first, by trimming pools or waiting for the dead, and what they give back
         // would be taken off the context's cost.
-        let (physical_free, booked) = (physical_free(), self.ledger.total(card) - charged);
+        let (physical_free, booked) = (physical_free(), self.ledger.booked(card) - charged);
         let beside = already.max(self.ledger.creations(card).saturating_sub(1));
         Ok(Starting { tenant: self, card, first, before: Before { physical_free, booked, charged, beside } })
     }
@@ -247,7 +270,13 @@ impl Tenant {
 
     /// Charges; where that does not fit, what pools can spare is given back first.
     #[inline]
-    fn hold(&self, card: Card, column: Column, bytes: Bytes, denied: Reason) -> Result<(), Denied> {
+    pub(crate) fn hold(
+        &self,
+        card: Card,
+        column: Column,
+        bytes: Bytes,
+        denied: Reason,
+    ) -> Result<(), Denied> {
         match self.ledger.attempt(card, column, bytes) {
             Ok(()) => Ok(()),
             Err(_) => self.hold_relieved(card, column, bytes, denied),
@@ -288,10 +317,13 @@ impl Tenant {
         }
     }
 
-    fn wind_up(&self, estate: Option<Estate>) {
+    fn wind_up(&self, context: Context, estate: Option<Estate>) {
         if let Some(Estate { card, used, implicit }) = estate {
+            self.arrays_gone_with(context.owner());
+            let used = self.unlent(context.owner(), used);
             self.ledger.refund(card, Column::Used, used);
-            self.ledger.refund(card, Column::Implicit, implicit);
+            self.ledger.end(card, implicit);
+            self.causes.forget(context);
         }
     }
 }
@@ -355,8 +387,11 @@ impl Tenant {
     }
 
     #[cold]
-    fn kept(&self, card: Card, address: u64, units: u32, owner: Owner) {
+    fn kept(&self, card: Card, address: u64, units: u32, owner: Owner, ways: u64) {
         let allocation = Allocation { address, units, owner };
+        if ways != 0 {
+            self.exports.restore(address, card, bytes(units), owner, ways);
+        }
         self.ledger.count(Reason::FreeRefused);
         let restored = self.allocations.restore(allocation);
         self.settled(card, units, restored);
@@ -394,14 +429,20 @@ pub struct Taken<'a> {
     address: u64,
     units: u32,
     owner: Owner,
+    /// How others may hold it; 0: they do not.
+    ways: u64,
 }
 
 impl Taken<'_> {
     /// The driver freed it: the bytes are refunded.
     #[inline]
     pub fn freed(self) {
-        let Self { tenant, card, units, .. } = *ManuallyDrop::new(self);
-        tenant.ledger.refund(card, Column::Used, bytes(units));
+        let Self { tenant, card, units, ways, .. } = *ManuallyDrop::new(self);
+        if ways == 0 {
+            tenant.ledger.refund(card, Column::Used, bytes(units));
+        } else {
+            tenant.part_with(card, bytes(units), ways);
+        }
     }
 }
 
@@ -409,7 +450,7 @@ impl Drop for Taken<'_> {
     // As a charge's.
     #[inline]
     fn drop(&mut self) {
-        self.tenant.kept(self.card, self.address, self.units, self.owner);
+        self.tenant.kept(self.card, self.address, self.units, self.owner, self.ways);
     }
 }
 
@@ -440,7 +481,7 @@ impl Starting<'_> {
         let learned = tenant.learned(card);
         let (measured, known) = match (charged, learned) {
             (Bytes::ZERO, size) if size > Bytes::ZERO => (None, size),
-            _ => (before.size(physical_free, ledger.total(card) - charged, beside), charged),
+            _ => (before.size(physical_free, ledger.booked(card) - charged, beside), charged),
         };
         if let Some(size) = measured {
             ledger.region().card(card).context.store(size.0, Ordering::Relaxed);
@@ -474,13 +515,14 @@ impl Leaving<'_> {
     /// It is destroyed: everything in it, and its own memory, is refunded.
     pub fn gone(self) {
         let Self { tenant, context } = *ManuallyDrop::new(self);
-        tenant.wind_up(tenant.contexts.gone(context, &tenant.allocations));
+        tenant.wind_up(context, tenant.contexts.gone(context, &tenant.allocations));
     }
 }
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
-        self.tenant.wind_up(self.tenant.contexts.stay(self.context, &self.tenant.allocations));
+        let estate = self.tenant.contexts.stay(self.context, &self.tenant.allocations);
+        self.tenant.wind_up(self.context, estate);
     }
 }
 
@@ -494,7 +536,7 @@ fn units(size: Bytes) -> Option<u32> {
 }
 
 #[inline]
-fn bytes(units: u32) -> Bytes {
+pub(crate) fn bytes(units: u32) -> Bytes {
     Bytes(u64::from(units) * UNIT)
 }
 

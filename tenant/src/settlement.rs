@@ -87,6 +87,8 @@ pub(crate) struct Work {
     pub(crate) blind: bool,
     /// Some of it is of unknown length.
     pub(crate) backlog: bool,
+    /// When the first marker should have been reached, even if others share the card and the estimates are low.
+    reached: Option<Nanos>,
 }
 
 impl Work {
@@ -118,6 +120,11 @@ impl Work {
     /// For how long it should have run already, were it alone on the card.
     pub(crate) fn overdue(&self, now: Nanos) -> Nanos {
         self.since.map_or(Nanos::ZERO, |since| now - (since.max(self.settled) + self.cost))
+    }
+
+    /// Whether a marker should have been reached long ago: something does not end, and what is behind it has not run.
+    pub(crate) fn is_stuck(&self, now: Nanos) -> bool {
+        self.reached.is_some_and(|reached| reached < now)
     }
 
     /// What is charged for it.
@@ -208,6 +215,11 @@ impl Settlement {
         self.costs.expect(kernel)
     }
 
+    /// What a kernel was expected to cost counts no more.
+    pub(crate) fn forget_cost(&mut self, kernel: Kernel) {
+        self.costs.forget(kernel);
+    }
+
     /// What is unsettled.
     pub(crate) fn work(&self) -> Work {
         let mut work = Work::default();
@@ -223,6 +235,7 @@ impl Settlement {
         let loose = (!self.loose.bill.is_empty()).then_some(self.loose.first);
         work.since = self.lanes.iter().filter_map(Lane::since).chain(loose).min();
         work.settled = self.union.last();
+        work.reached = self.lanes.iter().filter_map(Lane::reached).min();
         work.watched = self
             .lanes
             .iter()
@@ -418,8 +431,8 @@ impl Settlement {
 
     /// Settles, by their estimates, launches that no marker will ever follow. Returns how many lots there were.
     pub(crate) fn expire(&mut self, now: Nanos) -> u32 {
-        let overdue = |open: &Open| {
-            let (age, cost) = (now - open.first, open.bill.cost);
+        let overdue = |open: &Open, start: Nanos| {
+            let (age, cost) = (now - start, open.bill.cost);
             // Either all of it has run, or it goes on and on and all but the last of it has.
             !open.bill.is_empty() && (age > cost + OVERDUE || (age > OVERDUE + OVERDUE && cost < age + TAIL))
         };
@@ -427,12 +440,18 @@ impl Settlement {
         for place in 0..self.lanes.len() {
             // A stream that is asked whether it is dry gets more time: the estimate may be too low by far.
             let patient = |lane: &Lane| lane.programmatic && now < lane.open.first + ABANDONED;
-            if self.lanes.get(place).is_some_and(|lane| overdue(&lane.open) && !patient(lane)) {
+            // It begins when what is before it has ended, and that is not known while there is a marker to be reached.
+            let due = |lane: &Lane| {
+                lane.batches.is_empty()
+                    && overdue(&lane.open, lane.open.first.max(lane.ended))
+                    && !patient(lane)
+            };
+            if self.lanes.get(place).is_some_and(due) {
                 self.settle_open(place);
                 lots += 1;
             }
         }
-        if overdue(&self.loose) {
+        if overdue(&self.loose, self.loose.first) {
             let loose = core::mem::replace(&mut self.loose, Open::empty());
             self.book(&loose.bill, Span { start: loose.first, end: loose.first + loose.bill.cost });
             lots += 1;

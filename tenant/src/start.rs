@@ -25,6 +25,7 @@ const SLOT_PATIENCE: Nanos = Nanos::from_millis(1000);
 const PAUSE: Nanos = Nanos::from_millis(5);
 
 /// What a start comes to.
+#[allow(clippy::large_enum_variant)] // there is one in a process's life
 pub(crate) enum Started {
     Off(Reason),
     On(Ledger, Vec<(Uuid, CardIndex)>),

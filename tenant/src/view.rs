@@ -1,6 +1,10 @@
 //! What the program is shown.
 
-use cgpu_proto::units::Bytes;
+use cgpu_proto::atomic::Ordering;
+use cgpu_proto::slots::State;
+use cgpu_proto::units::{Bytes, CardIndex};
+
+use crate::ledger::Ledger;
 
 /// A card's memory as every getter shows it: taken once, so that they agree to the byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,5 +23,143 @@ impl View {
     pub fn of(limit: Bytes, used: Bytes, physical_free: Bytes) -> Self {
         let free = (limit - used).min(physical_free);
         Self { total: limit, free, used: limit - free }
+    }
+}
+
+/// A living process of the container, on one card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its id in the PID namespace that it knows itself in: the container's.
+    pub pid: u32,
+    /// Its id on the host, where a monitor has found it.
+    pub host_pid: Option<u32>,
+    /// What it has on the card, with what came along: its part of the container's use. None of it: it has no context there.
+    pub memory: Bytes,
+    /// The most of it at a time.
+    pub peak: Bytes,
+}
+
+impl Member {
+    /// Whether it is on the card.
+    #[must_use]
+    pub fn is_resident(&self) -> bool {
+        self.memory > Bytes::ZERO
+    }
+}
+
+impl Ledger {
+    /// The container's living processes, in the order of their slots, as they stand on `card`. What [`View::used`] has beyond them is of
+    /// processes that have just ended, or have left it to the container.
+    pub(crate) fn members(&self, card: CardIndex) -> Vec<Member> {
+        // The dead are no members, found or not.
+        self.sweep();
+        let region = self.region();
+        let alive = self.account(card);
+        let alive = alive.shares().filter(|(_, word, _)| word.state() == Some(State::Live));
+        let member = |(slot, word, memory)| Member {
+            pid: region.slot(slot).pid.load(Ordering::Relaxed),
+            host_pid: region.granted().host_pid(slot, word),
+            memory,
+            peak: memory.max(Bytes(region.cell(card, slot).peak.load(Ordering::Relaxed))),
+        };
+        alive.map(member).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cgpu_proto::grant::Grantor;
+    use cgpu_proto::growth::Growth;
+    use cgpu_proto::units::Nanos;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::doubles::{Container, card};
+    use crate::{Address, Tenant};
+
+    const MIB: u64 = 1 << 20;
+
+    fn allocate(tenant: &Tenant, mib: u64) {
+        let charge = tenant.charge(card(), Bytes(mib * MIB)).expect("it fits");
+        charge.settle(Address(0x20_0000), None);
+    }
+
+    /// What each member has.
+    fn shares(tenant: &Tenant) -> Vec<u64> {
+        tenant.members(card()).iter().map(|member| member.memory.0 / MIB).collect()
+    }
+
+    fn used(tenant: &Tenant) -> u64 {
+        tenant.view(card(), Bytes::MAX).expect("a limit").used.0 / MIB
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_ever_negative(limit: u64, used: u64, physical: u64) {
+            let view = View::of(Bytes(limit), Bytes(used), Bytes(physical));
+            prop_assert_eq!(view.total, Bytes(limit));
+            prop_assert_eq!(view.free.0 + view.used.0, limit);
+            prop_assert_eq!(view.free.0, limit.saturating_sub(used).min(physical));
+        }
+    }
+
+    /// Whoever waited for another one's memory by looking at what is free waited for ever, because only charges looked for the dead.
+    #[test]
+    fn whoever_only_looks_sees_the_dead_go() {
+        let container = Container::limited(50);
+        let [onlooker, other] = [container.tenant(), container.tenant()];
+        allocate(&other, 10);
+        assert_eq!(used(&onlooker), 10);
+        drop(other);
+        assert_eq!(used(&onlooker), 10);
+        for _ in 0..7 {
+            container.clock.advance(Nanos::from_millis(100));
+            used(&onlooker);
+        }
+        assert_eq!(used(&onlooker), 0);
+    }
+
+    #[test]
+    fn members_add_up_to_what_is_used() {
+        let container = Container::limited(50);
+        let [first, second, idle] = [container.tenant(), container.tenant(), container.tenant()];
+        allocate(&first, 10);
+        allocate(&second, 4);
+        assert_eq!((shares(&first), used(&first)), (vec![10, 4, 0], 14));
+        let residents = idle.members(card()).into_iter().filter(Member::is_resident);
+        assert!(residents.map(|member| (member.pid, member.host_pid)).eq([(std::process::id(), None); 2]));
+        second.take(Address(0x20_0000)).expect("it is there").freed();
+        assert_eq!((shares(&idle), used(&idle)), (vec![10, 0, 0], 10));
+        assert_eq!(idle.members(card())[1].peak, Bytes(4 * MIB));
+    }
+
+    #[test]
+    fn what_a_monitor_has_found_out_is_a_members_own() {
+        let container = Container::limited(50);
+        let tenant = container.tenant();
+        allocate(&tenant, 10);
+        let monitor = Grantor::open(container.run()).expect("the grant file");
+        let slot = tenant.name().slot();
+        let word = tenant.region().slots().word(slot).expect("a slot");
+        let ended = tenant.region().cell(card(), slot).ended.load(Ordering::Relaxed);
+        monitor.set_host_pid(slot, word, Some(4711));
+        let growth = i64::try_from(6 * MIB).expect("a small number");
+        monitor.set_growth(card(), slot, Growth::new(word, ended, growth), true);
+        let member = tenant.members(card())[0];
+        assert_eq!(
+            (member.host_pid, member.memory, member.peak),
+            (Some(4711), Bytes(16 * MIB), Bytes(16 * MIB))
+        );
+        assert_eq!(used(&tenant), 16);
+    }
+
+    #[test]
+    fn the_dead_are_no_members_and_what_they_left_is_used() {
+        let container = Container::limited(50);
+        let [alive, dying] = [container.tenant(), container.tenant()];
+        allocate(&alive, 10);
+        allocate(&dying, 4);
+        drop(dying);
+        assert_eq!((shares(&alive), used(&alive)), (vec![10], 14));
     }
 }

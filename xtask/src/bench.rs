@@ -9,7 +9,7 @@ use crate::handover;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// Passed on: [--quick] [--json] [NAME...]
+    /// Passed on: [--quick] [--json] [--switch-us US] [--plots DIR] [NAME...]
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
     rest: Vec<String>,
 }

@@ -1,12 +1,11 @@
 //! `cargo xtask demo`: builds, then shows the main job.
 
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 
-use crate::build;
-use crate::cargo::Workspace;
+use crate::handover;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -16,12 +15,5 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let dist = build::collect(&Workspace::find()?)?;
-    let status = Command::new(dist.join("cgpu-demo"))
-        .arg("--dist")
-        .arg(&dist)
-        .args(&arguments.rest)
-        .status()
-        .context("cannot start cgpu-demo")?;
-    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    handover::run("cgpu-demo", &arguments.rest)
 }

@@ -19,6 +19,19 @@ pub(crate) const ITEMS: &[Item] = &[
     Item { package: "cgpu-monitor", folder: "monitor", target: "cgpu-monitor", name: "cgpu-monitor" },
     Item { package: "cgpu-sim-command", folder: "tests/cuda/cgpu-sim", target: "cgpu-sim", name: "cgpu-sim" },
     Item { package: "cgpu-bench", folder: "bench", target: "cgpu-demo", name: "cgpu-demo" },
+    Item { package: "cgpu-bench", folder: "bench", target: "cgpu-bench", name: "cgpu-bench" },
+    Item {
+        package: "cgpu-differential",
+        folder: "tests/differential",
+        target: "cgpu-differential",
+        name: "cgpu-differential",
+    },
+    Item {
+        package: "cgpu-differential",
+        folder: "tests/differential",
+        target: "cgpu-actor",
+        name: "cgpu-actor",
+    },
     Item {
         package: "cgpu-sim-libcuda",
         folder: "tests/cuda/libcuda",

@@ -1,23 +1,19 @@
-//! Tasks that build, then hand over to a program of the workspace with the caller's own words.
+//! Tasks that build, then hand over to a program of `dist` with the caller's own words.
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};
 
 use crate::build;
 use crate::cargo::Workspace;
 
-/// Builds `dist` and the package in its release form, then runs its program of the same name.
-pub(crate) fn run(package: &str, words: &[String]) -> Result<ExitCode> {
-    let workspace = Workspace::find()?;
-    let dist = build::collect(&workspace)?;
-    // All programs of the package: one may start another, which it finds beside itself.
-    workspace.build(&["--release", "--package", package])?;
-    let status = workspace
-        .cargo(&["run", "--quiet", "--release", "--package", package, "--bin", package, "--"])
+/// Builds `dist`, then runs one of its programs.
+pub(crate) fn run(program: &str, words: &[String]) -> Result<ExitCode> {
+    let dist = build::collect(&Workspace::find()?)?;
+    let status = Command::new(dist.join(program))
         .args(words)
         .env("CGPU_DIST", dist)
         .status()
-        .with_context(|| format!("cannot start {package}"))?;
+        .with_context(|| format!("cannot start {program}"))?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

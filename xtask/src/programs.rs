@@ -4,23 +4,34 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::SystemTime;
 
 use anyhow::{Context, Result, ensure};
 
 use crate::cargo::Workspace;
 
-/// Compiles every program. Those named `needed*` are linked with a driver, the others open theirs when they run.
+/// Compiles every program that is older than any of the sources. Those named `needed*` are linked with a driver, the others open theirs when they run.
 pub(crate) fn compile(workspace: &Workspace, to: &Path) -> Result<()> {
     let from = workspace.root.join("tests/cuda/programs");
     fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
     let mut sources = files(&from, "c")?;
     sources.sort();
     let dist = to.parent().context("programs lie in dist")?;
+    let headers = [files(&from, "h")?, files(&workspace.root.join("include"), "h")?].concat();
+    let newest = sources.iter().chain(&headers).filter_map(|file| written(file)).max();
     for source in sources {
         let program = to.join(source.file_stem().context("a source has a name")?);
+        if written(&program) > newest && std::env::var_os("CC").is_none() {
+            continue;
+        }
         compile_one(workspace, &source, &program, dist)?;
     }
     Ok(())
+}
+
+/// When a file was last written; none if it is not there.
+fn written(file: &Path) -> Option<SystemTime> {
+    fs::metadata(file).ok()?.modified().ok()
 }
 
 fn compile_one(workspace: &Workspace, source: &Path, program: &Path, dist: &Path) -> Result<()> {

@@ -138,7 +138,16 @@ fn timed(workspace: &Workspace) -> Result<Tally> {
 
 /// Real programs that nobody here wrote, from an environment made for them.
 fn clients(workspace: &Workspace) -> Result<Tally> {
-    let mut command = workspace.cargo(&["test", "--package", "cgpu-e2e", "--test", "clients"]);
+    let mut command = workspace.cargo(&[
+        "test",
+        "--no-fail-fast",
+        "--package",
+        "cgpu-e2e",
+        "--test",
+        "clients",
+        "--test",
+        "view",
+    ]);
     match python::environment(workspace) {
         Ok(interpreter) => command.env("CGPU_PYTHON", interpreter),
         Err(error) if requires("python") => return Err(error.context("CGPU_REQUIRE lists python")),

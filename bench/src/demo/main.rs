@@ -11,14 +11,13 @@
     reason = "figures for people; the numbers are far below 2^52"
 )]
 
-mod stage;
 mod table;
 mod tenant;
 mod verdict;
 
 use anyhow::{Result, ensure};
+use cgpu_stage::stage::{self, SIMULATED, Simulated, Stage};
 use clap::Parser;
-use stage::Stage;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -46,7 +45,12 @@ struct Arguments {
 fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
     ensure!((1.0..=600.0).contains(&arguments.seconds), "--seconds {}: expected 1 to 600", arguments.seconds);
-    let mut stage = Stage::set(&arguments.dist, arguments.sim.as_deref())?;
+    let simulated = match &arguments.sim {
+        Some(cards) => Some(Simulated::new(cards)),
+        None if stage::real_card() => None,
+        None => Some(Simulated::new(SIMULATED)),
+    };
+    let mut stage = Stage::set(&arguments.dist, simulated)?;
     eprintln!("demo: {} ({})", stage.card(), stage.driver());
     let verdict = play(&mut stage, arguments.seconds)?;
     if arguments.json {

@@ -1,10 +1,9 @@
 //! A tenant: a container of two workers, led over their standard input and output.
 
-use crate::stage::Stage;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
+use cgpu_stage::stage::Stage;
+use cgpu_stage::worker::Worker;
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::time::Duration;
 
 /// Microseconds of one kernel.
@@ -56,10 +55,10 @@ pub(crate) struct Tenant {
 impl Tenant {
     /// Starts both workers. `iterations` is the length of a kernel as another tenant's worker has calibrated it.
     pub(crate) fn start(stage: &Stage, plan: &'static Plan, iterations: Option<u64>) -> Result<Self> {
-        let mut first = Worker::start(stage, plan, iterations)?;
+        let mut first = worker(stage, plan, iterations)?;
         let iterations =
             first.ask("info")?["iterations"].as_u64().context("a worker that does not calibrate")?;
-        let second = Worker::start(stage, plan, Some(iterations))?;
+        let second = worker(stage, plan, Some(iterations))?;
         Ok(Self { plan, workers: vec![first, second], iterations })
     }
 
@@ -122,54 +121,14 @@ impl Tenant {
     }
 }
 
-/// One process.
-struct Worker {
-    child: Child,
-    commands: ChildStdin,
-    answers: BufReader<ChildStdout>,
-    name: &'static str,
-}
-
-impl Worker {
-    fn start(stage: &Stage, plan: &'static Plan, iterations: Option<u64>) -> Result<Self> {
-        let mut command = stage.run(plan.name, plan.weight)?;
-        command
-            .arg(KERNEL_US)
-            .arg(iterations.unwrap_or(0).to_string())
-            .env("ALIYUN_COM_GPU_MEM_CONTAINER", plan.mem_container.to_string())
-            .env("ALIYUN_COM_GPU_MEM_DEV", MEM_DEV.to_string())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
-        let mut child = command.spawn().context("cannot start cgpu run")?;
-        let commands = child.stdin.take().context("a pipe that was asked for")?;
-        let answers = BufReader::new(child.stdout.take().context("a pipe that was asked for")?);
-        let mut worker = Self { child, commands, answers, name: plan.name };
-        ensure!(worker.hear()?["ready"] == true, "tenant {}: a worker did not start", plan.name);
-        Ok(worker)
-    }
-
-    fn tell(&mut self, command: &str) -> Result<()> {
-        writeln!(self.commands, "{command}")
-            .with_context(|| format!("tenant {}: a worker is gone", self.name))
-    }
-
-    fn hear(&mut self) -> Result<Value> {
-        let mut line = String::new();
-        self.answers.read_line(&mut line)?;
-        serde_json::from_str(&line)
-            .with_context(|| format!("tenant {}: a worker ended or said {line:?}", self.name))
-    }
-
-    fn ask(&mut self, command: &str) -> Result<Value> {
-        self.tell(command)?;
-        self.hear()
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        // `quit` ends the worker, and `cgpu run` with it; a worker that hangs ends by its own watchdog.
-        let _ = self.tell("quit");
-        let _ = self.child.wait();
-    }
+fn worker(stage: &Stage, plan: &Plan, iterations: Option<u64>) -> Result<Worker> {
+    let mut command = stage.run(plan.name);
+    command.args(["--weight", &plan.weight.to_string(), "--"]);
+    command
+        .arg(stage.program("worker")?)
+        .arg(KERNEL_US)
+        .arg(iterations.unwrap_or(0).to_string())
+        .env("ALIYUN_COM_GPU_MEM_CONTAINER", plan.mem_container.to_string())
+        .env("ALIYUN_COM_GPU_MEM_DEV", MEM_DEV.to_string());
+    Ok(Worker::start(command, plan.name)?.0)
 }

@@ -1,8 +1,8 @@
 //! What was seen, judged.
 
-use crate::stage::Stage;
 use crate::tenant::{Memory, PLANS, Tenant};
 use cgpu_monitor::message::{ShareStatus, Status};
+use cgpu_stage::stage::Stage;
 use serde_json::{Value, json};
 
 /// Greatest relative error of a share.

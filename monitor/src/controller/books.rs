@@ -11,6 +11,10 @@ pub struct Books {
     pub charged: Nanos,
     /// Growth of its own reports, as believed.
     pub reported: Nanos,
+    /// How often somebody began to wait at its gate.
+    pub waits: u64,
+    /// For how long somebody did.
+    pub waited: Nanos,
     /// Turns begun.
     pub turns: u64,
     /// Turns that did not go by the book.

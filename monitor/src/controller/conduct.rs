@@ -3,7 +3,7 @@
 use cgpu_proto::units::Nanos;
 
 use super::Card;
-use super::refill::{self, Candidate, signed};
+use super::refill::{Candidate, signed};
 use super::tenants::{Tenant, TenantId, YOURS};
 use super::turns::{Cause, Phase, Turn};
 
@@ -48,13 +48,13 @@ impl Card {
 
     fn verdict(&self, now: Nanos, turn: &Turn) -> Verdict {
         let tuning = &self.tuning;
-        let strict = self.policy.strict();
         let gone = Verdict::Over { boundary: now.max(turn.start), cause: Cause::Gone };
-        let Some(holder) = self.find(turn.holder).filter(|holder| self.policy.counts(holder.standing)) else {
+        let Some(holder) = self.find(turn.holder).filter(|holder| self.is_member(holder)) else {
             return gone;
         };
         let distrusted = holder.is_distrusted(now);
-        let strict = strict || distrusted;
+        let high = holder.is_high(now);
+        let strict = (self.rule.burns() && !high) || distrusted;
         if holder.processes.is_empty() && !strict {
             return gone;
         }
@@ -85,7 +85,8 @@ impl Card {
                 let held = holder.is_drained() || holder.spent(turn.word) >= turn.granted;
                 let exhausted = took && holder.waiting && held;
                 let quiet_since = self.quiet_since(turn, holder);
-                if !strict && !exhausted && now >= quiet_since + holder.tolerance(tuning) {
+                let tolerance = self.tolerance(turn, holder);
+                if !strict && !exhausted && now >= quiet_since + tolerance {
                     if others.count() == 0 {
                         return Verdict::Vacate;
                     }
@@ -93,10 +94,17 @@ impl Card {
                     return Verdict::Over { boundary: now.max(turn.start), cause };
                 }
                 let lead = if distrusted { tuning.bound } else { tuning.lead };
-                if (exhausted && !distrusted) || now + lead >= turn.end {
+                let outstayed = turn.high && !self.may_preempt() && self.is_contested(now);
+                if (exhausted && !distrusted) || now + lead >= turn.end || outstayed {
                     return Verdict::Close(Cause::Spent);
                 }
-                let may = !strict && now >= turn.start + tuning.run;
+                if self.is_outranked(now, turn.holder) {
+                    return Verdict::Close(Cause::Preempted);
+                }
+                let may = !strict && !turn.high && now >= turn.start + tuning.run;
+                if may && self.is_summoned_away(now, turn.holder) {
+                    return Verdict::Close(Cause::Preempted);
+                }
                 if may && self.line.iter().any(|other| self.comes_back(now, other, turn.start)) {
                     return Verdict::Close(Cause::Preempted);
                 }
@@ -109,8 +117,31 @@ impl Card {
     fn comes_back(&self, now: Nanos, tenant: &Tenant, start: Nanos) -> bool {
         tenant.returned > start
             && self.wants(now, tenant)
-            && self.turn.as_ref().is_none_or(|turn| turn.holder != tenant.id)
-            && self.candidate(now, tenant).has_credit(self.tuning.least)
+            && !self.holds(tenant.id)
+            && !tenant.is_high(now)
+            && self.has_credit(now, tenant)
+    }
+
+    /// Whether it could have a turn at once.
+    fn has_credit(&self, now: Nanos, tenant: &Tenant) -> bool {
+        let candidate = self.candidate(now, tenant);
+        if self.rule.is_fixed() { candidate.has_slice() } else { candidate.has_credit(self.tuning.least) }
+    }
+
+    /// Whether another container is to have its turn here at the same time as on its other cards.
+    fn is_summoned_away(&self, now: Nanos, holder: TenantId) -> bool {
+        let summoned = self.summoned.filter(|id| *id != holder).and_then(|id| self.find(id));
+        summoned.is_some_and(|tenant| self.wants(now, tenant) && self.has_credit(now, tenant))
+    }
+
+    /// How long the holder may be silent. High priority gives the card up at once: it has it back at once.
+    pub(super) fn tolerance(&self, turn: &Turn, holder: &Tenant) -> Nanos {
+        if turn.high { self.tuning.tolerance } else { holder.tolerance(&self.tuning) }
+    }
+
+    /// What honest gates have in flight at most.
+    pub(super) fn bound(&self, now: Nanos) -> Nanos {
+        if self.has_high(now) { self.tuning.tight } else { self.tuning.bound }
     }
 
     /// Since when nothing is known to run for the holder.
@@ -121,6 +152,10 @@ impl Card {
     /// Lets the holder launch no more, unless it is the next one as well.
     fn begin_closing(&mut self, now: Nanos, cause: Cause) {
         let Some(turn) = &self.turn else { return };
+        if let Some(holder) = self.line.iter_mut().find(|tenant| tenant.id == turn.holder) {
+            let remaining = holder.remaining(now).min(self.tuning.drain);
+            holder.tail = Nanos((holder.tail.0 * 3 + remaining.0) / 4);
+        }
         let (holder, charge) = (turn.holder, signed(turn.held(now)) - signed(turn.charged));
         let line: Vec<Candidate> = self
             .line
@@ -134,15 +169,15 @@ impl Card {
                 candidate
             })
             .collect();
-        let heir = refill::next(&line, self.tuning.least);
-        match heir {
+        let bound = self.bound(now);
+        match self.choose(now, &line) {
             Some((rounds, at)) if self.line[at].id == holder => self.extend(now, rounds),
             _ => {
                 let tuning = self.tuning;
                 if let Some(turn) = &mut self.turn {
                     // What an honest gate has in flight has run by then, and the books gave the time until then.
-                    let least = turn.end.min(now + tuning.bound);
-                    turn.phase = Phase::Closing { least, limit: now + tuning.drain, cause };
+                    let least = turn.end.min(now + bound);
+                    turn.phase = Phase::Closing { least, limit: now + tuning.patience(), cause };
                 }
             }
         }
@@ -158,7 +193,8 @@ impl Card {
         let word = self.word(now, YOURS);
         let grant = self.grant(turn.holder);
         let granted = self.measure(turn.holder, grant);
-        self.turn = Some(Turn { word, end: from + grant, granted, phase: Phase::Running, ..turn });
+        let high = self.find(turn.holder).is_some_and(|holder| holder.is_high(now));
+        self.turn = Some(Turn { word, end: from + grant, granted, high, phase: Phase::Running, ..turn });
         self.turns += 1;
     }
 
@@ -166,7 +202,9 @@ impl Card {
     fn charge(&mut self, now: Nanos, until: Nanos, turn: Turn) -> Turn {
         let charge = turn.held(until) - turn.charged;
         if let Some(tenant) = self.find_mut(turn.holder) {
-            tenant.balance = tenant.balance.saturating_sub(signed(charge));
+            if !turn.high {
+                tenant.balance = tenant.balance.saturating_sub(signed(charge));
+            }
             tenant.books.charge(now, charge);
         }
         self.charged = self.charged + charge;
@@ -213,8 +251,8 @@ impl Card {
     /// Begins the turn of whoever is next, if anybody is.
     pub(super) fn begin(&mut self, now: Nanos, boundary: Nanos, from: Option<TenantId>) {
         let line: Vec<Candidate> = self.line.iter().map(|tenant| self.candidate(now, tenant)).collect();
-        let Some((rounds, at)) = refill::next(&line, self.tuning.least) else { return };
-        let holder = self.line[at].id;
+        let Some((rounds, at)) = self.choose(now, &line) else { return };
+        let (holder, high) = (self.line[at].id, self.line[at].is_high(now));
         self.finalise(now, at);
         self.refill(now, rounds, None);
         let handed = from != Some(holder);
@@ -237,6 +275,7 @@ impl Card {
             excluded: Nanos::ZERO,
             reported,
             charged: Nanos::ZERO,
+            high,
             phase: Phase::Running,
         });
         self.turns += 1;

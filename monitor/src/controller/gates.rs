@@ -2,6 +2,7 @@
 
 use cgpu_proto::units::Nanos;
 
+use super::policy::Policy;
 use super::tenants::{Gate, OPEN, Tenant, WAIT};
 use super::turns::{Phase, Turn};
 use super::{Card, Order, Plan};
@@ -17,7 +18,7 @@ impl Card {
             let gate = self.gate(now, at);
             let changed = gate.turn != before.turn;
             let state = gate.turn & 0xff;
-            let seen = self.policy.counts(self.line[at].standing) && state != WAIT;
+            let seen = self.is_member(&self.line[at]) && state != WAIT;
             let tenant = &mut self.line[at];
             if changed {
                 tenant.given = now;
@@ -45,7 +46,7 @@ impl Card {
     }
 
     pub(super) fn cadence(&self, now: Nanos) -> Nanos {
-        let calm = self.sharing == Sharing::Watched
+        let calm = self.turn.is_none()
             && self.line.iter().all(|tenant| tenant.bell && now - tenant.active > self.tuning.quiet);
         if calm { self.tuning.slow_bump } else { self.tuning.bump }
     }
@@ -61,30 +62,30 @@ impl Card {
             Sharing::Watched => tenant.is_active(now, &self.tuning) || !self.anyone_active(now),
             Sharing::Contended => false,
         };
-        if free || !self.policy.counts(tenant.standing) {
+        let barred = tenant.is_barred() && self.rule != Policy::Native;
+        if (free || !self.is_member(tenant)) && !barred {
             let turn = keep(OPEN).unwrap_or_else(|| self.word(now, OPEN));
-            return Gate {
-                turn,
-                granted: Nanos::ZERO,
-                until: Nanos::ZERO,
-                ring: None,
-                armed: true,
-                beside: 0,
-            };
+            return Gate { armed: true, ..Gate::shut(turn) };
         }
         let runs = |other: &&Tenant| {
             other.overrun
                 || (tenant.overrun && self.turn.as_ref().is_some_and(|turn| turn.holder == other.id))
         };
         let beside = self.line.iter().filter(|other| other.id != tenant.id).filter(runs).count();
-        let beside = u32::try_from(beside).unwrap_or(u32::MAX);
+        let runs_beside = self.guests(at) + usize::from(tenant.guest.is_some() && self.turn.is_some());
+        let beside = u32::try_from(beside.saturating_add(runs_beside)).unwrap_or(u32::MAX);
+        let bound = if self.has_high(now) && !tenant.is_high(now) { self.tuning.tight } else { Nanos::ZERO };
+        if let Some(guest) = tenant.guest {
+            // It rings when its grant is used up.
+            return Gate { granted: guest.granted, armed: true, beside, bound, ..Gate::shut(guest.word) };
+        }
         match self.turn.as_ref().filter(|turn| turn.holder == tenant.id) {
             Some(Turn { phase: Phase::Closing { .. }, .. }) => {
                 let ring = tenant.last_to_end();
                 // Where the end is well foretold nobody need tell.
                 let armed = !tenant.waiting || tenant.late.max(tenant.early) > self.tuning.lead;
                 let turn = keep(WAIT).unwrap_or_else(|| self.word(now, WAIT));
-                Gate { turn, ring, armed, beside, ..before }
+                Gate { turn, ring, armed, beside, bound, ..before }
             }
             Some(turn) => Gate {
                 turn: turn.word,
@@ -93,19 +94,18 @@ impl Card {
                 ring: None,
                 armed: matches!(turn.phase, Phase::Vacant { .. }),
                 beside,
+                bound,
             },
             None => {
                 let armed = !tenant.waiting || tenant.dormant.is_some();
                 let turn = keep(WAIT).unwrap_or_else(|| self.word(now, WAIT));
-                Gate { turn, ring: None, armed, beside, ..before }
+                Gate { turn, ring: None, armed, beside, bound, ..before }
             }
         }
     }
 
     pub(super) fn anyone_active(&self, now: Nanos) -> bool {
-        self.line
-            .iter()
-            .any(|tenant| self.policy.counts(tenant.standing) && tenant.is_active(now, &self.tuning))
+        self.line.iter().any(|tenant| self.is_member(tenant) && tenant.is_active(now, &self.tuning))
     }
 
     pub(super) fn next_look(&self, now: Nanos) -> Nanos {
@@ -115,22 +115,23 @@ impl Card {
         }
         let bump = self.next_bump.min(self.next_full);
         let Some(turn) = self.turn.as_ref().filter(|_| self.sharing == Sharing::Contended) else {
-            return bump.max(now + tuning.spacing);
+            return bump.min(self.next_credit(now)).max(now + tuning.spacing);
         };
         let Some(holder) = self.find(turn.holder) else { return now + tuning.spacing };
         let due = match turn.phase {
             Phase::Running => {
                 let quiet_since = self.quiet_since(turn, holder);
-                let quiet = quiet_since + holder.tolerance(tuning);
+                let quiet = quiet_since + self.tolerance(turn, holder);
                 // A saturating holder need not be watched closely; one with gaps, or one that is silent now, must.
-                let close = !self.policy.strict() && (quiet_since <= now || !holder.steady);
+                let close = (!self.rule.burns() || turn.high) && (quiet_since <= now || !holder.steady);
                 let pending = self.line.iter().filter(|other| other.id != turn.holder);
                 let back =
                     pending.filter(|other| other.returned > turn.start && self.wants(now, other)).count();
                 let run = turn.start + tuning.run;
                 let run = if back > 0 && run > now { run } else { Nanos::MAX };
                 let lead = if holder.is_distrusted(now) { tuning.bound } else { tuning.lead };
-                (turn.end - lead).min(if close { quiet } else { Nanos::MAX }).min(run)
+                let quiet = if close { quiet } else { Nanos::MAX };
+                (turn.end - lead).min(quiet).min(run).min(self.next_allowance(now))
             }
             Phase::Closing { least, .. } if holder.is_distrusted(now) => least - tuning.lead,
             Phase::Closing { least, limit, .. } => {

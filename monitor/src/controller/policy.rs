@@ -1,8 +1,18 @@
 //! Who shares a card, and by which weight.
 
+use super::tenants::Terms;
+
+/// A whole card, in the unit of fixed shares: thousandths of a percent.
+pub const WHOLE: u64 = 100_000;
+
 /// How a card is shared. The numbers are cGPU's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
+    /// 0: the same fixed share for everybody, also alone; idle shares stay idle.
+    Average {
+        /// Into how many shares the card is cut (`max_inst`).
+        slots: u32,
+    },
     /// 1: equal shares among the containers that have the card open; who is idle is skipped.
     #[default]
     Preemptive,
@@ -11,17 +21,27 @@ pub enum Policy {
         /// False: a created but idle container burns its slots, as cGPU documents it. True: others use them.
         conserving: bool,
     },
+    /// 3: a fixed share for each, also alone: its percentage, or its weight of the card's slots.
+    Fixed {
+        /// Into how many shares the card is cut (`max_inst`).
+        slots: u32,
+    },
+    /// 4: like 1, but a guest may cost the others a tenth more.
+    Soft,
     /// 5: no turns at all; memory is limited, time is the card's own business.
     Native,
 }
 
 impl Policy {
-    /// By number. None: not a policy, or not one that this monitor has yet (0, 3, 4).
+    /// By number. None: not a policy.
     #[must_use]
-    pub fn numbered(number: u32, conserving: bool) -> Option<Self> {
+    pub fn numbered(number: u32, slots: u32, conserving: bool) -> Option<Self> {
         match number {
+            0 => Some(Self::Average { slots }),
             1 => Some(Self::Preemptive),
             2 => Some(Self::Weighted { conserving }),
+            3 => Some(Self::Fixed { slots }),
+            4 => Some(Self::Soft),
             5 => Some(Self::Native),
             _ => None,
         }
@@ -31,8 +51,11 @@ impl Policy {
     #[must_use]
     pub const fn number(self) -> u32 {
         match self {
+            Self::Average { .. } => 0,
             Self::Preemptive => 1,
             Self::Weighted { .. } => 2,
+            Self::Fixed { .. } => 3,
+            Self::Soft => 4,
             Self::Native => 5,
         }
     }
@@ -41,31 +64,52 @@ impl Policy {
     #[must_use]
     pub const fn counts(self, standing: Standing) -> bool {
         match self {
-            Self::Preemptive => standing.open,
-            Self::Weighted { .. } => standing.open || standing.created,
+            Self::Preemptive | Self::Soft => standing.open,
+            Self::Average { .. } | Self::Weighted { .. } | Self::Fixed { .. } => {
+                standing.open || standing.created
+            }
             Self::Native => false,
         }
     }
 
-    /// Whether a member's time is its own even while it does nothing.
+    /// Whether a member's turn comes, and is its own, even while it does nothing.
     #[must_use]
-    pub const fn strict(self) -> bool {
+    pub const fn burns(self) -> bool {
         matches!(self, Self::Weighted { conserving: false })
     }
 
-    /// A member's weight under this policy.
+    /// Whether what somebody leaves idle is the others', so that who computes a little now and then may do so beside their turns.
     #[must_use]
-    pub const fn weight(self, weight: u32) -> u64 {
+    pub const fn has_guests(self) -> bool {
+        matches!(self, Self::Preemptive | Self::Weighted { conserving: true } | Self::Soft)
+    }
+
+    /// Whether shares are fixed parts of the card's time, whoever else is there.
+    #[must_use]
+    pub const fn is_fixed(self) -> bool {
+        matches!(self, Self::Average { .. } | Self::Fixed { .. })
+    }
+
+    /// A member's weight under this policy; where shares are fixed, in parts of [`WHOLE`].
+    #[must_use]
+    pub fn weight(self, terms: &Terms) -> u64 {
+        let slot = |slots: u32| WHOLE / u64::from(slots.max(1));
+        let weight = u64::from(terms.weight.max(1));
         match self {
-            Self::Weighted { .. } if weight > 0 => weight as u64,
-            _ => 1,
+            Self::Average { slots } => slot(slots),
+            Self::Fixed { slots } => match terms.percent {
+                Some(percent) => (u64::from(percent) * WHOLE / 100).min(WHOLE),
+                None => (slot(slots) * weight).min(WHOLE),
+            },
+            Self::Weighted { .. } => weight,
+            Self::Preemptive | Self::Soft | Self::Native => 1,
         }
     }
 
     /// How many members must be active for turns to be needed, when there are two or more.
     #[must_use]
     pub const fn contended_at(self) -> usize {
-        if self.strict() { 1 } else { 2 }
+        if self.burns() { 1 } else { 2 }
     }
 }
 
@@ -85,20 +129,38 @@ mod tests {
     #[test]
     fn numbers_are_those_of_the_control_tree() {
         for number in 0..9 {
-            match Policy::numbered(number, false) {
+            match Policy::numbered(number, 20, false) {
                 Some(policy) => assert_eq!(policy.number(), number),
-                None => assert!(![1, 2, 5].contains(&number)),
+                None => assert!(number > 5),
             }
         }
     }
 
     #[test]
-    fn an_idle_container_counts_only_where_it_burns_its_slots() {
+    fn an_idle_container_counts_only_where_it_keeps_its_share() {
         let idle = Standing { created: true, open: false };
         assert!(!Policy::Preemptive.counts(idle));
+        assert!(!Policy::Soft.counts(idle));
         assert!(Policy::Weighted { conserving: false }.counts(idle));
+        assert!(Policy::Fixed { slots: 20 }.counts(idle));
         assert!(!Policy::Native.counts(Standing { created: true, open: true }));
-        assert_eq!(Policy::Preemptive.weight(9), 1);
-        assert_eq!(Policy::Weighted { conserving: true }.weight(9), 9);
+    }
+
+    #[test]
+    fn weights_are_what_each_policy_takes_for_them() {
+        let nine = Terms::weighing(9);
+        let thirty = Terms { percent: Some(30), ..nine };
+        for (policy, terms, weight) in [
+            (Policy::Preemptive, &nine, 1),
+            (Policy::Soft, &nine, 1),
+            (Policy::Weighted { conserving: true }, &nine, 9),
+            (Policy::Average { slots: 20 }, &nine, 5_000),
+            (Policy::Average { slots: 1 }, &nine, WHOLE),
+            (Policy::Fixed { slots: 20 }, &nine, 45_000),
+            (Policy::Fixed { slots: 4 }, &nine, WHOLE),
+            (Policy::Fixed { slots: 20 }, &thirty, 30_000),
+        ] {
+            assert_eq!(policy.weight(terms), weight, "{policy:?} {terms:?}");
+        }
     }
 }

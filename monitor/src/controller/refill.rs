@@ -39,6 +39,12 @@ impl Candidate {
         u64::try_from(missing).map_or(0, |missing| missing.div_ceil(self.quantum.0.max(1)))
     }
 
+    /// Whether it has what a round brings: where credit grows with the clock, it is due.
+    #[must_use]
+    pub fn has_slice(&self) -> bool {
+        self.balance >= signed(self.quantum)
+    }
+
     /// Whether it could have a turn in this round.
     #[must_use]
     pub fn has_credit(self, least: Nanos) -> bool {
@@ -47,9 +53,11 @@ impl Candidate {
 }
 
 /// The first in line that wants the card and has enough, and how many rounds must begin until one has. None: nobody wants it.
+/// The one at `favoured` comes before the others.
 #[must_use]
-pub fn next(line: &[Candidate], least: Nanos) -> Option<(u64, usize)> {
-    let wanting = || line.iter().enumerate().filter(|(_, candidate)| candidate.wants);
+pub fn next(line: &[Candidate], favoured: Option<usize>, least: Nanos) -> Option<(u64, usize)> {
+    let places = favoured.into_iter().chain(0..line.len());
+    let wanting = || places.clone().filter_map(|at| Some((at, line.get(at)?))).filter(|(_, one)| one.wants);
     let rounds = wanting().map(|(_, candidate)| candidate.rounds(least)).min()?;
     let (first, _) = wanting().find(|(_, candidate)| candidate.rounds(least) <= rounds)?;
     Some((rounds, first))
@@ -66,6 +74,13 @@ pub fn quantum(weight: u64, busy: &[u64], base: Nanos, round: Nanos) -> Nanos {
     let whole = (base * count).max(base * 5 * sum / (6 * least)).min(round);
     let quantum = whole * u128::from(weight) / sum;
     Nanos(u64::try_from(quantum.min(round).max(1)).unwrap_or(u64::MAX))
+}
+
+/// `time * share / whole`; saturates.
+#[must_use]
+pub fn part(time: u64, share: u64, whole: u64) -> Nanos {
+    let part = u128::from(time) * u128::from(share) / u128::from(whole.max(1));
+    Nanos(u64::try_from(part).unwrap_or(u64::MAX))
 }
 
 /// As a signed number; saturates after 292 years.
@@ -108,15 +123,17 @@ mod tests {
     #[test]
     fn the_first_in_line_with_credit_is_next() {
         let line = [candidate(0, 6, true), candidate(6, 6, false), candidate(6, 6, true)];
-        assert_eq!(next(&line, LEAST), Some((0, 2)));
-        assert_eq!(next(&line[..2], LEAST), Some((1, 0)));
-        assert_eq!(next(&line[1..2], LEAST), None);
+        assert_eq!(next(&line, None, LEAST), Some((0, 2)));
+        assert_eq!(next(&line[..2], None, LEAST), Some((1, 0)));
+        assert_eq!(next(&line, Some(0), LEAST), Some((0, 2)), "who has nothing left is no favourite");
+        assert_eq!(next(&[line[0]; 3], Some(1), LEAST), Some((1, 1)));
+        assert_eq!(next(&line[1..2], None, LEAST), None);
     }
 
     #[test]
     fn debt_is_waited_off_in_one_step() {
         let line = [candidate(-50, 6, true), candidate(-500, 18, true)];
-        let (rounds, first) = next(&line, LEAST).unwrap();
+        let (rounds, first) = next(&line, None, LEAST).unwrap();
         assert_eq!((rounds, first), (9, 0));
         assert_eq!(line[0].after(rounds), 4_000_000);
     }
@@ -140,7 +157,7 @@ mod tests {
                 0..30,
             ),
         ) {
-            match next(&line, LEAST) {
+            match next(&line, None, LEAST) {
                 Some((rounds, first)) => {
                     prop_assert!(line[first].wants);
                     prop_assert!(line[first].after(rounds) > 0);

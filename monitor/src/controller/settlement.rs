@@ -4,7 +4,7 @@ use cgpu_proto::units::Nanos;
 
 use super::Card;
 use super::refill::signed;
-use super::tenants::{Tenant, WAIT};
+use super::tenants::WAIT;
 use super::turns::{Finding, Phase};
 
 impl Card {
@@ -86,7 +86,10 @@ impl Card {
             Finding::Under => tenant.books.odd.under = tenant.books.odd.under.saturating_add(1),
             Finding::Fits | Finding::Distrusted => {}
         }
-        tenant.balance = tenant.balance.saturating_add(signed(closed.charged)).saturating_sub(signed(charge));
+        if !closed.high {
+            tenant.balance =
+                tenant.balance.saturating_add(signed(closed.charged)).saturating_sub(signed(charge));
+        }
         tenant.books.charge(now, charge - closed.charged);
         tenant.books.refund(now, closed.charged - charge);
         self.charged = self.charged + charge - closed.charged;
@@ -94,7 +97,6 @@ impl Card {
 
     /// What a switch costs, by the honest ones: who claims the least decides, so that a claim of much gains nothing.
     pub(super) fn bubble(&self) -> Nanos {
-        let learned = self.line.iter().filter_map(Tenant::learned_bubble).min();
-        learned.unwrap_or(self.tuning.bubble).min(self.tuning.bubble_most)
+        self.switch_cost().unwrap_or(self.tuning.bubble).min(self.tuning.bubble_most)
     }
 }

@@ -8,6 +8,25 @@ use super::tuning::Tuning;
 use super::words::{self, Process, Words};
 use crate::message;
 
+/// What a container was promised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// Its weight; 0: the card had none left for it, and it gets no compute.
+    pub weight: u32,
+    /// Its part of the card in percent, for policy 3; none: by its weight.
+    pub percent: Option<u32>,
+    /// It has high priority.
+    pub high: bool,
+}
+
+impl Terms {
+    /// Of this weight, and nothing else.
+    #[must_use]
+    pub const fn weighing(weight: u32) -> Self {
+        Self { weight, percent: None, high: false }
+    }
+}
+
 /// A container, by the daemon's number for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantId(pub u64);
@@ -44,13 +63,23 @@ pub struct Gate {
     pub armed: bool,
     /// How many others' work runs at the same time: what is measured now is not the container's alone.
     pub beside: u32,
+    /// Most that may be in flight; zero: as a gate uses to allow.
+    pub bound: Nanos,
+}
+
+impl Gate {
+    /// With this turn word, nothing granted, nobody listened to.
+    pub(super) const fn shut(turn: u64) -> Self {
+        let (granted, until, bound) = (Nanos::ZERO, Nanos::ZERO, Nanos::ZERO);
+        Self { turn, granted, until, ring: None, armed: false, beside: 0, bound }
+    }
 }
 
 /// A container on the books.
 #[derive(Clone, Debug)]
 pub(super) struct Tenant {
     pub(super) id: TenantId,
-    pub(super) weight: u32,
+    pub(super) terms: Terms,
     pub(super) standing: Standing,
     pub(super) bell: bool,
     pub(super) processes: Vec<Process>,
@@ -64,12 +93,20 @@ pub(super) struct Tenant {
     /// First launch after a silence.
     pub(super) awake: Nanos,
     pub(super) waiting: bool,
+    /// When it was last looked at.
+    pub(super) looked: Nanos,
     /// When `waiting` became true.
     pub(super) returned: Nanos,
     /// It was launching a moment ago: it counts as wanting until this time, though nobody waits at its gate yet.
     pub(super) presumed: Nanos,
     /// It missed a turn, and the print of its words then.
     pub(super) dormant: Option<u64>,
+    /// It runs beside others' turns.
+    pub(super) guest: Option<super::guests::Guest>,
+    /// It may not do so again before then.
+    pub(super) uninvited: Nanos,
+    /// How much of its own turns it is busy, in thousandths, and from how many of them.
+    pub(super) duty: (u64, u32),
     /// Its work runs beside others' turns.
     pub(super) overrun: bool,
     /// What it says is worth nothing until then.
@@ -82,6 +119,8 @@ pub(super) struct Tenant {
     pub(super) late: Nanos,
     /// How long before its turn's end its work uses to be over.
     pub(super) early: Nanos,
+    /// What it uses to have in flight when its turn is over.
+    pub(super) tail: Nanos,
     /// How much more its processes report together than the time held, in thousandths, at least 1000.
     pub(super) overlap: u64,
     /// Learned cost of a switch to it, and from how many turns.
@@ -101,10 +140,10 @@ pub(super) struct Tenant {
 const SHORTEST_GAP: Nanos = Nanos::from_micros(20);
 
 impl Tenant {
-    pub(super) fn new(id: TenantId, weight: u32, gate: Gate, joined: Nanos) -> Self {
+    pub(super) fn new(id: TenantId, terms: Terms, gate: Gate, joined: Nanos) -> Self {
         Self {
             id,
-            weight,
+            terms,
             standing: Standing::default(),
             bell: false,
             processes: Vec::new(),
@@ -114,15 +153,20 @@ impl Tenant {
             active: Nanos::ZERO,
             awake: Nanos::ZERO,
             waiting: false,
+            looked: Nanos::ZERO,
             returned: Nanos::ZERO,
             presumed: Nanos::ZERO,
             dormant: None,
+            guest: None,
+            uninvited: Nanos::ZERO,
+            duty: (999, 0),
             overrun: false,
             lied: Nanos::ZERO,
             gap: Nanos::ZERO,
             steady: false,
             late: Nanos::ZERO,
             early: Nanos::ZERO,
+            tail: Nanos::ZERO,
             overlap: 1000,
             bubble: (Nanos::ZERO, 0),
             closed: None,
@@ -158,7 +202,11 @@ impl Tenant {
         let held = self.waiting;
         if waiting && !held {
             self.returned = now;
+            self.books.waits = self.books.waits.saturating_add(1);
+        } else if held {
+            self.books.waited = self.books.waited + (now - self.looked);
         }
+        self.looked = now;
         self.waiting = waiting;
         // Who rings has a reason, and writes it down first.
         let silent = !waiting && now - self.active.max(self.last()).max(self.latest_end()) > tuning.active;
@@ -173,6 +221,11 @@ impl Tenant {
         if self.active > active {
             if self.active - active > tuning.active {
                 self.awake = self.active;
+            } else if self.guest.is_some() {
+                // Beside others its work ends later than predicted: only what was measured counts.
+                if self.active > self.last() {
+                    self.learn_gap(self.active - self.last());
+                }
             } else if !held && (self.gate.turn & 0xff == WAIT || active >= self.given) {
                 self.learn_gap(self.active - active.max(ends));
             }
@@ -202,8 +255,21 @@ impl Tenant {
         self.lied > now
     }
 
+    /// It has high priority, and is believed when it says that it wants the card.
+    pub(super) fn is_high(&self, now: Nanos) -> bool {
+        self.terms.high && !self.is_distrusted(now)
+    }
+
+    /// It gets no compute: there was no weight left for it.
+    pub(super) fn is_barred(&self) -> bool {
+        self.terms.weight == 0
+    }
+
     /// Whether it could use the card now.
     pub(super) fn wants(&self, now: Nanos) -> bool {
+        if self.guest.is_some() {
+            return false;
+        }
         let asks = !self.overrun && self.dormant.is_none() && (self.waiting || self.presumed > now);
         asks || self.is_distrusted(now)
     }

@@ -5,8 +5,10 @@ use cgpu_proto::units::Nanos;
 /// Times of the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
-    /// Slice of the member of least weight. Longer: fewer switches; shorter: less waiting.
+    /// Mean slice. Longer: fewer switches; shorter: less waiting.
     pub base: Nanos,
+    /// Bounds within which it goes by the learned cost of a switch; both are the base where that is set.
+    pub bases: (Nanos, Nanos),
     /// A whole round at most: bounds how long anyone waits, and how long a new weight takes to show.
     pub round: Nanos,
     /// From our write until the first kernel of the woken program is queued.
@@ -26,7 +28,17 @@ pub struct Tuning {
     pub run: Nanos,
     /// What an honest gate has in flight at most, unless two launches are longer.
     pub bound: Nanos,
-    /// Longest wait for a drain; then others run beside it.
+    /// The same where somebody of high priority may come at any moment, who waits for it.
+    pub tight: Nanos,
+    /// High priority takes the card for about this long at a stretch from those who want it too.
+    pub window: Nanos,
+    /// Gaps from which a container is better off beside the others than in turns: about a slice of the card's own.
+    pub sparse: Nanos,
+    /// A guest has its grant for at least this long, and is judged by such stretches.
+    pub visit: Nanos,
+    /// Who was no good guest is not one again for this long.
+    pub uninvited: Nanos,
+    /// Longest wait for a drain, or four slices where those are longer; then others run beside it.
     pub drain: Nanos,
     /// Least grant that is worth a switch.
     pub least: Nanos,
@@ -44,10 +56,14 @@ pub struct Tuning {
     pub rounds_look: Nanos,
 }
 
+/// What switches may cost of the card, in thousandths, before slices grow longer.
+const LOSS: u64 = 30;
+
 impl Tuning {
     /// The default: slices of 6 ms.
     pub const DEFAULT: Self = Self {
         base: Nanos::from_millis(6),
+        bases: (Nanos::from_millis(6), Nanos::from_millis(10)),
         round: Nanos::from_millis(50),
         lead: Nanos::from_micros(60),
         bump: Nanos::from_millis(5),
@@ -57,6 +73,11 @@ impl Tuning {
         tolerance: Nanos::from_millis(1),
         run: Nanos::from_millis(1),
         bound: Nanos::from_micros(500),
+        tight: Nanos::from_micros(250),
+        window: Nanos::from_millis(100),
+        sparse: Nanos::from_micros(750),
+        visit: Nanos::from_millis(50),
+        uninvited: Nanos::from_millis(2000),
         drain: Nanos::from_millis(24),
         least: Nanos::from_micros(500),
         bubble: Nanos::from_micros(100),
@@ -67,10 +88,22 @@ impl Tuning {
         rounds_look: Nanos::from_millis(50),
     };
 
-    /// With slices of `base` for the least weight.
+    /// With a mean slice of `base`, whatever a switch costs.
     #[must_use]
     pub fn with_base(self, base: Nanos) -> Self {
-        Self { base, drain: Nanos(base.0.saturating_mul(4)).max(self.drain), ..self }
+        Self { base, bases: (base, base), ..self }
+    }
+
+    /// The mean slice of which a switch of this cost is [`LOSS`], within the bounds.
+    #[must_use]
+    pub fn base_for(&self, switch: Nanos) -> Nanos {
+        Nanos(switch.0.saturating_mul(1000) / LOSS).clamp(self.bases.0, self.bases.1)
+    }
+
+    /// How long a drain is waited for.
+    #[must_use]
+    pub fn patience(&self) -> Nanos {
+        self.drain.max(Nanos(self.base.0.saturating_mul(4)))
     }
 
     /// Every time `percent` / 100 as long: for a simulated card whose time runs slower.
@@ -79,6 +112,7 @@ impl Tuning {
         let stretch = |time: Nanos| Nanos(time.0.saturating_mul(u64::from(percent)) / 100);
         Self {
             base: stretch(self.base),
+            bases: (stretch(self.bases.0), stretch(self.bases.1)),
             round: stretch(self.round),
             lead: stretch(self.lead),
             bump: stretch(self.bump),
@@ -88,6 +122,11 @@ impl Tuning {
             tolerance: stretch(self.tolerance),
             run: stretch(self.run),
             bound: stretch(self.bound),
+            tight: stretch(self.tight),
+            window: stretch(self.window),
+            sparse: stretch(self.sparse),
+            visit: stretch(self.visit),
+            uninvited: stretch(self.uninvited),
             drain: stretch(self.drain),
             least: stretch(self.least),
             bubble: stretch(self.bubble),

@@ -25,6 +25,8 @@ pub(super) struct Turn {
     pub(super) reported: Nanos,
     /// Charged so far: a turn that is extended is charged as it goes.
     pub(super) charged: Nanos,
+    /// It was given for high priority: what it costs is the allowance's, not the holder's balance's.
+    pub(super) high: bool,
     pub(super) phase: Phase,
 }
 
@@ -69,6 +71,7 @@ pub(super) struct Closed {
     pub(super) reported: Nanos,
     pub(super) charged: Nanos,
     pub(super) handed: bool,
+    pub(super) high: bool,
     pub(super) cause: Cause,
     /// Settled by then, report or not.
     pub(super) by: Nanos,
@@ -101,6 +104,7 @@ impl Turn {
             reported: self.reported,
             charged: self.charged,
             handed: self.handed,
+            high: self.high,
             cause,
             by,
         }
@@ -127,8 +131,8 @@ impl Closed {
     }
 }
 
-/// Turns that a tenant's learned switch cost must come from before it counts.
-const SAMPLES: u32 = 4;
+/// Turns that what is learned of a tenant must come from before it counts.
+pub(super) const SAMPLES: u32 = 4;
 
 impl Tenant {
     /// Learns how well the end of its work is foretold: how long before or after the end of its turn it was over.
@@ -154,6 +158,12 @@ impl Tenant {
             let mean = if samples == 0 { missing } else { Nanos((mean.0 * 7 + missing.0) / 8) };
             self.bubble = (mean, samples.saturating_add(1));
         }
+        // Where it fell silent, its gap was longer than what was waited for.
+        let cycle =
+            held + if closed.cause == Cause::Silent { self.gap - tuning.tolerance } else { Nanos::ZERO };
+        let duty = (reported.0.saturating_mul(1000) / cycle.0.max(1)).min(1000);
+        let (mean, samples) = self.duty;
+        self.duty = (if samples == 0 { duty } else { u64::midpoint(mean, duty) }, samples.saturating_add(1));
         if reported > Nanos(held.0 / 2) {
             let ratio = reported.0.saturating_mul(1000) / held.0.max(1);
             self.overlap = (self.overlap * 3 + ratio.clamp(1000, 8000)) / 4;
@@ -179,6 +189,7 @@ mod tests {
             reported: Nanos::ZERO,
             charged: Nanos::ZERO,
             handed,
+            high: false,
             cause: Cause::Spent,
             by: start,
         }

@@ -1,4 +1,4 @@
-//! What the daemon sleeps on: bells, deaths, the socket, signals, and one timer.
+//! What the daemon sleeps on: bells, deaths, the socket, the tree, signals, and one timer.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,7 +14,8 @@ use rustix::time::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     Timer,
-    Signal,
+    Signal(u64),
+    Tree,
     Listener,
     Connection(u64),
     Bell(u64),
@@ -27,7 +28,8 @@ impl Source {
     fn data(self) -> EventData {
         let (kind, number) = match self {
             Self::Timer => (0, 0),
-            Self::Signal => (1, 0),
+            Self::Signal(number) => (1, number),
+            Self::Tree => (6, 0),
             Self::Listener => (2, 0),
             Self::Connection(number) => (3, number),
             Self::Bell(number) => (4, number),
@@ -40,7 +42,8 @@ impl Source {
         let number = data.u64() & ((1 << Self::KIND) - 1);
         match data.u64() >> Self::KIND {
             0 => Some(Self::Timer),
-            1 => Some(Self::Signal),
+            1 => Some(Self::Signal(number)),
+            6 => Some(Self::Tree),
             2 => Some(Self::Listener),
             3 => Some(Self::Connection(number)),
             4 => Some(Self::Bell(number)),
@@ -149,7 +152,8 @@ mod tests {
     fn every_source_comes_back_as_it_went() {
         for source in [
             Source::Timer,
-            Source::Signal,
+            Source::Signal(2),
+            Source::Tree,
             Source::Listener,
             Source::Connection(1 << 40),
             Source::Bell(3),

@@ -1,11 +1,11 @@
 //! A card of the host: its place in the control tree, what is set for it, its controller.
 
-use cgpu_proto::units::Nanos;
+use cgpu_proto::units::{Bytes, Nanos};
 use cgpu_proto::uuid::Uuid;
 
+use crate::config::Start;
 use crate::controller::Card;
 use crate::controller::policy::Policy;
-use crate::controller::tuning::Tuning;
 use crate::scout::CardSample;
 use crate::settings::CardSettings;
 
@@ -19,7 +19,12 @@ pub(crate) struct Board {
     pub(crate) known: bool,
     /// What NVML last told of it; else what containers say.
     pub(crate) sample: CardSample,
+    /// The least that was on it and no process's: the driver's own.
+    pub(crate) own: Option<u64>,
+    /// What people have set.
     pub(crate) settings: CardSettings,
+    /// What it starts with.
+    pub(crate) start: CardSettings,
     pub(crate) controller: Card,
     /// When it is to be looked at.
     pub(crate) look: Nanos,
@@ -28,16 +33,59 @@ pub(crate) struct Board {
 }
 
 impl Board {
-    pub(crate) fn new(index: u32, uuid: Uuid, settings: CardSettings, tuning: Tuning) -> Self {
+    pub(crate) fn new(index: u32, uuid: Uuid, settings: CardSettings, start: &Start) -> Self {
         let sample = CardSample { uuid, ..CardSample::default() };
-        let controller = Card::new(tuning, Policy::default());
-        Self { index, uuid, known: false, sample, settings, controller, look: Nanos::MAX, stale: true }
+        let controller = Card::new(start.tuning(index, uuid), Policy::default());
+        Self {
+            index,
+            uuid,
+            known: false,
+            sample,
+            own: None,
+            settings,
+            start: start.card(index, uuid),
+            controller,
+            look: Nanos::MAX,
+            stale: true,
+        }
+    }
+
+    /// What of the card is nobody's, by a sample: on it, and of no process, and not the driver's own. None: NVML does not tell.
+    pub(crate) fn unowned(&mut self, sample: &CardSample) -> Option<Bytes> {
+        let processes = sample.processes.as_ref()?.values();
+        let theirs = processes.copied().try_fold(Bytes::ZERO, |sum, bytes| Some(sum + bytes?))?;
+        let rest = sample.used?.saturating_sub(theirs.0);
+        let own = *self.own.insert(self.own.map_or(rest, |own| own.min(rest)));
+        Some(Bytes(rest - own))
+    }
+
+    /// What is in force: what people have set, else what it starts with.
+    pub(crate) fn in_force(&self) -> CardSettings {
+        self.settings.over(self.start)
+    }
+
+    /// Starts with something else, from the next step on. Fewer places than are taken are refused, with a sentence.
+    pub(crate) fn restart(&mut self, now: Nanos, start: &Start, taken: u32) -> Option<String> {
+        let before = self.start;
+        self.start = start.card(self.index, self.uuid);
+        self.controller.set_tuning(now, start.tuning(self.index, self.uuid));
+        self.stale = true;
+        let wanted = self.in_force().max_inst();
+        if wanted >= taken {
+            return None;
+        }
+        self.start.max_inst = before.max_inst;
+        let index = self.index;
+        Some(format!(
+            "card {index} keeps its max_inst: containers with a weight of {taken} together are there, expected at least that, found {wanted}"
+        ))
     }
 
     /// The policy in force: as set; never set, weighted if anybody has a weight above 1, else preemptive.
     pub(crate) fn policy(&self, weighted: bool) -> Policy {
-        let number = self.settings.policy.unwrap_or(if weighted { 2 } else { 1 });
-        Policy::numbered(number, self.settings.work_conserving).unwrap_or_default()
+        let set = self.in_force();
+        let number = set.policy.unwrap_or(if weighted { 2 } else { 1 });
+        Policy::numbered(number, set.max_inst(), set.work_conserving()).unwrap_or_default()
     }
 
     /// Takes over the policy in force.
@@ -47,5 +95,6 @@ impl Board {
             self.controller.set_policy(now, policy);
             self.stale = true;
         }
+        self.controller.set_priority_ratio(self.in_force().prio_ratio());
     }
 }

@@ -10,13 +10,17 @@ use std::path::{Path, PathBuf};
 use cgpu_proto::file::Fault;
 use cgpu_proto::limits::Limits;
 use cgpu_proto::slots::State;
-use cgpu_proto::units::{Bytes, Nanos, SlotIndex};
+use cgpu_proto::units::{Bytes, CardIndex, Nanos, SlotIndex};
 use cgpu_proto::uuid::Uuid;
 
 use super::region::Region;
+use super::tally::Tally;
 use crate::controller::policy::Standing;
 use crate::controller::tenants::TenantId;
+use crate::exchange::Exchange;
+use crate::measured::Measured;
 use crate::message::Registration;
+use crate::scout::{Ask, CardSample};
 
 /// A container.
 #[derive(Debug)]
@@ -33,6 +37,8 @@ pub(crate) struct Container {
     pub(crate) limits: Limits,
     /// As people have set it.
     pub(crate) weight: Option<u32>,
+    /// As people have set it.
+    pub(crate) high: Option<bool>,
     pub(crate) region: Option<Region>,
     /// What is wrong with it, by kind.
     pub(crate) faults: BTreeMap<&'static str, String>,
@@ -40,6 +46,14 @@ pub(crate) struct Container {
     pub(crate) draining: BTreeMap<(SlotIndex, u64), Nanos>,
     /// Host process ids by slot and generation; none where the search found none.
     pub(crate) host_pids: BTreeMap<(SlotIndex, u64), Option<u32>>,
+    /// What its processes have beyond their books, by slot, generation and card.
+    pub(crate) measured: BTreeMap<(SlotIndex, u64, CardIndex), Measured>,
+    /// What is known of what its processes exported, by card.
+    pub(crate) exchanges: BTreeMap<CardIndex, Exchange>,
+    /// What of it has been seen to go, by slot, generation and card; of dead processes all.
+    pub(crate) returned: BTreeMap<(SlotIndex, u64, CardIndex), Bytes>,
+    /// How often each counted reason happened in it.
+    pub(crate) tally: Tally,
     /// Its bell is not listened to until then.
     pub(crate) mute: Nanos,
     /// It was heard, and is not asked for until then.
@@ -65,10 +79,15 @@ impl Container {
             makers: BTreeMap::new(),
             limits,
             weight: None,
+            high: None,
             region: None,
             faults,
             draining: BTreeMap::new(),
             host_pids: BTreeMap::new(),
+            measured: BTreeMap::new(),
+            exchanges: BTreeMap::new(),
+            returned: BTreeMap::new(),
+            tally: Tally::default(),
             mute: Nanos::ZERO,
             rest: Nanos::ZERO,
         }
@@ -85,6 +104,10 @@ impl Container {
                 self.faults.remove("region");
                 self.draining.clear();
                 self.host_pids.clear();
+                self.measured.clear();
+                self.exchanges.clear();
+                self.returned.clear();
+                self.tally.take(&[]);
                 // The files may have been made by whoever also wrote the limits.
                 match read_limits(&self.dir) {
                     Ok(limits) => {
@@ -120,6 +143,18 @@ impl Container {
     pub(crate) fn weight(&self) -> u32 {
         let registered = self.registration.as_ref().and_then(|registration| registration.weight);
         self.weight.or(registered).unwrap_or(self.limits.weight)
+    }
+
+    /// As registered, else as its limits say: its part of each card in percent, for policy 3.
+    pub(crate) fn percent(&self) -> Option<u32> {
+        let registered = self.registration.as_ref().and_then(|registration| registration.percent);
+        registered.or(self.limits.percent)
+    }
+
+    /// As set, else as registered, else as its limits say.
+    pub(crate) fn is_high(&self) -> bool {
+        let registered = self.registration.as_ref().and_then(|registration| registration.high_priority);
+        self.high.or(registered).unwrap_or(self.limits.high_priority)
     }
 
     /// The cards that it may share; none: all that it has.
@@ -180,6 +215,15 @@ impl Container {
         self.makers.is_empty() && self.region.as_ref().is_none_or(|region| region.live.is_empty())
     }
 
+    /// How much of the time a card computed for it, in percent; none: NVML does not tell, or not of these processes.
+    pub(crate) fn utilization(&self, sample: &CardSample) -> Option<u32> {
+        let busy = sample.busy.as_ref()?;
+        let ours = self.host_pids.values().flatten();
+        Some(
+            ours.filter_map(|pid| busy.get(pid)).fold(0, |sum: u32, part| sum.saturating_add(*part)).min(100),
+        )
+    }
+
     /// Notes which of its processes have died since the last look.
     pub(crate) fn note_deaths(&mut self, now: Nanos) {
         let Some(region) = &self.region else { return };
@@ -190,8 +234,9 @@ impl Container {
         for (index, slot) in region.seen.slots.iter().enumerate() {
             let Some(index) = SlotIndex::new(index) else { break };
             let generation = slot.word.generation().get();
-            let free = matches!(slot.word.state(), Some(State::Free) | None);
-            if !free && !region.live.contains(&(index, generation)) {
+            // Of an orphan nothing is the process's any more.
+            let over = matches!(slot.word.state(), Some(State::Free | State::Orphan) | None);
+            if !over && !region.live.contains(&(index, generation)) {
                 let since = self.draining.get(&(index, generation)).copied().unwrap_or(now);
                 dead.insert((index, generation), since);
             }
@@ -199,6 +244,41 @@ impl Container {
         self.draining = dead;
         let live = &region.live;
         self.host_pids.retain(|process, _| live.contains(process) || self.draining.contains_key(process));
+        self.measured.retain(|(slot, generation, _), _| live.contains(&(*slot, *generation)));
+        let seen = &region.seen;
+        self.returned.retain(|(slot, generation, _), _| {
+            seen.slots.get(slot.get()).is_some_and(|slot| slot.word.generation().get() == *generation)
+        });
+    }
+
+    /// Takes in what its processes have counted.
+    pub(crate) fn count(&mut self) {
+        if let Some(region) = self.region.as_ref().filter(|region| region.garbled.is_none()) {
+            self.tally.take(&region.seen.slots);
+        }
+    }
+
+    /// A process was found on the host, or not; its container is told.
+    pub(crate) fn found(&mut self, process: (SlotIndex, u64), pid: Option<u32>) {
+        self.host_pids.insert(process, pid);
+        if let Some(region) = &self.region {
+            region.set_host_pid(process.0, process.1, pid);
+        }
+    }
+
+    /// Whose books are to be read when NVML is asked; none: nobody's.
+    pub(crate) fn to_watch(&self) -> Option<Ask> {
+        let region = self.region.as_ref().filter(|region| region.garbled.is_none())?;
+        let found =
+            |&(slot, generation)| Some((slot, generation, (*self.host_pids.get(&(slot, generation))?)?));
+        let processes: Vec<_> = region.live.iter().filter_map(found).collect();
+        (!processes.is_empty()).then(|| Ask {
+            tenant: self.tenant.0,
+            dir: self.dir.clone(),
+            file: region.identity(),
+            cards: region.seen.cards.iter().map(|card| card.uuid).collect(),
+            processes,
+        })
     }
 
     /// Why its shim refused to start, where it did.

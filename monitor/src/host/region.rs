@@ -8,10 +8,11 @@ use std::path::Path;
 use cgpu_proto::atomic::Ordering;
 use cgpu_proto::file::{Error, Fault};
 use cgpu_proto::grant::{Grantor, Turn};
+use cgpu_proto::growth::Growth;
 use cgpu_proto::liveness::{self, Life};
 use cgpu_proto::slots::{State, Word};
 use cgpu_proto::snapshot::{Cell, Reader, Snapshot};
-use cgpu_proto::units::{Bytes, CardIndex, Nanos, SlotIndex};
+use cgpu_proto::units::{Bytes, CardIndex, Generation, Nanos, SlotIndex};
 use cgpu_proto::uuid::Uuid;
 
 use crate::controller::tenants::Gate;
@@ -160,6 +161,7 @@ impl Region {
     /// Writes what a card's gate is to say. The gate word is changed by [`Region::turn`].
     pub(crate) fn set_gate(&self, card: CardIndex, gate: &Gate) {
         self.grantor.card(card).beside.store(gate.beside, Ordering::Relaxed);
+        self.grantor.card(card).bound.store(gate.bound.0, Ordering::Relaxed);
         self.grantor.set_ring(card, gate.ring);
         self.grantor.set_turn(card, Turn(gate.turn), gate.granted, gate.until);
     }
@@ -203,6 +205,22 @@ impl Region {
         self.grantor.card(card).limit.store(limit.0, Ordering::Relaxed);
     }
 
+    /// What the page says that a slot's user has on a card beyond its cell.
+    pub(crate) fn growth(&self, card: CardIndex, slot: SlotIndex) -> Growth {
+        self.grantor.growth(card, slot)
+    }
+
+    /// Says it anew. `risen`: it is more.
+    pub(crate) fn set_growth(&self, card: CardIndex, slot: SlotIndex, growth: Growth, risen: bool) {
+        self.grantor.set_growth(card, slot, growth, risen);
+    }
+
+    /// Says who a slot's user is on the host.
+    pub(crate) fn set_host_pid(&self, slot: SlotIndex, generation: u64, pid: Option<u32>) {
+        let word = Word::new(Generation::from_bits(generation), State::Live);
+        self.grantor.set_host_pid(slot, word, pid);
+    }
+
     /// What people may see in the page.
     pub(crate) fn show(&self, card: CardIndex, policy: u32, weight: u32, share: u32, busy: Nanos) {
         let words = self.grantor.card(card);
@@ -217,6 +235,11 @@ impl Region {
         if let Some(seen) = self.seen.slots.get(slot.get()) {
             self.grantor.set_gone(slot, Word::new(seen.word.generation(), State::Draining));
         }
+    }
+
+    /// Says that nobody holds what a dead process had exported.
+    pub(crate) fn set_let_go(&self, slot: SlotIndex, generation: u64) {
+        self.grantor.set_gone(slot, Word::new(Generation::from_bits(generation), State::Orphan));
     }
 
     /// Leaves every gate open, for a time without a monitor.

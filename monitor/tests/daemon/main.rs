@@ -1,7 +1,14 @@
 //! The daemon as a process: its socket, its control tree, its grant pages, and containers of every kind of malice.
 
+mod configuration;
+mod layout;
+mod metrics;
 mod monitor;
 mod player;
+#[path = "../../../proto/tests/skip/mod.rs"]
+mod skip;
+mod succession;
+mod tree;
 
 use std::fs;
 use std::io::{Read, Write};
@@ -41,7 +48,15 @@ impl Scene {
 }
 
 fn registration(dir: &Path) -> Registration {
-    Registration { dir: dir.to_owned(), name: None, weight: None, limits: vec![], pid: None }
+    Registration {
+        dir: dir.to_owned(),
+        name: None,
+        weight: None,
+        percent: None,
+        high_priority: None,
+        limits: vec![],
+        pid: None,
+    }
 }
 
 fn status(monitor: &Monitor) -> Status {
@@ -63,8 +78,8 @@ fn the_tree_reads_and_writes_as_documented() {
     let monitor = Monitor::start(scene.root());
     let process = Process::start(&dir, 1, Bytes::from_mib(8000));
     let mut client = monitor.client();
-    let id = client.register(registration(&dir)).unwrap();
-    assert_eq!(id, "trainer");
+    let registered = client.register(registration(&dir)).unwrap();
+    assert_eq!((registered.id.as_str(), registered.warnings.len()), ("trainer", 0));
     assert_eq!(client.list("").unwrap(), ["version", "default_memsize", "0/"]);
     assert_eq!(
         client.list("/0").unwrap(),
@@ -100,16 +115,16 @@ fn the_tree_reads_and_writes_as_documented() {
         ("0/work_conserving", "1"),
         ("0/trainer/weight", "25"),
         ("0/trainer/memsize", "1073741824"),
-        ("0/trainer/highprio", "0"),
+        ("0/trainer/highprio", "1"),
+        ("0/policy", "0"),
+        ("0/policy", "3"),
+        ("0/policy", "4"),
     ] {
         client.set(path, value).unwrap();
         assert_eq!(client.get(path).unwrap(), value.trim(), "{path}");
     }
     for (path, value, expected) in [
         ("0/policy", "6", Errno::EINVAL),
-        ("0/policy", "0", Errno::EINVAL),
-        ("0/policy", "3", Errno::EINVAL),
-        ("0/policy", "4", Errno::EINVAL),
         ("0/policy", "-1", Errno::EINVAL),
         ("0/policy", "fair", Errno::EINVAL),
         ("0/policy", "", Errno::EINVAL),
@@ -123,7 +138,7 @@ fn the_tree_reads_and_writes_as_documented() {
         ("0/trainer/weight", "26", Errno::EINVAL),
         ("0/trainer/memsize", "x", Errno::EINVAL),
         ("0/trainer/memsize", "24146608129", Errno::EINVAL),
-        ("0/trainer/highprio", "1", Errno::EINVAL),
+        ("0/trainer/highprio", "2", Errno::EINVAL),
         ("version", "2", Errno::EACCES),
         ("0/free_weight", "2", Errno::EACCES),
         ("0/trainer/id", "2", Errno::EACCES),
@@ -145,8 +160,53 @@ fn the_tree_reads_and_writes_as_documented() {
         errno(client.register(Registration { weight: Some(26), ..registration(&dir) })),
         Errno::EINVAL
     );
+    assert_eq!(
+        errno(client.register(Registration { percent: Some(101), ..registration(&dir) })),
+        Errno::EINVAL
+    );
     let limits = vec![Limit { uuid: "GPU-1".into(), bytes: 1 }];
     assert_eq!(errno(client.register(Registration { limits, ..registration(&dir) })), Errno::EINVAL);
+}
+
+#[test]
+fn who_comes_when_no_weight_is_left_is_told() {
+    let scene = Scene::new();
+    let (a, b) = (scene.container("a"), scene.container("b"));
+    let monitor = Monitor::start(scene.root());
+    let _one = Process::start(&a, 1, Bytes::ZERO);
+    let mut client = monitor.client();
+    let told = client.register(Registration { weight: Some(3), ..registration(&a) }).unwrap();
+    assert_eq!(told.warnings.len(), 0);
+    client.set("0/max_inst", "4").unwrap();
+    let two = Process::start(&b, 1, Bytes::ZERO);
+    let told = client.register(Registration { weight: Some(3), ..registration(&b) }).unwrap();
+    assert_eq!(told.warnings, ["card 0 has a weight of 1 left for b, which asked for 3"]);
+    client.set("0/a/weight", "4").unwrap_err();
+    client.set("0/b/weight", "2").unwrap_err();
+    client.set("0/b/weight", "1").unwrap();
+    assert_eq!(client.get("0/free_weight").unwrap(), "0");
+    assert_eq!(errno(client.set("0/max_inst", "3")), Errno::EBUSY);
+    drop(two);
+
+    // Nothing left at all: no compute, and it is said at the start, in the tree, to people, and by the gate.
+    let c = scene.container("c");
+    eventually("b gone", || monitor.client().get("0/free_weight").unwrap() == "1");
+    client.set("0/a/weight", "4").unwrap();
+    let three = Process::start(&c, 1, Bytes::ZERO);
+    let told = client.register(registration(&c)).unwrap();
+    assert!(
+        told.warnings[0].starts_with("card 0 has no weight left for c: it gets no compute there"),
+        "{told:?}"
+    );
+    assert_eq!(client.get("0/c/weight").unwrap(), "0");
+    let state = || three.region.granted().turn(three.card).state();
+    eventually("a closed gate", || state() == TurnState::Wait);
+    assert!(find(&status(&monitor), "c").faults["no_weight"].contains("no compute"));
+    assert_eq!(errno(client.set("0/c/weight", "1")), Errno::EBUSY);
+    client.set("0/max_inst", "5").unwrap();
+    eventually("an open gate", || state() == TurnState::Open);
+    assert_eq!(client.get("0/c/weight").unwrap(), "1");
+    assert!(find(&status(&monitor), "c").faults.is_empty());
 }
 
 #[test]
@@ -179,6 +239,7 @@ fn settings_survive_a_monitor() {
     client.register(registration(&dir)).unwrap();
     client.set("0/policy", "5").unwrap();
     client.set("0/a/weight", "7").unwrap();
+    client.set("0/a/highprio", "1").unwrap();
     client.set("0/a/memsize", "4096").unwrap();
     let file = scene.root().join("state/settings.json");
     eventually("the settings on disk", || fs::read_to_string(&file).is_ok_and(|text| text.contains("4096")));
@@ -190,6 +251,7 @@ fn settings_survive_a_monitor() {
     let mut client = monitor.client();
     assert_eq!(client.get("0/policy").unwrap(), "5");
     assert_eq!(client.get("0/a/weight").unwrap(), "7");
+    assert_eq!(client.get("0/a/highprio").unwrap(), "1");
     assert_eq!(client.get("0/a/memsize").unwrap(), "4096");
 }
 
@@ -353,12 +415,18 @@ fn a_second_monitor_is_refused() {
     let scene = Scene::new();
     let _monitor = Monitor::start(scene.root());
     let second = std::process::Command::new("timeout")
-        .args(["60", env!("CARGO_BIN_EXE_cgpu-monitor"), "--root"])
+        .args(["60", env!("CARGO_BIN_EXE_cgpu-monitor"), "--tree", "none", "--root"])
         .arg(scene.root())
         .output()
         .unwrap();
     assert_eq!(second.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&second.stderr).contains("another monitor"));
+}
+
+/// What is wrong with a container, but for its pace: on a loaded machine a player reads that it is its turn, is put aside, and goes on
+/// when the turn is long over. What it then reports cannot be, and is not believed.
+fn harmed(status: &Status, name: &str) -> Option<(String, String)> {
+    find(status, name).faults.clone().into_iter().find(|(kind, _)| kind != "lied")
 }
 
 #[test]
@@ -376,7 +444,7 @@ fn hostile_files_hurt_nobody_else() {
         liar.ring();
         sleep(Duration::from_millis(300));
         let status = status(&monitor);
-        assert!(find(&status, "good").faults.is_empty(), "{what}");
+        assert_eq!(harmed(&status, "good"), None, "{what}");
         let open = find(&status, "good").cards[0].gate == Gate::Open;
         assert!(open || honest.held() > before, "{what}: the honest one has the card");
     };
@@ -426,7 +494,7 @@ fn a_page_cut_short_below_the_monitor_hurts_nobody_else() {
     });
     let status = status(&monitor);
     assert_eq!(status.pid, pid, "it is the same monitor");
-    assert!(find(&status, "good").faults.is_empty());
+    assert_eq!(harmed(&status, "good"), None);
 }
 
 #[test]

@@ -27,22 +27,27 @@ impl Monitor {
 
     pub(crate) fn start_with(root: &Path, more: &str) -> Self {
         let config = root.join("monitor.toml");
-        std::fs::write(&config, format!("nvml = \"libno-such-nvml.so\"\n{more}")).unwrap();
-        let child = spawn(root, &config);
+        // Most tests want no mount that a killed monitor leaves behind, nor metrics at the port of the host's own monitor.
+        let tree = if more.contains("tree =") { "" } else { "tree = \"none\"\n" };
+        let metrics = if more.contains("metrics =") { "" } else { "metrics = \"off\"\n" };
+        std::fs::write(&config, format!("nvml = \"libno-such-nvml.so\"\n{tree}{metrics}{more}")).unwrap();
+        let child = spawn(root, &config, &[]);
         let monitor = Self { child, root: root.to_owned(), config };
         monitor.wait();
         monitor
     }
 
     fn wait(&self) {
-        eventually("a monitor that answers", || Client::connect(&paths::socket(&self.root)).is_ok());
+        eventually("a monitor that answers", || {
+            Client::connect(&paths::socket(&self.root)).is_ok_and(|mut client| client.get("version").is_ok())
+        });
     }
 
     pub(crate) fn client(&self) -> Client {
         Client::connect(&paths::socket(&self.root)).unwrap()
     }
 
-    fn pid(&self) -> Pid {
+    pub(crate) fn pid(&self) -> Pid {
         Pid::from_raw(i32::try_from(self.client().status().unwrap().pid).unwrap()).unwrap()
     }
 
@@ -50,8 +55,37 @@ impl Monitor {
     pub(crate) fn replace(&mut self) {
         kill_process(self.pid(), Signal::KILL).unwrap();
         self.child.wait().unwrap();
-        self.child = spawn(&self.root, &self.config);
+        self.child = spawn(&self.root, &self.config, &[]);
         self.wait();
+    }
+
+    /// Starts a successor and waits until it has taken over.
+    pub(crate) fn succeed(&mut self) {
+        let before = self.pid();
+        let successor = spawn(&self.root, &self.config, &["--replace"]);
+        eventually("a predecessor that ends", || rustix::process::test_kill_process(before).is_err());
+        assert!(self.child.wait().unwrap().success());
+        self.child = successor;
+        self.wait();
+        assert_ne!(self.pid(), before);
+    }
+
+    /// A signal to the monitor itself.
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).unwrap();
+    }
+
+    /// Where its tree is.
+    pub(crate) fn tree(&self) -> PathBuf {
+        self.root.join("cgpu_km")
+    }
+
+    /// A line of its status in `/proc`, in KiB.
+    pub(crate) fn memory(&self, what: &str) -> u64 {
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", self.pid().as_raw_nonzero())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(what)).unwrap();
+        line.trim_start_matches(':').trim().trim_end_matches(" kB").parse().unwrap()
     }
 
     pub(crate) fn kill(&mut self) {
@@ -81,12 +115,13 @@ impl Monitor {
     }
 }
 
-fn spawn(root: &Path, config: &Path) -> Child {
+fn spawn(root: &Path, config: &Path, more: &[&str]) -> Child {
     Command::new("timeout")
         .args(["--kill-after=1", "300", env!("CARGO_BIN_EXE_cgpu-monitor"), "--log", "warn", "--root"])
         .arg(root)
         .arg("--config")
         .arg(config)
+        .args(more)
         .stdin(Stdio::null())
         .spawn()
         .unwrap()

@@ -61,6 +61,7 @@ pub(crate) struct Page {
     pub(crate) ring: Option<u8>,
     pub(crate) armed: bool,
     pub(crate) beside: bool,
+    pub(crate) bound: u64,
 }
 
 /// The process's cell.
@@ -141,6 +142,12 @@ pub(crate) struct Process {
     pub(crate) dead: bool,
     /// A gate that is passed by: what it launches is not asked for.
     pub(crate) ungated: bool,
+    /// How long its bursts took, from the first launch to the end of the last kernel.
+    pub(crate) bursts: Vec<u64>,
+    began: u64,
+    /// Launches that the card has taken.
+    pub(crate) launched: u64,
+    last_launch: u64,
 }
 
 /// What the container's other processes do.
@@ -183,6 +190,10 @@ impl Process {
             stopped: false,
             dead: false,
             ungated: false,
+            bursts: Vec::new(),
+            began: 0,
+            launched: 0,
+            last_launch: 0,
         }
     }
 
@@ -252,6 +263,8 @@ impl Process {
             }
             Thread::Synchronises if card.queues[self.context].work.is_empty() => {
                 self.thread = Thread::Launches(now + 3 * US + self.load.gap);
+                self.bursts.push(now - self.began);
+                self.began = 0;
             }
             _ => {}
         }
@@ -281,11 +294,19 @@ impl Process {
         asked: &mut Asked,
     ) {
         let metered = page.gate != self.open_word && !self.ungated;
+        if self.began == 0 {
+            self.began = now;
+        }
+        let dry = now - self.last_launch > 200 * US && card.queues[self.context].work.is_empty();
         if metered {
             self.cell.inflight -= self.credit;
             self.credit = 0;
             self.settle(now, card, page.beside);
-            if self.pending.estimate >= BATCH {
+            if dry && self.batches.is_empty() {
+                self.settle_by_estimate(now, card);
+            }
+            let batch = if page.bound > 0 { BATCH.min(page.bound / 2) } else { BATCH };
+            if self.pending.estimate >= batch {
                 self.mark(now);
             }
             if page.turn != self.seen_turn {
@@ -313,7 +334,7 @@ impl Process {
                     self.open_word = page.gate;
                 }
                 YOURS if self.cell.spent + siblings.spent < page.granted => {
-                    if let Some(until) = self.throttle(now, throttled, page.beside) {
+                    if let Some(until) = self.throttle(now, throttled, page) {
                         self.thread = Thread::Throttled {
                             until: until + chance.between(20 * US, 50 * US),
                             since: throttled.unwrap_or(now),
@@ -340,7 +361,8 @@ impl Process {
         let mean = u64::midpoint(shortest, longest).max(1);
         let chunk = if metered {
             let rest = page.granted.saturating_sub(self.cell.spent + siblings.spent) / 4;
-            if self.known != Known::Nothing { (CREDIT.min(rest) / self.estimate.max(1)).max(1) } else { 1 }
+            let credit = if page.bound > 0 { CREDIT.min(page.bound / 2) } else { CREDIT };
+            if self.known != Known::Nothing { (credit.min(rest) / self.estimate.max(1)).max(1) } else { 1 }
         } else {
             (CREDIT / mean).max(1)
         };
@@ -353,6 +375,7 @@ impl Process {
         if metered && self.cell.inflight == 0 {
             self.since = now;
         }
+        // What a thread with gaps launches is measured by itself.
         let number = card.launch(self.context, length, launches);
         if metered {
             let estimate = launches * self.estimate;
@@ -361,12 +384,14 @@ impl Process {
             self.pending.upto = number;
             self.pending.estimate += estimate;
             self.pending.launches += launches;
-            if self.known == Known::Nothing {
+            if self.known == Known::Nothing || dry {
                 self.mark(now);
             }
             self.publish(now, siblings);
         }
         self.in_burst += launches;
+        self.launched += launches;
+        self.last_launch = now;
         self.thread = if self.load.burst > 0 && self.in_burst >= self.load.burst {
             self.in_burst = 0;
             Thread::Synchronises
@@ -382,7 +407,7 @@ impl Process {
     }
 
     /// Until when to sleep before the next launch; none: go.
-    fn throttle(&self, now: u64, since: Option<u64>, beside: bool) -> Option<u64> {
+    fn throttle(&self, now: u64, since: Option<u64>, page: &Page) -> Option<u64> {
         let unsettled: u64 =
             self.batches.iter().map(|batch| batch.launches).sum::<u64>() + self.pending.launches;
         let limit = (2 * self.cell.inflight).clamp(100 * US, 2 * MS);
@@ -391,7 +416,8 @@ impl Process {
         if waited >= limit || unsettled < if trusted { 2 } else { 1 } {
             return None;
         }
-        let bound = if beside { 2 * MS } else { BOUND }.max(2 * self.estimate);
+        let bound = if page.beside { 2 * MS } else { BOUND };
+        let bound = if page.bound > 0 { bound.min(page.bound) } else { bound }.max(2 * self.estimate);
         let excess = (self.remaining(now) + self.estimate).saturating_sub(bound);
         // On trust in the prediction up to twice the bound.
         let unconfirmed = self.cell.inflight + self.estimate > 2 * bound || !trusted;
@@ -453,6 +479,15 @@ impl Process {
         if !self.metering() {
             done.clear();
         }
+    }
+
+    /// What was left without a marker before a gap: a marker now would measure the gap as well.
+    fn settle_by_estimate(&mut self, now: u64, card: &mut Card) {
+        let pending = std::mem::replace(&mut self.pending, Batch { upto: 0, estimate: 0, launches: 0 });
+        card.queues[self.context].done.retain(|done| done.number > pending.upto);
+        self.cell.busy += pending.estimate;
+        self.cell.inflight = self.cell.inflight.saturating_sub(pending.estimate);
+        self.frontier = now;
     }
 
     fn metering(&self) -> bool {

@@ -1,7 +1,7 @@
 //! Containers, a card and the controller under test, in virtual time.
 
 use cgpu_monitor::controller::policy::{Policy, Standing};
-use cgpu_monitor::controller::tenants::{Sight, TenantId};
+use cgpu_monitor::controller::tenants::{Sight, TenantId, Terms};
 use cgpu_monitor::controller::tuning::Tuning;
 use cgpu_monitor::controller::words::Words;
 use cgpu_monitor::controller::{Card as Controller, Share};
@@ -60,7 +60,7 @@ impl World {
         let mut context = 0;
         for (number, (weight, loads)) in tenants.iter().enumerate() {
             let id = TenantId(number as u64);
-            controller.admit(Nanos::ZERO, id, *weight);
+            controller.admit(Nanos::ZERO, id, Terms::weighing(*weight));
             let processes = loads
                 .iter()
                 .enumerate()
@@ -96,7 +96,7 @@ impl World {
     pub(crate) fn restart_monitor(&mut self, policy: Policy, weights: &[u32]) {
         self.controller = Controller::new(Tuning::DEFAULT, policy);
         for (container, weight) in self.containers.iter_mut().zip(weights) {
-            self.controller.admit(Nanos(self.now), container.id, *weight);
+            self.controller.admit(Nanos(self.now), container.id, Terms::weighing(*weight));
             container.page = Page { gate: container.page.gate + 1, armed: true, ..Page::default() };
             for process in &mut container.processes {
                 process.wake(self.now + 20 * US);
@@ -210,6 +210,7 @@ impl World {
             container.page.ring = order.gate.ring.map(|slot| slot.0);
             container.page.armed = order.gate.armed;
             container.page.beside = order.gate.beside > 0;
+            container.page.bound = order.gate.bound.0;
             if order.bump {
                 container.page.gate += 1;
             }
@@ -222,6 +223,24 @@ impl World {
         // The timer is late by a little.
         let late = self.chance.between(2 * US, 20 * US);
         self.look = if plan.look == Nanos::MAX { u64::MAX } else { plan.look.0.max(self.now + US) + late };
+    }
+
+    /// Gives a container other terms, as a write to the control tree does.
+    pub(crate) fn promise(&mut self, number: usize, terms: Terms) {
+        self.controller.set_terms(Nanos(self.now), TenantId(number as u64), terms);
+        self.poke();
+    }
+
+    /// Who is to have its turn at the same time as on another card.
+    pub(crate) fn summon(&mut self, id: Option<TenantId>) {
+        if self.controller.summon(id) {
+            self.look = self.now;
+        }
+    }
+
+    pub(crate) fn set_policy(&mut self, policy: Policy) {
+        self.controller.set_policy(Nanos(self.now), policy);
+        self.poke();
     }
 
     /// Time that each container's work has really run.

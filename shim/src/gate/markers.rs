@@ -1,8 +1,9 @@
 //! What the gate puts on the program's streams, and how it asks the driver about it.
 //!
 //! Events are the calling thread's current context's. Calls that a capture of another thread may forbid (making and asking events,
-//! registering memory) are made in the relaxed capture mode, and not at all for a second after a capture was seen: the mode keeps them
-//! from breaking a capture that we do not know of, the pause keeps out of the way of one that we do.
+//! registering memory) are made in the relaxed capture mode, and not at all while a capture in the global mode goes on ([`captures`])
+//! and for a second after any was seen: the mode keeps them from breaking a capture that we do not know of, the pause keeps out of the way of
+//! one that we do.
 
 use cgpu_abi::driver_index;
 use cgpu_abi::types::*;
@@ -11,8 +12,8 @@ use cgpu_tenant::gate::{Driver, Event, Failed, Stream};
 use cgpu_tenant::{Clock, Monotonic, Nanos, TimeScale};
 
 use super::progress;
-use crate::driver;
 use crate::library::DRIVER;
+use crate::{captures, driver};
 
 /// No question to the driver for so long after a capture was seen.
 const QUIET: Nanos = Nanos::from_millis(1000);
@@ -53,7 +54,7 @@ impl Driver for Markers {
 
     fn may_ask(&self) -> bool {
         let captured = CAPTURED.load(Relaxed);
-        captured == 0 || Monotonic.now() > Nanos(captured) + QUIET
+        !captures::any_global() && (captured == 0 || Monotonic.now() > Nanos(captured) + QUIET)
     }
 
     fn is_dry(&self, stream: Stream) -> Result<bool, Failed> {

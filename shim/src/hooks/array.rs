@@ -86,13 +86,23 @@ pub(crate) unsafe fn cuMipmappedArrayCreate(
 /// Gives back what the array was charged; one that is not on the books goes to the driver all the same.
 pub(crate) unsafe fn cuArrayDestroy(array: CUarray) -> CUresult {
     // SAFETY: the program's own call.
-    free(ArrayId::Array(array.0).address().0, || unsafe { driver::cuArrayDestroy(array) })
+    destroy(ArrayId::Array(array.0), || unsafe { driver::cuArrayDestroy(array) })
 }
 
 /// Its levels go with it.
 pub(crate) unsafe fn cuMipmappedArrayDestroy(array: CUmipmappedArray) -> CUresult {
     // SAFETY: the program's own call.
-    free(ArrayId::Mipmapped(array.0).address().0, || unsafe { driver::cuMipmappedArrayDestroy(array) })
+    destroy(ArrayId::Mipmapped(array.0), || unsafe { driver::cuMipmappedArrayDestroy(array) })
+}
+
+/// Gives back what the array was charged, and lets go what was mapped into it.
+fn destroy(array: ArrayId, call: impl FnOnce() -> CUresult) -> CUresult {
+    let leaving = process::tenant().and_then(|tenant| tenant.array_leaving(array));
+    let answer = free(array.address().0, call);
+    if let (CUresult::SUCCESS, Some(leaving)) = (answer, leaving) {
+        leaving.gone();
+    }
+    answer
 }
 
 /// Charges an array of that shape, makes the call, and records what it `made`. No shape: the driver will say what is wrong.

@@ -78,7 +78,11 @@ pub(crate) unsafe fn cuCtxDetach(context: CUcontext) -> CUresult {
 /// The first reference makes the context.
 pub(crate) unsafe fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice) -> CUresult {
     // SAFETY: the program's own call.
-    let call = || unsafe { driver::cuDevicePrimaryCtxRetain(context, device) };
+    retain(context, device, || unsafe { driver::cuDevicePrimaryCtxRetain(context, device) })
+}
+
+/// One more reference to a device's primary context, which `call` writes to `context`: the first one makes it.
+fn retain(context: *mut CUcontext, device: CUdevice, call: impl Fn() -> CUresult) -> CUresult {
     let answer =
         if primary_is_active(device) { keep(context, device, call) } else { create(context, device, call) };
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
@@ -196,14 +200,14 @@ fn end(context: CUcontext, call: impl FnOnce() -> CUresult) -> CUresult {
 }
 
 /// Only the last release ends the context, and only afterwards can it be told; until then other threads may allocate in it.
-fn release(device: CUdevice, call: impl FnOnce() -> CUresult) -> CUresult {
+pub(super) fn release(device: CUdevice, call: impl FnOnce() -> CUresult) -> CUresult {
     let context = primary(device);
     let answer = call();
     if answer == CUresult::SUCCESS && !primary_is_active(device) { end(context, || answer) } else { answer }
 }
 
 /// The device's primary context, as last retained here.
-fn primary(device: CUdevice) -> CUcontext {
+pub(super) fn primary(device: CUdevice) -> CUcontext {
     process::tenant().map_or(CUcontext::NULL, |tenant| process::devices(tenant).primary(device))
 }
 

@@ -2,10 +2,22 @@
 //!
 //! No border against panics here: the open path has nothing that could panic, and the slow path has its own.
 
-use cgpu_abi::types::{CUfunction, CUlaunchConfig, CUresult, CUstream, c_uint, c_void};
+use core::slice;
 
-use crate::driver;
-use crate::gate::{self, Launch};
+use cgpu_abi::types::*;
+
+use crate::gate::{self, Kernel, Launch};
+use crate::{boundary, driver};
+
+#[inline(always)]
+fn kernel(function: CUfunction, grid: [c_uint; 3], block: [c_uint; 3], shared: c_uint) -> Kernel {
+    Kernel::new(function.0, grid, block, shared)
+}
+
+#[inline(always)]
+fn plane(width: c_int, height: c_int) -> [c_uint; 3] {
+    [width.cast_unsigned(), height.cast_unsigned(), 1]
+}
 
 /// Each function: its name, its arguments, and what they say about the launch.
 macro_rules! launches {
@@ -37,26 +49,39 @@ macro_rules! launches {
     )*};
 }
 
+pub(super) use launches;
+
 launches! {
     cuLaunchKernel(
         function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint,
         shared: c_uint, stream: CUstream, parameters: *mut *mut c_void, extra: *mut *mut c_void,
-    ) => Launch { function, grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared, stream, ..Launch::LEGACY };
+    ) => Launch { kernel: kernel(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared), stream, ..Launch::LEGACY };
 
     cuLaunchKernel_ptsz(
         function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint,
         shared: c_uint, stream: CUstream, parameters: *mut *mut c_void, extra: *mut *mut c_void,
-    ) => Launch { function, grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared, stream, ..Launch::PER_THREAD };
+    ) => Launch { kernel: kernel(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared), stream, ..Launch::PER_THREAD };
 
     cuLaunchCooperativeKernel(
         function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint,
         shared: c_uint, stream: CUstream, parameters: *mut *mut c_void,
-    ) => Launch { function, grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared, stream, ..Launch::LEGACY };
+    ) => Launch { kernel: kernel(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared), stream, ..Launch::LEGACY };
 
     cuLaunchCooperativeKernel_ptsz(
         function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint,
         shared: c_uint, stream: CUstream, parameters: *mut *mut c_void,
-    ) => Launch { function, grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared, stream, ..Launch::PER_THREAD };
+    ) => Launch { kernel: kernel(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared), stream, ..Launch::PER_THREAD };
+
+    // Before CUDA 4: on the legacy stream unless said; the shape of a block is the function's, and launches of all shapes share an estimate.
+    cuLaunch(function: CUfunction) => Launch { kernel: kernel(function, [1; 3], [0; 3], 0), ..Launch::LEGACY };
+
+    cuLaunchGrid(
+        function: CUfunction, width: c_int, height: c_int,
+    ) => Launch { kernel: kernel(function, plane(width, height), [0; 3], 0), ..Launch::LEGACY };
+
+    cuLaunchGridAsync(
+        function: CUfunction, width: c_int, height: c_int, stream: CUstream,
+    ) => Launch { kernel: kernel(function, plane(width, height), [0; 3], 0), stream, ..Launch::LEGACY };
 
     cuLaunchKernelEx(
         config: *const CUlaunchConfig, function: CUfunction, parameters: *mut *mut c_void, extra: *mut *mut c_void,
@@ -71,4 +96,28 @@ launches! {
         // SAFETY: the program's own record.
         unsafe { Launch::configured(config, function, Launch::PER_THREAD) }
     };
+}
+
+/// One kernel on several cards, each in a stream of its own: on each of them it is one launch.
+pub(crate) unsafe fn cuLaunchCooperativeKernelMultiDevice(
+    list: *mut CUDA_LAUNCH_PARAMS,
+    count: c_uint,
+    flags: c_uint,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe { driver::cuLaunchCooperativeKernelMultiDevice(list, count, flags) };
+    if gate::is_open() || list.is_null() {
+        return call();
+    }
+    boundary::guard(|| {
+        // SAFETY: the program says that there are so many.
+        let parts = unsafe { slice::from_raw_parts(list.cast_const(), count as usize) };
+        let launches = parts.iter().map(|part| {
+            let grid = [part.grid_dim_x, part.grid_dim_y, part.grid_dim_z];
+            let block = [part.block_dim_x, part.block_dim_y, part.block_dim_z];
+            let kernel = kernel(part.function, grid, block, part.shared_mem_bytes);
+            Launch { kernel, stream: part.stream, anywhere: true, ..Launch::LEGACY }
+        });
+        gate::enter_all(launches, call)
+    })
 }

@@ -175,9 +175,13 @@ pub(super) fn free(address: u64, call: impl FnOnce() -> CUresult) -> CUresult {
     // It may be a pool's where there are any: those are not on the table.
     let pooled = tenant.has_pools();
     let taken = if pooled { tenant.take_linear(Address(address)) } else { tenant.take(Address(address)) };
+    // What another process's pool has lent is freed like one's own.
+    let closing = if taken.is_none() { tenant.closing(Address(address)) } else { None };
     let answer = call();
-    if let (CUresult::SUCCESS, Some(taken)) = (answer, taken) {
-        taken.freed();
+    match (answer, taken, closing) {
+        (CUresult::SUCCESS, Some(taken), _) => taken.freed(),
+        (CUresult::SUCCESS, None, Some(closing)) => closing.closed(),
+        _ => {}
     }
     // It waits for the card, and pools are trimmed then.
     if pooled { waited(answer) } else { answer }

@@ -9,28 +9,53 @@
 //! allows null. Whoever calls is the program itself (`entry.rs`), and a hook looks at nothing that the driver would not look at.
 
 mod array;
+mod capture;
+mod checkpoint;
 mod context;
+mod copy;
 mod device;
+mod endpoint;
+mod graph;
+mod green;
 mod init;
+mod ipc;
 mod launch;
+mod managed;
 mod memory;
+mod module;
+mod multicast;
 mod nvml;
 mod physical;
 mod pool;
 mod proc_address;
 mod refused;
+mod sparse;
 mod synchronise;
 
 pub(crate) use array::*;
+pub(crate) use capture::*;
+pub(crate) use checkpoint::*;
 pub(crate) use context::*;
+pub(crate) use copy::*;
 pub(crate) use device::*;
+pub(crate) use endpoint::*;
+pub(crate) use graph::*;
+pub(crate) use green::*;
 pub(crate) use init::*;
+pub(crate) use ipc::*;
 pub(crate) use launch::*;
+pub(crate) use managed::*;
 pub(crate) use memory::*;
+pub(crate) use module::*;
+pub(crate) use multicast::{
+    cuMulticastBindAddr, cuMulticastBindAddr_v2, cuMulticastBindMem, cuMulticastBindMem_v2,
+    cuMulticastCreate, cuMulticastUnbind,
+};
 pub(crate) use nvml::*;
 pub(crate) use physical::*;
 pub(crate) use pool::*;
 pub(crate) use proc_address::*;
+pub(crate) use sparse::*;
 pub(crate) use synchronise::*;
 
 use cgpu_abi::Role;

@@ -2,10 +2,10 @@
 
 use cgpu_abi::Role;
 use cgpu_abi::types::*;
-use cgpu_tenant::{Address, Bytes, Card, Handle, Reason, Tenant};
+use cgpu_tenant::{Address, Bytes, Card, Handle, Reason, Tenant, Way};
 
 use super::memory::ask;
-use super::{NOT_STARTED, refuse};
+use super::{NOT_STARTED, ipc, refuse};
 use crate::driver;
 use crate::process::{self, Standing};
 
@@ -145,6 +145,8 @@ pub(crate) unsafe fn cuMemGetHandleForAddressRange(
     let answer = unsafe { driver::cuMemGetHandleForAddressRange(handle, address, size, kind, flags) };
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
         tenant.range_exported(Address(address), Bytes(size as u64));
+        // Where nothing is mapped by hand it is linear memory.
+        ipc::lend(tenant, address, Way::UNSEEN);
     }
     answer
 }

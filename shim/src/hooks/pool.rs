@@ -1,12 +1,14 @@
 //! Memory in stream order, and its pools: charged by what the pools hold ([`cgpu_tenant`] says how).
 
 use cgpu_abi::types::*;
-use cgpu_tenant::{Address, Bytes, Ending, Patience, PoolId, Reason, Taken, Tenant, Unmade};
+use cgpu_tenant::{Address, Bytes, Closing, Ending, Patience, PoolId, Reason, Taken, Tenant, Unmade, Way};
 
+use super::ipc::open;
 use super::{NOT_STARTED, refuse};
+use crate::order::{Order, Unbound};
 use crate::pools::{self, Driver, Source};
 use crate::process::{self, Standing};
-use crate::{boundary, driver};
+use crate::{boundary, driver, graphs};
 use cgpu_abi::Role;
 
 /// From the current pool of the stream's device.
@@ -154,6 +156,52 @@ pub(crate) unsafe fn cuMemPoolImportFromShareableHandle(
     answer
 }
 
+/// Others may hold what comes from the pool: it stays paid for here.
+pub(crate) unsafe fn cuMemPoolExportToShareableHandle(
+    handle: *mut c_void,
+    pool: CUmemoryPool,
+    kind: CUmemAllocationHandleType,
+    flags: c_ulonglong,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let answer = unsafe { driver::cuMemPoolExportToShareableHandle(handle, pool, kind, flags) };
+    if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
+        tenant.pool_exported(PoolId(pool.0));
+    }
+    answer
+}
+
+/// By these bytes others open an allocation of an exported pool.
+pub(crate) unsafe fn cuMemPoolExportPointer(
+    data: *mut CUmemPoolPtrExportData,
+    address: CUdeviceptr,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let answer = unsafe { driver::cuMemPoolExportPointer(data, address) };
+    if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
+        // SAFETY: the driver has just written there.
+        tenant.pointer_exported(Way::of_bytes(&unsafe { data.read() }.reserved));
+    }
+    answer
+}
+
+/// Opens an allocation of another process's pool: that one pays.
+pub(crate) unsafe fn cuMemPoolImportPointer(
+    address: *mut CUdeviceptr,
+    pool: CUmemoryPool,
+    data: *mut CUmemPoolPtrExportData,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe { driver::cuMemPoolImportPointer(address, pool, data) };
+    if data.is_null() {
+        return call();
+    }
+    // SAFETY: not null, and what the driver would read.
+    let way = Way::of_bytes(&unsafe { data.read() }.reserved);
+    // SAFETY: read after the driver has succeeded, so it has written there. The memory is its pool's, not a context's.
+    open(way, call, || (unsafe { address.read() }, None))
+}
+
 /// The pool of a place; a managed one is refused.
 pub(crate) unsafe fn cuMemGetDefaultMemPool(
     pool: *mut CUmemoryPool,
@@ -196,83 +244,6 @@ fn changed(pool: CUmemoryPool, call: impl FnOnce() -> CUresult) -> CUresult {
     answer
 }
 
-/// Where in the order of streams a call is: a stream, and which one is meant by none.
-#[derive(Clone, Copy)]
-struct Order {
-    stream: CUstream,
-    per_thread: bool,
-}
-
-impl Order {
-    fn legacy(stream: CUstream) -> Order {
-        Order { stream, per_thread: false }
-    }
-
-    fn per_thread(stream: CUstream) -> Order {
-        Order { stream, per_thread: true }
-    }
-
-    /// Whether calls are recorded, not done. Where the driver cannot say, its answer: the stream depends on a capture, or is none.
-    fn is_captured(self) -> Result<bool, CUresult> {
-        let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
-        let answer = if self.per_thread {
-            // SAFETY: the status is writable; the stream is that of the program's call.
-            unsafe { driver::cuStreamIsCapturing_ptsz(self.stream, &raw mut status) }
-        } else {
-            // SAFETY: as above.
-            unsafe { driver::cuStreamIsCapturing(self.stream, &raw mut status) }
-        };
-        if answer == CUresult::SUCCESS { Ok(status == CU_STREAM_CAPTURE_STATUS_ACTIVE) } else { Err(answer) }
-    }
-
-    /// Whether the stream still has something to do.
-    fn is_busy(self) -> bool {
-        // Another thread's capture may forbid such questions to all threads but those that say they know what they do.
-        let mut mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: the mode is writable.
-        let exchanged = unsafe { driver::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
-        let answer = if self.per_thread {
-            // SAFETY: the stream is that of the program's call.
-            unsafe { driver::cuStreamQuery_ptsz(self.stream) }
-        } else {
-            // SAFETY: as above.
-            unsafe { driver::cuStreamQuery(self.stream) }
-        };
-        if exchanged == CUresult::SUCCESS {
-            // SAFETY: the mode is writable; it is the one that was before.
-            let _ = unsafe { driver::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
-        }
-        answer == CUresult::ERROR_NOT_READY
-    }
-
-    /// Frees what the program has not seen. A driver that refuses is asked again: nobody else will.
-    fn free(self, address: CUdeviceptr) {
-        const TRIES: u32 = 3;
-        for _ in 0..TRIES {
-            let answer = if self.per_thread {
-                // SAFETY: the address is the driver's own, and the program has not seen it.
-                unsafe { driver::cuMemFreeAsync_ptsz(address, self.stream) }
-            } else {
-                // SAFETY: as above.
-                unsafe { driver::cuMemFreeAsync(address, self.stream) }
-            };
-            if answer == CUresult::SUCCESS {
-                break;
-            }
-        }
-    }
-
-    fn call(self, function: CUhostFn, data: *mut c_void) -> CUresult {
-        if self.per_thread {
-            // SAFETY: the caller vouches for the function and its data.
-            unsafe { driver::cuLaunchHostFunc_ptsz(self.stream, function, data) }
-        } else {
-            // SAFETY: as above.
-            unsafe { driver::cuLaunchHostFunc(self.stream, function, data) }
-        }
-    }
-}
-
 /// Allocates from a pool, or none: that from which the stream's device allocates.
 ///
 /// # Safety
@@ -292,14 +263,13 @@ unsafe fn allocate(
     };
     match order.is_captured() {
         Ok(false) => {}
-        // A node of a graph, whose memory is the graph's.
-        Ok(true) => return refuse(Role::Allocates, call),
+        Ok(true) => return record(tenant, pool, order, call),
         Err(answer) => return answer,
     }
     // SAFETY: called after `call` has succeeded.
     let undo = || order.free(unsafe { address.read() });
     loop {
-        let place = pools::device_of(tenant, order.stream)
+        let place = pools::device_of(tenant, order.stream())
             .and_then(|device| Ok((device, pool.map_or_else(|| pools::current_pool(device), Ok)?)));
         let (device, pool) = match place {
             Ok(place) => place,
@@ -326,6 +296,26 @@ unsafe fn allocate(
     }
 }
 
+/// An allocation in a captured stream is a node of a graph, and takes nothing before that is launched.
+fn record(
+    tenant: &Tenant,
+    pool: Option<CUmemoryPool>,
+    order: Order,
+    call: impl FnOnce() -> CUresult,
+) -> CUresult {
+    if let Some(pool) = pool
+        && tenant.pool_card(PoolId(pool.0)).is_none()
+    {
+        let _unbound = Unbound::begin();
+        let device = pools::device_of(tenant, order.stream()).unwrap_or_default();
+        if let Source::Managed = Source::learn(tenant, pool, device) {
+            return refuse(Role::Managed, call);
+        }
+    }
+    graphs::will_allocate();
+    call()
+}
+
 /// Makes the call, and while the memory of a process that has just ended is in the way, makes it again.
 fn ask(tenant: &Tenant, pool: CUmemoryPool, call: impl Fn() -> CUresult) -> Result<(), CUresult> {
     let mut patience = Patience::default();
@@ -342,33 +332,42 @@ fn ask(tenant: &Tenant, pool: CUmemoryPool, call: impl Fn() -> CUresult) -> Resu
 
 /// Linear memory is on the table of addresses; a pool's is not, and stays reserved, so that nothing changes on the books.
 fn free(address: CUdeviceptr, order: Order, call: impl FnOnce() -> CUresult) -> CUresult {
-    let tenant = process::tenant().filter(|_| address != 0);
-    let Some(taken) = tenant.and_then(|tenant| tenant.take_linear(Address(address))) else {
-        return call();
+    let Some(tenant) = process::tenant().filter(|_| address != 0) else { return call() };
+    let Some(taken) = tenant.take_linear(Address(address)) else {
+        // It may be of another process's pool.
+        return match tenant.closing(Address(address)) {
+            Some(closing) => part(closing, Closing::closed, order, call),
+            None => call(),
+        };
     };
+    part(taken, Taken::freed, order, call)
+}
+
+/// Makes the call, and has that done when the stream has come to it which is to be done then.
+fn part<T>(parting: T, parted: fn(T), order: Order, call: impl FnOnce() -> CUresult) -> CUresult {
     // In a capture it is only recorded; the memory stays.
     let recorded = order.is_captured() != Ok(false);
     let answer = call();
     if answer == CUresult::SUCCESS && !recorded {
-        free_in_order(taken, order);
+        part_in_order(parting, parted, order);
     }
     answer
 }
 
 /// The memory is back when the stream has come to the free: then a function of ours is called there. After an error of the context it
 /// never is; then the memory stays charged, as it is not freed.
-fn free_in_order(taken: Taken<'static>, order: Order) {
-    unsafe extern "C" fn freed(taken: *mut c_void) {
+pub(super) fn part_in_order<T>(parting: T, parted: fn(T), order: Order) {
+    unsafe extern "C" fn reached<T>(parting: *mut c_void) {
         // SAFETY: the box below, given to the driver once.
-        let taken = unsafe { Box::from_raw(taken.cast::<Taken<'static>>()) };
-        boundary::or((), || taken.freed());
+        let (parting, parted) = *unsafe { Box::from_raw(parting.cast::<(T, fn(T))>()) };
+        boundary::or((), || parted(parting));
     }
 
-    let taken = Box::into_raw(Box::new(taken));
-    if order.call(Some(freed), taken.cast()) != CUresult::SUCCESS {
+    let parting = Box::into_raw(Box::new((parting, parted)));
+    if order.call(Some(reached::<T>), parting.cast()) != CUresult::SUCCESS {
         // SAFETY: the driver did not take it.
-        let taken = unsafe { Box::from_raw(taken) };
+        let (parting, parted) = *unsafe { Box::from_raw(parting) };
         // It is freed, though perhaps not yet.
-        taken.freed();
+        parted(parting);
     }
 }

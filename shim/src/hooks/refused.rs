@@ -1,22 +1,19 @@
 //! The attributes by which programs find out what they need not try, because it is refused ([`super::refuse`]).
 
 use cgpu_abi::types::{
-    CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED,
-    CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY,
-    CU_DEVICE_ATTRIBUTE_SPARSE_CUDA_ARRAY_SUPPORTED, CUdevice_attribute,
+    CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST,
+    CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, CUdevice_attribute,
 };
 
 /// Whether an attribute announces what is refused; it reads 0 under a limit.
 ///
 /// Managed memory moves between host and card as it likes, so no limit holds it; unified addressing and pageable memory are other
-/// things, and stay. Memory that is mapped into parts of arrays could not be told apart.
+/// things, and stay.
 pub(super) fn announces_refused(attribute: CUdevice_attribute) -> bool {
     [
         CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY,
         CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS,
         CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST,
-        CU_DEVICE_ATTRIBUTE_SPARSE_CUDA_ARRAY_SUPPORTED,
-        CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED,
     ]
     .contains(&attribute)
 }

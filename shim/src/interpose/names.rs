@@ -1,6 +1,6 @@
 //! Which names are ours: a perfect hash over the hooked names of both tables, made when the shim is compiled.
 //!
-//! A name is judged by its length, its first and its last eight bytes; only where they lead to one of ours is it compared.
+//! A name is judged by its length, its first, second and last eight bytes; only where they lead to one of ours is it compared.
 //! Nearly all of the driver's names begin with the same two letters, and some programs look up hundreds of them.
 
 use core::ffi::CStr;
@@ -10,7 +10,7 @@ use cgpu_abi::{DRIVER, Kind, NVML};
 use crate::library::Symbol;
 
 /// Slots; the more, the sooner a multiplier without collisions is found, and the fewer compares are made in vain.
-const SLOTS: usize = 4096;
+const SLOTS: usize = 8192;
 
 /// The hooked symbol called `name`.
 pub(super) fn find(name: &CStr) -> Option<Symbol> {
@@ -80,7 +80,16 @@ const fn slot(name: &[u8], multiplier: u64) -> usize {
             _ => (0, 0),
         },
     };
-    let key = first ^ last.rotate_left(29) ^ ((name.len() as u64) << 7);
+    // Pairs as of export and import differ here alone.
+    let second = match name.split_at_checked(size_of::<u64>()) {
+        Some((_, rest)) => match rest.first_chunk() {
+            Some(second) => u64::from_le_bytes(*second),
+            None => 0,
+        },
+        None => 0,
+    };
+    // By no whole number of bytes apart: a byte that both the second and the last eight have must not cancel itself out.
+    let key = first ^ second.rotate_left(13) ^ last.rotate_left(31) ^ ((name.len() as u64) << 7);
     (key.wrapping_mul(multiplier) >> (u64::BITS - SLOTS.ilog2())) as usize
 }
 

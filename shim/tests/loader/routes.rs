@@ -108,3 +108,19 @@ fn pointers_that_no_symbol_has_are_judged_by_name() {
     ];
     assert_eq!(lines, expected);
 }
+
+/// Drivers that looked themselves up while they were asked for a table sent others round in circles.
+#[test]
+fn a_driver_that_looks_itself_up_hands_out_its_own_tables() {
+    let stage = Stage::get();
+    let with = |run: Run| run.library(stage.file("selfish")).lines("tables", &[]);
+    let lines = with(stage.shimmed());
+    assert_eq!(lines, with(stage.bare()));
+    assert_eq!(
+        lines
+            .iter()
+            .filter(|line| line.ends_with("0, 16 bytes, libcuda.so.1:cuGetExportTable, 4711"))
+            .count(),
+        3
+    );
+}

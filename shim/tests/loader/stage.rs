@@ -45,6 +45,7 @@ impl Stage {
         let driver = stage.file("driver/libcuda.so.1").display().to_string();
         std::fs::create_dir_all(stage.file("odd")).expect("a folder");
         std::fs::create_dir_all(stage.file("stub")).expect("a folder");
+        std::fs::create_dir_all(stage.file("selfish")).expect("a folder");
         let library = ["-shared", "-fPIC"];
         for (source, to, flags) in [
             ("lookups", "lookups", &[][..]),
@@ -55,6 +56,7 @@ impl Stage {
             ("hooked", "hooked", &[]),
             ("copies", "copies", &[]),
             ("oddities", "oddities", &[]),
+            ("tables", "tables", &[]),
             ("second", "second", &[]),
             ("forks", "forks", &["-pthread"]),
             ("threads", "threads", &["-pthread"]),
@@ -68,6 +70,7 @@ impl Stage {
                 "odd/libcuda.so.1",
                 &["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic", "-Wl,--hash-style=sysv"],
             ),
+            ("selfish", "selfish/libcuda.so.1", &["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"]),
             ("linked", "linked", &[&driver]),
             ("linked", "linked.so", &["-shared", "-fPIC", "-DPLUGIN", &driver]),
         ] {

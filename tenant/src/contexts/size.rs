@@ -39,6 +39,16 @@ impl Before {
         })
     }
 
+    /// What came with something else than a context, told in the same way. None: others are at it too, or the card's memory cannot be read.
+    pub(crate) fn came(self, physical_free: Option<Bytes>, booked: Bytes, beside: u64) -> Option<Bytes> {
+        if self.beside > 0 || beside > 0 {
+            return None;
+        }
+        let gone = self.physical_free? - physical_free?;
+        // More than what was known can be a neighbour's doing; so much of it is believed as of a context.
+        Some((gone - (booked - self.booked)).min(self.charged + GREATEST))
+    }
+
     fn measure(self, physical_free: Option<Bytes>, booked: Bytes, beside: u64) -> Option<Bytes> {
         let known = self.charged > Bytes::ZERO;
         if known && (self.beside > 0 || beside > 0) {

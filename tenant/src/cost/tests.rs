@@ -137,3 +137,27 @@ proptest! {
         prop_assert!((41_900..78_100).contains(&cost), "{cost}");
     }
 }
+
+#[test]
+fn what_comes_under_the_name_of_a_graph_that_is_gone_is_another_one() {
+    let mut costs = Costs::new();
+    let graph = Kernel::graph(0x1000);
+    for took in [9_000_000, 5_000_000] {
+        let mut bill = Bill::default();
+        bill.add(graph, Nanos(costs.expect(graph).cost.into()), 1);
+        costs.learn(&bill, Nanos(took), Company::Alone);
+    }
+    assert_eq!(costs.expect(graph), Expected { cost: 5_000_000, fresh: false });
+    costs.forget(graph);
+    assert_eq!(costs.expect(graph), Expected { cost: UNKNOWN, fresh: true });
+}
+
+#[test]
+fn copies_of_about_the_same_size_share_an_estimate() {
+    assert_eq!(Kernel::moving(1 << 20), Kernel::moving((1 << 20) + 1000));
+    assert_ne!(Kernel::moving(1 << 20), Kernel::moving(5 << 18));
+    assert_ne!(Kernel::moving(0), Kernel::moving(2));
+    for bytes in 0..64 {
+        assert_ne!(Kernel::moving(bytes), Kernel::graph(usize::try_from(bytes).expect("small")));
+    }
+}

@@ -24,8 +24,9 @@ pub(crate) const BOUND: Nanos = Nanos::from_micros(500);
 /// (1 to 2 ms) or earlier, when one has run dry; so each should have about a slice's work queued, or the card switches more often
 /// than it has to.
 pub(crate) const SHARED_BOUND: Nanos = Nanos::from_millis(1);
-/// Most credit in one go: so that half of the bound is asked for while the other half runs.
-pub(crate) const CREDIT: Nanos = Nanos::from_micros(250);
+/// Most credit in one go: so that the greater part of the bound is asked for while the rest runs. What is left when a sleeper wakes has to
+/// outlast the latest wake-up; what is not is the price of a visit and a sleep, for each credit.
+pub(crate) const CREDIT: Nanos = Nanos::from_micros(350);
 /// Launches that may always be in flight: one runs, one is ready.
 const PIPELINE: u64 = 2;
 /// A throttled launch waits for this long at most, whatever is in flight.
@@ -146,7 +147,7 @@ impl Passage {
             TurnState::Yours => {
                 let left = reading.granted - account.spent(now) - siblings.spent;
                 if left > Nanos::ZERO {
-                    return self.throttle(account, left, siblings, now);
+                    return self.throttle(account, left, reading.bound, siblings, now);
                 }
             }
             TurnState::Wait if self.elsewhere => return Step::Go(Way::Ungated),
@@ -180,25 +181,40 @@ impl Passage {
     }
 
     /// Sleeps to the time for which there is room predicted; does not poll.
-    fn throttle(&mut self, account: &Account, left: Nanos, siblings: Siblings, now: Nanos) -> Step {
+    fn throttle(
+        &mut self,
+        account: &Account,
+        left: Nanos,
+        told: Nanos,
+        siblings: Siblings,
+        now: Nanos,
+    ) -> Step {
         let bound = if siblings.working > 0 { SHARED_BOUND } else { BOUND };
-        let quarter = Nanos(left.0 / 4);
-        let most = if self.each { Nanos::ZERO } else { self.visit.credit(CREDIT).min(quarter) };
+        // Somebody of high priority may come at any moment, who waits for what is in flight.
+        let bound = if told > Nanos::ZERO { bound.min(told) } else { bound };
+        // Siblings see each other's credit a little late; threads of one process see each other's at once.
+        let left = if siblings.working > 0 { Nanos(left.0 / 4) } else { left };
+        let credit = CREDIT.min(Nanos(bound.0 * 7 / 10));
+        let most = if self.each { Nanos::ZERO } else { self.visit.credit(credit).min(left) };
         let cost = self.cost();
         let chunk = most.max(cost);
         let work = account.work(now);
-        let go = |forced| Step::Go(Way::Metered { credit: chunk - cost, forced });
+        let go = |chunk: Nanos, forced| Step::Go(Way::Metered { credit: chunk.max(cost) - cost, forced });
         let remaining = work.own_remaining(siblings.working, now);
         // It should have run but has not: estimates are too low, or somebody else has the card. Its end will be seen.
-        let overdue = (remaining == Nanos::ZERO && work.watched) || work.blind;
-        let fits = remaining + chunk <= bound && !overdue;
-        if work.launches < PIPELINE || work.inflight() + chunk <= bound || fits {
-            return go(false);
+        let overdue = (remaining == Nanos::ZERO && work.watched) || work.is_stuck(now) || work.blind;
+        // A sleeper aims at this much before there is room for all, and takes what there is: to sleep on for the rest would be to poll.
+        let fits = remaining + chunk <= bound + SLACK && !overdue;
+        if work.launches < PIPELINE || work.inflight() + chunk <= bound {
+            return go(chunk, false);
+        }
+        if fits {
+            return go(chunk.min(bound - remaining), false);
         }
         let waited = now - *self.throttled.get_or_insert(now);
         let limit = Nanos(2 * work.cost.0).min(PATIENCE);
         if waited >= limit {
-            return go(true);
+            return go(chunk, true);
         }
         // So that a new kernel is not waited for by what it is only taken to cost.
         let time = if overdue || self.expected.fresh { SLACK } else { remaining + chunk - bound - SLACK };

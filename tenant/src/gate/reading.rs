@@ -14,6 +14,8 @@ pub(crate) struct Reading {
     pub(crate) word: u32,
     pub(crate) turn: Turn,
     pub(crate) granted: Nanos,
+    /// Most that may be in flight; zero: as usual.
+    pub(crate) bound: Nanos,
     /// This process is to ring when its work has run out.
     pub(crate) rings: bool,
     pub(crate) monitor: Monitor,
@@ -31,7 +33,7 @@ impl Reading {
             let word = granted.acknowledge();
             // Without a word there is no monitor, and what else is written means nothing.
             let turn = if word == 0 { Turn(0) } else { granted.turn(card) };
-            (word, turn, granted.granted(card))
+            (word, turn, granted.granted(card), granted.bound(card))
         };
         let mut seen = read();
         for _ in 1..TRIES {
@@ -40,9 +42,9 @@ impl Reading {
             }
             seen = read();
         }
-        let (word, turn, granted_time) = seen;
+        let (word, turn, granted_time, bound) = seen;
         let (rings, monitor) = (granted.rings(card, slot), heart.observe(granted, now));
-        Self { word, turn, granted: granted_time, rings, monitor }
+        Self { word, turn, granted: granted_time, bound, rings, monitor }
     }
 }
 

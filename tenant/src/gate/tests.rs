@@ -53,7 +53,7 @@ impl<'a, 'r, 's> Program<'a, 'r, 's> {
             self.place.launch(stream, cost, programmatic);
             return;
         }
-        let launch = Launch { kernel, stream, context: CONTEXT, card: card(), programmatic };
+        let launch = Launch { kernel, stream, context: CONTEXT, card: card(), programmatic, asks: false };
         let passed = self.gate.pass(&self.thread, launch, &self.place, &self.place);
         self.place.launch(stream, cost, programmatic);
         if let Some(passed) = passed {
@@ -109,6 +109,32 @@ fn without_a_monitor_the_gate_is_open() {
         },
     );
     assert!(stage.card(|card| card.journal.iter().all(|did| matches!(did, Did::Launch { .. }))));
+}
+
+#[test]
+fn what_waits_behind_a_long_kernel_is_not_taken_to_have_run() {
+    alone(yours(ms(100)), |role, program| {
+        let length = ms(5);
+        // So that its length is known.
+        for _ in 0..4 {
+            program.launch(1, STREAM, length);
+            role.sleep(length);
+        }
+        role.sleep(length);
+        let start = role.now();
+        program.launch(1, STREAM, length);
+        program.launch(1, STREAM, length);
+        role.sleep(length);
+        // The second one has just begun.
+        program.launch(1, STREAM, length);
+        let ends = Nanos(program.cell().ends.load(Ordering::Relaxed));
+        assert!(
+            ends >= start + ms(14),
+            "three of 5 ms end {} us after the first began",
+            (ends - start).0 / 1000
+        );
+        assert_eq!(program.counted(Reason::Unmarked), 0);
+    });
 }
 
 #[test]
@@ -185,6 +211,38 @@ fn most_launches_in_a_turn_ask_nobody() {
         assert!(launches > 9_500, "{launches}");
         assert!(markers < 1_400, "one for each 150 us at most: {markers}");
     });
+}
+
+/// What a saturating thread costs in its turn, for each millisecond of the card's time: it sleeps to a predicted time and does not look
+/// whether it has come; a marker is a record and a write, and is asked for its time once.
+#[test]
+fn a_saturating_thread_sleeps_and_marks_as_seldom_as_the_bound_allows() {
+    for (cost, late) in [(60, 0), (60, 60), (20, 0), (20, 60), (7, 30)] {
+        let stage = Stage::new(1);
+        stage.card(|card| card.late = us(late));
+        let open = AtomicU32::new(0);
+        let gate = Gate::new(&stage.regions[0], SLOT, &open);
+        stage.play(&[&|role| yours(ms(1_000_000))(role), &|role| {
+            role.sleep(us(100));
+            saturate(role, &Program::new(&gate, role.edge(0)), us(cost), BEGIN + ms(200));
+        }]);
+        stage.card(|card| {
+            let each = |wanted: fn(&Did) -> bool| {
+                card.journal.iter().filter(|did| wanted(did)).count() as f64 / 200.0
+            };
+            let sleeps = each(|did| *did == Did::Sleep);
+            let (records, writes) =
+                (each(|did| matches!(did, Did::Record(_))), each(|did| matches!(did, Did::Write(_))));
+            let asked = each(|did| *did == Did::Ask);
+            let ran = card.ran[&0];
+            let told = format!(
+                "{cost} us, {late} us late: {sleeps} sleeps, {records} records, {writes} writes, {asked} questions per ms; ran {ran}"
+            );
+            assert!(sleeps < 4.0, "{told}");
+            assert!(records < 2.0 && writes <= records && asked <= records, "{told}");
+            assert!(ran > ms(199), "the card runs dry: {told}");
+        });
+    }
 }
 
 #[test]
@@ -393,6 +451,22 @@ fn several_streams_stay_within_the_bound() {
     let (most, ran) = stage.card(|card| (card.most[&0], card.ran[&0]));
     assert!(most < us(1_500), "{most}");
     assert_eq!(ran, us(25 * 20_000));
+}
+
+/// Who may be pre-empted at any moment keeps less queued, and the card busy all the same.
+#[test]
+fn a_bound_that_is_told_is_kept() {
+    for (bound, most_allowed) in [(us(0), us(560)), (us(250), us(350))] {
+        let script = |role: &Role<'_>| {
+            role.stage.grantors[0].card(card()).bound.store(bound.0, Ordering::Relaxed);
+            say(role.stage, 0, 1, TurnState::Yours, ms(1_000_000));
+        };
+        let stage = alone(script, |role, program| saturate(role, program, us(60), BEGIN + ms(500)));
+        let (most, ran) = stage.card(|card| (card.most[&0], card.ran[&0]));
+        println!("bound {bound}: at most {most} queued, {ran} run");
+        assert!(most <= most_allowed, "{bound}: {most}");
+        assert!(ran >= ms(485), "{bound}: {ran}");
+    }
 }
 
 #[test]

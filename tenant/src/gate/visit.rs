@@ -29,7 +29,7 @@ use crate::settlement::{Due, Event, Lane, LaneId, LaneKey, Placed, Start, Thread
 use crate::spin::Held;
 
 /// Open launches of so much are worth a marker: every second time that a busy thread comes by.
-const MARK: Nanos = Nanos::from_micros(400);
+const MARK: Nanos = Nanos::from_micros(600);
 /// The same beside siblings, or on several streams: then predictions are worth less, and ends that are seen more.
 const SHARED_MARK: Nanos = Nanos::from_micros(150);
 /// A launch of a thread with gaps is measured by itself this often.
@@ -294,7 +294,7 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
         }
         let credit = u32::try_from(credit.0).unwrap_or(u32::MAX);
         self.thread.lend(now, visit, launch.card, reading.word, expected.cost, credit);
-        if let Some(lane) = lane.filter(|_| mode.known) {
+        if let Some(lane) = lane.filter(|_| mode.known && !launch.asks) {
             self.thread.remember(launch.kernel, launch.stream, lane, expected.cost);
         }
         Passed { launch, lane, cost, alone: mode.alone }

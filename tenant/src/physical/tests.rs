@@ -175,6 +175,9 @@ fn imports_are_not_charged_and_exports_are_kept() {
     let container = Container::limited(20);
     let tenant = container.tenant();
     tenant.received(Handle(9));
+    map(&tenant, 9, BASE, mib(2));
+    release(&tenant, 9);
+    unmap(&tenant, BASE, mib(2));
     assert!(tenant.refer(Handle(9)).is_none() && tenant.releasing(Handle(9)).is_none());
     assert_eq!(used(&tenant), Bytes::ZERO);
     // A driver that answers with a handle of ours means our memory.
@@ -198,4 +201,118 @@ fn imports_are_not_charged_and_exports_are_kept() {
     unmap(&tenant, BASE, mib(20));
     assert_eq!(used(&tenant), mib(6), "two of four were in the range");
     assert_eq!(count(&tenant, Reason::ExportedKept), 3);
+}
+
+fn exported(tenant: &Tenant) -> Bytes {
+    let cell = tenant.region().cell(card(), tenant.name().slot());
+    Bytes(cell.exported.load(cgpu_proto::atomic::Ordering::Relaxed))
+}
+
+fn bind(tenant: &Tenant, object: u64, offset: u64, handle: u64, size: Bytes) {
+    tenant.refer(Handle(handle)).expect("on the books").bound(Handle(object), None, offset, size);
+}
+
+#[test]
+fn bound_memory_stays_charged_until_it_is_unbound_and_let_go() {
+    let container = Container::limited(20);
+    let tenant = container.tenant();
+    tenant.object_made(Handle(100));
+    create(&tenant, 1, mib(4));
+    create(&tenant, 2, mib(2));
+    bind(&tenant, 100, 0, 1, mib(4));
+    bind(&tenant, 100, 4 * MIB, 2, mib(2));
+    release(&tenant, 1);
+    release(&tenant, 2);
+    assert_eq!((used(&tenant), exported(&tenant)), (mib(6), Bytes::ZERO));
+    // Of the range, for the card, and only what lies in it whole.
+    tenant.unbinding().unbound(Handle(100), card(), 0, mib(3));
+    tenant.unbinding().unbound(Handle(100), cgpu_proto::units::CardIndex::new(1).unwrap(), 0, mib(4));
+    assert_eq!(used(&tenant), mib(6));
+    tenant.unbinding().unbound(Handle(100), card(), 0, mib(4));
+    assert_eq!(used(&tenant), mib(2));
+    // A mapping of the object holds it, and all that is bound, too.
+    map(&tenant, 100, BASE, mib(6));
+    release(&tenant, 100);
+    assert_eq!(used(&tenant), mib(2));
+    unmap(&tenant, BASE, mib(6));
+    assert_eq!(used(&tenant), Bytes::ZERO);
+}
+
+/// Whoever has the object reaches what is bound to it, and holds it when its maker is gone.
+#[test]
+fn what_is_bound_to_a_shared_object_is_exported_as_long_as_it_is_bound() {
+    let container = Container::limited(20);
+    let tenant = container.tenant();
+    tenant.object_made(Handle(100));
+    tenant.received(Handle(200));
+    create(&tenant, 1, mib(4));
+    create(&tenant, 2, mib(2));
+    bind(&tenant, 100, 0, 1, mib(4));
+    bind(&tenant, 200, 0, 2, mib(2));
+    assert_eq!(exported(&tenant), mib(2));
+    tenant.refer(Handle(100)).expect("made").exported();
+    tenant.refer(Handle(100)).expect("made").exported();
+    assert_eq!(exported(&tenant), mib(6));
+    tenant.unbinding().unbound(Handle(100), card(), 0, mib(4));
+    assert_eq!(exported(&tenant), mib(2));
+    release(&tenant, 1);
+    assert_eq!(used(&tenant), mib(2));
+    // Others have it still, when we have let it go with our memory in it.
+    release(&tenant, 2);
+    release(&tenant, 200);
+    assert_eq!((used(&tenant), exported(&tenant)), (mib(2), mib(2)));
+    assert_eq!(count(&tenant, Reason::ExportedKept), 1);
+}
+
+#[test]
+fn memory_in_tiles_stays_charged_until_the_stream_has_taken_it_out() {
+    use crate::{ArrayId, Tiles};
+    let container = Container::limited(20);
+    let tenant = container.tenant();
+    let (array, other) = (ArrayId::Array(0x10), ArrayId::Mipmapped(0x10));
+    let tiles = |from, to| Tiles { part: 3, from: [from, 0, 0], to: [to, 2, 1] };
+    create(&tenant, 1, mib(4));
+    create(&tenant, 2, mib(2));
+    let context = tenant.context_seen(container.handle(), card());
+    // The driver refuses.
+    drop(tenant.tiling(Handle(1), tiles(0, 4)));
+    assert!(
+        tenant
+            .tiling(Handle(1), tiles(0, 4))
+            .expect("known")
+            .tiled(array, tiles(0, 4), Some(context))
+            .is_empty()
+    );
+    release(&tenant, 1);
+    assert_eq!(used(&tenant), mib(6));
+    // Another memory takes the place of half of it, and is mapped elsewhere.
+    let untiled = tenant.tiling(Handle(2), tiles(0, 2)).expect("known").tiled(array, tiles(0, 2), None);
+    assert!(
+        tenant.tiling(Handle(2), tiles(9, 10)).expect("known").tiled(other, tiles(9, 10), None).is_empty()
+    );
+    release(&tenant, 2);
+    untiled.gone();
+    assert_eq!(used(&tenant), mib(6));
+    let untiled = tenant.untiling(array, tiles(2, 4));
+    assert_eq!(used(&tenant), mib(6), "the stream has not come to it");
+    untiled.gone();
+    assert_eq!(used(&tenant), mib(2));
+    // An array that stays, and one that goes; the handle is another's then.
+    drop(tenant.array_leaving(array));
+    let leaving = tenant.array_leaving(array).expect("it has tiles");
+    create(&tenant, 3, mib(2));
+    assert!(
+        tenant
+            .tiling(Handle(3), tiles(0, 1))
+            .expect("known")
+            .tiled(array, tiles(0, 1), Some(context))
+            .is_empty()
+    );
+    release(&tenant, 3);
+    leaving.gone();
+    assert_eq!(used(&tenant), mib(4));
+    tenant.array_leaving(other).expect("it has tiles").gone();
+    assert_eq!(used(&tenant), mib(2));
+    tenant.arrays_gone_with(context.owner());
+    assert_eq!(used(&tenant), Bytes::ZERO);
 }

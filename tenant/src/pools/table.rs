@@ -5,9 +5,12 @@
 //! *Invariant*, whenever the lock is free: what calls under way were charged in advance is part of what is booked, and what is
 //! booked covers the newest reading, or the lack was handed to a thread that is charging it.
 
-use cgpu_proto::atomic::{AtomicUsize, Ordering};
+mod tenure;
+
+use cgpu_proto::atomic::{AtomicU64, AtomicUsize, Ordering};
 use cgpu_proto::units::{Bytes, CardIndex as Card};
 
+pub(crate) use self::tenure::{Arrival, Departure, Tenure};
 use super::growth::Growth;
 use super::{PoolDriver, PoolId};
 use crate::allocations::Exhausted;
@@ -16,16 +19,16 @@ use crate::spin::Spin;
 
 /// A pool that is charged: which, and how it is reached. Another one may have its handle later.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct At {
-    pub(super) id: PoolId,
-    pub(super) card: Card,
-    pub(super) driver: &'static dyn PoolDriver,
+pub(crate) struct At {
+    pub(crate) id: PoolId,
+    pub(crate) card: Card,
+    pub(crate) driver: &'static dyn PoolDriver,
     number: u64,
 }
 
 /// What a handle is.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Known {
+pub(crate) enum Known {
     /// A pool that is charged.
     Charged(At),
     /// A pool whose memory is not counted here.
@@ -40,9 +43,18 @@ pub(super) enum Known {
 
 /// What a call was charged in advance, and for how much of the program's.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Flight {
+pub(crate) struct Flight {
     pub(super) charged: Bytes,
     pub(super) size: Bytes,
+    /// What the pool has for the call already, by an earlier one: not charged again, but not given back either while the call is
+    /// under way.
+    pub(super) kept: Bytes,
+}
+
+impl Flight {
+    pub(super) fn charged(charged: Bytes, size: Bytes) -> Self {
+        Self { charged, size, kept: Bytes::ZERO }
+    }
 }
 
 /// A look at what a pool holds, in the order in which looks begin.
@@ -58,6 +70,16 @@ pub(super) struct Balance {
     pub(super) lack: Bytes,
     /// It has grown by what could not be charged.
     pub(super) unpaid: bool,
+    /// Others may hold some of it.
+    pub(super) exported: bool,
+}
+
+/// What a pool had that is gone.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Estate {
+    pub(super) card: Card,
+    pub(super) booked: Bytes,
+    pub(super) exported: Bytes,
 }
 
 /// Whether a pool is there.
@@ -78,16 +100,23 @@ struct Pool {
     booked: Bytes,
     /// Of that: of calls under way.
     flying: Bytes,
+    /// Of what is held: what calls under way count on.
+    kept: Bytes,
     /// The newest reading of what it holds, and that one's ticket.
     read: Bytes,
     newest: u64,
     tickets: u64,
-    /// Calls of the program under way.
+    /// Calls of the program under way, and how many there have been.
     flights: u32,
+    started: u64,
     /// Calls of ours with its handle under way.
     looks: u32,
     unpaid: bool,
+    /// What of it is entered as exported; none: it is this process's alone.
+    exported: Option<Bytes>,
     growth: Growth,
+    /// Raised when the pool may have less, or may have passed on what an earlier call was given.
+    tenure: u64,
 }
 
 impl Pool {
@@ -95,6 +124,14 @@ impl Pool {
         self.looks = self.looks.saturating_add(1);
         self.tickets += 1;
         Ticket(self.tickets)
+    }
+
+    fn start(&mut self, flight: Flight) {
+        self.started += 1;
+        self.flights += 1;
+        self.flying = self.flying + flight.charged;
+        self.kept = self.kept + flight.kept;
+        self.booked = self.booked + flight.charged;
     }
 
     fn take_in(&mut self, ticket: Ticket, reading: Option<Bytes>, flight: Option<Flight>) {
@@ -108,6 +145,9 @@ impl Pool {
                 {
                     self.growth.learn(flight.size, reading - self.read);
                 }
+                if reading < self.read {
+                    self.tenure += 1;
+                }
                 self.newest = ticket.0;
                 self.read = reading;
             }
@@ -115,19 +155,20 @@ impl Pool {
             // What cannot be seen is taken to have grown as was thought.
             None => self.read = self.read + charged,
         }
-        if flight.is_some() {
+        if let Some(flight) = flight {
             self.flights = self.flights.saturating_sub(1);
             self.flying = self.flying - charged;
+            self.kept = self.kept - flight.kept;
         }
     }
 
     /// Brings what is booked down to what can be needed, and says what is lacking.
     fn balance(&mut self) -> Balance {
-        let most = self.read + self.flying;
+        let most = self.read + self.flying + self.kept;
         let surplus = self.booked - self.booked.min(most);
         self.booked = self.booked - surplus;
         let lack = self.read - self.read.min(self.booked);
-        Balance { surplus, lack, unpaid: self.unpaid }
+        Balance { surplus, lack, unpaid: self.unpaid, exported: self.exported.is_some() }
     }
 }
 
@@ -136,6 +177,8 @@ impl Pool {
 pub(crate) struct Pools {
     /// How many are charged, or were lately: none in most programs, and then nobody looks further.
     charged: AtomicUsize,
+    /// The pointers that were given out, as bits.
+    pointers: AtomicU64,
     table: Spin<Table>,
 }
 
@@ -159,7 +202,11 @@ fn key(id: PoolId) -> u64 {
 
 impl Pools {
     pub(crate) fn new() -> Self {
-        Self { charged: AtomicUsize::new(0), table: Spin::new(Table { pools: Ordered::new(), made: 0 }) }
+        Self {
+            charged: AtomicUsize::new(0),
+            pointers: AtomicU64::new(0),
+            table: Spin::new(Table { pools: Ordered::new(), made: 0 }),
+        }
     }
 
     /// Whether any pool is charged.
@@ -168,7 +215,7 @@ impl Pools {
         self.charged.load(Ordering::Relaxed) != 0
     }
 
-    pub(super) fn find(&self, id: PoolId) -> Known {
+    pub(crate) fn find(&self, id: PoolId) -> Known {
         match self.table.lock().pools.get(key(id)) {
             None => Known::Unknown,
             Some(None) => Known::Elsewhere,
@@ -187,7 +234,7 @@ impl Pools {
         id: PoolId,
         card: Option<Card>,
         driver: &'static dyn PoolDriver,
-    ) -> Result<Option<(Card, Bytes)>, Exhausted> {
+    ) -> Result<Option<Estate>, Exhausted> {
         let former = self.enter(&mut self.table.lock(), id, card, driver)?;
         Ok(former.map(|pool| self.estate(pool)))
     }
@@ -220,13 +267,17 @@ impl Pools {
             stage: Stage::Open,
             booked: Bytes::ZERO,
             flying: Bytes::ZERO,
+            kept: Bytes::ZERO,
             read: Bytes::ZERO,
             newest: 0,
             tickets: 0,
             flights: 0,
+            started: 0,
             looks: 0,
             unpaid: false,
+            exported: None,
             growth: Growth::NEW,
+            tenure: 0,
         });
         let former = table.pools.insert(key(id), pool)?;
         if pool.is_some() {
@@ -236,9 +287,36 @@ impl Pools {
     }
 
     /// What a pool that is off the table had; calls under way give their own back.
-    fn estate(&self, pool: Pool) -> (Card, Bytes) {
+    fn estate(&self, pool: Pool) -> Estate {
         self.charged.fetch_sub(1, Ordering::Relaxed);
-        (pool.at.card, pool.booked - pool.flying)
+        let exported = pool.exported.unwrap_or_default();
+        Estate { card: pool.at.card, booked: pool.booked - pool.flying, exported }
+    }
+
+    /// Other processes may allocate from it, or hold what came from it.
+    pub(super) fn export(&self, at: At) {
+        if let Some(pool) = self.table.lock().get(at) {
+            pool.exported.get_or_insert(Bytes::ZERO);
+        }
+    }
+
+    /// A pointer with this bit was given out.
+    pub(super) fn point(&self, bit: u64) {
+        self.pointers.fetch_or(bit, Ordering::Relaxed);
+    }
+
+    /// The bits of all pointers that were given out.
+    pub(super) fn pointers(&self) -> u64 {
+        self.pointers.load(Ordering::Relaxed)
+    }
+
+    /// How what is booked for an exported pool differs from what is entered as exported: to be entered more, less.
+    pub(super) fn exported(&self, at: At) -> (Bytes, Bytes) {
+        let mut table = self.table.lock();
+        let Some(pool) = table.get(at) else { return (Bytes::ZERO, Bytes::ZERO) };
+        let Some(entered) = pool.exported else { return (Bytes::ZERO, Bytes::ZERO) };
+        pool.exported = Some(pool.booked);
+        (pool.booked - entered, entered - pool.booked)
     }
 
     /// A pool that is not charged is gone.
@@ -258,9 +336,7 @@ impl Pools {
     pub(super) fn start(&self, at: At, flight: Flight) -> bool {
         let mut table = self.table.lock();
         let Some(pool) = table.get(at).filter(|pool| pool.stage == Stage::Open) else { return false };
-        pool.flights += 1;
-        pool.flying = pool.flying + flight.charged;
-        pool.booked = pool.booked + flight.charged;
+        pool.start(flight);
         true
     }
 
@@ -306,7 +382,7 @@ impl Pools {
     }
 
     /// What could not be charged has been seen to.
-    pub(super) fn paid(&self, at: At) {
+    pub(crate) fn paid(&self, at: At) {
         if let Some(pool) = self.table.lock().get(at) {
             pool.unpaid = false;
         }
@@ -359,7 +435,7 @@ impl Pools {
     }
 
     /// The driver destroyed it; what it had.
-    pub(super) fn gone(&self, at: At) -> Option<(Card, Bytes)> {
+    pub(super) fn gone(&self, at: At) -> Option<Estate> {
         let mut table = self.table.lock();
         table.get(at)?;
         let pool = table.pools.remove(key(at.id))??;
@@ -368,12 +444,15 @@ impl Pools {
 
     /// Booked and under way, of all: for tests.
     #[cfg(test)]
-    pub(super) fn sums(&self) -> (Bytes, Bytes) {
+    pub(crate) fn sums(&self) -> (Bytes, Bytes) {
         let (mut booked, mut flying, mut from) = (Bytes::ZERO, Bytes::ZERO, 0);
         let table = self.table.lock();
         while let Some((key, pool)) = table.pools.from(from) {
             if let Some(pool) = pool {
-                assert!(pool.booked >= pool.flying && pool.booked <= pool.read + pool.flying, "{pool:?}");
+                assert!(
+                    pool.booked >= pool.flying && pool.booked <= pool.read + pool.flying + pool.kept,
+                    "{pool:?}"
+                );
                 (booked, flying) = (booked + pool.booked, flying + pool.flying);
             }
             from = key + 1;

@@ -551,7 +551,7 @@ proptest! {
             let some = which % calls.len().max(1);
             match step {
                 0 => {
-                    let flight = Flight { charged: mib(32), size: mib(1) };
+                    let flight = Flight::charged(mib(32), mib(1));
                     ledger = ledger + flight.charged;
                     prop_assert!(pools.start(at, flight));
                     calls.push(Call { flight, grows: mib(amount), look: None });

@@ -15,6 +15,9 @@ use cgpu_proto::units::Nanos;
 use super::{ContextKey, Event, Stream, ThreadKey};
 use crate::cost::{Bill, Company};
 
+/// How much later than thrice its estimate a batch may end: somebody else's slice of the card, and a bit.
+const PATIENCE: Nanos = Nanos::from_millis(2);
+
 /// Whose launches, where to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LaneKey {
@@ -118,6 +121,12 @@ impl Lane {
     /// Whether nothing of it is unsettled.
     pub(crate) fn is_idle(&self) -> bool {
         self.open.bill.is_empty() && self.batches.is_empty()
+    }
+
+    /// When its first marker should have been reached: at the latest, if all is well.
+    pub(crate) fn reached(&self) -> Option<Nanos> {
+        let first = self.batches.front().filter(|batch| !batch.backlog)?;
+        Some(first.first.max(self.ended) + Nanos(3 * first.bill.cost.0) + PATIENCE)
     }
 
     /// When the oldest unsettled work of it was launched.

@@ -255,7 +255,10 @@ fn a_limits_file_that_is_not_understood_is_refused() {
     });
     for (text, expected) in [
         ("", "line 1: expected `version 1` before anything else; correct it where the container is started"),
-        ("version 1\nweigth 3\n", "line 2: expected version, name, weight or card, found `weigth`"),
+        (
+            "version 1\nweigth 3\n",
+            "line 2: expected version, name, weight, percent, high_priority or card, found `weigth`",
+        ),
         (
             over.as_str(),
             "expected at most the 104857600 bytes of GPU-07070707-0707-0707-0707-070707070707 (100 MiB), found 999999999999",

@@ -132,7 +132,7 @@ fn a_crash_after_any_single_store_leaves_sound_books() {
     let (mut seen, mut instructions) = (BTreeSet::new(), 0_u64);
     let look = || {
         let (card, slot, cell) = (region.card(card), region.slot(slot), region.cell(card, slot));
-        let words = [&card.context, &slot.state, &cell.held, &cell.implicit, &cell.peak, &cell.creating];
+        let words = [&card.context, &slot.state, &cell.held, &cell.implicit, &cell.peak];
         let words = words.map(|word| word.load(Ordering::Relaxed));
         let counters = slot.counter.each_ref().map(|counter| counter.load(Ordering::Relaxed));
         (words, counters, card.lock.owner().is_some(), truth.word(HELD).load(Ordering::SeqCst))

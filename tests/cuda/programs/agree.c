@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * agree [BYTES...] - allocates each amount in turn and prints, after each, everything that reports memory as one JSON object per
- * line: cuDeviceTotalMem, cuMemGetInfo, nvmlDeviceGetMemoryInfo in both versions. Exits 1 unless all of them agree to the byte.
+ * line: cuDeviceTotalMem, cuMemGetInfo, nvmlDeviceGetMemoryInfo in both versions. Exits 1 unless all of them agree to the byte,
+ * and cuMemGetInfo says half of it where it has one place only, and nothing where it has none (OptiX asks so).
  */
 #include "driver.h"
 
@@ -33,12 +34,17 @@ static void nvml_open(void) {
 }
 
 static void compare(void) {
-    size_t device_total, total, available;
+    size_t device_total, total, available, alone;
     nvmlDevice device;
     nvmlMemory memory;
     nvmlMemory_v2 memory_v2 = {.version = 0x2000028};
     CHECK(cu.cuDeviceTotalMem(&device_total, 0));
     CHECK(cu.cuMemGetInfo(&available, &total));
+    CHECK(cu.cuMemGetInfo(NULL, &alone));
+    HOLDS(alone == total);
+    CHECK(cu.cuMemGetInfo(&alone, NULL));
+    HOLDS(alone == available);
+    CHECK(cu.cuMemGetInfo(NULL, NULL));
     EXPECT(0, nvml.by_index(0, &device));
     EXPECT(0, nvml.memory(device, &memory));
     EXPECT(0, nvml.memory_v2(device, &memory_v2));

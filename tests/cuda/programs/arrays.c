@@ -182,11 +182,15 @@ static void deferred(void) {
     CHECK(to_host(back, info.array, 0, 4));
     HOLDS(strcmp(back, "here") == 0);
     info.operation = UNMAP;
+    CHECK(cu.cuLaunchKernel(driver_function("spin_20ms"), 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
+    size_t kept = free_bytes();
+    info.handle = 0;
     CHECK(map(&info, 1, NULL));
-    HOLDS(free_bytes() == before);
+    HOLDS(free_bytes() == kept); /* until the stream comes to it */
+    EXPECT(CUDA_ERROR_INVALID_VALUE, to_host(back, info.array, 0, 4));
+    CHECK(cu.cuCtxSynchronize());
+    HOLDS(free_bytes() == kept + rounded(needs.size));
     CHECK(destroy(info.array));
-    descriptor.flags = SPARSE;
-    EXPECT(CUDA_ERROR_NOT_SUPPORTED, create(&info.array, &descriptor));
 }
 
 struct resource {

@@ -31,7 +31,7 @@ enum {
 
 enum { GLOBAL = 0, THREAD_LOCAL = 1, RELAXED = 2 };
 enum { NONE = 0, ACTIVE = 1, INVALIDATED = 2 };
-enum { KERNEL = 0, HOST = 3, CONDITIONAL = 13 };
+enum { KERNEL = 0, HOST_NODE = 3, CHILD = 4, MEM_ALLOC = 10, CONDITIONAL = 13 };
 enum { UPDATED = 0, TOPOLOGY_CHANGED = 2, NODE_TYPE_CHANGED = 3, PARAMETERS_CHANGED = 5 };
 enum { AUTO_FREE_ON_LAUNCH = 1 };
 enum { USED_CURRENT = 0, USED_HIGH = 1, RESERVED_CURRENT = 2, RESERVED_HIGH = 3 };
@@ -86,6 +86,11 @@ typedef struct {
 } AllocParams;
 
 typedef struct {
+    CUgraph graph;
+    int moves;
+} ChildParams;
+
+typedef struct {
     uint64_t handle;
     int kind;
     unsigned size;
@@ -100,6 +105,7 @@ typedef struct {
         FillParams fill;
         HostParams host;
         AllocParams alloc;
+        ChildParams child;
         ConditionalParams conditional;
         long long all[29];
     };

@@ -70,7 +70,7 @@ static void topology(void) {
     CHECK(graph.GetDependents(top, NULL, &count));
     HOLDS(count == 2);
     CHECK(graph.GetType(sides[1], &type));
-    HOLDS(type == HOST);
+    HOLDS(type == HOST_NODE);
     /* Edges: once each, between nodes of the graph. */
     CHECK(graph.AddDependencies(diamond, &sides[0], &sides[1], 1));
     EXPECT(CUDA_ERROR_INVALID_VALUE, graph.AddDependencies(diamond, &sides[0], &sides[1], 1));

@@ -1,32 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pool_captured - an allocation in a stream that is being captured is a graph's memory: refused while that is not accounted. The
- * capture and everything outside go on.
+ * pool_captured - an allocation in a stream that is being captured is a graph's memory: it takes nothing of the card or of a pool before
+ * the graph is launched. Everything outside goes on.
  */
-#include "pool.h"
+#include "graph_books.h"
 
 int main(void) {
-    CUstream stream = pools_begin(60), other;
-    CUdeviceptr address, outside;
-    void *graph;
-    FUNCTION(begin, cuStreamBeginCapture_v2, (CUstream stream, int mode));
-    FUNCTION(end, cuStreamEndCapture, (CUstream stream, void **graph));
-    CHECK(cu.cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
-    CUfunction kernel = kernel_ready("spin_20us", stream);
+    CUfunction kernel;
+    CUstream stream = graphs_begin(60, "spin_20us", &kernel), other = stream_new(CU_STREAM_NON_BLOCKING);
+    CUdeviceptr address, inside, outside;
+    CUgraph made;
     CHECK(cu.cuMemAlloc(&address, 2 * MIB));
     size_t used = shown();
-    CHECK(begin(stream, 1 /* forbidden to this thread only */));
-    EXPECT(CUDA_ERROR_NOT_SUPPORTED, pools.alloc(&outside, MIB, stream));
+    CHECK(graph.BeginCapture(stream, THREAD_LOCAL));
+    CHECK(pools.alloc(&inside, 500 * MIB, stream));
+    TAKEN(used);
     occupy(kernel, stream);
     CHECK(pools.alloc(&outside, MIB, other));
     TAKEN(used + pool_has(pool_of_the_card(), RESERVED));
+    CHECK(pools.free(inside, stream));
     CHECK(pools.free(outside, other));
-    CHECK(end(stream, &graph));
+    CHECK(graph.EndCapture(stream, &made));
     CHECK(cu.cuStreamSynchronize(other));
     CHECK(pools.alloc(&outside, MIB, stream));
     CHECK(pools.free(outside, stream));
     CHECK(cu.cuStreamSynchronize(stream));
     TAKEN(used);
+    CUgraphExec exec = executable_of(made);
+    CHECK(graph.Launch(exec, stream));
+    RESERVED_BESIDE(500 * MIB, used);
     CHECK(cu.cuMemFree(address));
     return 0;
 }

@@ -83,14 +83,18 @@ static inline float spin_measure(const struct spin *spin, uint32_t iterations, C
     return ms;
 }
 
+/* A kernel of this name: on the simulated card it does what its name says, on a real one next to nothing. */
+static inline struct spin spin_named(const char *name) {
+    struct spin spin = {.function = spin_function(name), .blocks = spin_blocks(), .iterations = 1};
+    CHECK(cu.cuMemAlloc(&spin.sink, 4));
+    return spin;
+}
+
 /* A kernel of `us` microseconds. `iterations` is what an earlier calibration found, 0 to calibrate now. */
 static inline struct spin spin_open(unsigned us, uint32_t iterations, CUstream stream) {
-    struct spin spin;
     char name[32];
     snprintf(name, sizeof name, "spin_%uus", us);
-    spin.function = spin_function(name);
-    CHECK(cu.cuMemAlloc(&spin.sink, 4));
-    spin.blocks = spin_blocks();
+    struct spin spin = spin_named(name);
     spin.iterations = iterations ? iterations : 1;
     if (!iterations) {
         /* The difference of two lengths leaves the launch itself out; a card whose kernels do not get longer with their

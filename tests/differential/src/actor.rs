@@ -8,6 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command as Program, Stdio};
 use anyhow::{Context, Result, bail};
 
 use crate::command::{Answer, Command};
+use crate::line::{self, Line};
 
 /// Where everything is: the built files, the simulated card, the container.
 #[derive(Clone, Debug)]
@@ -20,6 +21,8 @@ pub struct Stage {
     pub cards: PathBuf,
     /// `CGPU_SIM_GPUS`.
     pub gpus: String,
+    /// `CGPU_SIM_DRIVER`.
+    pub driver: u32,
     /// The container's directory.
     pub container: PathBuf,
     /// Its limit in MiB.
@@ -34,6 +37,7 @@ pub struct Actor {
     process: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
+    line: Line,
 }
 
 impl Actor {
@@ -57,6 +61,7 @@ impl Actor {
             .env("CGPU_MEM_UNIT", "MiB")
             .env("CGPU_SIM_GPUS", &stage.gpus)
             .env("CGPU_SIM_STATE", &stage.cards)
+            .env("CGPU_SIM_DRIVER", stage.driver.to_string())
             .env("CGPU_SIM_SEED", seed.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
@@ -65,12 +70,20 @@ impl Actor {
         }
         // SAFETY: between fork and exec only async-signal-safe calls are allowed; prctl is a bare system call.
         unsafe { program.pre_exec(die_with_parent) };
+        let (line, theirs) = line::pair()?;
+        theirs.give_to(&mut program);
         let mut process =
             program.spawn().with_context(|| format!("cannot start {}", stage.actor.display()))?;
         let (Some(input), Some(output)) = (process.stdin.take(), process.stdout.take()) else {
             bail!("the actor has no pipes");
         };
-        Ok(Self { process, input, output: BufReader::new(output) })
+        Ok(Self { process, input, output: BufReader::new(output), line })
+    }
+
+    /// By which descriptors come and go.
+    #[must_use]
+    pub fn line(&self) -> &Line {
+        &self.line
     }
 
     /// Its process id.

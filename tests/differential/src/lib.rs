@@ -11,6 +11,9 @@
 
 pub mod actor;
 pub mod command;
+pub mod containers;
+pub mod host;
+pub mod line;
 pub mod model;
 pub mod play;
 pub mod random;

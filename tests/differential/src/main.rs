@@ -2,11 +2,13 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use cgpu_differential::actor::built;
-use cgpu_differential::play::{Files, Plan, play};
-use clap::Parser;
+use cgpu_differential::containers::{Filling, Racing, fill, race};
+use cgpu_differential::play::{Files, Plan, Route, folder, play};
+use clap::{Parser, ValueEnum};
 
 /// Random programs under a limit, against a plain model, the books and the simulated card's own truth
 #[derive(Parser)]
@@ -32,6 +34,18 @@ struct Arguments {
     /// Whether the driver refuses now and then what it is asked
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
     refusals: bool,
+    /// What is played beside what always is
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Route::value_variants().to_vec())]
+    routes: Vec<Route>,
+    /// Afterwards fill several containers at once, each to its limit by a way of its own, for so many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    filling: u64,
+    /// Instead of all that: eight processes of one container race for its last room, so many calls in all
+    #[arg(long, value_name = "CALLS", conflicts_with = "filling")]
+    racing: Option<u64>,
+    /// Processes to kill during such a race, at least
+    #[arg(long, default_value_t = 100, requires = "racing")]
+    kills: u64,
     /// Where the built files are; else beside this program
     #[arg(long, env = "CGPU_DIST")]
     dist: Option<PathBuf>,
@@ -50,6 +64,9 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<()> {
     let (dist, actor) = built(&std::env::current_exe()?)?;
     let dist = arguments.dist.clone().unwrap_or(dist);
+    if let Some(operations) = arguments.racing {
+        return run_race(arguments, operations, dist, actor);
+    }
     let (mut played, mut kills, mut overshoot, mut leak) = (0, 0, 0, 0);
     for seed in arguments.seed.. {
         if played >= arguments.operations {
@@ -62,8 +79,9 @@ fn run(arguments: &Arguments) -> Result<()> {
             limit_mib: arguments.limit_mib,
             refusals: arguments.refusals,
             kill_once_in: arguments.kill_once_in,
+            routes: arguments.routes.clone(),
         };
-        let folder = tempfile::tempdir_in("/dev/shm").context("a folder in /dev/shm")?;
+        let folder = folder()?;
         let files = Files { dist: dist.clone(), actor: actor.clone(), folder: folder.path().to_owned() };
         let outcome = play(&plan, &files, |_| {})?;
         played += outcome.operations;
@@ -72,6 +90,16 @@ fn run(arguments: &Arguments) -> Result<()> {
         leak += outcome.leak;
         eprintln!("  seed {seed}: {played} of {} steps, {outcome:?}", arguments.operations);
     }
+    if arguments.filling > 0 {
+        let folder = folder()?;
+        let files = Files { dist, actor, folder: folder.path().to_owned() };
+        let time = Duration::from_secs(arguments.filling);
+        let plan =
+            Filling { seed: arguments.seed, time, limit_mib: 3072, kill_once_in: arguments.kill_once_in };
+        for filled in fill(&plan, &files)? {
+            eprintln!("  {filled:?}");
+        }
+    }
     println!(
         "{}",
         serde_json::json!({
@@ -79,6 +107,26 @@ fn run(arguments: &Arguments) -> Result<()> {
             "kills": kills,
             "mem_overshoot_bytes": overshoot,
             "mem_leak_bytes": leak,
+        })
+    );
+    Ok(())
+}
+
+fn run_race(arguments: &Arguments, operations: u64, dist: PathBuf, actor: PathBuf) -> Result<()> {
+    let folder = folder()?;
+    let files = Files { dist, actor, folder: folder.path().to_owned() };
+    let plan = Racing { seed: arguments.seed, operations, limit_mib: 3072, kills: arguments.kills };
+    let raced = race(&plan, &files)?;
+    eprintln!("  {raced:?}");
+    println!(
+        "{}",
+        serde_json::json!({
+            "operations": raced.operations,
+            "kills": raced.kills,
+            "looks": raced.looks,
+            "growth_bytes": raced.growth,
+            "mem_overshoot_bytes": raced.overshoot,
+            "mem_leak_bytes": raced.leak,
         })
     );
     Ok(())

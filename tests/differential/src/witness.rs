@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use cgpu_proto::slots::State;
-use cgpu_proto::snapshot::{Reader, Snapshot};
+use cgpu_proto::snapshot::{Reader, Slot, Snapshot};
 use cgpu_sim::{Machine, Settings};
 
 /// Reads both.
@@ -64,8 +64,7 @@ impl Witness {
         let snapshot = self.reader.read()?;
         let truths =
             self.machine.processes(0)?.into_iter().filter(|process| process.pid == pid && !process.dying);
-        let live =
-            |slot: &cgpu_proto::snapshot::Slot| slot.pid == pid && slot.word.state() == Some(State::Live);
+        let live = |slot: &Slot| slot.pid == pid && slot.word.state() == Some(State::Live);
         // Two users of one process id: the last program of one that became another may not have been mourned yet, and nobody's
         // lock tells which is which here; the newer one is in use.
         let slot = snapshot
@@ -96,6 +95,43 @@ impl Witness {
     /// If the card cannot be read.
     pub fn truth(&self) -> Result<u64> {
         Ok(self.machine.processes(0)?.iter().map(|process| process.memory.0).sum())
+    }
+
+    /// What these processes have on the card, be they dead.
+    ///
+    /// # Errors
+    /// If the card cannot be read.
+    pub fn truth_of(&self, pids: &[u32]) -> Result<u64> {
+        let processes = self.machine.processes(0)?;
+        Ok(processes
+            .iter()
+            .filter(|process| pids.contains(&process.pid))
+            .map(|process| process.memory.0)
+            .sum())
+    }
+
+    /// Whether the card has forgotten all but these processes: what it has, they have.
+    ///
+    /// # Errors
+    /// If the card cannot be read.
+    pub fn is_settled(&self, living: &[u32]) -> Result<bool> {
+        let processes = self.machine.processes(0)?;
+        let once = |pid: u32| processes.iter().filter(|process| process.pid == pid).count() == 1;
+        Ok(processes.iter().all(|process| {
+            process.memory.0 == 0 || !process.dying && living.contains(&process.pid) && once(process.pid)
+        }))
+    }
+
+    /// What dead processes have on the first card by the books, which is soon gone.
+    ///
+    /// # Errors
+    /// If the books cannot be read.
+    pub fn draining(&mut self) -> Result<u64> {
+        let snapshot = self.reader.read()?;
+        let Some(card) = snapshot.cards.first() else { return Ok(0) };
+        let draining = |(_, slot): &(_, &Slot)| slot.word.state() == Some(State::Draining);
+        let cells = card.cells.iter().zip(&snapshot.slots).filter(draining);
+        Ok(cells.map(|(cell, _)| (cell.used + cell.implicit).0).sum())
     }
 
     /// Whether the card's own state is one that its operations lead to.

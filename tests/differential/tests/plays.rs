@@ -1,18 +1,15 @@
 //! Some plays of every `cargo xtask test`; `cargo xtask soak` plays more of them.
 
-use std::path::Path;
-
 use cgpu_differential::actor::built;
-use cgpu_differential::play::{Files, Outcome, Plan, play};
+use cgpu_differential::play::{Files, Outcome, Plan, Route, folder, play};
+use clap::ValueEnum;
 
-/// Steps of one play. Seven of them in all.
-const OPERATIONS: u64 = 10_000;
+/// Steps of one play, if it does not say otherwise. With the others they are more than 50,000 in all.
+const OPERATIONS: u64 = 5000;
 
 fn plays(plan: &Plan) -> Outcome {
     let (dist, _) = built(&std::env::current_exe().expect("this program's file")).expect("built files");
-    let memory = Path::new("/dev/shm");
-    let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
-    let folder = folder.expect("a folder");
+    let folder = folder().expect("a folder");
     let actor = env!("CARGO_BIN_EXE_cgpu-actor").into();
     let files = Files { dist, actor, folder: folder.path().to_owned() };
     let outcome = play(plan, &files, |_| {}).unwrap_or_else(|error| panic!("{error:#}"));
@@ -23,7 +20,15 @@ fn plays(plan: &Plan) -> Outcome {
 }
 
 fn plan(seed: u64) -> Plan {
-    Plan { seed, operations: OPERATIONS, processes: 4, limit_mib: 4096, refusals: false, kill_once_in: 1000 }
+    Plan {
+        seed,
+        operations: OPERATIONS,
+        processes: 4,
+        limit_mib: 4096,
+        refusals: false,
+        kill_once_in: 1000,
+        routes: Vec::new(),
+    }
 }
 
 #[test]
@@ -46,13 +51,75 @@ fn processes_that_are_killed_often() {
 /// A context's cost was measured across the trimming of a pool.
 #[test]
 fn the_seed_that_found_a_context_undercharged() {
-    plays(&Plan { operations: 5_000, kill_once_in: 500, ..plan(2) });
+    plays(&Plan { kill_once_in: 500, ..plan(2) });
 }
 
 /// A pool was charged less than it would grow by, because the dead were in the way, and the allocation then refused.
 #[test]
 fn the_seed_that_found_a_pool_refused_beside_the_dead() {
-    plays(&Plan { refusals: true, kill_once_in: 500, ..plan(1004) });
+    plays(&Plan { operations: 10_000, refusals: true, kill_once_in: 500, ..plan(1004) });
+}
+
+/// Makers die, and those who hold what they lent; descriptors stay under way meanwhile. Short plays: what went by descriptors stays charged
+/// as long as any process lives that may hold it.
+#[test]
+fn memory_that_goes_between_processes_that_die_in_every_order() {
+    let routes = vec![Route::Exchange];
+    let played = (100..110).map(|seed| Plan { seed, operations: 1000, kill_once_in: 100, ..plan(6) });
+    let played = played.map(|plan| plays(&Plan { refusals: true, routes: routes.clone(), ..plan }));
+    let kills: u64 = played.map(|outcome| outcome.kills).sum();
+    assert!(kills > 50, "{kills}");
+}
+
+#[test]
+fn graphs_that_allocate() {
+    plays(&Plan { kill_once_in: 300, refusals: true, routes: vec![Route::Graphs], ..plan(7) });
+}
+
+/// What graphs hold, and what others hold of pools, at one limit.
+#[test]
+fn graphs_and_memory_between_processes() {
+    let routes = vec![Route::Exchange, Route::Graphs];
+    plays(&Plan { operations: 3000, kill_once_in: 500, refusals: true, routes, ..plan(200) });
+}
+
+#[test]
+fn green_contexts_modules_and_limits() {
+    let routes = vec![Route::Green, Route::Implicit];
+    plays(&Plan { operations: 4000, kill_once_in: 500, refusals: true, routes, ..plan(300) });
+}
+
+/// Multicast objects go between processes that die with memory bound to them, and endpoints hold what has no handle any more.
+#[test]
+fn memory_that_is_bound_to_objects_in_locality_domains() {
+    let routes = vec![Route::Bound, Route::Exchange];
+    plays(&Plan { operations: 3000, kill_once_in: 200, refusals: true, routes, ..plan(400) });
+}
+
+#[test]
+fn tiles_of_sparse_arrays() {
+    let routes = vec![Route::Sparse];
+    plays(&Plan { operations: 3000, kill_once_in: 500, refusals: true, routes, ..plan(500) });
+}
+
+/// What another interface has allocated is on nobody's books, whoever imports it.
+#[test]
+fn memory_of_other_interfaces() {
+    let routes = vec![Route::External, Route::Exchange];
+    plays(&Plan { operations: 3000, kill_once_in: 200, refusals: true, routes, ..plan(600) });
+}
+
+/// Whoever is away may be killed, and so may who has sent it there.
+#[test]
+fn processes_that_checkpoint_each_other() {
+    let routes = vec![Route::Checkpoint, Route::Graphs, Route::Implicit];
+    plays(&Plan { operations: 4000, kill_once_in: 300, refusals: true, routes, ..plan(700) });
+}
+
+#[test]
+fn all_routes_together() {
+    let routes = Route::value_variants().to_vec();
+    plays(&Plan { operations: 4000, kill_once_in: 300, refusals: true, routes, ..plan(800) });
 }
 
 #[test]

@@ -31,9 +31,29 @@ impl Monitor {
     /// If it does not.
     #[must_use]
     pub fn start(scene: &Scene) -> Self {
+        Self::start_with(scene, "tree = \"none\"\n")
+    }
+
+    /// The same with its control tree mounted at `cgpu_km` in its root.
+    ///
+    /// # Panics
+    /// If it does not answer.
+    #[must_use]
+    pub fn start_with_tree(scene: &Scene) -> Self {
+        Self::start_with(scene, "")
+    }
+
+    /// The same with more lines in its configuration. It serves no metrics unless they say where.
+    ///
+    /// # Panics
+    /// If it does not answer.
+    #[must_use]
+    pub fn start_with(scene: &Scene, more: &str) -> Self {
+        let metrics = if more.contains("metrics =") { "" } else { "metrics = \"off\"\n" };
         let mut command = scene.native(&scene.dist().file("cgpu-monitor"));
         let config = scene.path("monitor.toml");
-        std::fs::write(&config, format!("time_scale = {}\n", scene.dilation())).expect("a configuration");
+        std::fs::write(&config, format!("time_scale = {}\n{metrics}{more}", scene.dilation()))
+            .expect("a configuration");
         command.arg("--root").arg(scene.root()).arg("--config").arg(config);
         let mut monitor = Self { process: Child::start_for(command, LIFETIME) };
         let deadline = Instant::now() + START;

@@ -17,7 +17,7 @@ pub use child::{Child, Outcome};
 pub use dist::Dist;
 pub use elf::Elf;
 pub use host::{Monitor, Worker};
-pub use mounts::mounted;
+pub use mounts::{contained, mounted};
 pub use scene::{Container, Scene};
 pub use skip::{python, skip};
 

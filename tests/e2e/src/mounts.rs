@@ -1,11 +1,23 @@
-//! Programs that see other mounts than the rest of the host.
+//! Programs that see other mounts, or other processes, than the rest of the host.
 
 use std::process::Command;
 
 /// The same command in a mount namespace of its own, after a shell has run `setup` there. None where this user may not mount.
 #[must_use]
 pub fn mounted(command: &Command, setup: &str) -> Option<Command> {
-    let mut unshare = vec!["--mount"];
+    apart(command, &["--mount"], setup)
+}
+
+/// The same command as the first process of a PID namespace of its own, as in a container; with a /proc that shows it, or the host's. It goes
+/// with the process that is started here. None where this user may not do that.
+#[must_use]
+pub fn contained(command: &Command, own_proc: bool) -> Option<Command> {
+    let setup = if own_proc { "mount -t proc proc /proc" } else { "true" };
+    apart(command, &["--mount", "--pid", "--fork", "--kill-child"], setup)
+}
+
+fn apart(command: &Command, namespaces: &[&str], setup: &str) -> Option<Command> {
+    let mut unshare = namespaces.to_vec();
     // SAFETY: no obligations; geteuid cannot fail.
     if unsafe { libc::geteuid() } != 0 {
         unshare.extend(["--user", "--map-root-user"]);

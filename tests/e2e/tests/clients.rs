@@ -3,10 +3,11 @@
 //! virtual memory and graphs, and get the right bytes back: that judges the simulated card, not the shim.
 
 use std::fs;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cgpu_e2e::{MIB, Outcome, Scene, python};
+use cgpu_e2e::{Child, MIB, Monitor, Outcome, Scene, python};
 use serde_json::Value;
 
 const LIMIT: u64 = 6 * 1024 * MIB;
@@ -163,6 +164,50 @@ fn the_real_runtimes_lookups_lead_to_hooks() {
         }
         assert!(hooks > 30, "{hooks} hooks of {} look-ups", bare.len());
     }
+}
+
+/// The endpoint's text, read by the parser of prometheus_client; the figures are those of `cgpu smi`.
+#[test]
+fn prometheus_client() {
+    let Some(python) = python("clients::prometheus_client") else { return };
+    let scene = scene();
+    let container = scene.limited("trainer", 4096);
+    // Free a moment ago; nobody connects from that address, so that no connection takes the port meanwhile.
+    let at = TcpListener::bind("127.0.0.2:0").and_then(|port| port.local_addr()).expect("a port");
+    let _monitor = Monitor::start_with(&scene, &format!("metrics = \"{at}\"\nmetrics_hami = true\n"));
+    let mut holder = Child::start(scene.program_in(&container, "worker"));
+    holder.line();
+    let read = || {
+        let mut command = scene.native(&python);
+        command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/metrics.py"));
+        command.arg(format!("http://{at}/metrics")).env("PYTHONDONTWRITEBYTECODE", "1");
+        Outcome::of(command).silent().json()
+    };
+    let value = |text: &Value, name: &str, label: &str, what: &str| {
+        let samples = text["samples"].as_array().expect("samples").iter();
+        samples
+            .clone()
+            .find(|one| one["name"] == name && one["labels"][label] == what)
+            .and_then(|one| one["value"].as_f64())
+    };
+    let text = scene.eventually("the container's memory", || {
+        let text = read();
+        let used = value(&text, "cgpu_memory_used_bytes", "container", "trainer")?;
+        #[allow(clippy::cast_precision_loss)]
+        let booked = scene.used(&container, 0) as f64;
+        (used > 0.0 && (used - booked).abs() < 1.0).then_some(text)
+    });
+    assert_eq!(text["content_type"], "application/openmetrics-text; version=1.0.0; charset=utf-8");
+    assert_eq!(value(&text, "cgpu_memory_limit_bytes", "container", "trainer"), Some(4_294_967_296.0));
+    assert_eq!(value(&text, "cgpu_card_info", "card", "0"), Some(1.0));
+    assert_eq!(value(&text, "cgpu_card_memory_size_bytes", "card", "0"), Some(24_146_608_128.0));
+    assert!(value(&text, "hami_vgpu_memory_limit_bytes", "vdevice_index", "0").is_some());
+    let families = &text["families"];
+    assert_eq!(families["cgpu_turns"][0], "counter");
+    assert_eq!(
+        families["cgpu_memory_used_bytes"],
+        serde_json::json!(["gauge", "bytes", families["cgpu_memory_used_bytes"][2]])
+    );
 }
 
 /// NVML of unequal cards, one of them divided, with an error that somebody lets happen.

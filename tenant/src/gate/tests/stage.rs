@@ -18,10 +18,15 @@ pub(super) const BEGIN: Nanos = Nanos::from_millis(1_000_000);
 /// What the card is told, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Did {
-    Launch { stream: Stream, programmatic: bool },
+    Launch {
+        stream: Stream,
+        programmatic: bool,
+    },
     Record(Stream),
     Write(Stream),
     Ask,
+    /// Not the card: a thread of the program sleeps.
+    Sleep,
 }
 
 /// A card. What is launched runs in order of launching, one kernel at a time; what is asked is answered analytically.
@@ -44,6 +49,8 @@ pub(super) struct Card {
     pub(super) cannot_write: bool,
     /// Another tenant's work is let in between every so often.
     pub(super) latency: Nanos,
+    /// How late sleepers wake.
+    pub(super) late: Nanos,
 }
 
 /// Who sleeps until when.
@@ -321,7 +328,11 @@ impl Edge for Place<'_, '_> {
     }
 
     fn sleep(&self, time: Nanos) {
-        self.role.sleep(time);
+        let late = self.role.stage.card(|card| {
+            card.journal.push(Did::Sleep);
+            card.late
+        });
+        self.role.sleep(time + late);
     }
 
     fn wait(&self, word: u32, timeout: Nanos) {

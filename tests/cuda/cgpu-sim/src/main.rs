@@ -1,7 +1,9 @@
-//! `cgpu-sim`: looks at simulated cards (`status`) and at what happened on them (`trace`), and lets errors happen to them (`xid`).
+//! `cgpu-sim`: looks at simulated cards (`status`) and at what happened on them (`trace`), lets errors happen to them (`xid`), and
+//! measures how fast it is itself (`speed`).
 #![forbid(unsafe_code)]
 
 mod readable;
+mod speed;
 mod status;
 mod trace;
 mod xid;
@@ -26,6 +28,8 @@ enum Command {
     Status(status::Arguments),
     /// Let a card report an error (XID)
     Xid(xid::Arguments),
+    /// Measure how fast the simulator itself is
+    Speed(speed::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -33,6 +37,7 @@ fn main() -> ExitCode {
         Command::Trace(arguments) => trace::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::Xid(arguments) => xid::run(&arguments),
+        Command::Speed(arguments) => speed::run(&arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -18,6 +18,18 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+#[test]
+fn its_own_speed_is_told_as_three_figures() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = cgpu_sim(&["speed", "--seconds", "1"], &folder.path().join("unused"));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    for key in ["sim_launches_per_s", "sim_launches_per_s_4", "sim_virtual_seconds_per_minute"] {
+        assert!(told[key].as_f64().unwrap() > 0.0, "{told}");
+    }
+    assert!(!cgpu_sim(&["speed", "--seconds", "0"], folder.path()).status.success());
+}
+
 /// Two processes in turns of 1 ms, and changes of 100 us.
 fn journal(path: &Path) {
     let span = |kind, pid, stream, number, from, to| Span {

@@ -40,6 +40,7 @@ failures! {
     NOT_PERMITTED = ERROR_NOT_PERMITTED;
     INVALID_RESOURCE_TYPE = ERROR_INVALID_RESOURCE_TYPE;
     INVALID_RESOURCE_CONFIGURATION = ERROR_INVALID_RESOURCE_CONFIGURATION;
+    OPERATING_SYSTEM = ERROR_OPERATING_SYSTEM;
     ILLEGAL_STATE = ERROR_ILLEGAL_STATE;
     LOSSY_QUERY = ERROR_LOSSY_QUERY;
     STREAM_CAPTURE_UNSUPPORTED = ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -71,6 +72,8 @@ impl From<Error> for Failure {
             Error::NoStream | Error::NoEvent | Error::NotRecorded | Error::NoPool => INVALID_HANDLE,
             Error::NoAllocation | Error::NotShareable | Error::Invalid(_) => INVALID_VALUE,
             Error::Forked => NOT_INITIALIZED,
+            Error::State(_) => ILLEGAL_STATE,
+            Error::Unsupported(_) => NOT_SUPPORTED,
             Error::Settings(_) | Error::Segment(_) => NO_DEVICE,
             _ => UNKNOWN,
         }

@@ -28,7 +28,7 @@ macro_rules! values {
 }
 pub(crate) use values;
 
-values!(i32, u8, u16, u32, u64, usize);
+values!(f32, i32, u8, u16, u32, u64, usize);
 
 /// A pointer through which the caller wants a value, or has one changed.
 #[derive(Debug)]

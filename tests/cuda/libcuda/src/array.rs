@@ -12,9 +12,11 @@ use crate::answer::{Answer, INVALID_HANDLE, INVALID_VALUE};
 use crate::argument::{In, Out, Received, values};
 use crate::call::Call;
 use crate::context::Context;
-use crate::deferred::unmap;
+use crate::deferred::Mapped;
 use crate::driver::{Driver, count, lock};
+use crate::external::Window;
 use crate::layout::{self, Level};
+use crate::sparse::Sparse;
 
 values!(CUarray, CUmipmappedArray);
 
@@ -34,10 +36,14 @@ pub(crate) struct Array {
 pub(crate) enum Memory {
     /// In memory of its own.
     Own(u64),
-    /// Where its memory is mapped, if any is: the first address, and how much is mapped there. With the size that it needs.
-    Deferred(Mutex<Option<(u64, u64)>>, u64),
-    /// In the one that it is a level of.
-    LevelOf(Arc<Array>),
+    /// What is mapped to it, if anything is; and the bytes that it needs.
+    Deferred(Mutex<Option<Mapped>>, u64),
+    /// In tiles.
+    Sparse(Sparse),
+    /// In another interface's memory, from a byte of it on.
+    External(Window, u64),
+    /// In the one that it is a level of, and which.
+    LevelOf(Arc<Array>, usize),
 }
 
 impl Array {
@@ -45,24 +51,54 @@ impl Array {
     pub(crate) fn address(&self) -> Answer<u64> {
         match &self.memory {
             Memory::Own(address) => Ok(*address),
-            Memory::Deferred(mapped, _) => lock(mapped).map(|(address, _)| address).ok_or(INVALID_VALUE),
-            Memory::LevelOf(whole) => whole.address(),
+            Memory::External(window, offset) => Ok(window.at(*offset)),
+            Memory::Deferred(mapped, _) => {
+                lock(mapped).as_ref().map(|mapped| mapped.first).ok_or(INVALID_VALUE)
+            }
+            Memory::Sparse(sparse) => Ok(sparse.first()),
+            Memory::LevelOf(whole, _) => whole.address(),
         }
     }
 
-    /// Its first level, with the address of its first byte.
-    pub(crate) fn base(&self) -> Answer<(u64, Level)> {
+    /// Its first level, with the address of its first byte; for whoever uses a box of it, in bytes, rows and slices. The box must lie
+    /// in the array, and memory behind all of it.
+    pub(crate) fn base(&self, position: [u64; 3], extent: [u64; 3]) -> Answer<(u64, Level)> {
         let level = *self.levels.first().ok_or(INVALID_VALUE)?;
+        let ends = [0, 1, 2].map(|axis| position[axis].saturating_add(extent[axis]));
+        if ends[0] > level.extent.0 || ends[1] > level.extent.1 || ends[2] > level.extent.2 {
+            return Err(INVALID_VALUE);
+        }
+        let sparse = match &self.memory {
+            Memory::Sparse(sparse) => Some((sparse, 0)),
+            Memory::LevelOf(whole, number) => match &whole.memory {
+                Memory::Sparse(sparse) => Some((sparse, *number)),
+                _ => None,
+            },
+            _ => None,
+        };
+        if let Some((sparse, number)) = sparse
+            && !extent.contains(&0)
+        {
+            sparse.demand(number, position, extent)?;
+        }
         Ok((self.address()? + level.offset, level))
     }
 }
 
-pub(crate) fn create(call: &Call, descriptor: CUDA_ARRAY3D_DESCRIPTOR, count: c_uint) -> Answer<usize> {
+/// Makes an array; of several levels, or of one that is a chain, if `chain` says how many.
+pub(crate) fn create(
+    call: &Call,
+    descriptor: CUDA_ARRAY3D_DESCRIPTOR,
+    chain: Option<c_uint>,
+) -> Answer<usize> {
     let driver = call.driver()?;
     let context = driver.current()?;
     layout::check(&descriptor)?;
-    let (levels, bytes) = layout::levels(&descriptor, count)?;
-    let memory = if descriptor.flags & CUDA_ARRAY3D_DEFERRED_MAPPING == 0 {
+    let (levels, bytes) = layout::levels(&descriptor, chain.unwrap_or(1))?;
+    let memory = if descriptor.flags & CUDA_ARRAY3D_SPARSE != 0 {
+        let room = (&levels[..], bytes);
+        Memory::Sparse(Sparse::new(driver, &context, &descriptor, room, chain.is_some())?)
+    } else if descriptor.flags & CUDA_ARRAY3D_DEFERRED_MAPPING == 0 {
         Memory::Own(driver.machine.allocate(context.id, Bytes(bytes))?)
     } else {
         Memory::Deferred(Mutex::default(), bytes)
@@ -75,12 +111,12 @@ pub(crate) fn destroy(call: &Call, handle: usize) -> Answer {
     let array = driver.arrays.get(handle).ok_or(INVALID_HANDLE)?;
     match &array.memory {
         Memory::Own(address) => driver.machine.free(*address)?,
-        Memory::Deferred(mapped, _) => {
+        // What is mapped to it, or shown through it, goes with the array.
+        Memory::Deferred(..) | Memory::Sparse(_) | Memory::External(..) => {
             driver.machine.synchronize_context(array.context.id)?;
-            unmap(driver, &mut lock(mapped))?;
         }
         // Goes with the whole.
-        Memory::LevelOf(_) => return Err(INVALID_HANDLE),
+        Memory::LevelOf(..) => return Err(INVALID_HANDLE),
     }
     for (_, level) in lock(&array.handles).drain(..) {
         driver.arrays.remove(level.0);
@@ -117,17 +153,6 @@ pub(crate) fn cuArrayGetMemoryRequirements(
     put_requirements(driver, memory_requirements.required()?, &*find(driver, array)?, device)
 }
 
-/// There are no sparse arrays here.
-pub(crate) fn cuArrayGetSparseProperties(
-    call: &Call,
-    sparse_properties: Out<CUDA_ARRAY_SPARSE_PROPERTIES>,
-    array: CUarray,
-) -> Answer {
-    sparse_properties.required()?;
-    find(call.driver()?, array)?;
-    Err(INVALID_VALUE)
-}
-
 /// There are no arrays of several planes here.
 pub(crate) fn cuArrayGetPlane(
     call: &Call,
@@ -146,7 +171,7 @@ pub(crate) fn cuArray3DCreate_v2(
     allocate_array: In<CUDA_ARRAY3D_DESCRIPTOR>,
 ) -> Answer {
     let handle = handle.required()?;
-    handle.put(CUarray(create(call, allocate_array.read()?, 1)?))?;
+    handle.put(CUarray(create(call, allocate_array.read()?, None)?))?;
     Ok(())
 }
 
@@ -164,7 +189,7 @@ pub(crate) fn cuArray3DCreate(
         num_channels: old.num_channels,
         flags: old.flags,
     };
-    handle.put(CUarray(create(call, descriptor, 1)?))?;
+    handle.put(CUarray(create(call, descriptor, None)?))?;
     Ok(())
 }
 
@@ -176,7 +201,7 @@ pub(crate) fn cuArrayCreate_v2(
     let (handle, flat) = (handle.required()?, allocate_array.read()?);
     let CUDA_ARRAY_DESCRIPTOR { width, height, format, num_channels } = flat;
     let descriptor = CUDA_ARRAY3D_DESCRIPTOR { width, height, depth: 0, format, num_channels, flags: 0 };
-    handle.put(CUarray(create(call, descriptor, 1)?))?;
+    handle.put(CUarray(create(call, descriptor, None)?))?;
     Ok(())
 }
 
@@ -189,7 +214,7 @@ pub(crate) fn cuArrayCreate(
     let (width, height) = (count(old.width)?, count(old.height)?);
     let (format, num_channels) = (old.format, old.num_channels);
     let descriptor = CUDA_ARRAY3D_DESCRIPTOR { width, height, depth: 0, format, num_channels, flags: 0 };
-    handle.put(CUarray(create(call, descriptor, 1)?))?;
+    handle.put(CUarray(create(call, descriptor, None)?))?;
     Ok(())
 }
 

@@ -3,6 +3,8 @@
 use cgpu_abi::types::*;
 use cgpu_sim::CardSpec;
 
+use crate::endpoint;
+
 /// The value of an attribute; `None` for a number that names none.
 pub(crate) fn value(attrib: CUdevice_attribute, spec: &CardSpec, card: usize) -> Option<c_int> {
     if !(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK
@@ -44,6 +46,13 @@ pub(crate) fn value(attrib: CUdevice_attribute, spec: &CardSpec, card: usize) ->
         CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH
         | CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED
         | CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS => c_int::from(hopper),
+        CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_UNICAST_SUPPORTED
+        | CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_MULTICAST_SUPPORTED => c_int::from(endpoint::supports(spec)),
+        CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_SUPPORTED_HANDLE_TYPES if endpoint::supports(spec) => {
+            CU_LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_FABRIC.cast_signed()
+        }
+        CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED => c_int::from(spec.has_switch()),
+        CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED => c_int::from(spec.has_switch()),
         CU_DEVICE_ATTRIBUTE_GENERIC_COMPRESSION_SUPPORTED => c_int::from(ampere),
         CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT => {
             if hopper {
@@ -77,7 +86,10 @@ pub(crate) fn value(attrib: CUdevice_attribute, spec: &CardSpec, card: usize) ->
             CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.cast_signed()
         }
         CU_DEVICE_ATTRIBUTE_NUMA_ID => -1,
-        CU_DEVICE_ATTRIBUTE_LOCALITY_DOMAIN_MULTIPROCESSOR_COUNT => model.multiprocessors.cast_signed(),
+        CU_DEVICE_ATTRIBUTE_LOCALITY_DOMAIN_COUNT => c_int::try_from(spec.domains()).unwrap_or(1),
+        CU_DEVICE_ATTRIBUTE_LOCALITY_DOMAIN_MULTIPROCESSOR_COUNT => {
+            spec.domain_multiprocessors().cast_signed()
+        }
 
         CU_DEVICE_ATTRIBUTE_GPU_OVERLAP
         | CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY
@@ -101,9 +113,10 @@ pub(crate) fn value(attrib: CUdevice_attribute, spec: &CardSpec, card: usize) ->
         | CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED
         | CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
         | CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED
+        | CU_DEVICE_ATTRIBUTE_SPARSE_CUDA_ARRAY_SUPPORTED
+        | CU_DEVICE_ATTRIBUTE_TIMELINE_SEMAPHORE_INTEROP_SUPPORTED
         | CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
         | CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
-        | CU_DEVICE_ATTRIBUTE_LOCALITY_DOMAIN_COUNT
         | CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS
         | CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR => 1,
         // What no card here has: an integrated card's, a display's, other interfaces', other processes'.

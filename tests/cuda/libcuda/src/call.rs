@@ -10,8 +10,8 @@ use cgpu_sim::faults::Library;
 use cgpu_sim::watch::{Arguments, Value, Watch};
 
 use crate::answer::{Answer, NOT_INITIALIZED, NOT_PERMITTED};
-use crate::capture;
 use crate::driver::Driver;
+use crate::{capture, checkpoint};
 
 /// How a function was called.
 #[derive(Debug)]
@@ -65,6 +65,8 @@ pub(crate) fn play(
     function: impl FnOnce(&Call) -> Answer,
 ) -> CUresult {
     let per_thread = matches!(flavour, Flavour::PerThreadStream | Flavour::PerThreadDefault);
+    // A process that is locked keeps its calls waiting, but for those that could unlock it.
+    let _entered = if checkpoint::is_about(position) { None } else { machine().and_then(Machine::enter) };
     let played = || capture::admit(position).and_then(|()| function(&Call { per_thread }));
     CUresult(WATCH.around(position, describe, machine, || match played() {
         Ok(()) => CUresult::SUCCESS.0,

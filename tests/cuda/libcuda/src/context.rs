@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use cgpu_abi::types::*;
 use cgpu_proto::atomic::{AtomicU32, Ordering};
+use cgpu_sim::Bytes;
 use cgpu_sim::machine::ContextId;
 
 use crate::answer::{
@@ -13,6 +14,7 @@ use crate::answer::{
     PEER_ACCESS_UNSUPPORTED, UNSUPPORTED_LIMIT,
 };
 use crate::argument::{Out, Received, values};
+use crate::assembly::Assembly;
 use crate::call::Call;
 use crate::capture;
 use crate::driver::{Driver, lock};
@@ -39,6 +41,7 @@ pub(crate) struct Context {
     primary: bool,
     /// Of a green context: its part of the card.
     pub(crate) multiprocessors: Option<c_uint>,
+    pub(crate) assembly: Assembly,
     /// Its own, and one for each attachment.
     uses: AtomicU32,
     limits: Mutex<HashMap<CUlimit, usize>>,
@@ -65,6 +68,7 @@ impl Context {
             api_version,
             primary: handle.is_some(),
             multiprocessors: None,
+            assembly: Assembly::default(),
             uses: AtomicU32::new(1),
             limits: Mutex::default(),
             cache: AtomicU32::new(CU_FUNC_CACHE_PREFER_NONE),
@@ -86,6 +90,7 @@ impl Context {
             api_version: whole.api_version,
             primary: true,
             multiprocessors: Some(multiprocessors),
+            assembly: Assembly::default(),
             uses: AtomicU32::new(1),
             limits: Mutex::default(),
             cache: AtomicU32::new(CU_FUNC_CACHE_PREFER_NONE),
@@ -98,6 +103,7 @@ impl Context {
     /// Ends a green view: streams and events that were made in it are gone; memory and code are the whole's.
     pub(crate) fn close_part(&self, driver: &Driver) {
         driver.contexts.remove(self.handle.0);
+        self.assembly.close(driver);
         let ours = |context: &Arc<Self>| context.number == self.number;
         driver.streams.retain(|stream| {
             let ends = ours(&stream.context);
@@ -123,6 +129,9 @@ impl Context {
         driver.modules.retain(|module| !ours(&module.context));
         driver.arrays.retain(|array| !ours(&array.context));
         driver.views.retain(|view| !ours(&view.context));
+        driver.externals.retain(|external| !external.is_in(self));
+        driver.semaphores.retain(|semaphore| !semaphore.is_in(self));
+        lock(&driver.buffers).forget(self);
         lock(&driver.low).forget(self.id);
         driver.machine.destroy_context(self.id)?;
         // Only now, when no copy is on its way to or from it.
@@ -318,6 +327,21 @@ fn default_limit(limit: CUlimit) -> Option<usize> {
     })
 }
 
+/// What a limit takes of the card's memory: a stack for each thread that can be resident, a buffer once.
+fn footprint(driver: &Driver, context: &Context, limit: CUlimit, value: usize) -> u64 {
+    let model = &driver.machine.cards()[context.card].model;
+    let value = value as u64;
+    let bytes = match limit {
+        CU_LIMIT_STACK_SIZE => {
+            let threads = model.multiprocessors.saturating_mul(model.threads_per_multiprocessor);
+            value.saturating_mul(threads.into())
+        }
+        CU_LIMIT_PRINTF_FIFO_SIZE | CU_LIMIT_MALLOC_HEAP_SIZE => value,
+        _ => 0,
+    };
+    bytes.checked_next_multiple_of(2 << 20).unwrap_or(u64::MAX)
+}
+
 pub(crate) fn cuCtxGetLimit(call: &Call, pvalue: Out<usize>, limit: CUlimit) -> Answer {
     let context = call.driver()?.current()?;
     let default = default_limit(limit).ok_or(UNSUPPORTED_LIMIT)?;
@@ -326,9 +350,20 @@ pub(crate) fn cuCtxGetLimit(call: &Call, pvalue: Out<usize>, limit: CUlimit) -> 
 }
 
 pub(crate) fn cuCtxSetLimit(call: &Call, limit: CUlimit, value: usize) -> Answer {
-    let context = call.driver()?.current()?;
-    default_limit(limit).ok_or(UNSUPPORTED_LIMIT)?;
-    lock(&context.limits).insert(limit, value);
+    let driver = call.driver()?;
+    let context = driver.current()?;
+    let default = default_limit(limit).ok_or(UNSUPPORTED_LIMIT)?;
+    let mut limits = lock(&context.limits);
+    let former = limits.get(&limit).copied().unwrap_or(default);
+    // What the defaults take is part of what a context costs.
+    let size = |value: usize| footprint(driver, &context, limit, value.max(default));
+    let (before, after) = (size(former), size(value));
+    if after > before {
+        driver.machine.enlarge_context(context.id, Bytes(after - before))?;
+    } else {
+        driver.machine.shrink_context(context.id, Bytes(before - after))?;
+    }
+    limits.insert(limit, value);
     Ok(())
 }
 

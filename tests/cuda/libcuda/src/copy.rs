@@ -212,10 +212,8 @@ fn side(
         CU_MEMORYTYPE_HOST => (host, pitch as u64),
         CU_MEMORYTYPE_DEVICE | CU_MEMORYTYPE_UNIFIED => (device, pitch as u64),
         CU_MEMORYTYPE_ARRAY => {
-            let (first, level) = array::find(driver, array)?.base()?;
-            if (x + width) as u64 > level.extent.0 || (y + height) as u64 > level.extent.1 {
-                return Err(INVALID_VALUE);
-            }
+            let extent = [width as u64, height as u64, 1];
+            let (first, level) = array::find(driver, array)?.base([x as u64, y as u64, 0], extent)?;
             (first, level.pitch)
         }
         _ => return Err(INVALID_VALUE),

@@ -1,77 +1,52 @@
-//! Arrays whose memory is mapped to them after they are made.
+//! Arrays whose memory is mapped to them after they are made, all of it at once.
 
 use cgpu_abi::types::*;
 use cgpu_sim::Bytes;
 use cgpu_sim::machine::{Access, PhysicalPlace, Side};
 
-use crate::answer::{Answer, INVALID_HANDLE, INVALID_VALUE};
-use crate::argument::Out;
-use crate::array::Memory;
-use crate::call::Call;
-use crate::driver::{Driver, count, lock};
+use crate::answer::{Answer, INVALID_VALUE};
+use crate::array::Array;
+use crate::driver::Driver;
 use crate::physical::GRANULARITY;
 
-/// Maps memory to arrays whose mapping is deferred, all of it at once, or takes it away. The driver does so when the stream comes to it;
-/// here the stream is waited for.
-pub(crate) fn cuMemMapArrayAsync(
-    call: &Call,
-    map_info_list: Out<CUarrayMapInfo>,
-    number: c_uint,
-    stream: CUstream,
-) -> Answer {
-    let driver = call.driver()?;
-    let (stream, _) = driver.stream(stream, call.per_thread)?;
-    let infos = map_info_list.read_all(count(number)?)?;
-    driver.machine.synchronize_stream(stream)?;
-    infos.into_iter().try_for_each(|info| map_array(driver, &info))
+/// Memory that is mapped to an array: its first address, and how much. Dropped, it is no more.
+#[derive(Debug)]
+pub(crate) struct Mapped {
+    pub(crate) first: u64,
+    bytes: u64,
 }
-pub(crate) use cuMemMapArrayAsync as cuMemMapArrayAsync_ptsz;
 
-fn map_array(driver: &Driver, info: &CUarrayMapInfo) -> Answer {
-    if !matches!(info.resource_type, CU_RESOURCE_TYPE_ARRAY | CU_RESOURCE_TYPE_MIPMAPPED_ARRAY) {
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        if let Some(driver) = Driver::get() {
+            // Nothing is mapped there where that failed.
+            let _ = driver.machine.unmap(self.first, Bytes(self.bytes));
+            let _ = driver.machine.free_addresses(self.first, Bytes(self.bytes));
+        }
+    }
+}
+
+/// Maps memory to an array that needs so many bytes, or takes it away; then it is given back, for when the stream comes to that.
+pub(crate) fn map(
+    driver: &Driver,
+    array: &Array,
+    info: &CUarrayMapInfo,
+    (mapped, bytes): (&mut Option<Mapped>, u64),
+) -> Answer<Option<Mapped>> {
+    if info.mem_operation_type == CU_MEM_OPERATION_TYPE_UNMAP {
+        return Ok(mapped.take());
+    }
+    let (id, about) = crate::physical::id_of(driver, info.mem_handle)?;
+    let here = matches!(about.place, PhysicalPlace::On(site) if site.card == array.context.card);
+    if info.offset != 0 || mapped.is_some() || !here {
         return Err(INVALID_VALUE);
     }
-    let array = driver.arrays.get(info.resource).ok_or(INVALID_HANDLE)?;
-    let Memory::Deferred(mapped, bytes) = &array.memory else { return Err(INVALID_VALUE) };
-    let mut mapped = lock(mapped);
-    match info.mem_operation_type {
-        CU_MEM_OPERATION_TYPE_UNMAP => unmap(driver, &mut mapped),
-        CU_MEM_OPERATION_TYPE_MAP if info.offset == 0 && mapped.is_none() => {
-            let bytes = bytes.next_multiple_of(GRANULARITY);
-            let (id, about) = crate::physical::id_of(driver, info.mem_handle)?;
-            let PhysicalPlace::Card(card) = about.place else { return Err(INVALID_VALUE) };
-            if 1_u32.checked_shl(driver.device(card).cast_unsigned()) != Some(info.device_bit_mask)
-                || info.flags != 0
-                || card != array.context.card
-            {
-                return Err(INVALID_VALUE);
-            }
-            let address = driver.machine.reserve_addresses(Bytes(bytes), 0, 0)?;
-            *mapped = Some((address, bytes));
-            let access = [(Side::Card(card), Access::ReadWrite)];
-            let done = driver
-                .machine
-                .map(address, Bytes(bytes), id)
-                .and_then(|()| driver.machine.set_access(address, Bytes(bytes), &access));
-            if let Err(error) = done {
-                // Perhaps nothing is mapped yet.
-                let _ = driver.machine.unmap(address, Bytes(bytes));
-                driver.machine.free_addresses(address, Bytes(bytes))?;
-                *mapped = None;
-                return Err(error.into());
-            }
-            Ok(())
-        }
-        _ => Err(INVALID_VALUE),
-    }
-}
-
-/// Ends what is mapped to an array.
-pub(crate) fn unmap(driver: &Driver, mapped: &mut Option<(u64, u64)>) -> Answer {
-    if let Some((address, bytes)) = *mapped {
-        driver.machine.unmap(address, Bytes(bytes))?;
-        driver.machine.free_addresses(address, Bytes(bytes))?;
-        *mapped = None;
-    }
-    Ok(())
+    let bytes = bytes.next_multiple_of(GRANULARITY);
+    let first = driver.machine.reserve_addresses(Bytes(bytes), 0, 0)?;
+    let mapping = Mapped { first, bytes };
+    driver.machine.map(first, Bytes(bytes), id)?;
+    let access = [(Side::Card(array.context.card), Access::ReadWrite)];
+    driver.machine.set_access(first, Bytes(bytes), &access)?;
+    *mapped = Some(mapping);
+    Ok(None)
 }

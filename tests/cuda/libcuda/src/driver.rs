@@ -1,9 +1,10 @@
 //! The driver's state in this process: the machine it drives, and the objects that programs hold handles to.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cgpu_abi::types::*;
-use cgpu_sim::machine::StreamId;
+use cgpu_sim::machine::{SemaphoreId, StreamId};
 use cgpu_sim::{CardSpec, Machine};
 
 use crate::answer::{Answer, Failure, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE, NOT_INITIALIZED};
@@ -11,7 +12,9 @@ use crate::array::Array;
 use crate::capture;
 use crate::context::{self, Context};
 use crate::copy::Staging;
+use crate::endpoint::Endpoints;
 use crate::event::Event;
+use crate::external::{Buffers, External};
 use crate::function::Function;
 use crate::graph::{Executable, GraphMemory, Graphs};
 use crate::green::{Description, Green};
@@ -23,6 +26,7 @@ use crate::link::Linker;
 use crate::module::Module;
 use crate::pool::{Pool, Pools};
 use crate::primary::Primary;
+use crate::semaphore::Semaphore;
 use crate::stream::Stream;
 use crate::texture::View;
 use crate::visible::{NO_CARD, Visible};
@@ -46,8 +50,16 @@ pub(crate) struct Driver {
     pub(crate) views: Table<View>,
     pub(crate) pools: Table<Pool>,
     pub(crate) pooled: Mutex<Pools>,
+    pub(crate) endpoints: Mutex<Endpoints>,
     pub(crate) greens: Table<Green>,
     pub(crate) descriptions: Table<Description>,
+    /// Handles of memory that is for tiles; no handle is given twice.
+    pub(crate) tile_pools: Mutex<HashSet<CUmemGenericAllocationHandle>>,
+    pub(crate) externals: Table<External>,
+    pub(crate) buffers: Mutex<Buffers>,
+    pub(crate) semaphores: Table<Semaphore>,
+    /// Semaphores of the interface that [`crate::foreign`] plays.
+    pub(crate) foreign: Table<SemaphoreId>,
     pub(crate) host: Mutex<HostMemory>,
     pub(crate) staging: Mutex<Staging>,
     pub(crate) low: Mutex<LowAddresses>,
@@ -99,8 +111,14 @@ impl Driver {
             views: Table::default(),
             pools: Table::default(),
             pooled: Mutex::default(),
+            endpoints: Mutex::default(),
             greens: Table::default(),
             descriptions: Table::default(),
+            tile_pools: Mutex::default(),
+            externals: Table::default(),
+            buffers: Mutex::default(),
+            semaphores: Table::default(),
+            foreign: Table::default(),
             host: Mutex::default(),
             staging: Mutex::default(),
             low: Mutex::default(),
@@ -108,6 +126,7 @@ impl Driver {
             executables: Table::default(),
             graph_memory: Mutex::default(),
         };
+        driver.machine.drive()?;
         // Nobody else sets it while we hold STARTING.
         let _ = DRIVER.set(driver);
         Ok(())

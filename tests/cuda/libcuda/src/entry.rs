@@ -11,8 +11,8 @@ use crate::argument::{In, Out, Received, values};
 use crate::call::Call;
 use crate::driver::Driver;
 use crate::exports::POINTERS;
-use crate::proc_address;
 use crate::version::CUDA;
+use crate::{foreign, proc_address};
 
 values!(CUresult);
 
@@ -38,14 +38,15 @@ pub(crate) fn cuGetErrorString(_call: &Call, error: CUresult, str: Out<*const c_
     put_text(str, error.description())
 }
 
-/// Private tables are the vendor's; there are none here, so every name of one is unknown.
+/// Private tables are the vendor's; the only one here is this driver's own, which plays another interface.
 pub(crate) fn cuGetExportTable(
     _call: &Call,
     export_table: Out<*const c_void>,
-    _export_table_id: In<CUuuid>,
+    export_table_id: In<CUuuid>,
 ) -> Answer {
-    export_table.put(ptr::null())?;
-    Err(INVALID_VALUE)
+    let known = export_table_id.read()? == foreign::NAME;
+    export_table.put(if known { foreign::table() } else { ptr::null() })?;
+    if known { Ok(()) } else { Err(INVALID_VALUE) }
 }
 
 /// Looks a name up. NULL for a name is a crash in real drivers.

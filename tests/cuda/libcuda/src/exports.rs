@@ -15,14 +15,17 @@ use crate::call;
 /// The functions behind the rows that are played.
 mod played {
     pub(super) use crate::array::*;
+    pub(super) use crate::assembly::*;
     pub(super) use crate::boxes::*;
     pub(super) use crate::capture::*;
+    pub(super) use crate::checkpoint::*;
     pub(super) use crate::context::*;
     pub(super) use crate::copy::*;
-    pub(super) use crate::deferred::*;
     pub(super) use crate::device::*;
+    pub(super) use crate::endpoint::*;
     pub(super) use crate::entry::*;
     pub(super) use crate::event::*;
+    pub(super) use crate::external::*;
     pub(super) use crate::fill::*;
     pub(super) use crate::function::*;
     pub(super) use crate::graph::*;
@@ -37,12 +40,16 @@ mod played {
     pub(super) use crate::memory::*;
     pub(super) use crate::mipmap::*;
     pub(super) use crate::module::*;
+    pub(super) use crate::multicast::*;
     pub(super) use crate::physical::*;
     pub(super) use crate::pointer::*;
     pub(super) use crate::pool::*;
     pub(super) use crate::primary::*;
     pub(super) use crate::profiler::*;
+    pub(super) use crate::residency::*;
+    pub(super) use crate::semaphore::*;
     pub(super) use crate::share::*;
+    pub(super) use crate::sparse::*;
     pub(super) use crate::stream::*;
     pub(super) use crate::texture::*;
 }

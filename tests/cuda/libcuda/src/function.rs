@@ -30,6 +30,8 @@ pub(crate) struct Function {
     attributes: Mutex<HashMap<CUfunction_attribute, c_int>>,
     /// Whether its code is on the card.
     loaded: Mutex<bool>,
+    /// For launches as they were before CUDA 4: threads of a block, and bytes of its shared memory.
+    pub(crate) block: Mutex<([c_uint; 3], c_uint)>,
 }
 
 impl Function {
@@ -44,6 +46,7 @@ impl Function {
             parameters: declared.then_some(shape.parameters),
             attributes: Mutex::default(),
             loaded: Mutex::new(declared && loading::is_eager()),
+            block: Mutex::new(([1; 3], 0)),
         }
     }
 

@@ -4,7 +4,6 @@
 //! takes some memory of its own. What its kernels take of the card is bounded by its part; that two such parts are
 //! apart in space is not played. Its default stream is the primary context's.
 
-use core::iter;
 use std::sync::Arc;
 
 use cgpu_abi::types::*;
@@ -18,6 +17,7 @@ use crate::argument::{In, Out, Received, values};
 use crate::call::Call;
 use crate::context::Context;
 use crate::driver::{Driver, count};
+use crate::split::{Manner, Multiprocessors};
 use crate::{primary, stream};
 
 values!(CUdevResourceDesc);
@@ -29,14 +29,16 @@ const MEMORY: Bytes = Bytes::from_mib(8);
 #[derive(Debug)]
 pub(crate) struct Description {
     card: usize,
-    multiprocessors: c_uint,
+    multiprocessors: Multiprocessors,
+    manner: Manner,
 }
 
 /// A green context.
 #[derive(Debug)]
 pub(crate) struct Green {
     pub(crate) context: Arc<Context>,
-    multiprocessors: c_uint,
+    multiprocessors: Multiprocessors,
+    manner: Manner,
     /// Where the machine has what it takes.
     memory: u64,
 }
@@ -52,53 +54,67 @@ fn grain(driver: &Driver, card: usize) -> (c_uint, c_uint) {
 }
 
 /// Describes multiprocessors of a card; none is a resource of no kind.
-fn resource(driver: &Driver, card: usize, sm_count: c_uint) -> CUdevResource {
+fn resource(driver: &Driver, card: usize, part: Multiprocessors, manner: Option<Manner>) -> CUdevResource {
     let (least, alignment) = grain(driver, card);
+    let manner = manner.unwrap_or(Manner { coscheduled: alignment, flags: 0, domain: 0 });
     let mut internal = [0; 92];
-    internal[..8].copy_from_slice(&(card as u64).to_le_bytes());
+    let known = (card as u64).to_le_bytes().into_iter().chain(part.bytes());
+    internal.iter_mut().zip(known).for_each(|(place, byte)| *place = byte);
+    let sm_count = part.count();
     CUdevResource {
         kind: if sm_count == 0 { CU_DEV_RESOURCE_TYPE_INVALID } else { CU_DEV_RESOURCE_TYPE_SM },
         internal,
         sm: CUdevSmResource {
             sm_count,
             min_sm_partition_size: least,
-            sm_coscheduled_alignment: alignment,
-            flags: 0,
+            sm_coscheduled_alignment: manner.coscheduled,
+            flags: manner.flags,
+            locality_domain_id: manner.domain,
         },
-        oversize: [0; 24],
+        oversize: [0; 20],
         next: 0,
     }
 }
 
-/// Card and number of multiprocessors that a resource describes.
-fn described(driver: &Driver, resource: &CUdevResource) -> Answer<(usize, c_uint)> {
+/// Card and multiprocessors that a resource describes.
+fn described(driver: &Driver, resource: &CUdevResource) -> Answer<(usize, Multiprocessors)> {
     if resource.kind != CU_DEV_RESOURCE_TYPE_SM {
         return Err(INVALID_RESOURCE_TYPE);
     }
     let mut card = [0; 8];
     card.copy_from_slice(&resource.internal[..8]);
     let card = count(u64::from_le_bytes(card))?;
-    let all = driver.machine.cards().get(card).ok_or(INVALID_VALUE)?.model.multiprocessors;
-    if resource.sm.sm_count > all { Err(INVALID_VALUE) } else { Ok((card, resource.sm.sm_count)) }
+    let part = Multiprocessors::read(&resource.internal[8..]);
+    let spec = driver.machine.cards().get(card).ok_or(INVALID_VALUE)?;
+    if part.count() != resource.sm.sm_count || !Multiprocessors::of(spec).holds(&part) {
+        return Err(INVALID_VALUE);
+    }
+    Ok((card, part))
 }
 
-fn put(
+fn put(driver: &Driver, to: Out<CUdevResource>, kind: CUdevResourceType, context: &Context) -> Answer {
+    let its = driver.greens.find(|green| green.context.number == context.number);
+    put_part(driver, to, kind, context.card, its.map(|(_, green)| (green.multiprocessors, green.manner)))
+}
+
+fn put_part(
     driver: &Driver,
     to: Out<CUdevResource>,
     kind: CUdevResourceType,
     card: usize,
-    part: Option<c_uint>,
+    part: Option<(Multiprocessors, Manner)>,
 ) -> Answer {
     to.required()?;
     if kind != CU_DEV_RESOURCE_TYPE_SM {
         return Err(INVALID_RESOURCE_TYPE);
     }
-    let all = driver.machine.cards()[card].model.multiprocessors;
-    to.put(resource(driver, card, part.unwrap_or(all)))?;
+    let all = Multiprocessors::of(&driver.machine.cards()[card]);
+    let (part, manner) = part.map_or((all, None), |(part, manner)| (part, Some(manner)));
+    to.put(resource(driver, card, part, manner))?;
     Ok(())
 }
 
-fn find(driver: &Driver, green: CUgreenCtx) -> Answer<Arc<Green>> {
+pub(crate) fn find(driver: &Driver, green: CUgreenCtx) -> Answer<Arc<Green>> {
     driver.greens.get(green.0).ok_or(INVALID_CONTEXT)
 }
 
@@ -109,7 +125,7 @@ pub(crate) fn cuDeviceGetDevResource(
     kind: CUdevResourceType,
 ) -> Answer {
     let driver = call.driver()?;
-    put(driver, resource, kind, driver.card(device)?, None)
+    put_part(driver, resource, kind, driver.card(device)?, None)
 }
 
 pub(crate) fn cuCtxGetDevResource(
@@ -119,8 +135,7 @@ pub(crate) fn cuCtxGetDevResource(
     kind: CUdevResourceType,
 ) -> Answer {
     let driver = call.driver()?;
-    let context = driver.context(context)?;
-    put(driver, resource, kind, context.card, context.multiprocessors)
+    put(driver, resource, kind, &*driver.context(context)?)
 }
 
 pub(crate) fn cuGreenCtxGetDevResource(
@@ -130,8 +145,7 @@ pub(crate) fn cuGreenCtxGetDevResource(
     kind: CUdevResourceType,
 ) -> Answer {
     let driver = call.driver()?;
-    let green = find(driver, green)?;
-    put(driver, resource, kind, green.context.card, Some(green.multiprocessors))
+    put(driver, resource, kind, &find(driver, green)?.context)
 }
 
 pub(crate) fn cuStreamGetDevResource(
@@ -142,7 +156,7 @@ pub(crate) fn cuStreamGetDevResource(
 ) -> Answer {
     let driver = call.driver()?;
     let (_, context) = stream::find(driver, handle, call.per_thread)?;
-    put(driver, resource, kind, context.card, context.multiprocessors)
+    put(driver, resource, kind, &context)
 }
 pub(crate) use cuStreamGetDevResource as cuStreamGetDevResource_ptsz;
 
@@ -160,7 +174,8 @@ pub(crate) fn cuDevSmResourceSplitByCount(
         CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING | CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE;
     let driver = call.driver()?;
     nb_groups.required()?;
-    let (card, available) = described(driver, &input.read()?)?;
+    let (card, mut left) = described(driver, &input.read()?)?;
+    let available = left.count();
     if flags & !KNOWN != 0 {
         return Err(INVALID_VALUE);
     }
@@ -181,29 +196,74 @@ pub(crate) fn cuDevSmResourceSplitByCount(
         return Ok(());
     }
     let groups = nb_groups.read()?.min(fitting);
-    result.put_all(iter::repeat_with(|| resource(driver, card, part)), count(groups)?)?;
-    remaining.put_if_asked(resource(driver, card, available - groups * part));
+    let parts: Vec<CUdevResource> =
+        (0..groups).map(|_| resource(driver, card, left.take(part), None)).collect();
+    result.put_all(parts, count(groups)?)?;
+    remaining.put_if_asked(resource(driver, card, left, None));
     nb_groups.put(groups)?;
+    Ok(())
+}
+
+/// Splits into groups that may differ, one after the other; `result` may be left out, to learn how large they would be.
+pub(crate) fn cuDevSmResourceSplit(
+    call: &Call,
+    result: Out<CUdevResource>,
+    nb_groups: c_uint,
+    input: In<CUdevResource>,
+    remainder: Out<CUdevResource>,
+    flags: c_uint,
+    group_params: Out<CU_DEV_SM_RESOURCE_GROUP_PARAMS>,
+) -> Answer {
+    let driver = call.driver()?;
+    let number = count(nb_groups)?;
+    let (card, mut left) = described(driver, &input.read()?)?;
+    let (least, spec) = (left.count().min(2), &driver.machine.cards()[card]);
+    if flags != 0 || number == 0 || least < 2 {
+        return Err(INVALID_VALUE);
+    }
+    let mut groups = group_params.read_all(number)?;
+    let mut parts = Vec::new();
+    for group in &mut groups {
+        let (part, manner) = left.split_off(group, spec)?;
+        if part.count() == 0 && !result.is_null() {
+            return Err(INVALID_RESOURCE_CONFIGURATION);
+        }
+        parts.push(resource(driver, card, part, Some(manner)));
+    }
+    group_params.put_all(groups, number)?;
+    if !result.is_null() {
+        result.put_all(parts, number)?;
+    }
+    remainder.put_if_asked(resource(driver, card, left, None));
     Ok(())
 }
 
 pub(crate) fn cuDevResourceGenerateDesc(
     call: &Call,
     ph_desc: Out<CUdevResourceDesc>,
-    resources: In<CUdevResource>,
+    resources: Out<CUdevResource>,
     nb_resources: c_uint,
 ) -> Answer {
     let driver = call.driver()?;
     let to = ph_desc.required()?;
     let parts = resources.read_all(count(nb_resources)?)?;
+    let manner = |part: &CUdevResource| Manner {
+        coscheduled: part.sm.sm_coscheduled_alignment,
+        flags: part.sm.flags,
+        domain: part.sm.locality_domain_id,
+    };
+    let first = manner(parts.first().ok_or(INVALID_VALUE)?);
+    let different = parts.iter().any(|part| manner(part) != first);
     let parts = parts.iter().map(|part| described(driver, part)).collect::<Answer<Vec<_>>>()?;
     let (card, _) = *parts.first().ok_or(INVALID_VALUE)?;
-    let multiprocessors = parts.iter().map(|(_, part)| part).sum();
-    let all = driver.machine.cards()[card].model.multiprocessors;
-    if parts.iter().any(|(its, _)| *its != card) || multiprocessors > all {
+    let none = Multiprocessors::default();
+    let multiprocessors = parts.iter().fold(none, |sum, (_, part)| sum.plus(*part));
+    let all = Multiprocessors::of(&driver.machine.cards()[card]);
+    if different || parts.iter().any(|(its, _)| *its != card) || !all.holds(&multiprocessors) {
         return Err(INVALID_RESOURCE_CONFIGURATION);
     }
-    to.put(CUdevResourceDesc(driver.descriptions.add(Description { card, multiprocessors })))?;
+    let description = Description { card, multiprocessors, manner: first };
+    to.put(CUdevResourceDesc(driver.descriptions.add(description)))?;
     Ok(())
 }
 
@@ -230,9 +290,9 @@ pub(crate) fn cuGreenCtxCreate(
             return Err(error.into());
         }
     };
-    let multiprocessors = description.multiprocessors;
-    let context = Context::part_of(driver, &whole, multiprocessors);
-    to.put(CUgreenCtx(driver.greens.add(Green { context, multiprocessors, memory })))?;
+    let Description { multiprocessors, manner, .. } = *description;
+    let context = Context::part_of(driver, &whole, multiprocessors.count());
+    to.put(CUgreenCtx(driver.greens.add(Green { context, multiprocessors, manner, memory })))?;
     Ok(())
 }
 

@@ -61,6 +61,15 @@ impl<T> Table<T> {
             .map(|(&handle, object)| (handle, Arc::clone(object)))
     }
 
+    /// All objects that fit, in the order of their handles.
+    pub(crate) fn all(&self, fits: impl Fn(&T) -> bool) -> Vec<(usize, Arc<T>)> {
+        let objects = self.read();
+        let fitting = objects.iter().filter(|(_, object)| fits(object));
+        let mut all: Vec<_> = fitting.map(|(&handle, object)| (handle, Arc::clone(object))).collect();
+        all.sort_unstable_by_key(|(handle, _)| *handle);
+        all
+    }
+
     // A panic while the map is locked leaves it whole: single insertions and removals.
     fn read(&self) -> RwLockReadGuard<'_, HashMap<usize, Arc<T>>> {
         self.objects.read().unwrap_or_else(PoisonError::into_inner)

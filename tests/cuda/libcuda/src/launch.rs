@@ -14,7 +14,7 @@ use crate::argument::{In, Out};
 use crate::attribute;
 use crate::call::Call;
 use crate::capture::{self, Lane};
-use crate::driver::{Driver, count};
+use crate::driver::{Driver, count, lock};
 use crate::function::{self, Function};
 use crate::graph::Arguments;
 use crate::graph::node::{Body, KernelNode};
@@ -199,6 +199,75 @@ pub(crate) fn cuLaunchKernelEx(
     launch(call, f, shape, config.stream, (kernel_params, extra))
 }
 pub(crate) use cuLaunchKernelEx as cuLaunchKernelEx_ptsz;
+
+/// Launches as they were before CUDA 4: block and parameters are the function's, set before.
+fn launch_shaped(call: &Call, f: CUfunction, (width, height): (c_int, c_int), stream: CUstream) -> Answer {
+    let (block, shared) = *lock(&function::find(call.driver()?, f)?.block);
+    let grid = [width.cast_unsigned(), height.cast_unsigned(), 1];
+    let shape = Shape { grid, block, shared, cooperative: false, priority: None };
+    launch(call, f, shape, stream, (Out::NONE, Out::NONE))
+}
+
+pub(crate) fn cuLaunch(call: &Call, f: CUfunction) -> Answer {
+    launch_shaped(call, f, (1, 1), CUstream::NULL)
+}
+
+pub(crate) fn cuLaunchGrid(call: &Call, f: CUfunction, grid_width: c_int, grid_height: c_int) -> Answer {
+    launch_shaped(call, f, (grid_width, grid_height), CUstream::NULL)
+}
+
+pub(crate) fn cuLaunchGridAsync(
+    call: &Call,
+    f: CUfunction,
+    grid_width: c_int,
+    grid_height: c_int,
+    stream: CUstream,
+) -> Answer {
+    launch_shaped(call, f, (grid_width, grid_height), stream)
+}
+
+pub(crate) fn cuFuncSetBlockShape(call: &Call, hfunc: CUfunction, x: c_int, y: c_int, z: c_int) -> Answer {
+    let function = function::find(call.driver()?, hfunc)?;
+    let block = [x, y, z].map(c_int::cast_unsigned);
+    volume(block)?;
+    lock(&function.block).0 = block;
+    Ok(())
+}
+
+pub(crate) fn cuFuncSetSharedSize(call: &Call, hfunc: CUfunction, bytes: c_uint) -> Answer {
+    lock(&function::find(call.driver()?, hfunc)?.block).1 = bytes;
+    Ok(())
+}
+
+// Kernels compute nothing, so that values of parameters are only taken.
+
+pub(crate) fn cuParamSetSize(call: &Call, hfunc: CUfunction, _numbytes: c_uint) -> Answer {
+    function::find(call.driver()?, hfunc).map(drop)
+}
+
+pub(crate) fn cuParamSeti(call: &Call, hfunc: CUfunction, offset: c_int, _value: c_uint) -> Answer {
+    parameter(call, hfunc, offset)
+}
+
+pub(crate) fn cuParamSetf(call: &Call, hfunc: CUfunction, offset: c_int, _value: f32) -> Answer {
+    parameter(call, hfunc, offset)
+}
+
+pub(crate) fn cuParamSetv(
+    call: &Call,
+    hfunc: CUfunction,
+    offset: c_int,
+    ptr: Out<c_void>,
+    _numbytes: c_uint,
+) -> Answer {
+    ptr.required()?;
+    parameter(call, hfunc, offset)
+}
+
+fn parameter(call: &Call, hfunc: CUfunction, offset: c_int) -> Answer {
+    function::find(call.driver()?, hfunc)?;
+    if offset < 0 { Err(INVALID_VALUE) } else { Ok(()) }
+}
 
 /// By default nothing of the launch begins before all of its streams have come to it, and none goes on before all of it
 /// has ended.

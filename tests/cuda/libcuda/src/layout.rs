@@ -72,7 +72,11 @@ pub(crate) fn check(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> Answer {
     if has(CUDA_ARRAY3D_SPARSE) && has(CUDA_ARRAY3D_DEFERRED_MAPPING) {
         return Err(INVALID_VALUE);
     }
-    if has(CUDA_ARRAY3D_SPARSE) || has(CUDA_ARRAY3D_VIDEO_ENCODE_DECODE) {
+    // Those that can be sparse have two dimensions, with layers or without, or three.
+    if has(CUDA_ARRAY3D_SPARSE) && (height == 0 || cube) {
+        return Err(INVALID_VALUE);
+    }
+    if has(CUDA_ARRAY3D_VIDEO_ENCODE_DECODE) {
         // No card here says that it has them.
         return Err(NOT_SUPPORTED);
     }
@@ -82,6 +86,13 @@ pub(crate) fn check(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> Answer {
 /// Of that many tiles, those of the smallest block that holds them all, or of the largest block.
 fn block(tiles: u64, most: u64) -> u64 {
     tiles.next_power_of_two().min(most)
+}
+
+/// How many levels such an array can have.
+pub(crate) fn most_levels(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> c_uint {
+    let layered = descriptor.flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP) != 0;
+    let depth = if layered { 0 } else { descriptor.depth };
+    descriptor.width.max(descriptor.height).max(depth).max(1).ilog2() + 1
 }
 
 /// The levels of an array that was checked, and the bytes of all of them.
@@ -151,7 +162,9 @@ mod tests {
             (array(8, 9, 6, CUDA_ARRAY3D_CUBEMAP), INVALID_VALUE),
             (array(8, 8, 0, CUDA_ARRAY3D_LAYERED), INVALID_VALUE),
             (array(8, 8, 0, 1 << 20), INVALID_VALUE),
-            (array(8, 8, 0, CUDA_ARRAY3D_SPARSE), NOT_SUPPORTED),
+            (array(8, 0, 0, CUDA_ARRAY3D_SPARSE), INVALID_VALUE),
+            (array(8, 8, 6, CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_CUBEMAP), INVALID_VALUE),
+            (array(8, 8, 0, CUDA_ARRAY3D_VIDEO_ENCODE_DECODE), NOT_SUPPORTED),
         ] {
             assert_eq!(check(&descriptor), Err(failure), "{descriptor:?}");
         }

@@ -19,25 +19,30 @@
 //!
 //! The others (`CGPU_SIM_STATE`, `CGPU_SIM_GPUS`, ...) are [`cgpu_sim::Settings`]'.
 //!
-//! Not played: other interfaces' memory, multicast, checkpoints, peer access. Kernels move no data.
+//! Not played: peer access. Kernels move no data.
 #![allow(non_snake_case, clippy::too_many_arguments, reason = "the vendor's own functions")]
 
 mod answer;
 mod argument;
 mod array;
+mod assembly;
 mod attribute;
 mod boxes;
 mod call;
 mod capture;
+mod checkpoint;
 mod context;
 mod copy;
 mod deferred;
 mod device;
 mod driver;
+mod endpoint;
 mod entry;
 mod event;
 mod exports;
+mod external;
 mod fill;
+mod foreign;
 mod function;
 mod graph;
 mod green;
@@ -51,10 +56,12 @@ mod legacy;
 mod library;
 mod link;
 mod loading;
+mod location;
 mod memops;
 mod memory;
 mod mipmap;
 mod module;
+mod multicast;
 mod physical;
 mod pointer;
 mod pool;
@@ -62,7 +69,11 @@ mod primary;
 mod proc_address;
 mod profiler;
 mod range;
+mod residency;
+mod semaphore;
 mod share;
+mod sparse;
+mod split;
 mod stream;
 mod texture;
 mod version;

@@ -7,7 +7,7 @@ use crate::answer::{Answer, INVALID_VALUE};
 use crate::argument::Out;
 use crate::call::Call;
 use crate::driver::{count, lock};
-use crate::{graph, host};
+use crate::{external, graph, host};
 
 /// Rows of pitched memory begin at multiples of this.
 const PITCH: u64 = 512;
@@ -84,6 +84,9 @@ pub(crate) fn cuMemFree_v2(call: &Call, dptr: CUdeviceptr) -> Answer {
         // As for any other memory: when all that may use it is done.
         driver.machine.synchronize_context(driver.current()?.id)?;
         return graph::free(driver, dptr, None);
+    }
+    if let Some(freed) = external::free(driver, dptr) {
+        return freed;
     }
     lock(&driver.host).unmap(count(dptr)?, host::Kind::Managed)
 }

@@ -9,6 +9,7 @@ use crate::argument::{In, Out};
 use crate::array::{Array, Memory, create, destroy, put_requirements};
 use crate::call::Call;
 use crate::driver::{Driver, count, lock};
+use crate::layout;
 
 fn find_chain(driver: &Driver, array: CUmipmappedArray) -> Answer<Arc<Array>> {
     driver.arrays.get(array.0).ok_or(INVALID_HANDLE)
@@ -21,10 +22,8 @@ pub(crate) fn cuMipmappedArrayCreate(
     num_mipmap_levels: c_uint,
 ) -> Answer {
     let (handle, descriptor) = (handle.required()?, mipmapped_array_desc.read()?);
-    let layered = descriptor.flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP) != 0;
-    let depth = if layered { 0 } else { descriptor.depth };
-    let most = descriptor.width.max(descriptor.height).max(depth).max(1).ilog2() + 1;
-    handle.put(CUmipmappedArray(create(call, descriptor, num_mipmap_levels.clamp(1, most))?))?;
+    let most = layout::most_levels(&descriptor);
+    handle.put(CUmipmappedArray(create(call, descriptor, Some(num_mipmap_levels.clamp(1, most)))?))?;
     Ok(())
 }
 
@@ -42,7 +41,8 @@ pub(crate) fn cuMipmappedArrayGetLevel(
     let driver = call.driver()?;
     let to = level_array.required()?;
     let whole = find_chain(driver, mipmapped_array)?;
-    let its = *whole.levels.get(count(level)?).ok_or(INVALID_VALUE)?;
+    let number = count(level)?;
+    let its = *whole.levels.get(number).ok_or(INVALID_VALUE)?;
     let mut handles = lock(&whole.handles);
     if let Some((_, handle)) = handles.iter().find(|(number, _)| *number == level) {
         to.put(*handle)?;
@@ -61,7 +61,7 @@ pub(crate) fn cuMipmappedArrayGetLevel(
         context: Arc::clone(&whole.context),
         descriptor,
         levels: vec![its],
-        memory: Memory::LevelOf(Arc::clone(&whole)),
+        memory: Memory::LevelOf(Arc::clone(&whole), number),
         handles: Mutex::default(),
     }));
     handles.push((level, handle));
@@ -77,15 +77,4 @@ pub(crate) fn cuMipmappedArrayGetMemoryRequirements(
 ) -> Answer {
     let driver = call.driver()?;
     put_requirements(driver, memory_requirements.required()?, &*find_chain(driver, mipmap)?, device)
-}
-
-/// There are no sparse arrays here.
-pub(crate) fn cuMipmappedArrayGetSparseProperties(
-    call: &Call,
-    sparse_properties: Out<CUDA_ARRAY_SPARSE_PROPERTIES>,
-    mipmap: CUmipmappedArray,
-) -> Answer {
-    sparse_properties.required()?;
-    find_chain(call.driver()?, mipmap)?;
-    Err(INVALID_VALUE)
 }

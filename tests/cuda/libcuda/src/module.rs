@@ -12,6 +12,7 @@ use crate::call::Call;
 use crate::context::Context;
 use crate::driver::{Driver, count, lock};
 use crate::function::Function;
+use crate::host::Kind;
 use crate::image::{Image, KernelShape};
 use crate::loading;
 
@@ -37,7 +38,30 @@ impl Module {
             }
         }
         let module = Self { context, image, functions: Mutex::default(), globals: Mutex::default() };
+        if let Err(error) = module.place_globals(driver) {
+            module.free_globals(driver)?;
+            return Err(error);
+        }
         Ok(CUmodule(driver.modules.add(module)))
+    }
+
+    /// Variables come with the module, whenever its code does; managed ones when they are first asked for.
+    fn place_globals(&self, driver: &Driver) -> Answer {
+        for global in self.image.globals.iter().filter(|global| !global.managed) {
+            self.global(driver, &global.name)?;
+        }
+        Ok(())
+    }
+
+    fn free_globals(&self, driver: &Driver) -> Answer {
+        for (_, (address, _)) in lock(&self.globals).drain() {
+            if driver.machine.allocation(address).is_some() {
+                driver.machine.free(address)?;
+            } else {
+                lock(&driver.host).unmap(count(address)?, Kind::Managed)?;
+            }
+        }
+        Ok(())
     }
 
     /// Unloads it: its functions and variables are gone.
@@ -46,10 +70,7 @@ impl Module {
         for (_, function) in lock(&module.functions).drain() {
             driver.functions.remove(function.0);
         }
-        for (_, (address, _)) in lock(&module.globals).drain() {
-            driver.machine.free(address)?;
-        }
-        Ok(())
+        module.free_globals(driver)
     }
 
     /// The function of a name.
@@ -74,14 +95,19 @@ impl Module {
         Ok(function)
     }
 
-    /// The variable of a name, which is allocated when it is first asked for.
+    /// The variable of a name, which is allocated if it is not yet: managed ones where managed memory is.
     pub(crate) fn global(&self, driver: &Driver, name: &str) -> Answer<(CUdeviceptr, u64)> {
         let mut globals = lock(&self.globals);
         if let Some(found) = globals.get(name) {
             return Ok(*found);
         }
         let declared = self.image.globals.iter().find(|global| global.name == name).ok_or(NOT_FOUND)?;
-        let address = driver.machine.allocate(self.context.id, Bytes(declared.bytes))?;
+        let address = if declared.managed {
+            let bytes = count(declared.bytes)?;
+            lock(&driver.host).map(bytes, Kind::Managed, CU_MEM_ATTACH_GLOBAL, &self.context)? as CUdeviceptr
+        } else {
+            driver.machine.allocate(self.context.id, Bytes(declared.bytes))?
+        };
         globals.insert(name.to_owned(), (address, declared.bytes));
         Ok((address, declared.bytes))
     }

@@ -5,13 +5,18 @@ use core::ptr;
 
 use cgpu_abi::types::*;
 use cgpu_sim::Bytes;
-use cgpu_sim::machine::{Access, PhysicalId, PhysicalInfo, PhysicalPlace, Side};
+use cgpu_sim::machine::{Access, PhysicalId, PhysicalInfo, PhysicalPlace, Sendable, Side, Site};
 
 use crate::answer::{Answer, INVALID_VALUE, NOT_SUPPORTED};
 use crate::argument::{In, Out};
 use crate::call::Call;
-use crate::driver::{Driver, count};
-use crate::pool::{card_of, check_handle_types};
+use crate::driver::{Driver, count, lock};
+use crate::location::{location_of, site_of};
+use crate::share::{handle_types, sendable};
+
+/// In what memory is for: tiles of sparse arrays.
+#[allow(clippy::cast_possible_truncation, reason = "1")]
+const TILE_POOL: u16 = CU_MEM_CREATE_USAGE_TILE_POOL as u16;
 
 /// Sizes and addresses are multiples of this.
 pub(crate) const GRANULARITY: u64 = 2 << 20;
@@ -32,36 +37,39 @@ fn place_of(driver: &Driver, location: CUmemLocation) -> Answer<PhysicalPlace> {
         // Of nodes there is one.
         CU_MEM_LOCATION_TYPE_HOST_NUMA if location.id == 0 => Ok(PhysicalPlace::Host),
         CU_MEM_LOCATION_TYPE_HOST_NUMA => Err(INVALID_VALUE),
-        _ => Ok(PhysicalPlace::Card(card_of(driver, location)?)),
+        _ => Ok(PhysicalPlace::On(site_of(driver, location)?)),
     }
 }
 
-fn location_of(driver: &Driver, place: PhysicalPlace) -> CUmemLocation {
+fn named(driver: &Driver, place: PhysicalPlace) -> Answer<CUmemLocation> {
     match place {
-        PhysicalPlace::Card(card) => {
-            CUmemLocation { kind: CU_MEM_LOCATION_TYPE_DEVICE, id: driver.device(card) }
-        }
-        PhysicalPlace::Host => CUmemLocation { kind: CU_MEM_LOCATION_TYPE_HOST_NUMA, id: 0 },
+        PhysicalPlace::On(site) => Ok(location_of(driver, site)),
+        PhysicalPlace::Host => Ok(CUmemLocation { kind: CU_MEM_LOCATION_TYPE_HOST_NUMA, id: 0 }),
+        // A multicast object is no allocation.
+        PhysicalPlace::Team => Err(INVALID_VALUE),
     }
 }
 
 /// Who is meant by a location that is to have access.
 fn side_of(driver: &Driver, location: CUmemLocation) -> Answer<Side> {
-    Ok(match place_of(driver, location)? {
-        PhysicalPlace::Card(card) => Side::Card(card),
-        PhysicalPlace::Host => Side::Host,
-    })
+    match place_of(driver, location)? {
+        // Access is a whole card's.
+        PhysicalPlace::On(Site { card, domain: None }) => Ok(Side::Card(card)),
+        PhysicalPlace::Host => Ok(Side::Host),
+        PhysicalPlace::On(_) | PhysicalPlace::Team => Err(INVALID_VALUE),
+    }
 }
 
 /// Checks what memory is asked for; where it is to lie.
-fn check(driver: &Driver, prop: &CUmemAllocationProp) -> Answer<PhysicalPlace> {
+fn check(driver: &Driver, prop: &CUmemAllocationProp) -> Answer<(PhysicalPlace, Sendable)> {
     match prop.kind {
         CU_MEM_ALLOCATION_TYPE_PINNED => {}
         CU_MEM_ALLOCATION_TYPE_MANAGED => return Err(NOT_SUPPORTED),
         _ => return Err(INVALID_VALUE),
     }
-    check_handle_types(prop.requested_handle_types)?;
-    place_of(driver, prop.location)
+    let place = place_of(driver, prop.location)?;
+    let fabric = matches!(place, PhysicalPlace::On(site) if driver.machine.cards()[site.card].has_switch());
+    Ok((place, sendable(prop.requested_handle_types, fabric)?))
 }
 
 pub(crate) fn cuMemCreate(
@@ -74,17 +82,25 @@ pub(crate) fn cuMemCreate(
     let driver = call.driver()?;
     let (handle, prop) = (handle.required()?, prop.read()?);
     let bytes = size as u64;
-    let place = check(driver, &prop)?;
+    let (place, sendable) = check(driver, &prop)?;
     if flags != 0 || bytes == 0 || !bytes.is_multiple_of(GRANULARITY) {
         return Err(INVALID_VALUE);
     }
-    let shareable = prop.requested_handle_types != CU_MEM_HANDLE_TYPE_NONE;
-    if shareable && place == PhysicalPlace::Host {
+    if sendable.at_all() && place == PhysicalPlace::Host {
         // Would need a file of the host's that the driver gives no name to.
         return Err(NOT_SUPPORTED);
     }
-    handle.put(driver.machine.create_physical(place, Bytes(bytes), shareable)?.get())?;
+    let id = driver.machine.create_physical(place, Bytes(bytes), sendable)?.get();
+    if prop.usage & TILE_POOL != 0 {
+        lock(&driver.tile_pools).insert(id);
+    }
+    handle.put(id)?;
     Ok(())
+}
+
+/// Whether memory was made for tiles of sparse arrays.
+pub(crate) fn is_tile_pool(driver: &Driver, handle: CUmemGenericAllocationHandle) -> bool {
+    lock(&driver.tile_pools).contains(&handle)
 }
 
 pub(crate) fn cuMemRelease(call: &Call, handle: CUmemGenericAllocationHandle) -> Answer {
@@ -126,16 +142,14 @@ pub(crate) fn cuMemGetAllocationPropertiesFromHandle(
 ) -> Answer {
     let driver = call.driver()?;
     let (_, info) = id_of(driver, handle)?;
-    let requested_handle_types =
-        if info.shareable { CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR } else { CU_MEM_HANDLE_TYPE_NONE };
     prop.put(CUmemAllocationProp {
         kind: CU_MEM_ALLOCATION_TYPE_PINNED,
-        requested_handle_types,
-        location: location_of(driver, info.place),
+        requested_handle_types: handle_types(info.sendable),
+        location: named(driver, info.place)?,
         win32_handle_meta_data: ptr::null_mut(),
         compression_type: 0,
         gpu_direct_rdma_capable: 0,
-        usage: 0,
+        usage: if is_tile_pool(driver, handle) { TILE_POOL } else { 0 },
         reserved: [0; 4],
     })?;
     Ok(())
@@ -208,10 +222,15 @@ pub(crate) fn cuMemSetAccess(
         };
         wanted.push((side_of(driver, location)?, access));
     }
-    let place = driver.machine.mapped(address).ok_or(INVALID_VALUE)?.place;
-    let foreign =
-        |side: &Side| matches!((side, place), (Side::Card(card), PhysicalPlace::Card(its)) if *card != its);
-    // No card here reaches another.
+    let mapped = driver.machine.mapped(address).ok_or(INVALID_VALUE)?;
+    let foreign = |side: &Side| match (*side, mapped.place) {
+        // No card here reaches another.
+        (Side::Card(card), PhysicalPlace::On(its)) => card != its.card,
+        (Side::Card(card), PhysicalPlace::Team) => {
+            !driver.machine.team(mapped.physical).is_ok_and(|team| team.has(card))
+        }
+        _ => false,
+    };
     if wanted.iter().any(|(side, access)| foreign(side) && *access != Access::None) {
         return Err(INVALID_VALUE);
     }

@@ -10,7 +10,9 @@ use crate::argument::{Out, Received};
 use crate::call::Call;
 use crate::driver::{Driver, count, lock};
 use crate::host::Kind;
+use crate::location;
 use crate::pool;
+use crate::share::handle_types;
 use crate::visible::NO_CARD;
 
 /// What is known about an address.
@@ -31,6 +33,8 @@ struct About {
     pool: CUmemoryPool,
     /// Whether other processes can open it by a handle that is a number.
     legacy_ipc: bool,
+    /// In which locality domain it is; -1: in none.
+    domain: c_int,
     /// What it can be exported as.
     handle_types: CUmemAllocationHandleType,
     access: CUmemAccess_flags,
@@ -50,6 +54,7 @@ impl About {
             mapped: false,
             pool: CUmemoryPool::NULL,
             legacy_ipc: false,
+            domain: -1,
             handle_types: CU_MEM_HANDLE_TYPE_NONE,
             access: CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
         }
@@ -67,8 +72,10 @@ impl About {
             // Belongs to no context.
             Origin::Pool(pool) | Origin::Imported(pool) => {
                 about.pool = pool::handle_of(driver, pool);
-                let exported = driver.pools.get(about.pool.0).map(|pool| pool.handle_types);
-                about.handle_types = exported.unwrap_or(CU_MEM_HANDLE_TYPE_NONE);
+                if let Some(pool) = driver.pools.get(about.pool.0) {
+                    about.handle_types = pool.handle_types;
+                    about.domain = location::ordinal(pool.site);
+                }
             }
         }
         about
@@ -78,18 +85,26 @@ impl About {
         let mut about = Self::device(range.address, range.size.0, 0);
         about.mapped = true;
         let side = match range.place {
-            PhysicalPlace::Card(card) => {
-                about.card = card;
-                MachineSide::Card(card)
+            PhysicalPlace::On(site) => {
+                about.card = site.card;
+                about.domain = location::ordinal(site);
+                MachineSide::Card(site.card)
             }
             PhysicalPlace::Host => {
                 about.memory = CU_MEMORYTYPE_HOST;
                 MachineSide::Host
             }
+            PhysicalPlace::Team => {
+                // The first of its cards that reaches it.
+                let reaches = |&card: &usize| {
+                    let access = driver.machine.access(range.address, MachineSide::Card(card));
+                    access.is_ok_and(|access| access != Access::None)
+                };
+                about.card = (0..driver.machine.cards().len()).find(reaches).unwrap_or_default();
+                MachineSide::Card(about.card)
+            }
         };
-        if range.shareable {
-            about.handle_types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-        }
+        about.handle_types = handle_types(range.sendable);
         about.access = match driver.machine.access(range.address, side) {
             Ok(Access::ReadWrite) => CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
             Ok(Access::Read) => CU_MEM_ACCESS_FLAGS_PROT_READ,
@@ -103,6 +118,10 @@ impl About {
 fn about(driver: &Driver, address: CUdeviceptr) -> Answer<Option<About>> {
     if let Some(allocation) = driver.machine.allocation(address) {
         return Ok(Some(About::allocation(driver, &allocation)));
+    }
+    if let Some((first, bytes, context)) = lock(&driver.buffers).find(address) {
+        let card = driver.context(context)?.card;
+        return Ok(Some(About { context, ..About::device(first, bytes, card) }));
     }
     if let Some(range) = driver.machine.mapped(address) {
         return Ok(Some(About::mapping(driver, &range)));
@@ -174,6 +193,7 @@ fn put(
         CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => {
             data.cast::<CUmemAccess_flags>().put(about.access)?;
         }
+        CU_POINTER_ATTRIBUTE_LOCALITY_DOMAIN_ORDINAL => data.cast::<c_int>().put(about.domain)?,
         CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => data.cast::<CUmemoryPool>().put(about.pool)?,
         _ => return Err(INVALID_VALUE),
     }
@@ -213,6 +233,7 @@ pub(crate) fn cuPointerGetAttributes(
                     to.cast::<c_uint>().put(0)?
                 }
                 CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => to.cast::<c_int>().put(NO_CARD)?,
+                CU_POINTER_ATTRIBUTE_LOCALITY_DOMAIN_ORDINAL => to.cast::<c_int>().put(-1)?,
                 CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
                 | CU_POINTER_ATTRIBUTE_IS_MANAGED
                 | CU_POINTER_ATTRIBUTE_MAPPED

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cgpu_abi::types::*;
 use cgpu_sim::Bytes;
-use cgpu_sim::machine::{PoolId, PoolSettings};
+use cgpu_sim::machine::{PoolId, PoolSettings, Site};
 
 use crate::answer::{Answer, Failure, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED};
 use crate::argument::{In, Out, Received, values};
@@ -13,34 +13,35 @@ use crate::call::Call;
 use crate::capture::{self, Lane, Recorder};
 use crate::driver::{Driver, lock};
 use crate::graph;
+use crate::location::{self, card_of, location_of, site_of};
 
 values!(CUmemoryPool);
 
-/// A pool of one card's memory.
+/// A pool of one card's memory, or of one of its locality domains.
 #[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) id: PoolId,
-    pub(crate) card: usize,
+    pub(crate) site: Site,
     /// What it can be exported as.
     pub(crate) handle_types: CUmemAllocationHandleType,
     pub(crate) max_size: u64,
 }
 
-/// Default and current pool of each card that was asked for one.
+/// Default and current pool of each card, or locality domain, that was asked for one.
 #[derive(Debug, Default)]
-pub(crate) struct Pools(HashMap<usize, (CUmemoryPool, CUmemoryPool)>);
+pub(crate) struct Pools(HashMap<Site, (CUmemoryPool, CUmemoryPool)>);
 
 impl Pool {
     /// Makes a pool; its handle.
     fn open(
         driver: &Driver,
-        card: usize,
+        site: Site,
         handle_types: CUmemAllocationHandleType,
         max_size: u64,
     ) -> Answer<CUmemoryPool> {
         let shareable = handle_types != CU_MEM_HANDLE_TYPE_NONE;
-        let id = driver.machine.create_pool(PoolSettings { card, shareable, most: Bytes(max_size) })?;
-        Ok(CUmemoryPool(driver.pools.add(Self { id, card, handle_types, max_size })))
+        let id = driver.machine.create_pool(PoolSettings { site, shareable, most: Bytes(max_size) })?;
+        Ok(CUmemoryPool(driver.pools.add(Self { id, site, handle_types, max_size })))
     }
 }
 
@@ -53,31 +54,15 @@ pub(crate) fn handle_of(driver: &Driver, id: PoolId) -> CUmemoryPool {
     driver.pools.find(|pool| pool.id == id).map(|(handle, _)| CUmemoryPool(handle)).unwrap_or_default()
 }
 
-/// The pools of a card, default and current, made when first asked for.
-fn of_card(driver: &Driver, card: usize) -> Answer<(CUmemoryPool, CUmemoryPool)> {
+/// The pools of a card or locality domain, default and current, made when first asked for.
+fn of_site(driver: &Driver, site: Site) -> Answer<(CUmemoryPool, CUmemoryPool)> {
     let mut pools = lock(&driver.pooled);
-    if let Some(its) = pools.0.get(&card) {
+    if let Some(its) = pools.0.get(&site) {
         return Ok(*its);
     }
-    let pool = Pool::open(driver, card, CU_MEM_HANDLE_TYPE_NONE, 0)?;
-    pools.0.insert(card, (pool, pool));
+    let pool = Pool::open(driver, site, CU_MEM_HANDLE_TYPE_NONE, 0)?;
+    pools.0.insert(site, (pool, pool));
     Ok((pool, pool))
-}
-
-/// The card of a location. A card is one locality domain. Pools on the host are not played, and no card here says that it has them.
-pub(crate) fn card_of(driver: &Driver, location: CUmemLocation) -> Answer<usize> {
-    match location.kind {
-        CU_MEM_LOCATION_TYPE_DEVICE => driver.card(location.id),
-        // The card in the lowest byte, the domain in the next one.
-        CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN => match location.id.to_le_bytes() {
-            [card, 0, ..] => driver.card(card.into()),
-            _ => Err(INVALID_VALUE),
-        },
-        CU_MEM_LOCATION_TYPE_HOST
-        | CU_MEM_LOCATION_TYPE_HOST_NUMA
-        | CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT => Err(NOT_SUPPORTED),
-        _ => Err(INVALID_VALUE),
-    }
 }
 
 /// What memory may be exported as: a descriptor. Fabrics need a cluster, the others need Windows.
@@ -104,10 +89,10 @@ fn allocate(
     let (Lane::Card(_, context) | Lane::Graph(Recorder { context, .. })) = &lane;
     let pool = match pool {
         Some(pool) => pool,
-        None => of_card(driver, context.card)?.1,
+        None => of_site(driver, context.card.into())?.1,
     };
     let pool = find(driver, pool)?;
-    if pool.card != context.card {
+    if pool.site.card != context.card {
         return Err(INVALID_VALUE);
     }
     dptr.put(match lane {
@@ -170,8 +155,8 @@ pub(crate) fn cuMemPoolCreate(
         _ => return Err(INVALID_VALUE),
     }
     check_handle_types(wanted.handle_types)?;
-    let card = card_of(driver, wanted.location)?;
-    pool.put(Pool::open(driver, card, wanted.handle_types, wanted.max_size as u64)?)?;
+    let site = site_of(driver, wanted.location)?;
+    pool.put(Pool::open(driver, site, wanted.handle_types, wanted.max_size as u64)?)?;
     Ok(())
 }
 
@@ -223,8 +208,9 @@ pub(crate) fn cuMemPoolGetAttribute(
         CU_MEMPOOL_ATTR_MAX_POOL_SIZE => long(pool.max_size),
         CU_MEMPOOL_ATTR_ALLOCATION_TYPE => short(CU_MEM_ALLOCATION_TYPE_PINNED),
         CU_MEMPOOL_ATTR_EXPORT_HANDLE_TYPES => short(pool.handle_types),
-        CU_MEMPOOL_ATTR_LOCATION_ID => short(driver.device(pool.card).cast_unsigned()),
-        CU_MEMPOOL_ATTR_LOCATION_TYPE => short(CU_MEM_LOCATION_TYPE_DEVICE),
+        CU_MEMPOOL_ATTR_LOCATION_ID => short(location_of(driver, pool.site).id.cast_unsigned()),
+        CU_MEMPOOL_ATTR_LOCATION_TYPE => short(location_of(driver, pool.site).kind),
+        CU_MEMPOOL_ATTR_LOCALITY_DOMAIN_ID => short(location::ordinal(pool.site).cast_unsigned()),
         CU_MEMPOOL_ATTR_HW_DECOMPRESS_ENABLED => short(0),
         _ => return Err(INVALID_VALUE),
     }?;
@@ -278,7 +264,7 @@ pub(crate) fn cuMemPoolGetAccess(
 ) -> Answer {
     let driver = call.driver()?;
     let pool = find(driver, mem_pool)?;
-    let own = card_of(driver, location.read()?)? == pool.card;
+    let own = card_of(driver, location.read()?)? == pool.site.card;
     flags.put(if own { CU_MEM_ACCESS_FLAGS_PROT_READWRITE } else { CU_MEM_ACCESS_FLAGS_PROT_NONE })?;
     Ok(())
 }
@@ -293,7 +279,7 @@ pub(crate) fn cuMemPoolSetAccess(
     let driver = call.driver()?;
     let pool = find(driver, pool)?;
     for wanted in map.read_all(count)? {
-        let own = card_of(driver, wanted.location)? == pool.card;
+        let own = card_of(driver, wanted.location)? == pool.site.card;
         if own != (wanted.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
             return Err(INVALID_DEVICE);
         }
@@ -303,38 +289,38 @@ pub(crate) fn cuMemPoolSetAccess(
 
 pub(crate) fn cuDeviceGetDefaultMemPool(call: &Call, pool_out: Out<CUmemoryPool>, dev: CUdevice) -> Answer {
     let driver = call.driver()?;
-    pool_out.put(of_card(driver, driver.card(dev)?)?.0)?;
+    pool_out.put(of_site(driver, driver.card(dev)?.into())?.0)?;
     Ok(())
 }
 
 pub(crate) fn cuDeviceGetMemPool(call: &Call, pool: Out<CUmemoryPool>, dev: CUdevice) -> Answer {
     let driver = call.driver()?;
-    pool.put(of_card(driver, driver.card(dev)?)?.1)?;
+    pool.put(of_site(driver, driver.card(dev)?.into())?.1)?;
     Ok(())
 }
 
-fn set_current(driver: &Driver, card: usize, pool: CUmemoryPool) -> Answer {
+fn set_current(driver: &Driver, site: Site, pool: CUmemoryPool) -> Answer {
     let found = find(driver, pool)?;
     // Nothing can be allocated from another process's pool.
-    if found.card != card || driver.machine.is_pool_imported(found.id)? {
+    if found.site != site || driver.machine.is_pool_imported(found.id)? {
         return Err(INVALID_VALUE);
     }
-    let (default, _) = of_card(driver, card)?;
-    lock(&driver.pooled).0.insert(card, (default, pool));
+    let (default, _) = of_site(driver, site)?;
+    lock(&driver.pooled).0.insert(site, (default, pool));
     Ok(())
 }
 
 pub(crate) fn cuDeviceSetMemPool(call: &Call, dev: CUdevice, pool: CUmemoryPool) -> Answer {
     let driver = call.driver()?;
-    set_current(driver, driver.card(dev)?, pool)
+    set_current(driver, driver.card(dev)?.into(), pool)
 }
 
-/// The card of a location for memory of a kind; only pinned memory is played.
-fn place(driver: &Driver, location: Out<CUmemLocation>, kind: CUmemAllocationType) -> Answer<usize> {
+/// The place that a location names for memory of a kind; only pinned memory is played.
+fn place(driver: &Driver, location: Out<CUmemLocation>, kind: CUmemAllocationType) -> Answer<Site> {
     if kind != CU_MEM_ALLOCATION_TYPE_PINNED {
         return Err(NOT_SUPPORTED);
     }
-    card_of(driver, location.read()?)
+    site_of(driver, location.read()?)
 }
 
 pub(crate) fn cuMemGetDefaultMemPool(
@@ -344,7 +330,7 @@ pub(crate) fn cuMemGetDefaultMemPool(
     kind: CUmemAllocationType,
 ) -> Answer {
     let driver = call.driver()?;
-    pool_out.put(of_card(driver, place(driver, location, kind)?)?.0)?;
+    pool_out.put(of_site(driver, place(driver, location, kind)?)?.0)?;
     Ok(())
 }
 
@@ -355,7 +341,7 @@ pub(crate) fn cuMemGetMemPool(
     kind: CUmemAllocationType,
 ) -> Answer {
     let driver = call.driver()?;
-    pool.put(of_card(driver, place(driver, location, kind)?)?.1)?;
+    pool.put(of_site(driver, place(driver, location, kind)?)?.1)?;
     Ok(())
 }
 

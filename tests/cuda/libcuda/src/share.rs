@@ -3,6 +3,8 @@
 use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 
 use cgpu_abi::types::*;
+use cgpu_sim::Bytes;
+use cgpu_sim::machine::{Number, Offer, Sendable};
 
 use crate::answer::{Answer, Failure, INVALID_VALUE, NOT_SUPPORTED};
 use crate::argument::Out;
@@ -14,6 +16,29 @@ use crate::pool::{self, Pool};
 
 /// What an exported allocation of a pool begins with.
 const MAGIC: u64 = u64::from_be_bytes(*b"cgpusimP");
+
+/// What handles that are numbers begin with.
+const FABRIC: u64 = u64::from_be_bytes(*b"cgpusimF");
+
+/// How memory can be sent that is asked for with these kinds of handles. `fabric`: its card is connected to others, by whose fabric
+/// handles can be numbers.
+pub(crate) fn sendable(types: CUmemAllocationHandleType, fabric: bool) -> Answer<Sendable> {
+    let by_number = types & CU_MEM_HANDLE_TYPE_FABRIC != 0;
+    pool::check_handle_types(if fabric { types & !CU_MEM_HANDLE_TYPE_FABRIC } else { types })?;
+    Ok(Sendable { by_descriptor: types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR != 0, by_number })
+}
+
+/// The kinds of handles by which memory can be sent.
+pub(crate) fn handle_types(sendable: Sendable) -> CUmemAllocationHandleType {
+    let when = |can, kind| if can { kind } else { CU_MEM_HANDLE_TYPE_NONE };
+    when(sendable.by_descriptor, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        | when(sendable.by_number, CU_MEM_HANDLE_TYPE_FABRIC)
+}
+
+/// Whether any card is connected to others.
+fn has_fabric(driver: &Driver) -> bool {
+    driver.machine.cards().iter().any(cgpu_sim::CardSpec::has_switch)
+}
 
 /// Refuses all handles but descriptors.
 fn check(kind: CUmemAllocationHandleType) -> Answer {
@@ -39,13 +64,17 @@ fn borrow<T>(
     import: impl FnOnce(&Driver, BorrowedFd<'_>) -> Result<T, cgpu_sim::Error>,
 ) -> Answer<T> {
     let number = c_int::try_from(descriptor).map_err(|_| INVALID_VALUE)?;
+    import(driver, self::descriptor(number).ok_or(INVALID_VALUE)?).map_err(Failure::from)
+}
+
+/// A descriptor of the program's, for the length of a call; `None`: it is not open.
+pub(crate) fn descriptor<'call>(number: c_int) -> Option<BorrowedFd<'call>> {
     // SAFETY: asks whether the descriptor is open; changes nothing.
     if number < 0 || unsafe { libc::fcntl(number, libc::F_GETFD) } == -1 {
-        return Err(INVALID_VALUE);
+        return None;
     }
     // SAFETY: open, as was just seen, and the program does not close what it has given to a call that has not returned.
-    let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
-    import(driver, borrowed).map_err(Failure::from)
+    Some(unsafe { BorrowedFd::borrow_raw(number) })
 }
 
 pub(crate) fn cuMemExportToShareableHandle(
@@ -57,10 +86,19 @@ pub(crate) fn cuMemExportToShareableHandle(
 ) -> Answer {
     let driver = call.driver()?;
     let to = shareable_handle.required()?;
-    check(handle_type)?;
+    let by_number = handle_type == CU_MEM_HANDLE_TYPE_FABRIC && has_fabric(driver);
+    if !by_number {
+        check(handle_type)?;
+    }
     let (id, _) = id_of(driver, handle)?;
     if flags != 0 {
         return Err(INVALID_VALUE);
+    }
+    if by_number {
+        let Number { export, serial } = driver.machine.number_physical(id)?;
+        let offer = Offer { export, serial, offset: 0, size: Bytes::ZERO };
+        to.cast::<[u8; 64]>().put(pack(FABRIC, 0, &offer))?;
+        return Ok(());
     }
     give(to, driver.machine.export_physical(id)?)
 }
@@ -73,6 +111,13 @@ pub(crate) fn cuMemImportFromShareableHandle(
 ) -> Answer {
     let driver = call.driver()?;
     let handle = handle.required()?;
+    if sh_handle_type == CU_MEM_HANDLE_TYPE_FABRIC && has_fabric(driver) {
+        let bytes = os_handle.cast::<[u8; 64]>().read()?;
+        let (_, offer) = unpack(FABRIC, &bytes).ok_or(INVALID_VALUE)?;
+        let number = Number { export: offer.export, serial: offer.serial };
+        handle.put(driver.machine.import_numbered(number)?.get())?;
+        return Ok(());
+    }
     check(sh_handle_type)?;
     let id = borrow(driver, os_handle.address(), |driver, fd| driver.machine.import_physical(fd))?;
     handle.put(id.get())?;
@@ -128,8 +173,8 @@ pub(crate) fn cuMemPoolImportFromShareableHandle(
         return Err(INVALID_VALUE);
     }
     let id = borrow(driver, handle.address(), |driver, fd| driver.machine.import_pool(fd))?;
-    let card = driver.machine.pool_settings(id)?.card;
-    let pool = Pool { id, card, handle_types: CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, max_size: 0 };
+    let site = driver.machine.pool_settings(id)?.site;
+    let pool = Pool { id, site, handle_types: CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, max_size: 0 };
     to.put(CUmemoryPool(driver.pools.add(pool)))?;
     Ok(())
 }

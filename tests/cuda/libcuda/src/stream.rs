@@ -121,6 +121,7 @@ pub(crate) fn create(
     };
     let priority = priority.clamp(GREATEST_PRIORITY, 0);
     let id = driver.machine.create_stream_with_priority(context.id, kind, priority)?;
+    context.assembly.join(driver, id)?;
     let context = Arc::clone(context);
     Ok(CUstream(driver.streams.add(Stream { id, context, flags, priority })))
 }

@@ -91,10 +91,6 @@ values! {
     nvmlDeviceGetDisplayMode(=> nvmlEnableState_t) |_card| Ok(NVML_FEATURE_DISABLED);
     nvmlDeviceGetDefaultEccMode(=> nvmlEnableState_t) |_card| Ok(NVML_FEATURE_ENABLED);
 
-    // Off, as it is until root switches it on, which cannot be done here.
-    nvmlDeviceGetAccountingMode(=> nvmlEnableState_t) |_card| Ok(NVML_FEATURE_DISABLED);
-    nvmlDeviceGetAccountingBufferSize(=> c_uint) |_card| Ok(4_000);
-
     // Cards in servers have no fan of their own, no link to others here, and no meter of energy.
     nvmlDeviceGetNumFans(=> c_uint) |_card| Ok(0);
     nvmlDeviceGetFanSpeed(=> c_uint) |_card| Err(NOT_SUPPORTED);

@@ -15,10 +15,12 @@ use crate::argument::Received;
 
 /// The functions behind the rows that are played.
 mod played {
+    pub(super) use crate::accounting::*;
     pub(super) use crate::board::*;
     pub(super) use crate::device::*;
     pub(super) use crate::fields::*;
     pub(super) use crate::library::*;
+    pub(super) use crate::limits::*;
     pub(super) use crate::memory::*;
     pub(super) use crate::partition::*;
     pub(super) use crate::processes::*;

@@ -5,17 +5,20 @@
 //!
 //! | module | what it tells |
 //! |---|---|
-//! | [`library`] | start and end, errors, versions |
-//! | [`device`] | which cards there are, and what they are |
-//! | [`memory`] | their memory |
-//! | [`processes`] | who is on them |
-//! | [`utilisation`] | how busy they are |
-//! | [`watch`] | what happens to them |
-//! | [`fields`] | properties by number |
-//! | [`board`] | clocks, power, temperature, links: plausible figures of the model, not measurements |
-//! | [`partition`] | instances of divided cards |
+//! | `library` | start and end, errors, versions |
+//! | `device` | which cards there are, and what they are |
+//! | `memory` | their memory |
+//! | `processes` | who is on them |
+//! | `utilisation` | how busy they are |
+//! | `watch` | what happens to them |
+//! | `fields` | properties by number |
+//! | `board` | clocks, power, temperature, links: plausible figures of the model, not measurements |
+//! | `partition` | instances of divided cards |
+//! | `accounting` | what processes did in their lives |
+//! | `limits` | limits that control groups were given |
 #![allow(non_snake_case, reason = "the vendor's own functions")]
 
+mod accounting;
 mod answer;
 #[allow(dead_code, reason = "NVML needs less of it than the driver")]
 #[path = "../../libcuda/src/argument.rs"]
@@ -25,8 +28,10 @@ mod device;
 mod exports;
 mod fields;
 mod library;
+mod limits;
 mod memory;
 mod partition;
+mod permission;
 mod processes;
 mod utilisation;
 #[path = "../../libcuda/src/version.rs"]

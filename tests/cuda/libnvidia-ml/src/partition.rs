@@ -101,6 +101,8 @@ pub(crate) fn nvmlDeviceGetAttributes_v2(
     Ok(())
 }
 
+pub(crate) use nvmlDeviceGetAttributes_v2 as nvmlDeviceGetAttributes;
+
 pub(crate) fn nvmlDeviceGetVirtualizationMode(
     device: nvmlDevice_t,
     virtual_mode: Out<nvmlGpuVirtualizationMode_t>,

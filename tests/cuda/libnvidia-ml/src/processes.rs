@@ -3,8 +3,8 @@
 use cgpu_abi::nvml_types::*;
 use cgpu_sim::machine::ProcessUse;
 
-use crate::answer::{Answer, INSUFFICIENT_SIZE};
-use crate::argument::Out;
+use crate::answer::{ARGUMENT_VERSION_MISMATCH, Answer, INSUFFICIENT_SIZE, INVALID_ARGUMENT};
+use crate::argument::{Out, Received};
 use crate::device::{Card, find};
 use crate::partition;
 
@@ -49,6 +49,42 @@ fn list<T>(
     let card = find(device)?.query();
     info_count.required()?;
     put_list(residents(&card)?.into_iter().map(describe).collect(), info_count, infos)
+}
+
+/// Those of a kind, or of all kinds, of which the compute processes are the only ones here.
+pub(crate) fn nvmlDeviceGetRunningProcessDetailList(
+    device: nvmlDevice_t,
+    plist: Out<nvmlProcessDetailList_t>,
+) -> Answer {
+    let card = find(device)?.query();
+    // Of a caller with another version there may be less than all of it.
+    if plist.start_as::<c_uint>().read()? != NVML_PROCESS_DETAIL_LIST_V1 {
+        return Err(ARGUMENT_VERSION_MISMATCH);
+    }
+    let mut asked = plist.read()?;
+    let all = match asked.mode {
+        NVML_PROCESS_MODE_COMPUTE | NVML_PROCESS_MODE_ALL => residents(&card)?,
+        NVML_PROCESS_MODE_GRAPHICS | NVML_PROCESS_MODE_MPS => Vec::new(),
+        _ => return Err(INVALID_ARGUMENT),
+    };
+    let room = asked.num_proc_array_entries as usize;
+    let length = all.len();
+    asked.num_proc_array_entries = c_uint::try_from(length).unwrap_or(c_uint::MAX);
+    plist.put(asked)?;
+    if length > room {
+        return Err(INSUFFICIENT_SIZE);
+    }
+    // SAFETY: room for as many as the caller says, which are enough, or NULL.
+    let to: Out<nvmlProcessDetail_v1_t> = unsafe { Out::received(asked.proc_array) };
+    let details = all.into_iter().map(|resident| nvmlProcessDetail_v1_t {
+        pid: resident.process.pid,
+        used_gpu_memory: resident.process.memory.0,
+        gpu_instance_id: resident.gpu_instance,
+        compute_instance_id: resident.compute_instance,
+        used_gpu_cc_protected_memory: 0,
+    });
+    to.put_all(details, length)?;
+    Ok(())
 }
 
 fn nobody(device: nvmlDevice_t, info_count: Out<c_uint>) -> Answer {
@@ -105,8 +141,6 @@ mod tests {
     use core::ptr;
 
     use super::*;
-    use crate::answer::INVALID_ARGUMENT;
-    use crate::argument::Received;
 
     #[test]
     fn lists_come_in_two_calls() {

@@ -37,7 +37,7 @@ static EPOCH: LazyLock<u64> = LazyLock::new(|| {
 });
 
 /// A device time as the wall clock's.
-fn stamp(machine: &Machine, at: Nanos) -> c_ulonglong {
+pub(crate) fn stamp(machine: &Machine, at: Nanos) -> c_ulonglong {
     let real = u128::from(at.0) * u128::from(machine.dilation_milli()) / 1_000_000;
     *EPOCH + u64::try_from(real).unwrap_or(u64::MAX)
 }

@@ -5,6 +5,7 @@ use cgpu_proto::units::Bytes;
 use crate::error::Error;
 use crate::footprint::Footprint;
 use crate::instance::{Instance, Part};
+use crate::memory::GRANULE;
 
 /// What a model is, whatever its memory. Figures are the vendor's data sheets' and deviceQuery's.
 #[derive(Debug)]
@@ -114,10 +115,13 @@ models! {
     "L40S"  "NVIDIA L40S"                8 . 9  142  1536 46068   0x26B9_10DE 2520  9001  384   96 350;
     "H100"  "NVIDIA H100 80GB HBM3"      9 . 0  132  2048 81559   0x2330_10DE 1980  2619  5120  50 700;
     "H200"  "NVIDIA H200"                9 . 0  132  2048 143771  0x2335_10DE 1980  3201  6144  60 700;
+    "B200"  "NVIDIA B200"                10 . 0 148  2048 183359  0x2901_10DE 1965  3996  8192  126 1000;
 }
 
 /// The most cards of one machine.
 pub const MAX_CARDS: usize = 16;
+/// The most locality domains of one card.
+pub const MAX_DOMAINS: usize = 4;
 
 /// One card of the list.
 #[derive(Clone, Copy, Debug)]
@@ -244,6 +248,39 @@ impl CardSpec {
             Part::Instance(instance) => instance.multiprocessors(self.model),
             Part::Whole | Part::Divided => self.model.multiprocessors,
         }
+    }
+
+    /// Whether a switch connects it with others of its kind, so that one write can go to several: on boards with NVSwitch of the
+    /// third generation or later, which the models of these architectures have here. Instances have no part in that.
+    #[must_use]
+    pub fn has_switch(&self) -> bool {
+        self.model.capability.0 >= 9 && self.part == Part::Whole
+    }
+
+    /// How many locality domains it has: parts with multiprocessors and memory of their own. A B200 has one on each of its two
+    /// dies (measured with driver 615); instances have one.
+    #[must_use]
+    pub fn domains(&self) -> usize {
+        match (self.model.capability, self.part) {
+            ((10, 0), Part::Whole) => 2,
+            _ => 1,
+        }
+    }
+
+    /// Multiprocessors of each locality domain. Those that are left over belong to none: of a B200's 148 there are 70 in each
+    /// (measured with driver 615).
+    #[must_use]
+    pub fn domain_multiprocessors(&self) -> u32 {
+        match self.domains() {
+            1 => self.multiprocessors(),
+            _ => 70,
+        }
+    }
+
+    /// Memory that can be asked for in one locality domain: an equal part of what programs can have.
+    #[must_use]
+    pub fn domain_room(&self) -> Bytes {
+        Bytes(self.usable().0 / self.domains() as u64 / GRANULE * GRANULE)
     }
 
     /// Domain, bus and device of the card at `index`: ascending, so that PCI order is the list's. An instance sits where its card does.

@@ -34,6 +34,10 @@ pub enum Error {
     NotShareable,
     /// A size or handle that the call cannot take.
     Invalid(&'static str),
+    /// A process is not in the state that the call needs.
+    State(&'static str),
+    /// Something that cannot be done to what is there.
+    Unsupported(&'static str),
     /// This process is a forked child: the parent's machine is not its own. Real drivers answer not-initialised.
     Forked,
     /// A living process holds the segment's lock and does not run (stopped, or starved).
@@ -57,7 +61,7 @@ impl fmt::Display for Error {
             Self::NoAllocation => f.write_str("not an allocation of this process"),
             Self::NoPool => f.write_str("not a memory pool of this process"),
             Self::NotShareable => f.write_str("memory that cannot be sent to other processes"),
-            Self::Invalid(what) => write!(f, "{what}"),
+            Self::Invalid(what) | Self::State(what) | Self::Unsupported(what) => f.write_str(what),
             Self::Forked => {
                 f.write_str("this process was forked from the one that opened the simulated card")
             }

@@ -77,6 +77,7 @@ fn namespace() -> u64 {
 /// Whoever wants to know who the clients are.
 #[derive(Debug)]
 pub struct Asker {
+    /// The one in which ids are asked for; 0: that of /proc, whoever's it is.
     namespace: u64,
     /// The kernel's list of locks, once it was needed.
     locks: Option<String>,
@@ -87,6 +88,12 @@ impl Asker {
     #[must_use]
     pub fn new() -> Self {
         Self { namespace: namespace(), locks: None }
+    }
+
+    /// The host, where this process sees the host's /proc.
+    #[must_use]
+    pub fn host() -> Self {
+        Self { namespace: 0, locks: None }
     }
 
     /// The client's id in this process's namespace; `None`: it does not exist there.

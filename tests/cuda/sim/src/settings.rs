@@ -75,6 +75,8 @@ figures! {
     kernel: Nanos = Nanos::from_micros(20),
     /// 1: the contexts of a card take no turns but compute beside each other (`CGPU_SIM_MPS`).
     mps: u64 = 0,
+    /// 1: NVML names processes as the host does, whoever asks, as drivers without the open kernel modules do (`CGPU_SIM_HOST_PIDS`).
+    host_pids: u64 = 0,
     /// Spread of kernels' lengths: the standard deviation of their logarithm, in millionths (`CGPU_SIM_NOISE`, percent).
     noise: u64 = 0,
     /// How much longer a kernel takes while others compute beside it, in millionths (`CGPU_SIM_CORUN`, percent).
@@ -177,6 +179,11 @@ impl Settings {
                 _ => Err(Error::Settings(format!("{name}={text}: expected percent from 0 to {most}"))),
             },
         };
+        let switch = |name| match get(name).as_deref() {
+            None | Some("0") => Ok(0),
+            Some("1") => Ok(1),
+            Some(text) => Err(Error::Settings(format!("{name}={text}: expected 0 or 1"))),
+        };
         let figures = Figures::default();
         let figures = Figures {
             switch: micros("CGPU_SIM_SWITCH_US", 0, figures.switch)?,
@@ -193,11 +200,8 @@ impl Settings {
                     }
                 },
             },
-            mps: match get("CGPU_SIM_MPS").as_deref() {
-                None | Some("0") => 0,
-                Some("1") => 1,
-                Some(text) => return Err(Error::Settings(format!("CGPU_SIM_MPS={text}: expected 0 or 1"))),
-            },
+            mps: switch("CGPU_SIM_MPS")?,
+            host_pids: switch("CGPU_SIM_HOST_PIDS")?,
             noise: millionths("CGPU_SIM_NOISE", 100.0)?,
             corun: millionths("CGPU_SIM_CORUN", 1_000.0)?,
             seed: match get("CGPU_SIM_SEED") {
@@ -298,6 +302,7 @@ mod tests {
             ("CGPU_SIM_KERNEL_US", "-1"),
             ("CGPU_SIM_WINDOW_MS", "0"),
             ("CGPU_SIM_MPS", "yes"),
+            ("CGPU_SIM_HOST_PIDS", "2"),
             ("CGPU_SIM_NOISE", "-1"),
             ("CGPU_SIM_CORUN", "lots"),
             ("CGPU_SIM_SEED", "-1"),

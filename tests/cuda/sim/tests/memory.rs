@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use cgpu_sim::clock::{Clock, VirtualClock};
 use cgpu_sim::kernel::mix;
 use cgpu_sim::machine::{
-    Access, ContextId, Offer, PhysicalId, PhysicalPlace, PoolId, PoolSettings, Side, StreamId, StreamKind,
+    Access, ContextId, Member, Offer, PhysicalId, PhysicalPlace, PoolId, PoolSettings, Side, StreamId,
+    StreamKind,
 };
 use cgpu_sim::settings::Figures;
 use cgpu_sim::{Bytes, CardSpec, Error, Machine, Nanos, Settings};
@@ -81,6 +82,19 @@ impl Export {
     }
 }
 
+/// A team of the card, as the model has it.
+#[derive(Debug, Default)]
+struct Team {
+    /// Who has it, once for each handle.
+    holders: Vec<usize>,
+    descriptors: usize,
+    /// What is bound where, in granules: by whom, which export.
+    bound: BTreeMap<u64, (usize, usize)>,
+}
+
+/// Granules that a team has room for.
+const ROOM: u64 = 8;
+
 /// A process, as it is and as the model has it.
 struct Player {
     machine: Machine,
@@ -96,6 +110,7 @@ struct Player {
     /// Mapped at an address: how much, and the export or bytes that it keeps.
     mapped: Vec<(u64, u64, Result<usize, u64>)>,
     pooled: Vec<u64>,
+    teams: Vec<(PhysicalId, usize)>,
 }
 
 /// A card with processes, descriptors on their way, and what the books must say.
@@ -105,6 +120,8 @@ struct World {
     players: Vec<Option<Player>>,
     exports: Vec<Export>,
     descriptors: Vec<(OwnedFd, usize)>,
+    teams: Vec<Team>,
+    team_descriptors: Vec<(OwnedFd, usize)>,
     draws: Draws,
     /// How often what happened.
     told: BTreeMap<&'static str, usize>,
@@ -122,6 +139,8 @@ impl World {
             players: (0..3).map(|_| None).collect(),
             exports: Vec::new(),
             descriptors: Vec::new(),
+            teams: Vec::new(),
+            team_descriptors: Vec::new(),
             draws,
             told: BTreeMap::new(),
         };
@@ -137,7 +156,8 @@ impl World {
         let machine = self.machine();
         let Ok(context) = machine.create_context(0) else { return };
         let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
-        let pool = machine.create_pool(PoolSettings { card: 0, shareable: true, most: Bytes::ZERO }).unwrap();
+        let pool =
+            machine.create_pool(PoolSettings { site: 0.into(), shareable: true, most: Bytes::ZERO }).unwrap();
         self.players[who] = Some(Player {
             machine,
             context,
@@ -150,6 +170,7 @@ impl World {
             shareable: Vec::new(),
             mapped: Vec::new(),
             pooled: Vec::new(),
+            teams: Vec::new(),
         });
     }
 
@@ -159,6 +180,81 @@ impl World {
         for export in &mut self.exports {
             export.holders.retain(|(holder, _)| *holder != who);
         }
+        for team in &mut self.teams {
+            team.bound.retain(|_, (binder, _)| *binder != who);
+            team.holders.retain(|holder| *holder != who);
+        }
+        (0..self.teams.len()).for_each(|team| self.end_if_unkept(team));
+    }
+
+    /// With a team that nobody keeps goes what is bound to it.
+    fn end_if_unkept(&mut self, team: usize) {
+        let its = &mut self.teams[team];
+        if its.holders.is_empty() && its.descriptors == 0 && !its.bound.is_empty() {
+            for (binder, export) in std::mem::take(&mut its.bound).into_values() {
+                self.exports[export].let_go(binder);
+            }
+            self.tell("a team ended with memory");
+        }
+    }
+
+    /// Does something with teams.
+    fn team_up(&mut self, who: usize, player: &mut Player) {
+        let machine = &player.machine;
+        match self.draws.below(9) {
+            0 => {
+                let team = machine.create_team(1, Bytes(ROOM * GRANULE), true).unwrap();
+                machine.add_to_team(team, 0).unwrap();
+                self.team_descriptors.push((machine.export_physical(team).unwrap(), self.teams.len()));
+                player.teams.push((team, self.teams.len()));
+                self.teams.push(Team { holders: vec![who], descriptors: 1, bound: BTreeMap::new() });
+            }
+            1 => {
+                if let Some((descriptor, team)) = self.team_descriptors.last() {
+                    let id = machine.import_physical(descriptor.as_fd()).unwrap();
+                    player.teams.push((id, *team));
+                    self.teams[*team].holders.push(who);
+                }
+            }
+            2..=4 => {
+                let Some(&(team, its)) = player.teams.last() else { return };
+                let Some(&(id, export)) = player.shareable.last() else { return };
+                let place = self.draws.below(usize::try_from(ROOM).unwrap()) as u64;
+                let bound =
+                    machine.bind(team, (place * GRANULE, Bytes(GRANULE)), Member::Handle(id, 0), Some(0));
+                if self.teams[its].bound.contains_key(&place) {
+                    assert!(matches!(bound, Err(Error::Invalid(_))), "{bound:?}");
+                    return;
+                }
+                bound.unwrap();
+                self.teams[its].bound.insert(place, (who, export));
+                self.exports[export].hold(who);
+                self.tell("bound");
+            }
+            5 | 6 => {
+                let bound = |(_, team): &&(PhysicalId, usize)| !self.teams[*team].bound.is_empty();
+                let Some(&(team, its)) = player.teams.iter().find(bound) else { return };
+                let Some((place, (binder, export))) = self.teams[its].bound.pop_first() else { return };
+                machine.unbind(team, 0, (place * GRANULE, Bytes(GRANULE))).unwrap();
+                self.exports[export].let_go(binder);
+                self.tell(if binder == who { "unbound" } else { "another's unbound" });
+            }
+            7 => {
+                if let Some((id, team)) = self.draws.take(&mut player.teams) {
+                    machine.release_physical(id).unwrap();
+                    let holders = &mut self.teams[team].holders;
+                    holders.swap_remove(holders.iter().position(|holder| *holder == who).unwrap());
+                    self.end_if_unkept(team);
+                }
+            }
+            _ => {
+                if let Some((descriptor, team)) = self.draws.take(&mut self.team_descriptors) {
+                    drop(descriptor);
+                    self.teams[team].descriptors -= 1;
+                    self.end_if_unkept(team);
+                }
+            }
+        }
     }
 
     fn tell(&mut self, what: &'static str) {
@@ -167,7 +263,7 @@ impl World {
 
     /// Does something, and whether it may be refused for want of memory.
     fn act(&mut self, who: usize) {
-        let what = self.draws.below(20);
+        let what = self.draws.below(28);
         let size = [GRANULE, 3 * MIB, 16 * MIB, 90 * MIB][self.draws.below(4)];
         let rounded = size.next_multiple_of(GRANULE);
         let Some(mut player) = self.players[who].take() else { return self.join(who) };
@@ -215,7 +311,7 @@ impl World {
                     }
                 }
             }
-            7 | 8 => match machine.create_physical(PhysicalPlace::Card(0), Bytes(rounded), what == 8) {
+            7 | 8 => match machine.create_physical(PhysicalPlace::On(0.into()), Bytes(rounded), what == 8) {
                 Ok(id) if what == 7 => player.private.push((id, rounded)),
                 Ok(id) => {
                     self.exports.push(Export { bytes: rounded, holders: vec![(who, 1)], descriptors: 0 });
@@ -289,6 +385,7 @@ impl World {
                 }
             }
             18 => machine.synchronize_stream(player.stream).unwrap(),
+            19..=26 => self.team_up(who, &mut player),
             _ if self.draws.below(4) == 0 => {
                 // Given back, so that dropping it is the end.
                 self.players[who] = Some(player);
@@ -367,6 +464,7 @@ fn the_books_are_those_of_a_plain_model_and_end_at_nothing() {
         }
         (0..3).for_each(|who| world.leave(who));
         world.descriptors.clear();
+        world.team_descriptors.clear();
         let machine = world.machine();
         assert_eq!(machine.memory_info(0).unwrap().used, Bytes::ZERO, "seed {seed}");
         assert_eq!(files(world.directory.path()), 0, "seed {seed}");
@@ -375,7 +473,17 @@ fn the_books_are_those_of_a_plain_model_and_end_at_nothing() {
             *told.entry(what).or_insert(0) += times;
         }
     }
-    for what in ["opened", "freed while offered", "imported from a descriptor alone", "left", "refused"] {
+    for what in [
+        "opened",
+        "freed while offered",
+        "imported from a descriptor alone",
+        "bound",
+        "unbound",
+        "another's unbound",
+        "a team ended with memory",
+        "left",
+        "refused",
+    ] {
         assert!(told.get(what).is_some_and(|&times| times > 5), "hardly ever {what}: {told:?}");
     }
 }
@@ -400,11 +508,12 @@ fn play_with_memory() {
 
 fn play(machine: &Machine, context: ContextId, draws: &mut Draws, offers: &Path) {
     let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
-    let pool = machine.create_pool(PoolSettings { card: 0, shareable: true, most: Bytes::ZERO }).unwrap();
+    let pool =
+        machine.create_pool(PoolSettings { site: 0.into(), shareable: true, most: Bytes::ZERO }).unwrap();
     let (mut linear, mut opened, mut pooled, mut physical) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let mut descriptors = Vec::new();
+    let (mut descriptors, mut teams) = (Vec::new(), Vec::new());
     for _ in 0..60 {
-        match draws.below(10) {
+        match draws.below(12) {
             0 | 1 => linear.extend(machine.allocate(context, Bytes(700_000 << draws.below(5)))),
             2 => {
                 if let Some(&address) = linear.last() {
@@ -424,7 +533,7 @@ fn play(machine: &Machine, context: ContextId, draws: &mut Draws, offers: &Path)
             }
             6 => {
                 let size = Bytes(GRANULE << draws.below(4));
-                let made = machine.create_physical(PhysicalPlace::Card(0), size, draws.below(2) == 0);
+                let made = machine.create_physical(PhysicalPlace::On(0.into()), size, draws.below(2) == 0);
                 physical.extend(made.ok().map(|id| (id, size)));
             }
             7 => {
@@ -437,6 +546,22 @@ fn play(machine: &Machine, context: ContextId, draws: &mut Draws, offers: &Path)
                 let received = descriptors.last().map(|fd: &OwnedFd| machine.import_physical(fd.as_fd()));
                 let size = |id| machine.physical(id).map(|info| (id, info.size));
                 physical.extend(received.and_then(Result::ok).and_then(|id| size(id).ok()));
+            }
+            9 | 10 => {
+                let Some(&(id, _)) = physical.last() else { continue };
+                if teams.is_empty() || draws.below(3) == 0 {
+                    let team = machine.create_team(1, Bytes(4 * GRANULE), false).unwrap();
+                    machine.add_to_team(team, 0).unwrap();
+                    teams.push(team);
+                }
+                let team = teams[draws.below(teams.len())];
+                let part = (draws.below(4) as u64 * GRANULE, Bytes(GRANULE));
+                // Refused where memory is bound already; private memory is shared on the way.
+                if machine.bind(team, part, Member::Handle(id, 0), None).is_err() {
+                    machine.unbind(team, 0, part).unwrap();
+                    teams.retain(|its| *its != team);
+                    machine.release_physical(team).unwrap();
+                }
             }
             _ => {
                 if let Some(address) = draws.take(&mut linear) {

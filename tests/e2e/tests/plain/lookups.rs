@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use cgpu_e2e::{Child, MIB, Outcome, Scene, skip};
@@ -161,6 +162,9 @@ fn real_drivers_answer_alike() {
 /// The libraries of both branches out of the distribution's non-free packages, unpacked into a folder of the tests: nothing is installed.
 /// Kept there for the next run.
 fn real_drivers() -> Result<Vec<(PathBuf, u32)>, String> {
+    // Tests run beside each other: one unpacks, and nobody reads what is half there.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("real-drivers");
     let apt = Apt::in_folder(&folder)?;
     let mut versions = None;
@@ -285,7 +289,12 @@ impl Apt {
             .map(|entry| name(&entry))
             .find(|name| name.starts_with(&format!("libcuda1_{version}")))
             .ok_or_else(|| format!("libcuda1 {version} was not downloaded"))?;
-        self.run("dpkg-deb", &["--extract", &package, &to.display().to_string()])?;
+        // In its place it is whole, also if this is ended in the middle.
+        let half = to.with_extension("half");
+        let _ = fs::remove_dir_all(&half);
+        self.run("dpkg-deb", &["--extract", &package, &half.display().to_string()])?;
+        let _ = fs::remove_dir_all(to);
+        fs::rename(&half, to).map_err(|error| format!("{}: {error}", to.display()))?;
         // The whole package is of no more use.
         let _ = fs::remove_file(self.folder.join(package));
         Ok(())

@@ -3,12 +3,19 @@
 //! Tests are named for what went wrong elsewhere, or would.
 
 mod cards;
+mod contended;
 mod control;
 mod death;
 mod defects;
+mod deploy;
 mod documents;
 mod escape;
+mod exchange;
+mod graphs;
+mod idle;
+mod implicit;
 mod input;
+mod instructions;
 mod journal;
 mod library;
 mod live;
@@ -21,3 +28,6 @@ mod race;
 mod region;
 mod run;
 mod same;
+mod surroundings;
+mod tree;
+mod view;

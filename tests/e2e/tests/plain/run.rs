@@ -55,7 +55,7 @@ fn bad_values_say_what_was_expected() {
         (["--weight", "26"], "1..=25"),
         (["--weight", "0"], "1..=25"),
         (["--name", "../x"], "letters"),
-        (["--sim", "A10"], "A10:23028"),
+        (["--sim", "A10:many"], "A10:23028"),
         (["--sim", "A10:0"], "A10:23028"),
     ] {
         let outcome = cgpu(&scene, &[arguments[0], arguments[1], "--", "true"]).exits(2);

@@ -2,9 +2,13 @@
 
 use cgpu_abi::types::*;
 
-use super::build::{add, allocation, context_of, copying, edges, event, filling, host, kernel, words};
+use super::build::{
+    acquire, add, allocation, context_of, copying, edges, event, filling, host, kernel, signal, words,
+};
 use super::node::Body;
-use super::typed::{copy_told, fill_told, host_told, inheriting, kernel_told, words_told};
+use super::typed::{
+    acquire_told, copy_told, fill_told, host_told, inheriting, kernel_told, signal_told, words_told,
+};
 use super::{Edge, Graphs, executable};
 use crate::answer::{Answer, INVALID_VALUE, NOT_SUPPORTED};
 use crate::argument::{In, Out};
@@ -38,8 +42,15 @@ fn simple(driver: &Driver, params: &CUgraphNodeParams) -> Answer<Body> {
         CU_GRAPH_NODE_TYPE_EVENT_RECORD => Body::Record(event(driver, member!(params, event).event)?),
         CU_GRAPH_NODE_TYPE_MEM_FREE => Body::Free(member!(params, free).dptr),
         CU_GRAPH_NODE_TYPE_BATCH_MEM_OP => words(driver, &member!(params, mem_op))?,
-        // Other interfaces' semaphores are not played, nor are nodes that are newer than this.
-        CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL | CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT => return Err(NOT_SUPPORTED),
+        CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL => {
+            let given = member!(params, ext_sem_signal);
+            signal(driver, &given.v1, given.ctx)?
+        }
+        CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT => {
+            let given = member!(params, ext_sem_wait);
+            acquire(driver, &given.v1, given.ctx)?
+        }
+        // What is newer than this.
         _ => return Err(INVALID_VALUE),
     })
 }
@@ -181,6 +192,14 @@ pub(crate) fn cuGraphNodeGetParams(
         Body::Allocate(reservation) => told.node.alloc = reservation.told(),
         Body::Free(dptr) => told.node.free = CUDA_MEM_FREE_NODE_PARAMS { dptr: *dptr },
         Body::Words(node) => told.node.mem_op = words_told(node),
+        Body::Signal(node) => {
+            let ctx = node.context.handle;
+            told.node.ext_sem_signal = CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v2 { v1: signal_told(node), ctx };
+        }
+        Body::Acquire(node) => {
+            let ctx = node.context.handle;
+            told.node.ext_sem_wait = CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2 { v1: acquire_told(node), ctx };
+        }
         Body::Conditional(node) => {
             told.node.conditional = CUDA_CONDITIONAL_NODE_PARAMS {
                 handle: node.handle,

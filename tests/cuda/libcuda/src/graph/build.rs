@@ -8,7 +8,7 @@ use cgpu_sim::machine::Fill;
 
 use super::arguments::Arguments;
 use super::memory::Reservation;
-use super::node::{Body, FillNode, HostNode, KernelNode, WordsNode};
+use super::node::{Body, FillNode, HostNode, KernelNode, SemaphoresNode, WordsNode};
 use super::{Copying, Edge, Graphs};
 use crate::answer::{Answer, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED};
 use crate::argument::{In, Out, Received};
@@ -17,7 +17,7 @@ use crate::context::Context;
 use crate::driver::Driver;
 use crate::function;
 use crate::launch::{self, Shape};
-use crate::{library, memops, pool};
+use crate::{library, location, memops, semaphore};
 
 /// The dependencies that a call gives.
 pub(crate) fn edges(
@@ -144,12 +144,35 @@ pub(super) fn words(driver: &Driver, params: &CUDA_BATCH_MEM_OP_NODE_PARAMS) -> 
     Ok(Body::Words(WordsNode { operations: operations.into(), flags: params.flags, context }))
 }
 
+/// Makes the functions that read nodes of semaphores.
+macro_rules! semaphores {
+    ($($name:ident $body:ident: $params:ty;)*) => {$(
+        pub(super) fn $name(driver: &Driver, params: &$params, context: CUcontext) -> Answer<Body> {
+            let context = context_of(driver, context)?;
+            // SAFETY: as many semaphores as the program says, valid for the call.
+            let semaphores = unsafe { In::received(params.ext_sem_array.cast_const()) };
+            // SAFETY: the same of their parameters.
+            let operations = unsafe { In::received(params.params_array) };
+            let (semaphores, params) = semaphore::received(driver, semaphores, operations, params.num_ext_sems)?;
+            Ok(Body::$body(SemaphoresNode { semaphores: semaphores.into(), params: params.into(), context }))
+        }
+    )*};
+}
+
+semaphores! {
+    signal Signal: CUDA_EXT_SEM_SIGNAL_NODE_PARAMS;
+    acquire Acquire: CUDA_EXT_SEM_WAIT_NODE_PARAMS;
+}
+
 pub(super) fn allocation(driver: &Driver, params: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Answer<Arc<Reservation>> {
     let props = params.pool_props;
     if props.alloc_type != CU_MEM_ALLOCATION_TYPE_PINNED || props.handle_types != CU_MEM_HANDLE_TYPE_NONE {
         return Err(NOT_SUPPORTED);
     }
-    pool::card_of(driver, props.location)?;
+    // Not played in a locality domain.
+    if location::site_of(driver, props.location)?.domain.is_some() {
+        return Err(NOT_SUPPORTED);
+    }
     // SAFETY: as many descriptions as the program says, valid for the call.
     let access: In<CUmemAccessDesc> = unsafe { In::received(params.access_descs) };
     let access = access.read_all(params.access_desc_count)?;
@@ -196,6 +219,10 @@ nodes! {
     cuGraphAddEventRecordNode(driver, record: CUevent) Body::Record(event(driver, record)?);
     cuGraphAddEventWaitNode(driver, awaited: CUevent) Body::Await(event(driver, awaited)?);
     cuGraphAddBatchMemOpNode(driver, node_params: In<CUDA_BATCH_MEM_OP_NODE_PARAMS>) words(driver, &node_params.read()?)?;
+    cuGraphAddExternalSemaphoresSignalNode(driver, node_params: In<CUDA_EXT_SEM_SIGNAL_NODE_PARAMS>)
+        signal(driver, &node_params.read()?, CUcontext::NULL)?;
+    cuGraphAddExternalSemaphoresWaitNode(driver, node_params: In<CUDA_EXT_SEM_WAIT_NODE_PARAMS>)
+        acquire(driver, &node_params.read()?, CUcontext::NULL)?;
     cuGraphAddMemFreeNode(_driver, dptr: CUdeviceptr) Body::Free(dptr);
 }
 

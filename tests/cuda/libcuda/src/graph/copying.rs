@@ -75,13 +75,12 @@ impl Corner {
 
     /// The same where the box is an array's, and must lie in it.
     fn place_in_array(&self, driver: &Driver, extent: [usize; 3]) -> Answer<(u64, (u64, u64))> {
-        let (base, level) = array::find(driver, self.array)?.base()?;
-        let ends = [0, 1, 2].map(|axis| (self.position[axis] as u64).saturating_add(extent[axis] as u64));
         let [x, y, z] = self.position.map(|position| position as u64);
-        let (width, rows, slices) = level.extent;
-        if self.level != 0 || ends[0] > width || ends[1] > rows || ends[2] > slices {
+        if self.level != 0 {
             return Err(INVALID_VALUE);
         }
+        let extent = extent.map(|extent| extent as u64);
+        let (base, level) = array::find(driver, self.array)?.base([x, y, z], extent)?;
         Ok((base + z * level.slice + y * level.pitch + x, (level.pitch, level.slice)))
     }
 }

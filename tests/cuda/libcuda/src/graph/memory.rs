@@ -187,7 +187,7 @@ impl GraphMemory {
                         block.physical
                     }
                     None => {
-                        let place = PhysicalPlace::Card(card);
+                        let place = PhysicalPlace::On(card.into());
                         let physical = driver.machine.create_physical(place, reservation.room(), false)?;
                         pool.reserved += reservation.room().0;
                         pool.reserved_high = pool.reserved_high.max(pool.reserved);

@@ -14,6 +14,7 @@ use crate::call;
 use crate::context::Context;
 use crate::driver::Driver;
 use crate::launch::Shape;
+use crate::semaphore::{self, Params};
 use crate::{fill, function, memops};
 
 /// A kernel, ready to be launched.
@@ -48,6 +49,25 @@ pub(crate) struct WordsNode {
     pub(crate) operations: Arc<[memops::Operation]>,
     pub(crate) flags: c_uint,
     pub(crate) context: Arc<Context>,
+}
+
+/// Semaphores of other interfaces that are signalled, or waited for.
+#[derive(Clone, Debug)]
+pub(crate) struct SemaphoresNode<P> {
+    pub(crate) semaphores: Arc<[CUexternalSemaphore]>,
+    pub(crate) params: Arc<[P]>,
+    pub(crate) context: Arc<Context>,
+}
+
+impl<P: Params> SemaphoresNode<P> {
+    fn work(&self, driver: &Driver, signals: bool, step: usize) -> Answer<Work> {
+        match self.semaphores.get(step).zip(self.params.get(step)) {
+            Some((semaphore, params)) => {
+                semaphore::work(driver, signals, *semaphore, params.value_and_flags().0)
+            }
+            None => Ok(Work::Nothing),
+        }
+    }
 }
 
 /// Graphs of which a value chooses one.
@@ -87,6 +107,8 @@ pub(crate) enum Body {
     Allocate(Arc<Reservation>),
     Free(CUdeviceptr),
     Words(WordsNode),
+    Signal(SemaphoresNode<CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS>),
+    Acquire(SemaphoresNode<CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS>),
     Conditional(ConditionalNode),
 }
 
@@ -105,6 +127,8 @@ impl Body {
             Self::Allocate(_) => CU_GRAPH_NODE_TYPE_MEM_ALLOC,
             Self::Free(_) => CU_GRAPH_NODE_TYPE_MEM_FREE,
             Self::Words(_) => CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
+            Self::Signal(_) => CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL,
+            Self::Acquire(_) => CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT,
             Self::Conditional(_) => CU_GRAPH_NODE_TYPE_CONDITIONAL,
         }
     }
@@ -123,6 +147,8 @@ impl Body {
             Self::Allocate(_) => "MEM_ALLOC",
             Self::Free(_) => "MEM_FREE",
             Self::Words(_) => "BATCH_MEM_OP",
+            Self::Signal(_) => "EXT_SEMAS_SIGNAL",
+            Self::Acquire(_) => "EXT_SEMAS_WAIT",
             Self::Conditional(_) => "CONDITIONAL",
         }
     }
@@ -154,6 +180,8 @@ impl Body {
             Self::Copy(node) => Some(&node.context),
             Self::Fill(node) => Some(&node.context),
             Self::Words(node) => Some(&node.context),
+            Self::Signal(node) => Some(&node.context),
+            Self::Acquire(node) => Some(&node.context),
             _ => None,
         }
     }
@@ -167,6 +195,8 @@ impl Body {
     pub(crate) fn steps(&self) -> usize {
         match self {
             Self::Words(node) => node.operations.len().max(1),
+            Self::Signal(node) => node.semaphores.len().max(1),
+            Self::Acquire(node) => node.semaphores.len().max(1),
             _ => 1,
         }
     }
@@ -184,6 +214,8 @@ impl Body {
                 Some(operation) => memops::work(driver, operation)?,
                 None => Work::Nothing,
             },
+            Self::Signal(node) => node.work(driver, true, step)?,
+            Self::Acquire(node) => node.work(driver, false, step)?,
             // Memory comes and goes around the launch, and parts have steps of their own.
             Self::Empty | Self::Allocate(_) | Self::Free(_) | Self::Child(_) | Self::Conditional(_) => {
                 Work::Nothing

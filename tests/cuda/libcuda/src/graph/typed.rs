@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use cgpu_abi::types::*;
 
-use super::build::{copying, event, filling, host, kernel, since_12, words};
+use super::build::{acquire, copying, event, filling, host, kernel, signal, since_12, words};
 use super::executable::{self, Executable};
-use super::node::{Body, FillNode, HostNode, KernelNode, WordsNode};
+use super::node::{Body, FillNode, HostNode, KernelNode, SemaphoresNode, WordsNode};
 use super::{Copying, Graphs};
 use crate::answer::{Answer, INVALID_VALUE, NOT_SUPPORTED};
 use crate::argument::{In, Out};
@@ -87,6 +87,24 @@ pub(super) fn words_told(node: &WordsNode) -> CUDA_BATCH_MEM_OP_NODE_PARAMS {
     }
 }
 
+/// Makes the functions that tell what nodes of semaphores do. The lists are the node's own, for as long as it has them.
+macro_rules! tell_semaphores {
+    ($($name:ident $operation:ident $told:ident;)*) => {$(
+        pub(super) fn $name(node: &SemaphoresNode<$operation>) -> $told {
+            $told {
+                ext_sem_array: node.semaphores.as_ptr().cast_mut(),
+                params_array: node.params.as_ptr(),
+                num_ext_sems: c_uint::try_from(node.semaphores.len()).unwrap_or(c_uint::MAX),
+            }
+        }
+    )*};
+}
+
+tell_semaphores! {
+    signal_told CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS CUDA_EXT_SEM_SIGNAL_NODE_PARAMS;
+    acquire_told CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS CUDA_EXT_SEM_WAIT_NODE_PARAMS;
+}
+
 /// Asks for what a node of a kind does.
 fn told<T>(call: &Call, node: CUgraphNode, tell: impl FnOnce(&Body) -> Option<Answer<T>>) -> Answer<T> {
     let driver = call.driver()?;
@@ -115,6 +133,8 @@ asks! {
     cuGraphEventRecordNodeGetEvent Record CUevent: node => Ok(*node);
     cuGraphEventWaitNodeGetEvent Await CUevent: node => Ok(*node);
     cuGraphBatchMemOpNodeGetParams Words CUDA_BATCH_MEM_OP_NODE_PARAMS: node => Ok(words_told(node));
+    cuGraphExternalSemaphoresSignalNodeGetParams Signal CUDA_EXT_SEM_SIGNAL_NODE_PARAMS: node => Ok(signal_told(node));
+    cuGraphExternalSemaphoresWaitNodeGetParams Acquire CUDA_EXT_SEM_WAIT_NODE_PARAMS: node => Ok(acquire_told(node));
     cuGraphMemAllocNodeGetParams Allocate CUDA_MEM_ALLOC_NODE_PARAMS: node => Ok(node.told());
     cuGraphMemFreeNodeGetParams Free CUdeviceptr: node => Ok(*node);
 }
@@ -171,6 +191,12 @@ sets! {
     cuGraphBatchMemOpNodeSetParams cuGraphExecBatchMemOpNodeSetParams
         (call driver node, node_params: In<CUDA_BATCH_MEM_OP_NODE_PARAMS>)
         words(driver, &node_params.read()?)?, words(driver, &node_params.read()?)?;
+    cuGraphExternalSemaphoresSignalNodeSetParams cuGraphExecExternalSemaphoresSignalNodeSetParams
+        (call driver node, node_params: In<CUDA_EXT_SEM_SIGNAL_NODE_PARAMS>)
+        signal(driver, &node_params.read()?, context(call, node)?)?, signal(driver, &node_params.read()?, context(call, node)?)?;
+    cuGraphExternalSemaphoresWaitNodeSetParams cuGraphExecExternalSemaphoresWaitNodeSetParams
+        (call driver node, node_params: In<CUDA_EXT_SEM_WAIT_NODE_PARAMS>)
+        acquire(driver, &node_params.read()?, context(call, node)?)?, acquire(driver, &node_params.read()?, context(call, node)?)?;
 }
 
 pub(crate) fn cuGraphExecChildGraphNodeSetParams(

@@ -59,6 +59,14 @@ pub(super) fn refuse(before: &Body, after: &Body) -> Option<CUgraphExecUpdateRes
             };
             (kinds(before) != kinds(after)).then_some(CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED)
         }
+        (Body::Signal(before), Body::Signal(after)) => {
+            let same = before.semaphores.len() == after.semaphores.len();
+            (!same).then_some(CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED)
+        }
+        (Body::Acquire(before), Body::Acquire(after)) => {
+            let same = before.semaphores.len() == after.semaphores.len();
+            (!same).then_some(CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED)
+        }
         (Body::Allocate(before), Body::Allocate(after)) => {
             (!Arc::ptr_eq(before, after)).then_some(CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED)
         }

@@ -49,7 +49,10 @@ fn contexts_are_kept_and_cost_memory() {
 
 #[test]
 fn managed_memory_is_granted_without_a_shim() {
-    assert_eq!(number(&Machine::new("managed", "A10").prints("managed granted"), "result"), 0.0);
+    let answer = Machine::new("managed", "A10").prints("managed granted");
+    for route in ["cuMemAllocManaged", "cuModuleGetGlobal", "cuLibraryGetManaged", "cuLibraryGetGlobal"] {
+        assert_eq!(number(&answer, route), 0.0, "{route}");
+    }
 }
 
 #[test]
@@ -81,6 +84,32 @@ fn events_order_work_of_two_processes() {
 #[test]
 fn words_are_written_and_waited_for() {
     Machine::new("memops", "A10").prints("memops");
+}
+
+#[test]
+fn another_interfaces_memory_and_semaphores_are_used() {
+    let machine = Machine::new("external", "A10");
+    machine.prints("external");
+    let left = std::fs::read_dir(machine.file("state").parent().unwrap()).unwrap();
+    assert_eq!(left.count(), 1, "only the segment is left");
+}
+
+#[test]
+fn processes_are_checkpointed_and_restored() {
+    Machine::new("checkpoint", "A10,A10").with("CGPU_SIM_DRIVER", "13040").prints("checkpoint");
+}
+
+#[test]
+fn lives_of_processes_are_told_after_their_ends() {
+    let machine = Machine::new("accounting", "A10").with("CGPU_SIM_DRIVER", "13040");
+    let group = machine.file("group");
+    std::fs::create_dir(&group).unwrap();
+    machine.prints(&format!("accounting {}", group.display()));
+}
+
+#[test]
+fn sparse_arrays_have_memory_tile_by_tile() {
+    Machine::new("sparse", "A10").prints("sparse");
 }
 
 #[test]
@@ -161,6 +190,52 @@ fn memory_passes_between_processes_and_goes_with_the_last() {
     machine.prints("share");
     let left = std::fs::read_dir(machine.file("state").parent().unwrap()).unwrap();
     assert_eq!(left.count(), 1, "only the segment is left");
+}
+
+#[test]
+fn one_write_reaches_the_memory_of_a_team_of_cards() {
+    let machine = Machine::new("multicast", "H100:8192,H200:8192,A100:8192").with("CGPU_SIM_DRIVER", "13010");
+    machine.prints("multicast");
+    let left = std::fs::read_dir(machine.file("state").parent().unwrap()).unwrap();
+    assert_eq!(left.count(), 1, "only the segment is left");
+    let output =
+        Machine::new("no-switch", "A100:8192,A100:8192").with("CGPU_SIM_DRIVER", "13010").run("multicast");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("supported == 1"), "{output:?}");
+}
+
+#[test]
+fn locality_domains_have_their_parts_of_a_card() {
+    let play = |cards: &str| {
+        Machine::new(&format!("localities-{cards}"), cards)
+            .with("CGPU_SIM_DRIVER", "13040")
+            .prints("localities")
+    };
+    let answer = play("B200:8192");
+    assert_eq!((number(&answer, "domains"), number(&answer, "multiprocessors")), (2.0, 70.0));
+    assert!((3.0 * 1024.0 * MIB..4.0 * 1024.0 * MIB).contains(&number(&answer, "room")), "{answer}");
+    let answer = play("A10");
+    assert_eq!((number(&answer, "domains"), number(&answer, "multiprocessors")), (1.0, 72.0));
+}
+
+#[test]
+fn endpoints_and_fabric_handles_name_memory_between_processes() {
+    let machine = Machine::new("endpoints", "B200:8192,B200:8192").with("CGPU_SIM_DRIVER", "13030");
+    machine.prints("endpoints");
+    let left = std::fs::read_dir(machine.file("state").parent().unwrap()).unwrap();
+    assert_eq!(left.count(), 1, "only the segment is left");
+    let output =
+        Machine::new("no-endpoints", "H100:8192,H100:8192").with("CGPU_SIM_DRIVER", "13030").run("endpoints");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("number == 1"), "{output:?}");
+}
+
+#[test]
+fn a_card_is_split_unevenly_and_contexts_have_events() {
+    let play = |cards: &str| {
+        Machine::new(&format!("uneven-{cards}"), cards).with("CGPU_SIM_DRIVER", "13040").prints("uneven")
+    };
+    assert_eq!(number(&play("A10"), "rest"), 36.0);
+    let answer = play("B200:8192");
+    assert_eq!((number(&answer, "domains"), number(&answer, "rest")), (2.0, 112.0));
 }
 
 #[test]

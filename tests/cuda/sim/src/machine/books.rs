@@ -16,7 +16,7 @@ pub struct Utilisation {
 }
 
 /// How often readers of the books look for dead processes, if no client does.
-const REAP: Nanos = Nanos::from_millis(20);
+pub(super) const REAP: Nanos = Nanos::from_millis(20);
 
 impl Machine {
     /// Processes with contexts on a card that exist in this process's PID namespace, with their ids there.
@@ -32,7 +32,7 @@ impl Machine {
             let uses = timeline.processes(card).into_iter();
             Ok(uses.map(|each| (self.core.segment.identity(each.process, each.pid), each)).collect())
         })?;
-        Ok(as_seen(uses, |each, pid| ProcessUse { pid, ..each }))
+        Ok(self.named(uses, |each, pid| ProcessUse { pid, ..each }))
     }
 
     /// A card's utilisation.
@@ -59,7 +59,7 @@ impl Machine {
             let samples = timeline.process_samples(card, since, now).into_iter();
             Ok(samples.map(|each| (self.core.segment.identity(each.process, each.pid), each)).collect())
         })?;
-        Ok(as_seen(samples, |each, pid| ProcessSample { pid, ..each }))
+        Ok(self.named(samples, |each, pid| ProcessSample { pid, ..each }))
     }
 
     /// A card's utilisation in each whole window that ended after `since`, oldest first; at most the last 14 windows.
@@ -136,10 +136,19 @@ impl Machine {
     pub fn check(&self) -> Result<(), Error> {
         self.core.with(|timeline, _| timeline.check().map_err(Error::Segment))
     }
+
+    /// As NVML names them: [`as_seen`], or on a card that speaks as the host does, all of them by their ids there.
+    fn named<T>(&self, all: Vec<(Identity, T)>, with: impl Fn(T, u32) -> T) -> Vec<T> {
+        let asker = if self.figures().host_pids == 1 { Asker::host() } else { Asker::new() };
+        seen_by(asker, all, with)
+    }
 }
 
 /// Those that exist in this process's PID namespace, with their ids there.
-fn as_seen<T>(all: Vec<(Identity, T)>, with: impl Fn(T, u32) -> T) -> Vec<T> {
-    let mut asker = Asker::new();
+pub(super) fn as_seen<T, U>(all: Vec<(Identity, T)>, with: impl Fn(T, u32) -> U) -> Vec<U> {
+    seen_by(Asker::new(), all, with)
+}
+
+fn seen_by<T, U>(mut asker: Asker, all: Vec<(Identity, T)>, with: impl Fn(T, u32) -> U) -> Vec<U> {
     all.into_iter().filter_map(|(who, each)| Some(with(each, asker.pid_of(&who)?))).collect()
 }

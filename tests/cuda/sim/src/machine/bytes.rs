@@ -4,7 +4,7 @@ use cgpu_proto::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::work::{Fill, Pitched, WaitCondition, Width};
 use crate::error::Error;
-use crate::memory::Memory;
+use crate::memory::{Books, Memory};
 use crate::words::index;
 
 pub(super) fn is_met(condition: WaitCondition, width: Width, word: u64, value: u64) -> bool {
@@ -22,23 +22,25 @@ pub(super) fn is_met(condition: WaitCondition, width: Width, word: u64, value: u
     }
 }
 
-pub(super) fn move_bytes(memory: &mut Memory, copy: &Pitched) -> Result<(), Error> {
+pub(super) fn move_bytes(books: &impl Books, memory: &mut Memory, copy: &Pitched) -> Result<(), Error> {
     for slice in 0..copy.slices {
         for row in 0..copy.rows {
             let to = copy.to + slice * copy.to_pitch.1 + row * copy.to_pitch.0;
             let from = copy.from + slice * copy.from_pitch.1 + row * copy.from_pitch.0;
-            let from = memory.bytes(from, copy.width, false)?;
-            let to = memory.bytes(to, copy.width, true)?;
+            memory.gather(books, from, copy.width)?;
+            let source = memory.bytes(from, copy.width, false)?;
+            let target = memory.bytes(to, copy.width, true)?;
             // SAFETY: device ranges were checked to lie in live allocations when the copy was enqueued, and their bytes
             // stay mapped until the machine is dropped; host ranges are valid by the contract of `Machine::copy`; they
             // may overlap.
-            unsafe { core::ptr::copy(from, to, index(copy.width)) };
+            unsafe { core::ptr::copy(source, target, index(copy.width)) };
+            memory.spread(books, to, copy.width)?;
         }
     }
     Ok(())
 }
 
-pub(super) fn fill_bytes(memory: &mut Memory, fill: &Fill) -> Result<(), Error> {
+pub(super) fn fill_bytes(books: &impl Books, memory: &mut Memory, fill: &Fill) -> Result<(), Error> {
     let size = index(fill.size);
     let element = &fill.value.to_le_bytes()[..size];
     let width = fill.elements * fill.size;
@@ -46,6 +48,7 @@ pub(super) fn fill_bytes(memory: &mut Memory, fill: &Fill) -> Result<(), Error> 
         let start = fill.to + row * fill.pitch;
         if element.iter().all(|&byte| byte == 0) {
             memory.clear(start, width)?;
+            memory.spread(books, start, width)?;
             continue;
         }
         let to = memory.bytes(start, width, true)?;
@@ -53,11 +56,17 @@ pub(super) fn fill_bytes(memory: &mut Memory, fill: &Fill) -> Result<(), Error> 
         // until the machine is dropped, and whoever else reaches them holds the memory's lock, which we hold.
         let row = unsafe { core::slice::from_raw_parts_mut(to, index(width)) };
         row.chunks_exact_mut(size).for_each(|place| place.copy_from_slice(element));
+        memory.spread(books, start, width)?;
     }
     Ok(())
 }
 
-pub(super) fn write_word(memory: &mut Memory, address: u64, width: Width, value: u64) -> Result<(), Error> {
+pub(super) fn write_word(
+    books: &impl Books,
+    memory: &mut Memory,
+    (address, width): (u64, Width),
+    value: u64,
+) -> Result<(), Error> {
     let to = memory.bytes(address, width.bytes(), true)?;
     match width {
         Width::Four => {
@@ -75,10 +84,15 @@ pub(super) fn write_word(memory: &mut Memory, address: u64, width: Width, value:
             word.store(value, Ordering::Release);
         }
     }
-    Ok(())
+    memory.spread(books, address, width.bytes())
 }
 
-pub(super) fn read_word(memory: &mut Memory, address: u64, width: Width) -> Result<u64, Error> {
+pub(super) fn read_word(
+    books: &impl Books,
+    memory: &mut Memory,
+    (address, width): (u64, Width),
+) -> Result<u64, Error> {
+    memory.gather(books, address, width.bytes())?;
     let from = memory.bytes(address, width.bytes(), false)?;
     Ok(match width {
         Width::Four => {

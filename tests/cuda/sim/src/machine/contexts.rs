@@ -1,7 +1,10 @@
 //! Contexts: what costs memory and takes turns on the card.
 
+use cgpu_proto::units::Bytes;
+
 use super::{ContextId, Machine, StreamId, lock};
 use crate::error::Error;
+use crate::memory::Books;
 
 impl Machine {
     /// Makes a context on a card, with its legacy default stream.
@@ -40,6 +43,22 @@ impl Machine {
         })?;
         self.core.clock.wait_until(begun + figures.load_cost);
         Ok(())
+    }
+
+    /// Takes more memory of the card for a context itself: a larger heap, stack or printf buffer.
+    ///
+    /// # Errors
+    /// [`Error::NoContext`], [`Error::OutOfMemory`].
+    pub fn enlarge_context(&self, context: ContextId, size: Bytes) -> Result<(), Error> {
+        self.core.reserve(context, size)
+    }
+
+    /// Gives some of that back.
+    ///
+    /// # Errors
+    /// [`Error::NoContext`].
+    pub fn shrink_context(&self, context: ContextId, size: Bytes) -> Result<(), Error> {
+        self.core.release(context, size)
     }
 
     /// The card of a context.

@@ -10,7 +10,7 @@ use cgpu_proto::units::Nanos;
 
 use super::bytes::{fill_bytes, is_met, move_bytes, read_word, write_word};
 use super::work::{Fill, Pitched, WaitCondition, Width};
-use super::{ContextId, Core, StreamId, Ticket, lock, trail};
+use super::{ContextId, Core, SemaphoreId, StreamId, Ticket, lock, trail};
 use crate::error::Error;
 use crate::timeline::{Command, EffectDue, Forecast, QueueFull};
 
@@ -24,6 +24,8 @@ pub(super) enum Effect {
     Write { address: u64, width: Width, value: u64 },
     /// A function is called, and the stream waits for it.
     Call(Box<dyn FnOnce() + Send>),
+    /// A semaphore is signalled, after all that came due before, and the stream goes on.
+    Signal(SemaphoreId, u64),
     /// A word is looked at until it is as the stream wants it.
     Watch { address: u64, width: Width, condition: WaitCondition, value: u64 },
 }
@@ -35,6 +37,7 @@ impl core::fmt::Debug for Effect {
             Self::Fill(_) => "Fill",
             Self::Write { .. } => "Write",
             Self::Call(_) => "Call",
+            Self::Signal(..) => "Signal",
             Self::Watch { .. } => "Watch",
         })
     }
@@ -166,6 +169,13 @@ impl Core {
         Ok(())
     }
 
+    /// Whether there are effects that are not performed yet.
+    pub(super) fn owes_effects(&self) -> Result<bool, Error> {
+        // What is taken is performed once this is had.
+        let _performing = lock(&self.effects.performing);
+        self.with(|timeline, _| Ok(timeline.owes_effects(self.segment.process())))
+    }
+
     /// Performs what is due, and says when there will be something next. Host functions are left to the caller.
     pub(super) fn perform(&self, look_ahead: bool) -> Result<Performed, Error> {
         let mut performing = lock(&self.effects.performing);
@@ -187,10 +197,10 @@ impl Core {
         for EffectDue { token, .. } in due.drain(..) {
             let Some((effect, ticket)) = lock(&self.effects.tokens).take(token) else { continue };
             let done = match (effect, ticket) {
-                (Effect::Copy(copy), _) => move_bytes(&mut lock(&self.memory), &copy),
-                (Effect::Fill(fill), _) => fill_bytes(&mut lock(&self.memory), &fill),
+                (Effect::Copy(copy), _) => move_bytes(self, &mut lock(&self.memory), &copy),
+                (Effect::Fill(fill), _) => fill_bytes(self, &mut lock(&self.memory), &fill),
                 (Effect::Write { address, width, value }, _) => {
-                    write_word(&mut lock(&self.memory), address, width, value)
+                    write_word(self, &mut lock(&self.memory), (address, width), value)
                 }
                 (Effect::Call(call), Some(ticket)) => {
                     calls.push(HostCall { call, ticket });
@@ -200,8 +210,13 @@ impl Core {
                     watches.push(Watch { address, width, condition, value, ticket });
                     Ok(())
                 }
+                (Effect::Signal(semaphore, value), Some(ticket)) => self.with(|timeline, now| {
+                    timeline.signal(semaphore, value, now);
+                    timeline.answer(ticket, now);
+                    Ok(())
+                }),
                 // Of a command that was not enqueued after all.
-                (Effect::Call(_) | Effect::Watch { .. }, None) => Ok(()),
+                (Effect::Call(_) | Effect::Watch { .. } | Effect::Signal(..), None) => Ok(()),
             };
             // One that fails does not keep the others back.
             failed = failed.and(done);
@@ -223,7 +238,7 @@ impl Core {
     }
 
     fn is_over(&self, watch: &Watch) -> bool {
-        let word = read_word(&mut lock(&self.memory), watch.address, watch.width);
+        let word = read_word(self, &mut lock(&self.memory), (watch.address, watch.width));
         word.is_ok_and(|word| is_met(watch.condition, watch.width, word, watch.value))
     }
 

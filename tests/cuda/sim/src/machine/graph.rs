@@ -108,7 +108,9 @@ impl Machine {
         if works.len() != plan.len() {
             return Err(Error::Invalid("a graph's launch says what each of its steps does"));
         }
-        let works = works.iter().map(|work| self.prepare(work)).collect::<Result<Vec<_>, _>>()?;
+        let signals = works.iter().any(|work| matches!(work, Work::Signal(..)));
+        let shows = signals && (works.iter().any(Work::shows) || self.core.owes_effects()?);
+        let works = works.iter().map(|work| self.prepare(work, shows)).collect::<Result<Vec<_>, _>>()?;
         let tracks = self.core.take_tracks(plan, flight)?;
         let launched = self.core.put(stream, plan, works, &tracks, flight.last);
         self.core.give_tracks(plan, &tracks);
@@ -128,8 +130,8 @@ impl Machine {
         self.core.with(|timeline, _| Ok(timeline.is_done(ticket)))
     }
 
-    /// What a step is to the card; checked, so that nothing fails half way.
-    fn prepare(&self, work: &Work) -> Result<(Kind, Option<Effect>), Error> {
+    /// What a step is to the card; checked, so that nothing fails half way. `shows`: the host has something to do before a signal.
+    fn prepare(&self, work: &Work, shows: bool) -> Result<(Kind, Option<Effect>), Error> {
         let (command, effect) = match *work {
             Work::Nothing => (Command::Nothing, None),
             Work::Kernel(launch) => return Ok((Kind::Kernel(launch), None)),
@@ -152,6 +154,18 @@ impl Machine {
             Work::Watch(address, width, condition, value) => {
                 self.check_word(address, width)?;
                 (Command::Outside, Some(Effect::Watch { address, width, condition, value }))
+            }
+            Work::Signal(semaphore, value) => {
+                self.semaphore_value(semaphore)?;
+                if shows {
+                    (Command::Outside, Some(Effect::Signal(semaphore, value)))
+                } else {
+                    (Command::Signal(semaphore, value), None)
+                }
+            }
+            Work::Acquire(semaphore, value) => {
+                self.semaphore_value(semaphore)?;
+                (Command::Acquire(semaphore, value), None)
             }
             Work::Record(event) => {
                 self.event_context(event)?;

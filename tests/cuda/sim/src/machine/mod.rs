@@ -15,10 +15,12 @@
 //! A blocking call asks the timeline for a forecast, sleeps to it, and looks again: whatever arrived meanwhile has
 //! changed it.
 
+mod accounting;
 mod accounts;
 mod allocations;
 mod books;
 mod bytes;
+mod checkpoints;
 mod contexts;
 mod effects;
 mod events;
@@ -28,8 +30,10 @@ mod order;
 mod physical;
 mod plan;
 mod pools;
+mod semaphores;
 mod shares;
 mod streams;
+mod teams;
 mod trail;
 mod work;
 
@@ -40,18 +44,23 @@ use cgpu_proto::atomic::AtomicBool;
 use cgpu_proto::units::Nanos;
 
 pub use crate::memory::{
-    Access, Allocation, MappedRange, Offer, Origin, PhysicalId, PhysicalInfo, PhysicalPlace, PoolId,
-    PoolSettings, PoolUsage, Reuse, Side,
+    Access, Allocation, MappedRange, Member, Offer, Origin, PhysicalId, PhysicalInfo, PhysicalPlace, PoolId,
+    PoolSettings, PoolUsage, Reuse, Sendable, Side,
 };
+pub use crate::timeline::Progress;
 pub use crate::timeline::{
-    CardSample, ContextId, EngineTime, EventId, GREATEST_PRIORITY, ProcessSample, ProcessUse, StreamId,
-    Ticket, Xid,
+    CardSample, ContextId, EngineTime, EventId, GREATEST_PRIORITY, ProcessSample, ProcessUse, SemaphoreId,
+    Site, StreamId, Team, Ticket, Xid,
 };
+pub use accounting::Life;
 pub use allocations::MemoryInfo;
+use books::REAP;
 pub use books::Utilisation;
+pub use checkpoints::Entered;
 pub use events::milliseconds;
 pub use graph::Flight;
 pub use plan::{Plan, Step, Work};
+pub use shares::Number;
 pub use streams::StreamKind;
 pub use trail::trail;
 pub use work::{CopyKind, Fill, Launch, Pitched, WaitCondition, Width};

@@ -4,13 +4,18 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use cgpu_proto::units::Bytes;
 
-use super::{Machine, lock};
+use super::shares::Received;
+use super::{Machine, Number, lock};
 use crate::error::Error;
-use crate::memory::{Access, Books, MappedRange, PhysicalId, PhysicalInfo, PhysicalPlace, Side};
+use crate::memory::{Access, MappedRange, PhysicalId, PhysicalInfo, PhysicalPlace, Sendable, Side};
+use crate::timeline::ExportKind;
+
+/// What handles can be of.
+const HANDLED: [ExportKind; 2] = [ExportKind::Memory, ExportKind::Team];
 
 impl Machine {
     /// Makes physical memory of whole granules, on a card or on the host; on a card it is the process's own, and needs no
-    /// context. Only `shareable` memory can be sent to other processes.
+    /// context. `sendable`: how it can be sent to other processes.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::NoCard`], [`Error::Invalid`] for a size of no whole granules.
@@ -18,14 +23,15 @@ impl Machine {
         &self,
         place: PhysicalPlace,
         size: Bytes,
-        shareable: bool,
+        sendable: impl Into<Sendable>,
     ) -> Result<PhysicalId, Error> {
         self.check_lineage()?;
         self.start_helper()?;
-        let create = || lock(&self.core.memory).create_physical(&**self.core, place, size, shareable);
+        let sendable = sendable.into();
+        let create = || lock(&self.core.memory).create_physical(&**self.core, place, size, sendable);
         match (create(), place) {
-            (Err(Error::OutOfMemory), PhysicalPlace::Card(card)) => {
-                self.trim_short(card)?;
+            (Err(Error::OutOfMemory), PhysicalPlace::On(site)) => {
+                self.trim_short(site.card)?;
                 create()
             }
             (created, _) => created,
@@ -48,6 +54,24 @@ impl Machine {
     pub fn retain_physical(&self, address: u64) -> Result<PhysicalId, Error> {
         self.check_lineage()?;
         lock(&self.core.memory).physicals.retain(address)
+    }
+
+    /// Keeps physical memory once more, as a mapping does, without addresses: for a tile of an array.
+    ///
+    /// # Errors
+    /// [`Error::NoAllocation`] for what is no handle.
+    pub fn keep_physical(&self, physical: PhysicalId) -> Result<(), Error> {
+        self.check_lineage()?;
+        lock(&self.core.memory).physicals.keep(physical)
+    }
+
+    /// Keeps physical memory once less.
+    ///
+    /// # Errors
+    /// [`Error::NoAllocation`] for what is not kept.
+    pub fn let_go_physical(&self, physical: PhysicalId) -> Result<(), Error> {
+        self.check_lineage()?;
+        lock(&self.core.memory).let_go_physical(&**self.core, physical)
     }
 
     /// What is behind a handle.
@@ -84,12 +108,16 @@ impl Machine {
         lock(&self.core.memory).physicals.reserved(address)
     }
 
-    /// Maps the beginning of physical memory to reserved addresses. Nobody reaches it yet.
+    /// Maps the beginning of physical memory to reserved addresses, or of a team, when all its cards are there. Nobody reaches it
+    /// yet.
     ///
     /// # Errors
     /// [`Error::NoAllocation`] for what is no handle; [`Error::Invalid`] where it cannot be mapped.
     pub fn map(&self, address: u64, size: Bytes, physical: PhysicalId) -> Result<(), Error> {
         self.check_lineage()?;
+        if self.physical(physical)?.place == PhysicalPlace::Team {
+            self.await_team(physical)?;
+        }
         lock(&self.core.memory).map(&self.core.files, address, size, physical)
     }
 
@@ -136,7 +164,7 @@ impl Machine {
         self.check_lineage()?;
         // Locked all the while, so that nobody ends the handle in between.
         let memory = lock(&self.core.memory);
-        let (export, serial) = memory.physicals.export(physical)?;
+        let (export, serial) = memory.physicals.export(physical, |sendable| sendable.by_descriptor)?;
         self.core.send(export, serial)
     }
 
@@ -147,13 +175,38 @@ impl Machine {
     pub fn import_physical(&self, descriptor: BorrowedFd<'_>) -> Result<PhysicalId, Error> {
         self.check_lineage()?;
         self.start_helper()?;
-        let received = self.core.receive(descriptor)?;
-        if received.size == Bytes::ZERO {
-            // A pool's.
-            self.core.let_go(received.export)?;
-            return Err(Error::NoAllocation);
-        }
+        let received = self.core.receive(descriptor, &HANDLED)?;
+        Ok(self.handle_of(&received, true.into()))
+    }
+
+    /// A number by which other processes can import memory that can be sent so. It keeps nothing.
+    ///
+    /// # Errors
+    /// [`Error::NotShareable`]; [`Error::NoAllocation`] for what is no handle.
+    pub fn number_physical(&self, physical: PhysicalId) -> Result<Number, Error> {
+        self.check_lineage()?;
+        let (export, serial) =
+            lock(&self.core.memory).physicals.export(physical, |sendable| sendable.by_number)?;
+        Ok(Number { export: export.get(), serial })
+    }
+
+    /// A handle of the memory that a number names.
+    ///
+    /// # Errors
+    /// [`Error::NoAllocation`] if no process holds it.
+    pub fn import_numbered(&self, number: Number) -> Result<PhysicalId, Error> {
+        self.check_lineage()?;
+        self.start_helper()?;
+        let received = self.core.receive_number(number, &HANDLED)?;
+        Ok(self.handle_of(&received, Sendable { by_descriptor: false, by_number: true }))
+    }
+
+    fn handle_of(&self, received: &Received, sendable: Sendable) -> PhysicalId {
         let at = (received.export, received.serial);
-        Ok(lock(&self.core.memory).physicals.import(at, received.card, received.size))
+        let physicals = &mut lock(&self.core.memory).physicals;
+        match received.room {
+            Some(room) => physicals.add_team(at, room, sendable),
+            None => physicals.import(at, received.site, received.size, sendable),
+        }
     }
 }

@@ -17,7 +17,7 @@
 use std::sync::Arc;
 
 use super::work::{CopyKind, Fill, Launch, Pitched, WaitCondition, Width};
-use super::{ContextId, EventId};
+use super::{ContextId, EventId, SemaphoreId};
 
 /// What a step does. It may be done many times.
 #[derive(Clone)]
@@ -36,10 +36,21 @@ pub enum Work {
     Write(u64, Width, u64),
     /// A word is waited for.
     Watch(u64, Width, WaitCondition, u64),
+    /// A semaphore is signalled.
+    Signal(SemaphoreId, u64),
+    /// A semaphore is waited for.
+    Acquire(SemaphoreId, u64),
     /// An event is recorded.
     Record(EventId),
     /// An event's last record is waited for.
     Await(EventId),
+}
+
+impl Work {
+    /// Whether the host sees something of it.
+    pub(super) fn shows(&self) -> bool {
+        matches!(self, Self::Copy(..) | Self::Fill(_) | Self::Call(_) | Self::Write(..) | Self::Watch(..))
+    }
 }
 
 impl core::fmt::Debug for Work {
@@ -52,6 +63,8 @@ impl core::fmt::Debug for Work {
             Self::Call(_) => "Call",
             Self::Write(..) => "Write",
             Self::Watch(..) => "Watch",
+            Self::Signal(..) => "Signal",
+            Self::Acquire(..) => "Acquire",
             Self::Record(_) => "Record",
             Self::Await(_) => "Await",
         })

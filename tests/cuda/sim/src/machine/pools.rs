@@ -8,8 +8,8 @@ use cgpu_proto::units::Bytes;
 
 use super::{Core, Machine, StreamId, Ticket, lock};
 use crate::error::Error;
-use crate::memory::{Books, Offer, Order, Origin, PoolId, PoolSettings, PoolUsage, Reuse, Taken};
-use crate::timeline::{Command, ExportId, Forecast};
+use crate::memory::{Offer, Order, Origin, PoolId, PoolSettings, PoolUsage, Reuse, Taken};
+use crate::timeline::{Command, ExportId, ExportKind, Forecast};
 
 impl Machine {
     /// Makes a pool. It holds nothing yet.
@@ -18,7 +18,7 @@ impl Machine {
     /// [`Error::NoCard`].
     pub fn create_pool(&self, settings: PoolSettings) -> Result<PoolId, Error> {
         self.check_lineage()?;
-        self.check_card(settings.card)?;
+        self.check_card(settings.site.card)?;
         // Relaxed: who does not see it yet has nothing to do with the new pool.
         self.core.pooling.store(true, Ordering::Relaxed);
         Ok(lock(&self.core.memory).pools.create(settings))
@@ -41,7 +41,7 @@ impl Machine {
     /// [`Error::OutOfMemory`], [`Error::NoPool`], [`Error::Invalid`] for zero bytes and another process's pool.
     pub fn allocate_from(&self, pool: PoolId, size: Bytes, stream: Option<StreamId>) -> Result<u64, Error> {
         self.start_helper()?;
-        let card = lock(&self.core.memory).pools.settings(pool)?.card;
+        let card = lock(&self.core.memory).pools.settings(pool)?.site.card;
         self.settle_pools(false)?;
         let mut taken = self.core.take_or_grow(pool, size, stream);
         if taken == Err(Error::OutOfMemory) {
@@ -166,7 +166,7 @@ impl Machine {
         let (export, serial) = match *identity {
             Some(identity) => identity,
             None => {
-                let made = self.core.create_export(settings.card, Bytes::ZERO)?;
+                let made = self.core.make_export(settings.site, ExportKind::Pool, Bytes::ZERO)?;
                 *identity.insert((made.export, made.serial))
             }
         };
@@ -180,13 +180,9 @@ impl Machine {
     pub fn import_pool(&self, descriptor: BorrowedFd<'_>) -> Result<PoolId, Error> {
         self.check_lineage()?;
         self.start_helper()?;
-        let received = self.core.receive(descriptor)?;
-        if received.size > Bytes::ZERO {
-            self.core.let_go(received.export)?;
-            return Err(Error::NoAllocation);
-        }
+        let received = self.core.receive(descriptor, &[ExportKind::Pool])?;
         let identity = (received.export, received.serial);
-        Ok(lock(&self.core.memory).pools.import(received.card, identity))
+        Ok(lock(&self.core.memory).pools.import(received.site, identity))
     }
 
     /// Offers an allocation of a pool to processes that import the pool; with the serial that stands for the pool.

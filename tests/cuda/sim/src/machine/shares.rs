@@ -7,15 +7,27 @@ use cgpu_proto::units::Bytes;
 use super::{ContextId, Core, Machine, lock};
 use crate::error::Error;
 use crate::memory::{Books, Exported, Memory, Offer, Origin};
-use crate::timeline::ExportId;
+use crate::segment::Transaction;
+use crate::timeline::{ExportId, ExportKind, Site, Timeline};
 
 /// An export that came by a descriptor, held once for it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Received {
     pub(super) export: ExportId,
     pub(super) serial: u64,
-    pub(super) card: usize,
+    pub(super) site: Site,
     pub(super) size: Bytes,
+    /// It is a team of cards, with room for so much memory.
+    pub(super) room: Option<Bytes>,
+}
+
+/// Names what can be sent by a number, for other processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Number {
+    /// The export.
+    pub export: u64,
+    /// Which export of that number.
+    pub serial: u64,
 }
 
 impl Machine {
@@ -122,15 +134,39 @@ impl Core {
         descriptor.map_err(|error| Error::System(format!("a descriptor of memory: {error}")))
     }
 
-    /// Holds the export that a descriptor keeps.
-    pub(super) fn receive(&self, descriptor: BorrowedFd<'_>) -> Result<Received, Error> {
+    /// Holds the export of one of those kinds which a descriptor keeps.
+    pub(super) fn receive(
+        &self,
+        descriptor: BorrowedFd<'_>,
+        kinds: &[ExportKind],
+    ) -> Result<Received, Error> {
         let inode = self.files.inode(descriptor).ok().flatten().ok_or(Error::NoAllocation)?;
         self.with(|timeline, _| {
             let export = timeline.export_in(inode).ok_or(Error::NoAllocation)?;
-            let serial = timeline.serial_of_export(export);
-            timeline.hold(self.segment.process(), export, serial)?;
-            let (card, size) = timeline.about_export(export);
-            Ok(Received { export, serial, card, size })
+            self.take_hold(timeline, (export, timeline.serial_of_export(export)), kinds)
         })
+    }
+
+    /// Holds the export of one of those kinds which a number names, if any process holds it.
+    pub(super) fn receive_number(&self, number: Number, kinds: &[ExportKind]) -> Result<Received, Error> {
+        self.with(|timeline, _| self.take_hold(timeline, (ExportId(number.export), number.serial), kinds))
+    }
+
+    fn take_hold(
+        &self,
+        timeline: &mut Timeline<'_, Transaction<'_>>,
+        (export, serial): (ExportId, u64),
+        kinds: &[ExportKind],
+    ) -> Result<Received, Error> {
+        if serial == 0 || timeline.serial_of_export(export) != serial {
+            return Err(Error::NoAllocation);
+        }
+        if !kinds.contains(&timeline.kind_of_export(export)) {
+            return Err(Error::NoAllocation);
+        }
+        timeline.hold(self.segment.process(), export, serial)?;
+        let (site, size) = (timeline.site_of_export(export), timeline.about_export(export).1);
+        let room = timeline.team(export).map(|team| team.room);
+        Ok(Received { export, serial, site, size, room })
     }
 }

@@ -174,7 +174,12 @@ impl Machine {
         Ok(ticket)
     }
 
-    fn enqueue_effect(&self, stream: StreamId, command: Command, effect: Effect) -> Result<Ticket, Error> {
+    pub(super) fn enqueue_effect(
+        &self,
+        stream: StreamId,
+        command: Command,
+        effect: Effect,
+    ) -> Result<Ticket, Error> {
         self.check_lineage()?;
         let begun = self.now();
         let ticket = self.core.enqueue_effect(stream, command, effect)?;

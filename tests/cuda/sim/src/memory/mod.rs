@@ -29,7 +29,7 @@ use std::fs::File;
 use cgpu_proto::units::Bytes;
 
 use crate::error::Error;
-use crate::timeline::{ContextId, ExportId};
+use crate::timeline::{Bound, ContextId, ExportId, Site};
 use crate::words::index;
 use linear::Home;
 use shared::{Opened, Shared};
@@ -39,7 +39,7 @@ use store::Store;
 
 pub(crate) use files::Files;
 pub(crate) use physical::Physicals;
-pub use physical::{Access, MappedRange, PhysicalId, PhysicalInfo, PhysicalPlace, Side};
+pub use physical::{Access, MappedRange, Member, PhysicalId, PhysicalInfo, PhysicalPlace, Sendable, Side};
 pub(crate) use pool::{Order, Pools, Taken};
 pub use pool::{PoolId, PoolSettings, PoolUsage, Reuse};
 pub use shared::Offer;
@@ -103,13 +103,17 @@ pub(crate) trait Books {
     /// Gives a context's memory back.
     fn release(&self, context: ContextId, size: Bytes) -> Result<(), Error>;
     /// Takes memory for the process itself.
-    fn take(&self, card: usize, size: Bytes) -> Result<(), Error>;
+    fn take(&self, site: Site, size: Bytes) -> Result<(), Error>;
     /// Gives the process's own memory back.
-    fn give(&self, card: usize, size: Bytes) -> Result<(), Error>;
+    fn give(&self, site: Site, size: Bytes) -> Result<(), Error>;
     /// Takes memory that other processes may hold.
-    fn create_export(&self, card: usize, size: Bytes) -> Result<Exported, Error>;
+    fn create_export(&self, site: Site, size: Bytes) -> Result<Exported, Error>;
     /// Makes a context's memory such.
     fn export_of(&self, context: ContextId, size: Bytes) -> Result<Exported, Error>;
+    /// Makes the process's own memory such.
+    fn export_own(&self, site: Site, size: Bytes) -> Result<Exported, Error>;
+    /// What is bound to a team, and the files that it lies in.
+    fn bound(&self, team: ExportId) -> Result<Vec<(Bound, File)>, Error>;
     /// Holds an export no more.
     fn let_go(&self, export: ExportId) -> Result<(), Error>;
 }

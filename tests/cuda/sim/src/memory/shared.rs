@@ -81,7 +81,12 @@ impl Memory {
     }
 
     /// Moves what lies in a range of granules to the export's file, and lets it lie there from now on.
-    fn move_into(&mut self, card: usize, (start, length): (u64, u64), to: &Exported) -> Result<(), Error> {
+    pub(super) fn move_into(
+        &mut self,
+        card: usize,
+        (start, length): (u64, u64),
+        to: &Exported,
+    ) -> Result<(), Error> {
         let (span, _) = self.card(card)?;
         let fail = "memory for other processes";
         let kept: Vec<(u64, Vec<u8>)> = span

@@ -51,6 +51,14 @@ impl Store {
         self.space.give(offset, length, 0..self.length);
     }
 
+    /// The bytes of a granule. To look at them is to commit them.
+    pub(super) fn granule(&mut self, offset: u64) -> &[u8] {
+        let place = self.map.cast::<u8>().wrapping_add(index(offset));
+        // SAFETY: a granule of our own mapping, which was taken; other mappings of it are written by whoever has the process's
+        // memory, of which this is part.
+        unsafe { core::slice::from_raw_parts(place, index(super::GRANULE)) }
+    }
+
     /// Maps bytes once more, over what lies at `place`.
     pub(super) fn map_over(&self, offset: u64, length: u64, place: *mut u8) -> io::Result<()> {
         let from = self.map.cast::<u8>().wrapping_add(index(offset));

@@ -36,17 +36,23 @@ impl Books for Count {
     fn release(&self, _: ContextId, size: Bytes) -> Result<(), Error> {
         self.subtract(size)
     }
-    fn take(&self, _: usize, size: Bytes) -> Result<(), Error> {
+    fn take(&self, _: Site, size: Bytes) -> Result<(), Error> {
         self.add(size)
     }
-    fn give(&self, _: usize, size: Bytes) -> Result<(), Error> {
+    fn give(&self, _: Site, size: Bytes) -> Result<(), Error> {
         self.subtract(size)
     }
-    fn create_export(&self, _: usize, _: Bytes) -> Result<Exported, Error> {
+    fn create_export(&self, _: Site, _: Bytes) -> Result<Exported, Error> {
         Err(Error::Full("exports"))
     }
     fn export_of(&self, _: ContextId, _: Bytes) -> Result<Exported, Error> {
         Err(Error::Full("exports"))
+    }
+    fn export_own(&self, _: Site, _: Bytes) -> Result<Exported, Error> {
+        Err(Error::Full("exports"))
+    }
+    fn bound(&self, _: ExportId) -> Result<Vec<(Bound, File)>, Error> {
+        Ok(Vec::new())
     }
     fn let_go(&self, _: ExportId) -> Result<(), Error> {
         unreachable!("there are no exports")
@@ -122,15 +128,15 @@ fn a_refused_reservation_leaves_no_trace() {
 #[test]
 fn sizes_that_no_card_has_are_refused_before_they_are_rounded() {
     let (mut memory, books) = memory();
-    let pool = memory.pools.create(PoolSettings { card: 0, shareable: false, most: Bytes::ZERO });
+    let pool = memory.pools.create(PoolSettings { site: 0.into(), shareable: false, most: Bytes::ZERO });
     let order = Order { stream: None, after: None };
     for size in [TOTAL.0 + 1, u64::MAX] {
         assert_eq!(memory.allocate(&books, CONTEXT, Bytes(size)), Err(Error::OutOfMemory));
         assert_eq!(memory.take_pooled(pool, Bytes(size), &order), Err(Error::OutOfMemory));
     }
     let huge = Bytes(u64::MAX / GRANULE * GRANULE);
-    let place = PhysicalPlace::Card(0);
-    assert_eq!(memory.create_physical(&books, place, huge, false), Err(Error::OutOfMemory));
+    let place = PhysicalPlace::On(0.into());
+    assert_eq!(memory.create_physical(&books, place, huge, false.into()), Err(Error::OutOfMemory));
 }
 
 #[test]
@@ -193,7 +199,7 @@ fn physical_memory_lives_as_long_as_a_handle_or_a_mapping() {
     let files = Files::beside("/nonexistent".as_ref());
     let two = Bytes(2 * GRANULE);
     let at = memory.physicals.reserve(Bytes(8 * GRANULE), 0, 0).unwrap();
-    let id = memory.create_physical(&books, PhysicalPlace::Card(0), two, false).unwrap();
+    let id = memory.create_physical(&books, PhysicalPlace::On(0.into()), two, false.into()).unwrap();
     memory.map(&files, at, two, id).unwrap();
     memory.map(&files, at + 2 * GRANULE, two, id).unwrap();
     assert!(!memory.admits(at, 1, false), "nobody reaches it yet");
@@ -225,7 +231,7 @@ fn host_memory_behind_a_handle_costs_the_card_nothing_and_can_be_touched() {
     let files = Files::beside("/nonexistent".as_ref());
     let size = Bytes(GRANULE);
     let at = memory.physicals.reserve(size, 0, 0).unwrap();
-    let id = memory.create_physical(&books, PhysicalPlace::Host, size, false).unwrap();
+    let id = memory.create_physical(&books, PhysicalPlace::Host, size, false.into()).unwrap();
     assert_eq!(books.taken.get(), 0);
     memory.map(&files, at, size, id).unwrap();
     let both = [(Side::Card(0), Access::ReadWrite), (Side::Host, Access::ReadWrite)];
@@ -236,7 +242,7 @@ fn host_memory_behind_a_handle_costs_the_card_nothing_and_can_be_touched() {
     assert_eq!(read(&mut memory, at + 9), 4);
     memory.unmap(&books, at, size).unwrap();
     memory.release_physical(&books, id).unwrap();
-    let card = memory.create_physical(&books, PhysicalPlace::Card(0), size, false).unwrap();
+    let card = memory.create_physical(&books, PhysicalPlace::On(0.into()), size, false.into()).unwrap();
     memory.map(&files, at, size, card).unwrap();
     assert!(memory.set_access(&files, at, size, &both).is_err(), "the host does not reach the card's");
     assert_eq!(memory.physicals.access(at, Side::Card(0)), Ok(Access::None), "and nothing of it stays");
@@ -246,7 +252,7 @@ fn host_memory_behind_a_handle_costs_the_card_nothing_and_can_be_touched() {
 fn pools_grow_in_chunks_and_give_whole_ones_back() {
     const CHUNK: Bytes = Bytes::from_mib(32);
     let (mut memory, books) = memory();
-    let pool = memory.pools.create(PoolSettings { card: 0, shareable: false, most: Bytes::ZERO });
+    let pool = memory.pools.create(PoolSettings { site: 0.into(), shareable: false, most: Bytes::ZERO });
     let order = Order { stream: None, after: None };
     let allocate = |memory: &mut Memory, size: u64| {
         assert_eq!(memory.take_pooled(pool, Bytes(size), &order), Ok(None));
@@ -273,7 +279,8 @@ fn what_was_freed_in_a_stream_is_had_again_where_the_order_allows() {
     use crate::timeline::{StreamId, Ticket};
 
     let (mut memory, books) = memory();
-    let pool = memory.pools.create(PoolSettings { card: 0, shareable: false, most: Bytes::from_mib(2) });
+    let pool =
+        memory.pools.create(PoolSettings { site: 0.into(), shareable: false, most: Bytes::from_mib(2) });
     let size = Bytes::from_mib(2);
     let [a, b] = [StreamId(1), StreamId(2)];
     let free = Ticket { stream: a, number: 7 };

@@ -54,7 +54,7 @@ impl Head {
 
 const _: () = assert!(CAPACITY < 1 << Head::COUNT);
 
-/// The segment, locked, and changed only through the log. Dropped without [`Transaction::commit`], also by a panic, it
+/// The segment, locked, and changed only through the log. Dropped without `commit`, also by a panic, it
 /// takes everything back.
 #[derive(Debug)]
 pub struct Transaction<'a> {

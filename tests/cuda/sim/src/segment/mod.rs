@@ -7,7 +7,7 @@
 //! * **The lock** is proto's: a word that names its holder's slot, taken over when that is dead.
 //! * **Every change** goes through the undo log ([`Transaction`]); whoever takes the lock next rolls back what a dead
 //!   holder left.
-//! * **A holder that is stopped** is left behind in its area ([`areas`]), and does its operation again when it
+//! * **A holder that is stopped** is left behind in its area (`areas`), and does its operation again when it
 //!   continues.
 //! * **Liveness** is proto's: a lock on a byte of the file that lives as long as the process's memory.
 //! * A **forked child** has neither the mapping nor the byte; it is told so by a page that the kernel wipes
@@ -25,7 +25,7 @@ use core::mem::ManuallyDrop;
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
-use cgpu_proto::atomic::Ordering;
+use cgpu_proto::atomic::{Ordering, fence};
 use cgpu_proto::liveness::{Life, Lifeline};
 use cgpu_proto::lock::{Acquired, Guard, HeldBy, Owner};
 use cgpu_proto::slots::Presence;
@@ -35,7 +35,7 @@ use crate::card::CardSpec;
 use crate::error::Error;
 use crate::identity::{Anchor, Identity};
 use crate::settings::{Figures, Settings};
-use crate::timeline::{self, ProcessState, Timeline};
+use crate::timeline::{self, ProcessState, Progress, Timeline};
 use areas::Area;
 use file::Mapping;
 use journal::Ended;
@@ -142,6 +142,38 @@ impl Segment {
         Identity { pid, namespace, anchor: (device, inode) }
     }
 
+    /// Counts one more call of this process, unless it is locked.
+    #[must_use]
+    pub fn enter(&self) -> bool {
+        let slot = self.process();
+        self.mapping.preamble().calls[slot][0].fetch_add(1, Ordering::SeqCst);
+        // HB calls: a call is counted before it looks, and whoever locks says so before it looks at the count: one of the two sees the
+        // other. Hence the fences, which order a store before a load.
+        fence(Ordering::SeqCst);
+        let area = Area::of(self.mapping.words(), areas::current(self.mapping.preamble()));
+        let progress = Progress::of(area.words[timeline::progress_at(slot).0].load(Ordering::Relaxed));
+        let enters = progress == Progress::Running;
+        if !enters {
+            self.leave();
+        }
+        enters
+    }
+
+    /// A call of this process that was counted is over.
+    pub fn leave(&self) {
+        if !self.lineage.is_child() {
+            self.mapping.preamble().calls[self.process()][0].fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether no call of a process goes on.
+    #[must_use]
+    pub fn is_quiet(&self, process: usize) -> bool {
+        // HB calls.
+        fence(Ordering::SeqCst);
+        self.mapping.preamble().calls[process][0].load(Ordering::SeqCst) == 0
+    }
+
     /// Whether this process is a forked child of the one that opened the segment.
     #[must_use]
     pub fn is_inherited(&self) -> bool {
@@ -182,7 +214,7 @@ impl Segment {
     /// whoever asks.
     ///
     /// # Errors
-    /// As [`Segment::begin`].
+    /// As [`Segment::transact`].
     pub fn reap(&self, now: Nanos, interval: Nanos) -> Result<(), Error> {
         if !self.transact(|timeline| Ok(timeline.may_reap(now, interval)))? {
             return Ok(());
@@ -257,6 +289,7 @@ fn attach(mapping: &Mapping, figures: &Figures, cards: &[CardSpec]) -> Result<Se
         // HB generation: Release, for whoever asks whether a lock's owner is still the user of its slot.
         word.store(generation.get(), Ordering::Release);
         let Identity { namespace, anchor: (device, inode), .. } = who;
+        mapping.preamble().calls[slot.get()][0].store(0, Ordering::Relaxed);
         for (word, value) in mapping.preamble().identity[slot.get()].iter().zip([namespace, device, inode]) {
             word.store(value, Ordering::Relaxed);
         }
@@ -267,8 +300,12 @@ fn attach(mapping: &Mapping, figures: &Figures, cards: &[CardSpec]) -> Result<Se
             if free {
                 for (index, card) in cards.iter().enumerate() {
                     timeline.install(index, card.usable());
+                    if card.domains() > 1 {
+                        timeline.divide(index, card.domains(), card.domain_room());
+                    }
                 }
                 timeline.attach(slot.get(), who.pid);
+                timeline.introduce(slot.get(), [namespace, device, inode]);
             }
             Ok(free)
         })?;

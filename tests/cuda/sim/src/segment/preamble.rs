@@ -41,6 +41,8 @@ pub(super) struct Preamble {
     pub(super) generation: [AtomicU64; 256],
     /// Who each process is: namespace, anchor's device and inode. As above.
     pub(super) identity: [[AtomicU64; 3]; 256],
+    /// How many calls of each process go on: the first word of a cache line of its own.
+    pub(super) calls: [[AtomicU64; 8]; 256],
 }
 
 /// What a preamble says about its file.

@@ -14,7 +14,7 @@ use super::*;
 use crate::card::CardSpec;
 use crate::footprint::Footprint;
 use crate::kernel::Kernel;
-use crate::timeline::{Command, ContextId, EventId, StreamId};
+use crate::timeline::{Command, ContextId, EventId, ExportKind, Progress, SemaphoreId, StreamId};
 use crate::words::index;
 
 /// Tests that fork run one at a time: a child forked while another thread takes a byte would hold that too.
@@ -36,7 +36,7 @@ impl Stage {
         let directory = tempfile::tempdir_in("/dev/shm").unwrap();
         let settings = Settings {
             state: directory.path().join("segment"),
-            cards: Some(CardSpec::parse_list("T4:4096,A10:8192").unwrap()),
+            cards: Some(CardSpec::parse_list("T4:4096,A10:8192,B200:8192").unwrap()),
             dilation_milli: 1_000,
             figures,
         };
@@ -124,6 +124,8 @@ impl Scene {
         let now = Nanos::from_millis(1);
         let mut scene =
             Self { stage, observer, contexts: Vec::new(), streams: Vec::new(), events: Vec::new(), now };
+        // Who the observer is differs from scene to scene.
+        scene.timeline(|timeline| timeline.introduce(scene.observer.process(), [0; 3]));
         (scene.contexts, scene.streams, scene.events, scene.now) =
             scene.timeline(|timeline| Self::fill(timeline, cards, now));
         scene
@@ -371,7 +373,7 @@ fn a_crash_at_any_store_of_memory_between_processes_leaves_before_or_after() {
     let (first, second, other) = (timeline::ExportId(1), timeline::ExportId(2), OWNER + 1);
     let serial = |export| scene.timeline(|timeline| timeline.serial_of_export(export));
     scene.crash_everywhere(|timeline| {
-        assert_eq!(timeline.create_export(OWNER, 0, Bytes(4 << 20)), Ok(first));
+        assert_eq!(timeline.create_export(OWNER, 0, ExportKind::Memory, Bytes(4 << 20)), Ok(first));
     });
     scene.crash_everywhere(|timeline| {
         assert_eq!(timeline.export_of(scene.contexts[0], Bytes(2 << 20)), Ok(second));
@@ -392,6 +394,249 @@ fn a_crash_at_any_store_of_memory_between_processes_leaves_before_or_after() {
     }
     assert_eq!(scene.timeline(|timeline| timeline.orphaned(0)), Bytes::ZERO);
     assert_eq!(serial(first) + serial(second), 0);
+}
+
+#[test]
+fn a_crash_at_any_store_of_a_team_leaves_before_or_after() {
+    let scene = Scene::new();
+    let (team, memory, own, other) =
+        (timeline::ExportId(1), timeline::ExportId(2), timeline::ExportId(3), OWNER + 1);
+    let bindable = |export, serial, at| timeline::Bindable { export, serial, at };
+    scene.crash_everywhere(|timeline| {
+        assert_eq!(timeline.create_team(OWNER, 2, Bytes(4 << 20)), Ok(team));
+        timeline.send_export(team);
+    });
+    scene.crash_everywhere(|timeline| {
+        timeline.add_to_team(team, 0).unwrap();
+        timeline.add_to_team(team, 1).unwrap();
+    });
+    scene.timeline(|timeline| timeline.create_export(OWNER, 0, ExportKind::Memory, Bytes(4 << 20)).unwrap());
+    scene.timeline(|timeline| timeline.take_memory(other, 1, Bytes(2 << 20)).unwrap());
+    scene.crash_everywhere(|timeline| {
+        assert_eq!(timeline.export_own(other, 1, Bytes(2 << 20)), Ok(own));
+    });
+    scene.crash_everywhere(|timeline| {
+        timeline.bind(OWNER, team, (0, 4 << 20), bindable(memory, 2, 0)).unwrap();
+        timeline.bind(other, team, (2 << 20, 1 << 20), bindable(own, 3, 1 << 20)).unwrap();
+    });
+    scene.crash_everywhere(|timeline| {
+        timeline.bind(other, team, (0, 1 << 20), bindable(own, 3, 0)).unwrap();
+        assert_eq!(timeline.let_go(other, own), Ok(false));
+    });
+    assert_eq!(scene.timeline(|timeline| timeline.bound(team).len()), 3);
+    scene.crash_everywhere(|timeline| timeline.unbind(team, 1, (0, 1 << 20)).unwrap());
+    scene.crash_everywhere(|timeline| timeline.unbind_of(team, OWNER));
+    scene.timeline(|timeline| timeline.bind(OWNER, team, (0, 4 << 20), bindable(memory, 2, 0)).unwrap());
+    // The other one's death ends what it bound, and the memory with it; the maker's end leaves the team to a descriptor.
+    let now = scene.timeline(|timeline| {
+        timeline.attach(other, 2);
+        timeline.now()
+    });
+    scene.crash_everywhere(|timeline| timeline.detach(other, now));
+    assert_eq!(
+        scene.timeline(|timeline| (timeline.bound(team).len(), timeline.serial_of_export(own))),
+        (1, 3)
+    );
+    scene.crash_everywhere(|timeline| assert_eq!(timeline.let_go(OWNER, memory), Ok(false)));
+    scene.crash_everywhere(|timeline| assert_eq!(timeline.let_go(OWNER, team), Ok(true)));
+    assert_eq!(scene.timeline(|timeline| timeline.bound(team).len()), 1);
+    for lingering in scene.timeline(|timeline| timeline.lingering()) {
+        scene.crash_everywhere(|timeline| timeline.bury(lingering));
+    }
+    let [buried] = scene.timeline(|timeline| timeline.lingering())[..] else {
+        panic!("the memory's file is left")
+    };
+    assert_eq!((buried.export, scene.timeline(|timeline| timeline.team(team))), (memory, None));
+}
+
+/// What must be refused, and leaves nothing behind.
+#[test]
+fn a_team_takes_what_it_can_hold() {
+    let scene = Scene::new();
+    let before = scene.state();
+    let refused = |operation: &dyn Fn(&mut Timeline<'_, Transaction<'_>>) -> Result<(), Error>| {
+        scene.observer.transact(|timeline| operation(timeline)).unwrap_err()
+    };
+    for (cards, room) in [(0, 1), (17, 1), (1, 0)] {
+        refused(&|timeline| timeline.create_team(OWNER, cards, Bytes(room)).map(|_| ()));
+    }
+    assert!(scene.state() == before);
+    let (team, memory) = scene.timeline(|timeline| {
+        let team = timeline.create_team(OWNER, 1, Bytes(8)).unwrap();
+        (team, timeline.create_export(OWNER, 1, ExportKind::Memory, Bytes(8)).unwrap())
+    });
+    let bindable = timeline::Bindable { export: memory, serial: 2, at: 0 };
+    let bind = |part, bindable| {
+        move |timeline: &mut Timeline<'_, Transaction<'_>>| timeline.bind(OWNER, team, part, bindable)
+    };
+    assert_eq!(refused(&bind((0, 4), bindable)), Error::NoAllocation, "not complete");
+    scene.timeline(|timeline| timeline.add_to_team(team, 0).unwrap());
+    assert_eq!(refused(&bind((0, 4), bindable)), Error::NoCard);
+    assert!(matches!(refused(&|timeline| timeline.add_to_team(team, 1)), Error::Invalid(_)));
+    let itself = timeline::Bindable { export: team, serial: 1, at: 0 };
+    assert!(matches!(refused(&bind((0, 4), itself)), Error::Invalid(_)));
+    for (part, at) in [((0, 9), 0), ((8, 1), 0), ((0, 4), 5), ((u64::MAX, 2), 0), ((0, 0), 0)] {
+        assert!(matches!(refused(&bind(part, timeline::Bindable { at, ..bindable })), Error::Invalid(_)));
+    }
+    assert_eq!(refused(&|timeline| timeline.add_to_team(memory, 0)), Error::NoAllocation);
+    scene.timeline(|timeline| timeline.check()).unwrap();
+}
+
+#[test]
+fn a_crash_at_any_store_about_semaphores_leaves_before_or_after() {
+    for counts in [false, true] {
+        let scene = Scene::new();
+        let export = timeline::ExportId(1);
+        scene.crash_everywhere(|timeline| {
+            assert_eq!(timeline.create_semaphore(OWNER, counts), Ok(export));
+            timeline.send_export(export);
+        });
+        let semaphore = SemaphoreId::new(export, 1);
+        let mut now = scene.now + Nanos::from_millis(20);
+        let waiters = scene.timeline(|timeline| {
+            timeline.advance(now);
+            [2, 3, 5].map(|_| timeline.create_stream(scene.contexts[0], false).unwrap())
+        });
+        for (stream, value) in waiters.into_iter().zip([1, 2, 3]) {
+            scene.crash_everywhere(|timeline| {
+                timeline.enqueue(stream, Command::Acquire(semaphore, value), 0, now).unwrap();
+                timeline.advance(now + Nanos::from_micros(10));
+            });
+            now = now + Nanos::from_micros(10);
+        }
+        // From outside, and from a stream; one waiter is dropped.
+        scene.crash_everywhere(|timeline| timeline.signal(semaphore, 1, now));
+        scene.crash_everywhere(|timeline| {
+            timeline.destroy_context(scene.contexts[0], now);
+        });
+        let [signaller, waiter] = scene
+            .timeline(|timeline| [(); 2].map(|()| timeline.create_stream(scene.contexts[1], false).unwrap()));
+        scene.crash_everywhere(|timeline| {
+            timeline.launch(signaller, Kernel::named("spin_5us"), now).unwrap();
+            timeline.enqueue(signaller, Command::Signal(semaphore, 7), 0, now).unwrap();
+            timeline.enqueue(waiter, Command::Acquire(semaphore, 7), 0, now).unwrap();
+            timeline.advance(now + Nanos::from_millis(30));
+        });
+        let value = scene.timeline(|timeline| timeline.semaphore_value(semaphore));
+        assert_eq!(value, Some(if counts { 7 } else { 0 }));
+        scene.crash_everywhere(|timeline| assert_eq!(timeline.let_go(OWNER, export), Ok(true)));
+        let lingering = scene.timeline(|timeline| timeline.lingering())[0];
+        scene.crash_everywhere(|timeline| timeline.bury(lingering));
+        assert_eq!(scene.timeline(|timeline| timeline.semaphore_value(semaphore)), None);
+    }
+}
+
+#[test]
+fn a_crash_at_any_store_of_a_checkpoint_leaves_before_or_after() {
+    let scene = Scene::with_contexts_on(&[0, 1]);
+    let by = OWNER + 1;
+    scene.timeline(|timeline| {
+        timeline.attach(by, 2);
+        timeline.begin_driving(OWNER);
+        timeline.take_memory(OWNER, 1, Bytes(6 << 20)).unwrap();
+        timeline.take_memory(OWNER, timeline::Site { card: 2, domain: Some(1) }, Bytes(2 << 20)).unwrap();
+        timeline.create_export(OWNER, 0, ExportKind::Memory, Bytes(4 << 20)).unwrap();
+    });
+    let had = scene.timeline(|timeline| [0, 1].map(|card| timeline.memory(card).0));
+    scene.timeline(|timeline| timeline.begin_locking(OWNER, by).unwrap());
+    // Whoever locks it dies: it goes on.
+    let now = scene.timeline(|timeline| timeline.now());
+    scene.crash_everywhere(|timeline| timeline.detach(by, now));
+    assert_eq!(scene.timeline(|timeline| timeline.progress(OWNER)), Progress::Running);
+    scene.timeline(|timeline| {
+        timeline.begin_locking(OWNER, by).unwrap();
+        timeline.step_progress(OWNER, Progress::Locking, Progress::Locked).unwrap();
+    });
+    for _ in 0..2 {
+        scene.crash_everywhere(|timeline| timeline.checkpoint(OWNER).unwrap());
+        assert_eq!(scene.timeline(|timeline| timeline.away_from(OWNER)), [0, 1, 2]);
+        let lodged = || scene.timeline(|timeline| timeline.domain_memory(2, 1).0);
+        assert_eq!(lodged(), Bytes::ZERO);
+        assert_eq!(scene.timeline(|timeline| [0, 1].map(|card| timeline.memory(card).0)), [Bytes::ZERO; 2]);
+        scene.crash_everywhere(|timeline| timeline.restore(OWNER).unwrap());
+        assert_eq!(scene.timeline(|timeline| [0, 1].map(|card| timeline.memory(card).0)), had);
+        assert_eq!(lodged(), Bytes(2 << 20));
+    }
+    // No room on one card: none of it comes back.
+    scene.timeline(|timeline| timeline.checkpoint(OWNER).unwrap());
+    scene.timeline(|timeline| {
+        let (used, usable) = timeline.memory(1);
+        timeline.attach(by, 2);
+        timeline.take_memory(by, 1, usable - used - Bytes(5 << 20)).unwrap();
+    });
+    let state = scene.state();
+    let restored = scene.observer.transact(|timeline| timeline.restore(OWNER));
+    assert_eq!(restored, Err(Error::OutOfMemory));
+    assert!(scene.state() == state);
+    // It dies while its memory is away.
+    scene.crash_everywhere(|timeline| timeline.detach(OWNER, now));
+    assert_eq!(scene.timeline(|timeline| timeline.memory(0).0), Bytes::ZERO);
+}
+
+#[test]
+fn a_crash_at_any_store_about_accounts_leaves_before_or_after() {
+    let scene = Scene::with_contexts_on(&[0]);
+    let other = OWNER + 1;
+    scene.timeline(|timeline| timeline.attach(other, 2));
+    scene.crash_everywhere(|timeline| {
+        timeline.introduce(other, [1, 2, 3]);
+        timeline.keep_accounts(1, true);
+        timeline.create_context(other, 1).unwrap();
+    });
+    let context = scene.timeline(|timeline| timeline.contexts(other)[0]);
+    scene.crash_everywhere(|timeline| timeline.reserve(context, Bytes(4 << 20)).unwrap());
+    scene.crash_everywhere(|timeline| timeline.detach(other, scene.now));
+    assert_eq!(scene.timeline(|timeline| timeline.accounts(1)).len(), 1);
+    let limit = timeline::GroupLimit { soft: 1, hard: 2 };
+    scene.crash_everywhere(|timeline| {
+        timeline.limit_group(1, [3, 4], Some(limit)).unwrap();
+        timeline.limit_group(0, [3, 4], Some(limit)).unwrap();
+    });
+    scene.crash_everywhere(|timeline| {
+        timeline.limit_group(1, [3, 4], None).unwrap();
+        timeline.keep_accounts(1, false);
+    });
+}
+
+#[test]
+fn a_crash_at_any_store_in_a_locality_domain_leaves_before_or_after() {
+    let scene = Scene::new();
+    let (export, other) = (timeline::ExportId(1), OWNER + 1);
+    let there = timeline::Site { card: 2, domain: Some(1) };
+    let (used, room) = scene.timeline(|timeline| timeline.domain_memory(2, 1));
+    assert_eq!(used, Bytes::ZERO);
+    scene.crash_everywhere(|timeline| timeline.take_memory(OWNER, there, room - Bytes(8 << 20)).unwrap());
+    scene.crash_everywhere(|timeline| {
+        assert_eq!(
+            timeline.create_export(OWNER, there, timeline::ExportKind::Memory, Bytes(8 << 20)),
+            Ok(export)
+        );
+        timeline.send_export(export);
+    });
+    assert_eq!(scene.timeline(|timeline| timeline.domain_memory(2, 1)), (room, room));
+    let full = scene.observer.transact(|timeline| timeline.take_memory(other, there, Bytes(1)));
+    assert_eq!(full, Err(Error::OutOfMemory));
+    // The other domain and the card have room.
+    scene.timeline(|timeline| {
+        timeline.take_memory(other, timeline::Site { domain: Some(0), ..there }, room).unwrap()
+    });
+    scene.crash_everywhere(|timeline| timeline.give_memory(OWNER, there, Bytes(2 << 20)));
+    scene.crash_everywhere(|timeline| timeline.hold(other, export, 1).unwrap());
+    scene.crash_everywhere(|timeline| assert_eq!(timeline.let_go(OWNER, export), Ok(false)));
+    scene.crash_everywhere(|timeline| assert_eq!(timeline.let_go(other, export), Ok(true)));
+    assert_eq!(scene.timeline(|timeline| timeline.orphaned(2)), Bytes(8 << 20));
+    let now = scene.timeline(|timeline| {
+        timeline.attach(other, 2);
+        timeline.now()
+    });
+    for process in [OWNER, other] {
+        scene.crash_everywhere(|timeline| timeline.detach(process, now));
+    }
+    assert_eq!(scene.timeline(|timeline| timeline.domain_memory(2, 1)), (Bytes(8 << 20), room));
+    for lingering in scene.timeline(|timeline| timeline.lingering()) {
+        scene.crash_everywhere(|timeline| timeline.bury(lingering));
+    }
+    assert_eq!(scene.timeline(|timeline| timeline.memory(2).0), Bytes::ZERO);
 }
 
 #[test]
@@ -557,7 +802,7 @@ fn a_segment_in_use_keeps_its_cards_and_one_out_of_use_is_made_anew() {
     let first = stage.open();
     let refused = Segment::open(&other).unwrap_err().to_string();
     assert!(refused.contains("T4:4096,A10:8192") && refused.contains("V100"), "{refused}");
-    assert_eq!(Segment::open(&any).unwrap().cards().len(), 2);
+    assert_eq!(Segment::open(&any).unwrap().cards().len(), 3);
     let slower = Settings { dilation_milli: 5_000, ..stage.settings.clone() };
     assert_eq!(Segment::open(&slower).unwrap().dilation_milli(), 1_000, "whoever came first decides");
     drop(first);

@@ -1,6 +1,7 @@
 //! What always holds between two operations. For tests, and for whoever doubts a segment.
 
 use super::agenda::{self, Due};
+use super::checkpoint::Progress;
 use super::command::Kind;
 use super::copier::Way;
 use super::engine::State;
@@ -33,13 +34,15 @@ impl<W: Words> Timeline<'_, W> {
         if let Some((at, due)) = agenda::first(self.words) {
             demand!(at >= self.now(), "{due:?} is due at {at}, and it is {} already", self.now());
         }
+        self.check_shared()?;
         for card in (0..CARDS).map(Card) {
             self.check_card(card)?;
+            self.check_accounts(card)?;
         }
         for process in (0..PROCESSES).map(Process) {
             self.check_process(process)?;
         }
-        Ok(())
+        self.check_teams()
     }
 
     fn check_card(&self, card: Card) -> Result<(), String> {
@@ -50,6 +53,7 @@ impl<W: Words> Timeline<'_, W> {
             "{card:?}: {used} bytes used, processes hold {held}, nobody {orphaned}"
         );
         demand!(used <= self.get(card.usable()), "{card:?}: more used than there is");
+        self.check_domains(card)?;
         let spent = self.get(card.busy()) + self.get(card.switching());
         demand!(spent <= self.now().0, "{card:?}: busy for {spent} of {}", self.now());
         for group in ring_of(card).members(self.words).into_iter().map(Group) {
@@ -142,9 +146,18 @@ impl<W: Words> Timeline<'_, W> {
         for card in (0..CARDS).map(Card) {
             let held = self.get(Holding::of(process, card).memory());
             let sum = memory[index(card.0)] + self.get(Holding::of(process, card).own());
+            let away = self.get(Holding::of(process, card).away());
+            let checkpointed = self.progress(index(process.0)) == Progress::Checkpointed;
+            demand!(
+                away == 0 || checkpointed,
+                "{process:?} has {away} bytes away from {card:?} and no checkpoint"
+            );
+            demand!(away == 0 || held == 0, "{process:?} holds {held} bytes of {card:?} with {away} away");
+            let held = held + away;
             demand!(held == sum, "{process:?} holds {held} bytes of {card:?}, its contexts {sum}");
         }
         self.check_exports(process)?;
+        self.check_bindings(process)?;
         let counted = self.get(process.effects_queued());
         demand!(counted == queued, "{process:?} counts {counted} effects to come, its streams hold {queued}");
         Ok(())
@@ -176,10 +189,15 @@ impl<W: Words> Timeline<'_, W> {
         demand!(timed == agenda::runs(self.words, Due::Stream(stream)), "{stream:?}: {head:?} and its timer");
         if head == Head::Blocked {
             let slot = self.head_slot(stream);
-            demand!(self.kind(slot) == Kind::Wait, "{stream:?} is blocked by no wait");
-            let ticket =
-                Ticket { stream: StreamId(self.get(slot.subject())), number: self.get(slot.number()) };
-            demand!(!self.is_done(ticket), "{stream:?} is blocked by what is done");
+            let kind = self.kind(slot);
+            demand!(matches!(kind, Kind::Wait | Kind::Acquire), "{stream:?} is blocked by no wait");
+            if kind == Kind::Wait {
+                let ticket =
+                    Ticket { stream: StreamId(self.get(slot.subject())), number: self.get(slot.number()) };
+                demand!(!self.is_done(ticket), "{stream:?} is blocked by what is done");
+            } else {
+                demand!(self.is_listed(stream), "{stream:?} waits for a semaphore that does not know");
+            }
         }
         Ok(())
     }

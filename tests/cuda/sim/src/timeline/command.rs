@@ -4,6 +4,7 @@ use cgpu_proto::units::Nanos;
 
 use super::queue::QueueFull;
 use super::records::{ContextId, EventId, MEMBERS, Slot, StreamId};
+use super::semaphore::SemaphoreId;
 use super::stream::Ticket;
 use super::{Timeline, states};
 use crate::footprint::Footprint;
@@ -37,6 +38,10 @@ pub enum Command {
     },
     /// Waits until a ticket, of any stream of any card, is done.
     Wait(Ticket),
+    /// Signals a semaphore, and gives it a value if it counts.
+    Signal(SemaphoreId, u64),
+    /// Waits for a semaphore: for its signal, or until its value is no less.
+    Acquire(SemaphoreId, u64),
     /// Takes an effect at its start, and ends when the process says so: host functions, waits on memory.
     Outside,
     /// Takes no time: only its effect.
@@ -69,6 +74,8 @@ states! {
         Down,
         Wait,
         Outside,
+        Signal,
+        Acquire,
     }
 }
 
@@ -119,6 +126,11 @@ impl<W: Words> Timeline<'_, W> {
             }
             Command::Mark(event) => (Kind::Mark, self.figures.event_cost.0, event.0, Footprint::NONE.word()),
             Command::Write => (Kind::Write, self.figures.write_cost.0, 0, Footprint::NONE.word()),
+            // What it takes is the figures', so there is room for the value.
+            Command::Signal(semaphore, value) => {
+                (Kind::Signal, value, semaphore.word(), Footprint::NONE.word())
+            }
+            Command::Acquire(semaphore, value) => (Kind::Acquire, 0, semaphore.word(), value),
             Command::Copy { up, cost } => (if up { Kind::Up } else { Kind::Down }, cost.0, 0, 0),
             Command::Wait(ticket) => (Kind::Wait, 0, ticket.stream.0, ticket.number),
             Command::Outside => (Kind::Outside, 0, 0, 0),

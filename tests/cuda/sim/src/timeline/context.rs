@@ -65,6 +65,7 @@ impl<W: Words> Timeline<'_, W> {
         let holding = Holding::of(process, card);
         self.add(holding.contexts(), 1);
         self.reserve(context, cost)?;
+        self.open_account(process, card);
         let legacy = self.create_legacy_stream(context)?;
         self.set(context.legacy_stream(), legacy.0);
         Ok(context)
@@ -129,6 +130,7 @@ impl<W: Words> Timeline<'_, W> {
         for at in [card.used(), holding.memory(), context.memory()] {
             self.add(at, size.0);
         }
+        self.note_memory(holding, card);
         Ok(())
     }
 
@@ -152,9 +154,8 @@ impl<W: Words> Timeline<'_, W> {
     pub fn release(&mut self, context: ContextId, size: Bytes) {
         let card = Card(self.get(context.card()));
         let holding = self.holding_of(context);
-        for at in [card.used(), holding.memory(), context.memory()] {
-            self.subtract(at, size.0);
-        }
+        self.lighten(holding, card, size.0);
+        self.subtract(context.memory(), size.0);
     }
 
     /// Memory that contexts and programs have on a card, and may have at most.

@@ -4,18 +4,42 @@
 //! whoever has held it longest. Descriptors that were sent keep it too, held by anybody or not; they cannot be seen from here, so
 //! an export that nobody holds *lingers* until somebody who has asked the system buries it ([`Timeline::bury`]).
 //!
+//! An export can be no memory but a *team* of cards, to which memory is bound (`teams`): then it has no bytes, and what is bound to it
+//! goes with it.
+//!
 //! ```text
 //!   made -> held by processes -> lingering -> buried          lingering -> held again: imported from a descriptor
 //! ```
 
+use std::collections::BTreeMap;
+
 use cgpu_proto::units::Bytes;
 
-use super::Timeline;
+use super::domains::Site;
 use super::list::List;
 use super::pool::Pool;
 use super::records::{CARDS, Card, ContextId, ExportId, Global, Hold, Holding, Process};
+use super::{Timeline, states};
 use crate::error::Error;
 use crate::words::{Words, index};
+
+states! {
+    /// What an export is.
+    pub ExportKind {
+        /// Physical memory behind a handle, or a chunk of a pool.
+        Memory,
+        /// An allocation of a context, that others open by a number.
+        Allocation,
+        /// The name of a pool; no memory.
+        Pool,
+        /// Cards that memory is bound to together.
+        Team,
+        /// A semaphore that is signalled or not.
+        Binary,
+        /// A semaphore with a value.
+        Counting,
+    }
+}
 
 const EXPORTS: Pool = Pool {
     free: Global(0).free_export(),
@@ -68,45 +92,20 @@ pub struct Lingering {
 }
 
 impl<W: Words> Timeline<'_, W> {
-    /// Takes memory of a card for a process itself.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`], exactly when the card has not that much left.
-    pub fn take_memory(&mut self, process: usize, card: usize, size: Bytes) -> Result<(), Error> {
-        let card = Card(card as u64);
-        if size.0 > self.get(card.usable()) - self.get(card.used()) {
-            return Err(Error::OutOfMemory);
-        }
-        self.charge(Process(process as u64), card, size.0);
-        Ok(())
-    }
-
-    /// Gives back memory that a process has by itself. No more than it has.
-    pub fn give_memory(&mut self, process: usize, card: usize, size: Bytes) {
-        self.discharge(Process(process as u64), Card(card as u64), size.0);
-    }
-
-    fn charge(&mut self, process: Process, card: Card, size: u64) {
-        let holding = Holding::of(process, card);
-        for at in [card.used(), holding.memory(), holding.own()] {
-            self.add(at, size);
-        }
-    }
-
-    fn discharge(&mut self, process: Process, card: Card, size: u64) {
-        let holding = Holding::of(process, card);
-        for at in [card.used(), holding.memory(), holding.own()] {
-            self.subtract(at, size);
-        }
-    }
-
     /// Makes an export, held once by its maker.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::Full`].
-    pub fn create_export(&mut self, process: usize, card: usize, size: Bytes) -> Result<ExportId, Error> {
-        self.take_memory(process, card, size)?;
-        self.new_export(Process(process as u64), Card(card as u64), size)
+    pub fn create_export(
+        &mut self,
+        process: usize,
+        site: impl Into<Site>,
+        kind: ExportKind,
+        size: Bytes,
+    ) -> Result<ExportId, Error> {
+        let site = site.into();
+        self.take_memory(process, site, size)?;
+        self.new_export(Process(process as u64), site, kind, size.0)
     }
 
     /// Makes an export of memory that a context has: from now on it is the process's own.
@@ -117,21 +116,44 @@ impl<W: Words> Timeline<'_, W> {
         let (process, card) = (self.process_of(context), Card(self.get(context.card())));
         self.subtract(context.memory(), size.0);
         self.add(Holding::of(process, card).own(), size.0);
-        self.new_export(process, card, size)
+        self.new_export(process, Site::of(card.0, 0), ExportKind::Allocation, size.0)
     }
 
-    fn new_export(&mut self, process: Process, card: Card, size: Bytes) -> Result<ExportId, Error> {
+    /// Makes an export of memory that the process has by itself.
+    ///
+    /// # Errors
+    /// [`Error::Full`].
+    pub fn export_own(
+        &mut self,
+        process: usize,
+        site: impl Into<Site>,
+        size: Bytes,
+    ) -> Result<ExportId, Error> {
+        self.new_export(Process(process as u64), site.into(), ExportKind::Memory, size.0)
+    }
+
+    pub(super) fn new_export(
+        &mut self,
+        process: Process,
+        site: Site,
+        kind: ExportKind,
+        size: u64,
+    ) -> Result<ExportId, Error> {
         let export = ExportId(EXPORTS.take(self.words).ok_or(Error::Full("exports"))?);
         let serial = self.get(Global(0).exports()) + 1;
         self.set(Global(0).exports(), serial);
         for (at, value) in [
             (export.serial(), serial),
-            (export.card(), card.0),
-            (export.size(), size.0),
+            (export.card(), site.card().0),
+            (export.domain(), site.mark()),
+            (export.size(), size),
             (export.inode(), 0),
             (export.owner(), process.0 + 1),
             (export.exporter(), process.0 + 1),
             (export.sent(), 0),
+            (export.team(), 0),
+            (export.kind(), kind.word()),
+            (export.value(), 0),
         ] {
             self.set(at, value);
         }
@@ -171,6 +193,12 @@ impl<W: Words> Timeline<'_, W> {
         if EXPORTS.reaches(self.words, export.0) { self.get(export.serial()) } else { 0 }
     }
 
+    /// What an export is.
+    #[must_use]
+    pub fn kind_of_export(&self, export: ExportId) -> ExportKind {
+        ExportKind::of(self.get(export.kind()))
+    }
+
     fn is_importable(&self, export: ExportId, serial: u64) -> bool {
         let there = serial != 0 && self.serial_of_export(export) == serial;
         there && (self.get(export.owner()) != 0 || self.get(export.sent()) != 0)
@@ -186,6 +214,12 @@ impl<W: Words> Timeline<'_, W> {
     #[must_use]
     pub fn about_export(&self, export: ExportId) -> (usize, Bytes) {
         (index(self.get(export.card())), Bytes(self.get(export.size())))
+    }
+
+    /// Where the memory of an export lies.
+    #[must_use]
+    pub fn site_of_export(&self, export: ExportId) -> Site {
+        Site::of(self.get(export.card()), self.get(export.domain()))
     }
 
     /// Holds an export once more.
@@ -204,16 +238,15 @@ impl<W: Words> Timeline<'_, W> {
         self.add_hold(process, export)?;
         if self.get(export.owner()) == 0 {
             LINGERING.remove(self.words, export.0);
-            let (card, size) = (Card(self.get(export.card())), self.get(export.size()));
+            let (site, size) = (self.site_of_export(export), self.get(export.size()));
             self.set(export.owner(), process.0 + 1);
-            self.subtract(card.orphaned(), size);
-            self.subtract(card.used(), size);
-            self.charge(process, card, size);
+            self.unorphan(site, size);
+            self.charge(process, site, size);
         }
         Ok(())
     }
 
-    fn hold_of(&self, process: Process, export: ExportId) -> Option<Hold> {
+    pub(super) fn hold_of(&self, process: Process, export: ExportId) -> Option<Hold> {
         let holders = holders_of(export).members(self.words).into_iter().map(Hold);
         holders.into_iter().find(|hold| self.get(hold.process()) == process.0)
     }
@@ -230,12 +263,15 @@ impl<W: Words> Timeline<'_, W> {
     pub fn let_go(&mut self, process: usize, export: ExportId) -> Result<bool, Error> {
         let process = Process(process as u64);
         let hold = self.hold_of(process, export).ok_or(Error::NoAllocation)?;
-        self.subtract(hold.count(), 1);
-        if self.get(hold.count()) > 0 {
-            return Ok(false);
-        }
-        self.end_hold(process, hold);
+        self.end_once(process, hold);
         Ok(holders_of(export).is_empty(self.words))
+    }
+
+    pub(super) fn end_once(&mut self, process: Process, hold: Hold) {
+        self.subtract(hold.count(), 1);
+        if self.get(hold.count()) == 0 {
+            self.end_hold(process, hold);
+        }
     }
 
     fn end_hold(&mut self, process: Process, hold: Hold) {
@@ -253,13 +289,13 @@ impl<W: Words> Timeline<'_, W> {
 
     /// The owner holds it no more: the next one bears it, or nobody.
     fn pass_on(&mut self, owner: Process, export: ExportId) {
-        let (card, size) = (Card(self.get(export.card())), self.get(export.size()));
-        self.discharge(owner, card, size);
+        let (site, size) = (self.site_of_export(export), self.get(export.size()));
+        self.discharge(owner, site, size);
         let next = holders_of(export).first(self.words);
         if next != 0 {
             let heir = Process(self.get(Hold(next).process()));
             self.set(export.owner(), heir.0 + 1);
-            self.charge(heir, card, size);
+            self.charge(heir, site, size);
             return;
         }
         self.set(export.owner(), 0);
@@ -267,21 +303,32 @@ impl<W: Words> Timeline<'_, W> {
         if self.get(export.sent()) == 0 {
             // Nothing but its file is left of it.
             self.set(export.size(), 0);
+            self.unbind_all(export);
         } else {
-            self.add(card.used(), size);
-            self.add(card.orphaned(), size);
+            self.orphan(site, size);
         }
+    }
+
+    /// The exports that a process holds.
+    pub(super) fn held_by(&self, process: Process) -> Vec<ExportId> {
+        let holds = holds_of(process).members(self.words).into_iter().map(Hold);
+        holds.map(|hold| ExportId(self.get(hold.export()))).collect()
+    }
+
+    /// Whether more than one process holds an export.
+    pub(super) fn is_held_by_several(&self, export: ExportId) -> bool {
+        holders_of(export).members(self.words).len() > 1
     }
 
     /// A process ends: it holds nothing, and has no memory of its own.
     pub(super) fn let_all_go(&mut self, process: Process) {
+        self.unbind_all_of(process);
         for hold in holds_of(process).members(self.words) {
             self.end_hold(process, Hold(hold));
             self.words.seam();
         }
         for card in (0..CARDS).map(Card) {
-            let own = self.get(Holding::of(process, card).own());
-            self.discharge(process, card, own);
+            self.discharge_all(process, card);
             self.words.seam();
         }
     }
@@ -308,13 +355,16 @@ impl<W: Words> Timeline<'_, W> {
     /// quicker.
     pub fn bury(&mut self, lingering: Lingering) {
         let export = lingering.export;
-        if self.serial_of_export(export) != lingering.serial || self.get(export.owner()) != 0 {
+        // A stream that waits for a semaphore that is gone goes with its process, and the semaphore after it.
+        if self.serial_of_export(export) != lingering.serial
+            || self.get(export.owner()) != 0
+            || self.is_awaited(export)
+        {
             return;
         }
         if self.get(export.sent()) != 0 {
-            let (card, size) = (Card(self.get(export.card())), self.get(export.size()));
-            self.subtract(card.used(), size);
-            self.subtract(card.orphaned(), size);
+            self.unorphan(self.site_of_export(export), self.get(export.size()));
+            self.unbind_all(export);
         }
         LINGERING.remove(self.words, export.0);
         self.set(export.serial(), 0);
@@ -327,9 +377,21 @@ impl<W: Words> Timeline<'_, W> {
         Bytes(self.get(Card(card as u64).orphaned()))
     }
 
+    /// What always holds for what is shared.
+    pub(super) fn check_shared(&self) -> Result<(), String> {
+        let all = (1..=self.get(Global(0).top_export())).map(ExportId);
+        all.filter(|&export| self.get(export.serial()) != 0).try_for_each(|export| {
+            match self.kind_of_export(export) {
+                ExportKind::Binary | ExportKind::Counting => self.check_semaphore(export),
+                _ if self.is_awaited(export) => Err(format!("{export:?} is awaited, and no semaphore")),
+                _ => Ok(()),
+            }
+        })
+    }
+
     /// What always holds for a process's holds.
     pub(super) fn check_exports(&self, process: Process) -> Result<(), String> {
-        let mut owned = [0; index(CARDS)];
+        let mut owned: BTreeMap<Site, u64> = BTreeMap::new();
         for hold in holds_of(process).members(self.words).into_iter().map(Hold) {
             let export = ExportId(self.get(hold.export()));
             if self.get(hold.process()) != process.0 || self.get(hold.count()) == 0 {
@@ -339,14 +401,14 @@ impl<W: Words> Timeline<'_, W> {
                 return Err(format!("{export:?} does not know of {hold:?}"));
             }
             if self.get(export.owner()) == process.0 + 1 {
-                owned[index(self.get(export.card()))] += self.get(export.size());
+                *owned.entry(self.site_of_export(export)).or_default() += self.get(export.size());
             }
         }
-        for (card, owned) in (0..CARDS).map(Card).zip(owned) {
-            let own = self.get(Holding::of(process, card).own());
+        for (site, owned) in owned {
+            let own = self.own(process, site);
             if owned > own {
                 return Err(format!(
-                    "{process:?} owns exports of {owned} bytes of {card:?}, and has {own} by itself"
+                    "{process:?} owns exports of {owned} bytes at {site:?}, and has {own} by itself"
                 ));
             }
         }

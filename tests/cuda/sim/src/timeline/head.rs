@@ -30,7 +30,7 @@ states! {
         Copying,
         /// Takes its time beside the engines: timer.
         Timed,
-        /// In the list of another stream's waiters.
+        /// In the list of another stream's waiters, or of a semaphore's.
         Blocked,
         /// No longer blocked: timer, now.
         Woken,
@@ -99,17 +99,18 @@ impl<W: Words> Timeline<'_, W> {
         if t < available {
             return self.time(stream, Head::Arriving, available);
         }
-        let cost = self.get(slot.cost());
-        match self.kind(slot) {
+        let kind = self.kind(slot);
+        let cost = if kind == Kind::Signal { self.figures.write_cost.0 } else { self.get(slot.cost()) };
+        match kind {
             Kind::Kernel | Kind::Move => {
                 self.set(stream.lane(), COMPUTE);
                 self.compute(stream, Nanos(cost), t)
             }
-            Kind::Mark | Kind::Write if cost == 0 => Begun::Done,
-            Kind::Mark | Kind::Write if self.get(stream.lane()) == COPY => {
+            Kind::Mark | Kind::Write | Kind::Signal if cost == 0 => Begun::Done,
+            Kind::Mark | Kind::Write | Kind::Signal if self.get(stream.lane()) == COPY => {
                 self.time(stream, Head::Timed, t + Nanos(cost))
             }
-            Kind::Mark | Kind::Write => self.compute(stream, Nanos(cost), t),
+            Kind::Mark | Kind::Write | Kind::Signal => self.compute(stream, Nanos(cost), t),
             Kind::Up => self.copy(stream, Way::Up, t),
             Kind::Down => self.copy(stream, Way::Down, t),
             Kind::Wait => {
@@ -119,6 +120,11 @@ impl<W: Words> Timeline<'_, W> {
                 }
                 self.set_head(stream, Head::Blocked);
                 waiters_of(awaited).push(self.words, stream.0);
+                Begun::UnderWay
+            }
+            Kind::Acquire if self.acquire(stream, slot) => Begun::Done,
+            Kind::Acquire => {
+                self.set_head(stream, Head::Blocked);
                 Begun::UnderWay
             }
             Kind::Outside => {
@@ -158,6 +164,7 @@ impl<W: Words> Timeline<'_, W> {
             let number = self.get(stream.completed()) + 1;
             match kind {
                 Kind::Mark => self.mark(EventId(self.get(slot.subject())), Ticket { stream, number }, t),
+                Kind::Signal => self.signal_command(slot, t),
                 Kind::Kernel => {
                     let context = ContextId(self.get(stream.context()));
                     let holding = self.holding_of(context);
@@ -189,10 +196,15 @@ impl<W: Words> Timeline<'_, W> {
             let next = StreamId(waiters.next(self.words, waiter.0));
             if self.get(self.head_slot(waiter).number()) <= completed {
                 waiters.remove(self.words, waiter.0);
-                self.time(waiter, Head::Woken, t);
+                self.wake(waiter, t);
             }
             waiter = next;
         }
+    }
+
+    /// What a stream waits for has come. It goes on by its timer, so that nothing recurses.
+    pub(super) fn wake(&mut self, stream: StreamId, t: Nanos) {
+        self.time(stream, Head::Woken, t);
     }
 
     pub(super) fn stream_due(&mut self, stream: StreamId, t: Nanos) {
@@ -223,6 +235,7 @@ impl<W: Words> Timeline<'_, W> {
                 let way = if self.kind(self.head_slot(stream)) == Kind::Up { Way::Up } else { Way::Down };
                 self.copy_dropped(way, stream, t);
             }
+            Head::Blocked if self.kind(self.head_slot(stream)) == Kind::Acquire => self.give_up(stream),
             Head::Blocked => {
                 let awaited = StreamId(self.get(self.head_slot(stream).subject()));
                 waiters_of(awaited).remove(self.words, stream.0);

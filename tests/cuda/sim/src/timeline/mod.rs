@@ -28,8 +28,13 @@
 //! | `copier` | the two copy engines |
 //! | `rendezvous` | kernels that spin until others have started |
 //! | `event` | marks with a time |
+//! | `semaphore` | what orders work of several processes, and of others than cards |
 //! | `context`, `process` | who owns what, memory, death |
+//! | `checkpoint` | memory of a process that leaves the cards for a while |
+//! | `domains` | memory of cards and of their locality domains |
 //! | `exports` | memory that outlives who made it |
+//! | `teams` | cards to whose memory one write goes |
+//! | `accounting` | what processes did in their lives |
 //! | `xid` | errors that cards report |
 //! | `usage` | books: busy time, windows |
 //! | `trace` | what the engines did, for whoever looks at it later |
@@ -39,11 +44,14 @@
 //! What is simple here and not on a card: kernels are fluids (`placement` says why); preemption at any instant at the
 //! switch cost.
 
+mod accounting;
 mod agenda;
 mod check;
+mod checkpoint;
 mod command;
 mod context;
 mod copier;
+mod domains;
 mod engine;
 mod event;
 mod exports;
@@ -57,7 +65,9 @@ mod process;
 mod queue;
 mod records;
 mod rendezvous;
+mod semaphore;
 mod stream;
+mod teams;
 mod trace;
 mod track;
 mod usage;
@@ -70,16 +80,21 @@ use crate::words::{At, Words, index};
 use agenda::Due;
 use records::Global;
 
+pub use accounting::{ACCOUNTS, AccountOf, GroupLimit};
+pub use checkpoint::Progress;
 pub use command::{Command, Meeting};
-pub use exports::Lingering;
+pub use domains::Site;
+pub use exports::{ExportKind, Lingering};
 pub use forecast::Forecast;
 pub use group::GREATEST_PRIORITY;
 pub(crate) use group::urgency;
-pub(crate) use process::process_state_at;
 pub use process::{EffectDue, ProcessState};
+pub(crate) use process::{process_state_at, progress_at};
 pub use queue::QueueFull;
 pub use records::{ContextId, EventId, ExportId, StreamId, WORDS};
+pub use semaphore::SemaphoreId;
 pub use stream::Ticket;
+pub use teams::{Bindable, Bound, Team};
 pub use trace::{Span, SpanKind};
 pub use usage::{CardSample, EngineTime, ProcessSample, ProcessUse};
 pub use xid::Xid;

@@ -4,9 +4,11 @@ use cgpu_proto::units::Nanos;
 
 use super::agenda::{self, Due};
 use super::list::List;
-use super::records::{CARDS, Card, ContextId, EFFECTS, Effect, Global, Holding, Process, Slot, StreamId};
+use super::records::{
+    CARDS, Card, ContextId, EFFECTS, Effect, Global, Holding, PROCESSES, Process, Slot, StreamId,
+};
 use super::{Timeline, states};
-use crate::words::{At, Words};
+use crate::words::{At, Words, index};
 
 states! {
     /// What is known of a process's record.
@@ -27,6 +29,11 @@ pub struct EffectDue {
     pub at: Nanos,
     /// What, in the process's own terms.
     pub token: u64,
+}
+
+/// Where it lies how far a process is with a checkpoint, for whoever looks without the lock.
+pub(crate) const fn progress_at(process: usize) -> At {
+    Process(process as u64).progress()
 }
 
 /// Where a process's state lies, for whoever looks without the lock.
@@ -52,10 +59,13 @@ impl<W: Words> Timeline<'_, W> {
         let due = self.get(process.effects_due());
         self.set(process.effects_taken(), due);
         self.set(process.effects_queued(), 0);
+        self.set(process.drives(), 0);
+        self.set(process.progress(), 0);
         for card in (0..CARDS).map(Card) {
             let holding = Holding::of(process, card);
             self.set(holding.busy(), 0);
             self.set(holding.kernels(), 0);
+            self.set(holding.account(), 0);
             self.forget_windows(holding);
         }
     }
@@ -80,6 +90,8 @@ impl<W: Words> Timeline<'_, W> {
             self.words.seam();
         }
         self.let_all_go(process);
+        self.close_accounts(process, t);
+        self.stop_locking(process);
         agenda::cancel(self.words, Due::Process(process));
         self.set(process.state(), ProcessState::Free.word());
     }
@@ -88,6 +100,18 @@ impl<W: Words> Timeline<'_, W> {
     #[must_use]
     pub fn process_state(&self, process: usize) -> ProcessState {
         ProcessState::of(self.get(process_state_at(process)))
+    }
+
+    /// Records of processes.
+    #[must_use]
+    pub const fn process_count(&self) -> usize {
+        index(PROCESSES)
+    }
+
+    /// The id that a process has in its own PID namespace.
+    #[must_use]
+    pub fn pid_of(&self, process: usize) -> u32 {
+        u32::try_from(self.get(Process(process as u64).pid())).unwrap_or(0)
     }
 
     /// Whether dead processes were last looked for so long ago; if so they are looked for now, by the caller.
@@ -148,6 +172,14 @@ impl<W: Words> Timeline<'_, W> {
     #[must_use]
     pub fn effects_due(&self, process: usize) -> u64 {
         self.get(Process(process as u64).effects_due())
+    }
+
+    /// Whether the process has effects to perform, now or when commands that are queued are done.
+    #[must_use]
+    pub fn owes_effects(&self, process: usize) -> bool {
+        let process = Process(process as u64);
+        self.get(process.effects_queued()) != 0
+            || self.get(process.effects_due()) != self.get(process.effects_taken())
     }
 
     /// Whether commands of the process are queued that will have effects.

@@ -3,11 +3,14 @@
 //! All of it may start as zeros: an id 0 of a context, a stream, an event or a rendezvous means none, so these tables
 //! never use their first record. Instants and spans are nanoseconds of device time, sizes are bytes.
 
-use crate::card::MAX_CARDS;
+use super::accounting::{ACCOUNTS, LIMITS};
+use crate::card::{MAX_CARDS, MAX_DOMAINS};
 use crate::words::{At, index, records};
 
 /// Cards.
 pub(crate) const CARDS: u64 = MAX_CARDS as u64;
+/// Locality domains of a card.
+pub(crate) const DOMAINS: u64 = MAX_DOMAINS as u64;
 /// Processes at once: as many as a lock can name.
 pub(crate) const PROCESSES: u64 = 256;
 /// Commands that fit a stream's ring. More than the deepest queue, because barriers of the legacy stream come on top.
@@ -42,6 +45,7 @@ records! {
     named_events,
     free_export, top_export,
     free_hold, top_hold,
+    free_binding, top_binding,
     /// Exports ever made.
     exports,
     /// Exports that nobody holds and that are not gone yet.
@@ -73,23 +77,39 @@ records! {
     usable, used,
     /// Of that, what no process has: exports that only a descriptor keeps.
     orphaned,
+    /// 1: it keeps accounts; accounts ever made.
+    accounting, accounts,
     /// Streams with a copy to the card, the first one's under way; and from it.
     first_up, last_up,
     first_down, last_down,
 }
 
 records! {
+    /// A locality domain of a card.
+    pub(crate) Domain[CARDS * DOMAINS] from Card::END;
+    /// Memory that it has, that was asked for there, and of that what no process has.
+    room, used, orphaned,
+}
+
+records! {
     /// A process.
-    pub(crate) Process[PROCESSES] from Card::END;
+    pub(crate) Process[PROCESSES] from Domain::END;
     /// `process::State`.
     state,
     pid,
     first_context, last_context,
     first_hold, last_hold,
+    first_binding, last_binding,
     /// Effects taken by the process, and effects that came due, ever.
     effects_taken, effects_due,
     /// Commands with an effect that are still queued.
     effects_queued,
+    /// Who it is: `identity::Identity`.
+    namespace, device, inode,
+    /// 1: it drives cards, and does not only look.
+    drives,
+    /// `checkpoint::Progress`; while it is being locked, who does that, from 1.
+    progress, locker,
 }
 
 records! {
@@ -97,16 +117,26 @@ records! {
     pub(crate) Holding[PROCESSES * CARDS] from Process::END;
     /// All of its memory.
     memory,
-    /// Of that, what belongs to none of its contexts.
+    /// What belongs to none of its contexts.
     own,
+    /// All of it, while it is away for a checkpoint; then none of it is on the card.
+    away,
+    /// Which of the card's accounts is its; 0: none.
+    account,
     contexts,
     busy,
     kernels,
 }
 
 records! {
+    /// What a process has by itself in a locality domain.
+    pub(crate) Lodging[PROCESSES * Domain::COUNT] from Holding::END;
+    memory,
+}
+
+records! {
     /// A context: what takes turns.
-    pub ContextId[1_024] from Holding::END;
+    pub ContextId[1_024] from Lodging::END;
     /// Neighbour in the chain of free records, or, alive, in the process's list.
     next_in_process, previous_in_process,
     /// 0: a free record.
@@ -195,13 +225,15 @@ records! {
 }
 
 records! {
-    /// Memory that several processes may hold.
+    /// What several processes may hold: memory, a pool's name, a semaphore.
     pub ExportId[16_384] from EventId::END;
     /// Neighbour in the chain of free records, or among those that nobody holds.
     next_lingering, previous_lingering,
     /// Which of all exports ever made; 0: a free record.
     serial,
     card, size,
+    /// In which locality domain, from 1; 0: in none.
+    domain,
     /// The file with its bytes.
     inode,
     /// Whose books bear it, from 1; 0: nobody's.
@@ -211,6 +243,14 @@ records! {
     first_hold, last_hold,
     /// 1: descriptors of it may be about.
     sent,
+    /// `exports::ExportKind`.
+    kind,
+    /// Of a semaphore: what it counts to, and the streams that wait for more.
+    value, first_waiter, last_waiter,
+    /// Of a team: how many cards it is to have, 0 for anything else; those that it has, a bit for each; how much memory of each
+    /// can be bound, and what is.
+    team, cards, room,
+    first_binding, last_binding,
 }
 
 records! {
@@ -225,8 +265,21 @@ records! {
 }
 
 records! {
+    /// Memory that is bound to a team.
+    pub(crate) Binding[16_384] from Hold::END;
+    /// Neighbour in the chain of free records, or in the list of the process that bound it.
+    next_in_process, previous_in_process,
+    next_of_team, previous_of_team,
+    process, team,
+    /// Whose memory it is, and which part of the team's room it takes.
+    card, offset, size,
+    /// The memory: an export that the process holds once more for this, and where in it.
+    export, at,
+}
+
+records! {
     /// A command in a stream's ring.
-    pub(crate) Slot[StreamId::COUNT * RING] from Hold::END;
+    pub(crate) Slot[StreamId::COUNT * RING] from Binding::END;
     /// `command::Kind`.
     kind,
     /// Time on an engine.
@@ -308,8 +361,29 @@ records! {
     card, code, at,
 }
 
+records! {
+    /// What a process did on a card.
+    pub(crate) Account[CARDS * ACCOUNTS] from Fault::END;
+    /// Which of the card's.
+    number,
+    /// 0: nobody's; 1: the process lives; 2: it has ended.
+    state,
+    pid, namespace, device, inode,
+    begun, ended,
+    /// What it had computed before, and in the end for how long it has.
+    busy,
+    highest,
+}
+
+records! {
+    /// What a control group was given of a card.
+    pub(crate) Limit[CARDS * LIMITS] from Account::END;
+    device, inode,
+    soft, hard,
+}
+
 /// All words of a timeline.
-pub const WORDS: usize = Fault::END;
+pub const WORDS: usize = Limit::END;
 
 macro_rules! numbers {
     ($($id:ident)*) => {$(
@@ -328,6 +402,20 @@ impl Holding {
     /// What `process` has on `card`.
     pub(crate) const fn of(process: Process, card: Card) -> Self {
         Self(process.0 * CARDS + card.0)
+    }
+}
+
+impl Domain {
+    /// A card's.
+    pub(crate) const fn of(card: Card, domain: u64) -> Self {
+        Self(card.0 * DOMAINS + domain)
+    }
+}
+
+impl Lodging {
+    /// What `process` has in `domain`.
+    pub(crate) const fn of(process: Process, domain: Domain) -> Self {
+        Self(process.0 * Domain::COUNT + domain.0)
     }
 }
 
@@ -380,6 +468,13 @@ impl Fault {
     /// Where the error `number` lies.
     pub(crate) const fn of(number: u64) -> Self {
         Self(number % Self::COUNT)
+    }
+}
+
+impl Account {
+    /// Where a card's account of that number lies.
+    pub(crate) const fn of(card: Card, number: u64) -> Self {
+        Self(card.0 * ACCOUNTS + number % ACCOUNTS)
     }
 }
 

@@ -103,7 +103,7 @@ impl<W: Words> Timeline<'_, W> {
             let kind = match self.kind(self.head_slot(stream)) {
                 Kind::Kernel => SpanKind::Kernel,
                 Kind::Mark => SpanKind::Mark,
-                Kind::Write => SpanKind::Write,
+                Kind::Write | Kind::Signal => SpanKind::Write,
                 _ => SpanKind::Move,
             };
             let done = self.get(stream.remaining()) == 0;

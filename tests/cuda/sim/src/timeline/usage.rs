@@ -7,6 +7,7 @@ use core::ops::Range;
 
 use cgpu_proto::units::{Bytes, Nanos};
 
+use super::checkpoint::Progress;
 use super::process::{ProcessState, contexts_of};
 use super::records::{Card, ContextId, Group, Holding, PROCESSES, Process, WINDOWS, Window};
 use super::{Timeline, index};
@@ -233,9 +234,11 @@ impl<W: Words> Timeline<'_, W> {
         self.holders(card).filter_map(sample).collect()
     }
 
+    /// Whoever has something on a card; not who is checkpointed.
     fn holders(&self, card: usize) -> impl Iterator<Item = (Process, Holding)> {
         (0..PROCESSES)
             .map(Process)
+            .filter(|process| self.progress(index(process.0)) != Progress::Checkpointed)
             .map(move |process| (process, Holding::of(process, Card(card as u64))))
             .filter(|(_, holding)| self.get(holding.contexts()) != 0 || self.get(holding.memory()) != 0)
     }

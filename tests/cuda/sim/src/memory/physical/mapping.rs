@@ -6,7 +6,8 @@ use std::fs::File;
 use cgpu_proto::units::Bytes;
 
 use super::{
-    Access, Backing, Mapping, NOT_MAPPED, Physical, PhysicalId, PhysicalInfo, PhysicalPlace, Physicals, Side,
+    Access, Backing, Mapping, NOT_MAPPED, Physical, PhysicalId, PhysicalInfo, PhysicalPlace, Physicals,
+    Sendable, Side,
 };
 use crate::error::Error;
 use crate::memory::span::Source;
@@ -23,13 +24,15 @@ enum Behind<'a> {
 }
 
 impl<'a> Behind<'a> {
-    fn find(store: Option<&'a Store>, files: &Files, backing: Backing) -> Result<Self, Error> {
+    /// `None`: a team's, which lie in no one place.
+    fn find(store: Option<&'a Store>, files: &Files, backing: Backing) -> Result<Option<Self>, Error> {
         match (backing, store) {
-            (Backing::Store(offset), Some(store)) => Ok(Self::Store(store, offset)),
+            (Backing::Store(offset), Some(store)) => Ok(Some(Self::Store(store, offset))),
             (Backing::Store(_), None) => Err(Error::NoAllocation),
             (Backing::Export(_, serial), _) => {
-                files.open(serial).map(Self::File).map_err(system("an export's file"))
+                files.open(serial).map(|file| Some(Self::File(file))).map_err(system("an export's file"))
             }
+            (Backing::Team(..), _) => Ok(None),
         }
     }
 
@@ -48,21 +51,22 @@ impl Memory {
         books: &impl Books,
         place: PhysicalPlace,
         size: Bytes,
-        shareable: bool,
+        sendable: Sendable,
     ) -> Result<PhysicalId, Error> {
         if size.0 == 0 || !size.0.is_multiple_of(GRANULE) {
             return Err(Error::Invalid("physical memory is whole granules"));
         }
         let most = match place {
-            PhysicalPlace::Card(card) => self.totals.get(card).copied().ok_or(Error::NoCard)?,
+            PhysicalPlace::On(site) => self.totals.get(site.card).copied().ok_or(Error::NoCard)?,
             PhysicalPlace::Host => HOST,
+            PhysicalPlace::Team => return Err(Error::Invalid("a team is no place for memory")),
         };
         if size > most {
             return Err(Error::OutOfMemory);
         }
-        let info = PhysicalInfo { place, size, shareable };
-        if let (true, PhysicalPlace::Card(card)) = (shareable, place) {
-            let Exported { export, serial, .. } = books.create_export(card, size)?;
+        let info = PhysicalInfo { place, size, sendable };
+        if let (true, PhysicalPlace::On(site)) = (sendable.at_all(), place) {
+            let Exported { export, serial, .. } = books.create_export(site, size)?;
             return Ok(self.physicals.add(info, Backing::Export(export, serial)));
         }
         if self.store.is_none() {
@@ -71,8 +75,8 @@ impl Memory {
         }
         let store = self.store.as_mut().ok_or(Error::OutOfMemory)?;
         let offset = store.take(size.0).ok_or(Error::OutOfMemory)?;
-        if let PhysicalPlace::Card(card) = place {
-            books.take(card, size).inspect_err(|_| store.give(offset, size.0))?;
+        if let PhysicalPlace::On(site) = place {
+            books.take(site, size).inspect_err(|_| store.give(offset, size.0))?;
         }
         Ok(self.physicals.add(info, Backing::Store(offset)))
     }
@@ -83,16 +87,22 @@ impl Memory {
         over.map_or(Ok(()), |over| self.end_physical(books, &over))
     }
 
+    /// Ends what a tile of an array had of physical memory.
+    pub(crate) fn let_go_physical(&mut self, books: &impl Books, id: PhysicalId) -> Result<(), Error> {
+        let over = self.physicals.drop_one(id, |physical| &mut physical.mappings)?;
+        over.map_or(Ok(()), |over| self.end_physical(books, &over))
+    }
+
     fn end_physical(&mut self, books: &impl Books, over: &Physical) -> Result<(), Error> {
         match over.backing {
-            Backing::Export(export, _) => books.let_go(export),
+            Backing::Export(export, _) | Backing::Team(export, _) => books.let_go(export),
             Backing::Store(offset) => {
                 if let Some(store) = &mut self.store {
                     store.give(offset, over.info.size.0);
                 }
                 match over.info.place {
-                    PhysicalPlace::Card(card) => books.give(card, over.info.size),
-                    PhysicalPlace::Host => Ok(()),
+                    PhysicalPlace::On(site) => books.give(site, over.info.size),
+                    PhysicalPlace::Host | PhysicalPlace::Team => Ok(()),
                 }
             }
         }
@@ -116,7 +126,9 @@ impl Memory {
         let physical = self.physicals.handles.get_mut(&id).ok_or(Error::NoAllocation)?;
         let behind = Behind::find(self.store.as_ref(), files, physical.backing)?;
         let span = self.physicals.reserved.get_mut(&first).map(|its| &mut its.span).ok_or(NOT_MAPPED)?;
-        if let Err(error) = span.alias(address, size.0, behind.source()) {
+        if let Some(behind) = behind
+            && let Err(error) = span.alias(address, size.0, behind.source())
+        {
             // Should this fail too, the range is left as something that nobody may reach.
             let _ = span.restore(address, size.0);
             return Err(system("a mapping")(error));
@@ -165,7 +177,9 @@ impl Memory {
                 let shown = mapping.access.insert(side, access).is_some_and(|access| access != Access::None);
                 if side == Side::Host && access != Access::None && !shown {
                     let physical = handles.get(&mapping.physical).ok_or(Error::NoAllocation)?;
-                    let behind = Behind::find(self.store.as_ref(), files, physical.backing)?;
+                    let Some(behind) = Behind::find(self.store.as_ref(), files, physical.backing)? else {
+                        continue;
+                    };
                     let before = reserved.range(..=first).next_back();
                     let span = &before.ok_or(NOT_MAPPED)?.1.span;
                     span.reveal(first, mapping.size, behind.source()).map_err(system("a mapping"))?;

@@ -1,9 +1,11 @@
 //! Virtual memory management: physical memory behind handles, reserved addresses, and mappings between the two.
 //!
 //! Physical memory lives as long as a handle or a mapping of it does. Its bytes lie in the process's store or, where others may
-//! import it, in an export's file; a mapping puts them behind the reserved addresses.
+//! import it, in an export's file; a mapping puts them behind the reserved addresses. A handle can also be one of a team of cards, whose
+//! mappings show what is bound to it ([`team`]).
 
 mod mapping;
+mod team;
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,7 +14,9 @@ use cgpu_proto::units::Bytes;
 use super::GRANULE;
 use super::span::Span;
 use crate::error::Error;
-use crate::timeline::ExportId;
+use crate::timeline::{ExportId, Site};
+
+pub use team::Member;
 
 /// Physical memory of this process: a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,9 +40,11 @@ impl PhysicalId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PhysicalPlace {
     /// On a card, on the process's books.
-    Card(usize),
+    On(Site),
     /// On the host: costs the card nothing.
     Host,
+    /// Where the memory lies that is bound to a team of cards.
+    Team,
 }
 
 /// Who reaches a mapping.
@@ -62,6 +68,30 @@ pub enum Access {
     ReadWrite,
 }
 
+/// How memory can be sent to other processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sendable {
+    /// By descriptors, which keep it.
+    pub by_descriptor: bool,
+    /// By numbers, which are good as long as some process holds it.
+    pub by_number: bool,
+}
+
+impl Sendable {
+    /// Whether it can be sent at all.
+    #[must_use]
+    pub fn at_all(self) -> bool {
+        self.by_descriptor || self.by_number
+    }
+}
+
+impl From<bool> for Sendable {
+    /// By descriptors or not at all.
+    fn from(by_descriptor: bool) -> Self {
+        Self { by_descriptor, by_number: false }
+    }
+}
+
 /// What physical memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PhysicalInfo {
@@ -69,8 +99,8 @@ pub struct PhysicalInfo {
     pub place: PhysicalPlace,
     /// Its size.
     pub size: Bytes,
-    /// Whether it can be sent to other processes.
-    pub shareable: bool,
+    /// How it can be sent to other processes.
+    pub sendable: Sendable,
 }
 
 /// What is mapped at an address.
@@ -84,8 +114,8 @@ pub struct MappedRange {
     pub physical: PhysicalId,
     /// Where that lies.
     pub place: PhysicalPlace,
-    /// Whether that can be sent to other processes.
-    pub shareable: bool,
+    /// How that can be sent to other processes.
+    pub sendable: Sendable,
 }
 
 #[derive(Debug)]
@@ -102,6 +132,8 @@ enum Backing {
     Store(u64),
     /// In the file of an export, and its serial.
     Export(ExportId, u64),
+    /// None: what is bound to a team, which is an export, and its serial.
+    Team(ExportId, u64),
 }
 
 #[derive(Clone, Debug)]
@@ -125,6 +157,8 @@ struct Reservation {
 pub(crate) struct Physicals {
     made: u64,
     handles: HashMap<PhysicalId, Physical>,
+    /// How many of them are teams.
+    teams: u64,
     /// By first address.
     reserved: BTreeMap<u64, Reservation>,
     /// By first address.
@@ -161,7 +195,7 @@ impl Physicals {
             size: Bytes(mapping.size),
             physical: mapping.physical,
             place: info.place,
-            shareable: info.shareable,
+            sendable: info.sendable,
         })
     }
 
@@ -206,13 +240,24 @@ impl Physicals {
         held.map(|physical| physical.info).ok_or(Error::NoAllocation)
     }
 
-    /// The export behind a handle, and its serial.
-    pub(crate) fn export(&self, id: PhysicalId) -> Result<(ExportId, u64), Error> {
+    /// The export behind a handle that can be sent in that way, and its serial.
+    pub(crate) fn export(&self, id: PhysicalId, way: fn(Sendable) -> bool) -> Result<(ExportId, u64), Error> {
         self.held(id)?;
         match self.handles[&id].backing {
-            Backing::Export(export, serial) => Ok((export, serial)),
-            Backing::Store(_) => Err(Error::NotShareable),
+            Backing::Export(export, serial) | Backing::Team(export, serial)
+                if way(self.handles[&id].info.sendable) =>
+            {
+                Ok((export, serial))
+            }
+            _ => Err(Error::NotShareable),
         }
+    }
+
+    /// Keeps what is behind a handle, as a mapping does.
+    pub(crate) fn keep(&mut self, id: PhysicalId) -> Result<(), Error> {
+        self.held(id)?;
+        self.handles.get_mut(&id).ok_or(Error::NoAllocation)?.mappings += 1;
+        Ok(())
     }
 
     /// One more handle for what is mapped at an address.
@@ -225,6 +270,7 @@ impl Physicals {
     fn add(&mut self, info: PhysicalInfo, backing: Backing) -> PhysicalId {
         self.made += 1;
         let id = PhysicalId(self.made);
+        self.teams += u64::from(info.place == PhysicalPlace::Team);
         self.handles.insert(id, Physical { info, backing, handles: 1, mappings: 0 });
         id
     }
@@ -233,11 +279,18 @@ impl Physicals {
     pub(crate) fn import(
         &mut self,
         (export, serial): (ExportId, u64),
-        card: usize,
+        site: Site,
         size: Bytes,
+        sendable: Sendable,
     ) -> PhysicalId {
-        let info = PhysicalInfo { place: PhysicalPlace::Card(card), size, shareable: true };
+        let info = PhysicalInfo { place: PhysicalPlace::On(site), size, sendable };
         self.add(info, Backing::Export(export, serial))
+    }
+
+    /// First addresses and sizes of the mappings of a handle.
+    fn mappings_of(&self, id: PhysicalId) -> impl Iterator<Item = (u64, u64)> {
+        let its = self.mapped.iter().filter(move |(_, mapping)| mapping.physical == id);
+        its.map(|(&first, mapping)| (first, mapping.size))
     }
 
     fn is_mapped(&self, first: u64, end: u64) -> bool {
@@ -306,7 +359,11 @@ impl Physicals {
         let count = of(physical);
         *count = count.checked_sub(1).ok_or(Error::NoAllocation)?;
         let over = physical.handles == 0 && physical.mappings == 0;
-        Ok(if over { self.handles.remove(&id) } else { None })
+        if !over {
+            return Ok(None);
+        }
+        self.teams -= u64::from(physical.info.place == PhysicalPlace::Team);
+        Ok(self.handles.remove(&id))
     }
 }
 

@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::memory::space::Space;
 use crate::memory::span::Source;
 use crate::memory::{Allocation, Books, Memory, Offer, Origin, system};
-use crate::timeline::{ExportId, Ticket};
+use crate::timeline::{ExportId, Site, Ticket};
 
 /// Step of pieces.
 const STEP: u64 = 512;
@@ -31,7 +31,7 @@ impl Memory {
                 "an allocation of no bytes, or from a pool that is gone or another process's",
             ));
         }
-        let card = its.settings.card;
+        let card = its.settings.site.card;
         // Before any rounding, which a size near the end of 64 bits would not survive.
         if size > self.totals[card] {
             return Err(Error::OutOfMemory);
@@ -52,11 +52,11 @@ impl Memory {
         chunk: Bytes,
     ) -> Result<(), Error> {
         let its = self.pools.get(pool)?;
-        let (PoolSettings { card, shareable, .. }, sizes) =
+        let (PoolSettings { site, shareable, .. }, sizes) =
             (its.settings, its.growth(rounded(size), chunk.0));
         let mut result = Err(Error::OutOfMemory);
         for length in sizes {
-            result = self.take_chunk(books, card, length, shareable);
+            result = self.take_chunk(books, site, length, shareable);
             if !matches!(result, Err(Error::OutOfMemory)) {
                 break;
             }
@@ -74,17 +74,17 @@ impl Memory {
     fn take_chunk(
         &mut self,
         books: &impl Books,
-        card: usize,
+        site: Site,
         length: u64,
         shareable: bool,
     ) -> Result<(u64, Chunk), Error> {
-        let start = self.take_addresses(card, length)?;
+        let start = self.take_addresses(site.card, length)?;
         let export = if shareable {
-            self.take_shared_chunk(books, card, start, length).map(Some)
+            self.take_shared_chunk(books, site, start, length).map(Some)
         } else {
-            books.take(card, Bytes(length)).map(|()| None)
+            books.take(site, Bytes(length)).map(|()| None)
         };
-        let export = export.inspect_err(|_| self.give_addresses(card, start, length))?;
+        let export = export.inspect_err(|_| self.give_addresses(site.card, start, length))?;
         let mut free = Space::default();
         free.give(start, length, start..start + length);
         Ok((start, Chunk { length, export, free, left: length }))
@@ -93,12 +93,12 @@ impl Memory {
     fn take_shared_chunk(
         &mut self,
         books: &impl Books,
-        card: usize,
+        site: Site,
         start: u64,
         length: u64,
     ) -> Result<(ExportId, u64), Error> {
-        let exported = books.create_export(card, Bytes(length))?;
-        let (span, _) = self.card(card)?;
+        let exported = books.create_export(site, Bytes(length))?;
+        let (span, _) = self.card(site.card)?;
         if let Err(error) = span.alias(start, length, Source::File(&exported.file)) {
             books.let_go(exported.export)?;
             return Err(system("a pool's memory")(error));
@@ -133,7 +133,7 @@ impl Memory {
     /// Gives whole free chunks back until the pool holds no more than `keep`, or there are none.
     pub(crate) fn trim(&mut self, books: &impl Books, pool: PoolId, keep: Bytes) -> Result<(), Error> {
         let its = self.pools.get_mut(pool)?;
-        let card = its.settings.card;
+        let site = its.settings.site;
         let free: Vec<u64> = its
             .chunks
             .iter()
@@ -148,12 +148,12 @@ impl Memory {
             let Some(chunk) = its.chunks.remove(&start) else { continue };
             its.usage.reserved = its.usage.reserved - Bytes(chunk.length);
             if chunk.export.is_some() {
-                self.unalias(card, start, chunk.length)?;
+                self.unalias(site.card, start, chunk.length)?;
             }
-            self.give_addresses(card, start, chunk.length);
+            self.give_addresses(site.card, start, chunk.length);
             match chunk.export {
                 Some((export, _)) => books.let_go(export)?,
-                None => books.give(card, Bytes(chunk.length))?,
+                None => books.give(site, Bytes(chunk.length))?,
             }
         }
         Ok(())
@@ -165,7 +165,7 @@ impl Memory {
             .pools
             .pools
             .iter()
-            .filter(|(_, pool)| short.is_none_or(|card| pool.settings.card == card))
+            .filter(|(_, pool)| short.is_none_or(|card| pool.settings.site.card == card))
             .map(|(&id, pool)| {
                 (id, if short.is_some() || pool.doomed { Bytes::ZERO } else { pool.threshold })
             })
@@ -196,12 +196,44 @@ impl Memory {
         Ok(())
     }
 
+    /// The export that a piece lies in, and where that begins. A chunk of this process alone becomes one; still nobody can import
+    /// from it.
+    pub(crate) fn share_chunk(
+        &mut self,
+        books: &impl Books,
+        pool: PoolId,
+        address: u64,
+    ) -> Result<(u64, (ExportId, u64)), Error> {
+        let its = self.pools.get_mut(pool)?;
+        let site = its.settings.site;
+        let (bounds, chunk) = its.chunk_of(address).ok_or(Error::NoAllocation)?;
+        if let Some(export) = chunk.export {
+            return Ok((bounds.start, export));
+        }
+        let length = chunk.length;
+        let exported = books.export_own(site, Bytes(length))?;
+        if let Err(error) = self.move_into(site.card, (bounds.start, length), &exported) {
+            // As it was: the process's own.
+            books.let_go(exported.export)?;
+            books.take(site, Bytes(length))?;
+            return Err(error);
+        }
+        let export = (exported.export, exported.serial);
+        if let Some((_, chunk)) = self.pools.get_mut(pool)?.chunk_of(address) {
+            chunk.export = Some(export);
+        }
+        Ok((bounds.start, export))
+    }
+
     /// Where an allocation of a pool lies for those who import from it.
     pub(crate) fn offer_pooled(&self, address: u64) -> Result<(PoolId, Offer), Error> {
         let allocation = self.live.get(&address).ok_or(Error::NoAllocation)?;
         let Origin::Pool(pool) = allocation.origin else { return Err(Error::NoAllocation) };
-        let (&start, chunk) =
-            self.pools.get(pool)?.chunks.range(..=address).next_back().ok_or(Error::NoAllocation)?;
+        let its = self.pools.get(pool)?;
+        if !its.settings.shareable {
+            return Err(Error::NotShareable);
+        }
+        let (&start, chunk) = its.chunks.range(..=address).next_back().ok_or(Error::NoAllocation)?;
         let (export, serial) = chunk.export.ok_or(Error::NotShareable)?;
         let offset = address - start;
         Ok((pool, Offer { export: export.get(), serial, offset, size: allocation.size }))

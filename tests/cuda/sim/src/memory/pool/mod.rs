@@ -18,7 +18,7 @@ use cgpu_proto::units::Bytes;
 use super::GRANULE;
 use super::space::Space;
 use crate::error::Error;
-use crate::timeline::{ExportId, StreamId, Ticket};
+use crate::timeline::{ExportId, Site, StreamId, Ticket};
 
 /// A pool of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,8 +27,8 @@ pub struct PoolId(pub(crate) u64);
 /// What a pool is made with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolSettings {
-    /// Whose memory it takes.
-    pub card: usize,
+    /// Whose memory it takes, or that of which locality domain.
+    pub site: Site,
     /// Whether others may import from it.
     pub shareable: bool,
     /// The most that it may hold; 0: as much as the card has.
@@ -250,8 +250,8 @@ impl Pools {
     }
 
     /// Makes a pool that stands for another process's.
-    pub(crate) fn import(&mut self, card: usize, identity: Identity) -> PoolId {
-        let pool = self.create(PoolSettings { card, shareable: true, most: Bytes::ZERO });
+    pub(crate) fn import(&mut self, site: Site, identity: Identity) -> PoolId {
+        let pool = self.create(PoolSettings { site, shareable: true, most: Bytes::ZERO });
         if let Some(its) = self.pools.get_mut(&pool) {
             (its.identity, its.imported) = (Some(identity), true);
         }
@@ -309,7 +309,7 @@ impl Pools {
 
     /// Frees that are not known to be done, of all pools or those of a card.
     pub(crate) fn freed(&self, card: Option<usize>) -> Vec<Ticket> {
-        let of_card = |pool: &&Pool| card.is_none_or(|card| pool.settings.card == card);
+        let of_card = |pool: &&Pool| card.is_none_or(|card| pool.settings.site.card == card);
         self.pools.values().filter(of_card).flat_map(|pool| &pool.freed).map(|freed| freed.ticket).collect()
     }
 

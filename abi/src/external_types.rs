@@ -1,0 +1,186 @@
+//! The driver's types of other interfaces' memory and semaphores, and of checkpoints, laid out as its header has them. Sizes are
+//! asserted with those of [`types`](crate::types).
+
+use core::ffi::{c_char, c_int, c_uint, c_ulonglong};
+
+use crate::types::*;
+
+/// How another interface names an object: a descriptor, or what other systems have.
+#[repr(C, align(8))]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CUexternalHandle {
+    /// A descriptor of the object, where the kind says that it is one.
+    pub fd: c_int,
+    /// The rest of the vendor's union.
+    pub rest: [c_uint; 3],
+}
+
+/// What `cuImportExternalMemory` imports.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs, reason = "the vendor's own names")]
+pub struct CUDA_EXTERNAL_MEMORY_HANDLE_DESC {
+    pub kind: CUexternalMemoryHandleType,
+    pub handle: CUexternalHandle,
+    /// In bytes.
+    pub size: c_ulonglong,
+    pub flags: c_uint,
+    pub reserved: [c_uint; 16],
+}
+
+/// A buffer in another interface's memory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs, reason = "the vendor's own names")]
+pub struct CUDA_EXTERNAL_MEMORY_BUFFER_DESC {
+    pub offset: c_ulonglong,
+    pub size: c_ulonglong,
+    pub flags: c_uint,
+    pub reserved: [c_uint; 16],
+}
+
+/// A chain of arrays in another interface's memory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the vendor's own names")]
+pub struct CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC {
+    pub offset: c_ulonglong,
+    pub array_desc: CUDA_ARRAY3D_DESCRIPTOR,
+    pub num_levels: c_uint,
+    pub reserved: [c_uint; 16],
+}
+
+/// What `cuImportExternalSemaphore` imports.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs, reason = "the vendor's own names")]
+pub struct CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC {
+    pub kind: CUexternalSemaphoreHandleType,
+    pub handle: CUexternalHandle,
+    pub flags: c_uint,
+    pub reserved: [c_uint; 16],
+}
+
+/// How a semaphore is signalled.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs, reason = "the vendor's own names")]
+pub struct CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS {
+    /// The value that a semaphore with values is to have.
+    pub fence_value: c_ulonglong,
+    pub nv_sci_sync: c_ulonglong,
+    pub keyed_mutex_key: c_ulonglong,
+    pub params_reserved: [c_uint; 12],
+    pub flags: c_uint,
+    pub reserved: [c_uint; 16],
+}
+
+/// What of a semaphore is waited for.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs, reason = "the vendor's own names")]
+pub struct CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS {
+    /// The least value that a semaphore with values is to have.
+    pub fence_value: c_ulonglong,
+    pub nv_sci_sync: c_ulonglong,
+    pub keyed_mutex_key: c_ulonglong,
+    /// In milliseconds.
+    pub keyed_mutex_timeout: c_uint,
+    pub keyed_mutex_padding: c_uint,
+    pub params_reserved: [c_uint; 10],
+    pub flags: c_uint,
+    pub reserved: [c_uint; 16],
+}
+
+/// Semaphores that a graph signals.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the vendor's own names")]
+pub struct CUDA_EXT_SEM_SIGNAL_NODE_PARAMS {
+    pub ext_sem_array: *mut CUexternalSemaphore,
+    pub params_array: *const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS,
+    pub num_ext_sems: c_uint,
+}
+
+/// Semaphores that a graph signals, with the context.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the vendor's own names")]
+pub struct CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v2 {
+    pub v1: CUDA_EXT_SEM_SIGNAL_NODE_PARAMS,
+    pub ctx: CUcontext,
+}
+
+/// Semaphores that a graph waits for.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the vendor's own names")]
+pub struct CUDA_EXT_SEM_WAIT_NODE_PARAMS {
+    pub ext_sem_array: *mut CUexternalSemaphore,
+    pub params_array: *const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS,
+    pub num_ext_sems: c_uint,
+}
+
+/// Semaphores that a graph waits for, with the context.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the vendor's own names")]
+pub struct CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2 {
+    pub v1: CUDA_EXT_SEM_WAIT_NODE_PARAMS,
+    pub ctx: CUcontext,
+}
+
+/// How `cuCheckpointProcessLock` locks.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CUcheckpointLockArgs {
+    /// How long to try, in milliseconds; 0: without end.
+    pub timeout_ms: c_uint,
+    /// Zero.
+    pub reserved0: c_uint,
+    /// Zero.
+    pub reserved1: [cuuint64_t; 7],
+}
+
+/// How `cuCheckpointProcessCheckpoint` keeps what is on the cards.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUcheckpointCheckpointArgs {
+    /// Where to say how the program itself can keep it; 0: the driver keeps it.
+    pub custom_storage_info_out: usize,
+    /// Zero.
+    pub reserved: [c_char; 56],
+}
+
+/// A card that takes another one's place.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs, reason = "the vendor's own names")]
+pub struct CUcheckpointGpuPair {
+    pub old_uuid: CUuuid,
+    pub new_uuid: CUuuid,
+}
+
+/// How `cuCheckpointProcessRestore` restores.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUcheckpointRestoreArgs {
+    /// On which cards; NULL: on those it was on.
+    pub gpu_pairs: *const CUcheckpointGpuPair,
+    /// How many there are.
+    pub gpu_pairs_count: c_uint,
+    /// Zero.
+    pub padding0: c_uint,
+    /// As in [`CUcheckpointCheckpointArgs`].
+    pub custom_storage_info_out: usize,
+    /// Zero.
+    pub reserved: [c_char; 40],
+}
+
+/// Nothing yet.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CUcheckpointUnlockArgs {
+    /// Zero.
+    pub reserved: [cuuint64_t; 8],
+}

@@ -1,0 +1,11 @@
+//! What the benchmarks and the demo share: a card with a monitor, and processes led by commands.
+
+#![allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "figures are floating point; the counts here are far below 2^52"
+)]
+
+pub mod stage;
+pub mod worker;

@@ -1,0 +1,50 @@
+//! Memory under a race: what was ever held beyond the limit, and what is left on the books in the end. Measured by the
+//! differential test's program, in its form for races.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::figure::{Measured, Wanted};
+
+/// The figure, and what `cgpu-differential` calls it.
+const KEYS: [(&str, &str); 3] = [
+    ("mem_overshoot_bytes", "mem_overshoot_bytes"),
+    ("mem_growth_bytes", "growth_bytes"),
+    ("mem_leak_bytes", "mem_leak_bytes"),
+];
+
+/// Measures those of the figures that are wanted, all in one run.
+pub(crate) fn measure(dist: &Path, wanted: &Wanted, measured: &mut Measured) {
+    let keys: Vec<&str> = KEYS.iter().map(|(key, _)| *key).filter(|key| wanted.has(key)).collect();
+    if keys.is_empty() {
+        return;
+    }
+    match race(dist, wanted.quick) {
+        Ok(figures) => {
+            let wanted = figures.into_iter().filter(|(key, _)| keys.contains(key));
+            wanted.for_each(|(key, value)| measured.record(key, value));
+        }
+        Err(error) => measured.fail(&keys, &error),
+    }
+}
+
+fn race(dist: &Path, quick: bool) -> Result<Vec<(&'static str, f64)>> {
+    let program = dist.join("cgpu-differential");
+    let (calls, kills) = if quick { ("30000", "10") } else { ("1000000", "100") };
+    let output = Command::new(&program)
+        .args(["--racing", calls, "--kills", kills, "--dist"])
+        .arg(dist)
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| format!("{}: run `cargo xtask build` first", program.display()))?;
+    ensure!(output.status.success(), "cgpu-differential: {}", output.status);
+    let told: Value = serde_json::from_slice(&output.stdout)?;
+    let number = |(key, name): (&'static str, &str)| {
+        let value = told[name].as_f64().with_context(|| format!("cgpu-differential does not tell {name}"))?;
+        Ok((key, value))
+    };
+    KEYS.into_iter().map(number).collect()
+}

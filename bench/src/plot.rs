@@ -1,0 +1,246 @@
+//! Pictures of what was measured, for those who would rather look than read.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+/// What there is to draw: filled while the experiments run.
+#[derive(Debug)]
+pub(crate) struct Gallery {
+    /// Where pictures go; none: nobody wants any.
+    folder: Option<PathBuf>,
+    /// What a switch costs, in microseconds.
+    switch: u32,
+    shares: Vec<Pair>,
+    windows: Vec<Window>,
+    gaps: Vec<Pair>,
+    seed: Vec<Pair>,
+}
+
+/// Something set, or found elsewhere, beside what was measured.
+#[derive(Debug)]
+struct Pair {
+    name: String,
+    set: f64,
+    got: f64,
+}
+
+/// A stretch of a run.
+#[derive(Debug)]
+struct Window {
+    name: &'static str,
+    /// Seconds from the start.
+    from: f64,
+    /// Percent of what was set.
+    got: f64,
+}
+
+const WIDTH: u32 = 960;
+/// Pixels of one bar.
+const BAR: u32 = 12;
+const OURS: RGBColor = RGBColor(38, 110, 190);
+const OTHERS: RGBColor = RGBColor(170, 170, 170);
+const SECOND: RGBColor = RGBColor(220, 120, 30);
+
+impl Gallery {
+    /// One whose pictures go into this folder, if any.
+    pub(crate) fn new(folder: Option<PathBuf>, switch: u32) -> Result<Self> {
+        if let Some(folder) = &folder {
+            fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        }
+        let (shares, windows, gaps, seed) = Default::default();
+        Ok(Self { folder, switch, shares, windows, gaps, seed })
+    }
+
+    /// Whether anybody wants pictures.
+    pub(crate) fn is_open(&self) -> bool {
+        self.folder.is_some()
+    }
+
+    /// A tenant's share, of 1.
+    pub(crate) fn share(&mut self, key: &str, place: usize, set: f64, got: f64) {
+        let name = key.replace("share_error_pct_", "").replace("share_error_", "");
+        let name = name.replace("_error", "").replace("_pct", "").replace('_', " ");
+        let name = format!("{name} #{}", place + 1);
+        self.shares.push(Pair { name, set: 100.0 * set, got: 100.0 * got });
+    }
+
+    /// A tenant's share in one window, in percent of what was set.
+    pub(crate) fn window(&mut self, name: &'static str, from: f64, got: f64) {
+        self.windows.push(Window { name, from, got });
+    }
+
+    /// A tenant with gaps: of its throughput alone, by turns and by the card's own slicing.
+    pub(crate) fn gap(&mut self, gap_us: u32, got: f64, native: f64) {
+        self.gaps.push(Pair { name: format!("gap {gap_us} us"), set: 100.0 * native, got: 100.0 * got });
+    }
+
+    /// A row of the 1:2 table: the ratio here, and in the document.
+    pub(crate) fn seed(&mut self, name: &str, got: f64, document: f64) {
+        self.seed.push(Pair { name: name.to_owned(), set: document, got });
+    }
+
+    /// Draws who had the card when, out of a journal, from and to so many milliseconds after the first work. `command` is
+    /// `cgpu-sim`.
+    pub(crate) fn trace(
+        &self,
+        command: &mut Command,
+        journal: &Path,
+        [from, to]: [u32; 2],
+        name: &str,
+    ) -> Result<()> {
+        let Some(folder) = &self.folder else { return Ok(()) };
+        command.arg("trace").arg(journal).args(["--from", &from.to_string(), "--to", &to.to_string()]);
+        let output = command
+            .arg("--svg")
+            .arg(folder.join(format!("{name}.svg")))
+            .output()
+            .context("cgpu-sim trace")?;
+        ensure!(output.status.success(), "cgpu-sim trace: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(())
+    }
+
+    /// Writes what was measured as pictures.
+    pub(crate) fn hang(&self) -> Result<()> {
+        let Some(folder) = &self.folder else { return Ok(()) };
+        let charts = [
+            ("shares", "Shares in percent of the card", "set", "got", &self.shares),
+            (
+                "gaps",
+                "Throughput of 100 us kernels with host gaps, in percent of that alone",
+                "native slicing",
+                "turns",
+                &self.gaps,
+            ),
+            (
+                "one-to-two",
+                "Weights 1:2, images per second of the second over the first",
+                "reference",
+                "here",
+                &self.seed,
+            ),
+        ];
+        for (file, title, grey, blue, pairs) in charts {
+            if !pairs.is_empty() {
+                let path = folder.join(format!("{file}.svg"));
+                let title = format!("{title}; a switch costs {} us", self.switch);
+                bars(&path, &title, [grey, blue], pairs)
+                    .map_err(|error| anyhow!("{}: {error}", path.display()))?;
+            }
+        }
+        if !self.windows.is_empty() {
+            let path = folder.join("windows.svg");
+            self.lines(&path).map_err(|error| anyhow!("{}: {error}", path.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Shares second by second, in percent of what was set.
+    fn lines(&self, path: &Path) -> Result<(), Box<dyn std::error::Error>> {
+        let last = self.windows.iter().map(|window| window.from).fold(0.0, f64::max) + 1.0;
+        let off =
+            self.windows.iter().map(|window| (window.got - 100.0).abs()).fold(4.0, f64::max).ceil() + 1.0;
+        let area = SVGBackend::new(path, (WIDTH, 360)).into_drawing_area();
+        area.fill(&WHITE)?;
+        let title =
+            format!("Windows of a second: percent of the share as set; a switch costs {} us", self.switch);
+        let mut chart = ChartBuilder::on(&area)
+            .caption(title, ("sans-serif", 18))
+            .margin(12)
+            .x_label_area_size(40)
+            .y_label_area_size(60)
+            .build_cartesian_2d(0.0..last, 100.0 - off..100.0 + off)?;
+        chart
+            .configure_mesh()
+            .x_desc("seconds")
+            .y_desc("percent of the share as set")
+            .light_line_style(WHITE)
+            .x_labels(12)
+            .y_label_formatter(&|value| format!("{value:.0}"))
+            .x_label_formatter(&|value| {
+                // Between whole seconds nothing is written.
+                if value.fract().abs() < 0.01 { format!("{value:.0}") } else { String::new() }
+            })
+            .label_style(("sans-serif", 13))
+            .draw()?;
+        let names: BTreeSet<&str> = self.windows.iter().map(|window| window.name).collect();
+        for (name, colour) in names.into_iter().zip([SECOND, OURS].into_iter().cycle()) {
+            let points: Vec<(f64, f64)> = self
+                .windows
+                .iter()
+                .filter(|window| window.name == name)
+                .map(|window| (window.from + 0.5, window.got))
+                .collect();
+            chart
+                .draw_series(LineSeries::new(points.clone(), colour.stroke_width(2)))?
+                .label(name)
+                .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], colour.stroke_width(2)));
+            chart.draw_series(points.into_iter().map(|point| Circle::new(point, 3, colour.filled())))?;
+        }
+        chart
+            .configure_series_labels()
+            .background_style(WHITE)
+            .border_style(OTHERS)
+            .label_font(("sans-serif", 13))
+            .draw()?;
+        area.present()?;
+        Ok(())
+    }
+}
+
+/// A pair of bars for each: what was set above what was measured, with the figures behind them.
+fn bars(
+    path: &Path,
+    title: &str,
+    [grey, blue]: [&str; 2],
+    pairs: &[Pair],
+) -> Result<(), Box<dyn std::error::Error>> {
+    let most = pairs.iter().map(|pair| pair.set.max(pair.got)).fold(0.0, f64::max) * 1.15;
+    let rows = pairs.len();
+    let area = SVGBackend::new(path, (WIDTH, rows as u32 * (2 * BAR + 8) + 130)).into_drawing_area();
+    area.fill(&WHITE)?;
+    let mut chart = ChartBuilder::on(&area)
+        .caption(title, ("sans-serif", 18))
+        .margin(12)
+        .margin_bottom(40)
+        .x_label_area_size(30)
+        .y_label_area_size(190)
+        .build_cartesian_2d(0.0..most, 0.0..rows as f64)?;
+    chart.configure_mesh().disable_y_mesh().disable_y_axis().light_line_style(WHITE).y_labels(0).draw()?;
+    let pixels = 2.0 * f64::from(BAR) + 8.0;
+    let part = |count: f64| count / pixels;
+    for (place, pair) in pairs.iter().enumerate() {
+        let top = (rows - place) as f64 - part(4.0);
+        let middle = top - part(f64::from(BAR));
+        let bottom = middle - part(f64::from(BAR));
+        let label = |text: String, at: (f64, f64), anchor: HPos| {
+            let style = ("sans-serif", 12).into_font().color(&BLACK).pos(Pos::new(anchor, VPos::Center));
+            Text::new(text, at, style)
+        };
+        let digits = if most < 10.0 { 3 } else { 2 };
+        for (value, high, low, colour) in [(pair.set, top, middle, OTHERS), (pair.got, middle, bottom, OURS)]
+        {
+            chart.draw_series([Rectangle::new([(0.0, low), (value, high)], colour.filled())])?;
+            let text = format!(" {value:.digits$}");
+            chart.draw_series([label(text, (value, f64::midpoint(high, low)), HPos::Left)])?;
+        }
+        let (x, y) = chart.backend_coord(&(0.0, middle));
+        let style = ("sans-serif", 13).into_font().color(&BLACK).pos(Pos::new(HPos::Right, VPos::Center));
+        area.draw(&Text::new(pair.name.clone(), (x - 8, y), style))?;
+    }
+    // What the colours mean, below the chart.
+    let (_, height) = area.dim_in_pixel();
+    let y = height.cast_signed() - 22;
+    for (x, name, colour) in [(200, grey, OTHERS), (400, blue, OURS)] {
+        area.draw(&Rectangle::new([(x, y - 6), (x + 16, y + 6)], colour.filled()))?;
+        let style = ("sans-serif", 13).into_font().color(&BLACK).pos(Pos::new(HPos::Left, VPos::Center));
+        area.draw(&Text::new(name.to_owned(), (x + 24, y), style))?;
+    }
+    area.present()?;
+    Ok(())
+}

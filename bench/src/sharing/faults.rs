@@ -1,0 +1,74 @@
+//! What the others lose when somebody dies, stops, or never ends.
+
+use anyhow::{Context, Result};
+
+use super::load::{Load, Party};
+use super::response::{reached, solo};
+use super::scene::{Tenant, now, sleep_until, soon, together};
+use super::shares::SATURATING;
+use super::track::Track;
+use super::{Bench, Figures, WARM};
+
+pub(super) fn holder_killed(bench: &mut Bench) -> Result<Figures> {
+    Ok(vec![("holder_kill_recover_ms", recovery(bench, libc::SIGKILL)?.into())])
+}
+
+pub(super) fn holder_stopped(bench: &mut Bench) -> Result<Figures> {
+    Ok(vec![("holder_stop_recover_ms", recovery(bench, libc::SIGSTOP)?.into())])
+}
+
+/// A tenant is sent `signal` at an instant that nobody chose: milliseconds until the other has the card, at the worst of several.
+fn recovery(bench: &Bench, signal: i32) -> Result<f64> {
+    let step = 0.001;
+    let mut scene = bench.scene()?;
+    let mut stays = scene.join(&Party::of(Load { batch: 8, ..Load::saturating(60) }))?;
+    let solo = solo(&mut stays)?;
+    let mut worst: f64 = 0.0;
+    for round in 0..if bench.quick { 3 } else { 10 } {
+        let mut goes = scene.join(&SATURATING)?;
+        let start = soon();
+        stays.begin(start, 2.0, step)?;
+        goes.begin(start, 2.0, step)?;
+        // Where in a turn this falls changes from round to round.
+        sleep_until(start + 0.7 + f64::from(round) * 0.0037);
+        goes.signal(signal)?;
+        let gone = now() - start;
+        let track = stays.end(step)?;
+        goes.signal(libc::SIGKILL)?;
+        let back = reached(&track, gone, |moment| track.rate(moment, moment + 0.02) >= 0.95 * solo);
+        worst = worst.max(1000.0 * (back.context("the card was never given back")? - gone));
+    }
+    Ok(worst)
+}
+
+/// The monitor is killed and started again under load: what a tenant loses in the 2 s around it, at the worst.
+pub(super) fn monitor_restarted(bench: &mut Bench) -> Result<Figures> {
+    let mut scene = bench.scene()?;
+    let mut tenants = [scene.join(&SATURATING)?, scene.join(&SATURATING)?];
+    let mut killed = 0.0;
+    let tracks = together(&mut tenants, 6.0, 0.01, |start| {
+        sleep_until(start + 3.0);
+        killed = now() - start;
+        scene.stage.replace_monitor()
+    })?;
+    let loss = |track: &Track| {
+        100.0 * (1.0 - track.rate(killed - 1.0, killed + 1.0) / track.rate(WARM, killed - 1.0))
+    };
+    Ok(vec![("monitor_restart_loss_pct", tracks.iter().map(loss).fold(0.0, f64::max).into())])
+}
+
+/// What is left to the neighbour of a kernel that never ends, of what the card's own slicing leaves.
+pub(super) fn persistent_kernel(bench: &mut Bench) -> Result<Figures> {
+    let mut scene = bench.scene()?;
+    let natives = (scene.native(&Load::persistent())?, scene.native(&SATURATING.load)?);
+    let native = beside_forever(natives)?;
+    let tenants = (scene.join(&Party::of(Load::persistent()))?, scene.join(&SATURATING)?);
+    Ok(vec![("persistent_kernel_neighbour_pct", (100.0 * beside_forever(tenants)? / native).into())])
+}
+
+fn beside_forever((mut forever, mut other): (Tenant, Tenant)) -> Result<f64> {
+    forever.begin(soon(), 1.0, 0.1)?;
+    let track = other.run(1.0 + WARM + 3.0, 0.01)?;
+    forever.signal(libc::SIGKILL)?;
+    Ok(track.rate(1.0 + WARM, track.length()))
+}

@@ -1,0 +1,117 @@
+//! Who is on the card in an experiment, and what they do there.
+
+use std::fmt::Write;
+
+/// How a process keeps the card busy; the options of the program `load`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load {
+    /// Microseconds of a kernel, on average.
+    pub(crate) us: u32,
+    /// The shape of their lengths' lognormal distribution; 0: all alike.
+    pub(crate) spread: f32,
+    /// It never ends.
+    pub(crate) persistent: bool,
+    /// Kernels of a batch.
+    pub(crate) batch: u32,
+    /// Batches on their way before the program waits for the oldest; 0: it waits for each.
+    pub(crate) ahead: u32,
+    /// Microseconds of host work after each batch.
+    pub(crate) gap_us: u32,
+    pub(crate) streams: u32,
+    pub(crate) threads: u32,
+    /// A batch is one launch of a graph.
+    pub(crate) graph: bool,
+    /// Bytes that go to the card and back with each batch.
+    pub(crate) copy: u32,
+    /// Percent of the card that a token bucket of its own allows it; 0: it has none.
+    pub(crate) bucket: u32,
+}
+
+impl Load {
+    /// Kernels of this length without a pause, some 2 ms of them on their way twice over.
+    pub(crate) const fn saturating(us: u32) -> Self {
+        let (batch, ahead) = (if us < 2000 { 2000 / us } else { 1 }, 2);
+        Self {
+            us,
+            spread: 0.0,
+            persistent: false,
+            batch,
+            ahead,
+            gap_us: 0,
+            streams: 1,
+            threads: 1,
+            graph: false,
+            copy: 0,
+            bucket: 0,
+        }
+    }
+
+    /// Batches that are waited for, one after the other, with host work between them.
+    pub(crate) const fn requests(batch: u32, us: u32, gap_us: u32) -> Self {
+        Self { batch, ahead: 0, gap_us, ..Self::saturating(us) }
+    }
+
+    /// One kernel that never ends.
+    pub(crate) const fn persistent() -> Self {
+        Self { persistent: true, ahead: 0, ..Self::requests(1, 1, 0) }
+    }
+
+    /// Microseconds of a batch.
+    pub(crate) const fn batch_us(&self) -> u32 {
+        self.us * self.batch
+    }
+
+    /// The arguments of `load`.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let mut text = format!(
+            "--us {} --batch {} --ahead {} --gap-us {} --streams {} --threads {}",
+            self.us, self.batch, self.ahead, self.gap_us, self.streams, self.threads
+        );
+        // Writing to a string cannot fail.
+        if self.copy > 0 {
+            let _ = write!(text, " --copy {}", self.copy);
+        }
+        if self.bucket > 0 {
+            let _ = write!(text, " --bucket {}", self.bucket);
+        }
+        if self.graph {
+            text += " --graph";
+        }
+        if self.persistent {
+            text += " --kernel persistent";
+        } else if self.spread > 0.0 {
+            let _ = write!(text, " --kernel lognormal_{}us_{}", self.us, self.spread);
+        }
+        text.split(' ').map(str::to_owned).collect()
+    }
+}
+
+/// A container of an experiment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Party {
+    pub(crate) load: Load,
+    pub(crate) processes: usize,
+    pub(crate) weight: u32,
+    /// Percent of the card, for policy 3.
+    pub(crate) percent: Option<u32>,
+    pub(crate) high_priority: bool,
+}
+
+impl Party {
+    /// One process, weight 1.
+    pub(crate) const fn of(load: Load) -> Self {
+        Self { load, processes: 1, weight: 1, percent: None, high_priority: false }
+    }
+
+    pub(crate) const fn weighing(self, weight: u32) -> Self {
+        Self { weight, ..self }
+    }
+
+    pub(crate) const fn capped(self, percent: u32) -> Self {
+        Self { percent: Some(percent), ..self }
+    }
+
+    pub(crate) const fn urgent(self) -> Self {
+        Self { high_priority: true, ..self }
+    }
+}

@@ -1,0 +1,173 @@
+//! Sharing and faults: what tenants get of a simulated card beside each other.
+//!
+//! An experiment is a function that sets a scene of its own and answers figures. Shares come from completed work, in whole cycles of
+//! turns; how much each process had done when is told by the processes themselves. Beside that stands, where it means the same, for how
+//! long each had the card, as the card counts it.
+
+mod compare;
+mod faults;
+mod load;
+mod response;
+mod scene;
+mod seed;
+mod shares;
+mod track;
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+
+use crate::figure::{Measured, Reading, Wanted};
+use crate::plot::Gallery;
+use load::Party;
+use scene::{Scene, SwitchUs, Tenant, now, sleep_until, together};
+use track::Track;
+
+/// What experiments are run with.
+pub(crate) struct Bench<'a> {
+    dist: &'a Path,
+    quick: bool,
+    switch: SwitchUs,
+    gallery: &'a mut Gallery,
+}
+
+/// Figures by key.
+type Figures = Vec<(&'static str, Reading)>;
+
+struct Experiment {
+    keys: &'static [&'static str],
+    measure: fn(&mut Bench) -> Result<Figures>,
+}
+
+const fn experiment(keys: &'static [&'static str], measure: fn(&mut Bench) -> Result<Figures>) -> Experiment {
+    Experiment { keys, measure }
+}
+
+const EXPERIMENTS: &[Experiment] = &[
+    experiment(&["share_error_pct_50_50"], |bench| bench.weighed("share_error_pct_50_50", &[1, 1])),
+    experiment(
+        &[
+            "share_error_pct_75_25",
+            "share_error_1s_pct_75_25",
+            "aggregate_pct_75_25",
+            "shim_cpu_pct",
+            "monitor_cpu_pct",
+        ],
+        shares::three_to_one,
+    ),
+    experiment(&["share_error_pct_90_10"], |bench| bench.weighed("share_error_pct_90_10", &[9, 1])),
+    experiment(&["share_error_pct_40_30_20_10"], |bench| {
+        bench.weighed("share_error_pct_40_30_20_10", &[4, 3, 2, 1])
+    }),
+    experiment(&["share_error_pct_8equal"], |bench| bench.weighed("share_error_pct_8equal", &[1; 8])),
+    experiment(&["share_error_mixed_pct"], shares::mixed),
+    experiment(&["share_error_graph_pct"], shares::graph),
+    experiment(&["share_error_streams_pct"], shares::streams),
+    experiment(&["share_error_threads_pct"], shares::threads),
+    experiment(&["share_error_procs_pct"], shares::processes),
+    experiment(&["share_error_copies_pct"], shares::copies),
+    experiment(&["share_error_50ms_pct", "share_error_1s_pct_50ms"], shares::long_kernels),
+    experiment(&["tenants_20_error_pct"], |bench| bench.weighed("tenants_20_error_pct", &[1; 20])),
+    experiment(&["tenants_25_error_pct"], |bench| bench.weighed("tenants_25_error_pct", &[1; 25])),
+    experiment(&["cap_error_points_10"], |bench| shares::cap(bench, "cap_error_points_10", 10)),
+    experiment(&["cap_error_points_30"], |bench| shares::cap(bench, "cap_error_points_30", 30)),
+    experiment(&["cap_error_points_50"], |bench| shares::cap(bench, "cap_error_points_50", 50)),
+    experiment(&["cap_error_points_80"], |bench| shares::cap(bench, "cap_error_points_80", 80)),
+    experiment(&["soft_least_pct", "soft_aggregate_ratio"], shares::soft),
+    experiment(&["solo_pct"], shares::solo),
+    experiment(&["idle_reclaim_ms", "idle_reclaim_pct"], response::idle_reclaim),
+    experiment(&["reaction_ms", "reaction_error_1s_pct"], response::reaction),
+    experiment(&["gap_throughput_pct", "gap_over_native_pct"], response::gaps),
+    experiment(&["priority_p99_ratio"], response::priority),
+    experiment(&["seed_table_error_pct"], seed::table),
+    experiment(
+        &[
+            "bucket_share_error_pct_75_25",
+            "bucket_aggregate_pct_75_25",
+            "native_share_error_pct_75_25",
+            "native_aggregate_pct_75_25",
+        ],
+        compare::without_turns,
+    ),
+    experiment(&["holder_kill_recover_ms"], faults::holder_killed),
+    experiment(&["holder_stop_recover_ms"], faults::holder_stopped),
+    experiment(&["monitor_restart_loss_pct"], faults::monitor_restarted),
+    experiment(&["persistent_kernel_neighbour_pct"], faults::persistent_kernel),
+];
+
+/// Measures every wanted figure of the section.
+pub(crate) fn measure(
+    dist: &Path,
+    switch: SwitchUs,
+    wanted: &Wanted,
+    measured: &mut Measured,
+    gallery: &mut Gallery,
+) {
+    eprintln!("sharing, a switch costs {switch} us:");
+    for experiment in EXPERIMENTS.iter().filter(|experiment| wanted.any(experiment.keys)) {
+        let mut bench = Bench { dist, quick: wanted.quick, switch, gallery };
+        match (experiment.measure)(&mut bench) {
+            Ok(figures) => figures
+                .into_iter()
+                .filter(|(key, _)| wanted.has(key))
+                .for_each(|(key, reading)| measured.record(key, reading)),
+            Err(error) => measured.fail(experiment.keys, &error),
+        }
+    }
+}
+
+/// Not counted at the beginning of a run: tenants become known as active, and what they had queued before runs.
+const WARM: f64 = 0.5;
+/// Between two entries of a track.
+const STEP: f64 = 0.001;
+
+/// What was seen of tenants that ran at the same time.
+struct Seen {
+    tracks: Vec<Track>,
+    /// Seconds for which each had the card, out of these seconds.
+    card: Vec<f64>,
+    seconds: f64,
+}
+
+/// All run for [`WARM`] and so many seconds.
+fn observe(scene: &Scene, tenants: &mut [Tenant], seconds: f64) -> Result<Seen> {
+    let programs = tenants.iter().map(Tenant::programs).collect::<Result<Vec<_>>>()?;
+    let mut looks = Vec::new();
+    let tracks = together(tenants, WARM + seconds, STEP, |start| {
+        for moment in [WARM, WARM + seconds - 0.05] {
+            sleep_until(start + moment);
+            looks.push((now(), scene.card_seconds(&programs)?));
+        }
+        Ok(())
+    })?;
+    let [(first, before), (last, after)] = &looks[..] else { bail!("not two looks at the card") };
+    let card = before.iter().zip(after).map(|(before, after)| after - before).collect();
+    Ok(Seen { tracks, card, seconds: last - first })
+}
+
+impl Bench<'_> {
+    fn scene(&self) -> Result<Scene> {
+        Scene::set(self.dist, self.switch)
+    }
+
+    /// How long a share is watched.
+    fn seconds(&self) -> f64 {
+        if self.quick { 4.0 } else { 10.0 }
+    }
+
+    /// All of them on one card, with these settings of it.
+    fn run(&self, parties: &[Party], settings: &[(&str, &str)]) -> Result<Seen> {
+        let mut scene = self.scene()?;
+        settings.iter().try_for_each(|(path, value)| scene.write(path, value))?;
+        let mut tenants: Vec<Tenant> =
+            parties.iter().map(|party| scene.join(party)).collect::<Result<_>>()?;
+        observe(&scene, &mut tenants, self.seconds())
+    }
+
+    /// Saturating tenants of these weights: the greatest error of a share.
+    fn weighed(&mut self, key: &'static str, weights: &[u32]) -> Result<Figures> {
+        let parties: Vec<Party> = weights.iter().map(|weight| shares::SATURATING.weighing(*weight)).collect();
+        // Of more there is no place for all, as the control tree comes.
+        Ok(vec![(key, shares::error(self, key, &parties, &[("0/max_inst", "25")])?)])
+    }
+}

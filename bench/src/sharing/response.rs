@@ -1,0 +1,114 @@
+//! How soon a tenant gets what it is due, and what becomes of those that cannot use the card without a pause.
+
+use anyhow::{Context, Result};
+
+use super::load::{Load, Party};
+use super::scene::{Scene, Tenant, now, sleep_until, soon, together};
+use super::shares::SATURATING;
+use super::track::{Track, error_pct, parts, shares};
+use super::{Bench, Figures, STEP, WARM};
+
+/// The first moment from `from` on at which `good` holds for the time that follows it.
+pub(super) fn reached(track: &Track, from: f64, good: impl Fn(f64) -> bool) -> Option<f64> {
+    let steps = ((track.length() - from) / STEP) as usize;
+    (0..steps).map(|step| from + step as f64 * STEP).find(|moment| good(*moment))
+}
+
+/// Policy 1, and the neighbour goes idle: milliseconds until the other has the card, and how much of it.
+pub(super) fn idle_reclaim(bench: &mut Bench) -> Result<Figures> {
+    let mut scene = bench.scene()?;
+    let mut stays = scene.join(&Party::of(Load { batch: 8, ..Load::saturating(60) }))?;
+    let solo = solo(&mut stays)?;
+    let mut goes = scene.join(&SATURATING)?;
+    let (mut worst, mut least) = (0.0_f64, f64::INFINITY);
+    for _ in 0..3 {
+        let start = soon();
+        stays.begin(start, 3.5, STEP)?;
+        goes.begin(start, 1.5, STEP)?;
+        goes.end(STEP)?;
+        let idle = now() - start;
+        let track = stays.end(STEP)?;
+        let back = reached(&track, idle, |moment| track.rate(moment, moment + 0.02) >= 0.97 * solo);
+        worst = worst.max(1000.0 * (back.context("the card was never given back")? - idle));
+        least = least.min(100.0 * track.rate(idle + 0.1, idle + 1.1) / solo);
+    }
+    Ok(vec![("idle_reclaim_ms", worst.into()), ("idle_reclaim_pct", least.into())])
+}
+
+/// A weight is written while both run: milliseconds until the shares are the new ones, and how exact the next second is.
+pub(super) fn reaction(bench: &mut Bench) -> Result<Figures> {
+    let small = Party::of(Load { batch: 8, ..Load::saturating(60) });
+    let mut scene = bench.scene()?;
+    let mut tenants = [scene.join(&small)?, scene.join(&small.weighing(2))?];
+    let node = format!("0/{}/weight", id(&scene, &tenants[1])?);
+    let (mut slowest, mut worst) = (0.0_f64, 0.0_f64);
+    for weight in [4_u32, 1, 6, 2] {
+        let mut written = 0.0;
+        let tracks = together(&mut tenants, 3.0, STEP, |start| {
+            sleep_until(start + 1.0);
+            written = now() - start;
+            scene.write(&node, &weight.to_string())
+        })?;
+        let set = parts(&[1, weight]);
+        let error = |from: f64, to: f64| error_pct(&shares(&tracks, &[60, 60], from, to), &set);
+        // Two rounds are 50 ms at the most of these weights.
+        let there = reached(&tracks[0], written, |moment| error(moment, moment + 0.1) <= 10.0);
+        slowest = slowest.max(1000.0 * (there.context("the new weight never showed")? - written));
+        worst = worst.max(error(written + 0.05, written + 1.05));
+    }
+    Ok(vec![("reaction_ms", slowest.into()), ("reaction_error_1s_pct", worst.into())])
+}
+
+/// The id under which the control tree knows a tenant.
+fn id(scene: &Scene, tenant: &Tenant) -> Result<String> {
+    let status = scene.stage.status()?;
+    let container = status.containers.iter().find(|container| container.name == tenant.name);
+    Ok(container.with_context(|| format!("the monitor does not know {}", tenant.name))?.id.clone())
+}
+
+/// 100 us kernels with host work between them, beside a saturating tenant, policy 1: throughput over what was set, and over what
+/// the card's own slicing gives.
+pub(super) fn gaps(bench: &mut Bench) -> Result<Figures> {
+    let (mut of_set, mut of_native) = (f64::INFINITY, f64::INFINITY);
+    for gap_us in [20, 200, 1000, 5000] {
+        let load = Load::requests(1, 100, gap_us);
+        let mut scene = bench.scene()?;
+        let mut natives = [scene.native(&load)?, scene.native(&SATURATING.load)?];
+        let native = together(&mut natives, WARM + 3.0, 0.01, |_| Ok(()))?;
+        drop(natives);
+        let mut tenant = scene.join(&Party::of(load))?;
+        let solo = solo(&mut tenant)?;
+        let mut tenants = [tenant, scene.join(&SATURATING)?];
+        let tracks = together(&mut tenants, WARM + bench.seconds() / 2.0, 0.01, |_| Ok(()))?;
+        let rate = |track: &Track| track.rate(WARM, track.length());
+        let (got, slicing) = (rate(&tracks[0]), rate(&native[0]));
+        eprintln!(
+            "    gap {gap_us} us: {:.0} % of solo, {:.0} % by the card's own slicing; the neighbour {:.0} and {:.0} %",
+            100.0 * got / solo,
+            100.0 * slicing / solo,
+            rate(&tracks[1]) * 60.0 / 1e4,
+            rate(&native[1]) * 60.0 / 1e4,
+        );
+        bench.gallery.gap(gap_us, got / solo, slicing / solo);
+        of_set = of_set.min(100.0 * got / (0.5 * solo));
+        of_native = of_native.min(100.0 * got / slicing);
+    }
+    Ok(vec![("gap_throughput_pct", of_set.into()), ("gap_over_native_pct", of_native.into())])
+}
+
+/// Requests of 64 kernels at high priority beside a saturating tenant: the slowest hundredth over alone.
+pub(super) fn priority(bench: &mut Bench) -> Result<Figures> {
+    let mut scene = bench.scene()?;
+    let mut requests = scene.join(&Party::of(Load::requests(64, 100, 3000)).urgent())?;
+    let slowest = |track: &Track| track.quantile(0.99).context("no request ended");
+    let alone = slowest(&requests.run(bench.seconds() / 2.0, 0.01)?)?;
+    let mut tenants = [requests, scene.join(&SATURATING)?];
+    let beside = slowest(&together(&mut tenants, bench.seconds(), 0.01, |_| Ok(()))?[0])?;
+    Ok(vec![("priority_p99_ratio", (beside / alone).into())])
+}
+
+/// Kernels per second alone.
+pub(super) fn solo(tenant: &mut Tenant) -> Result<f64> {
+    let track = tenant.run(WARM + 2.0, 0.01)?;
+    Ok(track.rate(WARM, track.length()))
+}

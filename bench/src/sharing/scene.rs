@@ -1,0 +1,179 @@
+//! A card with tenants on it, made for one experiment.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use cgpu_stage::stage::{SIMULATED, Simulated, Stage};
+use cgpu_stage::worker::Worker;
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::Value;
+
+use super::load::{Load, Party};
+use super::track::Track;
+
+/// What a switch between contexts costs on the simulated card, in microseconds.
+pub(crate) type SwitchUs = u32;
+
+/// The time from telling all workers to their common start.
+const NOTICE: f64 = 0.1;
+
+/// The stage of an experiment, and who has joined so far.
+pub(crate) struct Scene {
+    pub(crate) stage: Stage,
+    joined: usize,
+}
+
+/// A tenant, or somebody in no container.
+pub(crate) struct Tenant {
+    pub(crate) name: String,
+    workers: Vec<Worker>,
+}
+
+impl Scene {
+    pub(crate) fn set(dist: &Path, switch: SwitchUs) -> Result<Self> {
+        Self::on(dist, card(switch))
+    }
+
+    /// One whose processes write down what they and the card do.
+    pub(crate) fn journalled(dist: &Path, switch: SwitchUs, journal: &Path) -> Result<Self> {
+        Self::on(dist, card(switch).with("CGPU_SIM_JOURNAL", &journal.to_string_lossy()))
+    }
+
+    fn on(dist: &Path, card: Simulated) -> Result<Self> {
+        Ok(Self { stage: Stage::set(dist, Some(card))?, joined: 0 })
+    }
+
+    /// A container joins.
+    pub(crate) fn join(&mut self, party: &Party) -> Result<Tenant> {
+        self.joined += 1;
+        let name = format!("tenant-{}", self.joined);
+        let start = |_| {
+            let mut command = self.stage.run(&name);
+            // Room for a context of each process.
+            let memory = format!("{}MiB", 512 * party.processes);
+            command.args(["--mem", &memory, "--weight", &party.weight.to_string()]);
+            if let Some(percent) = party.percent {
+                command.env("ALIYUN_COM_GPU_CORE_PERCENTAGE", percent.to_string());
+            }
+            if party.high_priority {
+                command.env("ALIYUN_COM_GPU_HIGH_PRIO", "1");
+            }
+            command.arg("--").arg(self.stage.program("load")?);
+            worker(command, &party.load, &name)
+        };
+        let workers = (0..party.processes).map(start).collect::<Result<_>>()?;
+        Ok(Tenant { name, workers })
+    }
+
+    /// A process in no container: what the card does of itself.
+    pub(crate) fn native(&mut self, load: &Load) -> Result<Tenant> {
+        self.joined += 1;
+        let name = format!("native-{}", self.joined);
+        let command = self.stage.native(&self.stage.program("load")?);
+        Ok(Tenant { workers: vec![worker(command, load, &name)?], name })
+    }
+
+    /// Writes a node of the control tree.
+    pub(crate) fn write(&self, path: &str, value: &str) -> Result<()> {
+        self.stage.write(path, value).with_context(|| format!("cannot set {path} to {value}"))
+    }
+
+    /// Seconds for which each tenant has had the card until now, as the simulated card itself counts them.
+    pub(crate) fn card_seconds(&self, tenants: &[Vec<i32>]) -> Result<Vec<f64>> {
+        let mut status = self.stage.native(&self.stage.file("cgpu-sim")?);
+        let output = status.args(["status", "--json"]).output().context("cgpu-sim status")?;
+        ensure!(output.status.success(), "cgpu-sim status: {}", String::from_utf8_lossy(&output.stderr));
+        let told: Value = serde_json::from_slice(&output.stdout)?;
+        let processes = told["cards"][0]["processes"].as_array().context("a card with processes")?;
+        let seconds = |programs: &Vec<i32>| {
+            let ours = processes.iter().filter(|process| programs.iter().any(|id| process["pid"] == *id));
+            ours.filter_map(|process| process["busy_ns"].as_f64()).sum::<f64>() / 1e9
+        };
+        Ok(tenants.iter().map(seconds).collect())
+    }
+}
+
+fn card(switch: SwitchUs) -> Simulated {
+    Simulated::new(SIMULATED).with("CGPU_SIM_SWITCH_US", &switch.to_string())
+}
+
+fn worker(mut command: Command, load: &Load, name: &str) -> Result<Worker> {
+    // The simulated card takes a kernel's length from its name.
+    command.args(load.arguments()).args(["--iterations", "1"]);
+    Ok(Worker::start(command, name)?.0)
+}
+
+impl Tenant {
+    /// All its processes begin at CLOCK_MONOTONIC second `start`.
+    pub(crate) fn begin(&mut self, start: f64, seconds: f64, step: f64) -> Result<()> {
+        self.workers
+            .iter_mut()
+            .try_for_each(|worker| worker.tell(&format!("run {start:.6} {seconds} {step}")))
+    }
+
+    /// Waits for what [`Tenant::begin`] began.
+    pub(crate) fn end(&mut self, step: f64) -> Result<Track> {
+        self.workers
+            .iter_mut()
+            .try_fold(Track::default(), |sum, worker| Ok(sum.with(&Track::read(step, &worker.hear()?)?)))
+    }
+
+    /// Runs alone.
+    pub(crate) fn run(&mut self, seconds: f64, step: f64) -> Result<Track> {
+        self.begin(soon(), seconds, step)?;
+        self.end(step)
+    }
+
+    /// The process ids of its programs, not those of the `cgpu run` around them.
+    pub(crate) fn programs(&self) -> Result<Vec<i32>> {
+        let program = |worker: &Worker| {
+            let started = worker.id();
+            let list = fs::read_to_string(format!("/proc/{started}/task/{started}/children"));
+            let child = list.ok().and_then(|list| list.split_whitespace().next()?.parse::<i32>().ok());
+            child.map_or_else(|| Ok(i32::try_from(started)?), Ok)
+        };
+        self.workers.iter().map(program).collect()
+    }
+
+    /// Sends a signal to each of its programs.
+    pub(crate) fn signal(&self, signal: i32) -> Result<()> {
+        for program in self.programs()? {
+            // SAFETY: kill takes any process id and signal; the process is our child or its child, which nobody else reaps
+            // before us.
+            let sent = unsafe { libc::kill(program, signal) };
+            ensure!(sent == 0, "cannot send signal {signal} to {program}");
+        }
+        Ok(())
+    }
+}
+
+/// All run at the same time, for so long. `meanwhile` is called with the start; its run counts in nobody's time.
+pub(crate) fn together(
+    tenants: &mut [Tenant],
+    seconds: f64,
+    step: f64,
+    meanwhile: impl FnOnce(f64) -> Result<()>,
+) -> Result<Vec<Track>> {
+    let start = soon();
+    tenants.iter_mut().try_for_each(|tenant| tenant.begin(start, seconds, step))?;
+    meanwhile(start)?;
+    tenants.iter_mut().map(|tenant| tenant.end(step)).collect()
+}
+
+/// A moment that everybody told now will not miss.
+pub(crate) fn soon() -> f64 {
+    now() + NOTICE
+}
+
+/// CLOCK_MONOTONIC in seconds.
+pub(crate) fn now() -> f64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
+
+/// Sleeps until a CLOCK_MONOTONIC second.
+pub(crate) fn sleep_until(moment: f64) {
+    std::thread::sleep(std::time::Duration::from_secs_f64((moment - now()).max(0.0)));
+}

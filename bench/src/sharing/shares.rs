@@ -1,0 +1,217 @@
+//! Shares of tenants that can use all they get.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+use super::load::{Load, Party};
+use super::track::{Track, cycles, error_pct, parts, shares, stretches};
+use super::{Bench, Figures, STEP, Seen, WARM, observe};
+use crate::figure::Reading;
+use crate::pair::median;
+
+/// One process, 60 us kernels without a pause.
+pub(super) const SATURATING: Party = Party::of(Load::saturating(60));
+
+/// The greatest error of a share among these.
+pub(super) fn error(
+    bench: &mut Bench,
+    key: &str,
+    parties: &[Party],
+    settings: &[(&str, &str)],
+) -> Result<Reading> {
+    let seen = bench.run(parties, settings)?;
+    Ok(judge(bench, key, parties, &seen))
+}
+
+pub(super) fn judge(bench: &mut Bench, key: &str, parties: &[Party], seen: &Seen) -> Reading {
+    let set = parts(&parties.iter().map(|party| party.weight).collect::<Vec<_>>());
+    let (lengths, cycles) = in_cycles(parties, &seen.tracks);
+    let (from, to) = (cycles[0], cycles[cycles.len() - 1]);
+    let got = shares(&seen.tracks, &lengths, from, to);
+    for (place, (set, got)) in set.iter().zip(&got).enumerate() {
+        bench.gallery.share(key, place, *set, *got);
+    }
+    let busy =
+        seen.tracks.iter().zip(&lengths).map(|(track, us)| track.rate(from, to) * f64::from(*us) / 1e4);
+    eprintln!("    {key}: {} % of the card's time, {} cycles", join(busy), cycles.len() - 1);
+    let all: f64 = seen.card.iter().sum();
+    let by_time: Vec<f64> = seen.card.iter().map(|time| time / all).collect();
+    Reading { value: error_pct(&got, &set), by_time: Some(error_pct(&by_time, &set)) }
+}
+
+/// The lengths of their kernels, and the whole cycles of their turns.
+fn in_cycles(parties: &[Party], tracks: &[Track]) -> (Vec<u32>, Vec<f64>) {
+    let batches: Vec<u32> = parties.iter().map(|party| party.load.batch_us()).collect();
+    (parties.iter().map(|party| party.load.us).collect(), cycles(tracks, &batches, WARM))
+}
+
+/// The worst window of a second in whole cycles; `shown` is whose share is drawn.
+fn worst_second(
+    bench: &mut Bench,
+    name: &'static str,
+    parties: &[Party],
+    shown: usize,
+    tracks: &[Track],
+) -> f64 {
+    let set = parts(&parties.iter().map(|party| party.weight).collect::<Vec<_>>());
+    let (lengths, cycles) = in_cycles(parties, tracks);
+    let mut worst: f64 = 0.0;
+    let mut list = Vec::new();
+    for (from, to) in stretches(&cycles, 1.0) {
+        let got = shares(tracks, &lengths, from, to);
+        worst = worst.max(error_pct(&got, &set));
+        bench.gallery.window(name, from - WARM, 100.0 * got[shown] / set[shown]);
+        list.push(format!("{:.2}", 100.0 * got[shown]));
+    }
+    eprintln!("    {name}, by seconds: {} %", list.join(" "));
+    worst
+}
+
+/// 75:25, and all that is measured beside it.
+pub(super) fn three_to_one(bench: &mut Bench) -> Result<Figures> {
+    let parties = [SATURATING.weighing(3), SATURATING];
+    let mut scene = bench.scene()?;
+    let mut first = scene.join(&parties[0])?;
+    let alone = first.run(WARM + 2.0, STEP)?;
+    let solo = alone.rate(WARM, alone.length());
+    let mut tenants = [first, scene.join(&parties[1])?];
+    let monitor = scene.stage.monitor();
+    let before = cpu_seconds(monitor)?;
+    let seconds = bench.seconds();
+    let seen = observe(&scene, &mut tenants, seconds)?;
+    let monitor_cpu = cpu_seconds(monitor)? - before;
+    let error = judge(bench, "share_error_pct_75_25", &parties, &seen);
+    let worst = worst_second(bench, "75:25, the 25", &parties, 1, &seen.tracks);
+    let tracks = &seen.tracks;
+    let rates: Vec<f64> = tracks.iter().map(|track| track.rate(WARM, WARM + seconds)).collect();
+    // What the program's threads spend for a kernel on its way to the card: here the gate's visits, markers and sleeps, alone none of
+    // these. Who launches at the card's pace waits at the gate in its turn, and in the driver when it is alone; the driver's waiting is
+    // left out, and so are its threads (`programs/load`), so a sleep at the gate counts in full.
+    let per_kernel = |track: &Track| track.cpu / track.between(0.0, track.length());
+    let added = (per_kernel(&tracks[0]) - per_kernel(&alone)) * rates[0];
+    Ok(vec![
+        ("share_error_pct_75_25", error),
+        ("share_error_1s_pct_75_25", worst.into()),
+        ("aggregate_pct_75_25", (100.0 * rates.iter().sum::<f64>() / solo).into()),
+        ("shim_cpu_pct", (100.0 * added).into()),
+        ("monitor_cpu_pct", (100.0 * monitor_cpu / (WARM + seconds)).into()),
+    ])
+}
+
+/// Long kernels at 25 beside short ones at 75.
+pub(super) fn mixed(bench: &mut Bench) -> Result<Figures> {
+    let parties = [Party::of(Load::saturating(5000)), SATURATING.weighing(3)];
+    Ok(vec![("share_error_mixed_pct", error(bench, "share_error_mixed_pct", &parties, &[])?)])
+}
+
+/// Kernels far longer than a turn beside short ones.
+pub(super) fn long_kernels(bench: &mut Bench) -> Result<Figures> {
+    let parties = [Party::of(Load::saturating(50_000)), SATURATING.weighing(3)];
+    let seen = bench.run(&parties, &[])?;
+    let error = judge(bench, "share_error_50ms_pct", &parties, &seen);
+    let worst = worst_second(bench, "50 ms kernels at 25", &parties, 0, &seen.tracks);
+    Ok(vec![("share_error_50ms_pct", error), ("share_error_1s_pct_50ms", worst.into())])
+}
+
+pub(super) fn graph(bench: &mut Bench) -> Result<Figures> {
+    one_like(bench, "share_error_graph_pct", Party::of(Load { graph: true, ..Load::saturating(60) }))
+}
+
+pub(super) fn streams(bench: &mut Bench) -> Result<Figures> {
+    one_like(bench, "share_error_streams_pct", Party::of(Load { streams: 8, ..Load::saturating(60) }))
+}
+
+pub(super) fn threads(bench: &mut Bench) -> Result<Figures> {
+    one_like(bench, "share_error_threads_pct", Party::of(Load { threads: 8, ..Load::saturating(60) }))
+}
+
+pub(super) fn processes(bench: &mut Bench) -> Result<Figures> {
+    one_like(bench, "share_error_procs_pct", Party { processes: 4, ..SATURATING })
+}
+
+/// Copies are not gated: whoever copies much still computes its share.
+pub(super) fn copies(bench: &mut Bench) -> Result<Figures> {
+    // Two streams: one copies while the other computes.
+    let load = Load { copy: 1 << 20, streams: 2, ..Load::saturating(60) };
+    one_like(bench, "share_error_copies_pct", Party::of(load))
+}
+
+/// One tenant is special, the other is not; equal weights.
+fn one_like(bench: &mut Bench, key: &'static str, party: Party) -> Result<Figures> {
+    Ok(vec![(key, error(bench, key, &[party, SATURATING], &[])?)])
+}
+
+/// Policy 3: alone and beside somebody, percentage points off.
+pub(super) fn cap(bench: &mut Bench, key: &'static str, percent: u32) -> Result<Figures> {
+    let capped = SATURATING.capped(percent);
+    let rest = SATURATING.capped(100 - percent);
+    let (mut by_work, mut by_time) = (0.0_f64, 0.0_f64);
+    for parties in [&[capped][..], &[capped, rest]] {
+        let seen = bench.run(parties, &[("0/policy", "3")])?;
+        let (_, cycles) = in_cycles(parties, &seen.tracks);
+        let (from, to) = (cycles[0], cycles[cycles.len() - 1]);
+        for (place, (party, track)) in parties.iter().zip(&seen.tracks).enumerate() {
+            let got = track.rate(from, to) * f64::from(party.load.us) / 1e6;
+            let set = f64::from(party.percent.unwrap_or(100)) / 100.0;
+            let name = if parties.len() == 1 { "alone" } else { "beside" };
+            eprintln!("    {key}, {name}: {:.2} for {:.0} %", 100.0 * got, 100.0 * set);
+            bench.gallery.share(&format!("cap {percent} {name}"), place, set, got);
+            by_work = by_work.max(100.0 * (got - set).abs());
+            by_time = by_time.max(100.0 * (seen.card[place] / seen.seconds - set).abs());
+        }
+    }
+    Ok(vec![(key, Reading { value: by_work, by_time: Some(by_time) })])
+}
+
+/// Policy 4: the least share over 1/N, and all work over policy 1's.
+pub(super) fn soft(bench: &mut Bench) -> Result<Figures> {
+    let parties = [SATURATING; 3];
+    let work = |seen: &Seen| -> Vec<f64> {
+        seen.tracks.iter().map(|track| track.rate(WARM, track.length()) * 60.0 / 1e6).collect()
+    };
+    let soft = work(&bench.run(&parties, &[("0/policy", "4")])?);
+    let fair = work(&bench.run(&parties, &[("0/policy", "1")])?);
+    let least = soft.iter().copied().fold(f64::INFINITY, f64::min);
+    Ok(vec![
+        ("soft_least_pct", (100.0 * least * parties.len() as f64).into()),
+        ("soft_aggregate_ratio", (soft.iter().sum::<f64>() / fair.iter().sum::<f64>()).into()),
+    ])
+}
+
+/// Alone under the shim over alone without it, in turn.
+pub(super) fn solo(bench: &mut Bench) -> Result<Figures> {
+    let load = Load::saturating(20);
+    let mut scene = bench.scene()?;
+    let mut shimmed = scene.join(&Party::of(load))?;
+    let mut native = scene.native(&load)?;
+    let mut ratios = Vec::new();
+    for _ in 0..if bench.quick { 3 } else { 5 } {
+        let mut rates = Vec::new();
+        for tenant in [&mut shimmed, &mut native] {
+            let track = tenant.run(1.2, 0.01)?;
+            rates.push(track.rate(0.2, 1.2));
+        }
+        ratios.push(100.0 * rates[0] / rates[1]);
+    }
+    Ok(vec![("solo_pct", median(&mut ratios).into())])
+}
+
+/// Percentages, for people.
+fn join(percents: impl Iterator<Item = f64>) -> String {
+    percents.map(|percent| format!("{percent:.2}")).collect::<Vec<_>>().join(" + ")
+}
+
+/// CPU time of all threads of a process.
+fn cpu_seconds(process: u32) -> Result<f64> {
+    let folder = PathBuf::from(format!("/proc/{process}/task"));
+    let threads = fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let mut nanoseconds = 0.0;
+    for thread in threads {
+        let text = fs::read_to_string(thread?.path().join("schedstat"))?;
+        let first = text.split(' ').next().and_then(|number| number.parse::<f64>().ok());
+        nanoseconds += first.context("a kernel that keeps no schedstat")?;
+    }
+    Ok(nanoseconds / 1e9)
+}

@@ -1,0 +1,235 @@
+//! Where demo and benchmarks play: a folder of its own, a monitor, cards.
+
+use std::ffi::c_uint;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use cgpu_monitor::client::Client;
+use cgpu_monitor::message::Status;
+
+/// The card of the reference documents.
+pub const SIMULATED: &str = "A10:23028";
+
+/// The stage; the monitor ends with it.
+#[derive(Debug)]
+pub struct Stage {
+    dist: PathBuf,
+    root: tempfile::TempDir,
+    simulated: Option<Simulated>,
+    monitor: Child,
+    card: String,
+    total_mib: u64,
+}
+
+/// Simulated cards, and what of them is not as usual.
+#[derive(Clone, Debug)]
+pub struct Simulated {
+    /// `MODEL:MIB[,...]`.
+    pub cards: String,
+    /// Further variables of the simulated driver.
+    pub variables: Vec<(String, String)>,
+}
+
+impl Simulated {
+    /// Cards as usual.
+    #[must_use]
+    pub fn new(cards: &str) -> Self {
+        Self { cards: cards.to_owned(), variables: Vec::new() }
+    }
+
+    /// With this variable, too.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: &str) -> Self {
+        self.variables.push((name.to_owned(), value.to_owned()));
+        self
+    }
+}
+
+impl Stage {
+    /// Sets up simulated cards, or takes those that are there, and starts a monitor.
+    ///
+    /// # Errors
+    /// When `dist` has not been built, or the monitor does not come up with a card.
+    pub fn set(dist: &Path, simulated: Option<Simulated>) -> Result<Self> {
+        let dist = dist
+            .canonicalize()
+            .with_context(|| format!("{}: not there; run `cargo xtask build` first", dist.display()))?;
+        let memory = Path::new("/dev/shm");
+        let root = if memory.is_dir() { tempfile::tempdir_in(memory)? } else { tempfile::tempdir()? };
+        fs::create_dir(root.path().join("cards"))?;
+        let monitor = start_monitor(&dist, root.path(), simulated.as_ref())?;
+        let mut stage = Self { dist, root, simulated, monitor, card: String::new(), total_mib: 0 };
+        let status = stage.first_status()?;
+        let card = status.cards.first().context("a status that has a card")?;
+        stage.card.clone_from(&card.name);
+        stage.total_mib = card.memory_total >> 20;
+        Ok(stage)
+    }
+
+    fn first_status(&mut self) -> Result<Status> {
+        let start = Instant::now();
+        loop {
+            // The monitor answers before it has asked NVML for the cards.
+            if let Ok(status) = self.status()
+                && !status.cards.is_empty()
+            {
+                return Ok(status);
+            }
+            let ended = self.monitor.try_wait()?;
+            if ended.is_some() || start.elapsed() > Duration::from_secs(20) {
+                let log = fs::read_to_string(self.root.path().join("monitor.log")).unwrap_or_default();
+                anyhow::bail!(
+                    "the monitor does not answer, or finds no card by NVML ({ended:?}); it said:\n{log}"
+                );
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Kills the monitor and starts another one, which is not waited for.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn replace_monitor(&mut self) -> Result<()> {
+        self.end_monitor();
+        self.monitor = start_monitor(&self.dist, self.root.path(), self.simulated.as_ref())?;
+        Ok(())
+    }
+
+    fn end_monitor(&mut self) {
+        // A monitor that is gone already is no news.
+        let _ = self.monitor.kill();
+        let _ = self.monitor.wait();
+    }
+
+    /// What the monitor knows now.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn status(&self) -> Result<Status> {
+        Ok(Client::connect(&self.root.path().join("monitor.sock"))?.status()?)
+    }
+
+    /// Writes a node of the control tree.
+    ///
+    /// # Errors
+    /// When the monitor does not answer or refuses.
+    pub fn write(&self, path: &str, value: &str) -> Result<()> {
+        Ok(Client::connect(&self.root.path().join("monitor.sock"))?.set(path, value)?)
+    }
+
+    /// `cgpu run` for a process of the container `name`; its own options, `--` and the program are to be added.
+    #[must_use]
+    pub fn run(&self, name: &str) -> Command {
+        let mut command = Command::new(self.dist.join("cgpu"));
+        command.arg("run").arg("--root").arg(self.root.path()).args(["--name", name]);
+        if let Some(simulated) = &self.simulated {
+            command.args(["--sim", &simulated.cards]);
+            command.envs(simulated.variables.iter().map(|(name, value)| (name, value)));
+        }
+        command
+    }
+
+    /// A program in no container, on the same cards.
+    #[must_use]
+    pub fn native(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        if let Some(simulated) = &self.simulated {
+            simulate(&mut command, &self.dist, self.root.path(), simulated);
+        }
+        command
+    }
+
+    /// One of the built files.
+    ///
+    /// # Errors
+    /// When it has not been built.
+    pub fn file(&self, name: &str) -> Result<PathBuf> {
+        let file = self.dist.join(name);
+        ensure!(file.is_file(), "{}: not there; run `cargo xtask build` first", file.display());
+        Ok(file)
+    }
+
+    /// One of the built test programs.
+    ///
+    /// # Errors
+    /// When it has not been built.
+    pub fn program(&self, name: &str) -> Result<PathBuf> {
+        self.file(&format!("programs/{name}"))
+    }
+
+    /// The monitor's process id.
+    #[must_use]
+    pub fn monitor(&self) -> u32 {
+        self.monitor.id()
+    }
+
+    /// The card's name.
+    #[must_use]
+    pub fn card(&self) -> &str {
+        &self.card
+    }
+
+    /// The card's memory in MiB, as NVML gives it.
+    #[must_use]
+    pub fn total_mib(&self) -> u64 {
+        self.total_mib
+    }
+
+    /// `simulated`, or `real`. A simulated driver that is found in the environment is as simulated as its own.
+    #[must_use]
+    pub fn driver(&self) -> &'static str {
+        let simulated = self.simulated.is_some() || std::env::var_os("CGPU_SIM_GPUS").is_some();
+        if simulated { "simulated" } else { "real" }
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        self.end_monitor();
+    }
+}
+
+fn start_monitor(dist: &Path, root: &Path, simulated: Option<&Simulated>) -> Result<Child> {
+    let log = fs::OpenOptions::new().create(true).append(true).open(root.join("monitor.log"))?;
+    let mut command = Command::new(dist.join("cgpu-monitor"));
+    command
+        .arg("--root")
+        .arg(root)
+        .args(["--tree", "none"])
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log);
+    if let Some(simulated) = simulated {
+        simulate(&mut command, dist, root, simulated);
+    }
+    command.spawn().context("cannot start cgpu-monitor")
+}
+
+/// As `cgpu run --sim` does for its programs: the same cards are found by the same file.
+fn simulate(command: &mut Command, dist: &Path, root: &Path, simulated: &Simulated) {
+    command
+        .env("LD_LIBRARY_PATH", dist.join("sim"))
+        .env("CGPU_SIM_GPUS", &simulated.cards)
+        .env("CGPU_SIM_STATE", root.join("cards").join(&simulated.cards))
+        .envs(simulated.variables.iter().map(|(name, value)| (name, value)));
+}
+
+/// Whether a driver is installed that initialises and has a card.
+#[must_use]
+pub fn real_card() -> bool {
+    // SAFETY: loading the vendor's driver runs its initialisers, as in every program that uses it.
+    let Ok(library) = (unsafe { libloading::Library::new("libcuda.so.1") }) else { return false };
+    // SAFETY: the type is that of cuInit.
+    let Ok(init) = (unsafe { library.get::<unsafe extern "C" fn(c_uint) -> i32>(b"cuInit\0") }) else {
+        return false;
+    };
+    // SAFETY: cuInit takes flags, which must be 0.
+    let answer = unsafe { init(0) };
+    // A driver that has started threads must stay.
+    std::mem::forget(library);
+    answer == 0
+}

@@ -1,0 +1,119 @@
+//! What a program may have of a card's time: from the options, else from the variables that would say it in a container.
+
+use std::env;
+use std::ffi::OsStr;
+
+use anyhow::{Result, bail};
+use clap::Args;
+
+use crate::claim::Variables;
+
+const WEIGHT: &str = "ALIYUN_COM_GPU_SCHD_WEIGHT";
+const PERCENT: &str = "ALIYUN_COM_GPU_CORE_PERCENTAGE";
+const HIGH: &str = "ALIYUN_COM_GPU_HIGH_PRIO";
+
+#[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Compute {
+    /// Share of the card, against the weights of the others [default: ALIYUN_COM_GPU_SCHD_WEIGHT]
+    #[arg(long, value_name = "1..25", value_parser = clap::value_parser!(u32).range(1..=25))]
+    pub(crate) weight: Option<u32>,
+    /// Percent of the card, where its policy is 3 [default: ALIYUN_COM_GPU_CORE_PERCENTAGE]
+    #[arg(long, value_name = "1..100", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) percent: Option<u32>,
+    /// High priority, up to the card's prio_ratio [default: ALIYUN_COM_GPU_HIGH_PRIO]
+    #[arg(long)]
+    high_prio: bool,
+    /// As told by the variable.
+    #[arg(skip)]
+    prefers: Option<bool>,
+}
+
+impl Compute {
+    /// With what the variables say where no option does.
+    pub(crate) fn with_environment(self) -> Result<Self> {
+        self.with(|name| env::var_os(name))
+    }
+
+    fn with<T: AsRef<OsStr>>(self, read: impl Fn(&str) -> Option<T>) -> Result<Self> {
+        let number = |name: &str, least: u32, most: u32, remedy: &str| -> Result<Option<u32>> {
+            let Some(value) = read(name) else { return Ok(None) };
+            let text = value.as_ref().to_string_lossy();
+            let digits = !text.trim().is_empty() && text.trim().bytes().all(|byte| byte.is_ascii_digit());
+            match text.trim().parse::<u32>().ok().filter(|found| digits && (least..=most).contains(found)) {
+                Some(found) => Ok(Some(found)),
+                None => bail!(
+                    "{name} is `{}`, expected a whole number from {least} to {most}; {remedy}",
+                    text.escape_default()
+                ),
+            }
+        };
+        let weight = match self.weight {
+            Some(weight) => Some(weight),
+            None => number(WEIGHT, 1, 25, "correct it, or unset it for 1")?,
+        };
+        let percent = match self.percent {
+            Some(percent) => Some(percent),
+            None => number(PERCENT, 1, 100, "correct or unset it")?,
+        };
+        let prefers = number(HIGH, 0, 1, "set 1 for high priority, or unset it")?.map(|high| high == 1);
+        Ok(Self { weight, percent, prefers, ..self })
+    }
+
+    /// Whether it has high priority; none: nobody said anything.
+    pub(crate) fn high_priority(self) -> Option<bool> {
+        if self.high_prio { Some(true) } else { self.prefers }
+    }
+
+    /// As the container's processes are told.
+    pub(crate) fn tell(self, variables: &mut Variables) {
+        let high = self.high_priority().map(u32::from);
+        for (name, value) in [(WEIGHT, self.weight), (PERCENT, self.percent), (HIGH, high)] {
+            if let Some(value) = value {
+                variables.set(name, value.to_string());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(options: Compute, variables: &[(&str, &str)]) -> Result<Compute> {
+        options.with(|name| variables.iter().find(|pair| pair.0 == name).map(|pair| pair.1.to_owned()))
+    }
+
+    #[test]
+    fn options_win_over_variables() {
+        let set = [(WEIGHT, "3"), (PERCENT, " 30 "), (HIGH, "1")];
+        let told = with(Compute::default(), &set).unwrap();
+        assert_eq!((told.weight, told.percent, told.high_priority()), (Some(3), Some(30), Some(true)));
+        let options = Compute { weight: Some(5), ..Compute::default() };
+        assert_eq!(with(options, &set).unwrap().weight, Some(5));
+        let options = Compute { high_prio: true, ..Compute::default() };
+        assert_eq!(with(options, &[(HIGH, "0")]).unwrap().high_priority(), Some(true));
+        assert_eq!(with(Compute::default(), &[]).unwrap(), Compute::default());
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused() {
+        for (name, value) in [
+            (WEIGHT, "0"),
+            (WEIGHT, "26"),
+            (WEIGHT, "heavy"),
+            (WEIGHT, ""),
+            (WEIGHT, "+3"),
+            (PERCENT, "0"),
+            (PERCENT, "101"),
+            (PERCENT, "30%"),
+            (HIGH, "2"),
+            (HIGH, "yes"),
+        ] {
+            let refused = with(Compute::default(), &[(name, value)]).unwrap_err().to_string();
+            assert!(
+                refused.starts_with(&format!("{name} is `{value}`, expected a whole number from")),
+                "{refused}"
+            );
+        }
+    }
+}

@@ -1,0 +1,24 @@
+# What is installed where: "FILE PLACE MODE", read by install.sh. FILE is below the folder of built files or, with deploy/ or docs/ in
+# front, of the sources. What is not built yet is left out.
+files() {
+    cat <<'END'
+cgpu /usr/bin/cgpu 0755
+cgpu-monitor /usr/bin/cgpu-monitor 0755
+cgpu-runtime /usr/bin/cgpu-runtime 0755
+cgpu-device-plugin /usr/bin/cgpu-device-plugin 0755
+cgpu-scheduler-extender /usr/bin/cgpu-scheduler-extender 0755
+kubectl-inspect-gpushare /usr/bin/kubectl-inspect-gpushare 0755
+libcgpu.so /usr/lib/cgpu/libcgpu.so 0755
+deploy/cgpu-monitor.service /usr/lib/systemd/system/cgpu-monitor.service 0644
+deploy/uninstall.sh /usr/lib/cgpu/uninstall.sh 0755
+docs/operation.md /usr/share/doc/cgpu/operation.md 0644
+END
+}
+LIST=/usr/lib/cgpu/installed
+SETTINGS=/etc/cgpu/monitor.toml
+
+say() { printf 'cgpu: %s\n' "$*" >&2; }
+die() { say "$*"; exit 1; }
+
+# Whether there is a service manager to be told: never when installing into another root.
+has_systemd() { [ -z "${DESTDIR:-}" ] && [ -d /run/systemd/system ]; }

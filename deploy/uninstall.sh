@@ -1,0 +1,37 @@
+#!/bin/sh
+# Takes away what install.sh has put on this host, or below DESTDIR, and nothing else. A configuration that was changed stays, and with
+# --purge goes, as does what people have set (/var/lib/cgpu). Programs that run keep their limits until they end.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+. "$here/files.sh"
+purge=no
+[ "${1:-}" != --purge ] || purge=yes
+root=${DESTDIR:-}
+[ -f "$root$LIST" ] || die "nothing is installed: there is no $root$LIST"
+[ -n "$root" ] || [ "$(id -u)" = 0 ] || die "only root uninstalls from /"
+if has_systemd; then
+    systemctl disable --now cgpu-monitor || say "the service could not be stopped"
+fi
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cp "$root$LIST" "$work/list"
+while read -r what place print; do
+    case $what in
+    file) rm -f "$root$place" ;;
+    configuration)
+        if [ $purge = yes ] || [ ! -e "$root$place" ] || [ "$(cksum < "$root$place" | tr ' ' -)" = "$print" ]; then
+            rm -f "$root$place"
+        else
+            say "$place was changed and stays"
+        fi
+        ;;
+    esac
+done < "$work/list"
+[ $purge = no ] || rm -rf "$root/var/lib/cgpu"
+rm -f "$root$LIST"
+# Folders, innermost first; one that others use by now stays.
+sed -n 's/^folder //p' "$work/list" | awk '{ print length($0) " " $0 }' | sort -rn | cut -d' ' -f2- | while read -r folder; do
+    rmdir "$root$folder" 2>/dev/null || :
+done
+has_systemd && systemctl daemon-reload
+say "uninstalled"

@@ -1,0 +1,104 @@
+//! The hot upgrade: what a monitor leaves to its successor, and how the successor comes to be.
+//!
+//! ```text
+//!   running                             successor (cgpu-monitor --replace)
+//!     |   told to: SIGUSR2, "upgrade"      |  reads its configuration, loads NVML
+//!     |   <------- "hand_over" ----------- |  when it is ready
+//!     |   closes the turns, writes down    |
+//!     |   -------- estate ---------------> |  takes the books, the socket's name, the tree's place
+//!   ends, gates as they are                |  beats: within the second in which gates believe in a monitor
+//! ```
+//!
+//! Until the estate is told nothing has changed: a successor that fails before costs nothing. Clients that were connected are cut off and
+//! ask again, which every request allows.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use serde::{Deserialize, Serialize};
+
+use crate::controller::estate as books;
+use crate::message::{Errno, Refusal, Registration};
+use crate::settings::Settings;
+
+/// All of it. What a later release adds has a default, so that each can take over from the one before.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Estate {
+    /// The release that wrote it.
+    pub release: String,
+    /// What people have set.
+    pub settings: Settings,
+    /// Containers, in the order in which they became known.
+    pub containers: Vec<Known>,
+    /// The books of each card and container.
+    pub cards: Vec<CardBooks>,
+}
+
+/// A container.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Known {
+    /// Its folder in the control tree.
+    pub id: String,
+    /// Its directory on the host.
+    pub dir: PathBuf,
+    /// The last registration.
+    pub registration: Option<Registration>,
+    /// Those who registered it and live.
+    pub makers: Vec<i32>,
+}
+
+/// A card's books.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CardBooks {
+    /// `GPU-...`.
+    pub uuid: String,
+    /// Of the whole card.
+    pub card: books::Estate,
+    /// By container's directory.
+    pub containers: Vec<(PathBuf, books::Legacy)>,
+}
+
+/// How to start a successor, and the one that has been started.
+#[derive(Debug, Default)]
+pub(crate) struct Succession {
+    program: Option<PathBuf>,
+    successor: Option<Child>,
+}
+
+impl Succession {
+    /// By the program's place as of now: what lies there later is the successor.
+    pub(crate) fn prepare() -> Self {
+        Self { program: std::env::current_exe().ok(), successor: None }
+    }
+
+    /// Starts one, with our own arguments. It is heard of when it asks for the estate.
+    pub(crate) fn begin(&mut self) -> Result<(), Refusal> {
+        if self.successor.is_some() {
+            return Err(Refusal::new(Errno::EBUSY, "A successor is being started."));
+        }
+        let missing = || Refusal::new(Errno::EIO, "It is not known where this program lies.");
+        let program = self.program.as_ref().ok_or_else(missing)?;
+        let own = std::env::args_os().skip(1).filter(|argument| argument != "--replace");
+        let mut command = Command::new(program);
+        command.args(own).arg("--replace").stdin(Stdio::null());
+        let child = command.spawn().map_err(|error| {
+            Refusal::new(Errno::EIO, format!("{} cannot be started: {error}.", program.display()))
+        })?;
+        tracing::info!("successor {} is starting", child.id());
+        self.successor = Some(child);
+        Ok(())
+    }
+
+    /// Notices that one has failed.
+    pub(crate) fn check(&mut self) {
+        if let Some(child) = &mut self.successor
+            && let Ok(Some(status)) = child.try_wait()
+        {
+            tracing::warn!("the successor has failed ({status}); this monitor goes on");
+            self.successor = None;
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Places on a card: `max_inst` of them, and a container's weight is how many it takes.
+//!
+//! They go to the containers in the order in which these became known. Who comes when none is left gets no compute until some are, as
+//! cGPU has it for a card whose `free_weight` is 0; who comes when there are fewer than it asks for gets those.
+
+use std::collections::BTreeMap;
+
+use cgpu_proto::uuid::Uuid;
+
+use super::container::Container;
+use crate::controller::tenants::{TenantId, Terms};
+
+/// What each container of a card is promised there.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Places {
+    taken: BTreeMap<TenantId, Terms>,
+    free: u32,
+}
+
+impl Places {
+    /// Of a card with so many places, among those that are there; who left no process keeps none.
+    pub(crate) fn on(card: Uuid, slots: u32, containers: &BTreeMap<TenantId, Container>) -> Self {
+        let mut places = Self { taken: BTreeMap::new(), free: slots };
+        for container in containers.values().filter(|container| container.cards().contains(&card)) {
+            let weight = container.weight().min(places.free);
+            if container.standing(card).created {
+                places.free -= weight;
+            }
+            let terms = Terms { weight, percent: container.percent(), high: container.is_high() };
+            places.taken.insert(container.tenant, terms);
+        }
+        places
+    }
+
+    /// Places that are left.
+    pub(crate) const fn free(&self) -> u32 {
+        self.free
+    }
+
+    /// What a container is promised; as one that comes now, if it is not among those.
+    pub(crate) fn of(&self, container: &Container) -> Terms {
+        let newcomer = Terms {
+            weight: container.weight().min(self.free),
+            percent: container.percent(),
+            high: container.is_high(),
+        };
+        self.taken.get(&container.tenant).copied().unwrap_or(newcomer)
+    }
+
+    /// What its starter should be told of a container's part of card `index`, if anything.
+    pub(crate) fn lack(&self, index: u32, container: &Container) -> Option<String> {
+        match (self.of(container).weight, container.weight()) {
+            (0, _) => Some(format!(
+                "card {index} has no weight left for {}: it gets no compute there; raise {index}/max_inst or lower others' weights",
+                container.id
+            )),
+            (has, wants) if has < wants => Some(format!(
+                "card {index} has a weight of {has} left for {}, which asked for {wants}",
+                container.id
+            )),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! What a host leaves to its successor, and how that goes on with it.
+
+use cgpu_proto::units::Nanos;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::{Change, Host};
+use crate::estate::{CardBooks, Estate, Known};
+
+impl Host {
+    /// Closes the books. Nothing must be done after it but to tell the estate.
+    pub(crate) fn bequeath(&mut self, now: Nanos) -> Estate {
+        let containers = self.containers.values().map(|container| Known {
+            id: container.id.clone(),
+            dir: container.dir.clone(),
+            registration: container.registration.clone(),
+            makers: container.makers.keys().copied().collect(),
+        });
+        let containers = containers.collect();
+        let mut cards = Vec::new();
+        for board in &mut self.boards {
+            self.settings.cards.insert(board.uuid.to_string(), board.settings);
+            let (card, legacies) = board.controller.bequeath(now);
+            board.stale = true;
+            let named = legacies
+                .into_iter()
+                .filter_map(|(tenant, legacy)| Some((self.containers.get(&tenant)?.dir.clone(), legacy)));
+            cards.push(CardBooks { uuid: board.uuid.to_string(), card, containers: named.collect() });
+        }
+        Estate {
+            release: env!("CARGO_PKG_VERSION").into(),
+            settings: self.settings.clone(),
+            containers,
+            cards,
+        }
+    }
+
+    /// Goes on where the predecessor ended.
+    pub(crate) fn inherit(&mut self, now: Nanos, estate: Estate) {
+        self.settings = estate.settings;
+        self.inherited = estate.cards;
+        for at in 0..self.boards.len() {
+            self.boards[at].settings = self.set_for(self.boards[at].uuid);
+            self.inherit_card(at);
+        }
+        for known in estate.containers {
+            let tenant = self.adopt(&known.dir, Some(&known.id));
+            let Some(container) = self.containers.get_mut(&tenant) else { continue };
+            container.registration = known.registration;
+            for pid in known.makers {
+                // One that has died since is not there to be waited for.
+                let found = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+                if let Some(pidfd) = found {
+                    container.makers.insert(pid, pidfd);
+                    self.changes.push(Change::Maker(tenant, pid));
+                }
+            }
+        }
+        self.scan(now);
+        self.look_after(now);
+        self.keep_settings();
+    }
+
+    /// A card goes on with its books.
+    pub(super) fn inherit_card(&mut self, at: usize) {
+        let uuid = self.boards[at].uuid.to_string();
+        if let Some(books) = self.inherited.iter_mut().find(|books| books.uuid == uuid) {
+            self.boards[at].controller.inherit(std::mem::take(&mut books.card));
+        }
+    }
+}

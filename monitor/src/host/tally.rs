@@ -1,0 +1,98 @@
+//! How often each counted reason happened in a container, its dead processes included. Pure.
+//!
+//! A process counts in its slot, and the counts go with the slot. Here they stay: sums only ever grow, whatever the container writes.
+
+use std::collections::BTreeMap;
+
+use cgpu_proto::layout::COUNTERS;
+use cgpu_proto::reason::Reason;
+use cgpu_proto::slots::State;
+use cgpu_proto::snapshot::Slot;
+
+/// The counts of one container.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// Of those who still have their slot, by slot and generation: the most that was seen.
+    present: BTreeMap<(usize, u64), [u32; COUNTERS]>,
+    /// Of all others, by the reason's place.
+    past: BTreeMap<usize, u64>,
+}
+
+impl Tally {
+    /// Takes what the slots say now.
+    pub(crate) fn take(&mut self, slots: &[Slot]) {
+        let mut present = BTreeMap::new();
+        for (index, slot) in slots.iter().enumerate() {
+            if matches!(slot.word.state(), Some(State::Free) | None) {
+                continue;
+            }
+            let name = (index, slot.word.generation().get());
+            let mut counts = self.present.remove(&name).unwrap_or([0; COUNTERS]);
+            for (most, count) in counts.iter_mut().zip(&slot.counters) {
+                *most = (*most).max(*count);
+            }
+            present.insert(name, counts);
+        }
+        for counts in std::mem::replace(&mut self.present, present).into_values() {
+            add(&mut self.past, &counts);
+        }
+    }
+
+    /// The sums, by the reasons' names.
+    pub(crate) fn sums(&self) -> BTreeMap<String, u64> {
+        let mut sums = self.past.clone();
+        for counts in self.present.values() {
+            add(&mut sums, counts);
+        }
+        // What this version does not know has no name, and a container may write anything there.
+        let named = |(place, sum): (usize, u64)| Some((Reason::ALL.get(place)?.name().to_owned(), sum));
+        sums.into_iter().filter_map(named).collect()
+    }
+}
+
+fn add(sums: &mut BTreeMap<usize, u64>, counts: &[u32; COUNTERS]) {
+    for (place, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+        let sum = sums.entry(place).or_default();
+        *sum = sum.saturating_add(u64::from(*count));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cgpu_proto::slots::Word;
+    use cgpu_proto::units::{Generation, Nanos};
+
+    fn slot(generation: u64, state: State, over_limit: u32) -> Slot {
+        let mut counters = [0; COUNTERS];
+        counters[Reason::OverLimit as usize] = over_limit;
+        Slot {
+            word: Word::new(Generation::from_bits(generation), state),
+            pid: 1,
+            since: Nanos::ZERO,
+            comm: String::new(),
+            acked: 0,
+            lent: 0,
+            counters,
+        }
+    }
+
+    #[test]
+    fn sums_outlive_processes_and_never_fall() {
+        let mut tally = Tally::default();
+        let over = |tally: &Tally| tally.sums().get("over_limit").copied().unwrap_or(0);
+        for (slots, sum) in [
+            (vec![], 0),
+            (vec![slot(1, State::Live, 3)], 3),
+            (vec![slot(1, State::Live, 5), slot(1, State::Live, 2)], 7),
+            // What is written lower counts no less.
+            (vec![slot(1, State::Live, 0), slot(1, State::Draining, 2)], 7),
+            (vec![slot(1, State::Live, 6), slot(2, State::Live, 1)], 9),
+            (vec![slot(1, State::Free, 0)], 9),
+            (vec![], 9),
+        ] {
+            tally.take(&slots);
+            assert_eq!(over(&tally), sum);
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! The rule against a process whose truth is known: any history of charges, frees, contexts and growth, with readings at any instant.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const SECOND: Nanos = Nanos::from_millis(1000);
+
+fn reading(second: u64, used: u64, implicit: u64, measured: u64) -> Reading {
+    let books = Books { used: Bytes(used), implicit: Bytes(implicit), ..Books::default() };
+    Reading {
+        at: Nanos(second * SECOND.0),
+        before: books,
+        measured: Bytes(measured),
+        after: books,
+        lent: Bytes::ZERO,
+    }
+}
+
+fn risen(growth: i64) -> Option<Verdict> {
+    Some(Verdict { growth, ended: 0, risen: true })
+}
+
+fn fallen(growth: i64) -> Option<Verdict> {
+    Some(Verdict { growth, ended: 0, risen: false })
+}
+
+#[test]
+fn code_that_came_with_a_launch_is_seen_at_once() {
+    let mut process = Measured::default();
+    assert_eq!(process.take(&reading(1, 100, 50, 150)), None);
+    assert_eq!(process.take(&reading(2, 100, 50, 170)), risen(20));
+    assert_eq!(process.take(&reading(3, 100, 50, 170)), None);
+}
+
+#[test]
+fn a_context_that_was_taken_for_too_much_is_set_right() {
+    // With nothing else on the books it is sure at once.
+    let mut process = Measured::default();
+    assert_eq!(process.take(&reading(1, 0, 512, 256)), fallen(-256));
+    // Else it takes three readings, because it might be a charge ahead of the driver, or a free behind it.
+    let mut process = Measured::default();
+    assert_eq!(process.take(&reading(1, 1000, 512, 1256)), None);
+    assert_eq!(process.take(&reading(2, 1000, 512, 1256)), None);
+    assert_eq!(process.take(&reading(3, 1000, 512, 1256)), fallen(-256));
+    // What the program asked for is never taken off.
+    assert_eq!(process.take(&reading(4, 1000, 512, 0)), fallen(-512));
+}
+
+#[test]
+fn readings_in_a_row_are_no_evidence_if_too_near() {
+    let mut process = Measured::default();
+    for after in 0..10 {
+        let soon = Reading { at: Nanos(SECOND.0 + after), ..reading(1, 1000, 512, 1256) };
+        assert_eq!(process.take(&soon), None);
+    }
+}
+
+#[test]
+fn a_charge_between_two_readings_is_no_stillness() {
+    let mut process = Measured::default();
+    let charges = |reading: Reading, charges| {
+        let books = Books { charges, ..reading.before };
+        Reading { before: books, after: books, ..reading }
+    };
+    // A program that frees and allocates all the time is found in the middle of an allocation each time.
+    for second in 1..20 {
+        let count = u32::try_from(second).unwrap();
+        assert_eq!(process.take(&charges(reading(second, 1000, 512, 1256), count)), None);
+    }
+}
+
+#[test]
+fn what_is_being_made_is_no_growth() {
+    let mut process = Measured::default();
+    let mut making = reading(1, 0, 0, 300);
+    making.before.creating = 1;
+    assert_eq!(process.take(&making), None);
+    assert_eq!(process.take(&reading(2, 0, 300, 300)), None);
+}
+
+#[test]
+fn what_came_and_went_between_the_looks_is_no_growth() {
+    let mut process = Measured::default();
+    let churn = |second, charges| {
+        let mut churn = reading(second, 100, 50, 5000);
+        churn.after.charges = churn.before.charges + charges;
+        churn
+    };
+    assert_eq!(process.take(&reading(1, 100, 50, 150)), None);
+    assert_eq!(process.take(&churn(2, 1)), None);
+    assert_eq!(process.take(&reading(3, 100, 50, 150)), None);
+    assert_eq!(process.take(&churn(4, 1)), None);
+    // Growth of a program that always allocates is seen in the second reading.
+    assert_eq!(process.take(&churn(5, 1)), risen(4850));
+}
+
+#[test]
+fn a_context_that_ended_takes_its_figure_along() {
+    let mut process = Measured::default();
+    assert_eq!(process.take(&reading(1, 0, 50, 70)), risen(20));
+    let mut after = reading(2, 0, 0, 0);
+    (after.before.ended, after.after.ended) = (1, 1);
+    assert_eq!(process.take(&after), None);
+    after.measured = Bytes(9);
+    assert_eq!(process.take(&after), Some(Verdict { growth: 9, ended: 1, risen: true }));
+    // One that ended while NVML was asked tells nothing.
+    after.after.ended = 2;
+    after.measured = Bytes(99);
+    assert_eq!(process.take(&after), None);
+}
+
+#[test]
+fn memory_of_several_processes_is_nobodys_growth() {
+    let mut importer = Measured::default();
+    assert_eq!(importer.take(&Reading { lent: Bytes(64), ..reading(1, 0, 50, 114) }), None);
+    assert_eq!(importer.take(&Reading { lent: Bytes(64), ..reading(2, 0, 50, 124) }), risen(10));
+    let mut exporter = Measured::default();
+    let exported = |second| {
+        let mut reading = reading(second, 64, 50, 50);
+        (reading.before.exported, reading.after.exported) = (Bytes(64), Bytes(64));
+        reading
+    };
+    for second in 1..5 {
+        assert_eq!(exporter.take(&exported(second)), None);
+    }
+}
+
+#[test]
+fn what_nvml_no_longer_tells_is_not_known() {
+    let mut process = Measured::from_published(20, 0);
+    assert_eq!(process.untold(), fallen(0));
+    assert_eq!(process.untold(), None);
+}
+
+/// Memory that a call is about to get or to give back.
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    since: u64,
+    bytes: u64,
+    /// The driver has done its part.
+    done: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Context {
+    charged: u64,
+    size: u64,
+    /// The code that came unasked.
+    grown: u64,
+    /// On the card already.
+    there: bool,
+}
+
+/// A process: what the driver holds for it, and what its cell says.
+#[derive(Clone, Debug, Default)]
+struct Process {
+    now: u64,
+    books: Books,
+    contexts: Vec<Context>,
+    allocating: Vec<Call>,
+    live: Vec<u64>,
+    freeing: Vec<Call>,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Allocate(u64),
+    Take,
+    Settle,
+    Free,
+    Give,
+    Refund,
+    Create { charged: u64, size: u64 },
+    Appear,
+    Created,
+    End,
+    Grow(u64),
+    Wait(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => (1..100u64).prop_map(Step::Allocate),
+        3 => Just(Step::Take),
+        3 => Just(Step::Settle),
+        2 => Just(Step::Free),
+        2 => Just(Step::Give),
+        2 => Just(Step::Refund),
+        2 => (1..60u64, 1..60u64).prop_map(|(charged, size)| Step::Create { charged, size }),
+        2 => Just(Step::Appear),
+        2 => Just(Step::Created),
+        1 => Just(Step::End),
+        1 => (1..50u64).prop_map(Step::Grow),
+        2 => (1..900u64).prop_map(Step::Wait),
+    ]
+}
+
+impl Process {
+    fn step(&mut self, step: &Step) {
+        let since = self.now;
+        match *step {
+            Step::Allocate(bytes) => {
+                self.books.charges += 1;
+                self.books.used = self.books.used + Bytes(bytes);
+                self.allocating.push(Call { since, bytes, done: false });
+            }
+            Step::Take => take(&mut self.allocating),
+            Step::Settle => self.live.extend(finished(&mut self.allocating)),
+            Step::Free => {
+                let bytes = self.live.pop();
+                self.freeing.extend(bytes.map(|bytes| Call { since, bytes, done: false }));
+            }
+            Step::Give => take(&mut self.freeing),
+            Step::Refund => {
+                let bytes = finished(&mut self.freeing).unwrap_or(0);
+                self.books.used = self.books.used - Bytes(bytes);
+            }
+            Step::Create { charged, size } if self.books.creating == 0 => {
+                self.books.creating = 1;
+                self.books.charges += 1;
+                self.books.implicit = self.books.implicit + Bytes(charged);
+                self.contexts.push(Context { charged, size, grown: 0, there: false });
+            }
+            Step::Appear => self.contexts.iter_mut().for_each(|context| context.there = true),
+            Step::Created if self.contexts.last().is_some_and(|last| last.there) => self.books.creating = 0,
+            Step::End if self.books.creating == 0 => {
+                if let Some(context) = self.contexts.pop() {
+                    self.books.ended += 1;
+                    self.books.implicit = self.books.implicit - Bytes(context.charged);
+                }
+            }
+            Step::Grow(bytes) => {
+                if let Some(context) = self.contexts.first_mut().filter(|context| context.there) {
+                    context.grown += bytes;
+                }
+            }
+            Step::Wait(time) => {
+                self.now += time;
+                // None takes as long as SETTLED without saying so.
+                let long = |calls: &[Call]| calls.iter().any(|call| call.since + 400 < since + time);
+                while long(&self.allocating) {
+                    [Step::Take, Step::Settle].iter().for_each(|step| self.step(step));
+                }
+                while long(&self.freeing) {
+                    [Step::Give, Step::Refund].iter().for_each(|step| self.step(step));
+                }
+            }
+            Step::Create { .. } | Step::Created | Step::End => {}
+        }
+    }
+
+    /// What the driver holds of what the program asked for.
+    fn asked(&self) -> u64 {
+        let taken = self.allocating.iter().filter(|call| call.done).map(|call| call.bytes);
+        let kept = self.freeing.iter().filter(|call| !call.done).map(|call| call.bytes);
+        taken.chain(kept).chain(self.live.iter().copied()).sum()
+    }
+
+    fn held(&self) -> u64 {
+        let there = self.contexts.iter().filter(|context| context.there);
+        self.asked() + there.map(|context| context.size + context.grown).sum::<u64>()
+    }
+
+    /// What is counted, with what was published last.
+    fn counted(&self, (growth, ended): (i64, u32)) -> u64 {
+        let growth = if ended == self.books.ended { growth } else { 0 };
+        self.books.used.0 + self.books.implicit.0.saturating_add_signed(growth)
+    }
+
+    /// What must be counted whatever is known: all that was charged for. Code that came since the last reading is not known.
+    fn least(&self) -> u64 {
+        let there = self.contexts.iter().filter(|context| context.there);
+        self.asked() + there.map(|context| context.size.min(context.charged)).sum::<u64>()
+    }
+
+    /// What may be counted beyond the books: all that was not charged for.
+    fn most_growth(&self) -> u64 {
+        self.contexts
+            .iter()
+            .map(|context| (context.size + context.grown).saturating_sub(context.charged))
+            .sum()
+    }
+
+    fn read(&mut self, between: &[Step]) -> Reading {
+        let (at, before) = (Nanos::from_millis(self.now), self.books);
+        let (first, rest) = between.split_at(between.len() / 2);
+        first.iter().for_each(|step| self.step(step));
+        let measured = Bytes(self.held());
+        rest.iter().for_each(|step| self.step(step));
+        Reading { at, before, measured, after: self.books, lent: Bytes::ZERO }
+    }
+}
+
+/// The driver does its part of the first call that waits for it.
+fn take(calls: &mut [Call]) {
+    if let Some(call) = calls.iter_mut().find(|call| !call.done) {
+        call.done = true;
+    }
+}
+
+fn finished(calls: &mut Vec<Call>) -> Option<u64> {
+    let at = calls.iter().position(|call| call.done)?;
+    Some(calls.remove(at).bytes)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn what_is_counted_is_neither_too_little_nor_too_much(
+        rounds in prop::collection::vec(
+            (prop::collection::vec(step(), 0..12), prop::collection::vec(step(), 0..5), 0..1100u64), 1..20,
+        ),
+    ) {
+        let mut process = Process::default();
+        let mut measured = Measured::default();
+        let mut published = (0, 0);
+        // Readings in a row between whose looks something was charged: two may agree on what came and went.
+        let mut churned = 0;
+        for (steps, between, wait) in rounds {
+            for step in &steps {
+                process.step(step);
+                prop_assert!(process.counted(published) >= process.least(), "too little: {process:?} {published:?}");
+            }
+            let reading = process.read(&between);
+            churned = if reading.before.charges == reading.after.charges { 0 } else { churned + 1 };
+            if let Some(verdict) = measured.take(&reading) {
+                published = (verdict.growth, verdict.ended);
+            }
+            prop_assert!(process.counted(published) >= process.least(), "too little: {process:?} {published:?}");
+            let growth = u64::try_from(published.0).unwrap_or(0);
+            let counts = published.1 == process.books.ended;
+            if churned < 2 && counts && growth > process.most_growth() {
+                prop_assert!(false, "too much: {process:?} {published:?}");
+            }
+            process.step(&Step::Wait(wait));
+        }
+        // When all is quiet, all is right after three samples.
+        process.step(&Step::Appear);
+        process.step(&Step::Created);
+        for _ in 0..3 {
+            process.step(&Step::Wait(1000));
+            if let Some(verdict) = measured.take(&process.read(&[])) {
+                published = (verdict.growth, verdict.ended);
+            }
+        }
+        prop_assert_eq!(process.counted(published), process.held());
+    }
+}

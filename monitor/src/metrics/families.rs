@@ -1,0 +1,329 @@
+//! The table of metrics: the one place where they are named.
+
+use cgpu_proto::reason::{Kind as ReasonKind, Reason};
+
+use super::own::Usage;
+use crate::message::{CardStatus, ContainerStatus, ShareStatus, Sharing, Status};
+
+/// Of which kind a family is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Goes up and down.
+    Gauge,
+    /// Only grows; its samples are named with `_total`.
+    Counter,
+    /// Always 1; what it tells is in its labels. Its samples are named with `_info`.
+    Info,
+}
+
+/// In what it counts: the last word of its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Things.
+    None,
+    /// Bytes.
+    Bytes,
+    /// Seconds.
+    Seconds,
+    /// Parts of 1.
+    Ratio,
+}
+
+/// A sample's labels.
+pub type Labels = Vec<(&'static str, String)>;
+
+/// Takes the samples of a family.
+pub type Samples<'a> = &'a mut dyn FnMut(Labels, f64);
+
+/// What is read.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    /// Of the monitor.
+    pub status: &'a Status,
+    /// What its own process takes.
+    pub own: &'a Usage,
+}
+
+/// A family of metrics.
+#[derive(Clone, Copy)]
+pub struct Family {
+    /// Without unit and suffix.
+    pub stem: &'static str,
+    /// Of which kind.
+    pub kind: Kind,
+    /// In what.
+    pub unit: Unit,
+    /// One sentence.
+    pub help: &'static str,
+    /// Reads its samples.
+    pub read: fn(Source<'_>, Samples<'_>),
+}
+
+impl Family {
+    /// The name of its samples.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let unit = match self.unit {
+            Unit::None => "",
+            Unit::Bytes => "_bytes",
+            Unit::Seconds => "_seconds",
+            Unit::Ratio => "_ratio",
+        };
+        let suffix = match self.kind {
+            Kind::Gauge => "",
+            Kind::Counter => "_total",
+            Kind::Info => "_info",
+        };
+        format!("{}{unit}{suffix}", self.stem)
+    }
+}
+
+/// One row a family: stem, kind, unit, sentence, reader.
+macro_rules! families {
+    ($(#[$about:meta])* $name:ident: $($stem:literal, $kind:ident, $unit:ident, $help:literal, $read:expr;)*) => {
+        $(#[$about])*
+        pub const $name: &[Family] = &[$(
+            Family { stem: $stem, kind: Kind::$kind, unit: Unit::$unit, help: $help, read: $read },
+        )*];
+    };
+}
+
+families! {
+    /// Ours.
+    OURS:
+    "cgpu_build", Info, None, "The monitor's version.",
+        |of, put| put(vec![("version", of.status.version.clone())], 1.0);
+    "cgpu_uptime", Gauge, Seconds, "How long the monitor has run.",
+        |of, put| put(vec![], millis(of.status.uptime_ms));
+    "process_cpu", Counter, Seconds, "CPU time that the monitor has used.", |of, put| put(vec![], of.own.cpu_seconds);
+    "process_resident_memory", Gauge, Bytes, "Resident memory of the monitor.",
+        |of, put| put(vec![], float(of.own.resident));
+
+    "cgpu_card", Info, None, "A card: its UUID and its product's name.",
+        |of, put| cards(of, put, |card| vec![("uuid", card.uuid.clone()), ("model", text(&card.name))], |_| Some(1.0));
+    "cgpu_card_memory_size", Gauge, Bytes, "Memory of the card.",
+        |of, put| cards(of, put, none, |card| Some(float(card.memory_total)));
+    "cgpu_card_memory_used", Gauge, Bytes, "Memory used by everybody on the card, by NVML.",
+        |of, put| cards(of, put, none, |card| card.memory_used.map(float));
+    "cgpu_card_utilization", Gauge, Ratio, "How much of the time the card computes, by NVML.",
+        |of, put| cards(of, put, none, |card| card.utilization.map(percent));
+    "cgpu_card_policy", Gauge, None, "The card's scheduling policy, 0 to 5.",
+        |of, put| cards(of, put, none, |card| Some(card.policy.into()));
+    "cgpu_card_places", Gauge, None, "Places of the card: the sum of weights that it has room for (max_inst).",
+        |of, put| cards(of, put, none, |card| Some(card.max_inst.into()));
+    "cgpu_card_free_places", Gauge, None, "Places of the card that are left (free_weight).",
+        |of, put| cards(of, put, none, |card| Some(card.free_weight.into()));
+    "cgpu_card_contended", Gauge, None, "1 while turns are given on the card.",
+        |of, put| cards(of, put, none, |card| Some(flag(card.sharing == Sharing::Contended)));
+    "cgpu_card_turns", Counter, None, "Turns begun on the card.",
+        |of, put| cards(of, put, none, |card| Some(float(card.turns)));
+    "cgpu_card_switch", Gauge, Seconds, "What a switch between containers costs, as learned from the turns.",
+        |of, put| cards(of, put, none, |card| card.switch_us.map(|us| float(us) / 1e6));
+    "cgpu_unshimmed_processes", Gauge, None, "Processes on the card, by NVML, that belong to no container.",
+        |of, put| cards(of, put, none, |card| Some(count(card.strangers.len())));
+
+    "cgpu_container", Info, None, "A container: its id and its name.",
+        |of, put| containers(of, put, |one| vec![("name", text(&one.name))], |_| Some(1.0));
+    "cgpu_container_weight", Gauge, None, "The weight that the container asked for.",
+        |of, put| containers(of, put, none, |one| Some(one.weight.into()));
+    "cgpu_container_high_priority", Gauge, None, "1 if the container has high priority.",
+        |of, put| containers(of, put, none, |one| Some(flag(one.high_priority)));
+    "cgpu_container_processes", Gauge, None, "Living processes of the container that use a card.",
+        |of, put| containers(of, put, none, |one| Some(count(one.processes.iter().filter(|process| process.live).count())));
+    "cgpu_container_refused", Gauge, None, "1 if the shim refused to start in the container.",
+        |of, put| containers(of, put, none, |one| Some(flag(one.refused.is_some())));
+    "cgpu_container_fault", Gauge, None, "1 for everything that is wrong with the container, by kind.", faults;
+    "cgpu_refusals", Counter, None, "Calls that were refused, by reason.",
+        |of, put| reasons(of, put, ReasonKind::Refusal);
+    "cgpu_bypasses", Counter, None, "Calls that went to the driver without being accounted or gated, by reason.",
+        |of, put| reasons(of, put, ReasonKind::Bypass);
+    "cgpu_notices", Counter, None, "Calls that were done and about which something was unusual, by reason.",
+        |of, put| reasons(of, put, ReasonKind::Notice);
+
+    "cgpu_memory_limit", Gauge, Bytes, "Memory limit of the container on the card; absent where it has none.",
+        |of, put| shares(of, put, |share| (share.limit > 0).then(|| float(share.limit)));
+    "cgpu_memory_used", Gauge, Bytes, "What the container has of the card: asked for, implicit, and left by dead exporters.",
+        |of, put| shares(of, put, |share| Some(float(used(share))));
+    "cgpu_memory_implicit", Gauge, Bytes, "The part of it that came with contexts, modules and first launches.",
+        |of, put| shares(of, put, |share| Some(float(share.implicit)));
+    "cgpu_memory_orphan", Gauge, Bytes, "The part of it that dead processes had exported.",
+        |of, put| shares(of, put, |share| Some(float(share.orphan)));
+    "cgpu_memory_draining", Gauge, Bytes, "The part of it that is of dead processes and not yet seen to be gone.",
+        |of, put| shares(of, put, |share| Some(float(share.draining)));
+    "cgpu_share_set", Gauge, Ratio, "Share of the card that the container is sure of while it is busy.",
+        |of, put| shares(of, put, |share| Some(share.share_set / 100.0));
+    "cgpu_share_measured", Gauge, Ratio, "Its share of the card's time over the last second; absent while nothing is metered.",
+        |of, put| shares(of, put, |share| share.share_second.map(|share| share / 100.0));
+    "cgpu_container_utilization", Gauge, Ratio, "How much of the time the card computed for the container, by NVML.",
+        |of, put| shares(of, put, |share| share.utilization.map(percent));
+    "cgpu_gpu_time", Counter, Seconds, "GPU time that the container was charged.",
+        |of, put| shares(of, put, |share| Some(share.gpu_time_ms / 1000.0));
+    "cgpu_reported_gpu_time", Counter, Seconds, "GPU time that the container's processes have reported.",
+        |of, put| shares(of, put, |share| Some(share.reported_ms / 1000.0));
+    "cgpu_settlement_error", Gauge, Ratio, "How far the two are apart, of what was charged; absent before anything was.",
+        |of, put| shares(of, put, settlement_error);
+    "cgpu_turns", Counter, None, "Turns that the container had.",
+        |of, put| shares(of, put, |share| Some(float(share.turns)));
+    "cgpu_odd_turns", Counter, None, "Turns that did not go by the book, by kind.", odd;
+    "cgpu_waits", Counter, None, "How often the container began to wait at its gate.",
+        |of, put| shares(of, put, |share| Some(float(share.waits)));
+    "cgpu_waiting", Counter, Seconds, "How long it has waited there, as far as it was looked at.",
+        |of, put| shares(of, put, |share| Some(share.waited_ms / 1000.0));
+}
+
+families! {
+    /// HAMi's, for dashboards that exist.
+    HAMI:
+    "hami_host_gpu_memory_used", Gauge, Bytes, "Memory used on the card.",
+        |of, put| hami_cards(of, put, |card| card.memory_used.map(float));
+    "hami_host_gpu_utilization", Gauge, Ratio, "How much of the time the card computes.",
+        |of, put| hami_cards(of, put, |card| card.utilization.map(percent));
+    "hami_vgpu_memory_used", Gauge, Bytes, "What the container has of the card.",
+        |of, put| hami_shares(of, put, |share| Some(float(used(share))));
+    "hami_vgpu_memory_limit", Gauge, Bytes, "The container's memory limit.",
+        |of, put| hami_shares(of, put, |share| Some(float(share.limit)));
+    "hami_container_device_memory", Gauge, Bytes, "What the container has of the card.",
+        |of, put| hami_shares(of, put, |share| Some(float(used(share))));
+    "hami_container_device_utilization", Gauge, Ratio, "How much of the time the card computed for the container.",
+        |of, put| hami_shares(of, put, |share| share.utilization.map(percent));
+}
+
+fn none<T>(_: &T) -> Labels {
+    Vec::new()
+}
+
+fn cards(
+    of: Source<'_>,
+    put: Samples<'_>,
+    labels: fn(&CardStatus) -> Labels,
+    value: impl Fn(&CardStatus) -> Option<f64>,
+) {
+    for card in &of.status.cards {
+        let mut all = vec![("card", card.index.to_string())];
+        all.extend(labels(card));
+        value(card).into_iter().for_each(|value| put(all.clone(), value));
+    }
+}
+
+fn containers(
+    of: Source<'_>,
+    put: Samples<'_>,
+    labels: fn(&ContainerStatus) -> Labels,
+    value: impl Fn(&ContainerStatus) -> Option<f64>,
+) {
+    for container in &of.status.containers {
+        let mut all = vec![("container", text(&container.id))];
+        all.extend(labels(container));
+        value(container).into_iter().for_each(|value| put(all.clone(), value));
+    }
+}
+
+fn shares(of: Source<'_>, put: Samples<'_>, value: impl Fn(&ShareStatus) -> Option<f64>) {
+    for container in &of.status.containers {
+        for share in &container.cards {
+            let labels = vec![("container", text(&container.id)), ("card", share.card.to_string())];
+            value(share).into_iter().for_each(|value| put(labels.clone(), value));
+        }
+    }
+}
+
+fn faults(of: Source<'_>, put: Samples<'_>) {
+    for container in &of.status.containers {
+        for kind in container.faults.keys() {
+            put(vec![("container", text(&container.id)), ("fault", text(kind))], 1.0);
+        }
+    }
+}
+
+fn reasons(of: Source<'_>, put: Samples<'_>, kind: ReasonKind) {
+    for container in &of.status.containers {
+        for (name, sum) in &container.counters {
+            if Reason::named(name).is_some_and(|reason| reason.kind() == kind) {
+                put(vec![("container", text(&container.id)), ("reason", name.clone())], float(*sum));
+            }
+        }
+    }
+}
+
+fn odd(of: Source<'_>, put: Samples<'_>) {
+    for container in &of.status.containers {
+        for share in &container.cards {
+            let odd = share.odd;
+            for (kind, sum) in [
+                ("over", odd.over),
+                ("under", odd.under),
+                ("lie", odd.lies),
+                ("overrun", odd.overruns),
+                ("missed", odd.missed),
+            ] {
+                let labels = [
+                    ("container", text(&container.id)),
+                    ("card", share.card.to_string()),
+                    ("kind", kind.into()),
+                ];
+                put(labels.into(), float(sum));
+            }
+        }
+    }
+}
+
+fn settlement_error(share: &ShareStatus) -> Option<f64> {
+    let (charged, reported) = (share.gpu_time_ms, share.reported_ms);
+    (charged > 0.0).then(|| (charged - reported).abs() / charged)
+}
+
+fn hami_cards(of: Source<'_>, put: Samples<'_>, value: impl Fn(&CardStatus) -> Option<f64>) {
+    for card in &of.status.cards {
+        let labels = [
+            ("device_index", card.index.to_string()),
+            ("device_uuid", card.uuid.clone()),
+            ("device_type", text(&card.name)),
+        ];
+        value(card).into_iter().for_each(|value| put(labels.clone().into(), value));
+    }
+}
+
+fn hami_shares(of: Source<'_>, put: Samples<'_>, value: impl Fn(&ShareStatus) -> Option<f64>) {
+    for container in &of.status.containers {
+        for (place, share) in container.cards.iter().enumerate() {
+            let labels = [
+                ("container", text(&container.name)),
+                ("vdevice_index", place.to_string()),
+                ("device_uuid", share.uuid.clone()),
+            ];
+            value(share).into_iter().for_each(|value| put(labels.clone().into(), value));
+        }
+    }
+}
+
+fn used(share: &ShareStatus) -> u64 {
+    share.used.saturating_add(share.implicit).saturating_add(share.orphan)
+}
+
+/// Containers write their names themselves: nothing of it may end a line, or the label. The encoder escapes nothing.
+fn text(name: &str) -> String {
+    let plain: String = name.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    plain.replace('\\', "\\\\").replace('"', "\\\"")
+}
+
+fn millis(ms: u64) -> f64 {
+    float(ms) / 1000.0
+}
+
+fn percent(percent: u32) -> f64 {
+    f64::from(percent) / 100.0
+}
+
+fn flag(is: bool) -> f64 {
+    f64::from(u8::from(is))
+}
+
+fn count(things: usize) -> f64 {
+    float(things as u64)
+}
+
+/// The format has no integers of 64 bits either: readers take everything for a double.
+#[allow(clippy::cast_precision_loss)]
+fn float(number: u64) -> f64 {
+    number as f64
+}

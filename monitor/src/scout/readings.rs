@@ -1,0 +1,122 @@
+//! The books of the containers' processes, read before and after NVML is asked for what the driver holds for each.
+
+use std::path::PathBuf;
+
+use cgpu_proto::snapshot::{Reader, Snapshot};
+use cgpu_proto::units::{Bytes, CardIndex, Nanos, SlotIndex};
+use cgpu_proto::uuid::Uuid;
+use rustix::fs::fstat;
+
+use super::Processes;
+use crate::daemon::poll::now;
+use crate::measured::{Books, Reading};
+
+/// A container whose processes are to be watched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ask {
+    /// The daemon's own word, returned as it is.
+    pub(crate) tenant: u64,
+    pub(crate) dir: PathBuf,
+    /// Device and inode of its `use`.
+    pub(crate) file: (u64, u64),
+    /// Its cards.
+    pub(crate) cards: Vec<Uuid>,
+    /// Slot, generation and host process id of those that were found.
+    pub(crate) processes: Vec<(SlotIndex, u64, u32)>,
+}
+
+/// What was read of one process on a card.
+#[derive(Clone, Debug)]
+pub(crate) struct Taken {
+    pub(crate) tenant: u64,
+    pub(crate) slot: SlotIndex,
+    pub(crate) generation: u64,
+    /// The container's number for the card.
+    pub(crate) card: CardIndex,
+    /// None: NVML does not tell of it.
+    pub(crate) reading: Option<Reading>,
+}
+
+/// Who is on a card, and what was read around the question.
+pub(crate) type Enclosed = (Processes, Vec<Taken>);
+
+/// Reads the books of those whom it is told to watch.
+#[derive(Debug, Default)]
+pub(super) struct Witness {
+    watched: Vec<(Ask, Reader)>,
+}
+
+impl Witness {
+    /// Watches these from now on. One whose file is another by now is left out: the daemon will notice.
+    pub(super) fn watch(&mut self, whom: Vec<Ask>) {
+        let mut known = std::mem::take(&mut self.watched);
+        self.watched = whom
+            .into_iter()
+            .filter_map(|ask| {
+                let at = known.iter().position(|(old, _)| old.tenant == ask.tenant && old.file == ask.file);
+                let reader = match at {
+                    Some(at) => known.swap_remove(at).1,
+                    None => Reader::open(&ask.dir).ok()?,
+                };
+                let about = fstat(reader.file()).ok()?;
+                ((about.st_dev, about.st_ino) == ask.file).then_some((ask, reader))
+            })
+            .collect();
+    }
+
+    /// Asks a card for its processes, and reads the books of those who have it before and after.
+    pub(super) fn enclose(&mut self, card: Uuid, ask: &dyn Fn() -> Processes) -> Enclosed {
+        let at = now();
+        let before = self.look(card);
+        let processes = ask();
+        let after = self.look(card);
+        let mut taken = Vec::new();
+        for ((ask, _), (before, after)) in self.watched.iter().zip(before.iter().zip(&after)) {
+            let (Some(before), Some(after)) = (before, after) else { continue };
+            let around = Around { at, card, before, after };
+            let read = |process: &_| around.taken(ask.tenant, *process, &processes);
+            taken.extend(ask.processes.iter().filter_map(read));
+        }
+        (processes, taken)
+    }
+
+    fn look(&mut self, card: Uuid) -> Vec<Option<Snapshot>> {
+        let look = |(ask, reader): &mut (Ask, Reader)| {
+            // What cannot be read now may be read at the next time.
+            ask.cards.contains(&card).then(|| reader.read().ok()).flatten()
+        };
+        self.watched.iter_mut().map(look).collect()
+    }
+}
+
+/// A container before and after.
+struct Around<'a> {
+    at: Nanos,
+    card: Uuid,
+    before: &'a Snapshot,
+    after: &'a Snapshot,
+}
+
+impl Around<'_> {
+    /// What is told by it of a process; none: it has gone meanwhile.
+    fn taken(&self, tenant: u64, process: (SlotIndex, u64, u32), processes: &Processes) -> Option<Taken> {
+        let (slot, generation, pid) = process;
+        let (card, before, _) = self.books(self.before, slot, generation)?;
+        let (_, after, lent) = self.books(self.after, slot, generation)?;
+        let measured = processes.as_ref().and_then(|list| list.get(&pid).copied().flatten());
+        let reading = measured.map(|measured| Reading { at: self.at, before, measured, after, lent });
+        Some(Taken { tenant, slot, generation, card, reading })
+    }
+
+    /// A process's books, and what the container's others have exported.
+    fn books(&self, seen: &Snapshot, slot: SlotIndex, generation: u64) -> Option<(CardIndex, Books, Bytes)> {
+        if seen.slots.get(slot.get())?.word.generation().get() != generation {
+            return None;
+        }
+        let at = seen.cards.iter().position(|card| card.uuid == self.card)?;
+        let cells = &seen.cards.get(at)?.cells;
+        let others = cells.iter().enumerate().filter(|(other, _)| *other != slot.get());
+        let lent = others.map(|(_, cell)| cell.exported).sum();
+        Some((CardIndex::new(at)?, Books::of(cells.get(slot.get())?), lent))
+    }
+}

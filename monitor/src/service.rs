@@ -1,0 +1,31 @@
+//! What the service manager is told (`sd_notify`): that the monitor is ready, which process it is, that it reloads, that it stops. Without
+//! a manager nobody is told.
+
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+/// It answers now. A successor is told by its process id: the manager follows it.
+pub(crate) fn ready() {
+    tell(&format!("READY=1\nMAINPID={}", std::process::id()));
+}
+
+/// It stops.
+pub(crate) fn stopping() {
+    tell("STOPPING=1");
+}
+
+fn tell(text: &str) {
+    let Some(place) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let send = || -> io::Result<()> {
+        let address = match place.as_bytes().strip_prefix(b"@") {
+            Some(name) => SocketAddr::from_abstract_name(name)?,
+            None => SocketAddr::from_pathname(&place)?,
+        };
+        UnixDatagram::unbound()?.send_to_addr(text.as_bytes(), &address).map(drop)
+    };
+    if let Err(error) = send() {
+        tracing::warn!("the service manager cannot be told: {error}");
+    }
+}

@@ -1,0 +1,105 @@
+//! The control tree as a file system, for `cat` and `echo`.
+//!
+//! ```text
+//!   program -- read, write --> kernel --> files --> desk ==channel==> daemon: control::get, set, list, look
+//!                              (FUSE)   a thread of its own           between two steps
+//! ```
+//!
+//! What a node is, reads and takes is decided in `control`, for the socket and for the files alike; here paths are found, errors become
+//! numbers, and users are told apart. The thread asks the daemon and waits for at most [`desk::PATIENCE`]: a daemon that does not answer
+//! costs the caller an EIO, never a hang, and what was not done in time is not done later.
+//!
+//! Nothing is cached: every look at a node is one at the host as it is. A mount that a killed monitor has left is taken away by the next, and
+//! a predecessor's by its successor: calls that are on their way through it are passed on to the successor, and for the moment between the two
+//! mounts the place is an empty folder. (A mount above the old one would be its child, and go with it.)
+
+use std::fs;
+use std::io;
+use std::mem::forget;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use fuser::{BackgroundSession, Config, MountOption, SessionACL, spawn_mount};
+
+pub(crate) mod desk;
+mod files;
+mod mounts;
+mod nodes;
+
+use desk::Caller;
+use files::Files;
+
+/// A mounted tree. It is unmounted when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    at: PathBuf,
+    /// The mount's source, by which it is told from others'.
+    name: String,
+    session: Option<BackgroundSession>,
+}
+
+impl Tree {
+    /// Mounts the tree of the monitor of `root`. What another monitor of that root, dead or succeeded, has left there is taken away.
+    ///
+    /// # Errors
+    /// As the system says: no FUSE, no right to it, another root's tree at the place.
+    pub(crate) fn mount(at: &Path, root: &Path, caller: Caller) -> io::Result<Self> {
+        let name = format!("cgpu:{}", root.display());
+        let at = mounts::place(at)?;
+        clear(&at, &name)?;
+        if let Some(source) = mounts::top(&at)?.filter(|source| source.starts_with("cgpu:")) {
+            let what = format!("the tree of another monitor is mounted there ({source})");
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, what));
+        }
+        fs::create_dir_all(&at)?;
+        let mut config = Config::default();
+        config.mount_options = vec![
+            MountOption::FSName(name.clone()),
+            MountOption::Subtype("cgpu".into()),
+            MountOption::DefaultPermissions,
+            MountOption::NoDev,
+            MountOption::NoSuid,
+            MountOption::NoExec,
+        ];
+        // Another user than root may open it to others only where /etc/fuse.conf says so.
+        config.acl = if rustix::process::geteuid().is_root() { SessionACL::All } else { SessionACL::Owner };
+        let session = spawn_mount(Files::new(caller), &at, &config)?;
+        Ok(Self { at, name, session: Some(session) })
+    }
+
+    /// Where it is.
+    pub(crate) fn place(&self) -> &Path {
+        &self.at
+    }
+
+    /// Leaves the mount to a successor, which takes it away: as long as somebody has a file of it open, for a while, `serve` is called.
+    pub(crate) fn leave(mut self, patience: Duration, mut serve: impl FnMut()) {
+        let Some(session) = self.session.take() else { return };
+        let until = Instant::now() + patience;
+        while !session.guard.is_finished() && Instant::now() < until {
+            serve();
+            sleep(Duration::from_millis(1));
+        }
+        forget(session);
+    }
+}
+
+/// Takes away all of this name that is mounted there.
+fn clear(at: &Path, name: &str) -> io::Result<()> {
+    while mounts::top(at)?.is_some_and(|source| source == name) {
+        mounts::detach(at)?;
+    }
+    Ok(())
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        let Some(session) = self.session.take() else { return };
+        if let Err(error) = clear(&self.at, &self.name) {
+            tracing::warn!("{} is not unmounted: {error}", self.at.display());
+        }
+        // It would wait for programs that still have a file open; they are told when this process is gone.
+        forget(session);
+    }
+}

@@ -1,0 +1,146 @@
+//! What the monitor is told when it starts and while it runs, and what it makes of what it cannot understand.
+
+use std::fs;
+
+use cgpu_proto::units::Bytes;
+use rustix::process::Signal;
+
+use super::monitor::{Monitor, eventually};
+use super::player::{Process, uuid};
+use super::{Scene, errno, registration, status};
+use cgpu_monitor::message::Errno;
+
+#[test]
+fn cards_start_as_configured_and_people_win() {
+    let scene = Scene::new();
+    let a = scene.container("a");
+    let text = format!(
+        "default_memsize = 4096\n[card.0]\npolicy = 3\nmax_inst = 7\n[card.\"{}\"]\nmax_inst = 9\nprio_ratio = 50\n",
+        uuid(1)
+    );
+    let mut monitor = Monitor::start_with(scene.root(), &text);
+    let _process = Process::start(&a, 1, Bytes::ZERO);
+    let mut client = monitor.client();
+    client.register(registration(&a)).unwrap();
+    let mut is = |path: &str, value: &str| assert_eq!(client.get(path).unwrap(), value, "{path}");
+    is("default_memsize", "4096");
+    is("0/a/memsize", "4096");
+    is("0/policy", "3");
+    is("0/max_inst", "9");
+    is("0/prio_ratio", "50");
+    monitor.client().set("0/policy", "5").unwrap();
+    monitor.client().set("default_memsize", "0").unwrap();
+    drop(client);
+    monitor.replace();
+    eventually("the card found again", || monitor.client().get("0/policy").is_ok());
+    let mut client = monitor.client();
+    assert_eq!(client.get("0/policy").unwrap(), "5");
+    assert_eq!(client.get("default_memsize").unwrap(), "0");
+    assert_eq!(client.get("0/max_inst").unwrap(), "9", "what was never set is the configuration's");
+}
+
+#[test]
+fn it_is_read_again_on_demand_and_a_bad_one_changes_nothing() {
+    let scene = Scene::new();
+    let a = scene.container("a");
+    let monitor = Monitor::start_with(scene.root(), "[card.0]\nmax_inst = 7\nprio_ratio = 50\n");
+    let _process = Process::start(&a, 1, Bytes::ZERO);
+    let mut client = monitor.client();
+    client.register(registration(&a)).unwrap();
+    client.set("0/a/weight", "4").unwrap();
+    let file = scene.root().join("monitor.toml");
+    let before = fs::read_to_string(&file).unwrap();
+    let reload = |text: &str| {
+        fs::write(&file, before.replace("max_inst = 7\nprio_ratio = 50\n", text)).unwrap();
+        monitor.signal(Signal::HUP);
+    };
+    reload("max_inst = 6\nprio_ratio = 60\n");
+    eventually("the new one in force", || monitor.client().get("0/prio_ratio").unwrap() == "60");
+    assert_eq!(client.get("0/max_inst").unwrap(), "6");
+    // Fewer places than are taken: that one key stays.
+    reload("max_inst = 3\nprio_ratio = 61\n");
+    eventually("the new one in force", || monitor.client().get("0/prio_ratio").unwrap() == "61");
+    assert_eq!(client.get("0/max_inst").unwrap(), "6");
+    // Not understood: all of it stays. The next good one shows that the bad one has been looked at.
+    reload("max_inst = 8\nprio_ratio = 19\n");
+    reload("max_inst = 8\nprio_ratio = x\n");
+    reload("max_inst = 5\nprio_ratio = 62\n");
+    eventually("the new one in force", || monitor.client().get("0/prio_ratio").unwrap() == "62");
+    client.set("0/prio_ratio", "70").unwrap();
+    reload("max_inst = 4\nprio_ratio = 63\n");
+    eventually("the new one in force", || monitor.client().get("0/max_inst").unwrap() == "4");
+    assert_eq!(client.get("0/prio_ratio").unwrap(), "70", "people win");
+    assert_eq!(errno(client.set("0/max_inst", "3")), Errno::EBUSY);
+}
+
+#[test]
+fn settings_that_are_not_understood_are_set_aside_and_said() {
+    let scene = Scene::new();
+    let state = scene.root().join("state");
+    fs::create_dir_all(&state).unwrap();
+    fs::write(state.join("settings.json"), "{\"version\":1,\"default_memsize\":-3}").unwrap();
+    let monitor = Monitor::start_with(scene.root(), "default_memsize = 77\n");
+    let warnings = status(&monitor).warnings;
+    assert!(warnings[0].contains("set aside as") && warnings[0].contains("invalid value"), "{warnings:?}");
+    assert_eq!(monitor.client().get("default_memsize").unwrap(), "77");
+    monitor.client().set("default_memsize", "5").unwrap();
+    assert!(fs::read_to_string(state.join("settings.json.refused")).unwrap().contains("-3"));
+}
+
+#[test]
+fn what_was_set_survives_a_kill_right_after_it() {
+    let scene = Scene::new();
+    let mut monitor = Monitor::start(scene.root());
+    for value in 0..5 {
+        monitor.client().set("default_memsize", &value.to_string()).unwrap();
+        monitor.replace();
+        assert_eq!(monitor.client().get("default_memsize").unwrap(), value.to_string());
+    }
+}
+
+#[test]
+fn a_configuration_that_is_not_understood_stops_the_start_by_its_line() {
+    let scene = Scene::new();
+    let config = scene.root().join("monitor.toml");
+    fs::write(&config, "tree = \"none\"\n\n[card.0]\nmax_inst = 30\n").unwrap();
+    let output = std::process::Command::new("timeout")
+        .args(["60", env!("CARGO_BIN_EXE_cgpu-monitor"), "--root"])
+        .arg(scene.root())
+        .arg("--config")
+        .arg(&config)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("monitor.toml, line 4: max_inst: expected 1 to 25, found 30"), "{said}");
+}
+
+#[test]
+fn the_log_is_json_where_it_is_asked_for() {
+    let scene = Scene::new();
+    let mut command = std::process::Command::new("timeout");
+    command.args([
+        "60",
+        env!("CARGO_BIN_EXE_cgpu-monitor"),
+        "--tree",
+        "/proc/cgpu_km",
+        "--log-format",
+        "json",
+    ]);
+    command.arg("--root").arg(scene.root()).stderr(std::process::Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let socket = cgpu_proto::paths::socket(scene.root());
+    eventually("a monitor that answers", || cgpu_monitor::client::Client::connect(&socket).is_ok());
+    let pid = cgpu_monitor::client::Client::connect(&socket).unwrap().status().unwrap().pid;
+    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    rustix::process::kill_process(pid, Signal::TERM).unwrap();
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut text).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(!text.is_empty());
+    for line in text.lines() {
+        let value: serde_json::Value =
+            serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        assert!(value["level"].is_string() && value["fields"]["message"].is_string(), "{line}");
+    }
+}

@@ -1,0 +1,215 @@
+//! The metrics endpoint: what it says, what it is called in other files, and who may not hold it up.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+
+use cgpu_monitor::metrics::families::{Family, HAMI, Kind, OURS};
+use cgpu_proto::atomic::Ordering::Relaxed;
+use cgpu_proto::reason::Reason;
+use cgpu_proto::units::Bytes;
+
+use crate::monitor::{Monitor, PATIENCE, eventually};
+use crate::player::Process;
+use crate::{Scene, find, registration, status};
+
+/// A monitor that serves metrics, and where.
+fn monitor(scene: &Scene, more: &str) -> (Monitor, SocketAddr) {
+    // Free a moment ago; nobody connects from that address, so that no connection takes the port meanwhile.
+    let at = TcpListener::bind("127.0.0.2:0").unwrap().local_addr().unwrap();
+    let monitor = Monitor::start_with(scene.root(), &format!("metrics = \"{at}\"\n{more}"));
+    eventually("an endpoint", || TcpStream::connect(at).is_ok());
+    (monitor, at)
+}
+
+fn connect(at: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(at).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+fn ask(at: SocketAddr, request: &[u8]) -> String {
+    let mut stream = connect(at);
+    stream.write_all(request).unwrap();
+    let mut reply = Vec::new();
+    // A reply may be followed by a reset where not all of the request was read.
+    let _ = stream.read_to_end(&mut reply);
+    String::from_utf8(reply).unwrap()
+}
+
+fn scrape(at: SocketAddr) -> String {
+    let reply = ask(at, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+    let (head, body) = reply.split_once("\r\n\r\n").unwrap();
+    assert!(
+        head.starts_with("HTTP/1.1 200 OK\r\nContent-Type: application/openmetrics-text; version=1.0.0"),
+        "{head}"
+    );
+    assert!(body.ends_with("# EOF\n"), "{body}");
+    body.to_owned()
+}
+
+fn value(text: &str, sample: &str) -> Option<f64> {
+    text.lines().find_map(|line| line.strip_prefix(sample)?.strip_prefix(' ')?.parse().ok())
+}
+
+#[test]
+fn metrics_say_what_the_status_says() {
+    let scene = Scene::new();
+    let dir = scene.container("trainer");
+    let (monitor, at) = monitor(&scene, "metrics_hami = true\n");
+    let process = Process::start(&dir, 1, Bytes::from_mib(8000));
+    process.cell().held.store(1000, Relaxed);
+    process.cell().implicit.store(24, Relaxed);
+    let counter = |reason: Reason| &process.region.slot(process.slot).counter[reason as usize];
+    counter(Reason::OverLimit).store(3, Relaxed);
+    counter(Reason::OtherCard).store(2, Relaxed);
+    counter(Reason::PoolGrew).store(1, Relaxed);
+    let named =
+        cgpu_monitor::message::Registration { name: Some("a \"b\"\\\n".into()), ..registration(&dir) };
+    monitor.client().register(named).unwrap();
+    let on = "{container=\"trainer\",card=\"0\"}";
+    let reads = |sample: &str, expected: f64| {
+        eventually(&format!("{sample} = {expected}"), || value(&scrape(at), sample) == Some(expected));
+    };
+    reads(&format!("cgpu_memory_used_bytes{on}"), 1024.0);
+    reads(&format!("cgpu_memory_implicit_bytes{on}"), 24.0);
+    reads(&format!("cgpu_memory_limit_bytes{on}"), 8_388_608_000.0);
+    reads(&format!("cgpu_share_set_ratio{on}"), 1.0);
+    reads("cgpu_refusals_total{container=\"trainer\",reason=\"over_limit\"}", 3.0);
+    reads("cgpu_bypasses_total{container=\"trainer\",reason=\"other_card\"}", 2.0);
+    reads("cgpu_notices_total{container=\"trainer\",reason=\"pool_grew\"}", 1.0);
+    reads("cgpu_container_info{container=\"trainer\",name=\"a \\\"b\\\"\\\\?\"}", 1.0);
+    reads("cgpu_container_processes{container=\"trainer\"}", 1.0);
+    reads("cgpu_card_places{card=\"0\"}", 20.0);
+    let text = scrape(at);
+    assert!(
+        text.lines()
+            .any(|line| line.starts_with("hami_vgpu_memory_used_bytes{") && line.ends_with(" 1024.0")),
+        "{text}"
+    );
+    // Counts outlive who counted.
+    drop(process);
+    eventually("its death", || {
+        find(&status(&monitor), "trainer").processes.iter().all(|process| !process.live)
+    });
+    let _next = Process::start(&dir, 1, Bytes::from_mib(8000));
+    reads("cgpu_refusals_total{container=\"trainer\",reason=\"over_limit\"}", 3.0);
+}
+
+#[test]
+fn nobody_holds_the_endpoint_or_the_monitor_up() {
+    let scene = Scene::new();
+    let (monitor, at) = monitor(&scene, "");
+    // More than may be connected: some say nothing, some half a request, some never read.
+    let idle: Vec<TcpStream> = (0..40).map(|_| connect(at)).collect();
+    let half: Vec<TcpStream> = (0..40)
+        .map(|_| {
+            let mut stream = connect(at);
+            stream.write_all(b"GET /metrics HTTP/1.1\r\nHo").unwrap();
+            stream
+        })
+        .collect();
+    let deaf: Vec<TcpStream> = (0..40)
+        .map(|_| {
+            let mut stream = connect(at);
+            stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+            stream
+        })
+        .collect();
+    scrape(at);
+    assert!(ask(at, b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n").starts_with("HTTP/1.1 400 "));
+    assert!(ask(at, format!("GET /{} HTTP/1.1\r\n", "x".repeat(20_000)).as_bytes()).contains(" 431 "));
+    assert!(ask(at, b"DELETE /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
+    assert!(ask(at, b"GET /passwd HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
+    let mut seed = fastrand_like(7);
+    for _ in 0..200 {
+        let garbage: Vec<u8> = (0..seed() % 300).map(|_| u8::try_from(seed() % 256).unwrap()).collect();
+        let mut stream = connect(at);
+        // It may have been refused before all of it was written.
+        let _ = stream.write_all(&garbage);
+    }
+    scrape(at);
+    assert_eq!(monitor.client().get("version").unwrap(), env!("CARGO_PKG_VERSION"));
+    drop((idle, half, deaf));
+}
+
+/// Numbers without a meaning, the same in each run.
+fn fastrand_like(seed: u64) -> impl FnMut() -> u64 {
+    let mut state = seed;
+    move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state >> 33
+    }
+}
+
+#[test]
+fn without_metrics_nobody_listens() {
+    let scene = Scene::new();
+    let at = TcpListener::bind("127.0.0.2:0").unwrap().local_addr().unwrap();
+    std::fs::write(scene.root().join("unused"), at.to_string()).unwrap();
+    let _monitor = Monitor::start_with(scene.root(), "metrics = \"off\"\n");
+    assert!(TcpStream::connect(at).is_err());
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// What looks like the name of a metric.
+fn names(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words
+        .filter(|word| word.starts_with("cgpu_") || word.starts_with("hami_") || word.starts_with("process_"))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn dashboard_and_alerts_name_what_exists() {
+    let known: BTreeSet<String> = OURS.iter().map(Family::name).collect();
+    for file in ["deploy/grafana-dashboard.json", "deploy/prometheus-alerts.yaml"] {
+        let text = fs::read_to_string(repository().join(file)).unwrap();
+        let named = names(&text);
+        assert!(named.len() > 5, "{file}: {named:?}");
+        let unknown: Vec<_> = named.difference(&known).collect();
+        assert!(unknown.is_empty(), "{file} names {unknown:?}");
+        if file.ends_with(".json") {
+            let parsed: serde_json::Value = serde_json::from_str(&text).unwrap();
+            assert!(parsed["panels"].as_array().unwrap().len() > 5);
+        }
+    }
+}
+
+#[test]
+fn names_are_as_prometheus_wants_them() {
+    let mut seen = BTreeSet::new();
+    for family in OURS.iter().chain(HAMI) {
+        let name = family.name();
+        assert!(seen.insert(name.clone()), "{name} twice");
+        assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{name}");
+        assert_eq!(name.ends_with("_total"), family.kind == Kind::Counter, "{name}");
+        assert!(family.help.ends_with('.') && !family.help.contains('\n'), "{name}");
+    }
+}
+
+/// The table in the docs is written from the one in the code: `BLESS=1`.
+#[test]
+fn the_docs_list_every_metric() {
+    let file = repository().join("docs/observing.md");
+    let text = fs::read_to_string(&file).unwrap();
+    let mut table = String::from("\n| name | kind | what |\n|---|---|---|\n");
+    for family in OURS.iter().chain(HAMI) {
+        let kind = format!("{:?}", family.kind).to_lowercase();
+        table.push_str(&format!("| `{}` | {kind} | {} |\n", family.name(), family.help));
+    }
+    table.push('\n');
+    let (before, rest) = text.split_once("<!-- metrics -->").unwrap();
+    let (found, after) = rest.split_once("<!-- end of metrics -->").unwrap();
+    if std::env::var_os("BLESS").is_some() {
+        fs::write(&file, format!("{before}<!-- metrics -->{table}<!-- end of metrics -->{after}")).unwrap();
+    } else {
+        assert_eq!(found, table, "BLESS=1 writes it anew");
+    }
+}

@@ -1,0 +1,206 @@
+//! The hot upgrade: a monitor takes over from another, and nothing is lost.
+
+use std::fs;
+use std::sync::Arc;
+use std::thread::{sleep, spawn};
+use std::time::Duration;
+
+use cgpu_monitor::client::Client;
+use cgpu_monitor::message::{Registration, Sharing};
+use cgpu_proto::atomic::{AtomicBool, AtomicU64, Ordering};
+use cgpu_proto::grant::{Heartbeat, Monitor as Life, TurnState};
+use cgpu_proto::paths;
+use cgpu_proto::units::{Bytes, Nanos};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::monitor::{Monitor, eventually};
+use super::player::{Player, Process, now};
+use super::tree::{has_fuse, with_tree};
+use super::{Scene, find, registration, status};
+
+#[test]
+fn books_settings_registrations_and_the_tree_go_over() {
+    let scene = Scene::new();
+    let (a, b, idle) = (scene.container("a"), scene.container("b"), scene.container("idle"));
+    let with_fuse = has_fuse("succession");
+    let more = if with_fuse { with_tree(scene.root()) } else { String::new() };
+    let mut monitor = Monitor::start_with(scene.root(), &more);
+    let witness = Process::start(&a, 1, Bytes::ZERO);
+    let one = Player::start(Process::start(&a, 1, Bytes::ZERO));
+    let two = Player::start(Process::start(&b, 1, Bytes::ZERO));
+    let mut client = monitor.client();
+    let own = i32::try_from(std::process::id()).unwrap();
+    client
+        .register(Registration { weight: Some(3), name: Some("Trainer".into()), ..registration(&a) })
+        .unwrap();
+    client.register(registration(&b)).unwrap();
+    // Created, and without a process of its own: only its maker tells so.
+    let limits = vec![cgpu_monitor::message::Limit { uuid: super::uuid(1).to_string(), bytes: 4096 }];
+    let told = Registration { pid: Some(own), weight: Some(2), limits, ..registration(&idle) };
+    client.register(told).unwrap();
+    client.set("0/policy", "2").unwrap();
+    client.set("0/work_conserving", "1").unwrap();
+    client.set("0/b/highprio", "0").unwrap();
+    eventually("turns", || {
+        let status = status(&monitor);
+        status.cards[0].sharing == Sharing::Contended
+            && status.containers.iter().filter(|one| one.cards[0].turns > 20).count() == 2
+    });
+    let free = client.get("0/free_weight").unwrap();
+
+    // Somebody watches all the time: the heart never stops, the socket never fails.
+    let stop = Arc::new(AtomicBool::new(false));
+    let looks = Arc::new(AtomicU64::new(0));
+    let heart = {
+        let (stop, region) = (Arc::clone(&stop), cgpu_proto::region::Region::open(&a).unwrap());
+        spawn(move || {
+            let heart = Heartbeat::default();
+            while !stop.load(Ordering::Relaxed) {
+                assert_ne!(
+                    heart.observe(region.granted(), now()),
+                    Life::Stale,
+                    "gates believed in no monitor"
+                );
+                sleep(Duration::from_millis(5));
+            }
+        })
+    };
+    let reader = {
+        let (stop, looks, socket) = (Arc::clone(&stop), Arc::clone(&looks), paths::socket(scene.root()));
+        let version = with_fuse.then(|| monitor.tree().join("version"));
+        spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                let told = Client::connect(&socket).and_then(|mut client| client.get("version"));
+                told.unwrap_or_else(|failure| panic!("the socket failed: {failure}"));
+                match version.as_ref().map(fs::read_to_string) {
+                    // Between two mounts the place is empty.
+                    Some(Err(error)) if error.kind() != std::io::ErrorKind::NotFound => {
+                        panic!("the tree failed: {error}")
+                    }
+                    _ => {}
+                }
+                looks.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+    };
+
+    for _ in 0..3 {
+        let before = status(&monitor);
+        let epoch = witness.region.granted().turn(witness.card).epoch();
+        monitor.succeed();
+        let after = status(&monitor);
+        assert!(after.cards[0].turns >= before.cards[0].turns);
+        for id in ["a", "b"] {
+            let (was, is) = (find(&before, id).cards[0].clone(), find(&after, id).cards[0].clone());
+            // What was charged for a turn that had not ended is corrected when it has.
+            assert!(is.gpu_time_ms >= was.gpu_time_ms - 10.0, "{id}: {was:?}, then {is:?}");
+            assert!(is.turns >= was.turns, "{id}: {was:?}, then {is:?}");
+            assert_eq!(is.share_set, was.share_set, "{id}");
+        }
+        assert_eq!(find(&after, "a").name, "Trainer");
+        assert_eq!(find(&after, "idle").weight, 2);
+        let mut client = monitor.client();
+        assert_eq!(client.get("0/free_weight").unwrap(), free, "who was created still is");
+        assert_eq!(client.get("0/policy").unwrap(), "2");
+        if with_fuse {
+            assert_eq!(fs::read_to_string(monitor.tree().join("0/policy")).unwrap(), "2\n");
+        }
+        assert_eq!(client.get("0/work_conserving").unwrap(), "1");
+        let held = (one.held(), two.held());
+        eventually("time for both", || {
+            one.held() > held.0 + Nanos::from_millis(30) && two.held() > held.1 + Nanos::from_millis(30)
+        });
+        assert!(witness.region.granted().turn(witness.card).epoch() > epoch, "epochs only grow");
+        assert_ne!(witness.region.granted().turn(witness.card).state(), TurnState::Open);
+    }
+    stop.store(true, Ordering::Relaxed);
+    heart.join().unwrap();
+    reader.join().unwrap();
+    assert!(looks.load(Ordering::Relaxed) > 0);
+    if with_fuse {
+        let list = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let tree = monitor.tree();
+        let mounted = list.lines().filter(|line| line.contains(&*tree.to_string_lossy())).count();
+        assert_eq!(mounted, 1);
+    }
+}
+
+#[test]
+fn it_starts_its_successor_itself_when_told_to() {
+    let scene = Scene::new();
+    let a = scene.container("a");
+    let monitor = Monitor::start(scene.root());
+    let _process = Process::start(&a, 1, Bytes::ZERO);
+    monitor.client().register(registration(&a)).unwrap();
+    monitor.client().set("0/policy", "5").unwrap();
+    for way in ["the socket", "a signal"] {
+        let before = monitor.pid();
+        if way == "a signal" {
+            monitor.signal(Signal::USR2);
+        } else {
+            monitor.client().upgrade().unwrap();
+        }
+        eventually("a successor", || {
+            Client::connect(&paths::socket(scene.root()))
+                .and_then(|mut client| client.status())
+                .is_ok_and(|status| i32::try_from(status.pid) != Ok(before.as_raw_nonzero().get()))
+        });
+        let _watchdog = Watchdog::of(monitor.pid());
+        assert_eq!(monitor.client().get("0/policy").unwrap(), "5", "after {way}");
+        if way == "a signal" {
+            kill_process(monitor.pid(), Signal::TERM).unwrap();
+            eventually("its end", || !paths::socket(scene.root()).exists());
+        }
+    }
+}
+
+/// Ends a process that is not our child, should the test not.
+struct Watchdog(std::process::Child);
+
+impl Watchdog {
+    fn of(pid: Pid) -> Self {
+        let line = format!("sleep 120; kill -9 {}", pid.as_raw_nonzero());
+        Self(std::process::Command::new("timeout").args(["150", "sh", "-c", &line]).spawn().unwrap())
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        let pid = Pid::from_raw(i32::try_from(self.0.id()).unwrap()).unwrap();
+        // Passed on to what it runs.
+        let _ = kill_process(pid, Signal::TERM);
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_successor_that_cannot_start_costs_nothing() {
+    let scene = Scene::new();
+    let monitor = Monitor::start(scene.root());
+    let before = monitor.pid();
+    // Its configuration is broken when it reads it.
+    let file = scene.root().join("monitor.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, "base_slice_ms = 0\n").unwrap();
+    monitor.client().upgrade().unwrap();
+    // As long as one is on its way no other is started: that another may be says that the first has failed.
+    eventually("another try", || monitor.client().upgrade().is_ok());
+    assert_eq!(monitor.pid(), before, "it is still the first");
+    fs::write(&file, text).unwrap();
+    // The one on its way has read the broken file or the good one.
+    eventually("a successor", || {
+        let now = monitor.pid();
+        let _ = (now == before).then(|| monitor.client().upgrade());
+        now != before
+    });
+    // Whoever it is: one more may still be on its way.
+    let root = paths::socket(scene.root());
+    let _watchdog = Watchdog::of(monitor.pid());
+    eventually("its end", || {
+        let last = Client::connect(&root).and_then(|mut client| client.status());
+        if let Some(pid) = last.ok().and_then(|status| Pid::from_raw(i32::try_from(status.pid).ok()?)) {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        !root.exists()
+    });
+}

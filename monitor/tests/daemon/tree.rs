@@ -1,0 +1,383 @@
+//! The control tree as a file system: real files, real error numbers.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use cgpu_monitor::client::Client;
+use cgpu_proto::paths;
+use cgpu_proto::units::Bytes;
+use rustix::io::Errno;
+
+use super::monitor::{Monitor, eventually};
+use super::player::{Player, Process};
+use super::{Scene, registration, skip};
+
+const TREE: &str = "tree = \"TREE\"\n";
+
+/// What the configuration says for a tree of this root.
+pub(super) fn with_tree(root: &Path) -> String {
+    TREE.replace("TREE", &root.join("cgpu_km").to_string_lossy())
+}
+
+/// Whether there is FUSE for us; says so and counts it if not.
+pub(super) fn has_fuse(test: &str) -> bool {
+    let device = OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let rights = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let rights = rights.and_then(|rights| u64::from_str_radix(rights.trim(), 16).ok()).unwrap_or(0);
+    const SYS_ADMIN: u64 = 1 << 21;
+    let helper = Command::new("fusermount3").arg("--version").output().is_ok();
+    if !device {
+        skip::skip(test, "fuse", "/dev/fuse cannot be opened");
+    } else if rights & SYS_ADMIN == 0 && !helper {
+        skip::skip(test, "fuse", "mounting needs CAP_SYS_ADMIN or fusermount3");
+    } else {
+        return true;
+    }
+    false
+}
+
+fn error(result: std::io::Result<impl std::fmt::Debug>) -> Errno {
+    Errno::from_io_error(&result.unwrap_err()).unwrap()
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+/// A user who is neither root nor ours.
+const NOBODY: u32 = 65534;
+
+fn as_nobody(program: &str, arguments: &[&str]) -> (bool, String) {
+    let mut command = Command::new("timeout");
+    let output = command.arg("60").arg(program).args(arguments).uid(NOBODY).gid(NOBODY).output().unwrap();
+    (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn each_node_reads_and_takes_and_refuses_as_documented() {
+    if !has_fuse("tree") {
+        return;
+    }
+    let scene = Scene::new();
+    let (a, b) = (scene.container("a"), scene.container("b"));
+    let monitor = Monitor::start_with(scene.root(), &with_tree(scene.root()));
+    // Both want the card all the time.
+    let one = Player::start(Process::start(&a, 1, Bytes::from_mib(8000)));
+    let two = Player::start(Process::start(&b, 1, Bytes::from_mib(8000)));
+    let mut client = monitor.client();
+    client.register(registration(&a)).unwrap();
+    client.register(registration(&b)).unwrap();
+    let tree = monitor.tree();
+    assert_eq!(names(&tree), ["0", "default_memsize", "version"]);
+    let card = ["a", "b", "free_weight", "max_inst", "policy", "prio_ratio", "work_conserving"];
+    assert_eq!(names(&tree.join("0")), card);
+    assert_eq!(names(&tree.join("0/a")), ["highprio", "id", "meminfo", "memsize", "weight"]);
+
+    let read = |path: &str| fs::read_to_string(tree.join(path)).unwrap();
+    for (path, value) in [
+        ("version", concat!(env!("CARGO_PKG_VERSION"), "\n")),
+        ("default_memsize", "0\n"),
+        ("0/policy", "1\n"),
+        ("0/max_inst", "20\n"),
+        ("0/free_weight", "18\n"),
+        ("0/prio_ratio", "80\n"),
+        ("0/work_conserving", "0\n"),
+        ("0/a/id", "a\n"),
+        ("0/a/memsize", "8388608000\n"),
+        ("0/a/weight", "1\n"),
+        ("0/a/highprio", "0\n"),
+    ] {
+        assert_eq!(read(path), value, "{path}");
+        assert_eq!(client.get(path).unwrap(), value.trim_end(), "{path}, over the socket");
+    }
+    let meminfo = read("0/a/meminfo");
+    assert_eq!(meminfo, client.get("0/a/meminfo").unwrap());
+    assert!(meminfo.starts_with("Free: 8388608000\nPID: ") && meminfo.ends_with(" Mem: 0\n"), "{meminfo}");
+
+    // With and without a newline; what one way writes the other reads.
+    for (path, value) in [
+        ("default_memsize", "1073741824\n"),
+        ("default_memsize", "0"),
+        ("0/policy", "5\n"),
+        ("0/policy", "2"),
+        ("0/policy", "00\n"),
+        ("0/policy", "4\n"),
+        ("0/policy", "3\n"),
+        ("0/policy", "1\n"),
+        ("0/max_inst", "25\n"),
+        ("0/max_inst", "2"),
+        ("0/max_inst", "20\n"),
+        ("0/prio_ratio", "20\n"),
+        ("0/prio_ratio", "99\n"),
+        ("0/work_conserving", "1\n"),
+        ("0/work_conserving", "0\n"),
+        ("0/a/weight", "19\n"),
+        ("0/a/weight", "4\n"),
+        ("0/a/memsize", "1073741824\n"),
+        ("0/a/highprio", "1\n"),
+        ("0/a/highprio", "0\n"),
+    ] {
+        fs::write(tree.join(path), value).unwrap_or_else(|error| panic!("{path} = {value:?}: {error}"));
+        let number: u64 = value.trim_end().parse().unwrap();
+        assert_eq!(read(path), format!("{number}\n"), "{path}");
+        assert_eq!(client.get(path).unwrap(), number.to_string(), "{path}, over the socket");
+    }
+    fs::write(tree.join("0/a/memsize"), "0").unwrap();
+    assert_eq!(read("0/a/memsize"), "8388608000\n");
+    fs::write(tree.join("0/max_inst"), "8").unwrap();
+
+    let (invalid, busy, denied) = (Errno::INVAL, Errno::BUSY, Errno::ACCESS);
+    for (path, value, errno) in [
+        ("default_memsize", "-1", invalid),
+        ("0/policy", "6\n", invalid),
+        ("0/policy", "-1\n", invalid),
+        ("0/policy", "+1\n", invalid),
+        ("0/policy", "fair\n", invalid),
+        ("0/policy", "1 2\n", invalid),
+        ("0/policy", "0x1\n", invalid),
+        ("0/policy", "\n", invalid),
+        ("0/policy", "99999999999999999999999\n", invalid),
+        ("0/policy", "\u{e9}\n", invalid),
+        ("0/max_inst", "0\n", invalid),
+        ("0/max_inst", "26\n", invalid),
+        ("0/max_inst", "4\n", busy),
+        ("0/prio_ratio", "19\n", invalid),
+        ("0/prio_ratio", "100\n", invalid),
+        ("0/work_conserving", "2\n", invalid),
+        ("0/a/weight", "0\n", invalid),
+        ("0/a/weight", "26\n", invalid),
+        ("0/a/weight", "8\n", busy),
+        ("0/a/memsize", "x\n", invalid),
+        ("0/a/memsize", "24146608129\n", invalid),
+        ("0/a/highprio", "2\n", invalid),
+        ("version", "2\n", denied),
+        ("0/free_weight", "2\n", denied),
+        ("0/a/id", "2\n", denied),
+        ("0/a/meminfo", "2\n", denied),
+        ("1/policy", "1\n", Errno::NOENT),
+        ("0/nobody/weight", "1\n", Errno::NOENT),
+        ("0/a/colour", "1\n", Errno::NOENT),
+        ("0/colour", "1\n", Errno::NOENT),
+        ("colour", "1\n", Errno::NOENT),
+        ("0/a/id/x", "1\n", Errno::NOTDIR),
+        ("0", "1\n", Errno::ISDIR),
+        ("0/a", "1\n", Errno::ISDIR),
+    ] {
+        let before = fs::read(tree.join(path)).ok();
+        assert_eq!(error(fs::write(tree.join(path), value)), errno, "{path} = {value:?}");
+        assert_eq!(fs::read(tree.join(path)).ok(), before, "{path} is what it was");
+        if !matches!(errno, Errno::NOTDIR | Errno::ISDIR) {
+            let told = client.set(path, value).unwrap_err().errno().unwrap();
+            let names = [(invalid, "EINVAL"), (busy, "EBUSY"), (denied, "EACCES"), (Errno::NOENT, "ENOENT")];
+            let name = names.iter().find(|(number, _)| *number == errno).unwrap().1;
+            assert_eq!(told.to_string(), name, "{path} = {value:?}, over the socket");
+        }
+    }
+    for path in ["2", "0/nobody", "0/colour", "00", "0/a/colour"] {
+        assert_eq!(error(fs::read(tree.join(path))), Errno::NOENT, "{path}");
+    }
+    assert_eq!(error(fs::read(tree.join("0"))), Errno::ISDIR);
+    // Nodes come and go with cards and containers alone.
+    assert_eq!(error(fs::remove_file(tree.join("0/policy"))), Errno::PERM);
+    assert_eq!(error(fs::create_dir(tree.join("0/c"))), Errno::PERM);
+    assert_eq!(error(fs::remove_dir(tree.join("0/a"))), Errno::PERM);
+    assert_eq!(error(fs::rename(tree.join("0/a"), tree.join("0/c"))), Errno::PERM);
+    let mode = fs::Permissions::from_mode(0o666);
+    assert_eq!(error(fs::set_permissions(tree.join("0/policy"), mode)), Errno::PERM);
+    assert!(one.held() > cgpu_proto::units::Nanos::ZERO && two.held() > cgpu_proto::units::Nanos::ZERO);
+}
+
+#[test]
+fn it_is_used_as_files_are() {
+    if !has_fuse("tree") {
+        return;
+    }
+    let scene = Scene::new();
+    fs::set_permissions(scene.root(), fs::Permissions::from_mode(0o755)).unwrap();
+    let a = scene.container("a");
+    let monitor = Monitor::start_with(scene.root(), &with_tree(scene.root()));
+    let _one = Process::start(&a, 1, Bytes::from_mib(8000));
+    monitor.client().register(registration(&a)).unwrap();
+    let tree = monitor.tree();
+    let policy = tree.join("0/policy");
+
+    // As the documents of cGPU have it.
+    let shell = |line: &str| {
+        let output = Command::new("timeout").args(["60", "sh", "-c", line]).current_dir(&tree).output();
+        let output = output.unwrap();
+        (output.status.success(), String::from_utf8(output.stdout).unwrap())
+    };
+    assert_eq!(shell("echo 2 > 0/policy && cat 0/policy"), (true, "2\n".into()));
+    assert_eq!(shell("printf 3 > 0/policy && cat < 0/policy"), (true, "3\n".into()));
+    assert_eq!(shell("echo 1 >> 0/policy; head -c 1 0/policy"), (true, "1".into()));
+    assert_eq!(shell("{ echo 4; echo 5; } > 0/policy; cat 0/policy version | wc -l"), (true, "2\n".into()));
+    assert!(!shell("echo 9 > 0/policy").0);
+    assert_eq!(shell("cat 0/policy 0/free_weight"), (true, "5\n19\n".into()));
+    assert!(shell("ls -l 0/a").1.contains("-r--r--r--"));
+    assert!(shell("cp 0/a/meminfo /dev/stdout").1.starts_with("Free: "));
+
+    // Byte by byte, and from the middle; a value that changes meanwhile is not torn.
+    let mut file = File::open(tree.join("0/a/memsize")).unwrap();
+    let mut bytes = [0; 4];
+    file.read_exact(&mut bytes).unwrap();
+    monitor.client().set("0/a/memsize", "1").unwrap();
+    let mut rest = String::new();
+    file.read_to_string(&mut rest).unwrap();
+    assert_eq!((&bytes[..], rest.as_str()), (&b"8388"[..], "608000\n"));
+    monitor.client().set("0/a/memsize", "0").unwrap();
+
+    // To read and to write at once.
+    let mut file = OpenOptions::new().read(true).write(true).truncate(true).open(&policy).unwrap();
+    file.write_all(b"2\n").unwrap();
+    let mut text = String::new();
+    File::open(&policy).unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(text, "2\n");
+    assert_eq!(error(OpenOptions::new().write(true).open(tree.join("version"))), Errno::ACCESS);
+
+    // A node keeps its number, and files of different nodes have different ones.
+    let number = |path: &str| fs::metadata(tree.join(path)).unwrap().ino();
+    assert_eq!(number("0/policy"), number("0/policy"));
+    assert_ne!(number("0/policy"), number("0/max_inst"));
+
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let path = |path: &str| tree.join(path).to_string_lossy().into_owned();
+    let (read, said) = as_nobody("cat", &[&path("0/policy"), &path("0/a/meminfo")]);
+    assert!(read, "{said}");
+    let (listed, said) = as_nobody("ls", &["-l", &path("0/a")]);
+    assert!(listed, "{said}");
+    for node in ["0/policy", "0/a/weight", "default_memsize", "version"] {
+        let (written, said) = as_nobody("sh", &["-c", &format!("echo 1 > {}", path(node))]);
+        assert!(!written && said.contains("ermission denied"), "{node}: {said}");
+    }
+    assert_eq!(fs::read_to_string(&policy).unwrap(), "2\n");
+}
+
+#[test]
+fn a_container_that_goes_takes_its_folder_with_it() {
+    if !has_fuse("tree") {
+        return;
+    }
+    let scene = Scene::new();
+    let a = scene.container("a");
+    let monitor = Monitor::start_with(scene.root(), &with_tree(scene.root()));
+    let process = Process::start(&a, 1, Bytes::from_mib(8000));
+    monitor.client().register(registration(&a)).unwrap();
+    let tree = monitor.tree();
+    let mut open = File::open(tree.join("0/a/weight")).unwrap();
+    drop(process);
+    fs::remove_dir_all(&a).unwrap();
+    eventually("a card that nobody names to go", || names(&tree) == ["default_memsize", "version"]);
+    assert_eq!(error(open.read(&mut [0; 8])), Errno::NOENT);
+    assert_eq!(error(fs::read(tree.join("0/a/weight"))), Errno::NOENT);
+}
+
+#[test]
+fn a_mount_that_a_killed_monitor_left_is_taken_over_and_one_that_stops_leaves_none() {
+    if !has_fuse("tree") {
+        return;
+    }
+    let scene = Scene::new();
+    let mut monitor = Monitor::start_with(scene.root(), &with_tree(scene.root()));
+    let tree = monitor.tree();
+    let version = || fs::read_to_string(tree.join("version"));
+    fs::write(tree.join("default_memsize"), "4096\n").unwrap();
+    for _ in 0..3 {
+        monitor.kill();
+        assert_eq!(error(version()), Errno::NOTCONN);
+        monitor = Monitor::start_with(scene.root(), &with_tree(scene.root()));
+        eventually("the tree again", || version().is_ok());
+        assert_eq!(fs::read_to_string(tree.join("default_memsize")).unwrap(), "4096\n");
+    }
+    // A file that somebody has open does not keep it.
+    let open = File::open(tree.join("version")).unwrap();
+    assert!(monitor.terminate());
+    assert_eq!(error(version()), Errno::NOENT);
+    assert_eq!(mounts_of(&tree), 0);
+    drop(open);
+}
+
+fn mounts_of(tree: &Path) -> usize {
+    let list = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    list.lines().filter(|line| line.contains(&*tree.to_string_lossy())).count()
+}
+
+#[test]
+fn a_monitor_that_does_not_move_hangs_nobody() {
+    if !has_fuse("tree") {
+        return;
+    }
+    let scene = Scene::new();
+    // Its files' thread is stopped with it: the kernel's callers wait, and go on when it does.
+    let monitor = Monitor::start_with(scene.root(), &with_tree(scene.root()));
+    let version = monitor.tree().join("version");
+    let pid = monitor.pid();
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    let mut reader = Command::new("timeout")
+        .args(["60", "cat"])
+        .arg(&version)
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It can be killed while it waits.
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    reader.kill().unwrap();
+    reader.wait().unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    assert!(fs::read_to_string(&version).is_ok());
+}
+
+#[test]
+fn without_a_place_for_it_the_monitor_says_so_and_goes_on() {
+    let scene = Scene::new();
+    let monitor = Monitor::start_with(scene.root(), "tree = \"/proc/cgpu_km\"\n");
+    let status = monitor.client().status().unwrap();
+    assert!(status.warnings[0].starts_with("no control tree at /proc/cgpu_km: "), "{:?}", status.warnings);
+    monitor.client().set("default_memsize", "5").unwrap();
+    assert_eq!(monitor.client().get("default_memsize").unwrap(), "5");
+}
+
+#[test]
+fn another_roots_tree_is_left_alone() {
+    if !has_fuse("tree") {
+        return;
+    }
+    let (scene, other) = (Scene::new(), Scene::new());
+    let first = Monitor::start_with(scene.root(), &with_tree(scene.root()));
+    let second = Monitor::start_with(other.root(), &with_tree(scene.root()));
+    let warnings = second.client().status().unwrap().warnings;
+    assert!(warnings[0].contains("the tree of another monitor is mounted there"), "{warnings:?}");
+    drop(second);
+    assert!(fs::read_to_string(first.tree().join("version")).is_ok());
+}
+
+#[test]
+fn twenty_tenants_fit_into_thirty_mebibytes() {
+    let scene = Scene::new();
+    let dirs: Vec<PathBuf> = (0..20).map(|n| scene.container(&format!("c{n}"))).collect();
+    let tree = if has_fuse("tree") { with_tree(scene.root()) } else { String::new() };
+    let monitor = Monitor::start_with(scene.root(), &tree);
+    let processes: Vec<Process> =
+        dirs.iter().map(|dir| Process::start(dir, 1, Bytes::from_mib(500))).collect();
+    for dir in &dirs {
+        monitor.client().register(registration(dir)).unwrap();
+    }
+    eventually("all on the card", || monitor.client().get("0/free_weight").is_ok_and(|left| left == "0"));
+    for _ in 0..20 {
+        let mut client = Client::connect(&paths::socket(scene.root())).unwrap();
+        client.status().unwrap();
+    }
+    let resident = monitor.memory("VmRSS");
+    println!("resident with {} tenants: {resident} KiB", processes.len());
+    assert!(resident < 30 << 10, "{resident} KiB");
+}

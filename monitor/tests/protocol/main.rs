@@ -1,0 +1,139 @@
+//! Every order in which the steps of two gates and a monitor can fall, with deaths at each of them: the turn protocol is right in all.
+//!
+//! * Safe: never two turns at once; a revoked turn ends with what its thread had already read or had credit for.
+//! * Live: from every state, whoever waits can come to launch without any time limit's help as long as it and the monitor live; and
+//!   with the help of the reader's own limit when the monitor does not. As the states are finite that is: it will, if those who can go on do.
+//!
+//! So that this says something, the same is asked of protocols with one thing wrong; each of them must be found out.
+
+mod model;
+
+use std::collections::HashMap;
+
+use model::{Kind, Mutation, State, Thread};
+
+/// All states that can be reached, and which steps lead where.
+struct Graph {
+    states: Vec<State>,
+    steps: Vec<(u32, u32, Kind)>,
+    fault: Option<(&'static str, Vec<State>)>,
+}
+
+fn explore(mutation: Mutation) -> Graph {
+    let mut numbers = HashMap::from([(State::initial(), 0_u32)]);
+    let mut graph = Graph { states: vec![State::initial()], steps: Vec::new(), fault: None };
+    let mut parents = vec![0_u32];
+    let mut out = Vec::new();
+    let mut at = 0;
+    while at < graph.states.len() {
+        let state = graph.states[at];
+        let from = u32::try_from(at).expect("few states");
+        assert!(at < 3_000_000, "too many states");
+        if let Some(why) = state.fault() {
+            let mut path = vec![state];
+            let mut step = from;
+            while step != 0 {
+                step = parents[step as usize];
+                path.push(graph.states[step as usize]);
+            }
+            path.reverse();
+            graph.fault = Some((why, path));
+            return graph;
+        }
+        out.clear();
+        state.next(mutation, &mut out);
+        for (kind, next) in out.drain(..) {
+            let number = *numbers.entry(next).or_insert_with(|| {
+                graph.states.push(next);
+                parents.push(from);
+                u32::try_from(graph.states.len() - 1).expect("few states")
+            });
+            graph.steps.push((from, number, kind));
+        }
+        at += 1;
+    }
+    graph
+}
+
+impl Graph {
+    /// A state in which `who` waits and from which it never comes to launch by steps of these kinds.
+    fn wedged(&self, who: usize, monitor: bool) -> Option<&State> {
+        let may = |kind: Kind| match kind {
+            Kind::Fair | Kind::Launch(_) => true,
+            Kind::Late => !monitor,
+            Kind::Fate | Kind::Whim => false,
+        };
+        let mut before: Vec<Vec<u32>> = vec![Vec::new(); self.states.len()];
+        let mut free = vec![false; self.states.len()];
+        let mut queue = Vec::new();
+        for &(from, to, kind) in self.steps.iter().filter(|step| may(step.2)) {
+            before[to as usize].push(from);
+            if kind == Kind::Launch(who) && !std::mem::replace(&mut free[from as usize], true) {
+                queue.push(from);
+            }
+        }
+        while let Some(state) = queue.pop() {
+            for &from in &before[state as usize] {
+                if !std::mem::replace(&mut free[from as usize], true) {
+                    queue.push(from);
+                }
+            }
+        }
+        let waits = |state: &State| {
+            let thread = state.containers[who].thread;
+            state.monitor_lives() == monitor && !matches!(thread, Thread::Dead | Thread::Idle)
+        };
+        self.states.iter().zip(free).find(|(state, free)| !free && waits(state)).map(|found| found.0)
+    }
+
+    /// What is wrong, if anything.
+    fn verdict(&self) -> Result<(), String> {
+        if let Some((why, path)) = &self.fault {
+            return Err(format!("{why}, after {} steps: {:#?}", path.len(), path.last()));
+        }
+        for who in 0..2 {
+            for monitor in [true, false] {
+                if let Some(state) = self.wedged(who, monitor) {
+                    return Err(format!("{who} waits for ever (monitor lives: {monitor}): {state:#?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn nobody_is_wedged_and_nobody_runs_on() {
+    let graph = explore(Mutation::None);
+    println!("{} states, {} steps", graph.states.len(), graph.steps.len());
+    if let Err(why) = graph.verdict() {
+        panic!("{why}");
+    }
+    assert!(graph.states.len() > 10_000, "a model this small shows nothing");
+}
+
+#[test]
+fn each_wrong_protocol_is_found_out() {
+    for mutation in [
+        Mutation::NoLookAfterArming,
+        Mutation::RingsBeforeItSays,
+        Mutation::GateBeforeTurn,
+        Mutation::SleepsUnasked,
+        Mutation::NoWake,
+        Mutation::DrainWithoutEnd,
+        Mutation::StalenessUnnoticed,
+        Mutation::NoAdoption,
+        Mutation::NoNewGrant,
+        Mutation::GuestUnheard,
+        Mutation::GuestStays,
+    ] {
+        let graph = explore(mutation);
+        let verdict = graph.verdict();
+        println!(
+            "{mutation:?}: {} states, {}",
+            graph.states.len(),
+            verdict.as_ref().err().map_or("nothing found", |why| why.lines().next().unwrap_or(""))
+        );
+        assert!(verdict.is_err(), "{mutation:?} was not found out");
+    }
+}

@@ -1,0 +1,125 @@
+//! High priority: at once, within its bound, and nothing while it is idle.
+
+use cgpu_monitor::controller::policy::Policy;
+use cgpu_monitor::controller::tenants::Terms;
+
+use crate::process::{Load, MS};
+use crate::world::{SECOND, World, utilisation};
+use crate::{FAIR, Parts, SATURATING, STRICT, WEIGHTED};
+
+const ALL: [Policy; 7] = [
+    Policy::Average { slots: 20 },
+    FAIR,
+    WEIGHTED,
+    STRICT,
+    Policy::Fixed { slots: 20 },
+    Policy::Soft,
+    Policy::Native,
+];
+
+const HIGH: Terms = Terms { high: true, ..Terms::weighing(1) };
+
+fn p99(mut times: Vec<u64>) -> f64 {
+    times.sort_unstable();
+    times[times.len() * 99 / 100] as f64
+}
+
+/// 64 kernels of 100 us to a request, 30 ms apart.
+#[test]
+fn requests_of_high_priority_take_as_long_as_alone() {
+    const REQUESTS: &[Load] = &[Load::bursts(100, 64, 30_000)];
+    let mut alone = World::new(FAIR, &[(1, REQUESTS)]);
+    alone.run_for(10 * SECOND);
+    let alone = p99(alone.containers[0].processes[0].bursts.clone());
+    for policy in ALL {
+        // Close together, so that its allowance is used; far apart, so that it was silent for long.
+        for gap in [&[Load::bursts(100, 64, 13_000)], &[Load::bursts(100, 64, 70_000)]] {
+            let mut world = World::new(policy, &[(1, gap), (1, SATURATING)]);
+            world.promise(0, HIGH);
+            world.run_for(SECOND);
+            world.containers[0].processes[0].bursts.clear();
+            let ran = world.run_and_measure(10 * SECOND);
+            let bursts = &world.containers[0].processes[0].bursts;
+            let (mean, ratio) =
+                (bursts.iter().sum::<u64>() as f64 / bursts.len() as f64, p99(bursts.clone()) / alone);
+            println!(
+                "{policy:?}: p99 {ratio:.3}, mean {:.3} of alone, card used {:.1} %, {} steps/s",
+                mean / alone,
+                utilisation(&ran, 10 * SECOND),
+                world.steps / 11
+            );
+            assert!(ratio <= 1.10, "{policy:?}: {ratio:.3}");
+        }
+    }
+}
+
+#[test]
+fn high_priority_takes_no_more_than_its_ratio() {
+    for policy in ALL {
+        for ratio in [20, 80, 99] {
+            let mut world = World::new(policy, &[(1, SATURATING), (1, SATURATING)]);
+            world.controller.set_priority_ratio(ratio);
+            world.promise(0, HIGH);
+            world.run_for(SECOND);
+            let parts = world.run_and_measure(5 * SECOND).map_parts(5 * SECOND);
+            println!("{policy:?}, {ratio} %: {parts:.2?}");
+            // Whose ordinary share is more has that; where shares are fixed, what nobody else may have is free.
+            let fixed = policy.is_fixed();
+            let bound = f64::from(if fixed { ratio.max(95) } else { ratio.max(50) });
+            assert!(parts[0] <= bound + 1.0, "{policy:?}, {ratio} %: {parts:.2?}");
+            assert!(parts[0] >= bound - 4.0, "{policy:?}, {ratio} %: {parts:.2?}");
+            let least = 100.0 - bound - if fixed { 0.3 } else { 1.5 };
+            assert!(parts[1] >= least - 0.5, "{policy:?}, {ratio} %: {parts:.2?}");
+        }
+    }
+}
+
+#[test]
+fn idle_high_priority_takes_nothing() {
+    const IDLE: &[Load] = &[Load::saturating(60).during(u64::MAX - 1, u64::MAX)];
+    for policy in [FAIR, WEIGHTED, STRICT, Policy::Soft, Policy::Native] {
+        let mut world = World::new(policy, &[(1, IDLE), (1, SATURATING)]);
+        world.promise(0, HIGH);
+        world.run_for(SECOND);
+        let used = utilisation(&world.run_and_measure(SECOND), SECOND);
+        println!("{policy:?}: {used:.2} %");
+        assert!(used >= 97.0, "{policy:?}: {used:.2} %");
+    }
+}
+
+#[test]
+fn two_of_high_priority_share_it() {
+    let mut world = World::new(FAIR, &[(1, SATURATING), (1, SATURATING), (1, SATURATING)]);
+    world.promise(0, HIGH);
+    world.promise(1, HIGH);
+    world.run_for(SECOND);
+    let parts = world.run_and_measure(10 * SECOND).map_parts(10 * SECOND);
+    println!("{parts:.2?}");
+    assert!((parts[0] - parts[1]).abs() <= 2.0, "{parts:.2?}");
+    assert!((75.0..=81.0).contains(&(parts[0] + parts[1])), "{parts:.2?}");
+}
+
+#[test]
+fn priority_that_is_taken_away_is_gone_at_once() {
+    let mut world = World::new(FAIR, &[(1, SATURATING), (1, SATURATING)]);
+    world.promise(0, HIGH);
+    world.run_for(2 * SECOND);
+    world.promise(0, Terms::weighing(1));
+    world.run_for(50 * MS);
+    let parts = world.run_and_measure(SECOND).map_parts(SECOND);
+    assert!((parts[0] - parts[1]).abs() <= 3.0, "{parts:.2?}");
+}
+
+/// A liar of high priority is bounded like anybody of high priority, and loses it while it lies.
+#[test]
+fn a_liar_of_high_priority_stays_within_the_ratio() {
+    for (name, forge) in crate::FORGERIES {
+        let mut world = World::new(FAIR, &[(1, SATURATING), (1, SATURATING)]);
+        world.promise(0, HIGH);
+        world.containers[0].forge = Some(forge);
+        world.run_for(SECOND);
+        let parts = world.run_and_measure(3 * SECOND).map_parts(3 * SECOND);
+        println!("{name}: {parts:.2?}");
+        assert!(parts[1] >= 17.0, "{name}: {parts:.2?}");
+    }
+}

@@ -1,0 +1,83 @@
+//! Captures in the global mode that go on in this process. A call that is not safe beside one breaks it, whichever thread makes it, so
+//! meanwhile the gate asks the driver nothing.
+//!
+//! Without a lock: a forked child may find its parent's threads in the middle of anything.
+
+use cgpu_abi::types::*;
+use cgpu_proto::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use cgpu_tenant::Lane;
+
+use crate::order::Order;
+
+/// The streams in which they began; 0: free. Who begins more than so many at once is left with what the gate sees of captures itself.
+static GLOBAL: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+/// How many there are.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether one goes on.
+///
+/// Relaxed: who begins one in another thread has counted it before the driver was asked.
+#[inline]
+pub(crate) fn any_global() -> bool {
+    COUNT.load(Relaxed) != 0
+}
+
+/// Begins a capture.
+pub(crate) fn begin(order: Order, mode: CUstreamCaptureMode, call: impl FnOnce() -> CUresult) -> CUresult {
+    if mode != CU_STREAM_CAPTURE_MODE_GLOBAL {
+        return call();
+    }
+    // Before the driver is asked: from then on another thread's call may break it. Where one goes on already, it stays.
+    let key = key(order.lane());
+    let fresh = !GLOBAL.iter().any(|place| place.load(Relaxed) == key);
+    if fresh && GLOBAL.iter().any(|place| place.compare_exchange(0, key, Relaxed, Relaxed).is_ok()) {
+        COUNT.fetch_add(1, Relaxed);
+    }
+    let answer = call();
+    if answer != CUresult::SUCCESS && fresh {
+        forget(|other| other == key);
+    }
+    answer
+}
+
+/// Ends one, if the driver says so: from another thread, or in another stream, it cannot be ended.
+pub(crate) fn end(order: Order, call: impl FnOnce() -> CUresult) -> CUresult {
+    let answer = call();
+    if any_global() && (answer == CUresult::SUCCESS || !order.captures()) {
+        let key = key(order.lane());
+        forget(|other| other == key);
+    }
+    answer
+}
+
+/// A stream is gone.
+pub(crate) fn stream_gone(stream: CUstream) {
+    if any_global() {
+        let key = key(Order::legacy(stream).lane());
+        forget(|other| other == key);
+    }
+}
+
+/// A context is going, and with it its streams. It is not known whose they are, and a capture that nobody can end any more must not silence
+/// the gate for good.
+pub(crate) fn context_gone() {
+    if any_global() {
+        forget(|_| true);
+    }
+}
+
+fn forget(which: impl Fn(u64) -> bool) {
+    for place in &GLOBAL {
+        let key = place.load(Relaxed);
+        if key != 0 && which(key) && place.compare_exchange(key, 0, Relaxed, Relaxed).is_ok() {
+            COUNT.fetch_sub(1, Relaxed);
+        }
+    }
+}
+
+/// Different for different streams, but for what is left to chance: then one of two captures is forgotten early.
+fn key(lane: Lane) -> u64 {
+    let mix = |word: u64, by: u64| word.wrapping_mul(by).rotate_left(23);
+    let own = mix(lane.context as u64, 0x9E37_79B9_7F4A_7C15) ^ mix(lane.thread, 0xD6E8_FEB8_6659_FD93);
+    (lane.stream as u64 ^ own).max(1)
+}

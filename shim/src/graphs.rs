@@ -1,0 +1,180 @@
+//! Graphs as the driver shows them: what one can take of which card, and what cards have reserved for graphs.
+
+use core::ffi::c_void;
+use core::ptr;
+use std::collections::TryReserveError;
+
+use cgpu_abi::types::*;
+use cgpu_proto::atomic::{AtomicBool, Ordering::Relaxed};
+use cgpu_tenant::{Address, Bodies, Bytes, Card, Footprint, NodeId, PoolDriver, PoolId, Tenant};
+
+use crate::order::Unbound;
+use crate::pools::Source;
+use crate::{driver, process};
+
+/// Whether a graph of this process, or of one that it was forked from, may ever have allocated: until then none need be looked at.
+static ALLOCATES: AtomicBool = AtomicBool::new(false);
+
+/// A graph is to have a node that allocates.
+pub(crate) fn will_allocate() {
+    ALLOCATES.store(true, Relaxed);
+}
+
+/// Whether any graph may have one.
+///
+/// Relaxed: who launches a graph in another thread than it was made in has been told of it by means of the program's own.
+#[inline(always)]
+pub(crate) fn may_allocate() -> bool {
+    ALLOCATES.load(Relaxed)
+}
+
+/// What the driver has reserved for the graphs of this process.
+#[derive(Debug)]
+pub(crate) struct Driver;
+
+impl PoolDriver for Driver {
+    fn reserved(&self, pool: PoolId) -> Option<Bytes> {
+        attribute(pool, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT)
+    }
+
+    fn used(&self, pool: PoolId) -> Option<Bytes> {
+        attribute(pool, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT)
+    }
+
+    fn trim(&self, pool: PoolId) {
+        let _unbound = Unbound::begin();
+        if let Some(device) = device(pool) {
+            // SAFETY: no obligations. What it answers is seen by the next reading.
+            let _ = unsafe { driver::cuDeviceGraphMemTrim(device) };
+        }
+    }
+
+    /// It lives as long as the process.
+    fn destroy(&self, _: PoolId) -> bool {
+        false
+    }
+}
+
+fn device(pool: PoolId) -> Option<CUdevice> {
+    process::devices(process::tenant()?).of_card(pool.graphs_card()?)
+}
+
+fn attribute(pool: PoolId, name: CUgraphMem_attribute) -> Option<Bytes> {
+    let device = device(pool)?;
+    let _unbound = Unbound::begin();
+    let mut number = 0_u64;
+    let value = ptr::from_mut(&mut number).cast::<c_void>();
+    // SAFETY: the attribute is a number of that size.
+    let answer = unsafe { driver::cuDeviceGetGraphMemAttribute(device, name, value) };
+    (answer == CUresult::SUCCESS).then_some(Bytes(number))
+}
+
+/// Why a graph is not instantiated.
+pub(crate) enum Unfit {
+    /// It allocates managed memory.
+    Managed,
+    /// There is no host memory to look at it.
+    NoHostMemory,
+}
+
+impl From<TryReserveError> for Unfit {
+    fn from(_: TryReserveError) -> Unfit {
+        Unfit::NoHostMemory
+    }
+}
+
+/// What a graph and all its parts can take. What the driver does not say of one is for it to refuse.
+pub(crate) fn footprint(tenant: &Tenant, graph: CUgraph) -> Result<Footprint, Unfit> {
+    let mut footprint = Footprint::new();
+    let mut open = Vec::new();
+    push(&mut open, graph)?;
+    while let Some(graph) = open.pop() {
+        for node in nodes(graph)? {
+            match kind(node) {
+                Some(CU_GRAPH_NODE_TYPE_MEM_ALLOC) => {
+                    if let Some((card, wanted)) = allocation(tenant, node)? {
+                        footprint.add(card, Address(wanted.dptr), Bytes(wanted.bytesize as u64))?;
+                    }
+                }
+                Some(CU_GRAPH_NODE_TYPE_GRAPH) => {
+                    if let Some(child) = child(node) {
+                        push(&mut open, child)?;
+                    }
+                }
+                Some(CU_GRAPH_NODE_TYPE_CONDITIONAL) => {
+                    for body in bodies(tenant, node) {
+                        push(&mut open, body)?;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(footprint)
+}
+
+fn push(open: &mut Vec<CUgraph>, graph: CUgraph) -> Result<(), TryReserveError> {
+    open.try_reserve(1)?;
+    open.push(graph);
+    Ok(())
+}
+
+fn nodes(graph: CUgraph) -> Result<Vec<CUgraphNode>, TryReserveError> {
+    let (mut nodes, mut count) = (Vec::new(), 0);
+    // SAFETY: the count is writable, and without a list nothing else is written; the graph is the program's, or a part of it.
+    if unsafe { driver::cuGraphGetNodes(graph, ptr::null_mut(), &raw mut count) } != CUresult::SUCCESS {
+        return Ok(nodes);
+    }
+    nodes.try_reserve_exact(count)?;
+    nodes.resize(count, CUgraphNode::NULL);
+    // SAFETY: the list has room for so many.
+    let answer = unsafe { driver::cuGraphGetNodes(graph, nodes.as_mut_ptr(), &raw mut count) };
+    nodes.truncate(if answer == CUresult::SUCCESS { count } else { 0 });
+    Ok(nodes)
+}
+
+fn kind(node: CUgraphNode) -> Option<CUgraphNodeType> {
+    let mut kind = CU_GRAPH_NODE_TYPE_EMPTY;
+    // SAFETY: the kind is writable; the node is the driver's word.
+    let answer = unsafe { driver::cuGraphNodeGetType(node, &raw mut kind) };
+    (answer == CUresult::SUCCESS).then_some(kind)
+}
+
+fn child(node: CUgraphNode) -> Option<CUgraph> {
+    let mut graph = CUgraph::NULL;
+    // SAFETY: the handle is writable; the node is a child graph, by the driver's word.
+    let answer = unsafe { driver::cuGraphChildGraphNodeGetGraph(node, &raw mut graph) };
+    (answer == CUresult::SUCCESS).then_some(graph)
+}
+
+/// What a node allocates, if a card on the books pays for it.
+fn allocation(
+    tenant: &Tenant,
+    node: CUgraphNode,
+) -> Result<Option<(Card, CUDA_MEM_ALLOC_NODE_PARAMS)>, Unfit> {
+    let mut wanted = core::mem::MaybeUninit::<CUDA_MEM_ALLOC_NODE_PARAMS>::zeroed();
+    // SAFETY: the record is writable; the node allocates, by the driver's word.
+    let answer = unsafe { driver::cuGraphMemAllocNodeGetParams(node, wanted.as_mut_ptr()) };
+    if answer != CUresult::SUCCESS {
+        return Ok(None);
+    }
+    // SAFETY: the driver has just written there; it holds numbers and addresses, which zero is as well.
+    let wanted = unsafe { wanted.assume_init() };
+    match Source::of(tenant, wanted.pool_props.alloc_type, wanted.pool_props.location) {
+        Source::Card(card) => Ok(Some((card, wanted))),
+        Source::Elsewhere => Ok(None),
+        Source::Managed => Err(Unfit::Managed),
+    }
+}
+
+/// The bodies of a conditional node, as the driver named them when it was made; no driver before 13.2 names them again.
+fn bodies(tenant: &Tenant, node: CUgraphNode) -> impl Iterator<Item = CUgraph> {
+    let Bodies { list, count } = tenant.conditional(NodeId(node.0)).unwrap_or(Bodies { list: 0, count: 0 });
+    let list = ptr::with_exposed_provenance::<CUgraph>(list);
+    (0..count as usize).map(move |place| {
+        // SAFETY: inside of the list.
+        let body = unsafe { list.add(place) };
+        // SAFETY: the list is the driver's, and there for as long as the node, which a graph has that the program uses.
+        unsafe { body.read() }
+    })
+}

@@ -1,0 +1,94 @@
+//! Logical endpoints: they cost nothing, and what is bound to one stays charged until it is unbound, or the endpoint destroyed here: that
+//! unbinds what this process has bound, whoever else has the endpoint.
+
+use cgpu_abi::types::*;
+use cgpu_tenant::Handle;
+
+use super::multicast::{bind, bind_at, unbind};
+use crate::{driver, process};
+
+/// A new endpoint has nothing bound to it.
+pub(crate) unsafe fn cuLogicalEndpointCreate(
+    endpoint: CUlogicalEndpointId,
+    properties: *const CUlogicalEndpointProp,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    made(endpoint, unsafe { driver::cuLogicalEndpointCreate(endpoint, properties) })
+}
+
+/// Another process's endpoint: nothing of ours is bound to it.
+pub(crate) unsafe fn cuLogicalEndpointImport(
+    endpoint: CUlogicalEndpointId,
+    shared: *const c_void,
+    kind: CUlogicalEndpointIpcHandleType,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    made(endpoint, unsafe { driver::cuLogicalEndpointImport(endpoint, shared, kind) })
+}
+
+/// Unbinds what this process has bound.
+pub(crate) unsafe fn cuLogicalEndpointDestroy(endpoint: CUlogicalEndpointId) -> CUresult {
+    let release = process::tenant().and_then(|tenant| tenant.releasing(handle(endpoint)));
+    // SAFETY: the program's own call.
+    let answer = unsafe { driver::cuLogicalEndpointDestroy(endpoint) };
+    if let (CUresult::SUCCESS, Some(release)) = (answer, release) {
+        release.released();
+    }
+    answer
+}
+
+/// What is mapped there.
+pub(crate) unsafe fn cuLogicalEndpointBindAddr(
+    endpoint: CUlogicalEndpointId,
+    device: CUdevice,
+    offset: cuuint64_t,
+    address: *mut c_void,
+    size: cuuint64_t,
+    flags: c_ulonglong,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call =
+        || unsafe { driver::cuLogicalEndpointBindAddr(endpoint, device, offset, address, size, flags) };
+    bind_at(handle(endpoint), Some(device), (offset, size), address.addr() as u64, call)
+}
+
+/// Physical memory.
+pub(crate) unsafe fn cuLogicalEndpointBindMem(
+    endpoint: CUlogicalEndpointId,
+    device: CUdevice,
+    offset: cuuint64_t,
+    memory: CUmemGenericAllocationHandle,
+    memory_offset: cuuint64_t,
+    size: cuuint64_t,
+    flags: c_ulonglong,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe {
+        driver::cuLogicalEndpointBindMem(endpoint, device, offset, memory, memory_offset, size, flags)
+    };
+    bind(handle(endpoint), Some(device), (offset, size), |tenant| tenant.refer(Handle(memory)), call)
+}
+
+/// Ends bindings of a device, of a range of the endpoint.
+pub(crate) unsafe fn cuLogicalEndpointUnbind(
+    endpoint: CUlogicalEndpointId,
+    device: CUdevice,
+    offset: cuuint64_t,
+    size: cuuint64_t,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe { driver::cuLogicalEndpointUnbind(endpoint, device, offset, size) };
+    unbind(handle(endpoint), device, (offset, size), call)
+}
+
+fn made(endpoint: CUlogicalEndpointId, answer: CUresult) -> CUresult {
+    if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
+        tenant.object_made(handle(endpoint));
+    }
+    answer
+}
+
+/// An endpoint's number as a handle that no driver gives out.
+fn handle(endpoint: CUlogicalEndpointId) -> Handle {
+    Handle(1 << 63 | u64::from(endpoint))
+}

@@ -1,0 +1,490 @@
+//! Graphs: what they allocate is charged when they are sent to the card, by what that has reserved for them ([`cgpu_tenant`] says how).
+//!
+//! A process whose graphs never allocate pays for all this with one load in each of these calls, and looks at nothing.
+
+use cgpu_abi::Role;
+use cgpu_abi::types::*;
+use cgpu_tenant::{Bodies, Footprint, GraphId, NodeId, PoolId, Sending, Tenant, Unmade};
+
+use super::memory::ask;
+use super::{NOT_STARTED, refuse};
+use crate::gate::{self, Kernel, Launch};
+use crate::graphs::{self, Driver, Unfit};
+use crate::order::Order;
+use crate::pools::Source;
+use crate::process::{self, Standing};
+use crate::{boundary, driver};
+
+/// What a node allocates is the graph's, which takes it when it is launched.
+pub(crate) unsafe fn cuGraphAddMemAllocNode(
+    graph_node: *mut CUgraphNode,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    num_dependencies: usize,
+    node_params: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe {
+        driver::cuGraphAddMemAllocNode(graph_node, graph, dependencies, num_dependencies, node_params)
+    };
+    // SAFETY: null, or what the driver would read.
+    allocate(unsafe { node_params.as_ref() }.map(|params| params.pool_props), call)
+}
+
+/// A node of any kind.
+pub(crate) unsafe fn cuGraphAddNode(
+    graph_node: *mut CUgraphNode,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    num_dependencies: usize,
+    node_params: *mut CUgraphNodeParams,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call =
+        || unsafe { driver::cuGraphAddNode(graph_node, graph, dependencies, num_dependencies, node_params) };
+    // SAFETY: the node and its parameters are those of the call.
+    unsafe { add(graph_node, node_params, call) }
+}
+
+/// With data of the edges.
+pub(crate) unsafe fn cuGraphAddNode_v2(
+    graph_node: *mut CUgraphNode,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    dependency_data: *const CUgraphEdgeData,
+    num_dependencies: usize,
+    node_params: *mut CUgraphNodeParams,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe {
+        driver::cuGraphAddNode_v2(
+            graph_node,
+            graph,
+            dependencies,
+            dependency_data,
+            num_dependencies,
+            node_params,
+        )
+    };
+    // SAFETY: the node and its parameters are those of the call.
+    unsafe { add(graph_node, node_params, call) }
+}
+
+/// With newer parameters.
+pub(crate) unsafe fn cuGraphAddNode_v3(
+    graph_node: *mut CUgraphNode,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    dependency_data: *const CUgraphEdgeData,
+    num_dependencies: usize,
+    node_params: *mut CUgraphNodeParams,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe {
+        driver::cuGraphAddNode_v3(
+            graph_node,
+            graph,
+            dependencies,
+            dependency_data,
+            num_dependencies,
+            node_params,
+        )
+    };
+    // SAFETY: the node and its parameters are those of the call.
+    unsafe { add(graph_node, node_params, call) }
+}
+
+/// The first version.
+pub(crate) unsafe fn cuGraphInstantiate(
+    graph_exec: *mut CUgraphExec,
+    graph: CUgraph,
+    error_node: *mut CUgraphNode,
+    log_buffer: *mut c_char,
+    buffer_size: usize,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call =
+        || unsafe { driver::cuGraphInstantiate(graph_exec, graph, error_node, log_buffer, buffer_size) };
+    // SAFETY: the handle is that of the call.
+    unsafe { instantiate(graph_exec, graph, false, call) }
+}
+
+/// The second one.
+pub(crate) unsafe fn cuGraphInstantiate_v2(
+    graph_exec: *mut CUgraphExec,
+    graph: CUgraph,
+    error_node: *mut CUgraphNode,
+    log_buffer: *mut c_char,
+    buffer_size: usize,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call =
+        || unsafe { driver::cuGraphInstantiate_v2(graph_exec, graph, error_node, log_buffer, buffer_size) };
+    // SAFETY: the handle is that of the call.
+    unsafe { instantiate(graph_exec, graph, false, call) }
+}
+
+/// What the executable graph can take is noted.
+pub(crate) unsafe fn cuGraphInstantiateWithFlags(
+    graph_exec: *mut CUgraphExec,
+    graph: CUgraph,
+    flags: c_ulonglong,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe { driver::cuGraphInstantiateWithFlags(graph_exec, graph, flags) };
+    // SAFETY: the handle is that of the call.
+    unsafe { instantiate(graph_exec, graph, false, call) }
+}
+
+/// It may be sent to the card at once.
+pub(crate) unsafe fn cuGraphInstantiateWithParams(
+    graph_exec: *mut CUgraphExec,
+    graph: CUgraph,
+    instantiate_params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe { driver::cuGraphInstantiateWithParams(graph_exec, graph, instantiate_params) };
+    // SAFETY: all are those of the call.
+    unsafe { instantiate_with(graph_exec, graph, instantiate_params, call) }
+}
+
+/// The same, for programs compiled for each thread's own default stream.
+pub(crate) unsafe fn cuGraphInstantiateWithParams_ptsz(
+    graph_exec: *mut CUgraphExec,
+    graph: CUgraph,
+    instantiate_params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe { driver::cuGraphInstantiateWithParams_ptsz(graph_exec, graph, instantiate_params) };
+    // SAFETY: all are those of the call.
+    unsafe { instantiate_with(graph_exec, graph, instantiate_params, call) }
+}
+
+/// Each function that launches an executable graph. Where nothing is contended and no graph allocates it is three loads and a jump: no
+/// border against panics, which that cannot have.
+macro_rules! graph_launches {
+    ($($symbol:ident: $order:ident, $flavour:ident;)*) => {$(
+        /// Waits for the container's turn, and charges what the graph may take.
+        #[inline(always)]
+        pub(crate) unsafe fn $symbol(graph: CUgraphExec, stream: CUstream) -> CUresult {
+            #[cold]
+            #[inline(never)]
+            unsafe extern "C" fn slow(graph: CUgraphExec, stream: CUstream) -> CUresult {
+                // SAFETY: the program's own call.
+                let call = || unsafe { driver::$symbol(graph, stream) };
+                let send = || send(graph, Sending::Launch, Order::$order(stream), call);
+                boundary::guard(|| {
+                    if gate::is_open() {
+                        return send();
+                    }
+                    gate::enter(Launch::graph(graph, stream, Launch::$flavour), send)
+                })
+            }
+
+            let unasked = gate::is_open() && !graphs::may_allocate();
+            let function = if unasked { driver::address::$symbol() } else { slow };
+            // SAFETY: the program's own call.
+            unsafe { function(graph, stream) }
+        }
+    )*};
+}
+
+graph_launches! {
+    cuGraphLaunch: legacy, LEGACY;
+    cuGraphLaunch_ptsz: per_thread, PER_THREAD;
+}
+
+/// Each function that makes an executable graph ready. Where no graph allocates it is one load and a jump.
+macro_rules! uploads {
+    ($($symbol:ident: $order:ident;)*) => {$(
+        /// Charges what the graph may take.
+        #[inline(always)]
+        pub(crate) unsafe fn $symbol(graph: CUgraphExec, stream: CUstream) -> CUresult {
+            #[cold]
+            #[inline(never)]
+            unsafe extern "C" fn charged(graph: CUgraphExec, stream: CUstream) -> CUresult {
+                // SAFETY: the program's own call.
+                let call = || unsafe { driver::$symbol(graph, stream) };
+                boundary::guard(|| send(graph, Sending::Upload, Order::$order(stream), call))
+            }
+
+            let function = if graphs::may_allocate() { charged } else { driver::address::$symbol() };
+            // SAFETY: the program's own call.
+            unsafe { function(graph, stream) }
+        }
+    )*};
+}
+
+uploads! {
+    cuGraphUpload: legacy;
+    cuGraphUpload_ptsz: per_thread;
+}
+
+/// What it can take may be another than before.
+pub(crate) unsafe fn cuGraphExecUpdate(
+    graph_exec: CUgraphExec,
+    graph: CUgraph,
+    error_node_out: *mut CUgraphNode,
+    update_result_out: *mut CUgraphExecUpdateResult,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe { driver::cuGraphExecUpdate(graph_exec, graph, error_node_out, update_result_out) };
+    update(graph_exec, graph, Tenant::graph_updated, call)
+}
+
+/// With more words about what cannot be updated.
+pub(crate) unsafe fn cuGraphExecUpdate_v2(
+    graph_exec: CUgraphExec,
+    graph: CUgraph,
+    result_info: *mut CUgraphExecUpdateResultInfo,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe { driver::cuGraphExecUpdate_v2(graph_exec, graph, result_info) };
+    update(graph_exec, graph, Tenant::graph_updated, call)
+}
+
+/// A part of it can take something else.
+pub(crate) unsafe fn cuGraphExecChildGraphNodeSetParams(
+    graph_exec: CUgraphExec,
+    node: CUgraphNode,
+    child_graph: CUgraph,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe { driver::cuGraphExecChildGraphNodeSetParams(graph_exec, node, child_graph) };
+    update(graph_exec, child_graph, Tenant::graph_part_updated, call)
+}
+
+/// The part may be a child.
+pub(crate) unsafe fn cuGraphExecNodeSetParams(
+    graph_exec: CUgraphExec,
+    node: CUgraphNode,
+    node_params: *mut CUgraphNodeParams,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe { driver::cuGraphExecNodeSetParams(graph_exec, node, node_params) };
+    // SAFETY: null, or what the driver would read.
+    match unsafe { node_params.as_ref() } {
+        Some(params) if params.kind == CU_GRAPH_NODE_TYPE_GRAPH => {
+            // SAFETY: the kind says that this member is the one that the program has set.
+            let child = unsafe { params.node.graph }.graph;
+            update(graph_exec, child, Tenant::graph_part_updated, call)
+        }
+        _ => call(),
+    }
+}
+
+/// What it has taken stays reserved, and charged. What it costs is another's: its handle may be given out again.
+pub(crate) unsafe fn cuGraphExecDestroy(graph_exec: CUgraphExec) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe { driver::cuGraphExecDestroy(graph_exec) };
+    // Before the driver can give the handle out again.
+    gate::forget_cost(Kernel::graph(graph_exec.0));
+    let Some(tenant) = allocating() else { return call() };
+    let number = tenant.graph_number(GraphId(graph_exec.0));
+    let answer = call();
+    if let (CUresult::SUCCESS, Some(number)) = (answer, number) {
+        tenant.graph_gone(GraphId(graph_exec.0), number);
+    }
+    answer
+}
+
+/// Gives back what no graph uses.
+pub(crate) unsafe fn cuDeviceGraphMemTrim(device: CUdevice) -> CUresult {
+    // SAFETY: the program's own call.
+    let answer = unsafe { driver::cuDeviceGraphMemTrim(device) };
+    changed(device);
+    answer
+}
+
+/// What is reserved is read for the books as well; no figure is more than the limit.
+pub(crate) unsafe fn cuDeviceGetGraphMemAttribute(
+    device: CUdevice,
+    attr: CUgraphMem_attribute,
+    value: *mut c_void,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let answer = unsafe { driver::cuDeviceGetGraphMemAttribute(device, attr, value) };
+    if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant())
+        && let Some(card) = process::devices(tenant).card(device)
+        && let Some(limit) = tenant.limit(card)
+    {
+        changed(device);
+        let value = value.cast::<u64>();
+        // SAFETY: the driver has just written a number of that size there.
+        let figure = unsafe { value.read_unaligned() };
+        // SAFETY: as above.
+        unsafe { value.write_unaligned(figure.min(limit.0)) };
+    }
+    answer
+}
+
+/// The books, if a graph may have allocated.
+fn allocating() -> Option<&'static Tenant> {
+    if graphs::may_allocate() { process::tenant() } else { None }
+}
+
+fn changed(device: CUdevice) {
+    if let Some(tenant) = allocating()
+        && let Some(card) = process::devices(tenant).card(device)
+    {
+        tenant.pool_changed(PoolId::of_graphs(card));
+    }
+}
+
+/// Adds a node that allocates.
+fn allocate(properties: Option<CUmemPoolProps>, call: impl FnOnce() -> CUresult) -> CUresult {
+    let tenant = match process::standing() {
+        Standing::On(tenant) => tenant,
+        Standing::Pass => return call(),
+        Standing::Refused => return NOT_STARTED,
+    };
+    if let Some(properties) = properties
+        && let Source::Managed = Source::of(tenant, properties.alloc_type, properties.location)
+    {
+        return refuse(Role::Managed, call);
+    }
+    graphs::will_allocate();
+    call()
+}
+
+/// Adds a node of any kind.
+///
+/// # Safety
+///
+/// `params` is null or readable; `call` writes to both where it succeeds.
+unsafe fn add(
+    node: *mut CUgraphNode,
+    params: *mut CUgraphNodeParams,
+    call: impl FnOnce() -> CUresult,
+) -> CUresult {
+    // SAFETY: the caller vouches for it.
+    match unsafe { params.as_ref() }.map(|params| params.kind) {
+        Some(CU_GRAPH_NODE_TYPE_MEM_ALLOC) => {
+            // SAFETY: as above.
+            let given = unsafe { params.read() };
+            // SAFETY: the kind says that this member is the one that the program has set.
+            allocate(Some(unsafe { given.node.alloc }.pool_props), call)
+        }
+        Some(CU_GRAPH_NODE_TYPE_CONDITIONAL) => {
+            let answer = call();
+            if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
+                // SAFETY: the driver has just written there.
+                let node = unsafe { node.read() };
+                // SAFETY: as above.
+                let made = unsafe { params.read() };
+                // SAFETY: the kind says that this member is the one that was set.
+                let conditional = unsafe { made.node.conditional };
+                let list = conditional.graph_out.expose_provenance();
+                tenant.conditional_made(NodeId(node.0), Bodies { list, count: conditional.size });
+            }
+            answer
+        }
+        _ => call(),
+    }
+}
+
+/// As [`instantiate`], with parameters.
+///
+/// # Safety
+///
+/// As for [`instantiate`]; `params` is null, or readable and writable.
+unsafe fn instantiate_with(
+    graph_exec: *mut CUgraphExec,
+    graph: CUgraph,
+    params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
+    call: impl FnOnce() -> CUresult,
+) -> CUresult {
+    // SAFETY: the caller vouches for it.
+    let flags = unsafe { params.as_ref() }.map_or(0, |params| params.flags);
+    let uploads = flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0;
+    // SAFETY: the caller vouches for it.
+    let answer = unsafe { instantiate(graph_exec, graph, uploads, call) };
+    // SAFETY: as above.
+    if let (CUresult::ERROR_OUT_OF_MEMORY, Some(params)) = (answer, unsafe { params.as_mut() }) {
+        params.result_out = CUDA_GRAPH_INSTANTIATE_ERROR;
+    }
+    answer
+}
+
+/// Makes an executable graph, and notes what it can take.
+///
+/// # Safety
+///
+/// `call` writes a handle to `graph_exec` where it succeeds.
+unsafe fn instantiate(
+    graph_exec: *mut CUgraphExec,
+    graph: CUgraph,
+    uploads: bool,
+    call: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let Some(tenant) = allocating() else { return call() };
+    let mut footprint = match graphs::footprint(tenant, graph) {
+        Ok(footprint) => footprint,
+        Err(unfit) => return unfit_for(unfit, call),
+    };
+    let call = || match call() {
+        // SAFETY: the driver has just written there.
+        CUresult::SUCCESS => Ok(GraphId(unsafe { graph_exec.read() }.0)),
+        answer => Err(answer),
+    };
+    let undo = |graph: GraphId| {
+        // SAFETY: it was made just now, and the program has not seen it. One that cannot be destroyed is never launched.
+        let _ = unsafe { driver::cuGraphExecDestroy(CUgraphExec(graph.0)) };
+    };
+    answered(tenant.instantiate(&mut footprint, uploads, &Driver, call, undo))
+}
+
+/// Changes what an executable graph does to what `graph` says.
+fn update(
+    graph_exec: CUgraphExec,
+    graph: CUgraph,
+    updated: impl FnOnce(&Tenant, GraphId, &mut Footprint, &'static dyn cgpu_tenant::PoolDriver),
+    call: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let Some(tenant) = allocating() else { return call() };
+    let mut footprint = match graphs::footprint(tenant, graph) {
+        Ok(footprint) => footprint,
+        Err(unfit) => return unfit_for(unfit, call),
+    };
+    let answer = call();
+    let concerned = !footprint.is_empty() || tenant.graph_card(GraphId(graph_exec.0)).is_some();
+    if answer == CUresult::SUCCESS && concerned {
+        updated(tenant, GraphId(graph_exec.0), &mut footprint, &Driver);
+    }
+    answer
+}
+
+/// Sends an executable graph to the card.
+fn send(graph: CUgraphExec, sending: Sending, order: Order, call: impl Fn() -> CUresult) -> CUresult {
+    let graph = GraphId(graph.0);
+    let Some((tenant, card)) = allocating().and_then(|tenant| Some((tenant, tenant.graph_card(graph)?)))
+    else {
+        return call();
+    };
+    match order.is_captured() {
+        Ok(false) => {}
+        // It becomes a part of another graph.
+        Ok(true) => return call(),
+        Err(answer) => return answer,
+    }
+    let call = || match ask(tenant, card, &call) {
+        CUresult::SUCCESS => Ok(()),
+        answer => Err(answer),
+    };
+    answered(tenant.send(graph, sending, order.lane(), call, || order.is_busy()))
+}
+
+fn unfit_for(unfit: Unfit, call: impl FnOnce() -> CUresult) -> CUresult {
+    match unfit {
+        Unfit::Managed => refuse(Role::Managed, call),
+        Unfit::NoHostMemory => CUresult::ERROR_OUT_OF_MEMORY,
+    }
+}
+
+fn answered(made: Result<(), Unmade<CUresult>>) -> CUresult {
+    match made {
+        Ok(()) => CUresult::SUCCESS,
+        Err(Unmade::Driver(answer)) => answer,
+        Err(Unmade::Denied(_) | Unmade::Unknown | Unmade::Destroyed) => CUresult::ERROR_OUT_OF_MEMORY,
+    }
+}

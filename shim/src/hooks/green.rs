@@ -1,0 +1,84 @@
+//! Green contexts: views of the primary context, which they hold on to. What is allocated in one is the primary context's; what they take
+//! themselves is implicit memory of that, measured as it comes.
+
+use cgpu_abi::types::*;
+use cgpu_tenant::{Bytes, Cause, Context, ContextId, GreenId, Tenant};
+
+use super::{NOT_STARTED, context, module};
+use crate::driver;
+use crate::process::{self, Standing};
+
+/// The first one makes the primary context, if there is none: that is made here before, so that each is measured, and refused, by itself.
+pub(crate) unsafe fn cuGreenCtxCreate(
+    green: *mut CUgreenCtx,
+    description: CUdevResourceDesc,
+    device: CUdevice,
+    flags: c_uint,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe { driver::cuGreenCtxCreate(green, description, device, flags) };
+    let tenant = match process::standing() {
+        Standing::On(tenant) => tenant,
+        Standing::Pass => return call(),
+        Standing::Refused => return NOT_STARTED,
+    };
+    let mut whole = CUcontext::NULL;
+    // SAFETY: our own variable.
+    let retained = unsafe { context::cuDevicePrimaryCtxRetain(&raw mut whole, device) };
+    if retained != CUresult::SUCCESS {
+        return retained;
+    }
+    let answer = match tenant.context(ContextId(whole.0)) {
+        // SAFETY: called after the driver has succeeded, so it has written there.
+        Some(whole) => make(tenant, whole, call, || unsafe { green.read() }),
+        None => call(),
+    };
+    // SAFETY: no obligations. The green context holds it now; if there is none, it goes as it came.
+    let _ = unsafe { context::cuDevicePrimaryCtxRelease_v2(device) };
+    answer
+}
+
+fn make(
+    tenant: &Tenant,
+    whole: Context,
+    call: impl Fn() -> CUresult,
+    made: impl Fn() -> CUgreenCtx,
+) -> CUresult {
+    // SAFETY: the handle is the driver's own, and the program has not seen it.
+    let undo = || unsafe { driver::cuGreenCtxDestroy(made()) };
+    let answer = module::make(tenant, whole, Bytes::ZERO, call, undo, || Cause::Green(made().0));
+    if answer == CUresult::SUCCESS {
+        tenant.green_made(GreenId(made().0), whole);
+    }
+    answer
+}
+
+/// The last one takes the primary context with it, if nobody else holds that.
+pub(crate) unsafe fn cuGreenCtxDestroy(green: CUgreenCtx) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe { driver::cuGreenCtxDestroy(green) };
+    let Some(tenant) = process::tenant() else { return call() };
+    let devices = process::devices(tenant);
+    let card = tenant.green_card(GreenId(green.0));
+    let device = card.and_then(|card| devices.all().find(|device| devices.card(*device) == Some(card)));
+    let Some(device) = device else { return call() };
+    context::release(device, || {
+        let answer = call();
+        if answer == CUresult::SUCCESS {
+            tenant.green_gone(GreenId(green.0));
+            tenant.shrunk(Cause::Green(green.0), None, Bytes::MAX);
+        }
+        answer
+    })
+}
+
+/// A green context under a context's name.
+pub(crate) unsafe fn cuCtxFromGreenCtx(context: *mut CUcontext, green: CUgreenCtx) -> CUresult {
+    // SAFETY: the program's own call.
+    let answer = unsafe { driver::cuCtxFromGreenCtx(context, green) };
+    if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
+        // SAFETY: the driver has just written there.
+        tenant.green_seen(GreenId(green.0), ContextId(unsafe { context.read() }.0));
+    }
+    answer
+}

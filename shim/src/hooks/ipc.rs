@@ -1,0 +1,89 @@
+//! Linear memory between processes by handles that are bytes: its maker pays as long as anybody has it open.
+
+use cgpu_abi::types::{CUdeviceptr, CUipcMemHandle, CUresult, c_uint};
+use cgpu_tenant::{Address, Context, Reason, Tenant, Way};
+
+use super::NOT_STARTED;
+use super::context::current;
+use crate::driver;
+use crate::process::{self, Standing};
+
+/// From now on others may open it.
+pub(crate) unsafe fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, address: CUdeviceptr) -> CUresult {
+    // SAFETY: the program's own call.
+    let answer = unsafe { driver::cuIpcGetMemHandle(handle, address) };
+    if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
+        // SAFETY: the driver has just written there.
+        lend(tenant, address, way(&unsafe { handle.read() }));
+    }
+    answer
+}
+
+/// Costs nothing; that it is open is said, so that its maker pays on.
+pub(crate) unsafe fn cuIpcOpenMemHandle(
+    address: *mut CUdeviceptr,
+    handle: CUipcMemHandle,
+    flags: c_uint,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe { driver::cuIpcOpenMemHandle(address, handle, flags) };
+    // SAFETY: read after the driver has succeeded, so it has written there.
+    open(way(&handle), call, || (unsafe { address.read() }, process::tenant().and_then(current)))
+}
+
+/// The same, where it may be memory of another card.
+pub(crate) unsafe fn cuIpcOpenMemHandle_v2(
+    address: *mut CUdeviceptr,
+    handle: CUipcMemHandle,
+    flags: c_uint,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe { driver::cuIpcOpenMemHandle_v2(address, handle, flags) };
+    // SAFETY: read after the driver has succeeded, so it has written there.
+    open(way(&handle), call, || (unsafe { address.read() }, process::tenant().and_then(current)))
+}
+
+/// What was opened as often as this is closed, is no longer open.
+pub(crate) unsafe fn cuIpcCloseMemHandle(address: CUdeviceptr) -> CUresult {
+    let closing = process::tenant().and_then(|tenant| tenant.closing(Address(address)));
+    // SAFETY: the program's own call.
+    let answer = unsafe { driver::cuIpcCloseMemHandle(address) };
+    if let (CUresult::SUCCESS, Some(closing)) = (answer, closing) {
+        closing.closed();
+    }
+    answer
+}
+
+/// Makes a call that opens memory of another process. `opened` tells where, and in which context if it goes with that.
+pub(super) fn open(
+    way: Way,
+    call: impl FnOnce() -> CUresult,
+    opened: impl FnOnce() -> (CUdeviceptr, Option<Context>),
+) -> CUresult {
+    let tenant = match process::standing() {
+        Standing::On(tenant) => tenant,
+        Standing::Pass => return call(),
+        Standing::Refused => return NOT_STARTED,
+    };
+    tenant.count(Reason::Imported);
+    // Before the call: whoever asks after it has let the memory go sees that it is held here.
+    let opening = tenant.opening(way);
+    let answer = call();
+    if answer == CUresult::SUCCESS {
+        let (address, context) = opened();
+        opening.opened(Address(address), context);
+    }
+    answer
+}
+
+/// The allocation in which an address lies may be held by others.
+pub(super) fn lend(tenant: &Tenant, address: CUdeviceptr, way: Way) {
+    let (mut base, mut size) = (0, 0);
+    // SAFETY: both are writable.
+    let answer = unsafe { driver::cuMemGetAddressRange_v2(&raw mut base, &raw mut size, address) };
+    tenant.lend(Address(if answer == CUresult::SUCCESS { base } else { address }), way);
+}
+
+fn way(handle: &CUipcMemHandle) -> Way {
+    Way::of_bytes(&handle.reserved.map(|byte| byte.to_ne_bytes()[0]))
+}

@@ -1,0 +1,336 @@
+//! Modules, libraries and a context's limits: memory of the card that comes with something else.
+//!
+//! Where code is loaded with its module, an image that tells its size is charged before the driver is asked. What it then takes is measured.
+//! Where code comes when it is first used, a look-up may bring it: that is measured only if no monitor tells what this process has.
+
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+
+use cgpu_abi::driver_index;
+use cgpu_abi::types::*;
+use cgpu_tenant::{Bytes, Cause, Context, Tenant};
+
+use super::NOT_STARTED;
+use super::context::current;
+use super::memory::ask;
+use crate::process::{self, Standing};
+use crate::{cards, driver, image};
+
+/// From a file.
+pub(crate) unsafe fn cuModuleLoad(module: *mut CUmodule, file_name: *const c_char) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe { driver::cuModuleLoad(module, file_name) };
+    // SAFETY: the name is the program's, which the driver reads too.
+    let size = || unsafe { size_of_file(file_name) };
+    // SAFETY: read after the driver has succeeded, so it has written there.
+    load(size, call, || unsafe { module.read() })
+}
+
+/// From memory.
+pub(crate) unsafe fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe { driver::cuModuleLoadData(module, image) };
+    // SAFETY: the image is the program's, which the driver reads too.
+    let size = || unsafe { image::size_at(image) };
+    // SAFETY: read after the driver has succeeded, so it has written there.
+    load(size, call, || unsafe { module.read() })
+}
+
+/// From memory, with options for the compiler.
+pub(crate) unsafe fn cuModuleLoadDataEx(
+    module: *mut CUmodule,
+    image: *const c_void,
+    count: c_uint,
+    options: *mut CUjit_option,
+    values: *mut *mut c_void,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe { driver::cuModuleLoadDataEx(module, image, count, options, values) };
+    // SAFETY: the image is the program's, which the driver reads too.
+    let size = || unsafe { image::size_at(image) };
+    // SAFETY: read after the driver has succeeded, so it has written there.
+    load(size, call, || unsafe { module.read() })
+}
+
+/// Several images of the same code.
+pub(crate) unsafe fn cuModuleLoadFatBinary(module: *mut CUmodule, fat_cubin: *const c_void) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe { driver::cuModuleLoadFatBinary(module, fat_cubin) };
+    // SAFETY: read after the driver has succeeded, so it has written there.
+    load(|| None, call, || unsafe { module.read() })
+}
+
+/// Its code and variables go back.
+pub(crate) unsafe fn cuModuleUnload(module: CUmodule) -> CUresult {
+    // SAFETY: the program's own call.
+    let answer = unsafe { driver::cuModuleUnload(module) };
+    if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
+        tenant.shrunk(Cause::Module(module.0), None, Bytes::MAX);
+    }
+    answer
+}
+
+/// Belongs to no context; where code is loaded whole, it comes into those that there are.
+#[allow(clippy::too_many_arguments)] // the driver's own
+pub(crate) unsafe fn cuLibraryLoadData(
+    library: *mut CUlibrary,
+    code: *const c_void,
+    jit_options: *mut CUjit_option,
+    jit_values: *mut *mut c_void,
+    jit_count: c_uint,
+    options: *mut CUlibraryOption,
+    values: *mut *mut c_void,
+    count: c_uint,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe {
+        driver::cuLibraryLoadData(library, code, jit_options, jit_values, jit_count, options, values, count)
+    };
+    // SAFETY: the image is the program's, which the driver reads too.
+    let size = || unsafe { image::size_at(code) };
+    // SAFETY: read after the driver has succeeded, so it has written there.
+    load_library(size, call, || unsafe { library.read() })
+}
+
+/// As `cuLibraryLoadData`, from a file.
+#[allow(clippy::too_many_arguments)] // the driver's own
+pub(crate) unsafe fn cuLibraryLoadFromFile(
+    library: *mut CUlibrary,
+    file_name: *const c_char,
+    jit_options: *mut CUjit_option,
+    jit_values: *mut *mut c_void,
+    jit_count: c_uint,
+    options: *mut CUlibraryOption,
+    values: *mut *mut c_void,
+    count: c_uint,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe {
+        driver::cuLibraryLoadFromFile(
+            library,
+            file_name,
+            jit_options,
+            jit_values,
+            jit_count,
+            options,
+            values,
+            count,
+        )
+    };
+    // SAFETY: the name is the program's, which the driver reads too.
+    let size = || unsafe { size_of_file(file_name) };
+    // SAFETY: read after the driver has succeeded, so it has written there.
+    load_library(size, call, || unsafe { library.read() })
+}
+
+/// Its code and variables go back, from all contexts.
+pub(crate) unsafe fn cuLibraryUnload(library: CUlibrary) -> CUresult {
+    // SAFETY: the program's own call.
+    let answer = unsafe { driver::cuLibraryUnload(library) };
+    if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
+        tenant.shrunk(Cause::Library(library.0), None, Bytes::MAX);
+    }
+    answer
+}
+
+/// Brings a library into the current context.
+pub(crate) unsafe fn cuLibraryGetModule(module: *mut CUmodule, library: CUlibrary) -> CUresult {
+    // SAFETY: the program's own call.
+    bring(Cause::Library(library.0), || unsafe { driver::cuLibraryGetModule(module, library) })
+}
+
+/// Brings a kernel's library into the current context.
+pub(crate) unsafe fn cuKernelGetFunction(function: *mut CUfunction, kernel: CUkernel) -> CUresult {
+    // SAFETY: the program's own call.
+    bring(Cause::Code, || unsafe { driver::cuKernelGetFunction(function, kernel) })
+}
+
+/// Brings a function's code onto the card.
+pub(crate) unsafe fn cuFuncLoad(function: CUfunction) -> CUresult {
+    // SAFETY: the program's own call.
+    bring(Cause::Code, || unsafe { driver::cuFuncLoad(function) })
+}
+
+/// A larger heap, stack or printf buffer is charged by what it is larger.
+pub(crate) unsafe fn cuCtxSetLimit(limit: CUlimit, value: usize) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe { driver::cuCtxSetLimit(limit, value) };
+    let (tenant, context) = match place() {
+        Place::On(tenant, context) => (tenant, context),
+        Place::Pass => return call(),
+        Place::Refused => return NOT_STARTED,
+    };
+    let Some(copies) = copies(tenant, context, limit) else { return call() };
+    let mut former = 0;
+    // SAFETY: the place is writable.
+    if unsafe { driver::cuCtxGetLimit(&raw mut former, limit) } != CUresult::SUCCESS {
+        return call();
+    }
+    let bytes = |each: usize| Bytes((each as u64).saturating_mul(copies));
+    // What came with the context is part of what that costs, and stays so when the limit is made smaller.
+    let came = tenant.came_with(context, Cause::Limit(limit), bytes(former));
+    let beyond = |each: usize| bytes(each) - came;
+    // What cannot be told is whether it is taken at once or when a kernel first needs it: it is charged from here on.
+    let Ok(growing) = tenant.growing(context, beyond(value) - beyond(former), || None) else {
+        return CUresult::ERROR_OUT_OF_MEMORY;
+    };
+    let answer = ask(tenant, context.card(), call);
+    if answer == CUresult::SUCCESS {
+        growing.grown(Cause::Limit(limit), None);
+        tenant.shrunk(Cause::Limit(limit), Some(context), beyond(former) - beyond(value));
+    }
+    answer
+}
+
+/// How many of a context's memory of that kind there are on its card; none: it takes none.
+fn copies(tenant: &Tenant, context: Context, limit: CUlimit) -> Option<u64> {
+    match limit {
+        CU_LIMIT_PRINTF_FIFO_SIZE | CU_LIMIT_MALLOC_HEAP_SIZE => Some(1),
+        // A stack for each thread that can be on the card at once.
+        CU_LIMIT_STACK_SIZE => {
+            let device = process::devices(tenant).of_card(context.card())?;
+            let attribute = |attribute| {
+                let mut value: c_int = 0;
+                // SAFETY: the value is writable.
+                let answer = unsafe { driver::cuDeviceGetAttribute(&raw mut value, attribute, device) };
+                u64::try_from(value).ok().filter(|_| answer == CUresult::SUCCESS)
+            };
+            let threads = attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?;
+            Some(threads.saturating_mul(attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?))
+        }
+        _ => None,
+    }
+}
+
+/// Where a call is made.
+enum Place {
+    /// In a context on the books.
+    On(&'static Tenant, Context),
+    /// Nowhere that matters.
+    Pass,
+    /// The start was refused.
+    Refused,
+}
+
+fn place() -> Place {
+    match process::standing() {
+        Standing::On(tenant) => current(tenant).map_or(Place::Pass, |context| Place::On(tenant, context)),
+        Standing::Pass => Place::Pass,
+        Standing::Refused => Place::Refused,
+    }
+}
+
+/// Loads a module into the current context.
+fn load(
+    size: impl FnOnce() -> Option<Bytes>,
+    call: impl Fn() -> CUresult,
+    made: impl Fn() -> CUmodule,
+) -> CUresult {
+    let (tenant, context) = match place() {
+        Place::On(tenant, context) => (tenant, context),
+        Place::Pass => return call(),
+        Place::Refused => return NOT_STARTED,
+    };
+    // SAFETY: the handle is the driver's own, and the program has not seen it.
+    let unload = || unsafe { driver::cuModuleUnload(made()) };
+    make(tenant, context, known(size), call, unload, || Cause::Module(made().0))
+}
+
+/// Makes what takes memory of a context that nobody asked for. If it goes past the limit, it is undone; if it was not this that took so
+/// much, it is made once more.
+pub(super) fn make(
+    tenant: &Tenant,
+    context: Context,
+    known: Bytes,
+    call: impl Fn() -> CUresult,
+    undo: impl FnOnce() -> CUresult,
+    cause: impl FnOnce() -> Cause,
+) -> CUresult {
+    let free = || physical_free(tenant, context);
+    let Ok(growing) = tenant.growing(context, known, free) else {
+        return CUresult::ERROR_OUT_OF_MEMORY;
+    };
+    let mut answer = ask(tenant, context.card(), &call);
+    let mut made = free();
+    if answer == CUresult::SUCCESS && growing.exceeds(made) && undo() == CUresult::SUCCESS {
+        if growing.came_back(made, free()) {
+            growing.denied();
+            return CUresult::ERROR_OUT_OF_MEMORY;
+        }
+        answer = ask(tenant, context.card(), &call);
+        made = None;
+    }
+    if answer == CUresult::SUCCESS {
+        growing.grown(cause(), made);
+    }
+    answer
+}
+
+fn load_library(
+    size: impl FnOnce() -> Option<Bytes>,
+    call: impl Fn() -> CUresult,
+    made: impl FnOnce() -> CUlibrary,
+) -> CUresult {
+    let (tenant, context) = match place() {
+        Place::On(tenant, context) if is_eager() => (tenant, context),
+        Place::On(..) | Place::Pass => return call(),
+        Place::Refused => return NOT_STARTED,
+    };
+    let Ok(growing) = tenant.growing(context, known(size), || physical_free(tenant, context)) else {
+        return CUresult::ERROR_OUT_OF_MEMORY;
+    };
+    let answer = ask(tenant, context.card(), call);
+    if answer == CUresult::SUCCESS {
+        growing.grown(Cause::Library(made().0), physical_free(tenant, context));
+    }
+    answer
+}
+
+/// Makes a call that may bring code onto the card. Where a monitor tells what this process has, that is soon seen without us.
+fn bring(cause: Cause, call: impl FnOnce() -> CUresult) -> CUresult {
+    let Place::On(tenant, context) = place() else { return call() };
+    if tenant.is_measured(context.card()) {
+        return call();
+    }
+    let Ok(growing) = tenant.growing(context, Bytes::ZERO, || physical_free(tenant, context)) else {
+        return call();
+    };
+    let answer = call();
+    if answer == CUresult::SUCCESS {
+        growing.grown(cause, physical_free(tenant, context));
+    }
+    answer
+}
+
+/// What an image is sure to take at once.
+fn known(size: impl FnOnce() -> Option<Bytes>) -> Bytes {
+    if is_eager() { size().unwrap_or(Bytes::ZERO) } else { Bytes::ZERO }
+}
+
+/// Whether code comes with its module. Drivers that cannot be asked know no other way.
+fn is_eager() -> bool {
+    let mut mode = CU_MODULE_EAGER_LOADING;
+    if driver::has(driver_index::cuModuleGetLoadingMode) {
+        // SAFETY: the mode is writable. Where it is not written, it stays as it is.
+        let _ = unsafe { driver::cuModuleGetLoadingMode(&raw mut mode) };
+    }
+    mode == CU_MODULE_EAGER_LOADING
+}
+
+fn physical_free(tenant: &Tenant, context: Context) -> Option<Bytes> {
+    cards::physical_free(process::devices(tenant).of_card(context.card())?)
+}
+
+/// # Safety
+///
+/// `name` is null or a string.
+unsafe fn size_of_file(name: *const c_char) -> Option<Bytes> {
+    if name.is_null() {
+        return None;
+    }
+    // SAFETY: the caller vouches for it.
+    let name = unsafe { CStr::from_ptr(name) };
+    image::size_of(&fs::read(OsStr::from_bytes(name.to_bytes())).ok()?)
+}

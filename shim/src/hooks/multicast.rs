@@ -1,0 +1,153 @@
+//! Multicast objects: they cost nothing, and what is bound to one stays charged to whoever made it until it is unbound and let go.
+
+use cgpu_abi::types::*;
+use cgpu_tenant::{Address, Bytes, Handle, Reference, Tenant, Way};
+
+use super::ipc;
+use crate::{driver, process};
+
+/// The object takes no memory; that others may come to have it is noted when it is exported.
+pub(crate) unsafe fn cuMulticastCreate(
+    object: *mut CUmemGenericAllocationHandle,
+    properties: *const CUmulticastObjectProp,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let answer = unsafe { driver::cuMulticastCreate(object, properties) };
+    if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
+        // SAFETY: the driver has just written there.
+        tenant.object_made(Handle(unsafe { object.read() }));
+    }
+    answer
+}
+
+/// On behalf of the card on which the memory lies.
+pub(crate) unsafe fn cuMulticastBindMem(
+    object: CUmemGenericAllocationHandle,
+    offset: usize,
+    memory: CUmemGenericAllocationHandle,
+    memory_offset: usize,
+    size: usize,
+    flags: c_ulonglong,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe { driver::cuMulticastBindMem(object, offset, memory, memory_offset, size, flags) };
+    bind(Handle(object), None, (offset as u64, size as u64), |tenant| tenant.refer(Handle(memory)), call)
+}
+
+/// On behalf of a card.
+pub(crate) unsafe fn cuMulticastBindMem_v2(
+    object: CUmemGenericAllocationHandle,
+    device: CUdevice,
+    offset: usize,
+    memory: CUmemGenericAllocationHandle,
+    memory_offset: usize,
+    size: usize,
+    flags: c_ulonglong,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe {
+        driver::cuMulticastBindMem_v2(object, device, offset, memory, memory_offset, size, flags)
+    };
+    bind(
+        Handle(object),
+        Some(device),
+        (offset as u64, size as u64),
+        |tenant| tenant.refer(Handle(memory)),
+        call,
+    )
+}
+
+/// What is mapped there, on behalf of the card on which it lies.
+pub(crate) unsafe fn cuMulticastBindAddr(
+    object: CUmemGenericAllocationHandle,
+    offset: usize,
+    address: CUdeviceptr,
+    size: usize,
+    flags: c_ulonglong,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe { driver::cuMulticastBindAddr(object, offset, address, size, flags) };
+    bind_at(Handle(object), None, (offset as u64, size as u64), address, call)
+}
+
+/// What is mapped there, on behalf of a card.
+pub(crate) unsafe fn cuMulticastBindAddr_v2(
+    object: CUmemGenericAllocationHandle,
+    device: CUdevice,
+    offset: usize,
+    address: CUdeviceptr,
+    size: usize,
+    flags: c_ulonglong,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe { driver::cuMulticastBindAddr_v2(object, device, offset, address, size, flags) };
+    bind_at(Handle(object), Some(device), (offset as u64, size as u64), address, call)
+}
+
+/// Ends bindings of a card, of a range of the object.
+pub(crate) unsafe fn cuMulticastUnbind(
+    object: CUmemGenericAllocationHandle,
+    device: CUdevice,
+    offset: usize,
+    size: usize,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe { driver::cuMulticastUnbind(object, device, offset, size) };
+    unbind(Handle(object), device, (offset as u64, size as u64), call)
+}
+
+/// Binds a piece of memory to an object: a reference to it from before the call on.
+pub(super) fn bind(
+    object: Handle,
+    device: Option<CUdevice>,
+    (offset, size): (u64, u64),
+    refer: impl FnOnce(&'static Tenant) -> Option<Reference<'static>>,
+    call: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let Some(tenant) = process::tenant() else { return call() };
+    let reference = refer(tenant);
+    let answer = call();
+    if let (CUresult::SUCCESS, Some(reference)) = (answer, reference) {
+        let card = device.and_then(|device| process::devices(tenant).card(device));
+        reference.bound(object, card, offset, Bytes(size));
+    }
+    answer
+}
+
+/// As [`bind`], of what is at an address. Linear memory has no references: others may hold it from then on.
+pub(super) fn bind_at(
+    object: Handle,
+    device: Option<CUdevice>,
+    range: (u64, u64),
+    address: CUdeviceptr,
+    call: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let mut linear = None;
+    let refer = |tenant: &'static Tenant| {
+        let reference = tenant.refer_at(Address(address));
+        linear = reference.is_none().then_some(tenant);
+        reference
+    };
+    let answer = bind(object, device, range, refer, call);
+    if let (CUresult::SUCCESS, Some(tenant)) = (answer, linear) {
+        ipc::lend(tenant, address, Way::UNSEEN);
+    }
+    answer
+}
+
+/// Ends bindings of a card: their memory goes when nothing else refers to it.
+pub(super) fn unbind(
+    object: Handle,
+    device: CUdevice,
+    (offset, size): (u64, u64),
+    call: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let unbinding = process::tenant().map(|tenant| (tenant, tenant.unbinding()));
+    let answer = call();
+    if let (CUresult::SUCCESS, Some((tenant, unbinding))) = (answer, unbinding)
+        && let Some(card) = process::devices(tenant).card(device)
+    {
+        unbinding.unbound(object, card, offset, Bytes(size));
+    }
+    answer
+}

@@ -1,0 +1,121 @@
+//! What the container's processes have done in their lives, where the host's root has switched that on.
+//!
+//! NVML keeps the dead as well, under numbers that others may have by now; so only the living are told of, and only if NVML, too, says that
+//! whoever it means is alive.
+
+use cgpu_abi::nvml_types::*;
+use cgpu_tenant::Bytes;
+
+use super::{Concerned, Sliced, all, concerned, put};
+use crate::nvml;
+
+/// The container's living processes that are accounted for.
+pub(crate) unsafe fn nvmlDeviceGetAccountingPids(
+    device: nvmlDevice_t,
+    count: *mut c_uint,
+    pids: *mut c_uint,
+) -> nvmlReturn_t {
+    // SAFETY: the program's own call, or one with room of ours.
+    let call = |count, to| unsafe { nvml::nvmlDeviceGetAccountingPids(device, count, to) };
+    let concerned = concerned(device);
+    if count.is_null() || matches!(concerned, Concerned::Everybody) {
+        return call(count, pids);
+    }
+    let told = match all::<c_uint>(|count, to| call(count, to)) {
+        Ok(told) => told,
+        Err(answer) => return answer,
+    };
+    let Concerned::Ours(sliced) = concerned else { return nvmlReturn_t::ERROR_NO_PERMISSION };
+    let names = sliced.names();
+    let alive = |theirs: c_uint| {
+        let mut stats = nvmlAccountingStats_t::default();
+        // SAFETY: the record is writable.
+        let answer = unsafe { nvml::nvmlDeviceGetAccountingStats(device, theirs, &raw mut stats) };
+        answer == nvmlReturn_t::SUCCESS && stats.is_running == 1
+    };
+    let ours = |theirs: c_uint| names.ours(theirs).filter(|_| alive(theirs));
+    let list: Vec<c_uint> = told.into_iter().filter_map(ours).collect();
+    // SAFETY: the count is not null, and the list the program's.
+    unsafe { put(&list, count, pids) }
+}
+
+/// One of the container's living processes.
+pub(crate) unsafe fn nvmlDeviceGetAccountingStats(
+    device: nvmlDevice_t,
+    pid: c_uint,
+    stats: *mut nvmlAccountingStats_t,
+) -> nvmlReturn_t {
+    // SAFETY: the program's own call, or one about another process and with a record of ours.
+    let call = |pid, to| unsafe { nvml::nvmlDeviceGetAccountingStats(device, pid, to) };
+    let concerned = concerned(device);
+    if stats.is_null() || matches!(concerned, Concerned::Everybody) {
+        return call(pid, stats);
+    }
+    let mut told = nvmlAccountingStats_t::default();
+    let answer = match concerned {
+        Concerned::Ours(sliced) => sliced.account(pid, |theirs| {
+            let answer = call(theirs, &raw mut told);
+            (answer, told.is_running, &mut told.max_memory_usage)
+        }),
+        _ => nvmlReturn_t::ERROR_NO_PERMISSION,
+    };
+    if answer == nvmlReturn_t::SUCCESS {
+        // SAFETY: not null, and the program's.
+        unsafe { stats.write(told) };
+    }
+    answer
+}
+
+/// The same with the sums that percentages are of.
+pub(crate) unsafe fn nvmlDeviceGetAccountingStats_v2(
+    device: nvmlDevice_t,
+    stats: *mut nvmlAccountingStats_v2_t,
+) -> nvmlReturn_t {
+    // SAFETY: the program's own call, or one with a record of ours.
+    let call = |to| unsafe { nvml::nvmlDeviceGetAccountingStats_v2(device, to) };
+    let concerned = concerned(device);
+    if stats.is_null() || matches!(concerned, Concerned::Everybody) {
+        return call(stats);
+    }
+    // SAFETY: not null, and the program's.
+    let mut told = unsafe { stats.read() };
+    let pid = told.pid;
+    let answer = match concerned {
+        Concerned::Ours(sliced) => sliced.account(pid, |theirs| {
+            told.pid = theirs;
+            let answer = call(&raw mut told);
+            (answer, told.is_running, &mut told.max_memory_usage)
+        }),
+        _ => nvmlReturn_t::ERROR_NO_PERMISSION,
+    };
+    if answer == nvmlReturn_t::SUCCESS {
+        told.pid = pid;
+        // SAFETY: not null, and the program's.
+        unsafe { stats.write(told) };
+    }
+    answer
+}
+
+impl Sliced {
+    /// Asks by NVML's name of our process `pid`; its greatest use becomes the one on the books, which all else agrees with. What is asked
+    /// tells its answer, whether the process lives, and where its greatest use stands.
+    fn account<'a>(
+        &self,
+        pid: c_uint,
+        ask: impl FnOnce(c_uint) -> (nvmlReturn_t, c_uint, &'a mut c_ulonglong),
+    ) -> nvmlReturn_t {
+        let Some(theirs) = self.names().theirs(pid) else { return nvmlReturn_t::ERROR_NOT_FOUND };
+        let (answer, is_running, max_memory_usage) = ask(theirs);
+        if answer != nvmlReturn_t::SUCCESS {
+            return answer;
+        }
+        if is_running != 1 {
+            return nvmlReturn_t::ERROR_NOT_FOUND;
+        }
+        if *max_memory_usage != NVML_VALUE_NOT_AVAILABLE {
+            let peaks = self.members().filter(|(member, _)| member.pid == pid);
+            *max_memory_usage = peaks.map(|(member, _)| member.peak).sum::<Bytes>().0;
+        }
+        answer
+    }
+}

@@ -1,0 +1,246 @@
+//! NVML under a limit: a card as large as the limit, with the container's processes on it and nobody else.
+//!
+//! | file | what is asked |
+//! |---|---|
+//! | [`memory`] | how large the card is, and how full |
+//! | [`processes`] | who is on it |
+//! | [`utilisation`] | how busy each of them keeps it |
+//! | [`accounting`] | what each has done in its life |
+//!
+//! NVML itself is asked first, always: what it makes of a handle, a version, a null pointer is its to say, and its errors reach the
+//! program as they are. Only what it would have answered is exchanged. Without a limit on the card it is the real call.
+
+mod accounting;
+mod memory;
+mod processes;
+mod utilisation;
+
+pub(crate) use accounting::*;
+pub(crate) use memory::*;
+pub(crate) use processes::*;
+pub(crate) use utilisation::*;
+
+use core::ptr;
+
+use cgpu_abi::nvml_types::*;
+use cgpu_tenant::{Card, Member, Names, Tenant};
+
+use crate::namespace::Namespace;
+use crate::process::{self, Starter, State};
+use crate::{cards, nvml};
+
+/// Whom a question about processes concerns.
+enum Concerned {
+    /// Everybody on the card: it has no limit.
+    Everybody,
+    /// Nobody who may be named: the start was refused, so nobody knows who is ours.
+    Nobody,
+    /// The container's processes.
+    Ours(Sliced),
+}
+
+/// A device of NVML's that has a limit: a card, an instance, or a card that is cut into instances some of which have limits.
+struct Sliced {
+    tenant: &'static Tenant,
+    device: nvmlDevice_t,
+    parts: Vec<Part>,
+}
+
+/// What of a device is on the books.
+struct Part {
+    card: Card,
+    gpu_instance: c_uint,
+    compute_instance: c_uint,
+}
+
+/// Whom a question about the processes on `device` concerns. A tool may use NVML and never the driver, so the books may have to be opened
+/// from here.
+fn concerned(device: nvmlDevice_t) -> Concerned {
+    let tenant = match process::start(Starter::Nvml) {
+        State::On(tenant) => tenant,
+        State::Off => return Concerned::Everybody,
+        State::Refused(_) => return Concerned::Nobody,
+    };
+    let whole = part(tenant, device);
+    let parts: Vec<Part> = match whole {
+        Some(part) => vec![part],
+        None => cards::instances_of(device).filter_map(|instance| part(tenant, instance)).collect(),
+    };
+    if parts.is_empty() { Concerned::Everybody } else { Concerned::Ours(Sliced { tenant, device, parts }) }
+}
+
+fn part(tenant: &'static Tenant, device: nvmlDevice_t) -> Option<Part> {
+    let card = tenant.card(cards::nvml_uuid(device)?).filter(|card| tenant.limit(*card).is_some())?;
+    let (mut gpu_instance, mut compute_instance) = (NO_INSTANCE, NO_INSTANCE);
+    // Of a whole card they are refused, and stay as they are.
+    // SAFETY: the number is writable.
+    let _ = unsafe { nvml::nvmlDeviceGetGpuInstanceId(device, &raw mut gpu_instance) };
+    // SAFETY: as above.
+    let _ = unsafe { nvml::nvmlDeviceGetComputeInstanceId(device, &raw mut compute_instance) };
+    Some(Part { card, gpu_instance, compute_instance })
+}
+
+/// Of what is no instance.
+const NO_INSTANCE: c_uint = c_uint::MAX;
+
+impl Sliced {
+    /// The container's living processes, with what they have on this device.
+    fn members(&self) -> impl Iterator<Item = (Member, &Part)> {
+        self.parts
+            .iter()
+            .flat_map(|part| self.tenant.members(part.card).into_iter().map(move |member| (member, part)))
+    }
+
+    /// What NVML calls them.
+    fn names(&self) -> Names {
+        let members: Vec<Member> = self.members().map(|(member, _)| member).collect();
+        let listed: Vec<c_uint> = Kind::ALL.into_iter().flat_map(|kind| kind.listed(self.device)).collect();
+        Names::of(&members, &listed, &Namespace)
+    }
+}
+
+/// Something that NVML tells of a process.
+trait OfProcess: Copy + Default {
+    /// NVML's name of the process.
+    fn pid(&self) -> c_uint;
+    /// The same of a process by that name.
+    fn named(self, pid: c_uint) -> Self;
+}
+
+macro_rules! of_process {
+    ($($type:ident)*) => {$(
+        impl OfProcess for $type {
+            fn pid(&self) -> c_uint {
+                self.pid
+            }
+
+            fn named(self, pid: c_uint) -> Self {
+                Self { pid, ..self }
+            }
+        }
+    )*};
+}
+
+of_process! {
+    nvmlProcessUtilizationSample_t
+    nvmlProcessUtilizationInfo_v1_t
+    nvmlEncoderSessionInfo_t
+    nvmlFBCSessionInfo_t
+    nvmlProcessDetail_v1_t
+}
+
+/// What is told of our processes, by our names.
+fn ours<T: OfProcess>(told: Vec<T>, names: &Names) -> Vec<T> {
+    told.into_iter().filter_map(|one| Some(one.named(names.ours(one.pid())?))).collect()
+}
+
+/// All that a function of NVML lists, which is called as programs call it: once for the length, once with room.
+fn all<T: Copy + Default>(
+    call: impl Fn(&mut c_uint, *mut T) -> nvmlReturn_t,
+) -> Result<Vec<T>, nvmlReturn_t> {
+    /// For those who come between the calls.
+    const SPARE: c_uint = 16;
+    /// Each time so many came that there was no room.
+    const TRIES: u32 = 8;
+    let mut count = 0;
+    let mut list = Vec::new();
+    for _ in 0..TRIES {
+        let to = if list.is_empty() { ptr::null_mut() } else { list.as_mut_ptr() };
+        match call(&mut count, to) {
+            nvmlReturn_t::SUCCESS if count as usize <= list.len() => {
+                list.truncate(count as usize);
+                return Ok(list);
+            }
+            // Some call it a success to say how long the list is.
+            nvmlReturn_t::SUCCESS | nvmlReturn_t::ERROR_INSUFFICIENT_SIZE => {
+                count = count.saturating_add(SPARE)
+            }
+            other => return Err(other),
+        }
+        list.resize(count as usize, T::default());
+    }
+    Err(nvmlReturn_t::ERROR_INSUFFICIENT_SIZE)
+}
+
+/// Answers a program that calls in the same way.
+///
+/// # Safety
+///
+/// `count` is writable, and `to` null or as long as it says.
+unsafe fn put<T: Copy>(list: &[T], count: *mut c_uint, to: *mut T) -> nvmlReturn_t {
+    // SAFETY: the caller vouches for it.
+    let room = unsafe { count.read() } as usize;
+    // SAFETY: as above.
+    unsafe { count.write(c_uint::try_from(list.len()).unwrap_or(c_uint::MAX)) };
+    if list.len() > room {
+        return nvmlReturn_t::ERROR_INSUFFICIENT_SIZE;
+    }
+    if list.is_empty() {
+        return nvmlReturn_t::SUCCESS;
+    }
+    if to.is_null() {
+        return nvmlReturn_t::ERROR_INVALID_ARGUMENT;
+    }
+    // SAFETY: the list is ours, there is room for all of it, and the program's memory is not in it.
+    unsafe { to.copy_from_nonoverlapping(list.as_ptr(), list.len()) };
+    nvmlReturn_t::SUCCESS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A function of NVML that lists these.
+    fn lists(these: &[c_uint]) -> impl Fn(&mut c_uint, *mut c_uint) -> nvmlReturn_t {
+        // SAFETY: the count is writable, and the place as long as it says.
+        move |count, to| unsafe { put(these, count, to) }
+    }
+
+    #[test]
+    fn a_list_is_had_in_two_calls() {
+        assert_eq!(all(lists(&[])), Ok(vec![]));
+        assert_eq!(all(lists(&[7, 8])), Ok(vec![7, 8]));
+        assert_eq!(all::<c_uint>(|_, _| nvmlReturn_t::ERROR_NOT_FOUND), Err(nvmlReturn_t::ERROR_NOT_FOUND));
+    }
+
+    #[test]
+    fn a_list_that_grows_is_asked_for_again_but_not_for_ever() {
+        let sizes = core::cell::Cell::new(0);
+        let grows = |count: &mut c_uint, to| {
+            sizes.set(sizes.get() + 20);
+            lists(&vec![1; sizes.get().min(60)])(count, to)
+        };
+        assert_eq!(all(grows).map(|list| list.len()), Ok(60));
+        let never = |count: &mut c_uint, _: *mut c_uint| {
+            *count += 100;
+            nvmlReturn_t::ERROR_INSUFFICIENT_SIZE
+        };
+        assert_eq!(all(never), Err(nvmlReturn_t::ERROR_INSUFFICIENT_SIZE));
+    }
+
+    #[test]
+    fn a_success_without_room_says_the_length() {
+        let eager = |count: &mut c_uint, to: *mut c_uint| {
+            let answer = lists(&[7])(count, to);
+            if to.is_null() { nvmlReturn_t::SUCCESS } else { answer }
+        };
+        assert_eq!(all(eager), Ok(vec![7]));
+    }
+
+    #[test]
+    fn a_program_is_answered_as_nvml_does() {
+        let mut room = [0; 3];
+        for (count, answer, left) in
+            [(0, nvmlReturn_t::ERROR_INSUFFICIENT_SIZE, [0; 3]), (3, nvmlReturn_t::SUCCESS, [7, 8, 0])]
+        {
+            let mut count = count;
+            // SAFETY: the count is writable, and there is as much room as it says.
+            assert_eq!(unsafe { put(&[7, 8], &raw mut count, room.as_mut_ptr()) }, answer);
+            assert_eq!((count, room), (2, left));
+        }
+        let mut count = 3;
+        // SAFETY: the count is writable, and the place null.
+        let answer = unsafe { put(&[7], &raw mut count, ptr::null_mut()) };
+        assert_eq!((answer, count), (nvmlReturn_t::ERROR_INVALID_ARGUMENT, 1));
+    }
+}

@@ -1,0 +1,85 @@
+//! How busy each of the container's processes keeps a card: as NVML measures it, but of ours only, and by our names.
+//!
+//! The card's own utilisation (`nvmlDeviceGetUtilizationRates`, `nvmlDeviceGetSamples`) is not exchanged: it tells how busy the card is
+//! that all share, and no process.
+
+use core::ptr;
+
+use cgpu_abi::nvml_types::*;
+
+use super::{Concerned, all, concerned, ours, put};
+use crate::nvml;
+
+/// One sample of each process that computed lately.
+pub(crate) unsafe fn nvmlDeviceGetProcessUtilization(
+    device: nvmlDevice_t,
+    utilization: *mut nvmlProcessUtilizationSample_t,
+    process_samples_count: *mut c_uint,
+    last_seen_time_stamp: c_ulonglong,
+) -> nvmlReturn_t {
+    // SAFETY: the program's own call, or one with room of ours.
+    let call =
+        |to, count| unsafe { nvml::nvmlDeviceGetProcessUtilization(device, to, count, last_seen_time_stamp) };
+    let concerned = concerned(device);
+    if process_samples_count.is_null() || matches!(concerned, Concerned::Everybody) {
+        return call(utilization, process_samples_count);
+    }
+    let told = all(|count, to| call(to, count));
+    let list = match (told, concerned) {
+        (Err(nvmlReturn_t::ERROR_NOT_FOUND), _) => Vec::new(),
+        (Err(answer), _) => return answer,
+        (Ok(told), Concerned::Ours(sliced)) => ours(told, &sliced.names()),
+        (Ok(_), _) => return nvmlReturn_t::ERROR_NO_PERMISSION,
+    };
+    // SAFETY: the count is not null, and the list the program's. Only the count is written where there is none of it.
+    let answer = unsafe { put(&list, process_samples_count, utilization) };
+    if list.is_empty() {
+        nvmlReturn_t::ERROR_NOT_FOUND
+    } else if utilization.is_null() {
+        nvmlReturn_t::ERROR_INSUFFICIENT_SIZE
+    } else {
+        answer
+    }
+}
+
+/// The same with more engines, in one record.
+pub(crate) unsafe fn nvmlDeviceGetProcessesUtilizationInfo(
+    device: nvmlDevice_t,
+    proceses_util_info: *mut nvmlProcessesUtilizationInfo_t,
+) -> nvmlReturn_t {
+    // SAFETY: the program's own call, or one with a record of ours.
+    let call = |info| unsafe { nvml::nvmlDeviceGetProcessesUtilizationInfo(device, info) };
+    let concerned = concerned(device);
+    if proceses_util_info.is_null() || matches!(concerned, Concerned::Everybody) {
+        return call(proceses_util_info);
+    }
+    // SAFETY: every version of the record begins with this number.
+    if unsafe { proceses_util_info.cast::<c_uint>().read() } != NVML_PROCESSES_UTILIZATION_INFO_V1 {
+        // One that we do not know may have names of others.
+        return nvmlReturn_t::ERROR_ARGUMENT_VERSION_MISMATCH;
+    }
+    // SAFETY: not null, and of the version whose layout this is.
+    let asked = unsafe { &mut *proceses_util_info };
+    let told = all(|count, proc_util_array| {
+        let mut info =
+            nvmlProcessesUtilizationInfo_t { process_samples_count: *count, proc_util_array, ..*asked };
+        let answer = call(&raw mut info);
+        *count = info.process_samples_count;
+        answer
+    });
+    let list = match (told, concerned) {
+        (Err(answer), _) => return answer,
+        (Ok(told), Concerned::Ours(sliced)) => ours(told, &sliced.names()),
+        (Ok(_), _) => return nvmlReturn_t::ERROR_NO_PERMISSION,
+    };
+    let to = asked.proc_util_array;
+    // SAFETY: the count is the record's own, and its array the program's.
+    let answer = unsafe { put(&list, ptr::from_mut(&mut asked.process_samples_count), to) };
+    if list.is_empty() {
+        nvmlReturn_t::ERROR_NOT_FOUND
+    } else if to.is_null() {
+        nvmlReturn_t::ERROR_INSUFFICIENT_SIZE
+    } else {
+        answer
+    }
+}

@@ -1,0 +1,25 @@
+//! The PID namespace of this process, as the kernel shows it.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+/// As the kernel shows it.
+pub(crate) struct Namespace;
+
+/// The inode of the host's own PID namespace, the same on every machine (`PROC_PID_INIT_INO`).
+const HOSTS: u64 = 0xefff_fffc;
+
+impl cgpu_tenant::Namespace for Namespace {
+    /// Where there is no /proc, there is no telling, and then it is not.
+    fn is_hosts(&self) -> bool {
+        fs::metadata("/proc/self/ns/pid").is_ok_and(|about| about.ino() == HOSTS)
+    }
+
+    fn has(&self, pid: u32) -> bool {
+        let Some(pid) = libc::pid_t::try_from(pid).ok().filter(|pid| *pid > 0) else { return false };
+        // SAFETY: no signal is sent: the call only says whether one could be.
+        let answer = unsafe { libc::kill(pid, 0) };
+        // One that we may not signal is there all the same.
+        answer == 0 || std::io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
+    }
+}

@@ -1,0 +1,154 @@
+//! The order of streams, and captures, in which that order is recorded instead.
+
+use cgpu_abi::types::*;
+use cgpu_tenant::Lane;
+
+use crate::driver;
+
+/// The handles that stand for default streams, beside none: the context's, and the thread's own.
+const CU_STREAM_LEGACY: usize = 1;
+const CU_STREAM_PER_THREAD: usize = 2;
+
+/// Where in the order of streams a call is: a stream, and which one is meant by none.
+#[derive(Clone, Copy)]
+pub(crate) struct Order {
+    stream: CUstream,
+    per_thread: bool,
+}
+
+impl Order {
+    pub(crate) fn legacy(stream: CUstream) -> Order {
+        Order { stream, per_thread: false }
+    }
+
+    pub(crate) fn per_thread(stream: CUstream) -> Order {
+        Order { stream, per_thread: true }
+    }
+
+    pub(crate) fn stream(self) -> CUstream {
+        self.stream
+    }
+
+    /// The stream, by a name that no other one has.
+    pub(crate) fn lane(self) -> Lane {
+        let own = CUstream(CU_STREAM_PER_THREAD);
+        match self.stream {
+            stream if stream == own || (stream.is_null() && self.per_thread) => {
+                // SAFETY: no obligations.
+                let thread = unsafe { libc::pthread_self() };
+                Lane { stream: CU_STREAM_PER_THREAD, context: current(), thread }
+            }
+            CUstream(0 | CU_STREAM_LEGACY) => {
+                Lane { stream: CU_STREAM_LEGACY, context: current(), thread: 0 }
+            }
+            CUstream(stream) => Lane { stream, context: 0, thread: 0 },
+        }
+    }
+
+    /// Whether calls are recorded, not done. Where the driver cannot say, its answer: the stream depends on a capture, or is none.
+    pub(crate) fn is_captured(self) -> Result<bool, CUresult> {
+        Ok(self.capture_status()? == CU_STREAM_CAPTURE_STATUS_ACTIVE)
+    }
+
+    /// Whether a capture goes on there, be it broken; not known counts as no.
+    pub(crate) fn captures(self) -> bool {
+        self.capture_status().is_ok_and(|status| status != CU_STREAM_CAPTURE_STATUS_NONE)
+    }
+
+    fn capture_status(self) -> Result<CUstreamCaptureStatus, CUresult> {
+        let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
+        let answer = if self.per_thread {
+            // SAFETY: the status is writable; the stream is that of the program's call.
+            unsafe { driver::cuStreamIsCapturing_ptsz(self.stream, &raw mut status) }
+        } else {
+            // SAFETY: as above.
+            unsafe { driver::cuStreamIsCapturing(self.stream, &raw mut status) }
+        };
+        if answer == CUresult::SUCCESS { Ok(status) } else { Err(answer) }
+    }
+
+    /// Whether the stream still has something to do.
+    pub(crate) fn is_busy(self) -> bool {
+        let _unbound = Unbound::begin();
+        let answer = if self.per_thread {
+            // SAFETY: the stream is that of the program's call.
+            unsafe { driver::cuStreamQuery_ptsz(self.stream) }
+        } else {
+            // SAFETY: as above.
+            unsafe { driver::cuStreamQuery(self.stream) }
+        };
+        answer == CUresult::ERROR_NOT_READY
+    }
+
+    /// Frees what the program has not seen. A driver that refuses is asked again: nobody else will.
+    pub(crate) fn free(self, address: CUdeviceptr) {
+        const TRIES: u32 = 3;
+        for _ in 0..TRIES {
+            let answer = if self.per_thread {
+                // SAFETY: the address is the driver's own, and the program has not seen it.
+                unsafe { driver::cuMemFreeAsync_ptsz(address, self.stream) }
+            } else {
+                // SAFETY: as above.
+                unsafe { driver::cuMemFreeAsync(address, self.stream) }
+            };
+            if answer == CUresult::SUCCESS {
+                break;
+            }
+        }
+    }
+
+    pub(crate) fn call(self, function: CUhostFn, data: *mut c_void) -> CUresult {
+        if self.per_thread {
+            // SAFETY: the caller vouches for the function and its data.
+            unsafe { driver::cuLaunchHostFunc_ptsz(self.stream, function, data) }
+        } else {
+            // SAFETY: as above.
+            unsafe { driver::cuLaunchHostFunc(self.stream, function, data) }
+        }
+    }
+}
+
+impl Order {
+    /// The context of a stream that is no default one, where the driver says it.
+    pub(crate) fn context_of(stream: CUstream) -> Option<CUcontext> {
+        if stream.0 <= CU_STREAM_PER_THREAD {
+            return None;
+        }
+        let mut context = CUcontext::NULL;
+        // SAFETY: the handle is writable; the stream is that of the program's call.
+        let answer = unsafe { driver::cuStreamGetCtx(stream, &raw mut context) };
+        (answer == CUresult::SUCCESS && !context.is_null()).then_some(context)
+    }
+}
+
+/// The current context, which default streams are of.
+fn current() -> usize {
+    let mut context = CUcontext::NULL;
+    // SAFETY: the handle is writable. Without a context there is no default stream, and the call will say so.
+    let _ = unsafe { driver::cuCtxGetCurrent(&raw mut context) };
+    context.0
+}
+
+/// While this lives, the calling thread may ask what another thread's capture forbids to all but those that say they know what
+/// they do.
+pub(crate) struct Unbound {
+    before: Option<CUstreamCaptureMode>,
+}
+
+impl Unbound {
+    pub(crate) fn begin() -> Unbound {
+        let mut mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: the mode is writable.
+        let exchanged = unsafe { driver::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
+        Unbound { before: (exchanged == CUresult::SUCCESS).then_some(mode) }
+    }
+}
+
+impl Drop for Unbound {
+    fn drop(&mut self) {
+        if let Some(mut mode) = self.before {
+            // SAFETY: the mode is writable; it is the one that was before.
+            let _ = unsafe { driver::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
+        }
+    }
+}

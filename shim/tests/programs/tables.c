@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * tables - asks a driver for its private table as the CUDA runtime does, by dlsym and by cuGetProcAddress, and calls what is in it.
+ */
+#include "where.h"
+
+typedef int get_table(const void **, const void *);
+
+static void ask(const char *how, get_table *get) {
+    const void *const *table = NULL;
+    unsigned char id[16] = {0x6b, 0xd5, 0xfb, 0x6c};
+    int answer = get ? get((const void **)&table, id) : -1;
+    printf("%s: %d, %zu bytes, %s, %d\n", how, answer, table ? (size_t)table[0] : 0, where((void *)get),
+           table ? ((int (*)(void))table[1])() : 0);
+}
+
+int main(void) {
+    alarm(60);
+    void *driver = open_or_end("libcuda.so.1", RTLD_NOW), *found = NULL;
+    int (*init)(unsigned) = (int (*)(unsigned))dlsym(driver, "cuInit");
+    int (*look_up)(const char *, void **, int, uint64_t, int *) =
+        (int (*)(const char *, void **, int, uint64_t, int *))dlsym(driver, "cuGetProcAddress_v2");
+    int status = -1;
+    ask("before cuInit", (get_table *)dlsym(driver, "cuGetExportTable"));
+    printf("cuInit: %d\n", init(0));
+    ask("by dlsym", (get_table *)dlsym(driver, "cuGetExportTable"));
+    printf("look-up: %d", look_up("cuGetExportTable", &found, 3000, 0, &status));
+    printf(", %d\n", status);
+    ask("by look-up", (get_table *)found);
+    return 0;
+}

@@ -1,0 +1,150 @@
+//! Checkpoints: a process's memory leaves its cards and comes back, at the word of another process.
+//!
+//! The driver drives it from outside: some process, often one that computes nothing, locks another, takes its memory off the cards, and later
+//! brings it back. So who makes the checkpoint marks the other one's cells as away, and no sum counts them (but for what others may hold of
+//! them); who restores takes the mark off where everything fits, before the driver is asked. A death between marks and calls leaves the books above the truth, never below: the
+//! mark comes after the memory has gone, and goes before it comes back.
+
+use cgpu_proto::slots::Word;
+use cgpu_proto::units::{CardIndex as Card, SlotIndex};
+
+use crate::{Reason, Tenant};
+
+/// A process that the driver is asked to restore: its memory is charged. Dropped without [`Restoring::restored`]: what was away is away again.
+#[derive(Debug)]
+#[must_use = "a restore that is dropped has not happened"]
+pub struct Restoring<'a> {
+    tenant: &'a Tenant,
+    slot: Option<(SlotIndex, Word)>,
+    /// Cards on which it was away and has been brought back: by their bits.
+    cards: u64,
+}
+
+impl Tenant {
+    /// The driver has taken the memory of the process with this id off its cards. One that is not of this container is on the books of its
+    /// own.
+    pub fn checkpointed(&self, pid: u32) {
+        if let Some(slot) = self.ledger.slot_of(pid) {
+            Card::all().for_each(|card| self.ledger.send_away(card, slot));
+        }
+    }
+
+    /// The process with this id is about to be restored: charges what it had on each card.
+    ///
+    /// # Errors
+    /// It does not fit: out of memory. Counted.
+    pub fn restoring(&self, pid: u32) -> Result<Restoring<'_>, Reason> {
+        let mut restoring = Restoring { tenant: self, slot: self.ledger.slot_of(pid), cards: 0 };
+        if let Some((slot, _)) = restoring.slot {
+            for card in Card::all() {
+                let Ok(was_away) = self.ledger.bring_back(card, slot) else {
+                    self.count(Reason::OverLimit);
+                    return Err(Reason::OverLimit);
+                };
+                restoring.cards |= u64::from(was_away) << card.get();
+            }
+        }
+        Ok(restoring)
+    }
+}
+
+impl Restoring<'_> {
+    /// The driver restored it.
+    pub fn restored(mut self) {
+        self.slot = None;
+    }
+}
+
+impl Drop for Restoring<'_> {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot {
+            let brought = Card::all().filter(|card| self.cards >> card.get() & 1 == 1);
+            brought.for_each(|card| self.tenant.ledger.send_away(card, slot));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::doubles::{Container, card};
+    use crate::{Address, Bytes, Tenant, Way};
+
+    fn mib(count: u64) -> Bytes {
+        Bytes(count << 20)
+    }
+
+    /// The processes of these tests are all this one: told apart by the ids in their slots.
+    fn named(container: &Container, pid: u32) -> Tenant {
+        let tenant = container.tenant();
+        let slot = tenant.region().slot(tenant.name().slot());
+        slot.pid.store(pid, cgpu_proto::atomic::Ordering::Relaxed);
+        tenant
+    }
+
+    #[test]
+    fn what_is_checkpointed_counts_no_more_and_comes_back_only_where_it_fits() {
+        let container = Container::limited(10);
+        let (tool, worker) = (named(&container, 7), named(&container, 8));
+        worker.charge(card(), mib(6)).expect("it fits").settle(Address(0x20_0000), None);
+        tool.checkpointed(8);
+        assert_eq!(tool.usage(card()).total(), Bytes::ZERO);
+        let other = tool.charge(card(), mib(8)).expect("it fits");
+        assert!(tool.restoring(8).is_err());
+        assert_eq!(tool.usage(card()).total(), mib(8));
+        drop(other);
+        // The driver refuses: it is away as before.
+        drop(tool.restoring(8).expect("it fits"));
+        assert_eq!(tool.usage(card()).total(), Bytes::ZERO);
+        tool.restoring(8).expect("it fits").restored();
+        assert_eq!(tool.usage(card()).total(), mib(6));
+        // And is its own again.
+        worker.take(Address(0x20_0000)).expect("on the books").freed();
+        assert_eq!(tool.usage(card()).total(), Bytes::ZERO);
+        tool.restoring(8).expect("it is there").restored();
+        // It never was away, and the driver says so.
+        worker.charge(card(), mib(4)).expect("it fits").settle(Address(0x20_0000), None);
+        drop(tool.restoring(8).expect("it is there"));
+        assert_eq!(tool.usage(card()).total(), mib(4));
+        worker.take(Address(0x20_0000)).expect("on the books").freed();
+        // Whose id is nobody's, or two's, is of another container.
+        tool.checkpointed(9);
+        let _same = named(&container, 8);
+        tool.checkpointed(8);
+        worker.charge(card(), mib(2)).expect("it fits").settle(Address(0x20_0000), None);
+        assert_eq!(tool.usage(card()).total(), mib(2));
+    }
+
+    /// What another holds was nobody's while its maker was away.
+    #[test]
+    fn what_others_hold_of_a_checkpointed_process_stays_charged() {
+        let container = Container::limited(10);
+        let (tool, worker) = (named(&container, 7), named(&container, 8));
+        let way = Way::of_bytes(&[1]);
+        worker.charge(card(), mib(4)).expect("it fits").settle(Address(0x20_0000), None);
+        worker.charge(card(), mib(2)).expect("it fits").settle(Address(0x80_0000), None);
+        worker.lend(Address(0x20_0000), way);
+        tool.opening(way).opened(Address(0x1000_0000), None);
+        worker.take(Address(0x20_0000)).expect("on the books").freed();
+        tool.checkpointed(8);
+        assert_eq!(tool.usage(card()).total(), mib(4));
+        assert!(tool.charge(card(), mib(7)).is_err());
+        // It is there already when the rest comes back.
+        let other = tool.charge(card(), mib(4)).expect("it fits");
+        tool.restoring(8).expect("it fits to the byte").restored();
+        assert_eq!(tool.usage(card()).total(), mib(10));
+        drop(other);
+    }
+
+    /// Whose memory was away was left out, and who came after it was taken for it.
+    #[test]
+    fn others_are_listed_by_their_own_ids_while_one_is_away() {
+        let container = Container::limited(10);
+        let (tool, first, second) = (named(&container, 7), named(&container, 8), named(&container, 9));
+        first.charge(card(), mib(1)).expect("it fits").settle(Address(0x20_0000), None);
+        second.charge(card(), mib(2)).expect("it fits").settle(Address(0x20_0000), None);
+        tool.checkpointed(8);
+        let members = tool.members(card());
+        let resident = members.iter().filter(|member| member.is_resident());
+        assert!(resident.map(|member| (member.pid, member.memory)).eq([(9, mib(2))]));
+    }
+}

@@ -1,0 +1,270 @@
+//! Memory between processes: every path, and whole histories of three processes that die in any order, against a driver in the plainest
+//! form.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::doubles::{Container, card};
+use cgpu_proto::slots::LINGERS;
+
+const MIB: u64 = 1 << 20;
+const BASE: u64 = 0x7f00_0000_0000;
+
+fn mib(count: u64) -> Bytes {
+    Bytes(count * MIB)
+}
+
+fn used(tenant: &Tenant) -> Bytes {
+    tenant.look_at_kept();
+    tenant.usage(card()).used
+}
+
+fn allocate(tenant: &Tenant, address: u64, size: Bytes, context: Option<Context>) {
+    tenant.charge(card(), size).expect("it fits").settle(Address(address), context);
+}
+
+fn free(tenant: &Tenant, address: u64) {
+    tenant.take(Address(address)).expect("on the books").freed();
+}
+
+/// The handle of that number; the bits of the first ones differ.
+fn way(number: u64) -> Way {
+    let mut seen = 0;
+    let ways = (0u64..).map(|seed| Way::of_bytes(&seed.to_ne_bytes()));
+    let mut distinct = ways.filter(|way| {
+        let is_new = seen & way.0 == 0;
+        seen |= way.0;
+        is_new
+    });
+    distinct.nth(usize::try_from(number).unwrap() % 40).unwrap()
+}
+
+/// Lets the dead be found, and their memory go.
+fn bury(container: &Container, witness: &Tenant) {
+    for _ in 0..3 {
+        let _ = witness.region().sweep(crate::Clock::now(container.clock), false);
+        container.clock.advance(LINGERS);
+    }
+}
+
+#[test]
+fn a_handle_is_one_bit_below_the_last() {
+    let bits = |seed: u64| Way::of_bytes(&seed.to_ne_bytes()).0;
+    assert!((0..1000).all(|seed| bits(seed).is_power_of_two() && bits(seed) != Way::UNSEEN.0));
+    let all = (0..1000).map(bits).fold(0, |all, bit| all | bit);
+    assert_eq!(all, Way::UNSEEN.0 - 1, "every bit is some handle's");
+    assert_eq!(way(3), way(3));
+    assert_ne!(way(3), way(4));
+}
+
+#[test]
+fn what_nobody_has_open_goes_when_it_is_freed() {
+    let container = Container::limited(10);
+    let tenant = container.tenant();
+    allocate(&tenant, BASE, mib(6), None);
+    tenant.lend(Address(BASE), way(1));
+    free(&tenant, BASE);
+    assert_eq!(used(&tenant), Bytes::ZERO);
+    assert_eq!(tenant.region().cell(card(), tenant.name().slot()).exported.load(Ordering::Relaxed), 0);
+}
+
+/// Else a process could allocate, let another open it, free, and so on without end.
+#[test]
+fn what_another_has_open_stays_charged_to_its_maker() {
+    let container = Container::limited(10);
+    let (maker, holder) = (container.tenant(), container.tenant());
+    allocate(&maker, BASE, mib(6), None);
+    maker.lend(Address(BASE), way(1));
+    holder.opening(way(1)).opened(Address(0x1000_0000), None);
+    free(&maker, BASE);
+    assert_eq!(used(&maker), mib(6));
+    assert!(holder.charge(card(), mib(6)).is_err());
+    holder.closing(Address(0x1000_0000)).expect("open").closed();
+    assert!(holder.closing(Address(0x1000_0000)).is_none());
+    // Only its maker gives it back, when it needs some or looks.
+    assert!(maker.charge(card(), mib(10)).is_ok());
+}
+
+#[test]
+fn an_opening_that_the_driver_refuses_holds_nothing() {
+    let container = Container::limited(10);
+    let (maker, other) = (container.tenant(), container.tenant());
+    allocate(&maker, BASE, mib(6), None);
+    maker.lend(Address(BASE), way(1));
+    let opening = other.opening(way(1));
+    free(&maker, BASE);
+    assert_eq!(used(&maker), mib(6));
+    drop(opening);
+    assert_eq!(used(&maker), Bytes::ZERO);
+}
+
+#[test]
+fn a_free_that_the_driver_refuses_changes_nothing() {
+    let container = Container::limited(10);
+    let (maker, holder) = (container.tenant(), container.tenant());
+    allocate(&maker, BASE, mib(6), None);
+    maker.lend(Address(BASE), way(1));
+    drop(maker.take(Address(BASE)));
+    holder.opening(way(1)).opened(Address(0x1000_0000), None);
+    free(&maker, BASE);
+    assert_eq!(used(&maker), mib(6), "it is lent as before");
+}
+
+#[test]
+fn a_context_that_ends_takes_what_was_not_lent() {
+    let container = Container::limited(50);
+    let (maker, holder) = (container.tenant(), container.tenant());
+    let id = container.handle();
+    let context = maker.context_seen(id, card());
+    for (place, size) in [(0, 2), (1, 4), (2, 8)] {
+        allocate(&maker, BASE + place * 16 * MIB, mib(size), Some(context));
+    }
+    maker.lend(Address(BASE), way(1));
+    maker.lend(Address(BASE + 16 * MIB), way(2));
+    let theirs = container.handle();
+    let open_in = holder.context_seen(theirs, card());
+    holder.opening(way(2)).opened(Address(0x1000_0000), Some(open_in));
+    maker.context_leaving(id).expect("known").gone();
+    assert_eq!(used(&maker), mib(4), "the one that is open elsewhere");
+    // It is closed when the context it was opened in ends.
+    holder.context_leaving(theirs).expect("known").gone();
+    assert_eq!(used(&maker), Bytes::ZERO);
+}
+
+#[test]
+fn a_descriptor_keeps_what_the_maker_frees_until_the_maker_ends() {
+    let container = Container::limited(10);
+    let (maker, other) = (container.tenant(), container.tenant());
+    allocate(&maker, BASE, mib(6), None);
+    maker.lend(Address(BASE), Way::UNSEEN);
+    free(&maker, BASE);
+    assert_eq!(used(&maker), mib(6));
+    drop(maker);
+    bury(&container, &other);
+    let usage = other.usage(card());
+    assert_eq!((usage.used, usage.orphan, usage.draining), (mib(6), mib(6), Bytes::ZERO), "{usage:?}");
+    drop(other);
+    let next = container.tenant();
+    bury(&container, &next);
+    assert_eq!(used(&next), Bytes::ZERO, "nobody is left who could hold it");
+}
+
+/// What the driver knows: who made it, whether that one still has it, who has it open.
+#[derive(Clone, Debug)]
+struct Truth {
+    maker: usize,
+    address: u64,
+    handle: u64,
+    size: Bytes,
+    lent: bool,
+    owned: bool,
+    open: Vec<usize>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Allocate(usize, u64),
+    Lend(usize),
+    Open(usize, usize),
+    Close(usize),
+    Free(usize),
+    Die(usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let process = 0..3usize;
+    let step = prop_oneof![
+        3 => (process.clone(), 1..4u64).prop_map(|(process, size)| Step::Allocate(process, size)),
+        3 => any::<usize>().prop_map(Step::Lend),
+        4 => (process.clone(), any::<usize>()).prop_map(|(process, which)| Step::Open(process, which)),
+        2 => any::<usize>().prop_map(Step::Close),
+        3 => any::<usize>().prop_map(Step::Free),
+        1 => process.prop_map(Step::Die),
+    ];
+    proptest::collection::vec(step, 1..60)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever three processes hand to each other, and in whatever order they die: the container pays for what is on the card, once.
+    #[test]
+    fn the_container_pays_for_what_is_there(steps in steps()) {
+        let container = Container::limited(100);
+        let witness = container.tenant();
+        let mut processes: Vec<Option<Tenant>> = (0..3).map(|_| Some(container.tenant())).collect();
+        let mut memory: Vec<Truth> = Vec::new();
+        let mut made = 0;
+        for step in steps {
+            match step {
+                Step::Allocate(process, size) => {
+                    let Some(tenant) = &processes[process] else { continue };
+                    if made == 12 { continue }
+                    made += 1;
+                    let address = BASE + made * 64 * MIB;
+                    allocate(tenant, address, mib(2 * size), None);
+                    memory.push(Truth { maker: process, address, handle: made, size: mib(2 * size), lent: false, owned: true, open: Vec::new() });
+                }
+                Step::Lend(which) => {
+                    let mut own: Vec<_> = memory.iter_mut().filter(|truth| truth.owned).collect();
+                    if own.is_empty() { continue }
+                    let count = own.len();
+                    let truth = &mut own[which % count];
+                    processes[truth.maker].as_ref().unwrap().lend(Address(truth.address), way(truth.handle));
+                    truth.lent = true;
+                }
+                Step::Open(process, which) => {
+                    let Some(tenant) = &processes[process] else { continue };
+                    let mut good: Vec<_> =
+                        memory.iter_mut().filter(|truth| truth.owned && truth.lent && truth.maker != process).collect();
+                    if good.is_empty() { continue }
+                    let count = good.len();
+                    let truth = &mut good[which % count];
+                    tenant.opening(way(truth.handle)).opened(Address(truth.address + 1024 * MIB), None);
+                    truth.open.push(process);
+                }
+                Step::Close(which) => {
+                    let mut open: Vec<_> = memory.iter_mut().filter(|truth| !truth.open.is_empty()).collect();
+                    if open.is_empty() { continue }
+                    let count = open.len();
+                    let truth = &mut open[which % count];
+                    let process = truth.open.swap_remove(0);
+                    let tenant = processes[process].as_ref().unwrap();
+                    tenant.closing(Address(truth.address + 1024 * MIB)).expect("open").closed();
+                }
+                Step::Free(which) => {
+                    let mut own: Vec<_> = memory.iter_mut().filter(|truth| truth.owned).collect();
+                    if own.is_empty() { continue }
+                    let count = own.len();
+                    let truth = &mut own[which % count];
+                    free(processes[truth.maker].as_ref().unwrap(), truth.address);
+                    truth.owned = false;
+                }
+                Step::Die(process) => {
+                    if processes[process].take().is_none() { continue }
+                    for truth in &mut memory {
+                        truth.owned &= truth.maker != process;
+                        truth.open.retain(|holder| *holder != process);
+                    }
+                    bury(&container, &witness);
+                }
+            }
+            memory.retain(|truth| truth.owned || !truth.open.is_empty());
+            for tenant in processes.iter().flatten() {
+                tenant.look_at_kept();
+            }
+            bury(&container, &witness);
+            let there: Bytes = memory.iter().map(|truth| truth.size).sum();
+            // What a dead one had exported goes as a whole.
+            let usage = witness.usage(card());
+            prop_assert!(usage.orphan > Bytes::ZERO || usage.used == there, "{:?}: {:?}, {:?}", step, usage, memory);
+            prop_assert!(witness.usage(card()).used >= there, "{:?}: {:?}", step, memory);
+        }
+        // All of it goes with the last of them.
+        processes.clear();
+        bury(&container, &witness);
+        bury(&container, &witness);
+        prop_assert_eq!(witness.usage(card()).used, Bytes::ZERO);
+        prop_assert!(witness.region().is_valid());
+    }
+}

@@ -1,0 +1,111 @@
+//! What a graph can take of each card: the pages behind its allocations' addresses.
+//!
+//! The driver gives each allocation of a graph its address when the node is made, and gives one address to several whose lives do
+//! not overlap. So not the sum of the sizes is the bound, but what the addresses cover together, in pages of 2 MiB.
+
+use std::collections::TryReserveError;
+
+use cgpu_proto::units::{Bytes, CardIndex as Card};
+
+use crate::Address;
+
+/// A page of the card, of which the memory behind addresses is made.
+const PAGE: u64 = 2 << 20;
+
+/// The allocations of a graph and all its parts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Footprint {
+    /// Card, first page, and the page after the last.
+    ranges: Vec<(Card, u64, u64)>,
+}
+
+impl Footprint {
+    /// Of a graph that allocates nothing.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { ranges: Vec::new() }
+    }
+
+    /// The graph allocates `bytes` of `card` at `address`.
+    ///
+    /// # Errors
+    /// No host memory.
+    pub fn add(&mut self, card: Card, address: Address, bytes: Bytes) -> Result<(), TryReserveError> {
+        self.ranges.try_reserve(1)?;
+        let end = address.0.saturating_add(bytes.0).div_ceil(PAGE);
+        self.ranges.push((card, address.0 / PAGE, end));
+        Ok(())
+    }
+
+    /// Whether the graph allocates nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// What it can take, by cards.
+    pub(super) fn bounds(&mut self) -> impl Iterator<Item = (Card, Bytes)> {
+        self.ranges.sort_unstable();
+        let by_card = self.ranges.chunk_by(|(before, ..), (after, ..)| before == after);
+        let bounds = by_card.filter_map(|ranges| Some((ranges.first()?.0, pages(ranges))));
+        bounds.filter(|(_, pages)| *pages > 0).map(|(card, pages)| (card, Bytes(pages.saturating_mul(PAGE))))
+    }
+}
+
+/// How many pages ranges in order of their beginnings cover.
+fn pages(ranges: &[(Card, u64, u64)]) -> u64 {
+    let mut covered = 0;
+    let mut reached = 0;
+    for &(_, first, end) in ranges {
+        covered += end.saturating_sub(first.max(reached));
+        reached = reached.max(end);
+    }
+    covered
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn card(index: usize) -> Card {
+        Card::new(index).expect("a card")
+    }
+
+    fn of(ranges: &[(usize, u64, u64)]) -> Vec<(usize, u64)> {
+        let mut footprint = Footprint::new();
+        for &(index, address, bytes) in ranges {
+            footprint.add(card(index), Address(address), Bytes(bytes)).expect("host memory");
+        }
+        footprint.bounds().map(|(card, bytes)| (card.get(), bytes.0 / PAGE)).collect()
+    }
+
+    #[test]
+    fn addresses_that_are_used_twice_count_once() {
+        assert_eq!(of(&[]), []);
+        assert_eq!(of(&[(0, PAGE, 1)]), [(0, 1)]);
+        assert_eq!(of(&[(0, PAGE, PAGE + 1), (0, PAGE, 4 * PAGE)]), [(0, 4)]);
+        // One after the other in a page, and over its border.
+        assert_eq!(of(&[(0, PAGE, 512), (0, PAGE + 512, 512), (0, 2 * PAGE - 512, 1024)]), [(0, 2)]);
+        assert_eq!(of(&[(1, PAGE, 1), (0, PAGE, 1), (1, 9 * PAGE, PAGE)]), [(0, 1), (1, 2)]);
+        assert_eq!(of(&[(0, 0, u64::MAX), (0, PAGE, u64::MAX)]), [(0, u64::MAX / PAGE)]);
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_the_number_of_different_pages(
+            ranges in prop::collection::vec((0..3_usize, 0..40 * PAGE, 1..9 * PAGE), 0..30),
+        ) {
+            let mut plain = BTreeSet::new();
+            for &(index, address, bytes) in &ranges {
+                plain.extend((address / PAGE..=(address + bytes - 1) / PAGE).map(|page| (index, page)));
+            }
+            let count = |index| plain.iter().filter(|(at, _)| *at == index).count() as u64;
+            let plain: Vec<_> = (0..3).map(|index| (index, count(index))).filter(|(_, pages)| *pages > 0).collect();
+            prop_assert_eq!(of(&ranges), plain);
+        }
+    }
+}

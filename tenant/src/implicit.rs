@@ -1,0 +1,256 @@
+//! Memory that comes with something else than an allocation: code and variables of modules, a larger heap, stack or printf buffer.
+//!
+//! ```text
+//!   growing: what is known beforehand is charged ---> the driver does it ---> grown: what the card's free memory shows is booked
+//!                 |                                          |
+//!                 +--- does not fit: refused                 +--- past the limit, and undone, seen to come back: refused
+//! ```
+//!
+//! How much it is can rarely be told before. So it is measured as a context is (`contexts/size.rs`), by the fall of the card's free memory less
+//! what the container booked meanwhile; where that is anybody's guess, because others are at it too, what was charged beforehand stands.
+//! A module that turns out to go past the limit is unloaded again; only if the memory then comes back was it the module's, and the program
+//! is told that memory is out. What cannot be undone (code that comes when a function is first looked up or launched) exceeds, is shown,
+//! and blocks new allocations.
+//!
+//! What is booked for an object belongs to the context that it was loaded into: it goes back with the object, or with the context.
+//! The monitor's figure for the process ([`cgpu_proto::growth`]) corrects all of it.
+
+use std::mem::ManuallyDrop;
+
+use cgpu_proto::atomic::Ordering;
+use cgpu_proto::ledger::Column;
+use cgpu_proto::slots::{State, Word};
+use cgpu_proto::units::{Bytes, CardIndex as Card, SlotIndex};
+
+use crate::contexts::{Before, Context};
+use crate::ledger::Denied;
+use crate::spin::Spin;
+use crate::{Reason, Tenant};
+
+/// What implicit memory came with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// A module, by its handle (`CUmodule`).
+    Module(usize),
+    /// A library, by its handle (`CUlibrary`).
+    Library(usize),
+    /// A limit of the context (`CUlimit`).
+    Limit(u32),
+    /// A green context, by its handle (`CUgreenCtx`).
+    Green(usize),
+    /// Code that stays with its context.
+    Code,
+}
+
+/// What is booked for objects that can give it back, and what came with their contexts before.
+#[derive(Debug)]
+pub(crate) struct Causes {
+    shares: Spin<Vec<Share>>,
+    came: Spin<Vec<Share>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    cause: Cause,
+    context: Context,
+    bytes: Bytes,
+}
+
+impl Causes {
+    pub(crate) fn new() -> Self {
+        Self { shares: Spin::new(Vec::new()), came: Spin::new(Vec::new()) }
+    }
+
+    /// What of a cause came with a context: what it was when it was first asked for. Without host memory to note it, that is now.
+    fn came_with(&self, context: Context, cause: Cause, now: Bytes) -> Bytes {
+        let mut came = self.came.lock();
+        if let Some(share) = came.iter().find(|share| share.cause == cause && share.context == context) {
+            return share.bytes;
+        }
+        if came.try_reserve(1).is_ok() {
+            came.push(Share { cause, context, bytes: now });
+        }
+        now
+    }
+
+    /// Notes more for an object. Without host memory for it, it stays with the context.
+    fn add(&self, cause: Cause, context: Context, bytes: Bytes) {
+        if cause == Cause::Code || bytes == Bytes::ZERO {
+            return;
+        }
+        let mut shares = self.shares.lock();
+        if let Some(share) = shares.iter_mut().find(|share| share.cause == cause && share.context == context)
+        {
+            share.bytes = share.bytes + bytes;
+        } else if shares.try_reserve(1).is_ok() {
+            shares.push(Share { cause, context, bytes });
+        }
+    }
+
+    /// An object's share in each context, which is taken off; of `context` only, if there is one, and `most` of it.
+    fn take(&self, cause: Cause, context: Option<Context>, most: Bytes) -> Vec<Share> {
+        let mut taken = Vec::new();
+        self.shares.lock().retain_mut(|share| {
+            if share.cause != cause || context.is_some_and(|context| context != share.context) {
+                return true;
+            }
+            let bytes = share.bytes.min(most);
+            if taken.try_reserve(1).is_ok() {
+                taken.push(Share { bytes, ..*share });
+                share.bytes = share.bytes - bytes;
+            }
+            share.bytes > Bytes::ZERO
+        });
+        taken
+    }
+
+    /// A context has ended, and all that was in it.
+    pub(crate) fn forget(&self, context: Context) {
+        self.shares.lock().retain(|share| share.context != context);
+        self.came.lock().retain(|share| share.context != context);
+    }
+}
+
+impl Tenant {
+    /// Something is about to be done in `context` that takes memory nobody asked for: charges `known` of it. `physical_free` reads the card's
+    /// free memory, if it can be read.
+    ///
+    /// # Errors
+    /// [`Denied`]: what is known would go over the limit.
+    pub fn growing(
+        &self,
+        context: Context,
+        known: Bytes,
+        physical_free: impl FnOnce() -> Option<Bytes>,
+    ) -> Result<Growing<'_>, Denied> {
+        let card = context.card();
+        let already = self.ledger.creation_begins(card);
+        // Nothing fits also where there is no room at all: what comes is not known yet.
+        if known > Bytes::ZERO
+            && let Err(denied) = self.hold(card, Column::Implicit, known, Reason::CodeOverLimit)
+        {
+            self.ledger.creation_ends(card);
+            return Err(denied);
+        }
+        let (physical_free, booked) = (physical_free(), self.ledger.booked(card) - known);
+        let beside = already.max(self.ledger.creations(card).saturating_sub(1));
+        Ok(Growing {
+            tenant: self,
+            context,
+            before: Before { physical_free, booked, charged: known, beside },
+        })
+    }
+
+    /// What came with `cause` is gone from the card: from `context`, if there is one, else from all; at most so much from each.
+    pub fn shrunk(&self, cause: Cause, context: Option<Context>, most: Bytes) {
+        for Share { context, bytes, .. } in self.causes.take(cause, context, most) {
+            // Of a context that has ended it went with that.
+            let had = self.contexts.lessen(context, bytes);
+            self.ledger.refund(context.card(), Column::Implicit, had);
+        }
+    }
+
+    /// What of `cause` came with a context, which is part of what that costs, if it has `now`. To be asked before it is first changed.
+    pub fn came_with(&self, context: Context, cause: Cause, now: Bytes) -> Bytes {
+        self.causes.came_with(context, cause, now)
+    }
+
+    /// Whether the monitor tells what this process has on the card: then what comes unasked is seen within a second or so.
+    #[must_use]
+    pub fn is_measured(&self, card: Card) -> bool {
+        self.ledger.is_measured(card)
+    }
+
+    /// Corrects what a context was seen to cost, by what the monitor says of a process that has exactly one, as charged: a neighbour's that
+    /// started at the same instant may have been taken for part of it.
+    pub(crate) fn relearn(&self, card: Card) {
+        let region = self.ledger.region();
+        let learned = &region.card(card).context;
+        let known = learned.load(Ordering::Relaxed);
+        for slot in SlotIndex::all().take(region.slots().high_water()) {
+            let cell = region.cell(card, slot);
+            if known == 0 || cell.implicit.load(Ordering::Relaxed) != known {
+                continue;
+            }
+            let word = Word(region.slot(slot).state.load(Ordering::Relaxed));
+            let growth = region.granted().growth_of(card, slot);
+            let short = growth.bytes(word, cell.ended.load(Ordering::Relaxed));
+            // More than booked may as well be code that came since.
+            if word.state() == Some(State::Live) && short < 0 {
+                learned.store(known.saturating_add_signed(short).max(1), Ordering::Relaxed);
+                return;
+            }
+        }
+    }
+}
+
+/// Something that takes memory nobody asked for, while the driver is asked to do it. Dropped without [`Growing::grown`]: refunded.
+#[derive(Debug)]
+#[must_use = "what has not grown is refunded"]
+pub struct Growing<'a> {
+    tenant: &'a Tenant,
+    context: Context,
+    before: Before,
+}
+
+impl Growing<'_> {
+    /// Whether it has taken the container past its limit, by the card's free memory now.
+    #[must_use]
+    pub fn exceeds(&self, physical_free: Option<Bytes>) -> bool {
+        let ledger = &self.tenant.ledger;
+        let card = self.context.card();
+        let more = self.measure(physical_free).map_or(Bytes::ZERO, |came| came - self.before.charged);
+        more > Bytes::ZERO && ledger.total(card) + more > ledger.limit(card)
+    }
+
+    /// It has been undone: whether what it had taken, by the card's free memory before and after that, has come back, or at least half of
+    /// it. Else that was somebody else's.
+    #[must_use]
+    pub fn came_back(&self, before: Option<Bytes>, after: Option<Bytes>) -> bool {
+        let came = self.measure(before).unwrap_or(Bytes::ZERO);
+        let back = before.zip(after).map_or(Bytes::ZERO, |(before, after)| after - before);
+        back.0 >= came.0 / 2
+    }
+
+    /// Counts that it was refused because it would have taken the container past its limit.
+    pub fn denied(self) {
+        self.tenant.count(Reason::CodeOverLimit);
+    }
+
+    /// The driver did it. `physical_free` is the card's free memory read now; none: what was known beforehand stands.
+    pub fn grown(self, cause: Cause, physical_free: Option<Bytes>) {
+        let came = self.measure(physical_free);
+        let Self { tenant, context, before } = *ManuallyDrop::new(self);
+        let (ledger, card) = (&tenant.ledger, context.card());
+        ledger.creation_ends(card);
+        let (charged, bytes) = (before.charged, came.unwrap_or(before.charged));
+        if bytes > charged {
+            ledger.book(card, Column::Implicit, bytes - charged);
+        } else {
+            ledger.refund(card, Column::Implicit, charged - bytes);
+        }
+        if tenant.contexts.enlarge(context, bytes) {
+            tenant.causes.add(cause, context, bytes);
+        } else {
+            ledger.refund(card, Column::Implicit, bytes);
+        }
+    }
+
+    /// What has come; none: it cannot be told.
+    fn measure(&self, physical_free: Option<Bytes>) -> Option<Bytes> {
+        let (ledger, card) = (&self.tenant.ledger, self.context.card());
+        let beside = ledger.creations(card).saturating_sub(1);
+        self.before.came(physical_free, ledger.booked(card) - self.before.charged, beside)
+    }
+}
+
+impl Drop for Growing<'_> {
+    fn drop(&mut self) {
+        let (ledger, card) = (&self.tenant.ledger, self.context.card());
+        ledger.creation_ends(card);
+        ledger.refund(card, Column::Implicit, self.before.charged);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! Code and limits on the books; the monitor's figure for a process.
+
+use cgpu_proto::grant::Grantor;
+use cgpu_proto::growth::Growth;
+
+use super::*;
+use crate::doubles::{Container, card};
+use crate::{Address, Context, ContextId};
+
+fn mib(count: u64) -> Bytes {
+    Bytes::from_mib(count)
+}
+
+fn counted(tenant: &Tenant, reason: Reason) -> u32 {
+    tenant.region().slot(tenant.name().slot()).counter[reason as usize].load(Ordering::Relaxed)
+}
+
+/// A process with a context of 10 MiB.
+fn process(container: &Container) -> (Tenant, ContextId, Context) {
+    let (tenant, handle) = (container.tenant(), container.handle());
+    let starting = tenant.context_starting(card(), || Some(mib(100))).expect("it fits");
+    let context = starting.created(handle, Some(mib(90)));
+    (tenant, handle, context)
+}
+
+/// What the monitor says of a process.
+fn measure(container: &Container, tenant: &Tenant, bytes: i64) {
+    let monitor = Grantor::open(container.run()).expect("the grant file");
+    let slot = tenant.name().slot();
+    let word = Word(tenant.region().slot(slot).state.load(Ordering::Relaxed));
+    let ended = tenant.region().cell(card(), slot).ended.load(Ordering::Relaxed);
+    monitor.set_growth(card(), slot, Growth::new(word, ended, bytes), bytes > 0);
+}
+
+#[test]
+fn what_a_module_takes_is_on_the_books_until_it_is_unloaded() {
+    let container = Container::limited(50);
+    let (tenant, handle, context) = process(&container);
+    let load = |module, known: u64, came: u64| {
+        let growing = tenant.growing(context, mib(known), || Some(mib(80))).expect("it fits");
+        assert!(!growing.exceeds(Some(mib(80 - came))));
+        growing.grown(Cause::Module(module), Some(mib(80 - came)));
+    };
+    load(1, 0, 4);
+    assert_eq!(tenant.usage(card()).implicit, mib(14));
+    // What was known beforehand was too much, or too little.
+    load(2, 8, 6);
+    load(3, 2, 3);
+    assert_eq!(tenant.usage(card()).implicit, mib(23));
+    tenant.shrunk(Cause::Module(2), None, Bytes::MAX);
+    tenant.shrunk(Cause::Module(2), None, Bytes::MAX);
+    assert_eq!(tenant.usage(card()).implicit, mib(17));
+    tenant.context_leaving(handle).expect("known").gone();
+    assert_eq!(tenant.usage(card()).implicit, Bytes::ZERO);
+    tenant.shrunk(Cause::Module(1), None, Bytes::MAX);
+    assert_eq!(tenant.usage(card()).implicit, Bytes::ZERO);
+    assert_eq!(tenant.region().cell(card(), tenant.name().slot()).creating.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn what_is_known_not_to_fit_is_refused_beforehand() {
+    let container = Container::limited(50);
+    let (tenant, _, context) = process(&container);
+    assert_eq!(tenant.growing(context, mib(41), || None).expect_err("over").reason, Reason::CodeOverLimit);
+    drop(tenant.growing(context, mib(40), || None).expect("it fits"));
+    assert_eq!(tenant.usage(card()).implicit, mib(10));
+    assert_eq!(counted(&tenant, Reason::CodeOverLimit), 1);
+}
+
+#[test]
+fn what_turns_out_not_to_fit_is_told_from_what_others_take() {
+    let container = Container::limited(50);
+    let (tenant, _, context) = process(&container);
+    let growing = tenant.growing(context, Bytes::ZERO, || Some(mib(80))).expect("nothing is known");
+    assert!(!growing.exceeds(Some(mib(40))));
+    assert!(growing.exceeds(Some(mib(38))));
+    assert!(growing.came_back(Some(mib(38)), Some(mib(80))));
+    assert!(!growing.came_back(Some(mib(38)), Some(mib(39))), "a neighbour has it");
+    growing.denied();
+    assert_eq!(tenant.usage(card()).implicit, mib(10));
+}
+
+#[test]
+fn a_limit_is_charged_by_what_it_is_larger() {
+    let container = Container::limited(50);
+    let (tenant, _, context) = process(&container);
+    let heap = Cause::Limit(2);
+    for bytes in [8, 4] {
+        tenant.growing(context, mib(bytes), || None).expect("it fits").grown(heap, None);
+    }
+    assert_eq!(tenant.usage(card()).implicit, mib(22));
+    tenant.shrunk(heap, Some(context), mib(5));
+    assert_eq!(tenant.usage(card()).implicit, mib(17));
+    // No more than was charged for it.
+    tenant.shrunk(heap, Some(context), mib(50));
+    assert_eq!(tenant.usage(card()).implicit, mib(10));
+}
+
+#[test]
+fn measured_growth_is_shown_and_in_the_way_of_everything() {
+    let container = Container::limited(50);
+    let ((tenant, handle, _), other) = (process(&container), container.tenant());
+    assert!(!tenant.is_measured(card()));
+    let charge = tenant.charge(card(), mib(20)).expect("it fits");
+    charge.settle(Address(0x20_0000), None);
+    tenant.take(Address(0x20_0000)).expect("live").freed();
+    measure(&container, &tenant, 26 << 20);
+    assert!(tenant.is_measured(card()) && !other.is_measured(card()));
+    assert_eq!((tenant.usage(card()).implicit, tenant.usage(card()).growth), (mib(36), mib(26)));
+    assert!(tenant.charge(card(), mib(20)).is_err(), "what was spare is compared anew");
+    assert!(other.charge(card(), mib(16)).is_err());
+    assert_eq!(counted(&tenant, Reason::ImplicitOverLimit), 0, "it is within the limit");
+    drop(other.charge(card(), mib(14)).expect("it fits"));
+
+    measure(&container, &tenant, 60 << 20);
+    for _ in 0..3 {
+        assert!(tenant.charge(card(), Bytes(1)).is_err());
+    }
+    assert_eq!(counted(&tenant, Reason::ImplicitOverLimit), 1);
+    // It ends with the context that it was measured of.
+    tenant.context_leaving(handle).expect("known").gone();
+    assert_eq!(tenant.usage(card()).total(), Bytes::ZERO);
+    assert!(!tenant.is_measured(card()));
+}
+
+#[test]
+fn a_first_context_that_was_mistaken_is_set_right_for_the_next() {
+    let container = Container::limited(50);
+    let (tenant, other) = (container.tenant(), container.tenant());
+    // A neighbour's context of 20 MiB starts at the same instant.
+    let starting = tenant.context_starting(card(), || Some(mib(100))).expect("it fits");
+    starting.created(container.handle(), Some(mib(70)));
+    assert_eq!(tenant.usage(card()).implicit, mib(30));
+    measure(&container, &tenant, -20 << 20);
+    assert_eq!(tenant.usage(card()).implicit, mib(10));
+    let starting = other.context_starting(card(), || Some(mib(70))).expect("10 fit");
+    assert_eq!(other.usage(card()).implicit, mib(20));
+    starting.created(container.handle(), Some(mib(60)));
+    assert_eq!(other.usage(card()).implicit, mib(20));
+}

@@ -1,0 +1,78 @@
+//! Whether a pool still has what it once gave.
+//!
+//! A graph's launch takes what the launch before it took, if that is still there: then nothing is charged for it. The pool raises its
+//! *tenure* whenever it might not be: when a reading shows less than the one before, and when a call may have been given what
+//! others had, because the pool grew by less than that call can need, or because calls ran beside it and nobody can tell.
+//!
+//! Who counts on the pool while that happens loses nothing: what a call under way is *kept* is not given back on the books before it
+//! has landed. Either it still has it, or it takes again what a trim has just freed, or what another call has been charged for and then
+//! taken from it.
+
+use super::{At, Bytes, Flight, Pool, Pools, Stage};
+
+/// A time during which the pool keeps what it has given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tenure(u64);
+
+/// A call under way that may find what an earlier one left.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Departure {
+    pub(crate) at: At,
+    pub(crate) flight: Flight,
+    /// When it began: the tenure, what the pool held, which call this is, and whether there was no other.
+    tenure: u64,
+    read: Bytes,
+    started: u64,
+    alone: bool,
+}
+
+/// What a call that has landed leaves behind.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    /// While this lasts the pool keeps what the call was given.
+    pub(crate) tenure: Tenure,
+    /// Whether it was given all that it needs, whatever kind of call it was: it had it before, or the pool was seen to grow by it.
+    pub(crate) seen: bool,
+}
+
+impl Pool {
+    fn depart(&mut self, flight: Flight) -> Departure {
+        let alone = self.flights == 0;
+        self.start(flight);
+        Departure { at: self.at, flight, tenure: self.tenure, read: self.read, started: self.started, alone }
+    }
+}
+
+impl Pools {
+    /// A call that may need `size` more was charged `charged`, and goes to the driver. None: the pool is gone.
+    pub(crate) fn depart(&self, at: At, size: Bytes, charged: Bytes) -> Option<Departure> {
+        let mut table = self.table.lock();
+        let pool = table.get(at).filter(|pool| pool.stage == Stage::Open)?;
+        Some(pool.depart(Flight::charged(charged, size)))
+    }
+
+    /// The same for a call that was given `size` in an earlier tenure. None: it may not be there any more, charge it.
+    pub(crate) fn depart_again(&self, at: At, size: Bytes, tenure: Tenure) -> Option<Departure> {
+        let mut table = self.table.lock();
+        let same = |pool: &&mut Pool| pool.stage == Stage::Open && pool.tenure == tenure.0;
+        let pool = table.get(at).filter(same)?;
+        Some(pool.depart(Flight { charged: Bytes::ZERO, size, kept: size }))
+    }
+
+    /// The call has landed ([`crate::Tenant::landed`]): whether the pool has what it needs. None: others may have that by now.
+    pub(crate) fn arrive(&self, departure: &Departure) -> Option<Arrival> {
+        let Departure { at, flight, .. } = *departure;
+        let mut table = self.table.lock();
+        let pool = table.get(at)?;
+        let stays = pool.tenure == departure.tenure;
+        if flight.kept > Bytes::ZERO {
+            return stays.then_some(Arrival { tenure: Tenure(pool.tenure), seen: true });
+        }
+        let alone = departure.alone && pool.started == departure.started;
+        let seen = alone && pool.read >= departure.read + flight.size;
+        if !seen {
+            pool.tenure += 1;
+        }
+        (alone && stays).then_some(Arrival { tenure: Tenure(pool.tenure), seen })
+    }
+}

@@ -1,0 +1,227 @@
+//! Memory of other interfaces: imported by a descriptor, seen through buffers and arrays.
+//!
+//! What another interface has allocated is on the card already, and on the books of the process that made it; an importer holds it
+//! and pays nothing. A *window* is one mapping of all of it; a buffer is a part of a window's addresses, an array lies in one. The
+//! memory stays while there is an import, a window, a descriptor, or its maker holds it. [`crate::foreign`] plays the other interface.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+
+use cgpu_abi::types::*;
+use cgpu_sim::machine::{Access, PhysicalId, PhysicalPlace, Side};
+use cgpu_sim::{Bytes, Error};
+
+use crate::answer::{Answer, Failure, INVALID_HANDLE, INVALID_VALUE, OPERATING_SYSTEM};
+use crate::argument::{In, Out, Received, values};
+use crate::array::{Array, Memory};
+use crate::call::Call;
+use crate::context::Context;
+use crate::driver::{Driver, lock};
+use crate::{layout, share};
+
+values!(CUexternalMemory);
+
+/// Memory of another interface. Dropped, it is held no more.
+#[derive(Debug)]
+pub(crate) struct External {
+    context: Arc<Context>,
+    id: PhysicalId,
+    /// All of it.
+    whole: Bytes,
+    /// As the program imported it.
+    size: u64,
+}
+
+impl External {
+    pub(crate) fn is_in(&self, context: &Context) -> bool {
+        self.context.id == context.id
+    }
+
+    /// The end of a part, if it is one.
+    fn end(&self, offset: u64, size: u64) -> Answer<u64> {
+        let end = offset.checked_add(size).filter(|&end| size > 0 && end <= self.size);
+        end.ok_or(INVALID_VALUE)
+    }
+}
+
+impl Drop for External {
+    fn drop(&mut self) {
+        if let Some(driver) = Driver::get() {
+            // It was this import's own.
+            let _ = driver.machine.release_physical(self.id);
+        }
+    }
+}
+
+/// Addresses at which all of an external memory is mapped. Dropped, it is no more.
+#[derive(Debug)]
+pub(crate) struct Window {
+    first: u64,
+    whole: Bytes,
+}
+
+impl Window {
+    fn open(driver: &Driver, memory: &External) -> Answer<Self> {
+        let machine = &driver.machine;
+        let first = machine.reserve_addresses(memory.whole, 0, 0)?;
+        let window = Self { first, whole: memory.whole };
+        let side = Side::Card(memory.context.card);
+        machine.map(first, memory.whole, memory.id)?;
+        machine.set_access(first, memory.whole, &[(side, Access::ReadWrite)])?;
+        Ok(window)
+    }
+
+    /// Where a byte of the memory is.
+    pub(crate) fn at(&self, offset: u64) -> CUdeviceptr {
+        self.first + offset
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        if let Some(driver) = Driver::get() {
+            // Nothing is mapped there where opening it failed.
+            let _ = driver.machine.unmap(self.first, self.whole);
+            let _ = driver.machine.free_addresses(self.first, self.whole);
+        }
+    }
+}
+
+/// Other interfaces' objects of this process.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers(BTreeMap<u64, Buffer>);
+
+/// A part of an external memory, as linear memory of a context.
+#[derive(Debug)]
+struct Buffer {
+    context: Arc<Context>,
+    bytes: u64,
+    _window: Window,
+}
+
+impl Buffers {
+    /// The buffer that holds an address: its first byte, its size, its context.
+    pub(crate) fn find(&self, address: u64) -> Option<(u64, u64, CUcontext)> {
+        let (&first, buffer) = self.0.range(..=address).next_back()?;
+        (address - first < buffer.bytes).then(|| (first, buffer.bytes, buffer.context.handle))
+    }
+
+    /// A context is gone, and its buffers with it.
+    pub(crate) fn forget(&mut self, context: &Context) {
+        self.0.retain(|_, buffer| buffer.context.id != context.id);
+    }
+}
+
+/// Ends a buffer, when all that its context holds is done; `None` for an address that is not one's first.
+pub(crate) fn free(driver: &Driver, address: CUdeviceptr) -> Option<Answer> {
+    let context = lock(&driver.buffers).0.get(&address).map(|buffer| Arc::clone(&buffer.context))?;
+    let waited = driver.machine.synchronize_context(context.id);
+    let buffer = lock(&driver.buffers).0.remove(&address);
+    drop(buffer);
+    Some(waited.map_err(Failure::from))
+}
+
+/// Imports what a descriptor of the program's is of; the descriptor is the driver's from then on.
+pub(crate) fn take<T>(
+    fd: c_int,
+    import: impl FnOnce(std::os::fd::BorrowedFd<'_>) -> Result<T, Error>,
+) -> Answer<T> {
+    let descriptor = share::descriptor(fd).ok_or(OPERATING_SYSTEM)?;
+    let imported = import(descriptor.as_fd()).map_err(|error| match error {
+        Error::NoAllocation => INVALID_HANDLE,
+        error => error.into(),
+    })?;
+    // SAFETY: open, as was just seen; the program gives it away with this call, and what holds the object does not need it.
+    drop(unsafe { OwnedFd::from_raw_fd(fd) });
+    Ok(imported)
+}
+
+pub(crate) fn cuImportExternalMemory(
+    call: &Call,
+    ext_mem_out: Out<CUexternalMemory>,
+    mem_handle_desc: In<CUDA_EXTERNAL_MEMORY_HANDLE_DESC>,
+) -> Answer {
+    let driver = call.driver()?;
+    let context = driver.current()?;
+    let (to, wanted) = (ext_mem_out.required()?, mem_handle_desc.read()?);
+    // Of all kinds only this is one of such a system and such cards.
+    if wanted.kind != CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD
+        || wanted.flags & !CUDA_EXTERNAL_MEMORY_DEDICATED != 0
+        || wanted.size == 0
+    {
+        return Err(INVALID_VALUE);
+    }
+    let external = take(wanted.handle.fd, |descriptor| {
+        let id = driver.machine.import_physical(descriptor)?;
+        let about = driver.machine.physical(id)?;
+        let external = External { context, id, whole: about.size, size: wanted.size };
+        let here = about.place == PhysicalPlace::On(external.context.card.into());
+        if here && wanted.size <= about.size.0 {
+            Ok(external)
+        } else {
+            Err(Error::Invalid("memory of another card, or less than is said"))
+        }
+    })?;
+    to.put(CUexternalMemory(driver.externals.add(external)))?;
+    Ok(())
+}
+
+fn find(driver: &Driver, memory: CUexternalMemory) -> Answer<Arc<External>> {
+    driver.externals.get(memory.0).ok_or(INVALID_HANDLE)
+}
+
+pub(crate) fn cuDestroyExternalMemory(call: &Call, ext_mem: CUexternalMemory) -> Answer {
+    let driver = call.driver()?;
+    driver.externals.remove(ext_mem.0).ok_or(INVALID_HANDLE)?;
+    Ok(())
+}
+
+pub(crate) fn cuExternalMemoryGetMappedBuffer(
+    call: &Call,
+    dev_ptr: Out<CUdeviceptr>,
+    ext_mem: CUexternalMemory,
+    buffer_desc: In<CUDA_EXTERNAL_MEMORY_BUFFER_DESC>,
+) -> Answer {
+    let driver = call.driver()?;
+    let (to, wanted) = (dev_ptr.required()?, buffer_desc.read()?);
+    let memory = find(driver, ext_mem)?;
+    memory.end(wanted.offset, wanted.size)?;
+    if wanted.flags != 0 {
+        return Err(INVALID_VALUE);
+    }
+    let window = Window::open(driver, &memory)?;
+    let address = window.at(wanted.offset);
+    let context = Arc::clone(&memory.context);
+    lock(&driver.buffers).0.insert(address, Buffer { context, bytes: wanted.size, _window: window });
+    to.put(address)?;
+    Ok(())
+}
+
+/// An array is ended by `cuMipmappedArrayDestroy`, as any other chain.
+pub(crate) fn cuExternalMemoryGetMappedMipmappedArray(
+    call: &Call,
+    mipmap: Out<CUmipmappedArray>,
+    ext_mem: CUexternalMemory,
+    mipmap_desc: In<CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC>,
+) -> Answer {
+    let driver = call.driver()?;
+    let (to, wanted) = (mipmap.required()?, mipmap_desc.read()?);
+    let memory = find(driver, ext_mem)?;
+    let descriptor = wanted.array_desc;
+    layout::check(&descriptor)?;
+    if descriptor.flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING) != 0
+        || wanted.num_levels == 0
+        || wanted.num_levels > layout::most_levels(&descriptor)
+    {
+        return Err(INVALID_VALUE);
+    }
+    let (levels, bytes) = layout::levels(&descriptor, wanted.num_levels)?;
+    memory.end(wanted.offset, bytes)?;
+    let window = Window::open(driver, &memory)?;
+    let context = Arc::clone(&memory.context);
+    let memory = Memory::External(window, wanted.offset);
+    let array = Array { context, descriptor, levels, memory, handles: Mutex::default() };
+    to.put(CUmipmappedArray(driver.arrays.add(array)))?;
+    Ok(())
+}

@@ -1,0 +1,57 @@
+//! Where memory lies, as programs say it: on a card, in one of its locality domains, on the host.
+
+use cgpu_abi::types::*;
+use cgpu_sim::machine::Site;
+
+use crate::answer::{Answer, INVALID_VALUE, NOT_SUPPORTED};
+use crate::driver::Driver;
+
+/// The place on a card that a location names. The only domain of a card is all of the card. What lies on the host is
+/// played for handles alone (`physical`).
+pub(crate) fn site_of(driver: &Driver, location: CUmemLocation) -> Answer<Site> {
+    match location.kind {
+        CU_MEM_LOCATION_TYPE_DEVICE => Ok(driver.card(location.id)?.into()),
+        CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN => {
+            // The card in the lowest byte, the domain in the next one.
+            let [card, domain, ..] = location.id.to_le_bytes();
+            let (card, domain) = (driver.card(card.into())?, usize::from(domain));
+            match driver.machine.cards()[card].domains() {
+                1 if domain == 0 => Ok(card.into()),
+                domains if domain < domains => Ok(Site { card, domain: Some(domain) }),
+                _ => Err(INVALID_VALUE),
+            }
+        }
+        CU_MEM_LOCATION_TYPE_HOST
+        | CU_MEM_LOCATION_TYPE_HOST_NUMA
+        | CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT => Err(NOT_SUPPORTED),
+        _ => Err(INVALID_VALUE),
+    }
+}
+
+/// The card that a location names, where a card is meant as a whole, as for access.
+pub(crate) fn card_of(driver: &Driver, location: CUmemLocation) -> Answer<usize> {
+    match site_of(driver, location)? {
+        Site { card, domain: None } => Ok(card),
+        _ => Err(INVALID_VALUE),
+    }
+}
+
+/// How a program names a place on a card.
+pub(crate) fn location_of(driver: &Driver, site: Site) -> CUmemLocation {
+    let device = driver.device(site.card);
+    match site.domain {
+        None => CUmemLocation { kind: CU_MEM_LOCATION_TYPE_DEVICE, id: device },
+        Some(domain) => {
+            // Neither is more than a byte: there are 16 cards at most.
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+            let id = [device as u8, domain as u8, 0, 0];
+            let kind = CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN;
+            CUmemLocation { kind, id: c_int::from_le_bytes(id) }
+        }
+    }
+}
+
+/// The ordinal of a place's domain; -1: it is in none.
+pub(crate) fn ordinal(site: Site) -> c_int {
+    site.domain.and_then(|domain| c_int::try_from(domain).ok()).unwrap_or(-1)
+}

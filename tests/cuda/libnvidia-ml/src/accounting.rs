@@ -1,0 +1,138 @@
+//! What processes did in their lives, for whoever asks during and after them.
+//!
+//! Off at first; root switches it on, for processes that come to the card from then on, and to switch it off forgets all. Divided cards
+//! have none. Of a process of another PID namespace that has ended nobody can say here who it was: it is not listed.
+
+use cgpu_abi::nvml_types::*;
+use cgpu_sim::machine::Life;
+use cgpu_sim::timeline::ACCOUNTS;
+
+use crate::answer::{Answer, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED};
+use crate::argument::Out;
+use crate::device::{Card, find};
+use crate::permission::demand_root;
+use crate::processes::put_list;
+use crate::utilisation::stamp;
+
+pub(crate) fn nvmlDeviceGetAccountingMode(device: nvmlDevice_t, mode: Out<nvmlEnableState_t>) -> Answer {
+    let card = find(device)?;
+    mode.put(c_uint::from(card.machine.keeps_accounts(card.index)?))?;
+    Ok(())
+}
+
+pub(crate) fn nvmlDeviceSetAccountingMode(device: nvmlDevice_t, mode: nvmlEnableState_t) -> Answer {
+    let card = find(device)?.whole()?;
+    let keeps = match mode {
+        NVML_FEATURE_ENABLED => true,
+        NVML_FEATURE_DISABLED => false,
+        _ => return Err(INVALID_ARGUMENT),
+    };
+    demand_root()?;
+    card.machine.keep_accounts(card.index, keeps)?;
+    Ok(())
+}
+
+/// Told whether accounts are kept or not, as real cards do.
+pub(crate) fn nvmlDeviceGetAccountingBufferSize(device: nvmlDevice_t, buffer_size: Out<c_uint>) -> Answer {
+    find(device)?;
+    buffer_size.put(c_uint::try_from(ACCOUNTS).unwrap_or(c_uint::MAX))?;
+    Ok(())
+}
+
+pub(crate) fn nvmlDeviceClearAccountingPids(device: nvmlDevice_t) -> Answer {
+    let card = accountant(device)?;
+    demand_root()?;
+    card.machine.clear_accounts(card.index)?;
+    Ok(())
+}
+
+/// A card that keeps accounts.
+fn accountant(device: nvmlDevice_t) -> Answer<Card> {
+    let card = find(device)?.whole()?.query();
+    if card.machine.keeps_accounts(card.index)? { Ok(card) } else { Err(NOT_SUPPORTED) }
+}
+
+/// Each id once, whoever had it.
+pub(crate) fn nvmlDeviceGetAccountingPids(
+    device: nvmlDevice_t,
+    count: Out<c_uint>,
+    pids: Out<c_uint>,
+) -> Answer {
+    let card = accountant(device)?;
+    count.required()?;
+    let mut all: Vec<c_uint> = Vec::new();
+    for life in card.machine.lives(card.index)? {
+        if !all.contains(&life.pid) {
+            all.push(life.pid);
+        }
+    }
+    put_list(all, count, pids)
+}
+
+/// The last process that had an id.
+fn life_of(device: nvmlDevice_t, pid: c_uint) -> Answer<(Card, Life)> {
+    let card = accountant(device)?;
+    let life = card.machine.lives(card.index)?.into_iter().rfind(|life| life.pid == pid);
+    Ok((card, life.ok_or(NOT_FOUND)?))
+}
+
+/// So many hundredths of a percent of its life.
+fn share(life: &Life) -> u64 {
+    (life.busy.0 * 10_000).checked_div(life.length.0).unwrap_or(0).min(10_000)
+}
+
+/// So many milliseconds; 0 while it lives.
+fn time(life: &Life) -> u64 {
+    if life.ended.is_some() { life.length.0 / 1_000_000 } else { 0 }
+}
+
+/// In whole percent: of its life it computed; and, as the model has it, a third of that time it read or wrote memory.
+fn percent(life: &Life) -> (c_uint, c_uint) {
+    let gpu = c_uint::try_from(share(life) / 100).unwrap_or(100);
+    (gpu, gpu / 3)
+}
+
+pub(crate) fn nvmlDeviceGetAccountingStats(
+    device: nvmlDevice_t,
+    pid: c_uint,
+    stats: Out<nvmlAccountingStats_t>,
+) -> Answer {
+    let stats = stats.required()?;
+    let (card, life) = life_of(device, pid)?;
+    let (gpu_utilization, memory_utilization) = percent(&life);
+    stats.put(nvmlAccountingStats_t {
+        gpu_utilization,
+        memory_utilization,
+        max_memory_usage: life.highest.0,
+        time: time(&life),
+        start_time: stamp(&card.machine, life.begun),
+        is_running: c_uint::from(life.ended.is_none()),
+        reserved: [0; 5],
+    })?;
+    Ok(())
+}
+
+pub(crate) fn nvmlDeviceGetAccountingStats_v2(
+    device: nvmlDevice_t,
+    stats: Out<nvmlAccountingStats_v2_t>,
+) -> Answer {
+    let pid = stats.start_as::<c_uint>().read()?;
+    let (card, life) = life_of(device, pid)?;
+    let (gpu_utilization, memory_utilization) = percent(&life);
+    // One sample for each window of its life.
+    let samples = life.length.0 / card.machine.figures().window.0;
+    let sum_gpu_util = share(&life) * samples;
+    stats.put(nvmlAccountingStats_v2_t {
+        pid,
+        is_running: c_uint::from(life.ended.is_none()),
+        gpu_utilization,
+        memory_utilization,
+        max_memory_usage: life.highest.0,
+        sample_count: c_uint::try_from(samples).unwrap_or(c_uint::MAX),
+        sum_gpu_util,
+        sum_fb_util: sum_gpu_util / 3,
+        time: time(&life),
+        start_time: stamp(&card.machine, life.begun),
+    })?;
+    Ok(())
+}

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * checkpoint [watched] - a process is locked, checkpointed, restored and unlocked, by another one and by itself: its calls wait meanwhile, its
+ * memory leaves the card and comes back with its bytes, and what cannot be done leaves everything as it was.
+ */
+#include "records.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/select.h>
+#include <sys/wait.h>
+
+enum { RUNNING, LOCKED, CHECKPOINTED, ILLEGAL_STATE = 401 };
+
+struct lock_args {
+    unsigned timeout_ms, reserved0;
+    uint64_t reserved1[7];
+};
+struct pair {
+    unsigned char old[16], new[16];
+};
+struct restore_args {
+    const struct pair *pairs;
+    unsigned count, padding;
+    void *custom;
+    char reserved[40];
+};
+struct checkpoint_args {
+    void *custom;
+    char reserved[56];
+};
+
+static struct {
+    CUresult (*lock)(int pid, struct lock_args *args);
+    CUresult (*checkpoint)(int pid, void *args);
+    CUresult (*restore)(int pid, struct restore_args *args);
+    CUresult (*unlock)(int pid, void *args);
+    CUresult (*state)(int pid, int *state);
+    CUresult (*thread)(int pid, int *tid);
+    CUresult (*complete)(void *handle);
+} on;
+
+static void find(void) {
+    *(void **)&on.lock = driver_symbol("cuCheckpointProcessLock");
+    *(void **)&on.checkpoint = driver_symbol("cuCheckpointProcessCheckpoint");
+    *(void **)&on.restore = driver_symbol("cuCheckpointProcessRestore");
+    *(void **)&on.unlock = driver_symbol("cuCheckpointProcessUnlock");
+    *(void **)&on.state = driver_symbol("cuCheckpointProcessGetState");
+    *(void **)&on.thread = driver_symbol("cuCheckpointProcessGetRestoreThreadId");
+    *(void **)&on.complete = driver_symbol("cuCheckpointOperationComplete");
+}
+
+static size_t available(void) {
+    size_t available, total;
+    CHECK(cu.cuMemGetInfo(&available, &total));
+    return available;
+}
+
+static int state_of(int pid) {
+    int state = -1;
+    CHECK(on.state(pid, &state));
+    return state;
+}
+
+static void hear(int from, char what) {
+    char byte = 0;
+    HOLDS(read(from, &byte, 1) == 1);
+    HOLDS(byte == what);
+}
+
+static void say(int to, char what) { HOLDS(write(to, &what, 1) == 1); }
+
+/* Has 600 MiB on the card, a kernel under way, and asks for more whenever it is told to. */
+static int victim(int from, int to) {
+    CUdeviceptr memory, more;
+    unsigned char bytes[4];
+    char byte;
+    watchdog(60);
+    driver_open();
+    CUfunction kernel = driver_function("spin_20ms");
+    CHECK(cu.cuMemAlloc(&memory, 600 * MIB));
+    CHECK(cu.cuMemsetD32(memory + 300 * MIB, 0x01020304, 1));
+    CHECK(cu.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
+    say(to, 'r');
+    while (read(from, &byte, 1) == 1 && byte != 'q') {
+        if (byte == 'l') { /* a call that takes long */
+            CUfunction longer = driver_function("spin_300ms");
+            CHECK(cu.cuLaunchKernel(longer, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
+            say(to, 'l');
+            CHECK(cu.cuCtxSynchronize());
+            say(to, 'd');
+            continue;
+        }
+        if (byte == 'i') { /* memory for others */
+            CUresult (*get)(char handle[64], CUdeviceptr address);
+            char handle[64];
+            *(void **)&get = driver_symbol("cuIpcGetMemHandle");
+            CHECK(get(handle, memory));
+            say(to, 'i');
+            continue;
+        }
+        say(to, 'c');
+        CHECK(cu.cuMemAlloc(&more, 10 * MIB)); /* waits while the process is locked */
+        CHECK(cu.cuMemFree(more));
+        CHECK(cu.cuMemcpyDtoH(bytes, memory + 300 * MIB, 4));
+        HOLDS(bytes[0] == 4 && bytes[3] == 1);
+        say(to, 'a');
+    }
+    return 0;
+}
+
+static int is_silent(int from) {
+    fd_set set;
+    struct timeval pause = {0, 50000};
+    FD_ZERO(&set);
+    FD_SET(from, &set);
+    return select(from + 1, &set, NULL, NULL, &pause) == 0;
+}
+
+static void another(int other, int to, int from, size_t before) {
+    int tid = 0;
+    size_t has;
+    CUdeviceptr greedy;
+    struct restore_args restore = {0};
+    /* Whoever keeps books of the cards that a process was on refuses to have it come back on others, before it is asked whether it could. */
+    CUresult elsewhere = is_watched ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+    struct lock_args soon = {.timeout_ms = 30}, wrong = {.reserved0 = 1};
+    hear(from, 'r');
+    has = available();
+    HOLDS(before - has >= 600 * MIB);
+    HOLDS(state_of(other) == RUNNING);
+    CHECK(on.thread(other, &tid));
+    HOLDS(tid > 0 && kill(tid, 0) == 0);
+
+    /* Nothing out of turn, and nothing to nobody. */
+    EXPECT(ILLEGAL_STATE, on.checkpoint(other, NULL));
+    EXPECT(ILLEGAL_STATE, on.restore(other, NULL));
+    EXPECT(ILLEGAL_STATE, on.unlock(other, NULL));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, on.lock(other, &wrong));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, on.lock(1, NULL));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, on.state(-5, &tid));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, on.state(other, NULL));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, on.complete((void *)77));
+
+    /* A call that goes on keeps the lock away; in time it is had. */
+    say(to, 'l');
+    hear(from, 'l');
+    usleep(20000);
+    EXPECT(CUDA_ERROR_NOT_READY, on.lock(other, &soon));
+    HOLDS(state_of(other) == RUNNING);
+    CHECK(on.lock(other, NULL));
+    hear(from, 'd');
+    HOLDS(state_of(other) == LOCKED);
+    EXPECT(ILLEGAL_STATE, on.lock(other, NULL));
+    EXPECT(ILLEGAL_STATE, on.restore(other, NULL));
+    say(to, 'x');
+    hear(from, 'c');
+    HOLDS(is_silent(from));
+    COMES_TRUE(available() == has);
+
+    /* Custom storage is not here. The memory goes, work and all, and the process is on no card. */
+    EXPECT(CUDA_ERROR_NOT_SUPPORTED, on.checkpoint(other, &(struct checkpoint_args){.custom = &tid}));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, on.checkpoint(other, &(struct checkpoint_args){.reserved = {1}}));
+    CHECK(on.checkpoint(other, NULL));
+    HOLDS(state_of(other) == CHECKPOINTED);
+    COMES_TRUE(available() == before);
+    EXPECT(ILLEGAL_STATE, on.checkpoint(other, NULL));
+    EXPECT(ILLEGAL_STATE, on.unlock(other, NULL));
+    EXPECT(ILLEGAL_STATE, on.lock(other, NULL));
+    HOLDS(is_silent(from));
+
+    /* No room: it stays away. Cards that are not all of them, or not there, are refused. */
+    CHECK(cu.cuMemAlloc(&greedy, available() - 300 * MIB));
+    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, on.restore(other, NULL));
+    HOLDS(state_of(other) == CHECKPOINTED);
+    CHECK(cu.cuMemFree(greedy));
+    struct pair pairs[2] = {0};
+    CUresult (*uuid)(void *, CUdevice);
+    *(void **)&uuid = driver_symbol("cuDeviceGetUuid_v2");
+    CHECK(uuid(pairs[0].old, 1));
+    CHECK(uuid(pairs[0].new, 1));
+    restore = (struct restore_args){.pairs = pairs, .count = 1};
+    EXPECT(CUDA_ERROR_INVALID_VALUE, on.restore(other, &restore)); /* it was on the other one */
+    CHECK(uuid(pairs[0].old, 0));
+    EXPECT(CUDA_ERROR_NOT_SUPPORTED, on.restore(other, &restore)); /* to move is not played */
+    memset(pairs[0].new, 7, 16);
+    EXPECT(elsewhere, on.restore(other, &restore));
+    restore.padding = 1;
+    EXPECT(elsewhere, on.restore(other, &restore));
+    restore.padding = 0;
+    CHECK(uuid(pairs[0].new, 0));
+    CHECK(on.restore(other, &restore));
+    HOLDS(state_of(other) == LOCKED);
+    COMES_TRUE(available() == has);
+    HOLDS(is_silent(from));
+    CHECK(on.unlock(other, NULL));
+    HOLDS(state_of(other) == RUNNING);
+    hear(from, 'a');
+    COMES_TRUE(available() == has);
+
+    /* Memory that others can ask for cannot be checkpointed; the process goes on as it was. */
+    say(to, 'i');
+    hear(from, 'i');
+    CHECK(on.lock(other, NULL));
+    EXPECT(CUDA_ERROR_NOT_SUPPORTED, on.checkpoint(other, NULL));
+    HOLDS(state_of(other) == LOCKED && available() == has);
+    CHECK(on.unlock(other, NULL));
+    say(to, 'x');
+    hear(from, 'c');
+    hear(from, 'a');
+}
+
+/* One that is checkpointed dies: there is nothing of it on the card to go. */
+static void death(int other, int from, size_t before) {
+    int state;
+    hear(from, 'r');
+    CHECK(on.lock(other, NULL));
+    CHECK(on.checkpoint(other, NULL));
+    COMES_TRUE(available() == before);
+    HOLDS(kill(other, SIGKILL) == 0 && waitpid(other, NULL, 0) == other);
+    usleep(200000);
+    COMES_TRUE(available() == before);
+    EXPECT(CUDA_ERROR_INVALID_VALUE, on.state(other, &state));
+}
+
+static volatile int returned;
+
+static void *caller(void *context) {
+    CUdeviceptr memory;
+    CHECK(cu.cuCtxSetCurrent(context));
+    CHECK(cu.cuMemAlloc(&memory, MIB));
+    CHECK(cu.cuMemFree(memory));
+    returned = 1;
+    return NULL;
+}
+
+/* Locks itself: its other threads wait. */
+static void itself(CUcontext context) {
+    pthread_t thread;
+    int me = getpid();
+    CHECK(on.lock(me, NULL));
+    HOLDS(pthread_create(&thread, NULL, caller, context) == 0);
+    CHECK(on.checkpoint(me, NULL));
+    usleep(20000);
+    HOLDS(!returned && state_of(me) == CHECKPOINTED);
+    CHECK(on.restore(me, NULL));
+    HOLDS(!returned);
+    CHECK(on.unlock(me, NULL));
+    HOLDS(pthread_join(thread, NULL) == 0 && returned);
+}
+
+static pid_t start(int to[2], int from[2]) {
+    HOLDS(pipe(to) == 0 && pipe(from) == 0);
+    pid_t other = fork();
+    HOLDS(other >= 0);
+    if (other == 0) {
+        char go;
+        close(to[1]), close(from[0]);
+        HOLDS(read(to[0], &go, 1) == 1);
+        _exit(victim(to[0], from[1]));
+    }
+    close(to[0]), close(from[1]);
+    return other;
+}
+
+int main(int count, char **arguments) {
+    int to[2][2], from[2][2], status, state;
+    watchdog(100);
+    watched_by(count, arguments);
+    pid_t others[2] = {start(to[0], from[0]), 0};
+    others[1] = start(to[1], from[1]);
+    driver_load();
+    find();
+    EXPECT(CUDA_ERROR_INVALID_VALUE, on.state(getpid(), &state)); /* it has not initialised the driver */
+    CUcontext context = driver_open();
+    HOLDS(state_of(getpid()) == RUNNING);
+    size_t before = available();
+    say(to[0][1], 'g');
+    another(others[0], to[0][1], from[0][0], before);
+    say(to[0][1], 'q');
+    HOLDS(waitpid(others[0], &status, 0) == others[0] && status == 0);
+    usleep(200000);
+    COMES_TRUE(available() == before);
+    say(to[1][1], 'g');
+    death(others[1], from[1][0], before);
+    itself(context);
+    COMES_TRUE(available() == before);
+    printf("{\"checkpoints\": 3}\n");
+    return 0;
+}

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * graph_books.h - graphs that allocate, and the question whether the books have what is reserved for them.
+ */
+#ifndef CGPU_TEST_GRAPH_BOOKS_H
+#define CGPU_TEST_GRAPH_BOOKS_H
+
+#include "graph.h"
+#include "pool.h"
+
+/* A node that allocates on the card, and its address. */
+static inline AllocParams allocation_of(size_t bytes) {
+    return (AllocParams){.alloc_type = PINNED, .location = {DEVICE, 0}, .bytes = bytes};
+}
+
+static inline CUgraph graph_made(void) {
+    CUgraph made;
+    CHECK(graph.Create(&made, 0));
+    return made;
+}
+
+/* Adds an allocation that nothing in the graph frees. */
+static inline CUdeviceptr allocates(CUgraph of, size_t bytes) {
+    AllocParams params = allocation_of(bytes);
+    CUgraphNode node;
+    CHECK(graph.AddAlloc(&node, of, NULL, 0, &params));
+    return params.address;
+}
+
+/* Adds an allocation, and after it the free of it. */
+static inline CUdeviceptr allocates_and_frees(CUgraph of, size_t bytes) {
+    AllocParams params = allocation_of(bytes);
+    CUgraphNode node, freed;
+    CHECK(graph.AddAlloc(&node, of, NULL, 0, &params));
+    CHECK(graph.AddFree(&freed, of, &node, 1, params.address));
+    return params.address;
+}
+
+static inline CUgraphExec executable_of(CUgraph of) {
+    CUgraphExec exec;
+    CHECK(graph.Instantiate(&exec, of, 0));
+    return exec;
+}
+
+/* A graph that allocates so much, works for a while and frees it. */
+static inline CUgraphExec executable(size_t bytes, CUfunction kernel) {
+    CUgraph made = graph_made();
+    AllocParams params = allocation_of(bytes);
+    CUgraphNode nodes[3];
+    KernelParams work = {.func = kernel, .grid = {1, 1, 1}, .block = {1, 1, 1}};
+    CHECK(graph.AddAlloc(&nodes[0], made, NULL, 0, &params));
+    CHECK(graph.AddKernel(&nodes[1], made, &nodes[0], 1, &work));
+    CHECK(graph.AddFree(&nodes[2], made, &nodes[1], 1, params.address));
+    return executable_of(made);
+}
+
+static inline size_t reserved(void) {
+    uint64_t value;
+    CHECK(graph.MemGet(0, RESERVED_CURRENT, &value));
+    return (size_t)value;
+}
+
+/* The books, the driver's free memory and what it has reserved for graphs agree, besides so much of other kinds. */
+#define RESERVED_BESIDE(bytes, others)                                                                                 \
+    do {                                                                                                               \
+        size_t reserved_bytes = (bytes);                                                                               \
+        HOLDS(reserved() == reserved_bytes);                                                                           \
+        TAKEN(reserved_bytes + (others));                                                                              \
+    } while (0)
+#define RESERVED_IS(bytes) RESERVED_BESIDE(bytes, 0)
+
+/* In truth no more is taken than is free under the limit. */
+#define WITHIN_THE_LIMIT() HOLDS(truth() <= books.shown)
+
+static inline void trim(void) { CHECK(graph.MemTrim(0)); }
+
+/* Books are kept, a stream is there, and a kernel that has run: what code takes is not counted. */
+static inline CUstream graphs_begin(unsigned seconds, const char *kernel, CUfunction *function) {
+    watchdog(seconds);
+    graph_open();
+    pools_open();
+    CUstream stream = stream_new(CU_STREAM_NON_BLOCKING);
+    *function = kernel_ready(kernel, stream);
+    return stream;
+}
+
+#endif

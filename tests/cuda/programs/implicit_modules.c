@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * implicit_modules - the variables of a module take memory of the card: they are on the books while it is loaded, it is refused where they do
+ * not fit, and neither the books nor the card keep anything of it.
+ */
+#include "books.h"
+
+static const char *with_variable(size_t bytes) {
+    static char text[256];
+    snprintf(text, sizeof text, ".version 7.0\n.target sm_70\n.address_size 64\n.visible .global .align 8 .b8 table[%zu];\n",
+             bytes);
+    return text;
+}
+
+int main(void) {
+    watchdog(60);
+    driver_open();
+    books_open();
+    CUmodule first, second;
+    CHECK(cu.cuModuleLoadData(&first, with_variable(96 * MIB)));
+    TAKEN(96 * MIB);
+    CHECK(cu.cuModuleLoadData(&second, with_variable(32 * MIB)));
+    TAKEN(128 * MIB);
+    CHECK(cu.cuModuleUnload(first));
+    TAKEN(32 * MIB);
+
+    /* More than is left: refused as a small card does, and nothing stays of it. */
+    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cu.cuModuleLoadData(&first, with_variable(books.shown)));
+    TAKEN(32 * MIB);
+    /* Just what is left. */
+    CHECK(cu.cuModuleLoadData(&first, with_variable(books.shown - 32 * MIB)));
+    HOLDS(free_shown() == 0);
+    CUdeviceptr address;
+    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cu.cuMemAlloc(&address, 2 * MIB));
+    CHECK(cu.cuModuleUnload(first));
+    TAKEN(32 * MIB);
+
+    /* It goes with its context; what is unloaded after that was not there any more. */
+    CHECK(cu.cuDevicePrimaryCtxReset(0));
+    CUcontext context;
+    CHECK(cu.cuDevicePrimaryCtxRetain(&context, 0));
+    CHECK(cu.cuCtxSetCurrent(context));
+    TAKEN(0);
+    return 0;
+}

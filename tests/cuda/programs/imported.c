@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * imported BYTES [watched] - memory of another interface costs whom it was allocated for, not who imports it and maps buffers of it, also
+ * when its maker is dead and the importer alone has it. No call of ours says that it was made: it is on the books only where somebody
+ * watches the card (the second argument), once, and never more. Without, memory that is more than the limit can be imported.
+ */
+#include "books.h"
+#include "descriptors.h"
+#include "foreign.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+
+#define PIECE (64 * MIB)
+
+static int is_watched, is_seen; /* seen: by the books, or because there are none */
+
+static void say(int line, char word) { HOLDS(write(line, &word, 1) == 1); }
+
+static void hear(int line, char word) {
+    char heard = 0;
+    HOLDS(read(line, &heard, 1) == 1 && heard == word);
+}
+
+/* Has a context, so that it is on the card for whoever watches that. */
+static int maker(int line, size_t bytes) {
+    uint64_t memory;
+    int descriptor;
+    hear(line, 'O'); /* contexts that come one after another are measured exactly */
+    driver_open();
+    foreign_open();
+    say(line, 'O');
+    hear(line, 'M');
+    CHECK(foreign.allocate(0, bytes, &memory));
+    CHECK(foreign.descriptor(memory, &descriptor));
+    send_descriptor(line, descriptor);
+    HOLDS(close(descriptor) == 0);
+    pause();
+    return 1;
+}
+
+/* The driver has so much, and the books come to say so, as far as they know, and go on to. */
+static void settle(long long others, long long theirs) {
+    long long expected = others + (is_seen ? theirs : 0);
+    for (int looks = 0; (long long)truth() != others + theirs; looks++) {
+        if (looks == 1000) FAIL("the driver has %lld, not %lld", (long long)truth(), others + theirs);
+        sleep_seconds(0.01);
+    }
+    for (int looks = 0; (long long)shown() != expected; looks++) {
+        CUdeviceptr none;
+        if (looks % 50 == 0) EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cu.cuMemAlloc(&none, (size_t)100 << 30)); /* who is refused looks for the dead */
+        if (looks == 3000) FAIL("expected %lld on the books, there are %lld", expected, (long long)shown());
+        sleep_seconds(0.01);
+    }
+    for (int looks = 0; is_watched && looks < 150; looks++) {
+        if ((long long)shown() != expected) FAIL("expected %lld on the books, now there are %lld", expected, (long long)shown());
+        sleep_seconds(0.01);
+    }
+}
+
+/* Whatever there is by the books can be had, and not more. */
+static void fill(void) {
+    CUdeviceptr pieces[1024];
+    size_t count = 0, before = free_shown();
+    CUresult result;
+    while ((result = cu.cuMemAlloc(&pieces[count], PIECE)) == CUDA_SUCCESS) count++;
+    HOLDS(result == CUDA_ERROR_OUT_OF_MEMORY && free_shown() < PIECE && count == before / PIECE);
+    while (count > 0) CHECK(cu.cuMemFree(pieces[--count]));
+    HOLDS(free_shown() == before);
+}
+
+int main(int count, char **arguments) {
+    int line[2];
+    watchdog(100);
+    if (count < 2) return 2;
+    long long bytes = (long long)parse_bytes(arguments[1]);
+    is_watched = count > 2;
+    HOLDS(socketpair(AF_UNIX, SOCK_STREAM, 0, line) == 0);
+    pid_t other = fork();
+    HOLDS(other >= 0);
+    if (other == 0) {
+        watchdog(100);
+        return maker(line[1], (size_t)bytes);
+    }
+    driver_open();
+    external_find();
+    books_open();
+    is_seen = is_watched || books.shown == books.had;
+    say(line[0], 'O');
+    hear(line[0], 'O');
+    long long context = (long long)truth();
+    settle(context, 0);
+
+    say(line[0], 'M');
+    int descriptor = receive_descriptor(line[0]);
+    settle(context, bytes);
+    CUexternalMemory memory = import_memory(descriptor, (size_t)bytes);
+    settle(context, bytes);
+    CUdeviceptr all = buffer_of(memory, 0, (size_t)bytes), part = buffer_of(memory, MIB, MIB);
+    CHECK(cu.cuMemsetD8(all + MIB, 42, 7));
+    CHECK(cu.cuCtxSynchronize());
+    settle(context, bytes);
+    fill();
+    CHECK(cu.cuMemFree(all));
+    CHECK(ext.destroy(memory));
+    settle(context, bytes);
+
+    /* Its maker dies, and its context goes; what was made is there as long as the buffer. */
+    HOLDS(kill(other, SIGKILL) == 0 && waitpid(other, NULL, 0) == other);
+    settle(0, bytes);
+    unsigned char back;
+    CHECK(cu.cuMemcpyDtoH(&back, part + 6, 1));
+    HOLDS(back == 42);
+    CHECK(cu.cuMemFree(part));
+    settle(0, 0);
+    fill();
+    printf("{\"imported\": %lld}\n", bytes);
+    return 0;
+}

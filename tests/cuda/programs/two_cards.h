@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * two_cards.h - the books of two cards, each with a context of this process.
+ */
+#ifndef CGPU_TEST_TWO_CARDS_H
+#define CGPU_TEST_TWO_CARDS_H
+
+#include "books.h"
+
+static struct {
+    CUcontext context;
+    size_t shown, had; /* free at first: as shown, and as the driver had it */
+} cards[2];
+
+static inline void on_card(CUdevice device) { CHECK(cu.cuCtxSetCurrent(cards[device].context)); }
+
+/* Contexts on both; from here on uses are counted. The first card is the current one. */
+static inline void cards_open(void) {
+    driver_open();
+    for (CUdevice device = 0; device < 2; device++)
+        CHECK(cu.cuDevicePrimaryCtxRetain(&cards[device].context, device));
+    for (CUdevice device = 1; device >= 0; device--) {
+        on_card(device);
+        books_open();
+        cards[device].shown = books.shown;
+        cards[device].had = books.had;
+    }
+}
+
+/* What was taken since of one of them. */
+static inline void taken_of(CUdevice device, size_t *in_the_books, size_t *in_truth) {
+    on_card(device);
+    *in_the_books = cards[device].shown - free_shown();
+    *in_truth = cards[device].had - free_in_truth();
+    on_card(0);
+}
+
+/* So much is taken of each, in truth, and `kept` more of the first in the books. */
+static inline void taken_of_both(size_t first, size_t second, size_t kept, const char *when) {
+    for (CUdevice device = 0; device < 2; device++) {
+        size_t expected = device ? second : first, says, has;
+        taken_of(device, &says, &has);
+        if (has != expected || says != expected + (device ? 0 : kept))
+            FAIL("%s: expected %zu taken of card %d, the books say %zu, the driver %zu", when, expected, device, says, has);
+    }
+}
+
+static inline uint64_t physical_on(CUdevice device, size_t bytes, int handle_types) {
+    struct allocation wanted = {.kind = PINNED, .handle_types = handle_types, .location = {DEVICE, device}};
+    uint64_t handle;
+    CHECK(vm.create(&handle, bytes, &wanted, 0));
+    return handle;
+}
+
+/* Maps a handle, to be reached from one card. */
+static inline CUdeviceptr mapped_for(CUdevice device, uint64_t handle, size_t bytes) {
+    struct access access = {{DEVICE, device}, READ_WRITE};
+    CUdeviceptr address = reserve(bytes);
+    CHECK(vm.map(address, bytes, 0, handle, 0));
+    CHECK(vm.set_access(address, bytes, &access, 1));
+    return address;
+}
+
+static inline void unmapped(CUdeviceptr address, size_t bytes) {
+    CHECK(vm.unmap(address, bytes));
+    CHECK(vm.unreserve(address, bytes));
+}
+
+#endif

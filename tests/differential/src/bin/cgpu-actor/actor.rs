@@ -1,0 +1,249 @@
+//! What the actor has, and who does which command.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, bail};
+use cgpu_differential::command::{Answer, Command, Sight};
+use cgpu_differential::line::Line;
+
+use crate::driver::{Api, place};
+use crate::objects::Object;
+
+/// Out of the driver's range: a context or an allocation that the actor does not have.
+pub(crate) const NOT_OURS: i32 = -1;
+
+/// A process of the driver API. What it has is called as the player calls it.
+pub(crate) struct Actor {
+    pub(crate) cuda: Api,
+    pub(crate) nvml: Api,
+    /// By which descriptors come and go.
+    pub(crate) line: Line,
+    pub(crate) contexts: BTreeMap<u32, usize>,
+    /// Their contexts and addresses.
+    pub(crate) allocations: BTreeMap<u32, (u32, u64)>,
+    /// Handles of physical memory.
+    pub(crate) handles: BTreeMap<u32, u64>,
+    /// Where it is mapped, and how much.
+    pub(crate) maps: BTreeMap<u32, (u64, u64)>,
+    pub(crate) arrays: BTreeMap<u32, u64>,
+    /// Addresses in pools.
+    pub(crate) pooled: BTreeMap<u32, u64>,
+    /// Pools that it has made, and others'.
+    pub(crate) pools: BTreeMap<u32, usize>,
+    pub(crate) imported: BTreeMap<u32, usize>,
+    /// Others' memory: in which context, and where.
+    pub(crate) opened: BTreeMap<u32, (u32, u64)>,
+    /// Others' memory of pools.
+    pub(crate) opened_pooled: BTreeMap<u32, u64>,
+    /// Executable graphs: in which context, and their handles.
+    pub(crate) graphs: BTreeMap<u32, (u32, usize)>,
+    /// Green contexts, and their names as contexts.
+    pub(crate) greens: BTreeMap<u32, (usize, usize)>,
+    pub(crate) modules: BTreeMap<u32, usize>,
+    /// Multicast objects and endpoints.
+    pub(crate) objects: BTreeMap<u32, Object>,
+    /// Memory of another interface of this process.
+    pub(crate) foreign: BTreeMap<u32, u64>,
+    /// Other interfaces' memory: in which context, and its handle.
+    pub(crate) externals: BTreeMap<u32, (u32, usize)>,
+    /// Buffers in it: in which context, and where.
+    pub(crate) buffers: BTreeMap<u32, (u32, u64)>,
+    /// Whether it has ever made a graph.
+    pub(crate) graphing: bool,
+    /// Whether it has ever had memory of a pool.
+    pub(crate) pooling: bool,
+}
+
+impl Actor {
+    pub(crate) fn start() -> Result<Self> {
+        Ok(Self {
+            cuda: Api::open("libcuda.so.1")?,
+            nvml: Api::open("libnvidia-ml.so.1")?,
+            line: Line::given()?,
+            contexts: BTreeMap::new(),
+            allocations: BTreeMap::new(),
+            handles: BTreeMap::new(),
+            maps: BTreeMap::new(),
+            arrays: BTreeMap::new(),
+            pooled: BTreeMap::new(),
+            pools: BTreeMap::new(),
+            imported: BTreeMap::new(),
+            opened: BTreeMap::new(),
+            opened_pooled: BTreeMap::new(),
+            graphs: BTreeMap::new(),
+            greens: BTreeMap::new(),
+            modules: BTreeMap::new(),
+            objects: BTreeMap::new(),
+            foreign: BTreeMap::new(),
+            externals: BTreeMap::new(),
+            buffers: BTreeMap::new(),
+            graphing: false,
+            pooling: false,
+        })
+    }
+
+    pub(crate) fn perform(&mut self, command: &Command) -> Result<Answer> {
+        let mut answer = Answer::default();
+        answer.code = match *command {
+            Command::Init => self.init()?,
+            Command::ContextCreate { context } => self.create_context(context)?,
+            Command::ContextDestroy { context } => self.destroy_context(context)?,
+            Command::PrimaryRetain => self.retain_primary(&mut answer)?,
+            Command::PrimaryRelease => self.let_primary_go(c"cuDevicePrimaryCtxRelease_v2", &mut answer)?,
+            Command::PrimaryReset => self.let_primary_go(c"cuDevicePrimaryCtxReset_v2", &mut answer)?,
+            Command::Allocate { context, key, bytes } => self.allocate(context, key, bytes, &mut answer)?,
+            Command::AllocatePitch { context, key, width, height } => {
+                self.allocate_pitch(context, key, (width, height), &mut answer)?
+            }
+            Command::Free { key } => self.free(key)?,
+            Command::FreeUnknown => self.cuda.call(c"cuMemFree_v2", [0x1000])?,
+            Command::PhysicalCreate { context, key, bytes, place, shared, tiles } => {
+                self.create_physical(context, key, bytes, place, (shared, tiles))?
+            }
+            Command::PhysicalMap { key, map, bytes } => self.map(key, map, bytes, &mut answer)?,
+            Command::PhysicalUnmap { map } => self.unmap(map)?,
+            Command::PhysicalRelease { key } => self.release(key)?,
+            Command::PhysicalRetain { map, key } => self.retain(map, key)?,
+            Command::ArrayCreate { context, key, width, height, depth, channels } => {
+                self.create_array(context, key, [width, height, depth], channels, &mut answer)?
+            }
+            Command::ArrayDestroy { context, key } => self.destroy_array(context, key)?,
+            Command::PoolAllocate { context, key, bytes, pool } => {
+                self.allocate_pooled(context, key, (bytes, pool), &mut answer)?
+            }
+            Command::PoolFree { context, key } => self.free_pooled(context, key)?,
+            Command::Synchronise { context } => self.synchronise(context)?,
+            Command::Lend { key, .. } => self.lend(key, &mut answer)?,
+            Command::Open { context, open, handle, .. } => self.open(context, open, handle, &mut answer)?,
+            Command::Close { open } => self.close(open)?,
+            Command::PhysicalExport { key, .. } => self.export_physical(key)?,
+            Command::PhysicalImport { key, .. } => self.import_physical(key)?,
+            Command::PoolCreate { pool } => self.create_pool(pool)?,
+            Command::PoolExport { pool, .. } => self.export_pool(pool)?,
+            Command::PoolImport { pool, .. } => self.import_pool(pool)?,
+            Command::PoolLend { key } => self.lend_pooled(key, &mut answer)?,
+            Command::PoolOpen { pool, open, handle, .. } => self.open_pooled(pool, open, handle)?,
+            Command::PoolClose { context, open } => self.close_pooled(context, open)?,
+            Command::GraphCreate { context, graph, sizes } => self.create_graph(context, graph, &sizes)?,
+            Command::GraphLaunch { graph } => self.launch_graph(graph)?,
+            Command::GraphDestroy { graph } => self.destroy_graph(graph)?,
+            Command::GraphTrim => self.trim_graphs()?,
+            Command::GreenCreate { green } => self.create_green(green, &mut answer)?,
+            Command::GreenDestroy { green } => self.destroy_green(green, &mut answer)?,
+            Command::GreenAllocate { green, key, bytes } => {
+                self.allocate_green(green, key, bytes, &mut answer)?
+            }
+            Command::LimitSet { context, limit, value } => {
+                self.set_limit(context, limit, value, &mut answer)?
+            }
+            Command::ModuleLoad { context, module, bytes } => self.load_module(context, module, bytes)?,
+            Command::ModuleUnload { context, module } => self.unload_module(context, module)?,
+            Command::ObjectCreate { object, bytes, endpoint: true, .. } => {
+                self.create_endpoint(object, bytes)?
+            }
+            Command::ObjectCreate { object, bytes, shared, .. } => {
+                self.create_multicast(object, bytes, shared)?
+            }
+            Command::ObjectBind { object, offset, key, bytes } => self.bind(object, offset, key, bytes)?,
+            Command::ObjectUnbind { object, offset, bytes } => self.unbind(object, offset, bytes)?,
+            Command::ObjectEnd { object } => self.end_object(object)?,
+            Command::ObjectExport { object, .. } => self.export_object(object)?,
+            Command::ObjectImport { object, .. } => self.import_object(object)?,
+            Command::SparseCreate { context, key } => self.create_sparse(context, key)?,
+            Command::TileMap { context, array, tile, key, at } => {
+                self.map_tile(context, array, tile, key, at)?
+            }
+            Command::ForeignAllocate { key, bytes } => self.allocate_foreign(key, bytes)?,
+            Command::ForeignFree { key } => self.free_foreign(key)?,
+            Command::ForeignExport { key } => self.export_foreign(key)?,
+            Command::ExternalImport { context, external, bytes, .. } => {
+                self.import_external(context, external, bytes)?
+            }
+            Command::ExternalMap { external, buffer, bytes } => self.map_external(external, buffer, bytes)?,
+            Command::ExternalFree { buffer } => self.free_external(buffer)?,
+            Command::ExternalEnd { external } => self.end_external(external)?,
+            Command::Lock { pid } => self.cuda.call(c"cuCheckpointProcessLock", [pid as usize, 0])?,
+            Command::Checkpoint { pid } => {
+                self.cuda.call(c"cuCheckpointProcessCheckpoint", [pid as usize, 0])?
+            }
+            Command::Restore { pid } => self.cuda.call(c"cuCheckpointProcessRestore", [pid as usize, 0])?,
+            Command::Unlock { pid } => self.cuda.call(c"cuCheckpointProcessUnlock", [pid as usize, 0])?,
+            Command::Watch => self.watch(&mut answer)?,
+            Command::Look { context } => self.look(context, &mut answer)?,
+            Command::Fork => self.fork()?,
+            Command::Execute => bail!("is for the program as a whole"),
+        };
+        if self.pooling {
+            answer.pooled = self.holds()?;
+        }
+        if self.graphing {
+            answer.pooled += self.reserved_for_graphs()?;
+        }
+        Ok(answer)
+    }
+
+    fn init(&self) -> Result<i32> {
+        let code = self.cuda.call(c"cuInit", [0])?;
+        if code == 0 {
+            let code = self.nvml.call(c"nvmlInit_v2", [])?;
+            if code != 0 {
+                bail!("nvmlInit_v2 answered {code}");
+            }
+        }
+        Ok(code)
+    }
+
+    fn look(&self, context: u32, answer: &mut Answer) -> Result<i32> {
+        let code = self.enter(context)?;
+        if code != 0 {
+            return Ok(code);
+        }
+        let (mut free, mut total, mut device_total) = (0_usize, 0_usize, 0_usize);
+        let memory = loop {
+            let codes = [
+                self.cuda.call(c"cuMemGetInfo_v2", [place(&mut free), place(&mut total)])?,
+                self.cuda.call(c"cuDeviceTotalMem_v2", [place(&mut device_total), 0])?,
+            ];
+            let (_, memory) = self.nvml_memory()?;
+            let mut after = 0_usize;
+            let again = self.cuda.call(c"cuMemGetInfo_v2", [place(&mut after), place(&mut total)])?;
+            if (codes, again) != ([0; 2], 0) {
+                bail!("the getters answered {codes:?}, then {again}");
+            }
+            // Several calls are not one instant: between two of them the dead may have gone.
+            if after == free {
+                break memory;
+            }
+        };
+        answer.sight = Sight {
+            free: free as u64,
+            total: total as u64,
+            device_total: device_total as u64,
+            nvml_total: memory.total,
+            nvml_used: memory.used,
+            nvml_free: memory.free,
+        };
+        Ok(0)
+    }
+
+    /// A child has no part in its parent's driver. It tries, and ends with 0 if it was told so.
+    fn fork(&self) -> Result<i32> {
+        // SAFETY: this process has one thread of ours; those of the driver are not needed by the child, which only calls what must
+        // answer without them, and ends by _exit.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let mut address = 0_u64;
+            let tried = self.cuda.call(c"cuMemAlloc_v2", [place(&mut address), 4096]);
+            let refused = tried.is_ok_and(|code| code != 0);
+            // SAFETY: ends the child without its parent's exit handlers.
+            unsafe { libc::_exit(i32::from(!refused)) };
+        }
+        let mut status = 0;
+        // SAFETY: the child is ours; the call fills the one status, which outlives it.
+        let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+        if child < 0 || waited != child {
+            bail!("fork: {}", std::io::Error::last_os_error());
+        }
+        Ok(if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 128 + libc::WTERMSIG(status) })
+    }
+}

@@ -1,0 +1,71 @@
+//! Contexts.
+
+use std::ffi::CStr;
+
+use anyhow::{Result, bail};
+use cgpu_differential::command::{Answer, PRIMARY};
+
+use crate::actor::{Actor, NOT_OURS};
+use crate::driver::place;
+
+impl Actor {
+    /// Makes a context current.
+    pub(crate) fn enter(&self, context: u32) -> Result<i32> {
+        match self.contexts.get(&context) {
+            Some(&handle) => self.cuda.call(c"cuCtxSetCurrent", [handle]),
+            None => Ok(NOT_OURS),
+        }
+    }
+
+    pub(crate) fn create_context(&mut self, context: u32) -> Result<i32> {
+        let mut handle = 0_usize;
+        let code = self.cuda.call(c"cuCtxCreate_v2", [place(&mut handle), 0, 0])?;
+        if code == 0 {
+            self.contexts.insert(context, handle);
+        }
+        Ok(code)
+    }
+
+    pub(crate) fn destroy_context(&mut self, context: u32) -> Result<i32> {
+        let Some(&handle) = self.contexts.get(&context) else { return Ok(NOT_OURS) };
+        let code = self.cuda.call(c"cuCtxDestroy_v2", [handle])?;
+        if code == 0 {
+            self.contexts.remove(&context);
+        }
+        Ok(code)
+    }
+
+    pub(crate) fn retain_primary(&mut self, answer: &mut Answer) -> Result<i32> {
+        let mut handle = 0_usize;
+        let code = self.cuda.call(c"cuDevicePrimaryCtxRetain", [place(&mut handle), 0])?;
+        if code == 0 {
+            self.contexts.insert(PRIMARY, handle);
+        }
+        answer.active = self.is_active()?;
+        Ok(code)
+    }
+
+    /// Releases the primary context, or resets it.
+    pub(crate) fn let_primary_go(&mut self, how: &CStr, answer: &mut Answer) -> Result<i32> {
+        let code = self.cuda.call(how, [0])?;
+        answer.active = self.is_active()?;
+        Ok(code)
+    }
+
+    /// Whether the primary context is.
+    pub(crate) fn is_active(&self) -> Result<bool> {
+        let (mut flags, mut active) = (0_u32, 0_i32);
+        let to = [0, place(&mut flags), place(&mut active)];
+        match self.cuda.call(c"cuDevicePrimaryCtxGetState", to)? {
+            0 => Ok(active != 0),
+            code => bail!("cuDevicePrimaryCtxGetState answered {code}"),
+        }
+    }
+
+    pub(crate) fn synchronise(&self, context: u32) -> Result<i32> {
+        match self.enter(context)? {
+            0 => self.cuda.call(c"cuStreamSynchronize", [0]),
+            code => Ok(code),
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! A program of the driver API that does what it is told, a line at a time.
+//!
+//! It finds the driver as most programs do, by dlopen and dlsym, and knows nothing of cgpu.
+
+mod actor;
+mod arrays;
+mod contexts;
+mod driver;
+mod exchange;
+mod external;
+mod graphs;
+mod green;
+mod implicit;
+mod linear;
+mod nvml;
+mod objects;
+mod physical;
+mod pools;
+mod records;
+mod sparse;
+
+use std::io::{BufRead, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Command as Program, ExitCode};
+
+use anyhow::Result;
+use cgpu_differential::command::{Answer, Command};
+
+use actor::Actor;
+
+/// The argument of a program that another one became: it answers for it, when the other one is certainly gone.
+const SUCCESSOR: &str = "successor";
+
+fn main() -> ExitCode {
+    match act() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("actor: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn act() -> Result<()> {
+    let mut actor = Actor::start()?;
+    if std::env::args().nth(1).as_deref() == Some(SUCCESSOR) {
+        say(&Answer::default())?;
+    }
+    let mut line = String::new();
+    // Line by line, without reading ahead: whoever we become by `Execute` reads on where we stopped, which a buffer would swallow. The
+    // other side waits for each answer, so one line is all there is.
+    let mut input = std::io::stdin().lock();
+    while input.read_line(&mut line)? > 0 {
+        let command: Command = serde_json::from_str(&line)?;
+        line.clear();
+        if command == Command::Execute {
+            return Err(Program::new(std::env::current_exe()?).arg(SUCCESSOR).exec().into());
+        }
+        say(&actor.perform(&command)?)?;
+    }
+    Ok(())
+}
+
+fn say(answer: &Answer) -> Result<()> {
+    let mut output = std::io::stdout().lock();
+    serde_json::to_writer(&mut output, answer)?;
+    writeln!(output)?;
+    Ok(output.flush()?)
+}

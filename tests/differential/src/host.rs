@@ -1,0 +1,89 @@
+//! The host of several containers: a monitor, and what `cgpu smi` shows.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command as Program, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::play::Files;
+
+/// How long the monitor may take to answer for the first time, or to find a container.
+const START: Duration = Duration::from_secs(30);
+
+/// A monitor that runs. Ended when dropped.
+#[derive(Debug)]
+pub struct Host {
+    process: Child,
+    root: PathBuf,
+    dist: PathBuf,
+    cards: PathBuf,
+    gpus: String,
+}
+
+impl Host {
+    /// Starts the monitor of a host with the simulated cards `gpus`, and waits until it answers.
+    ///
+    /// # Errors
+    /// If it cannot be started, or does not answer.
+    pub fn start(files: &Files, cards: &Path, gpus: &str) -> Result<Self> {
+        let root = files.folder.join("root");
+        std::fs::create_dir_all(root.join("containers"))?;
+        let config = files.folder.join("monitor.toml");
+        std::fs::write(&config, "metrics = \"off\"\n")?;
+        let mut monitor = on_the_host(&files.dist.join("cgpu-monitor"), &files.dist, cards, gpus);
+        monitor.arg("--root").arg(&root).arg("--config").arg(&config);
+        monitor.stdin(Stdio::null()).stderr(Stdio::null());
+        let process = monitor.spawn().context("cgpu-monitor cannot be started")?;
+        let (dist, cards, gpus) = (files.dist.clone(), cards.to_owned(), gpus.to_owned());
+        let host = Self { process, root, dist, cards, gpus };
+        let deadline = Instant::now() + START;
+        while host.smi()?["monitor"] != true {
+            ensure!(Instant::now() < deadline, "the monitor does not answer");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(host)
+    }
+
+    /// The directory of a container of this name.
+    #[must_use]
+    pub fn container(&self, name: &str) -> PathBuf {
+        self.root.join("containers").join(name)
+    }
+
+    /// What the container's processes are shown to have on the first card beyond what was charged, in bytes; below 0: less.
+    ///
+    /// # Errors
+    /// If `cgpu smi` fails.
+    pub fn growth(&self, container: &Path) -> Result<i64> {
+        let all = self.smi()?;
+        let dir = container.to_string_lossy();
+        let found = all["containers"].as_array().into_iter().flatten().find(|one| one["dir"] == *dir);
+        // A monitor finds a container within a moment; until then it shows nothing.
+        Ok(found.and_then(|one| one["cards"][0]["growth"].as_i64()).unwrap_or(0))
+    }
+
+    fn smi(&self) -> Result<serde_json::Value> {
+        let mut smi = on_the_host(&self.dist.join("cgpu"), &self.dist, &self.cards, &self.gpus);
+        let output = smi.args(["smi", "--json", "--root"]).arg(&self.root).output().context("cgpu smi")?;
+        if !output.status.success() {
+            bail!("cgpu smi: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(serde_json::from_slice(&output.stdout)?)
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn on_the_host(program: &Path, dist: &Path, cards: &Path, gpus: &str) -> Program {
+    let mut command = Program::new(program);
+    command.env_remove("LD_PRELOAD").env("LD_LIBRARY_PATH", dist.join("sim"));
+    command.env("CGPU_SIM_STATE", cards).env("CGPU_SIM_GPUS", gpus);
+    command
+}

@@ -1,0 +1,81 @@
+//! Whether the books and the card agree with the model.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Result, ensure};
+
+use super::Play;
+use crate::model::{MIB, Process};
+
+impl Play<'_> {
+    /// Whether books and card agree with the model.
+    pub(super) fn compare(&mut self, who: usize) -> Result<()> {
+        let total = self.witness.total()?;
+        let (least, most) = (self.model.total(), self.model.most() + self.dead);
+        ensure!(
+            total.all >= least && total.all <= most,
+            "the books say {} for {least} to {most} in use",
+            total.all
+        );
+        // What the dead have left, or lent, is no more than what is on the books beside the living.
+        self.dead = self.dead.min(total.all.saturating_sub(self.model.own()));
+        self.model.orphans = self.model.orphans.min(self.dead);
+        if self.dead == 0 {
+            self.slack_of_the_dead = 0;
+        }
+        let slack = self.model.slack() + self.slack_of_the_dead + self.foreign()?;
+        let truth = self.witness.truth()?;
+        ensure!(truth <= total.all + slack, "{truth} are on the card and {} on the books", total.all);
+        self.compare_process(who)?;
+        let overshoot = least.saturating_sub(self.model.limit);
+        self.outcome.overshoot = self.outcome.overshoot.max(overshoot);
+        ensure!(overshoot == 0, "{overshoot} over the limit when the call had returned");
+        Ok(())
+    }
+
+    /// Whether books and card agree with the model about one process.
+    pub(super) fn compare_process(&mut self, who: usize) -> Result<()> {
+        let process = &self.model.processes[who];
+        let Some(actor) = self.actors.get(who).filter(|_| process.started) else { return Ok(()) };
+        let seen = self.witness.process(actor.pid())?;
+        let here = !process.is_away();
+        let (used, implicit) = (process.used_here(), if here { self.model.implicit(process) } else { 0 });
+        ensure!(
+            (used..=used + process.stale()).contains(&seen.used) && seen.implicit == implicit,
+            "the books say {} and {} implicit for {used} and {implicit}",
+            seen.used,
+            seen.implicit
+        );
+        let small = if here { process.small().0 } else { 0 };
+        // Small allocations come out of blocks of 2 MiB, which are the driver's own business: what of them is not in use is slack.
+        let large = implicit + used - small;
+        let agrees = |truth: u64| {
+            let rest = truth.checked_sub(large);
+            rest.is_some_and(|rest| if here { rest % (2 * MIB) == 0 && rest >= small } else { rest == 0 })
+        };
+        ensure!(
+            seen.truths.iter().copied().any(agrees) || (large + small == 0 && seen.truths.is_empty()),
+            "the card has {:?} for {large} of contexts and large allocations and {small} of small ones",
+            seen.truths
+        );
+        self.model.processes[who].charged_at_most(seen.used);
+        Ok(())
+    }
+
+    /// What other interfaces have on the card, which is on nobody's books: of the living, under way, and as long as it may be there of the
+    /// dead.
+    fn foreign(&mut self) -> Result<u64> {
+        if self.model.foreign.is_empty() {
+            return Ok(0);
+        }
+        if !self.dying_foreign.is_empty() && self.is_settled()? {
+            self.dying_foreign.clear();
+        }
+        let held: BTreeSet<u32> = self.model.processes.iter().flat_map(Process::holds_of_others).collect();
+        let kept = |name: &u32| {
+            held.contains(name) || self.descriptors.contains_key(name) || self.dying_foreign.contains(name)
+        };
+        self.model.foreign.retain(|name, _| kept(name));
+        Ok(self.model.foreign.values().sum())
+    }
+}

@@ -1,0 +1,63 @@
+//! Memory that comes with something else: green contexts, limits, modules. And checkpoints, which take all of a process's memory away.
+
+use super::Play;
+use crate::command::{Command, Limit};
+use crate::model::{MIB, Progress};
+
+/// Green contexts of one process.
+const MOST_GREENS: usize = 3;
+/// Modules of one process.
+const MOST_MODULES: usize = 5;
+
+impl Play<'_> {
+    /// Green contexts.
+    pub(super) fn draw_green(&mut self, who: usize, context: u32) -> Command {
+        let greens = self.model.processes[who].greens.clone();
+        match (self.random.below(6), self.random.pick(&greens).copied()) {
+            (0 | 1, _) if greens.len() < MOST_GREENS => Command::GreenCreate { green: self.new_key() },
+            (2, Some(green)) => Command::GreenDestroy { green },
+            (3 | 4, Some(green)) => {
+                let bytes = self.random.size(self.model.limit / 4);
+                Command::GreenAllocate { green, key: self.new_key(), bytes }
+            }
+            _ => Command::Look { context },
+        }
+    }
+
+    /// Limits and modules.
+    pub(super) fn draw_implicit(&mut self, who: usize, context: u32) -> Command {
+        let modules: Vec<(u32, u32)> = self.model.processes[who]
+            .modules
+            .iter()
+            .map(|(module, (context, _))| (*module, *context))
+            .collect();
+        // In steps of what the driver takes for each of them, so that nothing is rounded.
+        let (limit, value) = match self.random.below(3) {
+            0 => (Limit::Heap, self.random.below(64) * 2 * MIB),
+            1 => (Limit::Printf, (self.random.below(16) * 2 + 1) * MIB),
+            _ => (Limit::Stack, (self.random.below(8) + 1) * 512),
+        };
+        match (self.random.below(6), self.random.pick(&modules).copied()) {
+            (0 | 1, _) if modules.len() < MOST_MODULES => {
+                let bytes = (self.random.below(64) + 1) * 2 * MIB;
+                Command::ModuleLoad { context, module: self.new_key(), bytes }
+            }
+            (2, Some((module, context))) => Command::ModuleUnload { context, module },
+            _ => Command::LimitSet { context, limit, value },
+        }
+    }
+
+    /// Checkpoints of another process.
+    pub(super) fn draw_checkpoint(&mut self, who: usize, context: u32) -> Command {
+        let others: Vec<usize> = (0..self.actors.len()).filter(|other| *other != who).collect();
+        let Some(&other) = self.random.pick(&others) else { return Command::Look { context } };
+        let (process, pid) = (&self.model.processes[other], self.actors[other].pid());
+        match process.progress {
+            Progress::Running if process.started => Command::Lock { pid },
+            Progress::Running => Command::Look { context },
+            Progress::Locked if self.random.once_in(2) => Command::Checkpoint { pid },
+            Progress::Locked => Command::Unlock { pid },
+            Progress::Away => Command::Restore { pid },
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! What comes with something else, and checkpoints.
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::{OUT_OF_MEMORY, Play};
+use crate::command::{Answer, Command, PRIMARY};
+use crate::model::{Allocation, GREEN, Process, Progress, Set, rounded};
+
+/// `CUDA_ERROR_NOT_SUPPORTED`.
+const NOT_SUPPORTED: i32 = 801;
+
+impl Play<'_> {
+    pub(super) fn judge_implicit(&mut self, who: usize, command: &Command, answer: &Answer) -> Result<()> {
+        let code = answer.code;
+        match *command {
+            Command::GreenCreate { green } => {
+                let whole = if self.model.processes[who].has(PRIMARY) { 0 } else { self.model.context };
+                self.granted_if_fits(whole + GREEN, code)?;
+                let process = &mut self.model.processes[who];
+                if code == 0 {
+                    ensure!(answer.active, "a green context without the primary one");
+                    if whole > 0 {
+                        process.contexts.push(PRIMARY);
+                    }
+                    process.greens.push(green);
+                }
+                ensure!(answer.active == process.has(PRIMARY), "the primary context's state");
+            }
+            Command::GreenDestroy { green } => {
+                ensure!(code == 0, "the green context was not destroyed");
+                let process = &mut self.model.processes[who];
+                process.greens.retain(|other| *other != green);
+                if !answer.active {
+                    process.lose(PRIMARY);
+                }
+            }
+            Command::GreenAllocate { key, bytes, .. } => {
+                let charged = rounded(bytes);
+                self.granted_if_fits(charged, code)?;
+                if self.counts(code) {
+                    let allocation = Allocation { context: PRIMARY, charged, lent: None };
+                    self.model.processes[who].allocations.insert(key, allocation);
+                }
+            }
+            Command::LimitSet { context, limit, value } => {
+                let bytes = |each: u64| each * answer.needed;
+                let former = bytes(answer.former);
+                let set = self.model.processes[who].limits.get(&(context, limit)).copied();
+                let set = set.unwrap_or(Set { came: former, beyond: 0 });
+                let beyond = bytes(value).saturating_sub(set.came);
+                match beyond.checked_sub(set.beyond) {
+                    Some(more) => self.granted_if_fits(more, code)?,
+                    None => ensure!(code == 0, "the limit was not made smaller"),
+                }
+                if code == 0 {
+                    let set = Set { beyond, ..set };
+                    self.model.processes[who].limits.insert((context, limit), set);
+                }
+            }
+            Command::ModuleLoad { context, module, bytes } => {
+                self.granted_if_fits(bytes, code)?;
+                if self.counts(code) {
+                    self.model.processes[who].modules.insert(module, (context, bytes));
+                }
+            }
+            Command::ModuleUnload { module, .. } => {
+                ensure!(code == 0, "the module was not unloaded");
+                self.model.processes[who].modules.remove(&module);
+            }
+            Command::Lock { pid } => {
+                ensure!(code == 0, "a process between two calls was not locked");
+                self.named(pid)?.progress = Progress::Locked;
+            }
+            Command::Checkpoint { pid } => {
+                let shares = self.named(pid)?.shares;
+                ensure!(
+                    code == 0 || code == NOT_SUPPORTED && shares,
+                    "a locked process was not checkpointed"
+                );
+                if code == 0 {
+                    self.named(pid)?.progress = Progress::Away;
+                }
+            }
+            Command::Restore { pid } => {
+                let process = self.named(pid)?.clone();
+                let most = self.model.at_home(&process) + process.pool_on_the_books - process.pool;
+                let (surely, never) =
+                    (self.model.fits(most), !self.model.might_fit(self.model.firm(&process)));
+                self.granted_if(surely, never, code)?;
+                if code == 0 {
+                    self.named(pid)?.progress = Progress::Locked;
+                }
+                ensure!(code == 0 || code == OUT_OF_MEMORY, "a checkpointed process was not restored");
+            }
+            Command::Unlock { pid } => {
+                ensure!(code == 0, "a locked process was not unlocked");
+                self.named(pid)?.progress = Progress::Running;
+            }
+            _ => bail!("nobody judges {command:?}"),
+        }
+        Ok(())
+    }
+
+    /// The process of an id.
+    fn named(&mut self, pid: u32) -> Result<&mut Process> {
+        let place = self.place_of(pid).context("no such process")?;
+        Ok(&mut self.model.processes[place])
+    }
+}

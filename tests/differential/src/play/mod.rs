@@ -1,0 +1,414 @@
+//! A play: steps drawn from a seed, each of which must do what the model says.
+
+mod compare;
+mod draw;
+mod judge;
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::actor::{Actor, Stage};
+use crate::command::Command;
+use crate::model::{Lent, MIB, Model, Process, Progress};
+use crate::random::Random;
+use crate::witness::Witness;
+
+/// `CUDA_ERROR_UNKNOWN`: what the driver refuses with when it is told to. No call that is played answers so by itself.
+const TOLD_TO: i32 = 999;
+/// How long the books may take to forget the dead.
+const FORGETTING: Duration = Duration::from_secs(30);
+/// How long the simulated card takes dead ones for living, at most: whoever looks after that notices them.
+const UNNOTICED: Duration = Duration::from_millis(50);
+
+/// What is played.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Of all draws.
+    pub seed: u64,
+    /// Steps.
+    pub operations: u64,
+    /// Processes of the container.
+    pub processes: usize,
+    /// The container's limit.
+    pub limit_mib: u64,
+    /// Whether the driver refuses now and then what it is asked.
+    pub refusals: bool,
+    /// A process is killed once in so many steps.
+    pub kill_once_in: u64,
+    /// What is played beside what always is.
+    pub routes: Vec<Route>,
+}
+
+/// A family of calls that not every play has: a seed found something among those that its play had.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// Memory that goes between processes: by values, and by descriptors
+    Exchange,
+    /// Graphs that allocate
+    Graphs,
+    /// Green contexts
+    Green,
+    /// Limits of contexts, and modules
+    Implicit,
+    /// Multicast objects, logical endpoints, and locality domains: on a card that has them
+    Bound,
+    /// Sparse arrays with mapped tiles
+    Sparse,
+    /// Memory of another interface
+    External,
+    /// Processes that checkpoint each other
+    Checkpoint,
+}
+
+/// What a descriptor that is under way is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Physical memory.
+    Physical,
+    /// A pool.
+    Pool,
+    /// Another interface's memory.
+    Foreign,
+    /// A multicast object.
+    Object,
+}
+
+impl Plan {
+    /// Whether the card is one with a switch and two locality domains. Else it is a small one.
+    fn is_of_two_domains(&self) -> bool {
+        self.routes.contains(&Route::Bound)
+    }
+}
+
+/// What came out, where nothing was wrong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Steps played.
+    pub operations: u64,
+    /// Allocations granted; refused by the limit; refused by the driver.
+    pub granted: u64,
+    /// See `granted`.
+    pub over_limit: u64,
+    /// See `granted`.
+    pub by_driver: u64,
+    /// Processes killed.
+    pub kills: u64,
+    /// The greatest excess of what programs hold over the limit.
+    pub overshoot: u64,
+    /// What was left on the books in the end.
+    pub leak: u64,
+}
+
+/// The files that a play needs.
+#[derive(Clone, Debug)]
+pub struct Files {
+    /// `target/dist`.
+    pub dist: PathBuf,
+    /// The actor's program.
+    pub actor: PathBuf,
+    /// A folder of its own, in memory.
+    pub folder: PathBuf,
+}
+
+struct Play<'a> {
+    plan: &'a Plan,
+    stage: Stage,
+    random: Random,
+    model: Model,
+    actors: Vec<Actor>,
+    /// Looks on, without a context.
+    bystander: Actor,
+    witness: Witness,
+    /// What the dead had, as long as it may be on the books.
+    dead: u64,
+    /// What the driver may have taken beyond that.
+    slack_of_the_dead: u64,
+    next_key: u32,
+    /// Descriptors which are under way between processes.
+    descriptors: BTreeMap<u32, (Kind, OwnedFd)>,
+    /// Other interfaces' memory that dead processes had, which may be on the card for a moment.
+    dying_foreign: Vec<u32>,
+    /// When a program last ended, or became another.
+    last_end: Option<Instant>,
+    outcome: Outcome,
+}
+
+/// Plays. `progress` is told after every thousand steps.
+///
+/// # Errors
+/// The first step that did something else than the model; it names the seed.
+pub fn play(plan: &Plan, files: &Files, progress: impl FnMut(u64)) -> Result<Outcome> {
+    run(plan, files, progress).with_context(|| format!("seed {}", plan.seed))
+}
+
+fn run(plan: &Plan, files: &Files, mut progress: impl FnMut(u64)) -> Result<Outcome> {
+    let mut play = Play::start(plan, files)?;
+    for step in 1..=plan.operations {
+        play.step().with_context(|| format!("step {step}"))?;
+        if step % 1000 == 0 {
+            play.witness.check_card()?;
+            progress(step);
+        }
+    }
+    play.end()
+}
+
+impl<'a> Play<'a> {
+    fn start(plan: &'a Plan, files: &Files) -> Result<Self> {
+        let container = files.folder.join("container");
+        std::fs::create_dir_all(&container)?;
+        // Not of arrays: the shim makes some of its own, to learn what they need.
+        let names = [
+            "cuMemAlloc_v2",
+            "cuMemAllocPitch_v2",
+            "cuMemFree_v2",
+            "cuMemCreate",
+            "cuMemMap",
+            "cuMemUnmap",
+            "cuMemRelease",
+            "cuMemRetainAllocationHandle",
+            "cuMemAllocAsync",
+            "cuMemFreeAsync",
+            "cuCtxCreate_v2",
+            "cuCtxDestroy_v2",
+        ];
+        let shared = [
+            "cuIpcGetMemHandle",
+            "cuIpcOpenMemHandle_v2",
+            "cuIpcCloseMemHandle",
+            "cuMemExportToShareableHandle",
+            "cuMemImportFromShareableHandle",
+            "cuMemAllocFromPoolAsync",
+            "cuMemPoolExportToShareableHandle",
+            "cuMemPoolImportFromShareableHandle",
+            "cuMemPoolExportPointer",
+            "cuMemPoolImportPointer",
+            "cuGraphAddMemAllocNode",
+            "cuGraphInstantiateWithFlags",
+            "cuGraphLaunch",
+            "cuGreenCtxCreate",
+            "cuCtxSetLimit",
+            "cuModuleLoadData",
+            "cuMulticastCreate",
+            "cuMulticastBindMem",
+            "cuMulticastUnbind",
+            "cuLogicalEndpointCreate",
+            "cuLogicalEndpointBindMem",
+            "cuLogicalEndpointUnbind",
+            "cuLogicalEndpointDestroy",
+            "cuMemMapArrayAsync",
+            "cuImportExternalMemory",
+            "cuExternalMemoryGetMappedBuffer",
+            "cuDestroyExternalMemory",
+            "cuCheckpointProcessLock",
+            "cuCheckpointProcessCheckpoint",
+            "cuCheckpointProcessRestore",
+            "cuCheckpointProcessUnlock",
+        ];
+        let faults: Vec<String> =
+            names.iter().chain(&shared).map(|name| format!("{name}:p0.03:{TOLD_TO}")).collect();
+        let faults = faults.join(",");
+        let stage = Stage {
+            dist: files.dist.clone(),
+            actor: files.actor.clone(),
+            cards: files.folder.join("cards"),
+            gpus: if plan.is_of_two_domains() { "B200:183359" } else { "A10:23028" }.to_owned(),
+            driver: if plan.is_of_two_domains() { 13_050 } else { 13_000 },
+            container,
+            limit_mib: plan.limit_mib,
+            faults: None,
+        };
+        // The first context teaches what one costs on this card: alone, and from a driver that does not refuse it.
+        let mut first = Actor::start(&stage, plan.seed)?;
+        for command in [Command::Init, Command::ContextCreate { context: 1 }] {
+            ensure!(first.perform(&command)?.code == 0, "the first {command:?} was refused");
+        }
+        let witness = Witness::open(&stage.container, &stage.cards, &stage.gpus)?;
+        let context = witness.context_cost();
+        first.kill()?;
+        let mut bystander = Actor::start(&stage, plan.seed)?;
+        ensure!(bystander.perform(&Command::Init)?.code == 0, "the bystander's cuInit was refused");
+
+        let stage = Stage { faults: plan.refusals.then_some(faults), ..stage };
+        let mut random = Random::of(plan.seed);
+        let actors = (0..plan.processes)
+            .map(|_| Actor::start(&stage, random.below(u64::MAX)))
+            .collect::<Result<Vec<_>>>()?;
+        let processes = vec![Process::default(); plan.processes];
+        let limit = plan.limit_mib * MIB;
+        let model =
+            Model { limit, context, processes, lent: BTreeMap::new(), orphans: 0, foreign: BTreeMap::new() };
+        Ok(Self {
+            plan,
+            stage,
+            random,
+            model,
+            actors,
+            bystander,
+            witness,
+            dead: context,
+            slack_of_the_dead: 0,
+            next_key: 1,
+            descriptors: BTreeMap::new(),
+            dying_foreign: Vec::new(),
+            last_end: None,
+            outcome: Outcome::default(),
+        })
+    }
+
+    fn step(&mut self) -> Result<()> {
+        let who = usize::try_from(self.random.below(self.actors.len() as u64))?;
+        self.outcome.operations += 1;
+        if self.random.once_in(self.plan.kill_once_in) {
+            return self.replace(who);
+        }
+        if !self.descriptors.is_empty() && self.random.once_in(200) {
+            self.descriptors.pop_first();
+            // What nobody else holds goes like what the dead had.
+            self.last_end = Some(Instant::now());
+        }
+        let who = self.free_to_go(who);
+        let command = self.draw(who);
+        if let Command::GreenCreate { .. } | Command::ModuleLoad { .. } = command {
+            self.settle()?;
+        }
+        let Some(actor) = self.actors.get_mut(who) else { bail!("no actor {who}") };
+        if let Command::PhysicalImport { lent, .. }
+        | Command::PoolImport { lent, .. }
+        | Command::ObjectImport { lent, .. }
+        | Command::ExternalImport { key: lent, .. } = command
+        {
+            let (_, descriptor) = self.descriptors.get(&lent).context("no such descriptor")?;
+            actor.line().send(descriptor.as_fd())?;
+        }
+        let answer = actor.perform(&command)?;
+        if let Err(error) = self.judge(who, &command, &answer) {
+            let (books, card, dead) = (self.witness.total()?, self.witness.truth()?, self.dead);
+            bail!(
+                "actor {who}: {command:?} -> {answer:?}: {error:#} ({books:?}, {card} on the card, {dead} of the dead)"
+            );
+        }
+        self.look(who, &command).with_context(|| format!("after actor {who}: {command:?} -> {answer:?}"))
+    }
+
+    /// Whether books, card and getters agree with the model, about who has done something and whom it was done to.
+    fn look(&mut self, who: usize, command: &Command) -> Result<()> {
+        self.compare(who)?;
+        if let Command::Checkpoint { pid } | Command::Restore { pid } = *command {
+            let other = self.place_of(pid).context("no such process")?;
+            self.compare_process(other)?;
+        }
+        let answer = self.bystander.perform(&Command::Watch)?;
+        self.judge_watch(&answer).with_context(|| format!("{answer:?}"))
+    }
+
+    /// That process, or the next one that no checkpoint keeps waiting. There is one: nobody locks himself.
+    fn free_to_go(&self, who: usize) -> usize {
+        let all = self.actors.len();
+        let is_free = |who: &usize| self.model.processes[*who].progress == Progress::Running;
+        (who..who + all).map(|who| who % all).find(is_free).unwrap_or(who)
+    }
+
+    /// Waits until what the dead had is gone: what is about to be done is measured by the card's free memory, which grows with that.
+    fn settle(&mut self) -> Result<()> {
+        let deadline = Instant::now() + FORGETTING;
+        while !self.is_settled()? || self.witness.draining()? > 0 {
+            ensure!(Instant::now() < deadline, "the dead are not forgotten");
+            std::thread::sleep(Duration::from_millis(5));
+            // Without a monitor it is a living process that buries the dead.
+            self.bystander.perform(&Command::Watch)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the card has forgotten the dead.
+    fn is_settled(&self) -> Result<bool> {
+        // Until somebody has looked they are taken for living, and a program that became another one for that.
+        if self.last_end.is_some_and(|end| end.elapsed() < UNNOTICED) {
+            return Ok(false);
+        }
+        let living: Vec<u32> = self.actors.iter().chain([&self.bystander]).map(Actor::pid).collect();
+        self.witness.is_settled(&living)
+    }
+
+    fn place_of(&self, pid: u32) -> Option<usize> {
+        self.actors.iter().position(|actor| actor.pid() == pid)
+    }
+
+    /// A process has ended, and another takes its place.
+    fn bury(&mut self, who: usize) {
+        let process = std::mem::take(&mut self.model.processes[who]);
+        self.slack_of_the_dead += process.slack();
+        self.dead += self.model.of(&process) + process.stale();
+        self.model.orphans += process.outlives(&self.model.lent);
+        self.dying_foreign.extend(process.holds_of_others());
+        self.last_end = Some(Instant::now());
+        for lent in process.lends() {
+            if let Some(lent) = self.model.lent.get_mut(&lent) {
+                lent.bereaved = true;
+            }
+        }
+    }
+
+    /// Something is known to others from now on. What nobody can have any more is forgotten.
+    fn lend(&mut self, name: u32, lent: Lent) {
+        let (model, descriptors) = (&self.model, &self.descriptors);
+        let known = |name: u32| {
+            model.maker(name).is_some() || model.is_borrowed(name) || descriptors.contains_key(&name)
+        };
+        let gone: Vec<u32> = model.lent.keys().copied().filter(|name| !known(*name)).collect();
+        for name in gone {
+            self.model.lent.remove(&name);
+        }
+        self.model.lent.insert(name, lent);
+    }
+
+    /// Kills a process, which another one takes the place of.
+    fn replace(&mut self, who: usize) -> Result<()> {
+        self.bury(who);
+        let seed = self.random.below(u64::MAX);
+        let successor = Actor::start(&self.stage, seed)?;
+        let Some(place) = self.actors.get_mut(who) else { bail!("no actor {who}") };
+        std::mem::replace(place, successor).kill()?;
+        self.last_end = Some(Instant::now());
+        self.outcome.kills += 1;
+        Ok(())
+    }
+
+    /// Ends everybody, and looks what is left.
+    fn end(self) -> Result<Outcome> {
+        let Self { actors, bystander, witness, stage, mut outcome, .. } = self;
+        let mut witness = witness;
+        for actor in actors.into_iter().chain([bystander]) {
+            actor.kill()?;
+        }
+        let deadline = Instant::now() + FORGETTING;
+        loop {
+            // Without a monitor it is the next process that buries the dead.
+            let mut undertaker = Actor::start(&Stage { faults: None, ..stage.clone() }, 0)?;
+            ensure!(undertaker.perform(&Command::Init)?.code == 0, "the last cuInit was refused");
+            undertaker.kill()?;
+            let (books, card) = (witness.total()?.all, witness.truth()?);
+            if (books, card) == (0, 0) || Instant::now() > deadline {
+                outcome.leak = books.max(card);
+                ensure!(outcome.leak == 0, "{books} are left on the books and {card} on the card");
+                return Ok(outcome);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// A folder for a play's files: in memory, because regions need a file system that keeps locks.
+///
+/// # Errors
+/// If none can be made.
+pub fn folder() -> Result<tempfile::TempDir> {
+    let memory = Path::new("/dev/shm");
+    let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+    folder.context("a folder")
+}

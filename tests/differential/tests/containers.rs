@@ -1,0 +1,38 @@
+//! A short form of what `cargo xtask soak` does for ten minutes.
+
+use std::time::Duration;
+
+use cgpu_differential::actor::built;
+use cgpu_differential::containers::{Filling, Racing, fill, race};
+use cgpu_differential::model::MIB;
+use cgpu_differential::play::{Files, folder};
+
+/// Of each container. Six of them are what the card has, nearly.
+const LIMIT_MIB: u64 = 3072;
+
+fn files(folder: &std::path::Path) -> Files {
+    let (dist, _) = built(&std::env::current_exe().expect("this program's file")).expect("built files");
+    Files { dist, actor: env!("CARGO_BIN_EXE_cgpu-actor").into(), folder: folder.to_owned() }
+}
+
+#[test]
+fn eight_processes_of_one_race_for_its_last_room_and_it_never_holds_more_than_its_limit() {
+    let folder = folder().expect("a folder");
+    let plan = Racing { seed: 1, operations: 20_000, limit_mib: LIMIT_MIB, kills: 5 };
+    let raced = race(&plan, &files(folder.path())).unwrap_or_else(|error| panic!("{error:#}"));
+    assert_eq!((raced.overshoot, raced.leak), (0, 0), "{raced:?}");
+    // It was full, again and again, and was looked at meanwhile.
+    assert!(raced.refused > 0 && raced.looks > 10 && raced.peak > LIMIT_MIB * MIB * 3 / 4, "{raced:?}");
+}
+
+#[test]
+fn each_is_filled_by_a_way_of_its_own_and_none_holds_more_than_its_limit() {
+    let folder = folder().expect("a folder");
+    let files = files(folder.path());
+    let plan = Filling { seed: 1, time: Duration::from_secs(15), limit_mib: LIMIT_MIB, kill_once_in: 300 };
+    for filled in fill(&plan, &files).unwrap_or_else(|error| panic!("{error:#}")) {
+        // It was full, again and again.
+        assert!(filled.refused > 0 && filled.granted > 100, "{filled:?}");
+        assert!(filled.peak > LIMIT_MIB * MIB * 3 / 4, "{filled:?}");
+    }
+}

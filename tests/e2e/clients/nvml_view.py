@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first card and who is on it, as the vendor's Python bindings of NVML tell it: one line for the card, one for each process."""
+
+import signal
+
+import pynvml
+
+signal.alarm(60)
+pynvml.nvmlInit()
+card = pynvml.nvmlDeviceGetHandleByIndex(0)
+memory = pynvml.nvmlDeviceGetMemoryInfo(card)
+print(f"card: {memory.total} bytes, {memory.used} used, {memory.free} free")
+try:
+    samples = pynvml.nvmlDeviceGetProcessUtilization(card, 0)
+except pynvml.NVMLError_NotFound:
+    samples = []
+busy = {sample.pid: sample.smUtil for sample in samples}
+for process in sorted(pynvml.nvmlDeviceGetComputeRunningProcesses(card), key=lambda process: process.pid):
+    print(f"process {process.pid}: {process.usedGpuMemory} bytes, {'busy' if busy.pop(process.pid, 0) else 'idle'}")
+for pid in busy:
+    print(f"process {pid}: busy, and not on the card")
+pynvml.nvmlShutdown()

@@ -1,0 +1,211 @@
+//! Programs that have a neighbour on the card: they do and see what they do and see alone, and nobody waits for ever.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use cgpu_e2e::{Child, Container, Monitor, Outcome, Scene, Worker};
+use serde_json::Value;
+
+/// Longer than any of these programs takes on a busy machine; the neighbour launches for as long, and is killed before.
+const LONG: Duration = Duration::from_secs(150);
+
+/// A host whose first card somebody else wants, too.
+struct Contended {
+    scene: Scene,
+    container: Container,
+    _monitor: Monitor,
+    neighbour: Worker,
+}
+
+impl Contended {
+    fn new(cards: &str) -> Self {
+        let scene = Scene::new(cards);
+        let monitor = Monitor::start(&scene);
+        let (container, other) = (scene.limited("a", 4096), scene.limited("b", 4096));
+        let neighbour = Worker::start(&scene, &other);
+        let _ = scene.books(&other);
+        Self { scene, container, _monitor: monitor, neighbour }
+    }
+
+    /// The neighbour launches all the time.
+    fn begin(mut self) -> Self {
+        self.neighbour.begin(LONG.as_secs_f64());
+        self
+    }
+
+    /// A program in the container, ready to begin.
+    fn start(&self, program: &str, arguments: &[&str]) -> Child {
+        let mut command = self.scene.program_in(&self.container, program);
+        command.args(arguments);
+        let child = ready(command);
+        let _ = self.scene.books(&self.container);
+        child
+    }
+
+    /// What was counted in the container's processes.
+    fn counted(&self, name: &str) -> u64 {
+        let books = self.scene.books(&self.container);
+        let of = |process: &Value| process["counters"][name].as_u64();
+        books["processes"].as_array().into_iter().flatten().filter_map(of).sum()
+    }
+
+    /// Launches that were measured on the first card, in all of the container's processes.
+    fn measured(&self) -> u64 {
+        let books = self.scene.books(&self.container);
+        let of = |process: &Value| process["cards"][0]["launches"].as_u64();
+        books["processes"].as_array().into_iter().flatten().filter_map(of).sum()
+    }
+
+    fn finish(self) {
+        drop(self.neighbour.process.kill());
+    }
+}
+
+fn ready(command: Command) -> Child {
+    let mut child = Child::start_for(command, LONG);
+    assert_eq!(child.line(), "ready");
+    child
+}
+
+/// Lets a program do what it does. It stays, so that it can be looked at.
+fn play(child: &mut Child) -> Vec<String> {
+    child.write("\n");
+    let mut lines = Vec::new();
+    loop {
+        let line = child.line();
+        if line == "over" {
+            return lines;
+        }
+        lines.push(line);
+    }
+}
+
+/// Calls of streams, events, captures and graphs, by two threads and in both flavours, answer the same under the gate, and leave the same bytes
+/// behind.
+#[test]
+fn streams_and_captures_are_the_same_under_the_gate() {
+    let steps = "2000";
+    let mut answers = BTreeSet::new();
+    let contended = Contended::new("A10:23028").begin();
+    for seed in ["1", "2", "3", "4", "5", "6"] {
+        let scene = Scene::new("A10:23028");
+        let mut command = scene.program("random_streams");
+        command.args([seed, steps]);
+        let mut bare = ready(command);
+        let alone = play(&mut bare);
+        bare.finish().silent();
+
+        let mut child = contended.start("random_streams", &[seed, steps]);
+        let gated = play(&mut child);
+        for (gated, alone) in gated.iter().zip(&alone) {
+            assert_eq!(gated, alone, "seed {seed}");
+        }
+        assert_eq!(gated.len(), alone.len(), "seed {seed}");
+        // It was really gated, and really captured.
+        assert!(contended.counted("capturing") > 0 && contended.measured() > 0, "seed {seed}");
+        assert_eq!(contended.counted("panicked"), 0);
+        child.finish().silent();
+        answers.extend(alone.iter().filter_map(|line| line.rsplit(' ').next()?.parse::<u32>().ok()));
+    }
+    for code in [0, 900, 901, 902, 903, 904, 905, 906, 907, 908] {
+        assert!(answers.contains(&code), "no call answered {code}: {answers:?}");
+    }
+    contended.finish();
+}
+
+/// The calls of that name in a journal.
+fn named<'a>(calls: &'a [Value], name: &'a str) -> impl Iterator<Item = &'a Value> {
+    calls.iter().filter(move |call| call["what"] == "call" && call["name"] == *name)
+}
+
+/// A call of ours that a capture in the global mode forbids to all threads, or anything of ours on its stream, would have broken it.
+#[test]
+fn the_driver_is_asked_nothing_while_a_global_capture_goes_on() {
+    const FORBIDDEN: [&str; 6] = [
+        "cuEventQuery",
+        "cuEventElapsedTime",
+        "cuEventCreate",
+        "cuMemHostRegister_v2",
+        "cuStreamQuery",
+        "cuMemHostGetDevicePointer_v2",
+    ];
+    let contended = Contended::new("A10:23028").begin();
+    let journal = contended.scene.path("journal");
+    let mut command = contended.scene.program_in(&contended.container, "waiting");
+    command.arg("capture").env("CGPU_SIM_JOURNAL", &journal);
+    let mut child = ready(command);
+    let _ = contended.scene.books(&contended.container);
+    play(&mut child);
+    child.finish().silent();
+    let text = fs::read_to_string(journal).expect("a journal");
+    contended.finish();
+    let calls: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let when = |call: &Value, end: &str| call[end].as_u64().unwrap_or_else(|| panic!("no {end} in {call}"));
+    let begun =
+        named(&calls, "cuStreamBeginCapture_v2").map(|call| when(call, "to")).next().expect("a begin");
+    let ended = named(&calls, "cuStreamEndCapture").map(|call| when(call, "from")).next().expect("an end");
+    // The other thread came to the gate meanwhile, and before and after that the driver was asked.
+    let launched =
+        named(&calls, "cuLaunchKernel").filter(|call| (begun..ended).contains(&when(call, "from"))).count();
+    assert!(launched > 10, "{launched}");
+    assert!(named(&calls, "cuEventElapsedTime").count() > 0);
+    for name in FORBIDDEN {
+        // A question may have been on its way when the capture began.
+        let asked: Vec<_> =
+            named(&calls, name).filter(|call| (begun..ended).contains(&when(call, "from"))).skip(1).collect();
+        assert!(asked.is_empty(), "{asked:?}");
+    }
+}
+
+/// What waits for the program's own later work gets it, in all the ways there are, while the neighbour goes on.
+#[test]
+fn what_waits_for_later_launches_of_the_same_program_gets_them() {
+    for how in ["host", "peer", "fork", "capture"] {
+        let contended = Contended::new("A10:23028").begin();
+        let mut child = contended.start("waiting", &[how]);
+        play(&mut child);
+        assert!(contended.measured() > 0, "{how}");
+        child.finish().silent();
+        contended.finish();
+    }
+}
+
+#[test]
+fn a_kernel_that_never_ends_keeps_nobody_from_the_card() {
+    let mut contended = Contended::new("A10:23028");
+    let mut child = contended.start("waiting", &["persistent"]);
+    child.write("\n");
+    assert_eq!(child.line(), "launched");
+    // It comes to the end of its run, again and again; how fast is for the benchmarks.
+    for _ in 0..2 {
+        contended.neighbour.begin(1.0);
+        assert!(contended.neighbour.rate() > 0.0);
+    }
+    child.kill();
+    contended.neighbour.begin(1.0);
+    assert!(contended.neighbour.rate() > 0.0);
+    contended.finish();
+}
+
+#[test]
+fn collectives_in_opposite_orders_beside_each_other_come_to_their_end() {
+    let scene = Scene::new("A10:23028,A10:23028");
+    let _monitor = Monitor::start(&scene);
+    let start = |name: &str, how: &str| {
+        let container = scene.limited(name, 8192);
+        let mut command = scene.program_in(&container, "waiting");
+        command.args([how, "200"]);
+        (ready(command), container)
+    };
+    let (mut forth, one) = start("a", "forth");
+    let (mut back, other) = start("b", "back");
+    let _ = (scene.books(&one), scene.books(&other));
+    forth.write("\n");
+    back.write("\n");
+    assert_eq!((forth.line(), back.line()), ("over".to_owned(), "over".to_owned()));
+    for child in [forth, back] {
+        let _: Outcome = child.finish().silent();
+    }
+}

@@ -1,0 +1,169 @@
+//! Installation into a scratch root: everything is put there, upgraded, and taken away again.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use cgpu_e2e::{Child, Dist, Outcome, skip};
+
+fn deploy() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy")
+}
+
+fn script(name: &str, root: &Path, arguments: &[&str]) -> Outcome {
+    let mut command = Command::new("sh");
+    command.arg(deploy().join(name)).args(arguments).env("DESTDIR", root);
+    Child::start(command).finish()
+}
+
+/// Every path below a folder, with what a file holds.
+fn all(folder: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
+        if entry.is_dir() && !entry.is_symlink() {
+            found.extend(all(&entry));
+            found.insert(entry, None);
+        } else {
+            let text = fs::read(&entry).ok();
+            found.insert(entry, text);
+        }
+    }
+    found
+}
+
+#[test]
+fn what_is_installed_is_taken_away_again_and_nothing_else() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let root = folder.path();
+    for path in ["usr/bin/other", "etc/other"] {
+        fs::create_dir_all(root.join(path).parent().expect("a parent")).expect("a folder");
+        fs::write(root.join(path), "not ours").expect("a file");
+    }
+    let before = all(root);
+    let dist = Dist::find();
+    let built = dist.folder().to_string_lossy().into_owned();
+    script("install.sh", root, &[&built]).exits(0);
+    for (path, mode) in
+        [("usr/bin/cgpu", 0o755), ("usr/lib/cgpu/libcgpu.so", 0o755), ("etc/cgpu/monitor.toml", 0o644)]
+    {
+        let about = fs::metadata(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+        assert_eq!(std::os::unix::fs::PermissionsExt::mode(&about.permissions()) & 0o777, mode, "{path}");
+    }
+    assert_eq!(fs::read_link(root.join("usr/bin/cgpu-smi")).expect("a link"), Path::new("cgpu"));
+    // What is installed runs.
+    let mut command = Command::new(root.join("usr/bin/cgpu-monitor"));
+    command.arg("--version");
+    assert!(Child::start(command).finish().exits(0).stdout.starts_with("cgpu-monitor "));
+
+    // An upgrade replaces files, not what lies in them: who runs goes on. The host's configuration is the host's.
+    let number =
+        |path: &str| std::os::unix::fs::MetadataExt::ino(&fs::metadata(root.join(path)).expect("a file"));
+    let (library, installed) = (number("usr/lib/cgpu/libcgpu.so"), all(root));
+    script("upgrade.sh", root, &[&built]).exits(0);
+    assert_ne!(number("usr/lib/cgpu/libcgpu.so"), library);
+    assert!(all(root).keys().eq(installed.keys()));
+    fs::create_dir_all(root.join("run/cgpu/containers/a")).expect("a container");
+    let refused = script("upgrade.sh", root, &["--cold", &built]).exits(1);
+    assert!(refused.stderr.contains("container a is there"), "{refused:?}");
+    fs::remove_dir_all(root.join("run")).expect("no container");
+    script("upgrade.sh", root, &["--cold", &built]).exits(0);
+
+    script("uninstall.sh", root, &[]).exits(0);
+    assert_eq!(all(root), before);
+    script("uninstall.sh", root, &[]).exits(1);
+
+    // A configuration that was changed stays, unless it is to go.
+    script("install.sh", root, &[&built]).exits(0);
+    let toml = root.join("etc/cgpu/monitor.toml");
+    fs::write(&toml, "base_slice_ms = 2\n").expect("a configuration");
+    script("install.sh", root, &[&built]).exits(0);
+    assert_eq!(fs::read_to_string(&toml).expect("a configuration"), "base_slice_ms = 2\n");
+    let mut own = Command::new("sh");
+    own.arg(root.join("usr/lib/cgpu/uninstall.sh")).env("DESTDIR", root);
+    assert!(Child::start(own).finish().exits(0).stderr.contains("was changed and stays"));
+    assert!(toml.exists());
+    fs::remove_dir_all(root.join("etc/cgpu")).expect("the configuration");
+    assert_eq!(all(root), before);
+}
+
+#[test]
+fn a_file_of_others_stops_the_installation() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let root = folder.path();
+    fs::create_dir_all(root.join("usr/bin")).expect("a folder");
+    fs::write(root.join("usr/bin/cgpu-monitor"), "another's").expect("a file");
+    let before = all(root);
+    let built = Dist::find().folder().to_string_lossy().into_owned();
+    let outcome = script("install.sh", root, &[&built]).exits(1);
+    assert!(outcome.stderr.contains("/usr/bin/cgpu-monitor is there and not ours"), "{outcome:?}");
+    // What it had made until then is known, and can be taken away.
+    script("uninstall.sh", root, &[]).exits(0);
+    assert_eq!(all(root), before);
+}
+
+#[test]
+fn the_service_keeps_the_tree_visible_and_starts_what_is_installed() {
+    let unit = fs::read_to_string(deploy().join("cgpu-monitor.service")).expect("a unit");
+    let lines: Vec<&str> = unit.lines().filter(|line| !line.starts_with('#')).collect();
+    // Each of these gives the service a mount namespace of its own.
+    for apart in [
+        "ProtectSystem",
+        "ProtectHome",
+        "PrivateTmp",
+        "PrivateDevices",
+        "PrivateMounts",
+        "ProtectKernel",
+        "ProtectControlGroups",
+        "ProtectProc",
+        "ReadOnlyPaths",
+        "ReadWritePaths",
+        "InaccessiblePaths",
+        "BindPaths",
+        "TemporaryFileSystem",
+        "RootDirectory",
+        "DynamicUser",
+        "MountFlags",
+        "ProtectHostname",
+    ] {
+        assert!(!lines.iter().any(|line| line.starts_with(apart)), "{apart}= would hide the tree");
+    }
+    let start = lines.iter().find_map(|line| line.strip_prefix("ExecStart=")).expect("a program");
+    let program = start.split_whitespace().next().expect("a program");
+    let list = fs::read_to_string(deploy().join("files.sh")).expect("a list");
+    assert!(list.contains(&format!(" {program} ")), "{program} is not installed");
+}
+
+#[test]
+fn the_configuration_as_installed_is_understood_line_by_line() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let text = fs::read_to_string(deploy().join("monitor.toml")).expect("a configuration");
+    // Every line in force, and a last one that is wrong: it is the first that is complained of.
+    let on = text.lines().filter_map(|line| line.strip_prefix("# "));
+    let on = on.filter(|line| line.contains(" = ") || *line == "[card.0]").map(|line| format!("{line}\n"));
+    let on = on.collect::<String>() + "[card.1]\nmax_inst = 99\n";
+    let file = folder.path().join("monitor.toml");
+    fs::write(&file, &on).expect("a file");
+    let mut command = Command::new(Dist::find().file("cgpu-monitor"));
+    command.arg("--root").arg(folder.path()).arg("--config").arg(&file);
+    let outcome = Child::start(command).finish().exits(1);
+    let last = format!("line {}: max_inst: expected 1 to 25, found 99", on.lines().count());
+    assert!(outcome.stderr.contains(&last) && on.lines().count() == 17, "{on}{outcome:?}");
+}
+
+#[test]
+fn the_service_is_understood_by_its_manager() {
+    if Command::new("systemd-analyze").arg("--version").output().is_err() {
+        skip("deploy", "systemd", "systemd-analyze is not installed");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let unit = fs::read_to_string(deploy().join("cgpu-monitor.service")).expect("a unit");
+    let built = Dist::find().file("cgpu-monitor");
+    let file = folder.path().join("cgpu-monitor.service");
+    fs::write(&file, unit.replace("/usr/bin/cgpu-monitor", &built.to_string_lossy())).expect("a file");
+    let mut command = Command::new("systemd-analyze");
+    command.args(["verify", "--man=no"]).arg(&file);
+    // Every word that it does not know is a line.
+    Child::start(command).finish().silent();
+}

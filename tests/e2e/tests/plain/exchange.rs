@@ -1,0 +1,199 @@
+//! Memory between processes: the exporter pays, the importer does not, and what a dead exporter leaves is the container's until it is gone.
+
+use cgpu_e2e::{MIB, Monitor, Outcome, Scene};
+
+const CARD: &str = "A10:8192";
+const LIMIT_MIB: u64 = 4096;
+const PIECE: i64 = 64 * 1024 * 1024;
+
+/// Every order in which three processes can let a piece go, some of them by being killed.
+const ORDERS: [&str; 8] = ["abc", "bca", "ABC", "BCA", "CAB", "aBC", "bAc", "Acb"];
+
+/// What the books say and the driver has, in the end, in each of the orders.
+fn exchanged(way: &str, kept: bool) -> Vec<(i64, i64)> {
+    let run = |order: &&str| {
+        let scene = Scene::new(CARD);
+        let container = scene.limited("a", LIMIT_MIB);
+        let mut command = scene.program_in(&container, "exchange");
+        command.args([way, order]);
+        if kept {
+            command.arg("kept");
+        }
+        let outcome = Outcome::of(command).silent();
+        let number = |key: &str| outcome.json()[key].as_i64().expect("a number");
+        let found = (number("shown"), number("truth"));
+        scene.wait_until_empty(&container);
+        found
+    };
+    ORDERS.iter().map(run).collect()
+}
+
+#[test]
+fn memory_by_legacy_handles_is_paid_once_whoever_lets_go_or_dies_first() {
+    for (shown, truth) in exchanged("ipc", false) {
+        assert_eq!(shown, truth);
+    }
+}
+
+#[test]
+fn memory_of_pools_is_paid_once_whoever_lets_go_or_dies_first() {
+    for (shown, truth) in exchanged("pool", false) {
+        assert_eq!(shown, truth);
+    }
+}
+
+/// Nobody can be seen to hold a descriptor: without a monitor it may seem held while anybody lives, and never seems gone while it is held.
+#[test]
+fn memory_by_descriptors_is_never_less_on_the_books_than_on_the_card() {
+    for (shown, truth) in exchanged("descriptor", true) {
+        assert!(shown == truth || shown == truth + PIECE, "{shown} on the books, {truth} on the card");
+    }
+}
+
+/// No figure of one process tells whether what it handed out is there, but all of them together do.
+#[test]
+fn with_a_monitor_the_books_end_as_the_card_does() {
+    for order in ["abc", "ABC", "bAc"] {
+        let scene = Scene::new(CARD);
+        let _monitor = Monitor::start(&scene);
+        let container = scene.limited("a", LIMIT_MIB);
+        let mut command = scene.program_in(&container, "exchange");
+        command.args(["descriptor", order]);
+        let outcome = Outcome::of(command).silent();
+        assert_eq!(outcome.json()["shown"], outcome.json()["truth"], "{order}");
+    }
+}
+
+#[test]
+fn exchange_is_the_same_without_a_limit() {
+    for way in ["ipc", "descriptor", "pool"] {
+        let scene = Scene::new(CARD);
+        let mut command = scene.program("exchange");
+        command.args([way, "bca"]);
+        Outcome::of(command).silent();
+    }
+}
+
+/// Green contexts were refused once; the program is the simulated card's own test of them.
+#[test]
+fn green_contexts_are_views_of_the_primary_context() {
+    let scene = Scene::new("A10:23028");
+    Outcome::of(scene.program("green")).silent();
+    let container = scene.limited("a", LIMIT_MIB);
+    Outcome::of(scene.program_in(&container, "green")).silent();
+    scene.wait_until_empty(&container);
+}
+
+/// Sparse arrays were refused once; the program is the simulated card's own test of them.
+#[test]
+fn memory_in_parts_of_arrays_comes_and_goes_as_without_a_limit() {
+    let scene = Scene::new("A10:23028");
+    let container = scene.limited("a", LIMIT_MIB);
+    let outcome = Outcome::of(scene.program_in(&container, "sparse")).silent();
+    assert_eq!(outcome.number("sparse"), 1);
+    scene.wait_until_empty(&container);
+}
+
+/// What a program prints on these cards, outside of containers and then under a limit.
+fn both(cards: &str, driver: &str, name: &str, arguments: &[&str]) -> (Outcome, Outcome) {
+    let run = |limit: Option<u64>| {
+        let scene = Scene::new(cards);
+        let container = scene.limited("a", limit.unwrap_or_default());
+        let mut command =
+            if limit.is_some() { scene.program_in(&container, name) } else { scene.program(name) };
+        command.args(arguments).env("CGPU_SIM_DRIVER", driver);
+        let outcome = Outcome::of(command).silent();
+        if limit.is_some() {
+            scene.wait_until_empty(&container);
+        }
+        outcome
+    };
+    (run(None), run(Some(2048)))
+}
+
+const SWITCHED: &str = "H100:4096,H100:4096";
+
+#[test]
+fn memory_bound_to_multicast_objects_is_paid_until_its_last_handle_mapping_and_binding_are_gone() {
+    let (native, limited) = both(SWITCHED, "13010", "bound", &["multicast"]);
+    assert_eq!(native.number("kept"), 0);
+    // Bound to an object that others could have when that went from here: no call tells its end.
+    assert_eq!(limited.number("kept"), 4 * MIB);
+}
+
+#[test]
+fn memory_bound_to_logical_endpoints_is_paid_until_its_last_handle_mapping_and_binding_are_gone() {
+    let (native, limited) = both("B200:4096,B200:4096", "13030", "bound", &["endpoint"]);
+    assert_eq!(native.number("kept"), 0);
+    assert_eq!(limited.number("kept"), 0);
+}
+
+#[test]
+fn a_checkpointed_process_is_off_the_books_and_comes_back_only_where_it_fits() {
+    both("A10:4096", "13010", "away", &[]);
+    let scene = Scene::new(CARD);
+    let _monitor = Monitor::start(&scene);
+    let container = scene.limited("a", 2048);
+    let mut command = scene.program_in(&container, "away");
+    command.env("CGPU_SIM_DRIVER", "13010");
+    Outcome::of(command).silent();
+    scene.wait_until_empty(&container);
+}
+
+/// More than the limit is imported: that it was made could not be seen.
+#[test]
+fn memory_of_other_interfaces_is_not_charged_to_its_importer() {
+    both("A10:8192", "13010", "imported", &["3G"]);
+}
+
+#[test]
+fn with_a_monitor_memory_of_other_interfaces_is_counted_once() {
+    let scene = Scene::new(CARD);
+    let _monitor = Monitor::start(&scene);
+    let container = scene.limited("a", LIMIT_MIB);
+    let mut command = scene.program_in(&container, "imported");
+    command.args(["128M", "watched"]);
+    Outcome::of(command).silent();
+    scene.wait_until_empty(&container);
+}
+
+/// Descriptors are kept: nobody tells the books that the other rank has let them go.
+#[test]
+fn collectives_at_the_end_of_memory_are_refused_only_what_does_not_fit() {
+    let (native, limited) = both(SWITCHED, "13010", "collectives", &[]);
+    assert_eq!(native.number("kept"), 0);
+    assert_eq!(limited.number("kept"), 12 * MIB);
+}
+
+#[test]
+fn with_a_monitor_collectives_find_the_room_of_those_before_them() {
+    for arguments in [&["3"][..], &["1", "kill"]] {
+        let scene = Scene::new(SWITCHED);
+        let _monitor = Monitor::start(&scene);
+        let container = scene.limited("a", 2048);
+        let mut command = scene.program_in(&container, "collectives");
+        command.args(arguments).env("CGPU_SIM_DRIVER", "13010");
+        let outcome = Outcome::of(command).silent();
+        assert_eq!(outcome.number("kept"), 0);
+        scene.wait_until_empty(&container);
+    }
+}
+
+/// The simulated card's own tests, where others pay: the process that waited for a dead one's memory by looking at what is free waited for
+/// ever, because nobody looked for the dead. With a monitor they end as on the bare card, a second or two later where memory had been handed out.
+#[test]
+fn with_a_monitor_the_cards_own_programs_end_as_without_a_limit() {
+    for (name, cards, driver) in [
+        ("multicast", "H100:8192,H200:8192,A100:8192", "13010"),
+        ("endpoints", "B200:8192,B200:8192", "13030"),
+        ("checkpoint", "A10:8192,A10:8192", "13040"),
+    ] {
+        let scene = Scene::new(cards);
+        let _monitor = Monitor::start(&scene);
+        let container = scene.limited("a", 6000);
+        let mut command = scene.program_in(&container, name);
+        command.arg("watched").env("CGPU_SIM_DRIVER", driver);
+        Outcome::of(command).silent();
+        scene.wait_until_empty(&container);
+    }
+}

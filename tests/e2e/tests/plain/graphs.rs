@@ -1,0 +1,132 @@
+//! What graphs allocate: charged by what is reserved for them, to the byte, and never over the limit.
+
+use cgpu_e2e::{Container, Outcome, Scene};
+
+/// Large enough that the driver itself is not short.
+const CARD: &str = "A10:6144";
+
+/// What the program printed, and what was counted in its container.
+fn limited(program: &str, arguments: &[&str], mib: u64) -> (Outcome, Counters) {
+    let scene = Scene::new(CARD);
+    let container = scene.limited("a", mib);
+    let mut command = scene.program_in(&container, program);
+    command.args(arguments);
+    let outcome = Outcome::of(command).silent();
+    let counters = Counters::read(&scene, &container);
+    scene.wait_until_empty(&container);
+    (outcome, counters)
+}
+
+/// Outside of containers first: the program asks nothing that the driver does not do.
+fn both(program: &str, mib: u64) -> Counters {
+    Outcome::of(Scene::new(CARD).program(program)).silent();
+    limited(program, &[], mib).1
+}
+
+/// What was counted, by the names of `proto/src/reason.rs`.
+struct Counters(Vec<serde_json::Value>);
+
+impl Counters {
+    fn read(scene: &Scene, container: &Container) -> Self {
+        let processes = scene.books(container)["processes"].clone();
+        let processes = processes.as_array().expect("processes").iter();
+        Self(processes.map(|process| process["counters"].clone()).collect())
+    }
+
+    fn of(&self, name: &str) -> u64 {
+        self.0.iter().filter_map(|counters| counters[name].as_u64()).sum()
+    }
+
+    /// Nothing was refused for want of support, nothing was unknown, and no launch took more than it could.
+    fn are_quiet(&self) {
+        for name in ["unsupported", "unknown_free", "graph_grew", "pool_unread", "panicked"] {
+            assert_eq!(self.of(name), 0, "{name}");
+        }
+    }
+}
+
+/// HAMi-core #257, #321, #67: memory of graphs was not on the books, and to free it answered -1.
+#[test]
+fn what_graphs_allocate_is_counted_and_can_be_freed() {
+    let counters = both("graph_counted", 2048);
+    counters.are_quiet();
+    assert_eq!(counters.of("over_limit"), 0);
+}
+
+#[test]
+fn what_the_driver_does_with_graphs_it_does_under_a_limit() {
+    for program in ["graphs", "captures", "graph_threads"] {
+        limited(program, &[], 2048).1.are_quiet();
+    }
+}
+
+#[test]
+fn managed_memory_is_refused_in_graphs_too() {
+    let counters = limited("graph_managed", &[], 2048).1;
+    assert_eq!((counters.of("managed_refused"), counters.of("unsupported")), (2, 0));
+}
+
+#[test]
+fn a_graph_without_room_is_out_of_memory_and_leaves_nothing_behind() {
+    let counters = limited("graph_out_of_memory", &[], 1024).1;
+    counters.are_quiet();
+    assert!(counters.of("over_limit") > 0);
+}
+
+/// The bare simulated card refuses what the shim makes room for by waiting, so only the shim is asked.
+#[test]
+fn graphs_launched_in_turn_give_way_to_each_other() {
+    let (outcome, counters) = limited("graph_alternating", &[], 1024);
+    counters.are_quiet();
+    assert!(outcome.number("launches") >= 180);
+}
+
+#[test]
+fn the_card_that_a_node_names_is_charged() {
+    // Scenes of their own: what a process leaves goes a little later.
+    let scene = || Scene::new("A10:6144,T4:4096");
+    Outcome::of(scene().program("graph_of_another_card")).silent();
+    for cards in ["0,1", "1", "0"] {
+        let scene = scene();
+        let container = scene.limited("a", 2048).with("ALIYUN_COM_GPU_VISIBLE_DEVICES", cards);
+        Outcome::of(scene.program_in(&container, "graph_of_another_card")).silent();
+    }
+}
+
+/// HAMi #1360: frameworks' graphs failed under a limit.
+#[test]
+fn frameworks_capture_at_the_end_of_memory_and_try_again() {
+    let (outcome, counters) = limited("graph_private_pools", &[], 2600);
+    counters.are_quiet();
+    assert!(outcome.number("retries") > 0 && outcome.number("refusals") > 0);
+}
+
+/// HAMi-core #181: profiling with graphs was out of memory, and totals were unclear.
+#[test]
+fn a_server_that_profiles_its_graphs_finds_what_it_was_shown() {
+    let counters = limited("graph_serving_engine", &[], 2600).1;
+    counters.are_quiet();
+    assert_eq!(counters.of("over_limit"), 0);
+}
+
+#[test]
+fn threads_and_their_graphs_never_take_more_than_the_limit() {
+    for mib in [500, 800] {
+        let (outcome, counters) = limited("graph_pressure", &["4", "40"], mib);
+        counters.are_quiet();
+        assert!(outcome.number("launches") > 0 && outcome.number("refusals") > 0);
+    }
+    // Beside pools, which may grow too far and are made to shrink again.
+    limited("graph_pressure", &["4", "40", "pools"], 600).1.are_quiet();
+}
+
+#[test]
+fn a_graph_that_the_driver_does_not_launch_leaves_nothing_charged() {
+    let scene = Scene::new(CARD);
+    let container = scene.limited("a", 1024);
+    let mut command = scene.program_in(&container, "graph_pressure");
+    command.args(["3", "40"]).env("CGPU_SIM_FAULT", "cuGraphLaunch:p0.1:2,cuGraphUpload:p0.1:2");
+    let outcome = Outcome::of(command).silent();
+    assert!(outcome.number("refusals") > 0);
+    scene.wait_until_empty(&container);
+}

@@ -1,0 +1,110 @@
+//! Nothing of ours runs in a process that leaves the card alone: no thread, no timer, no look at anything now and then.
+//!
+//! A thread that sleeps and is not woken gives its processor away no further time; the kernel counts. The watched span is longer than
+//! anything here that happens periodically, the gate's look for a living monitor included.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
+
+use cgpu_e2e::{Child, Monitor, Scene, Worker};
+
+/// Longer than the second after which a held thread takes a monitor for dead.
+const SPAN: Duration = Duration::from_millis(1500);
+
+/// The threads of a process, by number: what each is called, and how often it went to sleep.
+fn threads(process: &Child) -> BTreeMap<u64, (String, u64)> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", process.pid())).expect("it runs");
+    let read = |path: &Path| {
+        let status = fs::read_to_string(path.join("status")).ok()?;
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+            line.unwrap_or_else(|| panic!("no {name} in {status}")).to_owned()
+        };
+        let switches = field("voluntary_ctxt_switches:").parse().expect("a count");
+        Some((field("Pid:").parse().expect("a thread's number"), (field("Name:"), switches)))
+    };
+    tasks.filter_map(|task| read(&task.expect("an entry").path())).collect()
+}
+
+/// The names of its threads but the first, in order.
+fn others(process: &Child) -> Vec<String> {
+    let first = u64::from(process.pid());
+    let mut names: Vec<String> =
+        threads(process).into_iter().filter(|(id, _)| *id != first).map(|(_, (name, _))| name).collect();
+    names.sort();
+    names
+}
+
+/// Waits until these threads sleep for the whole span. A thread that wakes now and then never does.
+fn stays_asleep(scene: &Scene, what: &str, process: &Child, watched: impl Fn(u64) -> bool) {
+    let count = || -> Vec<(u64, u64)> {
+        let all = threads(process).into_iter().filter(|(id, _)| watched(*id));
+        all.map(|(id, (_, switches))| (id, switches)).collect()
+    };
+    scene.eventually(what, || {
+        let before = count();
+        assert!(!before.is_empty(), "{what}: no thread to watch");
+        sleep(SPAN);
+        (count() == before).then_some(())
+    });
+}
+
+#[test]
+fn a_program_that_does_not_use_the_card_has_no_thread_of_ours_and_sleeps() {
+    let scene = Scene::new("A10:23028");
+    let _monitor = Monitor::start(&scene);
+    let container = scene.limited("a", 1024);
+    let mut process = Child::start(scene.native_in(&container, Path::new("cat")));
+    process.write("here\n");
+    assert_eq!(process.line(), "here");
+    assert_eq!(others(&process), [""; 0]);
+    stays_asleep(&scene, "cat sleeps under the shim", &process, |_| true);
+    process.finish().silent();
+}
+
+/// On the null driver, which has no thread of its own: whatever wakes is ours. Two tenants that have just contended for the card.
+#[test]
+fn a_program_that_opened_the_card_and_is_idle_has_no_thread_of_ours_and_sleeps() {
+    let scene = Scene::null();
+    let _monitor = Monitor::start(&scene);
+    let containers = ["a", "b"].map(|name| scene.limited(name, 1024));
+    let mut workers = [&containers[0], &containers[1]].map(|container| Worker::start(&scene, container));
+    for worker in &mut workers {
+        assert_eq!(others(&worker.process), [""; 0]);
+    }
+    workers.iter_mut().for_each(|worker| worker.begin(0.5));
+    workers.iter_mut().for_each(|worker| assert!(worker.rate() > 0.0));
+    for worker in &workers {
+        assert_eq!(others(&worker.process), [""; 0]);
+        stays_asleep(&scene, "an idle program sleeps under the shim", &worker.process, |_| true);
+    }
+    workers.into_iter().for_each(Worker::finish);
+}
+
+/// The simulated driver has a thread that looks after its card: the same one with and without the shim. The program's own sleeps.
+#[test]
+fn beside_the_drivers_own_thread_there_is_none() {
+    let scene = Scene::new("A10:23028");
+    let monitor = Monitor::start(&scene);
+    let container = scene.limited("a", 1024);
+    let mut shimmed = Worker::start(&scene, &container);
+    let mut native = Child::start(scene.program("worker"));
+    assert_eq!(native.line(), "{\"ready\": true}");
+    shimmed.begin(0.2);
+    assert!(shimmed.rate() > 0.0);
+    native.write("run 0.2\n");
+    native.line();
+    let first = u64::from(shimmed.process.pid());
+    let names = |process: &Child| threads(process).len();
+    scene.eventually("as many threads with the shim as without", || {
+        (names(&shimmed.process) == names(&native) && others(&shimmed.process) == others(&native))
+            .then_some(())
+    });
+    stays_asleep(&scene, "an idle program sleeps under the shim", &shimmed.process, |id| id == first);
+    shimmed.finish();
+    native.finish().silent();
+    drop(monitor);
+}

@@ -1,0 +1,149 @@
+//! Memory that nobody asked for: contexts, code and variables of modules, heap, stack and printf buffers.
+
+use cgpu_e2e::{Child, Container, MIB, Monitor, Outcome, Scene};
+
+const A10: &str = "A10:23028";
+
+/// What a context of the simulated card takes.
+const CONTEXT: u64 = 256 * MIB;
+
+fn holder(scene: &Scene, container: &Container, bytes: &str) -> Child {
+    let mut command = scene.program_in(container, "hold");
+    command.arg(bytes);
+    let mut holder = Child::start(command);
+    holder.line();
+    holder
+}
+
+/// What `cgpu smi` says of a container's first card.
+fn share(scene: &Scene, container: &Container, key: &str) -> i64 {
+    let books = scene.books(container);
+    books["cards"][0][key].as_i64().unwrap_or_else(|| panic!("no {key} in {books:#}"))
+}
+
+#[test]
+fn code_of_first_launches_is_shown_and_blocks_new_allocations() {
+    let scene = Scene::new(A10);
+    let _monitor = Monitor::start(&scene);
+    let container = scene.limited("a", 1024);
+    // 256 of the context, 700 and at times 64 of the program: 4 are left. Then 40 come with the launches of 640 functions.
+    let mut command = scene.program_in(&container, "implicit_code");
+    command.args(["700M", "64M", "640"]);
+    let mut program = Child::start(command);
+    program.line();
+    let growth = 40 * MIB;
+    scene.eventually("the growth in smi", || {
+        (share(&scene, &container, "growth") == growth.cast_signed()).then_some(())
+    });
+    assert_eq!(share(&scene, &container, "implicit"), (CONTEXT + growth).cast_signed());
+    assert_eq!(share(&scene, &container, "used"), 700 * MIB.cast_signed());
+    let process = &scene.books(&container)["processes"][0]["cards"][0];
+    assert_eq!(process["implicit"], CONTEXT + growth);
+    assert_eq!(process["growth"], growth);
+
+    let mut attempt = |bytes: &str| {
+        program.write(&format!("try {bytes}\n"));
+        let answer: serde_json::Value = serde_json::from_str(&program.line()).expect("JSON");
+        (answer["result"].as_u64().expect("a code"), answer["free"].as_u64().expect("bytes"))
+    };
+    let left = 1024 * MIB - 700 * MIB - CONTEXT - growth;
+    assert_eq!(attempt("64M"), (2, left), "what was freed before the growth is no longer there");
+    assert_eq!(attempt("28M"), (0, left));
+    assert_eq!(attempt("30M"), (2, left));
+    let mut other = scene.program_in(&container, "hold");
+    other.arg("30M");
+    assert_ne!(Outcome::of(other).code(), Some(0), "others are refused as well");
+
+    // A limit below the use: all of it is refused, and that it came unasked is counted once.
+    let id = scene.books(&container)["id"].as_str().expect("an id").to_owned();
+    scene.set(&format!("0/{id}/memsize"), &(980 * MIB).to_string());
+    scene.eventually("the new limit", || (attempt("2M") == (2, 0)).then_some(()));
+    for _ in 0..3 {
+        assert_eq!(attempt("2M"), (2, 0));
+    }
+    assert_eq!(scene.books(&container)["processes"][0]["counters"]["implicit_over_limit"], 1);
+    program.write("end\n");
+    program.finish().silent();
+}
+
+#[test]
+fn a_neighbour_that_starts_at_the_same_instant_leaves_no_error() {
+    let scene = Scene::new(A10);
+    let _monitor = Monitor::start(&scene);
+    let containers: Vec<Container> = (0..6).map(|index| scene.limited(&format!("c{index}"), 2048)).collect();
+    let start = |container| {
+        let mut command = scene.program_in(container, "hold");
+        command.arg("64M");
+        Child::start(command)
+    };
+    let mut children: Vec<Child> = containers.iter().map(start).collect();
+    for child in &mut children {
+        child.line();
+    }
+    for container in &containers {
+        scene.eventually("what a context takes, to the byte", || {
+            (share(&scene, container, "implicit") == CONTEXT.cast_signed()).then_some(())
+        });
+    }
+    // What the next one is charged is right as well.
+    let later: Vec<Child> = containers.iter().map(|container| holder(&scene, container, "1400M")).collect();
+    for container in &containers {
+        scene.eventually("two contexts", || {
+            (share(&scene, container, "implicit") == 2 * CONTEXT.cast_signed()).then_some(())
+        });
+    }
+    for child in children.into_iter().chain(later) {
+        child.finish().silent();
+    }
+}
+
+#[test]
+fn a_context_that_ends_takes_its_growth_along() {
+    let scene = Scene::new(A10);
+    let _monitor = Monitor::start(&scene);
+    let container = scene.limited("a", 2048);
+    let mut command = scene.program_in(&container, "implicit_code");
+    command.args(["16M", "16M", "64"]);
+    let mut program = Child::start(command);
+    program.line();
+    scene.eventually("the growth in smi", || {
+        (share(&scene, &container, "growth") == 4 * MIB.cast_signed()).then_some(())
+    });
+    program.kill();
+    scene.wait_until_empty(&container);
+    assert_eq!(share(&scene, &container, "growth"), 0);
+}
+
+/// With a monitor and without, and where code comes with its module. Each on a card of its own: the programs look at all of it.
+fn everywhere(program: &str) {
+    for (monitored, loading) in [(false, "LAZY"), (true, "LAZY"), (true, "EAGER")] {
+        let scene = Scene::new(A10);
+        let _monitor = monitored.then(|| Monitor::start(&scene));
+        let container = scene.limited("a", 1024).with("CUDA_MODULE_LOADING", loading);
+        Outcome::of(scene.program_in(&container, program)).silent();
+    }
+}
+
+#[test]
+fn larger_heaps_stacks_and_buffers_are_charged_and_refused() {
+    everywhere("implicit_limits");
+}
+
+#[test]
+fn variables_of_modules_are_charged_and_refused() {
+    everywhere("implicit_modules");
+}
+
+#[test]
+fn contexts_that_do_not_fit_are_refused_as_the_driver_would() {
+    let scene = Scene::new(A10);
+    let container = scene.limited("a", 1100);
+    let outcome = Outcome::of(scene.program_in(&container, "implicit_contexts")).silent();
+    assert_eq!(outcome.number("contexts"), 4);
+    assert_eq!(outcome.number("free"), 1100 * MIB - 4 * CONTEXT);
+    scene.wait_until_empty(&container);
+    // As on a card of that size: what there is to have of it is a little less than all.
+    let small = Scene::new("A10:1600");
+    let native = Outcome::of(small.program("implicit_contexts")).silent();
+    assert!(native.number("contexts") >= 1);
+}

@@ -1,0 +1,144 @@
+//! What the shim adds to a call, in instructions: a count that no load of the machine changes, so that a rise is a defect and not weather.
+//!
+//! `programs/calls` makes each kind of call many times on the null driver, in a function of its own; callgrind counts under that
+//! function, with the shim and without it, and the difference is compared with [`BUDGETS`].
+
+use std::fs;
+use std::process::Command;
+
+use cgpu_e2e::{Child, Scene, skip};
+
+/// Calls of each kind.
+const CALLS: u64 = 20_000;
+
+/// The kinds, by the function of `calls` that makes them, and what each call may cost more with the shim than without.
+///
+/// Counted on x86-64, in the project's own release form. Who has made something cheaper lowers its figure; who has to raise one says why
+/// in the commit.
+const BUDGETS: &[(&str, u64)] = &[
+    ("launches", 11),
+    (IN_TURN, 88),
+    ("copies", 0),
+    ("allocations", 762),
+    ("lookups_elsewhere", 33),
+    ("lookups_passed", 108),
+    ("lookups_hooked", 201),
+    ("proc_addresses", 258),
+];
+
+/// Of these, only the way of a launch that has credit is counted: how often a thread asks for more depends on time.
+const IN_TURN: &str = "launches_in_turn";
+
+/// What another compiler or C library may make of the same source.
+fn most(budget: u64) -> u64 {
+    budget + (budget / 20).max(3)
+}
+
+/// What callgrind counted, as it wrote it down: see the format's specification in its manual.
+struct Profile(String);
+
+impl Profile {
+    fn of(command: &Command, scene: &Scene) -> Self {
+        let file = scene.path("profile");
+        let program = command.get_program().to_owned();
+        let arguments: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+        let mut valgrind = Command::new("valgrind");
+        valgrind.args(["--tool=callgrind", "--compress-strings=no", "--compress-pos=no"]);
+        valgrind.arg(format!("--callgrind-out-file={}", file.display())).arg(program).args(arguments);
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => valgrind.env(name, value),
+                None => valgrind.env_remove(name),
+            };
+        }
+        // Valgrind tells on standard error that it runs.
+        let _ = Child::start(valgrind).finish().exits(0);
+        Self(fs::read_to_string(file).expect("callgrind's output"))
+    }
+
+    /// Instructions under a function, those of what it calls included.
+    fn under(&self, function: &str) -> u64 {
+        let mut lines = self.0.lines();
+        let mut sum = 0;
+        while let Some(line) = lines.next() {
+            if line.strip_prefix("cfn=") == Some(function) {
+                // `calls=...` and then the cost.
+                sum += lines.nth(1).map_or(0, cost);
+            }
+        }
+        assert!(sum > 0, "callgrind has seen no call of {function}");
+        sum
+    }
+
+    /// Instructions of functions by themselves.
+    fn within(&self, of: impl Fn(&str) -> bool) -> u64 {
+        let (mut sum, mut inside) = (0, false);
+        let mut lines = self.0.lines();
+        while let Some(line) = lines.next() {
+            if let Some(function) = line.strip_prefix("fn=") {
+                inside = of(function);
+            } else if line.starts_with("calls=") {
+                // What was called is not by itself.
+                lines.next();
+            } else if inside {
+                sum += cost(line);
+            }
+        }
+        sum
+    }
+}
+
+/// The cost on a line `POSITION COST`; others have none.
+fn cost(line: &str) -> u64 {
+    let fields =
+        line.split_once(' ').filter(|(position, _)| position.bytes().all(|byte| byte.is_ascii_digit()));
+    fields.and_then(|(_, cost)| cost.parse().ok()).unwrap_or(0)
+}
+
+#[test]
+fn no_call_costs_more_instructions_than_its_budget() {
+    let test = "instructions::no_call_costs_more_instructions_than_its_budget";
+    if !cfg!(target_arch = "x86_64") {
+        return skip(test, "x86-64", "the budgets are those of x86-64");
+    }
+    if std::env::var("CARGO_PROFILE_RELEASE_LTO").is_ok_and(|lto| lto != "fat") {
+        return skip(
+            test,
+            "lto",
+            "CARGO_PROFILE_RELEASE_LTO asks for another release form than the budgets are for",
+        );
+    }
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        return skip(test, "valgrind", "valgrind is not installed");
+    }
+    let scene = Scene::null();
+    let container = scene.limited("a", 1024);
+    let calls = |mut command: Command| {
+        command.arg(CALLS.to_string());
+        command
+    };
+    let bare = Profile::of(&calls(scene.program("calls")), &scene);
+    let mut shimmed = calls(scene.program_in(&container, "calls"));
+    shimmed.arg(container.file("grant"));
+    let shimmed = Profile::of(&shimmed, &scene);
+
+    let added =
+        |function: &str| (shimmed.under(function).saturating_sub(bare.under(function)) + CALLS / 2) / CALLS;
+    let metered = shimmed.within(|name| name.contains("cuLaunchKernel::metered"));
+    assert!(metered > 0, "callgrind has not seen the way of a launch that has credit");
+    let found: Vec<(&str, u64, u64)> = BUDGETS
+        .iter()
+        .map(|(kind, budget)| match *kind {
+            IN_TURN => (*kind, added("launches") + metered / CALLS, *budget),
+            kind => (kind, added(kind), *budget),
+        })
+        .collect();
+    let told: Vec<String> =
+        found.iter().map(|(kind, found, budget)| format!("{kind}: {found}, budget {budget}")).collect();
+    assert!(
+        found.iter().all(|(_, found, budget)| *found <= most(*budget)),
+        "instructions added to a call:\n{}",
+        told.join("\n")
+    );
+    eprintln!("{}", told.join("\n"));
+}

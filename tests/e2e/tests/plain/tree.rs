@@ -1,0 +1,244 @@
+//! The control tree under load: many programs that read and write it while tenants come, compute and die, and while its monitor is killed.
+//!
+//! `cargo xtask soak` runs both for longer: CGPU_SOAK_SECONDS, CGPU_SOAK_KILLS.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use cgpu_e2e::{Child, Container, Monitor, Outcome, Scene, Worker, skip};
+
+fn told(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(otherwise)
+}
+
+/// Whether trees can be mounted here; says so and counts it if not.
+fn has_fuse(test: &str) -> bool {
+    // SAFETY: it takes nothing and cannot fail.
+    let is_root = unsafe { libc::geteuid() } == 0;
+    let device = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
+    if !device {
+        skip(test, "fuse", "/dev/fuse cannot be opened");
+    } else if !is_root {
+        skip(test, "fuse", "what a killed monitor leaves is unmounted by root here");
+    }
+    device && is_root
+}
+
+/// A tree that is unmounted however the test ends.
+struct Tree(PathBuf);
+
+impl Tree {
+    fn of(scene: &Scene) -> Self {
+        Self(scene.root().join("cgpu_km"))
+    }
+
+    fn read(&self, node: &str) -> std::io::Result<String> {
+        fs::read_to_string(self.0.join(node))
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        // Nothing is mounted there any more, if all went well.
+        let _ = Command::new("umount").arg("-l").arg(&self.0).output();
+    }
+}
+
+/// Reads and writes at random: what it has written it must read again (nobody else writes that node), what it must not write must be
+/// refused, and what it reads must be possible. A container may be gone at any time. Only the shell's own commands: no process for each
+/// access.
+const PLAYER: &str = r#"
+tree=$1 own=$2 lo=$3 hi=$4 least=$5 seconds=$6 r=$7
+end=$(($(date +%s) + seconds)) n=0 writes=0
+next() { r=$(((r * 1103515245 + 12345) % 2147483648)); pick=$((r / 65536 % $1)); }
+wrong() { echo "wrong: $*"; exit 1; }
+within() { case $2 in '' | *[!0-9]*) wrong "$1 is '$2'" ;; esac; [ "$2" -ge "$3" ] && [ "$2" -le "$4" ] || wrong "$1 is $2"; }
+while :; do
+    if [ $((n % 64)) = 0 ] && [ $n -ge $least ] && [ "$(date +%s)" -ge $end ]; then break; fi
+    n=$((n + 1))
+    next 7
+    case $pick in
+    0 | 1)
+        next $((hi - lo + 1)); value=$((lo + pick)); writes=$((writes + 1))
+        echo $value > $tree/$own || wrong "$own does not take $value"
+        read -r got < $tree/$own || wrong "$own cannot be read"
+        [ "$got" = $value ] || wrong "$own: wrote $value, read $got" ;;
+    2)
+        { echo $((hi + 1)) > $tree/$own; } 2> /dev/null && wrong "$own takes $((hi + 1))"
+        read -r got < $tree/$own || wrong "$own cannot be read"
+        within $own "$got" $lo $hi ;;
+    3)
+        next 4; card=$pick
+        read -r got < $tree/$card/policy || wrong "no policy"; within policy "$got" 0 5
+        read -r got < $tree/$card/free_weight || wrong "no free_weight"; within free_weight "$got" 0 25 ;;
+    4)
+        for folder in $tree/0/*/; do
+            folder=${folder%/}
+            if { read -r got < $folder/id; } 2> /dev/null; then [ "$got" = "${folder##*/}" ] || wrong "$folder is $got"; fi
+            if { read -r word got < $folder/meminfo; } 2> /dev/null; then
+                [ "$word" = Free: ] || wrong "$folder/meminfo begins with $word"
+                within meminfo "$got" 0 24146608128
+            fi
+        done ;;
+    5)
+        next 3; value=$((1 + pick))
+        for folder in $tree/0/t*/; do
+            { echo $value > ${folder}weight; } 2> /dev/null
+            if { read -r got < ${folder}weight; } 2> /dev/null; then within weight "$got" 0 3; fi
+            break
+        done ;;
+    6)
+        { echo 1 > $tree/version; } 2> /dev/null && wrong "the version can be written"
+        { read -r got < $tree/9/policy; } 2> /dev/null && wrong "there is a card 9"
+        read -r got < $tree/version || wrong "no version" ;;
+    esac
+done
+echo "$n $writes"
+"#;
+
+fn player(tree: &Path, own: &str, bounds: [u64; 2], least: u64, seconds: u64, seed: u64) -> Child {
+    let mut command = Command::new("sh");
+    command.args(["-c", PLAYER, "player"]).arg(tree).arg(own);
+    command.args([bounds[0], bounds[1], least, seconds, seed].map(|number| number.to_string()));
+    Child::start_for(command, Duration::from_secs(180 + 3 * seconds))
+}
+
+/// Descriptors, and memory of its own in KiB: pages of regions and of simulated cards are not its growth.
+fn size(pid: u32) -> (usize, u64) {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).expect("its descriptors").count();
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("its status");
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("its memory");
+    (descriptors, line.trim().trim_end_matches(" kB").parse().expect("a number"))
+}
+
+fn holder(scene: &Scene, container: &Container) -> Child {
+    let mut command = scene.program_in(container, "hold");
+    command.arg("64M");
+    let mut holder = Child::start(command);
+    holder.line();
+    holder
+}
+
+#[test]
+fn ten_thousand_reads_and_writes_while_tenants_come_and_go() {
+    if !has_fuse("tree") {
+        return;
+    }
+    let seconds = told("CGPU_SOAK_SECONDS", 10);
+    let scene = Scene::new("A10:23028,A10:23028,A10:23028,A10:23028");
+    let tree = Tree::of(&scene);
+    let monitor = Monitor::start_with_tree(&scene);
+    let stay = [scene.limited("a", 8192), scene.limited("b", 8192)];
+    let mut workers = stay.each_ref().map(|container| Worker::start(&scene, container));
+    let guests: Vec<Container> = (0..4).map(|n| scene.limited(&format!("t{n}"), 1024)).collect();
+    for guest in &guests {
+        holder(&scene, guest).finish().silent();
+    }
+    // Each has its files open in the monitor from now on, whether somebody lives in it or not.
+    for container in stay.iter().chain(&guests) {
+        let known = || scene.books(container)["cards"].as_array().is_some_and(|cards| !cards.is_empty());
+        scene.eventually("a container with its cards", || known().then_some(()));
+    }
+    let pid = monitor.process.pid();
+    let before = size(pid);
+
+    // Each has a node of its own to write. With six containers at most, 20 places are never too few.
+    let nodes = [("prio_ratio", [20, 99]), ("max_inst", [20, 25])];
+    let own = (0..4).flat_map(|card| nodes.map(|(node, bounds)| (format!("{card}/{node}"), bounds)));
+    let mut players: Vec<Child> = own
+        .zip(1..)
+        .map(|((node, bounds), seed)| player(&tree.0, &node, bounds, 1250, seconds, seed * 7919))
+        .collect();
+    #[allow(clippy::cast_precision_loss)] // some seconds
+    workers.iter_mut().for_each(|worker| worker.begin(seconds as f64));
+    let mut rounds = 0;
+    while players.iter_mut().any(Child::runs) {
+        // One ends by itself, one is killed in the middle of it.
+        let (one, other) = (&guests[rounds % 4], &guests[(rounds + 1) % 4]);
+        let (ends, dies) = (holder(&scene, one), holder(&scene, other));
+        dies.kill();
+        ends.finish().silent();
+        rounds += 1;
+    }
+    let mut accesses = 0;
+    for player in players {
+        let outcome = player.finish();
+        assert!(outcome.code() == Some(0) && outcome.stderr.is_empty(), "{outcome:?}");
+        let mut counts =
+            outcome.stdout.split_whitespace().map(|count| count.parse::<u64>().expect("a count"));
+        accesses += counts.next().unwrap_or(0);
+    }
+    for mut worker in workers {
+        assert!(worker.rate() > 0.0);
+        worker.finish();
+    }
+    assert!(accesses >= 10_000);
+    let after = size(pid);
+    println!(
+        "{accesses} times, {rounds} rounds of tenants; before {before:?}, after {after:?} (descriptors, KiB)"
+    );
+    scene.eventually("as many descriptors as before", || (size(pid).0 <= before.0).then_some(()));
+    assert!(after.1 <= before.1 + 4096, "grown from {} to {} KiB", before.1, after.1);
+    monitor.process.signal(libc::SIGTERM);
+    let outcome = monitor.process.finish();
+    assert_eq!(outcome.code(), Some(0), "{outcome:?}");
+}
+
+/// What it can read must be what was set; that it cannot read now and then is the monitor's death.
+const WITNESS: &str = r#"
+while [ ! -e $2 ]; do
+    if { read -r got < $1/0/prio_ratio; } 2> /dev/null; then [ "$got" = 77 ] || { echo "prio_ratio is $got"; exit 1; }; fi
+done
+"#;
+
+#[test]
+fn a_monitor_killed_again_and_again_loses_no_setting_and_hurts_no_tenant() {
+    if !has_fuse("tree") {
+        return;
+    }
+    let kills = told("CGPU_SOAK_KILLS", 10);
+    let scene = Scene::new("A10:23028");
+    let tree = Tree::of(&scene);
+    let mut monitor = Monitor::start_with_tree(&scene);
+    let stay = [scene.limited("a", 8192), scene.limited("b", 8192)];
+    let mut workers = stay.each_ref().map(|container| Worker::start(&scene, container));
+    stay.iter().for_each(|container| _ = scene.books(container));
+    scene.set("0/prio_ratio", "77");
+    scene.set("0/policy", "4");
+    scene.set("0/a/weight", "3");
+    #[allow(clippy::cast_precision_loss)] // some seconds
+    workers.iter_mut().for_each(|worker| worker.begin(kills as f64));
+    let end = scene.path("end");
+    let mut command = Command::new("sh");
+    command.args(["-c", WITNESS, "witness"]).arg(&tree.0).arg(&end);
+    let mut witness = Child::start_for(command, Duration::from_secs(120 + 10 * kills));
+    let mut chance = 12345u64;
+    for kill in 0..kills {
+        chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        std::thread::sleep(Duration::from_millis(chance >> 55));
+        let value = (20 + kill % 80).to_string();
+        // It was answered, so it is kept.
+        scene.set("default_memsize", &value);
+        monitor.process.kill();
+        monitor = Monitor::start_with_tree(&scene);
+        scene.eventually("the tree again", || tree.read("0/a/weight").ok());
+        for (node, value) in
+            [("0/prio_ratio", "77"), ("0/policy", "4"), ("0/a/weight", "3"), ("default_memsize", &value)]
+        {
+            assert_eq!(tree.read(node).expect("a node"), format!("{value}\n"), "{node} after kill {kill}");
+        }
+        assert!(witness.runs(), "it has read something else");
+    }
+    fs::write(&end, "").expect("a file");
+    witness.finish().silent();
+    for mut worker in workers {
+        assert!(worker.rate() > 0.0);
+        worker.finish();
+    }
+    monitor.process.signal(libc::SIGTERM);
+    let outcome: Outcome = monitor.process.finish();
+    assert_eq!(outcome.code(), Some(0), "{outcome:?}");
+    assert!(tree.read("version").is_err(), "it is unmounted");
+}

@@ -1,0 +1,305 @@
+//! What a container is shown of a card: its limit, its own processes by their own ids, and nobody else.
+
+use std::process::Command;
+
+use cgpu_e2e::{Child, Container, MIB, Monitor, Outcome, Scene, contained, skip};
+use serde_json::Value;
+
+const A10: &str = "A10:23028";
+const LIMIT: u64 = 4 * 1024 * MIB;
+
+/// A process that tells what NVML says.
+struct Who(Child);
+
+impl Who {
+    fn start(command: Command) -> Self {
+        Self(Child::start(command))
+    }
+
+    fn ask(&mut self) -> Value {
+        self.tell("")
+    }
+
+    fn tell(&mut self, line: &str) -> Value {
+        self.0.write(&format!("{line}\n"));
+        serde_json::from_str(&self.0.line()).expect("JSON")
+    }
+}
+
+/// Process and figure of each entry.
+fn list(seen: &Value, name: &str) -> Vec<(u64, u64)> {
+    let entries = seen[name].as_array().unwrap_or_else(|| panic!("no {name} in {seen}"));
+    let number = |value: &Value| value.as_u64().expect("a number");
+    entries.iter().map(|entry| (number(&entry[0]), number(&entry[1]))).collect()
+}
+
+fn sum(list: &[(u64, u64)]) -> u64 {
+    list.iter().map(|(_, figure)| figure).sum()
+}
+
+fn pids(list: &[(u64, u64)]) -> Vec<u64> {
+    list.iter().map(|(pid, _)| *pid).collect()
+}
+
+/// How a card's NVML names processes, and who can translate.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Naming {
+    /// As they are called where it is asked.
+    AsHere,
+    /// As they are called on the host; a monitor knows who is who.
+    AsOnTheHost,
+    /// The same, and there is no monitor.
+    Untold,
+}
+
+/// Two containers in PID namespaces of their own, two processes in the first, one in the second, and the host.
+struct Stage {
+    scene: Scene,
+    a: Who,
+    b: Who,
+    host: Who,
+    _monitor: Option<Monitor>,
+}
+
+impl Stage {
+    /// None where namespaces are not to be had.
+    fn set(naming: Naming) -> Option<Self> {
+        let scene = Scene::new(A10);
+        let named = |mut command: Command| {
+            command.env("CGPU_SIM_HOST_PIDS", if naming == Naming::AsHere { "0" } else { "1" });
+            command
+        };
+        // The first one there says how the card's NVML speaks.
+        let mut host = Who::start(named(scene.program("who")));
+        host.ask();
+        let monitor = (naming == Naming::AsOnTheHost).then(|| Monitor::start(&scene));
+        let limited = |name| scene.limited(name, LIMIT / MIB);
+        let inside = |container: &Container, script: &str| {
+            let mut command = scene.native_in(container, "/bin/sh".as_ref());
+            command.args(["-c", script]).arg(scene.dist().program("who"));
+            contained(&named(command), naming == Naming::AsHere).map(Who::start)
+        };
+        let Some(mut a) = inside(&limited("a"), "(sleep 300 | \"$0\" 100M) & exec \"$0\" 200M") else {
+            skip("view", "unshare", "PID namespaces need root or user namespaces");
+            return None;
+        };
+        // What a context costs is measured by the card's free memory, and until a monitor knows better a neighbour's doings are in it.
+        scene.eventually("two processes", || (list(&a.ask(), "compute").len() == 2).then_some(()));
+        let b = inside(&limited("b"), "exec \"$0\" 300M")?;
+        Some(Self { scene, a, b, host, _monitor: monitor })
+    }
+
+    /// Until all are on the card, and nothing changes any more: what is asked one after the other is then of one instant.
+    fn settle(&mut self) -> [Value; 3] {
+        let Self { scene, a, b, host, .. } = self;
+        let mut before = None;
+        scene.eventually("three processes on the card", || {
+            let seen = [a.ask(), b.ask(), host.ask()];
+            let lengths = seen.each_ref().map(|seen| list(seen, "compute").len());
+            (before.replace(seen.clone()).as_ref() == Some(&seen) && lengths == [2, 1, 3]).then_some(seen)
+        })
+    }
+}
+
+/// Inside: its own, by its own ids, and they add up. Outside: all. Both are the same bytes.
+fn lists(naming: Naming) {
+    let Some(mut stage) = Stage::set(naming) else { return };
+    let [a, b, host] = stage.settle();
+    for (seen, count) in [(&a, 2), (&b, 1)] {
+        let own = list(seen, "compute");
+        assert_eq!(own.len(), count);
+        assert!(pids(&own).contains(&1), "the first process of its namespace: {seen}");
+        assert_eq!(seen["total"], LIMIT);
+        assert_eq!(sum(&own), seen["used"].as_u64().expect("used"), "{seen}");
+        assert_eq!(sum(&own) + seen["free"].as_u64().expect("free"), LIMIT, "{seen}");
+        assert!(list(seen, "graphics").is_empty() && list(seen, "mps").is_empty());
+    }
+    let all = list(&host, "compute");
+    let inside = [list(&a, "compute"), list(&b, "compute")].concat();
+    assert_eq!(sum(&all), sum(&inside), "inside {a} {b}, outside {host}");
+    assert!(pids(&all).iter().all(|pid| !pids(&inside).contains(pid)), "inside {a} {b}, outside {host}");
+    assert_eq!(host["total"], 23_028 * MIB);
+}
+
+#[test]
+fn lists_have_the_containers_own_processes_by_their_own_ids() {
+    lists(Naming::AsHere);
+}
+
+#[test]
+fn lists_of_drivers_that_speak_as_the_host_are_made_from_the_books() {
+    lists(Naming::Untold);
+}
+
+/// Each container computes and sees itself compute, and nobody else; the host sees both.
+fn utilisation(naming: Naming) {
+    let Some(mut stage) = Stage::set(naming) else { return };
+    stage.settle();
+    let Stage { scene, a, b, host, .. } = &mut stage;
+    let own = |seen: &Value| {
+        let (busy, info) = (list(seen, "busy"), list(seen, "busy_info"));
+        // A window may end between the two calls.
+        let mine = |list: &[(u64, u64)]| pids(list).iter().all(|pid| *pid == seen["pid"]);
+        assert!(mine(&busy) && mine(&info), "somebody else's: {seen}");
+        !busy.is_empty() && !info.is_empty()
+    };
+    scene.eventually("own utilisation", || {
+        let seen = [a.tell("work"), b.tell("work")];
+        let told = seen.each_ref().map(own);
+        (told == [true; 2] || naming == Naming::Untold).then_some(())
+    });
+    let all = scene.eventually("the host's utilisation", || {
+        a.tell("work");
+        b.tell("work");
+        let seen = host.ask();
+        (list(&seen, "busy").len() == 2).then_some(seen)
+    });
+    assert_eq!(list(&all, "compute").len(), 3);
+}
+
+#[test]
+fn utilisation_is_the_containers_own() {
+    utilisation(Naming::AsHere);
+}
+
+#[test]
+fn utilisation_by_host_pids_is_translated_with_the_monitors_word() {
+    utilisation(Naming::AsOnTheHost);
+}
+
+#[test]
+fn utilisation_that_nobody_can_translate_is_nobodys() {
+    utilisation(Naming::Untold);
+}
+
+#[test]
+fn a_dead_process_is_off_the_list_at_once() {
+    let scene = Scene::new(A10);
+    let container = scene.limited("a", LIMIT / MIB);
+    let start = |bytes: &[&str]| {
+        let mut command = scene.program_in(&container, "who");
+        command.args(bytes);
+        Who::start(command)
+    };
+    let (mut tool, mut holder) = (start(&[]), start(&["1G"]));
+    let pid = holder.ask()["pid"].as_u64().expect("a process");
+    assert_eq!(pids(&list(&tool.ask(), "compute")), [pid], "the tool itself is not on the card");
+    holder.0.kill();
+    let seen = tool.ask();
+    assert!(list(&seen, "compute").is_empty(), "{seen}");
+    // Its memory may still be there: then it is used, and nobody's.
+    scene.eventually("all free", || (tool.ask()["used"] == 0).then_some(()));
+}
+
+/// Of the living, by their own ids; what they used at most is what the books say.
+#[test]
+fn accounts_are_of_the_containers_own_processes() {
+    let scene = Scene::new(A10);
+    // SAFETY: no obligations; geteuid cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        return skip("view", "root", "accounting is switched on by root");
+    }
+    let start = |mut command: Command, bytes: &[&str]| {
+        command.args(bytes);
+        Who::start(command)
+    };
+    let mut host = start(scene.program("who"), &[]);
+    host.tell("account");
+    let (a, b) = (scene.limited("a", LIMIT / MIB), scene.limited("b", LIMIT / MIB));
+    let (mut first, mut ended) =
+        (start(scene.program_in(&a, "who"), &["1G"]), start(scene.program_in(&a, "who"), &["2G"]));
+    let mut other = start(scene.program_in(&b, "who"), &["500M"]);
+    let own = |who: &mut Who| {
+        let seen = who.ask();
+        (seen["pid"].as_u64().expect("a process"), list(&seen, "accounted"))
+    };
+    let (gone, _) = own(&mut ended);
+    let (theirs, accounted) = own(&mut other);
+    assert_eq!(pids(&accounted), [theirs]);
+    ended.0.kill();
+    let (mine, accounted) = own(&mut first);
+    assert_eq!(pids(&accounted), [mine], "neither a neighbour's nor a dead one's");
+    assert!((1024 * MIB..LIMIT).contains(&accounted[0].1), "{accounted:?}");
+    // The host knows all of them.
+    let all = pids(&list(&host.ask(), "accounted"));
+    assert!([mine, theirs, gone].iter().all(|pid| all.contains(pid)), "{all:?}");
+}
+
+#[test]
+fn the_vendors_limits_are_no_more_than_ours() {
+    let scene = Scene::new(A10);
+    let mut command = scene.program_in(&scene.limited("a", LIMIT / MIB), "who");
+    command.arg("1G").env("CGPU_SIM_DRIVER", "13050");
+    let seen = Who::start(command).ask();
+    let limits = &seen["limits"];
+    if limits.is_null() {
+        return skip("view", "cgroup", "no control groups under /sys/fs/cgroup");
+    }
+    assert_eq!((&limits["soft"], &limits["hard"]), (&0.into(), &LIMIT.into()));
+    assert_eq!(limits["used"], seen["used"]);
+    // Outside nobody has set any.
+    let mut command = scene.program("who");
+    command.env("CGPU_SIM_DRIVER", "13050");
+    assert!(Who::start(command).ask()["limits"].is_null());
+}
+
+/// Who is ours is not known then, so nobody is named; what the card is stays as it was.
+#[test]
+fn a_refused_start_names_nobody() {
+    let scene = Scene::new(A10);
+    let mut neighbour = Who::start({
+        let mut command = scene.program("who");
+        command.arg("1G");
+        command
+    });
+    assert_eq!(list(&neighbour.ask(), "compute").len(), 1);
+    let refused = scene.container("a").with("ALIYUN_COM_GPU_MEM_CONTAINER", "lots");
+    let seen = Who::start(scene.program_in(&refused, "who")).ask();
+    assert!(seen["compute"].is_null() && seen["mps"].is_null(), "{seen}");
+    assert_eq!(seen["total"], 23_028 * MIB);
+}
+
+#[test]
+fn without_a_limit_everybody_is_shown() {
+    let scene = Scene::new(A10);
+    let mut command = scene.program("who");
+    command.arg("1G");
+    let mut neighbour = Who::start(command);
+    let pid = neighbour.ask()["pid"].as_u64().expect("a process");
+    for off in [scene.container("a"), scene.container("b").with("ALIYUN_COM_GPU_MEM_CONTAINER", "0")] {
+        let seen = Who::start(scene.program_in(&off, "who")).ask();
+        assert_eq!(pids(&list(&seen, "compute")), [pid], "{seen}");
+    }
+}
+
+/// An instance is a card of its own; the card that is cut lists the processes of all of the container's instances.
+#[test]
+fn instances_are_as_large_as_their_limits() {
+    let scene = Scene::new("A100:40960/mig=3g.20gb,1g.5gb");
+    let container = scene.container("a").with("ALIYUN_COM_GPU_MEM_CONTAINER", "4,2");
+    Outcome::of(scene.program_in(&container, "init")).silent();
+    let books = scene.books(&container);
+    let named = |card: &Value| card["uuid"].as_str().expect("a UUID").replacen("GPU", "MIG", 1);
+    let uuids: Vec<String> = books["cards"].as_array().expect("cards").iter().map(named).collect();
+    let command = |instance: &str, bytes: &str| {
+        let rank = container.clone().with("CUDA_VISIBLE_DEVICES", instance);
+        let mut command = scene.program_in(&rank, "who");
+        command.arg(bytes);
+        command
+    };
+    let pid = |who: &mut Who| who.ask()["pid"].as_u64().expect("a process");
+    let mut first = Who::start(command(&uuids[0], "500M"));
+    let one = pid(&mut first);
+    let mut second = Who::start(command(&uuids[1], "700M"));
+    let other = pid(&mut second);
+    let seen = first.ask();
+    assert_eq!(pids(&list(&seen, "compute")), [one, other]);
+    let instances = seen["instances"].as_array().expect("instances");
+    for (instance, (gib, pid)) in instances.iter().zip([(4, one), (2, other)]) {
+        assert_eq!(instance["mib"], gib * 1024);
+        assert_eq!(instance["total"], gib * 1024 * MIB);
+        let own = list(instance, "compute");
+        assert_eq!(pids(&own), [pid]);
+        assert_eq!(instance["used"], sum(&own));
+    }
+}

@@ -1,0 +1,196 @@
+//! The same card inside of two containers and outside of them, as real tools show it: nvitop, nvidia-ml-py, nvml-wrapper.
+//!
+//! Their output is what `docs/view.md` shows: `BLESS=1 cargo xtask test --only clients` writes it there anew.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use cgpu_e2e::{Child, MIB, Monitor, Outcome, Scene, contained, python, skip};
+
+const CARD: u64 = 23_028 * MIB;
+
+/// What one tool says of the first card.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Seen {
+    total: u64,
+    used: u64,
+    free: u64,
+    processes: Vec<Process>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Process {
+    pid: u64,
+    bytes: u64,
+    busy: bool,
+}
+
+impl Seen {
+    /// Reads what `nvml_view.py` and `nvml-wrapper-client` print.
+    fn read(text: &str) -> Self {
+        let numbers = |line: &str| -> Vec<u64> {
+            line.split(|character: char| !character.is_ascii_digit())
+                .filter_map(|word| word.parse().ok())
+                .collect()
+        };
+        let mut lines = text.lines();
+        let card = numbers(lines.next().unwrap_or_default());
+        let [total, used, free] = card[..] else { panic!("no card in {text}") };
+        let process = |line: &str| {
+            let [pid, bytes] = numbers(line)[..] else { panic!("no process in {text}") };
+            Process { pid, bytes, busy: line.ends_with("busy") }
+        };
+        Self { total, used, free, processes: lines.map(process).collect() }
+    }
+
+    fn sum(&self) -> u64 {
+        self.processes.iter().map(|process| process.bytes).sum()
+    }
+
+    /// The same without what changes from one moment to the next.
+    fn settled(mut self) -> Self {
+        self.processes.iter_mut().for_each(|process| process.busy = false);
+        self
+    }
+}
+
+/// A shell as a container's first process, by `cgpu run`.
+struct Container(Child);
+
+impl Container {
+    /// With programs running beside it; none where namespaces are not to be had.
+    fn start(scene: &Scene, name: &str, mem: &str, beside: &str) -> Option<Self> {
+        let root = scene.root();
+        let script = format!("{beside} exec sh");
+        let mut command =
+            scene.cgpu(&["run", "--root", &root.to_string_lossy(), "--name", name, "--mem", mem]);
+        command.args(["--", "sh", "-c", &script]).env("PATH", path(scene));
+        contained(&command, true).map(|command| Self(Child::start(command)))
+    }
+
+    /// What a command line prints in there.
+    fn run(&mut self, line: &str) -> String {
+        self.0.write(&format!("{line} </dev/null 2>&1; echo \"end $?\"\n"));
+        let mut text = String::new();
+        loop {
+            let line = self.0.line();
+            match line.strip_prefix("end ") {
+                Some(code) => {
+                    assert_eq!(code, "0", "{text}");
+                    return text;
+                }
+                None => text.extend([line.as_str(), "\n"]),
+            }
+        }
+    }
+}
+
+/// The test programs are found by their names, as a container's own are.
+fn path(scene: &Scene) -> String {
+    let system = std::env::var("PATH").unwrap_or_default();
+    format!("{}:{system}", scene.dist().folder().join("programs").display())
+}
+
+/// The tools, as command lines.
+struct Tools {
+    nvitop: String,
+    pynvml: String,
+    wrapper: String,
+}
+
+impl Tools {
+    fn of(python: &Path) -> Self {
+        let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients");
+        let python = format!("PYTHONDONTWRITEBYTECODE=1 {}", python.display());
+        Self {
+            nvitop: format!("TERM=dumb COLUMNS=100 {python} -m nvitop --once --no-unicode"),
+            pynvml: format!("{python} {}", clients.join("nvml_view.py").display()),
+            wrapper: env!("CARGO_BIN_EXE_nvml-wrapper-client").to_owned(),
+        }
+    }
+}
+
+fn outside(scene: &Scene, line: &str) -> String {
+    let mut shell = scene.native("sh".as_ref());
+    shell.args(["-c", line]).env("PATH", path(scene));
+    Outcome::of(shell).silent().stdout
+}
+
+/// Puts an output into the page, under its mark; or looks whether the mark is there.
+fn tell(name: &str, text: &str) {
+    let page = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/view.md");
+    let old = std::fs::read_to_string(&page).expect("docs/view.md");
+    let mark = format!("<!-- {name} -->\n```\n");
+    let begin = old.find(&mark).unwrap_or_else(|| panic!("docs/view.md has no {name}")) + mark.len();
+    let end = begin + old[begin..].find("```").expect("an end");
+    if std::env::var_os("BLESS").is_some() {
+        let lines: String = text.lines().flat_map(|line| [line.trim_end(), "\n"]).collect();
+        std::fs::write(&page, format!("{}{}\n{}", &old[..begin], lines.trim_matches('\n'), &old[end..]))
+            .expect("docs/view.md can be written");
+    }
+}
+
+#[test]
+fn the_containers_view_inside_and_the_hosts_outside_add_up() {
+    let Some(python) = python("view") else { return };
+    let tools = Tools::of(&python);
+    let scene = Scene::new("A10:23028");
+    let _monitor = Monitor::start(&scene);
+    // One process that computes without a pause, and one that keeps memory.
+    let beside = "(while echo work; do :; done | who 2G >/dev/null) & (sleep 250 | who 1G) &";
+    let Some(mut notebook) = Container::start(&scene, "notebook", "6GiB", beside) else {
+        return skip("view", "unshare", "PID namespaces need root or user namespaces");
+    };
+    scene.eventually("two processes", || {
+        (Seen::read(&notebook.run(&tools.pynvml)).processes.len() == 2).then_some(())
+    });
+    let beside = "(while echo work; do :; done | who 5G >/dev/null) &";
+    let mut server = Container::start(&scene, "server", "8GiB", beside).expect("as the first");
+
+    // Until all are there, and what NVML measures of each is on the books.
+    let [inside, neighbour, host] = scene.eventually("the same bytes inside and outside", || {
+        let seen = [notebook.run(&tools.pynvml), server.run(&tools.pynvml), outside(&scene, &tools.pynvml)];
+        let seen = seen.map(|text| Seen::read(&text));
+        let [inside, neighbour, host] = &seen;
+        let all = host.processes.len() == 3 && host.sum() == inside.sum() + neighbour.sum();
+        let busy = |seen: &Seen| seen.processes.iter().filter(|process| process.busy).count();
+        // A view is of several calls: between two of them a measurement may reach the books.
+        let one = [inside, neighbour].iter().all(|seen| seen.used == seen.sum());
+        (all && one && seen.each_ref().map(busy) == [1, 1, 2]).then_some(seen)
+    });
+    for (seen, gib, count) in [(&inside, 6, 2), (&neighbour, 8, 1)] {
+        assert_eq!((seen.total, seen.processes.len()), (gib * 1024 * MIB, count), "{seen:?}");
+        assert_eq!((seen.used, seen.used + seen.free), (seen.sum(), seen.total), "{seen:?}");
+    }
+    assert_eq!(host.total, CARD);
+    let pids = |seen: &Seen| -> BTreeSet<u64> { seen.processes.iter().map(|process| process.pid).collect() };
+    assert!(pids(&host).is_disjoint(&pids(&inside)) && pids(&host).is_disjoint(&pids(&neighbour)));
+
+    // The tools agree.
+    let texts = [notebook.run(&tools.pynvml), notebook.run(&tools.wrapper)];
+    let [python, rust] = texts.each_ref().map(|text| Seen::read(text).settled());
+    assert_eq!((&python, &rust), (&inside.clone().settled(), &inside.settled()));
+    tell("nvidia-ml-py inside", &texts[0]);
+    tell("nvml-wrapper inside", &texts[1]);
+    let texts = [outside(&scene, &tools.pynvml), outside(&scene, &tools.wrapper)];
+    // What the driver has reserved is used by one version of the call, and by the other not.
+    let [python, rust] = texts.each_ref().map(|text| Seen { used: 0, ..Seen::read(text).settled() });
+    let host = Seen { used: 0, ..host.settled() };
+    assert_eq!((&python, &rust), (&host, &host));
+    tell("nvidia-ml-py outside", &texts[0]);
+    tell("nvml-wrapper outside", &texts[1]);
+    tell("nvidia-ml-py in the other", &server.run(&tools.pynvml));
+
+    // nvitop names the programs.
+    let (inside, outside_of) = (notebook.run(&tools.nvitop), outside(&scene, &tools.nvitop));
+    let names = |text: &str| ["who 1G", "who 2G", "who 5G"].map(|name| text.contains(name));
+    assert_eq!(names(&inside), [true, true, false], "{inside}");
+    assert_eq!(names(&outside_of), [true; 3], "{outside_of}");
+    assert!(inside.contains("6144MiB") || inside.contains("6.00GiB"), "{inside}");
+    tell("nvitop inside", &inside);
+    tell("nvitop outside", &outside_of);
+    let root = scene.root();
+    let mut smi = scene.cgpu(&["smi", "--root", &root.to_string_lossy()]);
+    smi.env("COLUMNS", "100");
+    tell("cgpu smi", &Outcome::of(smi).silent().stdout);
+}
