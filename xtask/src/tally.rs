@@ -34,6 +34,11 @@ impl Tally {
         Some(tally)
     }
 
+    /// What failed has passed after all.
+    pub(crate) fn pass_failed(&mut self) {
+        self.passed += std::mem::take(&mut self.failed);
+    }
+
     /// A test that could not run here ended without an assertion: libtest counted it as passed, we do not.
     pub(crate) fn withdraw(&mut self, skips: u64) {
         let skips = skips.min(self.passed);

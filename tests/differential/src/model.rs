@@ -263,10 +263,12 @@ impl Process {
         self.kept += if freed.lent.is_some() { freed.charged } else { 0 };
     }
 
-    /// What its pool was seen to hold. `read`: in a call that has the books read it, too.
+    /// What its pools, and graphs, were seen to hold. `read`: in a call that has the books read them, too. Else one of them may have grown on
+    /// the books while what another holds less, or a graph, has not been read.
     pub fn pool_seen(&mut self, holds: u64, read: bool) {
+        let grown = holds.saturating_sub(self.pool);
         self.pool = holds;
-        self.pool_on_the_books = if read { holds } else { self.pool_on_the_books.max(holds) };
+        self.pool_on_the_books = if read { holds } else { self.pool_on_the_books + grown };
     }
 
     /// What of it no trimming of its pool can give back.

@@ -18,8 +18,11 @@ impl Play<'_> {
     /// Whether the answer is what the model says, and what follows from it.
     pub(super) fn judge(&mut self, who: usize, command: &Command, answer: &Answer) -> Result<()> {
         if answer.code == TOLD_TO && self.plan.refusals {
-            // Nothing has happened.
+            // Nothing has happened, but for what the call needed first.
             self.outcome.by_driver += 1;
+            if let Command::GreenCreate { .. } = command {
+                self.primary_came_back(who, answer.active);
+            }
         } else {
             self.judge_untold(who, command, answer)?;
         }

@@ -10,6 +10,15 @@ use crate::model::{Allocation, GREEN, Process, Progress, Set, rounded};
 const NOT_SUPPORTED: i32 = 801;
 
 impl Play<'_> {
+    /// A green context needs the primary one. Made for one that is then refused, it stays if the program's own references have outlived a
+    /// reset: they keep it.
+    pub(super) fn primary_came_back(&mut self, who: usize, active: bool) {
+        let process = &mut self.model.processes[who];
+        if active && process.retained > 0 && !process.has(PRIMARY) {
+            process.contexts.push(PRIMARY);
+        }
+    }
+
     pub(super) fn judge_implicit(&mut self, who: usize, command: &Command, answer: &Answer) -> Result<()> {
         let code = answer.code;
         match *command {
@@ -24,6 +33,8 @@ impl Play<'_> {
                     }
                     process.greens.push(green);
                 }
+                self.primary_came_back(who, answer.active);
+                let process = &self.model.processes[who];
                 ensure!(answer.active == process.has(PRIMARY), "the primary context's state");
             }
             Command::GreenDestroy { green } => {
