@@ -29,7 +29,8 @@ pub(crate) fn libtest(command: &mut Command, skipped: &Path) -> Result<Tally> {
     fs::write(skipped, "").with_context(|| format!("cannot write {}", skipped.display()))?;
     command.env("CGPU_SKIPPED", skipped);
     let mut outcome = run_once(command)?;
-    if (1..=AGAIN).contains(&outcome.failures.len()) && outcome.failures.len() as u64 == outcome.tally.failed {
+    if (1..=AGAIN).contains(&outcome.failures.len()) && outcome.failures.len() as u64 == outcome.tally.failed
+    {
         eprintln!("again, one by one: {}", outcome.failures.join(", "));
         if !command.get_args().any(|argument| argument == "--") {
             command.arg("--");

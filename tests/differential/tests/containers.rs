@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cgpu_differential::actor::built;
-use cgpu_differential::containers::{Filling, Racing, fill, race};
+use cgpu_differential::containers::{Filled, Filling, Racing, fill, race};
 use cgpu_differential::model::MIB;
 use cgpu_differential::play::{Files, folder};
 
@@ -27,12 +27,18 @@ fn eight_processes_of_one_race_for_its_last_room_and_it_never_holds_more_than_it
 
 #[test]
 fn each_is_filled_by_a_way_of_its_own_and_none_holds_more_than_its_limit() {
-    let folder = folder().expect("a folder");
-    let files = files(folder.path());
-    let plan = Filling { seed: 1, time: Duration::from_secs(15), limit_mib: LIMIT_MIB, kill_once_in: 300 };
-    for filled in fill(&plan, &files).unwrap_or_else(|error| panic!("{error:#}")) {
-        // It was full, again and again.
-        assert!(filled.refused > 0 && filled.granted > 100, "{filled:?}");
-        assert!(filled.peak > LIMIT_MIB * MIB * 3 / 4, "{filled:?}");
+    // On a machine that is busy with other things it takes longer until all of them have been full again and again.
+    for seconds in [15, 60, 240] {
+        let folder = folder().expect("a folder");
+        let files = files(folder.path());
+        let time = Duration::from_secs(seconds);
+        let plan = Filling { seed: 1, time, limit_mib: LIMIT_MIB, kill_once_in: 300 };
+        let filled = fill(&plan, &files).unwrap_or_else(|error| panic!("{error:#}"));
+        let full = |one: &Filled| one.refused > 0 && one.granted > 100 && one.peak > LIMIT_MIB * MIB * 3 / 4;
+        if filled.iter().all(full) {
+            return;
+        }
+        eprintln!("not all were full within {seconds} s: {filled:?}");
     }
+    panic!("not all were full, again and again");
 }

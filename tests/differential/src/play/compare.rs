@@ -24,7 +24,13 @@ impl Play<'_> {
             self.slack_of_the_dead = 0;
         }
         let slack = self.model.slack() + self.slack_of_the_dead + self.foreign()?;
-        let truth = self.witness.truth()?;
+        let mut truth = self.witness.truth()?;
+        if truth > total.all + slack && !self.is_settled()? {
+            // Without a monitor the books forget the dead after a time, whether the card has noticed them or not.
+            self.settle()?;
+            truth = self.witness.truth()?;
+        }
+        let total = self.witness.total()?;
         ensure!(truth <= total.all + slack, "{truth} are on the card and {} on the books", total.all);
         self.compare_process(who)?;
         let overshoot = least.saturating_sub(self.model.limit);

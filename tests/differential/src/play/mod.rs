@@ -230,6 +230,12 @@ impl<'a> Play<'a> {
         let witness = Witness::open(&stage.container, &stage.cards, &stage.gpus)?;
         let context = witness.context_cost();
         first.kill()?;
+        // Nobody else looks at the card meanwhile, and the books forget the dead by the time alone.
+        let deadline = Instant::now() + FORGETTING;
+        while witness.truth()? > 0 {
+            ensure!(Instant::now() < deadline, "the card does not forget the first process");
+            std::thread::sleep(Duration::from_millis(5));
+        }
         let mut bystander = Actor::start(&stage, plan.seed)?;
         ensure!(bystander.perform(&Command::Init)?.code == 0, "the bystander's cuInit was refused");
 
