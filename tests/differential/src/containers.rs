@@ -10,7 +10,7 @@
 
 mod race;
 
-use std::sync::{Mutex, RwLock};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -95,11 +95,17 @@ pub fn fill(plan: &Filling, files: &Files) -> Result<Vec<Filled>> {
     run(plan, files).with_context(|| format!("seed {}", plan.seed))
 }
 
-/// A container: who has ever been in it.
+/// A process of a container. Once it has ended, and the card has forgotten it, its id may be another's.
+struct Member {
+    pid: u32,
+    ended: bool,
+}
+
+/// A container: who is in it, and who was, as long as the card knows them.
 struct Container {
     name: String,
     stage: Stage,
-    seen: Mutex<Vec<u32>>,
+    members: Mutex<Vec<Member>>,
     /// Held for reading while a call is under way.
     calling: RwLock<()>,
     /// Looked at only when no call is. A pool may grow by more than it should, and is trimmed before the call returns.
@@ -124,7 +130,7 @@ impl Container {
         Ok(Self {
             name: name.to_owned(),
             stage,
-            seen: Mutex::default(),
+            members: Mutex::default(),
             calling: RwLock::default(),
             between_calls,
         })
@@ -132,11 +138,20 @@ impl Container {
 
     /// What the card says that it holds, its dead processes among the others.
     fn held(&self, witness: &Witness) -> Result<u64> {
-        let seen = self.seen.lock().map(|seen| seen.clone()).unwrap_or_default();
         let between = self.between_calls.then(|| self.calling.write());
-        let held = witness.truth_of(&seen);
+        let mut members = self.members();
+        let held = witness.held()?;
         drop(between);
-        held
+        members.retain(|member| !member.ended || held.contains_key(&member.pid));
+        Ok(members.iter().filter_map(|member| held.get(&member.pid)).sum())
+    }
+
+    fn members(&self) -> MutexGuard<'_, Vec<Member>> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ended(&self, pid: u32) {
+        self.members().iter_mut().filter(|member| member.pid == pid).for_each(|member| member.ended = true);
     }
 
     fn limit(&self) -> u64 {
@@ -305,9 +320,7 @@ impl<'a> Tenant<'a> {
 
     fn start(&mut self) -> Result<Process> {
         let mut actor = Actor::start(&self.container.stage, 0)?;
-        if let Ok(mut seen) = self.container.seen.lock() {
-            seen.push(actor.pid());
-        }
+        self.container.members().push(Member { pid: actor.pid(), ended: false });
         ensure!(actor.perform(&Command::Init)?.code == 0, "cuInit was refused");
         Ok(Process { actor, has_context: false, things: Vec::new() })
     }
@@ -317,17 +330,25 @@ impl<'a> Tenant<'a> {
             let who = usize::try_from(self.random.below(self.processes.len() as u64))?;
             if self.random.once_in(self.kill_once_in) {
                 let successor = self.start()?;
-                std::mem::replace(&mut self.processes[who], successor).actor.kill()?;
+                let former = std::mem::replace(&mut self.processes[who], successor);
+                self.end(former)?;
                 self.filled.kills += 1;
             }
             let before = self.filled.operations;
             self.step(who).with_context(|| format!("{:?}", self.way))?;
             (before..self.filled.operations).for_each(|_| end.count());
         }
-        for process in self.processes {
-            process.actor.kill()?;
+        for process in std::mem::take(&mut self.processes) {
+            self.end(process)?;
         }
         Ok(self.filled)
+    }
+
+    fn end(&self, process: Process) -> Result<()> {
+        let pid = process.actor.pid();
+        process.actor.kill()?;
+        self.container.ended(pid);
+        Ok(())
     }
 
     fn step(&mut self, who: usize) -> Result<()> {

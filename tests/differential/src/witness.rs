@@ -1,5 +1,6 @@
 //! What really happened: the container's books as the monitor would read them, and the simulated card's own truth.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -97,17 +98,16 @@ impl Witness {
         Ok(self.machine.processes(0)?.iter().map(|process| process.memory.0).sum())
     }
 
-    /// What these processes have on the card, be they dead.
+    /// What each process has on the card, be it dead.
     ///
     /// # Errors
     /// If the card cannot be read.
-    pub fn truth_of(&self, pids: &[u32]) -> Result<u64> {
-        let processes = self.machine.processes(0)?;
-        Ok(processes
-            .iter()
-            .filter(|process| pids.contains(&process.pid))
-            .map(|process| process.memory.0)
-            .sum())
+    pub fn held(&self) -> Result<BTreeMap<u32, u64>> {
+        let mut held = BTreeMap::new();
+        for process in self.machine.processes(0)? {
+            *held.entry(process.pid).or_default() += process.memory.0;
+        }
+        Ok(held)
     }
 
     /// Whether the card has forgotten all but these processes: what it has, they have.
