@@ -17,6 +17,7 @@
 //! | [`region`], [`cards`] | both files as the container's processes use them |
 //! | [`grant`] | what the monitor says: the reader's side and the writer's |
 //! | [`snapshot`], [`intervals`] | what the container says, as the monitor copies it |
+//! | [`notes`] | what the monitor tells the container, as people see it |
 //! | [`limits`], [`paths`], [`uuid`] | what whoever starts the container allows it; where things lie; what cards are called |
 //! | [`units`] | bytes, nanoseconds, and the numbers of cards and slots |
 //!
@@ -68,6 +69,8 @@ pub mod intervals;
 pub mod liveness;
 #[cfg(not(loom))]
 pub mod mapping;
+#[cfg(not(loom))]
+pub mod notes;
 #[cfg(not(loom))]
 pub mod paths;
 #[cfg(not(loom))]

@@ -1,0 +1,127 @@
+//! What a monitor tells a container, for people: copied from its `grant` page by read(2), for whoever only looks.
+
+use std::fs::File;
+use std::mem::offset_of;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use crate::file::{self, Access, Error, Fault};
+use crate::grant::Turn;
+use crate::layout::{CARDS, Grant, GrantCard};
+use crate::preamble::{self, Kind};
+use crate::record::Record;
+use crate::units::{Bytes, Nanos};
+
+/// The page as of one moment, but for what gates go by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notes {
+    /// Changes at least every 250 ms while a monitor lives ([`crate::grant::STALE`]).
+    pub heartbeat: u64,
+    /// Which monitor; 0: it never had one, and nothing else here means anything.
+    pub monitor: u64,
+    /// By place; always [`CARDS`].
+    pub cards: Vec<CardNote>,
+}
+
+/// What is told of one card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CardNote {
+    /// Whose turn it is.
+    pub turn: Turn,
+    /// The memory limit in force; zero: as registered.
+    pub limit: Bytes,
+    /// The card's policy, 0..5.
+    pub policy: u32,
+    /// The container's weight on it.
+    pub weight: u32,
+    /// Its share as set, in thousandths of a percent.
+    pub share: u32,
+    /// Its GPU time on the monitor's books.
+    pub busy: Nanos,
+}
+
+/// Reads one container's page, again and again.
+#[derive(Debug)]
+pub struct NotesReader {
+    path: PathBuf,
+    file: File,
+}
+
+impl NotesReader {
+    /// Opens the page of a container's directory.
+    ///
+    /// # Errors
+    /// [`Error`] when it is missing or cannot be used.
+    pub fn open(directory: &Path) -> Result<Self, Error> {
+        let file = file::open(directory, Kind::Grant, Access::Read)?;
+        Ok(Self { path: directory.join(Kind::Grant.name()), file })
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// [`Error`] when it is no longer what it was when it was opened.
+    pub fn read(&self) -> Result<Notes, Error> {
+        let failed = |fault| Error::new(&self.path, fault);
+        let mut bytes = vec![0; offset_of!(Grant, gone)];
+        self.file.read_exact_at(&mut bytes, 0).map_err(|error| failed(Fault::Unreadable(error)))?;
+        let page = Record(&bytes);
+        preamble::check(
+            Kind::Grant,
+            page.u32(offset_of!(Grant, version)),
+            page.u32(offset_of!(Grant, magic)),
+            page.u64(offset_of!(Grant, size)),
+        )
+        .map_err(|unfit| failed(Fault::Unfit(unfit)))?;
+        let card = |place| {
+            page.part(offset_of!(Grant, card) + place * size_of::<GrantCard>(), size_of::<GrantCard>())
+        };
+        Ok(Notes {
+            heartbeat: page.u64(offset_of!(Grant, heartbeat)),
+            monitor: page.u64(offset_of!(Grant, monitor)),
+            cards: (0..CARDS).map(|place| decode(card(place))).collect(),
+        })
+    }
+}
+
+fn decode(bytes: Record<'_>) -> CardNote {
+    CardNote {
+        turn: Turn(bytes.u64(offset_of!(GrantCard, turn))),
+        limit: Bytes(bytes.u64(offset_of!(GrantCard, limit))),
+        policy: bytes.u32(offset_of!(GrantCard, policy)),
+        weight: bytes.u32(offset_of!(GrantCard, weight)),
+        share: bytes.u32(offset_of!(GrantCard, share)),
+        busy: Nanos(bytes.u64(offset_of!(GrantCard, busy))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::atomic::Ordering;
+    use crate::grant::{Grantor, TurnState};
+    use crate::region::{Birth, Region};
+    use crate::units::CardIndex;
+
+    #[test]
+    fn what_a_monitor_wrote_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        Region::make(folder.path(), Birth { name: "a", created: Nanos::ZERO, time_scale: None }).unwrap();
+        let reader = NotesReader::open(folder.path()).unwrap();
+        assert_eq!(reader.read().unwrap().monitor, 0);
+        let grantor = Grantor::open(folder.path()).unwrap();
+        let card = CardIndex::new(1).unwrap();
+        grantor.adopt(7);
+        grantor.set_turn(card, Turn::new(3, TurnState::Wait), Nanos(1), Nanos(2));
+        grantor.card(card).share.store(33_333, Ordering::Relaxed);
+        grantor.card(card).busy.store(5, Ordering::Relaxed);
+        let before = reader.read().unwrap();
+        grantor.beat();
+        let after = reader.read().unwrap();
+        assert_ne!(before.heartbeat, after.heartbeat);
+        assert_eq!((after.monitor, after.cards.len()), (7, CARDS));
+        let note = after.cards[1];
+        assert_eq!((note.turn.state(), note.share, note.busy), (TurnState::Wait, 33_333, Nanos(5)));
+        assert_eq!(after.cards[0].share, 0);
+    }
+}
