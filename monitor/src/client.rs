@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::estate::Estate;
-use crate::message::{Errno, Refusal, Registered, Registration, Reply, Request, Status};
+use crate::message::{CardTurns, Errno, Refusal, Registered, Registration, Reply, Request, Status};
 
 /// A monitor answers at once or not at all.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -161,6 +161,17 @@ impl Client {
     pub fn status(&mut self) -> Result<Status, Failure> {
         match self.ask(&Request::Status)? {
             Reply::Status(status) => Ok(*status),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// Who had each card in the last moments.
+    ///
+    /// # Errors
+    /// As [`Client::ask`], and a refusal: older monitors do not tell.
+    pub fn turns(&mut self) -> Result<Vec<CardTurns>, Failure> {
+        match self.ask(&Request::Turns)? {
+            Reply::Turns(turns) => Ok(turns),
             other => Err(self.unexpected(other)),
         }
     }

@@ -18,6 +18,7 @@
 //!                                                        +-- settlement  the last word on turns; who runs beside
 //!                                                        +-- gates       what the gates are to say
 //!                                                        +-- books       what was charged, what was odd
+//!                                                        +-- past        the turns that ended last
 //!                                                        +-- estate      what is left to the next monitor
 //!                                                        +-- tuning      the times it goes by
 //! ```
@@ -36,6 +37,7 @@ pub mod estate;
 pub mod gangs;
 mod gates;
 mod guests;
+pub mod past;
 pub mod policy;
 mod priority;
 mod rates;
@@ -48,12 +50,13 @@ mod turns;
 pub mod words;
 
 use books::Books;
+use past::{Past, PastTurn};
 use policy::{Policy, WHOLE};
 use priority::Allowance;
 use refill::signed;
 use tenants::{Gate, Sight, Tenant, TenantId, Terms};
 use tuning::Tuning;
-use turns::{Cause, Turn};
+use turns::{Cause, Phase, Turn};
 
 use crate::message::{self, Sharing};
 
@@ -77,6 +80,7 @@ pub struct Card {
     next_full: Nanos,
     turns: u64,
     charged: Nanos,
+    past: Past,
 }
 
 /// What is to be done after a step.
@@ -144,6 +148,7 @@ impl Card {
             next_full: Nanos::ZERO,
             turns: 0,
             charged: Nanos::ZERO,
+            past: Past::default(),
         }
     }
 
@@ -239,6 +244,16 @@ impl Card {
     #[must_use]
     pub const fn turns(&self) -> u64 {
         self.turns
+    }
+
+    /// The last turns, oldest first, and as the last of them the one that goes on, until now.
+    pub fn past(&self, now: Nanos) -> impl Iterator<Item = PastTurn> {
+        let present = self.turn.as_ref().map(|turn| {
+            let end = if let Phase::Vacant { since } = turn.phase { since } else { now };
+            PastTurn { holder: turn.holder, start: turn.start, end: end.max(turn.start) }
+        });
+        // A turn may begin a little after now: with the end of the work that is in flight.
+        self.past.turns().chain(present.filter(|turn| turn.start <= now))
     }
 
     /// What a switch between containers costs, as the turns have shown; none before there were enough of them.

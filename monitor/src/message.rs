@@ -47,6 +47,8 @@ pub enum Request {
     HandOver,
     /// Everything at once. Answered by [`Reply::Status`].
     Status,
+    /// Who had each card in the last moments. Answered by [`Reply::Turns`].
+    Turns,
 }
 
 impl Request {
@@ -54,7 +56,7 @@ impl Request {
     #[must_use]
     pub const fn reads(&self) -> bool {
         match self {
-            Self::Get { .. } | Self::List { .. } | Self::Look { .. } | Self::Status => true,
+            Self::Get { .. } | Self::List { .. } | Self::Look { .. } | Self::Status | Self::Turns => true,
             Self::Register(_) | Self::Set { .. } | Self::Upgrade | Self::HandOver => false,
         }
     }
@@ -115,6 +117,8 @@ pub enum Reply {
     Done,
     /// Everything.
     Status(Box<Status>),
+    /// The last turns of each card.
+    Turns(Vec<CardTurns>),
     /// It was not done.
     Refused(Refusal),
 }
@@ -253,6 +257,26 @@ pub enum Sharing {
     Watched,
     /// Turns are given.
     Contended,
+}
+
+/// Who had a card in the last moments.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CardTurns {
+    /// [`CardStatus::index`].
+    pub card: u32,
+    /// Oldest first; the last one may still go on. Where there are gaps the card was nobody's.
+    pub turns: Vec<TurnStatus>,
+}
+
+/// A turn.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TurnStatus {
+    /// [`ContainerStatus::id`] of whose it was.
+    pub container: String,
+    /// How long ago it began, in microseconds.
+    pub ago_us: u64,
+    /// How long it lasted, in microseconds.
+    pub us: u64,
 }
 
 /// A container.

@@ -238,6 +238,7 @@ pub(crate) fn answer(host: &mut Host, now: Nanos, request: Request, may_write: b
             Ok(Reply::Estate(Box::new(host.bequeath(now))))
         }
         Request::List { path } => control::list(host, &path).map(Reply::Names),
+        Request::Turns => Ok(Reply::Turns(status::turns(host, now))),
         Request::Status => Ok(Reply::Status(Box::new(status::of(host, now)))),
     };
     reply.unwrap_or_else(Reply::Refused)

@@ -7,10 +7,13 @@ use cgpu_proto::slots::State;
 use cgpu_proto::snapshot::Cell;
 use cgpu_proto::units::{Bytes, Nanos, SlotIndex};
 
+use crate::controller::past::PastTurn;
 use crate::host::Host;
 use crate::host::board::Board;
 use crate::host::container::Container;
-use crate::message::{CardStatus, ContainerStatus, ProcessCard, ProcessStatus, ShareStatus, Status};
+use crate::message::{
+    CardStatus, CardTurns, ContainerStatus, ProcessCard, ProcessStatus, ShareStatus, Status, TurnStatus,
+};
 
 /// The whole of it, as of now.
 pub(crate) fn of(host: &mut Host, now: Nanos) -> Status {
@@ -34,6 +37,23 @@ pub(crate) fn of(host: &mut Host, now: Nanos) -> Status {
         cards: (0..host.boards.len()).map(|at| card(host, at)).collect(),
         containers,
     }
+}
+
+/// Who had each card in the last moments.
+pub(crate) fn turns(host: &Host, now: Nanos) -> Vec<CardTurns> {
+    let name = |tenant| host.containers.get(&tenant).map(|container| container.id.clone());
+    let told = |turn: PastTurn| {
+        let (ago_us, us) = ((now - turn.start).0 / 1000, (turn.end - turn.start).0 / 1000);
+        // Whoever has gone since is nobody any more.
+        Some(TurnStatus { container: name(turn.holder)?, ago_us, us })
+    };
+    let boards = host.boards.iter();
+    boards
+        .map(|board| CardTurns {
+            card: board.index,
+            turns: board.controller.past(now).filter_map(told).collect(),
+        })
+        .collect()
 }
 
 fn card(host: &Host, at: usize) -> CardStatus {

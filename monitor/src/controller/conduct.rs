@@ -3,6 +3,7 @@
 use cgpu_proto::units::Nanos;
 
 use super::Card;
+use super::past::PastTurn;
 use super::refill::{Candidate, signed};
 use super::tenants::{Tenant, TenantId, YOURS};
 use super::turns::{Cause, Phase, Turn};
@@ -216,6 +217,7 @@ impl Card {
         let idle = matches!(turn.phase, Phase::Vacant { .. });
         // Nobody wanted a vacant turn: its time is nobody's. What it cost before was charged when it fell vacant.
         let end = if let Phase::Vacant { since } = turn.phase { since } else { boundary };
+        self.past.note(PastTurn { holder: turn.holder, start: turn.start, end: end.max(turn.start) });
         let bubble = if turn.handed { self.bubble() } else { Nanos::ZERO };
         let turn = if idle { turn } else { self.charge(now, end - bubble, turn) };
         let (start, by, presumed) = (turn.start, now + self.tuning.settle, now + self.tuning.tolerance);

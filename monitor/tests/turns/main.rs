@@ -12,6 +12,7 @@ mod priority;
 mod process;
 mod world;
 
+use cgpu_monitor::controller::past::PastTurn;
 use cgpu_monitor::controller::policy::Policy;
 use cgpu_monitor::controller::tenants::{TenantId, Terms};
 use cgpu_monitor::controller::tuning::Tuning;
@@ -56,6 +57,27 @@ fn saturating_tenants_get_their_shares() {
         assert!(error <= 1.0, "{weights:?}: {error:.3} %");
         assert!(used >= 98.0, "{weights:?}: {used:.2} %");
     }
+}
+
+#[test]
+fn the_last_turns_are_told_as_they_were() {
+    let mut world = World::new(WEIGHTED, &[(2, SATURATING), (1, SATURATING)]);
+    world.run_for(3 * SECOND);
+    let past: Vec<PastTurn> = world.controller.past(Nanos(world.now)).collect();
+    assert!(past.len() > 50, "{past:?}");
+    for pair in past.windows(2) {
+        assert!(pair[0].start <= pair[0].end && pair[0].end <= pair[1].start, "{pair:?}");
+        assert_ne!(pair[0].holder, pair[1].holder, "{pair:?}");
+    }
+    let held = |number: u64| -> u64 {
+        let turns = past.iter().filter(|turn| turn.holder == TenantId(number));
+        turns.map(|turn| (turn.end - turn.start).0).sum()
+    };
+    let whole = (past[past.len() - 1].end - past[0].start).0;
+    let (one, other) = (held(world.containers[0].id.0), held(world.containers[1].id.0));
+    println!("{one} and {other} of {whole}");
+    assert!(one + other > whole / 10 * 9, "hardly a moment was nobody's");
+    assert!(one > other / 2 * 3, "by weight");
 }
 
 #[test]
