@@ -13,6 +13,7 @@ mod claim;
 mod compute;
 mod control;
 mod memory;
+mod own;
 mod place;
 mod preload;
 mod region;
@@ -21,6 +22,7 @@ mod run;
 mod signals;
 mod smi;
 mod table;
+mod top;
 mod upgrade;
 
 #[derive(Parser)]
@@ -36,6 +38,8 @@ enum Command {
     Run(run::Arguments),
     /// Show cards, containers and processes: memory and shares
     Smi(smi::Arguments),
+    /// Watch cards and containers in a terminal, and change policies and weights
+    Top(top::Arguments),
     /// Read a node of the monitor's control tree
     Get(control::Get),
     /// Write a node of the monitor's control tree
@@ -50,6 +54,7 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse_from(arguments()).command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Smi(arguments) => smi::run(&arguments),
+        Command::Top(arguments) => top::run(&arguments),
         Command::Get(arguments) => control::get(&arguments),
         Command::Set(arguments) => control::set(&arguments),
         Command::Ls(arguments) => control::ls(&arguments),

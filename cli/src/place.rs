@@ -1,4 +1,4 @@
-//! Where containers lie on this host.
+//! Where containers lie on this host, and whether we are in one.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -25,6 +25,50 @@ impl Root {
         let root = paths::monitor_root(self.asked.as_deref(), user, runtime.as_deref())?;
         Ok(std::path::absolute(root)?)
     }
+}
+
+/// What there is to look at from here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum View {
+    /// The containers of this root.
+    Host(PathBuf),
+    /// The one container that we are in, by its folder.
+    Container(PathBuf),
+}
+
+/// What a container's folder may have in it.
+const MARKS: [&str; 3] = ["use", "limits", "refused"];
+
+impl Root {
+    /// A root that was asked for is the host's. Else we are in a container if its folder says so: that of `CGPU_DIR`, the usual one, or the one
+    /// that the shim makes where it may not write there. The last is also where programs on the host keep their limits: there a
+    /// monitor's word comes first.
+    pub(crate) fn view(&self) -> Result<View> {
+        let host = self.path();
+        if self.asked.is_some() {
+            return host.map(View::Host);
+        }
+        let given = std::env::var_os("CGPU_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
+        if let Some(folder) = given.or_else(|| marked(paths::RUN.into())) {
+            return Ok(View::Container(folder));
+        }
+        match (host, last_resort().and_then(marked)) {
+            (Ok(root), Some(_)) if paths::socket(&root).exists() => Ok(View::Host(root)),
+            (_, Some(folder)) => Ok(View::Container(folder)),
+            (host, None) => host.map(View::Host),
+        }
+    }
+}
+
+fn marked(folder: PathBuf) -> Option<PathBuf> {
+    MARKS.iter().any(|mark| folder.join(mark).symlink_metadata().is_ok()).then_some(folder)
+}
+
+/// Where the shim makes a region when it may not write to [`paths::RUN`].
+fn last_resort() -> Option<PathBuf> {
+    let user = fs::metadata("/proc/self").ok()?.uid();
+    let namespace = fs::metadata("/proc/self/ns/pid").ok()?.ino();
+    Some(PathBuf::from(format!("/dev/shm/cgpu-{user}-{namespace}")))
 }
 
 /// The folder of a container.

@@ -1,9 +1,9 @@
-//! What `cgpu smi` shows: what a monitor says, or, without one, what the containers' own files say.
+//! What `cgpu smi` shows: what a monitor says, or, without one, what the containers' own files say; inside a container, what its own do.
 
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use cgpu_monitor::client::{Client, Failure as Absence};
@@ -11,6 +11,7 @@ use cgpu_monitor::message::{CardStatus, ContainerStatus, ProcessCard, ProcessSta
 use cgpu_proto::file::Fault;
 use cgpu_proto::limits::Limits;
 use cgpu_proto::liveness::{self, Life};
+use cgpu_proto::notes::NotesReader;
 use cgpu_proto::paths;
 use cgpu_proto::reason::counted;
 use cgpu_proto::slots::State;
@@ -19,8 +20,10 @@ use cgpu_proto::units::SlotIndex;
 use rustix::fs::OFlags;
 use serde::Serialize;
 
+use crate::{own, place};
+
 /// Policy 5: memory limits only.
-const NATIVE: u32 = 5;
+pub(crate) const NATIVE: u32 = 5;
 
 /// More than any file of a container that people read.
 const LONGEST: u64 = 64 << 10;
@@ -28,17 +31,51 @@ const LONGEST: u64 = 64 << 10;
 /// A status and where it comes from.
 #[derive(Serialize)]
 pub(crate) struct Report {
-    /// Whether a monitor said it. If not, there is no policy, no share, and no card but those in use.
+    /// Whether a monitor is at work. If not, there is no policy, no share, and no card but those in use.
     pub monitor: bool,
+    /// Whose view it is.
+    pub view: View,
     #[serde(flatten)]
     pub status: Status,
 }
 
+/// From where one looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum View {
+    /// All containers of the host.
+    Host,
+    /// One container, by its own files.
+    Container,
+}
+
+/// Where reports come from, again and again.
+pub(crate) enum Source {
+    Host(PathBuf),
+    Container(own::Container),
+}
+
+impl Source {
+    pub(crate) fn of(root: &place::Root) -> Result<Self> {
+        Ok(match root.view()? {
+            place::View::Host(root) => Self::Host(root),
+            place::View::Container(folder) => Self::Container(own::Container::new(folder)),
+        })
+    }
+
+    pub(crate) fn report(&mut self) -> Result<Report> {
+        match self {
+            Self::Host(root) => of_host(root),
+            Self::Container(container) => Ok(container.look()),
+        }
+    }
+}
+
 /// Asks the monitor of this root, or looks for itself.
-pub(crate) fn of(root: &Path) -> Result<Report> {
+fn of_host(root: &Path) -> Result<Report> {
     match Client::connect(&paths::socket(root)).and_then(|mut monitor| monitor.status()) {
-        Ok(status) => Ok(Report { monitor: true, status }),
-        Err(Absence::Absent(..)) => Ok(Report { monitor: false, status: look(root) }),
+        Ok(status) => Ok(Report { monitor: true, view: View::Host, status }),
+        Err(Absence::Absent(..)) => Ok(Report { monitor: false, view: View::Host, status: look(root) }),
         Err(other) => Err(other.into()),
     }
 }
@@ -56,7 +93,7 @@ fn look(root: &Path) -> Status {
 }
 
 /// One container; None for a folder that is none.
-fn container(folder: &Path, cards: &mut Vec<CardStatus>) -> Option<ContainerStatus> {
+pub(crate) fn container(folder: &Path, cards: &mut Vec<CardStatus>) -> Option<ContainerStatus> {
     let id = folder.file_name()?.to_string_lossy().into_owned();
     let limits: Limits = read(&folder.join("limits")).and_then(|text| text.parse().ok()).unwrap_or_default();
     let mut container = ContainerStatus {
@@ -70,7 +107,10 @@ fn container(folder: &Path, cards: &mut Vec<CardStatus>) -> Option<ContainerStat
         ..ContainerStatus::default()
     };
     match Reader::open(folder).and_then(|mut reader| Ok((reader.read()?, reader))) {
-        Ok((snapshot, reader)) => fill(&mut container, &snapshot, &reader, cards),
+        Ok((snapshot, reader)) => {
+            fill(&mut container, &snapshot, &reader, cards);
+            amend(&mut container, folder);
+        }
         Err(error) if matches!(error.fault, Fault::Missing) => {
             container.refused.as_ref()?;
         }
@@ -134,6 +174,16 @@ fn fill(container: &mut ContainerStatus, snapshot: &Snapshot, reader: &Reader, c
             counters: counted(&entry.counters).map(|(name, count)| (name.into(), count)).collect(),
             ..ProcessStatus::default()
         });
+    }
+}
+
+/// Limits that a monitor has changed hold without it.
+fn amend(container: &mut ContainerStatus, folder: &Path) {
+    let Ok(notes) = NotesReader::open(folder).and_then(|reader| reader.read()) else { return };
+    for (share, note) in container.cards.iter_mut().zip(&notes.cards) {
+        if note.limit.get() != 0 {
+            share.limit = note.limit.get();
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! `cgpu smi`: who is on which card, with how much memory and time.
 
-use std::io::{IsTerminal, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
@@ -8,36 +8,68 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::place::Root;
-use crate::{Failure, report, table};
+use crate::report::Source;
+use crate::{Failure, table};
+
+/// Said at the end of the help, and in `docs/operation.md`.
+const CODES: &str = "\
+Exit codes: 0 shown; 1 could not look (a monitor that does not answer as expected, no root known); 2 arguments not understood.
+A monitor or containers that are not there are shown as such: 0.
+
+Inside a container it shows that container, by its own files (CGPU_DIR, /run/cgpu); --root asks for a host's.";
 
 #[derive(Args)]
+#[command(after_help = CODES)]
 pub(crate) struct Arguments {
-    /// One JSON object instead of tables; amounts in bytes
+    /// One JSON object instead of tables; amounts in bytes. With --watch, one a line
     #[arg(long)]
     json: bool,
-    /// Again every second, until interrupted
-    #[arg(long, short)]
-    watch: bool,
+    /// Again and again, every second or as said, until interrupted
+    #[arg(long, short, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = seconds)]
+    watch: Option<Duration>,
     #[command(flatten)]
     root: Root,
 }
 
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
+    let known = text.parse().ok().filter(|seconds| (0.1..=86_400.0).contains(seconds));
+    known.map(Duration::from_secs_f64).ok_or_else(|| "expected 0.1 to 86400 seconds".into())
+}
+
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let root = arguments.root.path()?;
+    let mut source = Source::of(&arguments.root)?;
     loop {
-        let report = report::of(&root)?;
+        let report = source.report()?;
         let text = if arguments.json { serde_json::to_string(&report)? } else { table::render(&report) };
-        let mut out = std::io::stdout().lock();
-        if arguments.watch && !arguments.json && out.is_terminal() {
-            // Home, and clear what follows: the table stands still instead of scrolling.
-            write!(out, "\x1b[H\x1b[J")?;
+        match show(&text, arguments.watch.is_some() && !arguments.json) {
+            // Whoever read it has seen enough.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
+            shown => shown?,
         }
-        writeln!(out, "{}", text.trim_end())?;
-        out.flush()?;
-        if !arguments.watch {
-            return Ok(ExitCode::SUCCESS);
+        let Some(interval) = arguments.watch else { return Ok(ExitCode::SUCCESS) };
+        thread::sleep(interval);
+    }
+}
+
+fn show(text: &str, again: bool) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    if again && out.is_terminal() {
+        // Home, and clear what follows: the table stands still instead of scrolling.
+        write!(out, "\x1b[H\x1b[J")?;
+    }
+    writeln!(out, "{}", text.trim_end())?;
+    out.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_is_one_that_people_can_wait_for() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for text in ["", "0", "-1", "fast", "inf", "NaN", "1e9"] {
+            assert!(seconds(text).is_err(), "{text}");
         }
-        drop(out);
-        thread::sleep(Duration::from_secs(1));
     }
 }

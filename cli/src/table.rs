@@ -1,4 +1,7 @@
 //! The tables of `cgpu smi`. Memory in MiB, shares in percent of the card.
+//!
+//! A container's row is what it has in all, as it is compared with its limit; the rows below it are the parts: its processes, then what came
+//! with contexts and modules (`implicit`), what dead processes had exported, and how much of all that is `draining`: dead, and not yet seen to be gone.
 
 use std::fmt::Write;
 
@@ -7,28 +10,20 @@ use cgpu_monitor::message::{
 };
 use comfy_table::{Cell, CellAlignment, Row, Table, presets};
 
-use crate::report::Report;
+use crate::report::{NATIVE, Report, View};
 
 /// Everything as text: a line per card, a table of containers and their processes, and what is wrong.
 pub(crate) fn render(report: &Report) -> String {
     let status = &report.status;
-    let mut text = String::new();
-    if !report.monitor {
-        text.push_str("no monitor: memory as the containers tell it, time is not shared out\n");
-    }
+    let mut text = heading(report);
     for card in &status.cards {
-        let _ = writeln!(text, "{}", if report.monitor { card_line(card) } else { bare_card_line(card) });
+        text.push_str(&card_lines(card, report));
     }
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header(heading());
+    table.load_preset(presets::NOTHING).set_header(columns());
     for container in &status.containers {
         for share in &container.cards {
-            table.add_row(container_row(container, share, report));
-            for process in &container.processes {
-                if let Some(part) = process.cards.iter().find(|part| part.card == share.card) {
-                    table.add_row(process_row(process, part));
-                }
-            }
+            add(&mut table, container, share, report);
         }
     }
     if table.is_empty() {
@@ -42,72 +37,132 @@ pub(crate) fn render(report: &Report) -> String {
     text
 }
 
-fn card_line(card: &CardStatus) -> String {
-    let name = if card.name.is_empty() { "unknown card" } else { &card.name };
-    let used = card.memory_used.map_or_else(|| "?".to_owned(), mib);
-    let sharing = match card.sharing {
-        Sharing::Open => "open",
-        Sharing::Watched => "watched",
-        Sharing::Contended => "contended",
+fn heading(report: &Report) -> String {
+    let status = &report.status;
+    match (report.view, report.monitor) {
+        (View::Host, true) if status.version.is_empty() => String::new(),
+        (View::Host, true) => {
+            let up = duration(status.uptime_ms / 1000);
+            format!("monitor {}, process {}, up {up}\n", status.version, status.pid)
+        }
+        (View::Host, false) => {
+            "no monitor: memory as the containers tell it, time is not shared out\n".into()
+        }
+        (View::Container, true) => "this container, as it sees itself\n".into(),
+        (View::Container, false) => {
+            "this container, as it sees itself; no monitor: time is not shared out\n".into()
+        }
+    }
+}
+
+fn card_lines(card: &CardStatus, report: &Report) -> String {
+    let name = match (card.name.is_empty(), report.view) {
+        (false, _) => format!("  {}", card.name),
+        (true, View::Host) if report.monitor => "  unknown card".into(),
+        (true, _) => String::new(),
     };
-    format!(
-        "card {}  {name}  {used} / {} MiB  policy {} ({})  {sharing}  {}",
-        card.index,
-        mib(card.memory_total),
-        card.policy,
-        policy(card.policy),
-        card.uuid
-    )
+    let used = card.memory_used.map(|used| format!("{} / ", mib(used))).unwrap_or_default();
+    let busy = card.utilization.map(|percent| format!("  busy {percent} %")).unwrap_or_default();
+    let mut text =
+        format!("card {}{name}  {}  {used}{} MiB{busy}\n", card.index, card.uuid, mib(card.memory_total));
+    if report.monitor {
+        let _ = write!(
+            text,
+            "        policy {} ({}), {}",
+            card.policy,
+            policy(card.policy),
+            sharing(card.sharing)
+        );
+    }
+    if report.monitor && report.view == View::Host {
+        let taken = card.max_inst.saturating_sub(card.free_weight);
+        let _ = write!(text, ", {taken}/{} places, slice {}", card.max_inst, millis(card.slice_us));
+        if let Some(cost) = card.switch_us {
+            let _ = write!(text, ", switch {}", millis(cost));
+        }
+        let _ = write!(text, ", {} turns", card.turns);
+    }
+    text + if report.monitor { "\n" } else { "" }
 }
 
-fn bare_card_line(card: &CardStatus) -> String {
-    format!("card {}  {} MiB  {}", card.index, mib(card.memory_total), card.uuid)
-}
-
-fn heading() -> Row {
-    let left = ["CONTAINER", "PID", "PROGRAM"].map(Cell::new);
-    let right = ["CARD", "USED MiB", "IMPLICIT", "LIMIT", "SHARE SET", "MEASURED", "POLICY"];
+fn columns() -> Row {
+    let left = ["CONTAINER", "NAME"].map(Cell::new);
+    let right = ["CARD", "UTIL", "COMPUTE", "SET", "MEASURED", "USED MiB", "LIMIT", "PROCS", "PRIO"];
     let right = right.map(|name| Cell::new(name).set_alignment(CellAlignment::Right));
     Row::from(left.into_iter().chain(right).collect::<Vec<_>>())
 }
 
+fn add(table: &mut Table, container: &ContainerStatus, share: &ShareStatus, report: &Report) {
+    table.add_row(container_row(container, share, report));
+    for process in &container.processes {
+        if let Some(part) = process.cards.iter().find(|part| part.card == share.card)
+            && (container.cards.len() == 1
+                || *part != ProcessCard { card: part.card, ..ProcessCard::default() })
+        {
+            table.add_row(process_row(process, part));
+        }
+    }
+    let parts =
+        [("implicit", share.implicit), ("exported, owner dead", share.orphan), ("draining", share.draining)];
+    for (what, bytes) in parts.into_iter().filter(|(_, bytes)| *bytes > 0) {
+        table.add_row(part_row(String::new(), what.into(), share.card, bytes));
+    }
+}
+
 fn container_row(container: &ContainerStatus, share: &ShareStatus, report: &Report) -> Row {
     let card = report.status.cards.iter().find(|card| card.index == share.card);
-    let limit = if share.limit == 0 { "-".to_owned() } else { mib(share.limit) };
+    let card = card.filter(|_| report.monitor);
+    let used = share.used.saturating_add(share.implicit).saturating_add(share.orphan);
     let name = if container.name.is_empty() { &container.id } else { &container.name };
     row(
-        [plain(name), String::new(), String::new()],
+        [plain(&container.id), plain(name)],
         [
             share.card.to_string(),
-            mib(share.used + share.orphan),
-            mib(share.implicit),
-            limit,
+            share.utilization.map_or_else(nothing, |percent| format!("{percent} %")),
+            card.map_or_else(nothing, |card| compute(container, card)),
             percent(report.monitor.then_some(share.share_set)),
             percent(share.share_second),
-            card.map(|card| card.policy.to_string()).unwrap_or_default(),
+            mib(used),
+            if share.limit == 0 { nothing() } else { mib(share.limit) },
+            container.processes.iter().filter(|process| process.live).count().to_string(),
+            if container.high_priority { "high".into() } else { nothing() },
         ],
     )
 }
 
-fn process_row(process: &ProcessStatus, part: &ProcessCard) -> Row {
-    let pid = process.host_pid.unwrap_or(process.pid).to_string();
-    let comm = plain(&process.comm);
-    let program = if process.live { comm } else { format!("{comm} (dead)") };
-    let none = String::new;
-    row(
-        [none(), pid, program],
-        [part.card.to_string(), mib(part.used), mib(part.implicit), none(), none(), none(), none()],
-    )
+/// By what its share of the card's time is limited.
+pub(crate) fn compute(container: &ContainerStatus, card: &CardStatus) -> String {
+    match (card.policy, container.percent) {
+        (0, _) if card.max_inst > 0 => format!("1 of {}", card.max_inst),
+        (0, _) => "one place".into(),
+        (1 | 4, _) => "equal".into(),
+        (3, Some(percent)) => format!("{percent} %"),
+        (2 | 3, _) => format!("weight {}", container.weight),
+        _ => nothing(),
+    }
 }
 
-fn row(left: [String; 3], right: [String; 7]) -> Row {
+fn process_row(process: &ProcessStatus, part: &ProcessCard) -> Row {
+    let pid = process.host_pid.unwrap_or(process.pid);
+    let comm = plain(&process.comm);
+    let program = if process.live { comm } else { format!("{comm} (dead)") };
+    part_row(format!("  {pid}"), program, part.card, part.used)
+}
+
+fn part_row(pid: String, what: String, card: u32, bytes: u64) -> Row {
+    let none = String::new;
+    let right = [card.to_string(), none(), none(), none(), none(), mib(bytes), none(), none(), none()];
+    row([pid, what], right)
+}
+
+fn row(left: [String; 2], right: [String; 9]) -> Row {
     let right = right.map(|text| Cell::new(text).set_alignment(CellAlignment::Right));
     Row::from(left.into_iter().map(Cell::new).chain(right).collect::<Vec<_>>())
 }
 
 /// One line for everything that somebody should look at.
-fn troubles(status: &Status) -> Vec<String> {
-    let mut lines = Vec::new();
+pub(crate) fn troubles(status: &Status) -> Vec<String> {
+    let mut lines: Vec<String> = status.warnings.iter().map(|line| format!("monitor: {line}")).collect();
     for container in &status.containers {
         let name = plain(&container.name);
         if let Some(sentence) = &container.refused {
@@ -123,28 +178,56 @@ fn troubles(status: &Status) -> Vec<String> {
 }
 
 /// Containers write their names themselves: nothing of it may steer the terminal.
-fn plain(text: &str) -> String {
+pub(crate) fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 /// Rounded up, so that nothing in use reads as nothing.
-fn mib(bytes: u64) -> String {
+pub(crate) fn mib(bytes: u64) -> String {
     bytes.div_ceil(1 << 20).to_string()
 }
 
-fn percent(share: Option<f64>) -> String {
-    share.map_or_else(|| "-".to_owned(), |share| format!("{share:.1} %"))
+fn nothing() -> String {
+    "-".to_owned()
 }
 
-fn policy(number: u32) -> &'static str {
+fn percent(share: Option<f64>) -> String {
+    share.map_or_else(nothing, |share| format!("{share:.1} %"))
+}
+
+/// Microseconds for people.
+pub(crate) fn millis(micros: u64) -> String {
+    format!("{}.{:02} ms", micros / 1000, micros % 1000 / 10)
+}
+
+/// Seconds for people.
+pub(crate) fn duration(seconds: u64) -> String {
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds} s"),
+        (0, 0, _) => format!("{minutes} min"),
+        (0, _, _) => format!("{hours} h {minutes} min"),
+        _ => format!("{days} d {hours} h"),
+    }
+}
+
+pub(crate) fn policy(number: u32) -> &'static str {
     match number {
         0 => "fair",
         1 => "preemptive",
         2 => "weighted",
         3 => "fixed",
         4 => "soft",
-        5 => "native",
+        NATIVE => "native",
         _ => "unknown",
+    }
+}
+
+pub(crate) const fn sharing(sharing: Sharing) -> &'static str {
+    match sharing {
+        Sharing::Open => "open",
+        Sharing::Watched => "watched",
+        Sharing::Contended => "contended",
     }
 }
 
@@ -159,9 +242,10 @@ mod tests {
             implicit: 256 << 20,
             share_set: 33.333,
             share_second: Some(33.1),
+            utilization: Some(48),
             ..ShareStatus::default()
         };
-        let part = ProcessCard { used: 2 << 30, implicit: 256 << 20, ..ProcessCard::default() };
+        let part = ProcessCard { used: (2 << 30) + 1, implicit: 256 << 20, ..ProcessCard::default() };
         let process = ProcessStatus {
             pid: 7,
             host_pid: Some(4711),
@@ -173,6 +257,8 @@ mod tests {
         let container = ContainerStatus {
             id: "0123456789ab".into(),
             name: "a".into(),
+            weight: 3,
+            high_priority: true,
             cards: vec![share],
             processes: vec![process],
             refused: Some("NVML is missing.\n".into()),
@@ -182,27 +268,86 @@ mod tests {
             name: "NVIDIA A10".into(),
             uuid: "GPU-1".into(),
             memory_total: 23028 << 20,
+            memory_used: Some(9 << 30),
+            utilization: Some(97),
             policy: 2,
+            max_inst: 20,
+            free_weight: 17,
+            sharing: Sharing::Contended,
+            turns: 1234,
+            switch_us: Some(104),
+            slice_us: 6000,
             strangers: vec![99],
             ..CardStatus::default()
         };
-        let status = Status { cards: vec![card], containers: vec![container], ..Status::default() };
-        Report { monitor: true, status }
+        let status = Status {
+            version: "1.2.3".into(),
+            pid: 4700,
+            uptime_ms: 7_260_000,
+            root: "/run/cgpu".into(),
+            cards: vec![card],
+            containers: vec![container],
+            ..Status::default()
+        };
+        Report { monitor: true, view: View::Host, status }
     }
 
     #[test]
-    fn a_row_for_each_container_and_each_process() {
+    fn all_there_is() {
+        let expected = "\
+monitor 1.2.3, process 4700, up 2 h 1 min
+card 0  NVIDIA A10  GPU-1  9216 / 23028 MiB  busy 97 %
+        policy 2 (weighted), contended, 3/20 places, slice 6.00 ms, switch 0.10 ms, 1234 turns
+
+ CONTAINER     NAME      CARD  UTIL   COMPUTE     SET  MEASURED  USED MiB  LIMIT  PROCS  PRIO
+ 0123456789ab  a            0  48 %  weight 3  33.3 %    33.1 %      2305   8192      1  high
+   4711        trainer      0                                        2049
+               implicit     0                                         256
+a: refused to start: NVML is missing.
+card 0: on it without the shim: process 99
+";
+        assert_eq!(render(&sample()), expected);
+    }
+
+    #[test]
+    fn it_fits_into_a_hundred_columns_when_names_are_short() {
         let text = render(&sample());
-        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
-        assert!(
-            text.starts_with("card 0  NVIDIA A10  ? / 23028 MiB  policy 2 (weighted)  open  GPU-1\n"),
-            "{text}"
-        );
-        assert!(
-            lines.contains(&vec!["a", "0", "2049", "256", "8192", "33.3", "%", "33.1", "%", "2"]),
-            "{text}"
-        );
-        assert!(lines.contains(&vec!["4711", "trainer", "0", "2048", "256"]), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    }
+
+    #[test]
+    fn compute_is_told_as_the_policy_limits_it() {
+        let container = ContainerStatus { weight: 3, percent: Some(30), ..ContainerStatus::default() };
+        let plain = ContainerStatus { percent: None, ..container.clone() };
+        for (policy, of, told) in [
+            (0, &container, "1 of 20"),
+            (1, &container, "equal"),
+            (2, &container, "weight 3"),
+            (3, &container, "30 %"),
+            (3, &plain, "weight 3"),
+            (4, &container, "equal"),
+            (5, &container, "-"),
+        ] {
+            let card = CardStatus { policy, max_inst: 20, ..CardStatus::default() };
+            assert_eq!(compute(of, &card), told, "policy {policy}");
+        }
+    }
+
+    #[test]
+    fn a_card_that_a_process_does_not_use_is_not_listed_with_it() {
+        let mut report = sample();
+        let container = &mut report.status.containers[0];
+        container.cards.push(ShareStatus { card: 1, ..ShareStatus::default() });
+        container.processes[0].cards.push(ProcessCard { card: 1, ..ProcessCard::default() });
+        assert_eq!(render(&report).matches("trainer").count(), 1);
+    }
+
+    #[test]
+    fn inside_there_is_no_word_of_others() {
+        let report = Report { view: View::Container, ..sample() };
+        let text = render(&report);
+        assert!(text.starts_with("this container, as it sees itself\ncard 0 "), "{text}");
+        assert!(!text.contains("places"), "{text}");
     }
 
     #[test]
@@ -214,7 +359,7 @@ mod tests {
 
     #[test]
     fn nothing_is_a_sentence_too() {
-        let nothing = Report { monitor: true, status: Status::default() };
+        let nothing = Report { monitor: true, view: View::Host, status: Status::default() };
         assert_eq!(render(&nothing), "no containers\n");
     }
 

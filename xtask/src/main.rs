@@ -1,4 +1,4 @@
-//! The project's tasks: `cargo xtask build`, `test`, `soak`, `fuzz`, `bench`, `demo`, `gpu-kit`.
+//! The project's tasks: `cargo xtask build`, `test`, `soak`, `fuzz`, `bench`, `demo`, `pictures`, `gpu-kit`.
 //!
 //! One rule for all of them: data goes to stdout, everything else (progress, compilers, test output) to stderr, and a
 //! task says what it could not do and why. Nothing has to be installed beforehand except a Rust toolchain and a C compiler.
@@ -16,6 +16,7 @@ mod dist;
 mod fuzz;
 mod gpu_kit;
 mod handover;
+mod pictures;
 mod portable;
 mod programs;
 mod python;
@@ -46,6 +47,8 @@ enum Task {
     Fuzz(fuzz::Arguments),
     /// Show the main job: two tenants share one card
     Demo(demo::Arguments),
+    /// Draw what `cgpu top` and `cgpu smi` look like into docs/pictures; needs tmux
+    Pictures,
     /// Collect a folder that tests a machine with a real GPU
     GpuKit,
 }
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Fuzz(arguments) => fuzz::run(&arguments),
         Task::Demo(arguments) => demo::run(&arguments),
+        Task::Pictures => pictures::run(),
         Task::GpuKit => gpu_kit::run().map(|kit| {
             println!("{}", kit.display());
             ExitCode::SUCCESS

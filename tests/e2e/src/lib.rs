@@ -12,6 +12,7 @@ mod host;
 mod mounts;
 mod scene;
 mod skip;
+mod terminal;
 
 pub use child::{Child, Outcome};
 pub use dist::Dist;
@@ -20,6 +21,7 @@ pub use host::{Monitor, Worker};
 pub use mounts::{contained, mounted};
 pub use scene::{Container, Scene};
 pub use skip::{python, skip};
+pub use terminal::Terminal;
 
 /// A mebibyte, in bytes.
 pub const MIB: u64 = 1 << 20;

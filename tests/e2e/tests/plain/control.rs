@@ -3,6 +3,7 @@
 use std::fs;
 
 use cgpu_e2e::{Child, Container, MIB, Monitor, Outcome, Scene, mounted, skip};
+use serde_json::Value;
 
 fn cgpu(scene: &Scene, arguments: &[&str]) -> Outcome {
     let root = scene.root();
@@ -56,6 +57,62 @@ fn cgpu_smi_is_cgpu_smi() {
     }
     assert_eq!(alias, plain);
     assert_eq!(plain["cards"][0]["memory_total"], 23028 * MIB);
+}
+
+/// `cgpu smi` in a container: its own files, no socket, no root.
+fn inside(scene: &Scene, container: &Container) -> Value {
+    let mut command = scene.native_in(container, &scene.dist().file("cgpu-smi"));
+    command.arg("--json");
+    Outcome::of(command).silent().json()
+}
+
+#[test]
+fn inside_a_container_smi_shows_that_container() {
+    let scene = Scene::new("A10:23028");
+    let (container, other) = (scene.limited("a", 4096).weighing(2), scene.limited("b", 4096));
+    let hold = |container: &Container, amount: &str| {
+        let mut command = scene.program_in(container, "hold");
+        command.arg(amount);
+        let mut holder = Child::start(command);
+        holder.line();
+        holder
+    };
+    let (holder, neighbour) = (hold(&container, "1G"), hold(&other, "2G"));
+    let alone = inside(&scene, &container);
+    assert_eq!((&alone["monitor"], &alone["view"]), (&false.into(), &"container".into()));
+    let monitor = Monitor::start(&scene);
+    scene.set("0/a/memsize", &(3072 * MIB).to_string());
+    let seen = scene.eventually("the same inside and outside", || {
+        let (seen, outside) = (inside(&scene, &container), scene.books(&container));
+        let own = &seen["containers"][0];
+        let alike = ["name", "weight", "high_priority"].iter().all(|key| own[key] == outside[key])
+            && ["uuid", "limit", "used", "implicit", "share_set"]
+                .iter()
+                .all(|key| own["cards"][0][key] == outside["cards"][0][key]);
+        (seen["monitor"] == true && alike && own["cards"][0]["limit"] == 3072 * MIB).then_some(seen)
+    });
+    let own = &seen["containers"][0];
+    assert_eq!(seen["containers"].as_array().map(Vec::len), Some(1), "no word of others: {seen:#}");
+    assert_eq!(seen["cards"][0]["policy"], 2, "a weight above 1 selects it");
+    assert_eq!(own["processes"][0]["pid"], holder.pid());
+    monitor.process.kill();
+    assert_eq!(inside(&scene, &container)["monitor"], false, "nobody's heart beats");
+    holder.finish().silent();
+    neighbour.finish().silent();
+}
+
+#[test]
+fn smi_goes_on_at_the_asked_pace_until_nobody_reads() {
+    let scene = Scene::new("A10:23028");
+    let root = scene.root();
+    let mut command = scene.native("sh".as_ref());
+    command.args(["-c", "\"$0\" smi --json --watch 0.1 --root \"$1\" | head -n 3"]);
+    command.arg(scene.dist().file("cgpu")).arg(root);
+    assert_eq!(Outcome::of(command).silent().stdout.lines().count(), 3);
+    for seconds in ["0", "soon"] {
+        let outcome = cgpu(&scene, &["smi", "--watch", seconds]).exits(2);
+        assert!(outcome.stderr.contains("0.1 to 86400 seconds"), "{outcome:?}");
+    }
 }
 
 #[test]

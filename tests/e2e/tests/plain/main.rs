@@ -29,5 +29,6 @@ mod region;
 mod run;
 mod same;
 mod surroundings;
+mod terminal;
 mod tree;
 mod view;

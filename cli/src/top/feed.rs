@@ -1,0 +1,96 @@
+//! Asks the monitor, again and again, in a thread of its own: one that is slow to answer does not freeze the keys.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cgpu_monitor::client::{Client, Failure};
+
+use super::Farewell;
+use super::model::{Note, Seen, Write};
+use super::update::Event;
+
+/// A monitor that is restarted is back within so long.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// One that is gone is looked for so often at least.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// What the feed is asked for.
+#[derive(Debug)]
+pub(crate) enum Wish {
+    Write(Write),
+}
+
+/// The connection.
+pub(crate) struct Feed {
+    socket: PathBuf,
+    client: Option<Client>,
+    interval: Duration,
+    wishes: Receiver<Wish>,
+    events: Sender<Event>,
+}
+
+impl Feed {
+    /// Looks once, then goes on looking.
+    pub(crate) fn start(
+        socket: PathBuf,
+        interval: Duration,
+        wishes: Receiver<Wish>,
+        events: Sender<Event>,
+    ) -> Result<Seen, Failure> {
+        let (client, seen) = look(None, &socket)?;
+        let feed = Self { socket, client: Some(client), interval, wishes, events };
+        thread::spawn(move || feed.run());
+        Ok(seen)
+    }
+
+    fn run(mut self) {
+        let _farewell = Farewell(self.events.clone(), "what asks the monitor has ended");
+        let mut last = Instant::now();
+        loop {
+            let pause = if self.client.is_some() { self.interval } else { self.interval.min(RETRY) };
+            match self.wishes.recv_timeout(pause) {
+                Ok(Wish::Write(write)) => self.tell(Event::Answered(self.write(&write))),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            match look(self.client.take(), &self.socket) {
+                Ok((client, seen)) => {
+                    (self.client, last) = (Some(client), Instant::now());
+                    self.tell(Event::Seen(Box::new(seen)));
+                }
+                Err(failure) if last.elapsed() < PATIENCE.max(self.interval * 2) => {
+                    self.tell(Event::Lost(failure.to_string()))
+                }
+                Err(failure) => self.tell(Event::Gone(failure.to_string())),
+            }
+        }
+    }
+
+    /// Nobody hears it when we are leaving.
+    fn tell(&self, event: Event) {
+        let _ = self.events.send(event);
+    }
+
+    /// On a connection of its own: what was asked for is not lost with the other.
+    fn write(&self, write: &Write) -> Note {
+        let done = Client::connect(&self.socket).and_then(|mut client| client.set(&write.path, &write.value));
+        match done {
+            Ok(()) => Note::Done(format!("done: {}", write.meaning)),
+            Err(failure) => Note::Refused(failure.to_string()),
+        }
+    }
+}
+
+fn look(client: Option<Client>, socket: &Path) -> Result<(Client, Seen), Failure> {
+    let mut client = client.map_or_else(|| Client::connect(socket), Ok)?;
+    let status = client.status()?;
+    let turns = match client.turns() {
+        Ok(turns) => turns,
+        // An older monitor.
+        Err(Failure::Refused(_)) => Vec::new(),
+        Err(other) => return Err(other),
+    };
+    Ok((client, Seen { status, turns }))
+}

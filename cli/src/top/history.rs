@@ -1,0 +1,115 @@
+//! What was, as far as a screen shows it.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use cgpu_monitor::message::Status;
+
+/// Looks that are kept: as many as the widest screen has columns.
+const MOST: usize = 512;
+
+/// Values of successive looks, each from 0 to 1; none where there was nothing to tell.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Series(VecDeque<Option<f64>>);
+
+impl Series {
+    fn push(&mut self, value: Option<f64>) {
+        if self.0.len() == MOST {
+            self.0.pop_front();
+        }
+        self.0.push_back(value.map(|value| value.clamp(0.0, 1.0)));
+    }
+
+    /// The last `count`, oldest first.
+    pub(crate) fn last(&self, count: usize) -> impl Iterator<Item = Option<f64>> {
+        self.0.iter().skip(self.0.len().saturating_sub(count)).copied()
+    }
+}
+
+/// Time and memory of one card, or of one container on one card.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Track {
+    pub(crate) time: Series,
+    pub(crate) memory: Series,
+}
+
+/// A container on a card.
+pub(crate) type Place = (String, u32);
+
+/// All that is shown.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct History {
+    cards: BTreeMap<u32, Track>,
+    containers: BTreeMap<Place, Track>,
+}
+
+impl History {
+    /// Takes a look down; who is gone is forgotten.
+    pub(crate) fn note(&mut self, status: &Status) {
+        let mut cards = std::mem::take(&mut self.cards);
+        for card in &status.cards {
+            let mut track = cards.remove(&card.index).unwrap_or_default();
+            track.time.push(card.utilization.map(|percent| f64::from(percent) / 100.0));
+            track.memory.push(card.memory_used.and_then(|used| part(used, card.memory_total)));
+            self.cards.insert(card.index, track);
+        }
+        let mut containers = std::mem::take(&mut self.containers);
+        for container in &status.containers {
+            for share in &container.cards {
+                let place = (container.id.clone(), share.card);
+                let mut track = containers.remove(&place).unwrap_or_default();
+                let whole = status.cards.iter().find(|card| card.index == share.card);
+                let whole = whole.map_or(0, |card| card.memory_total);
+                let used = share.used.saturating_add(share.implicit).saturating_add(share.orphan);
+                track.time.push(share.share_second.map(|percent| percent / 100.0));
+                track.memory.push(part(used, if share.limit == 0 { whole } else { share.limit }));
+                self.containers.insert(place, track);
+            }
+        }
+    }
+
+    pub(crate) fn card(&self, index: u32) -> Option<&Track> {
+        self.cards.get(&index)
+    }
+
+    pub(crate) fn container(&self, place: &Place) -> Option<&Track> {
+        self.containers.get(place)
+    }
+}
+
+/// How much `part` is of `whole`.
+#[allow(clippy::cast_precision_loss)] // a bar
+fn part(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part as f64 / whole as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cgpu_monitor::message::{ContainerStatus, ShareStatus};
+
+    fn status(id: &str, percent: Option<f64>) -> Status {
+        let share = ShareStatus { limit: 4, used: 1, share_second: percent, ..ShareStatus::default() };
+        let container = ContainerStatus { id: id.into(), cards: vec![share], ..ContainerStatus::default() };
+        Status { containers: vec![container], ..Status::default() }
+    }
+
+    #[test]
+    fn a_track_grows_with_each_look_and_goes_with_its_container() {
+        let mut history = History::default();
+        history.note(&status("a", Some(50.0)));
+        history.note(&status("a", None));
+        let track = history.container(&("a".into(), 0)).unwrap();
+        assert_eq!(track.time.last(9).collect::<Vec<_>>(), [Some(0.5), None]);
+        assert_eq!(track.memory.last(1).collect::<Vec<_>>(), [Some(0.25)]);
+        history.note(&status("b", None));
+        assert!(history.container(&("a".into(), 0)).is_none());
+    }
+
+    #[test]
+    fn it_does_not_grow_for_ever() {
+        let mut series = Series::default();
+        (0..MOST + 9).for_each(|_| series.push(Some(7.0)));
+        assert_eq!(series.last(usize::MAX).count(), MOST);
+        assert_eq!(series.last(1).next(), Some(Some(1.0)));
+    }
+}

@@ -1,0 +1,240 @@
+//! What is on the screen, as data.
+
+use std::cmp::Ordering;
+use std::time::Duration;
+
+use cgpu_monitor::message::{CardStatus, CardTurns, ContainerStatus, ShareStatus, Status};
+
+use super::history::{History, Place};
+use crate::table;
+
+/// One look at the monitor.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) status: Status,
+    /// Empty: the monitor does not tell.
+    pub(crate) turns: Vec<CardTurns>,
+}
+
+/// Everything.
+#[derive(Clone, Debug)]
+pub(crate) struct Model {
+    pub(crate) seen: Seen,
+    pub(crate) history: History,
+    pub(crate) interval: Duration,
+    pub(crate) mode: Mode,
+    pub(crate) order: Order,
+    /// From the greatest on.
+    pub(crate) descending: bool,
+    /// Only containers with this in their id or name; only of this card.
+    pub(crate) filter: String,
+    pub(crate) card: Option<u32>,
+    /// The row that keys are about.
+    pub(crate) selected: Option<Place>,
+    /// What stands still does not move under one's eyes.
+    pub(crate) paused: bool,
+    /// The outcome of what was last asked for.
+    pub(crate) note: Option<Note>,
+    /// Why nothing new comes.
+    pub(crate) lost: Option<String>,
+}
+
+/// Something to read at the bottom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Note {
+    Done(String),
+    Refused(String),
+}
+
+/// What keys mean at present.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Look around.
+    #[default]
+    Table,
+    /// The filter is being typed.
+    Filter,
+    /// A card's policy is being chosen.
+    Policy {
+        card: u32,
+        choice: u32,
+    },
+    /// A weight is being typed.
+    Weight {
+        place: Place,
+        text: String,
+    },
+    /// Something is about to be written.
+    Confirm(Write),
+    Help,
+}
+
+/// A node of the control tree, what it is to become, and what that means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Write {
+    pub(crate) path: String,
+    pub(crate) value: String,
+    pub(crate) meaning: String,
+}
+
+/// By what rows are sorted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Order {
+    #[default]
+    Id,
+    Card,
+    Set,
+    Measured,
+    Memory,
+    Time,
+}
+
+impl Order {
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Id, Self::Card, Self::Set, Self::Measured, Self::Memory, Self::Time];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Id => "id",
+            Self::Card => "card",
+            Self::Set => "set",
+            Self::Measured => "got",
+            Self::Memory => "memory",
+            Self::Time => "time",
+        }
+    }
+
+    pub(crate) fn next(self) -> Self {
+        let at = Self::ALL.iter().position(|order| *order == self).unwrap_or(0);
+        Self::ALL[(at + 1) % Self::ALL.len()]
+    }
+
+    /// The greatest is looked for, but for names.
+    pub(crate) const fn descends(self) -> bool {
+        !matches!(self, Self::Id | Self::Card)
+    }
+
+    fn compare(self, one: &Row<'_>, other: &Row<'_>) -> Ordering {
+        let key = |row: &Row<'_>| match self {
+            Self::Id | Self::Card => 0.0,
+            Self::Set => row.share.share_set,
+            Self::Measured => row.share.share_second.unwrap_or(-1.0),
+            Self::Time => row.share.gpu_time_ms,
+            Self::Memory => 0.0,
+        };
+        let first = match self {
+            Self::Card => one.share.card.cmp(&other.share.card),
+            Self::Memory => one.used().cmp(&other.used()),
+            _ => key(one).total_cmp(&key(other)),
+        };
+        first
+            .then_with(|| one.container.id.cmp(&other.container.id))
+            .then(one.share.card.cmp(&other.share.card))
+    }
+}
+
+/// A container on a card.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row<'a> {
+    /// Its place among all containers: its letter and colour.
+    pub(crate) number: usize,
+    pub(crate) container: &'a ContainerStatus,
+    pub(crate) share: &'a ShareStatus,
+}
+
+impl Row<'_> {
+    /// All it has of the card, in bytes.
+    pub(crate) fn used(&self) -> u64 {
+        self.share.used.saturating_add(self.share.implicit).saturating_add(self.share.orphan)
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        (self.container.id.clone(), self.share.card)
+    }
+}
+
+/// The letter of a container: A to Z, a to z, then `*`.
+pub(crate) fn letter(number: usize) -> char {
+    ('A'..='Z').chain('a'..='z').nth(number).unwrap_or('*')
+}
+
+impl Model {
+    pub(crate) fn new(seen: Seen, interval: Duration) -> Self {
+        let mut model = Self {
+            seen: Seen::default(),
+            history: History::default(),
+            interval,
+            mode: Mode::default(),
+            order: Order::default(),
+            descending: false,
+            filter: String::new(),
+            card: None,
+            selected: None,
+            paused: false,
+            note: None,
+            lost: None,
+        };
+        model.take(seen);
+        model
+    }
+
+    /// Takes a look in.
+    pub(crate) fn take(&mut self, seen: Seen) {
+        self.lost = None;
+        if self.paused {
+            return;
+        }
+        self.history.note(&seen.status);
+        self.seen = seen;
+        if self.card.is_some_and(|card| self.card(card).is_none()) {
+            self.card = None;
+        }
+    }
+
+    pub(crate) fn card(&self, index: u32) -> Option<&CardStatus> {
+        self.seen.status.cards.iter().find(|card| card.index == index)
+    }
+
+    /// The cards that are shown.
+    pub(crate) fn cards(&self) -> impl Iterator<Item = &CardStatus> {
+        self.seen.status.cards.iter().filter(|card| self.card.is_none_or(|chosen| chosen == card.index))
+    }
+
+    /// The rows that are shown, in order.
+    pub(crate) fn rows(&self) -> Vec<Row<'_>> {
+        let wanted = self.filter.to_lowercase();
+        let containers = self.seen.status.containers.iter().enumerate();
+        let mut rows: Vec<Row<'_>> = containers
+            .filter(|(_, container)| {
+                [&container.id, &container.name].iter().any(|text| text.to_lowercase().contains(&wanted))
+            })
+            .flat_map(|(number, container)| {
+                container.cards.iter().map(move |share| Row { number, container, share })
+            })
+            .filter(|row| self.card.is_none_or(|card| card == row.share.card))
+            .collect();
+        rows.sort_by(|one, other| self.order.compare(one, other));
+        if self.descending {
+            rows.reverse();
+        }
+        rows
+    }
+
+    /// Which of the rows is selected; the first one if what was is gone.
+    pub(crate) fn selection(&self, rows: &[Row<'_>]) -> Option<usize> {
+        let chosen = self.selected.as_ref().and_then(|(id, card)| {
+            rows.iter().position(|row| row.container.id == *id && row.share.card == *card)
+        });
+        chosen.or((!rows.is_empty()).then_some(0))
+    }
+
+    /// The number of a container, by its id.
+    pub(crate) fn number(&self, id: &str) -> Option<usize> {
+        self.seen.status.containers.iter().position(|container| container.id == id)
+    }
+}
+
+/// Everything that somebody should look at.
+pub(crate) fn troubles(model: &Model) -> Vec<String> {
+    table::troubles(&model.seen.status)
+}

@@ -1,0 +1,345 @@
+//! What events do to the model, and what is to be done outside of it.
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::history::Place;
+use super::model::{Mode, Model, Note, Order, Seen, Write};
+use crate::table;
+
+/// Something has happened.
+#[derive(Debug)]
+pub(crate) enum Event {
+    Key(KeyEvent),
+    Resize,
+    /// The monitor has answered.
+    Seen(Box<Seen>),
+    /// It has not, for a moment.
+    Lost(String),
+    /// It has not, for too long.
+    Gone(String),
+    /// What came of a write.
+    Answered(Note),
+    Signal(i32),
+    /// A thread that this needs has ended.
+    Ended(&'static str),
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Stay,
+    /// All of the screen anew.
+    Redraw,
+    /// Give the terminal back for a while.
+    Suspend,
+    /// Ask the monitor for it.
+    Write(Write),
+    Leave,
+    Signal(i32),
+    Fail(String),
+}
+
+/// Policies that there are.
+pub(crate) const POLICIES: u32 = 6;
+/// A weight has no more digits.
+const DIGITS: usize = 2;
+
+pub(crate) fn update(model: &mut Model, event: Event) -> Step {
+    match event {
+        Event::Key(key) => return press(model, key),
+        Event::Resize => {}
+        Event::Seen(seen) => model.take(*seen),
+        Event::Lost(sentence) => model.lost = Some(sentence),
+        Event::Answered(note) => model.note = Some(note),
+        Event::Gone(sentence) => return Step::Fail(sentence),
+        Event::Signal(number) => return Step::Signal(number),
+        Event::Ended(what) => return Step::Fail(what.into()),
+    }
+    Step::Stay
+}
+
+fn press(model: &mut Model, key: KeyEvent) -> Step {
+    if key.modifiers.contains(KeyModifiers::CONTROL) {
+        return match key.code {
+            KeyCode::Char('c') => Step::Leave,
+            KeyCode::Char('z') => Step::Suspend,
+            KeyCode::Char('l') => Step::Redraw,
+            _ => Step::Stay,
+        };
+    }
+    model.note = None;
+    match std::mem::take(&mut model.mode) {
+        Mode::Table => return look_around(model, key.code),
+        Mode::Filter => type_filter(model, key.code),
+        Mode::Policy { card, choice } => choose_policy(model, key.code, card, choice),
+        Mode::Weight { place, text } => type_weight(model, key.code, place, text),
+        Mode::Confirm(write) => match key.code {
+            KeyCode::Char('y' | 'Y') => return Step::Write(write),
+            KeyCode::Char('n' | 'N' | 'q') | KeyCode::Esc => {
+                model.note = Some(Note::Done("nothing was changed".into()));
+            }
+            // Neither a slip of a finger nor what was pasted confirms.
+            _ => model.mode = Mode::Confirm(write),
+        },
+        Mode::Help => {}
+    }
+    Step::Stay
+}
+
+fn look_around(model: &mut Model, key: KeyCode) -> Step {
+    match key {
+        KeyCode::Char('q') => return Step::Leave,
+        // Out of what narrows the view first.
+        KeyCode::Esc if model.filter.is_empty() && model.card.is_none() => return Step::Leave,
+        KeyCode::Esc => (model.filter, model.card) = (String::new(), None),
+        KeyCode::Up | KeyCode::Char('k') => select(model, -1),
+        KeyCode::Down | KeyCode::Char('j') => select(model, 1),
+        KeyCode::PageUp => select(model, -10),
+        KeyCode::PageDown => select(model, 10),
+        KeyCode::Home | KeyCode::Char('g') => select(model, isize::MIN),
+        KeyCode::End | KeyCode::Char('G') => select(model, isize::MAX),
+        KeyCode::Char('s') => sort(model, model.order.next()),
+        KeyCode::Char('r') => model.descending = !model.descending,
+        KeyCode::Char('/') => model.mode = Mode::Filter,
+        KeyCode::Char('c') | KeyCode::Tab => next_card(model),
+        KeyCode::Char(' ') => model.paused = !model.paused,
+        KeyCode::Char('p') => {
+            if let Some((card, choice)) = card_in_question(model) {
+                model.mode = Mode::Policy { card, choice };
+            }
+        }
+        KeyCode::Char('w') => {
+            let rows = model.rows();
+            if let Some(at) = model.selection(&rows) {
+                model.mode = Mode::Weight { place: rows[at].place(), text: String::new() };
+            }
+        }
+        KeyCode::Char('?' | 'h') => model.mode = Mode::Help,
+        _ => {}
+    }
+    Step::Stay
+}
+
+fn sort(model: &mut Model, order: Order) {
+    (model.order, model.descending) = (order, order.descends());
+}
+
+fn select(model: &mut Model, by: isize) {
+    let rows = model.rows();
+    let Some(at) = model.selection(&rows) else { return };
+    let to = at.saturating_add_signed(by).min(rows.len() - 1);
+    model.selected = Some(rows[to].place());
+}
+
+/// All cards, then each by itself.
+fn next_card(model: &mut Model) {
+    let mut indexes = model.seen.status.cards.iter().map(|card| card.index);
+    model.card = match model.card {
+        None => indexes.next(),
+        Some(shown) => indexes.skip_while(|index| *index != shown).nth(1),
+    };
+}
+
+/// The card of the selected row; without rows, the first one shown. With its policy.
+fn card_in_question(model: &Model) -> Option<(u32, u32)> {
+    let rows = model.rows();
+    let of_row = model.selection(&rows).and_then(|at| model.card(rows[at].share.card));
+    of_row.or_else(|| model.cards().next()).map(|card| (card.index, card.policy))
+}
+
+fn type_filter(model: &mut Model, key: KeyCode) {
+    match key {
+        KeyCode::Enter => return,
+        KeyCode::Esc => {
+            model.filter.clear();
+            return;
+        }
+        KeyCode::Backspace => drop(model.filter.pop()),
+        KeyCode::Char(letter) if !letter.is_control() => model.filter.push(letter),
+        _ => {}
+    }
+    model.mode = Mode::Filter;
+}
+
+fn choose_policy(model: &mut Model, key: KeyCode, card: u32, choice: u32) {
+    let choice = match key {
+        KeyCode::Esc | KeyCode::Char('q') => return,
+        KeyCode::Up | KeyCode::Char('k') => choice.saturating_sub(1),
+        KeyCode::Down | KeyCode::Char('j') => (choice + 1).min(POLICIES - 1),
+        KeyCode::Char(digit) => digit.to_digit(POLICIES).unwrap_or(choice),
+        KeyCode::Enter => {
+            let from = model.card(card).map_or("?", |card| table::policy(card.policy));
+            let meaning =
+                format!("card {card}: policy {choice} ({}) instead of {from}", table::policy(choice));
+            let (path, value) = (format!("{card}/policy"), choice.to_string());
+            model.mode = Mode::Confirm(Write { path, value, meaning });
+            return;
+        }
+        _ => choice,
+    };
+    model.mode = Mode::Policy { card, choice };
+}
+
+fn type_weight(model: &mut Model, key: KeyCode, place: Place, mut text: String) {
+    match key {
+        KeyCode::Esc | KeyCode::Char('q') => return,
+        KeyCode::Backspace => drop(text.pop()),
+        KeyCode::Char(digit) if digit.is_ascii_digit() && text.len() < DIGITS => text.push(digit),
+        KeyCode::Enter if !text.is_empty() => {
+            let (id, card) = &place;
+            let meaning = format!("{} on card {card}: weight {text}", table::plain(id));
+            let path = format!("{card}/{id}/weight");
+            model.mode = Mode::Confirm(Write { path, value: text, meaning });
+            return;
+        }
+        _ => {}
+    }
+    model.mode = Mode::Weight { place, text };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::top::view::samples;
+
+    fn keys(model: &mut Model, text: &str) -> Vec<Step> {
+        let key = |letter| match letter {
+            '\n' => KeyCode::Enter,
+            '\x1b' => KeyCode::Esc,
+            '\x08' => KeyCode::Backspace,
+            'v' => KeyCode::Down,
+            '^' => KeyCode::Up,
+            letter => KeyCode::Char(letter),
+        };
+        let press = |letter| update(model, Event::Key(KeyEvent::new(key(letter), KeyModifiers::NONE)));
+        text.chars().map(press).filter(|step| *step != Step::Stay).collect()
+    }
+
+    fn ids(model: &Model) -> Vec<String> {
+        model.rows().iter().map(|row| format!("{}/{}", row.share.card, row.container.id)).collect()
+    }
+
+    #[test]
+    fn a_policy_is_written_only_when_it_is_confirmed() {
+        let mut model = samples::two_cards();
+        assert_eq!(keys(&mut model, "p3\n"), []);
+        let Mode::Confirm(write) = model.mode.clone() else { panic!("{:?}", model.mode) };
+        assert_eq!((write.path.as_str(), write.value.as_str()), ("0/policy", "3"));
+        assert_eq!(write.meaning, "card 0: policy 3 (fixed) instead of weighted");
+        // Keys that are next to it, and Enter, do nothing.
+        assert_eq!(keys(&mut model, "\ntu "), []);
+        assert_eq!(keys(&mut model, "n"), []);
+        assert_eq!(model.mode, Mode::Table);
+        assert_eq!(keys(&mut model, "p3\ny"), [Step::Write(write)]);
+        assert_eq!(model.mode, Mode::Table);
+    }
+
+    #[test]
+    fn a_weight_is_of_the_selected_row() {
+        let mut model = samples::two_cards();
+        let steps = keys(&mut model, "vw1\x0823x4\ny");
+        let [Step::Write(write)] = &steps[..] else { panic!("{steps:?}") };
+        assert_eq!((write.path.as_str(), write.value.as_str()), ("0/bravo/weight", "23"));
+        assert_eq!(keys(&mut model, "w\x1b"), [], "nothing was typed, nothing is written");
+    }
+
+    #[test]
+    fn what_came_of_it_is_shown_until_the_next_key() {
+        let mut model = samples::two_cards();
+        update(&mut model, Event::Answered(Note::Refused("Expected 1 to 25.".into())));
+        assert!(model.note.is_some());
+        keys(&mut model, "v");
+        assert!(model.note.is_none());
+    }
+
+    #[test]
+    fn rows_are_sorted_and_reversed() {
+        let mut model = samples::two_cards();
+        let by_id = ["0/alpha", "0/bravo", "1/bravo", "1/charlie"];
+        assert_eq!(ids(&model), by_id);
+        keys(&mut model, "r");
+        assert_eq!(ids(&model), ["1/charlie", "1/bravo", "0/bravo", "0/alpha"]);
+        keys(&mut model, "s");
+        assert_eq!((model.order, model.descending), (Order::Card, false));
+        keys(&mut model, "ss");
+        assert_eq!((model.order, model.descending), (Order::Measured, true));
+        assert_eq!(ids(&model)[0], "1/charlie");
+        keys(&mut model, "s");
+        assert_eq!(ids(&model)[0], "0/bravo", "{:?}", model.order);
+        keys(&mut model, "ss");
+        assert_eq!(ids(&model), by_id);
+    }
+
+    #[test]
+    fn a_filter_narrows_while_it_is_typed_and_goes_with_escape() {
+        let mut model = samples::two_cards();
+        keys(&mut model, "/BRA");
+        assert_eq!(ids(&model), ["0/bravo", "1/bravo"]);
+        keys(&mut model, "q\x08\n");
+        assert_eq!((model.filter.as_str(), &model.mode), ("BRA", &Mode::Table));
+        assert_eq!(keys(&mut model, "\x1b"), []);
+        assert_eq!(ids(&model).len(), 4);
+        assert_eq!(keys(&mut model, "\x1b"), [Step::Leave]);
+    }
+
+    #[test]
+    fn a_card_at_a_time() {
+        let mut model = samples::two_cards();
+        keys(&mut model, "cc");
+        assert_eq!(ids(&model), ["1/bravo", "1/charlie"]);
+        keys(&mut model, "c");
+        assert_eq!(model.card, None);
+    }
+
+    #[test]
+    fn the_selection_follows_its_row_and_not_its_place() {
+        let mut model = samples::two_cards();
+        keys(&mut model, "v");
+        keys(&mut model, "r");
+        let rows = model.rows();
+        assert_eq!(rows[model.selection(&rows).unwrap()].container.id, "bravo");
+        drop(rows);
+        keys(&mut model, "^^^^^^");
+        assert_eq!(model.selected, Some(("charlie".into(), 1)));
+        keys(&mut model, "gG");
+        assert_eq!(model.selected, Some(("alpha".into(), 0)));
+        model.seen.status.containers.remove(0);
+        let rows = model.rows();
+        assert_eq!(model.selection(&rows), Some(0), "it is gone: the first one");
+    }
+
+    #[test]
+    fn every_way_out() {
+        let mut model = samples::two_cards();
+        assert_eq!(keys(&mut model, "q"), [Step::Leave]);
+        let control = |letter| Event::Key(KeyEvent::new(KeyCode::Char(letter), KeyModifiers::CONTROL));
+        // In whatever one is.
+        model.mode = Mode::Filter;
+        assert_eq!(update(&mut model, control('c')), Step::Leave);
+        assert_eq!(update(&mut model, control('z')), Step::Suspend);
+        assert_eq!(update(&mut model, Event::Signal(15)), Step::Signal(15));
+        assert_eq!(update(&mut model, Event::Gone("x".into())), Step::Fail("x".into()));
+        assert_eq!(update(&mut model, Event::Ended("y")), Step::Fail("y".into()));
+    }
+
+    #[test]
+    fn nothing_moves_while_it_is_paused() {
+        let mut model = samples::two_cards();
+        keys(&mut model, " ");
+        update(&mut model, Event::Seen(Box::default()));
+        assert_eq!(ids(&model).len(), 4);
+        keys(&mut model, " ");
+        update(&mut model, Event::Seen(Box::default()));
+        assert_eq!(ids(&model).len(), 0);
+        assert_eq!(keys(&mut model, "vwp\n"), [], "there is nothing to be about");
+    }
+
+    #[test]
+    fn a_monitor_that_answers_again_is_not_lost() {
+        let mut model = samples::two_cards();
+        update(&mut model, Event::Lost("no monitor".into()));
+        assert!(model.lost.is_some());
+        update(&mut model, Event::Seen(Box::default()));
+        assert!(model.lost.is_none());
+    }
+}

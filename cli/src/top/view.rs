@@ -1,0 +1,249 @@
+//! The model as a picture: pure, for any size.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::Style;
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Paragraph, Wrap};
+
+use super::model::{Mode, Model, Note, troubles};
+use super::theme::Theme;
+use crate::table;
+
+mod cards;
+mod dialogs;
+#[cfg(test)]
+pub(super) mod samples;
+mod tenants;
+
+/// Smaller than this there is nothing that could be read.
+const LEAST: (u16, u16) = (40, 8);
+
+pub(crate) fn render(model: &Model, theme: &Theme, frame: &mut Frame<'_>) {
+    let area = frame.area();
+    if area.width < LEAST.0 || area.height < LEAST.1 {
+        let sentence = format!("{} x {} is too small: 80 x 24", area.width, area.height);
+        frame.render_widget(Paragraph::new(sentence), area);
+        return;
+    }
+    let (text, style) = footer(model, theme);
+    // A sentence is read to its end.
+    let lines = Span::raw(text.as_str()).width().div_ceil(usize::from(area.width)).clamp(1, 3);
+    // Half of what there is may go to cards, the rest is the containers'.
+    let cards =
+        cards::height(model).min((area.height - 4) / 2 / cards::LINES * cards::LINES).max(cards::LINES);
+    let [top, middle, rule, table, detail, bottom] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Length(cards),
+        Constraint::Length(1),
+        Constraint::Min(2),
+        Constraint::Length(u16::from(area.height >= 16) * 2),
+        Constraint::Length(if lines == 1 { 1 } else { 3 }),
+    ])
+    .areas(area);
+    title(model, theme, frame, top);
+    cards::render(model, theme, frame, middle);
+    frame.render_widget(
+        Paragraph::new(theme.rule().repeat(usize::from(rule.width))).style(theme.faint()),
+        rule,
+    );
+    tenants::render(model, theme, frame, table);
+    if detail.height > 0 {
+        tenants::render_detail(model, theme, frame, detail);
+    }
+    frame.render_widget(Paragraph::new(text).style(style).wrap(Wrap { trim: true }), bottom);
+    dialogs::render(model, theme, frame, area);
+}
+
+fn title(model: &Model, theme: &Theme, frame: &mut Frame<'_>, area: Rect) {
+    let status = &model.seen.status;
+    let up = table::duration(status.uptime_ms / 1000);
+    let containers = status.containers.len();
+    let mut spans = vec![
+        Span::styled("cgpu top", theme.title()),
+        Span::raw(format!("  monitor {} ({})  up {up}  containers {containers}", status.version, status.pid)),
+    ];
+    if !model.filter.is_empty() {
+        spans.push(Span::styled(format!("  filter {}", table::plain(&model.filter)), theme.title()));
+    }
+    if let Some(card) = model.card {
+        spans.push(Span::styled(format!("  card {card}"), theme.title()));
+    }
+    if model.paused {
+        spans.push(Span::styled("  paused", theme.trouble()));
+    }
+    let pace = format!("every {} s", model.interval.as_secs_f64());
+    let line = Line::from(spans);
+    let [left, right] =
+        Layout::horizontal([Constraint::Min(0), Constraint::Length(u16::try_from(pace.len()).unwrap_or(0))])
+            .areas(area);
+    let fits = line.width() < usize::from(left.width);
+    frame.render_widget(Paragraph::new(line), if fits { left } else { area });
+    if fits {
+        frame.render_widget(Paragraph::new(pace).style(theme.faint()), right);
+    }
+}
+
+/// What is most worth reading: that nothing new comes, what was asked for, what is wrong, the keys.
+fn footer(model: &Model, theme: &Theme) -> (String, Style) {
+    match (&model.lost, &model.note, &model.mode) {
+        (Some(sentence), _, _) => (table::plain(sentence), theme.trouble()),
+        (_, _, Mode::Filter) => {
+            (format!("filter: {}_  Enter keeps it, Esc clears it", model.filter), theme.title())
+        }
+        (_, Some(Note::Refused(sentence)), _) => (table::plain(sentence), theme.trouble()),
+        (_, Some(Note::Done(sentence)), _) => (sentence.clone(), theme.title()),
+        _ => match troubles(model).into_iter().next() {
+            Some(sentence) => (sentence, theme.trouble()),
+            None => (keys(model), Style::new()),
+        },
+    }
+}
+
+fn keys(model: &Model) -> String {
+    let order = model.order.name();
+    format!("q quit  ? keys  / filter  s sort: {order}  r reverse  c card  p policy  w weight")
+}
+
+/// The last values of a series, newest at the right.
+fn spark(theme: &Theme, values: impl Iterator<Item = Option<f64>>, width: usize) -> String {
+    let text: String = values.map(|value| theme.level(value)).collect();
+    format!("{text:>width$}")
+}
+
+/// At most so many columns: the rest is cut off.
+fn fit(text: &str, width: usize) -> String {
+    let mut cut = String::new();
+    for letter in text.chars() {
+        let mut longer = cut.clone();
+        longer.push(letter);
+        if Span::raw(longer.as_str()).width() > width {
+            break;
+        }
+        cut = longer;
+    }
+    let gap = width.saturating_sub(Span::raw(cut.as_str()).width());
+    cut + &" ".repeat(gap)
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::*;
+    use crate::top::model::Write;
+
+    fn picture(model: &Model, theme: Theme, width: u16, height: u16) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| render(model, &theme, frame)).unwrap();
+        let buffer = terminal.backend().buffer();
+        let line = |y| -> String { (0..width).map(|x| buffer[(x, y)].symbol()).collect() };
+        (0..height).map(line).map(|line| line.trim_end().to_owned()).collect()
+    }
+
+    fn plain(model: &Model, width: u16, height: u16) -> Vec<String> {
+        picture(model, Theme::new(false, true), width, height)
+    }
+
+    /// The whole picture, as people see it.
+    #[test]
+    fn eighty_by_twenty_four() {
+        let model = samples::one_card();
+        let seen = plain(&model, 80, 24).join("\n");
+        let expected = include_str!("view/80x24.txt").trim_end();
+        if std::env::var_os("BLESS").is_some() {
+            std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/src/top/view/80x24.txt"), seen + "\n")
+                .unwrap();
+        } else {
+            assert_eq!(seen, expected, "BLESS=1 takes it as it is");
+        }
+    }
+
+    #[test]
+    fn a_hundred_and_twenty_by_forty() {
+        let model = samples::two_cards();
+        let seen = plain(&model, 120, 40).join("\n");
+        let expected = include_str!("view/120x40.txt").trim_end();
+        if std::env::var_os("BLESS").is_some() {
+            std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/src/top/view/120x40.txt"), seen + "\n")
+                .unwrap();
+        } else {
+            assert_eq!(seen, expected, "BLESS=1 takes it as it is");
+        }
+    }
+
+    #[test]
+    fn every_size_is_drawn() {
+        let mut models = vec![
+            samples::one_card(),
+            samples::two_cards(),
+            samples::crowd(),
+            Model::new(Default::default(), std::time::Duration::ZERO),
+        ];
+        for mode in [
+            Mode::Help,
+            Mode::Filter,
+            Mode::Policy { card: 0, choice: 9 },
+            Mode::Weight { place: ("a".into(), 0), text: "12".into() },
+            Mode::Confirm(Write { path: "x".into(), value: "y".into(), meaning: "z".repeat(300) }),
+        ] {
+            models.push(Model { mode, ..samples::two_cards() });
+        }
+        for model in &models {
+            for (width, height) in
+                [(1, 1), (39, 7), (40, 8), (60, 12), (80, 24), (100, 30), (120, 40), (300, 90)]
+            {
+                picture(model, Theme::new(true, true), width, height);
+            }
+        }
+    }
+
+    #[test]
+    fn the_selected_row_is_on_the_screen() {
+        let mut model = samples::crowd();
+        model.selected = Some(("tenant-39".into(), 0));
+        let seen = plain(&model, 80, 24);
+        assert!(seen.iter().any(|line| line.starts_with('▸') && line.contains("tenant-39")), "{seen:#?}");
+    }
+
+    #[test]
+    fn without_colours_there_is_none_and_with_colours_there_is() {
+        for (coloured, expected) in [(true, true), (false, false)] {
+            let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
+            let model = Model { mode: Mode::Policy { card: 0, choice: 2 }, ..samples::one_card() };
+            terminal.draw(|frame| render(&model, &Theme::new(coloured, true), frame)).unwrap();
+            let cells = terminal.backend().buffer().content();
+            let any = cells.iter().any(|cell| {
+                (cell.fg, cell.bg) != (ratatui::style::Color::Reset, ratatui::style::Color::Reset)
+            });
+            assert_eq!(any, expected);
+        }
+    }
+
+    #[test]
+    fn without_unicode_all_is_ascii() {
+        let seen = picture(&samples::one_card(), Theme::new(false, false), 80, 24).join("");
+        assert!(seen.is_ascii(), "{seen}");
+    }
+
+    #[test]
+    fn what_is_wrong_and_what_was_refused_are_read_first() {
+        let mut model = samples::one_card();
+        model.seen.status.cards[0].strangers = vec![99];
+        assert!(plain(&model, 80, 24)[23].contains("process 99"));
+        model.note = Some(Note::Refused("Expected 1 to 25.".into()));
+        assert_eq!(plain(&model, 80, 24)[23], "Expected 1 to 25.");
+        model.lost = Some("no monitor at /x".into());
+        assert_eq!(plain(&model, 80, 24)[23], "no monitor at /x");
+    }
+
+    #[test]
+    fn nothing_that_a_container_calls_itself_steers_the_terminal() {
+        let mut model = samples::one_card();
+        model.seen.status.containers[0].id = "\x1b[2Jalpha".into();
+        model.seen.status.containers[0].name = "\x07\n".into();
+        let seen = plain(&model, 120, 40).join("");
+        assert!(!seen.contains(['\x1b', '\x07']), "{seen}");
+    }
+}

@@ -1,0 +1,143 @@
+//! Three lines a card: what it is and how it is shared; its time and memory; whose turns there were.
+
+use cgpu_monitor::message::{CardStatus, Sharing, TurnStatus};
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::Paragraph;
+
+use super::{fit, spark};
+use crate::table;
+use crate::top::model::{Model, letter};
+use crate::top::theme::Theme;
+
+/// Of each card.
+pub(super) const LINES: u16 = 3;
+
+/// Columns of a slice in the strip of turns.
+const PER_SLICE: u64 = 3;
+
+pub(super) fn height(model: &Model) -> u16 {
+    u16::try_from(model.cards().count()).unwrap_or(u16::MAX).saturating_mul(LINES)
+}
+
+pub(super) fn render(model: &Model, theme: &Theme, frame: &mut Frame<'_>, area: Rect) {
+    let room = usize::from(area.height / LINES);
+    let cards: Vec<&CardStatus> = model.cards().collect();
+    let shown = cards.len().min(room);
+    let areas = Layout::vertical(vec![Constraint::Length(LINES); shown]).split(area);
+    for (at, (card, area)) in cards.iter().zip(areas.iter()).enumerate() {
+        let hidden = if at + 1 == shown { cards.len() - shown } else { 0 };
+        let width = usize::from(area.width);
+        let lines = vec![
+            about(card, hidden, theme, width),
+            gauges(model, card, theme, width),
+            strip(model, card, theme, width),
+        ];
+        frame.render_widget(Paragraph::new(lines), *area);
+    }
+    if cards.is_empty() {
+        frame.render_widget(Paragraph::new("no cards"), area);
+    }
+}
+
+fn about<'a>(card: &CardStatus, hidden: usize, theme: &Theme, width: usize) -> Line<'a> {
+    let name = if card.name.is_empty() { "unknown card" } else { &card.name };
+    let mut line = Line::from(vec![
+        Span::styled(format!("card {} {}", card.index, table::plain(name)), theme.title()),
+        Span::raw(format!(
+            "  policy {} ({})  {}  slice {}",
+            card.policy,
+            table::policy(card.policy),
+            table::sharing(card.sharing),
+            table::millis(card.slice_us)
+        )),
+    ]);
+    let more = match hidden {
+        0 => card.switch_us.map(|cost| format!("  switch {}", table::millis(cost))),
+        hidden => Some(format!("  +{hidden} cards: c")),
+    };
+    if let Some(more) = more.filter(|more| line.width() + more.len() <= width) {
+        line.push_span(Span::raw(more));
+    }
+    line
+}
+
+fn gauges<'a>(model: &Model, card: &CardStatus, theme: &Theme, width: usize) -> Line<'a> {
+    let busy = card.utilization.map_or_else(|| "    -".into(), |percent| format!("{percent:>3} %"));
+    let used = card.memory_used.map_or_else(|| "?".into(), table::mib);
+    let memory = format!("  memory {used} / {} MiB ", table::mib(card.memory_total));
+    let label = format!(" busy {busy} ");
+    let room = width.saturating_sub(label.len() + memory.len());
+    let (left, right) = (room / 2, room - room / 2);
+    let track = model.history.card(card.index).cloned().unwrap_or_default();
+    Line::from(vec![
+        Span::raw(label),
+        Span::styled(spark(theme, track.time.last(left), left), theme.title()),
+        Span::raw(memory),
+        Span::styled(spark(theme, track.memory.last(right), right), theme.memory()),
+    ])
+}
+
+/// The turns of the last moments: each column is a third of a slice and has the letter of whoever had most of it.
+fn strip<'a>(model: &Model, card: &CardStatus, theme: &Theme, width: usize) -> Line<'a> {
+    let column = (card.slice_us / PER_SLICE).max(100);
+    let (label, scale) = (" turns ", format!(" {} each", table::millis(column)));
+    let room = width.saturating_sub(label.len() + scale.len());
+    let told = model.seen.turns.iter().find(|turns| turns.card == card.index);
+    let turns = told.map_or(&[][..], |told| &told.turns);
+    if turns.is_empty() || card.sharing != Sharing::Contended {
+        let why = match card.sharing {
+            Sharing::Open => "nobody has to take turns",
+            Sharing::Watched => "one of several is active: nobody has to wait",
+            Sharing::Contended => "not told by this monitor",
+        };
+        return Line::from(vec![Span::raw(label), Span::styled(why, theme.faint())]);
+    }
+    let mut spans = vec![Span::raw(label)];
+    spans.extend(columns(turns, column, room).into_iter().map(|holder| {
+        match holder.and_then(|holder| model.number(holder)) {
+            Some(number) => Span::styled(letter(number).to_string(), theme.tenant(number)),
+            None => Span::styled(".", theme.faint()),
+        }
+    }));
+    spans.push(Span::styled(fit(&scale, scale.len()), theme.faint()));
+    Line::from(spans)
+}
+
+/// Who had most of each column's time, the newest at the right; none: nobody.
+fn columns(turns: &[TurnStatus], column: u64, count: usize) -> Vec<Option<&str>> {
+    (0..count as u64)
+        .rev()
+        .map(|at| {
+            // In microseconds before now.
+            let (from, to) = ((at + 1) * column, at * column);
+            let overlap = |turn: &TurnStatus| {
+                let end = turn.ago_us.saturating_sub(turn.us);
+                turn.ago_us.min(from).saturating_sub(end.max(to))
+            };
+            let most = turns.iter().map(|turn| (overlap(turn), turn)).max_by_key(|(overlap, _)| *overlap);
+            most.filter(|(overlap, _)| overlap * 2 >= column).map(|(_, turn)| turn.container.as_str())
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_column_is_whose_it_was_for_most_of_its_time() {
+        let turn = |container: &str, ago_us, us| TurnStatus { container: container.into(), ago_us, us };
+        let turns = [turn("a", 10_000, 4_000), turn("b", 6_000, 2_500), turn("a", 1_000, 1_000)];
+        let seen: String =
+            columns(&turns, 1000, 12).into_iter().map(|holder| holder.unwrap_or(".")).collect();
+        assert_eq!(seen, "..aaaabbb..a");
+    }
+
+    #[test]
+    fn a_turn_that_is_older_than_the_strip_is_not_in_it() {
+        let turn = TurnStatus { container: "a".into(), ago_us: 99_000, us: 1_000 };
+        assert_eq!(columns(&[turn], 1000, 3), [None; 3]);
+    }
+}

@@ -1,0 +1,65 @@
+//! What lies over the picture while something is chosen, typed, confirmed or explained.
+
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::text::Line;
+use ratatui::widgets::{Block, Clear, Paragraph, Wrap};
+
+use crate::table;
+use crate::top::model::{Mode, Model};
+use crate::top::theme::Theme;
+use crate::top::update::POLICIES;
+
+const HELP: &[&str] = &[
+    "up down k j     select a container      q Esc   leave",
+    "/               filter by id or name    space   stand still",
+    "s r             sort by, reverse        c Tab   one card, all cards",
+    "p               the card's policy       Ctrl-L  draw anew",
+    "w               the container's weight  Ctrl-Z  suspend",
+    "",
+    "SET: share that it is sure of while busy. GOT: share of the last",
+    "second. PR: living processes. Turns: a letter for each container.",
+];
+
+pub(super) fn render(model: &Model, theme: &Theme, frame: &mut Frame<'_>, area: Rect) {
+    let (title, lines) = match &model.mode {
+        Mode::Table | Mode::Filter => return,
+        Mode::Help => ("keys", HELP.iter().map(|line| Line::raw(*line)).collect()),
+        Mode::Policy { card, choice } => ("policy", policies(model, theme, *card, *choice)),
+        Mode::Weight { place: (id, card), text } => {
+            let of = format!("weight of {} on card {card}: {text}_", table::plain(id));
+            ("weight", vec![Line::raw(of), Line::raw("1 to 25, then Enter; Esc: leave it")])
+        }
+        Mode::Confirm(write) => (
+            "sure?",
+            vec![Line::raw(write.meaning.clone()), Line::styled("y: do it   n: leave it", theme.title())],
+        ),
+    };
+    let widest = lines.iter().map(Line::width).max().unwrap_or(0);
+    // A line that is too long goes on in the next.
+    let inner = widest.min(usize::from(area.width).saturating_sub(4)).max(1);
+    let wrapped: usize = lines.iter().map(|line| line.width().div_ceil(inner).max(1)).sum();
+    let side = |length: usize, most: u16| u16::try_from(length).unwrap_or(most).min(most);
+    let (width, height) = (side(inner + 4, area.width), side(wrapped + 2, area.height));
+    let place =
+        Rect { x: area.x + (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height };
+    let block = Block::bordered().title(format!(" {title} ")).border_set(theme.border());
+    let text = Paragraph::new(lines)
+        .wrap(Wrap { trim: false })
+        .block(block.padding(ratatui::widgets::Padding::horizontal(1)));
+    frame.render_widget(Clear, place);
+    frame.render_widget(text, place);
+}
+
+fn policies<'a>(model: &Model, theme: &Theme, card: u32, choice: u32) -> Vec<Line<'a>> {
+    let present = model.card(card).map(|card| card.policy);
+    let mut lines = vec![Line::raw(format!("policy of card {card}"))];
+    lines.extend((0..POLICIES).map(|policy| {
+        let mark = if policy == choice { theme.cursor() } else { ' ' };
+        let is = if present == Some(policy) { " (as it is)" } else { "" };
+        let line = Line::raw(format!("{mark} {policy} {}{is}", table::policy(policy)));
+        if policy == choice { line.style(theme.selected()) } else { line }
+    }));
+    lines.push(Line::raw("Enter: this one; Esc: leave it"));
+    lines
+}

@@ -1,0 +1,153 @@
+//! A line for each container on each card, with the history of its share and memory; and what else there is to say of the selected one.
+
+use cgpu_monitor::message::Gate;
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::text::{Line, Span};
+use ratatui::widgets::Paragraph;
+
+use super::{fit, spark};
+use crate::table;
+use crate::top::history::Track;
+use crate::top::model::{Model, Order, Row, letter};
+use crate::top::theme::Theme;
+
+/// From this width on there is room for names and how compute is limited.
+const WIDE: u16 = 110;
+/// Columns of what is always there, without the two histories.
+const FIXED: usize = 61;
+/// Columns of a name, and of how compute is limited.
+const MORE: (usize, usize) = (13, 10);
+
+pub(super) fn render(model: &Model, theme: &Theme, frame: &mut Frame<'_>, area: Rect) {
+    let wide = area.width >= WIDE;
+    let fixed = FIXED + if wide { MORE.0 + MORE.1 } else { 0 };
+    let history = usize::from(area.width).saturating_sub(fixed) / 2;
+    let rows = model.rows();
+    let mut lines = vec![heading(model, theme, wide, history, usize::from(area.width))];
+    let room = usize::from(area.height.saturating_sub(1)).max(1);
+    let selected = model.selection(&rows).unwrap_or(0);
+    // Scrolled as little as shows it.
+    let first = (selected + 1).saturating_sub(room);
+    for (at, row) in rows.iter().enumerate().skip(first).take(room) {
+        lines.push(line(model, row, at == selected, theme, wide, history));
+    }
+    if rows.is_empty() {
+        let any = !model.seen.status.containers.is_empty();
+        lines.push(Line::raw(if any { "no container is called so" } else { "no containers" }));
+    }
+    frame.render_widget(Paragraph::new(lines), area);
+}
+
+fn heading<'a>(model: &Model, theme: &Theme, wide: bool, history: usize, width: usize) -> Line<'a> {
+    let mark = |order, text: &str| {
+        let arrow = if model.descending { "-" } else { "+" };
+        if model.order == order { format!("{text}{arrow}") } else { text.to_owned() }
+    };
+    let (name, compute) =
+        if wide { (fit("NAME", MORE.0), fit("COMPUTE", MORE.1)) } else { Default::default() };
+    let text = format!(
+        "    {}{name}{}{compute}{:>5} {:>5} {} {:>6} {:>6} {} {:>2} {:<5}{:<4}",
+        fit(&mark(Order::Id, "CONTAINER"), 13),
+        fit(&mark(Order::Card, "GPU"), 4),
+        mark(Order::Set, "SET"),
+        mark(Order::Measured, "GOT"),
+        fit(&mark(Order::Time, if history > 9 { "% of time" } else { "time" }), history),
+        mark(Order::Memory, "MiB"),
+        "LIMIT",
+        fit("memory", history),
+        "PR",
+        "GATE",
+        "PRIO",
+    );
+    Line::styled(fit(&text, width), theme.heading())
+}
+
+fn line<'a>(
+    model: &Model,
+    row: &Row<'_>,
+    selected: bool,
+    theme: &Theme,
+    wide: bool,
+    history: usize,
+) -> Line<'a> {
+    let (container, share) = (row.container, row.share);
+    let track = model.history.container(&row.place()).cloned().unwrap_or_default();
+    let Track { time, memory } = &track;
+    let colour = theme.tenant(row.number);
+    let plain = if selected { theme.selected() } else { ratatui::style::Style::new() };
+    let live = container.processes.iter().filter(|process| process.live).count();
+    let cursor = if selected { theme.cursor() } else { ' ' };
+    let mut spans = vec![
+        Span::styled(format!("{cursor} "), plain),
+        Span::styled(format!("{} ", letter(row.number)), colour),
+        Span::styled(fit(&table::plain(&container.id), 13), plain),
+    ];
+    if wide {
+        spans.push(Span::styled(fit(&table::plain(&container.name), MORE.0 - 1) + " ", plain));
+    }
+    spans.push(Span::styled(format!("{:>3} ", share.card), plain));
+    if wide {
+        let card = model.card(share.card);
+        let compute = card.map(|card| table::compute(container, card)).unwrap_or_default();
+        spans.push(Span::styled(fit(&compute, MORE.1), plain));
+    }
+    let limit = if share.limit == 0 { "-".into() } else { table::mib(share.limit) };
+    spans.extend([
+        Span::styled(
+            format!("{:>5} {:>5} ", percent(Some(share.share_set)), percent(share.share_second)),
+            plain,
+        ),
+        Span::styled(spark(theme, time.last(history), history), colour),
+        Span::styled(format!(" {:>6} {limit:>6} ", table::mib(row.used())), plain),
+        Span::styled(spark(theme, memory.last(history), history), theme.memory()),
+        Span::styled(
+            format!(" {live:>2} {:<5}{}", gate(share.gate), priority(container.high_priority)),
+            plain,
+        ),
+    ]);
+    Line::from(spans)
+}
+
+/// What does not fit into a line.
+pub(super) fn render_detail(model: &Model, theme: &Theme, frame: &mut Frame<'_>, area: Rect) {
+    let rows = model.rows();
+    let Some(row) = model.selection(&rows).map(|at| &rows[at]) else { return };
+    let (container, share) = (row.container, row.share);
+    let compute = model.card(share.card).map(|card| table::compute(container, card)).unwrap_or_default();
+    let first = format!(
+        "{}: {compute}, implicit {} MiB, turns {}, waits {} ({:.1} s), GPU {:.1} s",
+        table::plain(if container.name.is_empty() { &container.id } else { &container.name }),
+        table::mib(share.implicit),
+        share.turns,
+        share.waits,
+        share.waited_ms / 1000.0,
+        share.gpu_time_ms / 1000.0,
+    );
+    let live = container.processes.iter().filter(|process| process.live);
+    let named = live.map(|process| {
+        let pid = process.host_pid.unwrap_or(process.pid);
+        let used: u64 =
+            process.cards.iter().filter(|part| part.card == share.card).map(|part| part.used).sum();
+        format!("{} ({pid}) {} MiB", table::plain(&process.comm), table::mib(used))
+    });
+    let second = named.collect::<Vec<_>>().join(", ");
+    let lines = vec![Line::raw(first), Line::styled(second, theme.faint())];
+    frame.render_widget(Paragraph::new(lines), area);
+}
+
+fn percent(share: Option<f64>) -> String {
+    share.map_or_else(|| "-".to_owned(), |share| format!("{share:.1}"))
+}
+
+const fn gate(gate: Gate) -> &'static str {
+    match gate {
+        Gate::Open => "open",
+        Gate::Yours => "turn",
+        Gate::Wait => "wait",
+    }
+}
+
+const fn priority(high: bool) -> &'static str {
+    if high { "high" } else { "-" }
+}

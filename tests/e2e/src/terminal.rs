@@ -1,0 +1,153 @@
+//! A real terminal: tmux, without a window, in a folder of its own.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::{Child, Outcome, Scene, skip};
+
+/// Longer than any test that has a terminal.
+const LIFETIME: Duration = Duration::from_secs(300);
+
+/// How long what must appear may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A shell in a terminal.
+pub struct Terminal {
+    /// Started in the foreground, so that it goes with the test.
+    server: Child,
+    socket: PathBuf,
+}
+
+impl Terminal {
+    /// Opens one of this size, with these variables; None after recording the skip where there is no tmux.
+    ///
+    /// # Panics
+    /// If tmux is there and does not do its work.
+    #[must_use]
+    pub fn open(scene: &Scene, test: &str, size: (u16, u16), variables: &[(&str, &str)]) -> Option<Self> {
+        let there = Command::new("tmux").arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        if !there.is_ok_and(|status| status.success()) {
+            skip(test, "tmux", "tmux is not installed");
+            return None;
+        }
+        let socket = scene.path(&format!("tmux-{}x{}", size.0, size.1));
+        let mut command = scene.native("tmux".as_ref());
+        // An interactive shell reads ENV. What the tests' own surroundings say of colours must not count.
+        for name in ["ENV", "NO_COLOR", "TMUX", "LC_CTYPE", "COLUMNS", "LINES"] {
+            command.env_remove(name);
+        }
+        command
+            .env("LC_ALL", "C.UTF-8")
+            .env("PS1", "$ ")
+            .env("SHELL", "/bin/sh")
+            .env("CGPU", scene.dist().file("cgpu"));
+        // A panic's message is to be one screen.
+        command.env("RUST_BACKTRACE", "0");
+        command.envs(variables.iter().copied());
+        command.arg("-S").arg(&socket).args(["-u", "-f", "/dev/null", "-D"]);
+        let mut terminal = Self { server: Child::start_for(command, LIFETIME), socket };
+        let deadline = Instant::now() + PATIENCE;
+        while !terminal
+            .command(&["set-option", "-g", "status", "off"])
+            .status()
+            .is_ok_and(|status| status.success())
+        {
+            assert!(terminal.server.runs() && Instant::now() < deadline, "tmux does not answer");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let (columns, rows) = (size.0.to_string(), size.1.to_string());
+        let folder = scene.path("").to_string_lossy().into_owned();
+        terminal.tmux(&["set-option", "-g", "remain-on-exit", "on"]);
+        terminal.tmux(&[
+            "new-session",
+            "-d",
+            "-s",
+            "test",
+            "-x",
+            &columns,
+            "-y",
+            &rows,
+            "-c",
+            &folder,
+            "/bin/sh -i",
+        ]);
+        terminal.shows("$");
+        Some(terminal)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new("tmux");
+        command.arg("-S").arg(&self.socket).args(["-u", "-f", "/dev/null"]).args(arguments);
+        command.env("LC_ALL", "C.UTF-8").env_remove("TMUX").stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    }
+
+    fn tmux(&self, arguments: &[&str]) -> String {
+        Outcome::of(self.command(arguments)).silent().stdout
+    }
+
+    /// Types a line.
+    pub fn line(&self, text: &str) {
+        self.types(text);
+        self.press("Enter");
+    }
+
+    /// Types characters as they are.
+    pub fn types(&self, text: &str) {
+        self.tmux(&["send-keys", "-t", "test", "-l", text]);
+    }
+
+    /// Presses a key by tmux's name for it: `Enter`, `C-c`, `Down`.
+    pub fn press(&self, key: &str) {
+        self.tmux(&["send-keys", "-t", "test", key]);
+    }
+
+    /// Makes it larger or smaller.
+    pub fn resize(&self, columns: u16, rows: u16) {
+        let (columns, rows) = (columns.to_string(), rows.to_string());
+        self.tmux(&["resize-window", "-t", "test", "-x", &columns, "-y", &rows]);
+    }
+
+    /// What is on the screen.
+    #[must_use]
+    pub fn picture(&self) -> String {
+        self.tmux(&["capture-pane", "-t", "test", "-p"])
+    }
+
+    /// The same with its colours, as escape sequences.
+    #[must_use]
+    pub fn colours(&self) -> String {
+        self.tmux(&["capture-pane", "-t", "test", "-p", "-e"])
+    }
+
+    /// One of tmux's own variables, such as `alternate_on`.
+    #[must_use]
+    pub fn variable(&self, name: &str) -> String {
+        self.tmux(&["display-message", "-t", "test", "-p", &format!("#{{{name}}}")]).trim_end().to_owned()
+    }
+
+    /// Waits until all of it is on the screen; the whole screen.
+    ///
+    /// # Panics
+    /// If it never is.
+    pub fn shows(&self, what: &str) -> String {
+        self.comes_to(what, |picture| picture.contains(what))
+    }
+
+    /// Waits until the screen is as it should be; the whole screen.
+    ///
+    /// # Panics
+    /// If it never is.
+    pub fn comes_to(&self, what: &str, mut holds: impl FnMut(&str) -> bool) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let picture = self.picture();
+            if holds(&picture) {
+                return picture;
+            }
+            assert!(Instant::now() < deadline, "never on the screen: {what}\n{picture}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! `cgpu top` and `cgpu smi` in a real terminal (tmux), and their pictures.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use cgpu_e2e::{Child, Container, MIB, Monitor, Outcome, Scene, Terminal, Worker};
+
+/// A terminal beside a monitor with two containers.
+struct Stage {
+    terminal: Terminal,
+    monitor: Monitor,
+    holders: Vec<Child>,
+    scene: Scene,
+}
+
+impl Stage {
+    fn set(test: &str, size: (u16, u16), variables: &[(&str, &str)]) -> Option<Self> {
+        let scene = Scene::new("A10:23028");
+        let root = scene.root();
+        let mut all = vec![("ROOT", root.to_str().expect("a plain path"))];
+        all.extend(variables);
+        let terminal = Terminal::open(&scene, test, size, &all)?;
+        let monitor = Monitor::start(&scene);
+        let containers = [scene.limited("alpha", 8192), scene.limited("bravo", 4096)];
+        let holders = containers.iter().map(|container| hold(&scene, container, "1G")).collect();
+        containers.iter().for_each(|container| drop(scene.books(container)));
+        Some(Self { terminal, monitor, holders, scene })
+    }
+
+    /// Starts `cgpu top` and waits for its first picture.
+    fn top(&self) -> String {
+        self.terminal.line("\"$CGPU\" top --interval 0.2 --root \"$ROOT\"; echo \"code $?\"");
+        self.terminal.shows("q quit")
+    }
+
+    fn node(&self, path: &str) -> String {
+        let root = self.scene.root();
+        let outcome = Outcome::of(self.scene.cgpu(&["get", path, "--root", &root.to_string_lossy()]));
+        outcome.silent().stdout.trim_end().to_owned()
+    }
+
+    fn end(self) {
+        self.holders.into_iter().for_each(|holder| drop(holder.finish().silent()));
+    }
+}
+
+fn hold(scene: &Scene, container: &Container, amount: &str) -> Child {
+    let mut command = scene.program_in(container, "hold");
+    command.arg(amount);
+    let mut holder = Child::start(command);
+    holder.line();
+    holder
+}
+
+#[test]
+fn top_shows_sorts_filters_and_changes_what_is_confirmed() {
+    let Some(stage) = Stage::set("top_changes", (80, 24), &[]) else { return };
+    let terminal = &stage.terminal;
+    stage.top();
+    let seen = terminal.shows("bravo");
+    assert!(seen.contains("A alpha") && seen.contains("card 0"), "{seen}");
+
+    terminal.types("/BRA");
+    terminal.comes_to("a filter", |seen| !seen.contains("A alpha"));
+    terminal.press("Escape");
+    terminal.shows("A alpha");
+    terminal.types("r");
+    terminal.comes_to("the other way round", |seen| seen.find("B bravo") < seen.find("A alpha"));
+    terminal.types("r");
+
+    terminal.types("p2");
+    terminal.shows("policy of card 0");
+    terminal.press("Enter");
+    terminal.shows("policy 2 (weighted) instead of preemptive");
+    terminal.types("n");
+    terminal.shows("nothing was changed");
+    assert_eq!(stage.node("0/policy"), "1");
+    terminal.types("p2");
+    terminal.press("Enter");
+    terminal.types("y");
+    terminal.shows("policy 2 (weighted)  ");
+    stage.scene.eventually("the policy", || (stage.node("0/policy") == "2").then_some(()));
+
+    terminal.press("Down");
+    terminal.types("w3");
+    terminal.press("Enter");
+    terminal.types("y");
+    terminal.shows("done: bravo on card 0: weight 3");
+    assert_eq!((stage.node("0/bravo/weight"), stage.node("0/alpha/weight")), ("3".into(), "1".into()));
+    terminal.types("w25");
+    terminal.press("Enter");
+    terminal.types("y");
+    // The monitor says why not.
+    terminal.shows("EBUSY");
+
+    terminal.resize(120, 40);
+    terminal.shows("COMPUTE");
+    terminal.resize(60, 12);
+    terminal.comes_to("less", |seen| !seen.contains("COMPUTE") && seen.contains("alpha"));
+    terminal.types("q");
+    terminal.shows("code 0");
+    stage.end();
+}
+
+#[test]
+fn whichever_way_top_ends_the_terminal_is_as_it_was() {
+    let Some(stage) = Stage::set("every_way_out", (80, 24), &[]) else { return };
+    let terminal = &stage.terminal;
+    let file = |name: &str| fs::read_to_string(stage.scene.path(name)).unwrap_or_default();
+    let ways = [
+        ("q", "", "code 0"),
+        ("C-c", "", "code 0"),
+        ("Escape", "", "code 0"),
+        ("", "kill -TERM", "code 143"),
+        ("", "kill -HUP", "code 129"),
+        ("panic", "", "code 101"),
+        ("gone", "", "code 1"),
+    ];
+    let mut monitor = Some(stage.monitor);
+    for (key, signal, code) in ways {
+        terminal.line(&format!("clear; echo before '{key}{signal}'"));
+        terminal.line("stty -g >before; printf '' >pid; printf 'at-the-%s\\n' prompt");
+        terminal.shows("at-the-prompt");
+        let fault = if key == "panic" { "--panic" } else { "" };
+        terminal.line(&format!(
+            "sh -c 'echo $$ >pid; exec \"$CGPU\" top --interval 0.2 {fault} --root \"$ROOT\"'; echo \"code $?\"; stty -g >after; printf 'the-%s\\n' end"
+        ));
+        if key != "panic" {
+            terminal.shows("q quit");
+            assert_eq!(terminal.variable("alternate_on"), "1");
+        }
+        match key {
+            "" => {
+                let mut kill = Command::new("sh");
+                kill.args(["-c", &format!("{signal} {}", file("pid").trim())]);
+                Outcome::of(kill).silent();
+            }
+            "panic" => {}
+            "gone" => {
+                monitor.take().expect("one monitor").process.kill();
+            }
+            key => terminal.press(key),
+        }
+        let seen = terminal.shows("the-end");
+        assert!(seen.contains(code), "{key}{signal}: {seen}");
+        assert!(seen.contains("at-the-prompt"), "{key}{signal}: what was there is there again: {seen}");
+        assert!(file("before").contains(':'), "what stty says");
+        assert_eq!(file("before"), file("after"), "{key}{signal}: stty");
+        assert_eq!(
+            (terminal.variable("alternate_on"), terminal.variable("cursor_flag")),
+            ("0".into(), "1".into())
+        );
+        match key {
+            "panic" => assert!(seen.contains("as was asked for"), "{seen}"),
+            "gone" => assert!(seen.contains("no monitor at"), "{seen}"),
+            _ => {}
+        }
+    }
+    stage.holders.into_iter().for_each(|holder| drop(holder.finish().silent()));
+}
+
+#[test]
+fn top_is_suspended_and_comes_back() {
+    let Some(stage) = Stage::set("suspended", (80, 24), &[]) else { return };
+    let terminal = &stage.terminal;
+    terminal.line("stty -g >before; printf 'at-the-%s\\n' prompt");
+    terminal.shows("at-the-prompt");
+    stage.top();
+    terminal.press("C-z");
+    terminal.shows("at-the-prompt");
+    assert_eq!(terminal.variable("alternate_on"), "0");
+    terminal.line("fg");
+    terminal.shows("q quit");
+    terminal.types("q");
+    terminal.shows("at-the-prompt");
+    assert_eq!(terminal.variable("alternate_on"), "0");
+    stage.end();
+}
+
+#[test]
+fn top_needs_no_colours_and_no_unicode() {
+    // 39 and 49 are the terminal's own.
+    let coloured = |text: &str| {
+        let sequences = text.split('\x1b').skip(1).filter_map(|rest| rest.strip_prefix('[')?.split_once('m'));
+        sequences
+            .flat_map(|(codes, _)| codes.split(';'))
+            .any(|code| code.parse().is_ok_and(|code: u32| matches!(code, 30..=38 | 40..=48 | 90..=107)))
+    };
+    for (variable, colours) in [(("NO_COLOR", ""), true), (("NO_COLOR", "1"), false)] {
+        let Some(stage) = Stage::set("colours", (80, 24), &[variable]) else { return };
+        stage.top();
+        stage.terminal.shows("A alpha");
+        assert_eq!(coloured(&stage.terminal.colours()), colours, "{variable:?}");
+        stage.terminal.types("q");
+        stage.terminal.shows("code 0");
+        stage.end();
+    }
+    let Some(stage) = Stage::set("ascii", (80, 24), &[("LC_ALL", "C")]) else { return };
+    let seen = stage.top();
+    assert!(seen.is_ascii(), "{seen}");
+    stage.terminal.types("q");
+    stage.terminal.shows("code 0");
+    stage.terminal.line("TERM=dumb \"$CGPU\" top --root \"$ROOT\"; echo \"code $?\"");
+    let seen = stage.terminal.shows("code 1");
+    assert!(seen.contains("found TERM=\"dumb\""), "{seen}");
+    stage.end();
+}
+
+#[test]
+fn top_without_a_terminal_or_a_monitor_says_so() {
+    let scene = Scene::new("A10:23028");
+    let root = scene.root();
+    let outcome = Outcome::of(scene.cgpu(&["top", "--root", &root.to_string_lossy()])).exits(1);
+    assert!(outcome.stderr.contains("cgpu smi --watch"), "{outcome:?}");
+    assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:?}");
+    let Some(terminal) = Terminal::open(&scene, "no_monitor", (80, 24), &[("ROOT", &root.to_string_lossy())])
+    else {
+        return;
+    };
+    terminal.line("\"$CGPU\" top --root \"$ROOT\"; echo \"code $?\"");
+    let seen = terminal.shows("code 1");
+    assert!(seen.contains("no monitor at") && terminal.variable("alternate_on") == "0", "{seen}");
+}
+
+/// Two containers that saturate a card by turns, as both show them. With CGPU_PICTURES (`cargo xtask pictures`) what is on the
+/// screens goes into that folder.
+#[test]
+fn pictures() {
+    let scene = Scene::new("A10:23028");
+    let root = scene.root();
+    let variables = [("ROOT", root.to_str().expect("a plain path"))];
+    let Some(wide) = Terminal::open(&scene, "pictures", (120, 20), &variables) else { return };
+    let _monitor = Monitor::start(&scene);
+    let containers =
+        [scene.limited("3f2a9c41d07b", 8192).weighing(1), scene.limited("b81e5507aa90", 12_288).weighing(2)];
+    for (container, limits) in
+        containers.iter().zip(["name notebook\nweight 1\n", "name trainer\nweight 2\n"])
+    {
+        fs::write(container.file("limits"), format!("version 1\n{limits}")).expect("limits can be written");
+    }
+    let holders = [("1G", 0), ("2500M", 1)].map(|(amount, at)| hold(&scene, &containers[at], amount));
+    let mut workers = containers.each_ref().map(|container| Worker::start(&scene, container));
+    workers.iter_mut().for_each(|worker| {
+        worker.begin(if std::env::var_os("CGPU_PICTURES").is_some() { 60.0 } else { 20.0 })
+    });
+    wide.line("clear; \"$CGPU\" top --interval 0.3 --root \"$ROOT\"");
+    let strip =
+        |seen: &str| seen.lines().find(|line| line.starts_with(" turns")).unwrap_or_default().to_owned();
+    wide.comes_to("turns of both", |seen| strip(seen).contains('A') && strip(seen).contains('B'));
+    let settled = |seen: &str| {
+        seen.lines().filter(|line| line.contains("██") || line.contains("▃▃▃▃▃▃▃▃")).count() >= 2
+    };
+    if std::env::var_os("CGPU_PICTURES").is_some() {
+        wide.comes_to("some history", settled);
+        std::thread::sleep(std::time::Duration::from_secs(6));
+    }
+    keep("top", &wide.colours());
+    wide.types("q");
+    wide.shows("$");
+    wide.line("clear; \"$CGPU\" smi --root \"$ROOT\"");
+    let seen =
+        wide.comes_to("both", |seen| ["3f2a9c41d07b", "b81e5507aa90"].iter().all(|id| seen.contains(id)));
+    for what in ["weight 1", "weight 2", "implicit", "policy 2 (weighted)", "8192"] {
+        assert!(seen.contains(what), "{what}: {seen}");
+    }
+    keep("smi", &wide.colours());
+    assert!(scene.used(&containers[0], 0) > 1024 * MIB);
+    holders.into_iter().for_each(|holder| drop(holder.finish().silent()));
+}
+
+fn keep(name: &str, screen: &str) {
+    let Some(folder) = std::env::var_os("CGPU_PICTURES").map(PathBuf::from) else { return };
+    let svg = anstyle_svg::Term::new().render_svg(screen.trim_end_matches(['$', '\n', ' ']));
+    fs::write(folder.join(format!("{name}.svg")), svg).expect("a picture");
+}
