@@ -103,7 +103,8 @@ pub(crate) fn container(folder: &Path, cards: &mut Vec<CardStatus>) -> Option<Co
         weight: limits.weight,
         percent: limits.percent,
         high_priority: limits.high_priority,
-        refused: read(&folder.join("refused")),
+        // Beforehand made, and empty, by a container runtime.
+        refused: read(&folder.join("refused")).filter(|sentence| !sentence.is_empty()),
         ..ContainerStatus::default()
     };
     match Reader::open(folder).and_then(|mut reader| Ok((reader.read()?, reader))) {

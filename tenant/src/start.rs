@@ -2,6 +2,8 @@
 //!
 //! With a limit set, whatever goes wrong refuses the start; without one, the shim stays out of the way.
 
+use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -147,9 +149,17 @@ fn join(
         })?;
         cards.push((card.uuid, index));
     }
-    // What an earlier start was refused for is settled.
-    let _ = std::fs::remove_file(region.directory().join("refused"));
+    settle(&region.directory().join("refused"));
     Ok(Started::On(Ledger::new(region, claim, clock), cards))
+}
+
+/// What an earlier start was refused for is settled. Where the directory is read-only, the file alone may be emptied; where not even that
+/// may be done, it stays as it is.
+fn settle(refused: &Path) {
+    if std::fs::remove_file(refused).is_err() {
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        let _ = File::options().write(true).truncate(true).custom_flags(flags).open(refused);
+    }
 }
 
 /// A slot, waited for while dead processes alone may make room.

@@ -39,6 +39,7 @@ const STEPS: &[Step] = &[
     Step { name: "portable", run: portable },
     Step { name: "plain", run: plain },
     Step { name: "differential", run: differential },
+    Step { name: "containers", run: containers },
     Step { name: "clients", run: clients },
     Step { name: "timed", run: timed },
 ];
@@ -130,6 +131,11 @@ fn plain(workspace: &Workspace) -> Result<Tally> {
 /// Random programs against a model, the books and the simulated card's own truth.
 fn differential(workspace: &Workspace) -> Result<Tally> {
     tests(workspace, &["--package", "cgpu-differential"])
+}
+
+/// Containers as real runtimes make them, where these are installed.
+fn containers(workspace: &Workspace) -> Result<Tally> {
+    tests(workspace, &["--package", "cgpu-e2e", "--test", "containers"])
 }
 
 fn timed(workspace: &Workspace) -> Result<Tally> {

@@ -6,6 +6,7 @@
 //! are in `tests/timed` and run one at a time. No test asserts an upper bound on wall time: deadlines only end what hangs.
 
 mod child;
+mod containers;
 mod dist;
 mod elf;
 mod host;
@@ -15,6 +16,7 @@ mod skip;
 mod terminal;
 
 pub use child::{Child, Outcome};
+pub use containers::{Boxed, Runtime, Yard, configuration, furnish};
 pub use dist::Dist;
 pub use elf::Elf;
 pub use host::{Monitor, Worker};

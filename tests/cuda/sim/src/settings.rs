@@ -154,7 +154,7 @@ impl Settings {
         Self::read(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
     }
 
-    /// Reads variables from `get`. `CGPU_SIM_STATE` unset: `/dev/shm/cgpu-sim-<uid>`; `CGPU_SIM_GPUS` unset: whatever
+    /// Reads variables from `get`. `CGPU_SIM_STATE` unset: what a container runtime has brought, else `/dev/shm/cgpu-sim-<uid>`; `CGPU_SIM_GPUS` unset: whatever
     /// is there.
     ///
     /// # Errors
@@ -225,7 +225,14 @@ impl Settings {
     }
 }
 
+/// Where a container runtime links the state of the cards that it has brought: its containers need no variable to find them.
+const BROUGHT: &str = "/run/cgpu/simulated";
+
 fn default_state() -> PathBuf {
+    // What lies beside the state is found by its real name.
+    if let Ok(brought) = std::fs::canonicalize(BROUGHT) {
+        return brought;
+    }
     // SAFETY: getuid has no preconditions and always succeeds.
     let uid = unsafe { libc::getuid() };
     format!("/dev/shm/cgpu-sim-{uid}").into()

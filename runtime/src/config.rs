@@ -1,0 +1,141 @@
+//! `/etc/cgpu/runtime.toml`: what a host's runtime is told. Every key may be left out.
+//!
+//! ```toml
+//! runtime = "/usr/sbin/runc"             # who starts the containers; left out: found on PATH
+//! shim = "/usr/lib/cgpu/libcgpu.so"      # left out: beside this program, or in ../lib/cgpu
+//! root = "/run/cgpu"                     # the monitor's root
+//! sim = "T4:15109"                       # simulated cards, for a host that has none
+//! ```
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use cgpu_proto::paths;
+use serde::Deserialize;
+
+/// Where the configuration lies unless told.
+pub const PATH: &str = "/etc/cgpu/runtime.toml";
+
+/// What the runtime goes by, as written.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Text {
+    runtime: Option<PathBuf>,
+    shim: Option<PathBuf>,
+    root: Option<PathBuf>,
+    sim: Option<String>,
+}
+
+/// What the runtime goes by.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Who starts the containers; none: found on PATH.
+    pub runtime: Option<PathBuf>,
+    /// The monitor's root.
+    pub root: PathBuf,
+    /// The list of simulated cards.
+    pub sim: Option<String>,
+    shim: Option<PathBuf>,
+}
+
+impl Default for Config {
+    /// That of root's host, with nothing told.
+    fn default() -> Self {
+        Self { runtime: None, root: paths::RUN.into(), sim: None, shim: None }
+    }
+}
+
+impl Config {
+    /// From the file if there is one.
+    ///
+    /// # Errors
+    /// The file is asked for and missing, or cannot be understood, or no root is known.
+    pub fn load(asked: Option<&Path>) -> Result<Self> {
+        let path = asked.unwrap_or(Path::new(PATH));
+        let text = match fs::read_to_string(path) {
+            Err(error) if asked.is_none() && error.kind() == ErrorKind::NotFound => String::new(),
+            text => text.with_context(|| format!("cannot read {}", path.display()))?,
+        };
+        let told: Text = toml::from_str(&text).map_err(|error| {
+            let line = error
+                .span()
+                .and_then(|span| text.get(..span.start))
+                .map_or(1, |before| before.matches('\n').count() + 1);
+            anyhow!("{}, line {line}: {}", path.display(), error.message())
+        })?;
+        let user = rustix::process::geteuid().as_raw();
+        let runtime = std::env::var_os("XDG_RUNTIME_DIR");
+        let root = paths::monitor_root(told.root.as_deref(), user, runtime.as_deref())?;
+        Ok(Self { runtime: told.runtime, root: std::path::absolute(root)?, sim: told.sim, shim: told.shim })
+    }
+
+    /// The shim.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn shim(&self) -> Result<PathBuf> {
+        match &self.shim {
+            Some(shim) => {
+                shim.canonicalize().with_context(|| format!("the shim {} is not there", shim.display()))
+            }
+            None => beside("libcgpu.so"),
+        }
+    }
+
+    /// A library of the simulated driver.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn simulated(&self, name: &str) -> Result<PathBuf> {
+        beside(&format!("sim/{name}"))
+    }
+
+    /// Where the simulated cards' states lie: the same list and the same root are the same cards, as for `cgpu run --sim`.
+    #[must_use]
+    pub fn states(&self) -> PathBuf {
+        self.root.join("cards")
+    }
+}
+
+/// Ourselves, as a path that hooks can be started by.
+///
+/// # Errors
+/// The system does not tell.
+pub fn own_program() -> Result<PathBuf> {
+    std::env::current_exe().context("cannot tell where this program is")
+}
+
+/// A built file: beside our own program, or where packages put libraries.
+fn beside(name: &str) -> Result<PathBuf> {
+    let program = own_program()?;
+    let folder = program.parent().context("this program is in no folder")?;
+    let places = [folder.join(name), folder.join("../lib/cgpu").join(name)];
+    let found = places.iter().find(|place| place.exists());
+    ensure!(found.is_some(), "{name} is neither in {} nor in ../lib/cgpu from there", folder.display());
+    Ok(found.unwrap_or(&places[0]).canonicalize()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(text: &str) -> Result<Config> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("runtime.toml");
+        fs::write(&path, text).unwrap();
+        Config::load(Some(&path))
+    }
+
+    #[test]
+    fn what_is_said_counts_and_what_is_misspelt_is_refused() {
+        let config = load("root = '/x'\nsim = 'T4:15109'\nruntime = '/usr/bin/crun'").unwrap();
+        assert_eq!((config.root.as_path(), config.sim.as_deref()), (Path::new("/x"), Some("T4:15109")));
+        assert_eq!(config.states(), Path::new("/x/cards"));
+        assert_eq!(config.runtime.as_deref(), Some(Path::new("/usr/bin/crun")));
+        let wrong = load("root = '/x'\nsimm = 'T4'").unwrap_err().to_string();
+        assert!(wrong.contains("line 2: unknown field `simm`"), "{wrong}");
+        assert!(Config::load(Some(Path::new("/nowhere/runtime.toml"))).is_err());
+    }
+}

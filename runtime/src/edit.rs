@@ -1,0 +1,234 @@
+//! The container's configuration: what is read of it, and what is added.
+//!
+//! It is edited as JSON, not as the records of a library: what that does not know yet (new kinds of isolation) would be dropped by
+//! reading and writing it, and the container would be started with less than its engine asked for. Whatever is not ours stays as it is.
+
+use std::path::{Path, PathBuf};
+
+use oci_spec::runtime::{Hook, Mount};
+use serde_json::{Map, Value};
+
+use crate::plan::Refusal;
+
+/// A configuration that could be read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Configuration {
+    document: Map<String, Value>,
+}
+
+/// What is added for a slice.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Additions {
+    /// Mounts, in order, after all others.
+    pub mounts: Vec<Mount>,
+    /// Run when the container's namespaces exist, before its program.
+    pub created: Hook,
+    /// Run when it is deleted.
+    pub stopped: Hook,
+    /// A variable, for loaders that read no file.
+    pub preload: Option<String>,
+}
+
+/// What is read; other spellings of these names would be read by some runtimes and not by others.
+const READ: &[(&str, &[&str])] = &[
+    ("", &["process", "root", "mounts", "hooks", "annotations"]),
+    ("process", &["env"]),
+    ("root", &["path"]),
+    ("hooks", &["createRuntime", "poststop"]),
+];
+
+impl Configuration {
+    /// Reads the text of a `config.json`.
+    ///
+    /// # Errors
+    /// It is no JSON, or the parts that concern us are of another shape.
+    pub fn parse(text: &[u8]) -> Result<Self, Refusal> {
+        let wrong = |what: String| Refusal(format!("config.json of the container is not understood: {what}"));
+        let document: Value = serde_json::from_slice(text).map_err(|error| wrong(error.to_string()))?;
+        let Value::Object(document) = document else { return Err(wrong("expected an object".into())) };
+        let configuration = Self { document };
+        for (parent, names) in READ {
+            let Some(object) = configuration.object(parent) else {
+                let present = configuration.document.get(*parent).is_some_and(|value| !value.is_null());
+                if present {
+                    return Err(wrong(format!("expected an object `{parent}`")));
+                }
+                continue;
+            };
+            for key in object.keys() {
+                if names.iter().any(|name| *name != key.as_str() && name.eq_ignore_ascii_case(key)) {
+                    return Err(wrong(format!("`{}` is not how that name is written", key.escape_default())));
+                }
+            }
+        }
+        configuration.strings().map_err(&wrong)?;
+        for name in ["createRuntime", "poststop"] {
+            let hooks = configuration.object("hooks").and_then(|hooks| hooks.get(name));
+            if !hooks.is_none_or(|hooks| hooks.is_array() || hooks.is_null()) {
+                return Err(wrong(format!("expected a list `{name}`")));
+            }
+        }
+        if !configuration.document.get("mounts").is_none_or(|mounts| mounts.is_array() || mounts.is_null()) {
+            return Err(wrong("expected a list `mounts`".into()));
+        }
+        Ok(configuration)
+    }
+
+    fn object(&self, name: &str) -> Option<&Map<String, Value>> {
+        if name.is_empty() { Some(&self.document) } else { self.document.get(name)?.as_object() }
+    }
+
+    fn strings(&self) -> Result<Vec<String>, String> {
+        let variables = self.object("process").and_then(|process| process.get("env"));
+        let variables = match variables {
+            None | Some(Value::Null) => return Ok(Vec::new()),
+            Some(Value::Array(variables)) => variables,
+            Some(_) => return Err("expected a list `env`".into()),
+        };
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        variables.iter().map(|value| text(value).ok_or_else(|| "expected text in `env`".to_owned())).collect()
+    }
+
+    /// The variables of its first process.
+    #[must_use]
+    pub fn variables(&self) -> Vec<String> {
+        self.strings().unwrap_or_default()
+    }
+
+    /// Its root file system, below the bundle unless it is absolute.
+    #[must_use]
+    pub fn root(&self) -> Option<&Path> {
+        self.object("root")?.get("path")?.as_str().map(Path::new)
+    }
+
+    /// An annotation.
+    #[must_use]
+    pub fn annotation(&self, name: &str) -> Option<&str> {
+        self.object("annotations")?.get(name)?.as_str()
+    }
+
+    /// Destination and source of its bind mounts, in order.
+    #[must_use]
+    pub fn binds(&self) -> Vec<(PathBuf, PathBuf)> {
+        let mounts = self.document.get("mounts").and_then(Value::as_array).into_iter().flatten();
+        let bind = |mount: &Value| {
+            let text = |name: &str| mount.get(name).and_then(Value::as_str);
+            let options = mount.get("options").and_then(Value::as_array).into_iter().flatten();
+            let is_bind = text("type") == Some("bind")
+                || options.filter_map(Value::as_str).any(|option| matches!(option, "bind" | "rbind"));
+            is_bind.then_some((PathBuf::from(text("destination")?), PathBuf::from(text("source")?)))
+        };
+        mounts.filter_map(bind).collect()
+    }
+
+    /// The same with these additions, and without those of an earlier start of the same bundle.
+    #[must_use]
+    pub fn with(mut self, additions: &Additions) -> Self {
+        let ours = |mount: &Value| {
+            let source = mount.get("source").and_then(Value::as_str);
+            let at = mount.get("destination").and_then(Value::as_str);
+            additions.mounts.iter().any(|own| {
+                own.source().as_deref() == source.map(Path::new)
+                    && at.map(Path::new) == Some(own.destination())
+            })
+        };
+        append(&mut self.document, "mounts", additions.mounts.iter().map(value), ours);
+        let hooks = self.document.entry("hooks").or_insert(Value::Null);
+        if !hooks.is_object() {
+            *hooks = Value::Object(Map::new());
+        }
+        if let Value::Object(hooks) = hooks {
+            for (name, hook) in [("createRuntime", &additions.created), ("poststop", &additions.stopped)] {
+                let own = value(hook);
+                append(hooks, name, [own.clone()].into_iter(), |other| *other == own);
+            }
+        }
+        if let Some(preload) = &additions.preload {
+            self.add_preload(preload);
+        }
+        self
+    }
+
+    /// Before whatever is preloaded already: another one that hooks `dlsym` would hide the driver from ours.
+    fn add_preload(&mut self, shim: &str) {
+        let process = self.document.entry("process").or_insert_with(|| Value::Object(Map::new()));
+        let Some(process) = process.as_object_mut() else { return };
+        let variables = process.entry("env").or_insert(Value::Null);
+        if !variables.is_array() {
+            *variables = Value::Array(Vec::new());
+        }
+        let Some(variables) = variables.as_array_mut() else { return };
+        let mut found = false;
+        for variable in variables.iter_mut() {
+            let Some(present) = variable.as_str().and_then(|text| text.strip_prefix("LD_PRELOAD=")) else {
+                continue;
+            };
+            found = true;
+            if !present.split([':', ' ']).any(|file| file == shim) {
+                *variable = Value::String(format!("LD_PRELOAD={shim}:{present}"));
+            }
+        }
+        if !found {
+            variables.push(Value::String(format!("LD_PRELOAD={shim}")));
+        }
+    }
+
+    /// Its text.
+    #[must_use]
+    pub fn text(&self) -> Vec<u8> {
+        Value::Object(self.document.clone()).to_string().into_bytes()
+    }
+}
+
+/// Puts `added` at the end of a list, from which those that are `ours` are taken out.
+fn append(
+    object: &mut Map<String, Value>,
+    name: &str,
+    added: impl Iterator<Item = Value>,
+    ours: impl Fn(&Value) -> bool,
+) {
+    let list = object.entry(name).or_insert(Value::Null);
+    if !list.is_array() {
+        *list = Value::Array(Vec::new());
+    }
+    if let Value::Array(list) = list {
+        list.retain(|value| !ours(value));
+        list.extend(added);
+    }
+}
+
+fn value<T: serde::Serialize>(record: T) -> Value {
+    // Records of plain fields always can be written.
+    serde_json::to_value(record).unwrap_or(Value::Null)
+}
+
+/// A bind mount of something on the host.
+///
+/// Without set-user-id programs and devices in any case: those flags the host's own mounts may have, and whoever may not take them off (a user namespace) must name
+/// them.
+#[must_use]
+pub fn bind(source: &Path, destination: &str, flags: &[&str]) -> Mount {
+    let mut options = vec!["bind", "nosuid", "nodev"];
+    options.extend(flags);
+    let options: Vec<String> = options.into_iter().map(str::to_owned).collect();
+    let mut mount = Mount::default();
+    mount
+        .set_destination(destination.into())
+        .set_typ(Some("bind".into()))
+        .set_source(Some(source.to_owned()))
+        .set_options(Some(options));
+    mount
+}
+
+/// A hook: ourselves, with these arguments.
+#[must_use]
+pub fn hook(program: &Path, arguments: &[String]) -> Hook {
+    let mut words = vec!["cgpu-runtime".to_owned()];
+    words.extend_from_slice(arguments);
+    let mut hook = Hook::default();
+    hook.set_path(program.to_owned()).set_args(Some(words));
+    hook
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,176 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+fn additions() -> Additions {
+    Additions {
+        mounts: vec![
+            bind(Path::new("/run/cgpu/containers/a"), "/run/cgpu", &["ro", "noexec"]),
+            bind(Path::new("/usr/lib/cgpu/libcgpu.so"), "/run/cgpu/libcgpu.so", &["ro"]),
+        ],
+        created: hook(Path::new("/usr/bin/cgpu-runtime"), &["hook".into(), "created".into()]),
+        stopped: hook(Path::new("/usr/bin/cgpu-runtime"), &["hook".into(), "stopped".into()]),
+        preload: None,
+    }
+}
+
+fn parse(document: &Value) -> Result<Configuration, Refusal> {
+    Configuration::parse(document.to_string().as_bytes())
+}
+
+#[test]
+fn what_is_added_comes_last_and_once() {
+    let document = json!({
+        "ociVersion": "1.0.2",
+        "process": {"env": ["PATH=/bin", "A=1"], "args": ["sh"], "noNewPrivileges": true},
+        "root": {"path": "rootfs", "readonly": true},
+        "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"}],
+        "hooks": {"prestart": [{"path": "/usr/bin/nvidia-container-runtime-hook"}]},
+        "linux": {"seccomp": {"defaultAction": "SCMP_ACT_ERRNO"}, "novelty": {"big": 18_446_744_073_709_551_615_u64}}
+    });
+    let once = parse(&document).unwrap().with(&additions());
+    let twice = Configuration::parse(&once.text()).unwrap().with(&additions());
+    assert_eq!(once, twice);
+    let text: Value = serde_json::from_slice(&once.text()).unwrap();
+    assert_eq!(text["linux"], document["linux"]);
+    assert_eq!(text["process"], document["process"]);
+    assert_eq!(text["hooks"]["prestart"], document["hooks"]["prestart"]);
+    assert_eq!(text["mounts"][0], document["mounts"][0]);
+    assert_eq!(
+        text["mounts"][1],
+        json!({"destination": "/run/cgpu", "type": "bind", "source": "/run/cgpu/containers/a",
+               "options": ["bind", "nosuid", "nodev", "ro", "noexec"]})
+    );
+    assert_eq!(
+        text["hooks"]["poststop"],
+        json!([{"path": "/usr/bin/cgpu-runtime", "args": ["cgpu-runtime", "hook", "stopped"]}])
+    );
+}
+
+#[test]
+fn the_variable_comes_before_what_is_preloaded_already() {
+    let more = Additions { preload: Some("/s".into()), ..additions() };
+    for (before, after) in [
+        (json!(["A=1"]), json!(["A=1", "LD_PRELOAD=/s"])),
+        (json!(["LD_PRELOAD=/x.so"]), json!(["LD_PRELOAD=/s:/x.so"])),
+        (json!(["LD_PRELOAD=/s:/x.so"]), json!(["LD_PRELOAD=/s:/x.so"])),
+        (json!(null), json!(["LD_PRELOAD=/s"])),
+    ] {
+        let edited = parse(&json!({"process": {"env": before}})).unwrap().with(&more);
+        let text: Value = serde_json::from_slice(&edited.text()).unwrap();
+        assert_eq!(text["process"]["env"], after);
+    }
+}
+
+#[test]
+fn what_another_runtime_might_read_otherwise_is_refused() {
+    for document in [
+        json!([]),
+        json!({"Process": {"env": ["ALIYUN_COM_GPU_MEM_CONTAINER=1"]}}),
+        json!({"process": {"Env": ["ALIYUN_COM_GPU_MEM_CONTAINER=1"]}}),
+        json!({"process": []}),
+        json!({"process": {"env": "A=1"}}),
+        json!({"process": {"env": [1]}}),
+        json!({"mounts": {}}),
+        json!({"hooks": {"poststop": {}}}),
+        json!({"hooks": {"PostStop": []}}),
+    ] {
+        assert!(parse(&document).is_err(), "{document}");
+    }
+    assert!(Configuration::parse(b"{\"process\":").is_err());
+    assert!(parse(&json!({})).unwrap().variables().is_empty());
+    assert!(parse(&json!({"process": null, "mounts": null, "hooks": null})).is_ok());
+}
+
+#[test]
+fn bind_mounts_are_known_by_type_or_option() {
+    let mounts = json!({"mounts": [
+        {"destination": "/a", "type": "bind", "source": "/x"},
+        {"destination": "/b", "type": "none", "source": "/y", "options": ["rbind", "ro"]},
+        {"destination": "/c", "type": "tmpfs", "source": "tmpfs"},
+        {"destination": "/d", "type": "bind"}, 7
+    ]});
+    let found = parse(&mounts).unwrap().binds();
+    assert_eq!(found, [("/a".into(), "/x".into()), ("/b".into(), "/y".into())]);
+}
+
+/// Any JSON.
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<u64>().prop_map(Value::from),
+        "[a-zA-Z/=._0-9]{0,12}".prop_map(Value::from),
+    ];
+    let key = prop_oneof![
+        proptest::sample::select(vec![
+            "process",
+            "env",
+            "Env",
+            "args",
+            "root",
+            "path",
+            "mounts",
+            "hooks",
+            "createRuntime",
+            "poststop",
+            "prestart",
+            "linux",
+            "seccomp",
+            "destination",
+            "source",
+            "options",
+            "annotations",
+        ])
+        .prop_map(str::to_owned),
+        "[a-z]{1,5}",
+    ];
+    leaf.prop_recursive(5, 60, 6, move |inner| {
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
+            proptest::collection::vec((key.clone(), inner), 0..6)
+                .prop_map(|pairs| Value::Object(pairs.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// Whatever a configuration holds: it is refused, or edited so that all of it is still there, as it was, with ours at the end.
+    #[test]
+    fn nothing_of_a_configuration_is_lost(document in any_json()) {
+        let Ok(configuration) = parse(&document) else { return Ok(()) };
+        let edited: Value = serde_json::from_slice(&configuration.with(&additions()).text()).unwrap();
+        for (name, before) in document.as_object().unwrap() {
+            let after = &edited[name];
+            match name.as_str() {
+                "mounts" => {
+                    let before = before.as_array().cloned().unwrap_or_default();
+                    prop_assert_eq!(&after.as_array().unwrap()[..before.len()], &before[..]);
+                }
+                "hooks" => {
+                    for (kind, hooks) in before.as_object().into_iter().flatten() {
+                        let before = hooks.as_array().cloned().unwrap_or_default();
+                        if matches!(kind.as_str(), "createRuntime" | "poststop") {
+                            prop_assert_eq!(&after[kind].as_array().unwrap()[..before.len()], &before[..]);
+                        } else {
+                            prop_assert_eq!(&after[kind], hooks);
+                        }
+                    }
+                }
+                _ => prop_assert_eq!(after, before),
+            }
+        }
+        let mounts = edited["mounts"].as_array().unwrap();
+        prop_assert_eq!(&mounts[mounts.len() - 1]["destination"], "/run/cgpu/libcgpu.so");
+    }
+
+    /// Bytes that are no configuration harm nobody.
+    #[test]
+    fn any_bytes_are_refused_or_read(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = Configuration::parse(&bytes);
+    }
+}

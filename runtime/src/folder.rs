@@ -1,0 +1,405 @@
+//! A container's folder on the host: made before it starts, removed when it is deleted.
+//!
+//! ```text
+//!   containers/<id>/  use grant bell   the region                   inside: /run/cgpu, read-only, but for `use` and `refused`
+//!                     limits           what it may have
+//!                     refused          why its shim refused, where it did
+//!                     ld.so.preload    inside: /etc/ld.so.preload
+//!                     libcgpu.so sim/  places for mounts
+//!                     container        bundle and first process, for us
+//! ```
+//!
+//! Engines delete what they have created; where one was killed in between, the next start sweeps what is left.
+
+use std::fs::{self, File, Permissions};
+use std::io::ErrorKind;
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result, bail};
+use cgpu_proto::file::{self, Access, Fault};
+use cgpu_proto::limits::Limits;
+use cgpu_proto::liveness::{self, Life};
+use cgpu_proto::paths;
+use cgpu_proto::preamble::Kind;
+use cgpu_proto::region::{Birth, Region};
+use cgpu_proto::units::{Bytes, Nanos, SlotIndex};
+use cgpu_proto::uuid::Uuid;
+use rustix::fs::FlockOperation;
+use serde::{Deserialize, Serialize};
+
+use crate::plan::Refusal;
+
+/// The most containers on a card.
+const MOST: usize = 25;
+/// How long a container may take from its folder to its first process, before its folder counts as left behind.
+const START: Duration = Duration::from_secs(600);
+/// What we note of a container.
+const RECORD: &str = "container";
+
+/// A container's folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Folder {
+    path: PathBuf,
+}
+
+/// What we note of a container, to know later whether it is still there.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Record {
+    bundle: PathBuf,
+    /// Its image, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    image: Option<String>,
+    /// Its first process, once there is one.
+    #[serde(default)]
+    first: Option<Process>,
+}
+
+/// A process, told from a later one of the same number by when it started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Process {
+    pid: i32,
+    started: u64,
+}
+
+impl Process {
+    fn find(pid: i32) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name, in parentheses, may hold anything; the 22nd field is the 20th after it.
+        let fields = stat.rsplit_once(") ")?.1;
+        Some(Self { pid, started: fields.split(' ').nth(19)?.parse().ok()? })
+    }
+
+    fn lives(self) -> bool {
+        Self::find(self.pid) == Some(self)
+    }
+}
+
+/// A card, for what may be given of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Supply {
+    /// Which.
+    pub uuid: Uuid,
+    /// Its number on this host.
+    pub index: usize,
+    /// Its memory.
+    pub total: Bytes,
+}
+
+/// What is to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct Order<'a> {
+    /// The monitor's root.
+    pub root: &'a Path,
+    /// The container.
+    pub id: &'a str,
+    /// Where its engine has put it.
+    pub bundle: &'a Path,
+    /// What people call its image.
+    pub image: Option<&'a str>,
+    /// What it may have.
+    pub limits: &'a Limits,
+    /// The host's cards.
+    pub supply: &'a [Supply],
+    /// Limits of a card may add up to more than it has.
+    pub overcommit: bool,
+}
+
+impl Folder {
+    /// The folder of a container, whether it is there or not.
+    ///
+    /// # Errors
+    /// The id would lead elsewhere.
+    pub fn of(root: &Path, id: &str) -> Result<Self, Refusal> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '+');
+        if id.is_empty() || id.len() > 255 || !id.chars().all(plain) || id.starts_with('.') {
+            return Err(Refusal(format!(
+                "`{}` is no id for a container: expected letters, digits, `-`, `_`, `+` or `.`, not starting with `.`",
+                id.escape_default()
+            )));
+        }
+        Ok(Self { path: paths::containers(root).join(id) })
+    }
+
+    /// Makes it, if the cards have room for what it may have.
+    ///
+    /// # Errors
+    /// A [`Refusal`] where they have not, or where a container of this id lives; else as the system says.
+    pub fn make(order: &Order<'_>) -> Result<Self> {
+        let folder = Self::of(order.root, order.id)?;
+        let containers = paths::containers(order.root);
+        fs::create_dir_all(&containers).with_context(|| format!("cannot make {}", containers.display()))?;
+        // Whoever comes at the same time waits: both might find room that is there once.
+        let lock =
+            File::open(&containers).with_context(|| format!("cannot open {}", containers.display()))?;
+        rustix::fs::flock(&lock, FlockOperation::LockExclusive)?;
+        if folder.path.exists() {
+            if folder.lives() {
+                bail!(Refusal(format!(
+                    "a container `{}` is there already, in {}; delete it first",
+                    order.id,
+                    folder.path.display()
+                )));
+            }
+            folder.remove()?;
+        }
+        let others = sweep(&containers);
+        check_room(order, &others)?;
+        let made = folder.fill(order);
+        if made.is_err() {
+            let _ = folder.remove();
+        }
+        made.with_context(|| format!("cannot make {}", folder.path.display()))?;
+        Ok(folder)
+    }
+
+    fn fill(&self, order: &Order<'_>) -> Result<()> {
+        fs::create_dir(&self.path)?;
+        // Whatever the umask: the container's users must get in.
+        fs::set_permissions(&self.path, Permissions::from_mode(0o755))?;
+        let created =
+            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(Nanos::ZERO, Nanos::from);
+        let name = order.limits.name.as_deref().unwrap_or(order.id);
+        self.record(&Record {
+            bundle: order.bundle.to_owned(),
+            image: order.image.map(str::to_owned),
+            first: None,
+        })?;
+        self.put("limits", order.limits.to_text()?.as_bytes(), 0o644)?;
+        self.put("refused", b"", 0o666)?;
+        self.put("libcgpu.so", b"", 0o644)?;
+        Region::make(&self.path, Birth { name, created, time_scale: None })?;
+        Ok(())
+    }
+
+    /// A file in it.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn put(&self, name: &str, bytes: &[u8], mode: u32) -> std::io::Result<PathBuf> {
+        let path = self.path.join(name);
+        fs::write(&path, bytes)?;
+        fs::set_permissions(&path, Permissions::from_mode(mode))?;
+        Ok(path)
+    }
+
+    /// A folder in it, for a mount.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn place(&self, name: &str) -> std::io::Result<()> {
+        fs::create_dir(self.path.join(name))
+    }
+
+    /// Where it lies.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether it is there, made by us.
+    #[must_use]
+    pub fn exists(&self) -> bool {
+        self.path.join(RECORD).exists()
+    }
+
+    fn record(&self, record: &Record) -> Result<()> {
+        self.put(RECORD, serde_json::to_string(record)?.as_bytes(), 0o644)?;
+        Ok(())
+    }
+
+    fn recorded(&self) -> Option<Record> {
+        serde_json::from_slice(&fs::read(self.path.join(RECORD)).ok()?).ok()
+    }
+
+    /// Notes its first process.
+    ///
+    /// # Errors
+    /// It is not there, or as the system says.
+    pub fn note_first(&self, pid: i32) -> Result<()> {
+        let mut record =
+            self.recorded().with_context(|| format!("{} is no container of ours", self.path.display()))?;
+        record.first = Process::find(pid);
+        self.record(&record)
+    }
+
+    /// Whether a process of it lives.
+    fn lives(&self) -> bool {
+        self.recorded().and_then(|record| record.first).is_some_and(Process::lives) || slots_live(&self.path)
+    }
+
+    /// Whether whoever made it has left it behind.
+    fn is_left_behind(&self) -> bool {
+        // Others make folders here, too; those are theirs.
+        let Some(record) = self.recorded() else { return false };
+        if self.lives() {
+            return false;
+        }
+        let age = || fs::metadata(self.path.join(RECORD)).ok()?.modified().ok()?.elapsed().ok();
+        record.first.is_some()
+            || !record.bundle.join("config.json").exists()
+            || age().is_some_and(|age| age > START)
+    }
+
+    /// Removes it.
+    ///
+    /// # Errors
+    /// As the system says, unless it is not there.
+    pub fn remove(&self) -> Result<()> {
+        match fs::remove_dir_all(&self.path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("cannot remove {}", self.path.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether a process has the region open. Where that cannot be told, one may.
+fn slots_live(folder: &Path) -> bool {
+    let file = match file::open(folder, Kind::Use, Access::Read) {
+        Ok(file) => file,
+        Err(error) => return !matches!(error.fault, Fault::Missing),
+    };
+    SlotIndex::all().any(|slot| liveness::life(file.as_fd(), slot).map_or(true, |life| life == Life::Alive))
+}
+
+/// Removes what was left behind; returns what the others may have.
+fn sweep(containers: &Path) -> Vec<Limits> {
+    let mut limits = Vec::new();
+    for entry in fs::read_dir(containers).into_iter().flatten().flatten() {
+        let folder = Folder { path: entry.path() };
+        if folder.is_left_behind() {
+            // What cannot be removed now is tried again by the next start.
+            let _ = folder.remove();
+        } else if let Ok(text) = fs::read_to_string(folder.path.join("limits")) {
+            limits.extend(text.parse::<Limits>().ok());
+        }
+    }
+    limits
+}
+
+/// Whether each card has room for another container, and for what that may have.
+fn check_room(order: &Order<'_>, others: &[Limits]) -> Result<(), Refusal> {
+    for &(uuid, limit) in &order.limits.cards {
+        let given: Vec<Bytes> = others
+            .iter()
+            .flat_map(|limits| &limits.cards)
+            .filter(|card| card.0 == uuid)
+            .map(|card| card.1)
+            .collect();
+        let Some(card) = order.supply.iter().find(|card| card.uuid == uuid) else { continue };
+        if given.len() >= MOST {
+            return Err(Refusal(format!(
+                "card {} has {} containers, and more than {MOST} cannot share a card; end one of them",
+                card.index,
+                given.len()
+            )));
+        }
+        let sum: u64 = given.iter().map(|limit| limit.0).sum();
+        if !order.overcommit && sum.saturating_add(limit.0) > card.total.0 {
+            let mib = |bytes: u64| bytes >> 20;
+            return Err(Refusal(format!(
+                "card {} has {} MiB, of which {} MiB are given to {} containers, so that {} MiB more do not fit; lower ALIYUN_COM_GPU_MEM_CONTAINER, end a container, or set allow_overcommit in /etc/cgpu/monitor.toml",
+                card.index,
+                mib(card.total.0),
+                mib(sum),
+                given.len(),
+                mib(limit.0)
+            )));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CARD: Uuid = Uuid([1; 16]);
+
+    fn root() -> tempfile::TempDir {
+        let place = Path::new("/dev/shm");
+        if place.is_dir() { tempfile::tempdir_in(place).unwrap() } else { tempfile::tempdir().unwrap() }
+    }
+
+    fn make(root: &Path, id: &str, mib: u64) -> Result<Folder> {
+        let bundle = root.join("bundles").join(id);
+        fs::create_dir_all(&bundle)?;
+        fs::write(bundle.join("config.json"), "{}")?;
+        let limits = Limits { cards: vec![(CARD, Bytes(mib << 20))], ..Limits::default() };
+        let supply = [Supply { uuid: CARD, index: 0, total: Bytes(15109 << 20) }];
+        Folder::make(&Order {
+            root,
+            id,
+            bundle: &bundle,
+            image: None,
+            limits: &limits,
+            supply: &supply,
+            overcommit: false,
+        })
+    }
+
+    #[test]
+    fn limits_never_add_up_to_more_than_the_card_has() {
+        let root = root();
+        make(root.path(), "a", 6043).unwrap();
+        let b = make(root.path(), "b", 8058).unwrap();
+        let refused = make(root.path(), "c", 1009).unwrap_err().to_string();
+        assert!(
+            refused
+                .contains("15109 MiB, of which 14101 MiB are given to 2 containers, so that 1009 MiB more"),
+            "{refused}"
+        );
+        make(root.path(), "c", 1008).unwrap();
+        b.remove().unwrap();
+        make(root.path(), "d", 8058).unwrap();
+    }
+
+    #[test]
+    fn a_26th_container_is_refused() {
+        let root = root();
+        for number in 0..MOST {
+            make(root.path(), &format!("c{number}"), 10).unwrap();
+        }
+        let refused = make(root.path(), "late", 10).unwrap_err().to_string();
+        assert!(refused.contains("more than 25 cannot share a card"), "{refused}");
+    }
+
+    #[test]
+    fn what_was_left_behind_is_swept_and_what_lives_stays() {
+        let root = root();
+        let gone = make(root.path(), "gone", 6000).unwrap();
+        fs::remove_dir_all(root.path().join("bundles/gone")).unwrap();
+        let starting = make(root.path(), "starting", 6000).unwrap();
+        assert!(!gone.exists() && starting.exists());
+        let lives = make(root.path(), "lives", 6000).unwrap();
+        lives.note_first(std::process::id().cast_signed()).unwrap();
+        assert!(make(root.path(), "lives", 1).unwrap_err().to_string().contains("is there already"));
+        let dead = make(root.path(), "dead", 1000).unwrap();
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        dead.note_first(child.id().cast_signed()).unwrap();
+        child.wait().unwrap();
+        make(root.path(), "next", 1).unwrap();
+        assert!(lives.exists() && starting.exists() && !dead.exists());
+    }
+
+    #[test]
+    fn a_folder_of_somebody_else_is_left_alone() {
+        let root = root();
+        let other = root.path().join("containers/run");
+        fs::create_dir_all(&other).unwrap();
+        make(root.path(), "a", 10).unwrap();
+        assert!(other.exists());
+    }
+
+    #[test]
+    fn an_id_never_leads_elsewhere() {
+        for id in ["", ".", "..", "../x", "a/b", "a b", ".x", "é"] {
+            assert!(Folder::of(Path::new("/run/cgpu"), id).is_err(), "{id}");
+        }
+        assert!(Folder::of(Path::new("/r"), &"0".repeat(64)).is_ok());
+    }
+}

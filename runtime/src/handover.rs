@@ -1,0 +1,159 @@
+//! The runtime that really starts containers: which one, and how it gets what we were asked.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use serde_json::json;
+
+use crate::config::own_program;
+use crate::invocation::Invocation;
+
+/// Brings the driver's files and devices into containers, then hands over to one of the others.
+const VENDORS: &str = "nvidia-container-runtime";
+const OTHERS: &[&str] = &["runc", "crun"];
+/// Where programs lie, for engines that run without PATH.
+const FOLDERS: &[&str] = &["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+
+/// The next runtime: as told; else for a slice of a real card the vendor's, where it is there, and for all others what they would have had without us.
+///
+/// # Errors
+/// None is there.
+pub fn next(told: Option<&Path>, needs_vendors: bool) -> Result<PathBuf> {
+    if let Some(told) = told {
+        if told.components().count() > 1 {
+            return Ok(told.to_owned());
+        }
+        return find(told.as_os_str())
+            .with_context(|| format!("the runtime {} is not on PATH", told.display()));
+    }
+    let vendors = needs_vendors.then(|| find(OsStr::new(VENDORS))).flatten();
+    let found = vendors.or_else(|| OTHERS.iter().find_map(|name| find(OsStr::new(name))));
+    found.with_context(|| {
+        format!("no runtime to hand over to: expected {} on PATH; install one", OTHERS.join(" or "))
+    })
+}
+
+/// A program on PATH that is not ourselves.
+fn find(name: &OsStr) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let own = own_program().and_then(|own| Ok(own.canonicalize()?)).ok();
+    let folders = std::env::split_paths(&path).chain(FOLDERS.iter().map(PathBuf::from));
+    let is_other = |file: &PathBuf| file.is_file() && file.canonicalize().ok() != own;
+    folders.filter(|folder| folder.is_absolute()).map(|folder| folder.join(name)).find(is_other)
+}
+
+/// Becomes it.
+pub fn become_it(next: &Path, invocation: &Invocation) -> anyhow::Error {
+    let error = command(next, &invocation.arguments).exec();
+    anyhow::Error::new(error).context(format!("cannot run {}", next.display()))
+}
+
+/// Runs it to its end. It uses our input and outputs, and the descriptors that an engine has left open for it.
+///
+/// # Errors
+/// It cannot be started.
+pub fn run(next: &Path, invocation: &Invocation) -> Result<ExitStatus> {
+    command(next, &invocation.arguments).status().with_context(|| format!("cannot run {}", next.display()))
+}
+
+fn command(next: &Path, arguments: &[OsString]) -> Command {
+    let mut command = Command::new(next);
+    command.args(arguments);
+    command
+}
+
+/// As a shell tells it.
+#[must_use]
+pub fn exit_code(status: ExitStatus) -> u8 {
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default());
+    u8::try_from(code).unwrap_or(u8::MAX)
+}
+
+/// Says why a container is not started, to people and where its engine looks for it.
+pub fn report(invocation: Option<&Invocation>, sentence: &str) {
+    eprintln!("cgpu-runtime: {sentence}");
+    let Some(log) =
+        invocation.and_then(|invocation| invocation.log.as_ref().map(|log| (log, invocation.logs_json)))
+    else {
+        return;
+    };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let (time, message) = (instant(now), format!("cgpu-runtime: {sentence}"));
+    let line = if log.1 {
+        json!({"level": "error", "msg": message, "time": time}).to_string()
+    } else {
+        format!("time=\"{time}\" level=error msg={}", json!(message))
+    };
+    // It was said on the error output already.
+    let _ = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(log.0)
+        .and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
+}
+
+/// Seconds since 1970 as engines read an instant.
+fn instant(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    // Years begin in March here, so that the leap day is the last of one: eras of 400 of them are all alike.
+    let shifted = days + 719_468;
+    let (era, day) = (shifted / 146_097, shifted % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let of_year = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let of_month = of_year - (153 * month + 2) / 5 + 1;
+    let (month, carried) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    format!(
+        "{:04}-{month:02}-{of_month:02}T{:02}:{:02}:{:02}Z",
+        year + era * 400 + carried,
+        rest / 3600,
+        rest / 60 % 60,
+        rest % 60
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instants_are_those_of_the_calendar() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_399, "2000-02-28T23:59:59Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_709_251_199, "2024-02-29T23:59:59Z"),
+            (1_735_689_600, "2025-01-01T00:00:00Z"),
+        ] {
+            assert_eq!(instant(seconds), text);
+        }
+    }
+
+    #[test]
+    fn errors_reach_the_engines_log() {
+        let folder = tempfile::tempdir().unwrap();
+        for (json, expected) in [
+            ("json", "\"msg\":\"cgpu-runtime: it says \\\"no\\\"\""),
+            ("text", "msg=\"cgpu-runtime: it says \\\"no\\\"\""),
+        ] {
+            let log = folder.path().join(json);
+            let line = format!("--log {} --log-format {json} create ID", log.display());
+            let told = Invocation::parse(line.split(' ').map(OsString::from)).unwrap();
+            report(Some(&told), "it says \"no\"");
+            let text = std::fs::read_to_string(&log).unwrap();
+            assert!(text.contains(expected) && text.ends_with('\n'), "{text}");
+        }
+    }
+
+    #[test]
+    fn who_is_told_is_taken() {
+        assert_eq!(next(Some(Path::new("/x/y")), true).unwrap(), Path::new("/x/y"));
+        assert!(next(Some(Path::new("no-such-runtime")), false).is_err());
+    }
+}

@@ -1,0 +1,325 @@
+//! What an engine asks a runtime to do: options, a command, its options, a container's id.
+//!
+//! Only what concerns us is taken out; the arguments go on to the next runtime as they came, but for ours (`--cgpu-...`). What cannot be
+//! told apart is refused: a `create` that is overlooked would be a container without its limit.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use crate::plan::Refusal;
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invocation {
+    /// The command; none: only options, as in `--version`.
+    pub command: Option<String>,
+    /// Ours: the configuration.
+    pub config: Option<PathBuf>,
+    /// Ours: the runtime to hand over to.
+    pub next: Option<PathBuf>,
+    /// Where engines look for errors, and whether they want them as JSON.
+    pub log: Option<PathBuf>,
+    /// See [`Invocation::log`].
+    pub logs_json: bool,
+    /// The container.
+    pub id: Option<String>,
+    /// Of `create` and `run`: the bundle, where it is named.
+    pub bundle: Option<PathBuf>,
+    /// Of `create` and `run`, for crun: a configuration of another name.
+    pub file: Option<PathBuf>,
+    /// The arguments for the next runtime.
+    pub arguments: Vec<OsString>,
+}
+
+/// Options before the command that take a value, of runc, crun, youki and the vendor's runtime.
+const VALUED: &[&str] = &[
+    "root",
+    "log",
+    "log-format",
+    "log-level",
+    "criu",
+    "rootless",
+    "cgroup-manager",
+    "debug-log",
+    "userns-remap",
+];
+/// Options before the command that take none.
+const PLAIN: &[&str] = &["debug", "systemd-cgroup", "version", "help", "v", "h", "usage", "?", "V"];
+/// Options of `create` and `run` that take a value.
+const CREATE_VALUED: &[&str] = &[
+    "bundle",
+    "b",
+    "pid-file",
+    "console-socket",
+    "preserve-fds",
+    "config",
+    "f",
+    "pidfd-socket",
+    "image-path",
+    "work-path",
+    "parent-path",
+    "status-fd",
+    "page-server",
+    "manage-cgroups-mode",
+    "empty-ns",
+    "lsm-profile",
+    "lsm-mount-context",
+];
+/// All commands of runc and crun.
+const COMMANDS: &[&str] = &[
+    "create",
+    "run",
+    "start",
+    "state",
+    "kill",
+    "delete",
+    "exec",
+    "list",
+    "ps",
+    "pause",
+    "resume",
+    "update",
+    "events",
+    "spec",
+    "features",
+    "checkpoint",
+    "restore",
+    "init",
+    "help",
+    "mounts",
+];
+
+/// Options before the command, of the next runtime's and of ours.
+#[derive(PartialEq, Eq)]
+enum Kind {
+    Ours,
+    Valued,
+    Plain,
+}
+
+impl Invocation {
+    /// Takes the arguments apart, the program's name not among them.
+    ///
+    /// # Errors
+    /// [`Refusal`]: where the command begins, or what it is, cannot be told.
+    pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Self, Refusal> {
+        let mut told = Self {
+            command: None,
+            config: None,
+            next: None,
+            log: None,
+            logs_json: false,
+            id: None,
+            bundle: None,
+            file: None,
+            arguments: Vec::new(),
+        };
+        let mut arguments = arguments.into_iter();
+        while let Some(argument) = arguments.next() {
+            let Some((name, value)) = option(&argument) else {
+                let command = argument.to_str().filter(|command| COMMANDS.contains(command));
+                let Some(command) = command else {
+                    return Err(Refusal(format!(
+                        "`{}` is no command of a container runtime that is known; expected one of {}",
+                        argument.to_string_lossy().escape_default(),
+                        COMMANDS.join(", ")
+                    )));
+                };
+                told.command = Some(command.to_owned());
+                told.arguments.push(argument);
+                break;
+            };
+            let kind = match name.as_str() {
+                "cgpu-config" | "cgpu-next" => Kind::Ours,
+                other if VALUED.contains(&other) => Kind::Valued,
+                other if PLAIN.contains(&other) => Kind::Plain,
+                _ if value.is_some() => Kind::Plain,
+                other => {
+                    return Err(Refusal(format!(
+                        "the option --{} before the command is not known, so that it cannot be told where the command begins; write it as --NAME=VALUE",
+                        other.escape_default()
+                    )));
+                }
+            };
+            let takes_next = kind != Kind::Plain && value.is_none();
+            let following = if takes_next { arguments.next() } else { None };
+            if takes_next && following.is_none() {
+                return Err(Refusal(format!("the option --{name} has no value")));
+            }
+            if kind == Kind::Ours {
+                let value = PathBuf::from(value.or(following).unwrap_or_default());
+                if name == "cgpu-config" {
+                    told.config = Some(value)
+                } else {
+                    told.next = Some(value)
+                }
+                continue;
+            }
+            let value = value.or_else(|| following.clone());
+            match name.as_str() {
+                "log" => told.log = value.map(PathBuf::from),
+                "log-format" => told.logs_json = value.is_some_and(|value| value == "json"),
+                _ => {}
+            }
+            told.arguments.push(argument);
+            told.arguments.extend(following);
+        }
+        let rest: Vec<OsString> = arguments.collect();
+        told.take_rest(&rest)?;
+        told.arguments.extend(rest);
+        Ok(told)
+    }
+
+    /// What follows the command, as far as we must know it.
+    fn take_rest(&mut self, rest: &[OsString]) -> Result<(), Refusal> {
+        let creates = self.creates();
+        let mut words = rest.iter();
+        let mut only_words = false;
+        while let Some(argument) = words.next() {
+            if !only_words && argument == "--" {
+                only_words = true;
+                continue;
+            }
+            let Some((name, value)) = option(argument).filter(|_| !only_words) else {
+                // Of `exec` and `kill` more follows; of `create`, `run`, `delete` it is the only one.
+                if self.id.is_none() {
+                    self.id = argument.to_str().map(str::to_owned);
+                } else if creates {
+                    return Err(Refusal(format!(
+                        "the container's id cannot be told: both `{}` and `{}` are there",
+                        self.id.as_deref().unwrap_or_default().escape_default(),
+                        argument.to_string_lossy().escape_default()
+                    )));
+                }
+                continue;
+            };
+            if !creates || !CREATE_VALUED.contains(&name.as_str()) {
+                continue;
+            }
+            let value = value.or_else(|| words.next().cloned());
+            match name.as_str() {
+                "bundle" | "b" => self.bundle = value.map(PathBuf::from),
+                "config" | "f" => self.file = value.map(PathBuf::from),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a container is made by it.
+    #[must_use]
+    pub fn creates(&self) -> bool {
+        matches!(self.command.as_deref(), Some("create" | "run" | "restore"))
+    }
+}
+
+/// Name and value of an option: `--name`, `--name=value`, `-n`, `-nVALUE`.
+fn option(argument: &OsStr) -> Option<(String, Option<OsString>)> {
+    let bytes = argument.as_bytes();
+    let (name, value) = if let Some(long) = bytes.strip_prefix(b"--") {
+        match long.iter().position(|byte| *byte == b'=') {
+            Some(at) => (&long[..at], Some(&long[at + 1..])),
+            None => (long, None),
+        }
+    } else {
+        let short = bytes.strip_prefix(b"-").filter(|short| !short.is_empty())?;
+        // Go's programs take one dash for long names as well.
+        let word = short.split(|byte| *byte == b'=').next().unwrap_or_default();
+        let known = |word: &[u8]| {
+            let word = String::from_utf8_lossy(word);
+            [VALUED, PLAIN, CREATE_VALUED].iter().any(|names| names.contains(&word.as_ref()))
+        };
+        if known(word) {
+            (word, short.get(word.len() + 1..))
+        } else {
+            let (name, value) = short.split_at(1);
+            (name, (!value.is_empty()).then_some(value))
+        }
+    };
+    Some((String::from_utf8_lossy(name).into_owned(), value.map(|value| OsStr::from_bytes(value).to_owned())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn parse(line: &str) -> Result<Invocation, Refusal> {
+        Invocation::parse(line.split_whitespace().map(OsString::from))
+    }
+
+    fn passed_on(told: &Invocation) -> String {
+        told.arguments.iter().map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn what_engines_say_is_understood() {
+        for line in [
+            // containerd, for Docker
+            "--root /var/run/docker/runtime-runc/moby --log /b/log.json --log-format json create --bundle /b --pid-file /b/init.pid ID",
+            "--root /r --log /l --log-format json --systemd-cgroup create --bundle /b --pid-file /p --console-socket /s ID",
+            // podman
+            "--systemd-cgroup create --bundle /b --pid-file /p ID",
+            "--cgroup-manager cgroupfs --log-level debug create --bundle=/b --no-pivot ID",
+            // by hand
+            "run -b /b ID",
+            "run -b/b ID",
+            "run ID --bundle /b",
+            "create --preserve-fds 2 --bundle /b -- ID",
+        ] {
+            let told = parse(line).unwrap();
+            assert!(told.creates(), "{line}");
+            assert_eq!(
+                (told.id.as_deref(), told.bundle.as_deref()),
+                (Some("ID"), Some(std::path::Path::new("/b"))),
+                "{line}"
+            );
+            assert_eq!(passed_on(&told), line);
+        }
+        let told = parse("--root=/r exec --process /p.json --detach ID").unwrap();
+        assert_eq!(told.command.as_deref(), Some("exec"));
+        assert!(!told.creates());
+        assert_eq!(parse("delete --force ID").unwrap().id.as_deref(), Some("ID"));
+        assert_eq!(parse("--version").unwrap().command, None);
+        assert_eq!(
+            parse("run -f other.json ID").unwrap().file.as_deref(),
+            Some(std::path::Path::new("other.json"))
+        );
+    }
+
+    #[test]
+    fn ours_are_taken_out() {
+        let told = parse("--cgpu-next /usr/bin/runc --root /r --cgpu-config=/c.toml state ID").unwrap();
+        assert_eq!(told.next.as_deref(), Some(std::path::Path::new("/usr/bin/runc")));
+        assert_eq!(told.config.as_deref(), Some(std::path::Path::new("/c.toml")));
+        assert_eq!(passed_on(&told), "--root /r state ID");
+    }
+
+    #[test]
+    fn what_cannot_be_told_apart_is_refused() {
+        for line in ["--unheard-of create ID", "conjure ID", "--root", "create --bundle /b ID OTHER"] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+    }
+
+    proptest! {
+        /// Whatever options stand around it, a `create` is seen.
+        #[test]
+        fn no_create_is_overlooked(
+            before in proptest::collection::vec(prop_oneof![
+                Just("--debug"), Just("--systemd-cgroup"), Just("--root create"), Just("--root=/state"), Just("--log state"),
+                Just("--cgpu-next run"), Just("--novel=create"), Just("--log-format json"),
+            ], 0..5),
+            after in proptest::collection::vec(prop_oneof![
+                Just("--no-pivot"), Just("--pid-file state"), Just("--console-socket /s"), Just("--no-new-keyring"),
+            ], 0..4),
+        ) {
+            let line = format!("{} create {} --bundle /b ID", before.join(" "), after.join(" "));
+            let told = parse(&line).unwrap();
+            prop_assert!(told.creates());
+            prop_assert_eq!(told.id.as_deref(), Some("ID"));
+            prop_assert_eq!(told.bundle.as_deref(), Some(std::path::Path::new("/b")));
+        }
+    }
+}

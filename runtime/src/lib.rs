@@ -1,0 +1,28 @@
+//! `cgpu-runtime`: an OCI runtime that gives containers slices of cards, and leaves everything else to another one.
+//!
+//! ```text
+//!   engine (docker, containerd, podman) -- create --> cgpu-runtime -- create --> runc, crun, nvidia-container-runtime
+//!                                                        |                          |
+//!   variables of config.json --> plan: slice, native,    |                          +-- createRuntime hook: registration
+//!   cards by NVML ------------->       or a refusal      |                          +-- poststop hook: clean-up
+//!                                                        v
+//!                          folder of the container (use, grant, limits), mounts of it and of the shim
+//! ```
+//!
+//! A container whose variables ask for nothing is handed over as it came: its configuration is not even written again. One whose
+//! variables are not understood, or ask for what cannot be kept, is not started, with one sentence that the engine shows.
+//!
+//! What decides ([`plan`], [`edit`], [`invocation`]) is pure; the rest reads, writes and runs.
+
+pub mod bundle;
+pub mod cards;
+pub mod config;
+pub mod edit;
+pub mod folder;
+pub mod handover;
+pub mod hook;
+pub mod image;
+pub mod invocation;
+pub mod named;
+pub mod plan;
+pub mod start;

@@ -1,0 +1,79 @@
+//! `cgpu-runtime`: what an engine calls in place of its runtime. See the library.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use cgpu_runtime::config::Config;
+use cgpu_runtime::folder::Folder;
+use cgpu_runtime::invocation::Invocation;
+use cgpu_runtime::{handover, hook, start};
+
+/// Docker offers `--gpus` only where a program of this name is on its PATH. On a host with simulated cards a link of this name to us lets it,
+/// and has nothing to do.
+const VENDORS_HOOK: &str = "nvidia-container-runtime-hook";
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args_os();
+    let name = arguments.next().unwrap_or_default();
+    if Path::new(&name).file_name() == Some(OsStr::new(VENDORS_HOOK)) {
+        return ExitCode::SUCCESS;
+    }
+    let arguments: Vec<OsString> = arguments.collect();
+    if let Some((word, rest)) = arguments.split_first()
+        && word == "hook"
+    {
+        return told(hook::run(rest).map(|()| ExitCode::SUCCESS), None);
+    }
+    match Invocation::parse(arguments) {
+        Ok(invocation) => told(run(&invocation), Some(&invocation)),
+        Err(refusal) => told(Err(refusal.into()), None),
+    }
+}
+
+fn told(outcome: Result<ExitCode>, invocation: Option<&Invocation>) -> ExitCode {
+    outcome.unwrap_or_else(|error| {
+        handover::report(invocation, &format!("{error:#}"));
+        ExitCode::FAILURE
+    })
+}
+
+fn run(invocation: &Invocation) -> Result<ExitCode> {
+    let config = match Config::load(invocation.config.as_deref()) {
+        // Containers that are there can be ended whatever is wrong with the file.
+        Err(_) if !invocation.creates() && invocation.config.is_none() => Config::default(),
+        config => config?,
+    };
+    let folder = invocation.id.as_deref().and_then(|id| Folder::of(&config.root, id).ok());
+    let prepared = if invocation.creates() { start::prepare(invocation, &config)? } else { None };
+    let is_slice = prepared.is_some() || folder.as_ref().is_some_and(Folder::exists);
+    let told = invocation.next.as_deref().or(config.runtime.as_deref());
+    let next = handover::next(told, is_slice && config.sim.is_none())?;
+    match (invocation.command.as_deref(), prepared) {
+        (Some("create"), Some(folder)) => {
+            let status = handover::run(&next, invocation);
+            if !status.as_ref().is_ok_and(std::process::ExitStatus::success) {
+                folder.remove()?;
+            }
+            Ok(ExitCode::from(handover::exit_code(status?)))
+        }
+        (Some("delete"), _) if is_slice => {
+            let status = handover::run(&next, invocation)?;
+            if status.success()
+                && let Some(folder) = folder
+            {
+                folder.remove()?;
+            }
+            Ok(ExitCode::from(handover::exit_code(status)))
+        }
+        // Its hooks clean up.
+        (_, prepared) => {
+            let error = handover::become_it(&next, invocation);
+            if let Some(folder) = prepared {
+                folder.remove()?;
+            }
+            Err(error)
+        }
+    }
+}

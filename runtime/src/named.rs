@@ -1,0 +1,96 @@
+//! What people call a container: engines tell a runtime no more than its id, so it is looked for where they leave it.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::edit::Configuration;
+
+/// A container's name and image, as far as they can be told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Named {
+    /// As `docker ps` shows it; in Kubernetes that of pod and container.
+    pub name: Option<String>,
+    /// As it was asked for.
+    pub image: Option<String>,
+}
+
+impl Named {
+    /// Looks.
+    #[must_use]
+    pub fn of(configuration: &Configuration) -> Self {
+        kubernetes(configuration)
+            .or_else(|| docker(configuration))
+            .or_else(|| podman(configuration))
+            .unwrap_or_default()
+    }
+}
+
+/// containerd and CRI-O write down what they were asked for.
+fn kubernetes(configuration: &Configuration) -> Option<Named> {
+    let first = |names: &[&str]| names.iter().find_map(|name| configuration.annotation(name));
+    let pod = first(&["io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name"])?;
+    let container = first(&["io.kubernetes.cri.container-name", "io.kubernetes.container.name"]);
+    let image = first(&["io.kubernetes.cri.image-name", "io.kubernetes.cri-o.ImageName"]);
+    let name = container.map_or_else(|| pod.to_owned(), |container| format!("{pod}/{container}"));
+    Some(Named { name: Some(name), image: image.map(str::to_owned) })
+}
+
+/// Docker mounts files from the container's own folder, where its configuration lies.
+fn docker(configuration: &Configuration) -> Option<Named> {
+    let binds = configuration.binds();
+    let (_, hostname) = binds.iter().find(|(destination, _)| destination == Path::new("/etc/hostname"))?;
+    let text = fs::read(hostname.with_file_name("config.v2.json")).ok()?;
+    let record: Value = serde_json::from_slice(&text).ok()?;
+    let name = record["Name"].as_str().map(|name| name.trim_start_matches('/').to_owned());
+    Some(Named { name, image: record["Config"]["Image"].as_str().map(str::to_owned) })
+}
+
+/// podman's monitor of a container, which starts us, is told the name.
+fn podman(configuration: &Configuration) -> Option<Named> {
+    configuration.variables().iter().find(|variable| *variable == "container=podman")?;
+    let parent = std::os::unix::process::parent_id();
+    let text = fs::read(format!("/proc/{parent}/cmdline")).ok()?;
+    named_by(&text).map(|name| Named { name: Some(name), image: None })
+}
+
+/// The word after `-n`.
+fn named_by(arguments: &[u8]) -> Option<String> {
+    let words: Vec<&[u8]> = arguments.split(|byte| *byte == 0).collect();
+    let place = words.iter().position(|word| matches!(*word, b"-n" | b"--name"))?;
+    String::from_utf8(words.get(place + 1)?.to_vec()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn named(document: &Value) -> Named {
+        Named::of(&Configuration::parse(document.to_string().as_bytes()).unwrap())
+    }
+
+    #[test]
+    fn engines_leave_names_in_their_own_places() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(
+            folder.path().join("config.v2.json"),
+            r#"{"Name":"/gpu_test1","Config":{"Image":"tensorflow:19.10-py3"}}"#,
+        )
+        .unwrap();
+        let hostname = folder.path().join("hostname");
+        let docker =
+            named(&json!({"mounts": [{"destination": "/etc/hostname", "type": "bind", "source": hostname}]}));
+        assert_eq!(
+            (docker.name.as_deref(), docker.image.as_deref()),
+            (Some("gpu_test1"), Some("tensorflow:19.10-py3"))
+        );
+        let pod = named(&json!({"annotations": {
+            "io.kubernetes.cri.sandbox-name": "p", "io.kubernetes.cri.container-name": "c", "io.kubernetes.cri.image-name": "i"}}));
+        assert_eq!((pod.name.as_deref(), pod.image.as_deref()), (Some("p/c"), Some("i")));
+        assert_eq!(named(&json!({})), Named::default());
+        assert_eq!(named_by(b"conmon\0--api-version\x001\0-n\0jolly\0-u\0x\0").as_deref(), Some("jolly"));
+        assert_eq!(named_by(b"bash\0-n"), None);
+    }
+}

@@ -1,0 +1,209 @@
+//! What a container is given: a slice, nothing, or no start.
+
+use std::ffi::{CStr, OsString};
+use std::fmt;
+use std::os::unix::ffi::OsStringExt;
+
+use cgpu_proto::limits::Limits;
+use cgpu_proto::units::Bytes;
+use cgpu_proto::uuid::Uuid;
+use cgpu_tenant::settings::{Variables, Verdict};
+use cgpu_tenant::{CardInfo, Environment, Inventory};
+
+/// What becomes of a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Plan {
+    /// It asks for no limit: it is started as if we were not there.
+    Native,
+    /// It gets these limits, which name at least one card.
+    Slice(Limits),
+}
+
+/// Why a container is not started: one sentence, on one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal(pub String);
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.replace(['\n', '\r'], " "))
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+impl From<cgpu_tenant::Refusal> for Refusal {
+    fn from(refusal: cgpu_tenant::Refusal) -> Self {
+        Self(refusal.sentence().to_owned())
+    }
+}
+
+/// The variables that ask for something.
+const OURS: &[&str] = &["ALIYUN_COM_GPU_", "CGPU_", "NVIDIA_VISIBLE_DEVICES"];
+
+/// The variables of a container's first process, `NAME=VALUE` each.
+#[derive(Clone, Debug, Default)]
+pub struct Declared<'a>(&'a [String]);
+
+impl<'a> Declared<'a> {
+    /// Takes them, unless it cannot be told what one of ours is.
+    ///
+    /// # Errors
+    /// One of ours is there twice with different values: which of them counts depends on who reads.
+    pub fn new(variables: &'a [String]) -> Result<Self, Refusal> {
+        let pairs: Vec<(&str, &str)> =
+            variables.iter().filter_map(|variable| variable.split_once('=')).collect();
+        for (place, (name, value)) in pairs.iter().enumerate() {
+            if !OURS.iter().any(|prefix| name.starts_with(prefix)) {
+                continue;
+            }
+            if let Some((_, other)) =
+                pairs.iter().skip(place + 1).find(|other| other.0 == *name && other.1 != *value)
+            {
+                return Err(Refusal(format!(
+                    "{name} is set twice, to `{}` and `{}`, expected one value; leave one of them out",
+                    value.escape_default(),
+                    other.escape_default()
+                )));
+            }
+        }
+        Ok(Self(variables))
+    }
+
+    /// The value of one.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&'a str> {
+        self.0
+            .iter()
+            .filter_map(|variable| variable.split_once('='))
+            .find(|(other, _)| *other == name)
+            .map(|pair| pair.1)
+    }
+
+    /// Whether there can be anything to do: without an amount of memory there is no slice.
+    #[must_use]
+    pub fn asks(&self) -> bool {
+        Variables::read(self).speak_of_memory()
+    }
+
+    /// Whether they name cards at all, as the vendor's runtime reads them.
+    #[must_use]
+    pub fn wants_cards(&self) -> bool {
+        self.get("NVIDIA_VISIBLE_DEVICES").is_some_and(|value| !matches!(value, "" | "none" | "void"))
+    }
+}
+
+impl Environment for Declared<'_> {
+    fn variable(&self, name: &CStr) -> Option<OsString> {
+        let value = self.get(name.to_str().ok()?)?;
+        Some(OsString::from_vec(value.as_bytes().to_vec()))
+    }
+
+    // What a process asks about itself; settings do not depend on it.
+    fn user(&self) -> u32 {
+        0
+    }
+
+    fn pid_namespace(&self) -> u64 {
+        0
+    }
+
+    fn process_name(&self) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn host_name(&self) -> String {
+        String::new()
+    }
+}
+
+/// A card of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostCard {
+    /// As settings know it.
+    pub card: CardInfo,
+    /// It is cut into MIG instances, which are cards of their own.
+    pub is_cut: bool,
+}
+
+/// Decides. `cards` are all of the host's, asked for only if there is a limit to keep.
+///
+/// The variables are read by the same code as inside the container, and the cards they name are resolved here once and for all: to
+/// UUIDs, which mean the same inside.
+///
+/// # Errors
+/// [`Refusal`]: a value is not understood or does not fit the cards, or there are none.
+pub fn plan(
+    declared: &Declared<'_>,
+    name: &str,
+    cards: impl FnOnce() -> Result<Vec<HostCard>, Refusal>,
+) -> Result<Plan, Refusal> {
+    let variables = Variables::read(declared);
+    // Whether it is off at all can be told without cards; that spares the containers that say `0` a look at them.
+    let nothing = Inventory { cards: &[], complete: false };
+    if let Ok(Verdict::Off(cgpu_tenant::Reason::NoLimit | cgpu_tenant::Reason::Disabled)) =
+        variables.verdict(nothing)
+    {
+        return Ok(Plan::Native);
+    }
+    let cards = cards()?;
+    if cards.is_empty() {
+        return Err(Refusal(
+            "ALIYUN_COM_GPU_MEM_CONTAINER asks for a limit, but this host has no card; start the container on a host that has one, or leave it out".into(),
+        ));
+    }
+    check_indexes(declared, cards.len())?;
+    let known: Vec<CardInfo> = cards.iter().map(|card| card.card).collect();
+    let settings = match variables.verdict(Inventory { cards: &known, complete: true })? {
+        Verdict::Off(_) => return Ok(Plan::Native),
+        Verdict::On(settings) => settings,
+    };
+    if let Some(cut) = settings.cards.iter().find(|limit| is_cut(&cards, limit.uuid)) {
+        return Err(Refusal(format!(
+            "the card {} is cut into MIG instances, of which cgpu-runtime makes no slices; name other cards in NVIDIA_VISIBLE_DEVICES",
+            cut.uuid
+        )));
+    }
+    let limits = Limits {
+        name: name_of(name),
+        weight: settings.weight,
+        percent: settings.core_percentage,
+        high_priority: settings.high_priority,
+        cards: settings.cards.iter().map(|card| (card.uuid, card.limit)).collect(),
+    };
+    debug_assert!(limits.cards.iter().all(|(_, limit)| *limit > Bytes::ZERO));
+    Ok(Plan::Slice(limits))
+}
+
+fn is_cut(cards: &[HostCard], uuid: Uuid) -> bool {
+    cards.iter().any(|card| card.card.uuid == uuid && card.is_cut)
+}
+
+/// Inside a container an index may be any number, because cards are numbered anew there. Here it is the host's.
+fn check_indexes(declared: &Declared<'_>, cards: usize) -> Result<(), Refusal> {
+    let Some(list) = declared.get("NVIDIA_VISIBLE_DEVICES") else { return Ok(()) };
+    for index in list.split(',').filter_map(|name| name.trim_matches([' ', '\t']).parse::<u64>().ok()) {
+        if index >= cards as u64 {
+            return Err(Refusal(format!(
+                "NVIDIA_VISIBLE_DEVICES is `{}`, but there is no card {index}: this host has {cards}; name only cards that are there",
+                list.escape_default()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// A name as the limits file takes it: what does not fit is replaced or cut off, for it is for people only.
+fn name_of(name: &str) -> Option<String> {
+    let fit = |c: char| if c.is_whitespace() || c.is_control() || c == '#' { '_' } else { c };
+    let mut fitting = String::new();
+    for character in name.chars().map(fit) {
+        if fitting.len() + character.len_utf8() > cgpu_proto::limits::LONGEST_NAME {
+            break;
+        }
+        fitting.push(character);
+    }
+    (!fitting.is_empty()).then_some(fitting)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,174 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+fn card(number: u8, mib: u64) -> HostCard {
+    let uuid = Uuid([number + 1; 16]);
+    let card = CardInfo { uuid, total: Bytes(mib * MIB), order: u64::from(number) << 8 };
+    HostCard { card, is_cut: false }
+}
+
+fn planned(variables: &[(&str, &str)], cards: &[HostCard]) -> Result<Plan, Refusal> {
+    let variables: Vec<String> = variables.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    plan(&Declared::new(&variables)?, "a", || Ok(cards.to_vec()))
+}
+
+/// The limits in MiB by the number of the card; none: native.
+fn limits(variables: &[(&str, &str)], cards: &[HostCard]) -> Option<Vec<(u8, u64)>> {
+    match planned(variables, cards).unwrap() {
+        Plan::Native => None,
+        Plan::Slice(limits) => {
+            Some(limits.cards.iter().map(|(uuid, limit)| (uuid.0[0] - 1, limit.0 / MIB)).collect())
+        }
+    }
+}
+
+const MEM: &str = "ALIYUN_COM_GPU_MEM_CONTAINER";
+const DEV: &str = "ALIYUN_COM_GPU_MEM_DEV";
+const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
+const SLICED: &str = "ALIYUN_COM_GPU_VISIBLE_DEVICES";
+
+fn four() -> Vec<HostCard> {
+    (0..4).map(|number| card(number, 23028)).collect()
+}
+
+#[test]
+fn the_documents_values_come_out() {
+    let t4 = [card(0, 15109)];
+    assert_eq!(limits(&[(MEM, "6"), (DEV, "15")], &t4), Some(vec![(0, 6043)]));
+    assert_eq!(limits(&[(MEM, "8"), (DEV, "15")], &t4), Some(vec![(0, 8058)]));
+    let v100: Vec<HostCard> = (0..4).map(|number| card(number, 16130)).collect();
+    let all = "GPU-01010101-0101-0101-0101-010101010101,GPU-02020202-0202-0202-0202-020202020202,\
+               GPU-03030303-0303-0303-0303-030303030303,GPU-04040404-0404-0404-0404-040404040404";
+    assert_eq!(
+        limits(&[(MEM, "2"), (DEV, "15"), (VISIBLE, all)], &v100),
+        Some(vec![(0, 2150), (1, 2150), (2, 2150), (3, 2150)])
+    );
+}
+
+#[test]
+fn every_documented_list_means_what_is_documented() {
+    let on = |list: &str| limits(&[(MEM, list), (CGPU_UNIT, "GiB"), (VISIBLE, "0,1,2,3")], &four());
+    let gib = |sizes: [u64; 4]| Some((0..4).zip(sizes.map(|size| size * 1024)).collect::<Vec<_>>());
+    assert_eq!(on("3"), gib([3, 3, 3, 3]));
+    assert_eq!(on("3,1"), gib([3, 1, 1, 1]));
+    assert_eq!(on("3,4,5,6"), gib([3, 4, 5, 6]));
+    assert_eq!(on("0"), None);
+    assert_eq!(on("1,0,0"), None);
+    assert_eq!(limits(&[(VISIBLE, "0,1,2,3")], &four()), None);
+    assert_eq!(limits(&[], &[]), None);
+}
+
+const CGPU_UNIT: &str = "CGPU_MEM_UNIT";
+
+#[test]
+fn lists_follow_the_cards_that_are_named_and_others_stay_native() {
+    assert_eq!(limits(&[(MEM, "3,4"), (VISIBLE, "2,0")], &four()), Some(vec![(2, 3072), (0, 4096)]));
+    assert_eq!(limits(&[(MEM, "3"), (VISIBLE, "1")], &four()), Some(vec![(1, 3072)]));
+    assert_eq!(limits(&[(MEM, "3"), (VISIBLE, "all")], &four()).map(|limits| limits.len()), Some(4));
+    // Without the variable the cards come by another way, or not at all: none is left without a limit.
+    assert_eq!(limits(&[(MEM, "3")], &four()).map(|limits| limits.len()), Some(4));
+    assert_eq!(limits(&[(MEM, "3"), (VISIBLE, "void")], &four()).map(|limits| limits.len()), Some(4));
+    assert_eq!(limits(&[(MEM, "3"), (VISIBLE, "0,1,2"), (SLICED, "2")], &four()), Some(vec![(2, 3072)]));
+    assert_eq!(limits(&[(MEM, "3,5,7"), (VISIBLE, "0,1,2"), (SLICED, "1")], &four()), Some(vec![(1, 5120)]));
+    assert_eq!(limits(&[(MEM, "3"), (SLICED, "none")], &four()), None);
+    assert_eq!(limits(&[(MEM, "3"), ("CGPU_DISABLE", "1")], &four()), None);
+}
+
+#[test]
+fn what_is_not_understood_is_refused_in_one_sentence() {
+    for (variables, part) in [
+        (vec![(MEM, "abc")], "ALIYUN_COM_GPU_MEM_CONTAINER is `abc`, expected whole numbers"),
+        (vec![(MEM, "")], "ALIYUN_COM_GPU_MEM_CONTAINER is empty"),
+        (vec![(MEM, "-1")], "is `-1`"),
+        (vec![(MEM, "99")], "more than card 0 has"),
+        (vec![(MEM, "1,2,3,4,5")], "which has 5 entries for 4 cards"),
+        (vec![(MEM, "1"), (DEV, "0")], "ALIYUN_COM_GPU_MEM_DEV is `0`"),
+        (vec![(MEM, "1"), (VISIBLE, "4")], "there is no card 4: this host has 4"),
+        (vec![(MEM, "1"), (VISIBLE, "0,1,2,7")], "there is no card 7"),
+        (vec![(MEM, "1"), (VISIBLE, "first")], "NVIDIA_VISIBLE_DEVICES is `first`"),
+        (
+            vec![(MEM, "1"), (VISIBLE, "0"), (SLICED, "1")],
+            "which names a card that NVIDIA_VISIBLE_DEVICES does not",
+        ),
+        (vec![(MEM, "1"), ("ALIYUN_COM_GPU_SCHD_WEIGHT", "26")], "from 1 to 25"),
+        (vec![(MEM, "1"), ("CGPU_DISABLE", "yes")], "CGPU_DISABLE is `yes`"),
+        (vec![(MEM, "1"), (MEM, "2")], "is set twice, to `1` and `2`"),
+        (vec![(MEM, "a\nb")], "is `a\\nb`"),
+    ] {
+        let sentence = planned(&variables, &four()).unwrap_err().to_string();
+        assert!(sentence.contains(part), "{variables:?}: {sentence}");
+        assert!(!sentence.contains('\n'), "{sentence}");
+    }
+    let none = planned(&[(MEM, "1")], &[]).unwrap_err().to_string();
+    assert!(none.contains("no card"), "{none}");
+    let cut = [HostCard { is_cut: true, ..card(0, 40960) }, card(1, 40960)];
+    assert!(planned(&[(MEM, "1")], &cut).unwrap_err().to_string().contains("MIG"));
+    assert_eq!(limits(&[(MEM, "1"), (VISIBLE, "1")], &cut), Some(vec![(1, 1024)]));
+}
+
+#[test]
+fn cards_are_asked_for_only_where_there_is_a_limit_to_keep() {
+    for variables in [vec![], vec![format!("{MEM}=0")], vec![format!("{MEM}=3"), "CGPU_DISABLE=true".into()]]
+    {
+        let plan = plan(&Declared::new(&variables).unwrap(), "a", || panic!("nobody wants to know"));
+        assert_eq!(plan, Ok(Plan::Native));
+    }
+}
+
+#[test]
+fn a_name_always_fits_the_limits_file() {
+    for name in ["", "a b", "a#b", "é\u{7}", &"é".repeat(60), &"x".repeat(100)] {
+        let limits = Limits { name: name_of(name), ..Limits::default() };
+        assert!(limits.to_text().is_ok(), "{name:?}");
+    }
+}
+
+/// What a person may write for a variable, sensible or not.
+fn value() -> impl Strategy<Value = String> {
+    prop_oneof![
+        "[0-9]{1,3}(,[0-9]{1,2}){0,4}",
+        "[ \\t0-9,.a-z+-]{0,8}",
+        Just("all".to_owned()),
+        Just("none".to_owned()),
+        Just("true".to_owned()),
+        any::<String>(),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3000))]
+
+    /// Whatever the variables say: a container that speaks of memory, and neither says that it wants none nor names no card to slice, is
+    /// never native; what it gets is more than nothing and at most the card; and it is the same as is understood inside.
+    #[test]
+    fn nothing_that_asks_for_a_limit_goes_without(
+        memory in value(),
+        rest in proptest::collection::vec((proptest::sample::select(vec![
+            DEV, CGPU_UNIT, VISIBLE, SLICED, "ALIYUN_COM_GPU_SCHD_WEIGHT", "CGPU_DISABLE", "CGPU_DIR", "PATH",
+        ]), value()), 0..5),
+        count in 1_u8..5,
+    ) {
+        let mut variables = vec![format!("{MEM}={memory}")];
+        variables.extend(rest.iter().map(|(name, value)| format!("{name}={value}")));
+        let cards: Vec<HostCard> = (0..count).map(|number| card(number, 15109)).collect();
+        let Ok(declared) = Declared::new(&variables) else { return Ok(()) };
+        let says_off = memory.split(',').any(|part| part.trim_matches([' ', '\t']).bytes().all(|b| b == b'0') && !part.trim_matches([' ', '\t']).is_empty())
+            || matches!(declared.get("CGPU_DISABLE").map(|text| text.trim_matches([' ', '\t'])), Some("1" | "true"))
+            || matches!(declared.get(SLICED).map(|text| text.trim_matches([' ', '\t'])), Some("none" | "void"));
+        match plan(&declared, "a", || Ok(cards.clone())) {
+            Ok(Plan::Native) => prop_assert!(says_off, "{variables:?} is native"),
+            Ok(Plan::Slice(limits)) => {
+                prop_assert!(!limits.cards.is_empty());
+                for (uuid, limit) in &limits.cards {
+                    let card = cards.iter().find(|card| card.card.uuid == *uuid).expect("a card of the host");
+                    prop_assert!(*limit > Bytes::ZERO && *limit <= card.card.total);
+                }
+                prop_assert!(limits.to_text().is_ok());
+            }
+            Err(refusal) => prop_assert!(!refusal.to_string().contains('\n')),
+        }
+    }
+}

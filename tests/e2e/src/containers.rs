@@ -1,0 +1,312 @@
+//! Containers as real runtimes make them, from files of this host: no registry, no network.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::{Child, Outcome, Scene, mounted, skip};
+
+/// A runtime that starts containers here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Runtime {
+    /// The reference.
+    Runc,
+    /// The one in C.
+    Crun,
+}
+
+/// Containers of one runtime, on the simulated cards of a scene.
+pub struct Yard<'a> {
+    scene: &'a Scene,
+    runtime: Runtime,
+    program: PathBuf,
+}
+
+/// A container that has been made and not been deleted.
+pub struct Boxed<'a> {
+    yard: &'a Yard<'a>,
+    /// Its id.
+    pub id: String,
+}
+
+impl Runtime {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Runc => "runc",
+            Self::Crun => "crun",
+        }
+    }
+}
+
+/// Where programs of administrators lie, which PATH may not name.
+fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders =
+        std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/bin".into(), "/usr/local/bin".into()]);
+    folders.map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+impl<'a> Yard<'a> {
+    /// Containers on the cards of `scene`; None, after recording the skip, where the runtime cannot start any here.
+    ///
+    /// # Panics
+    /// If what it needs cannot be written.
+    #[must_use]
+    pub fn open(test: &str, scene: &'a Scene, runtime: Runtime, cards: &str) -> Option<Self> {
+        let name = runtime.name();
+        // SAFETY: no obligations; geteuid cannot fail.
+        if unsafe { libc::geteuid() } != 0 {
+            skip(test, name, "containers need root");
+            return None;
+        }
+        let Some(program) = find(name) else {
+            skip(test, name, &format!("{name} is not installed"));
+            return None;
+        };
+        let text = format!("root = {:?}\nsim = {cards:?}\nruntime = {program:?}\n", scene.root());
+        fs::write(scene.path("runtime.toml"), text).expect("a configuration");
+        let yard = Self { scene, runtime, program };
+        // Whether it can start anything here, without us.
+        let bundle = yard.bundle("probe", &[], &["true"]);
+        let mut probe = yard.elsewhere(&yard.program);
+        probe.arg("--root").arg(scene.path("state")).args(["run", "--bundle"]).arg(&bundle).arg("probe");
+        let outcome = Outcome::of(yard.placed(probe));
+        // The simulated cards as the monitor of the scene sees them.
+        let _ = std::os::unix::fs::symlink(scene.root().join("cards").join(cards), scene.path("cards"));
+        if outcome.code() != Some(0) {
+            skip(test, name, &format!("{name} starts no containers here: {}", outcome.stderr.trim()));
+            return None;
+        }
+        Some(yard)
+    }
+
+    fn elsewhere(&self, program: &Path) -> Command {
+        let mut command = self.scene.native(program);
+        for name in ["LD_LIBRARY_PATH", "CGPU_SIM_GPUS", "CGPU_SIM_STATE", "CGPU_SIM_DILATION"] {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    /// crun refuses hosts that have both versions of control groups; so it is shown the first one alone.
+    fn placed(&self, command: Command) -> Command {
+        let both =
+            Path::new("/sys/fs/cgroup/unified").is_dir() && Path::new("/sys/fs/cgroup/memory").is_dir();
+        if self.runtime == Runtime::Crun && both {
+            return mounted(&command, "umount /sys/fs/cgroup/unified").unwrap_or(command);
+        }
+        command
+    }
+
+    /// `cgpu-runtime` with these arguments.
+    #[must_use]
+    pub fn runtime(&self, arguments: &[&str]) -> Command {
+        let mut command = self.elsewhere(&self.scene.dist().file("cgpu-runtime"));
+        command.arg("--cgpu-config").arg(self.scene.path("runtime.toml"));
+        command.arg("--root").arg(self.scene.path("state")).args(arguments);
+        self.placed(command)
+    }
+
+    /// A bundle whose image has a shell, some tools and our C programs.
+    ///
+    /// # Panics
+    /// If it cannot be made.
+    #[must_use]
+    pub fn bundle(&self, id: &str, variables: &[&str], arguments: &[&str]) -> PathBuf {
+        let bundle = self.scene.path("bundles").join(id);
+        let rootfs = bundle.join("rootfs");
+        furnish(self.scene, &rootfs);
+        let mut env = vec!["PATH=/bin"];
+        env.extend(variables);
+        let config = configuration(&env, arguments);
+        fs::write(bundle.join("config.json"), config.to_string()).expect("a configuration");
+        bundle
+    }
+
+    /// Makes a container and starts it: a shell that waits.
+    ///
+    /// # Panics
+    /// If it does not start.
+    #[must_use]
+    pub fn start(&self, id: &str, variables: &[&str]) -> Boxed<'_> {
+        let bundle = self.bundle(id, variables, &["sleep", "600"]);
+        self.start_bundle(id, &bundle)
+    }
+
+    /// The same with a bundle that is there.
+    ///
+    /// # Panics
+    /// If it does not start.
+    #[must_use]
+    pub fn start_bundle(&self, id: &str, bundle: &Path) -> Boxed<'_> {
+        // The container's process must not hold the test's pipes.
+        let log = self.scene.path(&format!("{id}.out"));
+        let create = self.runtime(&["create", "--bundle", &bundle.to_string_lossy(), id]);
+        Outcome::of(quietly(&create, &log)).exits_or_shows(0, &log);
+        let boxed = Boxed { yard: self, id: id.to_owned() };
+        Outcome::of(self.runtime(&["start", id])).exits(0);
+        boxed
+    }
+
+    /// Tries to make a container, which must be refused; what was said.
+    ///
+    /// # Panics
+    /// If it is not refused.
+    #[must_use]
+    pub fn refused(&self, id: &str, variables: &[&str]) -> String {
+        let bundle = self.bundle(id, variables, &["true"]);
+        self.refused_bundle(id, &bundle)
+    }
+
+    /// The same with a bundle that is there.
+    ///
+    /// # Panics
+    /// If it is not refused.
+    #[must_use]
+    pub fn refused_bundle(&self, id: &str, bundle: &Path) -> String {
+        let log = self.scene.path(&format!("{id}.json"));
+        let outcome = Outcome::of(self.runtime(&[
+            "--log",
+            &log.to_string_lossy(),
+            "--log-format",
+            "json",
+            "create",
+            "--bundle",
+            &bundle.to_string_lossy(),
+            id,
+        ]));
+        assert_eq!(outcome.code(), Some(1), "{outcome:?}");
+        let lines = fs::read_to_string(&log).unwrap_or_default();
+        let last: Value =
+            serde_json::from_str(lines.lines().next_back().unwrap_or_default()).expect("a line of JSON");
+        assert_eq!(last["level"], "error");
+        let sentence = last["msg"].as_str().expect("a message").to_owned();
+        assert!(outcome.stderr.contains(&sentence), "{outcome:?}");
+        assert!(!self.folder(id).exists(), "the folder of {id} is left");
+        sentence
+    }
+
+    /// The container's folder on this host.
+    #[must_use]
+    pub fn folder(&self, id: &str) -> PathBuf {
+        self.scene.root().join("containers").join(id)
+    }
+}
+
+impl Boxed<'_> {
+    /// Runs a program in it.
+    #[must_use]
+    pub fn exec(&self, arguments: &[&str]) -> Outcome {
+        let mut all = vec!["exec", &self.id];
+        all.extend(arguments);
+        Outcome::of(self.yard.runtime(&all))
+    }
+
+    /// Starts a program in it.
+    #[must_use]
+    pub fn spawn(&self, arguments: &[&str]) -> Child {
+        let mut all = vec!["exec", &self.id];
+        all.extend(arguments);
+        Child::start(self.yard.runtime(&all))
+    }
+
+    /// Deletes it, with all its processes.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn delete(self) {
+        Outcome::of(self.yard.runtime(&["delete", "--force", &self.id])).exits(0);
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Boxed<'_> {
+    fn drop(&mut self) {
+        // A test that has failed leaves nothing running.
+        let _ = self.yard.runtime(&["delete", "--force", &self.id]).output();
+    }
+}
+
+impl Outcome {
+    fn exits_or_shows(self, code: i32, log: &Path) {
+        let said = fs::read_to_string(log).unwrap_or_default();
+        assert!(self.code() == Some(code), "{self:#?} {said}");
+    }
+}
+
+/// The same with its output in a file.
+fn quietly(command: &Command, log: &Path) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "exec \"$@\" </dev/null >\"$LOG\" 2>&1", "sh"]);
+    shell.arg(command.get_program()).args(command.get_args()).env("LOG", log);
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    if let Some(folder) = command.get_current_dir() {
+        shell.current_dir(folder);
+    }
+    shell
+}
+
+/// A root file system: some of this host's programs, ours, and the libraries that they need, each where it lies here.
+///
+/// # Panics
+/// If a file cannot be copied.
+pub fn furnish(scene: &Scene, rootfs: &Path) {
+    for folder in ["bin", "etc", "proc", "dev", "sys", "tmp", "run"] {
+        fs::create_dir_all(rootfs.join(folder)).expect("a folder");
+    }
+    let tools = ["sh", "sleep", "env", "cat", "true", "ls"]
+        .map(|name| find(name).unwrap_or_else(|| panic!("no {name}")));
+    let ours = ["init", "meminfo", "alloc_fill", "visible", "hold"].map(|name| scene.dist().program(name));
+    let mut libraries = BTreeSet::new();
+    for program in tools.iter().chain(&ours) {
+        fs::copy(program, rootfs.join("bin").join(program.file_name().expect("a name"))).expect("a copy");
+        libraries.extend(needed(program));
+    }
+    for library in ["libcgpu.so", "sim/libcuda.so.1", "sim/libnvidia-ml.so.1"] {
+        libraries.extend(needed(&scene.dist().file(library)));
+    }
+    for library in libraries {
+        let to = rootfs.join(library.strip_prefix("/").expect("an absolute path"));
+        fs::create_dir_all(to.parent().expect("a folder")).expect("a folder");
+        fs::copy(&library, to).expect("a copy");
+    }
+}
+
+/// The libraries that a program's loader finds for it here, the loader included.
+fn needed(program: &Path) -> Vec<PathBuf> {
+    let output = Command::new("ldd").arg(program).output().expect("ldd, which comes with glibc");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from).collect()
+}
+
+/// A `config.json` as engines write it, in short.
+#[must_use]
+pub fn configuration(variables: &[&str], arguments: &[&str]) -> Value {
+    let namespaces = ["pid", "ipc", "uts", "mount", "network"].map(|kind| json!({ "type": kind }));
+    let capabilities = ["CAP_KILL", "CAP_SETUID", "CAP_SETGID", "CAP_DAC_OVERRIDE", "CAP_CHOWN"];
+    json!({
+        "ociVersion": "1.0.2",
+        "process": {
+            "terminal": false, "user": {"uid": 0, "gid": 0}, "args": arguments, "env": variables, "cwd": "/",
+            "capabilities": {"bounding": capabilities, "effective": capabilities, "permitted": capabilities},
+            "noNewPrivileges": true
+        },
+        "root": {"path": "rootfs", "readonly": true},
+        "hostname": "boxed",
+        "mounts": [
+            {"destination": "/proc", "type": "proc", "source": "proc"},
+            {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755", "size=65536k"]},
+            {"destination": "/dev/shm", "type": "tmpfs", "source": "shm", "options": ["nosuid", "nodev", "mode=1777"]},
+            {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs", "options": ["mode=1777"]}
+        ],
+        "linux": {"namespaces": namespaces, "resources": {"devices": [{"allow": false, "access": "rwm"}]}}
+    })
+}

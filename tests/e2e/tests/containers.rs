@@ -1,0 +1,265 @@
+//! Containers as real runtimes make them, with `cgpu-runtime` before these: crun and runc, on simulated cards.
+
+use std::fs;
+use std::path::Path;
+
+use cgpu_e2e::{Boxed, MIB, Monitor, Outcome, Runtime, Scene, Yard};
+use serde_json::Value;
+
+const T4: &str = "T4:15109";
+const SIX: &[&str] = &["ALIYUN_COM_GPU_MEM_CONTAINER=6", "ALIYUN_COM_GPU_MEM_DEV=15"];
+const EIGHT: &[&str] = &["ALIYUN_COM_GPU_MEM_CONTAINER=8", "ALIYUN_COM_GPU_MEM_DEV=15"];
+
+/// Each test with each runtime.
+macro_rules! with_each_runtime {
+    ($($test:ident)*) => {$(
+        mod $test {
+            #[test]
+            fn runc() {
+                super::steps::$test(concat!(stringify!($test), "::runc"), cgpu_e2e::Runtime::Runc);
+            }
+
+            #[test]
+            fn crun() {
+                super::steps::$test(concat!(stringify!($test), "::crun"), cgpu_e2e::Runtime::Crun);
+            }
+        }
+    )*};
+}
+
+with_each_runtime! {
+    two_containers_share_a_card
+    limits_hold_whatever_a_process_does
+    what_cannot_be_kept_is_not_started
+    who_asks_for_nothing_is_left_alone
+    cards_are_those_that_are_named
+    the_monitor_knows_them_by_their_ids
+    a_storm_leaves_nothing_behind
+}
+
+/// What the driver tells a program of each card, in MiB.
+fn sizes(boxed: &Boxed<'_>, arguments: &[&str]) -> Vec<u64> {
+    let outcome = boxed.exec(arguments).exits(0);
+    let total =
+        |line: &str| serde_json::from_str::<Value>(line).expect("JSON")["total"].as_u64().expect("a number");
+    outcome.stdout.lines().map(|line| total(line) / MIB).collect()
+}
+
+/// Nothing of the containers is left on this host.
+fn is_clean(scene: &Scene) {
+    let folder = scene.root().join("containers");
+    let left: Vec<_> =
+        fs::read_dir(&folder).expect("the folder of containers").flatten().map(|one| one.path()).collect();
+    assert!(left.is_empty(), "left behind: {left:?}");
+    let root = scene.root().to_string_lossy().into_owned();
+    let mounts = fs::read_to_string("/proc/self/mounts").expect("the mounts");
+    assert!(!mounts.contains(&root), "mounts are left: {mounts}");
+}
+
+mod steps {
+    use super::*;
+
+    pub(crate) fn two_containers_share_a_card(test: &str, runtime: Runtime) {
+        let scene = Scene::new(T4);
+        let Some(yard) = Yard::open(test, &scene, runtime, T4) else { return };
+        let (one, other) = (yard.start("one", SIX), yard.start("other", EIGHT));
+        assert_eq!(sizes(&one, &["meminfo"]), [6043]);
+        assert_eq!(sizes(&other, &["meminfo"]), [8058]);
+        for (boxed, limit) in [(&one, 6043 * MIB), (&other, 8058 * MIB)] {
+            let filled = boxed.exec(&["alloc_fill", "64M"]).silent();
+            assert_eq!(filled.number("error"), 2);
+            assert!(
+                filled.number("granted") <= limit && filled.number("granted") > limit - 1088 * MIB,
+                "{filled:?}"
+            );
+        }
+        let variables = one.exec(&["env"]).exits(0).stdout;
+        assert!(variables.contains("ALIYUN_COM_GPU_MEM_DEV=15\n"), "{variables}");
+        one.delete();
+        assert!(yard.folder("other").exists());
+        other.delete();
+        is_clean(&scene);
+    }
+
+    pub(crate) fn limits_hold_whatever_a_process_does(test: &str, runtime: Runtime) {
+        let scene = Scene::new(T4);
+        let Some(yard) = Yard::open(test, &scene, runtime, T4) else { return };
+        let boxed = yard.start("one", SIX);
+        for way in [
+            &["meminfo"][..],
+            &["env", "-i", "/bin/meminfo"],
+            &["env", "-i", "/bin/sh", "-c", "exec /bin/meminfo"],
+            &["env", "-i", "CGPU_DISABLE=1", "ALIYUN_COM_GPU_MEM_CONTAINER=0", "/bin/meminfo"],
+            &["env", "CGPU_DIR=/dev/shm", "ALIYUN_COM_GPU_MEM_CONTAINER=15", "/bin/meminfo"],
+            &["env", "LD_PRELOAD=", "/bin/meminfo"],
+        ] {
+            assert_eq!(sizes(&boxed, way), [6043], "{way:?}");
+        }
+        let anybody =
+            Outcome::of(yard.runtime(&["exec", "--user", "1000:1000", "one", "env", "-i", "/bin/init"]));
+        assert_eq!(anybody.exits(0).number("total"), 6043 * MIB);
+        for attempt in [
+            "echo version 1 > /run/cgpu/limits",
+            "echo > /run/cgpu/grant",
+            "echo > /run/cgpu/new",
+            "echo > /etc/ld.so.preload",
+        ] {
+            let outcome = boxed.exec(&["sh", "-c", attempt]);
+            assert!(outcome.code() != Some(0) && outcome.stderr.contains("Read-only"), "{outcome:?}");
+        }
+        boxed.delete();
+        is_clean(&scene);
+    }
+
+    pub(crate) fn what_cannot_be_kept_is_not_started(test: &str, runtime: Runtime) {
+        let scene = Scene::new(T4);
+        let Some(yard) = Yard::open(test, &scene, runtime, T4) else { return };
+        for (variables, part) in [
+            (
+                &["ALIYUN_COM_GPU_MEM_CONTAINER=six"][..],
+                "ALIYUN_COM_GPU_MEM_CONTAINER is `six`, expected whole numbers",
+            ),
+            (&["ALIYUN_COM_GPU_MEM_CONTAINER=-1"], "is `-1`"),
+            (&["ALIYUN_COM_GPU_MEM_CONTAINER=16"], "more than card 0 has"),
+            (&["ALIYUN_COM_GPU_MEM_CONTAINER=1", "NVIDIA_VISIBLE_DEVICES=1"], "there is no card 1"),
+            (&["ALIYUN_COM_GPU_MEM_CONTAINER=1", "ALIYUN_COM_GPU_SCHD_WEIGHT=26"], "from 1 to 25"),
+            (&["ALIYUN_COM_GPU_MEM_CONTAINER=1", "ALIYUN_COM_GPU_MEM_CONTAINER=2"], "is set twice"),
+        ] {
+            let sentence = yard.refused("bad", variables);
+            assert!(sentence.contains(part) && !sentence.contains('\n'), "{sentence}");
+        }
+        // Images that cannot load the shim.
+        for (libc, part) in [("lib/ld-musl-x86_64.so.1", "musl"), ("nothing", "no glibc")] {
+            let bundle = yard.bundle("bare", SIX, &["true"]);
+            let rootfs = bundle.join("rootfs");
+            for folder in ["lib", "lib64", "usr/lib", "usr/lib64"] {
+                let _ = fs::remove_dir_all(rootfs.join(folder));
+            }
+            fs::create_dir_all(rootfs.join("lib")).expect("a folder");
+            fs::write(rootfs.join(libc), "").expect("a file");
+            let sentence = yard.refused_bundle("bare", &bundle);
+            assert!(sentence.contains(part), "{sentence}");
+        }
+        // More than there is.
+        let boxed = yard.start("one", EIGHT);
+        let sentence = yard.refused("two", EIGHT);
+        assert!(
+            sentence.contains("card 0 has 15109 MiB, of which 8058 MiB are given to 1 containers"),
+            "{sentence}"
+        );
+        boxed.delete();
+        yard.start("two", EIGHT).delete();
+        is_clean(&scene);
+    }
+
+    pub(crate) fn who_asks_for_nothing_is_left_alone(test: &str, runtime: Runtime) {
+        let scene = Scene::new(T4);
+        let Some(yard) = Yard::open(test, &scene, runtime, T4) else { return };
+        for variables in [
+            &[][..],
+            &["ALIYUN_COM_GPU_MEM_CONTAINER=0"],
+            &["ALIYUN_COM_GPU_MEM_CONTAINER=6", "CGPU_DISABLE=1"],
+        ] {
+            let bundle = yard.bundle("plain", variables, &["sleep", "600"]);
+            let before = fs::read(bundle.join("config.json")).expect("a configuration");
+            let boxed = yard.start_bundle("plain", &bundle);
+            assert_eq!(fs::read(bundle.join("config.json")).expect("a configuration"), before);
+            let maps = boxed.exec(&["cat", "/proc/self/maps"]).exits(0).stdout;
+            assert!(!maps.contains("cgpu"), "{maps}");
+            assert!(!yard.folder("plain").exists());
+            boxed.delete();
+        }
+    }
+
+    pub(crate) fn cards_are_those_that_are_named(test: &str, runtime: Runtime) {
+        let four = "V100:16130,V100:16130,V100:16130,V100:16130";
+        let scene = Scene::new(four);
+        let Some(yard) = Yard::open(test, &scene, runtime, four) else { return };
+        // What the driver gives to programs of a card that is not sliced.
+        let native = yard.start("native", &[]);
+        assert!(native.exec(&["meminfo"]).code() != Some(0), "without a slice no driver is brought");
+        native.delete();
+        let whole = u64::MAX;
+        for (variables, expected) in [
+            (
+                &[
+                    "ALIYUN_COM_GPU_MEM_CONTAINER=2",
+                    "ALIYUN_COM_GPU_MEM_DEV=15",
+                    "NVIDIA_VISIBLE_DEVICES=0,1,2,3",
+                ][..],
+                [2150; 4],
+            ),
+            (&["ALIYUN_COM_GPU_MEM_CONTAINER=3,1"], [3072, 1024, 1024, 1024]),
+            (
+                &["ALIYUN_COM_GPU_MEM_CONTAINER=3,4,5,6", "NVIDIA_VISIBLE_DEVICES=3,2,1,0"],
+                [6144, 5120, 4096, 3072],
+            ),
+            (
+                &[
+                    "ALIYUN_COM_GPU_MEM_CONTAINER=3",
+                    "NVIDIA_VISIBLE_DEVICES=0,1,2",
+                    "ALIYUN_COM_GPU_VISIBLE_DEVICES=2",
+                ],
+                [whole, whole, 3072, whole],
+            ),
+        ] {
+            let boxed = yard.start("one", variables);
+            let mut found = sizes(&boxed, &["env", "-i", "/bin/meminfo"]);
+            found.iter_mut().filter(|size| **size > 15000).for_each(|size| *size = whole);
+            assert_eq!(found, expected, "{variables:?}");
+            boxed.delete();
+        }
+        is_clean(&scene);
+    }
+
+    pub(crate) fn the_monitor_knows_them_by_their_ids(test: &str, runtime: Runtime) {
+        let scene = Scene::new(T4);
+        let Some(yard) = Yard::open(test, &scene, runtime, T4) else { return };
+        let id = "0123456789ab0123456789ab0123456789ab0123456789ab0123456789ab0123";
+        let weighing = [SIX, &["ALIYUN_COM_GPU_SCHD_WEIGHT=2"]].concat();
+        let early = yard.start("early", EIGHT);
+        let _monitor = Monitor::start(&scene);
+        let boxed = yard.start(id, &weighing);
+        let mut held = boxed.spawn(&["hold", "1G", "60"]);
+        held.line();
+        let seen = scene.eventually("the monitor has seen what the container holds", || {
+            let all = scene.smi();
+            let mine = all["containers"].as_array()?.iter().find(|one| one["id"] == "0123456789ab")?.clone();
+            (mine["cards"][0]["used"].as_u64()? >= 1024 * MIB).then_some(mine)
+        });
+        assert_eq!((&seen["weight"], &seen["cards"][0]["limit"]), (&2.into(), &(6043 * MIB).into()));
+        let other = scene.smi();
+        let ids: Vec<_> =
+            other["containers"].as_array().expect("containers").iter().map(|one| one["id"].clone()).collect();
+        assert!(ids.contains(&"early".into()), "{ids:?}");
+        drop(held);
+        boxed.delete();
+        early.delete();
+        scene.eventually("the monitor has forgotten them", || {
+            scene.smi()["containers"].as_array().is_some_and(Vec::is_empty).then_some(())
+        });
+        is_clean(&scene);
+    }
+
+    pub(crate) fn a_storm_leaves_nothing_behind(test: &str, runtime: Runtime) {
+        let scene = Scene::new(T4);
+        let Some(yard) = Yard::open(test, &scene, runtime, T4) else { return };
+        let small = ["ALIYUN_COM_GPU_MEM_CONTAINER=1", "ALIYUN_COM_GPU_MEM_DEV=15"];
+        std::thread::scope(|scope| {
+            for thread in 0..5 {
+                let yard = &yard;
+                scope.spawn(move || {
+                    for round in 0..10 {
+                        let boxed = yard.start(&format!("s{thread}-{round}"), &small);
+                        if round % 2 == 0 {
+                            boxed.exec(&["init"]).exits(0);
+                        }
+                        boxed.delete();
+                    }
+                });
+            }
+        });
+        is_clean(&scene);
+        assert!(!Path::new("/run/cgpu/containers/s0-0").exists());
+    }
+}
