@@ -19,6 +19,7 @@ mod preload;
 mod region;
 mod report;
 mod run;
+mod setup;
 mod signals;
 mod smi;
 mod table;
@@ -48,6 +49,8 @@ enum Command {
     Ls(control::Ls),
     /// Have the monitor that is installed take over from the one that runs
     Upgrade(upgrade::Arguments),
+    /// Have a container engine start its containers by cgpu-runtime, or take that back
+    Setup(setup::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
         Command::Set(arguments) => control::set(&arguments),
         Command::Ls(arguments) => control::ls(&arguments),
         Command::Upgrade(arguments) => upgrade::run(&arguments),
+        Command::Setup(arguments) => setup::run(&arguments),
     };
     outcome.unwrap_or_else(|failure| {
         eprintln!("cgpu: {:#}", failure.error);

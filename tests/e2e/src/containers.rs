@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use crate::{Child, Outcome, Scene, mounted, skip};
 
@@ -23,6 +24,8 @@ pub struct Yard<'a> {
     scene: &'a Scene,
     runtime: Runtime,
     program: PathBuf,
+    /// Not in the scene's folder: memory may be mounted so that nothing can be run from there.
+    bundles: TempDir,
 }
 
 /// A container that has been made and not been deleted.
@@ -42,7 +45,7 @@ impl Runtime {
 }
 
 /// Where programs of administrators lie, which PATH may not name.
-fn find(name: &str) -> Option<PathBuf> {
+pub(crate) fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders =
         std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/bin".into(), "/usr/local/bin".into()]);
@@ -68,7 +71,8 @@ impl<'a> Yard<'a> {
         };
         let text = format!("root = {:?}\nsim = {cards:?}\nruntime = {program:?}\n", scene.root());
         fs::write(scene.path("runtime.toml"), text).expect("a configuration");
-        let yard = Self { scene, runtime, program };
+        let bundles = tempfile::Builder::new().prefix("cgpu-bundles-").tempdir().expect("a temporary folder");
+        let yard = Self { scene, runtime, program, bundles };
         // Whether it can start anything here, without us.
         let bundle = yard.bundle("probe", &[], &["true"]);
         let mut probe = yard.elsewhere(&yard.program);
@@ -116,7 +120,7 @@ impl<'a> Yard<'a> {
     /// If it cannot be made.
     #[must_use]
     pub fn bundle(&self, id: &str, variables: &[&str], arguments: &[&str]) -> PathBuf {
-        let bundle = self.scene.path("bundles").join(id);
+        let bundle = self.bundles.path().join(id);
         let rootfs = bundle.join("rootfs");
         furnish(self.scene, &rootfs);
         let mut env = vec!["PATH=/bin"];

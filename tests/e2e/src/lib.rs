@@ -8,6 +8,7 @@
 mod child;
 mod containers;
 mod dist;
+mod docker;
 mod elf;
 mod host;
 mod mounts;
@@ -18,6 +19,7 @@ mod terminal;
 pub use child::{Child, Outcome};
 pub use containers::{Boxed, Runtime, Yard, configuration, furnish};
 pub use dist::Dist;
+pub use docker::Docker;
 pub use elf::Elf;
 pub use host::{Monitor, Worker};
 pub use mounts::{contained, mounted};

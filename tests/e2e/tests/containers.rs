@@ -1,9 +1,10 @@
 //! Containers as real runtimes make them, with `cgpu-runtime` before these: crun and runc, on simulated cards.
 
+use std::borrow::Cow;
 use std::fs;
 use std::path::Path;
 
-use cgpu_e2e::{Boxed, MIB, Monitor, Outcome, Runtime, Scene, Yard};
+use cgpu_e2e::{Boxed, Docker, MIB, Monitor, Outcome, Runtime, Scene, Yard};
 use serde_json::Value;
 
 const T4: &str = "T4:15109";
@@ -35,6 +36,122 @@ with_each_runtime! {
     cards_are_those_that_are_named
     the_monitor_knows_them_by_their_ids
     a_storm_leaves_nothing_behind
+}
+
+/// What people type, from the documents that define the product.
+mod docker {
+    use super::*;
+
+    /// The limits of resources in the lines of the documents; a host that is itself confined may not be able to give them.
+    fn with_resources<'a>(docker: &Docker, line: &'a str) -> Cow<'a, str> {
+        let memlock = "--ulimit memlock=-1 ";
+        let probe = docker.line(&format!("docker run --rm --runtime=runc {memlock}IMAGE true"));
+        if probe.code() == Some(0) { line.into() } else { line.replace(memlock, "").into() }
+    }
+
+    fn sizes_in(docker: &Docker, name: &str) -> Vec<u64> {
+        let outcome = docker.run(&["exec", "-i", name, "env", "-i", "/bin/meminfo"]).exits(0);
+        let total = |line: &str| {
+            serde_json::from_str::<Value>(line).expect("JSON")["total"].as_u64().expect("a number")
+        };
+        outcome.stdout.lines().map(|line| total(line) / MIB).collect()
+    }
+
+    #[test]
+    fn two_containers_share_a_card_as_documented() {
+        let scene = Scene::new(T4);
+        let Some(docker) = Docker::start("docker::two_containers_share_a_card_as_documented", &scene, T4)
+        else {
+            return;
+        };
+        for (name, amount) in [("gpu_test1", 6), ("gpu_test2", 8)] {
+            let line = format!(
+                "docker run -d -t --gpus all --shm-size=1g --ulimit memlock=-1 --ulimit stack=67108864 --name {name} -v /mnt:/mnt \
+                 -e ALIYUN_COM_GPU_MEM_CONTAINER={amount} -e ALIYUN_COM_GPU_MEM_DEV=15 IMAGE"
+            );
+            docker.line(&with_resources(&docker, &line)).exits(0);
+        }
+        assert_eq!(sizes_in(&docker, "gpu_test1"), [6043]);
+        assert_eq!(sizes_in(&docker, "gpu_test2"), [8058]);
+        let filled = docker.run(&["exec", "gpu_test1", "env", "-i", "/bin/alloc_fill", "64M"]).exits(0);
+        assert!(filled.number("error") == 2 && filled.number("granted") <= 6043 * MIB, "{filled:?}");
+        let variables = docker.run(&["exec", "gpu_test1", "env"]).exits(0).stdout;
+        for line in ["ALIYUN_COM_GPU_MEM_CONTAINER=6", "ALIYUN_COM_GPU_MEM_DEV=15"] {
+            assert!(variables.lines().any(|other| other == line), "{variables}");
+        }
+        // Names and ids, as `docker ps` shows them.
+        let listed = docker.run(&["ps", "--format", "{{.ID}} {{.Names}}"]).stdout;
+        let shown = scene.smi();
+        for line in listed.lines() {
+            let (id, name) = line.split_once(' ').expect("two words");
+            let found =
+                shown["containers"].as_array().expect("containers").iter().find(|one| one["name"] == *name);
+            let found = found.unwrap_or_else(|| panic!("{name} is not in {shown:#}"));
+            assert!(found["id"].as_str().expect("an id").starts_with(id), "{found:#}");
+        }
+        // What is not understood is told where the line was typed.
+        let refused = docker.line("docker run --rm -e ALIYUN_COM_GPU_MEM_CONTAINER=six IMAGE true");
+        assert!(
+            refused.code() == Some(125)
+                && refused.stderr.contains("ALIYUN_COM_GPU_MEM_CONTAINER is `six`, expected"),
+            "{refused:?}"
+        );
+        let plain = docker.line("docker run --rm IMAGE cat /proc/self/maps").exits(0).stdout;
+        assert!(!plain.contains("cgpu"), "{plain}");
+        // Ended and started again it is the same; killed it is gone.
+        docker.run(&["restart", "--time", "0", "gpu_test1"]).exits(0);
+        assert_eq!(sizes_in(&docker, "gpu_test1"), [6043]);
+        docker.run(&["pause", "gpu_test1"]).exits(0);
+        docker.run(&["unpause", "gpu_test1"]).exits(0);
+        assert_eq!(sizes_in(&docker, "gpu_test1"), [6043]);
+        docker.run(&["rm", "--force", "gpu_test1", "gpu_test2"]).exits(0);
+        scene.eventually("their folders are gone", || {
+            let left = fs::read_dir(scene.root().join("containers")).expect("a folder").count();
+            (left == 0).then_some(())
+        });
+    }
+
+    #[test]
+    fn four_cards_have_four_limits_as_documented() {
+        let cards = "A10:23028,A10:23028,A10:23028,A10:23028";
+        let scene = Scene::new(cards);
+        let Some(docker) = Docker::start("docker::four_cards_have_four_limits_as_documented", &scene, cards)
+        else {
+            return;
+        };
+        let line = "docker run -d -t --runtime=nvidia --name gpu_test0123 --shm-size=1g --ulimit memlock=-1 --ulimit stack=67108864 -v /mnt:/mnt \
+                    -e ALIYUN_COM_GPU_MEM_CONTAINER=3,4,5,6 -e ALIYUN_COM_GPU_MEM_DEV=23 -e NVIDIA_VISIBLE_DEVICES=0,1,2,3 IMAGE";
+        docker.line(&with_resources(&docker, line)).exits(0);
+        let expected = [3, 4, 5, 6].map(|amount| 23028 * amount / 23);
+        assert_eq!(sizes_in(&docker, "gpu_test0123"), expected);
+    }
+
+    #[test]
+    fn limits_hold_however_a_container_is_confined() {
+        let scene = Scene::new(T4);
+        let Some(docker) = Docker::start("docker::limits_hold_however_a_container_is_confined", &scene, T4)
+        else {
+            return;
+        };
+        for how in [
+            "--read-only",
+            "--pid=host",
+            "--ipc=host",
+            "--ipc=none",
+            "--user=1000",
+            "--init",
+            "--cap-drop=ALL",
+            "--security-opt=no-new-privileges",
+            "--tmpfs=/run",
+            "--volume=/tmp:/run/cgpu",
+        ] {
+            docker
+                .line(&format!("docker run -d {how} --name box -e ALIYUN_COM_GPU_MEM_CONTAINER=6 -e ALIYUN_COM_GPU_MEM_DEV=15 IMAGE"))
+                .exits(0);
+            assert_eq!(sizes_in(&docker, "box"), [6043], "{how}");
+            docker.run(&["rm", "--force", "box"]).exits(0);
+        }
+    }
 }
 
 /// What the driver tells a program of each card, in MiB.

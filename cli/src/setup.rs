@@ -1,0 +1,189 @@
+//! `cgpu setup`: has an engine start its containers by `cgpu-runtime`, and undoes that.
+//!
+//! What an engine is told besides stays as it is. Undoing needs nothing but the file: what was there can be told from what is there.
+
+use std::fs::{self, Permissions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, ensure};
+use clap::{Args, ValueEnum};
+
+use crate::Failure;
+
+mod containerd;
+mod docker;
+mod podman;
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// The engine
+    engine: Engine,
+    /// Take it back
+    #[arg(long)]
+    undo: bool,
+    /// Show the change and make none
+    #[arg(long)]
+    dry_run: bool,
+    /// Docker: do not make it the default; containers then ask for it with --runtime=cgpu
+    #[arg(long)]
+    no_default: bool,
+    /// The engine's configuration [default: where it looks for it]
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Docker: the configuration of cgpu-runtime [default: /etc/cgpu/runtime.toml]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// cgpu-runtime [default: beside this program]
+    #[arg(long, value_name = "PROGRAM")]
+    runtime: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Engine {
+    /// Docker: /etc/docker/daemon.json
+    Docker,
+    /// containerd, for Kubernetes: /etc/containerd/config.toml
+    Containerd,
+    /// podman: /etc/containers/containers.conf.d/cgpu.conf
+    Podman,
+}
+
+impl Engine {
+    fn file(self) -> &'static str {
+        match self {
+            Self::Docker => "/etc/docker/daemon.json",
+            Self::Containerd => "/etc/containerd/config.toml",
+            Self::Podman => "/etc/containers/containers.conf.d/cgpu.conf",
+        }
+    }
+
+    /// What the file must become; none: it is not to be.
+    fn changed(self, before: &str, runtime: &str, arguments: &Arguments) -> Result<Option<String>> {
+        match (self, arguments.undo) {
+            (Self::Docker, false) => {
+                let config = arguments.config.as_deref().map(std::path::absolute).transpose()?;
+                let us = docker::Us { runtime, config: config.as_deref().map(Path::to_string_lossy) };
+                docker::set(before, &us, !arguments.no_default).map(Some)
+            }
+            (Self::Docker, true) => docker::unset(before),
+            (Self::Containerd, false) => containerd::set(before, runtime).map(Some),
+            (Self::Containerd, true) => Ok(containerd::unset(before)),
+            (Self::Podman, false) => Ok(Some(podman::text(runtime))),
+            (Self::Podman, true) => Ok(None),
+        }
+    }
+
+    /// What comes next.
+    fn advice(self) -> &'static str {
+        match self {
+            Self::Docker => "tell Docker: systemctl reload docker",
+            Self::Containerd => {
+                "restart containerd, and name it in a RuntimeClass with handler cgpu: systemctl restart containerd"
+            }
+            Self::Podman => "podman reads it with its next start",
+        }
+    }
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let engine = arguments.engine;
+    let file = arguments.file.clone().unwrap_or_else(|| engine.file().into());
+    let before = match fs::read_to_string(&file) {
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        text => Some(text.with_context(|| format!("cannot read {}", file.display()))?),
+    };
+    let runtime = runtime(arguments)?;
+    let after = engine
+        .changed(before.as_deref().unwrap_or_default(), &runtime, arguments)
+        .with_context(|| format!("{} is left as it is", file.display()))?;
+    if before == after {
+        println!("{}: nothing to change", file.display());
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("{}:", file.display());
+    print!("{}", difference(before.as_deref().unwrap_or_default(), after.as_deref().unwrap_or_default()));
+    if arguments.dry_run {
+        return Ok(ExitCode::SUCCESS);
+    }
+    match after {
+        Some(text) => put(&file, &text).with_context(|| format!("cannot write {}", file.display()))?,
+        None => fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))?,
+    }
+    println!("{}", engine.advice());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The runtime's absolute path. It need not be there any more to be taken back.
+fn runtime(arguments: &Arguments) -> Result<String> {
+    let program = match &arguments.runtime {
+        Some(program) => std::path::absolute(program)?,
+        None => {
+            let own = std::env::current_exe().context("cannot tell where this program is")?;
+            own.with_file_name("cgpu-runtime")
+        }
+    };
+    ensure!(
+        arguments.undo || program.is_file(),
+        "{} is not there: build it with `cargo xtask build`, or name it with --runtime",
+        program.display()
+    );
+    program.into_os_string().into_string().map_err(|path| anyhow::anyhow!("{} is no text", path.display()))
+}
+
+/// All of it, or nothing; with the mode that it had.
+fn put(file: &Path, text: &str) -> Result<()> {
+    let folder = file.parent().context("a file lies in a folder")?;
+    fs::create_dir_all(folder)?;
+    // Where the file is a link, that stays one.
+    let file = file.canonicalize().unwrap_or_else(|_| file.to_owned());
+    let mode = fs::metadata(&file).map_or(0o644, |about| about.permissions().mode() & 0o7777);
+    let fresh = file.with_extension(format!("cgpu.{}", std::process::id()));
+    let mut draft = fs::File::create(&fresh)?;
+    draft.write_all(text.as_bytes())?;
+    draft.set_permissions(Permissions::from_mode(mode))?;
+    draft.sync_all()?;
+    fs::rename(&fresh, &file)?;
+    Ok(())
+}
+
+/// The lines that go and come, each with those around it that stay left out.
+fn difference(before: &str, after: &str) -> String {
+    let (old, new): (Vec<&str>, Vec<&str>) = (before.lines().collect(), after.lines().collect());
+    // Longest common part from each place on.
+    let mut common = vec![vec![0_usize; new.len() + 1]; old.len() + 1];
+    for (i, line) in old.iter().enumerate().rev() {
+        for (j, other) in new.iter().enumerate().rev() {
+            common[i][j] =
+                if line == other { common[i + 1][j + 1] + 1 } else { common[i + 1][j].max(common[i][j + 1]) };
+        }
+    }
+    let (mut i, mut j) = (0, 0);
+    let mut text = String::new();
+    while i < old.len() || j < new.len() {
+        if i < old.len() && j < new.len() && old[i] == new[j] {
+            (i, j) = (i + 1, j + 1);
+        } else if i < old.len() && (j == new.len() || common[i + 1][j] >= common[i][j + 1]) {
+            text.push_str(&format!("- {}\n", old[i]));
+            i += 1;
+        } else {
+            text.push_str(&format!("+ {}\n", new[j]));
+            j += 1;
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::difference;
+
+    #[test]
+    fn a_change_is_shown_by_the_lines_that_come_and_go() {
+        assert_eq!(difference("a\nb\nc\n", "a\nx\nc\nd\n"), "- b\n+ x\n+ d\n");
+        assert_eq!(difference("", "a\n"), "+ a\n");
+        assert_eq!(difference("a\n", "a\n"), "");
+    }
+}

@@ -1,0 +1,88 @@
+//! containerd's `config.toml`: a runtime for the Kubernetes plugin, as a block of its own at the end. Comments and order of the rest stay.
+
+use anyhow::{Result, bail};
+
+const BEGIN: &str = "# cgpu: begin (cgpu setup containerd --undo takes it out)";
+const END: &str = "# cgpu: end";
+
+/// The file with the block.
+pub(super) fn set(before: &str, runtime: &str) -> Result<String> {
+    let rest = unset(before).unwrap_or_default();
+    let Ok(quoted) = serde_json::to_string(runtime) else { bail!("{runtime:?} is no path") };
+    let version = version(&rest);
+    let plugin = match version {
+        None if rest.trim().is_empty() => "io.containerd.grpc.v1.cri",
+        Some(2) => "io.containerd.grpc.v1.cri",
+        Some(3) => "io.containerd.cri.v1.runtime",
+        _ => bail!(
+            "expected `version = 2` or `version = 3` in it: `containerd config default` writes such a one"
+        ),
+    };
+    let table = format!("plugins.\"{plugin}\".containerd.runtimes.cgpu");
+    if rest.contains("containerd.runtimes.cgpu") {
+        bail!("it has a runtime cgpu that is not ours: take that out first");
+    }
+    let head = if version.is_none() { "version = 2\n" } else { "" };
+    let gap = if rest.is_empty() || rest.ends_with('\n') { "" } else { "\n" };
+    Ok(format!(
+        "{rest}{gap}{BEGIN}\n{head}[{table}]\n  runtime_type = \"io.containerd.runc.v2\"\n  [{table}.options]\n    BinaryName = {quoted}\n{END}\n"
+    ))
+}
+
+/// The file without it; none: nothing is left.
+pub(super) fn unset(before: &str) -> Option<String> {
+    let mut rest = String::new();
+    let mut ours = false;
+    for line in before.split_inclusive('\n') {
+        ours |= line.trim_end() == BEGIN;
+        if !ours {
+            rest.push_str(line);
+        }
+        ours &= line.trim_end() != END;
+    }
+    (!rest.is_empty()).then_some(rest)
+}
+
+/// The number on the line `version`, which stands before all tables.
+fn version(text: &str) -> Option<u32> {
+    let lines = text.lines().map(str::trim).take_while(|line| !line.starts_with('['));
+    let value =
+        lines.filter_map(|line| line.strip_prefix("version")?.trim_start().strip_prefix('=')).next()?;
+    value.split('#').next()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_comes_and_goes_and_the_rest_stays() {
+        for before in [
+            "version = 2\n# mine\n[plugins.\"io.containerd.grpc.v1.cri\"]\n  sandbox_image = \"x\"\n",
+            "# head\nversion = 3 # newest\n\n[grpc]\n  address = \"/x\"\n",
+        ] {
+            let after = set(before, "/usr/bin/cgpu-runtime").unwrap();
+            assert!(after.starts_with(before), "{after}");
+            assert!(after.contains("BinaryName = \"/usr/bin/cgpu-runtime\""));
+            assert_eq!(set(&after, "/usr/bin/cgpu-runtime").unwrap(), after);
+            assert_eq!(unset(&after).as_deref(), Some(before));
+        }
+        let fresh = set("", "/c").unwrap();
+        assert!(
+            fresh.contains("version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.cgpu]"),
+            "{fresh}"
+        );
+        assert_eq!(set(&fresh, "/c").unwrap(), fresh);
+        assert_eq!(unset(&fresh), None);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_left_alone() {
+        assert!(set("[plugins]\n", "/c").is_err());
+        assert!(set("version = 1\n", "/c").is_err());
+        assert!(
+            set("version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.cgpu]\n", "/c")
+                .is_err()
+        );
+    }
+}
