@@ -9,9 +9,12 @@ cgpu-device-plugin /usr/bin/cgpu-device-plugin 0755
 cgpu-scheduler-extender /usr/bin/cgpu-scheduler-extender 0755
 kubectl-inspect-gpushare /usr/bin/kubectl-inspect-gpushare 0755
 libcgpu.so /usr/lib/cgpu/libcgpu.so 0755
+sim/libcuda.so.1 /usr/lib/cgpu/sim/libcuda.so.1 0755
+sim/libnvidia-ml.so.1 /usr/lib/cgpu/sim/libnvidia-ml.so.1 0755
 deploy/cgpu-monitor.service /usr/lib/systemd/system/cgpu-monitor.service 0644
 deploy/uninstall.sh /usr/lib/cgpu/uninstall.sh 0755
 docs/operation.md /usr/share/doc/cgpu/operation.md 0644
+docs/containers.md /usr/share/doc/cgpu/containers.md 0644
 END
 }
 LIST=/usr/lib/cgpu/installed
