@@ -25,6 +25,7 @@ mod smi;
 mod table;
 mod top;
 mod upgrade;
+mod watched;
 
 #[derive(Parser)]
 #[command(name = "cgpu", version, about = "One GPU for several containers", disable_help_subcommand = true)]

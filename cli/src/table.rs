@@ -11,6 +11,7 @@ use cgpu_monitor::message::{
 use comfy_table::{Cell, CellAlignment, Row, Table, presets};
 
 use crate::report::{NATIVE, Report, View};
+use crate::watched;
 
 /// Everything as text: a line per card, a table of containers and their processes, and what is wrong.
 pub(crate) fn render(report: &Report) -> String {
@@ -170,10 +171,7 @@ pub(crate) fn troubles(status: &Status) -> Vec<String> {
         }
         lines.extend(container.faults.values().map(|sentence| format!("{name}: {}", plain(sentence))));
     }
-    for card in status.cards.iter().filter(|card| !card.strangers.is_empty()) {
-        let pids: Vec<String> = card.strangers.iter().map(u32::to_string).collect();
-        lines.push(format!("card {}: on it without the shim: process {}", card.index, pids.join(", ")));
-    }
+    lines.extend(watched::lines(status));
     lines
 }
 
@@ -234,6 +232,7 @@ pub(crate) const fn sharing(sharing: Sharing) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cgpu_monitor::message::{Cause, Finding, Shim};
 
     fn sample() -> Report {
         let share = ShareStatus {
@@ -277,8 +276,18 @@ mod tests {
             turns: 1234,
             switch_us: Some(104),
             slice_us: 6000,
-            strangers: vec![99],
             ..CardStatus::default()
+        };
+        let finding = Finding {
+            card: 0,
+            pid: 99,
+            comm: "train".into(),
+            cause: Cause::Unshimmed,
+            container: None,
+            shim: Shim::Unknown,
+            memory: None,
+            together: 0,
+            since_ms: 0,
         };
         let status = Status {
             version: "1.2.3".into(),
@@ -287,6 +296,7 @@ mod tests {
             root: "/run/cgpu".into(),
             cards: vec![card],
             containers: vec![container],
+            findings: vec![finding],
             ..Status::default()
         };
         Report { monitor: true, view: View::Host, status }
@@ -304,7 +314,7 @@ card 0  NVIDIA A10  GPU-1  9216 / 23028 MiB  busy 97 %
    4711        trainer      0                                        2049
                implicit     0                                         256
 a: refused to start: NVML is missing.
-card 0: on it without the shim: process 99
+card 0: on it without the shim, and no container's: process 99 (train)
 ";
         assert_eq!(render(&sample()), expected);
     }
@@ -354,7 +364,6 @@ card 0: on it without the shim: process 99
     fn what_is_wrong_is_told() {
         let text = render(&sample());
         assert!(text.contains("a: refused to start: NVML is missing.\n"), "{text}");
-        assert!(text.contains("card 0: on it without the shim: process 99\n"), "{text}");
     }
 
     #[test]

@@ -11,6 +11,8 @@
 //! metrics_hami = false        # HAMi's names as well
 //! default_memsize = 0         # bytes for containers that come without a limit; 0: none
 //! allow_overcommit = false    # limits of a card may add up to more than it has
+//! end_unshimmed = false       # containers' processes that use a card without the shim are ended
+//! end_over_limit_mib = 1024   # of a container that holds so much more than its limit, the process that holds most is ended; left out: nobody
 //!
 //! [card.0]                    # by index, or by UUID, which wins: [card."GPU-..."]
 //! policy = 1
@@ -39,6 +41,7 @@ use crate::control::bounds;
 use crate::controller::tuning::Tuning;
 use crate::metrics::Endpoint;
 use crate::settings::CardSettings;
+use crate::watch::Rules;
 
 /// Where the configuration lies unless told.
 pub const PATH: &str = "/etc/cgpu/monitor.toml";
@@ -54,6 +57,7 @@ const TREE: &str = "/run/cgpu_km";
 const NONE: &str = "none";
 
 const BASE_SLICE_MS: RangeInclusive<u64> = 1..=20;
+const OVER_LIMIT_MIB: RangeInclusive<u64> = 0..=1_048_576;
 const TIME_SCALE: RangeInclusive<f64> = 0.1..=1000.0;
 
 /// The file, as written.
@@ -68,6 +72,8 @@ struct Text {
     time_scale: Option<Spanned<f64>>,
     default_memsize: Option<Spanned<i64>>,
     allow_overcommit: bool,
+    end_unshimmed: bool,
+    end_over_limit_mib: Option<Spanned<i64>>,
     metrics: Option<Spanned<String>>,
     metrics_hami: bool,
     card: BTreeMap<Spanned<String>, CardText>,
@@ -176,6 +182,8 @@ pub struct Start {
     pub default_memsize: Bytes,
     /// Limits of a card may add up to more than it has.
     pub allow_overcommit: bool,
+    /// Which processes are ended.
+    pub rules: Rules,
 }
 
 impl Default for Start {
@@ -186,6 +194,7 @@ impl Default for Start {
             percent: 100,
             default_memsize: Bytes::ZERO,
             allow_overcommit: false,
+            rules: Rules::default(),
         }
     }
 }
@@ -299,6 +308,8 @@ impl Config {
             cards.insert(which, file.card(text)?);
         }
         let memsize = file.number("default_memsize", told.default_memsize.as_ref(), &bounds::BYTES)?;
+        let over_limit =
+            file.number("end_over_limit_mib", told.end_over_limit_mib.as_ref(), &OVER_LIMIT_MIB)?;
         // Checked just above.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let percent = (scale * 100.0) as u32;
@@ -308,6 +319,10 @@ impl Config {
             percent,
             default_memsize: Bytes(memsize.unwrap_or(0)),
             allow_overcommit: told.allow_overcommit,
+            rules: Rules {
+                end_unshimmed: told.end_unshimmed,
+                end_over_limit: over_limit.map(Bytes::from_mib),
+            },
         })
     }
 }
@@ -368,6 +383,11 @@ mod tests {
             ("root = '/x'\n[card.0]\ncolour = 3", "line 3: unknown field `colour`"),
             ("root = '/x'\n[card.first]\npolicy = 1", "line 2: expected a card's index or its UUID"),
             ("root = '/x'\ndefault_memsize = -5", "line 2: default_memsize: expected a number of bytes"),
+            (
+                "root = '/x'\nend_over_limit_mib = -1",
+                "line 2: end_over_limit_mib: expected 0 to 1048576, found -1",
+            ),
+            ("root = '/x'\nend_unshimmed = 1", "line 2: invalid type: integer"),
             ("root = '/x'\nmetrics = '9445'", "line 2: metrics: expected \"off\" or an address and port"),
             ("root = '/x'\nallow_overcommit = 1", "line 2: invalid type: integer"),
         ] {

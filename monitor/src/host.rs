@@ -20,6 +20,7 @@ pub(crate) mod places;
 pub(crate) mod region;
 mod succession;
 mod tally;
+mod watch;
 
 use board::Board;
 use container::Container;
@@ -32,8 +33,9 @@ use crate::controller::tenants::{Sight, TenantId};
 use crate::controller::{Card, gangs};
 use crate::estate::{CardBooks, Succession};
 use crate::message::{Errno, Refusal, Registered, Registration};
-use crate::scout::{Ask, Errand, News, Sample, Scout, Suspect};
+use crate::scout::{Ask, Errand, Kin, News, Sample, Scout, Suspect};
 use crate::settings::{CardSettings, Settings};
+use crate::watch::Watch;
 
 /// Cards that are kept; a container can name sixteen, and may make them up where there is no NVML.
 const MOST_CARDS: usize = 64;
@@ -65,6 +67,10 @@ pub(crate) struct Host {
     next: u64,
     /// Whose books the scout reads.
     watched: Vec<Ask>,
+    /// How the scout recognises containers' processes.
+    kin: Vec<Kin>,
+    /// What is found of processes that should not be on a card, or have too much.
+    pub(crate) watch: Watch,
     /// What a predecessor has left and nobody has taken up.
     inherited: Vec<CardBooks>,
     pub(crate) succession: Succession,
@@ -96,6 +102,8 @@ impl Host {
             scout,
             next: 1,
             watched: Vec::new(),
+            kin: Vec::new(),
+            watch: Watch::default(),
             inherited: Vec::new(),
             succession: Succession::prepare(),
             is_succeeded: false,
@@ -176,6 +184,7 @@ impl Host {
             board.controller.dismiss(now, tenant);
             board.stale = true;
         }
+        self.watch.dismiss(tenant);
         if let Some(container) = self.containers.remove(&tenant) {
             for books in &mut self.inherited {
                 books.containers.retain(|own| own.0 != container.dir);
@@ -512,6 +521,7 @@ impl Host {
                         container.found(process, pid);
                     }
                 }
+                News::Ended(order, outcome) => self.ended(now, order, outcome),
             }
         }
     }
@@ -519,6 +529,7 @@ impl Host {
     fn take_sample(&mut self, now: Nanos, sample: Option<Sample>) {
         let Some(sample) = sample else {
             self.sampled = None;
+            self.watch.forget(None);
             return;
         };
         if self.sampled.is_none() && !sample.cards.is_empty() {
@@ -527,6 +538,7 @@ impl Host {
                 .retain(|board| board.known || sample.cards.iter().any(|card| card.uuid == board.uuid));
         }
         self.sampled = Some(sample.at);
+        let told: BTreeSet<Uuid> = sample.cards.iter().map(|card| card.uuid).collect();
         for mut card in sample.cards {
             let readings = std::mem::take(&mut card.readings);
             for taken in &readings {
@@ -554,6 +566,7 @@ impl Host {
             self.enlist(now, tenant, false);
             self.bury(now, tenant);
         }
+        self.look_at_residents(now, &told);
     }
 
     // ---- turns ---------------------------------------------------------------------------------------------------

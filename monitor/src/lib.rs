@@ -9,7 +9,8 @@
 //! | `host` | cards, containers and their two files; where sights come from and plans go |
 //! | [`measured`] | pure: what a process has on a card beyond its books, from NVML's figure for it |
 //! | [`exchange`] | pure: how much of what processes exported has gone, from all figures together |
-//! | `scout` | what takes time: NVML, host process ids, the settings file |
+//! | [`watch`] | pure: who uses a card without the shim, or has too much of it, and who is to be ended for it |
+//! | `scout` | what takes time: NVML, who its processes are, ending one, the settings file |
 //! | `tree` | the control tree as a file system |
 //! | [`estate`], `service` | the hot upgrade; what the service manager is told |
 //! | `control`, `status`, `socket` | the control tree, the whole picture, and the way to both |
@@ -36,5 +37,6 @@ pub mod settings;
 mod socket;
 mod status;
 mod tree;
+pub mod watch;
 
 pub use daemon::run;

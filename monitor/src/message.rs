@@ -206,6 +206,118 @@ pub struct Status {
     pub cards: Vec<CardStatus>,
     /// The containers, by id.
     pub containers: Vec<ContainerStatus>,
+    /// Processes on the cards that should not be there, or have too much: what the watcher finds.
+    #[serde(default)]
+    pub findings: Vec<Finding>,
+    /// How many findings there have been, by cause and container.
+    #[serde(default)]
+    pub found: Vec<Tally>,
+    /// How many processes were ended for them.
+    #[serde(default)]
+    pub ends: Vec<Tally>,
+    /// The last of those, oldest first.
+    #[serde(default)]
+    pub ended: Vec<Ended>,
+}
+
+/// What the watcher finds wrong with a process on a card (`docs/observing.md`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// It uses the card without the shim: nothing limits it, and it waits for no turn.
+    Unshimmed,
+    /// Its container holds more of the card than its limit, and it holds most of that.
+    OverLimit,
+}
+
+impl Cause {
+    /// The name in data.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unshimmed => "unshimmed",
+            Self::OverLimit => "over_limit",
+        }
+    }
+}
+
+/// What a process has of the shim, by what the kernel says that it has mapped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Shim {
+    /// It keeps its container's books.
+    Bound,
+    /// It is loaded, and keeps no books: it is switched off, or there is no limit.
+    Loaded,
+    /// It is not loaded.
+    Absent,
+    /// Nobody has looked: the process is the host's, or not ours to see.
+    #[default]
+    Unknown,
+}
+
+/// How a process is ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Signal {
+    /// It is asked to.
+    #[serde(rename = "SIGTERM")]
+    Term,
+    /// It is made to.
+    #[serde(rename = "SIGKILL")]
+    Kill,
+}
+
+/// A process on a card that should not be there, or has too much.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// [`CardStatus::index`].
+    pub card: u32,
+    /// On the host.
+    pub pid: u32,
+    /// Its name, as the kernel has it from the process.
+    pub comm: String,
+    /// What is wrong.
+    pub cause: Cause,
+    /// [`ContainerStatus::id`]; none: it is no container's.
+    pub container: Option<String>,
+    /// What it has of the shim.
+    pub shim: Shim,
+    /// What the driver holds for it on the card, in bytes, by NVML; none: not told.
+    pub memory: Option<u64>,
+    /// Over limit: what all processes of its container hold on the card.
+    pub together: u64,
+    /// Since when, in milliseconds before now.
+    pub since_ms: u64,
+}
+
+/// A sum over findings.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    /// What was wrong.
+    pub cause: Cause,
+    /// [`ContainerStatus::id`]; none: no container's.
+    pub container: Option<String>,
+    /// How often.
+    pub count: u64,
+}
+
+/// A process that the monitor has ended, as its configuration wants.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ended {
+    /// On the host.
+    pub pid: u32,
+    /// Its name, as the kernel had it from the process.
+    pub comm: String,
+    /// Why.
+    pub cause: Cause,
+    /// The card's UUID.
+    pub card: String,
+    /// [`ContainerStatus::id`].
+    pub container: String,
+    /// How.
+    pub signal: Signal,
+    /// When, in milliseconds before now.
+    pub ago_ms: u64,
 }
 
 /// A card.

@@ -18,12 +18,17 @@ use cgpu_proto::uuid::Uuid;
 
 use crate::daemon::poll::now;
 use crate::settings::Settings;
+use crate::watch::Order;
 
+mod end;
 mod nvml;
 mod readings;
+mod residents;
 
 use nvml::Library;
 pub(crate) use readings::{Ask, Taken};
+use residents::Census;
+pub(crate) use residents::{Kin, Resident};
 
 /// What the daemon wants.
 #[derive(Debug)]
@@ -34,6 +39,10 @@ pub(crate) enum Errand {
     Find(Suspect),
     /// Whose books to read when NVML is asked, from now on.
     Watch(Vec<Ask>),
+    /// How to recognise containers' processes, from now on.
+    Recognise(Vec<Kin>),
+    /// This process is to be ended.
+    End(Order),
     /// Wait until the disk has the settings.
     Sync,
 }
@@ -58,6 +67,8 @@ pub(crate) enum News {
     Sampled(Option<Sample>),
     /// A process's id on the host, or none.
     Found(Suspect, Option<u32>),
+    /// A process was ended, or why not.
+    Ended(Order, Result<(), String>),
 }
 
 /// NVML's view at one time.
@@ -82,6 +93,8 @@ pub(crate) struct CardSample {
     pub(crate) busy: Option<BTreeMap<u32, u32>>,
     /// Who has a context on it; none: not told.
     pub(crate) processes: Processes,
+    /// Who those are.
+    pub(crate) residents: Vec<Resident>,
     /// The books of those that are watched.
     pub(crate) readings: Vec<Taken>,
 }
@@ -151,6 +164,7 @@ fn run(errands: &Receiver<Errand>, news: &Sender<News>, name: &str, state: &Path
     }
     let mut due = Instant::now();
     let mut witness = readings::Witness::default();
+    let mut kin = Vec::new();
     loop {
         if Instant::now() >= due {
             if library.is_err() && tried.elapsed() >= RETRY {
@@ -161,7 +175,8 @@ fn run(errands: &Receiver<Errand>, news: &Sender<News>, name: &str, state: &Path
             let sample = library
                 .as_ref()
                 .ok()
-                .map(|library| Sample { at, cards: library.sample(|card, ask| witness.enclose(card, ask)) });
+                .map(|library| Sample { at, cards: library.sample(|card, ask| witness.enclose(card, ask)) })
+                .map(|sample| recognise(sample, &kin));
             if news.send(News::Sampled(sample)).is_err() {
                 return;
             }
@@ -175,6 +190,14 @@ fn run(errands: &Receiver<Errand>, news: &Sender<News>, name: &str, state: &Path
             Ok(Errand::Watch(whom)) => {
                 witness.watch(whom);
                 Ok(())
+            }
+            Ok(Errand::Recognise(whom)) => {
+                kin = whom;
+                Ok(())
+            }
+            Ok(Errand::End(order)) => {
+                let outcome = end::end(&order, library.as_ref().ok(), &kin);
+                news.send(News::Ended(order, outcome))
             }
             Ok(Errand::Find(suspect)) => news.send(News::Found(suspect, find(&suspect))),
             Ok(Errand::Sync) => {
@@ -192,6 +215,19 @@ fn run(errands: &Receiver<Errand>, news: &Sender<News>, name: &str, state: &Path
             return;
         }
     }
+}
+
+/// Adds to a sample who the processes on its cards are.
+fn recognise(mut sample: Sample, kin: &[Kin]) -> Sample {
+    if sample.cards.iter().all(|card| card.processes.as_ref().is_none_or(BTreeMap::is_empty)) {
+        return sample;
+    }
+    let census = Census::new(kin);
+    for card in &mut sample.cards {
+        let pids = card.processes.iter().flatten().map(|(pid, _)| *pid);
+        card.residents = pids.filter_map(|pid| census.resident(pid)).collect();
+    }
+    sample
 }
 
 /// The host process that the suspect is: by the id that it says, if we share its namespace, else by a search.

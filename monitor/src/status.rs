@@ -27,6 +27,7 @@ pub(crate) fn of(host: &mut Host, now: Nanos) -> Status {
     let mut containers: Vec<ContainerStatus> =
         host.containers.values().map(|container| self::container(host, container, now)).collect();
     containers.sort_by(|one, other| one.id.cmp(&other.id));
+    let (found, ends) = host.tallies();
     Status {
         version: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),
@@ -36,6 +37,10 @@ pub(crate) fn of(host: &mut Host, now: Nanos) -> Status {
         warnings: host.warnings.clone(),
         cards: (0..host.boards.len()).map(|at| card(host, at)).collect(),
         containers,
+        findings: host.findings(now),
+        found,
+        ends,
+        ended: host.ended_lately(now),
     }
 }
 

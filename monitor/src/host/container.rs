@@ -20,7 +20,7 @@ use crate::controller::tenants::TenantId;
 use crate::exchange::Exchange;
 use crate::measured::Measured;
 use crate::message::Registration;
-use crate::scout::{Ask, CardSample};
+use crate::scout::{Ask, CardSample, Kin};
 
 /// A container.
 #[derive(Debug)]
@@ -184,6 +184,23 @@ impl Container {
             }
         }
         cards
+    }
+
+    /// Whether it has the card, or may have it, and shares it: one that has named no cards yet may share all.
+    pub(crate) fn shares(&self, uuid: Uuid) -> bool {
+        let cards = self.cards();
+        cards.contains(&uuid) || cards.is_empty()
+    }
+
+    /// How its processes are recognised.
+    pub(crate) fn kin(&self) -> Kin {
+        Kin {
+            tenant: self.tenant.0,
+            dir: self.dir.clone(),
+            file: self.region.as_ref().map(Region::identity),
+            makers: self.makers.keys().filter_map(|pid| u32::try_from(*pid).ok()).collect(),
+            pids: self.host_pids.values().flatten().copied().collect(),
+        }
     }
 
     /// The limit that whoever started it set for a card; zero: none.

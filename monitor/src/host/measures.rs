@@ -19,6 +19,7 @@ impl Host {
             self.watched.clone_from(&asks);
             self.scout.ask(Errand::Watch(asks));
         }
+        self.tell_kin();
     }
 
     /// Takes what was read of a process, and says in its container's page what follows.

@@ -1,9 +1,11 @@
 //! The table of metrics: the one place where they are named.
 
+use std::collections::BTreeMap;
+
 use cgpu_proto::reason::{Kind as ReasonKind, Reason};
 
 use super::own::Usage;
-use crate::message::{CardStatus, ContainerStatus, ShareStatus, Sharing, Status};
+use crate::message::{CardStatus, Cause, ContainerStatus, ShareStatus, Sharing, Status, Tally};
 
 /// Of which kind a family is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,8 +121,13 @@ families! {
         |of, put| cards(of, put, none, |card| Some(float(card.turns)));
     "cgpu_card_switch", Gauge, Seconds, "What a switch between containers costs, as learned from the turns.",
         |of, put| cards(of, put, none, |card| card.switch_us.map(|us| float(us) / 1e6));
-    "cgpu_unshimmed_processes", Gauge, None, "Processes on the card, by NVML, that belong to no container.",
+    "cgpu_unshimmed_processes", Gauge, None, "Processes on the card, by NVML, that belong to no container, or keep no books in theirs.",
         |of, put| cards(of, put, none, |card| Some(count(card.strangers.len())));
+    "cgpu_watched_processes", Gauge, None, "Processes that the watcher finds something wrong with, by cause and, where one owns them, container.", watched;
+    "cgpu_findings", Counter, None, "How often it has found something wrong, by cause and container.",
+        |of, put| tallies(&of.status.found, put);
+    "cgpu_ended_processes", Counter, None, "Processes that the monitor has ended for that, by cause and container.",
+        |of, put| tallies(&of.status.ends, put);
 
     "cgpu_container", Info, None, "A container: its id and its name.",
         |of, put| containers(of, put, |one| vec![("name", text(&one.name))], |_| Some(1.0));
@@ -243,6 +250,28 @@ fn reasons(of: Source<'_>, put: Samples<'_>, kind: ReasonKind) {
             }
         }
     }
+}
+
+/// How many processes there are with the same card, cause and container.
+fn watched(of: Source<'_>, put: Samples<'_>) {
+    let mut sums: BTreeMap<Labels, usize> = BTreeMap::new();
+    for finding in &of.status.findings {
+        let mut labels = vec![("card", finding.card.to_string())];
+        labels.extend(objection(finding.cause, finding.container.as_deref()));
+        *sums.entry(labels).or_default() += 1;
+    }
+    sums.into_iter().for_each(|(labels, sum)| put(labels, count(sum)));
+}
+
+fn tallies(of: &[Tally], put: Samples<'_>) {
+    for tally in of {
+        put(objection(tally.cause, tally.container.as_deref()), float(tally.count));
+    }
+}
+
+fn objection(cause: Cause, container: Option<&str>) -> Labels {
+    let container = container.map(|id| ("container", text(id)));
+    std::iter::once(("cause", cause.name().to_owned())).chain(container).collect()
 }
 
 fn odd(of: Source<'_>, put: Samples<'_>) {

@@ -148,7 +148,7 @@ fn the_configuration_as_installed_is_understood_line_by_line() {
     command.arg("--root").arg(folder.path()).arg("--config").arg(&file);
     let outcome = Child::start(command).finish().exits(1);
     let last = format!("line {}: max_inst: expected 1 to 25, found 99", on.lines().count());
-    assert!(outcome.stderr.contains(&last) && on.lines().count() == 17, "{on}{outcome:?}");
+    assert!(outcome.stderr.contains(&last) && on.lines().count() == 19, "{on}{outcome:?}");
 }
 
 #[test]

@@ -32,3 +32,4 @@ mod surroundings;
 mod terminal;
 mod tree;
 mod view;
+mod watcher;

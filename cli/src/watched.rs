@@ -1,0 +1,120 @@
+//! What the monitor's watcher has found and done, as lines below the table of `cgpu smi`.
+
+use cgpu_monitor::message::{Cause, Ended, Finding, Shim, Signal, Status};
+
+use crate::table::{mib, plain};
+
+/// One line for every finding about a container's process, one a card for the host's own processes, one for every process that was ended.
+pub(crate) fn lines(status: &Status) -> Vec<String> {
+    let mut lines: Vec<String> =
+        status.findings.iter().filter_map(|finding| about(finding, status)).collect();
+    for card in &status.cards {
+        let hosts = status.findings.iter().filter(|it| it.card == card.index && it.container.is_none());
+        let named: Vec<String> = hosts.map(|it| format!("{} ({})", it.pid, plain(&it.comm))).collect();
+        if !named.is_empty() {
+            lines.push(format!(
+                "card {}: on it without the shim, and no container's: process {}",
+                card.index,
+                named.join(", ")
+            ));
+        }
+    }
+    lines.extend(status.ended.iter().map(ended));
+    lines
+}
+
+fn about(finding: &Finding, status: &Status) -> Option<String> {
+    let Finding { card, pid, cause, shim, .. } = finding;
+    let (id, comm) = (plain(finding.container.as_ref()?), plain(&finding.comm));
+    Some(match cause {
+        Cause::Unshimmed => {
+            let shim =
+                if *shim == Shim::Loaded { "with the shim loaded, but off" } else { "without the shim" };
+            let memory = finding.memory.map_or_else(|| "?".to_owned(), mib);
+            format!(
+                "card {card}: process {pid} ({comm}) of {id} uses it {shim}, {memory} MiB: cgpu doctor --pid {pid} tells why"
+            )
+        }
+        Cause::OverLimit => {
+            let container = status.containers.iter().find(|one| Some(&one.id) == finding.container.as_ref());
+            let share = container.and_then(|one| one.cards.iter().find(|share| share.card == *card));
+            let limit = share.map_or_else(|| "?".to_owned(), |share| mib(share.limit));
+            let together = mib(finding.together);
+            format!(
+                "card {card}: {id} holds {together} MiB, its limit is {limit} MiB; process {pid} ({comm}) holds most of that"
+            )
+        }
+    })
+}
+
+fn ended(ended: &Ended) -> String {
+    let Ended { pid, cause, .. } = ended;
+    let signal = match ended.signal {
+        Signal::Term => "SIGTERM",
+        Signal::Kill => "SIGKILL",
+    };
+    let (comm, id, ago) = (plain(&ended.comm), plain(&ended.container), ended.ago_ms / 1000);
+    let why = match cause {
+        Cause::Unshimmed => "it used a card without the shim (end_unshimmed)",
+        Cause::OverLimit => "its container held more than its limit (end_over_limit_mib)",
+    };
+    format!("process {pid} ({comm}) of {id} was sent {signal} by the monitor {ago} s ago: {why}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cgpu_monitor::message::{CardStatus, ContainerStatus, ShareStatus};
+
+    fn finding(pid: u32, cause: Cause, container: Option<&str>) -> Finding {
+        Finding {
+            card: 0,
+            pid,
+            comm: "tr\x1bn".into(),
+            cause,
+            container: container.map(str::to_owned),
+            shim: Shim::Absent,
+            memory: Some(512 << 20),
+            together: 3 << 30,
+            since_ms: 5000,
+        }
+    }
+
+    #[test]
+    fn everybody_who_is_found_is_named() {
+        let share = ShareStatus { limit: 1 << 30, ..ShareStatus::default() };
+        let container = ContainerStatus { id: "a".into(), cards: vec![share], ..ContainerStatus::default() };
+        let gone = Ended {
+            pid: 6,
+            comm: "hold".into(),
+            cause: Cause::Unshimmed,
+            card: "GPU-1".into(),
+            container: "a".into(),
+            signal: Signal::Kill,
+            ago_ms: 12_345,
+        };
+        let status = Status {
+            cards: vec![CardStatus::default()],
+            containers: vec![container],
+            findings: vec![
+                finding(1, Cause::Unshimmed, Some("a")),
+                finding(2, Cause::OverLimit, Some("a")),
+                finding(3, Cause::Unshimmed, None),
+                finding(4, Cause::Unshimmed, None),
+                Finding { shim: Shim::Loaded, ..finding(5, Cause::Unshimmed, Some("a")) },
+            ],
+            ended: vec![gone],
+            ..Status::default()
+        };
+        assert_eq!(
+            lines(&status),
+            [
+                "card 0: process 1 (tr?n) of a uses it without the shim, 512 MiB: cgpu doctor --pid 1 tells why",
+                "card 0: a holds 3072 MiB, its limit is 1024 MiB; process 2 (tr?n) holds most of that",
+                "card 0: process 5 (tr?n) of a uses it with the shim loaded, but off, 512 MiB: cgpu doctor --pid 5 tells why",
+                "card 0: on it without the shim, and no container's: process 3 (tr?n), 4 (tr?n)",
+                "process 6 (hold) of a was sent SIGKILL by the monitor 12 s ago: it used a card without the shim (end_unshimmed)",
+            ]
+        );
+    }
+}

@@ -1,0 +1,155 @@
+//! What the watcher needs and wants: how containers' processes are recognised, who is on the cards, what is done about it.
+
+use std::collections::BTreeSet;
+
+use cgpu_proto::units::{Bytes, Nanos};
+use cgpu_proto::uuid::Uuid;
+
+use super::Host;
+use super::container::Container;
+use crate::controller::tenants::TenantId;
+use crate::message::{self, Cause, Shim, Signal, Tally};
+use crate::scout::{Errand, Kin};
+use crate::watch::{Event, Finding, Look, Order, Rules, Seen};
+
+impl Host {
+    /// Tells the scout how to recognise containers' processes, when that has changed.
+    pub(super) fn tell_kin(&mut self) {
+        let kin: Vec<Kin> = self.containers.values().map(Container::kin).collect();
+        if kin != self.kin {
+            self.kin.clone_from(&kin);
+            self.scout.ask(Errand::Recognise(kin));
+        }
+    }
+
+    /// Takes in who is on the cards that a sample told of.
+    pub(super) fn look_at_residents(&mut self, now: Nanos, told: &BTreeSet<Uuid>) {
+        let rules = self.start.rules;
+        for at in 0..self.boards.len() {
+            let look = told.contains(&self.boards[at].uuid).then(|| self.look_at_card(now, at)).flatten();
+            let Some(look) = look else {
+                self.watch.forget(Some(self.boards[at].uuid));
+                continue;
+            };
+            for event in self.watch.take(&look, rules) {
+                match event {
+                    Event::Found(finding) => self.tell(&finding, rules),
+                    Event::End(order) => self.scout.ask(Errand::End(order)),
+                }
+            }
+        }
+    }
+
+    /// None: NVML does not tell who is on it.
+    fn look_at_card(&self, now: Nanos, at: usize) -> Option<Look> {
+        let board = &self.boards[at];
+        let processes = board.sample.processes.as_ref()?;
+        let on = |container: &&Container| container.shares(board.uuid);
+        let sharing: Vec<&Container> = self.containers.values().filter(on).collect();
+        let seen = board.sample.residents.iter().filter_map(|resident| {
+            let owner = resident.owner.map(TenantId);
+            // A container's card that it does not share is its own business.
+            let shares = |owner: TenantId| sharing.iter().any(|container| container.tenant == owner);
+            owner.is_none_or(shares).then(|| Seen {
+                name: resident.name,
+                comm: resident.comm.clone(),
+                owner,
+                shim: resident.shim,
+                memory: processes.get(&resident.name.pid).copied().flatten(),
+            })
+        });
+        let limits = sharing.iter().map(|container| (container.tenant, container.limit(board.uuid)));
+        Some(Look {
+            at: now,
+            card: board.uuid,
+            seen: seen.collect(),
+            limits: limits.filter(|(_, limit)| *limit > Bytes::ZERO).collect(),
+        })
+    }
+
+    fn id(&self, owner: Option<TenantId>) -> Option<String> {
+        Some(self.containers.get(&owner?)?.id.clone())
+    }
+
+    fn tell(&self, finding: &Finding, rules: Rules) {
+        let Finding { card, name, comm, memory, together, shim, .. } = finding;
+        let (pid, bytes) = (name.pid, memory.unwrap_or_default().0);
+        let Some(container) = self.id(finding.owner) else {
+            tracing::info!(pid, comm, %card, bytes, "a process that is no container's uses a card");
+            return;
+        };
+        match finding.cause {
+            Cause::Unshimmed => {
+                let ends = rules.end_unshimmed;
+                tracing::warn!(pid, comm, container, %card, bytes, ?shim, ends, "a container's process uses a card without the shim");
+            }
+            Cause::OverLimit => {
+                let limit = finding.owner.and_then(|owner| Some(self.containers.get(&owner)?.limit(*card).0));
+                let (together, ends) = (together.0, rules.end_over_limit.map(|margin| margin.0));
+                tracing::warn!(pid, comm, container, %card, bytes, together, limit, ends, "a container holds more of a card than its limit, and this process most of that");
+            }
+        }
+    }
+
+    /// An order was carried out, or not.
+    pub(super) fn ended(&mut self, now: Nanos, order: Order, outcome: Result<(), String>) {
+        let container = self.id(Some(order.owner)).unwrap_or_default();
+        let Order { name, comm, card, cause, signal, .. } = &order;
+        let (pid, cause) = (name.pid, cause.name());
+        let signal = match signal {
+            Signal::Term => "SIGTERM",
+            Signal::Kill => "SIGKILL",
+        };
+        match outcome {
+            Ok(()) => {
+                tracing::warn!(pid, comm, container, %card, cause, signal, "the process was ended, as the configuration wants");
+                self.watch.done(order, container, now);
+            }
+            Err(reason) => {
+                tracing::info!(pid, comm, container, %card, cause, reason, "the process was not ended");
+            }
+        }
+    }
+
+    /// What is found, for people.
+    pub(crate) fn findings(&self, now: Nanos) -> Vec<message::Finding> {
+        let index = |card| Some(self.boards.iter().find(|board| board.uuid == card)?.index);
+        let told = |finding: &Finding| {
+            Some(message::Finding {
+                card: index(finding.card)?,
+                pid: finding.name.pid,
+                comm: finding.comm.clone(),
+                cause: finding.cause,
+                container: self.id(finding.owner),
+                shim: if finding.owner.is_some() { finding.shim } else { Shim::Unknown },
+                memory: finding.memory.map(|bytes| bytes.0),
+                together: finding.together.0,
+                since_ms: (now - finding.since).0 / 1_000_000,
+            })
+        };
+        let mut all: Vec<message::Finding> = self.watch.findings().filter_map(told).collect();
+        all.sort_by_key(|finding| (finding.card, finding.pid, finding.cause));
+        all
+    }
+
+    /// Sums of what was found, and of who was ended for it.
+    pub(crate) fn tallies(&self) -> (Vec<Tally>, Vec<Tally>) {
+        let tally = |(cause, owner, count)| Tally { cause, container: self.id(owner), count };
+        let ends = self.watch.ends().map(|(cause, owner, count)| tally((cause, Some(owner), count)));
+        (self.watch.found().map(tally).collect(), ends.collect())
+    }
+
+    /// Who was ended lately.
+    pub(crate) fn ended_lately(&self, now: Nanos) -> Vec<message::Ended> {
+        let told = |ended: &crate::watch::Ended| message::Ended {
+            pid: ended.order.name.pid,
+            comm: ended.order.comm.clone(),
+            cause: ended.order.cause,
+            card: ended.order.card.to_string(),
+            container: ended.container.clone(),
+            signal: ended.order.signal,
+            ago_ms: (now - ended.at).0 / 1_000_000,
+        };
+        self.watch.ended().map(told).collect()
+    }
+}

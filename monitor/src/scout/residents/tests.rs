@@ -1,0 +1,121 @@
+use std::process::{Child, Command, Stdio};
+
+use super::*;
+
+/// A process that lives as long as the test.
+struct Sleeper(Child);
+
+impl Sleeper {
+    fn start() -> Self {
+        Self(Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn kin(tenant: u64, dir: &Path) -> Kin {
+    Kin { tenant, dir: dir.to_owned(), file: None, makers: Vec::new(), pids: Vec::new() }
+}
+
+#[test]
+fn a_name_may_have_brackets_and_worse() {
+    let rest = "S 41 1 1 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 987654 1 1";
+    let stat = Stat::parse(format!("42 (a) b (c\n) {rest}").as_bytes()).unwrap();
+    assert_eq!(stat, Stat { comm: "a) b (c?".into(), parent: 41, born: 987_654 });
+    for text in ["", "42", "42 (", "42 )(", "42 (x)", "42 (x) S", "42 (x) Z 1"] {
+        assert_eq!(Stat::parse(text.as_bytes()), None, "{text}");
+    }
+    assert_eq!(Stat::parse(format!("42 (x) {}", rest.replacen('S', "Z", 1)).as_bytes()), None);
+}
+
+#[test]
+fn control_groups_name_the_innermost_container() {
+    let (a, b) = ("a".repeat(64), "0123456789abcdef".repeat(4));
+    for (groups, fits) in [
+        (format!("0::/docker/{b}\n"), true),
+        (format!("0::/system.slice/docker-{b}.scope\n"), true),
+        (format!("12:cpu:/kubepods/burstable/pod1/cri-containerd-{b}.scope\n1:x:/\n"), true),
+        (format!("0::/docker/{a}/docker/{b}\n"), true),
+        (format!("0::/docker/{b}/docker/{a}\n"), false),
+        (format!("0::/docker/{b}0\n"), false),
+        (format!("0::/docker/{}\n", &b[1..]), false),
+        (String::new(), false),
+    ] {
+        assert_eq!(names(&groups, &b), fits, "{groups}");
+    }
+}
+
+#[test]
+fn what_is_mapped_is_told_by_the_kernels_own_lines() {
+    let mut mapped = Mapped::default();
+    for line in [
+        "7f0000000000-7f0000001000 r-xp 00000000 fe:01 4711                       /a folder/libcgpu.so",
+        "7f0000001000-7f0000002000 rw-s 00000000 00:1b 12                         /dev/shm/x (deleted)",
+        "7f0000002000-7f0000003000 rw-p 00000000 00:00 0                          [heap]",
+        "7f0000003000-7f0000004000 rw-p 00000000 00:00 0 ",
+        "no line of that kind",
+        "",
+    ] {
+        mapped.take(line.as_bytes());
+    }
+    let files = [(rustix::fs::makedev(0xfe, 1), 4711), (rustix::fs::makedev(0, 0x1b), 12)];
+    assert_eq!(mapped, Mapped { files: files.into(), shim: true, driver: false });
+    mapped.take(b"7f00-7f01 r-xp 00000000 fe:01 4712    /usr/lib/libcuda.so.550.54 (deleted)");
+    assert!(mapped.driver);
+    let mut device = Mapped::default();
+    device.take(b"7f00-7f01 rw-s 00000000 00:06 99    /dev/nvidia0");
+    assert!(device.driver && !device.shim);
+}
+
+#[test]
+fn a_process_belongs_to_who_started_it_and_to_one_only() {
+    let sleeper = Sleeper::start();
+    let pid = sleeper.0.id();
+    let here = tempfile::tempdir().unwrap();
+    let shell = Command::new("sh").args(["-c", "sleep 600 & echo $!; wait"]).stdout(Stdio::piped()).spawn();
+    let mut shell = Sleeper(shell.unwrap());
+    let mut line = String::new();
+    BufReader::new(shell.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let child: u32 = line.trim().parse().unwrap();
+    let of = |kin: &[Kin], pid| Census::new(kin).resident(pid).unwrap().owner;
+
+    let made = Kin { makers: vec![shell.0.id()], ..kin(1, here.path()) };
+    assert_eq!(of(std::slice::from_ref(&made), child), Some(1));
+    assert_eq!(of(std::slice::from_ref(&made), shell.0.id()), Some(1));
+    assert_eq!(of(std::slice::from_ref(&made), pid), None);
+    // The same maker for two: neither.
+    let other = Kin { tenant: 2, ..made.clone() };
+    assert_eq!(of(&[made.clone(), other], child), None);
+    // We, or who has started us, cannot be a container's.
+    let us = Kin { makers: vec![std::process::id(), 1], ..kin(3, here.path()) };
+    assert_eq!(of(std::slice::from_ref(&us), child), None);
+    // What is proved needs no more.
+    let proved = Kin { pids: vec![pid], ..kin(4, here.path()) };
+    let census = Census::new(std::slice::from_ref(&proved));
+    let found = census.resident(pid).unwrap();
+    assert_eq!((found.owner, found.shim, found.comm.as_str()), (Some(4), Shim::Bound, "sleep"));
+    assert_eq!(of(std::slice::from_ref(&us), pid), None);
+    assert_eq!(Census::new(&[us]).resident(u32::MAX), None);
+    // The shell's own child must not outlive us.
+    let child = rustix::process::Pid::from_raw(i32::try_from(child).unwrap()).unwrap();
+    rustix::process::kill_process(child, rustix::process::Signal::KILL).unwrap();
+}
+
+#[test]
+fn a_process_that_has_the_containers_file_mapped_is_about_to_be_proved() {
+    let sleeper = Sleeper::start();
+    let pid = sleeper.0.id();
+    let here = tempfile::tempdir().unwrap();
+    let bare = Kin { makers: vec![pid], ..kin(1, here.path()) };
+    assert_eq!(Census::new(std::slice::from_ref(&bare)).resident(pid).unwrap().shim, Shim::Absent);
+    // Its own program stands for the file.
+    let program = fs::metadata(format!("/proc/{pid}/exe")).unwrap();
+    let bound = Kin { file: Some((program.dev(), program.ino())), ..bare };
+    assert_eq!(Census::new(&[bound]).resident(pid).unwrap().shim, Shim::Bound);
+    assert!(!drives(pid));
+}

@@ -1,0 +1,301 @@
+//! The watcher: who is on a card and should not be, or has more of it than its container may. Pure.
+//!
+//! Once a second NVML tells who is on a card, and the kernel to which container each of them belongs (`scout/residents.rs`). Nothing that a
+//! container can write is asked: neither its region nor its variables. What comes out are *findings*, for people, and *orders* to end a process,
+//! if the configuration wants that.
+//!
+//! - **Unshimmed**: on the card, in none of the slots that the monitor has proved. Where it is a container's that shares the card, its work is
+//!   neither limited nor gated. Where it is no container's, it is the host's own: shown, and never ended.
+//! - **Over limit**: all processes of a container together hold more of the card, by NVML, than its limit. The finding names the one that holds most.
+//!
+//! Three things keep the innocent from harm. A finding needs **two looks** that agree: a process may be on the card before its slot is proved.
+//! One is ended only when it has been found for [`PATIENCE`], asked first (SIGTERM), and made to only [`GRACE`] later (SIGKILL); whoever does it
+//! looks again at everything after it has got hold of the process (`scout/end.rs`). And who is over a limit because **the limit was lowered**,
+//! or was over it when the monitor came, may keep what it has: it counts from the greatest limit since it was last within it.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use cgpu_proto::units::{Bytes, Nanos};
+use cgpu_proto::uuid::Uuid;
+
+use crate::controller::tenants::TenantId;
+use crate::message::{Cause, Shim, Signal};
+
+/// How long a process is found before it is ended.
+pub const PATIENCE: Nanos = Nanos::from_millis(3_000);
+/// How long after it was asked to end it is made to.
+pub const GRACE: Nanos = Nanos::from_millis(10_000);
+/// Ended processes that are remembered.
+const REMEMBERED: usize = 32;
+
+/// What the configuration wants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// Containers' processes that use a card without the shim are ended.
+    pub end_unshimmed: bool,
+    /// Of a container that holds so much more than its limit, the process that holds most is ended; none: nobody is.
+    pub end_over_limit: Option<Bytes>,
+}
+
+/// A process that cannot be mistaken for a later one of the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Name {
+    /// Its id on the host.
+    pub pid: u32,
+    /// When it was started, in the kernel's ticks.
+    pub born: u64,
+}
+
+/// A process on a card.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// Which.
+    pub name: Name,
+    /// What it calls itself.
+    pub comm: String,
+    /// The container that it belongs to, and that shares this card; none: the host.
+    pub owner: Option<TenantId>,
+    /// What it has of the shim.
+    pub shim: Shim,
+    /// What the driver holds for it there; none: not told.
+    pub memory: Option<Bytes>,
+}
+
+/// A card at one time.
+#[derive(Clone, Debug)]
+pub struct Look {
+    /// When.
+    pub at: Nanos,
+    /// Which.
+    pub card: Uuid,
+    /// Who is on it.
+    pub seen: Vec<Seen>,
+    /// What each container may have of it, where it is limited.
+    pub limits: BTreeMap<TenantId, Bytes>,
+}
+
+/// What is to be done about a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// People are to be told, once.
+    Found(Finding),
+    /// It is to be ended.
+    End(Order),
+}
+
+/// Something that should not be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Where.
+    pub card: Uuid,
+    /// Who.
+    pub name: Name,
+    /// What it calls itself.
+    pub comm: String,
+    /// What is wrong.
+    pub cause: Cause,
+    /// Whose it is; none: the host's.
+    pub owner: Option<TenantId>,
+    /// What it has of the shim.
+    pub shim: Shim,
+    /// What the driver holds for it there.
+    pub memory: Option<Bytes>,
+    /// What all of its container's processes hold there.
+    pub together: Bytes,
+    /// Since when.
+    pub since: Nanos,
+}
+
+/// A process to be ended, and why: for whoever does it to look again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// Where.
+    pub card: Uuid,
+    /// Who.
+    pub name: Name,
+    /// What it calls itself.
+    pub comm: String,
+    /// Whose it is.
+    pub owner: TenantId,
+    /// Why.
+    pub cause: Cause,
+    /// How.
+    pub signal: Signal,
+}
+
+/// A process that was ended.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// Who, where, why, how.
+    pub order: Order,
+    /// The container's id: it may be gone by now.
+    pub container: String,
+    /// When.
+    pub at: Nanos,
+}
+
+type Key = (Uuid, Name, Cause);
+
+#[derive(Clone, Debug)]
+struct Known {
+    finding: Finding,
+    looks: u32,
+    /// It was sent this, then.
+    sent: Option<(Signal, Nanos)>,
+}
+
+/// What is known from look to look.
+#[derive(Debug, Default)]
+pub struct Watch {
+    known: BTreeMap<Key, Known>,
+    /// What a container may keep: its limit, or one that was lowered since, or what it had when it was first seen.
+    allowed: BTreeMap<(Uuid, TenantId), Bytes>,
+    found: BTreeMap<(Cause, Option<TenantId>), u64>,
+    counts: BTreeMap<(Cause, TenantId), u64>,
+    ended: VecDeque<Ended>,
+}
+
+impl Watch {
+    /// Takes a look at a card; what is to be done.
+    pub fn take(&mut self, look: &Look, rules: Rules) -> Vec<Event> {
+        let mut found = self.unshimmed(look);
+        found.extend(self.over_limit(look));
+        let before: Vec<Key> = self.known.keys().filter(|key| key.0 == look.card).copied().collect();
+        for key in before {
+            if !found.iter().any(|finding| key == (finding.card, finding.name, finding.cause)) {
+                self.known.remove(&key);
+            }
+        }
+        let mut events = Vec::new();
+        for finding in found {
+            events.extend(self.note(finding, look.at, rules));
+        }
+        events
+    }
+
+    /// NVML no longer tells of any card, or of this one.
+    pub fn forget(&mut self, card: Option<Uuid>) {
+        self.known.retain(|key, _| card.is_some_and(|card| key.0 != card));
+    }
+
+    /// A container is no more.
+    pub fn dismiss(&mut self, tenant: TenantId) {
+        self.allowed.retain(|(_, owner), _| *owner != tenant);
+        self.known.retain(|_, known| known.finding.owner != Some(tenant));
+        self.found.retain(|(_, owner), _| *owner != Some(tenant));
+        self.counts.retain(|(_, owner), _| *owner != tenant);
+    }
+
+    /// What is wrong now.
+    pub fn findings(&self) -> impl Iterator<Item = &Finding> {
+        self.known.values().filter(|known| known.looks > 1).map(|known| &known.finding)
+    }
+
+    /// How many findings there have been, by cause and container.
+    pub fn found(&self) -> impl Iterator<Item = (Cause, Option<TenantId>, u64)> + '_ {
+        self.found.iter().map(|((cause, owner), count)| (*cause, *owner, *count))
+    }
+
+    /// How many processes have been sent a signal, by cause and container.
+    pub fn ends(&self) -> impl Iterator<Item = (Cause, TenantId, u64)> + '_ {
+        self.counts.iter().map(|((cause, owner), count)| (*cause, *owner, *count))
+    }
+
+    /// The last processes that were sent a signal, oldest first.
+    pub fn ended(&self) -> impl Iterator<Item = &Ended> {
+        self.ended.iter()
+    }
+
+    /// An order was carried out.
+    pub fn done(&mut self, order: Order, container: String, at: Nanos) {
+        let count = self.counts.entry((order.cause, order.owner)).or_default();
+        // One that is made to end has been counted when it was asked to.
+        *count += u64::from(order.signal == Signal::Term);
+        if self.ended.len() == REMEMBERED {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(Ended { order, container, at });
+    }
+
+    fn unshimmed(&self, look: &Look) -> Vec<Finding> {
+        let strangers = look.seen.iter().filter(|seen| seen.shim != Shim::Bound);
+        strangers.map(|seen| finding(look, seen, Cause::Unshimmed, seen.memory.unwrap_or_default())).collect()
+    }
+
+    /// The one that holds most of each container that holds too much.
+    fn over_limit(&mut self, look: &Look) -> Vec<Finding> {
+        self.allowed.retain(|(card, tenant), _| *card != look.card || look.limits.contains_key(tenant));
+        let mut found = Vec::new();
+        for (&tenant, &limit) in &look.limits {
+            let own = || look.seen.iter().filter(|seen| seen.owner == Some(tenant));
+            let together: Bytes = own().filter_map(|seen| seen.memory).sum();
+            let over = together > limit;
+            let allowed = match self.allowed.get(&(look.card, tenant)) {
+                Some(before) if over => (*before).max(limit),
+                Some(_) => limit,
+                // It was so before us, or before its limit: nobody knows who is to blame.
+                None => together.max(limit),
+            };
+            self.allowed.insert((look.card, tenant), allowed);
+            if over && let Some(most) = own().max_by_key(|seen| (seen.memory, seen.name)) {
+                found.push(finding(look, most, Cause::OverLimit, together));
+            }
+        }
+        found
+    }
+
+    fn note(&mut self, finding: Finding, now: Nanos, rules: Rules) -> Vec<Event> {
+        let key = (finding.card, finding.name, finding.cause);
+        let told = self
+            .known
+            .iter()
+            .any(|(other, known)| *other != key && (other.1, other.2) == (key.1, key.2) && known.looks > 1);
+        let known =
+            self.known.entry(key).or_insert_with(|| Known { finding: finding.clone(), looks: 0, sent: None });
+        known.looks = known.looks.saturating_add(1);
+        known.finding = Finding { since: known.finding.since, ..finding };
+        let finding = known.finding.clone();
+        let mut events = Vec::new();
+        if known.looks == 2 && !told {
+            *self.found.entry((finding.cause, finding.owner)).or_default() += 1;
+            events.push(Event::Found(finding.clone()));
+        }
+        let Some(owner) = finding.owner else { return events };
+        let ripe = known.looks > 1 && now - finding.since >= PATIENCE;
+        let wanted = match finding.cause {
+            Cause::Unshimmed => rules.end_unshimmed,
+            Cause::OverLimit => {
+                let allowed = self.allowed.get(&(finding.card, owner)).copied();
+                let bound = rules.end_over_limit.zip(allowed).map(|(margin, allowed)| allowed + margin);
+                bound.is_some_and(|bound| finding.together > bound)
+            }
+        };
+        let signal = match known.sent {
+            None => Some(Signal::Term),
+            Some((_, at)) => (now - at >= GRACE).then_some(Signal::Kill),
+        };
+        if let Some(signal) = signal.filter(|_| ripe && wanted) {
+            known.sent = Some((signal, now));
+            let Finding { card, name, comm, cause, .. } = finding;
+            events.push(Event::End(Order { card, name, comm, owner, cause, signal }));
+        }
+        events
+    }
+}
+
+fn finding(look: &Look, seen: &Seen, cause: Cause, together: Bytes) -> Finding {
+    Finding {
+        card: look.card,
+        name: seen.name,
+        comm: seen.comm.clone(),
+        cause,
+        owner: seen.owner,
+        shim: seen.shim,
+        memory: seen.memory,
+        together,
+        since: look.at,
+    }
+}
+
+#[cfg(test)]
+mod tests;

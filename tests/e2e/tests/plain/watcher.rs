@@ -1,0 +1,211 @@
+//! Processes that use a card without the shim, or hold more of it than their container may: found, shown, and ended only where that is wanted.
+
+use std::fs;
+use std::path::Path;
+
+use cgpu_e2e::{Child, MIB, Monitor, Outcome, Scene, contained, skip};
+use serde_json::Value;
+
+/// `hold BYTES` of the scene's programs, in a run of this name, as a shell says it.
+fn run(scene: &Scene, name: &str, options: &[&str], script: &str) -> Child {
+    let (root, hold) = (scene.root(), scene.dist().program("hold"));
+    let mut command = scene.cgpu(&["run", "--root", &root.to_string_lossy(), "--name", name]);
+    command.args(options).args(["--", "sh", "-c", &script.replace("HOLD", &hold.to_string_lossy())]);
+    Child::start_for(command, std::time::Duration::from_secs(280))
+}
+
+/// What the watcher has found of a container, or of the host's processes.
+fn findings(scene: &Scene, container: Option<&str>) -> Vec<Value> {
+    let all = scene.smi()["findings"].as_array().cloned().unwrap_or_default();
+    all.into_iter().filter(|finding| finding["container"].as_str() == container).collect()
+}
+
+/// The finding of this cause; it comes with the second look that NVML gives.
+fn found(scene: &Scene, container: Option<&str>, cause: &str) -> Value {
+    scene.eventually(cause, || {
+        findings(scene, container).into_iter().find(|finding| finding["cause"] == cause)
+    })
+}
+
+/// Who was ended, the only one; it is told a moment after it was done.
+fn record(scene: &Scene) -> Value {
+    scene.eventually("a record", || {
+        let all = scene.smi()["ended"].as_array().cloned().unwrap_or_default();
+        assert!(all.len() < 2, "{all:#?}");
+        all.into_iter().next()
+    })
+}
+
+fn metrics(scene: &Scene) -> String {
+    let port = fs::read_to_string(scene.path("monitor.toml")).expect("a configuration");
+    let at = port
+        .split("metrics = \"")
+        .nth(1)
+        .and_then(|rest| rest.split('"').next())
+        .expect("an address")
+        .to_owned();
+    let mut stream = scene.eventually("an endpoint", || std::net::TcpStream::connect(&at).ok());
+    std::io::Write::write_all(&mut stream, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").expect("a request");
+    let mut text = String::new();
+    let _ = std::io::Read::read_to_string(&mut stream, &mut text);
+    text
+}
+
+/// A port that was free a moment ago, on an address from which nobody connects.
+fn endpoint() -> String {
+    std::net::TcpListener::bind("127.0.0.3:0").expect("a port").local_addr().expect("an address").to_string()
+}
+
+#[test]
+fn a_containers_process_without_the_shim_is_found_and_shown_and_lives_unless_told() {
+    let scene = Scene::new("A10:23028");
+    let at = endpoint();
+    let mut monitor = Monitor::start_with(&scene, &format!("tree = \"none\"\nmetrics = \"{at}\"\n"));
+    let mut held = run(&scene, "a", &["--mem", "1GiB"], "exec env -u LD_PRELOAD HOLD 3G 240");
+    held.line();
+    let finding = found(&scene, Some("a"), "unshimmed");
+    assert_eq!((&finding["comm"], &finding["shim"]), (&"hold".into(), &"absent".into()), "{finding}");
+    assert!(finding["memory"].as_u64() >= Some(3 << 30), "{finding}");
+    let pid = finding["pid"].as_u64().expect("a process id");
+    let text = Outcome::of(scene.cgpu(&["smi", "--root", &scene.root().to_string_lossy()])).silent().stdout;
+    let line = format!("card 0: process {pid} (hold) of a uses it without the shim, ");
+    assert!(text.contains(&line) && text.contains(&format!("cgpu doctor --pid {pid}")), "{text}");
+    let sample = "cgpu_findings_total{cause=\"unshimmed\",container=\"a\"} 1.0";
+    scene.eventually(sample, || metrics(&scene).contains(sample).then_some(()));
+    assert!(
+        metrics(&scene)
+            .contains("cgpu_watched_processes{card=\"0\",cause=\"unshimmed\",container=\"a\"} 1.0")
+    );
+    assert!(held.runs() && monitor.process.runs());
+    held.finish().exits(0);
+    scene.eventually("it is found no more", || findings(&scene, Some("a")).is_empty().then_some(()));
+}
+
+#[test]
+fn a_containers_process_without_the_shim_is_ended_where_that_is_wanted_and_nobody_else() {
+    let scene = Scene::new("A10:23028");
+    let log = scene.path("log");
+    let at = endpoint();
+    let _monitor =
+        Monitor::start_with(&scene, &format!("tree = \"none\"\nmetrics = \"{at}\"\nend_unshimmed = true\n"));
+    // The host's own, and one that has the shim.
+    let mut native = scene.program("hold");
+    native.args(["1G", "240"]);
+    let mut native = Child::start_for(native, std::time::Duration::from_secs(280));
+    native.line();
+    let mut good = run(&scene, "good", &["--mem", "2GiB"], "exec HOLD 1G 240");
+    good.line();
+    let script = format!("env -u LD_PRELOAD HOLD 1G 240; echo $? > {}; exec HOLD 16M 1", log.display());
+    let mut bad = run(&scene, "bad", &["--mem", "2GiB"], &script);
+    bad.line();
+    let code =
+        scene.eventually("it is ended", || fs::read_to_string(&log).ok().filter(|text| text.ends_with('\n')));
+    // 128 and SIGTERM, as the shell tells it.
+    assert_eq!(code.trim(), "143");
+    let ended = &record(&scene);
+    for (key, value) in
+        [("comm", "hold"), ("cause", "unshimmed"), ("container", "bad"), ("signal", "SIGTERM")]
+    {
+        assert_eq!(ended[key], value, "{ended}");
+    }
+    let sample = "cgpu_ended_processes_total{cause=\"unshimmed\",container=\"bad\"} 1.0";
+    scene.eventually(sample, || metrics(&scene).contains(sample).then_some(()));
+    let text = Outcome::of(scene.cgpu(&["smi", "--root", &scene.root().to_string_lossy()])).silent().stdout;
+    assert!(text.contains("of bad was sent SIGTERM by the monitor"), "{text}");
+    // The host's own process is found as well, and lives.
+    let finding = found(&scene, None, "unshimmed");
+    assert_eq!(finding["pid"], native.pid(), "{finding}");
+    assert!(text.contains("on it without the shim, and no container's: process"), "{text}");
+    bad.finish().exits(0);
+    assert!(native.runs() && good.runs());
+    assert!(findings(&scene, Some("good")).is_empty());
+    good.finish().silent();
+    native.finish().silent();
+}
+
+#[test]
+fn of_a_container_over_its_limit_the_process_that_holds_most_is_ended_where_that_is_wanted() {
+    let scene = Scene::new("A10:23028");
+    let (go, log) = (scene.path("go"), scene.path("log"));
+    let _monitor = Monitor::start_with(&scene, "tree = \"none\"\nend_over_limit_mib = 512\n");
+    // The first keeps to the limit. The second goes round it.
+    let script = format!(
+        "exec 3<&0; HOLD 512M 240 <&3 & while ! [ -e {go} ]; do sleep 0.1; done; env -u LD_PRELOAD HOLD 3G 240 <&3; echo $? > {log}; wait",
+        go = go.display(),
+        log = log.display()
+    );
+    let mut both = run(&scene, "a", &["--mem", "1GiB"], &script);
+    both.line();
+    scene.eventually("a look at the card with the first on it", || {
+        (scene.smi()["cards"][0]["memory_used"].as_u64()? >= 512 * MIB).then_some(())
+    });
+    assert!(findings(&scene, Some("a")).is_empty());
+    fs::write(&go, "").expect("a file");
+    both.line();
+    let finding = found(&scene, Some("a"), "over_limit");
+    assert!(finding["together"].as_u64() >= Some(3584 * MIB), "{finding}");
+    let code =
+        scene.eventually("it is ended", || fs::read_to_string(&log).ok().filter(|text| text.ends_with('\n')));
+    assert_eq!(code.trim(), "143");
+    let ended = record(&scene);
+    assert_eq!((&ended["cause"], &ended["pid"]), (&"over_limit".into(), &finding["pid"]));
+    assert!(both.runs());
+    both.finish().exits(0);
+}
+
+#[test]
+fn who_is_over_a_lowered_limit_is_found_and_not_ended() {
+    let scene = Scene::new("A10:23028");
+    let _monitor = Monitor::start_with(&scene, "tree = \"none\"\nend_over_limit_mib = 0\n");
+    let mut held = run(&scene, "a", &["--mem", "4GiB"], "exec HOLD 3G 240");
+    held.line();
+    scene.eventually("a look at the card", || {
+        (scene.smi()["cards"][0]["memory_used"].as_u64()? >= 3 << 30).then_some(())
+    });
+    scene.set("0/a/memsize", &(1024 * MIB).to_string());
+    let finding = found(&scene, Some("a"), "over_limit");
+    assert_eq!(finding["shim"], "bound", "{finding}");
+    // Longer than it takes until somebody is ended.
+    scene.eventually("an old finding", || {
+        (found(&scene, Some("a"), "over_limit")["since_ms"].as_u64()? > 6000).then_some(())
+    });
+    assert_eq!(scene.smi()["ended"].as_array().map(Vec::len), Some(0));
+    assert!(held.runs());
+    held.finish().silent();
+}
+
+/// A process of a container with a PID namespace of its own belongs there by that alone: nobody who registered the container is its parent.
+#[test]
+fn a_process_that_was_put_into_a_containers_namespace_is_the_containers() {
+    let scene = Scene::new("A10:23028");
+    let container = scene.limited("a", 4096);
+    let mut inside = scene.program_in(&container, "hold");
+    inside.args(["1G", "240"]);
+    let Some(command) = contained(&inside, true) else {
+        return skip("watcher", "unshare", "PID namespaces need root or user namespaces");
+    };
+    if std::process::Command::new("nsenter").arg("--version").output().is_err() {
+        return skip("watcher", "nsenter", "there is no nsenter");
+    }
+    let _monitor = Monitor::start(&scene);
+    let mut inside = Child::start_for(command, std::time::Duration::from_secs(280));
+    inside.line();
+    let host_pid = scene
+        .eventually("its process is proved", || scene.books(&container)["processes"][0]["host_pid"].as_u64());
+    // As `docker exec` does: from outside, into the namespace.
+    let mut command = scene.native(Path::new("nsenter"));
+    command.args(["--target", &host_pid.to_string(), "--pid"]);
+    if std::fs::metadata("/proc/self").map(|about| std::os::unix::fs::MetadataExt::uid(&about)).ok()
+        != Some(0)
+    {
+        command.args(["--user", "--preserve-credentials"]);
+    }
+    command.arg("--").arg(scene.dist().program("hold")).args(["1G", "240"]);
+    let mut entered = Child::start_for(command, std::time::Duration::from_secs(280));
+    entered.line();
+    let finding = found(&scene, Some("a"), "unshimmed");
+    assert_ne!(finding["pid"].as_u64(), Some(host_pid), "{finding}");
+    assert_eq!(finding["comm"], "hold");
+    entered.finish().exits(0);
+    inside.finish().exits(0);
+}
