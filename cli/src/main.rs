@@ -12,6 +12,7 @@ use clap::{Parser, Subcommand};
 mod claim;
 mod compute;
 mod control;
+mod doctor;
 mod memory;
 mod own;
 mod place;
@@ -48,6 +49,8 @@ enum Command {
     Set(control::Set),
     /// List a folder of the monitor's control tree
     Ls(control::Ls),
+    /// Find out why the shim is not active, why there is no throttle, why an allocation was refused
+    Doctor(doctor::Arguments),
     /// Have the monitor that is installed take over from the one that runs
     Upgrade(upgrade::Arguments),
     /// Have a container engine start its containers by cgpu-runtime, or take that back
@@ -62,6 +65,7 @@ fn main() -> ExitCode {
         Command::Get(arguments) => control::get(&arguments),
         Command::Set(arguments) => control::set(&arguments),
         Command::Ls(arguments) => control::ls(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Upgrade(arguments) => upgrade::run(&arguments),
         Command::Setup(arguments) => setup::run(&arguments),
     };

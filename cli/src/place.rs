@@ -17,6 +17,11 @@ pub(crate) struct Root {
 }
 
 impl Root {
+    /// Somebody has said which.
+    pub(crate) const fn is_asked(&self) -> bool {
+        self.asked.is_some()
+    }
+
     /// Its absolute path.
     pub(crate) fn path(&self) -> Result<PathBuf> {
         // The owner of our own entry in /proc is our effective user.

@@ -80,7 +80,8 @@ fn of_host(root: &Path) -> Result<Report> {
     }
 }
 
-fn look(root: &Path) -> Status {
+/// What the containers' own files say.
+pub(crate) fn look(root: &Path) -> Status {
     let mut status = Status { root: root.to_owned(), ..Status::default() };
     let Ok(folders) = fs::read_dir(paths::containers(root)) else { return status };
     let mut folders: Vec<_> = folders.flatten().map(|entry| entry.path()).collect();
@@ -206,7 +207,7 @@ fn number(cards: &mut Vec<CardStatus>, uuid: &str, total: u64) -> u32 {
 }
 
 /// The text of a small file that a container may have put there: no link is followed, no FIFO waited for.
-fn read(path: &Path) -> Option<String> {
+pub(crate) fn read(path: &Path) -> Option<String> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
     let mut text = Vec::new();

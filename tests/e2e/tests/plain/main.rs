@@ -8,6 +8,7 @@ mod control;
 mod death;
 mod defects;
 mod deploy;
+mod doctor;
 mod documents;
 mod escape;
 mod exchange;

@@ -1,0 +1,116 @@
+//! `cgpu doctor`: why is the shim not active, why is there no throttle, why was this allocation refused.
+//!
+//! It looks at what is there from where it is run: in a container at the environment, the files that are preloaded and the container's own
+//! files; on the host at the monitor and what that knows; with a program at what the loader would do with it; with a process at what the
+//! kernel says that it has loaded. Nothing is changed, and no driver is opened. `causes` is the table of what can be found.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::Failure;
+use crate::place::Root;
+
+mod causes;
+mod container;
+mod diagnosis;
+mod elf;
+mod host;
+mod preload;
+mod process;
+mod program;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use causes::Question;
+use diagnosis::Findings;
+use view::View;
+
+/// What was asked for cannot be looked at.
+const CANNOT_LOOK: u8 = 2;
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// A program that is to be started from here: would the shim be loaded with it?
+    #[arg(value_name = "PROGRAM", conflicts_with = "pid")]
+    program: Option<OsString>,
+    /// A process that runs
+    #[arg(long, value_name = "PID")]
+    pid: Option<u32>,
+    /// Only this container, of those that the monitor knows
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["pid", "program"])]
+    container: Option<String>,
+    /// Only what answers this question
+    #[arg(long, value_name = "QUESTION")]
+    why: Option<Question>,
+    /// One JSON object instead of text
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    root: Root,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let mut findings = Findings::default();
+    examine(arguments, &mut findings).map_err(|error| Failure { error, code: CANNOT_LOOK })?;
+    let findings = findings.about(arguments.why);
+    if arguments.json {
+        println!("{}", findings.json()?);
+    } else {
+        print!("{}", findings.text());
+    }
+    Ok(if findings.is_well() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn examine(arguments: &Arguments, findings: &mut Findings) -> Result<()> {
+    if let Some(pid) = arguments.pid {
+        return process::examine(pid, findings);
+    }
+    if let Some(name) = &arguments.container {
+        return host::examine(&arguments.root.path()?, Some(name), findings);
+    }
+    let view = View::own()?;
+    let folder = container::find(&view);
+    let inside = folder.is_some() || is_meant(&view);
+    if let Some(name) = &arguments.program {
+        look_at_program(&view, &name.to_string_lossy(), inside, findings)?;
+    } else if inside {
+        let subject = "what is started here";
+        findings.examined("the environment");
+        preload::examine(&view, subject, None, findings);
+        container::settings(&view, subject, findings);
+    }
+    if let Some(folder) = folder {
+        container::examine(&view, &folder, "this container", findings);
+    }
+    match arguments.root.path() {
+        // In a container there is no monitor to be asked, unless somebody has brought its socket.
+        Ok(root) if !inside || arguments.root.is_asked() => host::examine(&root, None, findings),
+        Err(error) if !inside => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Whether whoever is here is to have a part of a card.
+fn is_meant(view: &View) -> bool {
+    let told = view.variables.keys().any(|name| name.starts_with("ALIYUN_COM_GPU_") || name == "CGPU_DIR");
+    told || preload::named(view).is_some()
+}
+
+fn look_at_program(view: &View, name: &str, inside: bool, findings: &mut Findings) -> Result<()> {
+    let path = program::find(view, name)?;
+    let subject = path.display().to_string();
+    findings.examined(&subject);
+    let program = program::examine(view, &path, None, &subject, findings);
+    // On the host nothing is preloaded yet: `cgpu run` does that.
+    if inside {
+        if program.is_none_or(|program| program.loads) {
+            preload::examine(view, &subject, program.map(|program| program.kind), findings);
+        }
+        container::settings(view, &subject, findings);
+    }
+    Ok(())
+}

@@ -1,0 +1,267 @@
+//! The table of causes: what can be the matter, in one sentence, and what to do about it. `docs/doctor.md` is written from it.
+
+/// What somebody wants to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Question {
+    /// Why is the shim not active?
+    Shim,
+    /// Why is there no throttle?
+    Throttle,
+    /// Why was this allocation refused?
+    Memory,
+}
+
+impl Question {
+    #[cfg(test)]
+    pub(crate) const ALL: [Self; 3] = [Self::Shim, Self::Throttle, Self::Memory];
+
+    /// As people ask it.
+    pub(crate) const fn text(self) -> &'static str {
+        match self {
+            Self::Shim => "Why is the shim not active?",
+            Self::Throttle => "Why is there no throttle?",
+            Self::Memory => "Why was this allocation refused?",
+        }
+    }
+}
+
+/// Whether something is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Weight {
+    /// Yes: the exit code is 1.
+    Wrong,
+    /// No, but it answers the question: it is so because it was asked for, or because there is nothing to do.
+    ByDesign,
+}
+
+/// One row a cause: variant, question, weight, its name in data, sentence, remedy.
+macro_rules! causes {
+    ($($variant:ident, $question:ident, $weight:ident, $name:literal, $sentence:literal, $remedy:literal;)*) => {
+        /// What can be the matter.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Cause {
+            $(#[doc = $sentence] $variant,)*
+        }
+
+        impl Cause {
+            #[cfg(test)]
+            pub(crate) const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// Which question it answers.
+            pub(crate) const fn question(self) -> Question {
+                match self { $(Self::$variant => Question::$question,)* }
+            }
+
+            /// Whether something is wrong.
+            pub(crate) const fn weight(self) -> Weight {
+                match self { $(Self::$variant => Weight::$weight,)* }
+            }
+
+            /// The name in data.
+            pub(crate) const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// What it is.
+            pub(crate) const fn sentence(self) -> &'static str {
+                match self { $(Self::$variant => $sentence,)* }
+            }
+
+            /// What to do.
+            pub(crate) const fn remedy(self) -> &'static str {
+                match self { $(Self::$variant => $remedy,)* }
+            }
+        }
+    };
+}
+
+causes! {
+    // The program, and what the loader does with it.
+    StaticProgram, Shim, Wrong, "static_program",
+        "The program is statically linked: no loader runs for it that could preload anything.",
+        "Link it dynamically; nothing in a process can limit one that is not (end_unshimmed in monitor.toml ends such processes of containers).";
+    SecureProgram, Shim, Wrong, "secure_program",
+        "The program runs with more rights than its user (set-user-ID, set-group-ID, capabilities): the loader ignores LD_PRELOAD for it.",
+        "Name libcgpu.so in /etc/ld.so.preload, which counts for such programs too, or take the extra rights from the program.";
+    OtherLoader, Shim, Wrong, "other_loader",
+        "The program is for another C library than glibc: libcgpu.so cannot be loaded into it.",
+        "Use an image with glibc, as the driver's own libraries need one too.";
+    OtherArchitecture, Shim, Wrong, "other_architecture",
+        "The program is for another architecture than libcgpu.so: the loader ignores the library.",
+        "Use a build of the program for the architecture of libcgpu.so.";
+    NoPreload, Shim, Wrong, "no_preload",
+        "Nothing loads libcgpu.so into the program: neither LD_PRELOAD nor /etc/ld.so.preload names it.",
+        "Start the program with `cgpu run`; where something between clears the environment, name libcgpu.so in /etc/ld.so.preload.";
+    PreloadMissing, Shim, Wrong, "preload_missing",
+        "The libcgpu.so that is to be preloaded is not there: the loader ignores it and goes on.",
+        "Put libcgpu.so where LD_PRELOAD or /etc/ld.so.preload says, or correct those.";
+    PreloadUnreadable, Shim, Wrong, "preload_unreadable",
+        "The libcgpu.so that is to be preloaded may not be read by this user: the loader ignores it and goes on.",
+        "Let everybody read the file and pass its folders (chmod a+r, a+x).";
+    PreloadUnfit, Shim, Wrong, "preload_unfit",
+        "The file that is to be preloaded is no shared library for this architecture: the loader ignores it and goes on.",
+        "Put the libcgpu.so of this architecture there.";
+    PreloadTooNew, Shim, Wrong, "preload_too_new",
+        "libcgpu.so needs a newer C library than the program has: the loader ignores it and goes on.",
+        "Use the portable build (`cargo xtask build --portable`), which is for glibc 2.17 and newer.";
+    OtherPreloadFirst, Shim, Wrong, "other_preload_first",
+        "Another library is preloaded before libcgpu.so: if it looks functions up itself, it hides the driver from the shim.",
+        "Name libcgpu.so first, as `cgpu run` does.";
+    ReplacedShim, Shim, ByDesign, "replaced_shim",
+        "The process has a libcgpu.so that has been replaced on disk since: it keeps it until it ends.",
+        "Start the process again to have it use the new one.";
+    // What the shim was told.
+    SwitchedOff, Shim, ByDesign, "switched_off",
+        "CGPU_DISABLE switches the shim off.",
+        "Unset CGPU_DISABLE.";
+    LimitsOff, Shim, ByDesign, "limits_off",
+        "No memory limit is set: ALIYUN_COM_GPU_MEM_CONTAINER is not set, or has a zero in it.",
+        "Set ALIYUN_COM_GPU_MEM_CONTAINER, or start the program with `cgpu run --mem`.";
+    Refused, Shim, Wrong, "refused",
+        "The shim refused to start: cuInit fails, and nothing can be allocated.",
+        "Do what its sentence says, and start the program again.";
+    DriverMissing, Shim, Wrong, "driver_missing",
+        "There is no driver: libcuda.so.1 is on none of the loader's paths.",
+        "Install the driver, or start the container with it (--gpus, the NVIDIA runtime, CDI).";
+    NvmlMissing, Shim, Wrong, "nvml_missing",
+        "NVML is missing: libnvidia-ml.so.1 is on none of the loader's paths, so cards cannot be told apart by index.",
+        "Start the container with the driver's `utility` capability (NVIDIA_DRIVER_CAPABILITIES), or name the cards by UUID.";
+    NotStarted, Shim, ByDesign, "not_started",
+        "The shim is there, and nobody has started CUDA yet: there is nothing to limit.",
+        "Nothing: it begins with the first cuInit.";
+    // The region.
+    RegionUnreadable, Shim, Wrong, "region_unreadable",
+        "The container's files cannot be used: no books can be kept in them.",
+        "Do what the sentence about the file says; files that nobody uses may be removed.";
+    RegionVersion, Shim, Wrong, "region_version",
+        "The container's files are of another version of their layout.",
+        "Use the same release inside and outside; end the container and start it again.";
+    ContainerFault, Shim, Wrong, "container_fault",
+        "The monitor has found something wrong with the container.",
+        "Do what its sentence says.";
+    // The monitor.
+    NoMonitor, Throttle, Wrong, "no_monitor",
+        "No monitor runs: memory limits hold, and time is not shared out.",
+        "Start cgpu-monitor on the host (systemctl start cgpu-monitor).";
+    NeverMet, Throttle, Wrong, "never_met",
+        "No monitor has ever found this container: memory limits hold, and its time is not shared out.",
+        "Start cgpu-monitor on the host, with a root that has the container's folder below containers/, or register the folder.";
+    MonitorStale, Throttle, Wrong, "monitor_stale",
+        "The monitor's heart has not beaten for a second: gates are open until it does.",
+        "See whether cgpu-monitor runs on the host, and its log (systemctl status cgpu-monitor).";
+    MonitorSilent, Throttle, Wrong, "monitor_silent",
+        "The monitor has its socket open and does not answer.",
+        "Restart it (systemctl restart cgpu-monitor): tenants go on meanwhile, and nothing that was set is lost.";
+    ReleaseMismatch, Throttle, Wrong, "release_mismatch",
+        "The monitor is of another release than this command.",
+        "Have the installed one take over: cgpu upgrade.";
+    MonitorWarning, Throttle, Wrong, "monitor_warning",
+        "The monitor has a warning.",
+        "Do what it says.";
+    MonitorBlind, Throttle, Wrong, "monitor_blind",
+        "The monitor has no NVML: it knows of no cards but those that containers name, and of no process without the shim.",
+        "Install the driver where the monitor runs, or say which NVML to load (nvml in monitor.toml); it looks again every 2 s.";
+    NativePolicy, Throttle, ByDesign, "native_policy",
+        "The card's policy is 5 (native): only memory is limited.",
+        "Set another: cgpu set N/policy 1.";
+    Alone, Throttle, ByDesign, "alone",
+        "No other container computes on the card: there is nobody to take turns with.",
+        "Nothing: turns begin when a second container computes. A part also for who is alone is policy 3.";
+    NoWeight, Throttle, Wrong, "no_weight",
+        "The card has no places left for the container: it gets less than it asked for, or no compute at all.",
+        "Lower a weight (cgpu set N/ID/weight), raise N/max_inst, or end another container.";
+    UnshimmedProcess, Throttle, Wrong, "unshimmed_process",
+        "A process of the container uses a card without the shim: nothing limits it, and it waits for no turn.",
+        "Start it so that the shim is loaded (what else is said of it here tells why it was not); end_unshimmed in monitor.toml ends such processes.";
+    HostProcess, Throttle, ByDesign, "host_process",
+        "A process of no container uses the card beside them: nothing limits it, and it waits for no turn.",
+        "Start it with `cgpu run` to have it share the card.";
+    LetThrough, Throttle, Wrong, "let_through",
+        "Launches were let through because the monitor's heart did not beat.",
+        "See why the monitor was away or held up (its log, the load of the host).";
+    EndedProcess, Throttle, ByDesign, "ended_process",
+        "The monitor has ended a process that used a card without the shim, or held too much of it, as its configuration wants.",
+        "Start the process with the shim and within its limit, or take end_unshimmed, end_over_limit_mib out of monitor.toml.";
+    // Memory.
+    OverLimit, Memory, Wrong, "over_limit",
+        "Allocations were refused because they would have gone over the container's limit.",
+        "Raise the limit (cgpu set N/ID/memsize), or have the program take less; what contexts and modules take counts too.";
+    UseOverLimit, Memory, Wrong, "use_over_limit",
+        "The container has more than its limit: nothing new is granted until its use has fallen.",
+        "Free memory or end processes in it, or raise the limit; a limit that was lowered and code of first launches bring this about.";
+    CardFull, Memory, Wrong, "card_full",
+        "The driver refused memory that the limit allows: the card itself is full.",
+        "See who holds it (cgpu smi); limits that add up to more than the card, and processes of no container, bring this about.";
+    ManagedMemory, Memory, Wrong, "managed_memory",
+        "Managed memory was refused, as it always is: no limit could hold it.",
+        "Use device memory (cuMemAlloc, cudaMalloc, pools).";
+    Unsupported, Memory, Wrong, "unsupported",
+        "A call was refused because it is not supported under a limit, or the driver lacks it.",
+        "docs/support.md lists what is refused, and why; use another call.";
+    StoppedProcess, Memory, Wrong, "stopped_process",
+        "An allocation gave up because a stopped process of the container holds the books.",
+        "Continue (kill -CONT) or end the process that is stopped.";
+    Draining, Memory, ByDesign, "draining",
+        "Memory of processes that have ended is still on the books: the driver has not given it back yet.",
+        "Wait a moment; an allocation that fails for it alone waits by itself.";
+    Orphans, Memory, ByDesign, "orphans",
+        "Memory that dead processes had handed to others is on the container's books until nobody has it.",
+        "End whoever has imported it.";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn each_cause_is_a_name_a_sentence_and_a_remedy() {
+        let names: HashSet<_> = Cause::ALL.iter().map(|cause| cause.name()).collect();
+        assert_eq!(names.len(), Cause::ALL.len());
+        for cause in Cause::ALL {
+            assert!(cause.name().bytes().all(|c| c.is_ascii_lowercase() || c == b'_'), "{cause:?}");
+            for text in [cause.sentence(), cause.remedy()] {
+                assert!(text.ends_with('.') && text.starts_with(char::is_alphabetic), "{cause:?}: {text}");
+            }
+        }
+    }
+
+    /// A table by questions. `BLESS=1` writes it.
+    #[test]
+    fn the_page_lists_every_cause() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/doctor.md");
+        let page = std::fs::read_to_string(path).unwrap();
+        let (start, end) = ("<!-- causes -->\n", "<!-- end of causes -->");
+        let (before, rest) = page.split_once(start).unwrap();
+        let (_, after) = rest.split_once(end).unwrap();
+        let mut table = String::new();
+        for question in Question::ALL {
+            table +=
+                &format!("### {}\n\n| cause | what it is | what to do |\n|---|---|---|\n", question.text());
+            for cause in Cause::ALL.iter().filter(|cause| cause.question() == question) {
+                let mark = if cause.weight() == Weight::ByDesign { " (by design)" } else { "" };
+                table +=
+                    &format!("| `{}`{mark} | {} | {} |\n", cause.name(), cause.sentence(), cause.remedy());
+            }
+            table.push('\n');
+        }
+        let expected = format!("{before}{start}{table}{end}{after}");
+        if std::env::var_os("BLESS").is_some() {
+            std::fs::write(path, expected).unwrap();
+        } else {
+            assert_eq!(page, expected, "docs/doctor.md is old: run again with BLESS=1");
+        }
+    }
+
+    /// Nothing is in the table that no test has planted and seen found.
+    #[test]
+    fn every_cause_is_planted_by_a_test() {
+        let tests =
+            concat!(include_str!("tests.rs"), include_str!("../../../tests/e2e/tests/plain/doctor.rs"));
+        for cause in Cause::ALL {
+            assert!(tests.contains(&format!("\"{}\"", cause.name())), "no test plants {}", cause.name());
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! A container as it is seen from its own files: settings, region, the monitor's page, what its processes have counted.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::mem::offset_of;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cgpu_monitor::message::{ContainerStatus, ShareStatus};
+use cgpu_proto::file::{self, Access, Error, Fault};
+use cgpu_proto::layout::{Grant, GrantCard};
+use cgpu_proto::paths;
+use cgpu_proto::preamble::{Kind, Unfit};
+use cgpu_proto::reason::{Kind as ReasonKind, Reason};
+use cgpu_proto::snapshot::{Reader, Snapshot};
+
+use super::causes::Cause;
+use super::diagnosis::Findings;
+use super::view::View;
+use crate::report;
+use crate::table::mib;
+
+/// How long a heart is listened to. It beats ten times a second, and gates believe in it for one; a busy machine may be late.
+const LISTEN: Duration = Duration::from_secs(3);
+const PAUSE: Duration = Duration::from_millis(50);
+/// Policy 5: memory limits only.
+pub(crate) const NATIVE: u32 = 5;
+
+const MEMORY: &str = "ALIYUN_COM_GPU_MEM_CONTAINER";
+const DISABLE: &str = "CGPU_DISABLE";
+
+/// The folder of the container that we are in; none: we are in none, as far as can be told.
+pub(crate) fn find(view: &View) -> Option<PathBuf> {
+    if let Some(told) = view.variable("CGPU_DIR").filter(|_| !has_limits(view)) {
+        return Some(told.into());
+    }
+    let space = fs::metadata("/proc/self/ns/pid").map_or(0, |about| about.ino());
+    let usual = [PathBuf::from(paths::RUN), format!("/dev/shm/cgpu-{}-{space}", view.user).into()];
+    let marks = ["use", "limits", "refused"];
+    usual.into_iter().find(|folder| marks.iter().any(|mark| view.path(folder.join(mark)).exists()))
+}
+
+/// Limits from outside: then no variable counts.
+fn has_limits(view: &View) -> bool {
+    view.path(paths::RUN).join("limits").exists()
+}
+
+/// What the shim is told, and what it needs.
+pub(crate) fn settings(view: &View, subject: &str, findings: &mut Findings) {
+    if view.library("libcuda.so.1").is_none() {
+        findings.add(Cause::DriverMissing, subject, "");
+    } else if view.library("libnvidia-ml.so.1").is_none() {
+        findings.add(Cause::NvmlMissing, subject, "");
+    }
+    if has_limits(view) {
+        return;
+    }
+    if let Some(value) = view.variable(DISABLE).filter(|value| ["1", "true"].contains(&value.trim())) {
+        return findings.add(Cause::SwitchedOff, subject, format!("{DISABLE} is {value}"));
+    }
+    match view.variables.get(MEMORY) {
+        None => findings.add(Cause::LimitsOff, subject, format!("{MEMORY} is not set")),
+        Some(value) if value.split(',').any(|part| part.trim().parse() == Ok(0_u64)) => {
+            findings.add(Cause::LimitsOff, subject, format!("{MEMORY} is {value}"));
+        }
+        Some(_) => {}
+    }
+}
+
+/// Looks at all of a container, as one who is in it can; `folder` is a path as the view has it.
+pub(crate) fn examine(view: &View, folder: &Path, subject: &str, findings: &mut Findings) {
+    let folder = view.path(folder);
+    findings.examined(format!("the container in {}", folder.display()));
+    if books(&folder, subject, findings) {
+        monitor(&folder, subject, findings);
+    }
+}
+
+/// Looks at a container's files; true if they can be used.
+pub(crate) fn books(folder: &Path, subject: &str, findings: &mut Findings) -> bool {
+    let refused = report::read(&folder.join("refused")).filter(|text| !text.is_empty());
+    let is_refused = refused.is_some();
+    if let Some(sentence) = refused {
+        findings.add(Cause::Refused, subject, sentence);
+    }
+    let snapshot = match Reader::open(folder).and_then(|mut reader| reader.read()) {
+        Ok(snapshot) => snapshot,
+        Err(error) => {
+            if !matches!(error.fault, Fault::Missing) {
+                findings.add(unusable(&error), subject, error.to_string());
+            } else if !is_refused {
+                findings.add(Cause::NotStarted, subject, format!("{} is not there", error.path.display()));
+            }
+            return false;
+        }
+    };
+    if snapshot.slots.is_empty() && !is_refused {
+        findings.add(Cause::NotStarted, subject, "no process has ever claimed a slot");
+    }
+    if let Some(container) = report::container(folder, &mut Vec::new()) {
+        memory(&container, subject, findings);
+        counted(&sums(&snapshot), &container, subject, findings);
+    }
+    true
+}
+
+/// Which cause it is that a file cannot be used.
+pub(crate) fn unusable(error: &Error) -> Cause {
+    match error.fault {
+        Fault::Unfit(Unfit::WrongVersion { .. }) => Cause::RegionVersion,
+        _ => Cause::RegionUnreadable,
+    }
+}
+
+fn sums(snapshot: &Snapshot) -> BTreeMap<String, u64> {
+    let mut sums = BTreeMap::new();
+    for slot in &snapshot.slots {
+        for (name, count) in cgpu_proto::reason::counted(&slot.counters) {
+            *sums.entry(name.into_owned()).or_default() += u64::from(count);
+        }
+    }
+    sums
+}
+
+/// What it has, beside what it may have.
+pub(crate) fn memory(container: &ContainerStatus, subject: &str, findings: &mut Findings) {
+    for share in &container.cards {
+        let used = use_of(share);
+        if share.limit > 0 && used > share.limit {
+            findings.add(Cause::UseOverLimit, subject, tell(share));
+        }
+        if share.draining > 0 {
+            findings.add(
+                Cause::Draining,
+                subject,
+                format!("card {}: {} MiB", share.card, mib(share.draining)),
+            );
+        }
+        if share.orphan > 0 {
+            findings.add(Cause::Orphans, subject, format!("card {}: {} MiB", share.card, mib(share.orphan)));
+        }
+    }
+}
+
+fn use_of(share: &ShareStatus) -> u64 {
+    share.used.saturating_add(share.implicit).saturating_add(share.orphan)
+}
+
+fn tell(share: &ShareStatus) -> String {
+    let limit =
+        if share.limit == 0 { "no limit".to_owned() } else { format!("a limit of {} MiB", mib(share.limit)) };
+    let (used, implicit) = (mib(use_of(share)), mib(share.implicit));
+    format!("card {}: {used} MiB in use, {implicit} of it by contexts and modules, {limit}", share.card)
+}
+
+/// What its processes have counted.
+pub(crate) fn counted(
+    sums: &BTreeMap<String, u64>,
+    container: &ContainerStatus,
+    subject: &str,
+    findings: &mut Findings,
+) {
+    let mut told: Vec<(Cause, Vec<String>)> = Vec::new();
+    for (name, count) in sums {
+        let Some(reason) = Reason::named(name) else { continue };
+        let Some(cause) = cause(reason) else { continue };
+        let line = format!("{count} times {name}: {}", reason.sentence());
+        match told.iter_mut().find(|(other, _)| *other == cause) {
+            Some((_, lines)) => lines.push(line),
+            None => told.push((cause, vec![line])),
+        }
+    }
+    for (cause, mut lines) in told {
+        if matches!(cause, Cause::OverLimit | Cause::CardFull) {
+            lines.extend(container.cards.iter().map(tell));
+        }
+        findings.add(cause, subject, lines.join(" "));
+    }
+}
+
+fn cause(reason: Reason) -> Option<Cause> {
+    match reason {
+        Reason::OverLimit | Reason::ContextOverLimit | Reason::CodeOverLimit => Some(Cause::OverLimit),
+        Reason::ManagedRefused => Some(Cause::ManagedMemory),
+        Reason::DriverRefused => Some(Cause::CardFull),
+        Reason::LockHeld => Some(Cause::StoppedProcess),
+        Reason::StaleMonitor => Some(Cause::LetThrough),
+        other => (other.kind() == ReasonKind::Refusal).then_some(Cause::Unsupported),
+    }
+}
+
+/// What the monitor writes for the container: whether it lives, and which policies there are.
+fn monitor(folder: &Path, subject: &str, findings: &mut Findings) {
+    let page = match file::open(folder, Kind::Grant, Access::Read) {
+        Ok(page) => page,
+        Err(error) if matches!(error.fault, Fault::Missing) => {
+            return findings.add(Cause::NeverMet, subject, format!("{} is not there", error.path.display()));
+        }
+        Err(error) => return findings.add(unusable(&error), subject, error.to_string()),
+    };
+    let word = |at: usize| {
+        let mut word = [0; 8];
+        page.read_exact_at(&mut word, at as u64).map_or(0, |()| u64::from_ne_bytes(word))
+    };
+    if word(offset_of!(Grant, monitor)) == 0 {
+        return findings.add(Cause::NeverMet, subject, "");
+    }
+    let first = word(offset_of!(Grant, heartbeat));
+    let end = Instant::now() + LISTEN;
+    while word(offset_of!(Grant, heartbeat)) == first {
+        if Instant::now() >= end {
+            return findings.add(
+                Cause::MonitorStale,
+                subject,
+                format!("{} beats, and no more in 3 s", first),
+            );
+        }
+        thread::sleep(PAUSE);
+    }
+    let cards = Reader::open(folder).and_then(|mut reader| reader.read()).map_or(0, |seen| seen.cards.len());
+    for card in 0..cards {
+        let at = offset_of!(Grant, card) + card * size_of::<GrantCard>() + offset_of!(GrantCard, policy);
+        // Two words of 32 bits: the policy is the first in memory.
+        let policy = u32::from_ne_bytes(word(at).to_ne_bytes()[..4].try_into().unwrap_or_default());
+        if policy == NATIVE {
+            findings.add(Cause::NativePolicy, &format!("card {card} of {subject}"), "");
+        }
+    }
+}

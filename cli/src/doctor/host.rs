@@ -1,0 +1,158 @@
+//! A host as its monitor sees it: the monitor itself, its cards, its containers, and who is on the cards.
+
+use std::path::Path;
+
+use cgpu_monitor::client::{Client, Failure};
+use cgpu_monitor::message::{self, ContainerStatus, Sharing, Signal, Status};
+use cgpu_proto::file::Fault;
+use cgpu_proto::paths;
+use cgpu_proto::snapshot::Reader;
+
+use super::causes::Cause;
+use super::container::{self, NATIVE};
+use super::diagnosis::Findings;
+use super::process;
+use crate::place;
+use crate::report;
+use crate::table::mib;
+
+const MONITOR: &str = "the monitor";
+
+/// Looks at a host, or at one container of it.
+pub(crate) fn examine(root: &Path, only: Option<&str>, findings: &mut Findings) -> anyhow::Result<()> {
+    findings.examined(format!("the monitor of {}", root.display()));
+    match Client::connect(&paths::socket(root)).and_then(|mut client| client.status()) {
+        Ok(status) => {
+            if let Some(id) = only {
+                anyhow::ensure!(
+                    status.containers.iter().any(|one| is_called(one, id)),
+                    "the monitor of {} knows no container {id}: cgpu smi lists them",
+                    root.display()
+                );
+            }
+            judge(&status, only, findings);
+        }
+        Err(failure) => {
+            let cause =
+                if matches!(failure, Failure::Absent(..)) { Cause::NoMonitor } else { Cause::MonitorSilent };
+            findings.add(cause, MONITOR, failure.to_string());
+            for container in
+                report::look(root).containers.iter().filter(|one| only.is_none_or(|id| is_called(one, id)))
+            {
+                let subject = format!("container {}", container.id);
+                findings.examined(&subject);
+                container::books(&container.dir, &subject, findings);
+            }
+            if let Some(id) = only {
+                let folder = place::container(root, id);
+                anyhow::ensure!(folder.is_dir(), "there is no container {id} in {}", root.display());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn is_called(container: &ContainerStatus, name: &str) -> bool {
+    container.id == name || container.name == name
+}
+
+/// What follows from what the monitor says.
+pub(crate) fn judge(status: &Status, only: Option<&str>, findings: &mut Findings) {
+    let own = env!("CARGO_PKG_VERSION");
+    if status.version != own {
+        findings.add(
+            Cause::ReleaseMismatch,
+            MONITOR,
+            format!("it is {}, this command {own}", status.version),
+        );
+    }
+    for warning in &status.warnings {
+        findings.add(Cause::MonitorWarning, MONITOR, warning);
+    }
+    if status.cards.iter().all(|card| card.name.is_empty() && card.memory_used.is_none()) {
+        findings.add(Cause::MonitorBlind, MONITOR, "");
+    }
+    let wanted: Vec<&ContainerStatus> =
+        status.containers.iter().filter(|one| only.is_none_or(|id| is_called(one, id))).collect();
+    for card in &status.cards {
+        if !wanted.iter().any(|one| one.cards.iter().any(|share| share.card == card.index)) {
+            continue;
+        }
+        let subject = format!("card {}", card.index);
+        if card.policy == NATIVE {
+            findings.add(Cause::NativePolicy, &subject, "");
+        } else if card.sharing != Sharing::Contended {
+            let state = if card.sharing == Sharing::Open {
+                "one container or none is on it"
+            } else {
+                "one container or none is active"
+            };
+            findings.add(Cause::Alone, &subject, state);
+        }
+    }
+    for container in &wanted {
+        judge_container(container, findings);
+    }
+    for finding in &status.findings {
+        if only.is_none() || wanted.iter().any(|one| Some(&one.id) == finding.container.as_ref()) {
+            judge_finding(finding, status, findings);
+        }
+    }
+    for ended in
+        status.ended.iter().filter(|it| wanted.iter().any(|one| one.id == it.container) || only.is_none())
+    {
+        let signal = match ended.signal {
+            Signal::Term => "SIGTERM",
+            Signal::Kill => "SIGKILL",
+        };
+        let (comm, id, cause, ago) = (&ended.comm, &ended.container, ended.cause.name(), ended.ago_ms / 1000);
+        let subject = format!("process {} ({comm}) of container {id}", ended.pid);
+        findings.add(Cause::EndedProcess, &subject, format!("{signal} {ago} s ago, for {cause}"));
+    }
+}
+
+fn judge_container(container: &ContainerStatus, findings: &mut Findings) {
+    let subject = format!("container {}", container.id);
+    findings.examined(&subject);
+    if let Some(sentence) = &container.refused {
+        findings.add(Cause::Refused, &subject, sentence);
+    }
+    let version =
+        || Reader::open(&container.dir).err().filter(|error| !matches!(error.fault, Fault::Missing));
+    for (kind, sentence) in &container.faults {
+        let cause = match kind.as_str() {
+            "no_weight" => Cause::NoWeight,
+            "region" => version().map_or(Cause::ContainerFault, |error| container::unusable(&error)),
+            "garbled" => Cause::RegionUnreadable,
+            _ => Cause::ContainerFault,
+        };
+        findings.add(cause, &subject, format!("{kind}: {sentence}"));
+    }
+    container::memory(container, &subject, findings);
+    container::counted(&container.counters, container, &subject, findings);
+}
+
+fn judge_finding(finding: &message::Finding, status: &Status, findings: &mut Findings) {
+    let memory = finding.memory.map_or_else(|| "?".to_owned(), mib);
+    let process = format!("process {} ({})", finding.pid, finding.comm);
+    let found = format!("{memory} MiB on card {}", finding.card);
+    match (&finding.container, finding.cause) {
+        (None, _) => findings.add(Cause::HostProcess, &process, found),
+        (Some(id), message::Cause::Unshimmed) => {
+            findings.add(Cause::UnshimmedProcess, &format!("{process} of container {id}"), found);
+            // Why it has none is told by the process itself, where it is ours to see.
+            let _ = process::examine(finding.pid, findings);
+        }
+        (Some(id), message::Cause::OverLimit) => {
+            let limit = status.containers.iter().find(|one| one.id == *id);
+            let limit = limit.and_then(|one| one.cards.iter().find(|share| share.card == finding.card));
+            let limit = limit.map_or_else(|| "?".to_owned(), |share| mib(share.limit));
+            let together = mib(finding.together);
+            let found = format!(
+                "card {}: {together} MiB by NVML, most of it {process}, limit {limit} MiB",
+                finding.card
+            );
+            findings.add(Cause::UseOverLimit, &format!("container {id}"), found);
+        }
+    }
+}

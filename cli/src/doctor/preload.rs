@@ -1,0 +1,125 @@
+//! What is preloaded, in which order, and whether the loader can have it.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::causes::Cause;
+use super::diagnosis::Findings;
+use super::elf::{self, Elf, Kind};
+use super::view::View;
+
+/// The file that names what is preloaded into everything.
+const FILE: &str = "/etc/ld.so.preload";
+
+/// Who names the shim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    /// `LD_PRELOAD`: not for programs with extra rights.
+    Variable,
+    /// `/etc/ld.so.preload`: for everything.
+    File,
+}
+
+/// Where the shim comes from, as far as it is named at all.
+pub(crate) fn named(view: &View) -> Option<(PathBuf, By)> {
+    let all = list(view);
+    all.into_iter().find(|(path, _)| is_shim(path))
+}
+
+/// Everything that is preloaded, in order: the variable's come before the file's.
+fn list(view: &View) -> Vec<(PathBuf, By)> {
+    let split = |text: &str, by| -> Vec<_> {
+        let words = text.split(|c: char| c.is_whitespace() || c == ':').filter(|word| !word.is_empty());
+        words.map(|word| (PathBuf::from(word), by)).collect()
+    };
+    let lines = view.text(FILE).unwrap_or_default();
+    let lines: Vec<&str> = lines.lines().map(|line| line.split('#').next().unwrap_or_default()).collect();
+    let mut all = split(view.variable("LD_PRELOAD").unwrap_or_default(), By::Variable);
+    all.extend(split(&lines.join("\n"), By::File));
+    all
+}
+
+fn is_shim(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libcgpu.so"))
+}
+
+/// Looks at what is preloaded into a program of this kind; none: of the kind that this command is.
+pub(crate) fn examine(view: &View, subject: &str, kind: Option<Kind>, findings: &mut Findings) {
+    let all = list(view);
+    let Some(at) = all.iter().position(|(path, _)| is_shim(path)) else {
+        let told = view
+            .variable("LD_PRELOAD")
+            .map_or_else(|| "LD_PRELOAD is not set".to_owned(), |value| format!("LD_PRELOAD is {value}"));
+        return findings.add(Cause::NoPreload, subject, told);
+    };
+    let (shim, by) = &all[at];
+    if let Some((first, _)) = all[..at].first() {
+        findings.add(Cause::OtherPreloadFirst, subject, format!("{} comes first", first.display()));
+    }
+    let source = match by {
+        By::Variable => "LD_PRELOAD",
+        By::File => FILE,
+    };
+    // A name without a folder is looked for as libraries are.
+    let found = if shim.components().count() > 1 {
+        Some(shim.clone())
+    } else {
+        view.library(&shim.to_string_lossy())
+    };
+    let told = format!("{} by {source}", shim.display());
+    let Some(path) = found.map(|path| view.path(path)).filter(|path| path.exists() || is_hidden(path)) else {
+        return findings.add(Cause::PreloadMissing, subject, told);
+    };
+    if !readable(&path, view) {
+        return findings.add(Cause::PreloadUnreadable, subject, told);
+    }
+    let own = std::env::current_exe().ok().and_then(|program| Elf::read(&program)).map(|elf| elf.kind);
+    let Some(library) = Elf::read(&path).filter(|elf| elf.shared && elf.dynamic) else {
+        return findings.add(Cause::PreloadUnfit, subject, told);
+    };
+    match kind {
+        Some(kind) if kind != library.kind && own != Some(library.kind) => {
+            return findings.add(Cause::PreloadUnfit, subject, told);
+        }
+        Some(kind) if kind != library.kind => return findings.add(Cause::OtherArchitecture, subject, told),
+        None if own.is_some_and(|own| own != library.kind) => {
+            return findings.add(Cause::PreloadUnfit, subject, told);
+        }
+        _ => {}
+    }
+    let libc = view.library("libc.so.6").map(|path| view.path(path));
+    if let (Ok(shim), Some(Ok(libc))) = (fs::read(&path), libc.map(fs::read)) {
+        let there = elf::glibc_versions(&libc);
+        let lacks: Vec<String> =
+            elf::glibc_versions(&shim).into_iter().filter(|needed| !there.contains(needed)).collect();
+        if !there.is_empty() && !lacks.is_empty() {
+            findings.add(Cause::PreloadTooNew, subject, format!("it needs {}", lacks.join(", ")));
+        }
+    }
+}
+
+/// It may be there, behind a folder that we may not pass.
+fn is_hidden(path: &Path) -> bool {
+    fs::metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+}
+
+/// Whether whoever is looked at can read a file: by the rights of it and of its folders.
+fn readable(path: &Path, view: &View) -> bool {
+    // Root may, whatever they say.
+    if view.user == 0 {
+        return true;
+    }
+    let may = |path: &Path, bit: u32| {
+        fs::metadata(path).is_ok_and(|about| {
+            let shift = match (about.uid() == view.user, about.gid() == view.group) {
+                (true, _) => 6,
+                (_, true) => 3,
+                _ => 0,
+            };
+            about.mode() >> shift & bit != 0
+        })
+    };
+    let folders = path.ancestors().skip(1).take_while(|folder| folder.starts_with(&view.root));
+    may(path, 4) && folders.filter(|folder| *folder != view.root).all(|folder| may(folder, 1))
+}

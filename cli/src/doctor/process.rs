@@ -1,0 +1,102 @@
+//! A process that runs: what the kernel says that it has loaded.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, ensure};
+
+use super::causes::Cause;
+use super::diagnosis::Findings;
+use super::view::View;
+use super::{container, preload, program};
+use crate::table::plain;
+
+/// In the auxiliary vector: the program was started with more rights than its user's.
+const SECURE: u64 = 23;
+
+/// What a process has loaded.
+#[derive(Debug, Default)]
+struct Loaded {
+    shim: bool,
+    replaced: bool,
+    /// The folder of the region that it keeps its books in.
+    books: Option<PathBuf>,
+}
+
+fn loaded(maps: &str) -> Loaded {
+    let mut loaded = Loaded::default();
+    for path in maps.lines().filter_map(|line| line.splitn(6, ' ').nth(5)).map(str::trim_start) {
+        let (path, gone) = path.strip_suffix(" (deleted)").map_or((path, false), |path| (path, true));
+        let name = Path::new(path).file_name().unwrap_or_default().to_string_lossy();
+        if name.starts_with("libcgpu.so") {
+            loaded.shim = true;
+            loaded.replaced |= gone;
+        } else if name == "use" && !gone {
+            loaded.books = Path::new(path).parent().map(Path::to_owned);
+        }
+    }
+    loaded
+}
+
+fn secure(pid: u32) -> Option<bool> {
+    let vector = fs::read(format!("/proc/{pid}/auxv")).ok()?;
+    let word = |bytes: &[u8]| bytes.try_into().map(u64::from_ne_bytes).ok();
+    vector
+        .chunks_exact(16)
+        .find(|pair| word(&pair[..8]) == Some(SECURE))
+        .and_then(|pair| word(&pair[8..]))
+        .map(|value| value != 0)
+}
+
+/// A name for people.
+pub(crate) fn name(pid: u32) -> String {
+    let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    format!("process {pid} ({})", plain(comm.trim()))
+}
+
+/// Looks at a process, and at the container that it keeps its books in.
+pub(crate) fn examine(pid: u32, findings: &mut Findings) -> Result<()> {
+    let view = View::of(pid)?;
+    let subject = name(pid);
+    let maps = fs::read(format!("/proc/{pid}/maps"));
+    ensure!(maps.is_ok(), "{subject} is not ours to see: only its own user and root may look at it");
+    let loaded = loaded(&String::from_utf8_lossy(&maps.unwrap_or_default()));
+    findings.examined(&subject);
+    if loaded.replaced {
+        findings.add(Cause::ReplacedShim, &subject, "");
+    }
+    if let Some(folder) = loaded.books.filter(|_| loaded.shim) {
+        container::examine(&view, &folder, &subject, findings);
+        return Ok(());
+    }
+    if loaded.shim {
+        container::settings(&view, &subject, findings);
+        return Ok(());
+    }
+    let executable = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    let program = program::examine(&view, &executable, secure(pid), &subject, findings);
+    // What no loader runs for has nothing preloaded, whatever is named.
+    if program.is_none_or(|program| program.loads) {
+        preload::examine(&view, &subject, program.map(|program| program.kind), findings);
+    }
+    container::settings(&view, &subject, findings);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_loaded_is_told_by_paths() {
+        let maps = "7f00-7f01 r-xp 00000000 fe:01 1      /opt/a b/libcgpu.so (deleted)\n\
+                    7f01-7f02 rw-s 00000000 00:1b 2      /run/cgpu/use\n\
+                    7f02-7f03 rw-p 00000000 00:00 0 \n\
+                    7f03-7f04 rw-p 00000000 00:00 0      [stack]\n";
+        let found = loaded(maps);
+        assert!(found.shim && found.replaced);
+        assert_eq!(found.books.as_deref(), Some(Path::new("/run/cgpu")));
+        assert!(!loaded("").shim);
+        assert_eq!(secure(std::process::id()), Some(false));
+    }
+}

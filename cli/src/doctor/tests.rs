@@ -1,0 +1,410 @@
+//! Each cause is planted below a root of its own, or in what a monitor says, and found.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use cgpu_monitor::message::{
+    self, CardStatus, ContainerStatus, Ended, Finding, ShareStatus, Sharing, Shim, Signal, Status,
+};
+use cgpu_proto::grant::Grantor;
+use cgpu_proto::layout::LAYOUT_VERSION;
+use tempfile::TempDir;
+
+use super::diagnosis::Findings;
+use super::elf::tests::made;
+use super::view::View;
+use super::{container, host, look_at_program, preload};
+use crate::region;
+
+const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
+const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
+const SHIM: &str = "/opt/libcgpu.so";
+
+/// A host of files, where all is well.
+struct Place {
+    root: TempDir,
+    view: View,
+}
+
+impl Place {
+    fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let variables = [("LD_PRELOAD", SHIM), ("ALIYUN_COM_GPU_MEM_CONTAINER", "3")];
+        let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let view = View { root: root.path().to_owned(), variables, user: 7, group: 7 };
+        let place = Self { root, view };
+        place.put(SHIM, &library(&[]));
+        place.put("/opt/program", &made(MACHINE, Some(LOADER), true));
+        for name in ["libcuda.so.1", "libnvidia-ml.so.1", "libc.so.6"] {
+            place.put(&format!("/usr/lib/{name}"), &library(&["GLIBC_2.2.5", "GLIBC_2.17"]));
+        }
+        // Others than the owner may pass.
+        fs::set_permissions(place.root.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        place
+    }
+
+    fn put(&self, path: &str, bytes: &[u8]) {
+        let path = self.view.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, bytes).unwrap();
+        self.allow(&path, 0o755);
+    }
+
+    fn allow(&self, path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    fn with(mut self, name: &str, value: &str) -> Self {
+        self.view.variables.insert(name.to_owned(), value.to_owned());
+        self
+    }
+
+    fn without(mut self, name: &str) -> Self {
+        self.view.variables.remove(name);
+        self
+    }
+
+    /// The folder of a container with its files.
+    fn region(&self) -> &'static str {
+        let folder = "/run/cgpu";
+        fs::create_dir_all(self.view.path(folder)).unwrap();
+        region::make(&self.view.path(folder), "a", None).unwrap();
+        folder
+    }
+
+    fn preloaded(&self) -> Vec<&'static str> {
+        let mut findings = Findings::default();
+        preload::examine(&self.view, "it", None, &mut findings);
+        findings.names()
+    }
+
+    fn program(&self) -> Vec<&'static str> {
+        let mut findings = Findings::default();
+        look_at_program(&self.view, "/opt/program", true, &mut findings).unwrap();
+        findings.names()
+    }
+
+    fn settings(&self) -> Vec<&'static str> {
+        let mut findings = Findings::default();
+        container::settings(&self.view, "it", &mut findings);
+        findings.names()
+    }
+
+    fn container(&self) -> Vec<&'static str> {
+        let mut findings = Findings::default();
+        container::examine(&self.view, Path::new("/run/cgpu"), "it", &mut findings);
+        findings.names()
+    }
+}
+
+/// A library that names these versions.
+fn library(versions: &[&str]) -> Vec<u8> {
+    let mut bytes = made(MACHINE, None, true);
+    for version in versions {
+        bytes.extend(version.bytes().chain([0]));
+    }
+    bytes
+}
+
+#[test]
+fn where_all_is_well_nothing_is_found() {
+    let place = Place::new();
+    assert_eq!(place.preloaded(), [""; 0]);
+    assert_eq!(place.program(), [""; 0]);
+    assert_eq!(place.settings(), [""; 0]);
+}
+
+#[test]
+fn what_the_loader_does_not_run_for() {
+    let place = Place::new().with("PATH", "/nowhere:/opt");
+    for (bytes, cause) in [
+        (made(MACHINE, None, false), "static_program"),
+        // Put anywhere, and static all the same.
+        (made(MACHINE, None, true), "static_program"),
+        (made(MACHINE, Some("/lib/ld-musl-x86_64.so.1"), true), "other_loader"),
+        (made(3, Some("/lib/ld-linux.so.2"), true), "other_architecture"),
+    ] {
+        place.put("/opt/program", &bytes);
+        assert_eq!(place.program(), [cause]);
+    }
+    // A script is as what runs it.
+    place.put("/opt/static", &made(MACHINE, None, false));
+    for script in ["#!/opt/static\n", "#! /opt/static -x\nmore", "#!/usr/bin/env -S static\n"] {
+        place.put("/opt/program", script.as_bytes());
+        assert_eq!(place.program(), ["static_program"], "{script}");
+    }
+    assert!(look_at_program(&place.view, "/opt/nothing", true, &mut Findings::default()).is_err());
+}
+
+#[test]
+fn programs_with_more_rights_than_their_user() {
+    let place = Place::new();
+    for mode in [0o4755, 0o2755] {
+        place.allow(&place.view.path("/opt/program"), mode);
+        assert_eq!(place.program(), ["secure_program"]);
+    }
+    // The file counts for them, too.
+    place.put("/etc/ld.so.preload", format!("# ours\n{SHIM}\n").as_bytes());
+    let place = place.without("LD_PRELOAD");
+    assert_eq!(place.program(), [""; 0]);
+}
+
+#[test]
+fn what_is_preloaded() {
+    assert_eq!(Place::new().without("LD_PRELOAD").preloaded(), ["no_preload"]);
+    assert_eq!(Place::new().with("LD_PRELOAD", "/opt/libother.so").preloaded(), ["no_preload"]);
+    let other = |list| Place::new().with("LD_PRELOAD", list).preloaded();
+    assert_eq!(other("/opt/libother.so:/opt/libcgpu.so"), ["other_preload_first"]);
+    assert_eq!(other("/opt/libcgpu.so /opt/libother.so"), [""; 0]);
+    assert_eq!(other("/opt/nowhere/libcgpu.so"), ["preload_missing"]);
+    assert_eq!(other("libcgpu.so"), ["preload_missing"]);
+    let place = Place::new();
+    place.put("/usr/lib/libcgpu.so", &library(&[]));
+    assert_eq!(place.with("LD_PRELOAD", "libcgpu.so").preloaded(), [""; 0]);
+
+    let place = Place::new();
+    place.put(SHIM, b"not a library");
+    assert_eq!(place.preloaded(), ["preload_unfit"]);
+    place.put(SHIM, &made(3, None, true));
+    assert_eq!(place.preloaded(), ["preload_unfit"]);
+    place.put(SHIM, &library(&["GLIBC_2.34", "GLIBC_2.17"]));
+    assert_eq!(place.preloaded(), ["preload_too_new"]);
+    place.put(SHIM, &library(&["GLIBC_2.17"]));
+    assert_eq!(place.preloaded(), [""; 0]);
+
+    for (path, mode) in [(SHIM, 0o600), ("/opt", 0o700)] {
+        let mut place = Place::new();
+        place.allow(&place.view.path(path), mode);
+        assert_eq!(place.preloaded(), ["preload_unreadable"], "{path}");
+        place.view.user = 0;
+        assert_eq!(place.preloaded(), [""; 0]);
+        place.allow(&place.view.path("/opt"), 0o755);
+    }
+}
+
+#[test]
+fn what_the_shim_is_told_and_needs() {
+    let set = |name, value| Place::new().with(name, value).settings();
+    assert_eq!(set("CGPU_DISABLE", "true"), ["switched_off"]);
+    assert_eq!(set("CGPU_DISABLE", "0"), [""; 0]);
+    assert_eq!(set("ALIYUN_COM_GPU_MEM_CONTAINER", "0"), ["limits_off"]);
+    assert_eq!(set("ALIYUN_COM_GPU_MEM_CONTAINER", "1, 0,2"), ["limits_off"]);
+    let place = Place::new().without("ALIYUN_COM_GPU_MEM_CONTAINER").with("CGPU_DISABLE", "0");
+    assert_eq!(place.settings(), ["limits_off"]);
+    // Limits from outside: no variable counts.
+    place.put("/run/cgpu/limits", b"version 1\n");
+    assert_eq!(place.settings(), [""; 0]);
+
+    for (name, cause) in [("libcuda.so.1", "driver_missing"), ("libnvidia-ml.so.1", "nvml_missing")] {
+        let place = Place::new();
+        fs::remove_file(place.view.path(format!("/usr/lib/{name}"))).unwrap();
+        assert_eq!(place.settings(), [cause]);
+        place.put(&format!("/opt/driver/{name}"), b"");
+        place.put("/etc/ld.so.cache", format!("x\0/opt/driver/{name}\0").as_bytes());
+        assert_eq!(place.settings(), [""; 0]);
+        fs::remove_file(place.view.path("/etc/ld.so.cache")).unwrap();
+        assert_eq!(place.with("LD_LIBRARY_PATH", "/nowhere:/opt/driver").settings(), [""; 0]);
+    }
+}
+
+#[test]
+fn a_containers_files() {
+    let place = Place::new();
+    assert_eq!(place.container(), ["not_started"]);
+    place.put("/run/cgpu/refused", b"A sentence.\n");
+    assert_eq!(place.container(), ["refused"]);
+    fs::remove_file(place.view.path("/run/cgpu/refused")).unwrap();
+
+    let folder = place.region();
+    let mut findings = Findings::default();
+    assert!(container::books(&place.view.path(folder), "it", &mut findings));
+    assert_eq!(findings.names(), ["not_started"]);
+    assert_eq!(place.container(), ["not_started", "never_met"]);
+    assert_eq!(container::find(&place.view), Some(folder.into()));
+
+    // A monitor that has written once and died.
+    Grantor::open(&place.view.path(folder)).unwrap().adopt(1);
+    assert_eq!(place.container(), ["not_started", "monitor_stale"]);
+
+    let file = fs::File::options().write(true).open(place.view.path("/run/cgpu/use")).unwrap();
+    file.write_all_at(&99_u32.to_ne_bytes(), 0).unwrap();
+    assert_eq!(place.container(), ["region_version"]);
+    file.write_all_at(&LAYOUT_VERSION.to_ne_bytes(), 0).unwrap();
+    file.set_len(100).unwrap();
+    assert_eq!(place.container(), ["region_unreadable"]);
+}
+
+/// What a monitor says of one card and one container, where all is well.
+fn well() -> Status {
+    let share = ShareStatus { limit: 1 << 30, used: 100 << 20, ..ShareStatus::default() };
+    let container = ContainerStatus {
+        id: "a".into(),
+        dir: "/nowhere".into(),
+        cards: vec![share],
+        ..ContainerStatus::default()
+    };
+    let card = CardStatus {
+        name: "NVIDIA A10".into(),
+        policy: 1,
+        sharing: Sharing::Contended,
+        ..CardStatus::default()
+    };
+    Status {
+        version: env!("CARGO_PKG_VERSION").into(),
+        cards: vec![card],
+        containers: vec![container],
+        ..Status::default()
+    }
+}
+
+fn judged(change: impl FnOnce(&mut Status)) -> Vec<&'static str> {
+    let mut status = well();
+    change(&mut status);
+    let mut findings = Findings::default();
+    host::judge(&status, None, &mut findings);
+    findings.names()
+}
+
+fn fault(kind: &str) -> Vec<&'static str> {
+    judged(|status| {
+        status.containers[0].faults.insert(kind.into(), "A sentence.".into());
+    })
+}
+
+fn counted(reason: &str) -> Vec<&'static str> {
+    judged(|status| status.containers[0].counters = BTreeMap::from([(reason.into(), 3)]))
+}
+
+fn finding(cause: message::Cause, container: Option<&str>) -> Finding {
+    Finding {
+        card: 0,
+        // Nobody's.
+        pid: u32::MAX,
+        comm: "x".into(),
+        cause,
+        container: container.map(str::to_owned),
+        shim: Shim::Absent,
+        memory: None,
+        together: 2 << 30,
+        since_ms: 0,
+    }
+}
+
+#[test]
+fn what_the_monitor_says_of_itself_and_its_cards() {
+    assert_eq!(judged(|_| {}), [""; 0]);
+    assert_eq!(judged(|status| status.version = "0.0.1".into()), ["release_mismatch"]);
+    assert_eq!(judged(|status| status.warnings.push("A sentence.".into())), ["monitor_warning"]);
+    assert_eq!(judged(|status| status.cards[0].name.clear()), ["monitor_blind"]);
+    assert_eq!(judged(|status| status.cards[0].policy = 5), ["native_policy"]);
+    for sharing in [Sharing::Open, Sharing::Watched] {
+        assert_eq!(judged(|status| status.cards[0].sharing = sharing), ["alone"]);
+    }
+    // Of a card without a container there is nothing to say.
+    assert_eq!(judged(|status| status.containers.clear()), [""; 0]);
+}
+
+#[test]
+fn what_the_monitor_says_of_containers() {
+    assert_eq!(judged(|status| status.containers[0].refused = Some("A sentence.".into())), ["refused"]);
+    assert_eq!(fault("no_weight"), ["no_weight"]);
+    assert_eq!(fault("garbled"), ["region_unreadable"]);
+    assert_eq!(fault("no_bell"), ["container_fault"]);
+    assert_eq!(judged(|status| status.containers[0].cards[0].used = 2 << 30), ["use_over_limit"]);
+    assert_eq!(judged(|status| status.containers[0].cards[0].draining = 1), ["draining"]);
+    assert_eq!(judged(|status| status.containers[0].cards[0].orphan = 1), ["orphans"]);
+    for (reason, cause) in [
+        ("over_limit", "over_limit"),
+        ("context_over_limit", "over_limit"),
+        ("code_over_limit", "over_limit"),
+        ("driver_refused", "card_full"),
+        ("managed_refused", "managed_memory"),
+        ("unsupported", "unsupported"),
+        ("missing_function", "unsupported"),
+        ("lock_held", "stopped_process"),
+        ("stale_monitor", "let_through"),
+    ] {
+        assert_eq!(counted(reason), [cause], "{reason}");
+    }
+    assert_eq!(counted("capturing"), [""; 0]);
+    assert_eq!(counted("of another release"), [""; 0]);
+}
+
+#[test]
+fn what_the_watcher_has_found_and_done() {
+    use message::Cause::{OverLimit, Unshimmed};
+    assert_eq!(judged(|status| status.findings.push(finding(Unshimmed, Some("a")))), ["unshimmed_process"]);
+    assert_eq!(judged(|status| status.findings.push(finding(Unshimmed, None))), ["host_process"]);
+    assert_eq!(judged(|status| status.findings.push(finding(OverLimit, Some("a")))), ["use_over_limit"]);
+    let ended = Ended {
+        pid: 1,
+        comm: "x".into(),
+        cause: Unshimmed,
+        card: "GPU-1".into(),
+        container: "a".into(),
+        signal: Signal::Term,
+        ago_ms: 0,
+    };
+    assert_eq!(judged(|status| status.ended.push(ended)), ["ended_process"]);
+    // Of another container.
+    let mut findings = Findings::default();
+    let status = Status { findings: vec![finding(Unshimmed, Some("b"))], ..well() };
+    host::judge(&status, Some("a"), &mut findings);
+    assert_eq!(findings.names(), [""; 0]);
+}
+
+#[test]
+fn a_monitor_that_is_not_there_or_says_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    let mut findings = Findings::default();
+    host::examine(root.path(), None, &mut findings).unwrap();
+    assert_eq!(findings.names(), ["no_monitor"]);
+    assert!(host::examine(root.path(), Some("a"), &mut findings).is_err());
+
+    // It takes what is asked, and hangs up.
+    let listener = UnixListener::bind(root.path().join("monitor.sock")).unwrap();
+    let deaf = std::thread::spawn(move || {
+        for stream in listener.incoming().take(2) {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 64]);
+            let _ = stream.write_all(b"?\n");
+        }
+    });
+    let mut findings = Findings::default();
+    host::examine(root.path(), None, &mut findings).unwrap();
+    assert_eq!(findings.names(), ["monitor_silent"]);
+    // The second one, for which it waits if the first answer was enough.
+    let _ = std::os::unix::net::UnixStream::connect(root.path().join("monitor.sock"));
+    deaf.join().unwrap();
+}
+
+#[test]
+fn it_is_told_as_text_and_as_data_with_what_is_wrong_first() {
+    use super::causes::{Cause, Question};
+    let mut findings = Findings::default();
+    findings.examined("the environment");
+    findings.add(Cause::Alone, "card 0", "");
+    findings.add(Cause::NoMonitor, "the monitor", "no\x1b[2J");
+    findings.add(Cause::LimitsOff, "it", "");
+    findings.add(Cause::LimitsOff, "it", "");
+    assert!(!findings.is_well() && findings.has("alone"));
+    let findings = findings.about(None);
+    assert_eq!(findings.names(), ["limits_off", "no_monitor", "alone"]);
+    let text = findings.text();
+    assert!(
+        text.starts_with("Why is the shim not active?\n  it (limits_off, by design)\n    No memory limit"),
+        "{text}"
+    );
+    assert!(text.contains("    found: no?[2J\n    do:    Start cgpu-monitor"), "{text}");
+    assert!(text.ends_with("that is all; looked at: the environment\n"), "{text}");
+    let data: serde_json::Value = serde_json::from_str(&findings.json().unwrap()).unwrap();
+    assert_eq!((&data["ok"], &data["causes"][1]["question"]), (&false.into(), &"throttle".into()));
+    assert_eq!(data["causes"][0]["weight"], "by_design");
+    let findings = findings.about(Some(Question::Shim));
+    assert!(findings.is_well());
+    assert!(findings.text().ends_with("nothing is wrong; looked at: the environment\n"));
+}

@@ -1,0 +1,93 @@
+//! Where the files of whoever is looked at lie, and what its environment says.
+//!
+//! Doctor looks at itself (inside a container, or on the host), or at another process, whose files are below `/proc/PID/root`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Below which root, and with which variables.
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    pub(crate) root: PathBuf,
+    pub(crate) variables: BTreeMap<String, String>,
+    /// Its effective user and group.
+    pub(crate) user: u32,
+    pub(crate) group: u32,
+}
+
+impl View {
+    /// Of this process.
+    pub(crate) fn own() -> anyhow::Result<Self> {
+        let variables = std::env::vars_os()
+            .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()));
+        let (user, group) = owner_of(Path::new("/proc/self"))?;
+        Ok(Self { root: "/".into(), variables: variables.collect(), user, group })
+    }
+
+    /// Of another one.
+    pub(crate) fn of(pid: u32) -> anyhow::Result<Self> {
+        let place = PathBuf::from(format!("/proc/{pid}"));
+        let bytes = fs::read(place.join("environ")).unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes);
+        let variables = text.split('\0').filter_map(|one| one.split_once('='));
+        let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        let (user, group) = owner_of(&place)?;
+        Ok(Self { root: place.join("root"), variables, user, group })
+    }
+
+    /// A file by its path as the one that is looked at would say it.
+    pub(crate) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
+        let path = path.as_ref();
+        self.root.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    /// A variable that is set to something.
+    pub(crate) fn variable(&self, name: &str) -> Option<&str> {
+        self.variables.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    }
+
+    /// A text file.
+    pub(crate) fn text(&self, path: &str) -> Option<String> {
+        let bytes = fs::read(self.path(path)).ok()?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Where the loader would find a library: the folders of LD_LIBRARY_PATH, the loader's cache, its own folders.
+    pub(crate) fn library(&self, name: &str) -> Option<PathBuf> {
+        let told = self.variable("LD_LIBRARY_PATH").unwrap_or_default();
+        let told = told
+            .split([':', ';'])
+            .filter(|folder| !folder.is_empty())
+            .map(|folder| Path::new(folder).join(name));
+        let cached = fs::read(self.path("/etc/ld.so.cache")).unwrap_or_default();
+        let cached: Vec<PathBuf> = cached
+            .split(|byte| *byte == 0)
+            .filter_map(|text| std::str::from_utf8(text).ok())
+            .filter(|text| text.starts_with('/') && Path::new(text).file_name().is_some_and(|it| it == name))
+            .map(PathBuf::from)
+            .collect();
+        let usual = FOLDERS.iter().map(|folder| Path::new(folder).join(name));
+        told.chain(cached).chain(usual).find(|path| self.path(path).exists())
+    }
+}
+
+/// Where loaders look without being told.
+const FOLDERS: &[&str] = &[
+    "/lib64",
+    "/usr/lib64",
+    "/lib",
+    "/usr/lib",
+    "/lib/x86_64-linux-gnu",
+    "/usr/lib/x86_64-linux-gnu",
+    "/lib/aarch64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+];
+
+/// The owner of a process's entry in /proc is its effective user; what it may not show is root's.
+fn owner_of(place: &Path) -> anyhow::Result<(u32, u32)> {
+    use std::os::unix::fs::MetadataExt;
+    let about =
+        fs::metadata(place).map_err(|_| anyhow::anyhow!("there is no process at {}", place.display()))?;
+    Ok((about.uid(), about.gid()))
+}
