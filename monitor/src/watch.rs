@@ -25,6 +25,8 @@ use crate::message::{Cause, Shim, Signal};
 pub const PATIENCE: Nanos = Nanos::from_millis(3_000);
 /// How long after it was asked to end it is made to.
 pub const GRACE: Nanos = Nanos::from_millis(10_000);
+/// Looks that are closer together than this are one: NVML is asked again at once when somebody has died, and late samples come together.
+pub const SPACING: Nanos = Nanos::from_millis(500);
 /// Ended processes that are remembered.
 const REMEMBERED: usize = 32;
 
@@ -148,6 +150,8 @@ struct Known {
 #[derive(Debug, Default)]
 pub struct Watch {
     known: BTreeMap<Key, Known>,
+    /// When each card was last looked at.
+    looked: BTreeMap<Uuid, Nanos>,
     /// What a container may keep: its limit, or one that was lowered since, or what it had when it was first seen.
     allowed: BTreeMap<(Uuid, TenantId), Bytes>,
     found: BTreeMap<(Cause, Option<TenantId>), u64>,
@@ -158,6 +162,10 @@ pub struct Watch {
 impl Watch {
     /// Takes a look at a card; what is to be done.
     pub fn take(&mut self, look: &Look, rules: Rules) -> Vec<Event> {
+        if self.looked.get(&look.card).is_some_and(|last| look.at - *last < SPACING) {
+            return Vec::new();
+        }
+        self.looked.insert(look.card, look.at);
         let mut found = self.unshimmed(look);
         found.extend(self.over_limit(look));
         let before: Vec<Key> = self.known.keys().filter(|key| key.0 == look.card).copied().collect();

@@ -39,12 +39,12 @@ pub(crate) fn find(view: &View) -> Option<PathBuf> {
     let space = fs::metadata("/proc/self/ns/pid").map_or(0, |about| about.ino());
     let usual = [PathBuf::from(paths::RUN), format!("/dev/shm/cgpu-{}-{space}", view.user).into()];
     let marks = ["use", "limits", "refused"];
-    usual.into_iter().find(|folder| marks.iter().any(|mark| view.path(folder.join(mark)).exists()))
+    usual.into_iter().find(|folder| marks.iter().any(|mark| view.about(folder.join(mark)).is_ok()))
 }
 
 /// Limits from outside: then no variable counts.
 fn has_limits(view: &View) -> bool {
-    view.path(paths::RUN).join("limits").exists()
+    view.has(Path::new(paths::RUN).join("limits"))
 }
 
 /// What the shim is told, and what it needs.

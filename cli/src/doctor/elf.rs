@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 
 /// An ELF file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,11 +34,7 @@ const MOST: u16 = 256;
 
 impl Elf {
     /// None: it is no ELF file of this machine's byte order, or cannot be read.
-    pub(crate) fn read(path: &Path) -> Option<Self> {
-        Self::of(&File::open(path).ok()?)
-    }
-
-    fn of(file: &File) -> Option<Self> {
+    pub(crate) fn of(file: &File) -> Option<Self> {
         let mut head = [0; 64];
         let length = file.read_at(&mut head, 0).ok()?;
         let head = head.get(..length)?;
@@ -144,12 +139,12 @@ pub(crate) mod tests {
     fn read(bytes: &[u8]) -> Option<Elf> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), bytes).unwrap();
-        Elf::read(file.path())
+        Elf::of(file.as_file())
     }
 
     #[test]
     fn programs_are_told_apart() {
-        let own = Elf::read(&std::env::current_exe().unwrap()).unwrap();
+        let own = Elf::of(&File::open(std::env::current_exe().unwrap()).unwrap()).unwrap();
         assert!(
             own.dynamic && own.loader.as_ref().is_some_and(|loader| loader.contains("ld-linux")),
             "{own:?}"

@@ -1,6 +1,5 @@
 //! What is preloaded, in which order, and whether the loader can have it.
 
-use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -68,14 +67,17 @@ pub(crate) fn examine(view: &View, subject: &str, kind: Option<Kind>, findings: 
         view.library(&shim.to_string_lossy())
     };
     let told = format!("{} by {source}", shim.display());
-    let Some(path) = found.map(|path| view.path(path)).filter(|path| path.exists() || is_hidden(path)) else {
+    let there = |path: &PathBuf| view.about(path).is_ok_and(|about| about.is_file()) || is_hidden(view, path);
+    let Some(path) = found.filter(there) else {
         return findings.add(Cause::PreloadMissing, subject, told);
     };
-    if !readable(&path, view) {
+    if !may_read(view, &path) {
         return findings.add(Cause::PreloadUnreadable, subject, told);
     }
-    let own = std::env::current_exe().ok().and_then(|program| Elf::read(&program)).map(|elf| elf.kind);
-    let Some(library) = Elf::read(&path).filter(|elf| elf.shared && elf.dynamic) else {
+    let own = View::own().ok().zip(std::env::current_exe().ok());
+    let own = own.and_then(|(view, program)| Elf::of(&view.open(program)?)).map(|elf| elf.kind);
+    let library = view.open(&path).and_then(|file| Elf::of(&file));
+    let Some(library) = library.filter(|elf| elf.shared && elf.dynamic) else {
         return findings.add(Cause::PreloadUnfit, subject, told);
     };
     match kind {
@@ -88,8 +90,8 @@ pub(crate) fn examine(view: &View, subject: &str, kind: Option<Kind>, findings: 
         }
         _ => {}
     }
-    let libc = view.library("libc.so.6").map(|path| view.path(path));
-    if let (Ok(shim), Some(Ok(libc))) = (fs::read(&path), libc.map(fs::read)) {
+    let libc = view.library("libc.so.6").and_then(|path| view.bytes(path));
+    if let (Some(shim), Some(libc)) = (view.bytes(&path), libc) {
         let there = elf::glibc_versions(&libc);
         let lacks: Vec<String> =
             elf::glibc_versions(&shim).into_iter().filter(|needed| !there.contains(needed)).collect();
@@ -100,18 +102,18 @@ pub(crate) fn examine(view: &View, subject: &str, kind: Option<Kind>, findings: 
 }
 
 /// It may be there, behind a folder that we may not pass.
-fn is_hidden(path: &Path) -> bool {
-    fs::metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+fn is_hidden(view: &View, path: &Path) -> bool {
+    view.about(path).is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
 /// Whether whoever is looked at can read a file: by the rights of it and of its folders.
-fn readable(path: &Path, view: &View) -> bool {
+fn may_read(view: &View, path: &Path) -> bool {
     // Root may, whatever they say.
     if view.user == 0 {
         return true;
     }
     let may = |path: &Path, bit: u32| {
-        fs::metadata(path).is_ok_and(|about| {
+        view.about(path).is_ok_and(|about| {
             let shift = match (about.uid() == view.user, about.gid() == view.group) {
                 (true, _) => 6,
                 (_, true) => 3,
@@ -120,6 +122,6 @@ fn readable(path: &Path, view: &View) -> bool {
             about.mode() >> shift & bit != 0
         })
     };
-    let folders = path.ancestors().skip(1).take_while(|folder| folder.starts_with(&view.root));
-    may(path, 4) && folders.filter(|folder| *folder != view.root).all(|folder| may(folder, 1))
+    let mut folders = path.ancestors().skip(1).filter(|folder| folder.parent().is_some());
+    may(path, 4) && folders.all(|folder| may(folder, 1))
 }

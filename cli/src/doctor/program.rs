@@ -1,6 +1,5 @@
 //! What the loader does with a program.
 
-use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -27,10 +26,10 @@ pub(crate) fn find(view: &View, name: &str) -> Result<PathBuf> {
         let found = folders.split(':').map(|folder| Path::new(folder).join(name));
         found
             .into_iter()
-            .find(|path| view.path(path).is_file())
+            .find(|path| view.has(path))
             .with_context(|| format!("{name} is in no folder of PATH"))?
     };
-    ensure!(view.path(&path).is_file(), "there is no program {}", path.display());
+    ensure!(view.has(&path), "there is no program {}", path.display());
     Ok(path)
 }
 
@@ -39,10 +38,7 @@ fn runs(view: &View, path: &Path) -> PathBuf {
     let mut path = path.to_owned();
     for _ in 0..DEEPEST {
         let mut first = [0; 256];
-        let Some(length) = File::open(view.path(&path)).and_then(|mut file| file.read(&mut first)).ok()
-        else {
-            break;
-        };
+        let Some(length) = view.open(&path).and_then(|mut file| file.read(&mut first).ok()) else { break };
         let text = String::from_utf8_lossy(&first[..length]);
         let Some(line) = text.strip_prefix("#!").and_then(|rest| rest.lines().next()) else { break };
         let mut words = line.split_whitespace();
@@ -73,7 +69,7 @@ pub(crate) fn examine(
     findings: &mut Findings,
 ) -> Option<Program> {
     let real = runs(view, path);
-    let elf = Elf::read(&view.path(&real))?;
+    let elf = Elf::of(&view.open(&real)?)?;
     let about = |what: &str| {
         if real == path { what.to_owned() } else { format!("{} runs it; {what}", real.display()) }
     };
@@ -99,8 +95,8 @@ pub(crate) fn examine(
 
 /// More rights than whoever starts it has.
 fn extra_rights(view: &View, path: &Path) -> Option<String> {
-    let path = view.path(path);
-    let about = fs::metadata(&path).ok()?;
+    let file = view.open(path)?;
+    let about = file.metadata().ok()?;
     if about.mode() & SET_USER != 0 && about.uid() != view.user {
         return Some(format!("it runs as user {}", about.uid()));
     }
@@ -109,6 +105,6 @@ fn extra_rights(view: &View, path: &Path) -> Option<String> {
     }
     let mut room = [0_u8; 64];
     let has =
-        rustix::fs::getxattr(&path, "security.capability", &mut room[..]).is_ok_and(|length| length > 0);
+        rustix::fs::fgetxattr(&file, "security.capability", &mut room[..]).is_ok_and(|length| length > 0);
     (has && view.user != 0).then(|| "it has capabilities".to_owned())
 }

@@ -3,8 +3,14 @@
 //! Doctor looks at itself (inside a container, or on the host), or at another process, whose files are below `/proc/PID/root`.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+
+/// More than any library or program of which all is read.
+const LONGEST: u64 = 256 << 20;
 
 /// Below which root, and with which variables.
 #[derive(Clone, Debug)]
@@ -47,10 +53,45 @@ impl View {
         self.variables.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
+    /// Opens a file. What is looked at may have anything there: its links lead nowhere but within its own root, and no FIFO is waited for.
+    fn reach(&self, path: &Path, flags: OFlags) -> io::Result<File> {
+        let flags = flags | OFlags::CLOEXEC;
+        if self.root == Path::new("/") {
+            return Ok(openat(CWD, path, flags, Mode::empty())?.into());
+        }
+        let root =
+            openat(CWD, &self.root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let within = path.strip_prefix("/").unwrap_or(path);
+        Ok(openat2(root, within, flags, Mode::empty(), ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS)?
+            .into())
+    }
+
+    /// A plain file, to be read.
+    pub(crate) fn open(&self, path: impl AsRef<Path>) -> Option<File> {
+        let file = self.reach(path.as_ref(), OFlags::RDONLY | OFlags::NONBLOCK).ok()?;
+        file.metadata().is_ok_and(|about| about.is_file()).then_some(file)
+    }
+
+    /// What the file system says of a file or folder.
+    pub(crate) fn about(&self, path: impl AsRef<Path>) -> io::Result<Metadata> {
+        self.reach(path.as_ref(), OFlags::PATH)?.metadata()
+    }
+
+    /// Whether there is a plain file.
+    pub(crate) fn has(&self, path: impl AsRef<Path>) -> bool {
+        self.about(path).is_ok_and(|about| about.is_file())
+    }
+
+    /// A file's bytes, not without end.
+    pub(crate) fn bytes(&self, path: impl AsRef<Path>) -> Option<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.open(path)?.take(LONGEST).read_to_end(&mut bytes).ok()?;
+        Some(bytes)
+    }
+
     /// A text file.
     pub(crate) fn text(&self, path: &str) -> Option<String> {
-        let bytes = fs::read(self.path(path)).ok()?;
-        Some(String::from_utf8_lossy(&bytes).into_owned())
+        Some(String::from_utf8_lossy(&self.bytes(path)?).into_owned())
     }
 
     /// Where the loader would find a library: the folders of LD_LIBRARY_PATH, the loader's cache, its own folders.
@@ -60,7 +101,7 @@ impl View {
             .split([':', ';'])
             .filter(|folder| !folder.is_empty())
             .map(|folder| Path::new(folder).join(name));
-        let cached = fs::read(self.path("/etc/ld.so.cache")).unwrap_or_default();
+        let cached = self.bytes("/etc/ld.so.cache").unwrap_or_default();
         let cached: Vec<PathBuf> = cached
             .split(|byte| *byte == 0)
             .filter_map(|text| std::str::from_utf8(text).ok())
@@ -68,7 +109,7 @@ impl View {
             .map(PathBuf::from)
             .collect();
         let usual = FOLDERS.iter().map(|folder| Path::new(folder).join(name));
-        told.chain(cached).chain(usual).find(|path| self.path(path).exists())
+        told.chain(cached).chain(usual).find(|path| self.has(path))
     }
 }
 

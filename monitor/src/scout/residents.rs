@@ -35,6 +35,13 @@ pub(crate) struct Kin {
     pub(crate) pids: Vec<u32>,
 }
 
+impl Kin {
+    /// The container engine's name for it, where its directory is called so.
+    fn id(&self) -> Option<&str> {
+        self.dir.file_name()?.to_str().filter(|name| is_id(name))
+    }
+}
+
 /// A process on a card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Resident {
@@ -106,7 +113,7 @@ impl<'a> Census<'a> {
 
     fn owner(&self, pid: u32) -> Option<u64> {
         let found = self
-            .one(|at| self.is_in_group(at, pid))
+            .by_group(pid)
             .or_else(|| self.by_place(pid))
             .or_else(|| self.by_descent(pid))
             .or_else(|| self.by_space(pid))?;
@@ -120,12 +127,13 @@ impl<'a> Census<'a> {
         found.next().is_none().then_some(first)
     }
 
-    fn is_in_group(&self, at: usize, pid: u32) -> bool {
-        let Some(id) = self.kin[at].dir.file_name().and_then(|name| name.to_str()).filter(|name| is_id(name))
-        else {
-            return false;
-        };
-        fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|groups| names(&groups, id))
+    fn by_group(&self, pid: u32) -> Option<usize> {
+        let ids: Vec<Option<&str>> = self.kin.iter().map(Kin::id).collect();
+        if ids.iter().all(Option::is_none) {
+            return None;
+        }
+        let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+        self.one(|at| ids[at].is_some_and(|id| names(&groups, id)))
     }
 
     fn by_place(&self, pid: u32) -> Option<usize> {

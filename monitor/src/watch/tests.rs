@@ -85,6 +85,17 @@ fn one_look_is_none() {
 }
 
 #[test]
+fn looks_that_come_together_are_one() {
+    let mut watch = Watch::default();
+    for at in [0, 1, 100, 499] {
+        let look = Look { at: Nanos::from_millis(at), ..look(0, vec![seen(5, Some(A), Shim::Absent, 9)], 0) };
+        assert_eq!(watch.take(&look, BOTH), []);
+    }
+    assert_eq!(watch.findings().count(), 0);
+    assert_eq!(watch.take(&look(1, vec![seen(5, Some(A), Shim::Absent, 9)], 0), BOTH).len(), 1);
+}
+
+#[test]
 fn a_later_process_of_the_same_number_is_another_one() {
     let mut watch = Watch::default();
     let process = |at: u64| Seen { name: Name { pid: 5, born: at / 3 }, ..seen(5, Some(A), Shim::Absent, 9) };
