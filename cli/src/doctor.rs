@@ -5,13 +5,15 @@
 //! kernel says that it has loaded. Nothing is changed, and no driver is opened. `causes` is the table of what can be found.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use cgpu_proto::paths;
 use clap::Args;
 
 use crate::Failure;
-use crate::place::Root;
+use crate::place::{self, Root};
 
 mod causes;
 mod container;
@@ -73,8 +75,20 @@ fn examine(arguments: &Arguments, findings: &mut Findings) -> Result<()> {
         return host::examine(&arguments.root.path()?, Some(name), findings);
     }
     let view = View::own()?;
-    let folder = container::find(&view);
-    let inside = folder.is_some() || is_meant(&view);
+    let meant = is_meant(&view);
+    let place = arguments.root.view();
+    let (folder, root) = match place {
+        Ok(place::View::Container(folder)) if meant || folder == Path::new(paths::RUN) => {
+            (Some(folder), None)
+        }
+        // Programs on the host keep their limits there as well: both are looked at.
+        Ok(place::View::Container(folder)) => (Some(folder), arguments.root.path().ok()),
+        // In a container there is no monitor to be asked, unless somebody has brought its socket.
+        Ok(place::View::Host(_)) | Err(_) if meant && !arguments.root.is_asked() => (None, None),
+        Ok(place::View::Host(root)) => (None, Some(root)),
+        Err(error) => return Err(error),
+    };
+    let inside = root.is_none();
     if let Some(name) = &arguments.program {
         look_at_program(&view, &name.to_string_lossy(), inside, findings)?;
     } else if inside {
@@ -86,12 +100,7 @@ fn examine(arguments: &Arguments, findings: &mut Findings) -> Result<()> {
     if let Some(folder) = folder {
         container::examine(&view, &folder, "this container", findings);
     }
-    match arguments.root.path() {
-        // In a container there is no monitor to be asked, unless somebody has brought its socket.
-        Ok(root) if !inside || arguments.root.is_asked() => host::examine(&root, None, findings),
-        Err(error) if !inside => Err(error),
-        _ => Ok(()),
-    }
+    root.map_or(Ok(()), |root| host::examine(&root, None, findings))
 }
 
 /// Whether whoever is here is to have a part of a card.

@@ -1,46 +1,29 @@
 //! A container as it is seen from its own files: settings, region, the monitor's page, what its processes have counted.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::mem::offset_of;
-use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use cgpu_monitor::message::{ContainerStatus, ShareStatus};
-use cgpu_proto::file::{self, Access, Error, Fault};
-use cgpu_proto::layout::{Grant, GrantCard};
+use cgpu_proto::file::{Error, Fault};
+use cgpu_proto::notes::NotesReader;
 use cgpu_proto::paths;
-use cgpu_proto::preamble::{Kind, Unfit};
+use cgpu_proto::preamble::Unfit;
 use cgpu_proto::reason::{Kind as ReasonKind, Reason};
 use cgpu_proto::snapshot::{Reader, Snapshot};
 
 use super::causes::Cause;
 use super::diagnosis::Findings;
 use super::view::View;
-use crate::report;
+use crate::report::{self, NATIVE};
 use crate::table::mib;
 
 /// How long a heart is listened to. It beats ten times a second, and gates believe in it for one; a busy machine may be late.
 const LISTEN: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(50);
-/// Policy 5: memory limits only.
-pub(crate) const NATIVE: u32 = 5;
-
 const MEMORY: &str = "ALIYUN_COM_GPU_MEM_CONTAINER";
 const DISABLE: &str = "CGPU_DISABLE";
-
-/// The folder of the container that we are in; none: we are in none, as far as can be told.
-pub(crate) fn find(view: &View) -> Option<PathBuf> {
-    if let Some(told) = view.variable("CGPU_DIR").filter(|_| !has_limits(view)) {
-        return Some(told.into());
-    }
-    let space = fs::metadata("/proc/self/ns/pid").map_or(0, |about| about.ino());
-    let usual = [PathBuf::from(paths::RUN), format!("/dev/shm/cgpu-{}-{space}", view.user).into()];
-    let marks = ["use", "limits", "refused"];
-    usual.into_iter().find(|folder| marks.iter().any(|mark| view.about(folder.join(mark)).is_ok()))
-}
 
 /// Limits from outside: then no variable counts.
 fn has_limits(view: &View) -> bool {
@@ -193,38 +176,27 @@ fn cause(reason: Reason) -> Option<Cause> {
 
 /// What the monitor writes for the container: whether it lives, and which policies there are.
 fn monitor(folder: &Path, subject: &str, findings: &mut Findings) {
-    let page = match file::open(folder, Kind::Grant, Access::Read) {
+    let page = match NotesReader::open(folder) {
         Ok(page) => page,
         Err(error) if matches!(error.fault, Fault::Missing) => {
             return findings.add(Cause::NeverMet, subject, format!("{} is not there", error.path.display()));
         }
         Err(error) => return findings.add(unusable(&error), subject, error.to_string()),
     };
-    let word = |at: usize| {
-        let mut word = [0; 8];
-        page.read_exact_at(&mut word, at as u64).map_or(0, |()| u64::from_ne_bytes(word))
-    };
-    if word(offset_of!(Grant, monitor)) == 0 {
+    let Ok(first) = page.read() else { return };
+    if first.monitor == 0 {
         return findings.add(Cause::NeverMet, subject, "");
     }
-    let first = word(offset_of!(Grant, heartbeat));
     let end = Instant::now() + LISTEN;
-    while word(offset_of!(Grant, heartbeat)) == first {
+    while page.read().is_ok_and(|notes| notes.heartbeat == first.heartbeat) {
         if Instant::now() >= end {
-            return findings.add(
-                Cause::MonitorStale,
-                subject,
-                format!("{} beats, and no more in 3 s", first),
-            );
+            return findings.add(Cause::MonitorStale, subject, "not a beat in 3 s");
         }
         thread::sleep(PAUSE);
     }
     let cards = Reader::open(folder).and_then(|mut reader| reader.read()).map_or(0, |seen| seen.cards.len());
-    for card in 0..cards {
-        let at = offset_of!(Grant, card) + card * size_of::<GrantCard>() + offset_of!(GrantCard, policy);
-        // Two words of 32 bits: the policy is the first in memory.
-        let policy = u32::from_ne_bytes(word(at).to_ne_bytes()[..4].try_into().unwrap_or_default());
-        if policy == NATIVE {
+    for (card, note) in first.cards.iter().enumerate().take(cards) {
+        if note.policy == NATIVE {
             findings.add(Cause::NativePolicy, &format!("card {card} of {subject}"), "");
         }
     }

@@ -9,11 +9,11 @@ use cgpu_proto::paths;
 use cgpu_proto::snapshot::Reader;
 
 use super::causes::Cause;
-use super::container::{self, NATIVE};
+use super::container;
 use super::diagnosis::Findings;
 use super::process;
 use crate::place;
-use crate::report;
+use crate::report::{self, NATIVE};
 use crate::table::mib;
 
 const MONITOR: &str = "the monitor";

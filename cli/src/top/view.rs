@@ -133,6 +133,7 @@ mod tests {
 
     use super::*;
     use crate::top::model::Write;
+    use cgpu_monitor::message::{Cause, Finding, Shim};
 
     fn picture(model: &Model, theme: Theme, width: u16, height: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
@@ -230,7 +231,17 @@ mod tests {
     #[test]
     fn what_is_wrong_and_what_was_refused_are_read_first() {
         let mut model = samples::one_card();
-        model.seen.status.cards[0].strangers = vec![99];
+        model.seen.status.findings.push(Finding {
+            card: 0,
+            pid: 99,
+            comm: "train".into(),
+            cause: Cause::Unshimmed,
+            container: None,
+            shim: Shim::Unknown,
+            memory: None,
+            together: 0,
+            since_ms: 0,
+        });
         assert!(plain(&model, 80, 24)[23].contains("process 99"));
         model.note = Some(Note::Refused("Expected 1 to 25.".into()));
         assert_eq!(plain(&model, 80, 24)[23], "Expected 1 to 25.");
