@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod cdi;
 mod claim;
 mod compute;
 mod control;
@@ -55,6 +56,9 @@ enum Command {
     Upgrade(upgrade::Arguments),
     /// Have a container engine start its containers by cgpu-runtime, or take that back
     Setup(setup::Arguments),
+    /// CDI specifications: slices for engines that start their containers by another runtime
+    #[command(subcommand)]
+    Cdi(cdi::Command),
 }
 
 fn main() -> ExitCode {
@@ -68,6 +72,7 @@ fn main() -> ExitCode {
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Upgrade(arguments) => upgrade::run(&arguments),
         Command::Setup(arguments) => setup::run(&arguments),
+        Command::Cdi(command) => cdi::run(&command),
     };
     outcome.unwrap_or_else(|failure| {
         eprintln!("cgpu: {:#}", failure.error);

@@ -95,7 +95,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Err(error) if error.kind() == ErrorKind::NotFound => None,
         text => Some(text.with_context(|| format!("cannot read {}", file.display()))?),
     };
-    let runtime = runtime(arguments)?;
+    let runtime = program(arguments.runtime.as_deref(), !arguments.undo)?;
     let after = engine
         .changed(before.as_deref().unwrap_or_default(), &runtime, arguments)
         .with_context(|| format!("{} is left as it is", file.display()))?;
@@ -116,9 +116,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The runtime's absolute path. It need not be there any more to be taken back.
-fn runtime(arguments: &Arguments) -> Result<String> {
-    let program = match &arguments.runtime {
+/// The absolute path of `cgpu-runtime`, as told, or beside us. It need not be there any more to be taken back.
+pub(crate) fn program(told: Option<&Path>, must_be_there: bool) -> Result<String> {
+    let program = match told {
         Some(program) => std::path::absolute(program)?,
         None => {
             let own = std::env::current_exe().context("cannot tell where this program is")?;
@@ -126,7 +126,7 @@ fn runtime(arguments: &Arguments) -> Result<String> {
         }
     };
     ensure!(
-        arguments.undo || program.is_file(),
+        !must_be_there || program.is_file(),
         "{} is not there: build it with `cargo xtask build`, or name it with --runtime",
         program.display()
     );
@@ -134,7 +134,7 @@ fn runtime(arguments: &Arguments) -> Result<String> {
 }
 
 /// All of it, or nothing; with the mode that it had.
-fn put(file: &Path, text: &str) -> Result<()> {
+pub(crate) fn put(file: &Path, text: &str) -> Result<()> {
     let folder = file.parent().context("a file lies in a folder")?;
     fs::create_dir_all(folder)?;
     // Where the file is a link, that stays one.

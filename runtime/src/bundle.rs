@@ -33,6 +33,12 @@ impl Bundle {
         Ok(Self { folder, file })
     }
 
+    /// The one in that folder.
+    #[must_use]
+    pub fn at(folder: &Path) -> Self {
+        Self { folder: folder.to_owned(), file: folder.join("config.json") }
+    }
+
     /// Where it lies.
     #[must_use]
     pub fn folder(&self) -> &Path {

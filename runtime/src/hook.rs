@@ -2,35 +2,92 @@
 //! configuration, with the container's state on the input.
 
 use std::ffi::OsString;
+use std::fs;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use cgpu_monitor::client::{Client, Failure};
 use cgpu_monitor::message::Registration;
 use cgpu_proto::paths;
-use oci_spec::runtime::State;
+use oci_spec::runtime::{Mount, State};
 
+use crate::bundle::Bundle;
+use crate::config::Config;
 use crate::folder::Folder;
+use crate::mounting;
+use crate::plan::{Declared, Refusal};
+use crate::start::Slice;
 
-/// Runs `hook created --root DIR` or `hook stopped --root DIR`, the word `hook` not among the arguments.
+/// What is to be mounted, in the container's folder.
+const MOUNTS: &str = "mounts";
+
+/// Runs `created|stopped --root DIR`, which `cgpu-runtime` has put into a configuration, or `plan|mount|clear [--config FILE]`, which a CDI
+/// specification has; the word `hook` is not among the arguments.
 ///
 /// # Errors
 /// The container is not to be started, or its folder cannot be removed.
 pub fn run(arguments: &[OsString]) -> Result<()> {
-    let [what, option, root] = arguments else { bail!("expected: hook created|stopped --root DIR") };
-    if option != "--root" {
-        bail!("expected --root, found {}", option.display());
-    }
-    let root = PathBuf::from(root);
+    let words: Vec<&str> = arguments.iter().filter_map(|word| word.to_str()).collect();
     let mut text = Vec::new();
     std::io::stdin().lock().read_to_end(&mut text).context("the container's state cannot be read")?;
     let state: State = serde_json::from_slice(&text).context("the container's state is not understood")?;
-    let folder = Folder::of(&root, state.id())?;
-    match what.to_str() {
-        Some("created") => created(&root, &folder, *state.pid()),
-        Some("stopped") => folder.remove(),
-        _ => bail!("expected created or stopped, found {}", what.display()),
+    match words[..] {
+        ["created", "--root", root] => {
+            created(Path::new(root), &Folder::of(Path::new(root), state.id())?, *state.pid())
+        }
+        ["stopped", "--root", root] => Ok(Folder::of(Path::new(root), state.id())?.remove()?),
+        [what] => injected(what, &Config::load(None)?, &state),
+        [what, "--config", file] => injected(what, &Config::load(Some(Path::new(file)))?, &state),
+        _ => bail!("expected: hook created|stopped --root DIR, or hook plan|mount|clear [--config FILE]"),
+    }
+}
+
+/// For containers that were not started by `cgpu-runtime`, but have hooks from a CDI specification: what is planned where the host's cards can be
+/// asked is mounted where the container's mounts are.
+fn injected(what: &str, config: &Config, state: &State) -> Result<()> {
+    let folder = Folder::of(&config.root, state.id())?;
+    let bundle = Bundle::at(state.bundle());
+    match what {
+        "clear" => folder.remove(),
+        "plan" => {
+            let configuration = bundle.read()?;
+            if configuration.binds().iter().any(|(_, source)| source == folder.path()) {
+                // `cgpu-runtime` has done all of it.
+                return Ok(());
+            }
+            let variables = configuration.variables();
+            if !Declared::new(&variables)?.asks() {
+                return Ok(());
+            }
+            let Some(slice) = Slice::make(&bundle, &configuration, config, state.id())? else {
+                return Ok(());
+            };
+            let ready = if slice.reads_preload {
+                let list = serde_json::to_vec(&slice.mounts)?;
+                slice.folder.put(MOUNTS, &list, 0o644).map_err(anyhow::Error::from)
+            } else {
+                Err(Refusal(
+                    "the image's loader reads no /etc/ld.so.preload: start the container by cgpu-runtime"
+                        .into(),
+                )
+                .into())
+            };
+            let root = bundle.root(&configuration).context("config.json of the container names no root");
+            let placed = ready.and_then(|_| mounting::prepare(&root?, &slice.mounts));
+            let done = placed.and_then(|()| created(&config.root, &slice.folder, *state.pid()));
+            if done.is_err() {
+                let _ = slice.folder.remove();
+            }
+            done
+        }
+        "mount" => {
+            let Ok(text) = fs::read(folder.path().join(MOUNTS)) else { return Ok(()) };
+            let mounts: Vec<Mount> = serde_json::from_slice(&text)?;
+            let root = bundle.root(&bundle.read()?).context("config.json of the container names no root")?;
+            mounting::all(&root, &mounts)
+        }
+        _ => bail!("expected plan, mount or clear, found {what}"),
     }
 }
 

@@ -23,6 +23,7 @@ pub mod handover;
 pub mod hook;
 pub mod image;
 pub mod invocation;
+pub mod mounting;
 pub mod named;
 pub mod plan;
 pub mod start;

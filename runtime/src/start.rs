@@ -33,43 +33,92 @@ pub fn prepare(invocation: &Invocation, config: &Config) -> Result<Option<Folder
     let bundle = Bundle::of(invocation)?;
     let configuration = bundle.read()?;
     let variables = configuration.variables();
-    let declared = Declared::new(&variables)?;
-    if !declared.asks() {
+    if !Declared::new(&variables)?.asks() {
         return Ok(None);
     }
-    let named = Named::of(&configuration);
     let id = invocation.id.as_deref().context("the container has no id")?;
-    let mut found = Vec::new();
-    let ask = || -> Result<Vec<HostCard>, Refusal> {
-        found = cards::all(config).map_err(|error| {
-            Refusal(format!("ALIYUN_COM_GPU_MEM_CONTAINER asks for a limit, but {error:#}; install the driver, or set sim in {}", config::PATH))
-        })?;
-        Ok(found.clone())
-    };
-    let limits = match plan(&declared, named.name.as_deref().unwrap_or(id), ask)? {
-        Plan::Native => return Ok(None),
-        Plan::Slice(limits) => limits,
-    };
-    let shim = config.shim()?;
-    let root = bundle.root(&configuration).context("config.json of the container names no root")?;
-    let files = Files::new(root, configuration.binds());
-    let image = loadable(&files, &shim)?;
-    let folder = Folder::make(&Order {
-        root: &config.root,
-        id,
-        bundle: bundle.folder(),
-        image: named.image.as_deref(),
-        limits: &limits,
-        supply: &supply(&found),
-        overcommit: allows_overcommit(&config.root),
-    })?;
-    let edited = add(&folder, config, configuration, &files, &image, &shim);
-    let written = edited.and_then(|configuration| bundle.write(&configuration));
+    let Some(slice) = Slice::make(&bundle, &configuration, config, id)? else { return Ok(None) };
+    let written = slice.hooked(configuration, config).and_then(|configuration| bundle.write(&configuration));
     if let Err(error) = written {
-        let _ = folder.remove();
+        let _ = slice.folder.remove();
         return Err(error);
     }
-    Ok(Some(folder))
+    Ok(Some(slice.folder))
+}
+
+/// A slice that is ready: its folder, and what is to be mounted.
+#[derive(Debug)]
+pub struct Slice {
+    /// The container's folder.
+    pub folder: Folder,
+    /// Mounts, in order.
+    pub mounts: Vec<Mount>,
+    /// The image's loader reads `ld.so.preload`.
+    pub reads_preload: bool,
+}
+
+impl Slice {
+    /// Makes it, if the variables ask for one.
+    ///
+    /// # Errors
+    /// As for [`prepare`].
+    pub fn make(
+        bundle: &Bundle,
+        configuration: &Configuration,
+        config: &Config,
+        id: &str,
+    ) -> Result<Option<Self>> {
+        let variables = configuration.variables();
+        let declared = Declared::new(&variables)?;
+        let named = Named::of(configuration);
+        let mut found = Vec::new();
+        let ask = || -> Result<Vec<HostCard>, Refusal> {
+            found = cards::all(config).map_err(|error| {
+                Refusal(format!(
+                    "ALIYUN_COM_GPU_MEM_CONTAINER asks for a limit, but {error:#}; install the driver, or set sim in {}",
+                    config::PATH
+                ))
+            })?;
+            Ok(found.clone())
+        };
+        let limits = match plan(&declared, named.name.as_deref().unwrap_or(id), ask)? {
+            Plan::Native => return Ok(None),
+            Plan::Slice(limits) => limits,
+        };
+        let shim = config.shim()?;
+        let root = bundle.root(configuration).context("config.json of the container names no root")?;
+        let files = Files::new(root, configuration.binds());
+        let image = loadable(&files, &shim)?;
+        let folder = Folder::make(&Order {
+            root: &config.root,
+            id,
+            bundle: bundle.folder(),
+            image: named.image.as_deref(),
+            limits: &limits,
+            supply: &supply(&found),
+            overcommit: allows_overcommit(&config.root),
+        })?;
+        match mounts(&folder, config, &files, &image, &shim) {
+            Ok((mounts, reads_preload)) => Ok(Some(Self { folder, mounts, reads_preload })),
+            Err(error) => {
+                let _ = folder.remove();
+                Err(error)
+            }
+        }
+    }
+
+    /// The configuration with the mounts, and with hooks of ours.
+    fn hooked(&self, configuration: Configuration, config: &Config) -> Result<Configuration> {
+        let program = config::own_program()?;
+        let words =
+            |what: &str| ["hook", what, "--root", &config.root.to_string_lossy()].map(str::to_owned).to_vec();
+        Ok(configuration.with(&Additions {
+            mounts: self.mounts.clone(),
+            created: hook(&program, &words("created")),
+            stopped: hook(&program, &words("stopped")),
+            preload: (!self.reads_preload).then(|| SHIM.to_owned()),
+        }))
+    }
 }
 
 /// The image, if the shim can be loaded into its programs.
@@ -92,15 +141,14 @@ fn loadable(files: &Files, shim: &Path) -> Result<Image> {
     )))
 }
 
-/// What is mounted and run for a slice.
-fn add(
+/// What is mounted for a slice, and whether that is enough for the image's loader.
+fn mounts(
     folder: &Folder,
     config: &Config,
-    configuration: Configuration,
     files: &Files,
     image: &Image,
     shim: &Path,
-) -> Result<Configuration> {
+) -> Result<(Vec<Mount>, bool)> {
     let Image::Glibc { libraries, reads_preload, .. } = image else { bail!("the image has no glibc") };
     let closed = ["ro", "noexec"];
     let open = ["rw", "noexec"];
@@ -122,15 +170,7 @@ fn add(
     if let Some(list) = &config.sim {
         mounts.extend(simulator(folder, config, list, libraries)?);
     }
-    let program = config::own_program()?;
-    let words =
-        |what: &str| ["hook", what, "--root", &config.root.to_string_lossy()].map(str::to_owned).to_vec();
-    Ok(configuration.with(&Additions {
-        mounts,
-        created: hook(&program, &words("created")),
-        stopped: hook(&program, &words("stopped")),
-        preload: (!reads_preload).then(|| SHIM.to_owned()),
-    }))
+    Ok((mounts, *reads_preload))
 }
 
 /// The simulated driver, where the loader finds it without being told.

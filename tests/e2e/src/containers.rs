@@ -114,6 +114,20 @@ impl<'a> Yard<'a> {
         self.placed(command)
     }
 
+    /// The runtime itself with these arguments: ours is not before it.
+    #[must_use]
+    pub fn bare(&self, arguments: &[&str]) -> Command {
+        let mut command = self.elsewhere(&self.program);
+        command.arg("--root").arg(self.scene.path("state")).args(arguments);
+        self.placed(command)
+    }
+
+    /// Where the configuration for `cgpu-runtime` lies.
+    #[must_use]
+    pub fn config(&self) -> PathBuf {
+        self.scene.path("runtime.toml")
+    }
+
     /// A bundle whose image has a shell, some tools and our C programs.
     ///
     /// # Panics
@@ -146,12 +160,25 @@ impl<'a> Yard<'a> {
     /// If it does not start.
     #[must_use]
     pub fn start_bundle(&self, id: &str, bundle: &Path) -> Boxed<'_> {
+        self.start_bundle_by(&|arguments| self.runtime(arguments), id, bundle)
+    }
+
+    /// The same by the runtime itself.
+    ///
+    /// # Panics
+    /// If it does not start.
+    #[must_use]
+    pub fn start_bare(&self, id: &str, bundle: &Path) -> Boxed<'_> {
+        self.start_bundle_by(&|arguments| self.bare(arguments), id, bundle)
+    }
+
+    fn start_bundle_by(&self, by: &dyn Fn(&[&str]) -> Command, id: &str, bundle: &Path) -> Boxed<'_> {
         // The container's process must not hold the test's pipes.
         let log = self.scene.path(&format!("{id}.out"));
-        let create = self.runtime(&["create", "--bundle", &bundle.to_string_lossy(), id]);
+        let create = by(&["create", "--bundle", &bundle.to_string_lossy(), id]);
         Outcome::of(quietly(&create, &log)).exits_or_shows(0, &log);
         let boxed = Boxed { yard: self, id: id.to_owned() };
-        Outcome::of(self.runtime(&["start", id])).exits(0);
+        Outcome::of(by(&["start", id])).exits(0);
         boxed
     }
 

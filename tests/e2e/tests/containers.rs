@@ -35,6 +35,7 @@ with_each_runtime! {
     who_asks_for_nothing_is_left_alone
     cards_are_those_that_are_named
     the_monitor_knows_them_by_their_ids
+    hooks_of_a_specification_make_the_same_slices
     a_storm_leaves_nothing_behind
 }
 
@@ -355,6 +356,56 @@ mod steps {
         scene.eventually("the monitor has forgotten them", || {
             scene.smi()["containers"].as_array().is_some_and(Vec::is_empty).then_some(())
         });
+        is_clean(&scene);
+    }
+
+    /// As an engine does it with `--device cgpu.dev/slice=...`: it adds the edits of the devices, and knows nothing else of us.
+    pub(crate) fn hooks_of_a_specification_make_the_same_slices(test: &str, runtime: Runtime) {
+        let scene = Scene::new(T4);
+        let Some(yard) = Yard::open(test, &scene, runtime, T4) else { return };
+        let config = yard.config().to_string_lossy().into_owned();
+        let generate = ["cdi", "generate", "--gib", "6", "--config", &config];
+        let said = Outcome::of(scene.cgpu(&generate)).silent().stdout;
+        let specification: Value = serde_json::from_str(&said).expect("JSON");
+        let with_device = |id: &str, name: &str, variables: &[&str]| {
+            let bundle = yard.bundle(id, variables, &["sleep", "600"]);
+            let devices = specification["devices"].as_array().expect("devices");
+            let edits =
+                &devices.iter().find(|one| one["name"] == *name).expect("the device")["containerEdits"];
+            let file = bundle.join("config.json");
+            let text = fs::read(&file).expect("a configuration");
+            let mut config: Value = serde_json::from_slice(&text).expect("JSON");
+            for variable in edits["env"].as_array().into_iter().flatten() {
+                config["process"]["env"].as_array_mut().expect("variables").push(variable.clone());
+            }
+            for hook in edits["hooks"].as_array().expect("hooks") {
+                let name = hook["hookName"].as_str().expect("a name");
+                config["hooks"][name] = serde_json::json!([{"path": hook["path"], "args": hook["args"]}]);
+            }
+            fs::write(&file, config.to_string()).expect("a configuration");
+            bundle
+        };
+        let six = yard.start_bare("six", &with_device("six", "6GiB", &[]));
+        let eight = yard.start_bare("eight", &with_device("eight", "all", EIGHT));
+        assert_eq!(sizes(&six, &["env", "-i", "/bin/meminfo"]), [6144]);
+        assert_eq!(sizes(&eight, &["env", "-i", "/bin/meminfo"]), [8058]);
+        let outcome = six.exec(&["sh", "-c", "echo > /run/cgpu/limits"]);
+        assert!(outcome.stderr.contains("Read-only"), "{outcome:?}");
+        // What is not understood starts no container. crun keeps to itself what a hook says.
+        let bad = with_device("bad", "all", &["ALIYUN_COM_GPU_MEM_CONTAINER=six"]);
+        let refused = Outcome::of(yard.bare(&["run", "--bundle", &bad.to_string_lossy(), "bad"]));
+        assert!(refused.code() != Some(0), "{refused:?}");
+        assert!(runtime == Runtime::Crun || refused.stderr.contains("is `six`, expected"), "{refused:?}");
+        // By both ways at once it is one slice.
+        eight.delete();
+        let both = yard.start_bundle("both", &with_device("both", "all", EIGHT));
+        assert_eq!(sizes(&both, &["env", "-i", "/bin/meminfo"]), [8058]);
+        both.delete();
+        let none = yard.start_bare("none", &with_device("none", "all", &[]));
+        assert!(!none.exec(&["cat", "/proc/self/maps"]).exits(0).stdout.contains("cgpu"));
+        none.delete();
+        Outcome::of(yard.bare(&["delete", "--force", "six"])).exits(0);
+        std::mem::drop(six);
         is_clean(&scene);
     }
 

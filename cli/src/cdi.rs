@@ -1,0 +1,115 @@
+//! `cgpu cdi generate`: a specification by which engines give slices without `cgpu-runtime` before their own runtime.
+//!
+//! A specification holds the same edits for every container, and a slice needs a folder of its own. So the edits are hooks: one that plans
+//! where the host's cards can be asked, one that mounts in the container's mount namespace, one that clears up.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, ensure};
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use crate::{Failure, setup};
+
+/// Devices are `cgpu.dev/slice=NAME`.
+const KIND: &str = "cgpu.dev/slice";
+/// The oldest version that has all that is used: engines refuse those they do not know.
+const VERSION: &str = "0.3.0";
+/// A slice as the container's own variables say.
+const ALL: &str = "all";
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Write the specification: to a file that engines read (/etc/cdi/cgpu.json), or to the output
+    Generate(Generate),
+}
+
+#[derive(Args)]
+pub(crate) struct Generate {
+    /// Slices that need no variable: device 6GiB for `6`, on every card that the container has
+    #[arg(long, value_name = "GIB,...", value_delimiter = ',')]
+    gib: Vec<u32>,
+    /// Where to [default: the output]
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// The configuration of cgpu-runtime [default: /etc/cgpu/runtime.toml]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// cgpu-runtime [default: beside this program]
+    #[arg(long, value_name = "PROGRAM")]
+    runtime: Option<PathBuf>,
+}
+
+pub(crate) fn run(command: &Command) -> Result<ExitCode, Failure> {
+    let Command::Generate(arguments) = command;
+    let runtime = setup::program(arguments.runtime.as_deref(), true)?;
+    let config =
+        arguments.config.as_deref().map(std::path::absolute).transpose().map_err(anyhow::Error::from)?;
+    let text = format!("{:#}\n", specification(&runtime, config.as_deref(), &arguments.gib)?);
+    match &arguments.output {
+        Some(file) => setup::put(file, &text).with_context(|| format!("cannot write {}", file.display()))?,
+        None => print!("{text}"),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn specification(runtime: &str, config: Option<&Path>, gib: &[u32]) -> Result<Value> {
+    ensure!(gib.iter().all(|amount| *amount > 0), "a slice of 0 GiB is none: leave it out");
+    let hook = |name: &str, what: &str| {
+        let mut words = vec!["cgpu-runtime".to_owned(), "hook".to_owned(), what.to_owned()];
+        if let Some(config) = config {
+            words.extend(["--config".to_owned(), config.to_string_lossy().into_owned()]);
+        }
+        json!({ "hookName": name, "path": runtime, "args": words })
+    };
+    let hooks =
+        json!([hook("createRuntime", "plan"), hook("createContainer", "mount"), hook("poststop", "clear")]);
+    let mut devices = vec![json!({ "name": ALL, "containerEdits": { "hooks": hooks } })];
+    let mut amounts = gib.to_vec();
+    amounts.sort_unstable();
+    amounts.dedup();
+    devices.extend(amounts.iter().map(|amount| {
+        let variables = [format!("ALIYUN_COM_GPU_MEM_CONTAINER={amount}"), "CGPU_MEM_UNIT=GiB".to_owned()];
+        json!({ "name": format!("{amount}GiB"), "containerEdits": { "env": variables, "hooks": hooks } })
+    }));
+    Ok(json!({ "cdiVersion": VERSION, "kind": KIND, "devices": devices }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The rules of the specification, as far as they concern what is used.
+    #[test]
+    fn what_is_written_keeps_the_rules_of_the_format() {
+        let text = specification("/usr/bin/cgpu-runtime", Some(Path::new("/c.toml")), &[8, 6, 6]).unwrap();
+        let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+        assert_eq!(keys(&text), ["cdiVersion", "kind", "devices"]);
+        let plain = |name: &str, inner: &str| {
+            name.chars().all(|c| c.is_ascii_alphanumeric() || inner.contains(c))
+                && name.chars().next().is_some_and(char::is_alphanumeric)
+                && name.chars().next_back().is_some_and(char::is_alphanumeric)
+        };
+        let (vendor, class) = text["kind"].as_str().unwrap().split_once('/').unwrap();
+        assert!(plain(vendor, "_-.") && plain(class, "_-"));
+        let names: Vec<&str> =
+            text["devices"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap()).collect();
+        assert_eq!(names, ["all", "6GiB", "8GiB"]);
+        for device in text["devices"].as_array().unwrap() {
+            assert!(plain(device["name"].as_str().unwrap(), "_-.:"));
+            assert!(
+                keys(&device["containerEdits"]).iter().all(|key| ["env", "hooks"].contains(&key.as_str()))
+            );
+            for hook in device["containerEdits"]["hooks"].as_array().unwrap() {
+                assert_eq!(keys(hook), ["hookName", "path", "args"]);
+                assert!(
+                    ["createRuntime", "createContainer", "poststop"]
+                        .contains(&hook["hookName"].as_str().unwrap())
+                );
+                assert!(hook["path"].as_str().unwrap().starts_with('/'));
+            }
+        }
+        assert!(specification("/r", None, &[0]).is_err());
+    }
+}

@@ -1,0 +1,125 @@
+//! Bind mounts into a container that has not begun: done by a hook in its mount namespace, where its root is still a folder of the host's.
+//!
+//! Paths are resolved by the kernel with that folder as the root, and places that are found are held by descriptors: a link in an image, or one that
+//! somebody puts into a shared volume meanwhile, leads nowhere outside.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+use anyhow::{Context, Result};
+use oci_spec::runtime::Mount;
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use rustix::mount::MountFlags;
+
+/// Makes the places of all of them that lie in the image itself, as long as it can be written: a read-only root is read-only before a hook
+/// can mount in it.
+///
+/// # Errors
+/// One cannot be made.
+pub fn prepare(root: &Path, mounts: &[Mount]) -> Result<()> {
+    let root = open(root)?;
+    let covered = |mount: &&Mount| {
+        let others = mounts.iter().map(Mount::destination);
+        others.into_iter().any(|other| other != mount.destination() && mount.destination().starts_with(other))
+    };
+    for mount in mounts.iter().filter(|mount| !covered(mount)) {
+        let is_folder = mount.source().as_deref().is_some_and(Path::is_dir);
+        place(&root, mount.destination(), is_folder)
+            .with_context(|| format!("cannot make {}", mount.destination().display()))?;
+    }
+    Ok(())
+}
+
+/// Makes all of them, in order.
+///
+/// # Errors
+/// One cannot be made: the container must not start.
+pub fn all(root: &Path, mounts: &[Mount]) -> Result<()> {
+    let root = open(root)?;
+    for mount in mounts {
+        one(&root, mount).with_context(|| format!("cannot mount {}", mount.destination().display()))?;
+    }
+    Ok(())
+}
+
+fn open(root: &Path) -> Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::open(root, flags, Mode::empty()).with_context(|| format!("cannot open {}", root.display()))
+}
+
+fn one(root: &OwnedFd, mount: &Mount) -> Result<()> {
+    let source = mount.source().as_deref().context("it has no source")?;
+    let place = place(root, mount.destination(), source.is_dir())?;
+    rustix::mount::mount_bind(source, name(&place))?;
+    // The descriptor is of what is covered now.
+    let mounted = find(root, mount.destination())?;
+    let wants = |option: &str| mount.options().iter().flatten().any(|wanted| wanted == option);
+    let mut flags = MountFlags::BIND | MountFlags::NOSUID | MountFlags::NODEV;
+    flags.set(MountFlags::RDONLY, wants("ro"));
+    flags.set(MountFlags::NOEXEC, wants("noexec"));
+    rustix::mount::mount_remount(name(&mounted), flags, c"")?;
+    Ok(())
+}
+
+/// A place for a mount: what is there, else a new folder or file.
+fn place(root: &OwnedFd, path: &Path, folder: bool) -> Result<OwnedFd> {
+    let mut so_far = PathBuf::new();
+    let mut parent = root.try_clone()?;
+    let parts: Vec<_> = path.components().filter(|part| matches!(part, Component::Normal(_))).collect();
+    for (number, part) in parts.iter().enumerate() {
+        so_far.push(part);
+        let found = match find(root, &so_far) {
+            Err(Errno::NOENT) => {
+                let part = part.as_os_str();
+                if folder || number + 1 < parts.len() {
+                    rustix::fs::mkdirat(&parent, part, Mode::from_raw_mode(0o755))?;
+                } else {
+                    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+                    rustix::fs::openat(&parent, part, flags, Mode::from_raw_mode(0o644))?;
+                }
+                find(root, &so_far)?
+            }
+            found => found?,
+        };
+        parent = found;
+    }
+    Ok(parent)
+}
+
+fn find(root: &OwnedFd, path: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    rustix::fs::openat2(root.as_fd(), path, flags, Mode::empty(), resolve)
+}
+
+/// A path to what a descriptor is of.
+fn name(descriptor: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", descriptor.as_raw_fd())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn places_are_never_outside() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("root");
+        fs::create_dir_all(root.join("etc")).unwrap();
+        symlink("../../../..", root.join("up")).unwrap();
+        symlink("/elsewhere", root.join("away")).unwrap();
+        let open = rustix::fs::open(&root, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
+        if matches!(find(&open, Path::new("etc")), Err(Errno::NOSYS)) {
+            return;
+        }
+        place(&open, Path::new("/up/run/cgpu"), true).unwrap();
+        place(&open, Path::new("/etc/ld.so.preload"), false).unwrap();
+        assert!(root.join("run/cgpu").is_dir() && root.join("etc/ld.so.preload").is_file());
+        // A link to what is not there is not made into something.
+        assert!(place(&open, Path::new("/away/x"), false).is_err());
+        assert!(!folder.path().join("run").exists() && !Path::new("/elsewhere").exists());
+    }
+}
