@@ -23,7 +23,7 @@ mod http;
 mod own;
 
 /// A text is served again for so long.
-const FRESH: Duration = Duration::from_millis(200);
+const FRESH: Duration = Duration::from_millis(500);
 /// A port that somebody else has is asked for again.
 const RETRY: Duration = Duration::from_secs(10);
 

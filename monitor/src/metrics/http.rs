@@ -42,7 +42,12 @@ pub(super) fn serve(listener: &TcpListener, mut text: impl FnMut() -> Option<Str
             if connections.len() >= MOST {
                 connections.remove(0);
             }
-            connections.push(Connection::new(stream));
+            let mut connection = Connection::new(stream);
+            // Most send their request as soon as they are connected: it is here already, and answered without another look round.
+            connection.go_on(&mut text);
+            if !connection.over {
+                connections.push(connection);
+            }
         }
     }
 }
@@ -72,6 +77,8 @@ struct Connection {
     request: Vec<u8>,
     /// What is left to be written; empty: the request is not complete yet.
     reply: Vec<u8>,
+    /// Nothing follows the request: once the reply is written the connection can be closed.
+    whole: bool,
     /// All is written. What still comes is read and dropped: closing before would take the reply from a client that is still writing.
     lingers: bool,
     over: bool,
@@ -84,6 +91,7 @@ impl Connection {
             since: Instant::now(),
             request: Vec::new(),
             reply: Vec::new(),
+            whole: false,
             lingers: false,
             over: false,
         }
@@ -107,7 +115,7 @@ impl Connection {
             Ok(count) => {
                 self.request.extend_from_slice(&bytes[..count]);
                 if let Some(reply) = answer(&self.request, text) {
-                    self.reply = reply;
+                    (self.reply, self.whole) = (reply, is_whole(&self.request));
                 }
             }
             Err(error) => self.over |= !may_go_on(&error),
@@ -122,7 +130,7 @@ impl Connection {
                 Err(_) => break,
             }
             if self.reply.is_empty() {
-                self.lingers = self.stream.shutdown(Shutdown::Write).is_ok();
+                self.lingers = !self.whole && self.stream.shutdown(Shutdown::Write).is_ok();
                 self.over = !self.lingers;
             }
         }
@@ -140,6 +148,19 @@ impl Connection {
 
 fn may_go_on(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
+
+/// Whether all that the client sends has been read: a request that brings nothing along, and nothing after it.
+fn is_whole(request: &[u8]) -> bool {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS];
+    let mut parsed = httparse::Request::new(&mut headers);
+    let ends = parsed.parse(request).is_ok_and(|status| status == httparse::Status::Complete(request.len()));
+    let brings = |header: &httparse::Header<'_>| {
+        ["content-length", "transfer-encoding", "expect", "upgrade"]
+            .iter()
+            .any(|name| header.name.eq_ignore_ascii_case(name))
+    };
+    ends && matches!(parsed.method, Some("GET" | "HEAD")) && !parsed.headers.iter().any(brings)
 }
 
 /// The reply to a request; none while it is not complete.
@@ -187,6 +208,21 @@ mod tests {
     fn answered(request: &str) -> String {
         let reply = answer(request.as_bytes(), || Some("# EOF\n".into()));
         String::from_utf8(reply.unwrap_or_default()).unwrap()
+    }
+
+    #[test]
+    fn only_a_request_that_nothing_follows_is_whole() {
+        for (request, whole) in [
+            ("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", true),
+            ("HEAD /x HTTP/1.0\r\n\r\n", true),
+            ("GET /metrics HTTP/1.1\r\nHost: x\r\n", false),
+            ("GET /metrics HTTP/1.1\r\n\r\nGET", false),
+            ("GET /metrics HTTP/1.1\r\nContent-Length: 3\r\n\r\n", false),
+            ("POST /metrics HTTP/1.1\r\n\r\n", false),
+            ("\x16\x03\x01\r\n\r\n", false),
+        ] {
+            assert_eq!(is_whole(request.as_bytes()), whole, "{request:?}");
+        }
     }
 
     #[test]
