@@ -1,5 +1,6 @@
-//! Captures in the global mode that go on in this process. A call that is not safe beside one breaks it, whichever thread makes it, so
-//! meanwhile the gate asks the driver nothing.
+//! Captures that go on in this process. A call that is not safe beside one in the global mode breaks it, whichever thread makes it, so
+//! meanwhile the gate asks the driver nothing. One in another mode forbids nothing that the gate does; it is known all the same, so that it is
+//! not taken for one that nobody has heard of.
 //!
 //! Without a lock: a forked child may find its parent's threads in the middle of anything.
 
@@ -9,29 +10,40 @@ use cgpu_tenant::Lane;
 
 use crate::order::Order;
 
-/// The streams in which they began; 0: free. Who begins more than so many at once is left with what the gate sees of captures itself.
-static GLOBAL: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+/// The streams in which they began ([`key`]), and whether in the global mode ([`GLOBAL`]); 0: free. Who begins more than so many at once is left
+/// with what the gate sees of captures itself.
+static KNOWN: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 /// How many there are.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// How many of them are in the global mode.
+static COUNT_GLOBAL: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether one goes on.
+/// The bit of a place that says so.
+const GLOBAL: u64 = 1;
+
+/// Whether one goes on in the global mode.
 ///
 /// Relaxed: who begins one in another thread has counted it before the driver was asked.
 #[inline]
 pub(crate) fn any_global() -> bool {
+    COUNT_GLOBAL.load(Relaxed) != 0
+}
+
+/// Whether any goes on that began here.
+pub(crate) fn any() -> bool {
     COUNT.load(Relaxed) != 0
 }
 
 /// Begins a capture.
 pub(crate) fn begin(order: Order, mode: CUstreamCaptureMode, call: impl FnOnce() -> CUresult) -> CUresult {
-    if mode != CU_STREAM_CAPTURE_MODE_GLOBAL {
-        return call();
-    }
+    let global = mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
     // Before the driver is asked: from then on another thread's call may break it. Where one goes on already, it stays.
     let key = key(order.lane());
-    let fresh = !GLOBAL.iter().any(|place| place.load(Relaxed) == key);
-    if fresh && GLOBAL.iter().any(|place| place.compare_exchange(0, key, Relaxed, Relaxed).is_ok()) {
+    let word = key | if global { GLOBAL } else { 0 };
+    let fresh = !KNOWN.iter().any(|place| place.load(Relaxed) & !GLOBAL == key);
+    if fresh && KNOWN.iter().any(|place| place.compare_exchange(0, word, Relaxed, Relaxed).is_ok()) {
         COUNT.fetch_add(1, Relaxed);
+        COUNT_GLOBAL.fetch_add(global.into(), Relaxed);
     }
     let answer = call();
     if answer != CUresult::SUCCESS && fresh {
@@ -43,7 +55,7 @@ pub(crate) fn begin(order: Order, mode: CUstreamCaptureMode, call: impl FnOnce()
 /// Ends one, if the driver says so: from another thread, or in another stream, it cannot be ended.
 pub(crate) fn end(order: Order, call: impl FnOnce() -> CUresult) -> CUresult {
     let answer = call();
-    if any_global() && (answer == CUresult::SUCCESS || !order.captures()) {
+    if any() && (answer == CUresult::SUCCESS || !order.captures()) {
         let key = key(order.lane());
         forget(|other| other == key);
     }
@@ -52,7 +64,7 @@ pub(crate) fn end(order: Order, call: impl FnOnce() -> CUresult) -> CUresult {
 
 /// A stream is gone.
 pub(crate) fn stream_gone(stream: CUstream) {
-    if any_global() {
+    if any() {
         let key = key(Order::legacy(stream).lane());
         forget(|other| other == key);
     }
@@ -61,23 +73,25 @@ pub(crate) fn stream_gone(stream: CUstream) {
 /// A context is going, and with it its streams. It is not known whose they are, and a capture that nobody can end any more must not silence
 /// the gate for good.
 pub(crate) fn context_gone() {
-    if any_global() {
+    if any() {
         forget(|_| true);
     }
 }
 
 fn forget(which: impl Fn(u64) -> bool) {
-    for place in &GLOBAL {
-        let key = place.load(Relaxed);
-        if key != 0 && which(key) && place.compare_exchange(key, 0, Relaxed, Relaxed).is_ok() {
+    for place in &KNOWN {
+        let word = place.load(Relaxed);
+        let (key, global) = (word & !GLOBAL, word & GLOBAL != 0);
+        if word != 0 && which(key) && place.compare_exchange(word, 0, Relaxed, Relaxed).is_ok() {
             COUNT.fetch_sub(1, Relaxed);
+            COUNT_GLOBAL.fetch_sub(global.into(), Relaxed);
         }
     }
 }
 
-/// Different for different streams, but for what is left to chance: then one of two captures is forgotten early.
+/// Different for different streams, but for what is left to chance: then one of two captures is forgotten early. Without the bit [`GLOBAL`].
 fn key(lane: Lane) -> u64 {
     let mix = |word: u64, by: u64| word.wrapping_mul(by).rotate_left(23);
     let own = mix(lane.context as u64, 0x9E37_79B9_7F4A_7C15) ^ mix(lane.thread, 0xD6E8_FEB8_6659_FD93);
-    (lane.stream as u64 ^ own).max(1)
+    ((lane.stream as u64 ^ own) & !GLOBAL).max(GLOBAL << 1)
 }

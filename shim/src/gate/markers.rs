@@ -2,8 +2,7 @@
 //!
 //! Events are the calling thread's current context's. Calls that a capture of another thread may forbid (making and asking events,
 //! registering memory) are made in the relaxed capture mode, and not at all while a capture in the global mode goes on ([`captures`])
-//! and for a second after any was seen: the mode keeps them from breaking a capture that we do not know of, the pause keeps out of the way of
-//! one that we do.
+//! and for a second after one was seen that we had not heard of: it may have gone on for as long, in any mode.
 
 use cgpu_abi::driver_index;
 use cgpu_abi::types::*;
@@ -15,10 +14,10 @@ use super::progress;
 use crate::library::DRIVER;
 use crate::{captures, driver};
 
-/// No question to the driver for so long after a capture was seen.
+/// No question to the driver for so long after a capture was seen of which nobody knows how it began, nor when it will end.
 const QUIET: Nanos = Nanos::from_millis(1000);
 
-/// When a capture was last seen; 0: never.
+/// When such a one was last seen; 0: never.
 static CAPTURED: AtomicU64 = AtomicU64::new(0);
 
 /// The driver, as a thread with this current context sees it.
@@ -46,7 +45,7 @@ impl Driver for Markers {
         };
         // A question that is refused (906: another stream's capture forbids it) is as good as a yes.
         let capturing = answer != CUresult::SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
-        if capturing {
+        if capturing && !captures::any() {
             CAPTURED.store(Monotonic.now().0, Relaxed);
         }
         capturing

@@ -53,9 +53,14 @@ impl Contended {
 
     /// Launches that were measured on the first card, in all of the container's processes.
     fn measured(&self) -> u64 {
+        self.measured_of(|_| true)
+    }
+
+    /// The same, of some processes.
+    fn measured_of(&self, which: impl Fn(&Value) -> bool) -> u64 {
         let books = self.scene.books(&self.container);
-        let of = |process: &Value| process["cards"][0]["launches"].as_u64();
-        books["processes"].as_array().into_iter().flatten().filter_map(of).sum()
+        let processes = books["processes"].as_array().into_iter().flatten().filter(|process| which(process));
+        processes.filter_map(|process| process["cards"][0]["launches"].as_u64()).sum()
     }
 
     fn finish(self) {
@@ -157,6 +162,66 @@ fn the_driver_is_asked_nothing_while_a_global_capture_goes_on() {
             named(&calls, name).filter(|call| (begun..ended).contains(&when(call, "from"))).skip(1).collect();
         assert!(asked.is_empty(), "{asked:?}");
     }
+}
+
+/// Everything that computes, by whatever function and flavour, is measured and charged. What a thread has not asked for yet is not told,
+/// nor what went by before anybody knew that the card was wanted by two.
+#[test]
+fn every_function_that_computes_is_counted() {
+    const SECONDS: &str = "0.4";
+    let flavours = |names: &[&str], own: &str| -> Vec<String> {
+        names.iter().flat_map(|name| [(*name).to_owned(), format!("{name}{own}")]).collect()
+    };
+    let mut names = flavours(
+        &[
+            "cuLaunchKernel",
+            "cuLaunchKernelEx",
+            "cuLaunchCooperativeKernel",
+            "cuGraphLaunch",
+            "cuMemsetD8Async",
+            "cuMemsetD16Async",
+            "cuMemsetD32Async",
+            "cuMemsetD2D8Async",
+            "cuMemsetD2D16Async",
+            "cuMemsetD2D32Async",
+            "cuMemcpyDtoDAsync_v2",
+            "cuMemcpyAsync",
+        ],
+        "_ptsz",
+    );
+    names.extend(flavours(
+        &[
+            "cuMemsetD8_v2",
+            "cuMemsetD16_v2",
+            "cuMemsetD32_v2",
+            "cuMemsetD2D8_v2",
+            "cuMemsetD2D16_v2",
+            "cuMemsetD2D32_v2",
+            "cuMemcpyDtoD_v2",
+            "cuMemcpy",
+        ],
+        "_ptds",
+    ));
+    names.extend(
+        ["cuLaunch", "cuLaunchGrid", "cuLaunchGridAsync", "cuLaunchCooperativeKernelMultiDevice"]
+            .map(str::to_owned),
+    );
+    let contended = Contended::new("A10:23028").begin();
+    // Of what a function does for the first time on a busy machine much may have gone by.
+    let is_counted = |name: &str| {
+        let mut child = contended.start("launches", &[name, SECONDS]);
+        let made: u64 = play(&mut child).concat().parse().expect("a number");
+        // The one before may be on the books yet.
+        let pid = child.pid();
+        let measured = contended.measured_of(|process| process["pid"] == pid);
+        child.finish().silent();
+        assert!(measured <= made, "{name}: {measured} of {made}");
+        measured >= made / 2
+    };
+    for name in &names {
+        assert!((0..10).any(|_| is_counted(name)), "most of {name} are not measured");
+    }
+    contended.finish();
 }
 
 /// What waits for the program's own later work gets it, in all the ways there are, while the neighbour goes on.

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * launches FUNCTION SECONDS - has the card compute by that function of the driver for so long, again and again, and stays so that it can be
+ * looked at. Prints "ready", reads a line, and prints how often, and "over", when all has run.
+ */
+#include "graph.h"
+
+enum { BYTES = 1 << 16, SIDE = 512 };
+
+typedef struct {
+    unsigned grid[3], block[3], shared;
+    CUstream stream;
+    void *attributes;
+    unsigned count;
+} LaunchConfig;
+
+typedef struct {
+    CUfunction function;
+    unsigned grid[3], block[3], shared;
+    CUstream stream;
+    void **params;
+} Part;
+
+/* What kinds of arguments there are. */
+typedef CUresult (*Kernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **);
+typedef CUresult (*Cooperative)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **);
+typedef CUresult (*Configured)(const LaunchConfig *, CUfunction, void **, void **);
+typedef CUresult (*OnDevices)(Part *, unsigned, unsigned);
+typedef CUresult (*Plain)(CUfunction);
+typedef CUresult (*Grid)(CUfunction, int, int);
+typedef CUresult (*GridAsync)(CUfunction, int, int, CUstream);
+typedef CUresult (*Graph)(CUgraphExec, CUstream);
+typedef CUresult (*Fill8)(CUdeviceptr, unsigned char, size_t);
+typedef CUresult (*Fill8Async)(CUdeviceptr, unsigned char, size_t, CUstream);
+typedef CUresult (*Fill16)(CUdeviceptr, unsigned short, size_t);
+typedef CUresult (*Fill16Async)(CUdeviceptr, unsigned short, size_t, CUstream);
+typedef CUresult (*Fill32)(CUdeviceptr, unsigned, size_t);
+typedef CUresult (*Fill32Async)(CUdeviceptr, unsigned, size_t, CUstream);
+typedef CUresult (*Rectangle)(CUdeviceptr, size_t, unsigned, size_t, size_t);
+typedef CUresult (*RectangleAsync)(CUdeviceptr, size_t, unsigned, size_t, size_t, CUstream);
+typedef CUresult (*Copy)(CUdeviceptr, CUdeviceptr, size_t);
+typedef CUresult (*CopyAsync)(CUdeviceptr, CUdeviceptr, size_t, CUstream);
+
+static const char *name;
+static void *function;
+static CUfunction kernel;
+static CUgraphExec exec;
+static CUstream stream;
+static CUdeviceptr to, from;
+
+static int begins(const char *with) { return strncmp(name, with, strlen(with)) == 0; }
+static int has(const char *part) { return strstr(name, part) != NULL; }
+
+/* The function as one of its kind. */
+#define AS(kind) (*(kind *)&function)
+
+static CUresult fill(void) {
+    int later = has("Async");
+    if (begins("cuMemsetD2D"))
+        return later ? AS(RectangleAsync)(to, SIDE, 1, 64, 64, stream) : AS(Rectangle)(to, SIDE, 1, 64, 64);
+    if (begins("cuMemsetD8")) return later ? AS(Fill8Async)(to, 1, BYTES, stream) : AS(Fill8)(to, 1, BYTES);
+    if (begins("cuMemsetD16")) return later ? AS(Fill16Async)(to, 1, BYTES / 2, stream) : AS(Fill16)(to, 1, BYTES / 2);
+    return later ? AS(Fill32Async)(to, 1, BYTES / 4, stream) : AS(Fill32)(to, 1, BYTES / 4);
+}
+
+static CUresult once(void) {
+    LaunchConfig config = {{1, 1, 1}, {32, 1, 1}, 0, stream, NULL, 0};
+    Part part = {kernel, {1, 1, 1}, {32, 1, 1}, 0, stream, NULL};
+    if (begins("cuLaunchKernelEx")) return AS(Configured)(&config, kernel, NULL, NULL);
+    if (begins("cuLaunchKernel")) return AS(Kernel)(kernel, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL);
+    if (begins("cuLaunchCooperativeKernelMultiDevice")) return AS(OnDevices)(&part, 1, 0);
+    if (begins("cuLaunchCooperativeKernel")) return AS(Cooperative)(kernel, 1, 1, 1, 32, 1, 1, 0, stream, NULL);
+    if (begins("cuLaunchGridAsync")) return AS(GridAsync)(kernel, 1, 1, stream);
+    if (begins("cuLaunchGrid")) return AS(Grid)(kernel, 1, 1);
+    if (begins("cuLaunch")) return AS(Plain)(kernel);
+    if (begins("cuGraphLaunch")) return AS(Graph)(exec, stream);
+    if (begins("cuMemset")) return fill();
+    return has("Async") ? AS(CopyAsync)(to, from, BYTES, stream) : AS(Copy)(to, from, BYTES);
+}
+
+int main(int argc, char **argv) {
+    if (argc < 3) return 2;
+    name = argv[1];
+    double seconds = strtod(argv[2], NULL);
+    watchdog(120);
+    graph_open();
+    function = driver_symbol(name);
+    CUresult (*shape)(CUfunction, int, int, int) = (CUresult(*)(CUfunction, int, int, int))driver_symbol("cuFuncSetBlockShape");
+    CHECK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    kernel = driver_function("spin_20us");
+    CHECK(shape(kernel, 32, 1, 1));
+    CHECK(cu.cuMemAlloc(&to, BYTES));
+    CHECK(cu.cuMemAlloc(&from, BYTES));
+    CUgraph made;
+    CHECK(graph.BeginCapture(stream, RELAXED));
+    CHECK(cu.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL));
+    CHECK(graph.EndCapture(stream, &made));
+    CHECK(graph.Instantiate(&exec, made, 0));
+    printf("ready\n");
+    fflush(stdout);
+    if (getchar() == EOF) return 2;
+    unsigned count = 0;
+    for (double end = seconds_now() + seconds; seconds_now() < end; count++) CHECK(once());
+    CHECK(cu.cuCtxSynchronize());
+    printf("%u\nover\n", count);
+    fflush(stdout);
+    (void)getchar();
+    return 0;
+}
