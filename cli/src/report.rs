@@ -93,9 +93,15 @@ pub(crate) fn look(root: &Path) -> Status {
     status
 }
 
+/// A container's id as the monitor and the engines shorten theirs: of 64 digits the first twelve.
+fn short(name: &str) -> String {
+    let is_long = name.len() == 64 && name.bytes().all(|digit| digit.is_ascii_hexdigit());
+    if is_long { name[..12].to_owned() } else { name.to_owned() }
+}
+
 /// One container; None for a folder that is none.
 pub(crate) fn container(folder: &Path, cards: &mut Vec<CardStatus>) -> Option<ContainerStatus> {
-    let id = folder.file_name()?.to_string_lossy().into_owned();
+    let id = short(&folder.file_name()?.to_string_lossy());
     let limits: Limits = read(&folder.join("limits")).and_then(|text| text.parse().ok()).unwrap_or_default();
     let mut container = ContainerStatus {
         name: limits.name.unwrap_or_else(|| id.clone()),

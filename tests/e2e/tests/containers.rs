@@ -4,12 +4,12 @@ use std::borrow::Cow;
 use std::fs;
 use std::path::Path;
 
-use cgpu_e2e::{Boxed, Docker, MIB, Monitor, Outcome, Runtime, Scene, Yard};
+use cgpu_e2e::{Boxed, Docker, MIB, Monitor, Outcome, Podman, Runtime, Scene, Yard};
 use serde_json::Value;
 
 const T4: &str = "T4:15109";
 const SIX: &[&str] = &["ALIYUN_COM_GPU_MEM_CONTAINER=6", "ALIYUN_COM_GPU_MEM_DEV=15"];
-const EIGHT: &[&str] = &["ALIYUN_COM_GPU_MEM_CONTAINER=8", "ALIYUN_COM_GPU_MEM_DEV=15"];
+const EIGHT: &[&str; 2] = &["ALIYUN_COM_GPU_MEM_CONTAINER=8", "ALIYUN_COM_GPU_MEM_DEV=15"];
 
 /// Each test with each runtime.
 macro_rules! with_each_runtime {
@@ -88,7 +88,7 @@ mod docker {
             let found =
                 shown["containers"].as_array().expect("containers").iter().find(|one| one["name"] == *name);
             let found = found.unwrap_or_else(|| panic!("{name} is not in {shown:#}"));
-            assert!(found["id"].as_str().expect("an id").starts_with(id), "{found:#}");
+            assert_eq!(found["id"], *id, "{found:#}");
         }
         // What is not understood is told where the line was typed.
         let refused = docker.line("docker run --rm -e ALIYUN_COM_GPU_MEM_CONTAINER=six IMAGE true");
@@ -152,6 +152,37 @@ mod docker {
             assert_eq!(sizes_in(&docker, "box"), [6043], "{how}");
             docker.run(&["rm", "--force", "box"]).exits(0);
         }
+    }
+}
+
+/// podman, which has no daemon.
+mod podman {
+    use super::*;
+
+    #[test]
+    fn containers_have_their_slices_and_names() {
+        let scene = Scene::new(T4);
+        let Some(podman) = Podman::open("podman::containers_have_their_slices_and_names", &scene, T4) else {
+            return;
+        };
+        podman
+            .run(
+                &[&["--name", "trainer"], &EIGHT.map(|variable| ["-e", variable]).concat()[..]].concat(),
+                &["sleep", "600"],
+                true,
+            )
+            .exits(0);
+        let inside = podman.command(&["exec", "trainer", "env", "-i", "/bin/init"]).exits(0);
+        assert_eq!(inside.number("total"), 8058 * MIB);
+        let shown = scene.smi();
+        let container = &shown["containers"][0];
+        assert_eq!(container["name"], "trainer", "{shown:#}");
+        let listed = podman.command(&["ps", "--format", "{{.ID}}"]).exits(0).stdout;
+        assert_eq!(container["id"], listed.trim(), "{shown:#}");
+        let refused = podman.run(&["-e", "ALIYUN_COM_GPU_MEM_CONTAINER=six"], &["true"], false);
+        assert!(refused.code() != Some(0) && refused.stderr.contains("is `six`, expected"), "{refused:?}");
+        podman.command(&["rm", "--force", "--time", "0", "trainer"]).exits(0);
+        is_clean(&scene);
     }
 }
 

@@ -1,0 +1,113 @@
+//! podman with storage of one test's own, and an image from files of this host.
+
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::containers::find;
+use crate::{Outcome, Scene, furnish, skip};
+
+/// The image that is made.
+const IMAGE: &str = "localhost/cuda";
+
+/// podman, set up by `cgpu setup podman`.
+pub struct Podman {
+    folder: TempDir,
+}
+
+impl Podman {
+    /// Sets it up with simulated cards. None, after recording the skip, where it is not there or starts no containers.
+    ///
+    /// # Panics
+    /// If what it needs cannot be written.
+    #[must_use]
+    pub fn open(test: &str, scene: &Scene, cards: &str) -> Option<Self> {
+        // SAFETY: no obligations; geteuid cannot fail.
+        if unsafe { libc::geteuid() } != 0 || find("podman").is_none() || find("runc").is_none() {
+            skip(test, "podman", "podman and runc are not installed, or this is not root");
+            return None;
+        }
+        let folder = tempfile::Builder::new().prefix("cgpu-podman-").tempdir().expect("a temporary folder");
+        let at = |name: &str| folder.path().join(name);
+        let config = format!("root = {:?}\nsim = {cards:?}\nruntime = \"runc\"\n", scene.root());
+        fs::write(at("runtime.toml"), config).expect("a configuration");
+        let storage = format!(
+            "[storage]\ndriver = \"vfs\"\ngraphroot = {:?}\nrunroot = {:?}\n",
+            at("storage"),
+            at("run")
+        );
+        fs::write(at("storage.conf"), storage).expect("a configuration");
+        let file = at("engine.conf");
+        Outcome::of(scene.cgpu(&["setup", "podman", "--file", &file.to_string_lossy()])).exits(0);
+        let podman = Self { folder };
+        let image = podman.folder.path().join("image");
+        furnish(scene, &image);
+        let archive = podman.folder.path().join("image.tar");
+        let mut tar = Command::new("tar");
+        tar.arg("-C").arg(&image).arg("-cf").arg(&archive).arg(".");
+        Outcome::of(tar).exits(0);
+        let imported = podman.command(&["import", &archive.to_string_lossy(), IMAGE]);
+        let probe = podman.run(&[], &["true"], false);
+        if imported.code() != Some(0) || probe.code() != Some(0) {
+            skip(test, "podman", &format!("podman starts no containers here: {}", probe.stderr.trim()));
+            return None;
+        }
+        Some(podman)
+    }
+
+    /// `podman` with these arguments.
+    #[must_use]
+    pub fn command(&self, arguments: &[&str]) -> Outcome {
+        let at = |name: &str| self.folder.path().join(name);
+        let mut command = Command::new("podman");
+        command.env("CONTAINERS_CONF", at("engine.conf")).env("CONTAINERS_STORAGE_CONF", at("storage.conf"));
+        command.args(["--cgroup-manager=cgroupfs", "--events-backend=none", "--tmpdir"]).arg(at("tmp"));
+        command.arg(format!("--runtime-flag=cgpu-config={}", at("runtime.toml").display())).args(arguments);
+        Outcome::of(command)
+    }
+
+    /// Runs a container: in the background, or to its end.
+    #[must_use]
+    pub fn run(&self, options: &[&str], program: &[&str], detached: bool) -> Outcome {
+        // A host that is itself confined cannot give more than it has.
+        let mut arguments =
+            vec!["run", "--network=none", "--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024"];
+        arguments.push(if detached { "--detach" } else { "--rm" });
+        arguments.extend(options);
+        arguments.push(IMAGE);
+        arguments.extend(program);
+        self.command(&arguments)
+    }
+}
+
+impl Drop for Podman {
+    fn drop(&mut self) {
+        let _ = self.command(&["rm", "--all", "--force", "--time", "0"]);
+        // Its monitors of containers come after it, and write into the folder.
+        let ours = self.folder.path().to_string_lossy().into_owned();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while is_used(&ours) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // Storage that stays mounted would keep the folder.
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        for mount in mounts
+            .lines()
+            .rev()
+            .filter_map(|line| line.split(' ').nth(1))
+            .filter(|path| path.starts_with(&ours))
+        {
+            let _ = Command::new("umount").arg(mount).status();
+        }
+    }
+}
+
+/// Whether a process was started with a path below this one.
+fn is_used(folder: &str) -> bool {
+    let lines = fs::read_dir("/proc").into_iter().flatten().flatten();
+    lines
+        .filter_map(|process| fs::read(process.path().join("cmdline")).ok())
+        .any(|line| String::from_utf8_lossy(&line).contains(folder))
+}
