@@ -14,8 +14,8 @@ use crate::{Failure, setup};
 
 /// Devices are `cgpu.dev/slice=NAME`.
 const KIND: &str = "cgpu.dev/slice";
-/// The oldest version that has all that is used: engines refuse those they do not know.
-const VERSION: &str = "0.3.0";
+/// The oldest version that has all that is used, names that begin with a digit among it: engines refuse those they do not know.
+const VERSION: &str = "0.5.0";
 /// A slice as the container's own variables say.
 const ALL: &str = "all";
 

@@ -70,9 +70,8 @@ impl Engine {
             }
             (Self::Docker, true) => docker::unset(before),
             (Self::Containerd, false) => containerd::set(before, runtime).map(Some),
-            (Self::Containerd, true) => Ok(containerd::unset(before)),
-            (Self::Podman, false) => Ok(Some(podman::text(runtime))),
-            (Self::Podman, true) => Ok(None),
+            (Self::Containerd, true) => containerd::unset(before),
+            (Self::Podman, undo) => podman::changed(before, (!undo).then_some(runtime)),
         }
     }
 

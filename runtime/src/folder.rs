@@ -226,7 +226,8 @@ impl Folder {
     }
 
     /// Whether a process of it lives.
-    fn lives(&self) -> bool {
+    #[must_use]
+    pub fn lives(&self) -> bool {
         self.recorded().and_then(|record| record.first).is_some_and(Process::lives) || slots_live(&self.path)
     }
 

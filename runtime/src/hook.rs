@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -14,9 +14,10 @@ use oci_spec::runtime::{Mount, State};
 
 use crate::bundle::Bundle;
 use crate::config::Config;
+use crate::edit::Configuration;
 use crate::folder::Folder;
 use crate::mounting;
-use crate::plan::{Declared, Refusal};
+use crate::plan::{Declared, Plan, Refusal, plan};
 use crate::start::Slice;
 
 /// What is to be mounted, in the container's folder.
@@ -82,13 +83,32 @@ fn injected(what: &str, config: &Config, state: &State) -> Result<()> {
             done
         }
         "mount" => {
-            let Ok(text) = fs::read(folder.path().join(MOUNTS)) else { return Ok(()) };
+            let configuration = bundle.read()?;
+            let text = match fs::read(folder.path().join(MOUNTS)) {
+                Err(error)
+                    if error.kind() == ErrorKind::NotFound && needs_no_mounts(&configuration, &folder)? =>
+                {
+                    return Ok(());
+                }
+                text => text.context("the mounts that were planned for the slice cannot be read")?,
+            };
             let mounts: Vec<Mount> = serde_json::from_slice(&text)?;
-            let root = bundle.root(&bundle.read()?).context("config.json of the container names no root")?;
+            let root = bundle.root(&configuration).context("config.json of the container names no root")?;
             mounting::all(&root, &mounts)
         }
         _ => bail!("expected plan, mount or clear, found {what}"),
     }
+}
+
+/// Whether it is no wonder that nothing was planned: `cgpu-runtime` has done all of it, or the variables ask for no limit, whatever cards there are.
+/// In a user namespace of its own a hook may look for the plan elsewhere than where the one before it has put it.
+fn needs_no_mounts(configuration: &Configuration, folder: &Folder) -> Result<bool> {
+    if configuration.binds().iter().any(|(_, source)| source == folder.path()) {
+        return Ok(true);
+    }
+    let variables = configuration.variables();
+    let unknown = || Err(Refusal("its cards are not known here".into()));
+    Ok(matches!(plan(&Declared::new(&variables)?, "", unknown), Ok(Plan::Native)))
 }
 
 /// Notes the first process, and tells the monitor, if there is one. A monitor that says no has a reason: the container is then not

@@ -42,7 +42,7 @@ fn told(outcome: Result<ExitCode>, invocation: Option<&Invocation>) -> ExitCode 
 fn run(invocation: &Invocation) -> Result<ExitCode> {
     let config = match Config::load(invocation.config.as_deref()) {
         // Containers that are there can be ended whatever is wrong with the file.
-        Err(_) if !invocation.creates() && invocation.config.is_none() => Config::default(),
+        Err(_) if !invocation.creates() => Config::default(),
         config => config?,
     };
     let folder = invocation.id.as_deref().and_then(|id| Folder::of(&config.root, id).ok());
@@ -61,7 +61,8 @@ fn run(invocation: &Invocation) -> Result<ExitCode> {
         (Some("delete"), _) if is_slice => {
             let status = handover::run(&next, invocation)?;
             if status.success()
-                && let Some(folder) = folder
+                // Of another engine's container by the same id, which lives, the runtime has deleted nothing.
+                && let Some(folder) = folder.filter(|folder| !folder.lives())
             {
                 folder.remove()?;
             }

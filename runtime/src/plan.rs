@@ -37,8 +37,9 @@ impl From<cgpu_tenant::Refusal> for Refusal {
     }
 }
 
-/// The variables that ask for something.
-const OURS: &[&str] = &["ALIYUN_COM_GPU_", "CGPU_", "NVIDIA_VISIBLE_DEVICES"];
+/// The variables that ask for something. Docker puts NVIDIA_VISIBLE_DEVICES behind an image's own: there the last one counts, as for the vendor's
+/// runtime.
+const OURS: &[&str] = &["ALIYUN_COM_GPU_", "CGPU_"];
 
 /// The variables of a container's first process, `NAME=VALUE` each.
 #[derive(Clone, Debug, Default)]
@@ -75,7 +76,7 @@ impl<'a> Declared<'a> {
         self.0
             .iter()
             .filter_map(|variable| variable.split_once('='))
-            .find(|(other, _)| *other == name)
+            .rfind(|(other, _)| *other == name)
             .map(|pair| pair.1)
     }
 

@@ -1,5 +1,6 @@
 //! Everything up to the hand-over of a container that is to be made.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -125,6 +126,13 @@ impl Slice {
 fn loadable(files: &Files, shim: &Path) -> Result<Image> {
     let image = files.look().context("the image's C library cannot be looked at")?;
     let needed = image::needed(shim).with_context(|| format!("cannot read {}", shim.display()))?;
+    // The loader would go on without it.
+    if needed.is_none() || std::fs::metadata(shim)?.mode() & 0o004 == 0 {
+        bail!(Refusal(format!(
+            "{} is no library that every user can load: install libcgpu.so again",
+            shim.display()
+        )));
+    }
     let why = match &image {
         Image::Glibc { version, .. } => match needed {
             Some(needed) if needed > *version => {

@@ -7,7 +7,7 @@ const END: &str = "# cgpu: end";
 
 /// The file with the block.
 pub(super) fn set(before: &str, runtime: &str) -> Result<String> {
-    let rest = unset(before).unwrap_or_default();
+    let rest = unset(before)?.unwrap_or_default();
     let Ok(quoted) = serde_json::to_string(runtime) else { bail!("{runtime:?} is no path") };
     let version = version(&rest);
     let plugin = match version {
@@ -22,15 +22,18 @@ pub(super) fn set(before: &str, runtime: &str) -> Result<String> {
     if rest.contains("containerd.runtimes.cgpu") {
         bail!("it has a runtime cgpu that is not ours: take that out first");
     }
+    // CRI then names the pod's control group as systemd does, which a runtime that is not told takes for a folder of that name elsewhere.
+    let is_told = |line: &str| line.split_whitespace().collect::<String>().starts_with("SystemdCgroup=true");
+    let systemd = if rest.lines().any(is_told) { "    SystemdCgroup = true\n" } else { "" };
     let head = if version.is_none() { "version = 2\n" } else { "" };
     let gap = if rest.is_empty() || rest.ends_with('\n') { "" } else { "\n" };
     Ok(format!(
-        "{rest}{gap}{BEGIN}\n{head}[{table}]\n  runtime_type = \"io.containerd.runc.v2\"\n  [{table}.options]\n    BinaryName = {quoted}\n{END}\n"
+        "{rest}{gap}{BEGIN}\n{head}[{table}]\n  runtime_type = \"io.containerd.runc.v2\"\n  [{table}.options]\n    BinaryName = {quoted}\n{systemd}{END}\n"
     ))
 }
 
 /// The file without it; none: nothing is left.
-pub(super) fn unset(before: &str) -> Option<String> {
+pub(super) fn unset(before: &str) -> Result<Option<String>> {
     let mut rest = String::new();
     let mut ours = false;
     for line in before.split_inclusive('\n') {
@@ -40,7 +43,10 @@ pub(super) fn unset(before: &str) -> Option<String> {
         }
         ours &= line.trim_end() != END;
     }
-    (!rest.is_empty()).then_some(rest)
+    if ours {
+        bail!("the line `{END}` is gone: take our block out by hand");
+    }
+    Ok((!rest.is_empty()).then_some(rest))
 }
 
 /// The number on the line `version`, which stands before all tables.
@@ -56,6 +62,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_control_groups_of_pods_stay_the_engines() {
+        let before = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc.options]\n  SystemdCgroup = true\n";
+        assert!(set(before, "/c").unwrap().contains("BinaryName = \"/c\"\n    SystemdCgroup = true\n"));
+    }
+
+    #[test]
+    fn a_block_without_its_end_is_left_alone() {
+        let cut = set("version = 2\n", "/c").unwrap().replace(END, "") + "[grpc]\n";
+        assert!(set(&cut, "/c").is_err() && unset(&cut).is_err());
+    }
+
+    #[test]
     fn a_block_comes_and_goes_and_the_rest_stays() {
         for before in [
             "version = 2\n# mine\n[plugins.\"io.containerd.grpc.v1.cri\"]\n  sandbox_image = \"x\"\n",
@@ -65,7 +83,7 @@ mod tests {
             assert!(after.starts_with(before), "{after}");
             assert!(after.contains("BinaryName = \"/usr/bin/cgpu-runtime\""));
             assert_eq!(set(&after, "/usr/bin/cgpu-runtime").unwrap(), after);
-            assert_eq!(unset(&after).as_deref(), Some(before));
+            assert_eq!(unset(&after).unwrap().as_deref(), Some(before));
         }
         let fresh = set("", "/c").unwrap();
         assert!(
@@ -73,7 +91,7 @@ mod tests {
             "{fresh}"
         );
         assert_eq!(set(&fresh, "/c").unwrap(), fresh);
-        assert_eq!(unset(&fresh), None);
+        assert_eq!(unset(&fresh).unwrap(), None);
     }
 
     #[test]
