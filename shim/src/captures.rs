@@ -5,7 +5,7 @@
 //! Without a lock: a forked child may find its parent's threads in the middle of anything.
 
 use cgpu_abi::types::*;
-use cgpu_proto::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use cgpu_proto::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use cgpu_tenant::Lane;
 
 use crate::order::Order;
@@ -17,6 +17,9 @@ static KNOWN: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// How many of them are in the global mode.
 static COUNT_GLOBAL: AtomicUsize = AtomicUsize::new(0);
+
+/// One began for which there was no place. Since then nobody knows whether one that is seen is one of those.
+static UNPLACED: AtomicBool = AtomicBool::new(false);
 
 /// The bit of a place that says so.
 const GLOBAL: u64 = 1;
@@ -30,8 +33,13 @@ pub(crate) fn any_global() -> bool {
 }
 
 /// Whether any goes on that began here.
-pub(crate) fn any() -> bool {
+fn any() -> bool {
     COUNT.load(Relaxed) != 0
+}
+
+/// Whether one that is seen now began here.
+pub(crate) fn is_known() -> bool {
+    any() && !UNPLACED.load(Relaxed)
 }
 
 /// Begins a capture.
@@ -41,9 +49,13 @@ pub(crate) fn begin(order: Order, mode: CUstreamCaptureMode, call: impl FnOnce()
     let key = key(order.lane());
     let word = key | if global { GLOBAL } else { 0 };
     let fresh = !KNOWN.iter().any(|place| place.load(Relaxed) & !GLOBAL == key);
-    if fresh && KNOWN.iter().any(|place| place.compare_exchange(0, word, Relaxed, Relaxed).is_ok()) {
-        COUNT.fetch_add(1, Relaxed);
-        COUNT_GLOBAL.fetch_add(global.into(), Relaxed);
+    if fresh {
+        if KNOWN.iter().any(|place| place.compare_exchange(0, word, Relaxed, Relaxed).is_ok()) {
+            COUNT.fetch_add(1, Relaxed);
+            COUNT_GLOBAL.fetch_add(global.into(), Relaxed);
+        } else {
+            UNPLACED.store(true, Relaxed);
+        }
     }
     let answer = call();
     if answer != CUresult::SUCCESS && fresh {
@@ -71,11 +83,13 @@ pub(crate) fn stream_gone(stream: CUstream) {
 }
 
 /// A context is going, and with it its streams. It is not known whose they are, and a capture that nobody can end any more must not silence
-/// the gate for good.
-pub(crate) fn context_gone() {
+/// the gate for good. Whether one in the global mode may go on, of which nothing is known now.
+pub(crate) fn context_gone() -> bool {
+    let lost = any_global();
     if any() {
         forget(|_| true);
     }
+    lost
 }
 
 fn forget(which: impl Fn(u64) -> bool) {

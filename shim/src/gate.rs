@@ -152,7 +152,9 @@ pub(crate) fn watch(tenant: &'static Tenant) {
 
 /// A context is going, and with it all that was recorded in it.
 pub(crate) fn forget(context: CUcontext) {
-    captures::context_gone();
+    if captures::context_gone() {
+        markers::seen();
+    }
     if let Some(bound) = gate() {
         progress::forget(context);
         bound.gate.forget(ContextKey(context.0));

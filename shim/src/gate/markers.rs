@@ -45,8 +45,8 @@ impl Driver for Markers {
         };
         // A question that is refused (906: another stream's capture forbids it) is as good as a yes.
         let capturing = answer != CUresult::SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
-        if capturing && !captures::any() {
-            CAPTURED.store(Monotonic.now().0, Relaxed);
+        if capturing && !captures::is_known() {
+            seen();
         }
         capturing
     }
@@ -116,6 +116,11 @@ impl Driver for Markers {
         let nanoseconds = (f64::from(milliseconds) * 1e6) as u64;
         Ok(self.time_scale.host(Nanos(nanoseconds)))
     }
+}
+
+/// A capture may go on of which nothing is known.
+pub(super) fn seen() {
+    CAPTURED.store(Monotonic.now().0, Relaxed);
 }
 
 /// Makes a call that a capture of another thread may forbid.

@@ -10,10 +10,15 @@ pynvml.nvmlInit()
 card = pynvml.nvmlDeviceGetHandleByIndex(0)
 memory = pynvml.nvmlDeviceGetMemoryInfo(card)
 print(f"card: {memory.total} bytes, {memory.used} used, {memory.free} free")
-try:
-    samples = pynvml.nvmlDeviceGetProcessUtilization(card, 0)
-except pynvml.NVMLError_NotFound:
-    samples = []
+samples = None
+while samples is None:
+    try:
+        samples = pynvml.nvmlDeviceGetProcessUtilization(card, 0)
+    except pynvml.NVMLError_InsufficientSize:
+        # There are more samples than when the bindings asked how many there are.
+        pass
+    except pynvml.NVMLError_NotFound:
+        samples = []
 busy = {sample.pid: sample.smUtil for sample in samples}
 for process in sorted(pynvml.nvmlDeviceGetComputeRunningProcesses(card), key=lambda process: process.pid):
     print(f"process {process.pid}: {process.usedGpuMemory} bytes, {'busy' if busy.pop(process.pid, 0) else 'idle'}")
