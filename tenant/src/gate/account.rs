@@ -122,6 +122,11 @@ impl Account {
         self.settlement.work().with(lent.map(|loan| (loan.amount, loan.since)))
     }
 
+    /// Threads with credit that they may be using.
+    pub(crate) fn borrowers(&self, now: Nanos) -> u64 {
+        self.loans.iter().filter(|loan| now < loan.since + loan.amount + IDLE).count() as u64
+    }
+
     /// GPU time of the turn.
     pub(crate) fn spent(&self, now: Nanos) -> Nanos {
         self.settlement.busy() + self.work(now).inflight() - self.base

@@ -20,7 +20,7 @@ use crate::cost::Expected;
 
 /// Most that may be in flight by estimate, unless it is fewer than [`PIPELINE`] launches.
 pub(crate) const BOUND: Nanos = Nanos::from_micros(500);
-/// The same while a sibling process has work on the card. The driver then switches between their contexts, at every time slice
+/// The same while several threads or streams have, or a sibling process has work on the card. The driver then switches between their contexts, at every time slice
 /// (1 to 2 ms) or earlier, when one has run dry; so each should have about a slice's work queued, or the card switches more often
 /// than it has to.
 pub(crate) const SHARED_BOUND: Nanos = Nanos::from_millis(1);
@@ -189,12 +189,16 @@ impl Passage {
         siblings: Siblings,
         now: Nanos,
     ) -> Step {
-        let bound = if siblings.working > 0 { SHARED_BOUND } else { BOUND };
+        // What one thread may launch without asking another cannot: several have more in all, and smaller parts of it. So have several streams,
+        // each of which has an end of its own to be seen.
+        let threads = 1 + account.borrowers(now);
+        let several = siblings.working > 0 || threads > 1 || account.settlement.busy_lanes() > 1;
+        let bound = if several { SHARED_BOUND } else { BOUND };
         // Somebody of high priority may come at any moment, who waits for what is in flight.
         let bound = if told > Nanos::ZERO { bound.min(told) } else { bound };
         // Siblings see each other's credit a little late; threads of one process see each other's at once.
         let left = if siblings.working > 0 { Nanos(left.0 / 4) } else { left };
-        let credit = CREDIT.min(Nanos(bound.0 * 7 / 10));
+        let credit = CREDIT.min(Nanos(bound.0 * 7 / 10 / threads));
         let most = if self.each { Nanos::ZERO } else { self.visit.credit(credit).min(left) };
         let cost = self.cost();
         let chunk = most.max(cost);
