@@ -40,6 +40,16 @@ static double timed(CUfunction function, unsigned blocks, CUstream stream) {
     return ms;
 }
 
+/* The least of several: a program that is held up between the first event and the launch measures that, too. */
+static double best(CUfunction function, unsigned blocks, CUstream stream) {
+    double least = timed(function, blocks, stream);
+    for (int i = 0; i < 10; i++) {
+        double again = timed(function, blocks, stream);
+        if (again < least) least = again;
+    }
+    return least;
+}
+
 int main(void) {
     CUdevice device = 0;
     CUcontext primary, view, of_stream;
@@ -104,10 +114,10 @@ int main(void) {
     HOLDS(view == of_stream && view != primary);
 
     /* The whole card's worth of blocks takes as much longer as the part is smaller; what fits the part does not. */
-    double whole = timed(function, (unsigned)multiprocessors, NULL), part = timed(function, (unsigned)multiprocessors, stream);
-    double ratio = part / whole, due = multiprocessors / 16.0;
+    double due = multiprocessors / 16.0, whole = best(function, (unsigned)multiprocessors, NULL);
+    double part = best(function, (unsigned)multiprocessors, stream), ratio = part / whole;
     if (ratio < due * 0.98 || ratio > due * 1.02) FAIL("%f ms became %f on 16 of %d", whole, part, multiprocessors);
-    ratio = timed(function, 16, stream) / whole;
+    ratio = best(function, 16, stream) / whole;
     HOLDS(ratio > 0.98 && ratio < 1.02);
 
     CHECK(cu.cuCtxSetCurrent(view));
