@@ -121,6 +121,80 @@ impl Usage {
     }
 }
 
+/// This process's own cell of a card's books: what changes there without a look at anybody else's.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnCell<'a>(&'a Cell);
+
+impl<'a> OwnCell<'a> {
+    /// The cell, of the process that asks.
+    #[inline]
+    #[must_use]
+    pub const fn new(cell: &'a Cell) -> Self {
+        Self(cell)
+    }
+
+    /// Charges `bytes` out of the spare part, if they are there and were let in under these terms: the way of a charge that touches
+    /// nothing that others write to. False: nothing is charged; see [`Account::charge`].
+    #[inline]
+    #[must_use]
+    pub fn take(self, bytes: Bytes, terms: Terms) -> bool {
+        self.tick();
+        let good = |held: &Held| held.is_open() && get(&self.0.terms).0 == terms.word();
+        let Some(before) = self.update(|held| Some(held).filter(good)?.take(bytes)) else { return false };
+        self.peak_at(before.used() + bytes);
+        true
+    }
+
+    /// Gives back `bytes` of a former charge; returns what was really there to give back, which is less only if somebody else
+    /// wrote to our cell.
+    #[inline]
+    pub fn refund(self, column: Column, bytes: Bytes) -> Bytes {
+        match column {
+            Column::Used => {
+                let before = self.update(|held| Some(held.lowered(bytes).0));
+                before.map_or(Bytes::ZERO, |held| held.lowered(bytes).1)
+            }
+            Column::Implicit => {
+                let lower = |implicit: u64| Some(implicit.saturating_sub(bytes.0));
+                let before = self.0.implicit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lower);
+                bytes.min(Bytes(before.unwrap_or_default()))
+            }
+        }
+    }
+
+    /// What is in it.
+    fn usage(self) -> Usage {
+        let (used, implicit) = (held(self.0).used(), get(&self.0.implicit));
+        Usage { used, implicit, ..Usage::default() }
+    }
+
+    /// Changes the word; what it was before, or `None` if `change` would not.
+    #[inline]
+    fn update(self, change: impl Fn(Held) -> Option<Held>) -> Option<Held> {
+        update(self.0, change)
+    }
+
+    /// Shows that there was a charge. Stored, not added: of two threads at once one may show both, which is as good.
+    #[inline]
+    fn tick(self) {
+        let charges = self.0.charges.load(Ordering::Relaxed);
+        self.0.charges.store(charges.wrapping_add(1), Ordering::Relaxed);
+    }
+
+    fn raise_peak(self) {
+        self.peak_at(held(self.0).used());
+    }
+
+    /// `used` was in use.
+    #[inline]
+    fn peak_at(self, used: Bytes) {
+        let now = used + get(&self.0.implicit);
+        if now > get(&self.0.peak) {
+            self.0.peak.fetch_max(now.0, Ordering::Relaxed);
+        }
+    }
+}
+
 /// One card's books, as one process of the container keeps them.
 #[derive(Clone, Copy, Debug)]
 pub struct Account<'a> {
@@ -129,7 +203,7 @@ pub struct Account<'a> {
     cells: &'a [Cell],
     slots: &'a [Slot],
     growth: &'a [AtomicU64],
-    mine: &'a Cell,
+    mine: OwnCell<'a>,
     me: Owner,
 }
 
@@ -147,7 +221,7 @@ impl<'a> Account<'a> {
         mine: &'a Cell,
         me: Owner,
     ) -> Self {
-        Self { lock: &card.lock, high_water, cells, slots, growth, mine, me }
+        Self { lock: &card.lock, high_water, cells, slots, growth, mine: OwnCell(mine), me }
     }
 
     /// Charges `bytes` to this process if the container then keeps the terms that `terms` reads.
@@ -165,19 +239,15 @@ impl<'a> Account<'a> {
         patience: Nanos,
         life: impl FnMut(Owner) -> Life,
     ) -> Result<(), Refused> {
-        self.tick();
-        if column == Column::Implicit || !self.take_spare(bytes, terms().into()) {
-            self.charge_locked(column, bytes, || terms().into(), patience, life)?;
+        match column {
+            Column::Used if self.mine.take(bytes, terms().into()) => return Ok(()),
+            // That has shown it.
+            Column::Used => {}
+            Column::Implicit => self.mine.tick(),
         }
-        self.raise_peak();
+        self.charge_locked(column, bytes, || terms().into(), patience, life)?;
+        self.mine.raise_peak();
         Ok(())
-    }
-
-    /// The way of a charge that touches only our own cell.
-    #[inline]
-    fn take_spare(&self, bytes: Bytes, terms: Terms) -> bool {
-        let good = |held: &Held| held.is_open() && get(&self.mine.terms).0 == terms.word();
-        self.update(|held| Some(held).filter(good)?.take(bytes)).is_some()
     }
 
     #[inline(never)]
@@ -205,39 +275,27 @@ impl<'a> Account<'a> {
         if !fits(claimed, bytes, limit) {
             return Err(short);
         }
-        self.mine.terms.store(terms.word(), Ordering::Relaxed);
+        self.mine.0.terms.store(terms.word(), Ordering::Relaxed);
         match column {
             Column::Used => {
-                self.update(|held| Some(held.raised(bytes)?.opened())).ok_or(short)?;
+                self.mine.update(|held| Some(held.raised(bytes)?.opened())).ok_or(short)?;
             }
             // What fits cannot make our own word wrap.
-            Column::Implicit => _ = self.mine.implicit.fetch_add(bytes.0, Ordering::Relaxed),
+            Column::Implicit => _ = self.mine.0.implicit.fetch_add(bytes.0, Ordering::Relaxed),
         }
         drop(guard);
         Ok(())
     }
 
-    /// Gives back `bytes` of a former charge; returns what was really there to give back, which is less only if somebody else
-    /// wrote to our cell.
-    #[inline]
+    /// As [`OwnCell::refund`].
     pub fn refund(&self, column: Column, bytes: Bytes) -> Bytes {
-        match column {
-            Column::Used => {
-                let before = self.update(|held| Some(held.lowered(bytes).0));
-                before.map_or(Bytes::ZERO, |held| held.lowered(bytes).1)
-            }
-            Column::Implicit => {
-                let lower = |implicit: u64| Some(implicit.saturating_sub(bytes.0));
-                let before = self.mine.implicit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lower);
-                bytes.min(Bytes(before.unwrap_or_default()))
-            }
-        }
+        self.mine.refund(column, bytes)
     }
 
     /// Gives back `bytes` of implicit memory that is gone from the card with what was in it, a context: what was measured of this process
     /// before says nothing any more.
     pub fn end(&self, bytes: Bytes) -> Bytes {
-        self.mine.ended.fetch_add(1, Ordering::Relaxed);
+        self.mine.0.ended.fetch_add(1, Ordering::Relaxed);
         // HB ended: Release, so that whoever sees the bytes gone no longer takes anything off them for what was measured before.
         fence(Ordering::Release);
         self.refund(Column::Implicit, bytes)
@@ -255,15 +313,15 @@ impl<'a> Account<'a> {
         patience: Nanos,
         life: impl FnMut(Owner) -> Life,
     ) {
-        self.tick();
+        self.mine.tick();
         match column {
-            Column::Used => _ = self.update(|held| Some(held.raised_at_most(bytes))),
+            Column::Used => _ = self.mine.update(|held| Some(held.raised_at_most(bytes))),
             Column::Implicit => {
                 let raise = |implicit: u64| Some(implicit.saturating_add(bytes.0));
-                let _ = self.mine.implicit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise);
+                let _ = self.mine.0.implicit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise);
             }
         }
-        self.raise_peak();
+        self.mine.raise_peak();
         let limit = terms().into().limit;
         if self.claimed() > limit {
             let _guard = self.lock.acquire(self.me, patience, life).map(Acquired::guard);
@@ -274,18 +332,18 @@ impl<'a> Account<'a> {
     /// Others may hold `bytes` of what is in use here: from now on they outlive this process on the books.
     pub fn export(&self, bytes: Bytes) {
         let raise = |exported: u64| Some(exported.saturating_add(bytes.0));
-        let _ = self.mine.exported.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise);
+        let _ = self.mine.0.exported.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise);
     }
 
     /// Nobody else can hold `bytes` any more of what was exported: before they are given back.
     pub fn withdraw(&self, bytes: Bytes) {
         let lower = |exported: u64| Some(exported.saturating_sub(bytes.0));
-        let _ = self.mine.exported.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lower);
+        let _ = self.mine.0.exported.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lower);
     }
 
     /// As [`Account::withdraw`], of what this process let go before: the monitor may have seen it go already, and taken it off.
     pub fn withdraw_kept(&self, bytes: Bytes) {
-        self.mine.ended.fetch_add(1, Ordering::Relaxed);
+        self.mine.0.ended.fetch_add(1, Ordering::Relaxed);
         // HB ended: Release, as in `Account::end`.
         fence(Ordering::Release);
         self.withdraw(bytes);
@@ -335,8 +393,7 @@ impl<'a> Account<'a> {
     /// What this process has on the card.
     #[must_use]
     pub fn mine(&self) -> Usage {
-        let (used, implicit) = (held(self.mine).used(), get(&self.mine.implicit));
-        Usage { used, implicit, ..Usage::default() }
+        self.mine.usage()
     }
 
     /// What the container has on the card, now. Without the lock: charges and refunds of others may fall between its parts.
@@ -408,34 +465,13 @@ impl<'a> Account<'a> {
     /// nobody charges.
     #[must_use]
     pub fn is_valid(&self, limit: Bytes) -> bool {
-        self.claimed() <= limit && get(&self.mine.peak) >= self.mine().total()
-    }
-
-    /// Changes our own word; what it was before, or `None` if `change` would not.
-    #[inline]
-    fn update(&self, change: impl Fn(Held) -> Option<Held>) -> Option<Held> {
-        update(self.mine, change)
+        self.claimed() <= limit && get(&self.mine.0.peak) >= self.mine().total()
     }
 
     #[inline]
     fn entries(&self) -> impl Iterator<Item = Entry<'a>> {
         let entries = self.cells.iter().zip(self.slots).zip(self.growth).take(high_water(self.high_water));
         entries.map(|((cell, slot), growth)| Entry { cell, slot, growth })
-    }
-
-    /// Shows that there was a charge. Stored, not added: of two threads at once one may show both, which is as good.
-    #[inline]
-    fn tick(&self) {
-        let charges = self.mine.charges.load(Ordering::Relaxed);
-        self.mine.charges.store(charges.wrapping_add(1), Ordering::Relaxed);
-    }
-
-    #[inline]
-    fn raise_peak(&self) {
-        let now = self.mine().total();
-        if now > get(&self.mine.peak) {
-            self.mine.peak.fetch_max(now.0, Ordering::Relaxed);
-        }
     }
 }
 

@@ -20,7 +20,7 @@ use crate::atomic::Ordering;
 use crate::file::{self, Access, Error, Fault};
 use crate::grant::Granted;
 use crate::layout::{self, Cell, Grant, NAME, Slot, Use, store_bytes};
-use crate::ledger::{self, Account};
+use crate::ledger::{self, Account, OwnCell};
 use crate::liveness::{Life, Lifeline, Lifelines};
 use crate::lock::Owner;
 use crate::mapping::{Mapping, Shared};
@@ -199,6 +199,13 @@ impl Region {
         // Both types hold nothing that is out of bounds.
         #[allow(clippy::indexing_slicing)]
         &self.shared().cell[card.get()][slot.get()]
+    }
+
+    /// As [`Region::cell`], of the process that asks.
+    #[inline]
+    #[must_use]
+    pub fn own_cell(&self, card: CardIndex, slot: SlotIndex) -> OwnCell<'_> {
+        OwnCell::new(self.cell(card, slot))
     }
 
     /// A card's record.

@@ -138,7 +138,7 @@ impl From<Duration> for Nanos {
 }
 
 /// A card's place in a container's table, below [`CARDS`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CardIndex(u8);
 
 impl CardIndex {

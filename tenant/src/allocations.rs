@@ -84,8 +84,15 @@ impl Allocations {
     /// Puts an allocation in that the driver has just made.
     #[inline]
     pub(crate) fn insert(&self, allocation: Allocation) -> Inserted {
-        match self.shard(allocation.address) {
-            Some(shard) => shard.lock().insert(allocation),
+        let Allocation { address, units, owner } = allocation;
+        self.put_in(address, units, owner)
+    }
+
+    // Its parts apart, as in `take_out`: in registers, where a record would go by way of the stack.
+    #[inline(never)]
+    fn put_in(&self, address: u64, units: u32, owner: Owner) -> Inserted {
+        match self.shard(address) {
+            Some(shard) => shard.lock().insert(Allocation { address, units, owner }),
             None => Inserted::Exhausted,
         }
     }
@@ -100,7 +107,16 @@ impl Allocations {
     /// Takes the allocation at `address` out; none if there is none, or only a stale one.
     #[inline]
     pub(crate) fn remove(&self, address: u64) -> Option<(CardIndex, Allocation)> {
-        self.shard(address)?.lock().remove(address)
+        let (entry, card) = self.take_out(address);
+        let allocation = Allocation { address, units: entry.units(), owner: entry.owner() };
+        (!entry.is_vacant()).then_some((card, allocation))
+    }
+
+    /// A vacant entry: there was none.
+    #[inline(never)]
+    fn take_out(&self, address: u64) -> (Entry, CardIndex) {
+        let none = (Entry::VACANT, CardIndex::default());
+        self.shard(address).and_then(|shard| shard.lock().remove(address)).unwrap_or(none)
     }
 
     /// The allocation at `address`.
@@ -225,15 +241,14 @@ impl Shard {
     }
 
     #[inline]
-    fn remove(&mut self, address: u64) -> Option<(CardIndex, Allocation)> {
+    fn remove(&mut self, address: u64) -> Option<(Entry, CardIndex)> {
         let number = stretch::number(address);
         let stretch = self.stretches.find(number)?;
         let entry = stretch.remove(address, Offset::of(address)?);
         if stretch.is_empty() {
-            self.stretches.drop_empty(number);
+            self.stretches.emptied(number);
         }
-        let allocation = Allocation { address, units: entry.units(), owner: entry.owner() };
-        Some((self.take_off(entry)?, allocation))
+        Some((entry, self.take_off(entry)?))
     }
 
     /// Takes a removed entry off its owner's sum; none if it was vacant or stale.

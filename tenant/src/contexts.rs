@@ -87,7 +87,7 @@ pub(crate) struct Estate {
 /// The contexts of a process.
 #[derive(Debug)]
 pub(crate) struct Contexts {
-    table: Box<[Pair]>,
+    table: Box<[Pair; PAIRS]>,
     registry: Spin<Registry>,
 }
 
@@ -118,7 +118,7 @@ struct Registry {
 
 impl Contexts {
     pub(crate) fn new() -> Self {
-        let table = (0..PAIRS).map(|_| Pair::default()).collect();
+        let table = Box::new(std::array::from_fn(|_| Pair::default()));
         Self { table, registry: Spin::new(Registry::default()) }
     }
 
@@ -243,8 +243,9 @@ impl Contexts {
     fn probe(&self, handle: usize) -> impl Iterator<Item = &Pair> {
         let spread = (handle as u64 >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         let home = usize::try_from(spread).unwrap_or(0) & (PAIRS - 1);
-        let (before, after) = self.table.split_at_checked(home).unwrap_or_default();
-        after.iter().chain(before)
+        // The mask leaves a place in the array.
+        #[allow(clippy::indexing_slicing)]
+        (home..home + PAIRS).map(|place| &self.table[place & (PAIRS - 1)])
     }
 
     /// The pair of a handle: its own if it is `present`, else the first that can be had.

@@ -7,7 +7,7 @@
 use cgpu_proto::atomic::{AtomicU32, AtomicU64, Ordering};
 use cgpu_proto::grant::Heartbeat;
 use cgpu_proto::layout::CARDS;
-use cgpu_proto::ledger::{Account, Column, Refused, Terms, Usage};
+use cgpu_proto::ledger::{Account, Column, OwnCell, Refused, Terms, Usage};
 use cgpu_proto::liveness::Lifeline;
 use cgpu_proto::lock::{Acquired, Guard, Owner};
 use cgpu_proto::region::Region;
@@ -169,7 +169,7 @@ impl Ledger {
     /// Gives back.
     #[inline]
     pub(crate) fn refund(&self, card: CardIndex, column: Column, bytes: Bytes) {
-        self.account(card).refund(column, bytes);
+        self.own(card).refund(column, bytes);
     }
 
     /// Gives back implicit memory of a context that has ended: what was measured before counts no more.
@@ -310,8 +310,18 @@ impl Ledger {
         self.region.account(card, self.me())
     }
 
-    /// Charges, if it fits as the books stand.
     #[inline]
+    fn own(&self, card: CardIndex) -> OwnCell<'_> {
+        self.region.own_cell(card, self.claim.slot)
+    }
+
+    /// Charges what the program asks for, if this process has it spare. False: nothing is charged.
+    #[inline]
+    pub(crate) fn take_spare(&self, card: CardIndex, bytes: Bytes) -> bool {
+        self.own(card).take(bytes, self.terms(card))
+    }
+
+    /// Charges, if it fits as the books stand.
     pub(crate) fn attempt(&self, card: CardIndex, column: Column, bytes: Bytes) -> Result<(), Refused> {
         let life = |owner| self.region.life(owner);
         self.account(card).charge(column, bytes, || self.terms(card), LOCK_PATIENCE, life)

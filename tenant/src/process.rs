@@ -277,17 +277,24 @@ impl Tenant {
         bytes: Bytes,
         denied: Reason,
     ) -> Result<(), Denied> {
-        match self.ledger.attempt(card, column, bytes) {
-            Ok(()) => Ok(()),
-            Err(_) => self.hold_relieved(card, column, bytes, denied),
+        if column == Column::Used && self.ledger.take_spare(card, bytes) {
+            return Ok(());
         }
+        self.hold_among_others(card, column, bytes, denied)
     }
 
-    #[cold]
     #[inline(never)]
-    fn hold_relieved(&self, card: Card, column: Column, bytes: Bytes, denied: Reason) -> Result<(), Denied> {
-        self.relieve(card);
-        self.ledger.charge(card, column, bytes, denied)
+    fn hold_among_others(
+        &self,
+        card: Card,
+        column: Column,
+        bytes: Bytes,
+        denied: Reason,
+    ) -> Result<(), Denied> {
+        self.ledger.attempt(card, column, bytes).or_else(|_| {
+            self.relieve(card);
+            self.ledger.charge(card, column, bytes, denied)
+        })
     }
 
     #[cold]

@@ -175,15 +175,28 @@ pub(super) fn free(address: u64, call: impl FnOnce() -> CUresult) -> CUresult {
     // It may be a pool's where there are any: those are not on the table.
     let pooled = tenant.has_pools();
     let taken = if pooled { tenant.take_linear(Address(address)) } else { tenant.take(Address(address)) };
-    // What another process's pool has lent is freed like one's own.
-    let closing = if taken.is_none() { tenant.closing(Address(address)) } else { None };
+    let Some(taken) = taken else { return free_untold(tenant, address, pooled, call) };
     let answer = call();
-    match (answer, taken, closing) {
-        (CUresult::SUCCESS, Some(taken), _) => taken.freed(),
-        (CUresult::SUCCESS, None, Some(closing)) => closing.closed(),
-        _ => {}
+    if answer == CUresult::SUCCESS {
+        taken.freed();
     }
-    // It waits for the card, and pools are trimmed then.
+    after(answer, pooled)
+}
+
+/// What is not on the table of addresses. What another process's pool has lent is freed like one's own.
+#[inline(never)]
+fn free_untold(tenant: &Tenant, address: u64, pooled: bool, call: impl FnOnce() -> CUresult) -> CUresult {
+    let closing = tenant.closing(Address(address));
+    let answer = call();
+    if let (CUresult::SUCCESS, Some(closing)) = (answer, closing) {
+        closing.closed();
+    }
+    after(answer, pooled)
+}
+
+/// A free waits for the card, and pools are trimmed then.
+#[inline]
+fn after(answer: CUresult, pooled: bool) -> CUresult {
     if pooled { waited(answer) } else { answer }
 }
 

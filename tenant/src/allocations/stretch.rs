@@ -115,6 +115,8 @@ impl Stretch {
 pub(super) struct Stretches {
     slots: Vec<Option<(u64, Box<Stretch>)>>,
     used: usize,
+    /// The stretch that became empty last: it stays in the list, because what is freed is often allocated again at once.
+    idle: Option<u64>,
     /// An empty stretch, kept for the next one: programs free the last of a stretch and allocate the first of another all day.
     spare: Option<Box<Stretch>>,
 }
@@ -137,8 +139,26 @@ impl Stretches {
         self.at(place).ok_or(Exhausted)
     }
 
+    /// The stretch of this number has become empty.
+    #[inline]
+    pub(super) fn emptied(&mut self, number: u64) {
+        if self.idle != Some(number) {
+            self.relieve(number);
+        }
+    }
+
+    /// Makes the stretch of this number, which is empty, the idle one; drops the one that was before, if it still is.
+    #[inline(never)]
+    fn relieve(&mut self, number: u64) {
+        if let Some(former) = self.idle.replace(number)
+            && self.find(former).is_some_and(|stretch| stretch.is_empty())
+        {
+            self.drop_empty(former);
+        }
+    }
+
     /// Drops the stretch of this number, which must be empty.
-    pub(super) fn drop_empty(&mut self, number: u64) {
+    fn drop_empty(&mut self, number: u64) {
         let Ok(mut hole) = self.place(number) else { return };
         let removed = self.slots.get_mut(hole).and_then(Option::take);
         self.used -= 1;
