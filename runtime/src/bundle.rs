@@ -59,19 +59,7 @@ impl Bundle {
     /// # Errors
     /// As the system says.
     pub fn write(&self, configuration: &Configuration) -> Result<()> {
-        let write = || -> std::io::Result<()> {
-            let about = fs::metadata(&self.file)?;
-            let fresh = self.file.with_extension(format!("cgpu.{}", std::process::id()));
-            // What an earlier process of the same number left.
-            let _ = fs::remove_file(&fresh);
-            let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
-            file.write_all(&configuration.text())?;
-            // Only root may give files away, and only root need.
-            let _ = std::os::unix::fs::fchown(&file, Some(about.uid()), Some(about.gid()));
-            file.set_permissions(Permissions::from_mode(about.mode() & 0o7777))?;
-            fs::rename(&fresh, &self.file)
-        };
-        write().with_context(|| format!("cannot write {}", self.file.display()))
+        replace(&self.file, &configuration.text())
     }
 
     /// Its root file system.
@@ -79,4 +67,24 @@ impl Bundle {
     pub fn root(&self, configuration: &Configuration) -> Option<PathBuf> {
         Some(self.folder.join(configuration.root()?))
     }
+}
+
+/// Puts another text in a file's place, with the same owner and mode: the whole of it, or nothing.
+///
+/// # Errors
+/// As the system says.
+pub fn replace(path: &Path, text: &[u8]) -> Result<()> {
+    let write = || -> std::io::Result<()> {
+        let about = fs::metadata(path)?;
+        let fresh = path.with_extension(format!("cgpu.{}", std::process::id()));
+        // What an earlier process of the same number left.
+        let _ = fs::remove_file(&fresh);
+        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
+        file.write_all(text)?;
+        // Only root may give files away, and only root need.
+        let _ = std::os::unix::fs::fchown(&file, Some(about.uid()), Some(about.gid()));
+        file.set_permissions(Permissions::from_mode(about.mode() & 0o7777))?;
+        fs::rename(&fresh, path)
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
 }

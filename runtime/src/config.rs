@@ -5,6 +5,7 @@
 //! shim = "/usr/lib/cgpu/libcgpu.so"      # left out: beside this program, or in ../lib/cgpu
 //! root = "/run/cgpu"                     # the monitor's root
 //! sim = "T4:15109"                       # simulated cards, for a host that has none
+//! ld_preload = true                      # also start images whose loader can be told by LD_PRELOAD only
 //! ```
 
 use std::fs;
@@ -26,6 +27,7 @@ struct Text {
     shim: Option<PathBuf>,
     root: Option<PathBuf>,
     sim: Option<String>,
+    ld_preload: bool,
 }
 
 /// What the runtime goes by.
@@ -37,13 +39,15 @@ pub struct Config {
     pub root: PathBuf,
     /// The list of simulated cards.
     pub sim: Option<String>,
+    /// Images whose loader reads no file are started with a variable, which their programs may unset.
+    pub ld_preload: bool,
     shim: Option<PathBuf>,
 }
 
 impl Default for Config {
     /// That of root's host, with nothing told.
     fn default() -> Self {
-        Self { runtime: None, root: paths::RUN.into(), sim: None, shim: None }
+        Self { runtime: None, root: paths::RUN.into(), sim: None, ld_preload: false, shim: None }
     }
 }
 
@@ -65,10 +69,20 @@ impl Config {
                 .map_or(1, |before| before.matches('\n').count() + 1);
             anyhow!("{}, line {line}: {}", path.display(), error.message())
         })?;
-        let user = rustix::process::geteuid().as_raw();
+        let mut user = rustix::process::geteuid().as_raw();
         let runtime = std::env::var_os("XDG_RUNTIME_DIR");
+        // Without that folder there is only root's.
+        if runtime.is_some() {
+            user = outside(&fs::read_to_string("/proc/self/uid_map").unwrap_or_default(), user);
+        }
         let root = paths::monitor_root(told.root.as_deref(), user, runtime.as_deref())?;
-        Ok(Self { runtime: told.runtime, root: std::path::absolute(root)?, sim: told.sim, shim: told.shim })
+        Ok(Self {
+            runtime: told.runtime,
+            root: std::path::absolute(root)?,
+            sim: told.sim,
+            ld_preload: told.ld_preload,
+            shim: told.shim,
+        })
     }
 
     /// The shim.
@@ -99,6 +113,19 @@ impl Config {
     }
 }
 
+/// Who a user is outside of our user namespace, by its map: rootless engines run us as root of one of theirs, and their host's folders are not ours.
+fn outside(map: &str, user: u32) -> u32 {
+    let ranges = map.lines().filter_map(|line| {
+        let mut numbers = line.split_whitespace().map(|number| number.parse::<u32>().ok());
+        Some((numbers.next()??, numbers.next()??, numbers.next()??))
+    });
+    let mut ranges = ranges.filter_map(|(inside, outside, count)| {
+        let place = user.checked_sub(inside).filter(|place| *place < count)?;
+        outside.checked_add(place)
+    });
+    ranges.next().unwrap_or(user)
+}
+
 /// Ourselves, as a path that hooks can be started by.
 ///
 /// # Errors
@@ -126,6 +153,14 @@ mod tests {
         let path = folder.path().join("runtime.toml");
         fs::write(&path, text).unwrap();
         Config::load(Some(&path))
+    }
+
+    #[test]
+    fn root_of_a_namespace_is_somebody_outside() {
+        let rootless = "         0       1000          1\n         1     100000      65536\n";
+        assert_eq!((outside(rootless, 0), outside(rootless, 5)), (1000, 100_004));
+        assert_eq!(outside("         0          0 4294967295\n", 0), 0);
+        assert_eq!((outside("", 0), outside("0 x", 7)), (0, 7));
     }
 
     #[test]

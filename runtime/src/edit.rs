@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use oci_spec::runtime::{Hook, Mount};
 use serde_json::{Map, Value};
 
+use crate::document;
 use crate::plan::Refusal;
 
 /// A configuration that could be read.
@@ -22,9 +23,9 @@ pub struct Additions {
     /// Mounts, in order, after all others.
     pub mounts: Vec<Mount>,
     /// Run when the container's namespaces exist, before its program.
-    pub created: Hook,
+    pub created: Option<Hook>,
     /// Run when it is deleted.
-    pub stopped: Hook,
+    pub stopped: Option<Hook>,
     /// A variable, for loaders that read no file.
     pub preload: Option<String>,
 }
@@ -44,7 +45,7 @@ impl Configuration {
     /// It is no JSON, or the parts that concern us are of another shape.
     pub fn parse(text: &[u8]) -> Result<Self, Refusal> {
         let wrong = |what: String| Refusal(format!("config.json of the container is not understood: {what}"));
-        let document: Value = serde_json::from_slice(text).map_err(|error| wrong(error.to_string()))?;
+        let document = document::parse(text).map_err(|error| wrong(error.to_string()))?;
         let Value::Object(document) = document else { return Err(wrong("expected an object".into())) };
         let configuration = Self { document };
         for (parent, names) in READ {
@@ -55,11 +56,7 @@ impl Configuration {
                 }
                 continue;
             };
-            for key in object.keys() {
-                if names.iter().any(|name| *name != key.as_str() && name.eq_ignore_ascii_case(key)) {
-                    return Err(wrong(format!("`{}` is not how that name is written", key.escape_default())));
-                }
-            }
+            spelt(object, names).map_err(&wrong)?;
         }
         configuration.strings().map_err(&wrong)?;
         for name in ["createRuntime", "poststop"] {
@@ -71,6 +68,10 @@ impl Configuration {
         if !configuration.document.get("mounts").is_none_or(|mounts| mounts.is_array() || mounts.is_null()) {
             return Err(wrong("expected a list `mounts`".into()));
         }
+        let mounts = configuration.document.get("mounts").and_then(Value::as_array);
+        for mount in mounts.into_iter().flatten().filter_map(Value::as_object) {
+            spelt(mount, &["destination", "type", "source", "options"]).map_err(&wrong)?;
+        }
         Ok(configuration)
     }
 
@@ -79,14 +80,7 @@ impl Configuration {
     }
 
     fn strings(&self) -> Result<Vec<String>, String> {
-        let variables = self.object("process").and_then(|process| process.get("env"));
-        let variables = match variables {
-            None | Some(Value::Null) => return Ok(Vec::new()),
-            Some(Value::Array(variables)) => variables,
-            Some(_) => return Err("expected a list `env`".into()),
-        };
-        let text = |value: &Value| value.as_str().map(str::to_owned);
-        variables.iter().map(|value| text(value).ok_or_else(|| "expected text in `env`".to_owned())).collect()
+        self.object("process").map_or_else(|| Ok(Vec::new()), strings)
     }
 
     /// The variables of its first process.
@@ -133,50 +127,85 @@ impl Configuration {
             })
         };
         append(&mut self.document, "mounts", additions.mounts.iter().map(value), ours);
-        let hooks = self.document.entry("hooks").or_insert(Value::Null);
-        if !hooks.is_object() {
-            *hooks = Value::Object(Map::new());
-        }
-        if let Value::Object(hooks) = hooks {
-            for (name, hook) in [("createRuntime", &additions.created), ("poststop", &additions.stopped)] {
-                let own = value(hook);
+        for (name, hook) in [("createRuntime", &additions.created), ("poststop", &additions.stopped)] {
+            let Some(own) = hook.as_ref().map(value) else { continue };
+            let hooks = self.document.entry("hooks").or_insert(Value::Null);
+            if !hooks.is_object() {
+                *hooks = Value::Object(Map::new());
+            }
+            if let Value::Object(hooks) = hooks {
                 append(hooks, name, [own.clone()].into_iter(), |other| *other == own);
             }
         }
         if let Some(preload) = &additions.preload {
-            self.add_preload(preload);
-        }
-        self
-    }
-
-    /// Before whatever is preloaded already: another one that hooks `dlsym` would hide the driver from ours.
-    fn add_preload(&mut self, shim: &str) {
-        let process = self.document.entry("process").or_insert_with(|| Value::Object(Map::new()));
-        let Some(process) = process.as_object_mut() else { return };
-        let variables = process.entry("env").or_insert(Value::Null);
-        if !variables.is_array() {
-            *variables = Value::Array(Vec::new());
-        }
-        let Some(variables) = variables.as_array_mut() else { return };
-        let mut found = false;
-        for variable in variables.iter_mut() {
-            let Some(present) = variable.as_str().and_then(|text| text.strip_prefix("LD_PRELOAD=")) else {
-                continue;
-            };
-            found = true;
-            if !present.split([':', ' ']).any(|file| file == shim) {
-                *variable = Value::String(format!("LD_PRELOAD={shim}:{present}"));
+            let process = self.document.entry("process").or_insert_with(|| Value::Object(Map::new()));
+            if let Some(process) = process.as_object_mut() {
+                add_preload(process, preload);
             }
         }
-        if !found {
-            variables.push(Value::String(format!("LD_PRELOAD={shim}")));
-        }
+        self
     }
 
     /// Its text.
     #[must_use]
     pub fn text(&self) -> Vec<u8> {
         Value::Object(self.document.clone()).to_string().into_bytes()
+    }
+}
+
+/// What an engine has a runtime start in a container that runs (`exec --process FILE`), with this library preloaded.
+///
+/// # Errors
+/// It is no process that could be read.
+pub fn preloading(process: &[u8], shim: &str) -> Result<Vec<u8>, Refusal> {
+    let wrong = |what: String| Refusal(format!("the process for the container is not understood: {what}"));
+    let document = document::parse(process).map_err(|error| wrong(error.to_string()))?;
+    let Value::Object(mut process) = document else { return Err(wrong("expected an object".into())) };
+    spelt(&process, &["env"]).map_err(wrong)?;
+    strings(&process).map_err(wrong)?;
+    add_preload(&mut process, shim);
+    Ok(Value::Object(process).to_string().into_bytes())
+}
+
+/// Whether no name is written in a way in which some readers would take it for one of these, and others would not.
+fn spelt(object: &Map<String, Value>, names: &[&str]) -> Result<(), String> {
+    let is_odd = |key: &&String| names.iter().any(|name| document::is_taken_for(key, name));
+    match object.keys().find(is_odd) {
+        Some(key) => Err(format!("`{}` is not how that name is written", key.escape_default())),
+        None => Ok(()),
+    }
+}
+
+/// The variables of a process.
+fn strings(process: &Map<String, Value>) -> Result<Vec<String>, String> {
+    let variables = match process.get("env") {
+        None | Some(Value::Null) => return Ok(Vec::new()),
+        Some(Value::Array(variables)) => variables,
+        Some(_) => return Err("expected a list `env`".into()),
+    };
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    variables.iter().map(|value| text(value).ok_or_else(|| "expected text in `env`".to_owned())).collect()
+}
+
+/// Before whatever is preloaded already: another one that hooks `dlsym` would hide the driver from ours.
+fn add_preload(process: &mut Map<String, Value>, shim: &str) {
+    let variables = process.entry("env").or_insert(Value::Null);
+    if !variables.is_array() {
+        *variables = Value::Array(Vec::new());
+    }
+    let Some(variables) = variables.as_array_mut() else { return };
+    let mut found = false;
+    for variable in variables.iter_mut() {
+        let Some(present) = variable.as_str().and_then(|text| text.strip_prefix("LD_PRELOAD=")) else {
+            continue;
+        };
+        found = true;
+        if !present.split([':', ' ']).any(|file| file == shim) {
+            *variable = Value::String(format!("LD_PRELOAD={shim}:{present}"));
+        }
+    }
+    if !found {
+        variables.push(Value::String(format!("LD_PRELOAD={shim}")));
     }
 }
 

@@ -36,6 +36,8 @@ use crate::plan::Refusal;
 const MOST: usize = 25;
 /// How long a container may take from its folder to its first process, before its folder counts as left behind.
 const START: Duration = Duration::from_secs(600);
+/// What its loader preloads, where it reads a file that says so.
+pub const PRELOAD: &str = "ld.so.preload";
 /// What we note of a container.
 const RECORD: &str = "container";
 
@@ -69,6 +71,10 @@ impl Process {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         // The name, in parentheses, may hold anything; the 22nd field is the 20th after it.
         let fields = stat.rsplit_once(") ")?.1;
+        // What is dead and not waited for yet is dead.
+        if fields.starts_with(['Z', 'X']) {
+            return None;
+        }
         Some(Self { pid, started: fields.split(' ').nth(19)?.parse().ok()? })
     }
 
@@ -203,6 +209,12 @@ impl Folder {
     #[must_use]
     pub fn exists(&self) -> bool {
         self.path.join(RECORD).exists()
+    }
+
+    /// Whether its programs have the shim by a variable alone.
+    #[must_use]
+    pub fn preloads_by_variable(&self) -> bool {
+        self.exists() && !self.path.join(PRELOAD).exists()
     }
 
     fn record(&self, record: &Record) -> Result<()> {

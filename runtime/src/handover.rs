@@ -5,7 +5,7 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
@@ -60,6 +60,17 @@ pub fn become_it(next: &Path, invocation: &Invocation) -> anyhow::Error {
 /// It cannot be started.
 pub fn run(next: &Path, invocation: &Invocation) -> Result<ExitStatus> {
     command(next, &invocation.arguments).status().with_context(|| format!("cannot run {}", next.display()))
+}
+
+/// Takes back the container that it has made; what it says about that is not for our caller.
+///
+/// # Errors
+/// As for [`run`].
+pub fn undo(next: &Path, invocation: &Invocation) -> Result<()> {
+    let mut command = command(next, &invocation.undoing());
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    command.status().with_context(|| format!("cannot run {}", next.display()))?;
+    Ok(())
 }
 
 fn command(next: &Path, arguments: &[OsString]) -> Command {

@@ -64,7 +64,7 @@ fn injected(what: &str, config: &Config, state: &State) -> Result<()> {
             let Some(slice) = Slice::make(&bundle, &configuration, config, state.id())? else {
                 return Ok(());
             };
-            let ready = if slice.reads_preload {
+            let ready = if slice.by_file {
                 let list = serde_json::to_vec(&slice.mounts)?;
                 slice.folder.put(MOUNTS, &list, 0o644).map_err(anyhow::Error::from)
             } else {
@@ -113,7 +113,7 @@ fn needs_no_mounts(configuration: &Configuration, folder: &Folder) -> Result<boo
 
 /// Notes the first process, and tells the monitor, if there is one. A monitor that says no has a reason: the container is then not
 /// started. Without one, or with one that does not answer, memory limits hold all the same, and it is found when one comes.
-fn created(root: &Path, folder: &Folder, pid: Option<i32>) -> Result<()> {
+pub(crate) fn created(root: &Path, folder: &Folder, pid: Option<i32>) -> Result<()> {
     let pid = pid.context("the container's state tells no process")?;
     folder.note_first(pid)?;
     let registration = Registration {

@@ -28,6 +28,12 @@ pub struct Invocation {
     pub bundle: Option<PathBuf>,
     /// Of `create` and `run`, for crun: a configuration of another name.
     pub file: Option<PathBuf>,
+    /// Of `create`: where the first process's number is written.
+    pub pid_file: Option<PathBuf>,
+    /// Of `exec`: the file that says what to start.
+    pub process: Option<PathBuf>,
+    /// How many of `arguments` stand before the command.
+    pub words_before: usize,
     /// The arguments for the next runtime.
     pub arguments: Vec<OsString>,
 }
@@ -65,6 +71,27 @@ const CREATE_VALUED: &[&str] = &[
     "empty-ns",
     "lsm-profile",
     "lsm-mount-context",
+];
+/// Options of `exec` that take a value.
+const EXEC_VALUED: &[&str] = &[
+    "process",
+    "p",
+    "console-socket",
+    "pidfd-socket",
+    "cwd",
+    "env",
+    "e",
+    "user",
+    "u",
+    "additional-gids",
+    "g",
+    "pid-file",
+    "process-label",
+    "apparmor",
+    "cap",
+    "c",
+    "preserve-fds",
+    "cgroup",
 ];
 /// All commands of runc and crun.
 const COMMANDS: &[&str] = &[
@@ -113,6 +140,9 @@ impl Invocation {
             id: None,
             bundle: None,
             file: None,
+            pid_file: None,
+            process: None,
+            words_before: 0,
             arguments: Vec::new(),
         };
         let mut arguments = arguments.into_iter();
@@ -127,6 +157,7 @@ impl Invocation {
                     )));
                 };
                 told.command = Some(command.to_owned());
+                told.words_before = told.arguments.len();
                 told.arguments.push(argument);
                 break;
             };
@@ -174,6 +205,12 @@ impl Invocation {
     /// What follows the command, as far as we must know it.
     fn take_rest(&mut self, rest: &[OsString]) -> Result<(), Refusal> {
         let creates = self.creates();
+        let executes = self.command.as_deref() == Some("exec");
+        let valued: &[&str] = match (creates, executes) {
+            (true, _) => CREATE_VALUED,
+            (_, true) => EXEC_VALUED,
+            _ => &[],
+        };
         let mut words = rest.iter();
         let mut only_words = false;
         while let Some(argument) = words.next() {
@@ -192,19 +229,35 @@ impl Invocation {
                         argument.to_string_lossy().escape_default()
                     )));
                 }
+                if executes {
+                    // What follows are the words of a program.
+                    break;
+                }
                 continue;
             };
-            if !creates || !CREATE_VALUED.contains(&name.as_str()) {
+            if !valued.contains(&name.as_str()) {
                 continue;
             }
             let value = value.or_else(|| words.next().cloned());
             match name.as_str() {
+                "pid-file" => self.pid_file = value.map(PathBuf::from),
+                "process" | "p" => self.process = value.map(PathBuf::from),
                 "bundle" | "b" => self.bundle = value.map(PathBuf::from),
                 "config" | "f" => self.file = value.map(PathBuf::from),
                 _ => {}
             }
         }
         Ok(())
+    }
+
+    /// The words by which the container that was made is taken back.
+    #[must_use]
+    pub fn undoing(&self) -> Vec<OsString> {
+        let before = self.arguments.get(..self.words_before).unwrap_or_default();
+        let mut words = before.to_vec();
+        words.extend(["delete", "--force"].map(OsString::from));
+        words.extend(self.id.as_ref().map(OsString::from));
+        words
     }
 
     /// Whether a container is made by it.
@@ -277,9 +330,19 @@ mod tests {
             );
             assert_eq!(passed_on(&told), line);
         }
+        let told = parse("--root /r --log=/l create --bundle /b --pid-file /p ID").unwrap();
+        assert_eq!(told.pid_file.as_deref(), Some(std::path::Path::new("/p")));
+        let undoing = told.undoing().join(std::ffi::OsStr::new(" "));
+        assert_eq!(undoing, "--root /r --log=/l delete --force ID");
         let told = parse("--root=/r exec --process /p.json --detach ID").unwrap();
         assert_eq!(told.command.as_deref(), Some("exec"));
         assert!(!told.creates());
+        assert_eq!(
+            (told.id.as_deref(), told.process.as_deref()),
+            (Some("ID"), Some(std::path::Path::new("/p.json")))
+        );
+        let told = parse("exec --user 0:0 -e A=1 ID env --process /x").unwrap();
+        assert_eq!((told.id.as_deref(), told.process), (Some("ID"), None));
         assert_eq!(parse("delete --force ID").unwrap().id.as_deref(), Some("ID"));
         assert_eq!(parse("--version").unwrap().command, None);
         assert_eq!(

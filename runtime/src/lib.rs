@@ -17,7 +17,9 @@
 pub mod bundle;
 pub mod cards;
 pub mod config;
+pub mod document;
 pub mod edit;
+pub mod files;
 pub mod folder;
 pub mod handover;
 pub mod hook;

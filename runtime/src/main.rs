@@ -55,6 +55,10 @@ fn run(invocation: &Invocation) -> Result<ExitCode> {
             let status = handover::run(&next, invocation);
             if !status.as_ref().is_ok_and(std::process::ExitStatus::success) {
                 folder.remove()?;
+            } else if let Err(refusal) = start::follow(invocation, &config, &folder) {
+                handover::undo(&next, invocation)?;
+                folder.remove()?;
+                return Err(refusal);
             }
             Ok(ExitCode::from(handover::exit_code(status?)))
         }
@@ -67,6 +71,12 @@ fn run(invocation: &Invocation) -> Result<ExitCode> {
                 folder.remove()?;
             }
             Ok(ExitCode::from(handover::exit_code(status)))
+        }
+        (Some("exec"), _) => {
+            if let Some(folder) = &folder {
+                start::prepare_more(invocation, folder)?;
+            }
+            Err(handover::become_it(&next, invocation))
         }
         // Its hooks clean up.
         (_, prepared) => {

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::edit::Configuration;
+use crate::files;
 
 /// A container's name and image, as far as they can be told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,11 +18,12 @@ pub struct Named {
 }
 
 impl Named {
-    /// Looks.
+    /// Looks, for the container of this id.
     #[must_use]
-    pub fn of(configuration: &Configuration) -> Self {
+    pub fn of(configuration: &Configuration, bundle: &Path, id: &str) -> Self {
         kubernetes(configuration)
             .or_else(|| docker(configuration))
+            .or_else(|| stored(bundle, id))
             .or_else(|| podman(configuration))
             .unwrap_or_default()
     }
@@ -37,14 +39,31 @@ fn kubernetes(configuration: &Configuration) -> Option<Named> {
     Some(Named { name: Some(name), image: image.map(str::to_owned) })
 }
 
-/// Docker mounts files from the container's own folder, where its configuration lies.
+/// Docker mounts files from the container's own folder, where its configuration lies. A file of the user's may be mounted there as well, from a folder where
+/// anything may be called so.
 fn docker(configuration: &Configuration) -> Option<Named> {
     let binds = configuration.binds();
     let (_, hostname) = binds.iter().find(|(destination, _)| destination == Path::new("/etc/hostname"))?;
-    let text = fs::read(hostname.with_file_name("config.v2.json")).ok()?;
+    let text = files::read_plain(&hostname.with_file_name("config.v2.json")).ok()??;
     let record: Value = serde_json::from_slice(&text).ok()?;
     let name = record["Name"].as_str().map(|name| name.trim_start_matches('/').to_owned());
     Some(Named { name, image: record["Config"]["Image"].as_str().map(str::to_owned) })
+}
+
+/// podman's storage has all containers in a list, beside their folders, one of which has the bundle.
+fn stored(bundle: &Path, id: &str) -> Option<Named> {
+    let folder = bundle.parent()?.parent()?;
+    ["containers.json", "volatile-containers.json"].iter().find_map(|name| {
+        let text = files::read_plain(&folder.join(name)).ok()??;
+        let all: Vec<Value> = serde_json::from_slice(&text).ok()?;
+        let own = all.iter().find(|one| one["id"] == *id)?;
+        let about: Value = serde_json::from_str(own["metadata"].as_str()?).ok()?;
+        let word = |name: &str| about[name].as_str().filter(|word| !word.is_empty()).map(str::to_owned);
+        Some(Named {
+            name: word("name").or_else(|| own["names"][0].as_str().map(str::to_owned)),
+            image: word("image-name"),
+        })
+    })
 }
 
 /// podman's monitor of a container, which starts us, is told the name.
@@ -68,7 +87,8 @@ mod tests {
     use serde_json::json;
 
     fn named(document: &Value) -> Named {
-        Named::of(&Configuration::parse(document.to_string().as_bytes()).unwrap())
+        let configuration = Configuration::parse(document.to_string().as_bytes()).unwrap();
+        Named::of(&configuration, Path::new("/nowhere/at/all"), "0123")
     }
 
     #[test]
@@ -85,6 +105,17 @@ mod tests {
         assert_eq!(
             (docker.name.as_deref(), docker.image.as_deref()),
             (Some("gpu_test1"), Some("tensorflow:19.10-py3"))
+        );
+        fs::write(
+            folder.path().join("containers.json"),
+            r#"[{"id":"77","names":["other"],"metadata":"{}"},
+                {"id":"0123","names":["jolly"],"metadata":"{\"image-name\":\"localhost/cuda:latest\",\"name\":\"jolly\"}"}]"#,
+        )
+        .unwrap();
+        let podman = stored(&folder.path().join("0123/userdata"), "0123").unwrap();
+        assert_eq!(
+            (podman.name.as_deref(), podman.image.as_deref()),
+            (Some("jolly"), Some("localhost/cuda:latest"))
         );
         let pod = named(&json!({"annotations": {
             "io.kubernetes.cri.sandbox-name": "p", "io.kubernetes.cri.container-name": "c", "io.kubernetes.cri.image-name": "i"}}));

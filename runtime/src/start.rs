@@ -9,18 +9,20 @@ use cgpu_monitor::config::{Config as MonitorConfig, Sources};
 use cgpu_proto::paths;
 use oci_spec::runtime::Mount;
 
-use crate::bundle::Bundle;
+use crate::bundle::{self, Bundle};
 use crate::cards;
 use crate::config::{self, Config};
-use crate::edit::{Additions, Configuration, bind, hook};
-use crate::folder::{Folder, Order, Supply};
-use crate::image::{self, Files, Image, PRELOAD};
+use crate::edit::{self, Additions, Configuration, bind, hook};
+use crate::files::Files;
+use crate::folder::{Folder, Order, PRELOAD, Supply};
+use crate::hook::created;
+use crate::image::{self, Image};
 use crate::invocation::Invocation;
 use crate::named::Named;
 use crate::plan::{Declared, HostCard, Plan, Refusal, plan};
 
 /// The shim, inside.
-const SHIM: &str = "/run/cgpu/libcgpu.so";
+pub const SHIM: &str = "/run/cgpu/libcgpu.so";
 /// The simulated cards' states, inside: one of them is called by a link beside.
 const STATES: &str = "sim";
 /// That link, which the simulated driver looks for where no variable names a state.
@@ -39,12 +41,46 @@ pub fn prepare(invocation: &Invocation, config: &Config) -> Result<Option<Folder
     }
     let id = invocation.id.as_deref().context("the container has no id")?;
     let Some(slice) = Slice::make(&bundle, &configuration, config, id)? else { return Ok(None) };
-    let written = slice.hooked(configuration, config).and_then(|configuration| bundle.write(&configuration));
+    let written = slice
+        .added_to(configuration, config, !is_followed(invocation))
+        .and_then(|configuration| bundle.write(&configuration));
     if let Err(error) = written {
         let _ = slice.folder.remove();
         return Err(error);
     }
     Ok(Some(slice.folder))
+}
+
+/// Whether we are there when the container has been made, and are told its first process: as engines do it, which also come by us to delete it. Hooks, which
+/// are processes of their own that the next runtime waits for, are not needed then.
+fn is_followed(invocation: &Invocation) -> bool {
+    invocation.command.as_deref() == Some("create") && invocation.pid_file.is_some()
+}
+
+/// What hooks do else, after a container has been made and before it is started.
+///
+/// # Errors
+/// It must not be started.
+pub fn follow(invocation: &Invocation, config: &Config, folder: &Folder) -> Result<()> {
+    let Some(file) = invocation.pid_file.as_deref().filter(|_| is_followed(invocation)) else {
+        return Ok(());
+    };
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let pid = text.trim().parse().with_context(|| format!("{} holds no process id", file.display()))?;
+    created(&config.root, folder, Some(pid))
+}
+
+/// What an engine has us start in a container whose programs have the shim by a variable: with that variable.
+///
+/// # Errors
+/// It is not understood, or cannot be written.
+pub fn prepare_more(invocation: &Invocation, folder: &Folder) -> Result<()> {
+    let Some(file) = invocation.process.as_deref() else { return Ok(()) };
+    if !folder.preloads_by_variable() {
+        return Ok(());
+    }
+    let text = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+    bundle::replace(file, &edit::preloading(&text, SHIM)?)
 }
 
 /// A slice that is ready: its folder, and what is to be mounted.
@@ -54,8 +90,8 @@ pub struct Slice {
     pub folder: Folder,
     /// Mounts, in order.
     pub mounts: Vec<Mount>,
-    /// The image's loader reads `ld.so.preload`.
-    pub reads_preload: bool,
+    /// The image's loader reads a file that names the shim; else it is told by a variable.
+    pub by_file: bool,
 }
 
 impl Slice {
@@ -71,7 +107,7 @@ impl Slice {
     ) -> Result<Option<Self>> {
         let variables = configuration.variables();
         let declared = Declared::new(&variables)?;
-        let named = Named::of(configuration);
+        let named = Named::of(configuration, bundle.folder(), id);
         let mut found = Vec::new();
         let ask = || -> Result<Vec<HostCard>, Refusal> {
             found = cards::all(config).map_err(|error| {
@@ -88,8 +124,9 @@ impl Slice {
         };
         let shim = config.shim()?;
         let root = bundle.root(configuration).context("config.json of the container names no root")?;
-        let files = Files::new(root, configuration.binds());
-        let image = loadable(&files, &shim)?;
+        let files = Files::new(&root, configuration.binds())
+            .with_context(|| format!("the files of {} cannot be looked at", root.display()))?;
+        let image = loadable(&files, &shim, config)?;
         let folder = Folder::make(&Order {
             root: &config.root,
             id,
@@ -100,7 +137,7 @@ impl Slice {
             overcommit: allows_overcommit(&config.root),
         })?;
         match mounts(&folder, config, &files, &image, &shim) {
-            Ok((mounts, reads_preload)) => Ok(Some(Self { folder, mounts, reads_preload })),
+            Ok((mounts, by_file)) => Ok(Some(Self { folder, mounts, by_file })),
             Err(error) => {
                 let _ = folder.remove();
                 Err(error)
@@ -108,23 +145,24 @@ impl Slice {
         }
     }
 
-    /// The configuration with the mounts, and with hooks of ours.
-    fn hooked(&self, configuration: Configuration, config: &Config) -> Result<Configuration> {
+    /// The configuration with the mounts, and with hooks of ours where they are needed.
+    fn added_to(&self, configuration: Configuration, config: &Config, hooks: bool) -> Result<Configuration> {
         let program = config::own_program()?;
-        let words =
-            |what: &str| ["hook", what, "--root", &config.root.to_string_lossy()].map(str::to_owned).to_vec();
+        let root = config.root.to_string_lossy();
+        let ours =
+            |what: &str| hooks.then(|| hook(&program, &["hook", what, "--root", &root].map(str::to_owned)));
         Ok(configuration.with(&Additions {
             mounts: self.mounts.clone(),
-            created: hook(&program, &words("created")),
-            stopped: hook(&program, &words("stopped")),
-            preload: (!self.reads_preload).then(|| SHIM.to_owned()),
+            created: ours("created"),
+            stopped: ours("stopped"),
+            preload: (!self.by_file).then(|| SHIM.to_owned()),
         }))
     }
 }
 
 /// The image, if the shim can be loaded into its programs.
-fn loadable(files: &Files, shim: &Path) -> Result<Image> {
-    let image = files.look().context("the image's C library cannot be looked at")?;
+fn loadable(files: &Files, shim: &Path, config: &Config) -> Result<Image> {
+    let image = Image::of(files).context("the image's C library cannot be looked at")?;
     let needed = image::needed(shim).with_context(|| format!("cannot read {}", shim.display()))?;
     // The loader would go on without it.
     if needed.is_none() || std::fs::metadata(shim)?.mode() & 0o004 == 0 {
@@ -137,6 +175,10 @@ fn loadable(files: &Files, shim: &Path) -> Result<Image> {
         Image::Glibc { version, .. } => match needed {
             Some(needed) if needed > *version => {
                 format!("the image has glibc {version}, and libcgpu.so needs {needed}")
+            }
+            // Whoever may set variables, or clears them as a login does, would be without the shim, and with the card.
+            _ if image.preload().is_none() && !config.ld_preload => {
+                "the image's loader reads no /etc/ld.so.preload (ld_preload = true in the runtime's configuration starts it with LD_PRELOAD, which its programs may unset)".into()
             }
             _ => return Ok(image),
         },
@@ -157,7 +199,7 @@ fn mounts(
     image: &Image,
     shim: &Path,
 ) -> Result<(Vec<Mount>, bool)> {
-    let Image::Glibc { libraries, reads_preload, .. } = image else { bail!("the image has no glibc") };
+    let Image::Glibc { libraries, preload, .. } = image else { bail!("the image has no glibc") };
     let closed = ["ro", "noexec"];
     let open = ["rw", "noexec"];
     let own = |name: &str| folder.path().join(name);
@@ -169,16 +211,16 @@ fn mounts(
         bind(&own("refused"), &inside("refused"), &open),
         bind(shim, SHIM, &["ro"]),
     ];
-    if *reads_preload {
-        let present = files.read(PRELOAD).context("the image's ld.so.preload cannot be read")?;
+    if let Some(name) = preload {
+        let present = files.read(name).with_context(|| format!("the image's {name} cannot be read"))?;
         let text = image::merged(SHIM, &present.unwrap_or_default());
-        let file = folder.put("ld.so.preload", &text, 0o644)?;
-        mounts.push(bind(&file, PRELOAD, &closed));
+        let file = folder.put(PRELOAD, &text, 0o644)?;
+        mounts.push(bind(&file, name, &closed));
     }
     if let Some(list) = &config.sim {
         mounts.extend(simulator(folder, config, list, libraries)?);
     }
-    Ok((mounts, *reads_preload))
+    Ok((mounts, preload.is_some()))
 }
 
 /// The simulated driver, where the loader finds it without being told.

@@ -9,8 +9,8 @@ fn additions() -> Additions {
             bind(Path::new("/run/cgpu/containers/a"), "/run/cgpu", &["ro", "noexec"]),
             bind(Path::new("/usr/lib/cgpu/libcgpu.so"), "/run/cgpu/libcgpu.so", &["ro"]),
         ],
-        created: hook(Path::new("/usr/bin/cgpu-runtime"), &["hook".into(), "created".into()]),
-        stopped: hook(Path::new("/usr/bin/cgpu-runtime"), &["hook".into(), "stopped".into()]),
+        created: Some(hook(Path::new("/usr/bin/cgpu-runtime"), &["hook".into(), "created".into()])),
+        stopped: Some(hook(Path::new("/usr/bin/cgpu-runtime"), &["hook".into(), "stopped".into()])),
         preload: None,
     }
 }
@@ -64,6 +64,32 @@ fn the_variable_comes_before_what_is_preloaded_already() {
 }
 
 #[test]
+fn what_is_started_later_has_the_variable_too() {
+    let process =
+        json!({"args": ["sh"], "env": ["A=1"], "capabilities": {"bounding": []}, "noNewPrivileges": true});
+    let edited: Value =
+        serde_json::from_slice(&preloading(process.to_string().as_bytes(), "/s").unwrap()).unwrap();
+    assert_eq!(edited["env"], json!(["A=1", "LD_PRELOAD=/s"]));
+    for name in ["args", "capabilities", "noNewPrivileges"] {
+        assert_eq!(edited[name], process[name]);
+    }
+    for wrong in ["[]", r#"{"env": [1]}"#, r#"{"Env": []}"#, r#"{"env": [], "env": []}"#] {
+        assert!(preloading(wrong.as_bytes(), "/s").is_err(), "{wrong}");
+    }
+}
+
+/// runc reads the first value and the second, and takes both.
+#[test]
+fn what_is_there_twice_is_refused() {
+    for text in [
+        r#"{"process": {"env": ["ALIYUN_COM_GPU_MEM_CONTAINER=1"]}, "process": {"args": ["sh"]}}"#,
+        r#"{"linux": {"seccomp": {"defaultAction": "SCMP_ACT_ERRNO"}}, "linux": {"namespaces": []}}"#,
+    ] {
+        assert!(Configuration::parse(text.as_bytes()).is_err(), "{text}");
+    }
+}
+
+#[test]
 fn what_another_runtime_might_read_otherwise_is_refused() {
     for document in [
         json!([]),
@@ -75,6 +101,8 @@ fn what_another_runtime_might_read_otherwise_is_refused() {
         json!({"mounts": {}}),
         json!({"hooks": {"poststop": {}}}),
         json!({"hooks": {"PostStop": []}}),
+        json!({"proce\u{17f}s": {"env": ["ALIYUN_COM_GPU_MEM_CONTAINER=1"]}}),
+        json!({"mounts": [{"Destination": "/etc", "type": "bind", "source": "/x"}]}),
     ] {
         assert!(parse(&document).is_err(), "{document}");
     }

@@ -1,0 +1,299 @@
+//! A container's files as the container will see them: its root, and what is mounted over that.
+//!
+//! They are read as root, before the container starts, while those who may write to a volume or to an image that is shared can put links in
+//! the place of folders. So no name is resolved twice: each part of a path is opened below the descriptor of the one before, what is looked at is what is
+//! read, and only plain files of a bounded size are. Links are followed here and not by the kernel (`openat2` with the root as the root), because in the
+//! container they lead from the image into mounts, and because hosts older than Linux 5.6 are ours, too.
+
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Component, Path, PathBuf};
+use std::rc::Rc;
+
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+/// More than any sane chain of links.
+const LINKS: usize = 40;
+/// More than any loader or C library has; what is larger is neither.
+const LARGEST: u64 = 64 << 20;
+
+/// A container's files.
+#[derive(Clone, Debug)]
+pub struct Files {
+    root: Rc<OwnedFd>,
+    /// Destination and source of the bind mounts that nothing later covers. Destinations have no links.
+    binds: Vec<(PathBuf, PathBuf)>,
+}
+
+/// Where a path leads, in the container, and what is there; none: nothing.
+type Place = (PathBuf, Option<Rc<OwnedFd>>);
+
+impl Files {
+    /// The root, and the bind mounts over it in order, each as destination and source.
+    ///
+    /// # Errors
+    /// The root is not there, or links lead round in circles.
+    pub fn new(root: &Path, binds: Vec<(PathBuf, PathBuf)>) -> io::Result<Self> {
+        let mut files = Self { root: Rc::new(open(root, OFlags::DIRECTORY)?), binds: Vec::new() };
+        for (to, from) in binds {
+            let (to, _) = files.walk(&to)?;
+            files.binds.retain(|(earlier, _)| !earlier.starts_with(&to));
+            files.binds.push((to, from));
+        }
+        Ok(files)
+    }
+
+    /// Whether there is anything at that path.
+    ///
+    /// # Errors
+    /// That cannot be told, or links lead round in circles.
+    pub fn has(&self, path: &str) -> io::Result<bool> {
+        Ok(self.walk(Path::new(path))?.1.is_some())
+    }
+
+    /// The contents of a file; none if there is no such file.
+    ///
+    /// # Errors
+    /// It is there and cannot be read, it is too large, or links lead round in circles.
+    pub fn read(&self, path: &str) -> io::Result<Option<Vec<u8>>> {
+        self.open(path)?.map(|file| read(file, Path::new(path))).transpose()
+    }
+
+    /// A file, for reading; none if there is no such file.
+    ///
+    /// # Errors
+    /// As for [`Self::read`].
+    pub fn open(&self, path: &str) -> io::Result<Option<File>> {
+        let Some(found) = self.walk(Path::new(path))?.1 else { return Ok(None) };
+        let about = rustix::fs::fstat(&found)?;
+        if FileType::from_raw_mode(about.st_mode) != FileType::RegularFile {
+            return Ok(None);
+        }
+        if about.st_size.cast_unsigned() > LARGEST {
+            return Err(too_large(Path::new(path)));
+        }
+        // By the descriptor: the name may lead elsewhere by now.
+        File::open(format!("/proc/self/fd/{}", found.as_raw_fd())).map(Some)
+    }
+
+    fn walk(&self, path: &Path) -> io::Result<Place> {
+        let mut rest: VecDeque<OsString> = parts(path).collect();
+        let mut here = PathBuf::from("/");
+        // What each part of `here` is.
+        let mut way: Vec<Option<Rc<OwnedFd>>> = Vec::new();
+        let mut links = 0;
+        while let Some(part) = rest.pop_front() {
+            if part == ".." {
+                here.pop();
+                way.pop();
+                continue;
+            }
+            let next = here.join(&part);
+            let above = way.last().map_or(Some(&self.root), Option::as_ref);
+            let found = self.step(above, &part, &next)?;
+            if let Some(target) = found.as_deref().map(link).transpose()?.flatten() {
+                links += 1;
+                if links > LINKS {
+                    return Err(io::Error::other(format!(
+                        "links of {} lead round in circles",
+                        path.display()
+                    )));
+                }
+                if target.is_absolute() {
+                    here = PathBuf::from("/");
+                    way.clear();
+                }
+                for part in parts(&target).collect::<Vec<_>>().into_iter().rev() {
+                    rest.push_front(part);
+                }
+                continue;
+            }
+            here = next;
+            way.push(found);
+        }
+        let found = way.pop().unwrap_or_else(|| Some(Rc::clone(&self.root)));
+        Ok((here, found))
+    }
+
+    /// What is at `path`, the part of that name below `above`; none: nothing, at least not before mounts are made further down.
+    fn step(
+        &self,
+        above: Option<&Rc<OwnedFd>>,
+        part: &OsStr,
+        path: &Path,
+    ) -> io::Result<Option<Rc<OwnedFd>>> {
+        let mount = self.binds.iter().find(|(to, _)| to == path);
+        let found = match (mount, above) {
+            // Engines follow links in what they are told to mount, and so do we.
+            (Some((_, from)), _) => open(from, OFlags::empty()),
+            (None, Some(above)) => {
+                let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                rustix::fs::openat(above, part, flags, Mode::empty())
+            }
+            (None, None) => return Ok(None),
+        };
+        match found {
+            Ok(found) => Ok(Some(Rc::new(found))),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// A file on the host that somebody else may have put there: none if it is no plain file, and a link at its end is not followed.
+///
+/// # Errors
+/// It cannot be read, or is too large.
+pub fn read_plain(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    // Who opens a pipe would wait for its writer.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    if !file.metadata()?.is_file() {
+        return Ok(None);
+    }
+    read(file, path).map(Some)
+}
+
+fn read(file: File, path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    // It may grow meanwhile.
+    file.take(LARGEST + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > LARGEST { Err(too_large(path)) } else { Ok(bytes) }
+}
+
+fn too_large(path: &Path) -> io::Error {
+    io::Error::other(format!("{} is larger than {} MiB", path.display(), LARGEST >> 20))
+}
+
+fn open(path: &Path, more: OFlags) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC | more, Mode::empty())
+}
+
+/// Where a link leads; none: it is no link.
+fn link(file: &OwnedFd) -> io::Result<Option<PathBuf>> {
+    let about = rustix::fs::fstat(file)?;
+    if FileType::from_raw_mode(about.st_mode) != FileType::Symlink {
+        return Ok(None);
+    }
+    let target = rustix::fs::readlinkat(file, c"", Vec::new())?;
+    Ok(Some(PathBuf::from(OsString::from_vec(target.into_bytes()))))
+}
+
+/// The parts of a path that lead somewhere.
+fn parts(path: &Path) -> impl Iterator<Item = OsString> {
+    path.components().filter_map(|part| match part {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some(OsStr::new("..").to_owned()),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use rustix::fs::{CWD, RenameFlags};
+
+    fn place(root: &Path, path: &str, bytes: &[u8]) {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    }
+
+    fn text(files: &Files, path: &str) -> Option<String> {
+        files.read(path).unwrap().map(|bytes| String::from_utf8(bytes).unwrap())
+    }
+
+    #[test]
+    fn links_are_followed_as_in_the_container() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("root");
+        place(&root, "usr/lib/x", b"inside");
+        place(folder.path(), "usr/lib/x", b"outside");
+        symlink("/usr/lib", root.join("lib")).unwrap();
+        symlink("../../../../usr/lib/x", root.join("usr/up")).unwrap();
+        symlink("/round", root.join("round")).unwrap();
+        let files = Files::new(&root, vec![]).unwrap();
+        assert_eq!(text(&files, "/lib/x").as_deref(), Some("inside"));
+        assert_eq!(text(&files, "/usr/up").as_deref(), Some("inside"));
+        assert_eq!(text(&files, "/nothing/there"), None);
+        assert_eq!(text(&files, "/usr/lib"), None, "a folder");
+        assert!(files.has("/usr/lib").unwrap() && !files.has("/usr/lib/x/y").unwrap());
+        assert!(files.read("/round").is_err());
+    }
+
+    #[test]
+    fn what_is_mounted_covers_the_image() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("root");
+        place(&root, "usr/lib/x", b"image");
+        symlink("usr/lib", root.join("lib")).unwrap();
+        for name in ["mine", "late/x", "late/deep/x", "hidden"] {
+            place(folder.path(), name, name.as_bytes());
+        }
+        let mounted = |binds: &[(&str, &str)]| {
+            let binds = binds.iter().map(|(to, from)| (PathBuf::from(to), folder.path().join(from)));
+            Files::new(&root, binds.collect()).unwrap()
+        };
+        assert_eq!(text(&mounted(&[("/usr/lib/x", "mine")]), "/lib/x").as_deref(), Some("mine"));
+        assert_eq!(text(&mounted(&[("/lib/x", "mine")]), "/usr/lib/x").as_deref(), Some("mine"));
+        // Engines make the folders of a destination that the image has not got.
+        assert_eq!(text(&mounted(&[("/new/place", "mine")]), "/new/place").as_deref(), Some("mine"));
+        assert_eq!(text(&mounted(&[("/new/place", "mine")]), "/new"), None);
+        // A later mount hides earlier ones below it.
+        let late = mounted(&[("/usr/lib/x", "hidden"), ("/usr/lib", "late"), ("/usr/lib/deep/x", "mine")]);
+        assert_eq!(text(&late, "/lib/x").as_deref(), Some("late/x"));
+        assert_eq!(text(&late, "/lib/deep/x").as_deref(), Some("mine"));
+        // Links in a volume lead where they lead in the container.
+        symlink("/usr/lib/x", folder.path().join("late/away")).unwrap();
+        assert_eq!(text(&mounted(&[("/data", "late")]), "/data/away").as_deref(), Some("image"));
+    }
+
+    #[test]
+    fn what_is_no_plain_file_or_too_large_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pipe");
+        rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o644), 0).unwrap();
+        symlink("pipe", folder.path().join("link")).unwrap();
+        File::create(folder.path().join("large")).unwrap().set_len(LARGEST + 1).unwrap();
+        let files = Files::new(folder.path(), vec![]).unwrap();
+        assert_eq!(files.read("/pipe").unwrap(), None);
+        assert_eq!(files.read("/link").unwrap(), None);
+        assert!(files.read("/large").unwrap_err().to_string().contains("larger than 64 MiB"));
+        assert_eq!(read_plain(&path).unwrap(), None);
+        assert!(read_plain(&folder.path().join("link")).is_err());
+        assert!(read_plain(&folder.path().join("large")).is_err());
+    }
+
+    /// Somebody exchanges a folder for a link to the host's, again and again, while it is read.
+    #[test]
+    fn a_folder_that_becomes_a_link_leads_nowhere_outside() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("root");
+        place(&root, "etc/file", b"inside");
+        place(folder.path(), "host/file", b"outside");
+        symlink(folder.path().join("host"), root.join("swap")).unwrap();
+        let files = Files::new(&root, vec![]).unwrap();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    let (one, other) = (root.join("etc"), root.join("swap"));
+                    rustix::fs::renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).unwrap();
+                }
+            });
+            let found: Vec<_> = (0..20_000).map(|_| text(&files, "/etc/file")).collect();
+            done.store(true, Ordering::Relaxed);
+            assert!(found.iter().all(|text| text.as_deref() != Some("outside")));
+            assert!(found.iter().any(Option::is_some));
+        });
+    }
+}
