@@ -31,7 +31,8 @@ impl Container {
     #[must_use]
     pub fn new() -> Self {
         let directory = TempDir::with_prefix_in("cgpu-fuzz-", "/dev/shm").expect("a folder in /dev/shm");
-        Region::make(directory.path(), Birth { name: "fuzz", created: Nanos(1), time_scale: None }).expect("a region");
+        Region::make(directory.path(), Birth { name: "fuzz", created: Nanos(1), time_scale: None })
+            .expect("a region");
         let open = |name: &str| {
             let path = directory.path().join(name);
             let fresh = std::fs::read(&path).expect("the file was just made");

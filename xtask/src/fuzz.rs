@@ -13,7 +13,7 @@ use clap::Args;
 use crate::cargo::Workspace;
 
 /// One target for each border.
-const TARGETS: &[&str] = &["environment", "limits", "region", "snapshot"];
+const TARGETS: &[&str] = &["configuration", "environment", "limits", "region", "snapshot"];
 
 /// What `cargo fuzz` passes, but for the sanitizer, which needs a nightly toolchain.
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \

@@ -1,0 +1,121 @@
+//! A container's `config.json`: any bytes. It is refused, or understood as any reader would; one that asks for a limit is not started without
+//! one; and what is handed on has everything that came, as it came: a container never gets less isolation than its engine has asked for.
+#![no_main]
+
+use cgpu_proto::units::Bytes;
+use cgpu_proto::uuid::Uuid;
+use cgpu_runtime::edit::{Additions, Configuration, bind, hook};
+use cgpu_runtime::plan::{Declared, HostCard, Plan, plan};
+use cgpu_tenant::CardInfo;
+use libfuzzer_sys::fuzz_target;
+use serde_json::Value;
+use std::path::Path;
+
+fn card(number: u8) -> HostCard {
+    let (uuid, total) = (Uuid([number + 1; 16]), Bytes::from_mib(15109));
+    HostCard { card: CardInfo { uuid, total, order: u64::from(number) << 8 }, is_cut: number == 3 }
+}
+
+/// Says "no limit" in a way that anybody understands.
+fn is_off(variables: &[String]) -> bool {
+    let value = |name: &str| {
+        let mut found = variables.iter().filter_map(|variable| variable.split_once('='));
+        found.rfind(|(other, _)| *other == name).map(|(_, value)| value.trim_matches([' ', '\t']))
+    };
+    let zero = |part: &str| {
+        let part = part.trim_matches([' ', '\t']);
+        !part.is_empty() && part.bytes().all(|byte| byte == b'0')
+    };
+    value("ALIYUN_COM_GPU_MEM_CONTAINER").is_none_or(|list| list.split(',').any(zero))
+        || matches!(value("CGPU_DISABLE"), Some("1" | "true"))
+        || matches!(value("ALIYUN_COM_GPU_VISIBLE_DEVICES"), Some("none" | "void"))
+}
+
+/// Everything of `before` is in `after`; lists that we add to begin with it.
+fn is_kept(place: &str, before: &Value, after: &Value) {
+    let ours = |value: &Value| value.to_string().contains("cgpu");
+    match (place, before, after) {
+        ("" | "/hooks" | "/process", Value::Object(before), Value::Object(after)) => {
+            let others = after.keys().filter(|name| !before.contains_key(*name));
+            let may = |name: &String| {
+                matches!(name.as_str(), "mounts" | "hooks" | "process" | "createRuntime" | "poststop" | "env")
+            };
+            assert!(others.into_iter().all(may), "{after:?}");
+            for (name, value) in before {
+                is_kept(&format!("{place}/{name}"), value, &after[name]);
+            }
+        }
+        (
+            "/mounts" | "/hooks/createRuntime" | "/hooks/poststop",
+            Value::Array(before),
+            Value::Array(after),
+        ) => {
+            // Those of an earlier start of ours may be taken out, and others not.
+            let mut rest = after.iter();
+            let kept = |one: &&Value| !ours(one);
+            for one in before.iter().filter(kept) {
+                assert!(rest.any(|other| other == one), "{one} is lost, or in another place");
+            }
+        }
+        ("/process/env", Value::Array(before), Value::Array(after)) => {
+            assert!(after.len() >= before.len());
+            for (one, other) in before.iter().zip(after) {
+                assert!(one == other || one.as_str().is_some_and(|text| text.starts_with("LD_PRELOAD=")));
+            }
+        }
+        (
+            "/mounts" | "/hooks" | "/process" | "/hooks/createRuntime" | "/hooks/poststop" | "/process/env",
+            Value::Null,
+            _,
+        ) => {}
+        _ => assert_eq!(before, after, "{place}"),
+    }
+}
+
+fuzz_target!(|input: &[u8]| {
+    let Ok(configuration) = Configuration::parse(input) else { return };
+    let document: Value = serde_json::from_slice(input).expect("what was understood is JSON");
+    let variables = configuration.variables();
+    let cards: Vec<HostCard> = (0..4).map(card).collect();
+    let Ok(declared) = Declared::new(&variables) else { return };
+    let planned = plan(&declared, "fuzz", || Ok(cards.clone()));
+    if !declared.asks() {
+        assert!(is_off(&variables) && planned == Ok(Plan::Native), "{variables:?}");
+    }
+    let limits = match planned {
+        Ok(Plan::Slice(limits)) => limits,
+        Ok(Plan::Native) => return assert!(is_off(&variables), "{variables:?}"),
+        Err(refusal) => return assert!(!refusal.to_string().contains('\n')),
+    };
+    assert!(!limits.cards.is_empty());
+    for (uuid, limit) in &limits.cards {
+        let card = cards.iter().find(|card| card.card.uuid == *uuid).expect("a card of the host");
+        assert!(!card.is_cut && *limit > Bytes::ZERO && *limit <= card.card.total);
+    }
+    let own = ["/run/cgpu", "/run/cgpu/libcgpu.so", "/etc/ld.so.preload"];
+    let additions = |preload: Option<&str>| Additions {
+        mounts: own.map(|to| bind(Path::new("/run/cgpu/containers/x"), to, &["ro"])).to_vec(),
+        created: Some(hook(Path::new("/usr/bin/cgpu-runtime"), &["hook".into(), "created".into()])),
+        stopped: Some(hook(Path::new("/usr/bin/cgpu-runtime"), &["hook".into(), "stopped".into()])),
+        preload: preload.map(str::to_owned),
+    };
+    for preload in [None, Some("/run/cgpu/libcgpu.so")] {
+        let additions = additions(preload);
+        let edited = configuration.clone().with(&additions);
+        let again = Configuration::parse(&edited.text()).expect("what we write can be read");
+        assert_eq!(again.variables().len(), edited.variables().len());
+        let after: Value = serde_json::from_slice(&edited.text()).expect("JSON");
+        is_kept("", &document, &after);
+        // Nothing of the container's can cover ours: they come last.
+        let mounts = after["mounts"].as_array().expect("a list");
+        let last: Vec<_> = mounts.iter().rev().take(3).map(|mount| mount["destination"].as_str()).collect();
+        assert!(last.iter().rev().eq(own.map(Some).iter()), "{mounts:?}");
+        assert!(after["hooks"]["createRuntime"].as_array().is_some_and(|list| !list.is_empty()));
+        if preload.is_some() {
+            let is_ours =
+                |text: &String| text.starts_with("LD_PRELOAD=") && text.contains("/run/cgpu/libcgpu.so");
+            assert!(edited.variables().iter().any(is_ours));
+        }
+        assert_eq!(again.with(&additions).text(), edited.text(), "a second time changes nothing");
+    }
+});
