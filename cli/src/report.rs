@@ -106,6 +106,7 @@ pub(crate) fn container(folder: &Path, cards: &mut Vec<CardStatus>) -> Option<Co
     let mut container = ContainerStatus {
         name: limits.name.unwrap_or_else(|| id.clone()),
         id,
+        image: cgpu_monitor::record::image(folder),
         dir: folder.to_owned(),
         weight: limits.weight,
         percent: limits.percent,

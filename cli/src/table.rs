@@ -95,6 +95,12 @@ fn columns() -> Row {
 
 fn add(table: &mut Table, container: &ContainerStatus, share: &ShareStatus, report: &Report) {
     table.add_row(container_row(container, share, report));
+    if let Some(image) = container.image.as_ref().filter(|_| container.cards.first() == Some(share)) {
+        table.add_row(row(
+            [String::new(), format!("image {}", plain(image))],
+            std::array::from_fn(|_| String::new()),
+        ));
+    }
     for process in &container.processes {
         if let Some(part) = process.cards.iter().find(|part| part.card == share.card)
             && (container.cards.len() == 1

@@ -31,6 +31,7 @@ mod host;
 pub mod measured;
 pub mod message;
 pub mod metrics;
+pub mod record;
 mod scout;
 mod service;
 pub mod settings;

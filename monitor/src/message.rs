@@ -398,6 +398,9 @@ pub struct ContainerStatus {
     pub id: String,
     /// For people.
     pub name: String,
+    /// What its image is called, where its engine has told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
     /// Its directory on the host.
     pub dir: PathBuf,
     /// The weight that it asked for.

@@ -107,6 +107,7 @@ fn container(host: &Host, container: &Container, now: Nanos) -> ContainerStatus 
     ContainerStatus {
         id: container.id.clone(),
         name: container.name(),
+        image: container.image.clone(),
         dir: container.dir.clone(),
         weight: container.weight(),
         percent: container.percent(),

@@ -1,10 +1,7 @@
 //! A container: where it lies, who made it, what it is allowed.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use cgpu_proto::file::Fault;
@@ -20,6 +17,7 @@ use crate::controller::tenants::TenantId;
 use crate::exchange::Exchange;
 use crate::measured::Measured;
 use crate::message::Registration;
+use crate::record::{self, read_text};
 use crate::scout::{Ask, CardSample, Kin};
 
 /// A container.
@@ -35,6 +33,8 @@ pub(crate) struct Container {
     pub(crate) makers: BTreeMap<i32, OwnedFd>,
     /// What its `limits` says.
     pub(crate) limits: Limits,
+    /// What its image is called.
+    pub(crate) image: Option<String>,
     /// As people have set it.
     pub(crate) weight: Option<u32>,
     /// As people have set it.
@@ -60,9 +60,6 @@ pub(crate) struct Container {
     pub(crate) rest: Nanos,
 }
 
-/// More than any text of a container that is read.
-const LONGEST: u64 = 64 << 10;
-
 impl Container {
     pub(crate) fn new(tenant: TenantId, id: String, dir: PathBuf) -> Self {
         let limits = read_limits(&dir);
@@ -74,6 +71,7 @@ impl Container {
         Self {
             tenant,
             id,
+            image: record::image(&dir),
             dir,
             registration: None,
             makers: BTreeMap::new(),
@@ -118,6 +116,7 @@ impl Container {
                         self.faults.insert("limits", sentence);
                     }
                 }
+                self.image = record::image(&self.dir);
                 self.region = Some(region);
                 true
             }
@@ -312,18 +311,4 @@ fn read_limits(dir: &Path) -> Result<Limits, String> {
         Some(text) => text.parse().map_err(|refused| format!("{}: {refused}", dir.join("limits").display())),
         None => Ok(Limits::default()),
     }
-}
-
-/// The text of a file of a container, which may be anything: no link is followed, no FIFO waited for.
-fn read_text(path: &Path) -> Option<String> {
-    let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOFOLLOW;
-    // The flags are small positive numbers.
-    #[allow(clippy::cast_possible_wrap)]
-    let file = File::options().read(true).custom_flags(flags.bits() as i32).open(path).ok()?;
-    if !file.metadata().ok()?.is_file() {
-        return None;
-    }
-    let mut bytes = Vec::new();
-    file.take(LONGEST).read_to_end(&mut bytes).ok()?;
-    Some(String::from_utf8_lossy(&bytes).into_owned())
 }

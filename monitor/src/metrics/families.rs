@@ -129,8 +129,8 @@ families! {
     "cgpu_ended_processes", Counter, None, "Processes that the monitor has ended for that, by cause and container.",
         |of, put| tallies(&of.status.ends, put);
 
-    "cgpu_container", Info, None, "A container: its id and its name.",
-        |of, put| containers(of, put, |one| vec![("name", text(&one.name))], |_| Some(1.0));
+    "cgpu_container", Info, None, "A container: its id, its name and, where that is known, its image.",
+        |of, put| containers(of, put, names, |_| Some(1.0));
     "cgpu_container_weight", Gauge, None, "The weight that the container asked for.",
         |of, put| containers(of, put, none, |one| Some(one.weight.into()));
     "cgpu_container_high_priority", Gauge, None, "1 if the container has high priority.",
@@ -210,6 +210,11 @@ fn cards(
         all.extend(labels(card));
         value(card).into_iter().for_each(|value| put(all.clone(), value));
     }
+}
+
+fn names(container: &ContainerStatus) -> Labels {
+    let image = container.image.as_deref().map(|image| ("image", text(image)));
+    [("name", text(&container.name))].into_iter().chain(image).collect()
 }
 
 fn containers(

@@ -116,8 +116,9 @@ pub(super) fn render_detail(model: &Model, theme: &Theme, frame: &mut Frame<'_>,
     let (container, share) = (row.container, row.share);
     let compute = model.card(share.card).map(|card| table::compute(container, card)).unwrap_or_default();
     let first = format!(
-        "{}: {compute}, implicit {} MiB, turns {}, waits {} ({:.1} s), GPU {:.1} s",
+        "{}{}: {compute}, implicit {} MiB, turns {}, waits {} ({:.1} s), GPU {:.1} s",
         table::plain(if container.name.is_empty() { &container.id } else { &container.name }),
+        container.image.as_ref().map(|image| format!(" ({})", table::plain(image))).unwrap_or_default(),
         table::mib(share.implicit),
         share.turns,
         share.waits,
