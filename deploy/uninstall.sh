@@ -15,6 +15,13 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cp "$root$LIST" "$work/list"
+# Engines first: one that still names a program that is gone starts no container.
+for engine in "docker /etc/docker/daemon.json" "containerd /etc/containerd/config.toml" "podman /etc/containers/containers.conf.d/cgpu.conf"; do
+    name=${engine%% *}
+    file=$root${engine#* }
+    grep -qs cgpu-runtime "$file" || continue
+    "$root/usr/bin/cgpu" setup "$name" --undo --file "$file" >&2 || die "$file still names cgpu-runtime: take that out first"
+done
 while read -r what place print; do
     case $what in
     file) rm -f "$root$place" ;;

@@ -68,7 +68,7 @@ impl Engine {
                 let us = docker::Us { runtime, config: config.as_deref().map(Path::to_string_lossy) };
                 docker::set(before, &us, !arguments.no_default).map(Some)
             }
-            (Self::Docker, true) => docker::unset(before),
+            (Self::Docker, true) => docker::unset(before, runtime),
             (Self::Containerd, false) => containerd::set(before, runtime).map(Some),
             (Self::Containerd, true) => containerd::unset(before),
             (Self::Podman, undo) => podman::changed(before, (!undo).then_some(runtime)),

@@ -19,6 +19,12 @@ pub(super) fn set(before: &str, runtime: &str) -> Result<String> {
         ),
     };
     let table = format!("plugins.\"{plugin}\".containerd.runtimes.cgpu");
+    // A file that names one runtime has none of those that containerd has by itself, and without its default the plugin does not start.
+    let names_others = rest.contains("containerd.runtimes.");
+    let own = format!(
+        "[plugins.\"{plugin}\".containerd.runtimes.runc]\n  runtime_type = \"io.containerd.runc.v2\"\n"
+    );
+    let own = if names_others { String::new() } else { own };
     if rest.contains("containerd.runtimes.cgpu") {
         bail!("it has a runtime cgpu that is not ours: take that out first");
     }
@@ -28,7 +34,7 @@ pub(super) fn set(before: &str, runtime: &str) -> Result<String> {
     let head = if version.is_none() { "version = 2\n" } else { "" };
     let gap = if rest.is_empty() || rest.ends_with('\n') { "" } else { "\n" };
     Ok(format!(
-        "{rest}{gap}{BEGIN}\n{head}[{table}]\n  runtime_type = \"io.containerd.runc.v2\"\n  [{table}.options]\n    BinaryName = {quoted}\n{systemd}{END}\n"
+        "{rest}{gap}{BEGIN}\n{head}{own}[{table}]\n  runtime_type = \"io.containerd.runc.v2\"\n  [{table}.options]\n    BinaryName = {quoted}\n{systemd}{END}\n"
     ))
 }
 
@@ -68,6 +74,15 @@ mod tests {
     }
 
     #[test]
+    fn the_runtime_that_containerd_has_by_itself_stays() {
+        let runc = "containerd.runtimes.runc]\n  runtime_type = \"io.containerd.runc.v2\"\n";
+        assert!(set("version = 2\n", "/c").unwrap().contains(runc));
+        assert!(set("version = 3\n", "/c").unwrap().contains(runc));
+        let own = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.kata]\n  runtime_type = \"k\"\n";
+        assert!(!set(own, "/c").unwrap().contains("runtimes.runc"));
+    }
+
+    #[test]
     fn a_block_without_its_end_is_left_alone() {
         let cut = set("version = 2\n", "/c").unwrap().replace(END, "") + "[grpc]\n";
         assert!(set(&cut, "/c").is_err() && unset(&cut).is_err());
@@ -87,7 +102,7 @@ mod tests {
         }
         let fresh = set("", "/c").unwrap();
         assert!(
-            fresh.contains("version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.cgpu]"),
+            fresh.contains("version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]"),
             "{fresh}"
         );
         assert_eq!(set(&fresh, "/c").unwrap(), fresh);

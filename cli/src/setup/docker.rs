@@ -8,6 +8,7 @@
 //! What was there is in what is there: the name of the default stays, or there was none, and `--cgpu-next` is the former program.
 
 use std::borrow::Cow;
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Map, Value, json};
@@ -17,6 +18,8 @@ const NAME: &str = "cgpu";
 const VENDORS: &str = "nvidia";
 /// Docker's own runtime, which no file names.
 const BUILT_IN: &str = "runc";
+/// What our program is called, wherever it lies.
+const PROGRAM: &str = "cgpu-runtime";
 const NEXT: &str = "--cgpu-next=";
 const CONFIG: &str = "--cgpu-config=";
 
@@ -53,6 +56,13 @@ pub(super) fn set(before: &str, us: &Us<'_>, default: bool) -> Result<String> {
     let former = former.filter(|name| name != BUILT_IN && name != NAME);
     let runtimes = document.entry("runtimes").or_insert_with(|| json!({}));
     let runtimes = runtimes.as_object_mut().context("expected an object `runtimes`")?;
+    if let Some(entry) = runtimes.get(NAME).filter(|entry| !is_ours(entry, us.runtime)) {
+        bail!("it has a runtime {NAME} that is not ours ({entry}): give that another name first");
+    }
+    if !default {
+        // One that was the default before us is no more than itself again.
+        runtimes.iter_mut().filter(|(name, _)| *name != VENDORS).for_each(|(_, entry)| unwrap(entry));
+    }
     for name in [Some(VENDORS), former.as_deref().filter(|_| default)].into_iter().flatten() {
         match runtimes.get_mut(name) {
             Some(entry) => wrap(entry, us).with_context(|| format!("the runtime {name}"))?,
@@ -66,23 +76,33 @@ pub(super) fn set(before: &str, us: &Us<'_>, default: bool) -> Result<String> {
         }
     }
     runtimes.insert(NAME.into(), us.entry(None, Vec::new()));
-    if default && former.is_none() {
-        document.insert("default-runtime".into(), NAME.into());
+    match (default, former.is_none()) {
+        (true, true) => {
+            document.insert("default-runtime".into(), NAME.into());
+        }
+        (false, true) if document.get("default-runtime").is_some_and(|name| name == NAME) => {
+            document.shift_remove("default-runtime");
+        }
+        _ => {}
     }
     Ok(text(&document))
 }
 
 /// The file without us; none: nothing is left.
-pub(super) fn unset(before: &str) -> Result<Option<String>> {
+pub(super) fn unset(before: &str, runtime: &str) -> Result<Option<String>> {
     let mut document = read(before)?;
+    let own = document.get("runtimes").and_then(|runtimes| runtimes.get(NAME));
+    let is_foreign = own.is_some_and(|entry| !is_ours(entry, runtime));
     if let Some(runtimes) = document.get_mut("runtimes").and_then(Value::as_object_mut) {
-        runtimes.shift_remove(NAME);
+        if !is_foreign {
+            runtimes.shift_remove(NAME);
+        }
         runtimes.values_mut().for_each(unwrap);
         if runtimes.is_empty() {
             document.shift_remove("runtimes");
         }
     }
-    if document.get("default-runtime").is_some_and(|name| name == NAME) {
+    if !is_foreign && document.get("default-runtime").is_some_and(|name| name == NAME) {
         document.shift_remove("default-runtime");
     }
     Ok((!document.is_empty()).then(|| text(&document)))
@@ -100,6 +120,12 @@ fn read(text: &str) -> Result<Map<String, Value>> {
 
 fn text(document: &Map<String, Value>) -> String {
     format!("{:#}\n", Value::Object(document.clone()))
+}
+
+/// Whether a runtime of our name is our program, here or where it was installed before.
+fn is_ours(entry: &Value, runtime: &str) -> bool {
+    let path = entry.get("path").and_then(Value::as_str);
+    path.is_some_and(|path| path == runtime || Path::new(path).file_name() == Some(PROGRAM.as_ref()))
 }
 
 /// Puts us before a runtime, or in our own place if we are there already.
@@ -147,7 +173,7 @@ mod tests {
         let after = set(before, true).unwrap();
         // A second time changes nothing.
         assert_eq!(set(&after, true).unwrap(), after);
-        let undone = unset(&after).unwrap().map(|text| serde_json::from_str(&text).unwrap());
+        let undone = unset(&after, OURS).unwrap().map(|text| serde_json::from_str(&text).unwrap());
         (serde_json::from_str(&after).unwrap(), undone)
     }
 
@@ -217,7 +243,7 @@ mod tests {
             json!({"path": OURS, "runtimeArgs": ["--cgpu-config=/c.toml", "--cgpu-next=/n"]})
         );
         assert_eq!(
-            unset(&after).unwrap().map(|text| serde_json::from_str::<Value>(&text).unwrap()),
+            unset(&after, OURS).unwrap().map(|text| serde_json::from_str::<Value>(&text).unwrap()),
             serde_json::from_str(&before).unwrap()
         );
     }
@@ -226,5 +252,34 @@ mod tests {
     fn without_the_default_only_a_name_is_added() {
         let after: Value = serde_json::from_str(&set("{}", false).unwrap()).unwrap();
         assert_eq!(after, json!({"runtimes": {"cgpu": {"path": OURS}}}));
+    }
+
+    #[test]
+    fn the_default_can_be_given_back_and_the_name_kept() {
+        for before in [
+            json!({"live-restore": true}),
+            json!({"default-runtime": "own", "runtimes": {
+                "nvidia": {"path": "/n"}, "own": {"path": "/o", "runtimeArgs": ["--x"]}}}),
+        ] {
+            let before = before.to_string();
+            let plain = set(&before, true).unwrap();
+            assert_eq!(set(&plain, false).unwrap(), set(&before, false).unwrap(), "{before}");
+            assert_eq!(set(&set(&before, false).unwrap(), true).unwrap(), plain, "{before}");
+        }
+    }
+
+    #[test]
+    fn a_runtime_of_our_name_that_is_not_ours_is_left_alone() {
+        let foreign = json!({"default-runtime": "cgpu", "runtimes": {"cgpu": {"path": "/opt/other/cgpu"}}});
+        for default in [true, false] {
+            let refused = set(&foreign.to_string(), default).unwrap_err().to_string();
+            assert!(refused.contains("not ours ({\"path\":\"/opt/other/cgpu\"})"), "{refused}");
+        }
+        let left = unset(&foreign.to_string(), OURS).unwrap().unwrap();
+        assert_eq!(serde_json::from_str::<Value>(&left).unwrap(), foreign);
+        // Our own of another place is ours.
+        let moved = json!({"runtimes": {"cgpu": {"path": "/old/place/cgpu-runtime"}}}).to_string();
+        assert!(set(&moved, false).unwrap().contains(OURS));
+        assert_eq!(unset(&moved, OURS).unwrap(), None);
     }
 }

@@ -73,6 +73,29 @@ fn what_is_installed_is_taken_away_again_and_nothing_else() {
     assert_eq!(all(root), before);
     script("uninstall.sh", root, &[]).exits(1);
 
+    // Engines that were told of it are told otherwise before it goes.
+    script("install.sh", root, &[&built]).exits(0);
+    for (engine, file) in [("docker", "etc/docker/daemon.json"), ("containerd", "etc/containerd/config.toml")]
+    {
+        let file = root.join(file);
+        fs::create_dir_all(file.parent().expect("a parent")).expect("a folder");
+        let text = if engine == "docker" { "{\n  \"live-restore\": true\n}\n" } else { "version = 2\n" };
+        fs::write(&file, text).expect("a configuration");
+        let mut setup = Command::new(root.join("usr/bin/cgpu"));
+        setup.args(["setup", engine, "--file"]).arg(&file);
+        Child::start(setup).finish().exits(0);
+        assert!(fs::read_to_string(&file).expect("a configuration").contains("cgpu-runtime"));
+    }
+    script("uninstall.sh", root, &[]).exits(0);
+    for (folder, file, text) in [
+        ("etc/docker", "daemon.json", "{\n  \"live-restore\": true\n}\n"),
+        ("etc/containerd", "config.toml", "version = 2\n"),
+    ] {
+        assert_eq!(fs::read_to_string(root.join(folder).join(file)).expect("a configuration"), text);
+        fs::remove_dir_all(root.join(folder)).expect("the folder");
+    }
+    assert_eq!(all(root), before);
+
     // A configuration that was changed stays, unless it is to go.
     script("install.sh", root, &[&built]).exits(0);
     let toml = root.join("etc/cgpu/monitor.toml");
