@@ -172,6 +172,13 @@ pub(crate) const FIGURES: &[Figure] = &[
         "seconds of a saturated card per real minute, virtual clock",
         500.0,
     ),
+    // Containers
+    at_most(
+        "start_docker_added_pct",
+        "a slice adds to the time of `docker run --rm`, median of 20 pairs",
+        5.0,
+    ),
+    recorded("start_runc_added_pct", "the same by runc alone: create, start, delete"),
 ];
 
 /// The row of `key`.

@@ -22,6 +22,7 @@ mod plot;
 mod probe;
 mod sharing;
 mod simulator;
+mod startup;
 
 use anyhow::{Result, bail};
 use clap::Parser;
@@ -77,6 +78,7 @@ fn main() -> Result<ExitCode> {
     sharing::measure(dist, switch, &wanted, &mut measured, &mut gallery);
     memory::measure(dist, &wanted, &mut measured);
     simulator::measure(dist, &wanted, &mut measured);
+    startup::measure(dist, &wanted, &mut measured);
     gallery.hang()?;
     if arguments.json {
         let mut object = measured.json();

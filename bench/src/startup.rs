@@ -1,0 +1,230 @@
+//! What a slice adds to the start of a container: the same container with `cgpu-runtime` before runc and without, in turn, in one run.
+//!
+//! By an engine as people start them, with a Docker daemon of our own; and by runc alone, which shows what the engine's own time hides. Both need
+//! root, and programs that are not there make the figure fail with the reason.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::figure::{Measured, Wanted};
+
+const DOCKER: &str = "start_docker_added_pct";
+const RUNC: &str = "start_runc_added_pct";
+const SLICE: [&str; 2] = ["ALIYUN_COM_GPU_MEM_CONTAINER=6", "ALIYUN_COM_GPU_MEM_DEV=15"];
+const PAIRS: usize = 20;
+/// How long a daemon may take to come and to go.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Measures those of the figures that are wanted.
+pub(crate) fn measure(dist: &Path, wanted: &Wanted, measured: &mut Measured) {
+    type Way = fn(&Place) -> Result<f64>;
+    for (key, way) in [(RUNC, runc as Way), (DOCKER, docker)] {
+        if !wanted.has(key) {
+            continue;
+        }
+        match Place::new(dist).and_then(|place| way(&place)) {
+            Ok(percent) => measured.record(key, percent),
+            Err(error) => measured.fail(&[key], &error),
+        }
+    }
+}
+
+/// A folder with a root file system, simulated cards and a configuration of `cgpu-runtime`.
+struct Place {
+    folder: TempDir,
+    runtime: PathBuf,
+}
+
+impl Place {
+    fn new(dist: &Path) -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("cgpu-start-").tempdir()?;
+        let dist = dist.canonicalize().with_context(|| format!("{} is not there", dist.display()))?;
+        let place = Self { folder, runtime: dist.join("cgpu-runtime") };
+        let text = format!("root = {:?}\nsim = \"T4:15109\"\nruntime = \"runc\"\n", place.at("root"));
+        fs::write(place.at("runtime.toml"), text)?;
+        let rootfs = place.at("rootfs");
+        for name in ["bin", "etc", "proc", "dev", "sys", "tmp", "run"] {
+            fs::create_dir_all(rootfs.join(name))?;
+        }
+        let program = Path::new("/bin/true");
+        fs::copy(program, rootfs.join("bin/true"))?;
+        let mut libraries = BTreeSet::new();
+        for file in [program, &dist.join("libcgpu.so"), &dist.join("sim/libcuda.so.1")] {
+            libraries.extend(needed(file)?);
+        }
+        for library in libraries {
+            let to = rootfs.join(library.strip_prefix("/")?);
+            fs::create_dir_all(to.parent().context("a library lies in a folder")?)?;
+            fs::copy(&library, to)?;
+        }
+        Ok(place)
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+}
+
+/// The libraries that a program's loader finds for it here, the loader included.
+fn needed(program: &Path) -> Result<Vec<PathBuf>> {
+    let output = Command::new("ldd").arg(program).output().context("cannot run ldd")?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    Ok(text.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from).collect())
+}
+
+/// Runs it to its end, which must be a good one.
+fn done(command: &mut Command) -> Result<Output> {
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot run {command:?}"))?;
+    ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr).trim());
+    Ok(output)
+}
+
+/// The median of what `with` takes over that of what `without` takes, in percent beyond it. Who comes first changes with each pair.
+fn compared(mut without: impl FnMut() -> Result<()>, mut with: impl FnMut() -> Result<()>) -> Result<f64> {
+    let timed = |step: &mut dyn FnMut() -> Result<()>| -> Result<f64> {
+        let begun = Instant::now();
+        step()?;
+        Ok(begun.elapsed().as_secs_f64() * 1e3)
+    };
+    // The first of each has everything to read yet.
+    without()?;
+    with()?;
+    let (mut plain, mut sliced) = (Vec::new(), Vec::new());
+    for pair in 0..PAIRS {
+        if pair % 2 == 0 {
+            plain.push(timed(&mut without)?);
+            sliced.push(timed(&mut with)?);
+        } else {
+            sliced.push(timed(&mut with)?);
+            plain.push(timed(&mut without)?);
+        }
+    }
+    let (plain, sliced) = (median(plain), median(sliced));
+    eprintln!("  a container: {plain:.1} ms, with a slice {sliced:.1} ms");
+    Ok((sliced / plain - 1.0) * 100.0)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// As engines do it: made, started, deleted when it has ended.
+fn runc(place: &Place) -> Result<f64> {
+    let namespaces = ["pid", "ipc", "uts", "mount", "network"].map(|kind| json!({ "type": kind }));
+    let bundle = |name: &str, variables: &[&str]| -> Result<PathBuf> {
+        let bundle = place.at(name);
+        fs::create_dir(&bundle)?;
+        let config = json!({
+            "ociVersion": "1.0.2",
+            "process": {"user": {"uid": 0, "gid": 0}, "args": ["true"], "env": variables, "cwd": "/"},
+            "root": {"path": place.at("rootfs"), "readonly": true},
+            "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"}],
+            "linux": {"namespaces": namespaces}
+        });
+        fs::write(bundle.join("config.json"), config.to_string())?;
+        Ok(bundle)
+    };
+    let (plain, sliced) =
+        (bundle("plain", &["PATH=/bin"])?, bundle("sliced", &[&["PATH=/bin"][..], &SLICE].concat())?);
+    let live = |program: &Path, ours: &[&str], bundle: &Path| -> Result<()> {
+        let command = |words: &[&str]| {
+            let mut command = Command::new(program);
+            command.args(ours).arg("--root").arg(place.at("state")).args(words).arg("timed");
+            command
+        };
+        let (bundle, pid) = (bundle.to_string_lossy(), place.at("pid"));
+        let mut create = command(&["create", "--bundle", &bundle, "--pid-file", &pid.to_string_lossy()]);
+        // Its first process keeps what it is given.
+        ensure!(
+            create.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()?.success(),
+            "{create:?} failed"
+        );
+        done(&mut command(&["start"]))?;
+        done(&mut command(&["delete", "--force"]))?;
+        Ok(())
+    };
+    let (config, next) = (place.at("runtime.toml"), PathBuf::from("runc"));
+    let ours = ["--cgpu-config".to_owned(), config.to_string_lossy().into_owned()];
+    let ours: Vec<&str> = ours.iter().map(String::as_str).collect();
+    compared(|| live(&next, &[], &plain), || live(&place.runtime, &ours, &sliced))
+}
+
+/// A daemon that goes with its figure.
+struct Daemon {
+    process: Child,
+    host: String,
+}
+
+impl Daemon {
+    fn start(place: &Place) -> Result<Self> {
+        let config = json!({"runtimes": {"cgpu": {
+            "path": place.runtime, "runtimeArgs": [format!("--cgpu-config={}", place.at("runtime.toml").display())]}}});
+        fs::write(place.at("daemon.json"), config.to_string())?;
+        let host = format!("unix://{}", place.at("sock").display());
+        let mut command = Command::new("dockerd");
+        command.args(["--iptables=false", "--bridge=none", "--host", &host]);
+        for (option, name) in [
+            ("--data-root", "data"),
+            ("--exec-root", "exec"),
+            ("--pidfile", "pid"),
+            ("--config-file", "daemon.json"),
+        ] {
+            command.arg(option).arg(place.at(name));
+        }
+        let path = std::env::var("PATH").unwrap_or_default();
+        command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut daemon = Self { process: command.spawn().context("cannot run dockerd")?, host };
+        let deadline = Instant::now() + PATIENCE;
+        while let Err(error) = done(&mut daemon.docker(&["info"])) {
+            ensure!(daemon.process.try_wait()?.is_none(), "dockerd has ended");
+            if Instant::now() > deadline {
+                return Err(error.context("dockerd does not answer"));
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Ok(daemon)
+    }
+
+    fn docker(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new("docker");
+        command.args(arguments).env("DOCKER_HOST", &self.host);
+        command
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // It takes its mounts away, and its containerd with it.
+        let pid = self.process.id().to_string();
+        let _ = Command::new("kill").arg(pid).status();
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline && matches!(self.process.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// As people do it.
+fn docker(place: &Place) -> Result<f64> {
+    let daemon = Daemon::start(place)?;
+    let mut import = Command::new("sh");
+    import.args(["-c", "tar -C \"$1\" -c . | docker import - local/start", "sh"]).arg(place.at("rootfs"));
+    done(import.env("DOCKER_HOST", &daemon.host))?;
+    let run = |options: &[&str]| -> Result<()> {
+        let words = [&["run", "--rm", "--network=none"], options, &["local/start", "true"]].concat();
+        done(&mut daemon.docker(&words)).map(|_| ())
+    };
+    let sliced = ["--runtime=cgpu", "-e", SLICE[0], "-e", SLICE[1]];
+    compared(|| run(&["--runtime=runc"]), || run(&sliced))
+}
