@@ -1,4 +1,4 @@
-//! The project's tasks: `cargo xtask build`, `test`, `soak`, `fuzz`, `bench`, `demo`, `pictures`, `gpu-kit`.
+//! The project's tasks: `cargo xtask build`, `package`, `test`, `soak`, `fuzz`, `bench`, `demo`, `pictures`, `gpu-kit`.
 //!
 //! One rule for all of them: data goes to stdout, everything else (progress, compilers, test output) to stderr, and a
 //! task says what it could not do and why. Nothing has to be installed beforehand except a Rust toolchain and a C compiler.
@@ -16,6 +16,7 @@ mod dist;
 mod fuzz;
 mod gpu_kit;
 mod handover;
+mod package;
 mod pictures;
 mod portable;
 mod programs;
@@ -37,6 +38,8 @@ struct Arguments {
 enum Task {
     /// Build everything and collect it in target/dist
     Build(build::Arguments),
+    /// Collect what is shipped into one file: target/package/cgpu-VERSION-MACHINE.tar.gz
+    Package(package::Arguments),
     /// Run the checks and tests; the last line is `N passed, N failed, N skipped`
     Test(test::Arguments),
     /// Play random programs against a model for long
@@ -57,6 +60,10 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().task {
         Task::Build(arguments) => build::run(&arguments).map(|dist| {
             println!("{}", dist.display());
+            ExitCode::SUCCESS
+        }),
+        Task::Package(arguments) => package::run(&arguments).map(|archive| {
+            println!("{}", archive.display());
             ExitCode::SUCCESS
         }),
         Task::Test(arguments) => test::run(&arguments),

@@ -1,4 +1,4 @@
-//! `cargo xtask build --portable`: the shim for old systems, as it is shipped.
+//! `cargo xtask build --portable`: the shim for old systems, as it is shipped; and the programs, for `cargo xtask package`.
 //!
 //! A preload that asks for a newer glibc than the container has cannot be loaded, and is passed over. A build takes the symbol versions of
 //! the glibc that it is linked with; zig brings the symbol lists of all of them, and `cargo zigbuild` links with the one named. Both come
@@ -20,6 +20,8 @@ const REQUIREMENTS: &str = "xtask/portable.txt";
 const ENVIRONMENT: &str = "zig";
 /// The file's name in `dist`.
 const NAME: &str = "portable/libcgpu.so";
+/// The programs' names, beside it.
+const TOOLS: &[&str] = &["cgpu", "cgpu-monitor", "cgpu-runtime"];
 
 /// Whether the environment is there already, so that nothing has to be fetched.
 pub(crate) fn is_prepared(workspace: &Workspace) -> bool {
@@ -28,25 +30,38 @@ pub(crate) fn is_prepared(workspace: &Workspace) -> bool {
 
 /// Removes an earlier build: it would be another than the rest of `dist`.
 pub(crate) fn forget(dist: &Path) -> Result<()> {
-    let file = dist.join(NAME);
-    match std::fs::remove_file(&file) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("cannot remove {}", file.display()))
+    for file in TOOLS.iter().map(|tool| dist.join("portable").join(tool)).chain([dist.join(NAME)]) {
+        match std::fs::remove_file(&file) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("cannot remove {}", file.display()));
+            }
+            _ => {}
         }
-        _ => Ok(()),
     }
+    Ok(())
 }
 
 /// Builds the shim against the old glibc, and puts it into `dist`.
 pub(crate) fn build(workspace: &Workspace, dist: &Path) -> Result<PathBuf> {
+    against(workspace, dist, &["cgpu-shim"], &["libcgpu.so"])?;
+    Ok(dist.join(NAME))
+}
+
+/// The same for the programs that hosts have.
+pub(crate) fn build_tools(workspace: &Workspace, dist: &Path) -> Result<()> {
+    against(workspace, dist, &["cgpu-cli", "cgpu-monitor", "cgpu-runtime"], TOOLS)
+}
+
+fn against(workspace: &Workspace, dist: &Path, packages: &[&str], files: &[&str]) -> Result<()> {
     let python = python::make(workspace, ENVIRONMENT, REQUIREMENTS)?;
     let bin = python.parent().context("an interpreter lies in a folder")?;
     let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    eprintln!("xtask: building the shim for glibc {GLIBC}");
+    eprintln!("xtask: building {} for glibc {GLIBC}", files.join(", "));
     let path = std::env::var_os("PATH").unwrap_or_default();
     let paths = std::iter::once(bin.to_owned()).chain(std::env::split_paths(&path));
     let status = Command::new(bin.join("cargo-zigbuild"))
-        .args(["zigbuild", "--release", "--package", "cgpu-shim", "--target", &format!("{triple}.{GLIBC}")])
+        .args(["zigbuild", "--release", "--target", &format!("{triple}.{GLIBC}")])
+        .args(packages.iter().flat_map(|package| ["--package", package]))
         .env("PATH", std::env::join_paths(paths)?)
         // Zig's own caches belong to the environment.
         .env("XDG_CACHE_HOME", workspace.target.join(ENVIRONMENT).join("cache"))
@@ -54,7 +69,6 @@ pub(crate) fn build(workspace: &Workspace, dist: &Path) -> Result<PathBuf> {
         .status()
         .context("cannot run cargo-zigbuild")?;
     ensure!(status.success(), "cargo zigbuild failed");
-    let place = dist.join(NAME);
-    build::place(&workspace.target.join(triple).join("release/libcgpu.so"), &place)?;
-    Ok(place)
+    let folder = workspace.target.join(triple).join("release");
+    files.iter().try_for_each(|file| build::place(&folder.join(file), &dist.join("portable").join(file)))
 }

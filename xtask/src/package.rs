@@ -1,0 +1,77 @@
+//! `cargo xtask package`: what is shipped, as one file: everything that `deploy/install.sh` puts on a host, and that script with those that upgrade and
+//! take away.
+//!
+//! The library and the programs are those for old systems ([`portable`]); the simulated driver is this system's.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+
+use crate::cargo::Workspace;
+use crate::{build, portable};
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Take the files of target/dist as they are, those of this system where there are no others
+    #[arg(long)]
+    as_built: bool,
+}
+
+/// Files of the sources that go along.
+const SOURCES: &[&str] = &[
+    "deploy/install.sh",
+    "deploy/upgrade.sh",
+    "deploy/uninstall.sh",
+    "deploy/files.sh",
+    "deploy/monitor.toml",
+    "deploy/cgpu-monitor.service",
+    "docs/operation.md",
+    "docs/containers.md",
+    "LICENSE",
+];
+/// Built files that go along.
+const BUILT: &[&str] =
+    &["libcgpu.so", "cgpu", "cgpu-monitor", "cgpu-runtime", "sim/libcuda.so.1", "sim/libnvidia-ml.so.1"];
+
+/// Makes the file and returns where it lies.
+pub(crate) fn run(arguments: &Arguments) -> Result<PathBuf> {
+    let workspace = Workspace::find()?;
+    let dist = if arguments.as_built {
+        workspace.target.join("dist")
+    } else {
+        let dist = build::collect(&workspace)?;
+        portable::build(&workspace, &dist)?;
+        portable::build_tools(&workspace, &dist)?;
+        dist
+    };
+    let name = format!("cgpu-{}-{}", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH);
+    let folder = workspace.target.join("package");
+    let inside = folder.join(&name);
+    if inside.exists() {
+        std::fs::remove_dir_all(&inside).with_context(|| format!("cannot remove {}", inside.display()))?;
+    }
+    for file in BUILT {
+        build::place(&chosen(&dist, file), &inside.join(file))?;
+    }
+    for file in SOURCES {
+        build::place(&workspace.root.join(file), &inside.join(file))?;
+    }
+    let archive = folder.join(format!("{name}.tar.gz"));
+    let status = Command::new("tar")
+        .args(["--owner=0", "--group=0", "--sort=name", "-C"])
+        .arg(&folder)
+        .arg("-czf")
+        .arg(&archive)
+        .arg(&name)
+        .status()
+        .context("cannot run tar")?;
+    ensure!(status.success(), "tar failed");
+    Ok(archive)
+}
+
+fn chosen(dist: &Path, file: &str) -> PathBuf {
+    let portable = dist.join("portable").join(file);
+    if portable.exists() { portable } else { dist.join(file) }
+}
