@@ -52,6 +52,15 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
     folders.map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
+/// Takes away what an engine has left mounted in its folder.
+pub(crate) fn unmount_below(folder: &Path) {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let places = mounts.lines().rev().filter_map(|line| line.split(' ').nth(1));
+    for place in places.filter(|place| Path::new(place).starts_with(folder)) {
+        let _ = Command::new("umount").arg(place).status();
+    }
+}
+
 impl<'a> Yard<'a> {
     /// Containers on the cards of `scene`; None, after recording the skip, where the runtime cannot start any here.
     ///
@@ -295,7 +304,8 @@ pub fn furnish(scene: &Scene, rootfs: &Path) {
     }
     let tools = ["sh", "sleep", "env", "cat", "true", "ls"]
         .map(|name| find(name).unwrap_or_else(|| panic!("no {name}")));
-    let ours = ["init", "meminfo", "alloc_fill", "visible", "hold"].map(|name| scene.dist().program(name));
+    let ours =
+        ["init", "meminfo", "alloc_fill", "visible", "hold", "worker"].map(|name| scene.dist().program(name));
     let mut libraries = BTreeSet::new();
     for program in tools.iter().chain(&ours) {
         fs::copy(program, rootfs.join("bin").join(program.file_name().expect("a name"))).expect("a copy");

@@ -1,14 +1,15 @@
 //! A Docker daemon for one test: its own data, its own socket, images from files of this host.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::containers::find;
-use crate::{Child, Outcome, Scene, furnish, skip};
+use crate::containers::{find, unmount_below};
+use crate::{Child, Outcome, Scene, furnish, mounted, skip};
 
 /// Longer than any test that has a daemon.
 const LIFETIME: Duration = Duration::from_secs(600);
@@ -17,10 +18,20 @@ const PATIENCE: Duration = Duration::from_secs(90);
 /// The image that is made.
 const IMAGE: &str = "local/cuda";
 
-/// A running daemon.
+/// A daemon, and what it needs.
 pub struct Docker {
     folder: TempDir,
+    options: Vec<&'static str>,
+    daemon: PathBuf,
+    /// Run before the daemon, in a mount namespace of its own.
+    setup: Option<String>,
     process: Option<Child>,
+}
+
+/// What talks to a daemon.
+#[derive(Clone, Debug)]
+pub struct Client {
+    folder: PathBuf,
 }
 
 impl Docker {
@@ -31,6 +42,44 @@ impl Docker {
     /// If what it needs cannot be written.
     #[must_use]
     pub fn start(test: &str, scene: &Scene, cards: &str) -> Option<Self> {
+        Self::start_with(test, scene, cards, &[])
+    }
+
+    /// The same with more options for the daemon.
+    ///
+    /// # Panics
+    /// As above.
+    #[must_use]
+    pub fn start_with(test: &str, scene: &Scene, cards: &str, options: &[&'static str]) -> Option<Self> {
+        Self::furnished(test, scene, cards, options, None)
+    }
+
+    /// One that gives its containers a user namespace: their users are this host's from 100000 on.
+    ///
+    /// # Panics
+    /// As above.
+    #[must_use]
+    pub fn start_remapped(test: &str, scene: &Scene, cards: &str) -> Option<Self> {
+        // The host's own lists stay as they are: the daemon sees others.
+        let ranges = scene.path("ranges");
+        fs::write(&ranges, "daemon:100000:65536\n").expect("a list");
+        let list = ranges.display();
+        let setup = format!(
+            "touch /etc/subuid /etc/subgid && mount --bind {list} /etc/subuid && mount --bind {list} /etc/subgid"
+        );
+        // Its root must be able to come to what is mounted, as it can below /run.
+        let open = |folder: &Path| fs::set_permissions(folder, fs::Permissions::from_mode(0o755));
+        open(&scene.path("")).expect("our own folder");
+        Self::furnished(test, scene, cards, &["--userns-remap=daemon"], Some(setup))
+    }
+
+    fn furnished(
+        test: &str,
+        scene: &Scene,
+        cards: &str,
+        options: &[&'static str],
+        setup: Option<String>,
+    ) -> Option<Self> {
         // SAFETY: no obligations; geteuid cannot fail.
         if unsafe { libc::geteuid() } != 0 {
             skip(test, "docker", "a Docker daemon needs root");
@@ -64,28 +113,11 @@ impl Docker {
         ]);
         Outcome::of(set).exits(0);
 
-        let mut command = Command::new(daemon);
-        let path = std::env::var("PATH").unwrap_or_default();
-        command.env("PATH", format!("{}:{path}:/usr/sbin:/sbin", at("vendor").display()));
-        command.args(["--iptables=false", "--bridge=none"]);
-        for (option, name) in [
-            ("--data-root", "data"),
-            ("--exec-root", "exec"),
-            ("--pidfile", "pid"),
-            ("--config-file", "daemon.json"),
-        ] {
-            command.arg(option).arg(at(name));
-        }
-        command.arg("--host").arg(format!("unix://{}", at("sock").display()));
-        let mut docker = Self { process: Some(Child::start_for(command, LIFETIME)), folder };
-        let deadline = Instant::now() + PATIENCE;
-        while docker.run(&["info"]).code() != Some(0) {
-            if Instant::now() > deadline || !docker.process.as_mut().is_some_and(Child::runs) {
-                let said = docker.process.take().map(Child::kill);
-                skip(test, "docker", &format!("the Docker daemon does not start here: {said:?}"));
-                return None;
-            }
-            std::thread::sleep(Duration::from_millis(200));
+        let mut docker = Self { folder, options: options.to_vec(), daemon, setup, process: None };
+        if let Err(said) = docker.come() {
+            let tool = if docker.setup.is_some() { "userns" } else { "docker" };
+            skip(test, tool, &format!("the Docker daemon does not start here: {said}"));
+            return None;
         }
         furnish(scene, &folder_of_image(&docker));
         let mut import = Command::new("sh");
@@ -99,28 +131,82 @@ impl Docker {
         Some(docker)
     }
 
+    /// Starts the daemon, and waits until it answers; else what it said.
+    fn come(&mut self) -> Result<(), String> {
+        let at = |name: &str| self.folder.path().join(name);
+        let mut command = Command::new(&self.daemon);
+        let path = std::env::var("PATH").unwrap_or_default();
+        command.env("PATH", format!("{}:{path}:/usr/sbin:/sbin", at("vendor").display()));
+        command.args(["--iptables=false", "--bridge=none"]).args(&self.options);
+        for (option, name) in [
+            ("--data-root", "data"),
+            ("--exec-root", "exec"),
+            ("--pidfile", "pid"),
+            ("--config-file", "daemon.json"),
+        ] {
+            command.arg(option).arg(at(name));
+        }
+        command.arg("--host").arg(self.host());
+        let command = match &self.setup {
+            Some(setup) => mounted(&command, setup).ok_or("nothing can be mounted here")?,
+            None => command,
+        };
+        self.process = Some(Child::start_for(command, LIFETIME));
+        let deadline = Instant::now() + PATIENCE;
+        while self.run(&["info"]).code() != Some(0) {
+            if Instant::now() > deadline || !self.process.as_mut().is_some_and(Child::runs) {
+                return Err(format!("{:?}", self.process.take().map(Child::kill)));
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        Ok(())
+    }
+
+    /// Ends the daemon as a host's service manager does.
+    fn go(&mut self) {
+        let Some(mut process) = self.process.take() else { return };
+        process.signal(libc::SIGTERM);
+        let deadline = Instant::now() + PATIENCE;
+        while process.runs() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Ends the daemon and starts it again.
+    ///
+    /// # Panics
+    /// If it does not come back.
+    pub fn restart(&mut self) {
+        self.go();
+        self.come().expect("the daemon comes back");
+    }
+
+    /// `docker` of this daemon, for other threads.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        Client { folder: self.folder.path().to_owned() }
+    }
+
     fn host(&self) -> String {
-        format!("unix://{}", self.folder.path().join("sock").display())
+        self.client().host()
+    }
+
+    /// `docker exec -i` of a program that reads what it is to do, and lives until its test ends.
+    #[must_use]
+    pub fn spawn(&self, arguments: &[&str]) -> Child {
+        Child::start_for(self.client().command(arguments), LIFETIME)
     }
 
     /// `docker` with these arguments.
     #[must_use]
     pub fn run(&self, arguments: &[&str]) -> Outcome {
-        let mut command = Command::new("docker");
-        command.args(arguments).env("DOCKER_HOST", self.host()).env("DOCKER_CONFIG", self.folder.path());
-        Outcome::of(command)
+        self.client().run(arguments)
     }
 
     /// A line as people type it: `IMAGE` stands for the image. The network, which a test's daemon has not got, is left out.
     #[must_use]
     pub fn line(&self, line: &str) -> Outcome {
-        let mut words: Vec<&str> =
-            line.split_whitespace().map(|word| if word == "IMAGE" { self.image() } else { word }).collect();
-        assert_eq!(words.remove(0), "docker");
-        if words.first() == Some(&"run") {
-            words.insert(1, "--network=none");
-        }
-        self.run(&words)
+        self.client().line(line)
     }
 
     /// The image's name.
@@ -130,24 +216,56 @@ impl Docker {
     }
 }
 
-fn folder_of_image(docker: &Docker) -> std::path::PathBuf {
+impl Client {
+    fn host(&self) -> String {
+        format!("unix://{}", self.folder.join("sock").display())
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new("docker");
+        command.args(arguments).env("DOCKER_HOST", self.host()).env("DOCKER_CONFIG", &self.folder);
+        command
+    }
+
+    /// As [`Docker::run`].
+    #[must_use]
+    pub fn run(&self, arguments: &[&str]) -> Outcome {
+        Outcome::of(self.command(arguments))
+    }
+
+    /// As [`Docker::line`].
+    ///
+    /// # Panics
+    /// If it is no line for `docker`.
+    #[must_use]
+    pub fn line(&self, line: &str) -> Outcome {
+        let mut words: Vec<&str> =
+            line.split_whitespace().map(|word| if word == "IMAGE" { IMAGE } else { word }).collect();
+        assert_eq!(words.remove(0), "docker");
+        if words.first() == Some(&"run") {
+            words.insert(1, "--network=none");
+        }
+        self.run(&words)
+    }
+}
+
+fn folder_of_image(docker: &Docker) -> PathBuf {
     docker.folder.path().join("image")
 }
 
 impl Drop for Docker {
     fn drop(&mut self) {
-        let Some(mut process) = self.process.take() else { return };
+        if self.process.is_none() {
+            return;
+        }
         let all = self.run(&["ps", "--all", "--quiet"]).stdout;
         let mut remove = vec!["rm", "--force"];
         remove.extend(all.split_whitespace());
         if remove.len() > 2 {
             let _ = self.run(&remove);
         }
-        // It must take its mounts away before the folder can go.
-        process.signal(libc::SIGTERM);
-        let deadline = Instant::now() + PATIENCE;
-        while process.runs() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        // It must take its mounts away before the folder can go; one that lets containers live leaves one of them.
+        self.go();
+        unmount_below(self.folder.path());
     }
 }

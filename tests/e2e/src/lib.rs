@@ -20,7 +20,7 @@ mod terminal;
 pub use child::{Child, Outcome};
 pub use containers::{Boxed, Runtime, Yard, configuration, furnish};
 pub use dist::Dist;
-pub use docker::Docker;
+pub use docker::{Client, Docker};
 pub use elf::Elf;
 pub use host::{Monitor, Worker};
 pub use mounts::{contained, mounted};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::containers::find;
+use crate::containers::{find, unmount_below};
 use crate::{Outcome, Scene, furnish, skip};
 
 /// The image that is made.
@@ -92,15 +92,7 @@ impl Drop for Podman {
             std::thread::sleep(Duration::from_millis(20));
         }
         // Storage that stays mounted would keep the folder.
-        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        for mount in mounts
-            .lines()
-            .rev()
-            .filter_map(|line| line.split(' ').nth(1))
-            .filter(|path| path.starts_with(&ours))
-        {
-            let _ = Command::new("umount").arg(mount).status();
-        }
+        unmount_below(self.folder.path());
     }
 }
 

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cgpu_e2e::{Container, MIB, Monitor, Outcome, Scene, Worker, skip};
+use cgpu_e2e::{Child, Container, Docker, MIB, Monitor, Outcome, Scene, Worker, skip};
 use serde_json::Value;
 
 const SECONDS: f64 = 3.0;
@@ -100,6 +100,53 @@ fn shares_follow_the_weights() {
         assert!(near(b / a, 2.0, 15.0), "1:2 came out as 1:{:.2}", b / a);
         assert!(a + b > 0.85 * alone, "together {:.0}/s, alone {alone:.0}/s", a + b);
         pair.finish();
+    });
+}
+
+/// The same between two containers of a Docker daemon, in windows of two seconds: the median of their ratios, which a moment of disturbance does not move.
+#[test]
+fn two_docker_containers_share_one_to_two() {
+    undisturbed("two_docker_containers_share_one_to_two", || {
+        let cards = "A10:23028";
+        let scene = Scene::new(cards);
+        let Some(docker) = Docker::start("two_docker_containers_share_one_to_two", &scene, cards) else {
+            return;
+        };
+        // The monitor looks at the cards that the containers have.
+        let _ = std::os::unix::fs::symlink(scene.root().join("cards").join(cards), scene.path("cards"));
+        let mut workers = [("one", 1), ("two", 2)].map(|(name, weight)| {
+            let line = format!(
+                "docker run -d --name {name} -e ALIYUN_COM_GPU_MEM_CONTAINER=8 -e ALIYUN_COM_GPU_MEM_DEV=23 \
+                 -e ALIYUN_COM_GPU_SCHD_WEIGHT={weight} IMAGE"
+            );
+            docker.line(&line).exits(0);
+            name
+        })
+        .map(|name| docker.spawn(&["exec", "-i", name, "worker"]));
+        let _monitor = Monitor::start(&scene);
+        for worker in &mut workers {
+            assert_eq!(worker.line(), "{\"ready\": true}");
+        }
+        scene.eventually("the monitor knows both", || {
+            (scene.smi()["containers"].as_array()?.len() == 2).then_some(())
+        });
+        // A weight above 1 selects the policy of weights, with the first turn after it was read.
+        scene.eventually("weights count", || (scene.smi()["cards"][0]["policy"] == 2).then_some(()));
+        let mut ratios: Vec<f64> = (0..7)
+            .map(|_| {
+                workers.iter_mut().for_each(|worker| worker.write("run 2\n"));
+                let [one, two] = &mut workers;
+                let rate = |worker: &mut Child| {
+                    let said: Value = serde_json::from_str(&worker.line()).expect("JSON");
+                    said["launches"].as_f64().expect("launches") / said["seconds"].as_f64().expect("seconds")
+                };
+                let (one, two) = (rate(one), rate(two));
+                two / one
+            })
+            .collect();
+        ratios.sort_by(f64::total_cmp);
+        eprintln!("1:2 in windows of 2 s: {ratios:.3?}");
+        assert!(near(ratios[3], 2.0, 2.0), "1:2 came out as {ratios:.3?}");
     });
 }
 

@@ -1,0 +1,302 @@
+//! Containers of a Docker daemon: what people type, and what happens to containers.
+
+use super::*;
+
+/// The limits of resources in the lines of the documents; a host that is itself confined may not be able to give them.
+pub(crate) fn with_resources<'a>(docker: &Docker, line: &'a str) -> Cow<'a, str> {
+    let memlock = "--ulimit memlock=-1 ";
+    let probe = docker.line(&format!("docker run --rm --runtime=runc {memlock}IMAGE true"));
+    if probe.code() == Some(0) { line.into() } else { line.replace(memlock, "").into() }
+}
+
+pub(crate) fn sizes_in(docker: &Docker, name: &str) -> Vec<u64> {
+    let outcome = docker.run(&["exec", "-i", name, "env", "-i", "/bin/meminfo"]).exits(0);
+    let total =
+        |line: &str| serde_json::from_str::<Value>(line).expect("JSON")["total"].as_u64().expect("a number");
+    outcome.stdout.lines().map(|line| total(line) / MIB).collect()
+}
+
+#[test]
+fn two_containers_share_a_card_as_documented() {
+    let scene = Scene::new(T4);
+    let Some(docker) = Docker::start("docker::two_containers_share_a_card_as_documented", &scene, T4) else {
+        return;
+    };
+    for (name, amount) in [("gpu_test1", 6), ("gpu_test2", 8)] {
+        let line = format!(
+            "docker run -d -t --gpus all --shm-size=1g --ulimit memlock=-1 --ulimit stack=67108864 --name {name} -v /mnt:/mnt \
+             -e ALIYUN_COM_GPU_MEM_CONTAINER={amount} -e ALIYUN_COM_GPU_MEM_DEV=15 IMAGE"
+        );
+        docker.line(&with_resources(&docker, &line)).exits(0);
+    }
+    assert_eq!(sizes_in(&docker, "gpu_test1"), [6043]);
+    assert_eq!(sizes_in(&docker, "gpu_test2"), [8058]);
+    let filled = docker.run(&["exec", "gpu_test1", "env", "-i", "/bin/alloc_fill", "64M"]).exits(0);
+    assert!(filled.number("error") == 2 && filled.number("granted") <= 6043 * MIB, "{filled:?}");
+    let variables = docker.run(&["exec", "gpu_test1", "env"]).exits(0).stdout;
+    for line in ["ALIYUN_COM_GPU_MEM_CONTAINER=6", "ALIYUN_COM_GPU_MEM_DEV=15"] {
+        assert!(variables.lines().any(|other| other == line), "{variables}");
+    }
+    // Names and ids, as `docker ps` shows them.
+    let listed = docker.run(&["ps", "--format", "{{.ID}} {{.Names}}"]).stdout;
+    let shown = scene.smi();
+    for line in listed.lines() {
+        let (id, name) = line.split_once(' ').expect("two words");
+        let found =
+            shown["containers"].as_array().expect("containers").iter().find(|one| one["name"] == *name);
+        let found = found.unwrap_or_else(|| panic!("{name} is not in {shown:#}"));
+        assert_eq!(found["id"], *id, "{found:#}");
+    }
+    // What is not understood is told where the line was typed.
+    let refused = docker.line("docker run --rm -e ALIYUN_COM_GPU_MEM_CONTAINER=six IMAGE true");
+    assert!(
+        refused.code() == Some(125)
+            && refused.stderr.contains("ALIYUN_COM_GPU_MEM_CONTAINER is `six`, expected"),
+        "{refused:?}"
+    );
+    let plain = docker.line("docker run --rm IMAGE cat /proc/self/maps").exits(0).stdout;
+    assert!(!plain.contains("cgpu"), "{plain}");
+    // Ended and started again it is the same; killed it is gone.
+    docker.run(&["restart", "--time", "0", "gpu_test1"]).exits(0);
+    assert_eq!(sizes_in(&docker, "gpu_test1"), [6043]);
+    docker.run(&["pause", "gpu_test1"]).exits(0);
+    docker.run(&["unpause", "gpu_test1"]).exits(0);
+    assert_eq!(sizes_in(&docker, "gpu_test1"), [6043]);
+    docker.run(&["rm", "--force", "gpu_test1", "gpu_test2"]).exits(0);
+    scene.eventually("their folders are gone", || {
+        let left = fs::read_dir(scene.root().join("containers")).expect("a folder").count();
+        (left == 0).then_some(())
+    });
+}
+
+#[test]
+fn four_cards_have_four_limits_as_documented() {
+    let cards = "A10:23028,A10:23028,A10:23028,A10:23028";
+    let scene = Scene::new(cards);
+    let Some(docker) = Docker::start("docker::four_cards_have_four_limits_as_documented", &scene, cards)
+    else {
+        return;
+    };
+    let line = "docker run -d -t --runtime=nvidia --name gpu_test0123 --shm-size=1g --ulimit memlock=-1 --ulimit stack=67108864 -v /mnt:/mnt \
+                -e ALIYUN_COM_GPU_MEM_CONTAINER=3,4,5,6 -e ALIYUN_COM_GPU_MEM_DEV=23 -e NVIDIA_VISIBLE_DEVICES=0,1,2,3 IMAGE";
+    docker.line(&with_resources(&docker, line)).exits(0);
+    let expected = [3, 4, 5, 6].map(|amount| 23028 * amount / 23);
+    assert_eq!(sizes_in(&docker, "gpu_test0123"), expected);
+}
+
+#[test]
+fn limits_hold_however_a_container_is_confined() {
+    let scene = Scene::new(T4);
+    let Some(docker) = Docker::start("docker::limits_hold_however_a_container_is_confined", &scene, T4)
+    else {
+        return;
+    };
+    for how in [
+        "--read-only",
+        "--pid=host",
+        "--ipc=host",
+        "--ipc=none",
+        "--user=1000",
+        "--init",
+        "--cap-drop=ALL",
+        "--security-opt=no-new-privileges",
+        "--tmpfs=/run",
+        "--volume=/tmp:/run/cgpu",
+    ] {
+        docker
+            .line(&format!("docker run -d {how} --name box -e ALIYUN_COM_GPU_MEM_CONTAINER=6 -e ALIYUN_COM_GPU_MEM_DEV=15 IMAGE"))
+            .exits(0);
+        assert_eq!(sizes_in(&docker, "box"), [6043], "{how}");
+        docker.run(&["rm", "--force", "box"]).exits(0);
+    }
+}
+
+/// The folders of containers that the host has.
+fn folders(scene: &Scene) -> Vec<String> {
+    let found = fs::read_dir(scene.root().join("containers")).into_iter().flatten().flatten();
+    found.map(|one| one.file_name().to_string_lossy().into_owned()).collect()
+}
+
+const BOX: &str = "docker run -d --name box -e ALIYUN_COM_GPU_MEM_CONTAINER=6 -e ALIYUN_COM_GPU_MEM_DEV=15";
+
+#[test]
+fn whatever_ends_a_container_ends_its_slice() {
+    let scene = Scene::new(T4);
+    let Some(docker) = Docker::start("docker::whatever_ends_a_container_ends_its_slice", &scene, T4) else {
+        return;
+    };
+    let gone = || scene.eventually("its folder is gone", || folders(&scene).is_empty().then_some(()));
+    docker.line(&format!("{BOX} IMAGE")).exits(0);
+    docker.run(&["kill", "box"]).exits(0);
+    gone();
+    // It is not removed, only dead: what it had is anybody's, and comes back with it.
+    docker
+        .line("docker run --rm -e ALIYUN_COM_GPU_MEM_CONTAINER=15 -e ALIYUN_COM_GPU_MEM_DEV=15 IMAGE true")
+        .exits(0);
+    docker.run(&["start", "box"]).exits(0);
+    assert_eq!(sizes_in(&docker, "box"), [6043]);
+    docker.run(&["stop", "--time", "0", "box"]).exits(0);
+    gone();
+    docker.run(&["rm", "box"]).exits(0);
+
+    // Its memory on the host: a shell that doubles a word. Where Docker cannot limit that, it would take this host's.
+    if docker.run(&["info", "--format", "{{.MemoryLimit}}"]).stdout.trim() == "true" {
+        let doubling = "hold 64M 600 & w=0123456789abcdef; while true; do w=$w$w; done";
+        let line = format!("{BOX} --memory=64m --network=none {} sh -c", docker.image());
+        let mut words: Vec<&str> = line.split(' ').skip(1).collect();
+        words.push(doubling);
+        docker.run(&words).exits(0);
+        let state =
+            || docker.run(&["inspect", "--format", "{{.State.Running}} {{.State.ExitCode}}", "box"]).stdout;
+        let end = scene
+            .eventually("the kernel ends it", || Some(state()).filter(|state| state.starts_with("false")));
+        assert_eq!(end.trim(), "false 137");
+        gone();
+        docker.run(&["rm", "box"]).exits(0);
+    }
+
+    // A container that its engine starts again by itself.
+    docker.line(&format!("{BOX} --restart=always IMAGE")).exits(0);
+    let restarts = || {
+        docker
+            .run(&["inspect", "--format", "{{.RestartCount}}", "box"])
+            .stdout
+            .trim()
+            .parse::<u32>()
+            .unwrap_or(0)
+    };
+    // What is killed by its engine stays dead; this is as if it had crashed.
+    let pid = docker.run(&["inspect", "--format", "{{.State.Pid}}", "box"]).exits(0).stdout;
+    let mut kill = std::process::Command::new("sh");
+    kill.args(["-c", "kill -9 $1", "sh", pid.trim()]);
+    Outcome::of(kill).exits(0);
+    scene.eventually("it runs again", || (restarts() > 0).then_some(()));
+    scene.eventually("its slice is there again", || {
+        let inside = docker.run(&["exec", "box", "env", "-i", "/bin/init"]);
+        (inside.code() == Some(0)).then(|| assert_eq!(inside.number("total"), 6043 * MIB))
+    });
+    docker.run(&["rm", "--force", "box"]).exits(0);
+    gone();
+    is_clean(&scene);
+}
+
+#[test]
+fn slices_outlive_a_daemon_that_lets_its_containers_live() {
+    let scene = Scene::new(T4);
+    let test = "docker::slices_outlive_a_daemon_that_lets_its_containers_live";
+    let Some(mut docker) = Docker::start_with(test, &scene, T4, &["--live-restore"]) else { return };
+    docker.line(&format!("{BOX} IMAGE")).exits(0);
+    let mut held = docker.spawn(&["exec", "-i", "box", "hold", "1G", "600"]);
+    held.line();
+    docker.restart();
+    // It has run all the time, with its slice, and its daemon ends it as any.
+    assert_eq!(sizes_in(&docker, "box"), [6043]);
+    let shown = scene.smi();
+    assert_eq!(shown["containers"][0]["name"], "box", "{shown:#}");
+    assert!(shown["containers"][0]["cards"][0]["used"].as_u64() >= Some(1024 * MIB), "{shown:#}");
+    drop(held);
+    docker.run(&["rm", "--force", "box"]).exits(0);
+    scene.eventually("its folder is gone", || folders(&scene).is_empty().then_some(()));
+}
+
+#[test]
+fn slices_go_with_a_daemon_that_ends_its_containers() {
+    let scene = Scene::new(T4);
+    let test = "docker::slices_go_with_a_daemon_that_ends_its_containers";
+    let Some(mut docker) = Docker::start(test, &scene, T4) else { return };
+    docker.line(&format!("{BOX} --stop-signal=KILL IMAGE")).exits(0);
+    docker
+        .line(
+            &format!("{BOX} --stop-signal=KILL --restart=always IMAGE")
+                .replace("box", "again")
+                .replace("=6", "=8"),
+        )
+        .exits(0);
+    docker.restart();
+    scene.eventually("the one that is to be there is", || {
+        let inside = docker.run(&["exec", "again", "env", "-i", "/bin/init"]);
+        (inside.code() == Some(0)).then(|| assert_eq!(inside.number("total"), 8058 * MIB))
+    });
+    // The other one's part is free, and it can have it again.
+    assert_eq!(folders(&scene).len(), 1);
+    docker.run(&["start", "box"]).exits(0);
+    assert_eq!(sizes_in(&docker, "box"), [6043]);
+    docker.run(&["rm", "--force", "box", "again"]).exits(0);
+    scene.eventually("their folders are gone", || folders(&scene).is_empty().then_some(()));
+}
+
+#[test]
+fn limits_hold_in_user_namespaces() {
+    let scene = Scene::new(T4);
+    let Some(docker) = Docker::start_remapped("docker::limits_hold_in_user_namespaces", &scene, T4) else {
+        return;
+    };
+    for user in ["0", "1000"] {
+        docker.line(&format!("{BOX} --user={user} IMAGE")).exits(0);
+        let map = docker.run(&["exec", "box", "cat", "/proc/self/uid_map"]).exits(0).stdout;
+        assert!(map.contains("100000"), "{map}");
+        assert_eq!(sizes_in(&docker, "box"), [6043], "user {user}");
+        let filled = docker.run(&["exec", "box", "env", "-i", "/bin/alloc_fill", "64M"]).exits(0);
+        assert!(filled.number("error") == 2 && filled.number("granted") <= 6043 * MIB, "{filled:?}");
+        let attempt = docker.run(&["exec", "box", "sh", "-c", "echo > /run/cgpu/limits"]);
+        assert!(attempt.stderr.contains("Read-only"), "{attempt:?}");
+        docker.run(&["rm", "--force", "box"]).exits(0);
+    }
+    scene.eventually("its folder is gone", || folders(&scene).is_empty().then_some(()));
+}
+
+#[test]
+fn people_see_ids_names_and_images() {
+    let scene = Scene::new(T4);
+    let Some(docker) = Docker::start("docker::people_see_ids_names_and_images", &scene, T4) else { return };
+    let early = docker.line(&format!("{BOX} IMAGE").replace("box", "early")).exits(0).stdout;
+    let _monitor = Monitor::start(&scene);
+    let late = docker.line(&format!("{BOX} IMAGE").replace("box", "late")).exits(0).stdout;
+    for (id, name) in [(early, "early"), (late, "late")] {
+        let seen = scene.eventually("the monitor knows it", || {
+            let all = scene.smi();
+            all["containers"].as_array()?.iter().find(|one| one["name"] == *name).cloned()
+        });
+        assert_eq!(seen["id"], id[..12], "{seen:#}");
+        assert_eq!(seen["image"], docker.image(), "{seen:#}");
+    }
+    let root = scene.root().to_string_lossy().into_owned();
+    let table = Outcome::of(scene.cgpu(&["smi", "--root", &root])).exits(0).stdout;
+    assert!(table.contains("late") && table.contains(&format!("image {}", docker.image())), "{table}");
+}
+
+#[test]
+fn a_storm_of_containers_leaves_nothing_behind() {
+    let scene = Scene::new(T4);
+    let Some(docker) = Docker::start("docker::a_storm_of_containers_leaves_nothing_behind", &scene, T4)
+    else {
+        return;
+    };
+    let _monitor = Monitor::start(&scene);
+    let mounts = || fs::read_to_string("/proc/self/mounts").expect("the mounts").lines().count();
+    let before = mounts();
+    std::thread::scope(|scope| {
+        for thread in 0..5 {
+            let docker = docker.client();
+            scope.spawn(move || {
+                for round in 0..10 {
+                    let name = format!("s{thread}-{round}");
+                    let line = format!("docker run -d --name {name} -e ALIYUN_COM_GPU_MEM_CONTAINER=1 -e ALIYUN_COM_GPU_MEM_DEV=15 IMAGE");
+                    docker.line(&line).exits(0);
+                    match round % 3 {
+                        0 => docker.run(&["kill", &name]).exits(0),
+                        1 => docker.run(&["exec", &name, "init"]).exits(0),
+                        _ => docker.run(&["pause", &name]).exits(0),
+                    };
+                    docker.run(&["rm", "--force", &name]).exits(0);
+                }
+            });
+        }
+    });
+    scene.eventually("their folders are gone", || folders(&scene).is_empty().then_some(()));
+    scene.eventually("the monitor has forgotten them", || {
+        scene.smi()["containers"].as_array().is_some_and(Vec::is_empty).then_some(())
+    });
+    scene.eventually("their mounts are gone", || (mounts() <= before).then_some(()));
+    is_clean(&scene);
+}

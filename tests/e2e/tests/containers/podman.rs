@@ -1,0 +1,102 @@
+//! Containers of podman, which has no daemon.
+
+use cgpu_e2e::{furnish, skip};
+
+use super::*;
+
+#[test]
+fn containers_have_their_slices_and_names() {
+    let scene = Scene::new(T4);
+    let Some(podman) = Podman::open("podman::containers_have_their_slices_and_names", &scene, T4) else {
+        return;
+    };
+    podman
+        .run(
+            &[&["--name", "trainer"], &EIGHT.map(|variable| ["-e", variable]).concat()[..]].concat(),
+            &["sleep", "600"],
+            true,
+        )
+        .exits(0);
+    let inside = podman.command(&["exec", "trainer", "env", "-i", "/bin/init"]).exits(0);
+    assert_eq!(inside.number("total"), 8058 * MIB);
+    let shown = scene.smi();
+    let container = &shown["containers"][0];
+    assert_eq!(container["name"], "trainer", "{shown:#}");
+    assert_eq!(container["image"], "localhost/cuda:latest", "{shown:#}");
+    let listed = podman.command(&["ps", "--format", "{{.ID}}"]).exits(0).stdout;
+    assert_eq!(container["id"], listed.trim(), "{shown:#}");
+    let refused = podman.run(&["-e", "ALIYUN_COM_GPU_MEM_CONTAINER=six"], &["true"], false);
+    assert!(refused.code() != Some(0) && refused.stderr.contains("is `six`, expected"), "{refused:?}");
+    podman.command(&["rm", "--force", "--time", "0", "trainer"]).exits(0);
+    is_clean(&scene);
+}
+
+/// As a user who is not root: with a user namespace of podman's, and the user's own folder for what runs.
+#[test]
+fn a_user_without_rights_has_slices_of_its_own() {
+    let test = "podman::a_user_without_rights_has_slices_of_its_own";
+    // SAFETY: no obligations; geteuid cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        return skip(test, "rootless", "only root can become somebody else");
+    }
+    let scene = Scene::new(T4);
+    let folder = tempfile::Builder::new().prefix("cgpu-rootless-").tempdir().expect("a temporary folder");
+    let at = |name: &str| folder.path().join(name);
+    for name in ["home", "run"] {
+        fs::create_dir(at(name)).expect("a folder");
+    }
+    furnish(&scene, &at("image"));
+    fs::write(at("runtime.toml"), format!("sim = {T4:?}\nruntime = \"runc\"\n")).expect("a configuration");
+    let storage = format!(
+        "[storage]\ndriver = \"vfs\"\ngraphroot = {:?}\nrunroot = {:?}\n",
+        at("storage"),
+        at("runroot")
+    );
+    fs::write(at("storage.conf"), storage).expect("a configuration");
+    let own = |command: &str| {
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", command, "sh"]).arg(folder.path());
+        Outcome::of(shell)
+    };
+    own("chown -R daemon:daemon \"$1\" && chmod 755 \"$1\" && chmod 700 \"$1/run\"").exits(0);
+    let podman = |runtime: &std::path::Path, arguments: &[&str]| {
+        let mut command = std::process::Command::new("setpriv");
+        command.args(["--reuid=daemon", "--regid=daemon", "--clear-groups", "podman"]);
+        command
+            .env("HOME", at("home"))
+            .env("XDG_RUNTIME_DIR", at("run"))
+            .env("CONTAINERS_STORAGE_CONF", at("storage.conf"));
+        command.args(["--cgroup-manager=cgroupfs", "--events-backend=none", "--runtime"]).arg(runtime);
+        command.args(arguments).current_dir(folder.path());
+        Outcome::of(command)
+    };
+    own("tar --owner=0 --group=0 -C \"$1/image\" -cf \"$1/image.tar\" .").exits(0);
+    let imported = podman("runc".as_ref(), &["import", &at("image.tar").to_string_lossy(), "localhost/cuda"]);
+    let run = ["run", "--rm", "--network=none", "--pull=never"];
+    let probe = podman("runc".as_ref(), &[&run[..], &["localhost/cuda", "true"]].concat());
+    if imported.code() != Some(0) || probe.code() != Some(0) {
+        let said = probe.stderr.trim();
+        return skip(
+            test,
+            "rootless",
+            &format!("podman starts no containers for users without rights here: {said}"),
+        );
+    }
+    let ours = scene.dist().file("cgpu-runtime");
+    let config = format!("--runtime-flag=cgpu-config={}", at("runtime.toml").display());
+    let asking = EIGHT.map(|variable| ["-e", variable]).concat();
+    let inside = podman(
+        &ours,
+        &[&[&config[..]], &run[..], &asking, &["localhost/cuda", "env", "-i", "/bin/init"]].concat(),
+    );
+    assert_eq!(inside.exits(0).number("total"), 8058 * MIB);
+    let refused = podman(
+        &ours,
+        &[&[&config[..]], &run[..], &["-e", "ALIYUN_COM_GPU_MEM_CONTAINER=six", "localhost/cuda", "true"]]
+            .concat(),
+    );
+    assert!(refused.code() != Some(0) && refused.stderr.contains("is `six`, expected"), "{refused:?}");
+    let left: Vec<_> =
+        fs::read_dir(at("run/cgpu/containers")).expect("the user's own folder").flatten().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
