@@ -250,10 +250,19 @@ mod tests {
     }
 
     #[test]
+    fn the_chosen_container_is_named_with_its_image() {
+        let mut model = samples::one_card();
+        model.seen.status.containers[0].image = Some("local/cuda:1".into());
+        let seen = plain(&model, 120, 40).join("\n");
+        assert!(seen.contains(" (local/cuda:1): "), "{seen}");
+    }
+
+    #[test]
     fn nothing_that_a_container_calls_itself_steers_the_terminal() {
         let mut model = samples::one_card();
         model.seen.status.containers[0].id = "\x1b[2Jalpha".into();
         model.seen.status.containers[0].name = "\x07\n".into();
+        model.seen.status.containers[0].image = Some("\x1b[2J".into());
         let seen = plain(&model, 120, 40).join("");
         assert!(!seen.contains(['\x1b', '\x07']), "{seen}");
     }

@@ -59,6 +59,7 @@ fn metrics_say_what_the_status_says() {
     let scene = Scene::new();
     let dir = scene.container("trainer");
     let (monitor, at) = monitor(&scene, "metrics_hami = true\n");
+    std::fs::write(dir.join("container"), r#"{"bundle":"/b","image":"local/cuda:1"}"#).unwrap();
     let process = Process::start(&dir, 1, Bytes::from_mib(8000));
     process.cell().held.store(1000, Relaxed);
     process.cell().implicit.store(24, Relaxed);
@@ -80,7 +81,7 @@ fn metrics_say_what_the_status_says() {
     reads("cgpu_refusals_total{container=\"trainer\",reason=\"over_limit\"}", 3.0);
     reads("cgpu_bypasses_total{container=\"trainer\",reason=\"other_card\"}", 2.0);
     reads("cgpu_notices_total{container=\"trainer\",reason=\"pool_grew\"}", 1.0);
-    reads("cgpu_container_info{container=\"trainer\",name=\"a \\\"b\\\"\\\\?\"}", 1.0);
+    reads("cgpu_container_info{container=\"trainer\",name=\"a \\\"b\\\"\\\\?\",image=\"local/cuda:1\"}", 1.0);
     reads("cgpu_container_processes{container=\"trainer\"}", 1.0);
     reads("cgpu_card_places{card=\"0\"}", 20.0);
     let text = scrape(at);

@@ -110,6 +110,45 @@ fn what_is_installed_is_taken_away_again_and_nothing_else() {
     assert_eq!(all(root), before);
 }
 
+/// As `cargo xtask package` lays it out: the scripts find what lies beside them, and the installed one takes all of it away.
+#[test]
+fn what_is_shipped_installs_from_its_own_folder() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (package, root) = (folder.path().join("cgpu-1"), folder.path().join("root"));
+    fs::create_dir(&root).expect("a folder");
+    let sources = deploy().join("..");
+    let dist = Dist::find();
+    let built = ["libcgpu.so", "cgpu", "cgpu-monitor", "cgpu-runtime", "sim/libcuda.so.1"]
+        .map(|name| (dist.file(name), name));
+    let scripts =
+        ["install.sh", "upgrade.sh", "uninstall.sh", "files.sh", "monitor.toml", "cgpu-monitor.service"]
+            .map(|name| format!("deploy/{name}"));
+    let texts = scripts
+        .iter()
+        .map(String::as_str)
+        .chain(["docs/operation.md"])
+        .map(|name| (sources.join(name), name));
+    for (from, name) in built.into_iter().chain(texts) {
+        let to = package.join(name);
+        fs::create_dir_all(to.parent().expect("a parent")).expect("a folder");
+        fs::copy(from, to).expect("a copy");
+    }
+    let shipped = |name: &str, arguments: &[&str]| {
+        let mut command = Command::new("sh");
+        command.arg(package.join("deploy").join(name)).args(arguments).env("DESTDIR", &root);
+        Child::start(command).finish()
+    };
+    shipped("install.sh", &[]).exits(0);
+    for name in ["usr/bin/cgpu-runtime", "usr/lib/cgpu/libcgpu.so", "usr/lib/cgpu/sim/libcuda.so.1"] {
+        assert!(root.join(name).is_file(), "{name}");
+    }
+    shipped("upgrade.sh", &[]).exits(0);
+    let mut own = Command::new("sh");
+    own.arg(root.join("usr/lib/cgpu/uninstall.sh")).env("DESTDIR", &root);
+    Child::start(own).finish().exits(0);
+    assert!(all(&root).is_empty(), "{:?}", all(&root).keys());
+}
+
 #[test]
 fn a_file_of_others_stops_the_installation() {
     let folder = tempfile::tempdir().expect("a folder");
