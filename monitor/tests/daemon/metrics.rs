@@ -58,8 +58,8 @@ fn value(text: &str, sample: &str) -> Option<f64> {
 fn metrics_say_what_the_status_says() {
     let scene = Scene::new();
     let dir = scene.container("trainer");
-    let (monitor, at) = monitor(&scene, "metrics_hami = true\n");
     std::fs::write(dir.join("container"), r#"{"bundle":"/b","image":"local/cuda:1"}"#).unwrap();
+    let (monitor, at) = monitor(&scene, "metrics_hami = true\n");
     let process = Process::start(&dir, 1, Bytes::from_mib(8000));
     process.cell().held.store(1000, Relaxed);
     process.cell().implicit.store(24, Relaxed);

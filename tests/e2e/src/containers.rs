@@ -123,6 +123,18 @@ impl<'a> Yard<'a> {
         self.placed(command)
     }
 
+    /// The same, run to its end; what it starts holds none of our pipes, and what was said is in the outcome's errors.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    #[must_use]
+    pub fn quiet(&self, arguments: &[&str]) -> Outcome {
+        let log = self.scene.path("quiet");
+        let mut outcome = Outcome::of(quietly(&self.runtime(arguments), &log));
+        outcome.stderr += &fs::read_to_string(&log).unwrap_or_default();
+        outcome
+    }
+
     /// The runtime itself with these arguments: ours is not before it.
     #[must_use]
     pub fn bare(&self, arguments: &[&str]) -> Command {

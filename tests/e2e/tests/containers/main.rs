@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use cgpu_e2e::{Boxed, Docker, MIB, Monitor, Outcome, Podman, Runtime, Scene, Yard};
@@ -41,6 +43,7 @@ with_each_runtime! {
     who_asks_for_nothing_is_left_alone
     cards_are_those_that_are_named
     the_monitor_knows_them_by_their_ids
+    what_the_monitor_refuses_is_not_there
     hooks_of_a_specification_make_the_same_slices
     a_storm_leaves_nothing_behind
 }
@@ -276,6 +279,42 @@ mod steps {
         scene.eventually("the monitor has forgotten them", || {
             scene.smi()["containers"].as_array().is_some_and(Vec::is_empty).then_some(())
         });
+        is_clean(&scene);
+    }
+
+    /// A container that was made, and then refused, is taken back before anybody could start it; by hooks, and where an engine is told the first process.
+    pub(crate) fn what_the_monitor_refuses_is_not_there(test: &str, runtime: Runtime) {
+        let scene = Scene::new(T4);
+        let Some(yard) = Yard::open(test, &scene, runtime, T4) else { return };
+        fs::create_dir_all(scene.root()).expect("a folder");
+        let socket = UnixListener::bind(scene.root().join("monitor.sock")).expect("a socket");
+        std::thread::spawn(move || {
+            for stream in socket.incoming().map_while(Result::ok) {
+                let mut lines = BufReader::new(&stream).lines();
+                while let Some(Ok(_)) = lines.next() {
+                    let refusal =
+                        serde_json::json!({"refused": {"errno": "EBUSY", "sentence": "The card is full."}});
+                    let _ = (&stream).write_all(format!("{refusal}\n").as_bytes());
+                }
+            }
+        });
+        let bundle = yard.bundle("late", SIX, &["sleep", "600"]).to_string_lossy().into_owned();
+        let pid = scene.path("pid").to_string_lossy().into_owned();
+        for more in [&["--pid-file", &pid[..]][..], &[]] {
+            let log = scene.path("log").to_string_lossy().into_owned();
+            let words = [&["--log", &log, "create", "--bundle", &bundle], more, &["late"]].concat();
+            let outcome = yard.quiet(&words);
+            let said = fs::read_to_string(&log).unwrap_or_default() + &outcome.stderr;
+            assert!(outcome.code() != Some(0), "{outcome:?}");
+            // crun keeps what a hook says to itself.
+            assert!(
+                (runtime == Runtime::Crun && more.is_empty()) || said.contains("The card is full."),
+                "{said}"
+            );
+            let state = Outcome::of(yard.runtime(&["state", "late"]));
+            assert!(state.code() != Some(0), "it is there: {state:?}");
+            assert!(!yard.folder("late").exists());
+        }
         is_clean(&scene);
     }
 
