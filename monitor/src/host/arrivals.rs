@@ -1,0 +1,158 @@
+//! Containers come and go: by their folders, and by whoever registers them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use cgpu_proto::paths;
+use cgpu_proto::units::Nanos;
+use cgpu_proto::uuid::Uuid;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::container::Container;
+use super::{Change, Host};
+use crate::control;
+use crate::controller::policy::Policy;
+use crate::controller::tenants::TenantId;
+use crate::message::{Errno, Refusal, Registered, Registration};
+
+impl Host {
+    /// Finds containers that lie under the root, and loses those whose directory is gone.
+    pub(crate) fn scan(&mut self, now: Nanos) {
+        let found: BTreeSet<PathBuf> = fs::read_dir(paths::containers(&self.root))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+            .map(|entry| entry.path())
+            .collect();
+        for dir in &found {
+            self.adopt(dir, None);
+        }
+        let lost: Vec<TenantId> = self
+            .containers
+            .values()
+            .filter(|container| !found.contains(&container.dir) && !container.dir.is_dir())
+            .map(|container| container.tenant)
+            .collect();
+        for tenant in lost {
+            self.lose(now, tenant);
+        }
+        self.forget_cards();
+    }
+
+    /// The container of this directory, new or known; a new one has this id, if nobody else has.
+    pub(super) fn adopt(&mut self, dir: &Path, id: Option<&str>) -> TenantId {
+        if let Some(known) = self.containers.values().find(|container| container.dir == dir) {
+            return known.tenant;
+        }
+        let tenant = TenantId(self.next);
+        self.next += 1;
+        let mut container = Container::new(tenant, self.fresh_id(dir, id), dir.to_owned());
+        if let Some(set) = self.settings.containers.get(&container.id) {
+            (container.weight, container.high) = (set.weight, set.high);
+        }
+        tracing::info!("container {} at {}", container.id, dir.display());
+        self.containers.insert(tenant, container);
+        tenant
+    }
+
+    /// The name of its folder; of the long names of container engines the first twelve digits, as they do.
+    pub(super) fn fresh_id(&self, dir: &Path, wanted: Option<&str>) -> String {
+        let name = dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let name: String = name.chars().filter(|c| !c.is_control() && *c != '/').collect();
+        let long = name.len() == 64 && name.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let short = if long { name[..12].to_owned() } else { name };
+        let short = wanted.map_or(short, str::to_owned);
+        let known = |id: &str| self.containers.values().any(|container| container.id == id);
+        let taken = |id: &str| control::is_taken(id) || known(id);
+        let mut id = short.clone();
+        let mut number = 2;
+        while id.is_empty() || taken(&id) {
+            id = format!("{short}~{number}");
+            number += 1;
+        }
+        id
+    }
+
+    pub(super) fn lose(&mut self, now: Nanos, tenant: TenantId) {
+        for board in &mut self.boards {
+            board.controller.dismiss(now, tenant);
+            board.stale = true;
+        }
+        self.watch.dismiss(tenant);
+        if let Some(container) = self.containers.remove(&tenant) {
+            for books in &mut self.inherited {
+                books.containers.retain(|own| own.0 != container.dir);
+            }
+            tracing::info!("container {} is gone", container.id);
+            if self.settings.containers.remove(&container.id).is_some() {
+                self.keep_settings();
+            }
+        }
+    }
+
+    /// Takes a registration.
+    pub(crate) fn register(&mut self, registration: Registration) -> Result<TenantId, Refusal> {
+        let invalid = |sentence: String| Refusal::new(Errno::EINVAL, sentence);
+        let dir = fs::canonicalize(&registration.dir)
+            .ok()
+            .filter(|dir| dir.is_dir())
+            .ok_or_else(|| invalid(format!("{} is no directory.", registration.dir.display())))?;
+        if let Some(weight) = registration.weight
+            && !(1..=25).contains(&weight)
+        {
+            return Err(invalid(format!("Expected a weight from 1 to 25, got {weight}.")));
+        }
+        if let Some(percent) = registration.percent
+            && !(1..=100).contains(&percent)
+        {
+            return Err(invalid(format!("Expected a part of 1 to 100 percent, got {percent}.")));
+        }
+        for limit in &registration.limits {
+            if limit.uuid.parse::<Uuid>().is_err() {
+                return Err(invalid(format!(
+                    "Expected a card's UUID such as GPU-..., got {:?}.",
+                    limit.uuid
+                )));
+            }
+        }
+        let maker = match registration.pid {
+            Some(pid) => {
+                let found = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+                Some((pid, found.ok_or_else(|| invalid(format!("There is no process {pid}.")))?))
+            }
+            None => None,
+        };
+        // By the name under which a scan finds it, where it does.
+        let within = paths::containers(&self.root).join(dir.file_name().unwrap_or_default());
+        let dir = if fs::canonicalize(&within).is_ok_and(|other| other == dir) { within } else { dir };
+        let tenant = self.adopt(&dir, None);
+        let Some(container) = self.containers.get_mut(&tenant) else {
+            return Err(Refusal::new(Errno::EIO, "The container was lost."));
+        };
+        if let Some((pid, pidfd)) = maker {
+            container.makers.insert(pid, pidfd);
+            self.changes.push(Change::Maker(tenant, pid));
+        }
+        container.registration = Some(registration);
+        Ok(tenant)
+    }
+
+    /// What whoever registered a container is answered: what it will not have of the cards that it has, of all cards as long as it has none.
+    pub(crate) fn registered(&self, tenant: TenantId) -> Registered {
+        let Some(container) = self.containers.get(&tenant) else { return Registered::default() };
+        let cards = container.cards();
+        let concerned = self.boards.iter().filter(|board| cards.is_empty() || cards.contains(&board.uuid));
+        let gated = concerned.filter(|board| board.controller.policy() != Policy::Native);
+        let lacks = gated.filter_map(|board| self.places(board).lack(board.index, container));
+        Registered { id: container.id.clone(), warnings: lacks.collect() }
+    }
+
+    /// A maker has died.
+    pub(crate) fn maker_died(&mut self, pid: i32) {
+        for container in self.containers.values_mut() {
+            container.makers.remove(&pid);
+        }
+    }
+}

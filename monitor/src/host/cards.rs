@@ -1,0 +1,94 @@
+//! The cards: which there are, what is set for them, who has a place on them.
+
+use std::collections::BTreeSet;
+
+use cgpu_proto::units::{Bytes, Nanos};
+use cgpu_proto::uuid::Uuid;
+
+use super::Host;
+use super::board::Board;
+use super::container::Container;
+use super::places::Places;
+use crate::config::Start;
+use crate::settings::CardSettings;
+
+/// Cards that are kept; a container can name sixteen, and may make them up where there is no NVML.
+const MOST_CARDS: usize = 64;
+
+impl Host {
+    /// The card of this name. One that NVML does not know is no card, unless there is no NVML.
+    pub(super) fn find_card(&mut self, uuid: Uuid) {
+        let told = self.boards.iter().any(|board| board.known);
+        if told || self.boards.len() >= MOST_CARDS || self.boards.iter().any(|board| board.uuid == uuid) {
+            return;
+        }
+        let index = (0..).find(|index| self.boards.iter().all(|board| board.index != *index)).unwrap_or(0);
+        self.add_card(index, uuid);
+    }
+
+    pub(super) fn add_card(&mut self, index: u32, uuid: Uuid) -> &mut Board {
+        let settings = self.set_for(uuid);
+        tracing::info!("card {index} is {uuid}");
+        let at = self.boards.partition_point(|board| board.index < index);
+        self.boards.insert(at, Board::new(index, uuid, settings, &self.start));
+        self.inherit_card(at);
+        &mut self.boards[at]
+    }
+
+    /// What people have set for a card.
+    pub(super) fn set_for(&self, uuid: Uuid) -> CardSettings {
+        self.settings.cards.get(&uuid.to_string()).copied().unwrap_or_default()
+    }
+
+    /// A card's memory, as NVML tells; without it, as containers say.
+    pub(crate) fn total(&self, board: &Board) -> u64 {
+        let told = |container: &Container| {
+            let region = container.region.as_ref()?;
+            Some(region.seen.cards.get(region.card(board.uuid)?.get())?.total.0)
+        };
+        if board.sample.total > 0 {
+            board.sample.total
+        } else {
+            self.containers.values().find_map(told).unwrap_or(0)
+        }
+    }
+
+    /// Drops cards that only containers named, and no longer do.
+    pub(super) fn forget_cards(&mut self) {
+        let named: BTreeSet<Uuid> = self.containers.values().flat_map(Container::cards).collect();
+        self.boards.retain(|board| board.known || named.contains(&board.uuid));
+    }
+
+    /// Who has which places on a card.
+    pub(crate) fn places(&self, board: &Board) -> Places {
+        Places::on(board.uuid, board.in_force().max_inst(), &self.containers)
+    }
+
+    /// The limit of containers that come without one; zero: none.
+    pub(crate) fn default_memsize(&self) -> Bytes {
+        self.settings.default_memsize.map_or(self.start.default_memsize, Bytes)
+    }
+
+    /// Keeps what is set, so that it outlives the monitor.
+    pub(crate) fn keep_settings(&mut self) {
+        for board in &self.boards {
+            self.settings.cards.insert(board.uuid.to_string(), board.settings);
+        }
+        match self.settings.save(&self.state) {
+            Ok(()) => self.scout.sync(),
+            // They are in force all the same, until this monitor ends.
+            Err(error) => tracing::warn!("settings are not kept in {}: {error}", self.state.display()),
+        }
+    }
+
+    /// Goes by another configuration, from the next step on; what people have set stays.
+    pub(crate) fn restart(&mut self, now: Nanos, start: Start) -> Vec<String> {
+        let taken: Vec<u32> =
+            self.boards.iter().map(|board| board.in_force().max_inst() - self.places(board).free()).collect();
+        let boards = self.boards.iter_mut().zip(taken);
+        let kept = boards.filter_map(|(board, taken)| board.restart(now, &start, taken)).collect();
+        self.start = start;
+        self.follow(now);
+        kept
+    }
+}

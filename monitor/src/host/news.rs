@@ -1,0 +1,88 @@
+//! What the scout brings.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use cgpu_proto::units::{Nanos, SlotIndex};
+use cgpu_proto::uuid::Uuid;
+
+use super::Host;
+use crate::controller::tenants::TenantId;
+use crate::scout::{News, Sample};
+
+/// How long NVML is waited for at the start: its own takes a second or two.
+const FIRST: Duration = Duration::from_secs(10);
+
+impl Host {
+    /// Waits for NVML's first answer, so that whoever asks us finds the cards.
+    pub(crate) fn hear_first(&mut self, now: Nanos) {
+        if let Some(news) = self.scout.first(FIRST) {
+            self.hear(now, [news]);
+        } else {
+            tracing::warn!("NVML has not answered yet; going on without");
+        }
+    }
+
+    pub(crate) fn hear_news(&mut self, now: Nanos) {
+        let news: Vec<News> = self.scout.news().collect();
+        self.hear(now, news);
+    }
+
+    pub(super) fn hear(&mut self, now: Nanos, news: impl IntoIterator<Item = News>) {
+        for news in news {
+            match news {
+                News::Sampled(sample) => self.take_sample(now, sample),
+                News::Found(suspect, pid) => {
+                    let process = (SlotIndex(suspect.slot), suspect.generation);
+                    if let Some(container) = self.containers.get_mut(&TenantId(suspect.tenant)) {
+                        container.found(process, pid);
+                    }
+                }
+                News::Ended(order, outcome) => self.ended(now, order, outcome),
+            }
+        }
+    }
+
+    pub(super) fn take_sample(&mut self, now: Nanos, sample: Option<Sample>) {
+        let Some(sample) = sample else {
+            self.sampled = None;
+            self.watch.forget(None);
+            return;
+        };
+        if self.sampled.is_none() && !sample.cards.is_empty() {
+            // Now it is told which cards there are: those that were made up go, and the numbers are NVML's.
+            self.boards
+                .retain(|board| board.known || sample.cards.iter().any(|card| card.uuid == board.uuid));
+        }
+        self.sampled = Some(sample.at);
+        let told: BTreeSet<Uuid> = sample.cards.iter().map(|card| card.uuid).collect();
+        for mut card in sample.cards {
+            let readings = std::mem::take(&mut card.readings);
+            for taken in &readings {
+                self.take_reading(taken);
+            }
+            let at = match self.boards.iter().position(|board| board.uuid == card.uuid) {
+                Some(at) => at,
+                None => {
+                    self.add_card(card.index, card.uuid);
+                    self.boards.iter().position(|board| board.uuid == card.uuid).unwrap_or(0)
+                }
+            };
+            let board = &mut self.boards[at];
+            board.known = true;
+            board.index = card.index;
+            let unowned = board.unowned(&card);
+            board.sample = card;
+            if let Some(unowned) = unowned {
+                self.take_exchange(&readings, unowned);
+            }
+        }
+        self.boards.sort_by_key(|board| board.index);
+        let tenants: Vec<TenantId> = self.containers.keys().copied().collect();
+        for tenant in tenants {
+            self.enlist(now, tenant, false);
+            self.bury(now, tenant);
+        }
+        self.look_at_residents(now, &told);
+    }
+}

@@ -1,0 +1,186 @@
+//! Whose turn it is: who has rung, what is due, and what the grant pages are to say.
+
+use std::collections::BTreeSet;
+
+use cgpu_proto::units::Nanos;
+
+use super::Host;
+use super::places::Places;
+use crate::controller::tenants::{Sight, TenantId};
+use crate::controller::{Card, gangs};
+
+/// A ring is followed by this much silence, so that nobody can keep us busy.
+const REST: Nanos = Nanos::from_micros(200);
+/// A bell that was rung unasked is not listened to for this long.
+const MUTE: Nanos = Nanos::from_millis(100);
+
+impl Host {
+    /// A container has rung.
+    pub(crate) fn rung(&mut self, now: Nanos, tenant: TenantId) {
+        let Some(container) = self.containers.get_mut(&tenant) else { return };
+        let Some(region) = &mut container.region else { return };
+        region.hush();
+        if region.is_armed() {
+            region.arm(false);
+            container.rest = now + REST;
+        } else {
+            container.mute = now + MUTE;
+        }
+        // Whoever rings may be new.
+        region.look();
+        let cards = container.cards();
+        for at in 0..self.boards.len() {
+            if cards.contains(&self.boards[at].uuid) {
+                self.step(now, at, Some(tenant));
+            }
+        }
+    }
+
+    /// A container's bell is listened to again. Who rang while it was not had a reason then, and is looked at now: what it says may have
+    /// changed since, and a late ring would pass for one without a reason.
+    pub(crate) fn unmuted(&mut self, now: Nanos, tenant: TenantId) {
+        let Some(container) = self.containers.get_mut(&tenant) else { return };
+        if let Some(region) = &mut container.region {
+            region.hush();
+        }
+        for board in &mut self.boards {
+            board.stale |= board.controller.share(now, tenant).is_some();
+        }
+    }
+
+    /// When something is due.
+    pub(crate) fn next_step(&self) -> Nanos {
+        let look = self.boards.iter().map(|board| if board.stale { Nanos::ZERO } else { board.look }).min();
+        let rest =
+            self.containers.values().map(|container| container.rest).filter(|rest| *rest > Nanos::ZERO).min();
+        look.unwrap_or(Nanos::MAX).min(rest.unwrap_or(Nanos::MAX))
+    }
+
+    /// Does what is due.
+    pub(crate) fn run_due(&mut self, now: Nanos) {
+        let rested: Vec<TenantId> = self
+            .containers
+            .values_mut()
+            .filter(|container| container.rest > Nanos::ZERO && container.rest <= now)
+            .map(|container| {
+                container.rest = Nanos::ZERO;
+                container.tenant
+            })
+            .collect();
+        for tenant in rested {
+            self.arm(tenant);
+            // What came while it was not asked for did not ring.
+            for board in &mut self.boards {
+                board.stale |= board.controller.share(now, tenant).is_some();
+            }
+        }
+        for at in 0..self.boards.len() {
+            if self.boards[at].stale || self.boards[at].look <= now {
+                self.step(now, at, None);
+            }
+        }
+    }
+
+    /// One step of one card.
+    pub(super) fn step(&mut self, now: Nanos, at: usize, rang: Option<TenantId>) {
+        let board = &mut self.boards[at];
+        let stale = std::mem::take(&mut board.stale);
+        let mut tenants: BTreeSet<TenantId> = if stale {
+            self.containers.keys().copied().filter(|id| board.controller.share(now, *id).is_some()).collect()
+        } else {
+            board.controller.interest(now, rang.is_some()).collect()
+        };
+        tenants.extend(rang.filter(|id| board.controller.share(now, *id).is_some()));
+        let uuid = board.uuid;
+        let sights: Vec<Sight> = tenants
+            .into_iter()
+            .filter_map(|tenant| {
+                let container = self.containers.get_mut(&tenant)?;
+                let standing = container.standing(uuid);
+                let region = container.region.as_mut();
+                let bell = region.as_ref().is_some_and(|region| region.bell.is_some());
+                let words = match region {
+                    Some(region) if standing.open => match region.card(uuid) {
+                        Some(card) => region.words(card),
+                        None => Some(Vec::new()),
+                    },
+                    _ => Some(Vec::new()),
+                };
+                let garbled = words.is_none();
+                Some(Sight {
+                    tenant,
+                    standing,
+                    bell,
+                    rang: rang == Some(tenant),
+                    garbled,
+                    words: words.unwrap_or_default(),
+                })
+            })
+            .collect();
+        let board = &mut self.boards[at];
+        let plan = board.controller.advance(now, &sights);
+        board.look = plan.look;
+        for order in &plan.orders {
+            let Some(container) = self.containers.get(&order.tenant) else { continue };
+            let Some(region) = &container.region else { continue };
+            let Some(card) = region.card(uuid) else { continue };
+            region.set_gate(card, &order.gate);
+            if order.bump {
+                region.turn(order.wake);
+            }
+        }
+        for order in plan.orders {
+            self.arm(order.tenant);
+        }
+        self.gather(now);
+    }
+
+    /// Lets containers of several cards have their turns there at the same time.
+    pub(super) fn gather(&mut self, now: Nanos) {
+        if self.boards.len() < 2 {
+            return;
+        }
+        let cards: Vec<&Card> = self.boards.iter().map(|board| &board.controller).collect();
+        let summons = gangs::summons(&cards);
+        for (board, summoned) in self.boards.iter_mut().zip(summons) {
+            if board.controller.summon(summoned) {
+                board.look = now;
+            }
+        }
+    }
+
+    /// Asks for a container's bell if any of its cards wants it, and it has had its rest.
+    pub(super) fn arm(&mut self, tenant: TenantId) {
+        let wanted = self.boards.iter().any(|board| board.controller.is_armed(tenant));
+        let Some(container) = self.containers.get_mut(&tenant) else { return };
+        let rests = container.rest > Nanos::ZERO;
+        if let Some(region) = &mut container.region {
+            region.arm(wanted && !rests);
+        }
+    }
+
+    /// Beats, and writes what people may see in the pages.
+    pub(crate) fn beat(&mut self, now: Nanos) {
+        let places: Vec<Places> = self.boards.iter().map(|board| self.places(board)).collect();
+        for container in self.containers.values() {
+            let Some(region) = &container.region else { continue };
+            region.beat();
+            for (board, places) in self.boards.iter().zip(&places) {
+                if let (Some(card), Some(share)) =
+                    (region.card(board.uuid), board.controller.share(now, container.tenant))
+                {
+                    let policy = board.controller.policy().number();
+                    let weight = places.of(container).weight;
+                    region.show(card, policy, weight, share.set, share.books.charged);
+                }
+            }
+        }
+    }
+
+    /// Leaves every gate open.
+    pub(crate) fn open_gates(&self) {
+        for region in self.containers.values().filter_map(|container| container.region.as_ref()) {
+            region.open_gates();
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What is looked after now and then: what has changed in each container, and what follows from it.
+
+use cgpu_proto::units::{Bytes, Nanos};
+
+use super::container::Container;
+use super::places::Places;
+use super::{Change, Host};
+use crate::controller::tenants::TenantId;
+use crate::scout::{Errand, Suspect};
+
+/// How long a dead process's memory is waited for where NVML cannot tell.
+const LINGERS: Nanos = Nanos::from_millis(500);
+
+impl Host {
+    /// Looks at everything of every container.
+    pub(crate) fn look_after(&mut self, now: Nanos) {
+        let tenants: Vec<TenantId> = self.containers.keys().copied().collect();
+        for tenant in tenants {
+            self.look_after_one(now, tenant);
+        }
+        self.follow(now);
+        self.tell_scout();
+    }
+
+    /// Looks at everything of one container: region, lives, deaths, limits, membership.
+    pub(crate) fn look_after_one(&mut self, now: Nanos, tenant: TenantId) {
+        let monitor = self.started.0.max(1);
+        let Some(container) = self.containers.get_mut(&tenant) else { return };
+        let before = container.region.as_ref().map(|region| region.live.clone());
+        if container.find_region(monitor) {
+            self.changes.push(Change::Bell(tenant));
+        } else if let Some(region) = &mut container.region {
+            region.look();
+            if region.find_bell(&container.dir) {
+                self.changes.push(Change::Bell(tenant));
+            }
+        }
+        let Some(region) = &container.region else { return };
+        match &region.garbled {
+            Some(sentence) => container.faults.insert("garbled", sentence.clone()),
+            None => container.faults.remove("garbled"),
+        };
+        if region.bell.is_none() {
+            container.faults.insert("no_bell", "It has no bell: it is looked at every 5 ms instead.".into());
+        } else {
+            container.faults.remove("no_bell");
+        }
+        container.note_deaths(now);
+        container.count();
+        let changed = before.as_ref() != container.region.as_ref().map(|region| &region.live);
+        self.find_processes(tenant);
+        self.bury(now, tenant);
+        self.set_limits(tenant);
+        self.enlist(now, tenant, changed);
+    }
+
+    /// Asks for the host process ids of processes not asked for yet.
+    pub(super) fn find_processes(&mut self, tenant: TenantId) {
+        let Some(container) = self.containers.get_mut(&tenant) else { return };
+        let Some(region) = &container.region else { return };
+        for &(slot, generation) in &region.live {
+            let Some(seen) = region.seen.slots.get(slot.get()) else { continue };
+            if container.host_pids.contains_key(&(slot, generation)) || seen.pid == 0 {
+                continue;
+            }
+            container.host_pids.insert((slot, generation), None);
+            self.scout.ask(Errand::Find(Suspect {
+                tenant: tenant.0,
+                slot: slot.0,
+                generation,
+                pid: seen.pid,
+                file: region.identity(),
+            }));
+        }
+    }
+
+    /// Says which dead processes' memory is gone: when NVML no longer shows them, and where it cannot tell, after a while.
+    pub(super) fn bury(&mut self, now: Nanos, tenant: TenantId) {
+        let Some(container) = self.containers.get(&tenant) else { return };
+        let Some(region) = &container.region else { return };
+        let mut waiting = false;
+        for (&(slot, generation), &since) in &container.draining {
+            let host_pid = container.host_pids.get(&(slot, generation)).copied().flatten();
+            let told = self.sampled.filter(|at| *at > since).zip(host_pid).and_then(|(_, pid)| {
+                let lists: Option<Vec<_>> = self
+                    .boards
+                    .iter()
+                    .filter(|board| board.known)
+                    .map(|board| board.sample.processes.as_ref())
+                    .collect();
+                lists.map(|lists| !lists.iter().any(|list| list.contains_key(&pid)))
+            });
+            if told.unwrap_or(now - since >= LINGERS) {
+                region.set_gone(slot);
+            } else {
+                waiting = true;
+            }
+        }
+        if waiting {
+            self.scout.ask(Errand::Sample);
+        }
+    }
+
+    /// Imposes the limits that people or whoever registered it have set.
+    pub(crate) fn set_limits(&mut self, tenant: TenantId) {
+        let Some(container) = self.containers.get(&tenant) else { return };
+        let Some(region) = &container.region else { return };
+        let set = self.settings.containers.get(&container.id);
+        for uuid in container.cards() {
+            let Some(card) = region.card(uuid) else { continue };
+            let told = set.and_then(|set| set.memsize.get(&uuid.to_string())).map(|bytes| Bytes(*bytes));
+            let registered = container.registered_limit(uuid);
+            let own = region.seen.cards.get(card.get()).map_or(Bytes::ZERO, |seen| seen.limit);
+            let wanted = told.unwrap_or(if registered == Bytes::ZERO {
+                self.default_memsize()
+            } else if registered == own {
+                Bytes::ZERO
+            } else {
+                registered
+            });
+            if region.limit(card) != wanted {
+                region.set_limit(card, wanted);
+            }
+        }
+    }
+
+    /// Puts the container on the books of its cards, and off those it no longer has.
+    pub(super) fn enlist(&mut self, now: Nanos, tenant: TenantId, changed: bool) {
+        let Some(container) = self.containers.get(&tenant) else { return };
+        let (cards, deserted) = (container.cards(), container.is_deserted());
+        for uuid in &cards {
+            self.find_card(*uuid);
+        }
+        let Some(container) = self.containers.get(&tenant) else { return };
+        for board in &mut self.boards {
+            let known = board.controller.share(now, tenant).is_some();
+            let has = cards.contains(&board.uuid);
+            if has && (known || !deserted) {
+                if !known {
+                    let places = Places::on(board.uuid, board.in_force().max_inst(), &self.containers);
+                    board.controller.admit(now, tenant, places.of(container));
+                    let uuid = board.uuid.to_string();
+                    let books = self.inherited.iter().find(|books| books.uuid == uuid);
+                    let own =
+                        books.and_then(|books| books.containers.iter().find(|own| own.0 == container.dir));
+                    if let Some((_, legacy)) = own {
+                        board.controller.inherit_tenant(tenant, legacy);
+                    }
+                }
+                board.stale |= changed || !known;
+            } else if known && !has {
+                board.controller.dismiss(now, tenant);
+                board.stale = true;
+            }
+        }
+    }
+
+    /// Lets every card follow what is set and who is there.
+    pub(crate) fn follow(&mut self, now: Nanos) {
+        for board in &mut self.boards {
+            let on = |container: &&Container| container.cards().contains(&board.uuid);
+            let weighted = self.containers.values().filter(on).any(|container| container.weight() > 1);
+            board.follow(now, weighted);
+            let places = Places::on(board.uuid, board.in_force().max_inst(), &self.containers);
+            for container in self.containers.values() {
+                let changed = board.controller.set_terms(now, container.tenant, places.of(container));
+                board.stale |= changed;
+            }
+        }
+    }
+}
