@@ -67,8 +67,12 @@ impl Root {
     }
 }
 
+/// A container's folder, if it is one. A monitor's root is none, though a program that root has started with the shim and without `CGPU_DIR` may
+/// keep its books in it; unless somebody has put limits there, which only makers of containers do.
 fn marked(folder: PathBuf) -> Option<PathBuf> {
-    MARKS.iter().any(|mark| folder.join(mark).symlink_metadata().is_ok()).then_some(folder)
+    let has = |mark: &str| folder.join(mark).symlink_metadata().is_ok();
+    let is_root = paths::containers(&folder).is_dir() && !has("limits");
+    (MARKS.iter().any(|mark| has(mark)) && !is_root).then_some(folder)
 }
 
 /// Where the shim makes a region when it may not write to [`paths::RUN`].
@@ -101,7 +105,24 @@ pub(crate) fn fresh_name() -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{check_name, fresh_name};
+    use std::fs;
+
+    use cgpu_proto::paths;
+
+    use super::{check_name, fresh_name, marked};
+
+    #[test]
+    fn a_monitors_root_is_no_container_though_a_program_keeps_its_books_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let found = || marked(folder.path().to_owned()).is_some();
+        assert!(!found());
+        fs::write(folder.path().join("use"), "").unwrap();
+        assert!(found());
+        fs::create_dir(paths::containers(folder.path())).unwrap();
+        assert!(!found());
+        fs::write(folder.path().join("limits"), "").unwrap();
+        assert!(found());
+    }
 
     #[test]
     fn a_name_never_leaves_the_folder_of_containers() {

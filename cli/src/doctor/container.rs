@@ -1,6 +1,7 @@
 //! A container as it is seen from its own files: settings, region, the monitor's page, what its processes have counted.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -54,11 +55,21 @@ pub(crate) fn settings(view: &View, subject: &str, findings: &mut Findings) {
 
 /// Looks at all of a container, as one who is in it can; `folder` is a path as the view has it.
 pub(crate) fn examine(view: &View, folder: &Path, subject: &str, findings: &mut Findings) {
-    let folder = view.path(folder);
-    findings.examined(format!("the container in {}", folder.display()));
-    if books(&folder, subject, findings) {
-        monitor(&folder, subject, findings);
+    let known = view.path(folder);
+    findings.examined(format!("the container in {}", known.display()));
+    let folder = match view.folder(folder) {
+        Ok(folder) => folder,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return findings.add(Cause::NotStarted, subject, format!("{} is not there", known.display()));
+        }
+        Err(error) => {
+            return findings.add(Cause::RegionUnreadable, subject, format!("{}: {error}", known.display()));
+        }
+    };
+    if books(&folder.path, subject, findings) {
+        monitor(&folder.path, subject, findings);
     }
+    findings.rename(&folder.path, &known);
 }
 
 /// Looks at a container's files; true if they can be used.

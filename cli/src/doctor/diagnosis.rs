@@ -1,6 +1,7 @@
 //! What was found, and how it is told.
 
 use std::fmt::Write;
+use std::path::Path;
 
 use serde::Serialize;
 
@@ -53,6 +54,14 @@ impl Findings {
         let diagnosis = Diagnosis { cause, subject: plain(subject), found };
         if !self.list.contains(&diagnosis) {
             self.list.push(diagnosis);
+        }
+    }
+
+    /// Calls a path by the name under which people know it.
+    pub(crate) fn rename(&mut self, path: &Path, known: &Path) {
+        let [path, known] = [path, known].map(|path| plain(&path.to_string_lossy()));
+        for diagnosis in &mut self.list {
+            diagnosis.found = diagnosis.found.replace(&path, &known);
         }
     }
 

@@ -237,6 +237,41 @@ fn a_containers_files() {
     assert_eq!(place.container(), ["region_unreadable"]);
 }
 
+/// What a container has at the place of its books may be a link, and what lies beyond its root is not its.
+#[test]
+fn no_link_leads_out_of_a_container() {
+    let outside = tempfile::tempdir().unwrap();
+    region::make(outside.path(), "another", None).unwrap();
+    Grantor::open(outside.path()).unwrap().adopt(1);
+    for link in ["/run/cgpu", "/run"] {
+        let place = Place::new();
+        let target = if link == "/run" { outside.path().parent().unwrap() } else { outside.path() };
+        let at = place.view.path(link);
+        fs::create_dir_all(at.parent().unwrap()).unwrap();
+        std::os::unix::fs::symlink(target, at).unwrap();
+        let mut findings = Findings::default();
+        let folder = if link == "/run" {
+            Path::new("/run").join(outside.path().file_name().unwrap())
+        } else {
+            link.into()
+        };
+        container::examine(&place.view, &folder, "it", &mut findings);
+        assert_eq!(findings.names(), ["not_started"], "{link}");
+    }
+    // One that stays within is followed.
+    let place = Place::new();
+    let folder = place.view.path("/elsewhere");
+    fs::create_dir_all(&folder).unwrap();
+    region::make(&folder, "a", None).unwrap();
+    fs::create_dir_all(place.view.path("/run")).unwrap();
+    std::os::unix::fs::symlink("/elsewhere", place.view.path("/run/cgpu")).unwrap();
+    assert_eq!(place.container(), ["not_started", "never_met"]);
+    let mut findings = Findings::default();
+    container::examine(&place.view, Path::new("/run/cgpu"), "it", &mut findings);
+    let text = findings.text();
+    assert!(!text.contains("/proc/self/fd"), "{text}");
+}
+
 /// What a monitor says of one card and one container, where all is well.
 fn well() -> Status {
     let share = ShareStatus { limit: 1 << 30, used: 100 << 20, ..ShareStatus::default() };

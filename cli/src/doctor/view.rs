@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
@@ -20,6 +21,14 @@ pub(crate) struct View {
     /// Its effective user and group.
     pub(crate) user: u32,
     pub(crate) group: u32,
+}
+
+/// A folder of whoever is looked at.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    /// It, as long as this is there.
+    pub(crate) path: PathBuf,
+    _held: Option<File>,
 }
 
 impl View {
@@ -42,7 +51,7 @@ impl View {
         Ok(Self { root: place.join("root"), variables, user, group })
     }
 
-    /// A file by its path as the one that is looked at would say it.
+    /// A file by its path as the one that is looked at would say it: for people to read. Its links would be followed out of the root.
     pub(crate) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         self.root.join(path.strip_prefix("/").unwrap_or(path))
@@ -64,6 +73,15 @@ impl View {
         let within = path.strip_prefix("/").unwrap_or(path);
         Ok(openat2(root, within, flags, Mode::empty(), ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS)?
             .into())
+    }
+
+    /// A folder, to look at what is in it. It is held, so that it stays the one that was found, whatever is put in its place.
+    pub(crate) fn folder(&self, path: &Path) -> io::Result<Folder> {
+        if self.root == Path::new("/") {
+            return Ok(Folder { path: path.to_owned(), _held: None });
+        }
+        let held = self.reach(path, OFlags::PATH | OFlags::DIRECTORY)?;
+        Ok(Folder { path: format!("/proc/self/fd/{}", held.as_raw_fd()).into(), _held: Some(held) })
     }
 
     /// A plain file, to be read.

@@ -13,7 +13,7 @@ use ratatui::crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
 use ratatui::{Frame, Terminal};
-use rustix::process::{Signal, getpid, kill_process};
+use rustix::process::{Signal, kill_current_process_group};
 
 /// Whether there is a terminal to draw on.
 pub(crate) fn check() -> Result<()> {
@@ -55,11 +55,12 @@ impl Screen {
         Ok(())
     }
 
-    /// Stops as others do, until we are told to go on.
+    /// Stops as others do, until we are told to go on: all of our process group, as the terminal's own Ctrl-Z would, so that whoever started us
+    /// in a pipe or from a script stops as well. A shell that is none of it is not there to take note, and then nothing stops us.
     pub(crate) fn suspend(&mut self) -> Result<()> {
         give_back();
         // Stopped here.
-        kill_process(getpid(), Signal::STOP)?;
+        kill_current_process_group(Signal::TSTP)?;
         take()?;
         self.clear()
     }

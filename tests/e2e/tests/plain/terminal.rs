@@ -166,15 +166,25 @@ fn top_is_suspended_and_comes_back() {
     let terminal = &stage.terminal;
     terminal.line("stty -g >before; printf 'at-the-%s\\n' prompt");
     terminal.shows("at-the-prompt");
-    stage.top();
-    terminal.press("C-z");
-    terminal.shows("at-the-prompt");
-    assert_eq!(terminal.variable("alternate_on"), "0");
-    terminal.line("fg");
-    terminal.shows("q quit");
-    terminal.types("q");
-    terminal.shows("at-the-prompt");
-    assert_eq!(terminal.variable("alternate_on"), "0");
+    let top = "\"$CGPU\" top --interval 0.2 --root \"$ROOT\"";
+    // By itself, and from a script, which is to stop as well: else the shell would wait for it.
+    for (number, command) in [top.to_owned(), format!("sh -c '{top}; echo \"code $?\"'")].iter().enumerate() {
+        terminal.line(&format!("clear; printf 'at-prompt-%s\\n' {number}"));
+        terminal.shows(&format!("at-prompt-{number}"));
+        terminal.line(command);
+        terminal.shows("q quit");
+        terminal.press("C-z");
+        // The shell's own word that it has the terminal.
+        terminal.shows("Stopped");
+        assert_eq!(terminal.variable("alternate_on"), "0");
+        terminal.line("fg");
+        terminal.shows("q quit");
+        terminal.types("q");
+        terminal.shows(&format!("at-prompt-{number}"));
+        terminal.line("printf 'it-%s\\n' ended");
+        terminal.shows("it-ended");
+        assert_eq!(terminal.variable("alternate_on"), "0");
+    }
     stage.end();
 }
 
