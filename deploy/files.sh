@@ -15,6 +15,13 @@ deploy/cgpu-monitor.service /usr/lib/systemd/system/cgpu-monitor.service 0644
 deploy/uninstall.sh /usr/lib/cgpu/uninstall.sh 0755
 docs/operation.md /usr/share/doc/cgpu/operation.md 0644
 docs/containers.md /usr/share/doc/cgpu/containers.md 0644
+docs/doctor.md /usr/share/doc/cgpu/doctor.md 0644
+docs/observing.md /usr/share/doc/cgpu/observing.md 0644
+docs/top.md /usr/share/doc/cgpu/top.md 0644
+docs/control.md /usr/share/doc/cgpu/control.md 0644
+docs/settings.md /usr/share/doc/cgpu/settings.md 0644
+docs/files.md /usr/share/doc/cgpu/files.md 0644
+docs/memory.md /usr/share/doc/cgpu/memory.md 0644
 END
 }
 LIST=/usr/lib/cgpu/installed

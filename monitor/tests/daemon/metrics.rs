@@ -183,6 +183,24 @@ fn dashboard_and_alerts_name_what_exists() {
     }
 }
 
+/// What a dashboard has no use for.
+const ELSEWHERE: [&str; 4] =
+    ["cgpu_uptime_seconds", "cgpu_card_policy", "cgpu_container_high_priority", "cgpu_container_info"];
+
+#[test]
+fn every_metric_is_on_the_dashboard_or_in_an_alert() {
+    let shown: BTreeSet<String> = ["deploy/grafana-dashboard.json", "deploy/prometheus-alerts.yaml"]
+        .iter()
+        .flat_map(|file| names(&fs::read_to_string(repository().join(file)).unwrap()))
+        .collect();
+    let missing: Vec<String> = OURS
+        .iter()
+        .map(Family::name)
+        .filter(|name| !shown.contains(name) && !ELSEWHERE.contains(&name.as_str()))
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
 #[test]
 fn names_are_as_prometheus_wants_them() {
     let mut seen = BTreeSet::new();
