@@ -150,6 +150,7 @@ pub(crate) const FIGURES: &[Figure] = &[
         .quick(),
     at_most("shim_cpu_pct", "CPU that gating adds to a saturating tenant", 2.0),
     at_most("monitor_cpu_pct", "CPU of the monitor, two saturating tenants", 1.0).peers("XSched < 5"),
+    at_most("scrape_cpu_pct", "CPU of the monitor that 100 scrapes a second add", 1.0),
     // The same two tenants without turns, for comparison
     recorded("bucket_share_error_pct_75_25", "75:25 by buckets that overlap, charged event times"),
     recorded("bucket_aggregate_pct_75_25", "and the work of all over the same work alone"),

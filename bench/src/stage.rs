@@ -54,12 +54,21 @@ impl Stage {
     /// # Errors
     /// When `dist` has not been built, or the monitor does not come up with a card.
     pub fn set(dist: &Path, simulated: Option<Simulated>) -> Result<Self> {
+        Self::configured(dist, simulated, "")
+    }
+
+    /// The same, with this in the monitor's configuration.
+    ///
+    /// # Errors
+    /// As [`Stage::set`].
+    pub fn configured(dist: &Path, simulated: Option<Simulated>, configuration: &str) -> Result<Self> {
         let dist = dist
             .canonicalize()
             .with_context(|| format!("{}: not there; run `cargo xtask build` first", dist.display()))?;
         let memory = Path::new("/dev/shm");
         let root = if memory.is_dir() { tempfile::tempdir_in(memory)? } else { tempfile::tempdir()? };
         fs::create_dir(root.path().join("cards"))?;
+        fs::write(root.path().join("monitor.toml"), configuration)?;
         let monitor = start_monitor(&dist, root.path(), simulated.as_ref())?;
         let mut stage = Self { dist, root, simulated, monitor, card: String::new(), total_mib: 0 };
         let status = stage.first_status()?;
@@ -200,6 +209,8 @@ fn start_monitor(dist: &Path, root: &Path, simulated: Option<&Simulated>) -> Res
         .arg("--root")
         .arg(root)
         .args(["--tree", "none"])
+        .arg("--config")
+        .arg(root.join("monitor.toml"))
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log);

@@ -9,6 +9,7 @@ mod faults;
 mod load;
 mod response;
 mod scene;
+mod scrapes;
 mod seed;
 mod shares;
 mod track;
@@ -77,6 +78,7 @@ const EXPERIMENTS: &[Experiment] = &[
     experiment(&["solo_pct"], shares::solo),
     experiment(&["idle_reclaim_ms", "idle_reclaim_pct"], response::idle_reclaim),
     experiment(&["reaction_ms", "reaction_error_1s_pct"], response::reaction),
+    experiment(&["scrape_cpu_pct"], scrapes::cost),
     experiment(&["gap_throughput_pct", "gap_over_native_pct"], response::gaps),
     experiment(&["priority_p99_ratio"], response::priority),
     experiment(&["seed_table_error_pct"], seed::table),
@@ -148,6 +150,11 @@ fn observe(scene: &Scene, tenants: &mut [Tenant], seconds: f64) -> Result<Seen> 
 impl Bench<'_> {
     fn scene(&self) -> Result<Scene> {
         Scene::set(self.dist, self.switch)
+    }
+
+    /// One whose monitor has this in its configuration.
+    fn scene_with(&self, configuration: &str) -> Result<Scene> {
+        Scene::configured(self.dist, self.switch, configuration)
     }
 
     /// How long a share is watched.

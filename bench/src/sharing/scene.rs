@@ -33,16 +33,21 @@ pub(crate) struct Tenant {
 
 impl Scene {
     pub(crate) fn set(dist: &Path, switch: SwitchUs) -> Result<Self> {
-        Self::on(dist, card(switch))
+        Self::on(dist, card(switch), "")
+    }
+
+    /// One whose monitor has this in its configuration.
+    pub(crate) fn configured(dist: &Path, switch: SwitchUs, configuration: &str) -> Result<Self> {
+        Self::on(dist, card(switch), configuration)
     }
 
     /// One whose processes write down what they and the card do.
     pub(crate) fn journalled(dist: &Path, switch: SwitchUs, journal: &Path) -> Result<Self> {
-        Self::on(dist, card(switch).with("CGPU_SIM_JOURNAL", &journal.to_string_lossy()))
+        Self::on(dist, card(switch).with("CGPU_SIM_JOURNAL", &journal.to_string_lossy()), "")
     }
 
-    fn on(dist: &Path, card: Simulated) -> Result<Self> {
-        Ok(Self { stage: Stage::set(dist, Some(card))?, joined: 0 })
+    fn on(dist: &Path, card: Simulated, configuration: &str) -> Result<Self> {
+        Ok(Self { stage: Stage::configured(dist, Some(card), configuration)?, joined: 0 })
     }
 
     /// A container joins.

@@ -204,7 +204,7 @@ fn join(percents: impl Iterator<Item = f64>) -> String {
 }
 
 /// CPU time of all threads of a process.
-fn cpu_seconds(process: u32) -> Result<f64> {
+pub(super) fn cpu_seconds(process: u32) -> Result<f64> {
     let folder = PathBuf::from(format!("/proc/{process}/task"));
     let threads = fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
     let mut nanoseconds = 0.0;

@@ -1,0 +1,55 @@
+//! What the metrics endpoint costs whoever is asked often.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::scene::{now, sleep_until};
+use super::shares::{SATURATING, cpu_seconds};
+use super::{Bench, Figures};
+
+/// Scrapes in a second, each a connection of its own: a hundred times what a Prometheus asks.
+const RATE: f64 = 100.0;
+
+/// The monitor's CPU under scrapes, less what it takes without: percent of a core. Two containers are there, so that the text has their rows,
+/// and compute nothing, so that turns do not blur it.
+pub(super) fn cost(bench: &mut Bench) -> Result<Figures> {
+    // A port that was free a moment ago.
+    let at = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let mut scene = bench.scene_with(&format!("metrics = \"{at}\"\n"))?;
+    let mut tenants = [scene.join(&SATURATING)?, scene.join(&SATURATING)?];
+    for tenant in &mut tenants {
+        tenant.run(0.2, super::STEP)?;
+    }
+    let monitor = scene.stage.monitor();
+    let seconds = bench.seconds();
+    let mut parts = Vec::new();
+    // In turn, so that what changes with the machine is in both.
+    for scraped in [false, true, false, true] {
+        let (before, start) = (cpu_seconds(monitor)?, now());
+        let mut count = 0.0;
+        while now() < start + seconds {
+            if scraped {
+                scrape(at)?;
+            }
+            count += 1.0;
+            sleep_until(start + count / RATE);
+        }
+        parts.push((cpu_seconds(monitor)? - before) / (now() - start));
+    }
+    let added = (parts[1] + parts[3] - parts[0] - parts[2]) / 2.0;
+    eprintln!("    scrape_cpu_pct: {:.2} % of a core without", 50.0 * (parts[0] + parts[2]));
+    Ok(vec![("scrape_cpu_pct", (100.0 * added).into())])
+}
+
+fn scrape(at: std::net::SocketAddr) -> Result<()> {
+    let mut stream = TcpStream::connect(at).context("no endpoint")?;
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    ensure!(text.contains("cgpu_build_info") && text.contains("tenant-2"), "not the metrics: {text}");
+    Ok(())
+}
