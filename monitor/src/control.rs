@@ -317,7 +317,8 @@ fn meminfo(host: &mut Host, at: usize, tenant: TenantId) -> String {
         else {
             continue;
         };
-        let pid = container.host_pids.get(&(slot, generation)).copied().flatten().unwrap_or(about.pid);
+        let name = container.names.get(&(slot, generation)).copied().flatten();
+        let pid = name.map_or(about.pid, |name| name.pid);
         text += &format!("PID: {pid} Mem: {}\n", cell.total().0);
     }
     text

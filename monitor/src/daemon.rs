@@ -308,7 +308,7 @@ impl Daemon {
                     None => Ok(()),
                 },
                 Some(pid) => match (container.makers.get(&pid), u64::try_from(pid)) {
-                    (Some(pidfd), Ok(number)) => self.poll.add(pidfd, Source::Death(number)),
+                    (Some(maker), Ok(number)) => self.poll.add(&maker.pidfd, Source::Death(number)),
                     _ => Ok(()),
                 },
             };

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::controller::estate as books;
 use crate::message::{Errno, Refusal, Registration};
 use crate::settings::Settings;
+use crate::watch::Legacy;
 
 /// All of it. What a later release adds has a default, so that each can take over from the one before.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -33,6 +34,8 @@ pub struct Estate {
     pub containers: Vec<Known>,
     /// The books of each card and container.
     pub cards: Vec<CardBooks>,
+    /// What the watcher has found.
+    pub watch: Legacy,
 }
 
 /// A container.

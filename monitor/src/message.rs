@@ -251,7 +251,7 @@ pub enum Shim {
     Loaded,
     /// It is not loaded.
     Absent,
-    /// Nobody has looked: the process is the host's, or not ours to see.
+    /// It is not known: the process is the host's, or not ours to see, or its container's books cannot be read.
     #[default]
     Unknown,
 }

@@ -1,11 +1,11 @@
 //! What takes time is done here, in a thread of its own: NVML, the search for host process ids, the settings file.
 //!
 //! The daemon asks over a channel and finds the answers in another whenever it looks. Nothing here is waited for: a scout that hangs
-//! in a driver call costs the turns nothing.
+//! in a driver call costs the turns nothing, nor memory: of each kind of errand one is under way at most, of searches one for each container
+//! (`host/container.rs`), and a process is ordered to end only after another sample.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::{self, BufRead, BufReader};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -18,25 +18,30 @@ use cgpu_proto::uuid::Uuid;
 
 use crate::daemon::poll::now;
 use crate::settings::Settings;
-use crate::watch::Order;
+use crate::watch::{Name, Order};
 
 mod end;
+mod groups;
 mod nvml;
 mod readings;
 mod residents;
+mod search;
+mod stat;
 
 use nvml::Library;
 pub(crate) use readings::{Ask, Taken};
 use residents::Census;
 pub(crate) use residents::{Kin, Resident};
+use search::search;
+pub(crate) use search::{Suspect, Suspects};
 
 /// What the daemon wants.
 #[derive(Debug)]
-pub(crate) enum Errand {
+enum Errand {
     /// NVML's view, soon.
     Sample,
-    /// Which host process has this file mapped and this process id in its own namespace?
-    Find(Suspect),
+    /// Which host processes are these?
+    Find(Suspects),
     /// Whose books to read when NVML is asked, from now on.
     Watch(Vec<Ask>),
     /// How to recognise containers' processes, from now on.
@@ -47,17 +52,25 @@ pub(crate) enum Errand {
     Sync,
 }
 
-/// A process to be found on the host.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Suspect {
-    /// Whose it is: the daemon's own words, returned as they are.
-    pub(crate) tenant: u64,
-    pub(crate) slot: u8,
-    pub(crate) generation: u64,
-    /// As the container says.
-    pub(crate) pid: u32,
-    /// Device and inode of the file that it has mapped.
-    pub(crate) file: (u64, u64),
+/// Errands of which one under way is enough, or one too many.
+#[derive(Debug, Default)]
+struct UnderWay {
+    sample: AtomicBool,
+    watch: AtomicBool,
+    recognise: AtomicBool,
+    sync: AtomicBool,
+}
+
+impl UnderWay {
+    fn of(&self, errand: &Errand) -> Option<&AtomicBool> {
+        match errand {
+            Errand::Sample => Some(&self.sample),
+            Errand::Watch(_) => Some(&self.watch),
+            Errand::Recognise(_) => Some(&self.recognise),
+            Errand::Sync => Some(&self.sync),
+            Errand::Find(_) | Errand::End(_) => None,
+        }
+    }
 }
 
 /// What the scout has found.
@@ -65,8 +78,8 @@ pub(crate) struct Suspect {
 pub(crate) enum News {
     /// NVML's view; none: there is no NVML.
     Sampled(Option<Sample>),
-    /// A process's id on the host, or none.
-    Found(Suspect, Option<u32>),
+    /// Each suspect's name on the host, or none.
+    Found(Suspects, Vec<Option<Name>>),
     /// A process was ended, or why not.
     Ended(Order, Result<(), String>),
 }
@@ -99,6 +112,15 @@ pub(crate) struct CardSample {
     pub(crate) readings: Vec<Taken>,
 }
 
+impl CardSample {
+    /// Whether this process is on it; none: not told. A later process of its number is another one.
+    pub(crate) fn has(&self, name: Name) -> Option<bool> {
+        let processes = self.processes.as_ref()?;
+        let later = || self.residents.iter().any(|one| one.name.pid == name.pid && one.name != name);
+        Some(processes.contains_key(&name.pid) && !later())
+    }
+}
+
 /// Processes on a card, by their ids on the host, with what the driver holds for each, as far as it tells.
 pub(crate) type Processes = Option<BTreeMap<u32, Option<Bytes>>>;
 
@@ -107,8 +129,7 @@ pub(crate) type Processes = Option<BTreeMap<u32, Option<Bytes>>>;
 pub(crate) struct Scout {
     errands: Sender<Errand>,
     news: Receiver<News>,
-    /// One errand of that kind is enough.
-    syncs: Arc<AtomicBool>,
+    under_way: Arc<UnderWay>,
 }
 
 /// NVML is asked this often, and where it was missing, looked for.
@@ -123,24 +144,52 @@ impl Scout {
     pub(crate) fn send_out(library: String, state: PathBuf) -> io::Result<Self> {
         let (errands, inbox) = channel();
         let (outbox, news) = channel();
-        let syncs = Arc::new(AtomicBool::new(false));
-        let asked = Arc::clone(&syncs);
+        let under_way = Arc::new(UnderWay::default());
+        let known = Arc::clone(&under_way);
         thread::Builder::new()
             .name("scout".into())
-            .spawn(move || run(&inbox, &outbox, &library, &state, &asked))?;
-        Ok(Self { errands, news, syncs })
+            .spawn(move || run(&inbox, &outbox, &library, &state, &known))?;
+        Ok(Self { errands, news, under_way })
     }
 
-    pub(crate) fn ask(&self, errand: Errand) {
+    /// False: it has not heard of the last one of its kind yet.
+    fn ask(&self, errand: Errand) -> bool {
+        if self.under_way.of(&errand).is_some_and(|under_way| under_way.swap(true, Ordering::AcqRel)) {
+            return false;
+        }
         // A scout that is no more has left its word in the log.
         let _ = self.errands.send(errand);
+        true
+    }
+
+    /// NVML is to be asked soon.
+    pub(crate) fn sample(&self) {
+        self.ask(Errand::Sample);
+    }
+
+    /// Whose books are to be read from now on; false: ask again later.
+    pub(crate) fn watch(&self, whom: Vec<Ask>) -> bool {
+        self.ask(Errand::Watch(whom))
+    }
+
+    /// How to recognise containers' processes from now on; false: ask again later.
+    pub(crate) fn recognise(&self, whom: Vec<Kin>) -> bool {
+        self.ask(Errand::Recognise(whom))
+    }
+
+    /// These are to be found. Only one for each container at a time.
+    pub(crate) fn find(&self, suspects: Suspects) {
+        self.ask(Errand::Find(suspects));
+    }
+
+    /// This process is to be ended.
+    pub(crate) fn end(&self, order: Order) {
+        self.ask(Errand::End(order));
     }
 
     /// The settings have been saved: the disk is to have them too.
     pub(crate) fn sync(&self) {
-        if !self.syncs.swap(true, Ordering::AcqRel) {
-            self.ask(Errand::Sync);
-        }
+        self.ask(Errand::Sync);
     }
 
     /// What it finds first; none if that takes too long.
@@ -154,7 +203,7 @@ impl Scout {
     }
 }
 
-fn run(errands: &Receiver<Errand>, news: &Sender<News>, name: &str, state: &Path, syncs: &AtomicBool) {
+fn run(errands: &Receiver<Errand>, news: &Sender<News>, name: &str, state: &Path, under_way: &UnderWay) {
     let mut library = Library::open(name);
     let mut tried = Instant::now();
     if let Err(error) = &library {
@@ -182,34 +231,42 @@ fn run(errands: &Receiver<Errand>, news: &Sender<News>, name: &str, state: &Path
             }
             due = Instant::now() + PACE;
         }
-        let told = match errands.recv_timeout(due.saturating_duration_since(Instant::now())) {
-            Ok(Errand::Sample) => {
+        let errand = match errands.recv_timeout(due.saturating_duration_since(Instant::now())) {
+            Ok(errand) => errand,
+            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        // What comes from now on is another errand.
+        if let Some(under_way) = under_way.of(&errand) {
+            under_way.store(false, Ordering::Release);
+        }
+        let told = match errand {
+            Errand::Sample => {
                 due = Instant::now();
                 Ok(())
             }
-            Ok(Errand::Watch(whom)) => {
+            Errand::Watch(whom) => {
                 witness.watch(whom);
                 Ok(())
             }
-            Ok(Errand::Recognise(whom)) => {
+            Errand::Recognise(whom) => {
                 kin = whom;
                 Ok(())
             }
-            Ok(Errand::End(order)) => {
+            Errand::End(order) => {
                 let outcome = end::end(&order, library.as_ref().ok(), &kin);
                 news.send(News::Ended(order, outcome))
             }
-            Ok(Errand::Find(suspect)) => news.send(News::Found(suspect, find(&suspect))),
-            Ok(Errand::Sync) => {
-                // What is saved from now on is another errand.
-                syncs.store(false, Ordering::Release);
+            Errand::Find(suspects) => {
+                let found = search(&suspects);
+                news.send(News::Found(suspects, found))
+            }
+            Errand::Sync => {
                 if let Err(error) = Settings::sync(state) {
                     tracing::warn!("settings may not outlive a power cut in {}: {error}", state.display());
                 }
                 Ok(())
             }
-            Err(RecvTimeoutError::Timeout) => Ok(()),
-            Err(RecvTimeoutError::Disconnected) => return,
         };
         if told.is_err() {
             return;
@@ -230,54 +287,23 @@ fn recognise(mut sample: Sample, kin: &[Kin]) -> Sample {
     sample
 }
 
-/// The host process that the suspect is: by the id that it says, if we share its namespace, else by a search.
-fn find(suspect: &Suspect) -> Option<u32> {
-    if maps(suspect.pid, suspect.file) {
-        return Some(suspect.pid);
-    }
-    let processes = fs::read_dir("/proc").ok()?;
-    let pids = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(|pid| innermost(*pid) == Some(suspect.pid)).find(|pid| maps(*pid, suspect.file))
-}
-
-/// A process's id in its own namespace.
-fn innermost(pid: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
-    line.split_whitespace().next_back()?.parse().ok()
-}
-
-/// Whether a process has the file of this device and inode mapped: what it says of itself does not matter.
-fn maps(pid: u32, (device, inode): (u64, u64)) -> bool {
-    let Ok(file) = fs::File::open(format!("/proc/{pid}/maps")) else { return false };
-    BufReader::new(file).lines().map_while(Result::ok).any(|line| {
-        let mut fields = line.split_whitespace().skip(3);
-        let at = fields.next().and_then(|at| {
-            let (major, minor) = at.split_once(':')?;
-            Some((u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?))
-        });
-        let found = fields.next().and_then(|found| found.parse::<u64>().ok());
-        let wanted = (rustix::fs::major(device), rustix::fs::minor(device));
-        at == Some(wanted) && found == Some(inode)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::MetadataExt;
 
     #[test]
-    fn a_process_is_known_by_what_it_maps() {
-        let about = fs::metadata("/proc/self/exe").unwrap();
-        let own = (about.dev(), about.ino());
-        let pid = std::process::id();
-        assert!(maps(pid, own));
-        assert!(!maps(pid, (own.0, own.1 + 1)));
-        assert_eq!(innermost(pid), Some(pid));
-        let suspect = Suspect { tenant: 0, slot: 0, generation: 1, pid, file: own };
-        assert_eq!(find(&suspect), Some(pid));
-        assert_eq!(find(&Suspect { pid: u32::MAX, ..suspect }), None);
+    fn errands_do_not_heap_up_where_the_scout_hangs() {
+        let (errands, inbox) = channel();
+        let (_outbox, news) = channel();
+        let scout = Scout { errands, news, under_way: Arc::default() };
+        for _ in 0..100 {
+            scout.sample();
+            scout.sync();
+            scout.watch(Vec::new());
+            scout.recognise(Vec::new());
+        }
+        assert!(!scout.watch(Vec::new()));
+        assert_eq!(inbox.try_iter().count(), 4);
     }
 
     #[test]
@@ -288,8 +314,8 @@ mod tests {
         assert!(matches!(told, News::Sampled(None)));
         Settings::default().save(&state.path().join("state")).unwrap();
         scout.sync();
-        scout.ask(Errand::Sample);
+        scout.sample();
         assert!(matches!(scout.news.recv_timeout(Duration::from_secs(60)).unwrap(), News::Sampled(None)));
-        assert!(!scout.syncs.load(Ordering::Acquire));
+        assert!(!scout.under_way.sync.load(Ordering::Acquire));
     }
 }

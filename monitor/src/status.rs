@@ -66,7 +66,7 @@ fn card(host: &Host, at: usize) -> CardStatus {
     let ours = |pid: &u32| {
         host.containers
             .values()
-            .any(|container| container.host_pids.values().any(|host_pid| *host_pid == Some(*pid)))
+            .any(|container| container.names.values().flatten().any(|name| name.pid == *pid))
     };
     let on_card = board.sample.processes.iter().flatten();
     CardStatus {
@@ -179,7 +179,7 @@ fn processes(container: &Container, boards: &[Board], now: Nanos) -> Vec<Process
             ProcessStatus {
                 slot: u32::from(index.0),
                 pid: slot.pid,
-                host_pid: container.host_pids.get(&key).copied().flatten(),
+                host_pid: container.names.get(&key).copied().flatten().map(|name| name.pid),
                 comm: slot.comm.clone(),
                 live: region.live.contains(&key),
                 since_ms: (now - slot.since).0 / 1_000_000,

@@ -10,8 +10,9 @@
 //! costs the caller an EIO, never a hang, and what was not done in time is not done later.
 //!
 //! Nothing is cached: every look at a node is one at the host as it is. A mount that a killed monitor has left is taken away by the next, and
-//! a predecessor's by its successor: calls that are on their way through it are passed on to the successor, and for the moment between the two
-//! mounts the place is an empty folder. (A mount above the old one would be its child, and go with it.)
+//! a predecessor's by its successor: calls that are on their way through it are passed on to the successor. A mount above the old one would be its
+//! child, and go with it; so the new one is put beneath the old one, and is there when that is taken away. Where that cannot be done (before
+//! Linux 6.5, or without root) the place is an empty folder for the moment between the two.
 
 use std::fs;
 use std::io;
@@ -30,6 +31,9 @@ mod nodes;
 use desk::Caller;
 use files::Files;
 
+/// Where a mount is made that is put beneath another, below the monitor's root.
+const ASIDE: &str = ".tree";
+
 /// A mounted tree. It is unmounted when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Tree {
@@ -47,24 +51,19 @@ impl Tree {
     pub(crate) fn mount(at: &Path, root: &Path, caller: Caller) -> io::Result<Self> {
         let name = format!("cgpu:{}", root.display());
         let at = mounts::place(at)?;
-        clear(&at, &name)?;
-        if let Some(source) = mounts::top(&at)?.filter(|source| source.starts_with("cgpu:")) {
-            let what = format!("the tree of another monitor is mounted there ({source})");
-            return Err(io::Error::new(io::ErrorKind::AddrInUse, what));
-        }
-        fs::create_dir_all(&at)?;
-        let mut config = Config::default();
-        config.mount_options = vec![
-            MountOption::FSName(name.clone()),
-            MountOption::Subtype("cgpu".into()),
-            MountOption::DefaultPermissions,
-            MountOption::NoDev,
-            MountOption::NoSuid,
-            MountOption::NoExec,
-        ];
-        // Another user than root may open it to others only where /etc/fuse.conf says so.
-        config.acl = if rustix::process::geteuid().is_root() { SessionACL::All } else { SessionACL::Owner };
-        let session = spawn_mount(Files::new(caller), &at, &config)?;
+        let config = options(&name);
+        let session = match beneath(&at, &name, &root.join(ASIDE), &caller, &config) {
+            Some(session) => session,
+            None => {
+                clear(&at, &name)?;
+                if let Some(source) = mounts::top(&at)?.filter(|source| source.starts_with("cgpu:")) {
+                    let what = format!("the tree of another monitor is mounted there ({source})");
+                    return Err(io::Error::new(io::ErrorKind::AddrInUse, what));
+                }
+                fs::create_dir_all(&at)?;
+                spawn_mount(Files::new(caller), &at, &config)?
+            }
+        };
         Ok(Self { at, name, session: Some(session) })
     }
 
@@ -83,6 +82,66 @@ impl Tree {
         }
         forget(session);
     }
+}
+
+fn options(name: &str) -> Config {
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName(name.to_owned()),
+        MountOption::Subtype("cgpu".into()),
+        MountOption::DefaultPermissions,
+        MountOption::NoDev,
+        MountOption::NoSuid,
+        MountOption::NoExec,
+    ];
+    // Another user than root may open it to others only where /etc/fuse.conf says so.
+    config.acl = if rustix::process::geteuid().is_root() { SessionACL::All } else { SessionACL::Owner };
+    config
+}
+
+/// Takes the place of a mount of this name without leaving it empty: mounts `aside`, puts that beneath, takes the old one away. None: there is no
+/// such mount, or it cannot be done.
+fn beneath(
+    at: &Path,
+    name: &str,
+    aside: &Path,
+    caller: &Caller,
+    config: &Config,
+) -> Option<BackgroundSession> {
+    if !rustix::process::geteuid().is_root() || mounts::top(at).ok()?.as_deref() != Some(name) {
+        return None;
+    }
+    while mounts::count(at, name).ok()? > 1 && mounts::top(at).ok()?.as_deref() == Some(name) {
+        mounts::detach(at).ok()?;
+    }
+    // One that was killed meanwhile has left something there.
+    clear(aside, name).ok()?;
+    fs::create_dir_all(aside).ok()?;
+    let mounted = spawn_mount(Files::new(caller.clone()), aside, config);
+    let session = mounted.and_then(|session| match mounts::put_beneath(aside, at) {
+        Ok(()) => Ok(session),
+        Err(error) => {
+            // Dropping it would wait for the mount, which goes now.
+            forget(session);
+            Err(error)
+        }
+    });
+    let gone = clear(aside, name).and_then(|()| fs::remove_dir(aside));
+    if let Err(error) = gone {
+        tracing::warn!("{} is not taken away: {error}", aside.display());
+    }
+    let error = match session {
+        Ok(session) => match mounts::detach(at) {
+            Ok(()) => return Some(session),
+            Err(error) => {
+                forget(session);
+                error
+            }
+        },
+        Err(error) => error,
+    };
+    tracing::info!("the tree's place is empty for a moment: {error}");
+    None
 }
 
 /// Takes away all of this name that is mounted there.

@@ -9,9 +9,10 @@
 //! - **Over limit**: all processes of a container together hold more of the card, by NVML, than its limit. The finding names the one that holds most.
 //!
 //! Three things keep the innocent from harm. A finding needs **two looks** that agree: a process may be on the card before its slot is proved.
-//! One is ended only when it has been found for [`PATIENCE`], asked first (SIGTERM), and made to only [`GRACE`] later (SIGKILL); whoever does it
-//! looks again at everything after it has got hold of the process (`scout/end.rs`). And who is over a limit because **the limit was lowered**,
-//! or was over it when the monitor came, may keep what it has: it counts from the greatest limit since it was last within it.
+//! One is ended only when each look of [`PATIENCE`] wanted that, asked first (SIGTERM), and made to only when each of [`GRACE`] more did
+//! (SIGKILL): one look that does not, and all of it starts anew. Whoever does it looks again at everything after it has got hold of the process
+//! (`scout/end.rs`). And who is over a limit because **the limit was lowered**, or was over it when the monitor came, may keep what it has: it
+//! counts from the greatest limit since it was last within it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -21,7 +22,11 @@ use cgpu_proto::uuid::Uuid;
 use crate::controller::tenants::TenantId;
 use crate::message::{Cause, Shim, Signal};
 
-/// How long a process is found before it is ended.
+mod legacy;
+
+pub use legacy::Legacy;
+
+/// How long it is wanted that a process ends before it is told to.
 pub const PATIENCE: Nanos = Nanos::from_millis(3_000);
 /// How long after it was asked to end it is made to.
 pub const GRACE: Nanos = Nanos::from_millis(10_000);
@@ -61,6 +66,9 @@ pub struct Seen {
     pub shim: Shim,
     /// What the driver holds for it there; none: not told.
     pub memory: Option<Bytes>,
+    /// The container itself says that it does not share this card, and nobody else says whether it does: not a reason to end its processes,
+    /// nor one to look away.
+    pub spared: bool,
 }
 
 /// A card at one time.
@@ -104,6 +112,8 @@ pub struct Finding {
     pub memory: Option<Bytes>,
     /// What all of its container's processes hold there.
     pub together: Bytes,
+    /// [`Seen::spared`].
+    pub spared: bool,
     /// Since when.
     pub since: Nanos,
 }
@@ -121,6 +131,8 @@ pub struct Order {
     pub owner: TenantId,
     /// Why.
     pub cause: Cause,
+    /// What its container's processes may hold there together, where holding more is why.
+    pub bound: Option<Bytes>,
     /// How.
     pub signal: Signal,
 }
@@ -142,8 +154,10 @@ type Key = (Uuid, Name, Cause);
 struct Known {
     finding: Finding,
     looks: u32,
-    /// It was sent this, then.
-    sent: Option<(Signal, Nanos)>,
+    /// It is to be ended, and every look since then said so.
+    wanted: Option<Nanos>,
+    /// It was sent something then, for that.
+    sent: Option<Nanos>,
 }
 
 /// What is known from look to look.
@@ -225,6 +239,15 @@ impl Watch {
         self.ended.push_back(Ended { order, container, at });
     }
 
+    /// An order was not carried out: it is not known to have been asked to end.
+    pub fn refused(&mut self, order: &Order) {
+        if let Some(known) = self.known.get_mut(&(order.card, order.name, order.cause))
+            && order.signal == Signal::Term
+        {
+            (known.wanted, known.sent) = (None, None);
+        }
+    }
+
     fn unshimmed(&self, look: &Look) -> Vec<Finding> {
         let strangers = look.seen.iter().filter(|seen| seen.shim != Shim::Bound);
         strangers.map(|seen| finding(look, seen, Cause::Unshimmed, seen.memory.unwrap_or_default())).collect()
@@ -258,8 +281,13 @@ impl Watch {
             .known
             .iter()
             .any(|(other, known)| *other != key && (other.1, other.2) == (key.1, key.2) && known.looks > 1);
-        let known =
-            self.known.entry(key).or_insert_with(|| Known { finding: finding.clone(), looks: 0, sent: None });
+        let wanted = self.wants(&finding, rules);
+        let known = self.known.entry(key).or_insert_with(|| Known {
+            finding: finding.clone(),
+            looks: 0,
+            wanted: None,
+            sent: None,
+        });
         known.looks = known.looks.saturating_add(1);
         known.finding = Finding { since: known.finding.since, ..finding };
         let finding = known.finding.clone();
@@ -268,26 +296,38 @@ impl Watch {
             *self.found.entry((finding.cause, finding.owner)).or_default() += 1;
             events.push(Event::Found(finding.clone()));
         }
-        let Some(owner) = finding.owner else { return events };
-        let ripe = known.looks > 1 && now - finding.since >= PATIENCE;
-        let wanted = match finding.cause {
-            Cause::Unshimmed => rules.end_unshimmed,
-            Cause::OverLimit => {
-                let allowed = self.allowed.get(&(finding.card, owner)).copied();
-                let bound = rules.end_over_limit.zip(allowed).map(|(margin, allowed)| allowed + margin);
-                bound.is_some_and(|bound| finding.together > bound)
-            }
+        let Some((owner, bound)) = wanted else {
+            // Whoever stops holding too much and does it again is asked again.
+            (known.wanted, known.sent) = (None, None);
+            return events;
         };
+        let since = *known.wanted.get_or_insert(now);
         let signal = match known.sent {
-            None => Some(Signal::Term),
-            Some((_, at)) => (now - at >= GRACE).then_some(Signal::Kill),
+            None => (now - since >= PATIENCE).then_some(Signal::Term),
+            Some(at) => (now - at >= GRACE).then_some(Signal::Kill),
         };
-        if let Some(signal) = signal.filter(|_| ripe && wanted) {
-            known.sent = Some((signal, now));
+        if let Some(signal) = signal {
+            known.sent = Some(now);
             let Finding { card, name, comm, cause, .. } = finding;
-            events.push(Event::End(Order { card, name, comm, owner, cause, signal }));
+            events.push(Event::End(Order { card, name, comm, owner, cause, bound, signal }));
         }
         events
+    }
+
+    /// Whether what is found is to be ended: whose it is, and what those may hold.
+    fn wants(&self, finding: &Finding, rules: Rules) -> Option<(TenantId, Option<Bytes>)> {
+        let owner = finding.owner.filter(|_| !finding.spared)?;
+        match finding.cause {
+            // Of one that may have the shim nobody knows that it has not.
+            Cause::Unshimmed => {
+                let without = matches!(finding.shim, Shim::Absent | Shim::Loaded);
+                (rules.end_unshimmed && without).then_some((owner, None))
+            }
+            Cause::OverLimit => {
+                let bound = *self.allowed.get(&(finding.card, owner))? + rules.end_over_limit?;
+                (finding.together > bound).then_some((owner, Some(bound)))
+            }
+        }
     }
 }
 
@@ -301,6 +341,7 @@ fn finding(look: &Look, seen: &Seen, cause: Cause, together: Bytes) -> Finding {
         shim: seen.shim,
         memory: seen.memory,
         together,
+        spared: seen.spared,
         since: look.at,
     }
 }

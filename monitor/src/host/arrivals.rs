@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 use cgpu_proto::paths;
 use cgpu_proto::units::Nanos;
 use cgpu_proto::uuid::Uuid;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::container::Container;
+use super::container::{Container, Maker};
 use super::{Change, Host};
 use crate::control;
 use crate::controller::policy::Policy;
@@ -119,7 +118,7 @@ impl Host {
         }
         let maker = match registration.pid {
             Some(pid) => {
-                let found = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+                let found = Maker::of(pid);
                 Some((pid, found.ok_or_else(|| invalid(format!("There is no process {pid}.")))?))
             }
             None => None,
@@ -131,8 +130,8 @@ impl Host {
         let Some(container) = self.containers.get_mut(&tenant) else {
             return Err(Refusal::new(Errno::EIO, "The container was lost."));
         };
-        if let Some((pid, pidfd)) = maker {
-            container.makers.insert(pid, pidfd);
+        if let Some((pid, maker)) = maker {
+            container.makers.insert(pid, maker);
             self.changes.push(Change::Maker(tenant, pid));
         }
         container.registration = Some(registration);

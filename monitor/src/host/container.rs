@@ -1,7 +1,9 @@
 //! A container: where it lies, who made it, what it is allowed.
 
 use std::collections::BTreeMap;
+use std::fs::Metadata;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use cgpu_proto::file::Fault;
@@ -9,6 +11,7 @@ use cgpu_proto::limits::Limits;
 use cgpu_proto::slots::State;
 use cgpu_proto::units::{Bytes, CardIndex, Nanos, SlotIndex};
 use cgpu_proto::uuid::Uuid;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::region::Region;
 use super::tally::Tally;
@@ -18,7 +21,26 @@ use crate::exchange::Exchange;
 use crate::measured::Measured;
 use crate::message::Registration;
 use crate::record::{self, read_text};
-use crate::scout::{Ask, CardSample, Kin};
+use crate::scout::{Ask, CardSample, Kin, Suspect, Suspects};
+use crate::watch::Name;
+
+/// Who has registered a container.
+#[derive(Debug)]
+pub(crate) struct Maker {
+    /// Readable when it has died.
+    pub(crate) pidfd: OwnedFd,
+    pub(crate) name: Name,
+}
+
+impl Maker {
+    /// None: there is no such process.
+    pub(crate) fn of(pid: i32) -> Option<Self> {
+        let name = Name::of(u32::try_from(pid).ok()?)?;
+        let pidfd = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
+        // Then it was this one that was opened.
+        name.lives().then_some(Self { pidfd, name })
+    }
+}
 
 /// A container.
 #[derive(Debug)]
@@ -30,7 +52,7 @@ pub(crate) struct Container {
     /// The last who registered it.
     pub(crate) registration: Option<Registration>,
     /// Those who registered it and still live.
-    pub(crate) makers: BTreeMap<i32, OwnedFd>,
+    pub(crate) makers: BTreeMap<i32, Maker>,
     /// What its `limits` says.
     pub(crate) limits: Limits,
     /// What its image is called.
@@ -44,8 +66,10 @@ pub(crate) struct Container {
     pub(crate) faults: BTreeMap<&'static str, String>,
     /// Dead processes whose memory may linger: since when they are known to be dead.
     pub(crate) draining: BTreeMap<(SlotIndex, u64), Nanos>,
-    /// Host process ids by slot and generation; none where the search found none.
-    pub(crate) host_pids: BTreeMap<(SlotIndex, u64), Option<u32>>,
+    /// Its processes' names on the host by slot and generation; none where the search found none.
+    pub(crate) names: BTreeMap<(SlotIndex, u64), Option<Name>>,
+    /// Some are being searched for: one search at a time, however many slots it locks.
+    searching: bool,
     /// What its processes have beyond their books, by slot, generation and card.
     pub(crate) measured: BTreeMap<(SlotIndex, u64, CardIndex), Measured>,
     /// What is known of what its processes exported, by card.
@@ -81,7 +105,8 @@ impl Container {
             region: None,
             faults,
             draining: BTreeMap::new(),
-            host_pids: BTreeMap::new(),
+            names: BTreeMap::new(),
+            searching: false,
             measured: BTreeMap::new(),
             exchanges: BTreeMap::new(),
             returned: BTreeMap::new(),
@@ -101,7 +126,7 @@ impl Container {
             Ok(region) => {
                 self.faults.remove("region");
                 self.draining.clear();
-                self.host_pids.clear();
+                self.names.clear();
                 self.measured.clear();
                 self.exchanges.clear();
                 self.returned.clear();
@@ -122,7 +147,9 @@ impl Container {
             }
             Err(error) => {
                 // Not there yet is no fault.
-                if !matches!(error.fault, Fault::Missing) {
+                if matches!(error.fault, Fault::Missing) {
+                    self.faults.remove("region");
+                } else {
                     self.faults.insert("region", error.to_string());
                 }
                 false
@@ -185,31 +212,55 @@ impl Container {
         cards
     }
 
-    /// Whether it has the card, or may have it, and shares it: one that has named no cards yet may share all.
-    pub(crate) fn shares(&self, uuid: Uuid) -> bool {
-        let cards = self.cards();
-        cards.contains(&uuid) || cards.is_empty()
+    /// Whether it may share the card, by those who started it; none: they have not said. What it says itself does not count.
+    pub(crate) fn may_share(&self, uuid: Uuid) -> Option<bool> {
+        self.allowed().map(|allowed| allowed.contains(&uuid))
+    }
+
+    /// Whether it says itself that it shares other cards than this one.
+    pub(crate) fn disowns(&self, uuid: Uuid) -> bool {
+        let seen = self.region.iter().flat_map(|region| &region.seen.cards);
+        let own: Vec<Uuid> = seen.map(|card| card.uuid).collect();
+        !own.is_empty() && !own.contains(&uuid)
     }
 
     /// How its processes are recognised.
     pub(crate) fn kin(&self) -> Kin {
+        let names = |lives: bool| {
+            let live = self.region.as_ref().map(|region| region.live.as_slice()).unwrap_or_default();
+            let of = self.names.iter().filter(move |(process, _)| live.contains(process) == lives);
+            of.filter_map(|(_, name)| *name).collect()
+        };
+        let region = self.region.as_ref();
+        let garbled = region.is_some_and(|region| region.garbled.is_some());
+        // Also one that we cannot read may be mapped.
+        let there = || {
+            let about = self.dir.join("use").symlink_metadata().ok().filter(Metadata::is_file)?;
+            Some((about.dev(), about.ino()))
+        };
         Kin {
             tenant: self.tenant.0,
             dir: self.dir.clone(),
-            file: self.region.as_ref().map(Region::identity),
-            makers: self.makers.keys().filter_map(|pid| u32::try_from(*pid).ok()).collect(),
-            pids: self.host_pids.values().flatten().copied().collect(),
+            file: region.map(Region::identity).or_else(there),
+            closed: garbled || region.is_none() && self.faults.contains_key("region"),
+            makers: self.makers.values().map(|maker| maker.name).collect(),
+            proved: names(true),
+            past: names(false),
         }
     }
 
-    /// The limit that whoever started it set for a card; zero: none.
-    pub(crate) fn registered_limit(&self, uuid: Uuid) -> Bytes {
+    /// The limit that whoever started it set for a card.
+    pub(crate) fn told_limit(&self, uuid: Uuid) -> Option<Bytes> {
         let told = self.registration.iter().flat_map(|registration| &registration.limits);
         let told = told.filter(|limit| limit.uuid.parse() == Ok(uuid)).map(|limit| Bytes(limit.bytes)).next();
-        let listed = self.limits.cards.iter().find(|card| card.0 == uuid).map(|card| card.1);
+        told.or_else(|| self.limits.cards.iter().find(|card| card.0 == uuid).map(|card| card.1))
+    }
+
+    /// The limit that it was started with on a card, by whoever started it, else by itself; zero: none.
+    pub(crate) fn registered_limit(&self, uuid: Uuid) -> Bytes {
         let own =
             self.region.as_ref().and_then(|region| region.seen.cards.iter().find(|card| card.uuid == uuid));
-        told.or(listed).or(own.map(|card| card.limit)).unwrap_or(Bytes::ZERO)
+        self.told_limit(uuid).or(own.map(|card| card.limit)).unwrap_or(Bytes::ZERO)
     }
 
     /// The limit in force for a card; zero: none.
@@ -234,9 +285,11 @@ impl Container {
     /// How much of the time a card computed for it, in percent; none: NVML does not tell, or not of these processes.
     pub(crate) fn utilization(&self, sample: &CardSample) -> Option<u32> {
         let busy = sample.busy.as_ref()?;
-        let ours = self.host_pids.values().flatten();
+        let ours = self.names.values().flatten();
         Some(
-            ours.filter_map(|pid| busy.get(pid)).fold(0, |sum: u32, part| sum.saturating_add(*part)).min(100),
+            ours.filter_map(|name| busy.get(&name.pid))
+                .fold(0, |sum: u32, part| sum.saturating_add(*part))
+                .min(100),
         )
     }
 
@@ -259,7 +312,7 @@ impl Container {
         }
         self.draining = dead;
         let live = &region.live;
-        self.host_pids.retain(|process, _| live.contains(process) || self.draining.contains_key(process));
+        self.names.retain(|process, _| live.contains(process) || self.draining.contains_key(process));
         self.measured.retain(|(slot, generation, _), _| live.contains(&(*slot, *generation)));
         let seen = &region.seen;
         self.returned.retain(|(slot, generation, _), _| {
@@ -274,11 +327,29 @@ impl Container {
         }
     }
 
-    /// A process was found on the host, or not; its container is told.
-    pub(crate) fn found(&mut self, process: (SlotIndex, u64), pid: Option<u32>) {
-        self.host_pids.insert(process, pid);
-        if let Some(region) = &self.region {
-            region.set_host_pid(process.0, process.1, pid);
+    /// Those of its processes that are to be searched for on the host; none: nobody, or a search is under way.
+    pub(crate) fn unsought(&mut self) -> Option<Suspects> {
+        let region = self.region.as_ref().filter(|_| !self.searching)?;
+        let suspect = |&(slot, generation): &(SlotIndex, u64)| {
+            let seen = region.seen.slots.get(slot.get())?;
+            let is_new = !self.names.contains_key(&(slot, generation)) && seen.pid != 0;
+            is_new.then_some(Suspect { slot, generation, pid: seen.pid })
+        };
+        let processes: Vec<Suspect> = region.live.iter().filter_map(suspect).collect();
+        let suspects = Suspects { tenant: self.tenant.0, file: region.identity(), processes };
+        self.searching = !suspects.processes.is_empty();
+        self.searching.then_some(suspects)
+    }
+
+    /// Processes were found on the host, or not; the container is told.
+    pub(crate) fn found(&mut self, suspects: &Suspects, names: &[Option<Name>]) {
+        self.searching = false;
+        let Some(region) = self.region.as_ref().filter(|region| region.identity() == suspects.file) else {
+            return;
+        };
+        for (&Suspect { slot, generation, .. }, name) in suspects.processes.iter().zip(names) {
+            self.names.insert((slot, generation), *name);
+            region.set_host_pid(slot, generation, name.map(|name| name.pid));
         }
     }
 
@@ -286,7 +357,7 @@ impl Container {
     pub(crate) fn to_watch(&self) -> Option<Ask> {
         let region = self.region.as_ref().filter(|region| region.garbled.is_none())?;
         let found =
-            |&(slot, generation)| Some((slot, generation, (*self.host_pids.get(&(slot, generation))?)?));
+            |&(slot, generation)| Some((slot, generation, (*self.names.get(&(slot, generation))?)?.pid));
         let processes: Vec<_> = region.live.iter().filter_map(found).collect();
         (!processes.is_empty()).then(|| Ask {
             tenant: self.tenant.0,
@@ -312,3 +383,6 @@ fn read_limits(dir: &Path) -> Result<Limits, String> {
         None => Ok(Limits::default()),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,15 +9,14 @@ use super::container::Container;
 use crate::controller::tenants::TenantId;
 use crate::exchange::Member;
 use crate::measured::{Books, Measured, Reading};
-use crate::scout::{Ask, Errand, Taken};
+use crate::scout::{Ask, Taken};
 
 impl Host {
     /// Tells the scout whose books to read, when that has changed.
     pub(super) fn tell_scout(&mut self) {
         let asks: Vec<Ask> = self.containers.values().filter_map(|container| container.to_watch()).collect();
-        if asks != self.watched {
-            self.watched.clone_from(&asks);
-            self.scout.ask(Errand::Watch(asks));
+        if asks != self.watched && self.scout.watch(asks.clone()) {
+            self.watched = asks;
         }
         self.tell_kin();
     }

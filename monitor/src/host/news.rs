@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use cgpu_proto::units::{Nanos, SlotIndex};
+use cgpu_proto::units::Nanos;
 use cgpu_proto::uuid::Uuid;
 
 use super::Host;
@@ -32,10 +32,9 @@ impl Host {
         for news in news {
             match news {
                 News::Sampled(sample) => self.take_sample(now, sample),
-                News::Found(suspect, pid) => {
-                    let process = (SlotIndex(suspect.slot), suspect.generation);
-                    if let Some(container) = self.containers.get_mut(&TenantId(suspect.tenant)) {
-                        container.found(process, pid);
+                News::Found(suspects, names) => {
+                    if let Some(container) = self.containers.get_mut(&TenantId(suspects.tenant)) {
+                        container.found(&suspects, &names);
                     }
                 }
                 News::Ended(order, outcome) => self.ended(now, order, outcome),

@@ -14,6 +14,7 @@ use cgpu_proto::slots::{State, Word};
 use cgpu_proto::snapshot::{Cell, Reader, Snapshot};
 use cgpu_proto::units::{Bytes, CardIndex, Generation, Nanos, SlotIndex};
 use cgpu_proto::uuid::Uuid;
+use rustix::fs::fstat;
 
 use crate::controller::tenants::Gate;
 use crate::controller::words::Words;
@@ -44,14 +45,15 @@ impl Region {
         let mut reader = Reader::open(directory)?;
         let grantor = Grantor::open(directory)?;
         grantor.adopt(monitor);
-        let about = fs::metadata(directory.join("use"))
-            .map_err(|error| Error { path: directory.join("use"), fault: Fault::System(error) })?;
+        // Of what is open, and not of what is called so by now.
+        let about = fstat(reader.file())
+            .map_err(|error| Error { path: directory.join("use"), fault: Fault::System(error.into()) })?;
         let seen = reader.read()?;
         let mut region = Self {
             reader,
             grantor,
             bell: open_bell(&directory.join("bell")),
-            identity: (about.dev(), about.ino()),
+            identity: (about.st_dev, about.st_ino),
             seen,
             live: Vec::new(),
             garbled: None,

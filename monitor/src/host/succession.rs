@@ -1,8 +1,10 @@
 //! What a host leaves to its successor, and how that goes on with it.
 
-use cgpu_proto::units::Nanos;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::path::Path;
 
+use cgpu_proto::units::Nanos;
+
+use super::container::Maker;
 use super::{Change, Host};
 use crate::estate::{CardBooks, Estate, Known};
 
@@ -26,7 +28,9 @@ impl Host {
                 .filter_map(|(tenant, legacy)| Some((self.containers.get(&tenant)?.dir.clone(), legacy)));
             cards.push(CardBooks { uuid: board.uuid.to_string(), card, containers: named.collect() });
         }
+        let dir = |owner| self.containers.get(&owner).map(|container| container.dir.as_path());
         Estate {
+            watch: self.watch.bequeath(dir),
             release: env!("CARGO_PKG_VERSION").into(),
             settings: self.settings.clone(),
             containers,
@@ -48,14 +52,17 @@ impl Host {
             container.registration = known.registration;
             for pid in known.makers {
                 // One that has died since is not there to be waited for.
-                let found = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-                if let Some(pidfd) = found {
-                    container.makers.insert(pid, pidfd);
+                if let Some(maker) = Maker::of(pid) {
+                    container.makers.insert(pid, maker);
                     self.changes.push(Change::Maker(tenant, pid));
                 }
             }
         }
         self.scan(now);
+        let of = |dir: &Path| {
+            self.containers.values().find(|container| container.dir == dir).map(|container| container.tenant)
+        };
+        self.watch.inherit(estate.watch, of);
         self.look_after(now);
         self.keep_settings();
     }

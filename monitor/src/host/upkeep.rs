@@ -6,7 +6,6 @@ use super::container::Container;
 use super::places::Places;
 use super::{Change, Host};
 use crate::controller::tenants::TenantId;
-use crate::scout::{Errand, Suspect};
 
 /// How long a dead process's memory is waited for where NVML cannot tell.
 const LINGERS: Nanos = Nanos::from_millis(500);
@@ -54,23 +53,10 @@ impl Host {
         self.enlist(now, tenant, changed);
     }
 
-    /// Asks for the host process ids of processes not asked for yet.
+    /// Has those processes searched for on the host that have not been.
     pub(super) fn find_processes(&mut self, tenant: TenantId) {
-        let Some(container) = self.containers.get_mut(&tenant) else { return };
-        let Some(region) = &container.region else { return };
-        for &(slot, generation) in &region.live {
-            let Some(seen) = region.seen.slots.get(slot.get()) else { continue };
-            if container.host_pids.contains_key(&(slot, generation)) || seen.pid == 0 {
-                continue;
-            }
-            container.host_pids.insert((slot, generation), None);
-            self.scout.ask(Errand::Find(Suspect {
-                tenant: tenant.0,
-                slot: slot.0,
-                generation,
-                pid: seen.pid,
-                file: region.identity(),
-            }));
+        if let Some(suspects) = self.containers.get_mut(&tenant).and_then(Container::unsought) {
+            self.scout.find(suspects);
         }
     }
 
@@ -80,15 +66,11 @@ impl Host {
         let Some(region) = &container.region else { return };
         let mut waiting = false;
         for (&(slot, generation), &since) in &container.draining {
-            let host_pid = container.host_pids.get(&(slot, generation)).copied().flatten();
-            let told = self.sampled.filter(|at| *at > since).zip(host_pid).and_then(|(_, pid)| {
-                let lists: Option<Vec<_>> = self
-                    .boards
-                    .iter()
-                    .filter(|board| board.known)
-                    .map(|board| board.sample.processes.as_ref())
-                    .collect();
-                lists.map(|lists| !lists.iter().any(|list| list.contains_key(&pid)))
+            let name = container.names.get(&(slot, generation)).copied().flatten();
+            let told = self.sampled.filter(|at| *at > since).zip(name).and_then(|(_, name)| {
+                let known = self.boards.iter().filter(|board| board.known);
+                let has = known.map(|board| board.sample.has(name));
+                has.collect::<Option<Vec<_>>>().map(|has| !has.contains(&true))
             });
             if told.unwrap_or(now - since >= LINGERS) {
                 region.set_gone(slot);
@@ -97,7 +79,7 @@ impl Host {
             }
         }
         if waiting {
-            self.scout.ask(Errand::Sample);
+            self.scout.sample();
         }
     }
 

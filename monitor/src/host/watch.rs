@@ -1,6 +1,6 @@
 //! What the watcher needs and wants: how containers' processes are recognised, who is on the cards, what is done about it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use cgpu_proto::units::{Bytes, Nanos};
 use cgpu_proto::uuid::Uuid;
@@ -9,16 +9,15 @@ use super::Host;
 use super::container::Container;
 use crate::controller::tenants::TenantId;
 use crate::message::{self, Cause, Shim, Signal, Tally};
-use crate::scout::{Errand, Kin};
+use crate::scout::Kin;
 use crate::watch::{Event, Finding, Look, Order, Rules, Seen};
 
 impl Host {
     /// Tells the scout how to recognise containers' processes, when that has changed.
     pub(super) fn tell_kin(&mut self) {
         let kin: Vec<Kin> = self.containers.values().map(Container::kin).collect();
-        if kin != self.kin {
-            self.kin.clone_from(&kin);
-            self.scout.ask(Errand::Recognise(kin));
+        if kin != self.kin && self.scout.recognise(kin.clone()) {
+            self.kin = kin;
         }
     }
 
@@ -34,7 +33,7 @@ impl Host {
             for event in self.watch.take(&look, rules) {
                 match event {
                     Event::Found(finding) => self.tell(&finding, rules),
-                    Event::End(order) => self.scout.ask(Errand::End(order)),
+                    Event::End(order) => self.scout.end(order),
                 }
             }
         }
@@ -44,27 +43,43 @@ impl Host {
     fn look_at_card(&self, now: Nanos, at: usize) -> Option<Look> {
         let board = &self.boards[at];
         let processes = board.sample.processes.as_ref()?;
-        let on = |container: &&Container| container.shares(board.uuid);
-        let sharing: Vec<&Container> = self.containers.values().filter(on).collect();
+        // What a container says itself hides none of its processes.
+        let may = |container: &&Container| container.may_share(board.uuid) != Some(false);
+        let sharing: BTreeMap<TenantId, &Container> =
+            self.containers.values().filter(may).map(|container| (container.tenant, container)).collect();
         let seen = board.sample.residents.iter().filter_map(|resident| {
             let owner = resident.owner.map(TenantId);
-            // A container's card that it does not share is its own business.
-            let shares = |owner: TenantId| sharing.iter().any(|container| container.tenant == owner);
-            owner.is_none_or(shares).then(|| Seen {
+            let container = owner.map(|owner| sharing.get(&owner).copied());
+            // A container's card that it is not to share is its own business.
+            let spared = container.map_or(Some(false), |container| {
+                container.map(|one| one.may_share(board.uuid).is_none() && one.disowns(board.uuid))
+            })?;
+            Some(Seen {
                 name: resident.name,
                 comm: resident.comm.clone(),
                 owner,
                 shim: resident.shim,
                 memory: processes.get(&resident.name.pid).copied().flatten(),
+                spared,
             })
         });
-        let limits = sharing.iter().map(|container| (container.tenant, container.limit(board.uuid)));
+        let limits =
+            sharing.iter().map(|(tenant, container)| (*tenant, self.watched_limit(container, board.uuid)));
         Some(Look {
             at: now,
             card: board.uuid,
             seen: seen.collect(),
             limits: limits.filter(|(_, limit)| *limit > Bytes::ZERO).collect(),
         })
+    }
+
+    /// The limit that its processes are held to; zero: none. What its own files say counts only where nobody has told or set one: neither
+    /// another UUID nor another limit there changes what people have said.
+    fn watched_limit(&self, container: &Container, card: Uuid) -> Bytes {
+        let set = self.settings.containers.get(&container.id);
+        let set = set.and_then(|set| set.memsize.get(&card.to_string())).map(|bytes| Bytes(*bytes));
+        let said = || Some(container.limit(card)).filter(|limit| *limit > Bytes::ZERO);
+        set.or_else(|| container.told_limit(card)).or_else(said).unwrap_or_else(|| self.default_memsize())
     }
 
     fn id(&self, owner: Option<TenantId>) -> Option<String> {
@@ -84,7 +99,9 @@ impl Host {
                 tracing::warn!(pid, comm, container, %card, bytes, ?shim, ends, "a container's process uses a card without the shim");
             }
             Cause::OverLimit => {
-                let limit = finding.owner.and_then(|owner| Some(self.containers.get(&owner)?.limit(*card).0));
+                let limit = finding
+                    .owner
+                    .and_then(|owner| Some(self.watched_limit(self.containers.get(&owner)?, *card).0));
                 let (together, ends) = (together.0, rules.end_over_limit.map(|margin| margin.0));
                 tracing::warn!(pid, comm, container, %card, bytes, together, limit, ends, "a container holds more of a card than its limit, and this process most of that");
             }
@@ -106,6 +123,7 @@ impl Host {
                 self.watch.done(order, container, now);
             }
             Err(reason) => {
+                self.watch.refused(&order);
                 tracing::info!(pid, comm, container, %card, cause, reason, "the process was not ended");
             }
         }

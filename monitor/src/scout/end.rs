@@ -2,13 +2,16 @@
 //!
 //! A process id is a number that the kernel gives out again. So the process is first got hold of by a descriptor, which names it and no later one;
 //! only then everything is looked at again: it was started when the one that was found was, NVML still has it on the card, it still belongs to the
-//! same container, and still has what it was found for. Then it is signalled through the descriptor. Whoever died in between is not there to
+//! same container, and what it was found for is still so. Then it is signalled through the descriptor. Whoever died in between is not there to
 //! be signalled, and whoever has the number by now is another one and was not meant.
 
+use std::collections::BTreeMap;
+
+use cgpu_proto::units::Bytes;
 use rustix::process::{Pid, PidfdFlags, Signal as Number, pidfd_open, pidfd_send_signal};
 
 use super::nvml::Library;
-use super::residents::{Census, Kin, drives};
+use super::residents::{Census, Kin, Resident, drives};
 use crate::message::{Cause, Shim, Signal};
 use crate::watch::Order;
 
@@ -18,25 +21,102 @@ pub(super) fn end(order: &Order, library: Option<&Library>, kin: &[Kin]) -> Resu
     let process =
         pidfd_open(pid, PidfdFlags::empty()).map_err(|error| format!("it cannot be got hold of: {error}"))?;
     let library = library.ok_or("NVML does not answer")?;
-    if !library.is_on(order.card, order.name.pid) {
-        return Err("it has left the card".into());
-    }
-    let found = Census::new(kin).resident(order.name.pid).ok_or("it has gone")?;
-    if found.name != order.name {
-        return Err("it is another process by now".into());
-    }
-    if found.owner != Some(order.owner.0) {
-        return Err("it is another container's by now".into());
-    }
+    let on_card = library.processes(order.card).ok_or("NVML does not tell who is on the card")?;
+    let census = Census::new(kin);
+    let found = on_card.iter().filter_map(|(pid, memory)| Some((census.resident(*pid)?, *memory)));
+    still(order, &found.collect::<Vec<_>>())?;
     if !drives(order.name.pid) {
         return Err("it has no driver open: NVML may mean another process".into());
-    }
-    if order.cause == Cause::Unshimmed && found.shim == Shim::Bound {
-        return Err("it has the shim by now".into());
     }
     let signal = match order.signal {
         Signal::Term => Number::TERM,
         Signal::Kill => Number::KILL,
     };
     pidfd_send_signal(&process, signal).map_err(|error| format!("it cannot be signalled: {error}"))
+}
+
+/// Whether what was found is still so, by who is on the card now, each with what the driver holds for it.
+fn still(order: &Order, on_card: &[(Resident, Option<Bytes>)]) -> Result<(), String> {
+    let on_card_is = |(resident, _): &&(Resident, _)| resident.name.pid == order.name.pid;
+    let (found, _) = on_card.iter().find(on_card_is).ok_or("it has left the card")?;
+    if found.name != order.name {
+        return Err("it is another process by now".into());
+    }
+    if found.owner != Some(order.owner.0) {
+        return Err("it is another container's by now".into());
+    }
+    match order.cause {
+        Cause::Unshimmed => {
+            if !matches!(found.shim, Shim::Absent | Shim::Loaded) {
+                return Err("it has the shim by now, or may have it".into());
+            }
+        }
+        Cause::OverLimit => {
+            let bound = order.bound.ok_or("it is not said what its container may hold")?;
+            let mut together: BTreeMap<_, _> = BTreeMap::new();
+            for (resident, memory) in on_card.iter().filter(|(one, _)| one.owner == found.owner) {
+                together.insert(resident.name, memory.unwrap_or_default());
+            }
+            if together.values().copied().sum::<Bytes>() <= bound {
+                return Err("its container holds no more than it may by now".into());
+            }
+            let most = together.iter().max_by_key(|(name, memory)| (**memory, **name));
+            if most.map(|(name, _)| *name) != Some(order.name) {
+                return Err("another process of its container holds most by now".into());
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use cgpu_proto::uuid::Uuid;
+
+    use super::*;
+    use crate::controller::tenants::TenantId;
+    use crate::watch::Name;
+
+    fn resident(pid: u32, owner: u64, shim: Shim, memory: u64) -> (Resident, Option<Bytes>) {
+        let name = Name { pid, born: 3 };
+        (Resident { name, comm: "p".into(), owner: Some(owner), shim }, Some(Bytes(memory)))
+    }
+
+    fn order(cause: Cause) -> Order {
+        Order {
+            card: Uuid([7; 16]),
+            name: Name { pid: 5, born: 3 },
+            comm: "p".into(),
+            owner: TenantId(1),
+            cause,
+            bound: (cause == Cause::OverLimit).then_some(Bytes(100)),
+            signal: Signal::Term,
+        }
+    }
+
+    #[test]
+    fn the_last_look_is_at_the_cause_as_well() {
+        let (absent, bound, unknown) = (Shim::Absent, Shim::Bound, Shim::Unknown);
+        let other = |memory| resident(6, 1, bound, memory);
+        let strange = || resident(7, 2, absent, 5000);
+        let later = (Resident { name: Name { pid: 5, born: 4 }, ..resident(5, 1, absent, 0).0 }, None);
+        for (cause, on_card, goes_on) in [
+            (Cause::Unshimmed, vec![resident(5, 1, absent, 9)], true),
+            (Cause::Unshimmed, vec![resident(5, 1, Shim::Loaded, 9), strange()], true),
+            (Cause::Unshimmed, vec![resident(5, 1, bound, 9)], false),
+            (Cause::Unshimmed, vec![resident(5, 1, unknown, 9)], false),
+            (Cause::Unshimmed, vec![resident(5, 2, absent, 9)], false),
+            (Cause::Unshimmed, vec![later], false),
+            (Cause::Unshimmed, vec![strange()], false),
+            (Cause::OverLimit, vec![resident(5, 1, bound, 101)], true),
+            (Cause::OverLimit, vec![resident(5, 1, bound, 60), other(50)], true),
+            // It gave some back in the last moment, or somebody else of its container holds more by now.
+            (Cause::OverLimit, vec![resident(5, 1, bound, 100), strange()], false),
+            (Cause::OverLimit, vec![resident(5, 1, bound, 50), other(60)], false),
+        ] {
+            assert_eq!(still(&order(cause), &on_card).is_ok(), goes_on, "{cause:?} {on_card:?}");
+        }
+        let unbounded = Order { bound: None, ..order(Cause::OverLimit) };
+        assert!(still(&unbounded, &[resident(5, 1, bound, 5000)]).is_err());
+    }
 }

@@ -57,10 +57,9 @@ impl Library {
         (0..count).filter_map(card).collect()
     }
 
-    /// Whether a process is on a card now.
-    pub(super) fn is_on(&self, card: Uuid, pid: u32) -> bool {
-        let device = self.nvml.device_by_uuid(card.to_string());
-        device.is_ok_and(|device| processes(&device).is_some_and(|all| all.contains_key(&pid)))
+    /// Who is on a card now.
+    pub(super) fn processes(&self, card: Uuid) -> Processes {
+        processes(&self.nvml.device_by_uuid(card.to_string()).ok()?)
     }
 
     /// How much of the time each process had the card busy, by what NVML has sampled since it was last asked.

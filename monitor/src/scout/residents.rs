@@ -7,7 +7,9 @@
 //! 3. its parents: the nearest that has registered a container, or is proved to be in one;
 //! 4. its PID namespace, if that is not ours: that of processes of one container.
 //!
-//! Two containers that a rule fits are none, for that rule. What the process itself says, in variables or in the region, counts for nothing.
+//! Two containers that a rule fits are none, for that rule. A PID namespace can be joined by another container, which then also inherits its
+//! orphans: so for 3 and 4 the control groups must not say otherwise. What is known of processes is known of *names*, a number with a
+//! birth: the number alone may be another's by now. What the process itself says, in variables or in the region, counts for nothing.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,6 +20,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, openat, openat2, statat};
 
+use super::groups::{Groups, is_id};
+use super::stat::{Stat, lineage};
 use crate::message::Shim;
 use crate::watch::Name;
 
@@ -29,16 +33,25 @@ pub(crate) struct Kin {
     pub(crate) dir: PathBuf,
     /// Device and inode of its `use`, where there is one.
     pub(crate) file: Option<(u64, u64)>,
+    /// Its books cannot be read: it is not known who keeps them.
+    pub(crate) closed: bool,
     /// Who registered it and lives.
-    pub(crate) makers: Vec<u32>,
-    /// Its processes that are proved.
-    pub(crate) pids: Vec<u32>,
+    pub(crate) makers: Vec<Name>,
+    /// Its processes that are proved, and keep books.
+    pub(crate) proved: Vec<Name>,
+    /// Those that were, and have left their books: to end, or to be another program.
+    pub(crate) past: Vec<Name>,
 }
 
 impl Kin {
     /// The container engine's name for it, where its directory is called so.
     fn id(&self) -> Option<&str> {
         self.dir.file_name()?.to_str().filter(|name| is_id(name))
+    }
+
+    /// Everybody who is known to be of it.
+    fn names(&self) -> impl Iterator<Item = Name> + '_ {
+        self.makers.iter().chain(&self.proved).chain(&self.past).copied()
     }
 }
 
@@ -53,9 +66,6 @@ pub(crate) struct Resident {
     pub(crate) shim: Shim,
 }
 
-/// Further than any tree of processes is deep.
-const DEEPEST: usize = 256;
-
 /// What identifies a file: device and inode.
 type Identity = (u64, u64);
 
@@ -65,59 +75,73 @@ pub(super) struct Census<'a> {
     kin: &'a [Kin],
     /// Directories of the containers.
     places: Vec<Option<Identity>>,
-    /// PID namespaces of what is known of them.
-    spaces: Vec<BTreeSet<Identity>>,
+    /// Where what is known of them lives.
+    homes: Vec<Vec<Home>>,
     own_space: Option<Identity>,
     /// We and whoever started us: not to be taken for a container's.
-    ancestors: Vec<u32>,
+    ancestors: Vec<Name>,
+}
+
+/// Where a process lives that is known to be a container's.
+#[derive(Debug)]
+struct Home {
+    name: Name,
+    space: Identity,
+    groups: Groups,
+}
+
+impl Home {
+    /// None: it does not live any more.
+    fn of(name: Name) -> Option<Self> {
+        let (space, groups) = (space(name.pid)?, Groups::of(name.pid)?);
+        // Last: then it was this process that was looked at.
+        name.lives().then_some(Self { name, space, groups })
+    }
 }
 
 impl<'a> Census<'a> {
     pub(super) fn new(kin: &'a [Kin]) -> Self {
-        let own_space = space(std::process::id());
         let places = kin.iter().map(|kin| fs::metadata(&kin.dir).ok().map(|at| (at.dev(), at.ino())));
-        let known = |kin: &Kin| kin.makers.iter().chain(&kin.pids).copied().collect::<Vec<_>>();
-        let spaces = kin.iter().map(|kin| {
-            known(kin).into_iter().filter_map(space).filter(|space| Some(*space) != own_space).collect()
-        });
         Self {
             kin,
             places: places.collect(),
-            spaces: spaces.collect(),
-            own_space,
+            homes: kin.iter().map(|kin| kin.names().filter_map(Home::of).collect()).collect(),
+            own_space: space(std::process::id()),
             ancestors: lineage(std::process::id()),
         }
     }
 
     /// A process; none: it is gone. What it has mapped is long to read: only that of containers' processes that are not proved counts.
     pub(super) fn resident(&self, pid: u32) -> Option<Resident> {
-        let proved = self.kin.iter().find(|kin| kin.pids.contains(&pid));
-        let owner = proved.map(|kin| kin.tenant).or_else(|| self.owner(pid));
+        let name = Name::of(pid)?;
+        let proved = self.kin.iter().find(|kin| kin.proved.contains(&name));
+        let owner = proved.or_else(|| self.owner(pid));
         let mapped = if proved.is_none() && owner.is_some() { Mapped::of(pid) } else { None };
-        // Last, so that it is of what was looked at before, or of a later process, which has another birth.
-        let about = Stat::of(pid)?;
+        // Last: what was looked at was of one process.
+        let about = Stat::of(pid).filter(|about| about.born == name.born)?;
         let bound = |mapped: &Mapped| {
             self.kin.iter().any(|kin| kin.file.is_some_and(|file| mapped.files.contains(&file)))
         };
         let shim = match &mapped {
             _ if proved.is_some() => Shim::Bound,
             None => Shim::Unknown,
-            // Its slot is about to be proved.
+            // Its slot is about to be proved, or is in books that we cannot read.
             Some(mapped) if bound(mapped) => Shim::Bound,
+            Some(mapped) if mapped.shim && owner.is_some_and(|kin| kin.closed) => Shim::Unknown,
             Some(mapped) if mapped.shim => Shim::Loaded,
             Some(_) => Shim::Absent,
         };
-        let name = Name { pid, born: about.born };
-        Some(Resident { name, comm: about.comm, owner, shim })
+        Some(Resident { name, comm: about.comm, owner: owner.map(|kin| kin.tenant), shim })
     }
 
-    fn owner(&self, pid: u32) -> Option<u64> {
+    fn owner(&self, pid: u32) -> Option<&'a Kin> {
+        let groups = Groups::of(pid)?;
         let found = self
-            .by_group(pid)
+            .by_group(&groups)
             .or_else(|| self.by_place(pid))
-            .or_else(|| self.by_descent(pid))
-            .or_else(|| self.by_space(pid))?;
-        Some(self.kin[found].tenant)
+            .or_else(|| self.by_descent(pid, &groups))
+            .or_else(|| self.by_space(pid, &groups))?;
+        self.kin.get(found)
     }
 
     /// The only one that fits.
@@ -127,13 +151,8 @@ impl<'a> Census<'a> {
         found.next().is_none().then_some(first)
     }
 
-    fn by_group(&self, pid: u32) -> Option<usize> {
-        let ids: Vec<Option<&str>> = self.kin.iter().map(Kin::id).collect();
-        if ids.iter().all(Option::is_none) {
-            return None;
-        }
-        let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-        self.one(|at| ids[at].is_some_and(|id| names(&groups, id)))
+    fn by_group(&self, groups: &Groups) -> Option<usize> {
+        self.one(|at| self.kin[at].id().is_some_and(|id| groups.are_of(id)))
     }
 
     fn by_place(&self, pid: u32) -> Option<usize> {
@@ -141,38 +160,23 @@ impl<'a> Census<'a> {
         self.one(|at| self.places[at] == Some(place) || file.is_some() && self.kin[at].file == file)
     }
 
-    fn by_descent(&self, pid: u32) -> Option<usize> {
-        lineage(pid).into_iter().find_map(|one| {
-            if self.ancestors.contains(&one) {
-                return None;
-            }
-            let is_of = |kin: &Kin| kin.makers.contains(&one) || kin.pids.contains(&one);
-            self.kin.iter().any(is_of).then(|| self.one(|at| is_of(&self.kin[at])))
-        })?
+    fn by_descent(&self, pid: u32, groups: &Groups) -> Option<usize> {
+        let homes = |at: usize| self.homes[at].iter();
+        let line = lineage(pid);
+        let own = line.iter().filter(|name| !self.ancestors.contains(name));
+        let nearest = own.copied().find(|name| self.homes.iter().flatten().any(|home| home.name == *name))?;
+        self.one(|at| homes(at).any(|home| home.name == nearest && groups.can_be_with(&home.groups)))
     }
 
-    fn by_space(&self, pid: u32) -> Option<usize> {
+    fn by_space(&self, pid: u32, groups: &Groups) -> Option<usize> {
         let own = space(pid).filter(|own| Some(*own) != self.own_space)?;
-        self.one(|at| self.spaces[at].contains(&own))
+        self.one(|at| self.homes[at].iter().any(|home| home.space == own && groups.are_with(&home.groups)))
     }
 }
 
 /// Whether a process has a driver mapped: where it has none, NVML means another one, by a number of another PID namespace.
 pub(super) fn drives(pid: u32) -> bool {
     Mapped::of(pid).is_some_and(|mapped| mapped.driver)
-}
-
-/// A container engine's name for a container.
-fn is_id(name: &str) -> bool {
-    name.len() == 64 && name.bytes().all(|digit| digit.is_ascii_hexdigit())
-}
-
-/// Whether a process's control groups name a container: `/docker/ID`, `/kubepods/.../cri-containerd-ID.scope`. The innermost counts.
-fn names(groups: &str, id: &str) -> bool {
-    groups.lines().any(|line| {
-        let mut words = line.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| is_id(word));
-        words.next_back() == Some(id)
-    })
 }
 
 /// What a process sees at `/run/cgpu`: that, and the `use` in it. Links lead nowhere but within its own root.
@@ -189,48 +193,6 @@ fn view(pid: u32) -> Option<(Identity, Option<Identity>)> {
 /// A process's PID namespace.
 fn space(pid: u32) -> Option<Identity> {
     fs::metadata(format!("/proc/{pid}/ns/pid")).ok().map(|at| (at.dev(), at.ino()))
-}
-
-/// A process and those who started it, nearest first.
-fn lineage(pid: u32) -> Vec<u32> {
-    let mut line = vec![pid];
-    let mut last = pid;
-    while let Some(parent) = Stat::of(last).map(|about| about.parent).filter(|parent| *parent != 0) {
-        if line.len() == DEEPEST || line.contains(&parent) {
-            break;
-        }
-        line.push(parent);
-        last = parent;
-    }
-    line
-}
-
-/// What `/proc/PID/stat` says.
-#[derive(Debug, PartialEq, Eq)]
-struct Stat {
-    comm: String,
-    parent: u32,
-    born: u64,
-}
-
-impl Stat {
-    fn of(pid: u32) -> Option<Self> {
-        Self::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
-    }
-
-    /// The name is in brackets, and may have some in it.
-    fn parse(bytes: &[u8]) -> Option<Self> {
-        let open = bytes.iter().position(|byte| *byte == b'(')?;
-        let close = bytes.iter().rposition(|byte| *byte == b')')?;
-        let comm = String::from_utf8_lossy(bytes.get(open + 1..close)?);
-        let comm = comm.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
-        let rest = std::str::from_utf8(bytes.get(close + 1..)?).ok()?;
-        let field = |number: usize| rest.split_whitespace().nth(number - 3);
-        // A dead one whose parent has not noticed is on no card.
-        let dead = matches!(field(3), Some("Z" | "X"));
-        let stat = Self { comm, parent: field(4)?.parse().ok()?, born: field(22)?.parse().ok()? };
-        (!dead).then_some(stat)
-    }
 }
 
 /// What a process has mapped.

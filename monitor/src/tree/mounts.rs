@@ -5,7 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use rustix::mount::{UnmountFlags, unmount};
+use rustix::fs::CWD;
+use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags, move_mount, open_tree, unmount};
 
 /// A place without links, though what is mounted there may not answer.
 pub(super) fn place(at: &Path) -> io::Result<PathBuf> {
@@ -24,13 +25,17 @@ pub(super) fn top(at: &Path) -> io::Result<Option<String>> {
 
 /// The last line counts: it was mounted last.
 fn find(list: &str, at: &Path) -> Option<String> {
-    let mut mounts = list.lines().filter_map(|line| {
+    all(list, at).next_back()
+}
+
+/// The sources of all that is mounted at a place.
+fn all<'a>(list: &'a str, at: &'a Path) -> impl DoubleEndedIterator<Item = String> + 'a {
+    list.lines().filter_map(move |line| {
         let (before, behind) = line.split_once(" - ")?;
         let point = before.split(' ').nth(4)?;
         let source = behind.split(' ').nth(1)?;
         (Path::new(&plain(point)) == at).then(|| plain(source))
-    });
-    mounts.next_back()
+    })
 }
 
 /// Blanks and such are written as `\040`.
@@ -44,6 +49,24 @@ fn plain(text: &str) -> String {
         rest = if code.is_some() { &behind[3..] } else { behind };
     }
     String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// How many mounts of this source there are at a place.
+pub(super) fn count(at: &Path, source: &str) -> io::Result<usize> {
+    let list = fs::read_to_string("/proc/self/mountinfo")?;
+    Ok(all(&list, at).filter(|found| found == source).count())
+}
+
+/// Has what is mounted at `aside` also mounted at a place, beneath what is there: when that is taken away it is there at once.
+///
+/// A copy, because a mount that lies below a shared one, as all do below `/run`, may not be moved.
+///
+/// # Errors
+/// As the system says: no right to it, or a kernel before Linux 6.5.
+pub(super) fn put_beneath(aside: &Path, at: &Path) -> io::Result<()> {
+    let copy = open_tree(CWD, aside, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_BENEATH;
+    Ok(move_mount(&copy, "", CWD, at, flags)?)
 }
 
 /// Takes away what is mounted there, on top, at once; who has a file of it open keeps that.

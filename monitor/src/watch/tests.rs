@@ -5,7 +5,14 @@ const A: TenantId = TenantId(1);
 const BOTH: Rules = Rules { end_unshimmed: true, end_over_limit: Some(Bytes(100)) };
 
 fn seen(pid: u32, owner: Option<TenantId>, shim: Shim, memory: u64) -> Seen {
-    Seen { name: Name { pid, born: 1 }, comm: "p".into(), owner, shim, memory: Some(Bytes(memory)) }
+    Seen {
+        name: Name { pid, born: 1 },
+        comm: "p".into(),
+        owner,
+        shim,
+        memory: Some(Bytes(memory)),
+        spared: false,
+    }
 }
 
 fn look(second: u64, seen: Vec<Seen>, limit: u64) -> Look {
@@ -137,8 +144,9 @@ fn who_is_over_a_lowered_limit_keeps_what_it_has() {
         play(&mut watch, BOTH, (0..20).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, 900)], limit(at))));
     assert_eq!(said(&told), [(4, "found 1 over_limit")]);
     // More than it ever was allowed it may not have; and once within it, it may have no more than that.
-    let told = play(&mut watch, BOTH, [(20, vec![seen(1, Some(A), Shim::Bound, 1200)], 500)]);
-    assert_eq!(said(&told), [(20, "Term 1 over_limit")]);
+    let told =
+        play(&mut watch, BOTH, (20..24).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, 1200)], 500)));
+    assert_eq!(said(&told), [(23, "Term 1 over_limit")]);
     let mut watch = Watch::default();
     let held = |at| if (5..8).contains(&at) { 400 } else { 900 };
     let told = play(
@@ -150,6 +158,76 @@ fn who_is_over_a_lowered_limit_keeps_what_it_has() {
         said(&told),
         [(4, "found 1 over_limit"), (9, "found 1 over_limit"), (11, "Term 1 over_limit")]
     );
+}
+
+/// Over the limit is not yet over the margin: patience is for what one is ended for.
+#[test]
+fn patience_counts_from_the_margin() {
+    let mut watch = Watch::default();
+    let held = |at| if at == 0 { 900 } else { 1050 + 100 * u64::from(at >= 10) };
+    let told =
+        play(&mut watch, BOTH, (0..16).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, held(at))], 1000)));
+    assert_eq!(said(&told), [(2, "found 1 over_limit"), (13, "Term 1 over_limit")]);
+}
+
+#[test]
+fn who_heeded_what_it_was_sent_is_asked_again_and_not_made_to_end() {
+    let mut watch = Watch::default();
+    // From 5 on it keeps to the margin, though not to the limit; at 30 it no longer does.
+    let held = |at| match at {
+        0 => 900,
+        1..=4 | 30.. => 1200,
+        _ => 1050,
+    };
+    let told =
+        play(&mut watch, BOTH, (0..36).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, held(at))], 1000)));
+    assert_eq!(said(&told), [(2, "found 1 over_limit"), (4, "Term 1 over_limit"), (33, "Term 1 over_limit")]);
+}
+
+#[test]
+fn who_was_not_asked_to_end_is_not_made_to() {
+    let mut watch = Watch::default();
+    let mut told = Vec::new();
+    for at in 0..16 {
+        for event in watch.take(&look(at, vec![seen(5, Some(A), Shim::Absent, 9)], 0), BOTH) {
+            if let Event::End(order) = event {
+                told.push((at, order.signal));
+                watch.refused(&order);
+            }
+        }
+    }
+    assert_eq!(told, [(3, Signal::Term), (7, Signal::Term), (11, Signal::Term), (15, Signal::Term)]);
+}
+
+#[test]
+fn an_order_says_what_its_container_may_hold() {
+    let mut watch = Watch::default();
+    let held = |at| if at == 0 { 900 } else { 1200 };
+    let looks = (0..5).map(|at| look(at, vec![seen(1, Some(A), Shim::Bound, held(at))], 1000));
+    let events: Vec<Event> = looks.flat_map(|look| watch.take(&look, BOTH)).collect();
+    let bounds: Vec<_> = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::End(order) => Some(order.bound),
+            Event::Found(_) => None,
+        })
+        .collect();
+    assert_eq!(bounds, [Some(Bytes(1100))]);
+}
+
+#[test]
+fn of_whom_it_is_not_known_whether_it_has_the_shim_is_shown_and_never_ended() {
+    let mut watch = Watch::default();
+    let told = play(&mut watch, BOTH, (0..30).map(|at| (at, vec![seen(5, Some(A), Shim::Unknown, 9)], 0)));
+    assert_eq!(said(&told), [(1, "found 5 unshimmed")]);
+}
+
+#[test]
+fn on_a_card_that_its_container_disowns_a_process_is_shown_and_never_ended() {
+    let mut watch = Watch::default();
+    let bare = || Seen { spared: true, ..seen(5, Some(A), Shim::Absent, 5000) };
+    let told = play(&mut watch, BOTH, (0..30).map(|at| (at, vec![bare()], 1000)));
+    assert_eq!(said(&told), [(1, "found 5 unshimmed"), (1, "found 5 over_limit")]);
 }
 
 #[test]
@@ -174,4 +252,65 @@ fn a_process_on_several_cards_is_told_of_once() {
     assert_eq!(watch.findings().count(), 1);
     watch.dismiss(A);
     assert_eq!((watch.findings().count(), watch.found().count()), (0, 0));
+}
+
+#[test]
+fn what_was_found_goes_over_to_a_successor() {
+    use std::path::Path;
+    let mut before = Watch::default();
+    let looks = |seconds: std::ops::Range<u64>| {
+        seconds
+            .map(|at| (at, vec![seen(5, Some(A), Shim::Absent, 900), seen(6, None, Shim::Unknown, 1)], 500))
+    };
+    let told = play(&mut before, BOTH, looks(0..5));
+    assert_eq!(
+        said(&told),
+        [
+            (1, "found 5 unshimmed"),
+            (1, "found 6 unshimmed"),
+            (1, "found 5 over_limit"),
+            (3, "Term 5 unshimmed")
+        ]
+    );
+    let order = Order {
+        card: CARD,
+        name: Name { pid: 5, born: 1 },
+        comm: "p".into(),
+        owner: A,
+        cause: Cause::Unshimmed,
+        bound: None,
+        signal: Signal::Term,
+    };
+    before.done(order, "a".into(), Nanos(7));
+    let place = Path::new("/a");
+    let legacy = before.bequeath(|owner| (owner == A).then_some(place));
+    let text = serde_json::to_string(&legacy).unwrap();
+    let legacy: Legacy = serde_json::from_str(&text).unwrap();
+
+    // There it has another number. Nothing is found anew, nobody is asked twice, and who was over its limit before may still keep that.
+    let other = TenantId(9);
+    let mut after = Watch::default();
+    after.inherit(legacy.clone(), |dir| (dir == place).then_some(other));
+    assert_eq!(after.findings().count(), 3);
+    assert_eq!(after.found().count(), 3);
+    assert_eq!(after.ends().collect::<Vec<_>>(), [(Cause::Unshimmed, other, 1)]);
+    assert_eq!(after.ended().map(|ended| ended.container.as_str()).collect::<Vec<_>>(), ["a"]);
+    let limits: BTreeMap<_, _> = [(other, Bytes(500))].into();
+    let mut told = Vec::new();
+    for second in 5..15 {
+        let seen = vec![seen(5, Some(other), Shim::Absent, 900), seen(6, None, Shim::Unknown, 1)];
+        let look = Look { at: Nanos::from_millis(1000 * second), card: CARD, seen, limits: limits.clone() };
+        for event in after.take(&look, BOTH) {
+            let Event::End(order) = event else { panic!("found anew: {event:?}") };
+            told.push((second, order.signal, order.owner, order.cause));
+        }
+    }
+    assert_eq!(told, [(13, Signal::Kill, other, Cause::Unshimmed)]);
+
+    // Of a container that is gone nothing is left but the record.
+    let mut after = Watch::default();
+    after.inherit(legacy, |_| None);
+    assert_eq!((after.findings().count(), after.found().count(), after.ends().count()), (1, 1, 0));
+    assert_eq!(after.ended().count(), 1);
+    assert_eq!(serde_json::from_str::<Legacy>("{}").unwrap(), Legacy::default());
 }

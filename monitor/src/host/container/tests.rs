@@ -1,0 +1,131 @@
+use std::fs::File;
+use std::mem::offset_of;
+use std::os::unix::fs::FileExt;
+
+use cgpu_proto::cards::Card;
+use cgpu_proto::layout::{self, Use, UseHeader};
+use cgpu_proto::liveness::Lifeline;
+use cgpu_proto::region::{Birth, Region as Shared};
+use cgpu_proto::slots::{Claim, Claimant};
+
+use super::*;
+
+const CARD: Uuid = Uuid([7; 16]);
+
+/// A container with its files, one card of 1000 bytes in them.
+struct Stage {
+    container: Container,
+    shared: Shared,
+    place: tempfile::TempDir,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let place = tempfile::tempdir_in("/dev/shm").unwrap();
+        Shared::make(place.path(), Birth { name: "", created: Nanos(1), time_scale: None }).unwrap();
+        let shared = Shared::open(place.path()).unwrap();
+        let container = Container::new(TenantId(1), "a".into(), place.path().to_owned());
+        let mut stage = Self { container, shared, place };
+        let first = stage.claim();
+        let card = Card { uuid: CARD, total: Bytes(9000), limit: Bytes(1000), ordinal: 0 };
+        stage.shared.register(first.slot, &card).unwrap();
+        drop(first);
+        stage.look();
+        stage
+    }
+
+    /// A process of it, which lives as long as this.
+    fn claim(&self) -> Claim<Lifeline> {
+        let who = Claimant { pid: std::process::id(), comm: b"p" };
+        self.shared.claim(who, Nanos(1), true).unwrap().unwrap()
+    }
+
+    fn look(&mut self) {
+        if !self.container.find_region(1) {
+            self.container.region.as_mut().unwrap().look();
+        }
+    }
+
+    /// Writes over the container's own file, as it may.
+    fn write(&self, place: usize, bytes: &[u8]) {
+        let file = File::options().write(true).open(self.place.path().join("use")).unwrap();
+        file.write_all_at(bytes, u64::try_from(place).unwrap()).unwrap();
+    }
+}
+
+/// Where the only card is in `use`.
+const RECORD: usize = offset_of!(Use, header) + offset_of!(UseHeader, card);
+
+#[test]
+fn one_search_at_a_time_however_many_slots_are_locked() {
+    let mut stage = Stage::new();
+    assert_eq!(stage.container.unsought(), None);
+    let mut claims: Vec<_> = (0..100).map(|_| stage.claim()).collect();
+    stage.look();
+    let suspects = stage.container.unsought().unwrap();
+    assert_eq!(suspects.processes.len(), 100);
+    for _ in 0..50 {
+        claims.push(stage.claim());
+        stage.look();
+        assert_eq!(stage.container.unsought(), None, "a search is under way");
+    }
+    let own = Name::of(std::process::id());
+    stage.container.found(&suspects, &vec![own; 100]);
+    assert_eq!(stage.container.names.len(), 100);
+    let rest = stage.container.unsought().unwrap();
+    assert_eq!(rest.processes.len(), 50);
+    // What was found in files that were replaced meanwhile is of nobody, and the next search may begin.
+    let elsewhere = Suspects { file: (0, 0), ..rest.clone() };
+    stage.container.found(&elsewhere, &[own; 50]);
+    assert_eq!(stage.container.names.len(), 100);
+    assert_eq!(stage.container.unsought(), Some(rest));
+}
+
+#[test]
+fn who_has_left_its_slot_is_the_containers_and_keeps_no_books() {
+    let mut stage = Stage::new();
+    let claim = stage.claim();
+    stage.look();
+    let suspects = stage.container.unsought().unwrap();
+    let own = Name::of(std::process::id()).unwrap();
+    stage.container.found(&suspects, &[Some(own)]);
+    let kin = stage.container.kin();
+    assert_eq!((kin.proved, kin.past), (vec![own], vec![]));
+    drop(claim);
+    stage.look();
+    stage.container.note_deaths(Nanos(5));
+    let kin = stage.container.kin();
+    assert_eq!((kin.proved, kin.past, kin.closed), (vec![], vec![own], false));
+}
+
+#[test]
+fn books_that_cannot_be_read_are_not_books_that_nobody_keeps() {
+    let stage = Stage::new();
+    let identity = stage.container.kin().file;
+    assert!(identity.is_some() && !stage.container.kin().closed);
+    stage.write(0, &(layout::LAYOUT_VERSION + 7).to_ne_bytes());
+    let mut other = Container::new(TenantId(2), "b".into(), stage.place.path().to_owned());
+    assert!(!other.find_region(1));
+    assert_eq!((other.kin().file, other.kin().closed), (identity, true));
+    // None at all is another thing.
+    let empty = tempfile::tempdir().unwrap();
+    let mut none = Container::new(TenantId(3), "c".into(), empty.path().to_owned());
+    assert!(!none.find_region(1));
+    assert_eq!((none.kin().file, none.kin().closed), (None, false));
+}
+
+#[test]
+fn what_a_container_says_of_its_cards_is_only_its_own_word() {
+    let mut stage = Stage::new();
+    assert_eq!((stage.container.may_share(CARD), stage.container.disowns(CARD)), (None, false));
+    stage.write(RECORD, &[9; 16]);
+    stage.look();
+    assert_eq!((stage.container.may_share(CARD), stage.container.disowns(CARD)), (None, true));
+    stage.container.limits.cards.push((CARD, Bytes(500)));
+    assert_eq!(stage.container.may_share(CARD), Some(true));
+    assert_eq!(stage.container.may_share(Uuid([9; 16])), Some(false));
+    assert_eq!(stage.container.told_limit(CARD), Some(Bytes(500)));
+    stage.write(RECORD + offset_of!(layout::Card, limit), &u64::MAX.to_ne_bytes());
+    stage.look();
+    assert_eq!(stage.container.told_limit(CARD), Some(Bytes(500)));
+}

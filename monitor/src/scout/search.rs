@@ -1,0 +1,101 @@
+//! Which processes of the host a container's slots are: those that have its file mapped, and the id that the slot says in their own namespace.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+
+use cgpu_proto::units::SlotIndex;
+
+use crate::watch::Name;
+
+/// Processes of a container to be found on the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Suspects {
+    /// Whose they are: the daemon's own word, returned as it is.
+    pub(crate) tenant: u64,
+    /// Device and inode of the file that they have mapped.
+    pub(crate) file: (u64, u64),
+    pub(crate) processes: Vec<Suspect>,
+}
+
+/// One of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Suspect {
+    pub(crate) slot: SlotIndex,
+    pub(crate) generation: u64,
+    /// As the container says.
+    pub(crate) pid: u32,
+}
+
+/// Each suspect's name on the host, if it has one: by the id that it says, if we share its namespace, else by one search for all.
+pub(super) fn search(suspects: &Suspects) -> Vec<Option<Name>> {
+    let holder = |pid: u32| {
+        let name = Name::of(pid)?;
+        // It was this one that was looked at.
+        (maps(pid, suspects.file) && name.lives()).then_some(name)
+    };
+    let mut found: Vec<Option<Name>> = suspects.processes.iter().map(|suspect| holder(suspect.pid)).collect();
+    if found.iter().all(Option::is_some) {
+        return found;
+    }
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    for pid in processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()) {
+        let missing = || suspects.processes.iter().zip(&found).filter(|(_, found)| found.is_none());
+        if missing().next().is_none() {
+            break;
+        }
+        let Some(inner) = innermost(pid) else { continue };
+        if !missing().any(|(suspect, _)| suspect.pid == inner) {
+            continue;
+        }
+        let Some(name) = holder(pid) else { continue };
+        for (suspect, found) in suspects.processes.iter().zip(&mut found) {
+            if suspect.pid == inner {
+                found.get_or_insert(name);
+            }
+        }
+    }
+    found
+}
+
+/// A process's id in its own namespace.
+fn innermost(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    line.split_whitespace().next_back()?.parse().ok()
+}
+
+/// Whether a process has the file of this device and inode mapped: what it says of itself does not matter.
+fn maps(pid: u32, (device, inode): (u64, u64)) -> bool {
+    let Ok(file) = fs::File::open(format!("/proc/{pid}/maps")) else { return false };
+    BufReader::new(file).lines().map_while(Result::ok).any(|line| {
+        let mut fields = line.split_whitespace().skip(3);
+        let at = fields.next().and_then(|at| {
+            let (major, minor) = at.split_once(':')?;
+            Some((u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?))
+        });
+        let found = fields.next().and_then(|found| found.parse::<u64>().ok());
+        let wanted = (rustix::fs::major(device), rustix::fs::minor(device));
+        at == Some(wanted) && found == Some(inode)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn a_process_is_known_by_what_it_maps() {
+        let about = fs::metadata("/proc/self/exe").unwrap();
+        let own = (about.dev(), about.ino());
+        let pid = std::process::id();
+        assert!(maps(pid, own));
+        assert!(!maps(pid, (own.0, own.1 + 1)));
+        assert_eq!(innermost(pid), Some(pid));
+        let suspect = |pid| Suspect { slot: SlotIndex(0), generation: 1, pid };
+        let processes = vec![suspect(pid), suspect(u32::MAX), suspect(1)];
+        let suspects = Suspects { tenant: 0, file: own, processes };
+        assert_eq!(search(&suspects), [Name::of(pid), None, None]);
+        assert_eq!(search(&Suspects { processes: Vec::new(), ..suspects }), []);
+    }
+}

@@ -1,0 +1,87 @@
+//! What the kernel says of a process in one line: what it is called, who started it, and when.
+
+use std::fs;
+
+use crate::watch::Name;
+
+/// Further than any tree of processes is deep.
+const DEEPEST: usize = 256;
+
+/// What `/proc/PID/stat` says.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Stat {
+    pub(super) comm: String,
+    parent: u32,
+    pub(super) born: u64,
+}
+
+impl Stat {
+    pub(super) fn of(pid: u32) -> Option<Self> {
+        Self::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    /// The name is in brackets, and may have some in it.
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let open = bytes.iter().position(|byte| *byte == b'(')?;
+        let close = bytes.iter().rposition(|byte| *byte == b')')?;
+        let comm = String::from_utf8_lossy(bytes.get(open + 1..close)?);
+        let comm = comm.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+        let rest = std::str::from_utf8(bytes.get(close + 1..)?).ok()?;
+        let field = |number: usize| rest.split_whitespace().nth(number - 3);
+        // A dead one whose parent has not noticed is on no card.
+        let dead = matches!(field(3), Some("Z" | "X"));
+        let stat = Self { comm, parent: field(4)?.parse().ok()?, born: field(22)?.parse().ok()? };
+        (!dead).then_some(stat)
+    }
+}
+
+impl Name {
+    /// Who has this number now; none: nobody.
+    pub(crate) fn of(pid: u32) -> Option<Self> {
+        Stat::of(pid).map(|stat| Self { pid, born: stat.born })
+    }
+
+    /// Whether the process lives: its number may be another's by now.
+    pub(crate) fn lives(self) -> bool {
+        Self::of(self.pid) == Some(self)
+    }
+}
+
+/// A process and those who started it, nearest first.
+pub(super) fn lineage(pid: u32) -> Vec<Name> {
+    let mut line: Vec<Name> = Vec::new();
+    let mut next = pid;
+    while line.len() < DEEPEST && line.iter().all(|name| name.pid != next) {
+        let Some(stat) = Stat::of(next) else { break };
+        line.push(Name { pid: next, born: stat.born });
+        next = stat.parent;
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_may_have_brackets_and_worse() {
+        let rest = "S 41 1 1 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 987654 1 1";
+        let stat = Stat::parse(format!("42 (a) b (c\n) {rest}").as_bytes()).unwrap();
+        assert_eq!(stat, Stat { comm: "a) b (c?".into(), parent: 41, born: 987_654 });
+        for text in ["", "42", "42 (", "42 )(", "42 (x)", "42 (x) S", "42 (x) Z 1"] {
+            assert_eq!(Stat::parse(text.as_bytes()), None, "{text}");
+        }
+        assert_eq!(Stat::parse(format!("42 (x) {}", rest.replacen('S', "Z", 1)).as_bytes()), None);
+    }
+
+    #[test]
+    fn a_number_alone_is_no_name() {
+        let own = Name::of(std::process::id()).unwrap();
+        assert!(own.lives());
+        assert!(!Name { born: own.born + 1, ..own }.lives());
+        assert_eq!(Name::of(u32::MAX), None);
+        let line = lineage(own.pid);
+        assert_eq!(line[0], own);
+        assert!(line.len() > 1);
+    }
+}

@@ -1,0 +1,172 @@
+//! What one monitor leaves to the next of what it has found: findings and how long they have lasted, what each container may keep, the sums.
+//!
+//! Containers are told by their directories: numbers are each monitor's own.
+
+use std::path::{Path, PathBuf};
+
+use cgpu_proto::units::{Bytes, Nanos};
+use serde::{Deserialize, Serialize};
+
+use super::{Ended, Finding, Known, Name, Order, Watch};
+use crate::controller::tenants::TenantId;
+use crate::message::{Cause, Shim, Signal};
+
+/// All of it. What does not name a card, or a container that is still there, is left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Legacy {
+    findings: Vec<Found>,
+    /// By card and container: what it may keep.
+    allowed: Vec<(String, PathBuf, u64)>,
+    /// By cause and container.
+    found: Vec<(Cause, Option<PathBuf>, u64)>,
+    ends: Vec<(Cause, PathBuf, u64)>,
+    ended: Vec<Gone>,
+}
+
+/// A finding.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Found {
+    card: String,
+    pid: u32,
+    born: u64,
+    comm: String,
+    cause: Cause,
+    owner: Option<PathBuf>,
+    shim: Shim,
+    memory: Option<u64>,
+    together: u64,
+    spared: bool,
+    since: u64,
+    looks: u32,
+    wanted: Option<u64>,
+    sent: Option<u64>,
+}
+
+/// A process that was ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Gone {
+    card: String,
+    pid: u32,
+    born: u64,
+    comm: String,
+    cause: Cause,
+    signal: Signal,
+    container: String,
+    at: u64,
+}
+
+impl Watch {
+    /// What the next monitor goes on with; `dir` is a container's directory.
+    #[must_use]
+    pub fn bequeath<'a>(&self, dir: impl Fn(TenantId) -> Option<&'a Path>) -> Legacy {
+        let place = |owner: TenantId| dir(owner).map(Path::to_owned);
+        let findings = self.known.values().filter_map(|known| {
+            let Finding { card, name, comm, cause, owner, shim, memory, together, spared, since } =
+                known.finding.clone();
+            Some(Found {
+                card: card.to_string(),
+                pid: name.pid,
+                born: name.born,
+                comm,
+                cause,
+                owner: match owner {
+                    Some(owner) => Some(place(owner)?),
+                    None => None,
+                },
+                shim,
+                memory: memory.map(|bytes| bytes.0),
+                together: together.0,
+                spared,
+                since: since.0,
+                looks: known.looks,
+                wanted: known.wanted.map(|at| at.0),
+                sent: known.sent.map(|at| at.0),
+            })
+        });
+        let allowed = self.allowed.iter();
+        let allowed =
+            allowed.filter_map(|((card, owner), bytes)| Some((card.to_string(), place(*owner)?, bytes.0)));
+        let found = self.found.iter().filter_map(|((cause, owner), count)| {
+            let owner = match owner {
+                Some(owner) => Some(place(*owner)?),
+                None => None,
+            };
+            Some((*cause, owner, *count))
+        });
+        let ends = self.counts.iter();
+        let ends = ends.filter_map(|((cause, owner), count)| Some((*cause, place(*owner)?, *count)));
+        let ended = self.ended.iter().map(|Ended { order, container, at }| Gone {
+            card: order.card.to_string(),
+            pid: order.name.pid,
+            born: order.name.born,
+            comm: order.comm.clone(),
+            cause: order.cause,
+            signal: order.signal,
+            container: container.clone(),
+            at: at.0,
+        });
+        Legacy {
+            findings: findings.collect(),
+            allowed: allowed.collect(),
+            found: found.collect(),
+            ends: ends.collect(),
+            ended: ended.collect(),
+        }
+    }
+
+    /// Goes on where a predecessor ended; `tenant` is the container of a directory.
+    pub fn inherit(&mut self, legacy: Legacy, tenant: impl Fn(&Path) -> Option<TenantId>) {
+        for one in legacy.findings {
+            let Ok(card) = one.card.parse() else { continue };
+            let owner = one.owner.as_deref().map(&tenant);
+            // Its container is gone, and it with that.
+            let Some(owner) = owner.map_or(Some(None), |owner| owner.map(Some)) else { continue };
+            let finding = Finding {
+                card,
+                name: Name { pid: one.pid, born: one.born },
+                comm: one.comm,
+                cause: one.cause,
+                owner,
+                shim: one.shim,
+                memory: one.memory.map(Bytes),
+                together: Bytes(one.together),
+                spared: one.spared,
+                since: Nanos(one.since),
+            };
+            let (wanted, sent) = (one.wanted.map(Nanos), one.sent.map(Nanos));
+            let key = (card, finding.name, finding.cause);
+            self.known.insert(key, Known { finding, looks: one.looks, wanted, sent });
+        }
+        for (card, dir, bytes) in legacy.allowed {
+            if let (Ok(card), Some(owner)) = (card.parse(), tenant(&dir)) {
+                self.allowed.insert((card, owner), Bytes(bytes));
+            }
+        }
+        for (cause, dir, count) in legacy.found {
+            let owner = dir.as_deref().map(&tenant);
+            if let Some(owner) = owner.map_or(Some(None), |owner| owner.map(Some)) {
+                self.found.insert((cause, owner), count);
+            }
+        }
+        for (cause, dir, count) in legacy.ends {
+            if let Some(owner) = tenant(&dir) {
+                self.counts.insert((cause, owner), count);
+            }
+        }
+        for one in legacy.ended {
+            let Ok(card) = one.card.parse() else { continue };
+            let order = Order {
+                card,
+                name: Name { pid: one.pid, born: one.born },
+                comm: one.comm,
+                // It is over: the container's name is what counts.
+                owner: TenantId(0),
+                cause: one.cause,
+                bound: None,
+                signal: one.signal,
+            };
+            self.ended.push_back(Ended { order, container: one.container, at: Nanos(one.at) });
+        }
+    }
+}
