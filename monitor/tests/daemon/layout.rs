@@ -19,11 +19,11 @@ use super::player::{Process, TOTAL, uuid};
 use super::{Scene, find, registration, status};
 
 /// The first that was in a release.
-const FIRST: u32 = 3;
+pub(crate) const FIRST: u32 = 3;
 const ROW: usize = 32;
 const FILES: [(&str, u32); 2] = [("use", 0o666), ("grant", 0o644)];
 
-fn recording(layout: u32) -> PathBuf {
+pub(crate) fn recording(layout: u32) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/daemon/layout-{layout}"))
 }
 
@@ -39,7 +39,7 @@ fn dump(bytes: &[u8]) -> String {
 }
 
 /// The opposite, into a file.
-fn restore(text: &str, path: &Path, mode: u32) {
+pub(crate) fn restore(text: &str, path: &Path, mode: u32) {
     let file = File::create_new(path).unwrap();
     file.set_permissions(fs::Permissions::from_mode(mode)).unwrap();
     let mut lines = text.lines();

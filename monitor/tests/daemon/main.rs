@@ -2,6 +2,7 @@
 
 mod configuration;
 mod layout;
+mod library;
 mod metrics;
 mod monitor;
 mod player;
@@ -69,6 +70,53 @@ fn find(status: &Status, id: &str) -> ContainerStatus {
 
 fn errno(result: Result<impl std::fmt::Debug, cgpu_monitor::client::Failure>) -> Errno {
     result.unwrap_err().errno().unwrap()
+}
+
+/// A user who is neither root nor ours.
+const NOBODY: u32 = 65534;
+
+/// The kernel says who asks (SO_PEERCRED): another user may read everything, and change and take over nothing.
+#[test]
+fn another_user_reads_and_changes_nothing() {
+    use rustix::fs::{Gid, Uid};
+    use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
+    if !rustix::process::geteuid().is_root() {
+        return skip::skip("daemon", "root", "only root can become another user");
+    }
+    let scene = Scene::new();
+    fs::set_permissions(scene.root(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let dir = scene.container("a");
+    let monitor = Monitor::start(scene.root());
+    monitor.client().register(registration(&dir)).unwrap();
+    let _process = Process::start(&dir, 1, Bytes::from_mib(8000));
+    eventually("a card", || !status(&monitor).cards.is_empty());
+    let socket = paths::socket(scene.root());
+    let other = registration(&dir);
+    // On Linux a thread has a user of its own; this one ends with what it has become.
+    let asked = std::thread::spawn(move || {
+        set_thread_groups(&[]).unwrap();
+        set_thread_gid(Gid::from_raw(NOBODY)).unwrap();
+        set_thread_uid(Uid::from_raw(NOBODY)).unwrap();
+        let client = || Client::connect(&socket).unwrap();
+        assert_eq!(client().get("0/policy").unwrap(), "1");
+        assert_eq!(client().status().unwrap().containers.len(), 1);
+        assert!(!client().list("0").unwrap().is_empty());
+        for (path, value) in
+            [("0/policy", "2"), ("0/a/weight", "3"), ("default_memsize", "1"), ("version", "2")]
+        {
+            assert_eq!(errno(client().set(path, value)), Errno::EACCES, "{path}");
+        }
+        assert_eq!(errno(client().register(other)), Errno::EACCES);
+        assert_eq!(errno(client().upgrade()), Errno::EACCES);
+        assert_eq!(errno(client().hand_over()), Errno::EACCES);
+    });
+    asked.join().unwrap();
+    let mut client = monitor.client();
+    assert_eq!(
+        (client.get("0/policy").unwrap(), client.get("0/a/weight").unwrap()),
+        ("1".into(), "1".into())
+    );
+    client.set("0/policy", "2").unwrap();
 }
 
 #[test]

@@ -27,6 +27,7 @@ mod old_systems;
 mod physical;
 mod pools;
 mod race;
+mod recorded;
 mod region;
 mod run;
 mod same;

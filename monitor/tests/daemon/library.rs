@@ -1,0 +1,129 @@
+//! A library of the release before, beside this monitor: what it has written, recorded byte by byte as its processes came, worked and died
+//! (`tests/e2e/tests/plain/recorded.rs`), and where it looks for the monitor's words, by the header that it was built with.
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use cgpu_proto::layout::LAYOUT_VERSION;
+use cgpu_proto::liveness::{Lifeline, Lifelines};
+use cgpu_proto::paths;
+use cgpu_proto::slots::Presence;
+use cgpu_proto::units::SlotIndex;
+
+use super::layout::{FIRST, recording, restore};
+use super::monitor::{Monitor, eventually};
+use super::{Scene, find, registration, status};
+
+/// Where the library of this layout finds a word of the page, and how many bytes it has: numbers, because this build's own header may differ.
+fn place(layout: u32, word: &str) -> (u64, usize) {
+    match (layout, word) {
+        (3, "heartbeat") => (16, 8),
+        (3, "limit") => (2072, 8),
+        (3, "weight") => (2088, 4),
+        (3, "gone") => (4096, 8),
+        _ => panic!("it is not written down where layout {layout} has {word}"),
+    }
+}
+
+fn folder(layout: u32) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/daemon/library-{layout}"))
+}
+
+/// The library as it is recorded, in a container of its own.
+struct Library {
+    layout: u32,
+    dir: PathBuf,
+    lives: Vec<Lifeline>,
+}
+
+impl Library {
+    /// Its files are those that it has made.
+    fn start(dir: PathBuf, layout: u32) -> Self {
+        fs::create_dir_all(&dir).unwrap();
+        let page = fs::read_to_string(recording(layout).join("grant")).unwrap();
+        restore(&page, &dir.join("grant"), 0o644);
+        let mut library = Self { layout, dir, lives: Vec::new() };
+        let text = library.text("held");
+        restore(&text, &library.dir.join("use"), 0o666);
+        library.lives(1);
+        library
+    }
+
+    fn text(&self, frame: &str) -> String {
+        let file = folder(self.layout).join(frame);
+        fs::read_to_string(&file).unwrap_or_else(|error| panic!("no recording {}: {error}", file.display()))
+    }
+
+    /// So many of its processes live, from the first slot on.
+    fn lives(&mut self, count: u8) {
+        let lines = Lifelines::open(&self.dir.join("use")).unwrap();
+        let from = u8::try_from(self.lives.len()).unwrap();
+        self.lives.extend((from..count).map(|slot| lines.take(SlotIndex(slot)).unwrap().unwrap()));
+    }
+
+    /// Writes what it has written by then, into the same file.
+    fn writes(&self, frame: &str) {
+        let copy = self.dir.join("frame");
+        restore(&self.text(frame), &copy, 0o600);
+        let bytes = fs::read(&copy).unwrap();
+        fs::remove_file(copy).unwrap();
+        let file = OpenOptions::new().write(true).open(self.dir.join("use")).unwrap();
+        file.write_all_at(&bytes, 0).unwrap();
+    }
+
+    /// What it finds in the page.
+    fn reads(&self, word: &str) -> u64 {
+        let (at, length) = place(self.layout, word);
+        let file = fs::File::open(self.dir.join("grant")).unwrap();
+        let mut bytes = [0; 8];
+        file.read_exact_at(&mut bytes[..length], at).unwrap();
+        u64::from_ne_bytes(bytes)
+    }
+}
+
+#[test]
+fn a_recorded_library_is_worked_with() {
+    for layout in FIRST.max(LAYOUT_VERSION - 1)..=LAYOUT_VERSION {
+        let scene = Scene::new();
+        let dir = paths::containers(scene.root()).join("old");
+        let mut library = Library::start(dir.clone(), layout);
+        let monitor = Monitor::start(scene.root());
+        monitor.client().register(registration(&dir)).unwrap();
+        let seen = || find(&status(&monitor), "old");
+        let old = seen();
+        assert!(old.faults.keys().all(|fault| fault == "no_bell"), "layout {layout}: {:?}", old.faults);
+        let told = |old: &cgpu_monitor::message::ContainerStatus| -> Vec<(String, bool)> {
+            old.processes.iter().map(|process| (process.comm.clone(), process.live)).collect()
+        };
+        assert_eq!(told(&old), [("hold".to_owned(), true)], "layout {layout}");
+        assert_eq!((old.cards[0].limit, old.cards[0].used), (4096 << 20, 1 << 30), "layout {layout}");
+        let beat = library.reads("heartbeat");
+        eventually("a beat", || library.reads("heartbeat") > beat);
+
+        library.lives(2);
+        library.writes("working");
+        eventually("a second process", || told(&seen()).len() == 2);
+        let old = seen();
+        assert!(told(&old).iter().all(|(_, live)| *live), "layout {layout}: {:?}", told(&old));
+        assert!(old.processes[1].cards[0].launches > 100, "layout {layout}: {:?}", old.processes[1]);
+        monitor.client().set("0/old/memsize", "1073741824").unwrap();
+        monitor.client().set("0/old/weight", "3").unwrap();
+        eventually("the limit", || library.reads("limit") == 1 << 30);
+        eventually("the weight", || library.reads("weight") == 3);
+
+        library.writes("dead");
+        library.lives.clear();
+        eventually("a word that its memory is gone", || library.reads("gone") != 0);
+        assert!(monitor.client().status().is_ok());
+    }
+}
+
+/// Files of a recording are small, and text.
+#[test]
+fn recordings_are_small() {
+    for frame in ["held", "working", "dead"] {
+        let about = fs::metadata(folder(LAYOUT_VERSION).join(frame)).unwrap();
+        assert!(about.len() < 64 << 10 && about.permissions().mode() & 0o111 == 0, "{frame}");
+    }
+}

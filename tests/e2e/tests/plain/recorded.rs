@@ -1,0 +1,59 @@
+//! What the library of this release writes into its container's file, recorded for the monitors of later releases
+//! (`monitor/tests/daemon/library.rs` plays it). After a change of the layout:
+//! `cargo xtask test --only plain -- --ignored recorded::record`, or the test's binary with these words.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use cgpu_e2e::{Child, Monitor, Scene, Worker};
+
+const ROW: usize = 32;
+
+/// Its length, then every row that is not all zero: place and bytes.
+fn dump(bytes: &[u8]) -> String {
+    let mut text = format!("size {}\n", bytes.len());
+    for (number, row) in bytes.chunks(ROW).enumerate().filter(|(_, row)| row.iter().any(|byte| *byte != 0)) {
+        let _ = write!(text, "{:06x} ", number * ROW);
+        row.iter().for_each(|byte| _ = write!(text, "{byte:02x}"));
+        text.push('\n');
+    }
+    text
+}
+
+#[test]
+#[ignore = "writes the recording of the present library"]
+fn record() {
+    let scene = Scene::new("A10:23028");
+    let _monitor = Monitor::start(&scene);
+    let container = scene.limited("old", 4096);
+    let frame = |name: &str| {
+        let bytes = fs::read(container.file("use")).expect("the region's file");
+        let layout = u32::from_ne_bytes(bytes[..4].try_into().expect("four bytes"));
+        let folder = format!("{}/../../monitor/tests/daemon/library-{layout}", env!("CARGO_MANIFEST_DIR"));
+        fs::create_dir_all(&folder).expect("a folder");
+        fs::write(Path::new(&folder).join(name), dump(&bytes)).expect("a recording");
+    };
+    let mut command = scene.program_in(&container, "hold");
+    command.args(["1G", "240"]);
+    let mut holder = Child::start_for(command, std::time::Duration::from_secs(280));
+    holder.line();
+    frame("held");
+    // Alone it would not be gated, and its launches not counted.
+    let mut neighbour = Worker::start(&scene, &scene.limited("other", 1024));
+    let mut worker = Worker::start(&scene, &container);
+    neighbour.begin(10.0);
+    worker.begin(10.0);
+    scene.eventually("work in turns", || {
+        let told = scene.smi()["containers"].clone();
+        let old = told.as_array()?.iter().find(|one| one["id"] == "old")?["processes"].clone();
+        let launches = old.as_array()?.iter().filter_map(|one| one["cards"][0]["launches"].as_u64()).max()?;
+        (launches > 100).then_some(())
+    });
+    frame("working");
+    worker.finish();
+    neighbour.finish();
+    // One that is killed writes nothing any more.
+    frame("dead");
+    holder.finish().silent();
+}
