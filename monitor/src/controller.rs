@@ -14,6 +14,7 @@
 //!                                                        +-- guests      who runs beside the others' turns
 //!                                                        +-- gangs       who has its turns on several cards at the same time
 //!                                                        +-- conduct     the turn going on: runs, closes, passes on
+//!                                                        +-- drains      how long the end of a turn's work is waited for
 //!                                                        +-- turns       a turn, and what it is charged
 //!                                                        +-- settlement  the last word on turns; who runs beside
 //!                                                        +-- gates       what the gates are to say
@@ -33,6 +34,7 @@ use cgpu_proto::units::Nanos;
 
 pub mod books;
 mod conduct;
+mod drains;
 pub mod estate;
 pub mod gangs;
 mod gates;
@@ -330,6 +332,7 @@ impl Card {
         let before = self.now;
         self.now = now.max(before);
         let now = self.now;
+        let before = self.skip_lost(before, now);
         self.share_overruns(before, now);
         self.keep_allowance(before, now);
         self.accrue(before, now);
@@ -360,6 +363,19 @@ impl Card {
             }
         }
         self.plan(now)
+    }
+
+    /// Where nobody looked for so long that the gates have opened of themselves, nobody knows who ran: it is nobody's time. From when on it
+    /// is known again.
+    fn skip_lost(&mut self, before: Nanos, now: Nanos) -> Nanos {
+        // A card that is open is not looked at, and charges nobody.
+        if now - before < self.tuning.lost || self.sharing == Sharing::Open {
+            return before;
+        }
+        if let Some(turn) = &mut self.turn {
+            turn.excluded = turn.excluded + (now - before.max(turn.start));
+        }
+        now
     }
 
     /// Slices as long as the learned cost of a switch asks for, where they are not set. Small changes of it change nothing.

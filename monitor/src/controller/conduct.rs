@@ -67,7 +67,7 @@ impl Card {
                 let boundary = (now + remaining).max(least).max(turn.start);
                 if now + tuning.lead < least { Verdict::Keep } else { Verdict::Over { boundary, cause } }
             }
-            Phase::Closing { limit, .. } if now >= limit => {
+            Phase::Closing { since, .. } if now >= since + self.patience(now, holder) => {
                 Verdict::Over { boundary: now.max(turn.start), cause: Cause::Overrun }
             }
             Phase::Closing { .. } => Verdict::Keep,
@@ -130,7 +130,7 @@ impl Card {
     }
 
     /// Whether another container is to have its turn here at the same time as on its other cards.
-    fn is_summoned_away(&self, now: Nanos, holder: TenantId) -> bool {
+    pub(super) fn is_summoned_away(&self, now: Nanos, holder: TenantId) -> bool {
         let summoned = self.summoned.filter(|id| *id != holder).and_then(|id| self.find(id));
         summoned.is_some_and(|tenant| self.wants(now, tenant) && self.has_credit(now, tenant))
     }
@@ -174,11 +174,10 @@ impl Card {
         match self.choose(now, &line) {
             Some((rounds, at)) if self.line[at].id == holder => self.extend(now, rounds),
             _ => {
-                let tuning = self.tuning;
                 if let Some(turn) = &mut self.turn {
                     // What an honest gate has in flight has run by then, and the books gave the time until then.
                     let least = turn.end.min(now + bound);
-                    turn.phase = Phase::Closing { least, limit: now + tuning.patience(), cause };
+                    turn.phase = Phase::Closing { since: now, least, cause };
                 }
             }
         }
@@ -236,6 +235,7 @@ impl Card {
             }
             Cause::Silent | Cause::Gone | Cause::Calm => {}
         }
+        tenant.learn_drain(now, cause, turn.phase, &self.tuning);
         tenant.closed = Some(turn.close(end, cause, by));
         // The pre-empted one is next after whoever came back.
         if cause == Cause::Preempted {

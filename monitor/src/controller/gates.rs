@@ -134,7 +134,8 @@ impl Card {
                 (turn.end - lead).min(quiet).min(run).min(self.next_allowance(now))
             }
             Phase::Closing { least, .. } if holder.is_distrusted(now) => least - tuning.lead,
-            Phase::Closing { least, limit, .. } => {
+            Phase::Closing { since, least, .. } => {
+                let limit = since + self.patience(now, holder);
                 limit.min((now + holder.remaining(now)).max(least) - tuning.lead)
             }
             Phase::Vacant { .. } => Nanos::MAX,

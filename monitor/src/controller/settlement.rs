@@ -31,6 +31,7 @@ impl Card {
         let holder = self.turn.as_ref().map(|turn| turn.holder);
         let patience = self.tuning.tolerance;
         for tenant in &mut self.line {
+            tenant.learn_overrun(now, &self.tuning);
             let end = tenant.latest_end();
             if tenant.overrun {
                 tenant.overrun = end > Nanos::ZERO && end + patience > now;
@@ -39,6 +40,9 @@ impl Card {
                 let own = tenant.closed.as_ref().map_or(tenant.given, |closed| closed.end);
                 if end > now && now > own + patience {
                     tenant.overrun = true;
+                    if let Some(closed) = &mut tenant.closed {
+                        closed.beside.get_or_insert(now);
+                    }
                     tenant.books.odd.overruns = tenant.books.odd.overruns.saturating_add(1);
                 }
             }
@@ -64,7 +68,9 @@ impl Card {
         let trusted = tenant.lied <= now;
         // A claim against itself: it was still running when the next one's turn began. They ran beside each other.
         let last = tenant.last().min(now);
-        let late = if trusted { last - closed.end } else { Nanos::ZERO };
+        // What it ran as an overrunner is charged already.
+        let late = last.min(closed.beside.unwrap_or(last)) - closed.end;
+        let late = if trusted { late } else { Nanos::ZERO };
         let early = closed.end - last.max(closed.start);
         if let Some(turn) = &mut self.turn
             && turn.handed

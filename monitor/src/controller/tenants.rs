@@ -109,6 +109,8 @@ pub(super) struct Tenant {
     pub(super) duty: (u64, u32),
     /// Its work runs beside others' turns.
     pub(super) overrun: bool,
+    /// How long its long work may take to end when its turn is over.
+    pub(super) long: super::drains::Long,
     /// What it says is worth nothing until then.
     pub(super) lied: Nanos,
     /// Learned length of the gaps in its work.
@@ -161,6 +163,7 @@ impl Tenant {
             uninvited: Nanos::ZERO,
             duty: (999, 0),
             overrun: false,
+            long: super::drains::Long::default(),
             lied: Nanos::ZERO,
             gap: Nanos::ZERO,
             steady: false,

@@ -40,6 +40,9 @@ pub struct Tuning {
     pub uninvited: Nanos,
     /// Longest wait for a drain, or four slices where those are longer; then others run beside it.
     pub drain: Nanos,
+    /// The same for one whose work has shown that it ends by itself within that time: beside others it would take longer, and what
+    /// it takes could not be measured.
+    pub long_drain: Nanos,
     /// Least grant that is worth a switch.
     pub least: Nanos,
     /// What a switch costs until the reports have shown it.
@@ -48,6 +51,8 @@ pub struct Tuning {
     pub bubble_most: Nanos,
     /// A turn's report is waited for this long.
     pub settle: Nanos,
+    /// A step comes so long after the last: the monitor was stopped or starved, and gates have opened of themselves meanwhile.
+    pub lost: Nanos,
     /// How long a lie is remembered.
     pub distrust: Nanos,
     /// Spacing of looks while a turn is closing.
@@ -79,10 +84,12 @@ impl Tuning {
         visit: Nanos::from_millis(50),
         uninvited: Nanos::from_millis(2000),
         drain: Nanos::from_millis(24),
+        long_drain: Nanos::from_millis(100),
         least: Nanos::from_micros(500),
         bubble: Nanos::from_micros(100),
         bubble_most: Nanos::from_micros(500),
         settle: Nanos::from_millis(50),
+        lost: Nanos::from_millis(1000),
         distrust: Nanos::from_millis(1000),
         spacing: Nanos::from_micros(20),
         rounds_look: Nanos::from_millis(50),
@@ -128,10 +135,12 @@ impl Tuning {
             visit: stretch(self.visit),
             uninvited: stretch(self.uninvited),
             drain: stretch(self.drain),
+            long_drain: stretch(self.long_drain),
             least: stretch(self.least),
             bubble: stretch(self.bubble),
             bubble_most: stretch(self.bubble_most),
             settle: stretch(self.settle),
+            lost: stretch(self.lost),
             distrust: stretch(self.distrust),
             spacing: stretch(self.spacing),
             rounds_look: stretch(self.rounds_look),

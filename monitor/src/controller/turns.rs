@@ -35,8 +35,8 @@ pub(super) struct Turn {
 pub(super) enum Phase {
     /// The holder launches.
     Running,
-    /// It launches no more; its work drains. Not over before `least`, whatever is claimed; not later than `limit`.
-    Closing { least: Nanos, limit: Nanos, cause: Cause },
+    /// It launches no more since `since`; its work drains. Not over before `least`, whatever is claimed.
+    Closing { since: Nanos, least: Nanos, cause: Cause },
     /// The holder is silent and nobody else wants the card.
     Vacant { since: Nanos },
 }
@@ -75,6 +75,8 @@ pub(super) struct Closed {
     pub(super) cause: Cause,
     /// Settled by then, report or not.
     pub(super) by: Nanos,
+    /// Since when its work ran beside others' turns, and was charged as it ran.
+    pub(super) beside: Option<Nanos>,
 }
 
 /// What a settled turn has shown.
@@ -107,6 +109,7 @@ impl Turn {
             high: self.high,
             cause,
             by,
+            beside: (cause == Cause::Overrun).then_some(end),
         }
     }
 }
@@ -192,6 +195,7 @@ mod tests {
             high: false,
             cause: Cause::Spent,
             by: start,
+            beside: None,
         }
     }
 

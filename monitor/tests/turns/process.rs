@@ -16,6 +16,8 @@ const BOUND: u64 = 500 * US;
 const BATCH: u64 = 500 * US;
 /// Credit is handed out in such pieces.
 const CREDIT: u64 = 200 * US;
+/// A held thread looks at its work this often, at least, as long as that need not be over.
+const LONG_LOOK: u64 = 2 * MS;
 /// Launches that the driver queues.
 const DEPTH: u64 = 1000;
 
@@ -277,7 +279,9 @@ impl Process {
         let own = if self.batches.is_empty() {
             100 * MS
         } else {
-            self.remaining(now).clamp(50 * US, 100 * MS) + late
+            // When it can have run at the earliest; if it has not, later and later.
+            let overdue = now.saturating_sub(self.due);
+            self.due.saturating_sub(now).min(LONG_LOOK).max(overdue / 8).clamp(50 * US, 100 * MS) + late
         };
         now + own
     }

@@ -39,6 +39,8 @@ const NAP: Nanos = Nanos::from_micros(20);
 const HELD_LOOK: Nanos = Nanos::from_millis(100);
 /// ... and as often as this while siblings share the card with what is left of its work.
 const SHARED_LOOK: Nanos = Nanos::from_micros(250);
+/// ... and as often as this while its work runs and should: what its kernel is taken to cost may be too much, and the others wait for its end.
+const LONG_LOOK: Nanos = Nanos::from_millis(2);
 /// A card on which nothing was launched for so long was not in use.
 const SILENCE: Nanos = Nanos::from_millis(20);
 
@@ -167,7 +169,7 @@ impl Passage {
             // are told often how much of ours is left.
             let predicted = if work.backlog { Nanos::ZERO } else { work.own_remaining(0, now) };
             let predicted = if siblings.working > 0 { predicted.min(SHARED_LOOK) } else { predicted };
-            predicted.max(Nanos(work.overdue(now).0 / 8)).max(SLACK).min(HELD_LOOK)
+            predicted.min(LONG_LOOK).max(Nanos(work.overdue(now).0 / 8)).max(SLACK).min(HELD_LOOK)
         } else {
             HELD_LOOK
         };
