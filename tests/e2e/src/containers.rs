@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -50,6 +51,14 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
     let folders =
         std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/bin".into(), "/usr/local/bin".into()]);
     folders.map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+/// Whether every user can come to what lies there.
+#[must_use]
+pub fn is_reachable(path: &Path) -> bool {
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let mode = |folder: &Path| fs::metadata(folder).map_or(0, |about| about.permissions().mode());
+    path.ancestors().skip(1).all(|folder| mode(folder) & 0o001 != 0)
 }
 
 /// Takes away what an engine has left mounted in its folder.

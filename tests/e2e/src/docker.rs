@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::containers::{find, unmount_below};
+use crate::containers::{find, is_reachable, unmount_below};
 use crate::{Child, Outcome, Scene, furnish, mounted, skip};
 
 /// Longer than any test that has a daemon.
@@ -60,6 +60,10 @@ impl Docker {
     /// As above.
     #[must_use]
     pub fn start_remapped(test: &str, scene: &Scene, cards: &str) -> Option<Self> {
+        if !is_reachable(&scene.dist().file("libcgpu.so")) {
+            skip(test, "userns", "what was built lies where other users cannot come to");
+            return None;
+        }
         // The host's own lists stay as they are: the daemon sees others.
         let ranges = scene.path("ranges");
         fs::write(&ranges, "daemon:100000:65536\n").expect("a list");
