@@ -28,7 +28,7 @@ use anyhow::{Result, bail};
 use clap::Parser;
 use figure::{FIGURES, Measured, Wanted};
 use pair::Built;
-use plot::Gallery;
+use plot::{Gallery, USUAL_SWITCH};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -44,7 +44,7 @@ struct Arguments {
     json: bool,
     /// What a switch between contexts costs on the simulated card, in microseconds: 100 as on a GV100, 30 is the least that was
     /// published. Told as `switch_us` in the result; keys are the same.
-    #[arg(long, default_value_t = 100, value_name = "US", value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    #[arg(long, default_value_t = USUAL_SWITCH, value_name = "US", value_parser = clap::value_parser!(u32).range(0..=10_000))]
     switch_us: u32,
     /// The folder with the built files.
     #[arg(long, env = "CGPU_DIST", default_value = "target/dist")]

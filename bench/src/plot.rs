@@ -9,6 +9,9 @@ use anyhow::{Context, Result, anyhow, ensure};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
+/// What a switch costs unless told otherwise, in microseconds.
+pub(crate) const USUAL_SWITCH: u32 = 100;
+
 /// What there is to draw: filled while the experiments run.
 #[derive(Debug)]
 pub(crate) struct Gallery {
@@ -62,6 +65,12 @@ impl Gallery {
         self.folder.is_some()
     }
 
+    /// Where a picture goes. Those of the usual switch cost have plain names; a run at another one beside it keeps them.
+    fn file(&self, folder: &Path, name: &str) -> PathBuf {
+        let usual = self.switch == USUAL_SWITCH;
+        folder.join(if usual { format!("{name}.svg") } else { format!("{name}-{}us.svg", self.switch) })
+    }
+
     /// A tenant's share, of 1.
     pub(crate) fn share(&mut self, key: &str, place: usize, set: f64, got: f64) {
         let name = key.replace("share_error_pct_", "").replace("share_error_", "");
@@ -96,11 +105,7 @@ impl Gallery {
     ) -> Result<()> {
         let Some(folder) = &self.folder else { return Ok(()) };
         command.arg("trace").arg(journal).args(["--from", &from.to_string(), "--to", &to.to_string()]);
-        let output = command
-            .arg("--svg")
-            .arg(folder.join(format!("{name}.svg")))
-            .output()
-            .context("cgpu-sim trace")?;
+        let output = command.arg("--svg").arg(self.file(folder, name)).output().context("cgpu-sim trace")?;
         ensure!(output.status.success(), "cgpu-sim trace: {}", String::from_utf8_lossy(&output.stderr));
         Ok(())
     }
@@ -127,14 +132,14 @@ impl Gallery {
         ];
         for (file, title, grey, blue, pairs) in charts {
             if !pairs.is_empty() {
-                let path = folder.join(format!("{file}.svg"));
+                let path = self.file(folder, file);
                 let title = format!("{title}; a switch costs {} us", self.switch);
                 bars(&path, &title, [grey, blue], pairs)
                     .map_err(|error| anyhow!("{}: {error}", path.display()))?;
             }
         }
         if !self.windows.is_empty() {
-            let path = folder.join("windows.svg");
+            let path = self.file(folder, "windows");
             self.lines(&path).map_err(|error| anyhow!("{}: {error}", path.display()))?;
         }
         Ok(())
