@@ -136,6 +136,11 @@ impl Costs {
         }
     }
 
+    /// Whether it is a single launch of a kernel that is to be measured by itself.
+    pub(crate) fn is_fresh(&mut self, bill: &Bill) -> bool {
+        bill.single().is_some_and(|kernel| self.entry(kernel).samples < 2)
+    }
+
     /// Learns from launches that took `measured` in all.
     #[allow(clippy::cast_precision_loss)] // times far below 2^53 ns
     pub(crate) fn learn(&mut self, batch: &Bill, measured: Nanos, company: Company) {
@@ -247,6 +252,17 @@ impl Bill {
             }
             None => self.rest = self.rest + cost,
         }
+    }
+
+    /// This bill and another one; none where they have too many kernels together.
+    pub(crate) fn with(mut self, other: &Self) -> Option<Self> {
+        for part in other.parts() {
+            let place = self.parts.iter_mut().find(|place| place.is_none_or(|it| it.kernel == part.kernel))?;
+            let before = place.map_or(0, |it| it.launches);
+            *place = Some(Part { launches: before + part.launches, ..part });
+        }
+        let (cost, rest) = (self.cost + other.cost, self.rest + other.rest);
+        Some(Self { cost, launches: self.launches + other.launches, rest, ..self })
     }
 
     /// Takes back one launch, which the driver refused.

@@ -12,6 +12,7 @@
 
 mod anchor;
 mod lane;
+mod lot;
 mod union;
 
 use cgpu_proto::intervals::Span;
@@ -19,6 +20,7 @@ use cgpu_proto::units::Nanos;
 
 use self::anchor::Anchor;
 use self::lane::Batch;
+use self::lot::Lot;
 pub(crate) use self::lane::{Lane, LaneId, LaneKey, Open, Start};
 use self::union::Union;
 use crate::cost::{Bill, Company, Costs, Expected, Kernel};
@@ -77,10 +79,8 @@ pub(crate) struct Work {
     /// What it is expected to take, from its beginning.
     pub(crate) cost: Nanos,
     pub(crate) launches: u64,
-    /// When the oldest of it was launched.
+    /// Since when it runs, as if nothing else had run between.
     since: Option<Nanos>,
-    /// When the card was done with what is settled: before, none of this has run.
-    settled: Nanos,
     /// Some of it has a marker behind it, or is on a stream that is asked: its end will be seen.
     pub(crate) watched: bool,
     /// So much was launched into a stream that takes no markers that it must run dry before more is.
@@ -96,14 +96,14 @@ impl Work {
     pub(crate) fn with(mut self, credit: impl Iterator<Item = (Nanos, Nanos)>) -> Self {
         for (amount, since) in credit {
             self.cost = self.cost + amount;
-            self.since = Some(self.since.map_or(since, |before| before.min(since)));
+            self.since = self.since.or(Some(since));
         }
         self
     }
 
     /// What is still to run of it and of `others`, as predicted; `last` is when some of the others' was seen to end.
     pub(crate) fn remaining(&self, others: Nanos, last: Nanos, now: Nanos) -> Nanos {
-        let since = self.since.map(|since| since.max(self.settled).max(last));
+        let since = self.since.map(|since| since.max(last));
         let ran = since.map_or(Nanos::ZERO, |since| now - since);
         let remaining = self.cost + others - ran;
         if self.backlog { remaining.max(BACKLOG.1) } else { remaining }
@@ -111,15 +111,14 @@ impl Work {
 
     /// What is still to run of it alone, as predicted, while `working` others share the card with it.
     pub(crate) fn own_remaining(&self, working: u64, now: Nanos) -> Nanos {
-        let since = self.since.map(|since| since.max(self.settled));
-        let ran = since.map_or(Nanos::ZERO, |since| Nanos((now - since).0 / (working + 1)));
+        let ran = self.since.map_or(Nanos::ZERO, |since| Nanos((now - since).0 / (working + 1)));
         let remaining = self.cost - ran;
         if self.backlog { remaining.max(BACKLOG.1) } else { remaining }
     }
 
     /// For how long it should have run already, were it alone on the card.
     pub(crate) fn overdue(&self, now: Nanos) -> Nanos {
-        self.since.map_or(Nanos::ZERO, |since| now - (since.max(self.settled) + self.cost))
+        self.since.map_or(Nanos::ZERO, |since| now - (since + self.cost))
     }
 
     /// Whether a marker should have been reached long ago: something does not end, and what is behind it has not run.
@@ -173,8 +172,11 @@ pub(crate) struct Settlement {
     /// Launches for which there was no lane.
     loose: Open,
     union: Union,
+    /// What of the unsettled work has run between work that is settled: several lanes' runs in turns.
+    ahead: Nanos,
     anchors: Vec<Anchor>,
     free: Vec<(ContextKey, Event)>,
+    lot: Lot,
     serial: u32,
     busy: Nanos,
     launches: u64,
@@ -187,8 +189,10 @@ impl Settlement {
             lanes: Vec::new(),
             loose: Open::empty(),
             union: Union::default(),
+            ahead: Nanos::ZERO,
             anchors: Vec::new(),
             free: Vec::new(),
+            lot: Lot::default(),
             serial: 0,
             busy: Nanos::ZERO,
             launches: 0,
@@ -233,8 +237,9 @@ impl Settlement {
         }
         take(&self.loose.bill);
         let loose = (!self.loose.bill.is_empty()).then_some(self.loose.first);
-        work.since = self.lanes.iter().filter_map(Lane::since).chain(loose).min();
-        work.settled = self.union.last();
+        let since = self.lanes.iter().filter_map(Lane::since).chain(loose);
+        work.since = since.min().map(|since| since.max(self.union.last()));
+        work.cost = work.cost - self.ahead;
         work.reached = self.lanes.iter().filter_map(Lane::reached).min();
         work.watched = self
             .lanes
@@ -243,6 +248,19 @@ impl Settlement {
         work.blind = self.lanes.iter().any(|lane| lane.programmatic && lane.open.bill.cost > BLIND);
         work.backlog = self.lanes.iter().flat_map(|lane| &lane.batches).any(|batch| batch.backlog);
         work
+    }
+
+    /// What of the other lanes' unsettled work has run when a batch of `lane` ended: of its own lane nothing has run since. `surplus` is
+    /// what was known of it, and what that batch added to the card's time beyond its own: that was theirs. Such a sum goes astray with the
+    /// estimates, so it is drawn to what it would be had all had the card in equal parts.
+    fn others_ahead(&self, lane: LaneId, end: Nanos, surplus: Nanos) -> Nanos {
+        let busy = self.busy_lanes().max(1) as u64;
+        let others = self.lanes.iter().filter(|other| other.id != lane);
+        let others = others.filter_map(|other| Some((other.cost(), other.since()?)));
+        let (all, fair) = others.fold((Nanos::ZERO, Nanos::ZERO), |(all, fair), (cost, since)| {
+            (all + cost, fair + Nanos((end - since).0 / busy).min(cost))
+        });
+        Nanos((3 * surplus.min(all).0 + fair.0) / 4)
     }
 
     // ---- lanes -----------------------------------------------------------------------------------------------------
@@ -377,7 +395,7 @@ impl Settlement {
 
     /// Settles a batch that is over, and was seen to be at `seen`. Returns the interval in which it ran.
     pub(crate) fn settle(&mut self, due: &Due, timing: Timing, seen: Nanos) -> Option<Span> {
-        let lane = self.lanes.get_mut(usize::from(due.lane.place)).filter(|lane| lane.id == due.lane)?;
+        let lane = self.find(due.lane)?;
         if lane.batches.front().is_none_or(|batch| batch.number != due.number) {
             return None;
         }
@@ -401,13 +419,16 @@ impl Settlement {
             lane.ended = end;
             lane.ended_after = after;
         }
-        if measured.is_some() && !batch.bill.is_empty() {
-            self.costs.learn(&batch.bill, length, batch.company);
-        }
         if let Start::Event(event) = batch.start {
             self.free.push((context, event));
         }
-        Some(self.book(&batch.bill, Span { start: end - length, end }))
+        let span = Span { start: end - length, end };
+        let added = self.book(&batch.bill, span);
+        if measured.is_some() && !batch.bill.is_empty() {
+            self.learn(due.lane, &batch.bill, length, added, batch.company);
+        }
+        self.ahead = self.others_ahead(due.lane, end, self.ahead + added - batch.bill.cost);
+        Some(span)
     }
 
     /// When the event happened; afterwards it is free, or the new base.
@@ -470,8 +491,8 @@ impl Settlement {
         let span = Span { start: open.first.max(lane.ended), end: seen };
         lane.ended = seen;
         lane.ended_after = None;
-        self.costs.learn(&open.bill, span.end - span.start, Company::Alone);
-        self.book(&open.bill, span);
+        let added = self.book(&open.bill, span);
+        self.learn(id, &open.bill, span.end - span.start, added, Company::Alone);
     }
 
     /// Settles what is open in a lane by its estimate.
@@ -532,10 +553,26 @@ impl Settlement {
         late.next().map(|lane| lane.key.context)
     }
 
-    fn book(&mut self, bill: &Bill, span: Span) -> Span {
-        self.busy = self.busy + self.union.add(span);
+    /// Learns from a batch that was settled: it lasted so long, and so much of that it added to the card's time.
+    fn learn(&mut self, lane: LaneId, bill: &Bill, length: Nanos, added: Nanos, company: Company) {
+        let others = self.lanes.iter().filter(|other| other.id != lane && !other.is_idle()).count();
+        if self.costs.is_fresh(bill) || (others == 0 && self.lot.is_empty() && added == length) {
+            self.costs.learn(bill, length, company);
+            return;
+        }
+        let batch = Lot { bill: *bill, added, batches: 1, beside: company == Company::Beside };
+        if let Some(lot) = self.lot.add(batch, others) {
+            let company = if lot.beside { Company::Beside } else { Company::Alone };
+            self.costs.learn(&lot.bill, lot.added, company);
+        }
+    }
+
+    /// Takes work that ran in `span` on the books; how much of the card's time that adds.
+    fn book(&mut self, bill: &Bill, span: Span) -> Nanos {
+        let added = self.union.add(span);
+        self.busy = self.busy + added;
         self.launches += bill.launches;
-        span
+        added
     }
 }
 
@@ -547,3 +584,6 @@ pub(crate) struct Placed {
     /// With nothing open before it, it marks a backlog.
     pub(crate) backlog: bool,
 }
+
+#[cfg(test)]
+mod tests;

@@ -140,9 +140,21 @@ impl Card {
         if turn.high { self.tuning.tolerance } else { holder.tolerance(&self.tuning) }
     }
 
-    /// What honest gates have in flight at most.
-    pub(super) fn bound(&self, now: Nanos) -> Nanos {
-        if self.has_high(now) { self.tuning.tight } else { self.tuning.bound }
+    /// What the holder of the turn is told to have in flight at most; zero: the usual.
+    pub(super) fn told(&self, now: Nanos, turn: &Turn) -> Nanos {
+        let high = self.find(turn.holder).is_some_and(|holder| holder.is_high(now));
+        if self.has_high(now) {
+            return if high { Nanos::ZERO } else { self.tuning.tight };
+        }
+        let in_line = |other: &Tenant| self.wants(now, other) && !self.comes_back(now, other, turn.start);
+        let mut others = self.line.iter().filter(|other| other.id != turn.holder && self.is_member(other));
+        let nobody_comes = others.all(|other| in_line(other) || !other.is_active(now, &self.tuning));
+        if nobody_comes { self.tuning.wide } else { Nanos::ZERO }
+    }
+
+    /// What an honest holder, who was told so, has in flight at most.
+    fn bound(&self, told: Nanos) -> Nanos {
+        if told > Nanos::ZERO { told } else { self.tuning.bound }
     }
 
     /// Since when nothing is known to run for the holder.
@@ -153,6 +165,8 @@ impl Card {
     /// Lets the holder launch no more, unless it is the next one as well.
     fn begin_closing(&mut self, now: Nanos, cause: Cause) {
         let Some(turn) = &self.turn else { return };
+        let told = self.find(turn.holder).map_or(Nanos::ZERO, |holder| holder.gate.bound);
+        let bound = self.bound(told);
         if let Some(holder) = self.line.iter_mut().find(|tenant| tenant.id == turn.holder) {
             let remaining = holder.remaining(now).min(self.tuning.drain);
             holder.tail = Nanos((holder.tail.0 * 3 + remaining.0) / 4);
@@ -170,7 +184,6 @@ impl Card {
                 candidate
             })
             .collect();
-        let bound = self.bound(now);
         match self.choose(now, &line) {
             Some((rounds, at)) if self.line[at].id == holder => self.extend(now, rounds),
             _ => {

@@ -74,9 +74,9 @@ impl Card {
         let beside = self.line.iter().filter(|other| other.id != tenant.id).filter(runs).count();
         let runs_beside = self.guests(at) + usize::from(tenant.guest.is_some() && self.turn.is_some());
         let beside = u32::try_from(beside.saturating_add(runs_beside)).unwrap_or(u32::MAX);
-        let bound = if self.has_high(now) && !tenant.is_high(now) { self.tuning.tight } else { Nanos::ZERO };
         if let Some(guest) = tenant.guest {
             // It rings when its grant is used up.
+            let bound = Nanos::ZERO;
             return Gate { granted: guest.granted, armed: true, beside, bound, ..Gate::shut(guest.word) };
         }
         match self.turn.as_ref().filter(|turn| turn.holder == tenant.id) {
@@ -85,7 +85,7 @@ impl Card {
                 // Where the end is well foretold nobody need tell.
                 let armed = !tenant.waiting || tenant.late.max(tenant.early) > self.tuning.lead;
                 let turn = keep(WAIT).unwrap_or_else(|| self.word(now, WAIT));
-                Gate { turn, ring, armed, beside, bound, ..before }
+                Gate { turn, ring, armed, beside, ..before }
             }
             Some(turn) => Gate {
                 turn: turn.word,
@@ -94,12 +94,12 @@ impl Card {
                 ring: None,
                 armed: matches!(turn.phase, Phase::Vacant { .. }),
                 beside,
-                bound,
+                bound: self.told(now, turn),
             },
             None => {
                 let armed = !tenant.waiting || tenant.dormant.is_some();
                 let turn = keep(WAIT).unwrap_or_else(|| self.word(now, WAIT));
-                Gate { turn, ring: None, armed, beside, bound, ..before }
+                Gate { turn, ring: None, armed, beside, ..before }
             }
         }
     }

@@ -28,6 +28,8 @@ pub struct Tuning {
     pub run: Nanos,
     /// What an honest gate has in flight at most, unless two launches are longer.
     pub bound: Nanos,
+    /// The same where all who compute are in line: nobody comes back who would wait for it.
+    pub wide: Nanos,
     /// The same where somebody of high priority may come at any moment, who waits for it.
     pub tight: Nanos,
     /// High priority takes the card for about this long at a stretch from those who want it too.
@@ -78,6 +80,7 @@ impl Tuning {
         tolerance: Nanos::from_millis(1),
         run: Nanos::from_millis(1),
         bound: Nanos::from_micros(500),
+        wide: Nanos::from_millis(2),
         tight: Nanos::from_micros(250),
         window: Nanos::from_millis(100),
         sparse: Nanos::from_micros(750),
@@ -129,6 +132,7 @@ impl Tuning {
             tolerance: stretch(self.tolerance),
             run: stretch(self.run),
             bound: stretch(self.bound),
+            wide: stretch(self.wide),
             tight: stretch(self.tight),
             window: stretch(self.window),
             sparse: stretch(self.sparse),

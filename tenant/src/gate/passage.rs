@@ -29,7 +29,7 @@ pub(crate) const SHARED_BOUND: Nanos = Nanos::from_millis(1);
 pub(crate) const CREDIT: Nanos = Nanos::from_micros(350);
 /// Launches that may always be in flight: one runs, one is ready.
 const PIPELINE: u64 = 2;
-/// A throttled launch waits for this long at most, whatever is in flight.
+/// A throttled launch waits for this long at most, or for twice the bound where that is longer, whatever is in flight.
 const PATIENCE: Nanos = Nanos::from_millis(2);
 /// How much before its time a sleeper wants to wake: what timers are late.
 const SLACK: Nanos = Nanos::from_micros(50);
@@ -195,12 +195,18 @@ impl Passage {
         // each of which has an end of its own to be seen.
         let threads = 1 + account.borrowers(now);
         let several = siblings.working > 0 || threads > 1 || account.settlement.busy_lanes() > 1;
-        let bound = if several { SHARED_BOUND } else { BOUND };
-        // Somebody of high priority may come at any moment, who waits for what is in flight.
-        let bound = if told > Nanos::ZERO { bound.min(told) } else { bound };
+        // The monitor knows better, who sees whether anybody may come who would wait for what is in flight.
+        let bound = match told {
+            Nanos::ZERO if several => SHARED_BOUND,
+            Nanos::ZERO => BOUND,
+            told => told,
+        };
         // Siblings see each other's credit a little late; threads of one process see each other's at once.
         let left = if siblings.working > 0 { Nanos(left.0 / 4) } else { left };
-        let credit = CREDIT.min(Nanos(bound.0 * 7 / 10 / threads));
+        // What several streams have left is foretold less well: more of it is to be there when a sleeper wakes.
+        let tenths = if account.settlement.busy_lanes() > 1 { 4 } else { 7 };
+        let share = Nanos(bound.0 * tenths / 10 / threads);
+        let credit = if told > BOUND { share } else { share.min(CREDIT) };
         let most = if self.each { Nanos::ZERO } else { self.visit.credit(credit).min(left) };
         let cost = self.cost();
         let chunk = most.max(cost);
@@ -218,7 +224,7 @@ impl Passage {
             return go(chunk.min(bound - remaining), false);
         }
         let waited = now - *self.throttled.get_or_insert(now);
-        let limit = Nanos(2 * work.cost.0).min(PATIENCE);
+        let limit = Nanos(2 * work.cost.0).min(PATIENCE.max(Nanos(2 * bound.0)));
         if waited >= limit {
             return go(chunk, true);
         }

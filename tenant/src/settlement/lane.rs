@@ -123,15 +123,20 @@ impl Lane {
         self.open.bill.is_empty() && self.batches.is_empty()
     }
 
+    /// The expected cost of what is unsettled.
+    pub(crate) fn cost(&self) -> Nanos {
+        self.batches.iter().fold(self.open.bill.cost, |sum, batch| sum + batch.bill.cost)
+    }
+
     /// When its first marker should have been reached: at the latest, if all is well.
     pub(crate) fn reached(&self) -> Option<Nanos> {
         let first = self.batches.front().filter(|batch| !batch.backlog)?;
         Some(first.first.max(self.ended) + Nanos(3 * first.bill.cost.0) + PATIENCE)
     }
 
-    /// When the oldest unsettled work of it was launched.
+    /// Since when its oldest unsettled work can have run.
     pub(crate) fn since(&self) -> Option<Nanos> {
         let open = (!self.open.bill.is_empty()).then_some(self.open.first);
-        self.batches.front().map(|batch| batch.first).or(open)
+        self.batches.front().map(|batch| batch.first).or(open).map(|first| first.max(self.ended))
     }
 }

@@ -1,0 +1,105 @@
+//! Batches of several lanes that ran between each other: what they took is known of all together, not of each.
+//!
+//! A batch's own interval has the other lanes' work in it, so eight streams would make every kernel seem eight times as long. What it
+//! adds to the union of all intervals depends on which is settled first. The sum over all of them is right either way, so estimates
+//! learn from that.
+
+use cgpu_proto::units::Nanos;
+
+use crate::cost::Bill;
+
+/// Batches for each lane: those at the edges, whose neighbours are in another lot, are few among so many.
+const EACH: usize = 2;
+
+/// Batches that are not learned from yet.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Lot {
+    pub(super) bill: Bill,
+    /// What they added to the union.
+    pub(super) added: Nanos,
+    pub(super) batches: usize,
+    /// Others ran beside some of them.
+    pub(super) beside: bool,
+}
+
+impl Lot {
+    pub(super) fn is_empty(&self) -> bool {
+        self.batches == 0
+    }
+
+    /// Adds a batch; what to learn from, when there are enough, or no more are to come: so many `others` have unsettled work now.
+    pub(super) fn add(&mut self, batch: Lot, others: usize) -> Option<Lot> {
+        let Some(bill) = self.bill.with(&batch.bill) else {
+            return Some(core::mem::replace(self, batch));
+        };
+        let sum = Lot {
+            bill,
+            added: self.added + batch.added,
+            batches: self.batches + batch.batches,
+            beside: self.beside || batch.beside,
+        };
+        let whole = others == 0 || sum.batches >= EACH * (others + 1);
+        *self = if whole { Lot::default() } else { sum };
+        whole.then_some(sum)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cost::{Company, Costs, Kernel};
+
+    fn kernel(function: usize) -> Kernel {
+        Kernel::new(function, [1; 3], [32, 1, 1], 0)
+    }
+
+    /// Eight lanes' batches run between each other: whichever is settled first adds all of their time, the others nothing.
+    #[test]
+    fn lanes_that_share_the_card_do_not_make_kernels_seem_longer() {
+        let (mut costs, mut lot) = (Costs::new(), Lot::default());
+        let cost_of = |function: usize| 20_000 + 20_000 * function as u64;
+        for function in 0..4 {
+            for took in [1, 60_000] {
+                let mut bill = Bill::default();
+                bill.add(kernel(function), Nanos(60_000), 1);
+                costs.learn(&bill, Nanos(took), Company::Alone);
+            }
+        }
+        let mut learned = 0;
+        for round in 0..2000_usize {
+            let batch = |lane: usize| (4 * (1 + lane as u64 % 3), (round / 3 + lane) % 4);
+            let all: u64 = (0..8).map(batch).map(|(launches, function)| launches * cost_of(function)).sum();
+            for place in 0..8 {
+                let (launches, function) = batch((round + place) % 8);
+                let mut bill = Bill::default();
+                bill.add(kernel(function), Nanos(costs.expect(kernel(function)).cost.into()), launches);
+                let added = Nanos(if place == 0 { all } else { 0 });
+                // In every hundredth round all end; else there is always more to come.
+                let lanes = if round % 100 == 99 { 7 - place } else { 8 };
+                if let Some(lot) = lot.add(Lot { bill, added, batches: 1, beside: false }, lanes) {
+                    costs.learn(&lot.bill, lot.added, Company::Alone);
+                    learned += 1;
+                }
+            }
+        }
+        assert!(learned > 800, "{learned}");
+        // Which of them is the longer one cannot be told so; what they come to is what is in flight.
+        let (cost, real) = (0..4).fold((0, 0), |sum, function| {
+            (sum.0 + u64::from(costs.expect(kernel(function)).cost), sum.1 + cost_of(function))
+        });
+        assert!(cost > real * 3 / 4 && cost < real * 4 / 3, "{cost} for {real}");
+    }
+
+    #[test]
+    fn more_kernels_than_a_bill_has_parts_are_learned_from_at_once() {
+        let mut lot = Lot::default();
+        let told = (0..20_usize).filter_map(|function| {
+            let mut bill = Bill::default();
+            bill.add(kernel(function), Nanos(1000), 1);
+            lot.add(Lot { bill, added: Nanos(1000), batches: 1, beside: false }, 20)
+        });
+        let told: Vec<Lot> = told.collect();
+        assert_eq!(told.iter().map(|lot| lot.batches).collect::<Vec<_>>(), [8, 8]);
+        assert!(told.iter().all(|lot| lot.bill.cost == lot.added));
+    }
+}

@@ -1,0 +1,132 @@
+//! Several lanes, whose work runs in turns.
+
+use super::*;
+
+const CONTEXT: ContextKey = ContextKey(1);
+const KERNEL: Nanos = Nanos::from_micros(60);
+const BEGIN: Nanos = Nanos::from_millis(1000);
+
+/// By how many microseconds the prediction may be off on average: five kernels, where a batch has ten, and a stream one or two of those.
+const OFF: u64 = 300;
+
+fn kernel() -> Kernel {
+    Kernel::new(1, [1; 3], [32, 1, 1], 0)
+}
+
+/// A card that runs one kernel of each stream in turn.
+#[derive(Default)]
+struct Card {
+    /// Kernels and markers of each stream, in order; a marker is an event.
+    streams: Vec<std::collections::VecDeque<Option<Event>>>,
+    events: Vec<Option<Nanos>>,
+    free: Nanos,
+    next: usize,
+}
+
+impl Card {
+    fn run_until(&mut self, now: Nanos) {
+        let lanes = self.streams.len();
+        let mut idle = 0;
+        while idle < lanes && self.free + KERNEL <= now {
+            let stream = &mut self.streams[self.next];
+            let ran = stream.pop_front();
+            match ran {
+                Some(None) => self.free = self.free + KERNEL,
+                Some(Some(event)) => self.events[event.0] = Some(self.free),
+                None => {}
+            }
+            idle = if ran.is_some() { 0 } else { idle + 1 };
+            // Markers take no turn.
+            if !matches!(ran, Some(Some(_))) {
+                self.next = (self.next + 1) % lanes;
+            }
+        }
+        // What stands in front is reached.
+        for stream in &mut self.streams {
+            while let Some(Some(event)) = stream.front().copied() {
+                self.events[event.0] = Some(self.free);
+                stream.pop_front();
+            }
+        }
+    }
+
+    fn left(&self, now: Nanos) -> Nanos {
+        let kernels = self.streams.iter().flatten().filter(|it| it.is_none()).count() as u64;
+        Nanos(kernels * KERNEL.0) - (now - self.free)
+    }
+}
+
+/// Eight streams get batches in turn, as the gate lets them: predictions stay near the truth, and so does what is charged.
+#[test]
+fn what_several_lanes_have_left_is_foretold() {
+    for lanes in [1, 2, 3, 8] {
+        let (mut settlement, mut card) = (Settlement::new(), Card { free: BEGIN, ..Card::default() });
+        card.streams.resize_with(lanes, Default::default);
+        let key = |stream: usize| LaneKey {
+            thread: ThreadKey(1),
+            context: CONTEXT,
+            stream: Stream { handle: 16 * (1 + stream), per_thread: false },
+        };
+        for took in [1, KERNEL.0] {
+            let mut bill = Bill::default();
+            bill.add(kernel(), Nanos(settlement.expect(kernel()).cost.into()), 1);
+            settlement.costs.learn(&bill, Nanos(took), Company::Alone);
+        }
+        let (mut now, mut launched) = (BEGIN, 0_u64);
+        let mut off = Vec::new();
+        for visit in 0..4000_usize {
+            card.run_until(now);
+            for lane in 0..lanes {
+                loop {
+                    let id = settlement.lane(key(lane), now).expect("a lane").id;
+                    let base = settlement.anchors.first().map(|anchor| anchor.base);
+                    let Some(batch) = settlement.find(id).and_then(|lane| lane.batches.front()) else { break };
+                    let Some(at) = card.events[batch.end.0] else { break };
+                    let due = Due { lane: id, number: batch.number, start: batch.start, end: batch.end, base, ask: true };
+                    let since = |event: Event| card.events[event.0].map(|from| at - from);
+                    let length = match batch.start { Start::Event(event) => since(event), _ => None };
+                    let timing = Timing { since_base: base.and_then(since), length };
+                    settlement.settle(&due, timing, at).expect("it was due");
+                }
+            }
+            let predicted = settlement.work().own_remaining(0, now);
+            let left = card.left(now);
+            if visit > 200 {
+                off.push(predicted.0.abs_diff(left.0) / 1000);
+            }
+            // A chunk for one of the streams, and a marker behind it; another stream every third time.
+            if left < Nanos::from_micros(900) {
+                let stream = visit / 3 % lanes;
+                let id = settlement.lane(key(stream), now).expect("a lane").id;
+                let event = |card: &mut Card| {
+                    card.events.push(None);
+                    Event(card.events.len() - 1)
+                };
+                if settlement.find(id).is_some_and(|lane| lane.is_idle()) {
+                    let start = event(&mut card);
+                    card.streams[stream].push_back(Some(start));
+                    settlement.find(id).expect("it").open.start = Start::Event(start);
+                } else if let Some(lane) = settlement.find(id).filter(|lane| lane.open.bill.is_empty()) {
+                    lane.open.start = Start::Previous;
+                }
+                let cost = Nanos(settlement.expect(kernel()).cost.into());
+                settlement.charge(Some(id), kernel(), Nanos(10 * cost.0), 10, now);
+                launched += 10;
+                (0..10).for_each(|_| card.streams[stream].push_back(None));
+                let end = event(&mut card);
+                card.streams[stream].push_back(Some(end));
+                if let Some(marker) = settlement.plan(id) {
+                    let placed = Placed { at: now, company: Company::Alone, backlog: false };
+                    settlement.close(id, &marker, end, false, placed);
+                }
+            }
+            now = now + Nanos::from_micros(97);
+        }
+        let worst = *off.iter().max().expect("visits");
+        let mean = off.iter().sum::<u64>() / off.len() as u64;
+        let cost = settlement.expect(kernel()).cost;
+        println!("{lanes} lanes: {mean} us off on average, {worst} at worst; a kernel is taken for {cost} ns, {launched} launched");
+        assert!(mean < OFF && worst < 2 * OFF, "{lanes} lanes: {mean} us off on average, {worst} at worst");
+        assert!((50_000..75_000).contains(&cost), "{lanes} lanes: {cost}");
+    }
+}
