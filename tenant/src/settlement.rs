@@ -458,6 +458,7 @@ impl Settlement {
             !open.bill.is_empty() && (age > cost + OVERDUE || (age > OVERDUE + OVERDUE && cost < age + TAIL))
         };
         let mut lots = 0;
+        let busy = self.busy_lanes() as u64;
         for place in 0..self.lanes.len() {
             // A stream that is asked whether it is dry gets more time: the estimate may be too low by far.
             let patient = |lane: &Lane| lane.programmatic && now < lane.open.first + ABANDONED;
@@ -467,9 +468,19 @@ impl Settlement {
                     && overdue(&lane.open, lane.open.first.max(lane.ended))
                     && !patient(lane)
             };
-            if self.lanes.get(place).is_some_and(due) {
+            // The thread went on to another stream, and what it launched there has ended, long enough after this began for both.
+            let overtaken = |lane: &Lane| {
+                let start = lane.open.first.max(lane.ended);
+                !lane.open.bill.is_empty()
+                    && lane.batches.is_empty()
+                    && self.union.last() > start + Nanos(lane.open.bill.cost.0 * busy.max(2))
+            };
+            let Some(lane) = self.lanes.get(place) else { continue };
+            if due(lane) {
                 self.settle_open(place);
                 lots += 1;
+            } else if overtaken(lane) {
+                self.settle_open(place);
             }
         }
         if overdue(&self.loose, self.loose.first) {
@@ -511,7 +522,8 @@ impl Settlement {
         if let Start::Event(event) = open.start {
             self.free.push((context, event));
         }
-        self.book(&open.bill, Span { start, end: start + open.bill.cost });
+        let added = self.book(&open.bill, Span { start, end: start + open.bill.cost });
+        self.ahead = self.ahead + added - open.bill.cost;
     }
 
     /// Forgets the events of a context, which are gone with it or worth nothing, and settles by estimate what hung on them.

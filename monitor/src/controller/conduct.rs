@@ -149,7 +149,8 @@ impl Card {
         let in_line = |other: &Tenant| self.wants(now, other) && !self.comes_back(now, other, turn.start);
         let mut others = self.line.iter().filter(|other| other.id != turn.holder && self.is_member(other));
         let nobody_comes = others.all(|other| in_line(other) || !other.is_active(now, &self.tuning));
-        if nobody_comes { self.tuning.wide } else { Nanos::ZERO }
+        // Turns that follow another card's end when those do.
+        if nobody_comes && self.summoned.is_none() { self.tuning.wide } else { Nanos::ZERO }
     }
 
     /// What an honest holder, who was told so, has in flight at most.

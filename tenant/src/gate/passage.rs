@@ -37,7 +37,7 @@ const SLACK: Nanos = Nanos::from_micros(50);
 const NAP: Nanos = Nanos::from_micros(20);
 /// A held thread looks for the heartbeat this often, at least.
 const HELD_LOOK: Nanos = Nanos::from_millis(100);
-/// ... and as often as this while siblings share the card with what is left of its work.
+/// ... and as often as this while siblings or other streams share the card with what is left of its work.
 const SHARED_LOOK: Nanos = Nanos::from_micros(250);
 /// ... and as often as this while its work runs and should: what its kernel is taken to cost may be too much, and the others wait for its end.
 const LONG_LOOK: Nanos = Nanos::from_millis(2);
@@ -168,7 +168,10 @@ impl Passage {
             // When it can have run at the earliest; if it has not, later and later. What siblings have in flight delays it, too: they
             // are told often how much of ours is left.
             let predicted = if work.backlog { Nanos::ZERO } else { work.own_remaining(0, now) };
-            let predicted = if siblings.working > 0 { predicted.min(SHARED_LOOK) } else { predicted };
+            // What several streams have is foretold less well, and one thread's looks are enough.
+            let streams = account.settlement.busy_lanes() > 1 && account.waiting <= 1;
+            let often = siblings.working > 0 || streams;
+            let predicted = if often { predicted.min(SHARED_LOOK) } else { predicted };
             predicted.min(LONG_LOOK).max(Nanos(work.overdue(now).0 / 8)).max(SLACK).min(HELD_LOOK)
         } else {
             HELD_LOOK
@@ -196,9 +199,11 @@ impl Passage {
         let threads = 1 + account.borrowers(now);
         let several = siblings.working > 0 || threads > 1 || account.settlement.busy_lanes() > 1;
         // The monitor knows better, who sees whether anybody may come who would wait for what is in flight.
+        let usual = if several { SHARED_BOUND } else { BOUND };
         let bound = match told {
-            Nanos::ZERO if several => SHARED_BOUND,
-            Nanos::ZERO => BOUND,
+            Nanos::ZERO => usual,
+            // Two launches of what nobody knows are enough.
+            told if self.expected.fresh => told.min(usual),
             told => told,
         };
         // Siblings see each other's credit a little late; threads of one process see each other's at once.
@@ -206,7 +211,7 @@ impl Passage {
         // What several streams have left is foretold less well: more of it is to be there when a sleeper wakes.
         let tenths = if account.settlement.busy_lanes() > 1 { 4 } else { 7 };
         let share = Nanos(bound.0 * tenths / 10 / threads);
-        let credit = if told > BOUND { share } else { share.min(CREDIT) };
+        let credit = if bound > SHARED_BOUND { share } else { share.min(CREDIT) };
         let most = if self.each { Nanos::ZERO } else { self.visit.credit(credit).min(left) };
         let cost = self.cost();
         let chunk = most.max(cost);
