@@ -142,9 +142,13 @@ impl Card {
 
     /// What the holder of the turn is told to have in flight at most; zero: the usual.
     pub(super) fn told(&self, now: Nanos, turn: &Turn) -> Nanos {
-        let high = self.find(turn.holder).is_some_and(|holder| holder.is_high(now));
+        let Some(holder) = self.find(turn.holder) else { return Nanos::ZERO };
         if self.has_high(now) {
-            return if high { Nanos::ZERO } else { self.tuning.tight };
+            return if holder.is_high(now) { Nanos::ZERO } else { self.tuning.tight };
+        }
+        // Nothing but the clock tells what that one has in flight.
+        if holder.is_distrusted(now) {
+            return Nanos::ZERO;
         }
         let in_line = |other: &Tenant| self.wants(now, other) && !self.comes_back(now, other, turn.start);
         let mut others = self.line.iter().filter(|other| other.id != turn.holder && self.is_member(other));
