@@ -863,9 +863,9 @@ macro_rules! driver_table {
                 (stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, dependency_data: *const CUgraphEdgeData, num_dependencies: usize, mode: CUstreamCaptureMode);
             hook cuStreamBeginCaptureToGraph_ptsz { "cuStreamBeginCaptureToGraph", ptsz, 12030, 1203 } Stream Tracked played "records a graph; while a global capture goes on, the shim asks the driver nothing that it could break"
                 (stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, dependency_data: *const CUgraphEdgeData, num_dependencies: usize, mode: CUstreamCaptureMode);
-            call cuStreamBeginRecaptureToGraph { "cuStreamBeginRecaptureToGraph", legacy, 13030, 1303 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
+            hook cuStreamBeginRecaptureToGraph { "cuStreamBeginRecaptureToGraph", legacy, 13030, 1303 } Stream Tracked stub "records a graph; while a global capture goes on, the shim asks the driver nothing that it could break"
                 (stream: CUstream, mode: CUstreamCaptureMode, graph: CUgraph, callback_func: CUgraphRecaptureCallback, user_data: *mut c_void);
-            call cuStreamBeginRecaptureToGraph_ptsz { "cuStreamBeginRecaptureToGraph", ptsz, 13030, 1303 } Stream Passed stub "records a graph; nothing of ours goes on a capturing stream"
+            hook cuStreamBeginRecaptureToGraph_ptsz { "cuStreamBeginRecaptureToGraph", ptsz, 13030, 1303 } Stream Tracked stub "records a graph; while a global capture goes on, the shim asks the driver nothing that it could break"
                 (stream: CUstream, mode: CUstreamCaptureMode, graph: CUgraph, callback_func: CUgraphRecaptureCallback, user_data: *mut c_void);
             hook cuStreamEndCapture { "cuStreamEndCapture", legacy, 10000, 1107 } Stream Tracked played "records a graph; while a global capture goes on, the shim asks the driver nothing that it could break"
                 (stream: CUstream, graph: *mut CUgraph);

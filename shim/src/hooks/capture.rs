@@ -62,6 +62,34 @@ pub(crate) unsafe fn cuStreamBeginCaptureToGraph_ptsz(
     })
 }
 
+/// Over a graph that is there, node by node.
+pub(crate) unsafe fn cuStreamBeginRecaptureToGraph(
+    stream: CUstream,
+    mode: CUstreamCaptureMode,
+    graph: CUgraph,
+    callback: CUgraphRecaptureCallback,
+    data: *mut c_void,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    captures::begin(Order::legacy(stream), mode, || unsafe {
+        driver::cuStreamBeginRecaptureToGraph(stream, mode, graph, callback, data)
+    })
+}
+
+/// The same, for programs compiled for each thread's own default stream.
+pub(crate) unsafe fn cuStreamBeginRecaptureToGraph_ptsz(
+    stream: CUstream,
+    mode: CUstreamCaptureMode,
+    graph: CUgraph,
+    callback: CUgraphRecaptureCallback,
+    data: *mut c_void,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    captures::begin(Order::per_thread(stream), mode, || unsafe {
+        driver::cuStreamBeginRecaptureToGraph_ptsz(stream, mode, graph, callback, data)
+    })
+}
+
 /// The graph is made.
 pub(crate) unsafe fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -> CUresult {
     // SAFETY: the program's own call.
