@@ -198,7 +198,7 @@ mod tests {
     use super::*;
     use std::fs;
     use std::os::unix::fs::symlink;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use cgpu_proto::atomic::{AtomicBool, Ordering};
 
     use rustix::fs::{CWD, RenameFlags};
 
