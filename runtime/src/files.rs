@@ -196,9 +196,9 @@ fn parts(path: &Path) -> impl Iterator<Item = OsString> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cgpu_proto::atomic::{AtomicBool, Ordering};
     use std::fs;
     use std::os::unix::fs::symlink;
-    use cgpu_proto::atomic::{AtomicBool, Ordering};
 
     use rustix::fs::{CWD, RenameFlags};
 

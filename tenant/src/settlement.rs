@@ -20,8 +20,8 @@ use cgpu_proto::units::Nanos;
 
 use self::anchor::Anchor;
 use self::lane::Batch;
-use self::lot::Lot;
 pub(crate) use self::lane::{Lane, LaneId, LaneKey, Open, Start};
+use self::lot::Lot;
 use self::union::Union;
 use crate::cost::{Bill, Company, Costs, Expected, Kernel};
 

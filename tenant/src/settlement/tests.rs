@@ -80,11 +80,23 @@ fn what_several_lanes_have_left_is_foretold() {
                 loop {
                     let id = settlement.lane(key(lane), now).expect("a lane").id;
                     let base = settlement.anchors.first().map(|anchor| anchor.base);
-                    let Some(batch) = settlement.find(id).and_then(|lane| lane.batches.front()) else { break };
+                    let Some(batch) = settlement.find(id).and_then(|lane| lane.batches.front()) else {
+                        break;
+                    };
                     let Some(at) = card.events[batch.end.0] else { break };
-                    let due = Due { lane: id, number: batch.number, start: batch.start, end: batch.end, base, ask: true };
+                    let due = Due {
+                        lane: id,
+                        number: batch.number,
+                        start: batch.start,
+                        end: batch.end,
+                        base,
+                        ask: true,
+                    };
                     let since = |event: Event| card.events[event.0].map(|from| at - from);
-                    let length = match batch.start { Start::Event(event) => since(event), _ => None };
+                    let length = match batch.start {
+                        Start::Event(event) => since(event),
+                        _ => None,
+                    };
                     let timing = Timing { since_base: base.and_then(since), length };
                     settlement.settle(&due, timing, at).expect("it was due");
                 }
@@ -125,7 +137,9 @@ fn what_several_lanes_have_left_is_foretold() {
         let worst = *off.iter().max().expect("visits");
         let mean = off.iter().sum::<u64>() / off.len() as u64;
         let cost = settlement.expect(kernel()).cost;
-        println!("{lanes} lanes: {mean} us off on average, {worst} at worst; a kernel is taken for {cost} ns, {launched} launched");
+        println!(
+            "{lanes} lanes: {mean} us off on average, {worst} at worst; a kernel is taken for {cost} ns, {launched} launched"
+        );
         assert!(mean < OFF && worst < 2 * OFF, "{lanes} lanes: {mean} us off on average, {worst} at worst");
         assert!((50_000..75_000).contains(&cost), "{lanes} lanes: {cost}");
     }

@@ -563,3 +563,26 @@ fn merged_processes_compute_beside_each_other() {
     assert!(uses.iter().all(|each| each.busy == Nanos::from_millis(5) && each.kernels == 1), "{uses:?}");
     assert!(spent.busy < Nanos::from_millis(6), "{spent:?}");
 }
+
+/// On a real clock: what a host function waits for may be what the program's thread does next.
+#[test]
+fn host_functions_are_never_called_by_a_thread_of_the_program() {
+    let stage = Stage::new();
+    let machine = Machine::open(&stage.settings).unwrap();
+    let context = machine.create_context(0).unwrap();
+    let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
+    let (calls, heard) = channel();
+    for _ in 0..50 {
+        let calls = calls.clone();
+        let ticket = machine
+            .host_function(stream, Box::new(move || calls.send(std::thread::current().id()).unwrap()))
+            .unwrap();
+        // Comes by as often as it can while the stream comes to it.
+        while !machine.is_done(ticket).unwrap() {
+            machine.perform_effects().unwrap();
+        }
+    }
+    let by: Vec<_> = heard.try_iter().collect();
+    assert_eq!(by.len(), 50);
+    assert!(by.iter().all(|thread| *thread != std::thread::current().id()));
+}

@@ -11,6 +11,7 @@ use cgpu_proto::units::Nanos;
 use super::bytes::{fill_bytes, is_met, move_bytes, read_word, write_word};
 use super::work::{Fill, Pitched, WaitCondition, Width};
 use super::{ContextId, Core, SemaphoreId, StreamId, Ticket, lock, trail};
+use crate::clock::Clock;
 use crate::error::Error;
 use crate::timeline::{Command, EffectDue, Forecast, QueueFull};
 
@@ -49,6 +50,12 @@ pub(super) struct HostCall {
     ticket: Ticket,
 }
 
+impl core::fmt::Debug for HostCall {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("HostCall").field("ticket", &self.ticket).finish_non_exhaustive()
+    }
+}
+
 /// A wait on memory whose turn has come.
 #[derive(Debug)]
 struct Watch {
@@ -85,6 +92,8 @@ pub(super) struct Tokens {
 struct Performing {
     due: Vec<EffectDue>,
     watches: Vec<Watch>,
+    /// Host functions whose turn has come, until somebody calls them.
+    calls: Vec<HostCall>,
 }
 
 impl Tokens {
@@ -160,13 +169,23 @@ impl Core {
         }
     }
 
-    /// Performs what is due. On a virtual clock also host functions, and time goes on as they end.
+    /// Performs what is due. On a virtual clock also host functions, and time goes on as they end; else those are called by a thread of the
+    /// helper's: what one waits for may be what the program's thread that came by does next.
     pub(super) fn perform_due(&self) -> Result<(), Error> {
-        let calls = self.perform(false)?.calls;
-        for call in calls {
-            self.call(call)?;
+        self.perform(false)?;
+        if matches!(self.clock, Clock::Real { .. }) {
+            if !lock(&self.effects.performing).calls.is_empty() {
+                self.alarm.ring_by(Nanos::ZERO);
+            }
+            return Ok(());
         }
-        Ok(())
+        let calls = self.take_calls();
+        calls.into_iter().try_for_each(|call| self.call(call))
+    }
+
+    /// Host functions to be called.
+    pub(super) fn take_calls(&self) -> Vec<HostCall> {
+        std::mem::take(&mut lock(&self.effects.performing).calls)
     }
 
     /// Whether there are effects that are not performed yet.
@@ -176,10 +195,10 @@ impl Core {
         self.with(|timeline, _| Ok(timeline.owes_effects(self.segment.process())))
     }
 
-    /// Performs what is due, and says when there will be something next. Host functions are left to the caller.
-    pub(super) fn perform(&self, look_ahead: bool) -> Result<Performed, Error> {
+    /// Performs what is due, and says when to perform next; `None`: not before something is enqueued. Host functions wait to be called.
+    pub(super) fn perform(&self, look_ahead: bool) -> Result<Option<Nanos>, Error> {
         let mut performing = lock(&self.effects.performing);
-        let Performing { due, watches } = &mut *performing;
+        let Performing { due, watches, calls } = &mut *performing;
         let mut next = self.with(|timeline, now| {
             due.clear();
             timeline.take_effects(self.segment.process(), due);
@@ -192,7 +211,6 @@ impl Core {
                 Forecast::Unknown => now + super::POLL,
             }))
         })?;
-        let mut calls = Vec::new();
         let mut failed = Ok(());
         for EffectDue { token, .. } in due.drain(..) {
             let Some((effect, ticket)) = lock(&self.effects.tokens).take(token) else { continue };
@@ -234,7 +252,7 @@ impl Core {
             let soon = self.clock.now() + WATCH;
             next = Some(next.map_or(soon, |next| next.min(soon)));
         }
-        failed.map(|()| Performed { next, calls })
+        failed.map(|()| next)
     }
 
     fn is_over(&self, watch: &Watch) -> bool {
@@ -273,12 +291,4 @@ impl Core {
         lock(&self.memory).forget(self, context);
         Ok(())
     }
-}
-
-/// What [`Core::perform`] leaves to be done.
-pub(super) struct Performed {
-    /// When to perform next; `None`: not before something is enqueued.
-    pub(super) next: Option<Nanos>,
-    /// Host functions whose turn has come.
-    pub(super) calls: Vec<HostCall>,
 }

@@ -139,16 +139,14 @@ fn run(core: &Arc<Core>) {
         let _ = core.segment.reap(core.clock.now(), REAP).and_then(|()| core.bury_exports());
         let now = core.clock.now();
         let until = match core.perform(true) {
-            Ok(performed) => {
-                for call in performed.calls {
-                    let (calls, _) = caller.get_or_insert_with(|| spawn_caller(core));
-                    // It ends only when this end of the channel does.
-                    let _ = calls.send(call);
-                }
-                performed.next.map_or(now + REAP, |next| next.min(now + REAP))
-            }
+            Ok(next) => next.map_or(now + REAP, |next| next.min(now + REAP)),
             Err(_) => now + REAP,
         };
+        for call in core.take_calls() {
+            let (calls, _) = caller.get_or_insert_with(|| spawn_caller(core));
+            // It ends only when this end of the channel does.
+            let _ = calls.send(call);
+        }
         core.alarm.sleep(core, until);
     }
     if let Some((calls, thread)) = caller {
