@@ -215,10 +215,11 @@ impl Process {
         if self.is_away() { 0 } else { self.used() }
     }
 
-    /// What the books may say of it that is not so any more. Of one that is away nothing but what it pays for others.
+    /// What the books may say of it that is not so any more, or not here. Of one that is away no more than what it pays for others, and what
+    /// of its own others may hold, who are not away.
     #[must_use]
     pub fn stale(&self) -> u64 {
-        self.kept + if self.is_away() { 0 } else { self.pool_on_the_books - self.pool }
+        self.kept + if self.is_away() { self.known() } else { self.pool_on_the_books - self.pool }
     }
 
     /// The books say that it is charged no more than this: so it pays for others what is beyond its own, at most.
@@ -236,12 +237,16 @@ impl Process {
 
     /// What others may hold of it when it ends: of a pool, as much as the books say that it holds.
     #[must_use]
-    pub fn outlives(&self, lent: &BTreeMap<u32, Lent>) -> u64 {
-        let known = self.lends().filter_map(|lends| lent.get(&lends)).map(|lent| lent.charged).sum::<u64>();
+    pub fn outlives(&self) -> u64 {
         let pooled = self.pools.values().any(Option::is_some);
-        let bound = self.physical.values().filter(|physical| physical.known && physical.lent.is_none());
-        let known = known + bound.map(|physical| physical.charged).sum::<u64>();
-        self.kept + known + if pooled { self.pool_on_the_books } else { 0 }
+        self.kept + self.known() + if pooled { self.pool_on_the_books } else { 0 }
+    }
+
+    /// What it is charged of what others may hold, beside pools.
+    fn known(&self) -> u64 {
+        let linear = self.allocations.values().filter(|allocation| allocation.lent.is_some());
+        let physical = self.physical.values().filter(|physical| physical.lent.is_some() || physical.known);
+        linear.map(|allocation| allocation.charged).chain(physical.map(|physical| physical.charged)).sum()
     }
 
     /// What of its own others know.
@@ -503,5 +508,16 @@ mod tests {
         assert!(model.might_fit(8 * MIB) && !model.might_fit(8 * MIB + 1));
         model.processes[1].opened.clear();
         assert_eq!((model.total(), model.most()), (0, 2 * MIB));
+    }
+
+    /// Memory was bound to an object that others had; the object is gone, and the driver takes the memory off the card.
+    #[test]
+    fn of_a_process_that_is_away_the_books_may_keep_what_others_may_hold() {
+        let bound = Physical { charged: 4 * MIB, known: true, ..Physical::default() };
+        let own = Physical { charged: 2 * MIB, ..Physical::default() };
+        let mut process = Process { physical: BTreeMap::from([(1, bound), (2, own)]), ..Process::default() };
+        assert_eq!((process.used_here(), process.stale(), process.outlives()), (6 * MIB, 0, 4 * MIB));
+        process.progress = Progress::Away;
+        assert_eq!((process.used_here(), process.stale(), process.outlives()), (0, 4 * MIB, 4 * MIB));
     }
 }

@@ -350,7 +350,7 @@ impl<'a> Play<'a> {
         let process = std::mem::take(&mut self.model.processes[who]);
         self.slack_of_the_dead += process.slack();
         self.dead += self.model.of(&process) + process.stale();
-        self.model.orphans += process.outlives(&self.model.lent);
+        self.model.orphans += process.outlives();
         self.dying_foreign.extend(process.holds_of_others());
         self.last_end = Some(Instant::now());
         for lent in process.lends() {
