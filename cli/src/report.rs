@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use cgpu_monitor::client::{Client, Failure as Absence};
 use cgpu_monitor::message::{CardStatus, ContainerStatus, ProcessCard, ProcessStatus, ShareStatus, Status};
+use cgpu_monitor::number::CardNumber;
 use cgpu_proto::file::Fault;
 use cgpu_proto::limits::Limits;
 use cgpu_proto::liveness::{self, Life};
@@ -131,7 +132,7 @@ pub(crate) fn container(folder: &Path, cards: &mut Vec<CardStatus>) -> Option<Co
 }
 
 fn fill(container: &mut ContainerStatus, snapshot: &Snapshot, reader: &Reader, cards: &mut Vec<CardStatus>) {
-    let index: Vec<u32> =
+    let index: Vec<CardNumber> =
         snapshot.cards.iter().map(|card| number(cards, &card.uuid.to_string(), card.total.get())).collect();
     let lives = |slot: usize| {
         SlotIndex::new(slot)
@@ -161,7 +162,7 @@ fn fill(container: &mut ContainerStatus, snapshot: &Snapshot, reader: &Reader, c
         if matches!(entry.word.state(), Some(State::Free | State::Orphan)) {
             continue;
         }
-        let part = |(card, index): (&cgpu_proto::snapshot::Card, &u32)| {
+        let part = |(card, index): (&cgpu_proto::snapshot::Card, &CardNumber)| {
             let cell = card.cells.get(slot)?;
             Some(ProcessCard {
                 card: *index,
@@ -197,10 +198,10 @@ fn amend(container: &mut ContainerStatus, folder: &Path) {
 }
 
 /// The number of a card in our list, in the order in which cards are met.
-fn number(cards: &mut Vec<CardStatus>, uuid: &str, total: u64) -> u32 {
+fn number(cards: &mut Vec<CardStatus>, uuid: &str, total: u64) -> CardNumber {
     let known = cards.iter().position(|card| card.uuid == uuid);
     let place = known.unwrap_or_else(|| {
-        let index = u32::try_from(cards.len()).unwrap_or(u32::MAX);
+        let index = CardNumber::of_card(u32::try_from(cards.len()).unwrap_or(u32::MAX));
         cards.push(CardStatus {
             index,
             uuid: uuid.to_owned(),

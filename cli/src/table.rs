@@ -8,6 +8,7 @@ use std::fmt::Write;
 use cgpu_monitor::message::{
     CardStatus, ContainerStatus, ProcessCard, ProcessStatus, ShareStatus, Sharing, Status,
 };
+use cgpu_monitor::number::CardNumber;
 use comfy_table::{Cell, CellAlignment, Row, Table, presets};
 
 use crate::report::{NATIVE, Report, View};
@@ -156,7 +157,7 @@ fn process_row(process: &ProcessStatus, part: &ProcessCard) -> Row {
     part_row(format!("  {pid}"), program, part.card, part.used)
 }
 
-fn part_row(pid: String, what: String, card: u32, bytes: u64) -> Row {
+fn part_row(pid: String, what: String, card: CardNumber, bytes: u64) -> Row {
     let none = String::new;
     let right = [card.to_string(), none(), none(), none(), none(), mib(bytes), none(), none(), none()];
     row([pid, what], right)
@@ -285,7 +286,7 @@ mod tests {
             ..CardStatus::default()
         };
         let finding = Finding {
-            card: 0,
+            card: 0.into(),
             pid: 99,
             comm: "train".into(),
             cause: Cause::Unshimmed,
@@ -353,8 +354,8 @@ card 0: on it without the shim, and no container's: process 99 (train)
     fn a_card_that_a_process_does_not_use_is_not_listed_with_it() {
         let mut report = sample();
         let container = &mut report.status.containers[0];
-        container.cards.push(ShareStatus { card: 1, ..ShareStatus::default() });
-        container.processes[0].cards.push(ProcessCard { card: 1, ..ProcessCard::default() });
+        container.cards.push(ShareStatus { card: 1.into(), ..ShareStatus::default() });
+        container.processes[0].cards.push(ProcessCard { card: 1.into(), ..ProcessCard::default() });
         assert_eq!(render(&report).matches("trainer").count(), 1);
     }
 

@@ -68,7 +68,7 @@ mod tests {
 
     fn finding(pid: u32, cause: Cause, container: Option<&str>) -> Finding {
         Finding {
-            card: 0,
+            card: 0.into(),
             pid,
             comm: "tr\x1bn".into(),
             cause,

@@ -40,6 +40,7 @@ use toml::Spanned;
 use crate::control::bounds;
 use crate::controller::tuning::Tuning;
 use crate::metrics::Endpoint;
+use crate::number::CardNumber;
 use crate::settings::CardSettings;
 use crate::watch::Rules;
 
@@ -161,7 +162,7 @@ impl Source<'_> {
 /// Which card is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Which {
-    Index(u32),
+    Index(CardNumber),
     Uuid(Uuid),
 }
 
@@ -200,7 +201,7 @@ impl Default for Start {
 }
 
 impl Start {
-    fn find(&self, index: u32, uuid: Uuid) -> CardStart {
+    fn find(&self, index: CardNumber, uuid: Uuid) -> CardStart {
         let told = |which| self.cards.get(&which).copied().unwrap_or_default();
         let (own, by_index) = (told(Which::Uuid(uuid)), told(Which::Index(index)));
         CardStart { settings: own.settings.over(by_index.settings), base: own.base.or(by_index.base) }
@@ -208,13 +209,13 @@ impl Start {
 
     /// What a card starts with.
     #[must_use]
-    pub fn card(&self, index: u32, uuid: Uuid) -> CardSettings {
+    pub fn card(&self, index: CardNumber, uuid: Uuid) -> CardSettings {
         self.find(index, uuid).settings
     }
 
     /// The times of a card's turns.
     #[must_use]
-    pub fn tuning(&self, index: u32, uuid: Uuid) -> Tuning {
+    pub fn tuning(&self, index: CardNumber, uuid: Uuid) -> Tuning {
         let base = self.find(index, uuid).base.or(self.base);
         base.map_or(Tuning::DEFAULT, |base| Tuning::DEFAULT.with_base(base)).stretched(self.percent)
     }
@@ -299,7 +300,7 @@ impl Config {
                 (_, Ok(uuid)) => Which::Uuid(uuid),
                 _ => {
                     let what = format!(
-                        "expected a card's index or its UUID such as GPU-..., found {:?}",
+                        "expected a card's index such as 0 or \"0.1\", or its UUID such as GPU-..., found {:?}",
                         name.get_ref()
                     );
                     return Err(file.wrong(Some(name.span()), &what));
@@ -344,7 +345,7 @@ mod tests {
         assert_eq!(config.root, Path::new("/x"));
         assert_eq!(config.state, Path::new("/x/state"));
         assert_eq!(config.tree.as_deref(), Some(Path::new("/x/cgpu_km")));
-        assert_eq!(config.start.tuning(0, Uuid([1; 16])).base, Nanos::from_millis(20));
+        assert_eq!(config.start.tuning(CardNumber::default(), Uuid([1; 16])).base, Nanos::from_millis(20));
         assert_eq!(load("root = '/x'\ntree = 'none'").unwrap().tree, None);
         assert_eq!(config.metrics.unwrap().listen.to_string(), METRICS);
         assert_eq!(load("root = '/x'\nmetrics = 'off'").unwrap().metrics, None);
@@ -360,12 +361,16 @@ mod tests {
             "root = '/x'\n[card.0]\npolicy = 3\nmax_inst = 4\nbase_slice_ms = 2\n[card.\"{uuid}\"]\npolicy = 5\nwork_conserving = 1\n"
         );
         let start = load(&text).unwrap().start;
-        let card = start.card(0, uuid);
+        let card = start.card(CardNumber::default(), uuid);
         assert_eq!((card.policy, card.max_inst, card.prio_ratio()), (Some(5), Some(4), 80));
         assert!(card.work_conserving());
-        assert_eq!(start.tuning(0, uuid).base, Nanos::from_millis(2));
-        assert_eq!(start.card(1, Uuid([2; 16])), CardSettings::default());
-        assert_eq!(start.tuning(1, Uuid([2; 16])), Tuning::DEFAULT);
+        assert_eq!(start.tuning(CardNumber::default(), uuid).base, Nanos::from_millis(2));
+        assert_eq!(start.card(CardNumber::of_card(1), Uuid([2; 16])), CardSettings::default());
+        // An instance goes by its own number, not by its card's.
+        let instance = |start: &Start| start.card(CardNumber::of_instance(0, 1), Uuid([3; 16])).policy;
+        assert_eq!(instance(&start), None);
+        assert_eq!(instance(&load("root = '/x'\n[card.\"0.1\"]\npolicy = 4").unwrap().start), Some(4));
+        assert_eq!(start.tuning(CardNumber::of_card(1), Uuid([2; 16])), Tuning::DEFAULT);
     }
 
     #[test]
@@ -381,7 +386,10 @@ mod tests {
             ("root = '/x'\n[card.0]\nwork_conserving = 2", "line 3: work_conserving: expected 0 to 1"),
             ("root = '/x'\n[card.0]\npolicy = 'fair'", "line 3: invalid type: string"),
             ("root = '/x'\n[card.0]\ncolour = 3", "line 3: unknown field `colour`"),
-            ("root = '/x'\n[card.first]\npolicy = 1", "line 2: expected a card's index or its UUID"),
+            (
+                "root = '/x'\n[card.first]\npolicy = 1",
+                "line 2: expected a card's index such as 0 or \"0.1\", or its UUID",
+            ),
             ("root = '/x'\ndefault_memsize = -5", "line 2: default_memsize: expected a number of bytes"),
             (
                 "root = '/x'\nend_over_limit_mib = -1",

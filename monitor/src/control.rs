@@ -3,7 +3,7 @@
 //! ```text
 //! version                  r     of the monitor
 //! default_memsize          rw    bytes, 0: none
-//! N/policy                 rw    0..5
+//! N/policy                 rw    0..5; N is a card's index, or an instance's (MIG) as N.M
 //! N/max_inst               rw    1..25
 //! N/free_weight            r     what is left of max_inst
 //! N/prio_ratio             rw    20..99
@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use crate::controller::tenants::TenantId;
 use crate::host::Host;
 use crate::message::{Errno, Refusal};
+use crate::number::CardNumber;
 
 /// A node of the tree, for containers and cards that exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +121,8 @@ fn node(host: &Host, path: &str) -> Result<Node, Refusal> {
     let missing =
         || Refusal::new(Errno::ENOENT, format!("There is no node {path:?}; list shows what there is."));
     let card = |name: &str| {
-        let at = host.boards.iter().position(|board| board.index.to_string() == name);
+        let index = name.parse::<CardNumber>().ok();
+        let at = host.boards.iter().position(|board| Some(board.index) == index);
         at.ok_or_else(|| Refusal::new(Errno::ENOENT, format!("There is no card {name}.")))
     };
     let container = |at: usize, id: &str| {

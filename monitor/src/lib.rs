@@ -11,7 +11,7 @@
 //! | [`exchange`] | pure: how much of what processes exported has gone, from all figures together |
 //! | [`watch`] | pure: who uses a card without the shim, or has too much of it, and who is to be ended for it |
 //! | `scout` | what takes time: NVML, who its processes are, ending one, the settings file |
-//! | `tree` | the control tree as a file system |
+//! | [`number`], `tree` | what cards are called in the control tree; the tree as a file system |
 //! | [`estate`], `service` | the hot upgrade; what the service manager is told |
 //! | `control`, `status`, `socket` | the control tree, the whole picture, and the way to both |
 //! | [`metrics`] | the metrics endpoint |
@@ -31,6 +31,7 @@ mod host;
 pub mod measured;
 pub mod message;
 pub mod metrics;
+pub mod number;
 pub mod record;
 mod scout;
 mod service;

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::control::Kind;
 use crate::estate::Estate;
+use crate::number::CardNumber;
 
 /// A request, told apart by `op`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -271,7 +272,7 @@ pub enum Signal {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// [`CardStatus::index`].
-    pub card: u32,
+    pub card: CardNumber,
     /// On the host.
     pub pid: u32,
     /// Its name, as the kernel has it from the process.
@@ -323,9 +324,9 @@ pub struct Ended {
 /// A card.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CardStatus {
-    /// N of the control tree: NVML's index, or the next free number for a card that NVML does not show.
-    pub index: u32,
-    /// `GPU-...`.
+    /// N, or N.M, of the control tree: NVML's index, or the next free number for a card that NVML does not show.
+    pub index: CardNumber,
+    /// `GPU-...`, an instance's `MIG-...`.
     pub uuid: String,
     /// The product's name; empty when NVML is not there.
     pub name: String,
@@ -375,7 +376,7 @@ pub enum Sharing {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardTurns {
     /// [`CardStatus::index`].
-    pub card: u32,
+    pub card: CardNumber,
     /// Oldest first; the last one may still go on. Where there are gaps the card was nobody's.
     pub turns: Vec<TurnStatus>,
 }
@@ -426,8 +427,8 @@ pub struct ContainerStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ShareStatus {
     /// [`CardStatus::index`].
-    pub card: u32,
-    /// `GPU-...`.
+    pub card: CardNumber,
+    /// [`CardStatus::uuid`].
     pub uuid: String,
     /// Memory limit in bytes, 0: none.
     pub limit: u64,
@@ -522,7 +523,7 @@ pub struct ProcessStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessCard {
     /// [`CardStatus::index`].
-    pub card: u32,
+    pub card: CardNumber,
     /// Charged bytes, `implicit` not included.
     pub used: u64,
     /// Bytes of contexts, modules and slack, corrected by `growth`.

@@ -17,6 +17,7 @@ use cgpu_proto::units::{Bytes, Nanos};
 use cgpu_proto::uuid::Uuid;
 
 use crate::daemon::poll::now;
+use crate::number::CardNumber;
 use crate::settings::Settings;
 use crate::watch::{Name, Order};
 
@@ -95,7 +96,7 @@ pub(crate) struct Sample {
 /// NVML's view of a card.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CardSample {
-    pub(crate) index: u32,
+    pub(crate) index: CardNumber,
     pub(crate) uuid: Uuid,
     pub(crate) name: String,
     pub(crate) total: u64,

@@ -71,7 +71,7 @@ fn card(host: &Host, at: usize) -> CardStatus {
     let on_card = board.sample.processes.iter().flatten();
     CardStatus {
         index: board.index,
-        uuid: board.uuid.to_string(),
+        uuid: board.name(),
         name: board.sample.name.clone(),
         memory_total: host.total(board),
         memory_used: board.sample.used,
@@ -123,7 +123,7 @@ fn container(host: &Host, container: &Container, now: Nanos) -> ContainerStatus 
 fn share(container: &Container, board: &Board, now: Nanos) -> ShareStatus {
     let mut status = ShareStatus {
         card: board.index,
-        uuid: board.uuid.to_string(),
+        uuid: board.name(),
         limit: container.limit(board.uuid).0,
         ..ShareStatus::default()
     };

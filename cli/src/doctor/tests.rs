@@ -315,7 +315,7 @@ fn counted(reason: &str) -> Vec<&'static str> {
 
 fn finding(cause: message::Cause, container: Option<&str>) -> Finding {
     Finding {
-        card: 0,
+        card: 0.into(),
         // Nobody's.
         pid: u32::MAX,
         comm: "x".into(),

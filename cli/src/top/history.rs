@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use cgpu_monitor::message::Status;
+use cgpu_monitor::number::CardNumber;
 
 /// Looks that are kept: as many as the widest screen has columns.
 const MOST: usize = 512;
@@ -33,12 +34,12 @@ pub(crate) struct Track {
 }
 
 /// A container on a card.
-pub(crate) type Place = (String, u32);
+pub(crate) type Place = (String, CardNumber);
 
 /// All that is shown.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
-    cards: BTreeMap<u32, Track>,
+    cards: BTreeMap<CardNumber, Track>,
     containers: BTreeMap<Place, Track>,
 }
 
@@ -67,7 +68,7 @@ impl History {
         }
     }
 
-    pub(crate) fn card(&self, index: u32) -> Option<&Track> {
+    pub(crate) fn card(&self, index: CardNumber) -> Option<&Track> {
         self.cards.get(&index)
     }
 
@@ -98,11 +99,11 @@ mod tests {
         let mut history = History::default();
         history.note(&status("a", Some(50.0)));
         history.note(&status("a", None));
-        let track = history.container(&("a".into(), 0)).unwrap();
+        let track = history.container(&("a".into(), 0.into())).unwrap();
         assert_eq!(track.time.last(9).collect::<Vec<_>>(), [Some(0.5), None]);
         assert_eq!(track.memory.last(1).collect::<Vec<_>>(), [Some(0.25)]);
         history.note(&status("b", None));
-        assert!(history.container(&("a".into(), 0)).is_none());
+        assert!(history.container(&("a".into(), 0.into())).is_none());
     }
 
     #[test]

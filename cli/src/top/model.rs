@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::time::Duration;
 
 use cgpu_monitor::message::{CardStatus, CardTurns, ContainerStatus, ShareStatus, Status};
+use cgpu_monitor::number::CardNumber;
 
 use super::history::{History, Place};
 use crate::table;
@@ -28,7 +29,7 @@ pub(crate) struct Model {
     pub(crate) descending: bool,
     /// Only containers with this in their id or name; only of this card.
     pub(crate) filter: String,
-    pub(crate) card: Option<u32>,
+    pub(crate) card: Option<CardNumber>,
     /// The row that keys are about.
     pub(crate) selected: Option<Place>,
     /// What stands still does not move under one's eyes.
@@ -56,7 +57,7 @@ pub(crate) enum Mode {
     Filter,
     /// A card's policy is being chosen.
     Policy {
-        card: u32,
+        card: CardNumber,
         choice: u32,
     },
     /// A weight is being typed.
@@ -191,7 +192,7 @@ impl Model {
         }
     }
 
-    pub(crate) fn card(&self, index: u32) -> Option<&CardStatus> {
+    pub(crate) fn card(&self, index: CardNumber) -> Option<&CardStatus> {
         self.seen.status.cards.iter().find(|card| card.index == index)
     }
 

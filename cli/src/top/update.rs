@@ -1,5 +1,6 @@
 //! What events do to the model, and what is to be done outside of it.
 
+use cgpu_monitor::number::CardNumber;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::history::Place;
@@ -141,7 +142,7 @@ fn next_card(model: &mut Model) {
 }
 
 /// The card of the selected row; without rows, the first one shown. With its policy.
-fn card_in_question(model: &Model) -> Option<(u32, u32)> {
+fn card_in_question(model: &Model) -> Option<(CardNumber, u32)> {
     let rows = model.rows();
     let of_row = model.selection(&rows).and_then(|at| model.card(rows[at].share.card));
     of_row.or_else(|| model.cards().next()).map(|card| (card.index, card.policy))
@@ -161,7 +162,7 @@ fn type_filter(model: &mut Model, key: KeyCode) {
     model.mode = Mode::Filter;
 }
 
-fn choose_policy(model: &mut Model, key: KeyCode, card: u32, choice: u32) {
+fn choose_policy(model: &mut Model, key: KeyCode, card: CardNumber, choice: u32) {
     let choice = match key {
         KeyCode::Esc | KeyCode::Char('q') => return,
         KeyCode::Up | KeyCode::Char('k') => choice.saturating_sub(1),
@@ -300,9 +301,9 @@ mod tests {
         assert_eq!(rows[model.selection(&rows).unwrap()].container.id, "bravo");
         drop(rows);
         keys(&mut model, "^^^^^^");
-        assert_eq!(model.selected, Some(("charlie".into(), 1)));
+        assert_eq!(model.selected, Some(("charlie".into(), 1.into())));
         keys(&mut model, "gG");
-        assert_eq!(model.selected, Some(("alpha".into(), 0)));
+        assert_eq!(model.selected, Some(("alpha".into(), 0.into())));
         model.seen.status.containers.remove(0);
         let rows = model.rows();
         assert_eq!(model.selection(&rows), Some(0), "it is gone: the first one");

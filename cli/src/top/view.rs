@@ -185,8 +185,8 @@ mod tests {
         for mode in [
             Mode::Help,
             Mode::Filter,
-            Mode::Policy { card: 0, choice: 9 },
-            Mode::Weight { place: ("a".into(), 0), text: "12".into() },
+            Mode::Policy { card: 0.into(), choice: 9 },
+            Mode::Weight { place: ("a".into(), 0.into()), text: "12".into() },
             Mode::Confirm(Write { path: "x".into(), value: "y".into(), meaning: "z".repeat(300) }),
         ] {
             models.push(Model { mode, ..samples::two_cards() });
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn the_selected_row_is_on_the_screen() {
         let mut model = samples::crowd();
-        model.selected = Some(("tenant-39".into(), 0));
+        model.selected = Some(("tenant-39".into(), 0.into()));
         let seen = plain(&model, 80, 24);
         assert!(seen.iter().any(|line| line.starts_with('▸') && line.contains("tenant-39")), "{seen:#?}");
     }
@@ -212,7 +212,7 @@ mod tests {
     fn without_colours_there_is_none_and_with_colours_there_is() {
         for (coloured, expected) in [(true, true), (false, false)] {
             let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
-            let model = Model { mode: Mode::Policy { card: 0, choice: 2 }, ..samples::one_card() };
+            let model = Model { mode: Mode::Policy { card: 0.into(), choice: 2 }, ..samples::one_card() };
             terminal.draw(|frame| render(&model, &Theme::new(coloured, true), frame)).unwrap();
             let cells = terminal.backend().buffer().content();
             let any = cells.iter().any(|cell| {
@@ -232,7 +232,7 @@ mod tests {
     fn what_is_wrong_and_what_was_refused_are_read_first() {
         let mut model = samples::one_card();
         model.seen.status.findings.push(Finding {
-            card: 0,
+            card: 0.into(),
             pid: 99,
             comm: "train".into(),
             cause: Cause::Unshimmed,

@@ -6,14 +6,15 @@ use cgpu_proto::uuid::Uuid;
 use crate::config::Start;
 use crate::controller::Card;
 use crate::controller::policy::Policy;
+use crate::number::CardNumber;
 use crate::scout::CardSample;
 use crate::settings::CardSettings;
 
 /// A card of the host.
 #[derive(Debug)]
 pub(crate) struct Board {
-    /// N of the control tree.
-    pub(crate) index: u32,
+    /// N, or N.M, of the control tree.
+    pub(crate) index: CardNumber,
     pub(crate) uuid: Uuid,
     /// NVML knows it.
     pub(crate) known: bool,
@@ -33,7 +34,7 @@ pub(crate) struct Board {
 }
 
 impl Board {
-    pub(crate) fn new(index: u32, uuid: Uuid, settings: CardSettings, start: &Start) -> Self {
+    pub(crate) fn new(index: CardNumber, uuid: Uuid, settings: CardSettings, start: &Start) -> Self {
         let sample = CardSample { uuid, ..CardSample::default() };
         let controller = Card::new(start.tuning(index, uuid), Policy::default());
         Self {
@@ -48,6 +49,12 @@ impl Board {
             look: Nanos::MAX,
             stale: true,
         }
+    }
+
+    /// Its UUID as NVML writes it: an instance's kind is not in the bytes.
+    pub(crate) fn name(&self) -> String {
+        let name = self.uuid.to_string();
+        if self.index.is_instance() { name.replacen("GPU", "MIG", 1) } else { name }
     }
 
     /// What of the card is nobody's, by a sample: on it, and of no process, and not the driver's own. None: NVML does not tell.

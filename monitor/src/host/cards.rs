@@ -10,6 +10,7 @@ use super::board::Board;
 use super::container::Container;
 use super::places::Places;
 use crate::config::Start;
+use crate::number::CardNumber;
 use crate::settings::CardSettings;
 
 /// Cards that are kept; a container can name sixteen, and may make them up where there is no NVML.
@@ -22,15 +23,17 @@ impl Host {
         if told || self.boards.len() >= MOST_CARDS || self.boards.iter().any(|board| board.uuid == uuid) {
             return;
         }
-        let index = (0..).find(|index| self.boards.iter().all(|board| board.index != *index)).unwrap_or(0);
+        let is_free = |index: &CardNumber| self.boards.iter().all(|board| board.index != *index);
+        let index = (0..).map(CardNumber::of_card).find(is_free).unwrap_or_default();
         self.add_card(index, uuid);
     }
 
-    pub(super) fn add_card(&mut self, index: u32, uuid: Uuid) -> &mut Board {
+    pub(super) fn add_card(&mut self, index: CardNumber, uuid: Uuid) -> &mut Board {
         let settings = self.set_for(uuid);
-        tracing::info!("card {index} is {uuid}");
+        let board = Board::new(index, uuid, settings, &self.start);
+        tracing::info!("card {index} is {}", board.name());
         let at = self.boards.partition_point(|board| board.index < index);
-        self.boards.insert(at, Board::new(index, uuid, settings, &self.start));
+        self.boards.insert(at, board);
         self.inherit_card(at);
         &mut self.boards[at]
     }
@@ -53,7 +56,7 @@ impl Host {
         }
     }
 
-    /// Drops cards that only containers named, and no longer do.
+    /// Drops cards that NVML does not know, or no longer, and that no container names any more.
     pub(super) fn forget_cards(&mut self) {
         let named: BTreeSet<Uuid> = self.containers.values().flat_map(Container::cards).collect();
         self.boards.retain(|board| board.known || named.contains(&board.uuid));

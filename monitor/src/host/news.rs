@@ -8,6 +8,7 @@ use cgpu_proto::uuid::Uuid;
 
 use super::Host;
 use crate::controller::tenants::TenantId;
+use crate::number::CardNumber;
 use crate::scout::{News, Sample};
 
 /// How long NVML is waited for at the start: its own takes a second or two.
@@ -55,6 +56,12 @@ impl Host {
         }
         self.sampled = Some(sample.at);
         let told: BTreeSet<Uuid> = sample.cards.iter().map(|card| card.uuid).collect();
+        let numbers: BTreeSet<CardNumber> = sample.cards.iter().map(|card| card.index).collect();
+        if !told.is_empty() {
+            // A card may be cut anew while we run: what has gone is kept as long as a container names it, but for its number.
+            self.boards.iter_mut().for_each(|board| board.known &= told.contains(&board.uuid));
+            self.boards.retain(|board| told.contains(&board.uuid) || !numbers.contains(&board.index));
+        }
         for mut card in sample.cards {
             let readings = std::mem::take(&mut card.readings);
             for taken in &readings {

@@ -9,6 +9,7 @@ use cgpu_proto::uuid::Uuid;
 
 use super::container::Container;
 use crate::controller::tenants::{TenantId, Terms};
+use crate::number::CardNumber;
 
 /// What each container of a card is promised there.
 #[derive(Clone, Debug, Default)]
@@ -48,7 +49,7 @@ impl Places {
     }
 
     /// What its starter should be told of a container's part of card `index`, if anything.
-    pub(crate) fn lack(&self, index: u32, container: &Container) -> Option<String> {
+    pub(crate) fn lack(&self, index: CardNumber, container: &Container) -> Option<String> {
         match (self.of(container).weight, container.weight()) {
             (0, _) => Some(format!(
                 "card {index} has no weight left for {}: it gets no compute there; raise {index}/max_inst or lower others' weights",

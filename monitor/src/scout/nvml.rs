@@ -12,12 +12,16 @@ use nvml_wrapper::{Device, Nvml};
 
 use super::readings::Enclosed;
 use super::{CardSample, Processes};
+use crate::number::CardNumber;
+
+/// `NVML_DEVICE_MIG_ENABLE`.
+const MIG_ENABLED: u32 = 1;
 
 /// The library, loaded and initialised.
 pub(super) struct Library {
     nvml: Nvml,
     /// The time of the newest sample of processes' utilisation, by card.
-    newest: RefCell<BTreeMap<u32, u64>>,
+    newest: RefCell<BTreeMap<Uuid, u64>>,
 }
 
 impl Library {
@@ -28,7 +32,8 @@ impl Library {
             .map(|nvml| Self { nvml, newest: RefCell::default() })
     }
 
-    /// Every card that can be asked. One that answers nothing but its UUID has no memory and tells of no processes.
+    /// Every card that can be asked, and in place of one that is cut (MIG) its instances: those compute and hold memory, the card itself
+    /// nothing. One that answers nothing but its UUID has no memory and tells of no processes.
     ///
     /// `enclose` is given each card and asks it for its processes, doing before and after that what is to be done.
     pub(super) fn sample(
@@ -36,12 +41,10 @@ impl Library {
         mut enclose: impl FnMut(Uuid, &dyn Fn() -> Processes) -> Enclosed,
     ) -> Vec<CardSample> {
         let count = self.nvml.device_count().unwrap_or(0);
-        let card = |index| {
-            let device = self.nvml.device_by_index(index).ok()?;
-            let uuid = device.uuid().ok()?.parse().ok()?;
+        let mut sample = |Place { index, uuid, device }| {
             let memory = device.memory_info().ok();
             let (processes, readings) = enclose(uuid, &|| processes(&device));
-            Some(CardSample {
+            CardSample {
                 index,
                 uuid,
                 name: device.name().unwrap_or_default(),
@@ -51,21 +54,31 @@ impl Library {
                 readings,
                 residents: Vec::new(),
                 utilization: device.utilization_rates().ok().map(|rates| rates.gpu),
-                busy: self.busy(index, &device),
-            })
+                busy: self.busy(uuid, &device),
+            }
         };
-        (0..count).filter_map(card).collect()
+        (0..count).filter_map(|index| self.place(index)).flat_map(places).map(&mut sample).collect()
     }
 
     /// Who is on a card now.
     pub(super) fn processes(&self, card: Uuid) -> Processes {
-        processes(&self.nvml.device_by_uuid(card.to_string()).ok()?)
+        let name = card.to_string();
+        // What kind of card it is is not in its bytes.
+        let whole = self.nvml.device_by_uuid(name.as_str());
+        let device = whole.or_else(|_| self.nvml.device_by_uuid(name.replacen("GPU", "MIG", 1)));
+        processes(&device.ok()?)
+    }
+
+    /// The card of this index.
+    fn place(&self, index: u32) -> Option<Place<'_>> {
+        let device = self.nvml.device_by_index(index).ok()?;
+        Place::new(CardNumber::of_card(index), device)
     }
 
     /// How much of the time each process had the card busy, by what NVML has sampled since it was last asked.
-    fn busy(&self, index: u32, device: &Device<'_>) -> Option<BTreeMap<u32, u32>> {
+    fn busy(&self, card: Uuid, device: &Device<'_>) -> Option<BTreeMap<u32, u32>> {
         let mut newest = self.newest.borrow_mut();
-        let newest = newest.entry(index).or_default();
+        let newest = newest.entry(card).or_default();
         match device.process_utilization_stats(*newest) {
             Ok(mut samples) => {
                 samples.sort_by_key(|sample| sample.timestamp);
@@ -77,6 +90,34 @@ impl Library {
             Err(_) => None,
         }
     }
+}
+
+/// Something that computes, and where it is.
+struct Place<'a> {
+    index: CardNumber,
+    uuid: Uuid,
+    device: Device<'a>,
+}
+
+impl<'a> Place<'a> {
+    fn new(index: CardNumber, device: Device<'a>) -> Option<Self> {
+        Some(Self { index, uuid: device.uuid().ok()?.parse().ok()?, device })
+    }
+}
+
+/// A card's instances, or the card itself where there are none. Drivers before R470 name instances after their card, and so do we then: all
+/// of them are that one card.
+fn places(card: Place<'_>) -> Vec<Place<'_>> {
+    let is_cut = card.device.mig_mode().is_ok_and(|mode| mode.current == MIG_ENABLED);
+    let most = if is_cut { card.device.mig_device_count().unwrap_or(0) } else { 0 };
+    // An instance that is destroyed leaves its number empty.
+    let instance = |number| {
+        let device = card.device.mig_device_by_index(number).ok()?;
+        let index = CardNumber::of_instance(card.index.card(), number);
+        Place::new(index, device).filter(|place| place.uuid != card.uuid)
+    };
+    let instances: Vec<_> = (0..most).filter_map(instance).collect();
+    if instances.is_empty() { vec![card] } else { instances }
 }
 
 /// Who is on a card, by host process ids, with what the driver holds for each there; none: not told.

@@ -317,7 +317,7 @@ fn status_tells_who_has_what() {
     });
     let status = status(&monitor);
     let card = &status.cards[0];
-    assert_eq!((card.index, card.policy, card.max_inst, card.free_weight), (0, 2, 20, 18));
+    assert_eq!((card.index, card.policy, card.max_inst, card.free_weight), (0.into(), 2, 20, 18));
     assert_eq!((card.uuid.clone(), card.memory_total), (uuid(1).to_string(), TOTAL.0));
     let a = find(&status, "a");
     assert_eq!((a.name.as_str(), a.weight, a.dir.as_path()), ("Trainer", 2, dir.as_path()));

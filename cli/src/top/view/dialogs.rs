@@ -1,5 +1,6 @@
 //! What lies over the picture while something is chosen, typed, confirmed or explained.
 
+use cgpu_monitor::number::CardNumber;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::Line;
@@ -51,7 +52,7 @@ pub(super) fn render(model: &Model, theme: &Theme, frame: &mut Frame<'_>, area: 
     frame.render_widget(text, place);
 }
 
-fn policies<'a>(model: &Model, theme: &Theme, card: u32, choice: u32) -> Vec<Line<'a>> {
+fn policies<'a>(model: &Model, theme: &Theme, card: CardNumber, choice: u32) -> Vec<Line<'a>> {
     let present = model.card(card).map(|card| card.policy);
     let mut lines = vec![Line::raw(format!("policy of card {card}"))];
     lines.extend((0..POLICIES).map(|policy| {

@@ -11,7 +11,7 @@ use crate::top::model::{Model, Seen};
 
 fn card(index: u32) -> CardStatus {
     CardStatus {
-        index,
+        index: index.into(),
         uuid: format!("GPU-{index}"),
         name: "NVIDIA A10".into(),
         memory_total: 23028 << 20,
@@ -30,7 +30,7 @@ fn card(index: u32) -> CardStatus {
 
 fn container(id: &str, cards: &[(u32, f64, f64, u64)]) -> ContainerStatus {
     let share = |&(card, set, got, mib): &(u32, f64, f64, u64)| ShareStatus {
-        card,
+        card: card.into(),
         limit: 8 << 30,
         used: mib << 20,
         implicit: 256 << 20,
@@ -44,7 +44,7 @@ fn container(id: &str, cards: &[(u32, f64, f64, u64)]) -> ContainerStatus {
         ..ShareStatus::default()
     };
     let used = |&(card, _, _, mib): &(u32, f64, f64, u64)| ProcessCard {
-        card,
+        card: card.into(),
         used: mib << 20,
         ..ProcessCard::default()
     };
@@ -73,7 +73,7 @@ fn turns(card: u32, holders: &[(&str, u64)]) -> CardTurns {
         ago_us -= us;
         turn
     };
-    CardTurns { card, turns: holders.iter().map(turn).collect() }
+    CardTurns { card: card.into(), turns: holders.iter().map(turn).collect() }
 }
 
 fn model(cards: Vec<CardStatus>, containers: Vec<ContainerStatus>, turns: Vec<CardTurns>) -> Model {

@@ -1,6 +1,11 @@
 //! MIG instances: each is a card of its own, by its own name, with a limit of its own.
 
-use cgpu_e2e::{Container, MIB, Outcome, Scene};
+use std::fs;
+
+use cgpu_e2e::{Container, MIB, Monitor, Outcome, Scene, Worker};
+use serde_json::Value;
+
+use crate::tree::{Tree, has_fuse};
 
 /// A whole card, and one that is cut into two instances.
 const CUT: &str = "T4:15109,A100:40960/mig=3g.20gb,1g.5gb";
@@ -58,4 +63,131 @@ fn a_cut_card_cannot_be_named_by_its_index() {
     let outcome = Outcome::of(scene.program_in(&container, "init")).exits(0);
     assert_eq!(outcome.number("init"), 1);
     assert!(outcome.stderr.contains("card 1 is cut into MIG instances"), "{outcome:?}");
+}
+
+fn cgpu(scene: &Scene, arguments: &[&str]) -> Outcome {
+    let mut command = scene.cgpu(arguments);
+    command.arg("--root").arg(scene.root());
+    Outcome::of(command)
+}
+
+/// A container that has one instance of the second card, with half of the greater one's memory, and a program that computes there.
+fn tenant(scene: &Scene, name: &str, instance: &str) -> (Container, Worker) {
+    let container = scene
+        .limited(name, 4096)
+        .with("NVIDIA_VISIBLE_DEVICES", instance)
+        .with("CUDA_VISIBLE_DEVICES", instance);
+    let worker = Worker::start(scene, &container);
+    (container, worker)
+}
+
+#[test]
+fn each_instance_has_a_folder_and_settings_of_its_own() {
+    let scene = Scene::new(CUT);
+    let tree = has_fuse("mig").then(|| Tree::of(&scene));
+    let start = || Monitor::start_with(&scene, if tree.is_some() { "" } else { "tree = \"none\"\n" });
+    let mut monitor = start();
+    // The card that is cut computes nothing: its instances are there in its place.
+    assert_eq!(cgpu(&scene, &["ls"]).silent().stdout, "version\ndefault_memsize\n0/\n1.0/\n1.1/\n");
+    let cards = scene.smi()["cards"].clone();
+    let told = |card: &Value| (card["index"].clone(), card["memory_total"].as_u64().expect("a size") / MIB);
+    let cards: Vec<_> = cards.as_array().expect("cards").iter().map(told).collect();
+    assert_eq!(cards, [(0.into(), 15109), ("1.0".into(), 20480), ("1.1".into(), 5120)]);
+    let uuid = |at: usize| scene.smi()["cards"][at]["uuid"].as_str().expect("a UUID").to_owned();
+    assert!(uuid(0).starts_with("GPU-") && uuid(1).starts_with("MIG-") && uuid(1) != uuid(2));
+
+    let (big, small) = (uuid(1), uuid(2));
+    let tenants = [tenant(&scene, "a", &big), tenant(&scene, "b", &big), tenant(&scene, "c", &small)];
+    for (container, _) in &tenants {
+        let known = || scene.books(container)["cards"].as_array().is_some_and(|cards| !cards.is_empty());
+        scene.eventually("a container with its instance", || known().then_some(()));
+    }
+    let of = |at: usize| scene.books(&tenants[at].0)["cards"][0]["card"].clone();
+    assert_eq!([of(0), of(1), of(2)], ["1.0", "1.0", "1.1"].map(Value::from));
+
+    for (node, value, before) in [
+        ("1.0/policy", "2", "1"),
+        ("1.0/a/weight", "3", "1"),
+        ("1.1/max_inst", "7", "20"),
+        ("1.1/prio_ratio", "55", "80"),
+        ("1.1/c/memsize", "1073741824", "4294967296"),
+        ("1.0/b/highprio", "1", "0"),
+    ] {
+        assert_eq!(cgpu(&scene, &["get", node]).silent().stdout, format!("{before}\n"), "{node}");
+        match &tree {
+            Some(tree) => fs::write(tree.path(node), format!("{value}\n")).expect(node),
+            None => scene.set(node, value),
+        }
+        assert_eq!(cgpu(&scene, &["get", node]).silent().stdout, format!("{value}\n"), "{node}");
+        if let Some(tree) = &tree {
+            assert_eq!(tree.read(node).expect(node), format!("{value}\n"), "{node}");
+        }
+    }
+    for (arguments, errno) in [
+        (&["get", "1/policy"][..], "ENOENT"),
+        (&["get", "1.2/policy"], "ENOENT"),
+        (&["get", "1.0/c/weight"], "ENOENT"),
+        (&["get", "01.0/policy"], "ENOENT"),
+        (&["set", "1.0/policy", "6"], "EINVAL"),
+        (&["set", "1.0/a/weight", "26"], "EINVAL"),
+        (&["set", "1.0/free_weight", "1"], "EACCES"),
+        // More than the instance has, though not more than its card.
+        (&["set", "1.1/c/memsize", "6442450944"], "EINVAL"),
+    ] {
+        let outcome = cgpu(&scene, arguments).exits(1);
+        assert!(outcome.stderr.contains(errno), "{arguments:?}: {outcome:?}");
+    }
+    if let Some(tree) = &tree {
+        for (node, errno) in [("1/policy", libc::ENOENT), ("1.2/policy", libc::ENOENT)] {
+            assert_eq!(tree.read(node).expect_err(node).raw_os_error(), Some(errno), "{node}");
+        }
+        let read_only = fs::write(tree.path("1.1/c/id"), "x").expect_err("read-only");
+        assert_eq!(read_only.raw_os_error(), Some(libc::EACCES));
+        let mut names: Vec<_> = fs::read_dir(tree.path("1.0")).expect("a folder").flatten().collect();
+        names.retain(|entry| entry.path().is_dir());
+        assert_eq!(names.len(), 2, "{names:?}");
+    }
+    // What is said of one instance holds for no other, nor for the whole card beside them.
+    for (node, value) in
+        [("1.1/policy", "1"), ("0/policy", "1"), ("1.0/max_inst", "20"), ("0/max_inst", "20")]
+    {
+        assert_eq!(cgpu(&scene, &["get", node]).silent().stdout, format!("{value}\n"), "{node}");
+    }
+
+    // Another monitor finds the same.
+    monitor.process.kill();
+    monitor = start();
+    for (node, value) in [("1.0/policy", "2"), ("1.1/max_inst", "7"), ("1.0/a/weight", "3")] {
+        let so = || cgpu(&scene, &["get", node]).stdout == format!("{value}\n");
+        scene.eventually(node, || so().then_some(()));
+    }
+    drop(monitor);
+    for (_, worker) in tenants {
+        worker.finish();
+    }
+}
+
+#[test]
+fn those_on_one_instance_take_turns_and_those_on_another_do_not() {
+    let scene = Scene::new(CUT);
+    let _monitor = Monitor::start_with(&scene, "tree = \"none\"\n[card.\"1.0\"]\npolicy = 2\n");
+    let uuid = |at: usize| scene.smi()["cards"][at]["uuid"].as_str().expect("a UUID").to_owned();
+    let (big, small) = (uuid(1), uuid(2));
+    let mut tenants = [tenant(&scene, "a", &big), tenant(&scene, "b", &big), tenant(&scene, "c", &small)];
+    for (_, worker) in &mut tenants {
+        worker.begin(4.0);
+    }
+    let sharing = |at: usize| scene.smi()["cards"][at]["sharing"].clone();
+    scene.eventually("turns on the instance that two have", || (sharing(1) == "contended").then_some(()));
+    assert_eq!(sharing(2), "open");
+    assert_eq!(scene.smi()["cards"][1]["policy"], 2, "as its configuration wants");
+    for (_, worker) in &mut tenants {
+        assert!(worker.rate() > 0.0);
+    }
+    let turns = |at: usize| scene.books(&tenants[at].0)["cards"][0]["turns"].as_u64().expect("turns");
+    assert!(turns(0) > 0 && turns(1) > 0);
+    assert_eq!(turns(2), 0, "alone on its instance");
+    for (_, worker) in tenants {
+        worker.finish();
+    }
 }

@@ -14,7 +14,7 @@ fn told(name: &str, otherwise: u64) -> u64 {
 }
 
 /// Whether trees can be mounted here; says so and counts it if not.
-fn has_fuse(test: &str) -> bool {
+pub(crate) fn has_fuse(test: &str) -> bool {
     // SAFETY: it takes nothing and cannot fail.
     let is_root = unsafe { libc::geteuid() } == 0;
     let device = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
@@ -27,15 +27,19 @@ fn has_fuse(test: &str) -> bool {
 }
 
 /// A tree that is unmounted however the test ends.
-struct Tree(PathBuf);
+pub(crate) struct Tree(PathBuf);
 
 impl Tree {
-    fn of(scene: &Scene) -> Self {
+    pub(crate) fn of(scene: &Scene) -> Self {
         Self(scene.root().join("cgpu_km"))
     }
 
-    fn read(&self, node: &str) -> std::io::Result<String> {
-        fs::read_to_string(self.0.join(node))
+    pub(crate) fn path(&self, node: &str) -> PathBuf {
+        self.0.join(node)
+    }
+
+    pub(crate) fn read(&self, node: &str) -> std::io::Result<String> {
+        fs::read_to_string(self.path(node))
     }
 }
 

@@ -1,0 +1,140 @@
+//! What a card is called in the control tree: `N`, NVML's index; an instance of a card that is cut (MIG) `N.M`, M its index there.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// N, or N.M. In JSON a number, or a text such as `"0.1"`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "Written", into = "Written")]
+pub struct CardNumber {
+    card: u32,
+    instance: Option<u32>,
+}
+
+impl CardNumber {
+    /// A card's.
+    #[must_use]
+    pub const fn of_card(card: u32) -> Self {
+        Self { card, instance: None }
+    }
+
+    /// One of its instances'.
+    #[must_use]
+    pub const fn of_instance(card: u32, instance: u32) -> Self {
+        Self { card, instance: Some(instance) }
+    }
+
+    /// N.
+    #[must_use]
+    pub const fn card(self) -> u32 {
+        self.card
+    }
+
+    /// Whether it is an instance's.
+    #[must_use]
+    pub const fn is_instance(self) -> bool {
+        self.instance.is_some()
+    }
+}
+
+impl From<u32> for CardNumber {
+    fn from(card: u32) -> Self {
+        Self::of_card(card)
+    }
+}
+
+impl fmt::Display for CardNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.instance {
+            // As a text, so that a width counts for all of it.
+            Some(instance) => f.pad(&format!("{}.{instance}", self.card)),
+            None => self.card.fmt(f),
+        }
+    }
+}
+
+/// The text is none of a card's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotANumber;
+
+impl fmt::Display for NotANumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("expected a card's index such as 0, or an instance's such as 0.1")
+    }
+}
+
+impl std::error::Error for NotANumber {}
+
+impl FromStr for CardNumber {
+    type Err = NotANumber;
+
+    /// Only as it is written: `00` and `+0` are no names in the tree.
+    fn from_str(text: &str) -> Result<Self, NotANumber> {
+        let number = |text: &str| text.parse().map_err(|_| NotANumber);
+        let read = match text.split_once('.') {
+            Some((card, instance)) => Self::of_instance(number(card)?, number(instance)?),
+            None => Self::of_card(number(text)?),
+        };
+        if read.to_string() == text { Ok(read) } else { Err(NotANumber) }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Written {
+    Card(u32),
+    Instance(String),
+}
+
+impl From<CardNumber> for Written {
+    fn from(number: CardNumber) -> Self {
+        if number.is_instance() { Self::Instance(number.to_string()) } else { Self::Card(number.card) }
+    }
+}
+
+impl TryFrom<Written> for CardNumber {
+    type Error = NotANumber;
+
+    fn try_from(written: Written) -> Result<Self, NotANumber> {
+        match written {
+            Written::Card(card) => Ok(Self::of_card(card)),
+            Written::Instance(text) => text.parse(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_read_as_it_is_written() {
+        for (number, text, json) in [
+            (CardNumber::of_card(0), "0", "0"),
+            (CardNumber::of_card(12), "12", "12"),
+            (CardNumber::of_instance(1, 6), "1.6", "\"1.6\""),
+        ] {
+            assert_eq!(number.to_string(), text);
+            assert_eq!(text.parse(), Ok(number));
+            assert_eq!(serde_json::to_string(&number).unwrap(), json);
+            assert_eq!(serde_json::from_str::<CardNumber>(json).unwrap(), number);
+            assert_eq!(format!("{number:>5}|").len(), 6);
+        }
+        for text in ["", "00", "+1", "-1", "1.", ".1", "1.00", "1.2.3", "a", "1.-1", "4294967296"] {
+            assert_eq!(text.parse::<CardNumber>(), Err(NotANumber), "{text}");
+        }
+    }
+
+    #[test]
+    fn instances_follow_where_their_card_would_be() {
+        let in_order = [
+            CardNumber::of_card(0),
+            CardNumber::of_instance(1, 0),
+            CardNumber::of_instance(1, 1),
+            CardNumber::of_card(2),
+        ];
+        assert!(in_order.is_sorted());
+    }
+}
