@@ -42,7 +42,7 @@ pub fn prepare(invocation: &Invocation, config: &Config) -> Result<Option<Folder
     let id = invocation.id.as_deref().context("the container has no id")?;
     let Some(slice) = Slice::make(&bundle, &configuration, config, id)? else { return Ok(None) };
     let written = slice
-        .added_to(configuration, config, !is_followed(invocation))
+        .added_to(configuration, config, Hooks::needed(invocation))
         .and_then(|configuration| bundle.write(&configuration));
     if let Err(error) = written {
         let _ = slice.folder.remove();
@@ -51,8 +51,23 @@ pub fn prepare(invocation: &Invocation, config: &Config) -> Result<Option<Folder
     Ok(Some(slice.folder))
 }
 
-/// Whether we are there when the container has been made, and are told its first process: as engines do it, which also come by us to delete it. Hooks, which
-/// are processes of their own that the next runtime waits for, are not needed then.
+/// Which hooks of ours a configuration needs: they are processes of their own that the next runtime waits for.
+#[derive(Clone, Copy)]
+struct Hooks {
+    created: bool,
+    stopped: bool,
+}
+
+impl Hooks {
+    fn needed(invocation: &Invocation) -> Self {
+        let created = !is_followed(invocation);
+        // Whoever deletes the container may come without the configuration that was named here, and then not find its folder: podman's clean-up, which is
+        // not given podman's own `--runtime-flag`.
+        Self { created, stopped: created || invocation.config.is_some() }
+    }
+}
+
+/// Whether we are there when the container has been made, and are told its first process: as engines do it, which also come by us to delete it.
 fn is_followed(invocation: &Invocation) -> bool {
     invocation.command.as_deref() == Some("create") && invocation.pid_file.is_some()
 }
@@ -146,15 +161,21 @@ impl Slice {
     }
 
     /// The configuration with the mounts, and with hooks of ours where they are needed.
-    fn added_to(&self, configuration: Configuration, config: &Config, hooks: bool) -> Result<Configuration> {
+    fn added_to(
+        &self,
+        configuration: Configuration,
+        config: &Config,
+        needed: Hooks,
+    ) -> Result<Configuration> {
         let program = config::own_program()?;
         let root = config.root.to_string_lossy();
-        let ours =
-            |what: &str| hooks.then(|| hook(&program, &["hook", what, "--root", &root].map(str::to_owned)));
+        let ours = |needed: bool, what: &str| {
+            needed.then(|| hook(&program, &["hook", what, "--root", &root].map(str::to_owned)))
+        };
         Ok(configuration.with(&Additions {
             mounts: self.mounts.clone(),
-            created: ours("created"),
-            stopped: ours("stopped"),
+            created: ours(needed.created, "created"),
+            stopped: ours(needed.stopped, "stopped"),
             preload: (!self.by_file).then(|| SHIM.to_owned()),
         }))
     }

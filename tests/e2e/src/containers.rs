@@ -169,7 +169,11 @@ impl<'a> Yard<'a> {
         furnish(self.scene, &rootfs);
         let mut env = vec!["PATH=/bin"];
         env.extend(variables);
-        let config = configuration(&env, arguments);
+        let mut config = configuration(&env, arguments);
+        // By default the id alone names the control group, and tests that run beside each other use the same ids.
+        let scene = self.scene.path("");
+        let scene = scene.file_name().expect("a name").to_string_lossy();
+        config["linux"]["cgroupsPath"] = format!("/{scene}-{id}").into();
         fs::write(bundle.join("config.json"), config.to_string()).expect("a configuration");
         bundle
     }

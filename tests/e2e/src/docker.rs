@@ -213,6 +213,12 @@ impl Docker {
         self.client().line(line)
     }
 
+    /// Where all of it lies.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// The image's name.
     #[must_use]
     pub fn image(&self) -> &'static str {

@@ -183,6 +183,22 @@ impl Scene {
         }
     }
 
+    /// Asks again and again until nothing is left of what is being ended.
+    ///
+    /// # Panics
+    /// If something stays.
+    pub fn none_is_left(&self, what: &str, mut left: impl FnMut() -> Vec<String>) {
+        let deadline = Instant::now() + DRAIN;
+        loop {
+            let left = left();
+            if left.is_empty() {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{what} are left: {left:#?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// Waits until nothing of a container's dead processes is on the books of the first card any more.
     ///
     /// # Panics

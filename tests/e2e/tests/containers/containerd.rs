@@ -76,8 +76,7 @@ fn it_starts_with_what_it_was_told_and_its_containers_have_slices() {
     assert!(!run("none", &[], &["/bin/cat", "/proc/self/maps"]).exits(0).stdout.contains("cgpu"));
     let refused = run("bad", &["ALIYUN_COM_GPU_MEM_CONTAINER=six"], &["/bin/true"]);
     assert!(refused.code() != Some(0) && refused.stderr.contains("is `six`, expected"), "{refused:?}");
-    let left = || fs::read_dir(scene.root().join("containers")).map_or(0, Iterator::count);
-    scene.eventually("its folder is gone", || (left() == 0).then_some(()));
+    is_clean(&scene);
     daemon.signal(libc::SIGTERM);
     let deadline = Instant::now() + Duration::from_secs(60);
     while daemon.runs() && Instant::now() < deadline {

@@ -63,10 +63,7 @@ fn two_containers_share_a_card_as_documented() {
     docker.run(&["unpause", "gpu_test1"]).exits(0);
     assert_eq!(sizes_in(&docker, "gpu_test1"), [6043]);
     docker.run(&["rm", "--force", "gpu_test1", "gpu_test2"]).exits(0);
-    scene.eventually("their folders are gone", || {
-        let left = fs::read_dir(scene.root().join("containers")).expect("a folder").count();
-        (left == 0).then_some(())
-    });
+    is_clean(&scene);
 }
 
 #[test]
@@ -111,12 +108,6 @@ fn limits_hold_however_a_container_is_confined() {
     }
 }
 
-/// The folders of containers that the host has.
-fn folders(scene: &Scene) -> Vec<String> {
-    let found = fs::read_dir(scene.root().join("containers")).into_iter().flatten().flatten();
-    found.map(|one| one.file_name().to_string_lossy().into_owned()).collect()
-}
-
 const BOX: &str = "docker run -d --name box -e ALIYUN_COM_GPU_MEM_CONTAINER=6 -e ALIYUN_COM_GPU_MEM_DEV=15";
 
 #[test]
@@ -125,7 +116,7 @@ fn whatever_ends_a_container_ends_its_slice() {
     let Some(docker) = Docker::start("docker::whatever_ends_a_container_ends_its_slice", &scene, T4) else {
         return;
     };
-    let gone = || scene.eventually("its folder is gone", || folders(&scene).is_empty().then_some(()));
+    let gone = || scene.none_is_left("folders", || folders(&scene));
     docker.line(&format!("{BOX} IMAGE")).exits(0);
     docker.run(&["kill", "box"]).exits(0);
     gone();
@@ -196,7 +187,7 @@ fn slices_outlive_a_daemon_that_lets_its_containers_live() {
     assert!(shown["containers"][0]["cards"][0]["used"].as_u64() >= Some(1024 * MIB), "{shown:#}");
     drop(held);
     docker.run(&["rm", "--force", "box"]).exits(0);
-    scene.eventually("its folder is gone", || folders(&scene).is_empty().then_some(()));
+    is_clean(&scene);
 }
 
 #[test]
@@ -218,11 +209,11 @@ fn slices_go_with_a_daemon_that_ends_its_containers() {
         (inside.code() == Some(0)).then(|| assert_eq!(inside.number("total"), 8058 * MIB))
     });
     // The other one's part is free, and it can have it again.
-    assert_eq!(folders(&scene).len(), 1);
+    scene.eventually("one folder is left", || (folders(&scene).len() == 1).then_some(()));
     docker.run(&["start", "box"]).exits(0);
     assert_eq!(sizes_in(&docker, "box"), [6043]);
     docker.run(&["rm", "--force", "box", "again"]).exits(0);
-    scene.eventually("their folders are gone", || folders(&scene).is_empty().then_some(()));
+    is_clean(&scene);
 }
 
 #[test]
@@ -242,7 +233,7 @@ fn limits_hold_in_user_namespaces() {
         assert!(attempt.stderr.contains("Read-only"), "{attempt:?}");
         docker.run(&["rm", "--force", "box"]).exits(0);
     }
-    scene.eventually("its folder is gone", || folders(&scene).is_empty().then_some(()));
+    is_clean(&scene);
 }
 
 #[test]
@@ -273,8 +264,8 @@ fn a_storm_of_containers_leaves_nothing_behind() {
         return;
     };
     let _monitor = Monitor::start(&scene);
-    let mounts = || fs::read_to_string("/proc/self/mounts").expect("the mounts").lines().count();
-    let before = mounts();
+    let daemons = docker.folder().to_string_lossy().into_owned();
+    let before = mounts_below(&daemons);
     std::thread::scope(|scope| {
         for thread in 0..5 {
             let docker = docker.client();
@@ -293,10 +284,11 @@ fn a_storm_of_containers_leaves_nothing_behind() {
             });
         }
     });
-    scene.eventually("their folders are gone", || folders(&scene).is_empty().then_some(()));
     scene.eventually("the monitor has forgotten them", || {
         scene.smi()["containers"].as_array().is_some_and(Vec::is_empty).then_some(())
     });
-    scene.eventually("their mounts are gone", || (mounts() <= before).then_some(()));
+    scene.none_is_left("mounts", || {
+        mounts_below(&daemons).into_iter().filter(|mount| !before.contains(mount)).collect()
+    });
     is_clean(&scene);
 }

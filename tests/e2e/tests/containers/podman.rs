@@ -10,13 +10,8 @@ fn containers_have_their_slices_and_names() {
     let Some(podman) = Podman::open("podman::containers_have_their_slices_and_names", &scene, T4) else {
         return;
     };
-    podman
-        .run(
-            &[&["--name", "trainer"], &EIGHT.map(|variable| ["-e", variable]).concat()[..]].concat(),
-            &["sleep", "600"],
-            true,
-        )
-        .exits(0);
+    let asking = EIGHT.map(|variable| ["-e", variable]).concat();
+    podman.run(&[&["--name", "trainer"], &asking[..]].concat(), &["sleep", "600"], true).exits(0);
     let inside = podman.command(&["exec", "trainer", "env", "-i", "/bin/init"]).exits(0);
     assert_eq!(inside.number("total"), 8058 * MIB);
     let shown = scene.smi();
@@ -29,6 +24,10 @@ fn containers_have_their_slices_and_names() {
     assert!(refused.code() != Some(0) && refused.stderr.contains("is `six`, expected"), "{refused:?}");
     podman.command(&["rm", "--force", "--time", "0", "trainer"]).exits(0);
     is_clean(&scene);
+    // One that ends by itself is cleaned up by a process that podman's watcher of it starts, which does not pass on the options that we were called with.
+    podman.run(&[&["--name", "short"], &asking[..]].concat(), &["true"], true).exits(0);
+    is_clean(&scene);
+    podman.command(&["rm", "short"]).exits(0);
 }
 
 /// As a user who is not root: with a user namespace of podman's, and the user's own folder for what runs.
@@ -99,7 +98,9 @@ fn a_user_without_rights_has_slices_of_its_own() {
             .concat(),
     );
     assert!(refused.code() != Some(0) && refused.stderr.contains("is `six`, expected"), "{refused:?}");
-    let left: Vec<_> =
-        fs::read_dir(at("run/cgpu/containers")).expect("the user's own folder").flatten().collect();
-    assert!(left.is_empty(), "{left:?}");
+    let containers = at("run/cgpu/containers");
+    scene.none_is_left("folders", || {
+        let all = fs::read_dir(&containers).expect("the user's own folder").flatten();
+        all.map(|one| one.file_name().to_string_lossy().into_owned()).collect()
+    });
 }
