@@ -20,6 +20,8 @@ const UNKNOWN: u32 = 250_000;
 const LEAST: u32 = 500;
 /// How much of a batch's error one batch corrects.
 const PACE: f64 = 0.25;
+/// How much longer than eight times what was expected, and than this, a batch may take until it is strange: a slice or two of others' are not.
+const STRANGE: Nanos = Nanos::from_millis(4);
 /// Kernels remembered per card: a power of two. Programs have some hundred.
 const KERNELS: usize = 2048;
 /// Places that are looked at for one kernel.
@@ -106,9 +108,11 @@ struct Entry {
     estimate: u32,
     /// How often it was measured by itself; 2 and more: learned. Zero with `estimate` zero: an empty place.
     samples: u8,
+    /// The last batch with it took so much longer than expected that something else may have been waited for.
+    strange: bool,
 }
 
-const EMPTY: Entry = Entry { kernel: Kernel(0), estimate: 0, samples: 0 };
+const EMPTY: Entry = Entry { kernel: Kernel(0), estimate: 0, samples: 0, strange: false };
 
 /// The estimates of one card.
 #[derive(Debug)]
@@ -160,6 +164,10 @@ impl Costs {
             *cost = f64::from(self.entry(part.kernel).estimate) * part.launches as f64;
         }
         let expected = costs.iter().sum::<f64>() + batch.rest.0 as f64;
+        let excess = measured.0 as f64 - expected;
+        if self.is_strange(batch, excess > STRANGE.0 as f64 && excess > 7.0 * expected) {
+            return;
+        }
         let error = (measured.0 as f64 / expected.max(1.0)).clamp(1.0 / 8.0, 8.0) - 1.0;
         // Normalised least mean squares, in units of the estimates: who has the greater part is the likelier cause.
         let squares: f64 = costs.iter().map(|cost| cost * cost).sum();
@@ -174,6 +182,18 @@ impl Costs {
         }
     }
 
+    /// Whether a batch is the first of its kind that is `odd`: once, it is a host function or another stream that was waited for; twice in a
+    /// row, it is what the kernels cost.
+    fn is_strange(&mut self, batch: &Bill, odd: bool) -> bool {
+        let mut first = false;
+        for part in batch.parts() {
+            let entry = self.entry(part.kernel);
+            first |= odd && !entry.strange;
+            entry.strange = odd;
+        }
+        first
+    }
+
     /// The kernel's place; that of another one, if all that it may have are taken.
     fn entry(&mut self, kernel: Kernel) -> &mut Entry {
         let known = self.find(kernel);
@@ -184,7 +204,7 @@ impl Costs {
         #[allow(clippy::indexing_slicing)]
         let entry = &mut self.entries[place];
         if known.is_none() {
-            *entry = Entry { kernel, estimate: UNKNOWN, samples: 0 };
+            *entry = Entry { kernel, estimate: UNKNOWN, samples: 0, strange: false };
         }
         entry
     }

@@ -121,9 +121,9 @@ impl Work {
         self.since.map_or(Nanos::ZERO, |since| now - (since + self.cost))
     }
 
-    /// Whether a marker should have been reached long ago: something does not end, and what is behind it has not run.
-    pub(crate) fn is_stuck(&self, now: Nanos) -> bool {
-        self.reached.is_some_and(|reached| reached < now)
+    /// When a marker should have been reached, if that was long ago: something does not end, and what is behind it has not run.
+    pub(crate) fn stuck(&self, now: Nanos) -> Option<Nanos> {
+        self.reached.filter(|reached| *reached < now)
     }
 
     /// What is charged for it.

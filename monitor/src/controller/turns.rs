@@ -169,7 +169,9 @@ impl Tenant {
         self.duty = (if samples == 0 { duty } else { u64::midpoint(mean, duty) }, samples.saturating_add(1));
         if reported > Nanos(held.0 / 2) {
             let ratio = reported.0.saturating_mul(1000) / held.0.max(1);
-            self.overlap = (self.overlap * 3 + ratio.clamp(1000, 8000)) / 4;
+            // One process by itself overlaps with nobody: its work waited for something.
+            let most = (1000 * self.processes.len() as u64).clamp(1000, 8000);
+            self.overlap = (self.overlap * 3 + ratio.clamp(1000, most)) / 4;
         }
     }
 

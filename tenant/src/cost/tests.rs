@@ -76,6 +76,28 @@ fn beside_others_an_estimate_hardly_rises_and_still_falls() {
 }
 
 #[test]
+fn what_was_waited_for_once_is_not_what_a_kernel_costs() {
+    let mut costs = Costs::new();
+    for cost in [1, 100_000] {
+        run(&mut costs, &[(1, 1)], |_| cost);
+    }
+    // A host function stands between a kernel and its marker, in every round.
+    for _ in 0..100 {
+        let bill = bill(&mut costs, &[(1, 1)]);
+        costs.learn(&bill, Nanos(700_000_000), Company::Alone);
+        run(&mut costs, &[(1, 5)], |_| 100_000);
+    }
+    let cost = costs.expect(kernel(1)).cost;
+    assert!((99_000..101_000).contains(&cost), "{cost}");
+    // A kernel that has really become so much longer.
+    for _ in 0..30 {
+        run(&mut costs, &[(1, 5)], |_| 20_000_000);
+    }
+    let cost = costs.expect(kernel(1)).cost;
+    assert!((19_000_000..21_000_000).contains(&cost), "{cost}");
+}
+
+#[test]
 fn a_full_table_forgets_but_serves() {
     let mut costs = Costs::new();
     for function in 0..3 * KERNELS {

@@ -78,6 +78,8 @@ pub(crate) struct Account {
     first: Nanos,
     /// The driver has refused something: until then, nothing of ours goes on a stream.
     pub(crate) shy: Nanos,
+    /// Work that was waited for in vain, by when its marker should have been reached.
+    pub(crate) waited_for: Option<Nanos>,
     loans: Vec<Loan>,
 }
 
@@ -93,6 +95,7 @@ impl Account {
             waiting: 0,
             first: Nanos::ZERO,
             shy: Nanos::ZERO,
+            waited_for: None,
             loans: Vec::new(),
         }
     }
@@ -127,9 +130,11 @@ impl Account {
         self.loans.iter().filter(|loan| now < loan.since + loan.amount + IDLE).count() as u64
     }
 
-    /// GPU time of the turn.
+    /// GPU time of the turn. What was settled in it and began before it, and took longer than it was charged, is not the turn's: a host function
+    /// may have kept it waiting for many turns.
     pub(crate) fn spent(&self, now: Nanos) -> Nanos {
-        self.settlement.busy() + self.work(now).inflight() - self.base
+        let inflight = self.work(now).inflight();
+        (self.settlement.busy() + inflight - self.base).min(now - self.obeyed + inflight)
     }
 
     /// What the container still has to run, as predicted. Its processes' work runs in turn; each is done when all are, more or less.

@@ -8,7 +8,8 @@
 //!                     work of ours on another card: -----------------> go, charged
 //! ```
 //!
-//! No wait is without a limit: a throttled launch waits for twice what is in flight at most, a held one looks again every 100 ms.
+//! No wait is without a limit: a throttled launch waits for twice what is in flight at most, a held one looks again every 100 ms. Work that
+//! does not end, because it waits for later launches or for the host, is waited for so once, not by each of the launches behind it.
 
 use cgpu_proto::grant::TurnState;
 use cgpu_proto::units::Nanos;
@@ -120,6 +121,9 @@ impl Passage {
         account.obey(reading.turn, now);
         let before = core::mem::replace(&mut account.active, now);
         let step = self.decide(account, reading, siblings, now, before);
+        if let Step::Go(Way::Metered { forced: true, .. }) = step {
+            account.waited_for = account.work(now).stuck(now);
+        }
         match (step, self.held) {
             (Step::Wait { .. }, false) => {
                 self.held = true;
@@ -217,9 +221,9 @@ impl Passage {
         let chunk = most.max(cost);
         let work = account.work(now);
         let go = |chunk: Nanos, forced| Step::Go(Way::Metered { credit: chunk.max(cost) - cost, forced });
-        let remaining = work.own_remaining(siblings.working, now);
+        let (remaining, stuck) = (work.own_remaining(siblings.working, now), work.stuck(now));
         // It should have run but has not: estimates are too low, or somebody else has the card. Its end will be seen.
-        let overdue = (remaining == Nanos::ZERO && work.watched) || work.is_stuck(now) || work.blind;
+        let overdue = (remaining == Nanos::ZERO && work.watched) || stuck.is_some() || work.blind;
         // A sleeper aims at this much before there is room for all, and takes what there is: to sleep on for the rest would be to poll.
         let fits = remaining + chunk <= bound + SLACK && !overdue;
         if work.launches < PIPELINE || work.inflight() + chunk <= bound {
@@ -230,6 +234,8 @@ impl Passage {
         }
         let waited = now - *self.throttled.get_or_insert(now);
         let limit = Nanos(2 * work.cost.0).min(PATIENCE.max(Nanos(2 * bound.0)));
+        // What does not end was waited for before: it may wait for what comes now. That goes on as fast as it would run.
+        let limit = if stuck.is_some() && stuck == account.waited_for { limit.min(cost) } else { limit };
         if waited >= limit {
             return go(chunk, true);
         }

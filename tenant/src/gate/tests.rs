@@ -335,6 +335,58 @@ fn a_launch_is_never_throttled_for_long() {
     });
 }
 
+/// A host function waits for what is launched after it, on the same stream and on another one, and there is a neighbour. What the card waits for
+/// is neither what a kernel costs nor what a turn is used up by, so all of it is launched in one turn.
+#[test]
+fn what_waits_for_the_host_uses_up_no_turn() {
+    const OTHER: Stream = Stream { handle: 0x20, per_thread: false };
+    let stage = Stage::new(2);
+    let open = [AtomicU32::new(0), AtomicU32::new(0)];
+    let gates = [0, 1].map(|place: usize| Gate::new(&stage.regions[place], SLOT, &open[place]));
+    let end = BEGIN + ms(3000);
+    let (rounds, longest) = (Mutex::new(0), Mutex::new(Nanos::ZERO));
+    stage.play(&[
+        &|role| {
+            conduct(role, &[ms(6), ms(6)], end);
+        },
+        &|role| {
+            role.sleep(us(100));
+            let program = Program::new(&gates[0], role.edge(0));
+            // The first one waits before its second launch is measured.
+            while role.now() < end - ms(100) {
+                let begun = role.now();
+                program.launch(1, STREAM, us(100));
+                program.place.host(STREAM, ms(40));
+                for stream in [STREAM, OTHER] {
+                    (0..5).for_each(|_| program.launch(1, stream, us(100)));
+                }
+                program.place.synchronize(OTHER);
+                let mut longest = longest.lock().expect("nobody panicked");
+                *longest = (*longest).max(role.now() - begun);
+                program.place.synchronize(STREAM);
+                *rounds.lock().expect("nobody panicked") += 1;
+            }
+            let cost = gates[0]
+                .desk(card())
+                .account
+                .lock()
+                .settlement
+                .expect(Kernel::new(1, [1; 3], [32, 1, 1], 0))
+                .cost;
+            assert!((80_000..130_000).contains(&cost), "100 us are taken for {cost} ns");
+        },
+        &|role| {
+            role.sleep(us(100));
+            saturate(role, &Program::new(&gates[1], role.edge(1)), us(60), end);
+        },
+    ]);
+    let (rounds, longest) = (rounds.into_inner().expect("it"), longest.into_inner().expect("it"));
+    println!("{rounds} rounds, launched within {} us", longest.0 / 1000);
+    // 40 ms each, and half of the card.
+    assert!(rounds >= 50, "{rounds} rounds");
+    assert!(longest <= ms(40), "{} us", longest.0 / 1000);
+}
+
 #[test]
 fn nothing_goes_on_a_capturing_stream_and_nobody_is_asked() {
     let stage = alone(yours(ms(1_000_000)), |role, program| {

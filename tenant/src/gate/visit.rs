@@ -89,8 +89,8 @@ impl Chore {
 struct Mode {
     /// By itself.
     alone: bool,
-    /// The stream has run dry: where the launch begins has to be recorded.
-    dry: bool,
+    /// Where the launch begins has to be recorded: the stream has run dry, or what is before it on the stream may end long before this begins.
+    begins: bool,
     /// The kernel's launches need no measuring one by one any more.
     known: bool,
 }
@@ -99,11 +99,14 @@ impl Mode {
     fn of(lane: &mut Lane, expected: Expected, visit: thread::Visit, now: Nanos) -> Self {
         let due = expected.fresh || (visit.is_sparse() && lane.marked + SAMPLE <= now);
         let alone = due && !lane.programmatic;
-        if lane.open.bill.is_empty() && !lane.batches.is_empty() {
+        let first = lane.open.bill.is_empty();
+        if first && !lane.batches.is_empty() {
             lane.open.start = Start::Previous;
         }
-        let dry = lane.is_idle() && (alone || !visit.is_sparse());
-        Self { alone, dry, known: !expected.fresh || lane.programmatic }
+        // A host function, or a wait for a word or another stream, may stand between the two. The card is not busy with that.
+        let apart = alone && expected.fresh || lane.is_stuck(now);
+        let begins = if lane.is_idle() { alone || !visit.is_sparse() } else { first && apart };
+        Self { alone, begins, known: !expected.fresh || lane.programmatic }
     }
 }
 
@@ -281,8 +284,8 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
         let cost = Nanos(expected.cost.into());
         let found =
             lane.and_then(|lane| Some(Mode::of(self.account().settlement.find(lane)?, expected, visit, now)));
-        let mode = found.unwrap_or(Mode { alone: false, dry: false, known: false });
-        if let Some(lane) = lane.filter(|_| mode.dry && !launch.programmatic) {
+        let mode = found.unwrap_or(Mode { alone: false, begins: false, known: false });
+        if let Some(lane) = lane.filter(|_| mode.begins && !launch.programmatic) {
             self.start(lane);
         }
         {

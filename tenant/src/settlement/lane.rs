@@ -134,6 +134,11 @@ impl Lane {
         Some(first.first.max(self.ended) + Nanos(3 * first.bill.cost.0) + PATIENCE)
     }
 
+    /// Whether its first marker should have been reached long ago.
+    pub(crate) fn is_stuck(&self, now: Nanos) -> bool {
+        self.reached().is_some_and(|reached| reached < now)
+    }
+
     /// Since when its oldest unsettled work can have run.
     pub(crate) fn since(&self) -> Option<Nanos> {
         let open = (!self.open.bill.is_empty()).then_some(self.open.first);

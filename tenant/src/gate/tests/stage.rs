@@ -232,13 +232,27 @@ impl Place<'_, '_> {
         if card.capturing {
             return;
         }
-        card.free = card.free.max(now + card.latency) + cost;
-        let free = card.free;
-        card.streams.insert(key(self.tenant, stream), free);
+        let stream = card.streams.entry(key(self.tenant, stream)).or_default();
+        // What stands behind a host function leaves the card to the others; when it runs there is room for it.
+        let free = if *stream > card.free {
+            *stream + cost
+        } else {
+            card.free = card.free.max(now + card.latency) + cost;
+            card.free
+        };
+        *stream = free;
         let ran = card.ran.entry(self.tenant).or_default();
         *ran = *ran + cost;
         let most = card.most.entry(self.tenant).or_default();
         *most = (*most).max(free - now);
+    }
+
+    /// A host function on the stream, which lasts for so long. The card is not busy with it.
+    pub(super) fn host(&self, stream: Stream, time: Nanos) {
+        let mut world = self.role.stage.world();
+        let begins = world.now + world.card.latency;
+        let last = world.card.streams.entry(key(self.tenant, stream)).or_default();
+        *last = (*last).max(begins) + time;
     }
 
     /// Waits until the stream has run dry.
