@@ -59,7 +59,7 @@ fn measure(directory: &std::path::Path) -> Result<(), Box<dyn Error>> {
                 Nanos::MAX,
                 |owner| region.life(owner),
             )?;
-            black_box(account.refund(Column::Used, bytes));
+            black_box(account.own().refund(Column::Used, bytes));
         }
         let per_pair = |ns: f64| ns / f64::from(PAIRS);
         rounds.push((per_pair(wall.elapsed().as_secs_f64() * 1e9), per_pair(cpu_ns() - cpu)));

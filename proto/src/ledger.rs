@@ -17,16 +17,22 @@
 //! - Before anybody is refused, all words are closed: no spare part is left, and none grows again until its owner has been through
 //!   the lock. What is then summed up is as if there had never been any.
 //! - A spare part is good under the limit it was compared with (`terms`). Under another one its owner goes through the lock again.
-//! - Growth that cannot be refused closes all words if the claims then exceed the limit: nothing is let in until the use has fallen.
+//! - What raises claims and cannot be refused is done under the lock, too, and closes all words if the claims then exceed the limit: growth, and
+//!   corrections that end (below). Nothing is let in until the use has fallen.
 //!
 //! What a process has on the card beyond its cell, as the monitor has measured it ([`Growth`]), counts with it in every sum. Growth that is
-//! published after a word was opened is not in what the word was compared with; so the *edition* of growth is part of the terms.
+//! published after a word was opened is not in what the word was compared with; so the *edition* of growth is part of the terms. Where it takes
+//! something off, that ends with what it was measured of (`ended`, `exported`): then the claim rises again, and is compared again.
 //!
 //! All orderings but the lock's and growth's are Relaxed: a cell is one word and nothing else is published through it. `terms` is stored before the
 //! word is opened, but nobody needs to see it so: terms seen too early come with spare bytes that were compared with them, under the
 //! lock, before; terms seen too late do not match.
 
+mod own;
+
 use core::fmt;
+
+pub use own::OwnCell;
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::growth::Growth;
@@ -121,80 +127,6 @@ impl Usage {
     }
 }
 
-/// This process's own cell of a card's books: what changes there without a look at anybody else's.
-#[derive(Clone, Copy, Debug)]
-pub struct OwnCell<'a>(&'a Cell);
-
-impl<'a> OwnCell<'a> {
-    /// The cell, of the process that asks.
-    #[inline]
-    #[must_use]
-    pub const fn new(cell: &'a Cell) -> Self {
-        Self(cell)
-    }
-
-    /// Charges `bytes` out of the spare part, if they are there and were let in under these terms: the way of a charge that touches
-    /// nothing that others write to. False: nothing is charged; see [`Account::charge`].
-    #[inline]
-    #[must_use]
-    pub fn take(self, bytes: Bytes, terms: Terms) -> bool {
-        self.tick();
-        let good = |held: &Held| held.is_open() && get(&self.0.terms).0 == terms.word();
-        let Some(before) = self.update(|held| Some(held).filter(good)?.take(bytes)) else { return false };
-        self.peak_at(before.used() + bytes);
-        true
-    }
-
-    /// Gives back `bytes` of a former charge; returns what was really there to give back, which is less only if somebody else
-    /// wrote to our cell.
-    #[inline]
-    pub fn refund(self, column: Column, bytes: Bytes) -> Bytes {
-        match column {
-            Column::Used => {
-                let before = self.update(|held| Some(held.lowered(bytes).0));
-                before.map_or(Bytes::ZERO, |held| held.lowered(bytes).1)
-            }
-            Column::Implicit => {
-                let lower = |implicit: u64| Some(implicit.saturating_sub(bytes.0));
-                let before = self.0.implicit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lower);
-                bytes.min(Bytes(before.unwrap_or_default()))
-            }
-        }
-    }
-
-    /// What is in it.
-    fn usage(self) -> Usage {
-        let (used, implicit) = (held(self.0).used(), get(&self.0.implicit));
-        Usage { used, implicit, ..Usage::default() }
-    }
-
-    /// Changes the word; what it was before, or `None` if `change` would not.
-    #[inline]
-    fn update(self, change: impl Fn(Held) -> Option<Held>) -> Option<Held> {
-        update(self.0, change)
-    }
-
-    /// Shows that there was a charge. Stored, not added: of two threads at once one may show both, which is as good.
-    #[inline]
-    fn tick(self) {
-        let charges = self.0.charges.load(Ordering::Relaxed);
-        self.0.charges.store(charges.wrapping_add(1), Ordering::Relaxed);
-    }
-
-    fn raise_peak(self) {
-        self.peak_at(held(self.0).used());
-    }
-
-    /// `used` was in use.
-    #[inline]
-    fn peak_at(self, used: Bytes) {
-        let now = used + get(&self.0.implicit);
-        if now > get(&self.0.peak) {
-            self.0.peak.fetch_max(now.0, Ordering::Relaxed);
-        }
-    }
-}
-
 /// One card's books, as one process of the container keeps them.
 #[derive(Clone, Copy, Debug)]
 pub struct Account<'a> {
@@ -262,9 +194,7 @@ impl<'a> Account<'a> {
         // A dead owner's cell is either raised or not; both are right, so a lock taken over needs nothing.
         let guard = self.lock.acquire(self.me, patience, life).map_err(Refused::Held)?.guard();
         // Read inside: whoever opens a cell under this limit was before us here, or will be after us and reads none older.
-        let terms = terms();
-        // HB growth: meets the Release in `publish_growth`: what is summed up is at least as new as the edition.
-        fence(Ordering::Acquire);
+        let terms = in_force(terms);
         let limit = terms.limit;
         let mut claimed = self.claimed();
         if !fits(claimed, bytes, limit) {
@@ -287,18 +217,27 @@ impl<'a> Account<'a> {
         Ok(())
     }
 
-    /// As [`OwnCell::refund`].
-    pub fn refund(&self, column: Column, bytes: Bytes) -> Bytes {
-        self.mine.refund(column, bytes)
+    /// This process's own cell.
+    #[must_use]
+    pub const fn own(&self) -> OwnCell<'a> {
+        self.mine
     }
 
     /// Gives back `bytes` of implicit memory that is gone from the card with what was in it, a context: what was measured of this process
     /// before says nothing any more.
-    pub fn end(&self, bytes: Bytes) -> Bytes {
-        self.mine.0.ended.fetch_add(1, Ordering::Relaxed);
-        // HB ended: Release, so that whoever sees the bytes gone no longer takes anything off them for what was measured before.
-        fence(Ordering::Release);
-        self.refund(Column::Implicit, bytes)
+    ///
+    /// `terms`, `patience` and `life` as for [`Account::book`].
+    pub fn end<T: Into<Terms>>(
+        &self,
+        bytes: Bytes,
+        terms: impl Fn() -> T,
+        patience: Nanos,
+        life: impl FnMut(Owner) -> Life,
+    ) -> Bytes {
+        self.unasked(terms, patience, life, || {
+            self.mine.outdate();
+            self.mine.refund(Column::Implicit, bytes)
+        })
     }
 
     /// Books `bytes` that the driver has taken already, whether they fit or not: growth that cannot be refused. Saturates. If the
@@ -314,39 +253,51 @@ impl<'a> Account<'a> {
         life: impl FnMut(Owner) -> Life,
     ) {
         self.mine.tick();
-        match column {
+        self.unasked(terms, patience, life, || match column {
             Column::Used => _ = self.mine.update(|held| Some(held.raised_at_most(bytes))),
             Column::Implicit => {
                 let raise = |implicit: u64| Some(implicit.saturating_add(bytes.0));
                 let _ = self.mine.0.implicit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise);
             }
-        }
+        });
         self.mine.raise_peak();
-        let limit = terms().into().limit;
-        if self.claimed() > limit {
-            let _guard = self.lock.acquire(self.me, patience, life).map(Acquired::guard);
+    }
+
+    /// Nobody else can hold `bytes` any more of what was exported: before they are given back. `let_go`: this process let them go before, so
+    /// the monitor may have seen them go already, and taken them off; they count again until they are given back.
+    ///
+    /// `terms`, `patience` and `life` as for [`Account::book`].
+    pub fn withdraw<T: Into<Terms>>(
+        &self,
+        bytes: Bytes,
+        let_go: bool,
+        terms: impl Fn() -> T,
+        patience: Nanos,
+        life: impl FnMut(Owner) -> Life,
+    ) {
+        self.unasked(terms, patience, life, || {
+            if let_go {
+                self.mine.outdate();
+            }
+            self.mine.withdraw(bytes);
+        });
+    }
+
+    /// Changes what may make the claims exceed the limit, and was not compared with it: then no spare part is left. Under the lock, because a
+    /// charge that has summed up before, and raises after, would see nothing of it, and its word would stay open.
+    fn unasked<T: Into<Terms>, R>(
+        &self,
+        terms: impl Fn() -> T,
+        patience: Nanos,
+        life: impl FnMut(Owner) -> Life,
+        change: impl FnOnce() -> R,
+    ) -> R {
+        let guard = self.lock.acquire(self.me, patience, life).map(Acquired::guard);
+        let changed = change();
+        if guard.is_err() || self.claimed() > in_force(terms).limit {
             self.close();
         }
-    }
-
-    /// Others may hold `bytes` of what is in use here: from now on they outlive this process on the books.
-    pub fn export(&self, bytes: Bytes) {
-        let raise = |exported: u64| Some(exported.saturating_add(bytes.0));
-        let _ = self.mine.0.exported.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise);
-    }
-
-    /// Nobody else can hold `bytes` any more of what was exported: before they are given back.
-    pub fn withdraw(&self, bytes: Bytes) {
-        let lower = |exported: u64| Some(exported.saturating_sub(bytes.0));
-        let _ = self.mine.0.exported.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lower);
-    }
-
-    /// As [`Account::withdraw`], of what this process let go before: the monitor may have seen it go already, and taken it off.
-    pub fn withdraw_kept(&self, bytes: Bytes) {
-        self.mine.0.ended.fetch_add(1, Ordering::Relaxed);
-        // HB ended: Release, as in `Account::end`.
-        fence(Ordering::Release);
-        self.withdraw(bytes);
+        changed
     }
 
     /// A checkpoint has taken off the card what a process has there: it counts no more, but for what it has exported. A driver checkpoints
@@ -354,7 +305,25 @@ impl<'a> Account<'a> {
     /// because the process itself is stopped in the driver.
     pub fn send_away(&self, slot: SlotIndex) {
         if let Some(cell) = self.cells.get(slot.get()) {
+            // What was measured of it was measured while it was there; what is measured of it from now on is there.
+            OwnCell::new(cell).outdate();
             cell.away.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A process that was checkpointed is back, as the driver says, whoever has sent it away or brought it back meanwhile: it counts, whether
+    /// that fits or not.
+    ///
+    /// `terms`, `patience` and `life` as for [`Account::book`].
+    pub fn is_back<T: Into<Terms>>(
+        &self,
+        slot: SlotIndex,
+        terms: impl Fn() -> T,
+        patience: Nanos,
+        life: impl FnMut(Owner) -> Life,
+    ) {
+        if let Some(cell) = self.cells.get(slot.get()).filter(|cell| is_away(cell)) {
+            self.unasked(terms, patience, life, || return_home(cell));
         }
     }
 
@@ -374,19 +343,17 @@ impl<'a> Account<'a> {
     ) -> Result<bool, Refused> {
         let Some(cell) = self.cells.get(slot.get()) else { return Ok(false) };
         let _guard = self.lock.acquire(self.me, patience, life).map_err(Refused::Held)?.guard();
-        if cell.away.load(Ordering::Relaxed) == 0 {
+        if !is_away(cell) {
             return Ok(false);
         }
         self.close();
-        let limit = terms().into().limit;
+        let limit = in_force(terms).limit;
         let there = held(cell).left(get(&cell.exported));
         let (claimed, wanted) = (self.claimed(), held(cell).used() - there.used() + get(&cell.implicit));
         if !fits(claimed, wanted, limit) {
             return Err(Refused::Short { used: claimed, wanted, limit });
         }
-        // What was measured of it was measured while it was away.
-        cell.ended.fetch_add(1, Ordering::Relaxed);
-        cell.away.store(0, Ordering::Relaxed);
+        return_home(cell);
         Ok(true)
     }
 
@@ -500,17 +467,12 @@ impl Entry<'_> {
     #[inline]
     fn held(&self) -> Held {
         let held = held(self.cell);
-        if self.is_away() { held.left(get(&self.cell.exported)) } else { held }
+        if is_away(self.cell) { held.left(get(&self.cell.exported)) } else { held }
     }
 
     #[inline]
     fn implicit(&self) -> Bytes {
-        if self.is_away() { Bytes::ZERO } else { get(&self.cell.implicit) }
-    }
-
-    #[inline]
-    fn is_away(&self) -> bool {
-        self.cell.away.load(Ordering::Relaxed) != 0
+        if is_away(self.cell) { Bytes::ZERO } else { get(&self.cell.implicit) }
     }
 
     /// What came with what the program asked for, as booked and measured; and what of what it asked for has been returned. That is
@@ -519,8 +481,6 @@ impl Entry<'_> {
     fn corrected(&self) -> (Bytes, Bytes) {
         let implicit = self.implicit();
         match self.growth.load(Ordering::Relaxed) {
-            // What was measured of one that is away was measured while it was there.
-            _ if self.is_away() => (Bytes::ZERO, Bytes::ZERO),
             0 => (implicit, Bytes::ZERO),
             growth => self.corrected_by(implicit, Growth(growth)),
         }
@@ -607,6 +567,28 @@ fn passing(cell: &Cell) -> (impl Iterator<Item = &AtomicU64>, [&AtomicU32; 4]) {
     let time = [busy, inflight, launches, active, turn, first, last, spent, sequence, ends];
     let spans = interval.iter().flat_map(|span| [&span.start, &span.end]);
     (memory.into_iter().chain(time).chain(spans), [creating, ended, charges, away])
+}
+
+/// Whether a checkpoint has taken the process's memory off the card.
+#[inline]
+fn is_away(cell: &Cell) -> bool {
+    cell.away.load(Ordering::Relaxed) != 0
+}
+
+/// It is there again.
+fn return_home(cell: &Cell) {
+    // What was measured of it was measured while it was away.
+    OwnCell::new(cell).outdate();
+    cell.away.store(0, Ordering::Relaxed);
+}
+
+/// The terms that a sum is compared with which is read after them.
+#[inline]
+fn in_force<T: Into<Terms>>(terms: impl Fn() -> T) -> Terms {
+    let terms = terms().into();
+    // HB growth: meets the Release in `publish_growth`: what is summed up is at least as new as the edition.
+    fence(Ordering::Acquire);
+    terms
 }
 
 /// Whether `bytes` more than what is claimed keep the limit. A sum that saturated never fits.

@@ -194,7 +194,7 @@ proptest! {
                     let Some(me) = owners.get(&slot) else { continue };
                     let word = model.processes.get_mut(&slot).unwrap().column(column);
                     let back = bytes.min(*word);
-                    prop_assert_eq!(container.account(*me).refund(column, Bytes(bytes)), Bytes(back));
+                    prop_assert_eq!(container.account(*me).own().refund(column, Bytes(bytes)), Bytes(back));
                     *word -= back;
                 }
                 Step::Book(slot, column, bytes) => {
@@ -209,7 +209,7 @@ proptest! {
                     let Some(me) = owners.get(&slot) else { continue };
                     let process = model.processes.get_mut(&slot).unwrap();
                     let back = bytes.min(process.implicit);
-                    prop_assert_eq!(container.account(*me).end(Bytes(bytes)), Bytes(back));
+                    prop_assert_eq!(container.account(*me).end(Bytes(bytes), || container.terms(), Nanos::ZERO, |_| Life::Alive), Bytes(back));
                     process.implicit -= back;
                     process.growth = 0;
                 }
@@ -297,8 +297,8 @@ fn orphans_count() {
     };
     assert_eq!(charge(other, LIMIT.0), Ok(()));
     container.account(other).book(Column::Implicit, Bytes(7), || LIMIT, Nanos::ZERO, |_| Life::Alive);
-    container.account(other).export(LIMIT);
-    container.account(other).withdraw(Bytes(40));
+    container.account(other).own().export(LIMIT);
+    container.account(other).withdraw(Bytes(40), false, || LIMIT, Nanos::ZERO, |_| Life::Alive);
     container.kernel.taken[other.slot().get()].set(false);
     let sweep = |gone: bool| {
         let cell = |slot: SlotIndex| &container.cells[slot.get()];
@@ -356,7 +356,7 @@ fn what_is_given_back_is_taken_again_without_the_lock() {
     let (limit, bytes) = (Bytes(8192), Bytes(4096));
     assert!(!charge_without_the_lock(&container, me, bytes, limit), "nothing is spare at first");
     assert!(charge(&container, me, bytes, limit));
-    assert_eq!(container.account(me).refund(Column::Used, bytes), bytes);
+    assert_eq!(container.account(me).own().refund(Column::Used, bytes), bytes);
     assert!(!charge_without_the_lock(&container, me, bytes + Bytes(1), limit), "more than is spare");
     assert!(charge_without_the_lock(&container, me, bytes, limit));
     assert_eq!(container.account(me).total(), bytes);
@@ -368,13 +368,13 @@ fn what_is_spare_is_anybodys_who_needs_it() {
     let (me, other) = (claimed(&container), claimed(&container));
     let limit = Bytes(8192);
     assert!(charge(&container, me, limit, limit));
-    assert_eq!(container.account(me).refund(Column::Used, limit), limit);
+    assert_eq!(container.account(me).own().refund(Column::Used, limit), limit);
     assert!(charge(&container, other, limit, limit), "nothing is in use");
     assert!(!charge_without_the_lock(&container, me, Bytes(512), limit), "it is taken");
     assert!(!charge(&container, me, Bytes(512), limit));
     assert_eq!(container.account(me).claimed(), limit);
     // Closed, what is given back is everybody's at once.
-    assert_eq!(container.account(other).refund(Column::Used, limit), limit);
+    assert_eq!(container.account(other).own().refund(Column::Used, limit), limit);
     assert_eq!(container.account(me).claimed(), Bytes::ZERO);
 }
 
@@ -384,7 +384,7 @@ fn a_spare_part_is_good_under_its_limit_only() {
     let (me, other) = (claimed(&container), claimed(&container));
     let (limit, half) = (Bytes(8192), Bytes(4096));
     assert!(charge(&container, me, half, limit) && charge(&container, other, half, limit));
-    assert_eq!(container.account(me).refund(Column::Used, half), half);
+    assert_eq!(container.account(me).own().refund(Column::Used, half), half);
     assert!(!charge_without_the_lock(&container, me, half, half), "the limit has been lowered");
     assert!(!charge(&container, me, half, half));
     assert!(charge(&container, me, half, limit), "and raised");
@@ -396,9 +396,63 @@ fn growth_over_the_limit_leaves_nothing_spare() {
     let (me, other) = (claimed(&container), claimed(&container));
     let (limit, half) = (Bytes(8192), Bytes(4096));
     assert!(charge(&container, me, half, limit));
-    assert_eq!(container.account(me).refund(Column::Used, half), half);
+    assert_eq!(container.account(me).own().refund(Column::Used, half), half);
     container.account(other).book(Column::Implicit, limit, || limit, Nanos::ZERO, |_| Life::Alive);
     assert!(!charge(&container, me, Bytes(512), limit));
-    assert_eq!(container.account(other).refund(Column::Implicit, limit), limit);
+    assert_eq!(container.account(other).own().refund(Column::Implicit, limit), limit);
     assert!(charge(&container, me, half, limit));
+}
+
+/// What was let go, but others had open, was seen to be gone; then its maker hears of it, too.
+#[test]
+fn what_was_exported_is_never_spare_to_whom_it_was_not_let_in() {
+    for bytes in [4096, 8192] {
+        let container = Container::default();
+        let (me, other) = (claimed(&container), claimed(&container));
+        let (limit, bytes) = (Bytes(8192), Bytes(bytes));
+        assert!(charge(&container, me, bytes, limit));
+        container.account(me).own().export(bytes);
+        container.measure(0, -bytes.0.cast_signed());
+        // As the monitor does: the edition changes only with what rises.
+        container.edition.store(0, Ordering::Relaxed);
+        assert!(charge(&container, other, limit, limit), "nothing of it is on the card");
+        container.account(me).withdraw(bytes, true, || limit, Nanos::ZERO, |_| Life::Alive);
+        assert_eq!(container.account(me).own().refund(Column::Used, bytes), bytes);
+        assert!(!charge_without_the_lock(&container, me, Bytes(512), limit), "others have it all");
+        assert!(!charge(&container, me, Bytes(512), limit));
+    }
+}
+
+/// It was mistaken for more than it is, and that was known; when a part of it ends, that is known no more.
+#[test]
+fn a_correction_that_ends_leaves_nothing_spare_over_the_limit() {
+    let container = Container::default();
+    let (me, other) = (claimed(&container), claimed(&container));
+    let (limit, half) = (Bytes(8192), Bytes(4096));
+    container.account(me).book(Column::Implicit, limit, || limit, Nanos::ZERO, |_| Life::Alive);
+    container.measure(0, -half.0.cast_signed());
+    container.edition.store(0, Ordering::Relaxed);
+    assert!(charge(&container, other, half, limit));
+    assert_eq!(container.account(other).own().refund(Column::Used, half), half);
+    assert_eq!(container.account(me).end(Bytes(512), || limit, Nanos::ZERO, |_| Life::Alive), Bytes(512));
+    assert!(!charge_without_the_lock(&container, other, half, limit));
+    assert!(!charge(&container, other, half, limit));
+}
+
+/// One that is away is measured, too: what others have brought back without a word is there.
+#[test]
+fn what_is_measured_of_one_that_is_away_counts() {
+    let container = Container::default();
+    let (me, other) = (claimed(&container), claimed(&container));
+    let (limit, half) = (Bytes(8192), Bytes(4096));
+    assert!(charge(&container, me, limit, limit));
+    container.measure(0, half.0.cast_signed());
+    container.account(other).send_away(me.slot());
+    assert_eq!(container.account(other).total(), Bytes::ZERO);
+    container.measure(0, half.0.cast_signed());
+    assert_eq!(container.account(other).total(), half);
+    assert!(!charge(&container, other, limit, limit) && charge(&container, other, half, limit));
+    container.account(other).is_back(me.slot(), || limit, Nanos::ZERO, |_| Life::Alive);
+    assert_eq!(container.account(other).total(), limit + half);
+    assert!(!charge_without_the_lock(&container, other, Bytes(512), limit));
 }

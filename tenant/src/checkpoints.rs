@@ -3,7 +3,9 @@
 //! The driver drives it from outside: some process, often one that computes nothing, locks another, takes its memory off the cards, and later
 //! brings it back. So who makes the checkpoint marks the other one's cells as away, and no sum counts them (but for what others may hold of
 //! them); who restores takes the mark off where everything fits, before the driver is asked. A death between marks and calls leaves the books above the truth, never below: the
-//! mark comes after the memory has gone, and goes before it comes back.
+//! mark comes after the memory has gone, and goes before it comes back. If two of them are at it at once, the mark of the first may come when
+//! the second has brought the process back already: so who restores looks again when the driver has answered. What is restored from outside of
+//! the container comes with no such word; the monitor finds it on the card, as growth.
 
 use cgpu_proto::slots::Word;
 use cgpu_proto::units::{CardIndex as Card, SlotIndex};
@@ -49,9 +51,11 @@ impl Tenant {
 }
 
 impl Restoring<'_> {
-    /// The driver restored it.
+    /// The driver restored it. Whoever checkpointed it may have said so only after [`Tenant::restoring`].
     pub fn restored(mut self) {
-        self.slot = None;
+        if let Some(slot) = self.slot.take() {
+            Card::all().for_each(|card| self.tenant.ledger.is_back(card, slot));
+        }
     }
 }
 
@@ -104,6 +108,13 @@ mod tests {
         // It never was away, and the driver says so.
         worker.charge(card(), mib(4)).expect("it fits").settle(Address(0x20_0000), None);
         drop(tool.restoring(8).expect("it is there"));
+        assert_eq!(tool.usage(card()).total(), mib(4));
+        worker.take(Address(0x20_0000)).expect("on the books").freed();
+        // Sent away by one tool while another brings it back: the one's mark comes late.
+        worker.charge(card(), mib(4)).expect("it fits").settle(Address(0x20_0000), None);
+        let restoring = tool.restoring(8).expect("it is there");
+        tool.checkpointed(8);
+        restoring.restored();
         assert_eq!(tool.usage(card()).total(), mib(4));
         worker.take(Address(0x20_0000)).expect("on the books").freed();
         // Whose id is nobody's, or two's, is of another container.

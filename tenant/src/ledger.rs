@@ -151,10 +151,7 @@ impl Ledger {
         bytes: Bytes,
         denied: Reason,
     ) -> Result<(), Denied> {
-        match self.attempt(card, column, bytes) {
-            Ok(()) => Ok(()),
-            Err(_) => self.insist(card, column, bytes, denied),
-        }
+        self.attempt(card, column, bytes).or_else(|refused| self.insist(card, column, bytes, denied, refused))
     }
 
     /// Books what cannot be refused; counted if it goes over the limit.
@@ -174,22 +171,27 @@ impl Ledger {
 
     /// Gives back implicit memory of a context that has ended: what was measured before counts no more.
     pub(crate) fn end(&self, card: CardIndex, bytes: Bytes) {
-        self.account(card).end(bytes);
+        self.account(card).end(bytes, || self.terms(card), LOCK_PATIENCE, |owner| self.region.life(owner));
     }
 
     /// Others may hold `bytes` of what this process has: they outlive it on the books.
     pub(crate) fn export(&self, card: CardIndex, bytes: Bytes) {
-        self.account(card).export(bytes);
+        self.own(card).export(bytes);
     }
 
     /// They can no more, of what was let go here before.
     pub(crate) fn withdraw_kept(&self, card: CardIndex, bytes: Bytes) {
-        self.account(card).withdraw_kept(bytes);
+        self.withdraw_any(card, bytes, true);
     }
 
     /// They can no more.
     pub(crate) fn withdraw(&self, card: CardIndex, bytes: Bytes) {
-        self.account(card).withdraw(bytes);
+        self.withdraw_any(card, bytes, false);
+    }
+
+    fn withdraw_any(&self, card: CardIndex, bytes: Bytes, let_go: bool) {
+        let life = |owner| self.region.life(owner);
+        self.account(card).withdraw(bytes, let_go, || self.terms(card), LOCK_PATIENCE, life);
     }
 
     /// Others may hold what this process exported, by handles with these bits.
@@ -269,6 +271,14 @@ impl Ledger {
         }
     }
 
+    /// What a process has on the card is there again, whatever the books say. Nothing to do if its slot is no longer its own.
+    pub(crate) fn is_back(&self, card: CardIndex, (slot, word): (SlotIndex, Word)) {
+        if self.word_of(slot) == word {
+            let life = |owner| self.region.life(owner);
+            self.account(card).is_back(slot, || self.terms(card), LOCK_PATIENCE, life);
+        }
+    }
+
     fn word_of(&self, slot: SlotIndex) -> Word {
         Word(self.region.slot(slot).state.load(Ordering::Relaxed))
     }
@@ -330,8 +340,20 @@ impl Ledger {
     /// The slow path of a charge, which ends with a counted refusal.
     #[cold]
     #[inline(never)]
-    fn insist(&self, card: CardIndex, column: Column, bytes: Bytes, denied: Reason) -> Result<(), Denied> {
-        self.charge_patiently(card, column, bytes).map_err(|refused| {
+    pub(crate) fn insist(
+        &self,
+        card: CardIndex,
+        column: Column,
+        bytes: Bytes,
+        denied: Reason,
+        first: Refused,
+    ) -> Result<(), Denied> {
+        let answer = match first {
+            Refused::Short { .. } => self.charge_patiently(card, column, bytes),
+            // Who has the lock was waited for.
+            Refused::Held(_) => Err(first),
+        };
+        answer.map_err(|refused| {
             self.count_growth(card);
             let (reason, used, limit) = match refused {
                 Refused::Held(_) => (Reason::LockHeld, self.total(card), self.limit(card)),

@@ -18,7 +18,7 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 
 use cgpu_proto::atomic::Ordering;
-use cgpu_proto::ledger::{Column, Usage};
+use cgpu_proto::ledger::{Column, Refused, Usage};
 use cgpu_proto::lock::{Guard, Owner as Name};
 use cgpu_proto::region::Region;
 use cgpu_proto::units::{Bytes, CardIndex as Card};
@@ -291,9 +291,11 @@ impl Tenant {
         bytes: Bytes,
         denied: Reason,
     ) -> Result<(), Denied> {
-        self.ledger.attempt(card, column, bytes).or_else(|_| {
-            self.relieve(card);
-            self.ledger.charge(card, column, bytes, denied)
+        self.ledger.attempt(card, column, bytes).or_else(|refused| {
+            if matches!(refused, Refused::Short { .. }) {
+                self.relieve(card);
+            }
+            self.ledger.insist(card, column, bytes, denied, refused)
         })
     }
 

@@ -162,7 +162,7 @@ impl Container {
     fn free(&self, me: Owner, steps: u64) {
         let bytes = steps * STEP;
         self.card_memory.fetch_sub(bytes, SeqCst);
-        assert_eq!(self.account(me).refund(Column::Used, Bytes(bytes)), Bytes(bytes));
+        assert_eq!(self.account(me).own().refund(Column::Used, Bytes(bytes)), Bytes(bytes));
     }
 }
 
@@ -276,6 +276,26 @@ fn growth_closes_what_is_spare() {
     });
 }
 
+/// Growth that cannot be refused comes while another charges, who has summed up already or has not: whichever of both sees the other, no spare
+/// part is good any more.
+#[test]
+fn growth_closes_what_a_charge_opens_meanwhile() {
+    model(|| {
+        let (container, owners) = two_processes();
+        assert!(container.allocate(owners[0], 1, 2));
+        container.free(owners[0], 1);
+        let other = {
+            let container = Arc::clone(&container);
+            thread::spawn(move || container.allocate(owners[1], 1, 2))
+        };
+        let life = |owner| container.life(owner);
+        container.account(owners[0]).book(Column::Implicit, Bytes(STEP), || Bytes(2 * STEP), FOREVER, life);
+        if other.join().unwrap() {
+            assert!(!container.allocate(owners[0], 1, 2));
+        }
+    });
+}
+
 /// Growth is measured while a process charges and takes what it has spare: once it is published nothing more is let in, whichever of
 /// both came first.
 #[test]
@@ -314,7 +334,7 @@ fn what_was_measured_ends_before_what_it_was_measured_of() {
             let container = Arc::clone(&container);
             thread::spawn(move || container.account(owners[1]).total())
         };
-        container.account(owners[0]).end(bytes(4));
+        container.account(owners[0]).end(bytes(4), || bytes(9), FOREVER, life);
         let seen = other.join().unwrap();
         assert!(seen >= bytes(4), "{seen}");
         assert_eq!(container.account(owners[1]).total(), bytes(4));

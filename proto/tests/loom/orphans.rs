@@ -22,7 +22,7 @@ impl Bereaved {
         let container = &family.container;
         let owners = [container.claim().unwrap(), container.claim().unwrap()];
         assert!(container.allocate(owners[0], 3, 4));
-        container.account(owners[0]).export(Bytes(2 * STEP));
+        container.account(owners[0]).own().export(Bytes(2 * STEP));
         container.table().lend(owners[0].slot(), way);
         if way != LENT_UNSEEN {
             container.table().set_opened(owners[1].slot(), way);

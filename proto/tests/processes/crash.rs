@@ -38,7 +38,7 @@ pub(crate) fn step(directory: &Path, _: usize) {
     let account = member.account();
     let life = |owner| member.region.life(owner);
     let charge = |steps| account.charge(Column::Used, Bytes(steps * STEP), || LIMIT, FOREVER, life);
-    let refund = |steps| account.refund(Column::Used, Bytes(steps * STEP));
+    let refund = |steps| account.own().refund(Column::Used, Bytes(steps * STEP));
     assert_eq!(charge(60), Ok(()));
     assert!(charge(60).is_err());
     assert_eq!(refund(20), Bytes(20 * STEP));

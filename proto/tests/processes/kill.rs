@@ -76,7 +76,7 @@ pub(crate) fn churn(directory: &Path, worker: usize) {
     let life = |owner| member.region.life(owner);
     for size in (1..=20).map(|steps| steps * STEP).cycle() {
         if member.account().charge(Column::Used, Bytes(size), || LIMIT, FOREVER, life).is_ok() {
-            assert_eq!(member.account().refund(Column::Used, Bytes(size)), Bytes(size));
+            assert_eq!(member.account().own().refund(Column::Used, Bytes(size)), Bytes(size));
         }
         truth.word(worker).fetch_add(1, Ordering::SeqCst);
     }

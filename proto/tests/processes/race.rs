@@ -40,7 +40,7 @@ fn allocate(member: &Member, truth: &Truth) -> bool {
 
 fn free(member: &Member, truth: &Truth) {
     truth.word(ON_THE_CARD).fetch_sub(EACH, Ordering::SeqCst);
-    assert_eq!(member.account().refund(Column::Used, Bytes(EACH)), Bytes(EACH));
+    assert_eq!(member.account().own().refund(Column::Used, Bytes(EACH)), Bytes(EACH));
 }
 
 /// Role: rounds in which everybody charges at once, then everybody frees.

@@ -515,8 +515,8 @@ fn the_monitor_reads_what_the_container_wrote() {
         |column, bytes| account.charge(column, bytes, || Bytes(100), Nanos::ZERO, |owner| region.life(owner));
     charge(Column::Used, Bytes(40)).unwrap();
     charge(Column::Implicit, Bytes(20)).unwrap();
-    account.refund(Column::Used, Bytes(10));
-    account.export(Bytes(5));
+    account.own().refund(Column::Used, Bytes(10));
+    account.own().export(Bytes(5));
     region.cell(index, me.slot).busy.store(8, Ordering::Relaxed);
     region.shared().progress[0].word[3].store(33, Ordering::Relaxed);
     for number in 0..10 {

@@ -12,7 +12,7 @@ fn bereaved(directory: &Path, lent: u64) -> (Region, SlotIndex, Claim<Lifeline>)
     account.charge(Column::Used, Bytes(50), limit, Nanos::ZERO, |owner| region.life(owner)).unwrap();
     account.book(Column::Implicit, Bytes(7), limit, Nanos::ZERO, |owner| region.life(owner));
     region.lend(maker.slot, lent);
-    account.export(Bytes(30));
+    account.own().export(Bytes(30));
     let slot = maker.slot;
     drop(maker);
     region.sweep(NOW, false).unwrap();

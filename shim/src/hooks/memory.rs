@@ -177,10 +177,13 @@ pub(super) fn free(address: u64, call: impl FnOnce() -> CUresult) -> CUresult {
     let taken = if pooled { tenant.take_linear(Address(address)) } else { tenant.take(Address(address)) };
     let Some(taken) = taken else { return free_untold(tenant, address, pooled, call) };
     let answer = call();
+    // A refused free is on the table again before anything else is done: meanwhile its address is unknown.
     if answer == CUresult::SUCCESS {
-        taken.freed();
+        taken.freed()
+    } else {
+        drop(taken)
     }
-    after(answer, pooled)
+    trimmed_after(answer, pooled)
 }
 
 /// What is not on the table of addresses. What another process's pool has lent is freed like one's own.
@@ -191,12 +194,12 @@ fn free_untold(tenant: &Tenant, address: u64, pooled: bool, call: impl FnOnce() 
     if let (CUresult::SUCCESS, Some(closing)) = (answer, closing) {
         closing.closed();
     }
-    after(answer, pooled)
+    trimmed_after(answer, pooled)
 }
 
-/// A free waits for the card, and pools are trimmed then.
+/// A free has waited for the card, and pools are trimmed then. One that was refused may have waited, too.
 #[inline]
-fn after(answer: CUresult, pooled: bool) -> CUresult {
+fn trimmed_after(answer: CUresult, pooled: bool) -> CUresult {
     if pooled { waited(answer) } else { answer }
 }
 
