@@ -4,10 +4,13 @@
  *
  * LIBRARY is a libcuda, which is not initialised. NAMES and SYMBOLS are tables such as abi/data/proc-address.tsv and
  * driver-symbols.tsv: each name is asked for at its version, just below it, and at versions that are much older and much newer, with
- * every flag. One line per look-up: name, version, flags, result, status, symbol. Then one line per exported symbol. The same program
- * runs against real drivers, which need no card for it, and against the simulated one.
+ * every flag. One line per look-up: name, version, flags, result, status, symbol. Then one line per exported symbol. What lies in another
+ * library than the one that was asked has that library's name before it, and a colon. The same program runs against real drivers,
+ * which need no card for it, and against the simulated one.
  */
+#define _GNU_SOURCE
 #include <dlfcn.h>
+#include <link.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +25,7 @@ static struct {
 } symbols[MOST];
 static int count;
 
+static struct link_map *asked;
 static int (*look_up)(const char *, void **, int, uint64_t, int *);
 
 static const char *symbol_at(void *address) {
@@ -31,12 +35,24 @@ static const char *symbol_at(void *address) {
     return "unexported";
 }
 
+/* The other library that a function lies in, and a colon; of one in the library that was asked: nothing. */
+static const char *elsewhere(void *address) {
+    static char place[300];
+    Dl_info info;
+    if (!address) return "";
+    if (!dladdr(address, &info)) return "nowhere:";
+    if ((uintptr_t)info.dli_fbase == asked->l_addr) return "";
+    const char *slash = strrchr(info.dli_fname, '/');
+    snprintf(place, sizeof place, "%s:", slash ? slash + 1 : info.dli_fname);
+    return place;
+}
+
 static void ask(const char *name, int version) {
     for (uint64_t flags = 0; flags < 5; flags++) {
         void *function = NULL;
         int status = -1;
         int result = look_up(name, &function, version, flags, &status);
-        printf("%s %d %d: %d %d %s\n", name, version, (int)flags, result, status, symbol_at(function));
+        printf("%s %d %d: %d %d %s%s\n", name, version, (int)flags, result, status, elsewhere(function), symbol_at(function));
     }
 }
 
@@ -56,7 +72,7 @@ int main(int argc, char **argv) {
     alarm(120);
     if (argc != 4) return fprintf(stderr, "usage: lookups LIBRARY NAMES SYMBOLS\n"), 2;
     void *library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
-    if (!library) return fprintf(stderr, "%s\n", dlerror()), 3;
+    if (!library || dlinfo(library, RTLD_DI_LINKMAP, &asked) != 0) return fprintf(stderr, "%s\n", dlerror()), 3;
 
     FILE *file = table(argv[3]);
     while (count < MOST && fgets(line, sizeof line, file))
@@ -75,6 +91,6 @@ int main(int argc, char **argv) {
         ask(name, -1);
     }
     fclose(file);
-    for (int i = 0; i < count; i++) printf("%s\n", symbols[i].name);
+    for (int i = 0; i < count; i++) printf("%s%s\n", elsewhere(symbols[i].address), symbols[i].name);
     return 0;
 }

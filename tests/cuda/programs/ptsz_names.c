@@ -1,55 +1,234 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ptsz_names - works through the per-thread-default-stream names. Every one of them must be there both by dlsym of the suffixed
- * name and by cuGetProcAddress with the per-thread flag, as the same function; and they must do what the plain ones do.
+ * ptsz_names [limited] - works through the per-thread-default-stream names. Every one of them must be there both by dlsym of the suffixed
+ * name and by cuGetProcAddress with the per-thread flag, as the same function; and they must do what the plain ones do. What each of those
+ * that take memory takes is on the books, by either route, and at the end of memory it is refused. Elsewhere these names went to the real
+ * driver. Prints one JSON object: how many names, the card's bytes as shown, and the most that each way has taken at once.
+ * `limited`: also what is charged before the card takes it, which only who keeps books refuses.
  */
-#include "driver.h"
+#include "graph_books.h"
 
 typedef CUresult (*GetProcAddress)(const char *name, void **function, int version, uint64_t flags, int *status);
+typedef CUresult (*GetProcAddressFirst)(const char *name, void **function, int version, uint64_t flags);
 
-/* base name, suffixed symbol, version that introduced it */
-static const struct {
-    const char *base, *symbol;
-    int version;
-} names[] = {
-    {"cuLaunchKernel", "cuLaunchKernel_ptsz", 7000},
-    {"cuMemcpyHtoD", "cuMemcpyHtoD_v2_ptds", 7000},
-    {"cuMemcpyDtoH", "cuMemcpyDtoH_v2_ptds", 7000},
-    {"cuMemcpyHtoDAsync", "cuMemcpyHtoDAsync_v2_ptsz", 7000},
-    {"cuMemsetD8", "cuMemsetD8_v2_ptds", 7000},
-    {"cuStreamSynchronize", "cuStreamSynchronize_ptsz", 7000},
-    {"cuEventRecord", "cuEventRecord_ptsz", 7000},
-    {"cuLaunchCooperativeKernel", "cuLaunchCooperativeKernel_ptsz", 9000},
-    {"cuLaunchHostFunc", "cuLaunchHostFunc_ptsz", 10000},
+/* field, base name, suffixed symbol, version that introduced it, arguments */
+#define PTSZ_FUNCTIONS(X)                                                                                              \
+    X(launch, cuLaunchKernel, cuLaunchKernel_ptsz, 7000,                                                               \
+      (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **))  \
+    X(htod, cuMemcpyHtoD, cuMemcpyHtoD_v2_ptds, 7000, (CUdeviceptr, const void *, size_t))                             \
+    X(dtoh, cuMemcpyDtoH, cuMemcpyDtoH_v2_ptds, 7000, (void *, CUdeviceptr, size_t))                                   \
+    X(htod_async, cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2_ptsz, 7000, (CUdeviceptr, const void *, size_t, CUstream))   \
+    X(fill, cuMemsetD8, cuMemsetD8_v2_ptds, 7000, (CUdeviceptr, unsigned char, size_t))                                \
+    X(synchronise, cuStreamSynchronize, cuStreamSynchronize_ptsz, 7000, (CUstream))                                    \
+    X(record, cuEventRecord, cuEventRecord_ptsz, 7000, (CUevent, CUstream))                                            \
+    X(cooperative, cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz, 9000,                                    \
+      (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **))           \
+    X(host_function, cuLaunchHostFunc, cuLaunchHostFunc_ptsz, 10000, (CUstream, void (*)(void *), void *))             \
+    X(alloc, cuMemAllocAsync, cuMemAllocAsync_ptsz, 11020, (CUdeviceptr *, size_t, CUstream))                          \
+    X(alloc_from, cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz, 11020,                                        \
+      (CUdeviceptr *, size_t, Pool, CUstream))                                                                         \
+    X(release, cuMemFreeAsync, cuMemFreeAsync_ptsz, 11020, (CUdeviceptr, CUstream))                                    \
+    X(begin_first, cuStreamBeginCapture, cuStreamBeginCapture_ptsz, 10000, (CUstream))                                 \
+    X(begin, cuStreamBeginCapture, cuStreamBeginCapture_v2_ptsz, 10010, (CUstream, int))                               \
+    X(begin_to, cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz, 12030,                                  \
+      (CUstream, CUgraph, const CUgraphNode *, const void *, size_t, int))                                             \
+    X(end, cuStreamEndCapture, cuStreamEndCapture_ptsz, 10000, (CUstream, CUgraph *))                                  \
+    X(instantiate, cuGraphInstantiateWithParams, cuGraphInstantiateWithParams_ptsz, 12000,                             \
+      (CUgraphExec *, CUgraph, InstantiateParams *))                                                                   \
+    X(upload, cuGraphUpload, cuGraphUpload_ptsz, 11010, (CUgraphExec, CUstream))                                       \
+    X(launch_graph, cuGraphLaunch, cuGraphLaunch_ptsz, 10000, (CUgraphExec, CUstream))
+
+struct route {
+#define PTSZ_FIELD(field, base, symbol, version, arguments) CUresult(*field) arguments;
+    PTSZ_FUNCTIONS(PTSZ_FIELD)
+#undef PTSZ_FIELD
 };
-enum { LAUNCH, HTOD, DTOH, HTOD_ASYNC, MEMSET, SYNCHRONIZE, RECORD, COOPERATIVE, HOSTFUNC, NAMES };
+#define PTSZ_ONE(field, base, symbol, version, arguments) +1
+enum { NAMES = PTSZ_FUNCTIONS(PTSZ_ONE) };
+#undef PTSZ_ONE
 
-int main(void) {
-    void *function[NAMES];
-    GetProcAddress get;
-    watchdog(60);
-    driver_open();
+static const char *const symbols[] = {
+#define PTSZ_SYMBOL(field, base, symbol, version, arguments) #symbol,
+    PTSZ_FUNCTIONS(PTSZ_SYMBOL)
+#undef PTSZ_SYMBOL
+};
+
+#define PIECE (64 * MIB)
+enum { MOST = 4096, WAYS = 3 };
+static CUdeviceptr address[MOST];
+static CUgraphExec exec[MOST];
+static size_t granted[WAYS];
+
+/* Both routes to all functions. */
+static void look_up(struct route *by_symbol, struct route *by_address) {
+    GetProcAddress get = NULL;
+    GetProcAddressFirst get_first = NULL;
+    void *function, **fields = (void **)by_symbol, **others = (void **)by_address;
+    for (int i = 0; i < NAMES; i++) fields[i] = driver_symbol(symbols[i]);
     *(void **)&get = driver_symbol("cuGetProcAddress_v2");
-    for (int i = 0; i < NAMES; i++) {
-        int status = -1;
-        CHECK(get(names[i].base, &function[i], names[i].version, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &status));
-        if (status != 0) FAIL("%s: status %d", names[i].base, status);
-        if (function[i] != driver_symbol(names[i].symbol)) FAIL("%s is not %s", names[i].base, names[i].symbol);
-    }
-    CUdeviceptr address;
+    *(void **)&get_first = driver_symbol("cuGetProcAddress");
+    int i = 0, status;
+#define PTSZ_LOOK_UP(field, base, symbol, version, arguments)                                                          \
+    status = -1;                                                                                                       \
+    CHECK(get(#base, &others[i], version, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &status));                    \
+    if (status != 0) FAIL(#base ": status %d", status);                                                                \
+    CHECK(get_first(#base, &function, version, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM));                        \
+    if (others[i] != fields[i] || function != fields[i]) FAIL(#base " is not " #symbol);                               \
+    i++;
+    PTSZ_FUNCTIONS(PTSZ_LOOK_UP)
+#undef PTSZ_LOOK_UP
+}
+
+static void works(const struct route *by, CUfunction kernel) {
+    CUdeviceptr place;
+    CUevent event;
     unsigned char bytes[4096], back[4096];
     memset(bytes, 0x5a, sizeof bytes);
-    CHECK(cu.cuMemAlloc(&address, sizeof bytes));
-    CHECK(((CUresult(*)(CUdeviceptr, unsigned char, size_t))function[MEMSET])(address, 0, sizeof bytes));
-    CHECK(((CUresult(*)(CUdeviceptr, const void *, size_t))function[HTOD])(address, bytes, sizeof bytes / 2));
-    CHECK(((CUresult(*)(CUdeviceptr, const void *, size_t, CUstream))function[HTOD_ASYNC])(
-        address + sizeof bytes / 2, bytes, sizeof bytes / 2, NULL));
-    CHECK(((CUresult(*)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **,
-                        void **))function[LAUNCH])(driver_function("spin_50us"), 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
-    CHECK(((CUresult(*)(CUstream))function[SYNCHRONIZE])(NULL));
-    CHECK(((CUresult(*)(void *, CUdeviceptr, size_t))function[DTOH])(back, address, sizeof back));
+    memset(back, 0, sizeof back);
+    CHECK(by->alloc(&place, sizeof bytes, NULL));
+    CHECK(by->synchronise(NULL));
+    CHECK(by->fill(place, 0, sizeof bytes));
+    CHECK(by->htod(place, bytes, sizeof bytes / 2));
+    CHECK(by->htod_async(place + sizeof bytes / 2, bytes, sizeof bytes / 2, NULL));
+    CHECK(by->launch(kernel, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
+    CHECK(by->cooperative(kernel, 1, 1, 1, 32, 1, 1, 0, NULL, NULL));
+    CHECK(cu.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    CHECK(by->record(event, NULL));
+    CHECK(by->synchronise(NULL));
+    CHECK(cu.cuEventDestroy(event));
+    CHECK(by->dtoh(back, place, sizeof back));
     HOLDS(memcmp(bytes, back, sizeof back) == 0);
-    CHECK(cu.cuMemFree(address));
-    printf("{\"names\": %d}\n", NAMES);
+    CHECK(by->release(place, NULL));
+    CHECK(by->synchronise(NULL));
+    TAKEN(0);
+}
+
+/* What pools hold is on the books at each step. */
+static void in_stream_order(const struct route *by) {
+    Pool own = pool_made();
+    CUdeviceptr place, other;
+    CHECK(by->alloc(&place, 100 * MIB + 1, NULL));
+    HOLDS(truth() >= 100 * MIB);
+    HELD_BY(pool_of_the_card());
+    CHECK(by->alloc_from(&other, 50 * MIB, own, NULL));
+    TAKEN(pool_has(pool_of_the_card(), RESERVED) + pool_has(own, RESERVED));
+    CHECK(by->release(place, NULL));
+    CHECK(by->release(other, NULL));
+    CHECK(by->synchronise(NULL));
+    TAKEN(0);
+    CHECK(pools.destroy(own));
+}
+
+/* A graph that was captured: by each way to begin; to be launched or sent ahead. */
+static CUgraph captured(const struct route *by, int beginning, CUstream stream, size_t bytes) {
+    CUgraph made = NULL;
+    CUdeviceptr place;
+    if (beginning == 0) CHECK(by->begin(stream, THREAD_LOCAL));
+    if (beginning == 1) CHECK(by->begin_first(stream));
+    if (beginning == 2) CHECK(by->begin_to(stream, graph_made(), NULL, NULL, 0, THREAD_LOCAL));
+    CHECK(by->alloc(&place, bytes, stream));
+    CHECK(by->release(place, stream));
+    CHECK(by->end(stream, &made));
+    TAKEN(0);
+    return made;
+}
+
+static void in_graphs(const struct route *by, CUstream stream) {
+    for (int beginning = 0; beginning < 3; beginning++) {
+        CUgraph made = captured(by, beginning, stream, 6 * MIB);
+        for (int way = 0; way < 3; way++) {
+            InstantiateParams with = {.flags = way == 0 ? 2 /* upload */ : 0, .upload = stream};
+            CUgraphExec one;
+            CHECK(by->instantiate(&one, made, &with));
+            if (way == 1) CHECK(by->upload(one, stream));
+            CHECK(by->launch_graph(one, stream));
+            CHECK(by->synchronise(stream));
+            RESERVED_IS(6 * MIB);
+            CHECK(graph.ExecDestroy(one));
+            trim();
+            RESERVED_IS(0);
+        }
+        CHECK(graph.Destroy(made));
+    }
+}
+
+/* Takes until there is no more, by each way; what was taken is never more than there was to take. */
+static void to_the_end(const struct route *by, CUstream stream) {
+    Pool own = pool_made();
+    for (int way = 0; way < WAYS; way++) {
+        CUresult result = CUDA_SUCCESS;
+        int count = 0;
+        for (; count < MOST && result == CUDA_SUCCESS; count += result == CUDA_SUCCESS) {
+            InstantiateParams with = {.flags = 0};
+            if (way == 0) result = by->alloc(&address[count], PIECE, NULL);
+            if (way == 1) result = by->alloc_from(&address[count], PIECE, own, NULL);
+            if (way < 2) continue;
+            /* Memory that outlives its graph, so that the next one cannot have it. */
+            CUgraph made = graph_made();
+            address[count] = allocates(made, PIECE);
+            result = by->instantiate(&exec[count], made, &with);
+            CHECK(graph.Destroy(made));
+            if (result == CUDA_SUCCESS) {
+                result = by->launch_graph(exec[count], stream);
+                if (result != CUDA_SUCCESS) CHECK(graph.ExecDestroy(exec[count]));
+            }
+        }
+        EXPECT(CUDA_ERROR_OUT_OF_MEMORY, result);
+        HOLDS(count > 0);
+        WITHIN_THE_LIMIT();
+        HOLDS(shown() == truth());
+        granted[way] = (size_t)count * PIECE;
+        HOLDS(granted[way] <= truth());
+        while (count-- > 0) {
+            if (way == 2) CHECK(graph.ExecDestroy(exec[count]));
+            if (way == 2) CHECK(cu.cuMemFree(address[count]));
+            else CHECK(by->release(address[count], NULL));
+        }
+        CHECK(by->synchronise(NULL));
+        CHECK(by->synchronise(stream));
+        trim();
+        TAKEN(0);
+    }
+    CHECK(pools.destroy(own));
+}
+
+/* A graph that is sent ahead takes its memory then, and shares it with others. One that is too large is refused, whole. */
+static void ahead(const struct route *by, CUstream stream) {
+    InstantiateParams with = {.flags = 2 /* upload */, .upload = stream}, later = {.flags = 0};
+    CUgraph made = graph_made();
+    CUgraphExec one;
+    allocates(made, free_shown() + 2 * MIB);
+    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, by->instantiate(&one, made, &with));
+    HOLDS(with.result == 1);
+    RESERVED_IS(0);
+    CHECK(by->instantiate(&one, made, &later));
+    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, by->upload(one, stream));
+    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, by->launch_graph(one, stream));
+    RESERVED_IS(0);
+    CHECK(graph.ExecDestroy(one));
+    CHECK(graph.Destroy(made));
+}
+
+int main(int count, char **arguments) {
+    int is_limited = count > 1 && strcmp(arguments[1], "limited") == 0;
+    struct route routes[2];
+    CUfunction kernel;
+    size_t total;
+    CUstream stream = graphs_begin(120, "spin_50us", &kernel);
+    look_up(&routes[0], &routes[1]);
+    /* The first cooperative launch takes memory of its own. */
+    CHECK(routes[0].cooperative(kernel, 1, 1, 1, 32, 1, 1, 0, NULL, NULL));
+    CHECK(cu.cuCtxSynchronize());
+    books_open();
+    for (int i = 0; i < 2; i++) {
+        works(&routes[i], kernel);
+        in_stream_order(&routes[i]);
+        in_graphs(&routes[i], stream);
+        to_the_end(&routes[i], stream);
+        if (is_limited) ahead(&routes[i], stream);
+    }
+    CHECK(cu.cuMemGetInfo(NULL, &total));
+    printf("{\"names\": %d, \"total\": %zu, \"granted\": [%zu, %zu, %zu]}\n", NAMES, total, granted[0], granted[1],
+           granted[2]);
     return 0;
 }

@@ -161,10 +161,20 @@ fn a_program_linked_against_the_driver_is_limited_too() {
     assert!(outcome.number("granted") <= 2048 * MIB);
 }
 
+/// The program compares the books with the driver's own word after each step; a limit that is not shown would be no limit.
 #[test]
 fn per_thread_stream_names_are_one_function_by_every_route() {
     let scene = Scene::new(A10);
-    Outcome::of(scene.program_in(&scene.limited("a", 2048), "ptsz_names")).silent();
+    let mut command = scene.program_in(&scene.limited("a", 2048), "ptsz_names");
+    command.arg("limited");
+    let outcome = Outcome::of(command).silent();
+    assert_eq!(outcome.number("total"), 2048 * MIB);
+    let granted = outcome.json()["granted"].as_array().expect("three ways").clone();
+    assert_eq!(granted.len(), 3);
+    for granted in granted {
+        let granted = granted.as_u64().expect("a number");
+        assert!(granted < 2048 * MIB && granted + CONTEXT > 2048 * MIB, "{outcome:?}");
+    }
 }
 
 #[test]
