@@ -6,35 +6,47 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 
+use crate::build;
 use crate::cargo::Workspace;
 use crate::handover;
 
+/// Of the control tree, without more words.
+const SECONDS: &str = "600";
+const KILLS: &str = "50";
+
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// Passed on: [--operations N] [--seed N] [--play N] [--processes N] [--filling SECONDS] [--racing CALLS] ...; without any, a million
-    /// steps, ten minutes of filling, and the control tree under load
+    /// `tree [SECONDS] [KILLS]`: the control tree under load alone. Else passed on: [--operations N] [--seed N] [--play N] [--processes N]
+    /// [--filling SECONDS] [--racing CALLS] ...; without any, a million steps, ten minutes of filling, and the control tree under load
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
     rest: Vec<String>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    if arguments.rest.is_empty() {
-        let played = handover::run(
-            "cgpu-differential",
-            &["--operations", "1000000", "--filling", "600"].map(String::from),
-        )?;
-        return Ok(if played == ExitCode::SUCCESS { tree()? } else { played });
+    let words: Vec<&str> = arguments.rest.iter().map(String::as_str).collect();
+    match words[..] {
+        [] => {
+            let words = ["--operations", "1000000", "--filling", "600"].map(String::from);
+            let played = handover::run("cgpu-differential", &words)?;
+            Ok(if played == ExitCode::SUCCESS { tree(SECONDS, KILLS)? } else { played })
+        }
+        ["tree"] => tree(SECONDS, KILLS),
+        ["tree", seconds] => tree(seconds, KILLS),
+        ["tree", seconds, kills] => tree(seconds, kills),
+        _ => handover::run("cgpu-differential", &arguments.rest),
     }
-    handover::run("cgpu-differential", &arguments.rest)
 }
 
-/// The tests of the control tree under load, for longer; `dist` is there.
-fn tree() -> Result<ExitCode> {
-    let status = Workspace::find()?
+/// The tests of the control tree under load, for longer. They say as they go how far they are.
+fn tree(seconds: &str, kills: &str) -> Result<ExitCode> {
+    let workspace = Workspace::find()?;
+    let dist = build::collect(&workspace)?;
+    let status = workspace
         .cargo(&["test", "--package", "cgpu-e2e", "--test", "plain", "--", "--nocapture", "--test-threads=1"])
         .arg("tree::")
-        .env("CGPU_SOAK_SECONDS", "600")
-        .env("CGPU_SOAK_KILLS", "50")
+        .env("CGPU_DIST", dist)
+        .env("CGPU_SOAK_SECONDS", seconds)
+        .env("CGPU_SOAK_KILLS", kills)
         .status()?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -6,9 +6,6 @@ use serde_json::Value;
 
 use crate::{Child, Container, Outcome, Scene};
 
-/// Longer than any test that has a monitor.
-const LIFETIME: Duration = Duration::from_secs(300);
-
 /// How long a monitor may take to answer for the first time.
 const START: Duration = Duration::from_secs(30);
 
@@ -55,7 +52,7 @@ impl Monitor {
         std::fs::write(&config, format!("time_scale = {}\n{metrics}{more}", scene.dilation()))
             .expect("a configuration");
         command.arg("--root").arg(scene.root()).arg("--config").arg(config);
-        let mut monitor = Self { process: Child::start_for(command, LIFETIME) };
+        let mut monitor = Self { process: Child::start_for(command, scene.lifetime()) };
         let deadline = Instant::now() + START;
         while scene.smi()["monitor"] != true {
             assert!(monitor.process.runs(), "the monitor has ended: {:?}", monitor.process.kill());
@@ -73,7 +70,7 @@ impl Worker {
     /// If it does not get ready.
     #[must_use]
     pub fn start(scene: &Scene, container: &Container) -> Self {
-        let mut process = Child::start_for(scene.program_in(container, "worker"), LIFETIME);
+        let mut process = Child::start_for(scene.program_in(container, "worker"), scene.lifetime());
         assert_eq!(process.line(), "{\"ready\": true}");
         Self { process }
     }

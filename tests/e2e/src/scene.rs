@@ -22,6 +22,9 @@ const OURS: &[&str] = &[
 /// How long what must come about may take: for the books to forget the dead, their memory is given back by the driver, then drained.
 const DRAIN: Duration = Duration::from_secs(60);
 
+/// Longer than any test that has a monitor, but for those that say so.
+const LIFETIME: Duration = Duration::from_secs(300);
+
 /// A host with simulated cards, in a temporary folder that goes with it.
 pub struct Scene {
     folder: TempDir,
@@ -29,6 +32,7 @@ pub struct Scene {
     gpus: String,
     driver: &'static str,
     dilation: u32,
+    lifetime: Duration,
 }
 
 /// A container of a [`Scene`]: a region folder and the variables its processes get.
@@ -51,7 +55,14 @@ impl Scene {
         let place = place.unwrap_or_else(std::env::temp_dir);
         let folder =
             tempfile::Builder::new().prefix("cgpu-e2e-").tempdir_in(place).expect("a temporary folder");
-        Self { folder, dist: Dist::find(), gpus: gpus.to_owned(), driver: "sim", dilation: 1 }
+        Self {
+            folder,
+            dist: Dist::find(),
+            gpus: gpus.to_owned(),
+            driver: "sim",
+            dilation: 1,
+            lifetime: LIFETIME,
+        }
     }
 
     /// One card of the null driver, which grants everything and has room for any number of processes.
@@ -64,6 +75,18 @@ impl Scene {
     #[must_use]
     pub fn slowed(self, dilation: u32) -> Self {
         Self { dilation, ..self }
+    }
+
+    /// The same, for a test that takes so much longer than others.
+    #[must_use]
+    pub fn lasting(self, more: Duration) -> Self {
+        Self { lifetime: LIFETIME + more, ..self }
+    }
+
+    /// How long its monitor and workers may run before they count as hung.
+    #[must_use]
+    pub fn lifetime(&self) -> Duration {
+        self.lifetime
     }
 
     /// How many times slower than real time its cards are.

@@ -1,17 +1,27 @@
 //! The control tree under load: many programs that read and write it while tenants come, compute and die, and while its monitor is killed.
 //!
 //! `cargo xtask soak` runs both for longer: CGPU_SOAK_SECONDS, CGPU_SOAK_KILLS.
+//!
+//! Beside other tests the programs keep to a pace: all that is wanted is done, over a minute, and leaves the processors to others. In the
+//! soak they go as fast as they can.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cgpu_e2e::{Child, Container, Monitor, Outcome, Scene, Worker, skip};
 
-fn told(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(otherwise)
+fn told(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|value| value.parse().ok())
 }
+
+/// Accesses of each of the eight programs, at least.
+const LEAST: u64 = 1250;
+/// Two that compute, and those that come and go.
+const TENANTS: usize = 20;
+/// The most that the monitor may have resident with these, in KiB.
+const MOST_RESIDENT: u64 = 30 << 10;
 
 /// Whether trees can be mounted here; says so and counts it if not.
 pub(crate) fn has_fuse(test: &str) -> bool {
@@ -54,13 +64,18 @@ impl Drop for Tree {
 /// refused, and what it reads must be possible. A container may be gone at any time. Only the shell's own commands: no process for each
 /// access.
 const PLAYER: &str = r#"
-tree=$1 own=$2 lo=$3 hi=$4 least=$5 seconds=$6 r=$7
-end=$(($(date +%s) + seconds)) n=0 writes=0
+tree=$1 own=$2 lo=$3 hi=$4 least=$5 seconds=$6 r=$7 pace=$8
+start=$(date +%s) n=0 writes=0
 next() { r=$(((r * 1103515245 + 12345) % 2147483648)); pick=$((r / 65536 % $1)); }
 wrong() { echo "wrong: $*"; exit 1; }
 within() { case $2 in '' | *[!0-9]*) wrong "$1 is '$2'" ;; esac; [ "$2" -ge "$3" ] && [ "$2" -le "$4" ] || wrong "$1 is $2"; }
+echo $lo > $tree/$own || wrong "$own does not take $lo"
 while :; do
-    if [ $((n % 64)) = 0 ] && [ $n -ge $least ] && [ "$(date +%s)" -ge $end ]; then break; fi
+    if [ $((n % 64)) = 0 ]; then
+        past=$(($(date +%s) - start))
+        if [ $n -ge $least ] && [ $past -ge $seconds ]; then break; fi
+        if [ $pace = 1 ] && [ $((n * seconds)) -gt $((least * past)) ]; then sleep 1; fi
+    fi
     n=$((n + 1))
     next 7
     case $pick in
@@ -102,25 +117,43 @@ done
 echo "$n $writes"
 "#;
 
-fn player(tree: &Path, own: &str, bounds: [u64; 2], least: u64, seconds: u64, seed: u64) -> Child {
+fn player(tree: &Path, own: &str, bounds: [u64; 2], seconds: u64, seed: u64, keeps_pace: bool) -> Child {
     let mut command = Command::new("sh");
     command.args(["-c", PLAYER, "player"]).arg(tree).arg(own);
-    command.args([bounds[0], bounds[1], least, seconds, seed].map(|number| number.to_string()));
+    let numbers = [bounds[0], bounds[1], LEAST, seconds, seed, keeps_pace.into()];
+    command.args(numbers.map(|number| number.to_string()));
     Child::start_for(command, Duration::from_secs(180 + 3 * seconds))
 }
 
-/// Descriptors, and memory of its own in KiB: pages of regions and of simulated cards are not its growth.
-fn size(pid: u32) -> (usize, u64) {
-    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).expect("its descriptors").count();
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("its status");
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("its memory");
-    (descriptors, line.trim().trim_end_matches(" kB").parse().expect("a number"))
+/// How large a monitor is.
+#[derive(Debug)]
+struct Size {
+    descriptors: usize,
+    /// All that it has resident, in KiB.
+    resident: u64,
+    /// Memory of its own in KiB: pages of regions and of simulated cards are not its growth.
+    own: u64,
+}
+
+impl Size {
+    fn of(pid: u32) -> Self {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("its status");
+        let kib = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("its memory");
+            line.trim().trim_end_matches(" kB").parse().expect("a number")
+        };
+        Self {
+            descriptors: fs::read_dir(format!("/proc/{pid}/fd")).expect("its descriptors").count(),
+            resident: kib("VmRSS:"),
+            own: kib("RssAnon:"),
+        }
+    }
 }
 
 fn holder(scene: &Scene, container: &Container) -> Child {
     let mut command = scene.program_in(container, "hold");
     command.arg("64M");
-    let mut holder = Child::start(command);
+    let mut holder = Child::start_for(command, scene.lifetime());
     holder.line();
     holder
 }
@@ -130,41 +163,49 @@ fn ten_thousand_reads_and_writes_while_tenants_come_and_go() {
     if !has_fuse("tree") {
         return;
     }
-    let seconds = told("CGPU_SOAK_SECONDS", 10);
-    let scene = Scene::new("A10:23028,A10:23028,A10:23028,A10:23028");
+    let soak = told("CGPU_SOAK_SECONDS");
+    let seconds = soak.unwrap_or(60);
+    let scene =
+        Scene::new("A10:23028,A10:23028,A10:23028,A10:23028").lasting(Duration::from_secs(2 * seconds));
     let tree = Tree::of(&scene);
     let monitor = Monitor::start_with_tree(&scene);
     let stay = [scene.limited("a", 8192), scene.limited("b", 8192)];
     let mut workers = stay.each_ref().map(|container| Worker::start(&scene, container));
-    let guests: Vec<Container> = (0..4).map(|n| scene.limited(&format!("t{n}"), 1024)).collect();
-    for guest in &guests {
-        holder(&scene, guest).finish().silent();
-    }
+    let guests: Vec<Container> = (2..TENANTS).map(|n| scene.limited(&format!("t{n}"), 1024)).collect();
+    let mut holders: Vec<Child> = guests.iter().map(|guest| holder(&scene, guest)).collect();
     // Each has its files open in the monitor from now on, whether somebody lives in it or not.
     for container in stay.iter().chain(&guests) {
         let known = || scene.books(container)["cards"].as_array().is_some_and(|cards| !cards.is_empty());
         scene.eventually("a container with its cards", || known().then_some(()));
     }
     let pid = monitor.process.pid();
-    let before = size(pid);
+    let before = Size::of(pid);
 
-    // Each has a node of its own to write. With six containers at most, 20 places are never too few.
-    let nodes = [("prio_ratio", [20, 99]), ("max_inst", [20, 25])];
+    // Each has a node of its own to write. All tenants together weigh 22 at most: these places are never too few.
+    let nodes = [("prio_ratio", [20, 99]), ("max_inst", [22, 25])];
     let own = (0..4).flat_map(|card| nodes.map(|(node, bounds)| (format!("{card}/{node}"), bounds)));
     let mut players: Vec<Child> = own
         .zip(1..)
-        .map(|((node, bounds), seed)| player(&tree.0, &node, bounds, 1250, seconds, seed * 7919))
+        .map(|((node, bounds), seed)| player(&tree.0, &node, bounds, seconds, seed * 7919, soak.is_none()))
         .collect();
     #[allow(clippy::cast_precision_loss)] // some seconds
     workers.iter_mut().for_each(|worker| worker.begin(seconds as f64));
-    let mut rounds = 0;
+    let (mut rounds, mut highest) = (0, before.resident);
+    let (start, mut told) = (Instant::now(), 0);
     while players.iter_mut().any(Child::runs) {
-        // One ends by itself, one is killed in the middle of it.
-        let (one, other) = (&guests[rounds % 4], &guests[(rounds + 1) % 4]);
-        let (ends, dies) = (holder(&scene, one), holder(&scene, other));
-        dies.kill();
-        ends.finish().silent();
+        // One ends by itself, one is killed in the middle of it; others come in their place.
+        let (ends, dies) = (rounds % guests.len(), (rounds + guests.len() / 2) % guests.len());
+        let mut replace = |at: usize| std::mem::replace(&mut holders[at], holder(&scene, &guests[at]));
+        replace(ends).finish().silent();
+        replace(dies).kill();
         rounds += 1;
+        let size = Size::of(pid);
+        highest = highest.max(size.resident);
+        if start.elapsed().as_secs() / 30 > told {
+            told = start.elapsed().as_secs() / 30;
+            println!("tree: {} of {seconds} s, {rounds} rounds of tenants, {size:?} (KiB)", told * 30);
+        }
+        std::thread::sleep(Duration::from_millis(if soak.is_none() { 200 } else { 0 }));
     }
     let mut accesses = 0;
     for player in players {
@@ -178,13 +219,21 @@ fn ten_thousand_reads_and_writes_while_tenants_come_and_go() {
         assert!(worker.rate() > 0.0);
         worker.finish();
     }
-    assert!(accesses >= 10_000);
-    let after = size(pid);
+    assert!(accesses >= 8 * LEAST);
     println!(
-        "{accesses} times, {rounds} rounds of tenants; before {before:?}, after {after:?} (descriptors, KiB)"
+        "tree: {accesses} accesses in {} s, {rounds} rounds of {TENANTS} tenants, at most {highest} KiB resident; {before:?}, then {:?}",
+        start.elapsed().as_secs(),
+        Size::of(pid)
     );
-    scene.eventually("as many descriptors as before", || (size(pid).0 <= before.0).then_some(()));
-    assert!(after.1 <= before.1 + 4096, "grown from {} to {} KiB", before.1, after.1);
+    assert!(highest < MOST_RESIDENT, "{highest} KiB resident");
+    for holder in holders {
+        holder.finish().silent();
+    }
+    scene.eventually("as many descriptors as before", || {
+        (Size::of(pid).descriptors <= before.descriptors).then_some(())
+    });
+    let grown = Size::of(pid).own.saturating_sub(before.own);
+    assert!(grown <= 4096, "grown by {grown} KiB");
     monitor.process.signal(libc::SIGTERM);
     let outcome = monitor.process.finish();
     assert_eq!(outcome.code(), Some(0), "{outcome:?}");
@@ -202,8 +251,8 @@ fn a_monitor_killed_again_and_again_loses_no_setting_and_hurts_no_tenant() {
     if !has_fuse("tree") {
         return;
     }
-    let kills = told("CGPU_SOAK_KILLS", 10);
-    let scene = Scene::new("A10:23028");
+    let kills = told("CGPU_SOAK_KILLS").unwrap_or(10);
+    let scene = Scene::new("A10:23028").lasting(Duration::from_secs(10 * kills));
     let tree = Tree::of(&scene);
     let mut monitor = Monitor::start_with_tree(&scene);
     let stay = [scene.limited("a", 8192), scene.limited("b", 8192)];
@@ -234,6 +283,9 @@ fn a_monitor_killed_again_and_again_loses_no_setting_and_hurts_no_tenant() {
             assert_eq!(tree.read(node).expect("a node"), format!("{value}\n"), "{node} after kill {kill}");
         }
         assert!(witness.runs(), "it has read something else");
+        if kill % 10 == 9 {
+            println!("tree: {} of {kills} kills", kill + 1);
+        }
     }
     fs::write(&end, "").expect("a file");
     witness.finish().silent();
