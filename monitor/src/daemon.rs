@@ -17,7 +17,7 @@ use poll::{Poll, Source, now};
 use crate::client::Client;
 use crate::config::Config;
 use crate::controller::tenants::TenantId;
-use crate::host::{Change, Host};
+use crate::host::{Change, Host, Process};
 use crate::message::{Errno, Refusal, Reply, Request};
 use crate::scout::Scout;
 use crate::service;
@@ -218,7 +218,8 @@ impl Daemon {
                         self.host.is_succeeded = false;
                     }
                     Source::Bell(number) => self.hear(time, TenantId(number)),
-                    Source::Death(number) => self.host.maker_died(i32::try_from(number).unwrap_or(0)),
+                    Source::Death(number) => self.host.maker_died(time, i32::try_from(number).unwrap_or(0)),
+                    Source::Process(number) => self.host.process_died(time, Process::of_number(number)),
                     Source::Timer => {}
                 }
             }
@@ -297,19 +298,21 @@ impl Daemon {
     /// Listens to what has come. What has gone closed its descriptor, which the poll notices by itself.
     fn listen(&mut self) {
         for change in std::mem::take(&mut self.host.changes) {
-            let (tenant, maker) = match change {
-                Change::Bell(tenant) => (tenant, None),
-                Change::Maker(tenant, pid) => (tenant, Some(pid)),
-            };
+            let (Change::Bell(tenant) | Change::Maker(tenant, _) | Change::Process(Process { tenant, .. })) =
+                change;
             let Some(container) = self.host.containers.get(&tenant) else { continue };
-            let heard = match maker {
-                None => match container.region.as_ref().and_then(|region| region.bell.as_ref()) {
+            let heard = match change {
+                Change::Bell(_) => match container.region.as_ref().and_then(|region| region.bell.as_ref()) {
                     Some(bell) => self.poll.add(bell, Source::Bell(tenant.0)),
                     None => Ok(()),
                 },
-                Some(pid) => match (container.makers.get(&pid), u64::try_from(pid)) {
+                Change::Maker(_, pid) => match (container.makers.get(&pid), u64::try_from(pid)) {
                     (Some(maker), Ok(number)) => self.poll.add(&maker.pidfd, Source::Death(number)),
                     _ => Ok(()),
+                },
+                Change::Process(process) => match container.deaths.get(&process.slot) {
+                    Some((_, pidfd)) => self.poll.add(pidfd, Source::Process(process.number())),
+                    None => Ok(()),
                 },
             };
             if let Err(error) = heard

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use cgpu_proto::units::Nanos;
+use cgpu_proto::units::{Nanos, SlotIndex};
 
 mod arrivals;
 pub(crate) mod board;
@@ -65,10 +65,29 @@ pub(crate) struct Host {
 }
 
 /// Something to listen to has come or gone.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Change {
     Bell(TenantId),
     Maker(TenantId, i32),
+    Process(Process),
+}
+
+/// A process of a container, by its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Process {
+    pub(crate) tenant: TenantId,
+    pub(crate) slot: SlotIndex,
+}
+
+impl Process {
+    /// As one number, by which the poll tells of it: a slot is a byte.
+    pub(crate) fn number(self) -> u64 {
+        self.tenant.0 << 8 | u64::from(self.slot.0)
+    }
+
+    pub(crate) const fn of_number(number: u64) -> Self {
+        Self { tenant: TenantId(number >> 8), slot: SlotIndex(number.to_le_bytes()[0]) }
+    }
 }
 
 impl Host {
@@ -100,6 +119,19 @@ impl Host {
         if let Some(sentence) = sentence {
             tracing::error!("{sentence}");
             self.warnings.push(sentence);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_comes_back_from_its_number() {
+        for (tenant, slot) in [(1, 0), (1, 255), (1 << 40, 7)] {
+            let process = Process { tenant: TenantId(tenant), slot: SlotIndex(slot) };
+            assert_eq!(Process::of_number(process.number()), process);
         }
     }
 }

@@ -4,7 +4,7 @@
 //! in a driver call costs the turns nothing, nor memory: of each kind of errand one is under way at most, of searches one for each container
 //! (`host/container.rs`), and a process is ordered to end only after another sample.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,8 +33,8 @@ use nvml::Library;
 pub(crate) use readings::{Ask, Taken};
 use residents::Census;
 pub(crate) use residents::{Kin, Resident};
-use search::search;
-pub(crate) use search::{Suspect, Suspects};
+use search::prove;
+pub(crate) use search::{Proved, Suspect, Suspects};
 
 /// What the daemon wants.
 #[derive(Debug)]
@@ -79,8 +79,8 @@ impl UnderWay {
 pub(crate) enum News {
     /// NVML's view; none: there is no NVML.
     Sampled(Option<Sample>),
-    /// Each suspect's name on the host, or none.
-    Found(Suspects, Vec<Option<Name>>),
+    /// Who each suspect is on the host, or none.
+    Found(Suspects, Vec<Option<Proved>>),
     /// A process was ended, or why not.
     Ended(Order, Result<(), String>),
 }
@@ -91,6 +91,8 @@ pub(crate) struct Sample {
     /// Before it was asked.
     pub(crate) at: Nanos,
     pub(crate) cards: Vec<CardSample>,
+    /// Containers whose processes had all been searched for before, so that all of theirs on the cards are recognised: [`Kin::tenant`].
+    pub(crate) sought: BTreeSet<u64>,
 }
 
 /// NVML's view of a card.
@@ -225,7 +227,11 @@ fn run(errands: &Receiver<Errand>, news: &Sender<News>, name: &str, state: &Path
             let sample = library
                 .as_ref()
                 .ok()
-                .map(|library| Sample { at, cards: library.sample(|card, ask| witness.enclose(card, ask)) })
+                .map(|library| Sample {
+                    at,
+                    cards: library.sample(|card, ask| witness.enclose(card, ask)),
+                    sought: sought(&kin),
+                })
                 .map(|sample| recognise(sample, &kin));
             if news.send(News::Sampled(sample)).is_err() {
                 return;
@@ -259,7 +265,7 @@ fn run(errands: &Receiver<Errand>, news: &Sender<News>, name: &str, state: &Path
                 news.send(News::Ended(order, outcome))
             }
             Errand::Find(suspects) => {
-                let found = search(&suspects);
+                let found = prove(&suspects);
                 news.send(News::Found(suspects, found))
             }
             Errand::Sync => {
@@ -273,6 +279,11 @@ fn run(errands: &Receiver<Errand>, news: &Sender<News>, name: &str, state: &Path
             return;
         }
     }
+}
+
+/// Of whom all processes can be recognised.
+fn sought(kin: &[Kin]) -> BTreeSet<u64> {
+    kin.iter().filter(|kin| kin.sought).map(|kin| kin.tenant).collect()
 }
 
 /// Adds to a sample who the processes on its cards are.

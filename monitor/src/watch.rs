@@ -12,9 +12,10 @@
 //! One is ended only when each look of [`PATIENCE`] wanted that, asked first (SIGTERM), and made to only when each of [`GRACE`] more did
 //! (SIGKILL): one look that does not, and all of it starts anew. Whoever does it looks again at everything after it has got hold of the process
 //! (`scout/end.rs`). And who is over a limit because **the limit was lowered**, or was over it when the monitor came, may keep what it has: it
-//! counts from the greatest limit since it was last within it.
+//! counts from the greatest limit since it was last within it. A monitor that has just come has to find a container's processes first; until it
+//! has, for [`LONGEST_SEARCH`] at most, nothing is concluded of what they hold.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use cgpu_proto::units::{Bytes, Nanos};
 use cgpu_proto::uuid::Uuid;
@@ -32,6 +33,8 @@ pub const PATIENCE: Nanos = Nanos::from_millis(3_000);
 pub const GRACE: Nanos = Nanos::from_millis(10_000);
 /// Looks that are closer together than this are one: NVML is asked again at once when somebody has died, and late samples come together.
 pub const SPACING: Nanos = Nanos::from_millis(500);
+/// Longer than it takes to find a new container's processes.
+pub const LONGEST_SEARCH: Nanos = Nanos::from_millis(10_000);
 /// Ended processes that are remembered.
 const REMEMBERED: usize = 32;
 
@@ -82,6 +85,8 @@ pub struct Look {
     pub seen: Vec<Seen>,
     /// What each container may have of it, where it is limited.
     pub limits: BTreeMap<TenantId, Bytes>,
+    /// Containers of whom more may be on it than is known by now.
+    pub unsure: BTreeSet<TenantId>,
 }
 
 /// What is to be done about a process.
@@ -168,6 +173,8 @@ pub struct Watch {
     looked: BTreeMap<Uuid, Nanos>,
     /// What a container may keep: its limit, or one that was lowered since, or what it had when it was first seen.
     allowed: BTreeMap<(Uuid, TenantId), Bytes>,
+    /// Since when it is not known who of a container, which we do not know yet, is on a card.
+    unsure: BTreeMap<(Uuid, TenantId), Nanos>,
     found: BTreeMap<(Cause, Option<TenantId>), u64>,
     counts: BTreeMap<(Cause, TenantId), u64>,
     ended: VecDeque<Ended>,
@@ -203,6 +210,7 @@ impl Watch {
     /// A container is no more.
     pub fn dismiss(&mut self, tenant: TenantId) {
         self.allowed.retain(|(_, owner), _| *owner != tenant);
+        self.unsure.retain(|(_, owner), _| *owner != tenant);
         self.known.retain(|_, known| known.finding.owner != Some(tenant));
         self.found.retain(|(_, owner), _| *owner != Some(tenant));
         self.counts.retain(|(_, owner), _| *owner != tenant);
@@ -258,6 +266,9 @@ impl Watch {
         self.allowed.retain(|(card, tenant), _| *card != look.card || look.limits.contains_key(tenant));
         let mut found = Vec::new();
         for (&tenant, &limit) in &look.limits {
+            if self.is_unsure(look, tenant) {
+                continue;
+            }
             let own = || look.seen.iter().filter(|seen| seen.owner == Some(tenant));
             let together: Bytes = own().filter_map(|seen| seen.memory).sum();
             let over = together > limit;
@@ -273,6 +284,21 @@ impl Watch {
             }
         }
         found
+    }
+
+    /// What a container holds when it is first seen is its own from then on, so that first look must see all of it: a monitor that has just
+    /// started finds its processes one by one. It waits for them, but not for ever: a container can always have one more.
+    fn is_unsure(&mut self, look: &Look, tenant: TenantId) -> bool {
+        let key = (look.card, tenant);
+        if self.allowed.contains_key(&key) {
+            return false;
+        }
+        let since = *self.unsure.entry(key).or_insert(look.at);
+        let waits = look.unsure.contains(&tenant) && look.at - since < LONGEST_SEARCH;
+        if !waits {
+            self.unsure.remove(&key);
+        }
+        waits
     }
 
     fn note(&mut self, finding: Finding, now: Nanos, rules: Rules) -> Vec<Event> {

@@ -1,10 +1,14 @@
-//! What the daemon sleeps on: bells, deaths, the socket, the tree, signals, and one timer.
+//! What the daemon sleeps on: bells, deaths, the socket, the tree, signals, and the time.
+//!
+//! Each turn ends at a time of its own: a timer would have to be set anew for each, and tell of itself. Where the kernel (5.11) takes the time
+//! with the question, that is one call for each sleep instead of two.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use cgpu_proto::units::Nanos;
-use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::time::{
     ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
     timerfd_create, timerfd_settime,
@@ -20,6 +24,7 @@ pub(crate) enum Source {
     Connection(u64),
     Bell(u64),
     Death(u64),
+    Process(u64),
 }
 
 impl Source {
@@ -34,6 +39,7 @@ impl Source {
             Self::Connection(number) => (3, number),
             Self::Bell(number) => (4, number),
             Self::Death(number) => (5, number),
+            Self::Process(number) => (7, number),
         };
         EventData::new_u64(kind << Self::KIND | number)
     }
@@ -48,6 +54,7 @@ impl Source {
             3 => Some(Self::Connection(number)),
             4 => Some(Self::Bell(number)),
             5 => Some(Self::Death(number)),
+            7 => Some(Self::Process(number)),
             _ => None,
         }
     }
@@ -60,23 +67,25 @@ pub(crate) fn now() -> Nanos {
     Nanos(seconds.unwrap_or(0).saturating_mul(1_000_000_000).saturating_add(nanos.unwrap_or(0)))
 }
 
-/// One epoll and its timer.
+/// What ends a sleep when nothing happens.
+#[derive(Debug)]
+enum Alarm {
+    /// The kernel, with each sleep.
+    Sleep,
+    /// A timer, and what it is set for: before Linux 5.11, and where a filter of system calls does not know the newer one.
+    Timer { timer: OwnedFd, set_for: Nanos },
+}
+
+/// One epoll and its alarm.
 #[derive(Debug)]
 pub(crate) struct Poll {
     epoll: OwnedFd,
-    timer: OwnedFd,
-    set_for: Nanos,
+    alarm: Alarm,
 }
 
 impl Poll {
     pub(crate) fn new() -> io::Result<Self> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let timer =
-            timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
-        let poll = Self { epoll, timer, set_for: Nanos::MAX };
-        // At its edge: once for each time that it is set, without being read.
-        epoll::add(&poll.epoll, &poll.timer, Source::Timer.data(), EventFlags::IN | EventFlags::ET)?;
-        Ok(poll)
+        Ok(Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, alarm: Alarm::Sleep })
     }
 
     /// Wakes us when something can be read there, again and again until it is read.
@@ -90,36 +99,68 @@ impl Poll {
         let _ = epoll::delete(&self.epoll, what);
     }
 
-    /// Sleeps until something happens or the time has come; at most so many things at once. A timer that went off is not told: look
+    /// Sleeps until something happens or the time has come; at most so many things at once. That the time has come is not told: look
     /// at the clock.
     pub(crate) fn wait(&mut self, until: Nanos, heard: &mut Vec<Source>) -> io::Result<()> {
-        if until != self.set_for {
-            let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-            // All zero would stop it; it is armed for the past instead.
-            let at = until.0.max(1);
-            let it_value = Timespec {
-                tv_sec: i64::try_from(at / 1_000_000_000).unwrap_or(i64::MAX),
-                tv_nsec: i64::try_from(at % 1_000_000_000).unwrap_or(0),
-            };
-            let setting = Itimerspec { it_interval: zero, it_value };
-            timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &setting)?;
-            self.set_for = until;
-        }
         let mut events = Vec::with_capacity(64);
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
-            Ok(_) => {}
+        match self.sleep(until, &mut events) {
+            Ok(()) => {}
             Err(rustix::io::Errno::INTR) => return Ok(()),
             Err(error) => return Err(error.into()),
         }
         for event in events {
-            match Source::of(event.data) {
-                Some(Source::Timer) => self.set_for = Nanos::MAX,
-                Some(source) => heard.push(source),
-                None => {}
+            match (Source::of(event.data), &mut self.alarm) {
+                (Some(Source::Timer), Alarm::Timer { set_for, .. }) => *set_for = Nanos::MAX,
+                (Some(source), _) => heard.push(source),
+                (None, _) => {}
             }
         }
         Ok(())
     }
+
+    fn sleep(&mut self, until: Nanos, events: &mut Vec<Event>) -> rustix::io::Result<()> {
+        if let Alarm::Timer { timer, set_for } = &mut self.alarm {
+            set(timer, set_for, until)?;
+            epoll::wait(&self.epoll, spare_capacity(events), None)?;
+            return Ok(());
+        }
+        let left = (until != Nanos::MAX).then(|| timespec(until - now()));
+        match epoll::wait(&self.epoll, spare_capacity(events), left.as_ref()) {
+            Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => {
+                self.use_timer()?;
+                self.sleep(until, events)
+            }
+            other => other.map(drop),
+        }
+    }
+
+    fn use_timer(&mut self) -> rustix::io::Result<()> {
+        let timer =
+            timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        // At its edge: once for each time that it is set, without being read.
+        epoll::add(&self.epoll, &timer, Source::Timer.data(), EventFlags::IN | EventFlags::ET)?;
+        self.alarm = Alarm::Timer { timer, set_for: Nanos::MAX };
+        Ok(())
+    }
+}
+
+fn timespec(time: Nanos) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(time.0 / 1_000_000_000).unwrap_or(i64::MAX),
+        tv_nsec: i64::try_from(time.0 % 1_000_000_000).unwrap_or(0),
+    }
+}
+
+/// Sets a timer, if it is not set so.
+fn set(timer: &OwnedFd, set_for: &mut Nanos, until: Nanos) -> rustix::io::Result<()> {
+    if until != *set_for {
+        let it_interval = timespec(Nanos::ZERO);
+        // All zero would stop it; it is armed for the past instead.
+        let it_value = timespec(Nanos(until.0.max(1)));
+        timerfd_settime(timer, TimerfdTimerFlags::ABSTIME, &Itimerspec { it_interval, it_value })?;
+        *set_for = until;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -128,8 +169,18 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn the_timer_and_what_can_be_read_wake_us() {
+    fn the_time_and_what_can_be_read_wake_us() {
+        wakes(Poll::new().unwrap());
+    }
+
+    #[test]
+    fn they_do_where_there_is_but_a_timer() {
         let mut poll = Poll::new().unwrap();
+        poll.use_timer().unwrap();
+        wakes(poll);
+    }
+
+    fn wakes(mut poll: Poll) {
         let mut heard = Vec::new();
         let start = now();
         poll.wait(start + Nanos::from_millis(3), &mut heard).unwrap();
@@ -158,6 +209,7 @@ mod tests {
             Source::Connection(1 << 40),
             Source::Bell(3),
             Source::Death(0),
+            Source::Process(5),
         ] {
             assert_eq!(Source::of(source.data()), Some(source));
         }

@@ -9,7 +9,7 @@ use cgpu_proto::units::Nanos;
 use cgpu_proto::uuid::Uuid;
 
 use super::container::{Container, Maker};
-use super::{Change, Host};
+use super::{Change, Host, Process};
 use crate::control;
 use crate::controller::policy::Policy;
 use crate::controller::tenants::TenantId;
@@ -148,10 +148,24 @@ impl Host {
         Registered { id: container.id.clone(), warnings: lacks.collect() }
     }
 
-    /// A maker has died.
-    pub(crate) fn maker_died(&mut self, pid: i32) {
-        for container in self.containers.values_mut() {
-            container.makers.remove(&pid);
+    /// A maker has died. Its processes may have died with it: nobody waits for them until the next beat.
+    pub(crate) fn maker_died(&mut self, now: Nanos, pid: i32) {
+        let made = self.containers.values_mut().filter_map(|container| {
+            container.makers.remove(&pid)?;
+            Some(container.tenant)
+        });
+        for tenant in made.collect::<Vec<_>>() {
+            self.look_after_one(now, tenant);
         }
+        self.follow(now);
+    }
+
+    /// A process of a container has died: whoever waits for its turn to end need not wait until the next beat.
+    pub(crate) fn process_died(&mut self, now: Nanos, process: Process) {
+        let Some(container) = self.containers.get_mut(&process.tenant) else { return };
+        // A descriptor that is closed is not listened to any more.
+        container.deaths.remove(&process.slot);
+        self.look_after_one(now, process.tenant);
+        self.follow(now);
     }
 }

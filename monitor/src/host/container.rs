@@ -21,8 +21,12 @@ use crate::exchange::Exchange;
 use crate::measured::Measured;
 use crate::message::Registration;
 use crate::record::{self, read_text};
-use crate::scout::{Ask, CardSample, Kin, Suspect, Suspects};
+use crate::scout::{Ask, CardSample, Kin, Proved, Suspect, Suspects};
 use crate::watch::Name;
+
+/// Processes of a container whose death is heard of at once; of more, at the next beat. A container may have a great many, and descriptors
+/// are few.
+const MOST_DEATHS: usize = 16;
 
 /// Who has registered a container.
 #[derive(Debug)]
@@ -68,6 +72,8 @@ pub(crate) struct Container {
     pub(crate) draining: BTreeMap<(SlotIndex, u64), Nanos>,
     /// Its processes' names on the host by slot and generation; none where the search found none.
     pub(crate) names: BTreeMap<(SlotIndex, u64), Option<Name>>,
+    /// Those of them whose death is heard of at once, by slot: their generation, and what is readable then.
+    pub(crate) deaths: BTreeMap<SlotIndex, (u64, OwnedFd)>,
     /// Some are being searched for: one search at a time, however many slots it locks.
     searching: bool,
     /// What its processes have beyond their books, by slot, generation and card.
@@ -106,6 +112,7 @@ impl Container {
             faults,
             draining: BTreeMap::new(),
             names: BTreeMap::new(),
+            deaths: BTreeMap::new(),
             searching: false,
             measured: BTreeMap::new(),
             exchanges: BTreeMap::new(),
@@ -127,6 +134,7 @@ impl Container {
                 self.faults.remove("region");
                 self.draining.clear();
                 self.names.clear();
+                self.deaths.clear();
                 self.measured.clear();
                 self.exchanges.clear();
                 self.returned.clear();
@@ -242,11 +250,20 @@ impl Container {
             tenant: self.tenant.0,
             dir: self.dir.clone(),
             file: region.map(Region::identity).or_else(there),
+            sought: self.is_sought(),
             closed: garbled || region.is_none() && self.faults.contains_key("region"),
             makers: self.makers.values().map(|maker| maker.name).collect(),
             proved: names(true),
             past: names(false),
         }
+    }
+
+    /// Whether all of its processes that keep books have been searched for on the host.
+    fn is_sought(&self) -> bool {
+        self.region.as_ref().is_none_or(|region| {
+            let known = |process: &(SlotIndex, u64)| self.names.contains_key(process);
+            region.live.iter().all(known)
+        })
     }
 
     /// The limit that whoever started it set for a card.
@@ -313,6 +330,7 @@ impl Container {
         self.draining = dead;
         let live = &region.live;
         self.names.retain(|process, _| live.contains(process) || self.draining.contains_key(process));
+        self.deaths.retain(|slot, (generation, _)| live.contains(&(*slot, *generation)));
         self.measured.retain(|(slot, generation, _), _| live.contains(&(*slot, *generation)));
         let seen = &region.seen;
         self.returned.retain(|(slot, generation, _), _| {
@@ -341,16 +359,25 @@ impl Container {
         self.searching.then_some(suspects)
     }
 
-    /// Processes were found on the host, or not; the container is told.
-    pub(crate) fn found(&mut self, suspects: &Suspects, names: &[Option<Name>]) {
+    /// Processes were found on the host, or not; the container is told. Those whose death is to be listened to from now on.
+    pub(crate) fn found(&mut self, suspects: &Suspects, found: Vec<Option<Proved>>) -> Vec<SlotIndex> {
         self.searching = false;
+        let mut heard = Vec::new();
         let Some(region) = self.region.as_ref().filter(|region| region.identity() == suspects.file) else {
-            return;
+            return heard;
         };
-        for (&Suspect { slot, generation, .. }, name) in suspects.processes.iter().zip(names) {
-            self.names.insert((slot, generation), *name);
+        for (&Suspect { slot, generation, .. }, proved) in suspects.processes.iter().zip(found) {
+            let name = proved.as_ref().map(|proved| proved.name);
+            self.names.insert((slot, generation), name);
+            if let Some(death) = proved.and_then(|proved| proved.death)
+                && self.deaths.len() < MOST_DEATHS
+            {
+                self.deaths.insert(slot, (generation, death));
+                heard.push(slot);
+            }
             region.set_host_pid(slot, generation, name.map(|name| name.pid));
         }
+        heard
     }
 
     /// Whose books are to be read when NVML is asked; none: nobody's.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use cgpu_proto::units::Nanos;
 use cgpu_proto::uuid::Uuid;
 
-use super::Host;
+use super::{Change, Host, Process};
 use crate::controller::tenants::TenantId;
 use crate::number::CardNumber;
 use crate::scout::{News, Sample};
@@ -33,9 +33,11 @@ impl Host {
         for news in news {
             match news {
                 News::Sampled(sample) => self.take_sample(now, sample),
-                News::Found(suspects, names) => {
-                    if let Some(container) = self.containers.get_mut(&TenantId(suspects.tenant)) {
-                        container.found(&suspects, &names);
+                News::Found(suspects, found) => {
+                    let tenant = TenantId(suspects.tenant);
+                    if let Some(container) = self.containers.get_mut(&tenant) {
+                        let heard = container.found(&suspects, found).into_iter();
+                        self.changes.extend(heard.map(|slot| Change::Process(Process { tenant, slot })));
                     }
                 }
                 News::Ended(order, outcome) => self.ended(now, order, outcome),
@@ -89,6 +91,6 @@ impl Host {
             self.enlist(now, tenant, false);
             self.bury(now, tenant);
         }
-        self.look_at_residents(now, &told);
+        self.look_at_residents(now, &told, &sample.sought);
     }
 }

@@ -22,10 +22,11 @@ impl Host {
     }
 
     /// Takes in who is on the cards that a sample told of.
-    pub(super) fn look_at_residents(&mut self, now: Nanos, told: &BTreeSet<Uuid>) {
+    pub(super) fn look_at_residents(&mut self, now: Nanos, told: &BTreeSet<Uuid>, sought: &BTreeSet<u64>) {
         let rules = self.start.rules;
         for at in 0..self.boards.len() {
-            let look = told.contains(&self.boards[at].uuid).then(|| self.look_at_card(now, at)).flatten();
+            let look =
+                told.contains(&self.boards[at].uuid).then(|| self.look_at_card(now, at, sought)).flatten();
             let Some(look) = look else {
                 self.watch.forget(Some(self.boards[at].uuid));
                 continue;
@@ -40,7 +41,7 @@ impl Host {
     }
 
     /// None: NVML does not tell who is on it.
-    fn look_at_card(&self, now: Nanos, at: usize) -> Option<Look> {
+    fn look_at_card(&self, now: Nanos, at: usize, sought: &BTreeSet<u64>) -> Option<Look> {
         let board = &self.boards[at];
         let processes = board.sample.processes.as_ref()?;
         // What a container says itself hides none of its processes.
@@ -65,7 +66,9 @@ impl Host {
         });
         let limits =
             sharing.iter().map(|(tenant, container)| (*tenant, self.watched_limit(container, board.uuid)));
+        let unsure = sharing.keys().copied().filter(|tenant| !sought.contains(&tenant.0)).collect();
         Some(Look {
+            unsure,
             at: now,
             card: board.uuid,
             seen: seen.collect(),

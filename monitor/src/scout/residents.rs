@@ -33,6 +33,8 @@ pub(crate) struct Kin {
     pub(crate) dir: PathBuf,
     /// Device and inode of its `use`, where there is one.
     pub(crate) file: Option<(u64, u64)>,
+    /// All of its processes that keep books have been searched for.
+    pub(crate) sought: bool,
     /// Its books cannot be read: it is not known who keeps them.
     pub(crate) closed: bool,
     /// Who registered it and lives.

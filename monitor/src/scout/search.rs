@@ -2,8 +2,10 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::fd::OwnedFd;
 
 use cgpu_proto::units::SlotIndex;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::watch::Name;
 
@@ -26,8 +28,31 @@ pub(crate) struct Suspect {
     pub(crate) pid: u32,
 }
 
+/// A suspect that was found.
+#[derive(Debug)]
+pub(crate) struct Proved {
+    pub(crate) name: Name,
+    /// Readable when it has died; none: descriptors are short.
+    pub(crate) death: Option<OwnedFd>,
+}
+
+impl Proved {
+    /// None: it has died meanwhile, and its number may be another's.
+    fn of(name: Name) -> Option<Self> {
+        let pid = i32::try_from(name.pid).ok().and_then(Pid::from_raw)?;
+        let death = pidfd_open(pid, PidfdFlags::empty()).ok();
+        // Then it was this one that was opened.
+        name.lives().then_some(Self { name, death })
+    }
+}
+
+/// Who the suspects are, if they are found.
+pub(super) fn prove(suspects: &Suspects) -> Vec<Option<Proved>> {
+    search(suspects).into_iter().map(|name| name.and_then(Proved::of)).collect()
+}
+
 /// Each suspect's name on the host, if it has one: by the id that it says, if we share its namespace, else by one search for all.
-pub(super) fn search(suspects: &Suspects) -> Vec<Option<Name>> {
+fn search(suspects: &Suspects) -> Vec<Option<Name>> {
     let holder = |pid: u32| {
         let name = Name::of(pid)?;
         // It was this one that was looked at.

@@ -17,7 +17,7 @@ fn seen(pid: u32, owner: Option<TenantId>, shim: Shim, memory: u64) -> Seen {
 
 fn look(second: u64, seen: Vec<Seen>, limit: u64) -> Look {
     let limits = [(A, Bytes(limit))].into_iter().filter(|(_, limit)| limit.0 > 0).collect();
-    Look { at: Nanos::from_millis(1000 * second), card: CARD, seen, limits }
+    Look { at: Nanos::from_millis(1000 * second), card: CARD, seen, limits, unsure: BTreeSet::new() }
 }
 
 /// Found, and signals, one a second from 0 on.
@@ -299,7 +299,13 @@ fn what_was_found_goes_over_to_a_successor() {
     let mut told = Vec::new();
     for second in 5..15 {
         let seen = vec![seen(5, Some(other), Shim::Absent, 900), seen(6, None, Shim::Unknown, 1)];
-        let look = Look { at: Nanos::from_millis(1000 * second), card: CARD, seen, limits: limits.clone() };
+        let look = Look {
+            at: Nanos::from_millis(1000 * second),
+            card: CARD,
+            seen,
+            limits: limits.clone(),
+            unsure: BTreeSet::new(),
+        };
         for event in after.take(&look, BOTH) {
             let Event::End(order) = event else { panic!("found anew: {event:?}") };
             told.push((second, order.signal, order.owner, order.cause));
@@ -313,4 +319,34 @@ fn what_was_found_goes_over_to_a_successor() {
     assert_eq!((after.findings().count(), after.found().count(), after.ends().count()), (1, 1, 0));
     assert_eq!(after.ended().count(), 1);
     assert_eq!(serde_json::from_str::<Legacy>("{}").unwrap(), Legacy::default());
+}
+
+/// What a monitor sees that has just started: at first nobody of the container, though its process holds 900 all the time.
+fn play_late(watch: &mut Watch, found_at: u64, sought_at: u64, looks: u64) -> Vec<(u64, String)> {
+    let mut told = Vec::new();
+    for second in 0..looks {
+        let owner = (second >= found_at).then_some(A);
+        let mut look = look(second, vec![seen(5, owner, Shim::Bound, 900)], 9);
+        look.unsure.extend((second < sought_at).then_some(A));
+        told.extend(watch.take(&look, BOTH).into_iter().map(|event| match event {
+            Event::Found(finding) => (second, format!("found {}", finding.name.pid)),
+            Event::End(order) => (second, format!("{:?} {}", order.signal, order.name.pid)),
+        }));
+    }
+    told
+}
+
+#[test]
+fn who_was_over_the_limit_when_the_monitor_came_keeps_that_though_he_is_found_later() {
+    let mut watch = Watch::default();
+    assert_eq!(said(&play_late(&mut watch, 3, 3, 30)), [(4, "found 5")]);
+    assert_eq!(watch.allowed[&(CARD, A)], Bytes(900));
+}
+
+#[test]
+fn a_container_whose_processes_are_never_all_found_is_not_waited_for_for_ever() {
+    let mut watch = Watch::default();
+    let told = play_late(&mut watch, 12, 100, 30);
+    assert_eq!(said(&told), [(13, "found 5"), (15, "Term 5"), (25, "Kill 5")]);
+    assert!(watch.unsure.is_empty());
 }

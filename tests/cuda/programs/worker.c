@@ -89,8 +89,10 @@ int main(int argc, char **argv) {
         if (!strcmp(line, "info")) info(&spin);
         else if (!strcmp(line, "fill")) fill();
         else if (!strcmp(line, "free")) give_back();
-        else if (!strncmp(line, "run ", 4)) run(&spin, stream, atof(line + 4));
-        else if (!strcmp(line, "quit")) return 0;
+        else if (!strncmp(line, "run ", 4)) {
+            watchdog(600 + (unsigned)atof(line + 4));
+            run(&spin, stream, atof(line + 4));
+        } else if (!strcmp(line, "quit")) return 0;
         else {
             fprintf(stderr, "worker: not a command: %s\n", line);
             return 2;

@@ -53,6 +53,16 @@ impl Stage {
     }
 }
 
+/// So many times ourselves, with a descriptor of us each.
+fn ourselves(times: usize) -> Vec<Option<Proved>> {
+    let us = rustix::process::getpid();
+    let one = || Proved {
+        name: Name::of(std::process::id()).unwrap(),
+        death: Some(rustix::process::pidfd_open(us, PidfdFlags::empty()).unwrap()),
+    };
+    (0..times).map(|_| Some(one())).collect()
+}
+
 /// Where the only card is in `use`.
 const RECORD: usize = offset_of!(Use, header) + offset_of!(UseHeader, card);
 
@@ -69,16 +79,20 @@ fn one_search_at_a_time_however_many_slots_are_locked() {
         stage.look();
         assert_eq!(stage.container.unsought(), None, "a search is under way");
     }
-    let own = Name::of(std::process::id());
-    stage.container.found(&suspects, &vec![own; 100]);
+    assert!(!stage.container.kin().sought);
+    let heard = stage.container.found(&suspects, ourselves(100));
     assert_eq!(stage.container.names.len(), 100);
+    // Their deaths are heard of at once, but not of so many that nobody else's would be.
+    assert_eq!((heard.len(), stage.container.deaths.len()), (MOST_DEATHS, MOST_DEATHS));
     let rest = stage.container.unsought().unwrap();
     assert_eq!(rest.processes.len(), 50);
     // What was found in files that were replaced meanwhile is of nobody, and the next search may begin.
     let elsewhere = Suspects { file: (0, 0), ..rest.clone() };
-    stage.container.found(&elsewhere, &[own; 50]);
+    assert_eq!(stage.container.found(&elsewhere, ourselves(50)), []);
     assert_eq!(stage.container.names.len(), 100);
-    assert_eq!(stage.container.unsought(), Some(rest));
+    assert_eq!(stage.container.unsought().as_ref(), Some(&rest));
+    stage.container.found(&rest, (0..50).map(|_| None).collect());
+    assert!(stage.container.kin().sought, "found or not, all have been searched for");
 }
 
 #[test]
@@ -88,12 +102,14 @@ fn who_has_left_its_slot_is_the_containers_and_keeps_no_books() {
     stage.look();
     let suspects = stage.container.unsought().unwrap();
     let own = Name::of(std::process::id()).unwrap();
-    stage.container.found(&suspects, &[Some(own)]);
+    stage.container.found(&suspects, ourselves(1));
+    assert_eq!(stage.container.deaths.len(), 1);
     let kin = stage.container.kin();
     assert_eq!((kin.proved, kin.past), (vec![own], vec![]));
     drop(claim);
     stage.look();
     stage.container.note_deaths(Nanos(5));
+    assert!(stage.container.deaths.is_empty());
     let kin = stage.container.kin();
     assert_eq!((kin.proved, kin.past, kin.closed), (vec![], vec![own], false));
 }

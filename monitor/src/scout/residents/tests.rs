@@ -24,6 +24,7 @@ fn name(pid: u32) -> Name {
 
 fn kin(tenant: u64, dir: &Path) -> Kin {
     Kin {
+        sought: true,
         tenant,
         dir: dir.to_owned(),
         file: None,

@@ -173,21 +173,26 @@ fn of_a_container_over_its_limit_the_process_that_holds_most_is_ended_where_that
 #[test]
 fn who_is_over_a_lowered_limit_is_found_and_not_ended() {
     let scene = Scene::new("A10:23028");
-    let _monitor = Monitor::start_with(&scene, "tree = \"none\"\nend_over_limit_mib = 0\n");
+    let start = || Monitor::start_with(&scene, "tree = \"none\"\nend_over_limit_mib = 0\n");
+    let mut monitor = start();
     let mut held = run(&scene, "a", &["--mem", "4GiB"], "exec HOLD 3G 240");
     held.line();
     scene.eventually("a look at the card", || {
         (scene.smi()["cards"][0]["memory_used"].as_u64()? >= 3 << 30).then_some(())
     });
     scene.set("0/a/memsize", &(1024 * MIB).to_string());
-    let finding = found(&scene, Some("a"), "over_limit");
-    assert_eq!(finding["shim"], "bound", "{finding}");
-    // Longer than it takes until somebody is ended.
-    scene.eventually("an old finding", || {
-        (found(&scene, Some("a"), "over_limit")["since_ms"].as_u64()? > 6000).then_some(())
-    });
-    assert_eq!(scene.smi()["ended"].as_array().map(Vec::len), Some(0));
-    assert!(held.runs());
+    for after in ["the limit was lowered", "a monitor that knows nothing of that has come"] {
+        let finding = found(&scene, Some("a"), "over_limit");
+        assert_eq!(finding["shim"], "bound", "{after}: {finding}");
+        // Longer than it takes until somebody is ended.
+        scene.eventually("an old finding", || {
+            (found(&scene, Some("a"), "over_limit")["since_ms"].as_u64()? > 6000).then_some(())
+        });
+        assert_eq!(scene.smi()["ended"].as_array().map(Vec::len), Some(0), "{after}");
+        assert!(held.runs(), "{after}");
+        monitor.process.kill();
+        monitor = start();
+    }
     held.finish().silent();
 }
 
