@@ -177,6 +177,28 @@ fn per_thread_stream_names_are_one_function_by_every_route() {
     }
 }
 
+/// Every version and flavour takes what its sibling takes, and is refused where that is.
+#[test]
+fn versions_that_few_programs_name_are_limited_as_their_siblings() {
+    let all = serde_json::json!({
+        "contexts": 4, "waiting": 2, "modules": 4, "libraries": 2, "tiles": 2, "nodes": 4, "executables": 5, "sendings": 4,
+        "parts": 2, "updates": 2, "pools": 2, "domains": 0, "code": 2, "openings": 2,
+    });
+    let (mut domains, mut older) = (all.clone(), all.clone());
+    domains["domains"] = 2.into();
+    for (family, count) in [("contexts", 3), ("waiting", 1), ("nodes", 3), ("pools", 1)] {
+        older[family] = count.into();
+    }
+    for (card, driver, siblings) in
+        [(A10, "13050", all), ("B200:8192", "13050", domains), ("A10:4096", "12040", older)]
+    {
+        let scene = Scene::new(card);
+        let mut command = scene.program_in(&scene.limited("a", 1024), "siblings");
+        command.arg(scene.path("module.ptx")).env("CGPU_SIM_DRIVER", driver);
+        assert_eq!(Outcome::of(command).silent().json(), siblings, "{card} {driver}");
+    }
+}
+
 #[test]
 fn contexts_cost_memory_and_give_it_back() {
     let scene = Scene::new(A10);
