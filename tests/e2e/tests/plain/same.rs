@@ -1,60 +1,136 @@
 //! Without a limit a program runs as if the shim were not there; with one, nothing but memory changes.
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use cgpu_e2e::{Child, MIB, Outcome, Scene};
 
-/// Programs whose output does not depend on time or chance, with their arguments.
-const PROGRAMS: &[&[&str]] = &[
-    &["alloc_fill", "256M", "2"],
-    &["allocators"],
-    &["array_sizes"],
-    &["arrays"],
-    &["captures"],
-    &["copies"],
-    &["ctx"],
-    &["driver_refuses"],
-    &["errors"],
-    &["exported"],
-    &["foreign_free"],
-    &["forked"],
-    &["green"],
-    &["handles"],
-    &["host_functions"],
-    &["host_location"],
-    &["init", "3"],
-    &["ipc_events"],
-    &["lookup"],
-    &["managed", "granted"],
-    &["mapped_outlives_handle"],
-    &["meminfo"],
-    &["memops"],
-    &["needed", "256M"],
-    &["nvml"],
-    &["odd_arguments"],
-    &["pool_counted"],
-    &["pool_repeated"],
-    &["pool_threshold"],
-    &["pools"],
-    &["ptsz_names"],
-    &["share"],
-    &["spawns"],
-    &["surroundings"],
-    &["threads"],
-    &["unsuffixed"],
+/// How a program is run, if not without arguments on one card with the driver that is played if nobody says which.
+struct Run {
+    program: &'static str,
+    arguments: &'static [&'static str],
+    cards: &'static str,
+    driver: &'static str,
+}
+
+const CARD: &str = "A10:23028";
+const TWO_CARDS: &str = "A10:8192,A10:8192";
+const SWITCHED: &str = "H100:4096,H100:4096";
+const DRIVER: &str = "13000";
+
+/// A run with arguments, if not on other cards or with another driver.
+const fn with(program: &'static str, arguments: &'static [&'static str]) -> Run {
+    Run { program, arguments, cards: CARD, driver: DRIVER }
+}
+
+/// A run on cards of its own, by a driver that has what it calls.
+const fn on(cards: &'static str, driver: &'static str, program: &'static str) -> Run {
+    Run { program, arguments: &[], cards, driver }
+}
+
+const PLAIN: Run = with("", &[]);
+
+/// All other programs are run as the plain one.
+const RUNS: &[Run] = &[
+    with("alloc_fill", &["256M", "2"]),
+    with("imported", &["64M"]),
+    with("init", &["3"]),
+    with("managed", &["granted"]),
+    with("needed", &["256M"]),
+    Run { arguments: &["multicast"], ..on(SWITCHED, "13010", "bound") },
+    Run { arguments: &["endpoint"], ..on("B200:4096,B200:4096", "13030", "bound") },
+    Run { arguments: &["ipc", "bca"], ..on("A10:8192", DRIVER, "exchange") },
+    Run { arguments: &["descriptor", "ABC"], ..on("A10:8192", DRIVER, "exchange") },
+    Run { arguments: &["pool", "Acb"], ..on("A10:8192", DRIVER, "exchange") },
+    on(TWO_CARDS, "13040", "checkpoint"),
+    on(SWITCHED, "13010", "collectives"),
+    on("B200:8192,B200:8192", "13030", "endpoints"),
+    on(TWO_CARDS, DRIVER, "graph_of_another_card"),
+    on("A10:1600", DRIVER, "implicit_contexts"),
+    on("B200:183359", "13050", "localities"),
+    on("H100:8192,H200:8192,A100:8192", "13010", "multicast"),
+    on(TWO_CARDS, DRIVER, "pool_of_another_card"),
+    on("A10:2048", DRIVER, "pool_out_of_memory"),
+    on("A10", "13040", "uneven"),
 ];
+
+const LIMITED: &str = "is about what only a limit does";
+const TIME: &str = "prints times, or counts that depend on them";
+const TOLD: &str = "does what it is told on standard input, or prints its own process id";
+
+/// Programs of which there is nothing to compare, and why.
+const OTHERWISE: &[(&str, &str)] = &[
+    ("accounting", "asks for what the driver has noted of the whole host; the view's tests run it"),
+    ("agree", LIMITED),
+    ("calls", "is run under an instruction counter; with a number of calls it prints nothing"),
+    ("churn", TOLD),
+    ("costs", TIME),
+    ("daemon", "is compared in its own test below"),
+    ("graph_alternating", LIMITED),
+    ("graph_out_of_memory", LIMITED),
+    ("graph_pressure", TIME),
+    ("graph_private_pools", LIMITED),
+    ("graph_serving_engine", LIMITED),
+    ("graph_threads", TIME),
+    ("graphs", TIME),
+    ("hold", TOLD),
+    ("implicit_code", TOLD),
+    ("launch_loop", TIME),
+    ("launches", TIME),
+    ("load", TIME),
+    ("lookups", "takes a driver's file; its answers are compared line by line in lookups.rs"),
+    ("pool_threads", TIME),
+    ("race", TIME),
+    ("random_streams", TOLD),
+    ("runtime", "takes a real CUDA runtime; its look-ups are compared in clients.rs"),
+    ("sharing", TIME),
+    ("siblings", LIMITED),
+    ("streams", TIME),
+    ("take", TOLD),
+    (
+        "visible",
+        "is told by variables what it must see; cards.rs and escape.rs run it with and without the shim",
+    ),
+    ("waiting", TOLD),
+    ("who", TOLD),
+    ("worker", TOLD),
+];
+
+/// Every program of the folder but those.
+fn compared() -> BTreeSet<String> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../cuda/programs");
+    let files = fs::read_dir(folder).expect("the programs' folder");
+    let names = files.map(|file| file.expect("an entry").file_name().into_string().expect("a plain name"));
+    let mut names: BTreeSet<String> =
+        names.filter_map(|name| name.strip_suffix(".c").map(str::to_owned)).collect();
+    for (name, reason) in OTHERWISE {
+        assert!(names.remove(*name), "{name}, which {reason}, is no program, or is named twice");
+    }
+    for run in RUNS {
+        assert!(names.contains(run.program), "{} is no program, or is left out", run.program);
+    }
+    names
+}
 
 #[test]
 fn programs_run_the_same_without_a_limit() {
-    for program in PROGRAMS {
-        // A host for each run: what a program before it had takes a moment to go.
-        let (bare, shimmed) = (Scene::new("A10:23028"), Scene::new("A10:23028"));
-        let mut native = bare.program(program[0]);
-        native.args(&program[1..]);
-        let native = Outcome::of(native).silent();
-        let mut command = shimmed.program_in(&shimmed.container("a"), program[0]);
-        command.args(&program[1..]);
-        assert_eq!(Outcome::of(command).silent().stdout, native.stdout, "{program:?}");
+    let names = compared();
+    assert!(names.len() > 60, "{names:?}");
+    for name in &names {
+        let mut runs: Vec<&Run> = RUNS.iter().filter(|run| run.program == name).collect();
+        if runs.is_empty() {
+            runs.push(&PLAIN);
+        }
+        for Run { arguments, cards, driver, .. } in runs {
+            // A host for each run: what a program before it had takes a moment to go.
+            let (bare, shimmed) = (Scene::new(cards), Scene::new(cards));
+            let mut native = bare.program(name);
+            native.args(*arguments).env("CGPU_SIM_DRIVER", driver);
+            let native = Outcome::of(native).silent();
+            let mut command = shimmed.program_in(&shimmed.container("a"), name);
+            command.args(*arguments).env("CGPU_SIM_DRIVER", driver);
+            assert_eq!(Outcome::of(command).silent().stdout, native.stdout, "{name} {arguments:?}");
+        }
     }
 }
 
