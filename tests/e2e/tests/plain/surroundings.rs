@@ -84,7 +84,8 @@ fn sanitized(sanitizer: &str, surroundings: Surroundings) {
     let scene = Scene::new("A10:23028");
     let (source, flag) = (root().join("tests/cuda/programs/init.c"), surroundings.flag.unwrap_or_default());
     if !compiles(&source, &scene.path("init"), &[flag]) {
-        return skip("surroundings", sanitizer, &format!("the C compiler has no {flag}"));
+        let test = format!("surroundings::the_{sanitizer}_sanitizer");
+        return skip(&test, sanitizer, &format!("the C compiler has no {flag}"));
     }
     surroundings.change_nothing();
 }
@@ -102,10 +103,10 @@ fn the_address_sanitizer() {
 #[test]
 fn the_thread_sanitizer() {
     // It knows the order of what it has compiled only; what others do it must be told to leave out. Where it has its shadow, the simulated
-    // card cannot have its addresses for physical memory.
+    // card cannot have its addresses for physical memory and for that of graphs.
     let variables =
         &[("TSAN_OPTIONS", "ignore_noninstrumented_modules=1:die_after_fork=0:atexit_sleep_ms=0")];
-    let (flag, without) = (Some("-fsanitize=thread"), &["share"][..]);
+    let (flag, without) = (Some("-fsanitize=thread"), &["ptsz_names", "share"][..]);
     sanitized("thread", Surroundings { flag, variables, without, ..Surroundings::default() });
 }
 
@@ -118,9 +119,9 @@ fn installed(names: &[&str]) -> Option<PathBuf> {
     files.find(|file| file.exists())
 }
 
-fn allocator(package: &str, names: &[&str]) {
+fn allocator(test: &str, tool: &str, package: &str, names: &[&str]) {
     let Some(allocator) = installed(names) else {
-        return skip("surroundings", package, &format!("no {package}: install it"));
+        return skip(test, tool, &format!("no {package}: install it"));
     };
     Surroundings { before: vec![allocator.clone()], ..Surroundings::default() }.change_nothing();
     Surroundings { after: vec![allocator], ..Surroundings::default() }.change_nothing();
@@ -128,12 +129,13 @@ fn allocator(package: &str, names: &[&str]) {
 
 #[test]
 fn jemalloc_before_and_after() {
-    allocator("libjemalloc2", &["libjemalloc.so.2"]);
+    allocator("surroundings::jemalloc_before_and_after", "jemalloc", "libjemalloc2", &["libjemalloc.so.2"]);
 }
 
 #[test]
 fn tcmalloc_before_and_after() {
-    allocator("libtcmalloc-minimal4", &["libtcmalloc_minimal.so.4", "libtcmalloc.so.4"]);
+    let names = ["libtcmalloc_minimal.so.4", "libtcmalloc.so.4"];
+    allocator("surroundings::tcmalloc_before_and_after", "tcmalloc", "libtcmalloc-minimal4", &names);
 }
 
 #[test]
