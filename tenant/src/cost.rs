@@ -20,7 +20,8 @@ const UNKNOWN: u32 = 250_000;
 const LEAST: u32 = 500;
 /// How much of a batch's error one batch corrects.
 const PACE: f64 = 0.25;
-/// How much longer than eight times what was expected, and than this, a batch may take until it is strange: a slice or two of others' are not.
+/// A batch that takes more than eight times what was expected, and so much more for each of its launches, is strange. A slice or two of
+/// others' are not, nor are many short kernels that a busy host launches slowly.
 const STRANGE: Nanos = Nanos::from_millis(4);
 /// Kernels remembered per card: a power of two. Programs have some hundred.
 const KERNELS: usize = 2048;
@@ -165,7 +166,8 @@ impl Costs {
         }
         let expected = costs.iter().sum::<f64>() + batch.rest.0 as f64;
         let excess = measured.0 as f64 - expected;
-        if self.is_strange(batch, excess > STRANGE.0 as f64 && excess > 7.0 * expected) {
+        let odd = excess > (STRANGE.0 * batch.launches) as f64 && excess > 7.0 * expected;
+        if self.is_strange(batch, odd) {
             return;
         }
         let error = (measured.0 as f64 / expected.max(1.0)).clamp(1.0 / 8.0, 8.0) - 1.0;

@@ -176,7 +176,9 @@ impl Card {
             let remaining = holder.remaining(now).min(self.tuning.drain);
             holder.tail = Nanos((holder.tail.0 * 3 + remaining.0) / 4);
         }
-        let (holder, charge) = (turn.holder, signed(turn.held(now)) - signed(turn.charged));
+        // What is in flight will run, and is its as well: whoever has used up its turn by one long kernel has none of it left for another.
+        let ahead = self.find(turn.holder).map_or(Nanos::ZERO, |holder| holder.remaining(now));
+        let (holder, charge) = (turn.holder, signed(turn.held(now) + ahead) - signed(turn.charged));
         let line: Vec<Candidate> = self
             .line
             .iter()

@@ -28,6 +28,8 @@ pub(crate) struct Queue {
     pub(crate) work: VecDeque<Work>,
     pub(crate) done: VecDeque<Done>,
     pub(crate) launches: u64,
+    /// Launches that have run.
+    pub(crate) finished: u64,
     /// Time that its work really ran.
     pub(crate) ran: u64,
     numbers: u64,
@@ -156,6 +158,7 @@ impl Card {
             if work.left == 0 {
                 queue.done.push_back(Done { number: work.number, start, end: self.now });
                 queue.launches -= work.launches;
+                queue.finished += work.launches;
                 queue.work.pop_front();
             }
             if alone && self.now >= self.slice_end {

@@ -136,6 +136,18 @@ fn high_priority_waits_for_no_long_drain() {
     assert!(longest <= 24 + 4 * 3, "{longest} ms");
 }
 
+/// Whoever has used up its turn by one long kernel has none of it left for another: what is in flight counts before it has run.
+#[test]
+fn a_turn_used_up_by_one_kernel_is_not_extended_for_another() {
+    let long = [Load::saturating(40_000).during(SECOND, u64::MAX)];
+    let mut world = World::new(WEIGHTED, &[(3, &long), (1, SATURATING)]);
+    world.run_for(5 * SECOND);
+    let overruns = world.share(0).books.odd.overruns;
+    world.run_for(20 * SECOND);
+    let overruns = world.share(0).books.odd.overruns - overruns;
+    assert!(overruns <= 2, "{overruns} of its turns did not end by themselves");
+}
+
 /// A kernel long beside short ones, by any weights: shares come out as set, and nobody is charged more time than there was.
 #[test]
 fn long_kernels_share_by_weight() {

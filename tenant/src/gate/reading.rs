@@ -7,6 +7,9 @@ use cgpu_proto::units::{CardIndex, Nanos, SlotIndex};
 /// by again.
 const TRIES: u32 = 3;
 
+/// No monitor lets more be in flight; a page that says more is to do no harm in sums.
+const MOST_BOUND: Nanos = Nanos::from_millis(1000);
+
 /// The monitor's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reading {
@@ -43,6 +46,7 @@ impl Reading {
             seen = read();
         }
         let (word, turn, granted_time, bound) = seen;
+        let bound = bound.min(MOST_BOUND);
         let (rings, monitor) = (granted.rings(card, slot), heart.observe(granted, now));
         Self { word, turn, granted: granted_time, bound, rings, monitor }
     }
