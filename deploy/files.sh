@@ -22,6 +22,12 @@ docs/control.md /usr/share/doc/cgpu/control.md 0644
 docs/settings.md /usr/share/doc/cgpu/settings.md 0644
 docs/files.md /usr/share/doc/cgpu/files.md 0644
 docs/memory.md /usr/share/doc/cgpu/memory.md 0644
+docs/view.md /usr/share/doc/cgpu/view.md 0644
+docs/turns.md /usr/share/doc/cgpu/turns.md 0644
+docs/shared-memory.md /usr/share/doc/cgpu/shared-memory.md 0644
+docs/interposition.md /usr/share/doc/cgpu/interposition.md 0644
+docs/pictures/top.svg /usr/share/doc/cgpu/pictures/top.svg 0644
+docs/pictures/smi.svg /usr/share/doc/cgpu/pictures/smi.svg 0644
 END
 }
 LIST=/usr/lib/cgpu/installed

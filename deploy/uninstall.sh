@@ -40,5 +40,7 @@ rm -f "$root$LIST"
 sed -n 's/^folder //p' "$work/list" | awk '{ print length($0) " " $0 }' | sort -rn | cut -d' ' -f2- | while read -r folder; do
     rmdir "$root$folder" 2>/dev/null || :
 done
+# What the monitor made for itself; what still holds a container, or is another's mount, is not empty.
+rmdir "$root/run/cgpu/containers" "$root/run/cgpu" "$root/run/cgpu_km" 2>/dev/null || :
 has_systemd && systemctl daemon-reload
 say "uninstalled"

@@ -1,4 +1,17 @@
 //! The daemon: sleeps until something is heard or due, and does it.
+//!
+//! Turns are given by this thread, so nothing in here may wait for anybody. NVML, `/proc`, the disk's acknowledgement are the scout's
+//! (`scout.rs`), FUSE has a thread, and so has the metrics endpoint; sockets and bells are never waited for. What can still take its time, all of it rare, and
+//! not in a step of a card:
+//!
+//! | what | when |
+//! |---|---|
+//! | `settings.json` is written and renamed, without waiting for the disk: where that is busy the file system may hold us up | somebody sets something, or a container with settings goes |
+//! | the configuration is read | SIGHUP |
+//! | a directory that is registered, its `/proc/PID/stat` | somebody registers |
+//! | a container's small files, its directory: in memory below the root; a registered one lies where its maker wants | a scan (500 ms), a status |
+//! | a successor is started | an upgrade |
+//! | a line of the log | standard error is a pipe or a socket that nobody empties |
 
 use std::io::{ErrorKind, Read};
 use std::os::unix::net::UnixStream;

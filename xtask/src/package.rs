@@ -27,13 +27,19 @@ const SOURCES: &[&str] = &[
     "deploy/files.sh",
     "deploy/monitor.toml",
     "deploy/cgpu-monitor.service",
-    "docs/operation.md",
-    "docs/containers.md",
     "LICENSE",
 ];
 /// Built files that go along.
 const BUILT: &[&str] =
     &["libcgpu.so", "cgpu", "cgpu-monitor", "cgpu-runtime", "sim/libcuda.so.1", "sim/libnvidia-ml.so.1"];
+
+/// The pages that `install.sh` installs, by its own list.
+fn installed_pages(workspace: &Workspace) -> Result<Vec<String>> {
+    let list = workspace.root.join("deploy/files.sh");
+    let text = std::fs::read_to_string(&list).with_context(|| format!("cannot read {}", list.display()))?;
+    let files = text.lines().filter_map(|line| line.split_whitespace().next());
+    Ok(files.filter(|file| file.starts_with("docs/")).map(str::to_owned).collect())
+}
 
 /// Makes the file and returns where it lies.
 pub(crate) fn run(arguments: &Arguments) -> Result<PathBuf> {
@@ -55,7 +61,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<PathBuf> {
     for file in BUILT {
         build::place(&chosen(&dist, file), &inside.join(file))?;
     }
-    for file in SOURCES {
+    let pages = installed_pages(&workspace)?;
+    for file in SOURCES.iter().copied().chain(pages.iter().map(String::as_str)) {
         build::place(&workspace.root.join(file), &inside.join(file))?;
     }
     let archive = folder.join(format!("{name}.tar.gz"));

@@ -37,6 +37,24 @@ fn nodes_are_read_and_written_and_refuse_with_a_sentence() {
 }
 
 #[test]
+fn a_monitor_without_a_driver_waits_for_one() {
+    let scene = Scene::new("A10:23028");
+    let library = scene.path("libnvidia-ml.so.1");
+    let nvml = format!("tree = \"none\"\nnvml = \"{}\"\n", library.display());
+    let monitor = Monitor::start_with(&scene, &nvml);
+    assert_eq!(scene.smi()["cards"].as_array().map(Vec::len), Some(0));
+    // It works all the same.
+    scene.set("default_memsize", "1073741824");
+    std::os::unix::fs::symlink(scene.dist().file("sim/libnvidia-ml.so.1"), &library).expect("a driver");
+    let name = || scene.smi()["cards"][0]["name"].as_str().map(str::to_owned);
+    assert!(scene.eventually("the card", name).contains("A10"));
+    assert_eq!(cgpu(&scene, &["get", "0/policy"]).silent().stdout, "1\n");
+    monitor.process.signal(libc::SIGTERM);
+    let outcome = monitor.process.finish();
+    assert_eq!(outcome.code(), Some(0), "{outcome:?}");
+}
+
+#[test]
 fn without_a_monitor_there_is_nothing_to_set() {
     let scene = Scene::new("A10:23028");
     let outcome = cgpu(&scene, &["set", "0/policy", "2"]).exits(1);

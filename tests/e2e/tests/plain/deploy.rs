@@ -150,6 +150,22 @@ fn what_is_shipped_installs_from_its_own_folder() {
 }
 
 #[test]
+fn the_installed_pages_link_to_nothing_that_is_not_installed() {
+    let list = fs::read_to_string(deploy().join("files.sh")).expect("a list");
+    let pages: Vec<&str> = (list.lines().filter_map(|line| line.strip_prefix("docs/")))
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    for page in pages.iter().filter(|page| page.ends_with(".md")) {
+        let text = fs::read_to_string(deploy().join("../docs").join(page)).expect("a page");
+        let links = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#', ' ']).next());
+        for link in links.filter(|link| !link.is_empty() && !link.starts_with("http")) {
+            assert!(pages.contains(&link), "{page} links to {link}");
+        }
+    }
+    assert!(pages.len() > 10);
+}
+
+#[test]
 fn a_file_of_others_stops_the_installation() {
     let folder = tempfile::tempdir().expect("a folder");
     let root = folder.path();
