@@ -1,9 +1,12 @@
 //! Images of code: what of a card's memory one takes, as far as it says so itself.
 //!
 //! An ELF image (a cubin) lists its sections: those that are to be loaded take memory, but for the ones that describe shared and local
-//! memory, of which a card has its own. Of PTX, which is yet to be compiled, and of fat binaries, which are compressed, nothing is known.
+//! memory, of which a card has its own. PTX, which is yet to be compiled, declares its variables. Of fat binaries, which are compressed,
+//! nothing is known.
 
-use core::ffi::c_void;
+mod ptx;
+
+use core::ffi::{CStr, c_void};
 use core::slice;
 
 use cgpu_tenant::Bytes;
@@ -24,17 +27,28 @@ const SIZE: usize = 32;
 const ALLOCATED: u64 = 2;
 /// Card memory comes in blocks of so much.
 const BLOCK: u64 = 2 << 20;
+/// Variables.
+const VARIABLES: &[u8] = b".nv.global";
 /// Memory that is no card's memory.
 const ELSEWHERE: [&[u8]; 2] = [b".nv.shared", b".nv.local"];
 
-/// What an image in memory takes; none: it does not say.
+/// What an image takes, at least.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Size {
+    /// All of it.
+    pub(crate) whole: Bytes,
+    /// Its variables, which come with it even where its code comes with first launches.
+    pub(crate) variables: Bytes,
+}
+
+/// What an image in memory takes; nothing, where it does not say.
 ///
 /// # Safety
 ///
 /// `image` is null or an image that the driver may load: as long as it says itself.
-pub(crate) unsafe fn size_at(image: *const c_void) -> Option<Bytes> {
+pub(crate) unsafe fn size_at(image: *const c_void) -> Size {
     if image.is_null() {
-        return None;
+        return Size::default();
     }
     let bytes = |offset: usize, length: usize| {
         let begin = image.cast::<u8>().wrapping_add(offset);
@@ -43,21 +57,49 @@ pub(crate) unsafe fn size_at(image: *const c_void) -> Option<Bytes> {
     };
     // Byte by byte: text may end before.
     let is_elf = (0..MAGIC.len()).all(|at| bytes(at, 1).and_then(<[u8]>::first) == MAGIC.get(at));
-    if is_elf { size(bytes) } else { None }
+    if is_elf {
+        elf(bytes).unwrap_or_default()
+    } else if bytes(0, 1).and_then(<[u8]>::first).copied().is_some_and(begins_text) {
+        // SAFETY: what begins as text is PTX, which ends with a zero.
+        text(unsafe { CStr::from_ptr(image.cast()) }.to_bytes())
+    } else {
+        Size::default()
+    }
 }
 
-/// What an image of these bytes takes; none: it does not say.
-pub(crate) fn size_of(image: &[u8]) -> Option<Bytes> {
+/// What an image of these bytes takes; nothing, where it does not say.
+pub(crate) fn size_of(image: &[u8]) -> Size {
     let bytes = |offset: usize, length: usize| image.get(offset..offset.checked_add(length)?);
-    if image.starts_with(MAGIC) { size(bytes) } else { None }
+    if image.starts_with(MAGIC) {
+        elf(bytes).unwrap_or_default()
+    } else if image.first().copied().is_some_and(begins_text) {
+        text(image)
+    } else {
+        Size::default()
+    }
 }
 
-fn size<'a>(bytes: impl Fn(usize, usize) -> Option<&'a [u8]>) -> Option<Bytes> {
+/// A directive, a comment or space.
+const fn begins_text(byte: u8) -> bool {
+    matches!(byte, b'.' | b'/') || byte.is_ascii_whitespace()
+}
+
+fn text(text: &[u8]) -> Size {
+    let variables = in_blocks(ptx::variables(text)).unwrap_or(Bytes::MAX);
+    Size { whole: variables, variables }
+}
+
+/// In whole blocks of the card's memory; none: more than there can be.
+fn in_blocks(bytes: u64) -> Option<Bytes> {
+    bytes.checked_next_multiple_of(BLOCK).map(Bytes)
+}
+
+fn elf<'a>(bytes: impl Fn(usize, usize) -> Option<&'a [u8]>) -> Option<Size> {
     let header = bytes(0, HEADER)?;
     let (at, each) = (long(header, SECTIONS_AT)?, short(header, SECTION_SIZE)?);
     let section = |number: usize| bytes(number.checked_mul(each)?.checked_add(at)?, each);
     let names = long(section(short(header, NAMES)?)?, OFFSET)?;
-    let mut total = 0_u64;
+    let (mut whole, mut variables) = (0_u64, 0_u64);
     for number in 0..short(header, SECTION_COUNT)? {
         let section = section(number)?;
         let name = names.checked_add(usize::try_from(word(section, NAME)?).ok()?)?;
@@ -65,10 +107,12 @@ fn size<'a>(bytes: impl Fn(usize, usize) -> Option<&'a [u8]>) -> Option<Bytes> {
             (0..prefix.len()).all(|at| bytes(name + at, 1).and_then(<[u8]>::first) == prefix.get(at))
         };
         if quad(section, FLAGS)? & ALLOCATED != 0 && !ELSEWHERE.iter().any(is) {
-            total = total.checked_add(quad(section, SIZE)?)?;
+            let size = quad(section, SIZE)?;
+            whole = whole.checked_add(size)?;
+            variables += if is(&VARIABLES) { size } else { 0 };
         }
     }
-    Some(Bytes(total.checked_next_multiple_of(BLOCK)?))
+    Some(Size { whole: in_blocks(whole)?, variables: in_blocks(variables)? })
 }
 
 fn quad(bytes: &[u8], at: usize) -> Option<u64> {
@@ -120,27 +164,39 @@ mod tests {
     fn what_is_loaded_is_counted_in_blocks() {
         let sections = [
             (".text.kernel", 6, 100_000),
-            (".nv.global", 3, 5 << 20),
+            (".nv.global.init", 3, 1 << 20),
+            (".nv.global", 3, 4 << 20),
             (".nv.shared.kernel", 3, 48 << 10),
             (".nv.info", 0, 1 << 30),
         ];
         let image = image(&sections);
-        assert_eq!(size_of(&image), Some(Bytes::from_mib(6)));
+        let size = Size { whole: Bytes::from_mib(6), variables: Bytes::from_mib(6) };
+        assert_eq!(size_of(&image), size);
         // SAFETY: the image is whole.
-        assert_eq!(unsafe { size_at(image.as_ptr().cast()) }, Some(Bytes::from_mib(6)));
+        assert_eq!(unsafe { size_at(image.as_ptr().cast()) }, size);
     }
 
     #[test]
     fn what_is_no_whole_elf_says_nothing() {
         let whole = image(&[(".text", 6, 1)]);
         for end in 0..whole.len() {
-            assert_eq!(size_of(&whole[..end]), None, "{end}");
+            assert_eq!(size_of(&whole[..end]), Size::default(), "{end}");
         }
-        assert_eq!(size_of(b".version 7.0"), None);
-        // SAFETY: the text ends with a zero.
-        assert_eq!(unsafe { size_at(c".ver".as_ptr().cast()) }, None);
+        assert_eq!(size_of(b"P\xed\x55\xba"), Size::default());
         // SAFETY: null is allowed.
-        assert_eq!(unsafe { size_at(core::ptr::null()) }, None);
-        assert_eq!(size_of(&image(&[(".text", 6, u64::MAX), (".data", 6, 2)])), None);
+        assert_eq!(unsafe { size_at(core::ptr::null()) }, Size::default());
+        assert_eq!(size_of(&image(&[(".text", 6, u64::MAX), (".data", 6, 2)])), Size::default());
+    }
+
+    #[test]
+    fn of_text_the_variables_are_known() {
+        let size = Size { whole: Bytes::from_mib(2), variables: Bytes::from_mib(2) };
+        assert_eq!(size_of(b"// text\n.version 7.0\n.global .b8 table[9];"), size);
+        // SAFETY: the text ends with a zero.
+        assert_eq!(unsafe { size_at(c".global .b8 table[9];".as_ptr().cast()) }, size);
+        // SAFETY: as above.
+        assert_eq!(unsafe { size_at(c".ver".as_ptr().cast()) }, Size::default());
+        assert_eq!(size_of(b"any byte string .global .b8 x[9];"), Size::default());
+        assert_eq!(size_of(b".global .b8 x[18446744073709551615];").whole, Bytes::MAX);
     }
 }

@@ -9,8 +9,8 @@
 //! How much it is can rarely be told before. So it is measured as a context is (`contexts/size.rs`), by the fall of the card's free memory less
 //! what the container booked meanwhile; where that is anybody's guess, because others are at it too, what was charged beforehand stands.
 //! A module that turns out to go past the limit is unloaded again; only if the memory then comes back was it the module's, and the program
-//! is told that memory is out. What cannot be undone (code that comes when a function is first looked up or launched) exceeds, is shown,
-//! and blocks new allocations.
+//! is told that memory is out. What cannot be undone (a library that a look-up brings into a context, code that comes with a first launch)
+//! exceeds, is shown, and blocks new allocations, and what else would be brought.
 //!
 //! What is booked for an object belongs to the context that it was loaded into: it goes back with the object, or with the context.
 //! The monitor's figure for the process ([`cgpu_proto::growth`]) corrects all of it.
@@ -47,6 +47,7 @@ pub enum Cause {
 pub(crate) struct Causes {
     shares: Spin<Vec<Share>>,
     came: Spin<Vec<Share>>,
+    libraries: Spin<Libraries>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +59,11 @@ struct Share {
 
 impl Causes {
     pub(crate) fn new() -> Self {
-        Self { shares: Spin::new(Vec::new()), came: Spin::new(Vec::new()) }
+        Self {
+            shares: Spin::new(Vec::new()),
+            came: Spin::new(Vec::new()),
+            libraries: Spin::new(Libraries::default()),
+        }
     }
 
     /// What of a cause came with a context: what it was when it was first asked for. Without host memory to note it, that is now.
@@ -108,10 +113,91 @@ impl Causes {
     pub(crate) fn forget(&self, context: Context) {
         self.shares.lock().retain(|share| share.context != context);
         self.came.lock().retain(|share| share.context != context);
+        self.libraries.lock().brought.retain(|(_, where_it_is)| *where_it_is != context);
+    }
+}
+
+/// What is known of libraries, their kernels and functions, by the driver's handles. Without host memory to note something it is not known: then
+/// a library's size is measured only, and a look-up is measured again.
+#[derive(Debug, Default)]
+struct Libraries {
+    /// What the variables of each take in a context, as its image says.
+    variables: Vec<(usize, Bytes)>,
+    /// What has been brought into which context, in the order of the handles.
+    brought: Vec<(usize, Context)>,
+}
+
+impl Libraries {
+    fn is_brought(&self, what: usize, context: Context) -> bool {
+        let from = self.brought.partition_point(|(handle, _)| *handle < what);
+        let its = self.brought.get(from..).unwrap_or_default().iter();
+        its.take_while(|(handle, _)| *handle == what).any(|(_, where_it_is)| *where_it_is == context)
+    }
+
+    fn bring(&mut self, what: usize, context: Context) {
+        if !self.is_brought(what, context) && self.brought.try_reserve(1).is_ok() {
+            let place = self.brought.partition_point(|(handle, _)| *handle < what);
+            self.brought.insert(place, (what, context));
+        }
+    }
+
+    fn variables(&self, library: usize) -> Bytes {
+        let of_it = self.variables.iter().find(|(handle, _)| *handle == library);
+        of_it.map_or(Bytes::ZERO, |(_, bytes)| *bytes)
     }
 }
 
 impl Tenant {
+    /// A library was loaded whose variables take so much in each context, as far as its image says; it is in `context` already, if there is one.
+    pub fn library_loaded(&self, library: usize, variables: Bytes, context: Option<Context>) {
+        let mut libraries = self.causes.libraries.lock();
+        if let Some(context) = context {
+            libraries.bring(library, context);
+        }
+        if variables > Bytes::ZERO && libraries.variables.try_reserve(1).is_ok() {
+            libraries.variables.push((library, variables));
+        }
+    }
+
+    /// A library is gone from all contexts.
+    pub fn library_unloaded(&self, library: usize) {
+        let mut libraries = self.causes.libraries.lock();
+        libraries.variables.retain(|(handle, _)| *handle != library);
+        // The handles of its kernels and functions may be others' next.
+        libraries.brought.clear();
+        drop(libraries);
+        self.shrunk(Cause::Library(library), None, Bytes::MAX);
+    }
+
+    /// A call is about to be made that brings `what`, a handle of the driver, into `context`, and with it `library`, if that is known.
+    /// `physical_free` reads the card's free memory, if it can be read. `None`: it has been brought there before.
+    ///
+    /// # Errors
+    /// [`Denied`]: the library's variables would go over the limit, or the container is over it already.
+    pub fn bringing(
+        &self,
+        context: Context,
+        what: usize,
+        library: Option<usize>,
+        physical_free: impl FnOnce() -> Option<Bytes>,
+    ) -> Result<Option<Bringing<'_>>, Denied> {
+        let libraries = self.causes.libraries.lock();
+        if libraries.is_brought(what, context) {
+            return Ok(None);
+        }
+        let new = library.filter(|library| !libraries.is_brought(*library, context));
+        let known = new.map_or(Bytes::ZERO, |library| libraries.variables(library));
+        drop(libraries);
+        let card = context.card();
+        let (used, limit) = (self.ledger.total(card), self.ledger.limit(card));
+        if used > limit {
+            let reason = Reason::CodeOverLimit;
+            self.count(reason);
+            return Err(Denied { reason, wanted: known, used, limit });
+        }
+        let growing = self.growing(context, known, physical_free)?;
+        Ok(Some(Bringing { growing, what, library }))
+    }
     /// Something is about to be done in `context` that takes memory nobody asked for: charges `known` of it. `physical_free` reads the card's
     /// free memory, if it can be read.
     ///
@@ -153,12 +239,6 @@ impl Tenant {
     /// What of `cause` came with a context, which is part of what that costs, if it has `now`. To be asked before it is first changed.
     pub fn came_with(&self, context: Context, cause: Cause, now: Bytes) -> Bytes {
         self.causes.came_with(context, cause, now)
-    }
-
-    /// Whether the monitor tells what this process has on the card: then what comes unasked is seen within a second or so.
-    #[must_use]
-    pub fn is_measured(&self, card: Card) -> bool {
-        self.ledger.is_measured(card)
     }
 
     /// Corrects what a context was seen to cost, by what the monitor says of a process that has exactly one, as charged: a neighbour's that
@@ -249,6 +329,26 @@ impl Drop for Growing<'_> {
         let (ledger, card) = (&self.tenant.ledger, self.context.card());
         ledger.creation_ends(card);
         ledger.refund(card, Column::Implicit, self.before.charged);
+    }
+}
+
+/// Something of a library that the driver is asked for in a context. Dropped without [`Bringing::brought`]: it was not brought.
+#[derive(Debug)]
+#[must_use = "what has not been brought is refunded"]
+pub struct Bringing<'a> {
+    growing: Growing<'a>,
+    what: usize,
+    library: Option<usize>,
+}
+
+impl Bringing<'_> {
+    /// It is there. `physical_free` is the card's free memory read now.
+    pub fn brought(self, physical_free: Option<Bytes>) {
+        let Self { growing, what, library } = self;
+        let (tenant, context) = (growing.tenant, growing.context);
+        growing.grown(library.map_or(Cause::Code, Cause::Library), physical_free);
+        let mut libraries = tenant.causes.libraries.lock();
+        [Some(what), library].into_iter().flatten().for_each(|handle| libraries.bring(handle, context));
     }
 }
 

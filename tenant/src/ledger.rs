@@ -134,14 +134,6 @@ impl Ledger {
         self.account(card).booked()
     }
 
-    /// Whether the monitor tells what this process has on the card.
-    pub(crate) fn is_measured(&self, card: CardIndex) -> bool {
-        let slot = self.claim.slot;
-        let word = Word::new(self.claim.generation, State::Live);
-        let ended = self.region.cell(card, slot).ended.load(Ordering::Relaxed);
-        self.region.granted().growth_of(card, slot).speaks_of(word, ended)
-    }
-
     /// Charges, if it fits or will fit when the dead are gone. `denied`: the reason to count if not.
     #[inline]
     pub(crate) fn charge(

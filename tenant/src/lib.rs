@@ -66,7 +66,7 @@ pub use contexts::Context;
 pub use environment::{Environment, System};
 pub use exports::{Closing, Opening, Way};
 pub use graphs::{Bodies, Footprint, GraphId, GraphNumber, Lane, NodeId, Sending};
-pub use implicit::{Cause, Growing};
+pub use implicit::{Bringing, Cause, Growing};
 pub use ledger::{Denied, Patience};
 pub use names::{Names, Namespace};
 pub use physical::{Handle, LeavingArray, Reference, Release, Tiles, Tiling, Unbinding, Unmapping, Untiled};

@@ -9,6 +9,7 @@ use core::ptr;
 use cgpu_abi::Role;
 use cgpu_abi::types::*;
 
+use super::module::bring_library;
 use super::refuse;
 use crate::{driver, process};
 
@@ -38,15 +39,17 @@ pub(crate) unsafe fn cuModuleGetGlobal_v2(
     unsafe { look_up(dptr, bytes, call) }
 }
 
-/// A variable of a library.
+/// A variable of a library, which it brings into the current context.
 pub(crate) unsafe fn cuLibraryGetGlobal(
     dptr: *mut CUdeviceptr,
     bytes: *mut usize,
     library: CUlibrary,
     name: *const c_char,
 ) -> CUresult {
-    // SAFETY: the program's own call, or the same with a place of ours.
-    let call = |dptr, bytes| unsafe { driver::cuLibraryGetGlobal(dptr, bytes, library, name) };
+    let call = |dptr, bytes| {
+        // SAFETY: the program's own call, or the same with a place of ours.
+        bring_library(library, || unsafe { driver::cuLibraryGetGlobal(dptr, bytes, library, name) })
+    };
     // SAFETY: these are the places of the program's call.
     unsafe { look_up(dptr, bytes, call) }
 }

@@ -1,7 +1,9 @@
 //! Modules, libraries and a context's limits: memory of the card that comes with something else.
 //!
-//! Where code is loaded with its module, an image that tells its size is charged before the driver is asked. What it then takes is measured.
-//! Where code comes when it is first used, a look-up may bring it: that is measured only if no monitor tells what this process has.
+//! What an image says that it takes is charged before the driver is asked: all of it where code is loaded with its module, else its variables.
+//! What it then takes is measured. A library belongs to no context: where code comes when it is first used, the first look-up in a context brings
+//! it there, and is refused where it does not fit, or where the container is over its limit already. What it brings beyond what it
+//! says cannot be undone.
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ffi::OsStr;
@@ -15,8 +17,9 @@ use cgpu_tenant::{Bytes, Cause, Context, Tenant};
 use super::NOT_STARTED;
 use super::context::current;
 use super::memory::ask;
+use crate::image::{self, Size};
 use crate::process::{self, Standing};
-use crate::{cards, driver, image};
+use crate::{cards, driver};
 
 /// From a file.
 pub(crate) unsafe fn cuModuleLoad(module: *mut CUmodule, file_name: *const c_char) -> CUresult {
@@ -59,7 +62,7 @@ pub(crate) unsafe fn cuModuleLoadFatBinary(module: *mut CUmodule, fat_cubin: *co
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuModuleLoadFatBinary(module, fat_cubin) };
     // SAFETY: read after the driver has succeeded, so it has written there.
-    load(|| None, call, || unsafe { module.read() })
+    load(Size::default, call, || unsafe { module.read() })
 }
 
 /// Its code and variables go back.
@@ -130,7 +133,7 @@ pub(crate) unsafe fn cuLibraryUnload(library: CUlibrary) -> CUresult {
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuLibraryUnload(library) };
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
-        tenant.shrunk(Cause::Library(library.0), None, Bytes::MAX);
+        tenant.library_unloaded(library.0);
     }
     answer
 }
@@ -138,19 +141,19 @@ pub(crate) unsafe fn cuLibraryUnload(library: CUlibrary) -> CUresult {
 /// Brings a library into the current context.
 pub(crate) unsafe fn cuLibraryGetModule(module: *mut CUmodule, library: CUlibrary) -> CUresult {
     // SAFETY: the program's own call.
-    bring(Cause::Library(library.0), || unsafe { driver::cuLibraryGetModule(module, library) })
+    bring_library(library, || unsafe { driver::cuLibraryGetModule(module, library) })
 }
 
-/// Brings a kernel's library into the current context.
+/// Brings a kernel's library into the current context, and its code.
 pub(crate) unsafe fn cuKernelGetFunction(function: *mut CUfunction, kernel: CUkernel) -> CUresult {
     // SAFETY: the program's own call.
-    bring(Cause::Code, || unsafe { driver::cuKernelGetFunction(function, kernel) })
+    bring(kernel.0, library_of(kernel), || unsafe { driver::cuKernelGetFunction(function, kernel) })
 }
 
 /// Brings a function's code onto the card.
 pub(crate) unsafe fn cuFuncLoad(function: CUfunction) -> CUresult {
     // SAFETY: the program's own call.
-    bring(Cause::Code, || unsafe { driver::cuFuncLoad(function) })
+    bring(function.0, None, || unsafe { driver::cuFuncLoad(function) })
 }
 
 /// A larger heap, stack or printf buffer is charged by what it is larger.
@@ -223,11 +226,7 @@ fn place() -> Place {
 }
 
 /// Loads a module into the current context.
-fn load(
-    size: impl FnOnce() -> Option<Bytes>,
-    call: impl Fn() -> CUresult,
-    made: impl Fn() -> CUmodule,
-) -> CUresult {
+fn load(size: impl FnOnce() -> Size, call: impl Fn() -> CUresult, made: impl Fn() -> CUmodule) -> CUresult {
     let (tenant, context) = match place() {
         Place::On(tenant, context) => (tenant, context),
         Place::Pass => return call(),
@@ -235,7 +234,7 @@ fn load(
     };
     // SAFETY: the handle is the driver's own, and the program has not seen it.
     let unload = || unsafe { driver::cuModuleUnload(made()) };
-    make(tenant, context, known(size), call, unload, || Cause::Module(made().0))
+    make(tenant, context, at_once(size()), call, unload, || Cause::Module(made().0))
 }
 
 /// Makes what takes memory of a context that nobody asked for. If it goes past the limit, it is undone; if it was not this that took so
@@ -268,45 +267,69 @@ pub(super) fn make(
     answer
 }
 
+/// Loads a library: into the current context, or to be brought later.
 fn load_library(
-    size: impl FnOnce() -> Option<Bytes>,
+    size: impl FnOnce() -> Size,
     call: impl Fn() -> CUresult,
-    made: impl FnOnce() -> CUlibrary,
+    made: impl Fn() -> CUlibrary,
 ) -> CUresult {
-    let (tenant, context) = match place() {
-        Place::On(tenant, context) if is_eager() => (tenant, context),
-        Place::On(..) | Place::Pass => return call(),
-        Place::Refused => return NOT_STARTED,
+    let tenant = match process::standing() {
+        Standing::On(tenant) => tenant,
+        Standing::Pass => return call(),
+        Standing::Refused => return NOT_STARTED,
     };
-    let Ok(growing) = tenant.growing(context, known(size), || physical_free(tenant, context)) else {
-        return CUresult::ERROR_OUT_OF_MEMORY;
+    let size = size();
+    let context = current(tenant).filter(|_| is_eager());
+    let answer = match context {
+        Some(context) => {
+            // SAFETY: the handle is the driver's own, and the program has not seen it.
+            let unload = || unsafe { driver::cuLibraryUnload(made()) };
+            make(tenant, context, at_once(size), call, unload, || Cause::Library(made().0))
+        }
+        None => call(),
+    };
+    if answer == CUresult::SUCCESS {
+        tenant.library_loaded(made().0, size.variables, context);
+    }
+    answer
+}
+
+/// Makes a call that may bring a library into the current context.
+pub(super) fn bring_library(library: CUlibrary, call: impl Fn() -> CUresult) -> CUresult {
+    bring(library.0, Some(library), call)
+}
+
+/// Makes a call that may bring `what`, a handle of the driver, into the current context, and with it the library that it is of. There is no
+/// way to undo that: what goes past the limit is shown, and nothing more is brought.
+fn bring(what: usize, library: Option<CUlibrary>, call: impl Fn() -> CUresult) -> CUresult {
+    let Place::On(tenant, context) = place() else { return call() };
+    let free = || physical_free(tenant, context);
+    let growing = match tenant.bringing(context, what, library.map(|library| library.0), free) {
+        Ok(Some(growing)) => growing,
+        Ok(None) => return call(),
+        Err(_) => return CUresult::ERROR_OUT_OF_MEMORY,
     };
     let answer = ask(tenant, context.card(), call);
     if answer == CUresult::SUCCESS {
-        growing.grown(Cause::Library(made().0), physical_free(tenant, context));
+        growing.brought(free());
     }
     answer
 }
 
-/// Makes a call that may bring code onto the card. Where a monitor tells what this process has, that is soon seen without us.
-fn bring(cause: Cause, call: impl FnOnce() -> CUresult) -> CUresult {
-    let Place::On(tenant, context) = place() else { return call() };
-    if tenant.is_measured(context.card()) {
-        return call();
+/// The library that a kernel is of, where the driver tells.
+fn library_of(kernel: CUkernel) -> Option<CUlibrary> {
+    if !driver::has(driver_index::cuKernelGetLibrary) {
+        return None;
     }
-    let Ok(growing) = tenant.growing(context, Bytes::ZERO, || physical_free(tenant, context)) else {
-        return call();
-    };
-    let answer = call();
-    if answer == CUresult::SUCCESS {
-        growing.grown(cause, physical_free(tenant, context));
-    }
-    answer
+    let mut library = CUlibrary::default();
+    // SAFETY: the place is writable.
+    let answer = unsafe { driver::cuKernelGetLibrary(&raw mut library, kernel) };
+    (answer == CUresult::SUCCESS).then_some(library)
 }
 
-/// What an image is sure to take at once.
-fn known(size: impl FnOnce() -> Option<Bytes>) -> Bytes {
-    if is_eager() { size().unwrap_or(Bytes::ZERO) } else { Bytes::ZERO }
+/// What an image is sure to take when it is loaded into a context.
+fn at_once(size: Size) -> Bytes {
+    if is_eager() { size.whole } else { size.variables }
 }
 
 /// Whether code comes with its module. Drivers that cannot be asked know no other way.
@@ -326,11 +349,12 @@ fn physical_free(tenant: &Tenant, context: Context) -> Option<Bytes> {
 /// # Safety
 ///
 /// `name` is null or a string.
-unsafe fn size_of_file(name: *const c_char) -> Option<Bytes> {
+unsafe fn size_of_file(name: *const c_char) -> Size {
     if name.is_null() {
-        return None;
+        return Size::default();
     }
     // SAFETY: the caller vouches for it.
     let name = unsafe { CStr::from_ptr(name) };
-    image::size_of(&fs::read(OsStr::from_bytes(name.to_bytes())).ok()?)
+    let image = fs::read(OsStr::from_bytes(name.to_bytes()));
+    image.map(|image| image::size_of(&image)).unwrap_or_default()
 }

@@ -12,6 +12,7 @@ use crate::call::Call;
 use crate::driver::{Driver, count, lock};
 use crate::function;
 use crate::image::{Image, KernelShape};
+use crate::loading;
 use crate::module::{self, Module};
 
 values!(CUlibrary, CUkernel);
@@ -72,6 +73,9 @@ fn load(call: &Call, library: Out<CUlibrary>, image: impl FnOnce() -> Answer<Ima
     let library = library.required()?;
     let image = Arc::new(image()?);
     let loaded = Library { image, kernels: Mutex::default(), modules: Mutex::default() };
+    if loading::is_eager() && driver.current().is_ok() {
+        loaded.module(driver)?;
+    }
     library.put(CUlibrary(driver.libraries.add(loaded)))?;
     Ok(())
 }

@@ -135,6 +135,11 @@ fn variables_of_modules_are_charged_and_refused() {
 }
 
 #[test]
+fn variables_of_libraries_are_charged_and_refused_when_they_are_brought() {
+    everywhere("implicit_libraries");
+}
+
+#[test]
 fn contexts_that_do_not_fit_are_refused_as_the_driver_would() {
     let scene = Scene::new(A10);
     let container = scene.limited("a", 1100);

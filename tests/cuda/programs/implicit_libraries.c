@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * implicit_libraries - the variables of a library take memory of the card when the library is brought into a context, by whatever look-up is
+ * the first there: they are on the books then, and refused where they do not fit. A runtime that loads all its code as libraries must not
+ * get past a limit that way.
+ */
+#include "books.h"
+
+static struct {
+    CUresult (*load)(void **, const void *, void *, void *, unsigned, void *, void *, unsigned);
+    CUresult (*unload)(void *);
+    CUresult (*module)(void **, void *);
+    CUresult (*global)(CUdeviceptr *, size_t *, void *, const char *);
+    CUresult (*kernel)(void **, void *, const char *);
+    CUresult (*function)(void **, void *);
+} lib;
+
+static void *with_variable(size_t bytes) {
+    static char text[256];
+    void *library;
+    snprintf(text, sizeof text, ".version 7.0\n.target sm_70\n.address_size 64\n.visible .global .align 8 .b8 table[%zu];\n",
+             bytes);
+    CHECK(lib.load(&library, text, NULL, NULL, 0, NULL, NULL, 0));
+    return library;
+}
+
+/* By a way of its own each time. */
+static CUresult bring(void *library, unsigned way) {
+    void *found;
+    CUdeviceptr address;
+    size_t bytes;
+    switch (way % 3) {
+    case 0: return lib.module(&found, library);
+    case 1: return lib.global(&address, &bytes, library, "table");
+    default: CHECK(lib.kernel(&found, library, "any")); return lib.function(&found, found);
+    }
+}
+
+int main(void) {
+    enum { EACH = 96, MOST = 64 };
+    watchdog(120);
+    driver_open();
+    books_open();
+    *(void **)&lib.load = driver_symbol("cuLibraryLoadData");
+    *(void **)&lib.unload = driver_symbol("cuLibraryUnload");
+    *(void **)&lib.module = driver_symbol("cuLibraryGetModule");
+    *(void **)&lib.global = driver_symbol("cuLibraryGetGlobal");
+    *(void **)&lib.kernel = driver_symbol("cuLibraryGetKernel");
+    *(void **)&lib.function = driver_symbol("cuKernelGetFunction");
+    const char *loading = getenv("CUDA_MODULE_LOADING");
+    int eager = loading && strcmp(loading, "EAGER") == 0;
+
+    void *library[MOST];
+    unsigned fit = 0;
+    for (; !eager && fit < MOST; fit++) {
+        library[fit] = with_variable(EACH * MIB);
+        TAKEN(fit * EACH * MIB);
+        CUresult result = bring(library[fit], fit);
+        if (result == CUDA_ERROR_OUT_OF_MEMORY) break;
+        CHECK(result);
+        TAKEN((fit + 1) * EACH * MIB);
+        /* It is there, and costs nothing more. */
+        CHECK(bring(library[fit], 0));
+        CHECK(bring(library[fit], 1));
+    }
+    if (eager) {
+        /* Comes with the load. */
+        for (; fit < MOST; fit++) {
+            static char text[128];
+            snprintf(text, sizeof text, ".global .align 8 .b8 table[%zu];\n", EACH * MIB);
+            CUresult result = lib.load(&library[fit], text, NULL, NULL, 0, NULL, NULL, 0);
+            if (result == CUDA_ERROR_OUT_OF_MEMORY) break;
+            CHECK(result);
+            TAKEN((fit + 1) * EACH * MIB);
+            CHECK(bring(library[fit], fit));
+            TAKEN((fit + 1) * EACH * MIB);
+        }
+    }
+    /* As many as fit, and no more; where one is refused nothing is left of it, and the next is refused, too. */
+    HOLDS(fit == books.shown / (EACH * MIB));
+    TAKEN(fit * EACH * MIB);
+    if (!eager) {
+        EXPECT(CUDA_ERROR_OUT_OF_MEMORY, bring(library[fit], fit + 1));
+        CHECK(lib.unload(library[0]));
+        TAKEN((fit - 1) * EACH * MIB);
+        CHECK(bring(library[fit], fit + 1));
+        TAKEN(fit * EACH * MIB);
+        CHECK(lib.unload(library[fit]));
+    } else {
+        CHECK(lib.unload(library[0]));
+    }
+    for (unsigned other = 1; other < fit; other++) CHECK(lib.unload(library[other]));
+    TAKEN(0);
+    return 0;
+}
