@@ -223,7 +223,7 @@ impl Tenant {
         Ok(Growing {
             tenant: self,
             context,
-            before: Before { physical_free, booked, charged: known, beside },
+            before: Before { physical_free, booked, charged: known, beside, alone: self.ledger.is_alone() },
         })
     }
 
@@ -299,6 +299,12 @@ impl Growing<'_> {
 
     /// The driver did it. `physical_free` is the card's free memory read now; none: what was known beforehand stands.
     pub fn grown(self, cause: Cause, physical_free: Option<Bytes>) {
+        let (causes, context) = (&self.tenant.causes, self.context);
+        causes.add(cause, context, self.booked(physical_free));
+    }
+
+    /// Books what has come: how much.
+    fn booked(self, physical_free: Option<Bytes>) -> Bytes {
         let came = self.measure(physical_free);
         let Self { tenant, context, before } = *ManuallyDrop::new(self);
         let (ledger, card) = (&tenant.ledger, context.card());
@@ -310,17 +316,18 @@ impl Growing<'_> {
             ledger.refund(card, Column::Implicit, charged - bytes);
         }
         if tenant.contexts.enlarge(context, bytes) {
-            tenant.causes.add(cause, context, bytes);
-        } else {
-            ledger.refund(card, Column::Implicit, bytes);
+            return bytes;
         }
+        ledger.refund(card, Column::Implicit, bytes);
+        Bytes::ZERO
     }
 
     /// What has come; none: it cannot be told.
     fn measure(&self, physical_free: Option<Bytes>) -> Option<Bytes> {
         let (ledger, card) = (&self.tenant.ledger, self.context.card());
         let beside = ledger.creations(card).saturating_sub(1);
-        self.before.came(physical_free, ledger.booked(card) - self.before.charged, beside)
+        let before = Before { alone: self.before.alone && ledger.is_alone(), ..self.before };
+        before.came(physical_free, ledger.booked(card) - before.charged, beside)
     }
 }
 
@@ -345,8 +352,13 @@ impl Bringing<'_> {
     /// It is there. `physical_free` is the card's free memory read now.
     pub fn brought(self, physical_free: Option<Bytes>) {
         let Self { growing, what, library } = self;
-        let (tenant, context) = (growing.tenant, growing.context);
-        growing.grown(library.map_or(Cause::Code, Cause::Library), physical_free);
+        let (tenant, context, known) = (growing.tenant, growing.context, growing.before.charged);
+        let came = growing.booked(physical_free);
+        if let Some(library) = library {
+            // With a kernel comes code, which may stay with the context when the library goes.
+            let its = if what == library { came } else { came.min(known) };
+            tenant.causes.add(Cause::Library(library), context, its);
+        }
         let mut libraries = tenant.causes.libraries.lock();
         [Some(what), library].into_iter().flatten().for_each(|handle| libraries.bring(handle, context));
     }

@@ -232,6 +232,11 @@ impl Ledger {
         creating.map(u64::from).sum()
     }
 
+    /// Whether the container has no other process on its books, dead or alive.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.region.slots().occupied().all(|(slot, _)| slot == self.claim.slot)
+    }
+
     /// Whether to ask the driver once more, which refused what the limit allows.
     pub(crate) fn ask_again(&self, card: CardIndex, patience: &mut Patience) -> bool {
         if patience.since.is_none() {

@@ -232,7 +232,8 @@ impl Tenant {
         // would be taken off the context's cost.
         let (physical_free, booked) = (physical_free(), self.ledger.booked(card) - charged);
         let beside = already.max(self.ledger.creations(card).saturating_sub(1));
-        Ok(Starting { tenant: self, card, first, before: Before { physical_free, booked, charged, beside } })
+        let before = Before { physical_free, booked, charged, beside, alone: self.ledger.is_alone() };
+        Ok(Starting { tenant: self, card, first, before })
     }
 
     /// First contexts are created one after the other: what two that are created at once cost cannot be told apart by the card's free
@@ -490,7 +491,14 @@ impl Starting<'_> {
         let learned = tenant.learned(card);
         let (measured, known) = match (charged, learned) {
             (Bytes::ZERO, size) if size > Bytes::ZERO => (None, size),
-            _ => (before.size(physical_free, ledger.booked(card) - charged, beside), charged),
+            _ => (
+                Before { alone: before.alone && ledger.is_alone(), ..before }.size(
+                    physical_free,
+                    ledger.booked(card) - charged,
+                    beside,
+                ),
+                charged,
+            ),
         };
         if let Some(size) = measured {
             ledger.region().card(card).context.store(size.0, Ordering::Relaxed);

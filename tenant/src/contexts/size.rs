@@ -7,6 +7,10 @@
 //! Other containers allocate and free between the two readings, as much as they like, and it is not theirs to say what is on
 //! our books: the first figure counts up to [`GREATEST`] only, and a later one moves the size by a quarter at most. So a
 //! neighbour's noise costs little and is mended by the next few contexts.
+//!
+//! The container's own processes are on the books, but a charge is ahead of the driver there and a free behind it, and what the dead had comes
+//! back before it is off them: all of that makes what went look smaller than it was. So a figure that is *less* than was known counts only if
+//! the container has no other process, dead ones included. (The monitor's figures know better; where there is one, they set it right.)
 
 use cgpu_proto::units::Bytes;
 
@@ -24,6 +28,8 @@ pub(crate) struct Before {
     pub(crate) charged: Bytes,
     /// Other creations of the container under way.
     pub(crate) beside: u64,
+    /// Whether the container has no other process on its books.
+    pub(crate) alone: bool,
 }
 
 impl Before {
@@ -33,10 +39,11 @@ impl Before {
     /// Bounded by what was known, because the card's free memory is everybody's.
     pub(crate) fn size(self, physical_free: Option<Bytes>, booked: Bytes, beside: u64) -> Option<Bytes> {
         let measured = self.measure(physical_free, booked, beside)?;
-        Some(match self.charged {
-            Bytes::ZERO => measured.min(GREATEST),
-            known => measured.clamp(known - Bytes(known.0 / 4), known + Bytes(known.0 / 4)),
-        })
+        match self.charged {
+            Bytes::ZERO => Some(measured.min(GREATEST)),
+            known if measured < known && !self.alone => None,
+            known => Some(measured.clamp(known - Bytes(known.0 / 4), known + Bytes(known.0 / 4))),
+        }
     }
 
     /// What came with something else than a context, told in the same way. None: others are at it too, or the card's memory cannot be read.
@@ -46,7 +53,8 @@ impl Before {
         }
         let gone = self.physical_free? - physical_free?;
         // More than what was known can be a neighbour's doing; so much of it is believed as of a context.
-        Some((gone - (booked - self.booked)).min(self.charged + GREATEST))
+        let came = (gone - (booked - self.booked)).min(self.charged + GREATEST);
+        Some(if self.alone { came } else { came.max(self.charged) })
     }
 
     fn measure(self, physical_free: Option<Bytes>, booked: Bytes, beside: u64) -> Option<Bytes> {
@@ -71,7 +79,8 @@ mod tests {
     }
 
     fn before(physical_free: u64, booked: u64, charged: u64, beside: u64) -> Before {
-        Before { physical_free: Some(mib(physical_free)), booked: mib(booked), charged: mib(charged), beside }
+        let physical_free = Some(mib(physical_free));
+        Before { physical_free, booked: mib(booked), charged: mib(charged), beside, alone: true }
     }
 
     #[test]
@@ -108,6 +117,17 @@ mod tests {
             known = size.0 >> 20;
         }
         assert_eq!(known, 256);
+    }
+
+    /// Its frees are the card's before they are off the books, its charges on them before they are the card's, and its dead go without a word.
+    #[test]
+    fn what_others_of_the_container_give_back_makes_no_context_smaller() {
+        let busy = Before { alone: false, ..before(1000, 500, 256, 0) };
+        assert_eq!(busy.size(Some(mib(900)), mib(500), 0), None);
+        assert_eq!(busy.size(Some(mib(744)), mib(560), 0), None);
+        assert_eq!(busy.size(Some(mib(720)), mib(500), 0), Some(mib(280)));
+        assert_eq!(busy.came(Some(mib(900)), mib(500), 0), Some(mib(256)));
+        assert_eq!(busy.came(Some(mib(700)), mib(500), 0), Some(mib(300)));
     }
 
     #[test]

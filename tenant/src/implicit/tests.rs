@@ -135,3 +135,41 @@ fn a_first_context_that_was_mistaken_is_set_right_for_the_next() {
     starting.created(container.handle(), Some(mib(60)));
     assert_eq!(other.usage(card()).implicit, mib(20));
 }
+
+/// By whatever handle it is first asked for, and once in each context.
+#[test]
+fn a_library_is_charged_where_it_is_brought() {
+    let container = Container::limited(50);
+    let (tenant, handle, context) = process(&container);
+    let bring = |what: usize, library: Option<usize>, came: u64| {
+        let bringing = tenant.bringing(context, what, library, || Some(mib(80))).expect("it fits");
+        bringing.map(|bringing| bringing.brought(Some(mib(80 - came)))).is_some()
+    };
+    tenant.library_loaded(7, mib(8), None);
+    assert_eq!(tenant.usage(card()).implicit, mib(10));
+    // A kernel of it, and then itself and another kernel, which brings code.
+    assert!(bring(70, Some(7), 9));
+    assert!(!bring(70, Some(7), 0) && !bring(7, Some(7), 0));
+    assert!(bring(71, Some(7), 1));
+    assert_eq!(tenant.usage(card()).implicit, mib(20));
+    // One whose image does not say is measured; what it says is refused where there is no room for it.
+    tenant.library_loaded(8, Bytes::ZERO, None);
+    assert!(bring(8, Some(8), 12));
+    tenant.library_loaded(9, mib(20), None);
+    assert!(tenant.bringing(context, 9, Some(9), || Some(mib(80))).is_err());
+    assert_eq!(counted(&tenant, Reason::CodeOverLimit), 1);
+    // The two kernels' code stays with the context.
+    tenant.library_unloaded(7);
+    assert_eq!(tenant.usage(card()).implicit, mib(24));
+    assert!(bring(9, Some(9), 20));
+    // In a context where it is from the start there is nothing to bring.
+    tenant.library_loaded(10, mib(40), Some(context));
+    assert!(!bring(10, Some(10), 0));
+    // Over the limit nothing more is brought, whatever it says.
+    assert!(bring(11, None, 7));
+    assert_eq!(tenant.usage(card()).implicit, mib(51));
+    assert!(tenant.bringing(context, 12, None, || Some(mib(80))).is_err());
+    assert!(!bring(11, None, 0), "it is there");
+    tenant.context_leaving(handle).expect("known").gone();
+    assert_eq!(tenant.usage(card()).total(), Bytes::ZERO);
+}
