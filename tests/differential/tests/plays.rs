@@ -60,6 +60,27 @@ fn the_seed_that_found_a_pool_refused_beside_the_dead() {
     plays(&Plan { operations: 10_000, refusals: true, kill_once_in: 500, ..plan(1004) });
 }
 
+/// What `cargo xtask soak` plays, of a seed with which it once failed.
+fn soaked(seed: u64) {
+    let routes = Route::value_variants().to_vec();
+    plays(&Plan { operations: 10_000, kill_once_in: 500, refusals: true, routes, ..plan(seed) });
+}
+
+#[test]
+fn the_first_seed_of_a_soak_that_failed() {
+    soaked(310_003);
+}
+
+#[test]
+fn the_second_seed_of_a_soak_that_failed() {
+    soaked(320_009);
+}
+
+#[test]
+fn the_third_seed_of_a_soak_that_failed() {
+    soaked(420_032);
+}
+
 /// Makers die, and those who hold what they lent; descriptors stay under way meanwhile. Short plays: what went by descriptors stays charged
 /// as long as any process lives that may hold it.
 #[test]

@@ -64,6 +64,7 @@ fn what_the_driver_refuses_changes_nothing() {
 #[test]
 fn memory_on_the_host_is_nobodys() {
     both("host_location", &[]);
+    both("host_memory", &[]);
     let scene = Scene::new(CARD);
     let mut command = scene.program_in(&scene.limited("a", LIMIT_MIB), "host_location");
     command.arg("limited").env("CGPU_SIM_DRIVER", "13050");
