@@ -4,6 +4,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use cgpu_proto::paths;
 use cgpu_proto::units::TimeScale;
 
 use crate::claim::Variables;
@@ -45,11 +46,11 @@ pub(crate) fn add_shim(variables: &mut Variables, shim: &Path) {
 /// The simulated cards that the list says. The same list and the same root are the same cards.
 pub(crate) fn add_simulator(variables: &mut Variables, root: &Path, cards: &str) -> Result<()> {
     let driver = find("sim/libcuda.so.1")?;
-    let state = root.join("cards");
+    let state = paths::simulated(root);
     std::fs::create_dir_all(&state).with_context(|| format!("cannot make {}", state.display()))?;
     variables.set("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", driver.parent().unwrap_or(Path::new("/"))));
     variables.set("CGPU_SIM_GPUS", cards);
-    variables.set("CGPU_SIM_STATE", state.join(cards).to_string_lossy());
+    variables.set("CGPU_SIM_STATE", state.join(paths::simulated_name(cards)).to_string_lossy());
     Ok(())
 }
 

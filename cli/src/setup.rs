@@ -14,6 +14,7 @@ use clap::{Args, ValueEnum};
 use crate::Failure;
 
 mod containerd;
+mod crio;
 mod docker;
 mod podman;
 
@@ -49,6 +50,8 @@ enum Engine {
     Containerd,
     /// podman: /etc/containers/containers.conf.d/cgpu.conf
     Podman,
+    /// CRI-O, for Kubernetes: /etc/crio/crio.conf.d/99-cgpu.conf
+    Crio,
 }
 
 impl Engine {
@@ -57,6 +60,7 @@ impl Engine {
             Self::Docker => "/etc/docker/daemon.json",
             Self::Containerd => "/etc/containerd/config.toml",
             Self::Podman => "/etc/containers/containers.conf.d/cgpu.conf",
+            Self::Crio => "/etc/crio/crio.conf.d/99-cgpu.conf",
         }
     }
 
@@ -71,7 +75,8 @@ impl Engine {
             (Self::Docker, true) => docker::unset(before, runtime),
             (Self::Containerd, false) => containerd::set(before, runtime).map(Some),
             (Self::Containerd, true) => containerd::unset(before),
-            (Self::Podman, undo) => podman::changed(before, (!undo).then_some(runtime)),
+            (Self::Podman, undo) => own_file(before, podman::HEADER, (!undo).then(|| podman::text(runtime))),
+            (Self::Crio, undo) => own_file(before, crio::HEADER, (!undo).then(|| crio::text(runtime))),
         }
     }
 
@@ -83,6 +88,9 @@ impl Engine {
                 "restart containerd, and name it in a RuntimeClass with handler cgpu: systemctl restart containerd"
             }
             Self::Podman => "podman reads it with its next start",
+            Self::Crio => {
+                "restart CRI-O, and name it in a RuntimeClass with handler cgpu: systemctl restart crio"
+            }
         }
     }
 }
@@ -113,6 +121,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     println!("{}", engine.advice());
     Ok(ExitCode::SUCCESS)
+}
+
+/// What becomes of a file of our own, whose first line says that it is: another text, or nothing.
+fn own_file(before: &str, header: &str, after: Option<String>) -> Result<Option<String>> {
+    ensure!(
+        before.is_empty() || before.starts_with(header),
+        "it is not a file of ours: name a new one with --file, among those that the engine reads"
+    );
+    Ok(after)
 }
 
 /// The absolute path of `cgpu-runtime`, as told, or beside us. It need not be there any more to be taken back.
@@ -177,7 +194,16 @@ fn difference(before: &str, after: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::difference;
+    use super::{difference, own_file, podman};
+
+    #[test]
+    fn a_file_of_others_is_left_alone() {
+        let ours = podman::text("/a");
+        for after in [None, Some(podman::text("/c"))] {
+            assert!(own_file("[engine]\nruntime = \"crun\"\n", podman::HEADER, after.clone()).is_err());
+            assert_eq!(own_file(&ours, podman::HEADER, after.clone()).unwrap(), after);
+        }
+    }
 
     #[test]
     fn a_change_is_shown_by_the_lines_that_come_and_go() {

@@ -6,14 +6,14 @@ use cgpu_proto::units::Bytes;
 use cgpu_proto::uuid::Uuid;
 use cgpu_runtime::edit::{Additions, Configuration, bind, hook};
 use cgpu_runtime::plan::{Declared, HostCard, Plan, plan};
-use cgpu_tenant::CardInfo;
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 use std::path::Path;
 
 fn card(number: u8) -> HostCard {
-    let (uuid, total) = (Uuid([number + 1; 16]), Bytes::from_mib(15109));
-    HostCard { card: CardInfo { uuid, total, order: u64::from(number) << 8 }, is_cut: number == 3 }
+    let name = if number < 3 { number.to_string() } else { format!("3.{}", number - 3) };
+    let name = name.parse().expect("a card's number");
+    HostCard { is_cut: number == 2, ..HostCard::new(Uuid([number + 1; 16]), Bytes::from_mib(15109), name) }
 }
 
 /// Says "no limit" in a way that anybody understands.
@@ -76,7 +76,7 @@ fuzz_target!(|input: &[u8]| {
     let Ok(configuration) = Configuration::parse(input) else { return };
     let document: Value = serde_json::from_slice(input).expect("what was understood is JSON");
     let variables = configuration.variables();
-    let cards: Vec<HostCard> = (0..4).map(card).collect();
+    let cards: Vec<HostCard> = (0..5).map(card).collect();
     let Ok(declared) = Declared::new(&variables) else { return };
     let planned = plan(&declared, "fuzz", || Ok(cards.clone()));
     if !declared.asks() {

@@ -32,6 +32,12 @@ impl CardNumber {
         self.card
     }
 
+    /// M, an instance's.
+    #[must_use]
+    pub const fn instance(self) -> Option<u32> {
+        self.instance
+    }
+
     /// Whether it is an instance's.
     #[must_use]
     pub const fn is_instance(self) -> bool {

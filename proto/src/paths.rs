@@ -59,6 +59,18 @@ pub fn containers(root: &Path) -> PathBuf {
     root.join("containers")
 }
 
+/// Where the states of simulated cards lie.
+#[must_use]
+pub fn simulated(root: &Path) -> PathBuf {
+    root.join("cards")
+}
+
+/// The state's name there: the same list and the same root are the same cards. Lists with instances have a `/`.
+#[must_use]
+pub fn simulated_name(list: &str) -> String {
+    list.replace('/', "+")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

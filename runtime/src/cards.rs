@@ -3,10 +3,12 @@
 use std::ffi::OsStr;
 
 use anyhow::{Context, Result};
+use cgpu_monitor::number::CardNumber;
+use cgpu_proto::paths;
 use cgpu_proto::units::Bytes;
-use cgpu_tenant::CardInfo;
-use nvml_wrapper::Nvml;
+use cgpu_proto::uuid::Uuid;
 use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, Nvml};
 use rustix::fs::Mode;
 
 use crate::config::Config;
@@ -29,7 +31,7 @@ pub fn all(config: &Config) -> Result<Vec<HostCard>> {
     // SAFETY: this program has one thread, and nobody holds a reference into the environment.
     unsafe { std::env::set_var("CGPU_SIM_GPUS", list) };
     // SAFETY: as above.
-    unsafe { std::env::set_var("CGPU_SIM_STATE", states.join(list)) };
+    unsafe { std::env::set_var("CGPU_SIM_STATE", states.join(paths::simulated_name(list))) };
     // Containers' users share the cards' state.
     let usual = rustix::process::umask(Mode::empty());
     let cards = of(library.as_os_str());
@@ -46,18 +48,39 @@ fn of(library: impl AsRef<OsStr>) -> Result<Vec<HostCard>> {
                 .with_context(|| format!("NVML ({}) tells nothing of this host's cards", library.display()));
         }
     };
-    (0..nvml.device_count()?).map(|index| card(&nvml, index)).collect()
+    let mut cards = Vec::new();
+    for index in 0..nvml.device_count()? {
+        let found = card(&nvml, index);
+        cards.extend(found.with_context(|| format!("NVML does not answer for card {index}"))?);
+    }
+    Ok(cards)
 }
 
-fn card(nvml: &Nvml, index: u32) -> Result<HostCard> {
-    let ask = || -> Result<HostCard, NvmlError> {
-        let device = nvml.device_by_index(index)?;
-        let uuid = device.uuid()?.parse().map_err(|_| NvmlError::Unknown)?;
-        let total = Bytes(device.memory_info()?.total);
-        let is_cut = device.mig_mode().is_ok_and(|mode| mode.current == MIG_ENABLED);
-        // NVML's index is in PCI order; an instance's number is above 0 in the low bits.
-        let order = (u64::from(index) + 1) << 8 | u64::from(is_cut);
-        Ok(HostCard { card: CardInfo { uuid, total, order }, is_cut })
-    };
-    ask().with_context(|| format!("NVML does not answer for card {index}"))
+/// The card, or the instances into which it is cut (MIG). Drivers before R470 name instances after their card: which is which cannot be told then.
+fn card(nvml: &Nvml, index: u32) -> Result<Vec<HostCard>, NvmlError> {
+    let device = nvml.device_by_index(index)?;
+    let whole = told(&device, CardNumber::of_card(index))?;
+    if !device.mig_mode().is_ok_and(|mode| mode.current == MIG_ENABLED) {
+        return Ok(vec![whole]);
+    }
+    let mut instances = Vec::new();
+    for number in 0..device.mig_device_count()? {
+        match device.mig_device_by_index(number) {
+            Ok(instance) => instances.push(told(&instance, CardNumber::of_instance(index, number))?),
+            // One that was destroyed leaves its number empty.
+            Err(NvmlError::NotFound) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let known = |instance: &HostCard| instance.card.uuid != whole.card.uuid;
+    if instances.is_empty() || !instances.iter().all(known) {
+        return Ok(vec![HostCard { is_cut: true, ..whole }]);
+    }
+    Ok(instances)
+}
+
+fn told(device: &Device<'_>, number: CardNumber) -> Result<HostCard, NvmlError> {
+    let uuid: Uuid = device.uuid()?.parse().map_err(|_| NvmlError::Unknown)?;
+    let total = Bytes(device.memory_info()?.total);
+    Ok(HostCard::new(uuid, total, number))
 }

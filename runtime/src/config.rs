@@ -109,7 +109,7 @@ impl Config {
     /// Where the simulated cards' states lie: the same list and the same root are the same cards, as for `cgpu run --sim`.
     #[must_use]
     pub fn states(&self) -> PathBuf {
-        self.root.join("cards")
+        paths::simulated(&self.root)
     }
 }
 

@@ -194,7 +194,7 @@ fn parts(path: &Path) -> impl Iterator<Item = OsString> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use cgpu_proto::atomic::{AtomicBool, Ordering};
     use std::fs;
@@ -202,7 +202,8 @@ mod tests {
 
     use rustix::fs::{CWD, RenameFlags};
 
-    fn place(root: &Path, path: &str, bytes: &[u8]) {
+    /// A file of an image.
+    pub(crate) fn place(root: &Path, path: &str, bytes: &[u8]) {
         let path = root.join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, bytes).unwrap();

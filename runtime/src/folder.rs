@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
+use cgpu_monitor::number::CardNumber;
 use cgpu_proto::file::{self, Access, Fault};
 use cgpu_proto::limits::Limits;
 use cgpu_proto::liveness::{self, Life};
@@ -88,8 +89,8 @@ impl Process {
 pub struct Supply {
     /// Which.
     pub uuid: Uuid,
-    /// Its number on this host.
-    pub index: usize,
+    /// What people call it.
+    pub number: CardNumber,
     /// Its memory.
     pub total: Bytes,
 }
@@ -307,7 +308,7 @@ fn check_room(order: &Order<'_>, others: &[Limits]) -> Result<(), Refusal> {
         if given.len() >= MOST {
             return Err(Refusal(format!(
                 "card {} has {} containers, and more than {MOST} cannot share a card; end one of them",
-                card.index,
+                card.number,
                 given.len()
             )));
         }
@@ -316,7 +317,7 @@ fn check_room(order: &Order<'_>, others: &[Limits]) -> Result<(), Refusal> {
             let mib = |bytes: u64| bytes >> 20;
             return Err(Refusal(format!(
                 "card {} has {} MiB, of which {} MiB are given to {} containers, so that {} MiB more do not fit; lower ALIYUN_COM_GPU_MEM_CONTAINER, end a container, or set allow_overcommit in /etc/cgpu/monitor.toml",
-                card.index,
+                card.number,
                 mib(card.total.0),
                 mib(sum),
                 given.len(),
@@ -343,7 +344,7 @@ mod tests {
         fs::create_dir_all(&bundle)?;
         fs::write(bundle.join("config.json"), "{}")?;
         let limits = Limits { cards: vec![(CARD, Bytes(mib << 20))], ..Limits::default() };
-        let supply = [Supply { uuid: CARD, index: 0, total: Bytes(15109 << 20) }];
+        let supply = [Supply { uuid: CARD, number: CardNumber::of_card(0), total: Bytes(15109 << 20) }];
         Folder::make(&Order {
             root,
             id,

@@ -177,14 +177,9 @@ pub fn merged(shim: &str, present: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::tests::place;
     use std::fs;
     use std::path::Path;
-
-    fn place(root: &Path, path: &str, bytes: &[u8]) {
-        let path = root.join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, bytes).unwrap();
-    }
 
     fn look(root: &Path) -> Image {
         Image::of(&Files::new(root, vec![]).unwrap()).unwrap()

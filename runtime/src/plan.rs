@@ -1,9 +1,11 @@
 //! What a container is given: a slice, nothing, or no start.
 
+use std::collections::BTreeSet;
 use std::ffi::{CStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::OsStringExt;
 
+use cgpu_monitor::number::CardNumber;
 use cgpu_proto::limits::Limits;
 use cgpu_proto::units::Bytes;
 use cgpu_proto::uuid::Uuid;
@@ -117,13 +119,26 @@ impl Environment for Declared<'_> {
     }
 }
 
-/// A card of the host.
+/// A card of the host, or an instance of one (MIG).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostCard {
     /// As settings know it.
     pub card: CardInfo,
-    /// It is cut into MIG instances, which are cards of their own.
+    /// What people call it.
+    pub number: CardNumber,
+    /// It is cut into instances of which the driver does not tell which is which, or into none.
     pub is_cut: bool,
+}
+
+impl HostCard {
+    /// One that is not cut any further.
+    #[must_use]
+    pub fn new(uuid: Uuid, total: Bytes, number: CardNumber) -> Self {
+        // NVML's indexes are in PCI order; in the low bits instances count from 1.
+        let place = number.instance().map_or(0, |instance| u64::from(instance) + 1);
+        let order = (u64::from(number.card()) + 1) * (CardInfo::INSTANCE + 1) + place;
+        Self { card: CardInfo { uuid, total, order }, number, is_cut: false }
+    }
 }
 
 /// Decides. `cards` are all of the host's, asked for only if there is a limit to keep.
@@ -152,7 +167,7 @@ pub fn plan(
             "ALIYUN_COM_GPU_MEM_CONTAINER asks for a limit, but this host has no card; start the container on a host that has one, or leave it out".into(),
         ));
     }
-    check_indexes(declared, cards.len())?;
+    check_indexes(declared, cards.iter().map(|card| card.number.card()).collect())?;
     let known: Vec<CardInfo> = cards.iter().map(|card| card.card).collect();
     let settings = match variables.verdict(Inventory { cards: &known, complete: true })? {
         Verdict::Off(_) => return Ok(Plan::Native),
@@ -160,7 +175,7 @@ pub fn plan(
     };
     if let Some(cut) = settings.cards.iter().find(|limit| is_cut(&cards, limit.uuid)) {
         return Err(Refusal(format!(
-            "the card {} is cut into MIG instances, of which cgpu-runtime makes no slices; name other cards in NVIDIA_VISIBLE_DEVICES",
+            "the card {} is cut into MIG instances that have no names of their own; install a driver from R470 on, or name other cards in NVIDIA_VISIBLE_DEVICES",
             cut.uuid
         )));
     }
@@ -180,13 +195,14 @@ fn is_cut(cards: &[HostCard], uuid: Uuid) -> bool {
 }
 
 /// Inside a container an index may be any number, because cards are numbered anew there. Here it is the host's.
-fn check_indexes(declared: &Declared<'_>, cards: usize) -> Result<(), Refusal> {
+fn check_indexes(declared: &Declared<'_>, cards: BTreeSet<u32>) -> Result<(), Refusal> {
     let Some(list) = declared.get("NVIDIA_VISIBLE_DEVICES") else { return Ok(()) };
     for index in list.split(',').filter_map(|name| name.trim_matches([' ', '\t']).parse::<u64>().ok()) {
-        if index >= cards as u64 {
+        if !u32::try_from(index).is_ok_and(|index| cards.contains(&index)) {
             return Err(Refusal(format!(
-                "NVIDIA_VISIBLE_DEVICES is `{}`, but there is no card {index}: this host has {cards}; name only cards that are there",
-                list.escape_default()
+                "NVIDIA_VISIBLE_DEVICES is `{}`, but there is no card {index}: this host has {}; name only cards that are there",
+                list.escape_default(),
+                cards.len()
             )));
         }
     }

@@ -247,7 +247,10 @@ fn mounts(
 /// The simulated driver, where the loader finds it without being told.
 fn simulator(folder: &Folder, config: &Config, list: &str, libraries: &Path) -> Result<Vec<Mount>> {
     folder.place(STATES)?;
-    std::os::unix::fs::symlink(Path::new(STATES).join(list), folder.path().join(STATE))?;
+    std::os::unix::fs::symlink(
+        Path::new(STATES).join(paths::simulated_name(list)),
+        folder.path().join(STATE),
+    )?;
     let mut mounts = vec![bind(&config.states(), &format!("{}/{STATES}", paths::RUN), &["rw", "noexec"])];
     for name in ["libcuda.so.1", "libnvidia-ml.so.1"] {
         let library = config.simulated(name)?;
@@ -258,8 +261,8 @@ fn simulator(folder: &Folder, config: &Config, list: &str, libraries: &Path) -> 
 
 fn supply(cards: &[HostCard]) -> Vec<Supply> {
     let supply =
-        |(index, card): (usize, &HostCard)| Supply { uuid: card.card.uuid, index, total: card.card.total };
-    cards.iter().enumerate().map(supply).collect()
+        |card: &HostCard| Supply { uuid: card.card.uuid, number: card.number, total: card.card.total };
+    cards.iter().map(supply).collect()
 }
 
 /// As the monitor says; without one, as it would be told.

@@ -5,9 +5,7 @@ use super::*;
 const MIB: u64 = 1 << 20;
 
 fn card(number: u8, mib: u64) -> HostCard {
-    let uuid = Uuid([number + 1; 16]);
-    let card = CardInfo { uuid, total: Bytes(mib * MIB), order: u64::from(number) << 8 };
-    HostCard { card, is_cut: false }
+    HostCard::new(Uuid([number + 1; 16]), Bytes(mib * MIB), CardNumber::of_card(number.into()))
 }
 
 fn planned(variables: &[(&str, &str)], cards: &[HostCard]) -> Result<Plan, Refusal> {
@@ -107,6 +105,39 @@ fn what_is_not_understood_is_refused_in_one_sentence() {
     let cut = [HostCard { is_cut: true, ..card(0, 40960) }, card(1, 40960)];
     assert!(planned(&[(MEM, "1")], &cut).unwrap_err().to_string().contains("MIG"));
     assert_eq!(limits(&[(MEM, "1"), (VISIBLE, "1")], &cut), Some(vec![(1, 1024)]));
+}
+
+#[test]
+fn instances_are_cards_of_their_own_and_cards_behind_them_keep_their_index() {
+    let part = |number: u8, name: CardNumber, mib: u64| {
+        HostCard::new(Uuid([number + 1; 16]), Bytes(mib * MIB), name)
+    };
+    let cut = [
+        card(0, 15109),
+        part(1, CardNumber::of_instance(1, 0), 20480),
+        part(2, CardNumber::of_instance(1, 3), 5120),
+        part(3, CardNumber::of_card(2), 15109),
+    ];
+    let mig = |number: u8| Uuid([number + 1; 16]).to_string().replacen("GPU", "MIG", 1);
+    // Without a name they stand where their card would.
+    assert_eq!(limits(&[(MEM, "3,4,2,5")], &cut), Some(vec![(0, 3072), (1, 4096), (2, 2048), (3, 5120)]));
+    let both = format!("{},{}", mig(2), &mig(1)[..13]);
+    assert_eq!(limits(&[(MEM, "1,2"), (VISIBLE, &both)], &cut), Some(vec![(2, 1024), (1, 2048)]));
+    assert_eq!(limits(&[(MEM, "1"), (DEV, "2"), (VISIBLE, &mig(1))], &cut), Some(vec![(1, 10240)]));
+    assert_eq!(limits(&[(MEM, "1"), (VISIBLE, "2")], &cut), Some(vec![(3, 1024)]));
+    let sliced = [(MEM, "1"), (VISIBLE, &format!("0,{both}")), (SLICED, &mig(1))];
+    assert_eq!(limits(&sliced, &cut), Some(vec![(1, 1024)]));
+    for (visible, memory, part) in [
+        ("1", "1", "card 1 is cut into MIG instances; name those by their own UUID"),
+        ("1:0", "1", "MIG devices go by their own UUID"),
+        ("1.0", "1", "MIG devices go by their own UUID"),
+        ("3", "1", "there is no card 3: this host has 3"),
+        // More than the instance has, though not more than its card.
+        (&mig(2), "6", "more than"),
+    ] {
+        let sentence = planned(&[(MEM, memory), (VISIBLE, visible)], &cut).unwrap_err().to_string();
+        assert!(sentence.contains(part), "{visible}: {sentence}");
+    }
 }
 
 #[test]

@@ -5,13 +5,15 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 /// How long a program may run before it counts as hung. Generous: the machine may be busy with the other tests.
 const DEADLINE: Duration = Duration::from_secs(120);
+
+/// How long pipes may stay open at least when all that is known to hold them has ended.
+const PIPES: Duration = Duration::from_secs(30);
 
 /// A running program, the head of a process group of its own.
 ///
@@ -23,7 +25,7 @@ pub struct Child {
     deadline: Instant,
     lines: Receiver<String>,
     seen: String,
-    errors: Option<JoinHandle<String>>,
+    errors: Option<Receiver<String>>,
 }
 
 /// How a program ended and what it said.
@@ -69,10 +71,11 @@ impl Child {
             }
         });
         let mut stderr = process.stderr.take().expect("stderr is piped");
-        let errors = std::thread::spawn(move || {
+        let (sender, errors) = channel();
+        std::thread::spawn(move || {
             let mut text = Vec::new();
             let _ = stderr.read_to_end(&mut text);
-            String::from_utf8_lossy(&text).into_owned()
+            let _ = sender.send(String::from_utf8_lossy(&text).into_owned());
         });
         let deadline = Instant::now() + limit;
         Self { process, what, deadline, lines, seen: String::new(), errors: Some(errors) }
@@ -156,19 +159,34 @@ impl Child {
             }
             std::thread::sleep(Duration::from_millis(2));
         };
-        // What it left behind in its group holds the pipes open and would make us wait.
+        // What it left behind in its group holds the pipes open and would make us wait; what has left its group, too, but not for ever.
         self.kill_group();
-        while let Ok(line) = self.lines.recv() {
-            let _ = writeln!(self.seen, "{line}");
+        let rest = self.deadline.saturating_duration_since(Instant::now()).max(PIPES);
+        loop {
+            match self.lines.recv_timeout(rest) {
+                Ok(line) => {
+                    let _ = writeln!(self.seen, "{line}");
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    panic!(
+                        "{} has ended ({status}), and something that it started holds its output",
+                        self.what
+                    )
+                }
+            }
         }
-        let stderr = self.errors.take().and_then(|thread| thread.join().ok()).unwrap_or_default();
+        let Some(Ok(stderr)) = self.errors.take().map(|errors| errors.recv_timeout(rest)) else {
+            panic!("{} has ended ({status}), and something that it started holds its errors", self.what)
+        };
         Outcome { what: self.what.clone(), status, stdout: std::mem::take(&mut self.seen), stderr }
     }
 
     fn hung(&mut self) -> ! {
         self.kill_group();
         let _ = self.process.wait();
-        let stderr = self.errors.take().and_then(|thread| thread.join().ok()).unwrap_or_default();
+        let errors = self.errors.take();
+        let stderr = errors.and_then(|errors| errors.recv_timeout(PIPES).ok()).unwrap_or_default();
         panic!("{} did not end in time; stdout: {:?}, stderr: {stderr:?}", self.what, self.seen)
     }
 

@@ -41,6 +41,7 @@ with_each_runtime! {
     a_loader_that_reads_no_file_is_told_by_a_variable
     who_asks_for_nothing_is_left_alone
     cards_are_those_that_are_named
+    instances_are_cards_of_their_own
     the_monitor_knows_them_by_their_ids
     what_the_monitor_refuses_is_not_there
     hooks_of_a_specification_make_the_same_slices
@@ -257,6 +258,61 @@ mod steps {
             assert_eq!(found, expected, "{variables:?}");
             boxed.delete();
         }
+        is_clean(&scene);
+    }
+
+    /// A card that is cut (MIG): its instances go by their own names.
+    pub(crate) fn instances_are_cards_of_their_own(test: &str, runtime: Runtime) {
+        let cut = "T4:15109,A100:40960/mig=3g.20gb,1g.5gb";
+        let scene = Scene::new(cut);
+        let Some(yard) = Yard::open(test, &scene, runtime, cut) else { return };
+        let memory = |value: &str| format!("ALIYUN_COM_GPU_MEM_CONTAINER={value}");
+        // All of them, and their names from the books. A program that names none sees the whole cards only.
+        let boxed = yard.start("all", &[&memory("3,4,2")]);
+        assert_eq!(sizes(&boxed, &["meminfo"]), [3072]);
+        let shown = scene.smi();
+        let cards = shown["containers"][0]["cards"].as_array().expect("cards").clone();
+        let limits: Vec<_> =
+            cards.iter().map(|card| card["limit"].as_u64().expect("a limit") / MIB).collect();
+        assert_eq!(limits, [3072, 4096, 2048], "{shown:#}");
+        let names: Vec<String> = cards
+            .iter()
+            .map(|card| card["uuid"].as_str().expect("a UUID").replacen("GPU", "MIG", 1))
+            .collect();
+        for (name, limit) in names.iter().zip(limits).skip(1) {
+            let chosen = format!("CUDA_VISIBLE_DEVICES={name}");
+            assert_eq!(sizes(&boxed, &["env", &chosen, "/bin/meminfo"]), [limit], "{name}");
+        }
+        boxed.delete();
+        // By name: a whole one, and half of one.
+        let (big, small) = (&names[1], &names[2][..12]);
+        let visible = |list: &str| format!("NVIDIA_VISIBLE_DEVICES={list}");
+        let chosen = |name: &str| format!("CUDA_VISIBLE_DEVICES={name}");
+        let half = [&memory("1")[..], "ALIYUN_COM_GPU_MEM_DEV=2", &visible(big), &chosen(big)];
+        let half = yard.start("half", &half);
+        assert_eq!(sizes(&half, &["meminfo"]), [20480 / 2]);
+        let both = yard.start("both", &[&memory("1,2"), &visible(&format!("{small},{big}")), &chosen(big)]);
+        assert_eq!(sizes(&both, &["meminfo"]), [2048]);
+        // What one of them has is nobody else's.
+        let refused = yard.refused("more", &[&memory("9"), &visible(big)]);
+        assert!(refused.contains("has 20480 MiB, of which 12288 MiB are given to 2 containers"), "{refused}");
+        let native = [
+            &memory("1,2"),
+            &visible(&format!("{small},{big}")),
+            &format!("ALIYUN_COM_GPU_VISIBLE_DEVICES={small}"),
+        ];
+        let native = yard.start("native", &native.map(|variable| &variable[..]));
+        // The driver keeps some of a card for itself.
+        let whole = sizes(&native, &["env", &chosen(big), "/bin/meminfo"]);
+        assert!(whole.len() == 1 && whole[0] > 19 * 1024, "{whole:?}");
+        assert_eq!(sizes(&native, &["env", &chosen(&names[2]), "/bin/meminfo"]), [1024]);
+        for (list, part) in [("1", "card 1 is cut into MIG instances"), ("2", "there is no card 2")] {
+            let refused = yard.refused("bad", &[&memory("1"), &visible(list)]);
+            assert!(refused.contains(part), "{refused}");
+        }
+        half.delete();
+        both.delete();
+        native.delete();
         is_clean(&scene);
     }
 
