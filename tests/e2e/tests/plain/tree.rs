@@ -152,7 +152,8 @@ impl Size {
 
 fn holder(scene: &Scene, container: &Container) -> Child {
     let mut command = scene.program_in(container, "hold");
-    command.arg("64M");
+    // Longer than anybody is left alone here, on however slow a machine.
+    command.args(["64M", "600"]);
     let mut holder = Child::start_for(command, scene.lifetime());
     holder.line();
     holder
