@@ -134,19 +134,27 @@ static int libraries(void) {
     if (!dlsym(cu.library, "cuLibraryLoadData")) return 0;
     FUNCTION(unload, cuLibraryUnload, (void *));
     FUNCTION(module_of, cuLibraryGetModule, (CUmodule *, void *));
+    FUNCTION(variable_of, cuLibraryGetGlobal, (CUdeviceptr *, size_t *, void *, const char *));
     FAMILY({"cuLibraryLoadData", NULL}, {"cuLibraryLoadFromFile", NULL});
     EACH(by) {
         CUresult (*load_library)(void **, const char *, void *, void *, unsigned, void *, void *, unsigned);
         *(void **)&load_library = by->function;
-        const char *text = with_variable(96 * MIB);
         void *library;
         CUmodule module;
-        CHECK(load_library(&library, by == family ? text : file, NULL, NULL, 0, NULL, NULL, 0));
-        TAKEN(0);
-        CHECK(module_of(&module, library));
-        TAKEN(96 * MIB);
-        CHECK(unload(library));
-        TAKEN(0);
+        CUdeviceptr address;
+        size_t bytes;
+        for (int way = 0; way < 4; way++) {
+            int is_huge = way >= 2;
+            const char *text = with_variable(is_huge ? books.shown + 2 * MIB : 96 * MIB);
+            CHECK(load_library(&library, by == family ? text : file, NULL, NULL, 0, NULL, NULL, 0));
+            TAKEN(0);
+            CUresult result = way % 2 ? module_of(&module, library) : variable_of(&address, &bytes, library, "table");
+            EXPECT(is_huge ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS, result);
+            WITHIN_THE_LIMIT();
+            if (!is_huge) TAKEN(96 * MIB);
+            CHECK(unload(library));
+            TAKEN(0);
+        }
     }
     return found;
 }
