@@ -159,7 +159,6 @@ pub(crate) const FIGURES: &[Figure] = &[
     // Faults
     at_most("mem_overshoot_bytes", "most beyond the limit when no call was under way, 8 processes", 0.0)
         .quick(),
-    recorded("mem_growth_bytes", "most that grew by itself, refused by nobody, shown apart"),
     at_most("mem_leak_bytes", "left on the books after random calls and kill -9", 0.0).quick(),
     at_most("holder_kill_recover_ms", "turn holder killed: until others run", 50.0).quick(),
     at_most("holder_stop_recover_ms", "turn holder stopped", 50.0),

@@ -10,11 +10,8 @@ use serde_json::Value;
 use crate::figure::{Measured, Wanted};
 
 /// The figure, and what `cgpu-differential` calls it.
-const KEYS: [(&str, &str); 3] = [
-    ("mem_overshoot_bytes", "mem_overshoot_bytes"),
-    ("mem_growth_bytes", "growth_bytes"),
-    ("mem_leak_bytes", "mem_leak_bytes"),
-];
+const KEYS: [(&str, &str); 2] =
+    [("mem_overshoot_bytes", "mem_overshoot_bytes"), ("mem_leak_bytes", "mem_leak_bytes")];
 
 /// Measures those of the figures that are wanted, all in one run.
 pub(crate) fn measure(dist: &Path, wanted: &Wanted, measured: &mut Measured) {

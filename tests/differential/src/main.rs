@@ -124,7 +124,6 @@ fn run_race(arguments: &Arguments, operations: u64, dist: PathBuf, actor: PathBu
             "operations": raced.operations,
             "kills": raced.kills,
             "looks": raced.looks,
-            "growth_bytes": raced.growth,
             "mem_overshoot_bytes": raced.overshoot,
             "mem_leak_bytes": raced.leak,
         })
