@@ -153,6 +153,12 @@ impl Costs {
             && samples < 2
         {
             let entry = self.entry(kernel);
+            let odd = measured > Nanos(5 * STRANGE.0);
+            // It may have waited for the host: the next one tells.
+            if samples == 1 && odd && !entry.strange {
+                entry.strange = true;
+                return;
+            }
             entry.samples += 1;
             if entry.samples == 2 {
                 entry.estimate = bounded(measured.0 as f64);

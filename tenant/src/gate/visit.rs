@@ -104,8 +104,7 @@ impl Mode {
             lane.open.start = Start::Previous;
         }
         // A host function, or a wait for a word or another stream, may stand between the two. The card is not busy with that.
-        let apart = alone && expected.fresh || lane.is_stuck(now);
-        let begins = if lane.is_idle() { alone || !visit.is_sparse() } else { first && apart };
+        let begins = if lane.is_idle() { alone || !visit.is_sparse() } else { first && lane.is_stuck(now) };
         Self { alone, begins, known: !expected.fresh || lane.programmatic }
     }
 }
