@@ -5,6 +5,7 @@
 //! it there, and is refused where it does not fit, or where the container is over its limit already. What it brings beyond what it
 //! says cannot be undone.
 
+use core::cell::Cell;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ffi::OsStr;
 use std::fs;
@@ -23,22 +24,22 @@ use crate::{cards, driver};
 
 /// From a file.
 pub(crate) unsafe fn cuModuleLoad(module: *mut CUmodule, file_name: *const c_char) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe { driver::cuModuleLoad(module, file_name) };
+    // SAFETY: the program's own call, with its place or one of ours.
+    let call = |module| unsafe { driver::cuModuleLoad(module, file_name) };
     // SAFETY: the name is the program's, which the driver reads too.
     let size = || unsafe { size_of_file(file_name) };
-    // SAFETY: read after the driver has succeeded, so it has written there.
-    load(size, call, || unsafe { module.read() })
+    // SAFETY: the place is that of the program's call.
+    unsafe { load(module, size, call) }
 }
 
 /// From memory.
 pub(crate) unsafe fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe { driver::cuModuleLoadData(module, image) };
+    // SAFETY: the program's own call, with its place or one of ours.
+    let call = |module| unsafe { driver::cuModuleLoadData(module, image) };
     // SAFETY: the image is the program's, which the driver reads too.
     let size = || unsafe { image::size_at(image) };
-    // SAFETY: read after the driver has succeeded, so it has written there.
-    load(size, call, || unsafe { module.read() })
+    // SAFETY: the place is that of the program's call.
+    unsafe { load(module, size, call) }
 }
 
 /// From memory, with options for the compiler.
@@ -49,20 +50,20 @@ pub(crate) unsafe fn cuModuleLoadDataEx(
     options: *mut CUjit_option,
     values: *mut *mut c_void,
 ) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe { driver::cuModuleLoadDataEx(module, image, count, options, values) };
+    // SAFETY: the program's own call, with its place or one of ours.
+    let call = |module| unsafe { driver::cuModuleLoadDataEx(module, image, count, options, values) };
     // SAFETY: the image is the program's, which the driver reads too.
     let size = || unsafe { image::size_at(image) };
-    // SAFETY: read after the driver has succeeded, so it has written there.
-    load(size, call, || unsafe { module.read() })
+    // SAFETY: the place is that of the program's call.
+    unsafe { load(module, size, call) }
 }
 
 /// Several images of the same code.
 pub(crate) unsafe fn cuModuleLoadFatBinary(module: *mut CUmodule, fat_cubin: *const c_void) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe { driver::cuModuleLoadFatBinary(module, fat_cubin) };
-    // SAFETY: read after the driver has succeeded, so it has written there.
-    load(Size::default, call, || unsafe { module.read() })
+    // SAFETY: the program's own call, with its place or one of ours.
+    let call = |module| unsafe { driver::cuModuleLoadFatBinary(module, fat_cubin) };
+    // SAFETY: the place is that of the program's call.
+    unsafe { load(module, Size::default, call) }
 }
 
 /// Its code and variables go back.
@@ -87,14 +88,14 @@ pub(crate) unsafe fn cuLibraryLoadData(
     values: *mut *mut c_void,
     count: c_uint,
 ) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe {
+    // SAFETY: the program's own call, with its place or one of ours.
+    let call = |library| unsafe {
         driver::cuLibraryLoadData(library, code, jit_options, jit_values, jit_count, options, values, count)
     };
     // SAFETY: the image is the program's, which the driver reads too.
     let size = || unsafe { image::size_at(code) };
-    // SAFETY: read after the driver has succeeded, so it has written there.
-    load_library(size, call, || unsafe { library.read() })
+    // SAFETY: the place is that of the program's call.
+    unsafe { load_library(library, size, call) }
 }
 
 /// As `cuLibraryLoadData`, from a file.
@@ -109,8 +110,8 @@ pub(crate) unsafe fn cuLibraryLoadFromFile(
     values: *mut *mut c_void,
     count: c_uint,
 ) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe {
+    // SAFETY: the program's own call, with its place or one of ours.
+    let call = |library| unsafe {
         driver::cuLibraryLoadFromFile(
             library,
             file_name,
@@ -124,8 +125,8 @@ pub(crate) unsafe fn cuLibraryLoadFromFile(
     };
     // SAFETY: the name is the program's, which the driver reads too.
     let size = || unsafe { size_of_file(file_name) };
-    // SAFETY: read after the driver has succeeded, so it has written there.
-    load_library(size, call, || unsafe { library.read() })
+    // SAFETY: the place is that of the program's call.
+    unsafe { load_library(library, size, call) }
 }
 
 /// Its code and variables go back, from all contexts.
@@ -226,15 +227,53 @@ fn place() -> Place {
 }
 
 /// Loads a module into the current context.
-fn load(size: impl FnOnce() -> Size, call: impl Fn() -> CUresult, made: impl Fn() -> CUmodule) -> CUresult {
+///
+/// # Safety
+///
+/// `module` is null or writable.
+unsafe fn load(
+    module: *mut CUmodule,
+    size: impl FnOnce() -> Size,
+    call: impl Fn(*mut CUmodule) -> CUresult,
+) -> CUresult {
     let (tenant, context) = match place() {
         Place::On(tenant, context) => (tenant, context),
-        Place::Pass => return call(),
+        Place::Pass => return call(module),
         Place::Refused => return NOT_STARTED,
     };
+    let made = Made::default();
     // SAFETY: the handle is the driver's own, and the program has not seen it.
-    let unload = || unsafe { driver::cuModuleUnload(made()) };
-    make(tenant, context, at_once(size()), call, unload, || Cause::Module(made().0))
+    let unload = || unsafe { driver::cuModuleUnload(made.get()) };
+    let load = || call(made.place_for(module));
+    let answer = make(tenant, context, at_once(size()), load, unload, || Cause::Module(made.get().0));
+    // SAFETY: the caller vouches for it.
+    unsafe { made.tell(module, answer) }
+}
+
+/// What the driver has made, until the program is told of it: where it is undone and refused, the program's own variable stays as it was.
+#[derive(Default)]
+struct Made<H>(Cell<H>);
+
+impl<H: Copy> Made<H> {
+    /// Where the driver is to write. Null, where the program's place is: that is the driver's to refuse.
+    fn place_for(&self, place: *mut H) -> *mut H {
+        if place.is_null() { place } else { self.0.as_ptr() }
+    }
+
+    fn get(&self) -> H {
+        self.0.get()
+    }
+
+    /// # Safety
+    ///
+    /// `place` is null or writable.
+    unsafe fn tell(&self, place: *mut H, answer: CUresult) -> CUresult {
+        if answer == CUresult::SUCCESS && !place.is_null() {
+            // SAFETY: the caller vouches for it.
+            unsafe { place.write(self.get()) };
+        }
+        answer
+    }
 }
 
 /// Makes what takes memory of a context that nobody asked for. If it goes past the limit, it is undone; if it was not this that took so
@@ -268,30 +307,36 @@ pub(super) fn make(
 }
 
 /// Loads a library: into the current context, or to be brought later.
-fn load_library(
+///
+/// # Safety
+///
+/// `library` is null or writable.
+unsafe fn load_library(
+    library: *mut CUlibrary,
     size: impl FnOnce() -> Size,
-    call: impl Fn() -> CUresult,
-    made: impl Fn() -> CUlibrary,
+    call: impl Fn(*mut CUlibrary) -> CUresult,
 ) -> CUresult {
     let tenant = match process::standing() {
         Standing::On(tenant) => tenant,
-        Standing::Pass => return call(),
+        Standing::Pass => return call(library),
         Standing::Refused => return NOT_STARTED,
     };
-    let size = size();
+    let (size, made) = (size(), Made::default());
     let context = current(tenant).filter(|_| is_eager());
+    let load = || call(made.place_for(library));
     let answer = match context {
         Some(context) => {
             // SAFETY: the handle is the driver's own, and the program has not seen it.
-            let unload = || unsafe { driver::cuLibraryUnload(made()) };
-            make(tenant, context, at_once(size), call, unload, || Cause::Library(made().0))
+            let unload = || unsafe { driver::cuLibraryUnload(made.get()) };
+            make(tenant, context, at_once(size), load, unload, || Cause::Library(made.get().0))
         }
-        None => call(),
+        None => load(),
     };
     if answer == CUresult::SUCCESS {
-        tenant.library_loaded(made().0, size.variables, context);
+        tenant.library_loaded(made.get().0, size.variables, context);
     }
-    answer
+    // SAFETY: the caller vouches for it.
+    unsafe { made.tell(library, answer) }
 }
 
 /// Makes a call that may bring a library into the current context.

@@ -25,8 +25,10 @@ int main(void) {
     TAKEN(32 * MIB);
 
     /* More than is left: refused as a small card does, and nothing stays of it. */
+    CUmodule kept = first = second;
     EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cu.cuModuleLoadData(&first, with_variable(books.shown)));
     TAKEN(32 * MIB);
+    HOLDS(first == kept); /* what is refused was never there */
     /* Just what is left. */
     CHECK(cu.cuModuleLoadData(&first, with_variable(books.shown - 32 * MIB)));
     HOLDS(free_shown() == 0);

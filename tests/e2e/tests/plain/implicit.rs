@@ -116,10 +116,13 @@ fn a_context_that_ends_takes_its_growth_along() {
 
 /// With a monitor and without, and where code comes with its module. Each on a card of its own: the programs look at all of it.
 fn everywhere(program: &str) {
-    for (monitored, loading) in [(false, "LAZY"), (true, "LAZY"), (true, "EAGER")] {
+    // The larger limit: more than is believed of a figure that a neighbour may have a part in.
+    for (limit, monitored, loading) in
+        [(1024, false, "LAZY"), (1024, true, "LAZY"), (1024, true, "EAGER"), (3072, false, "LAZY")]
+    {
         let scene = Scene::new(A10);
         let _monitor = monitored.then(|| Monitor::start(&scene));
-        let container = scene.limited("a", 1024).with("CUDA_MODULE_LOADING", loading);
+        let container = scene.limited("a", limit).with("CUDA_MODULE_LOADING", loading);
         Outcome::of(scene.program_in(&container, program)).silent();
     }
 }
