@@ -36,7 +36,7 @@ static CUresult bring(void *library, unsigned way) {
     }
 }
 
-enum { EACH = 96, MOST = 64 };
+enum { EACH = 96, MOST = 256 };
 
 /* So many libraries are there, on the books and in truth. A kernel's code comes with it: a block of the context's, which that keeps. */
 static size_t code;
