@@ -21,6 +21,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use cgpu_proto::paths;
 use cgpu_proto::units::Nanos;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 
 pub(crate) mod poll;
@@ -59,6 +60,7 @@ pub fn run(config: &Config, replace: bool) -> Result<()> {
         tracing::warn!("timer slack cannot be set: {error}");
     }
     cgpu_proto::cut::outlive().context("no handler for files that are cut short")?;
+    allow_descriptors();
     let containers = paths::containers(&config.root);
     std::fs::create_dir_all(&containers).with_context(|| format!("cannot make {}", containers.display()))?;
     let path = paths::socket(&config.root);
@@ -118,6 +120,14 @@ pub fn run(config: &Config, replace: bool) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// As many open files as the system lets us have: a container takes some twenty, and the usual thousand is meant for programs that use `select`.
+fn allow_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::warn!("no more than {:?} files can be open: {error}", limit.current);
+    }
 }
 
 fn open_socket(path: &Path) -> Result<Socket> {
@@ -206,9 +216,16 @@ impl Daemon {
             }
             self.host.run_due(time);
             self.listen();
-            let until = self.host.next_step().min(self.next_beat);
+            let behind = self.socket.is_behind();
+            let until = if behind { time } else { self.host.next_step().min(self.next_beat) };
             self.poll.wait(until, &mut heard)?;
             let time = now();
+            if behind {
+                self.socket.catch_up(&mut self.host, time);
+                if self.has_handed_over() {
+                    return Ok(End::Succeeded);
+                }
+            }
             for source in heard.drain(..) {
                 match source {
                     Source::Signal(STOP) => return Ok(End::Stopped),
@@ -218,17 +235,18 @@ impl Daemon {
                         self.desk.answer(|request, may_write| socket::answer(host, time, request, may_write));
                     }
                     Source::Listener => {
-                        if let Some((number, stream)) = self.socket.accept() {
-                            self.poll.add(stream, Source::Connection(number))?;
+                        if let Some((number, stream)) = self.socket.accept()
+                            && let Err(error) = self.poll.add(stream, Source::Connection(number))
+                        {
+                            tracing::warn!("a client cannot be listened to: {error}");
+                            self.socket.dismiss(number);
                         }
                     }
                     Source::Connection(number) => {
                         self.socket.serve(number, &mut self.host, time);
-                        if self.host.is_succeeded && self.socket.leave(LAST_WORDS) {
+                        if self.has_handed_over() {
                             return Ok(End::Succeeded);
                         }
-                        // Whoever asked has not taken it: there is nobody who goes on.
-                        self.host.is_succeeded = false;
                     }
                     Source::Bell(number) => self.hear(time, TenantId(number)),
                     Source::Death(number) => self.host.maker_died(time, i32::try_from(number).unwrap_or(0)),
@@ -237,6 +255,16 @@ impl Daemon {
                 }
             }
         }
+    }
+
+    /// Whether a successor has asked for everything, and has got it.
+    fn has_handed_over(&mut self) -> bool {
+        if self.host.is_succeeded && self.socket.leave(LAST_WORDS) {
+            return true;
+        }
+        // Whoever asked has not taken it: there is nobody who goes on.
+        self.host.is_succeeded = false;
+        false
     }
 
     /// Does what a signal asks for.

@@ -23,6 +23,7 @@ use crate::watch::{Name, Order};
 
 mod end;
 mod groups;
+mod mapped;
 mod nvml;
 mod readings;
 mod residents;
@@ -116,6 +117,12 @@ pub(crate) struct CardSample {
 }
 
 impl CardSample {
+    /// It is not told of any more: what it is stays, what it holds and does is not known.
+    pub(crate) fn forget(&mut self) {
+        let (index, uuid, name, total) = (self.index, self.uuid, std::mem::take(&mut self.name), self.total);
+        *self = Self { index, uuid, name, total, ..Self::default() };
+    }
+
     /// Whether this process is on it; none: not told. A later process of its number is another one.
     pub(crate) fn has(&self, name: Name) -> Option<bool> {
         let processes = self.processes.as_ref()?;
@@ -224,15 +231,18 @@ fn run(errands: &Receiver<Errand>, news: &Sender<News>, name: &str, state: &Path
                 tried = Instant::now();
             }
             let at = now();
-            let sample = library
-                .as_ref()
-                .ok()
-                .map(|library| Sample {
-                    at,
-                    cards: library.sample(|card, ask| witness.enclose(card, ask)),
-                    sought: sought(&kin),
-                })
-                .map(|sample| recognise(sample, &kin));
+            let cards =
+                library.as_ref().ok().map(|library| library.sample(|card, ask| witness.enclose(card, ask)));
+            let cards = match cards.transpose() {
+                Ok(cards) => cards,
+                // It has lost its cards, which is not to say that nobody is on them: it is opened anew.
+                Err(error) => {
+                    tracing::warn!("{name} has stopped telling: {error}");
+                    (library, tried) = (Err(error), Instant::now());
+                    None
+                }
+            };
+            let sample = cards.map(|cards| recognise(Sample { at, cards, sought: sought(&kin) }, &kin));
             if news.send(News::Sampled(sample)).is_err() {
                 return;
             }

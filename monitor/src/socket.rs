@@ -140,14 +140,27 @@ impl Socket {
         Some((self.next, &client.stream))
     }
 
-    /// Reads what a client has sent and answers every whole line. False: it has gone, and its stream with it.
-    pub(crate) fn serve(&mut self, number: u64, host: &mut Host, now: Nanos) -> bool {
-        let Some(client) = self.clients.get_mut(&number) else { return false };
-        let stays = client.read() && client.answer(host, now);
-        if !stays {
+    /// Reads what a client has sent and answers one request: turns are given between any two. Who has gone is forgotten, and its stream with it.
+    pub(crate) fn serve(&mut self, number: u64, host: &mut Host, now: Nanos) {
+        let Some(client) = self.clients.get_mut(&number) else { return };
+        if !(client.read() && client.answer(host, now)) {
             self.clients.remove(&number);
         }
-        stays
+    }
+
+    /// Forgets a client that nobody can listen to.
+    pub(crate) fn dismiss(&mut self, number: u64) {
+        self.clients.remove(&number);
+    }
+
+    /// Whether a client has asked more than was answered.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.clients.values().any(Client::is_behind)
+    }
+
+    /// Answers one more request of each client that has asked for more.
+    pub(crate) fn catch_up(&mut self, host: &mut Host, now: Nanos) {
+        self.clients.retain(|_, client| !client.is_behind() || client.answer(host, now));
     }
 }
 
@@ -185,9 +198,14 @@ impl Client {
         }
     }
 
+    /// Whether a whole request is unanswered, of one who reads its replies.
+    fn is_behind(&self) -> bool {
+        self.reply.is_empty() && self.line.contains(&b'\n')
+    }
+
+    /// Answers one request, if there is a whole one. Who does not read its replies is answered nothing more.
     fn answer(&mut self, host: &mut Host, now: Nanos) -> bool {
-        // Who does not read its replies is asked nothing more.
-        while self.reply.is_empty()
+        if self.reply.is_empty()
             && let Some(end) = self.line.iter().position(|byte| *byte == b'\n')
         {
             let rest = self.line.split_off(end + 1);
@@ -199,9 +217,7 @@ impl Client {
             let Ok(text) = serde_json::to_vec(&reply) else { return false };
             self.reply.extend_from_slice(&text);
             self.reply.push(b'\n');
-            if !self.write() {
-                return false;
-            }
+            return self.write();
         }
         true
     }

@@ -28,14 +28,35 @@ impl Host {
         self.add_card(index, uuid);
     }
 
-    pub(super) fn add_card(&mut self, index: CardNumber, uuid: Uuid) -> &mut Board {
+    /// A card that there was not; its place among the cards.
+    pub(super) fn add_card(&mut self, index: CardNumber, uuid: Uuid) -> usize {
         let settings = self.set_for(uuid);
         let board = Board::new(index, uuid, settings, &self.start);
         tracing::info!("card {index} is {}", board.name());
         let at = self.boards.partition_point(|board| board.index < index);
         self.boards.insert(at, board);
         self.inherit_card(at);
-        &mut self.boards[at]
+        at
+    }
+
+    /// Takes cards off that others have taken the places of. Containers may have waited for turns there, and nobody gives any now.
+    pub(super) fn drop_cards(&mut self, is_kept: impl Fn(&Board) -> bool) {
+        for gone in self.boards.extract_if(.., |board| !is_kept(board)) {
+            let regions = self.containers.values().filter_map(|container| container.region.as_ref());
+            let gates = regions.filter_map(|region| Some((region, region.card(gone.uuid)?)));
+            gates.for_each(|(region, card)| region.open_gate(card));
+        }
+    }
+
+    /// A card has this number. One whose number was made up starts anew, with what the configuration says of it by its own.
+    pub(super) fn number(&mut self, now: Nanos, at: usize, index: CardNumber) {
+        let taken = |board: &Board| board.in_force().max_inst() - self.places(board).free();
+        let Some(taken) = self.boards.get(at).filter(|board| board.index != index).map(taken) else { return };
+        let board = &mut self.boards[at];
+        board.index = index;
+        if let Some(kept) = board.restart(now, &self.start, taken) {
+            tracing::warn!("{kept}");
+        }
     }
 
     /// What people have set for a card.

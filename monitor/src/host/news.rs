@@ -53,32 +53,29 @@ impl Host {
         };
         if self.sampled.is_none() && !sample.cards.is_empty() {
             // Now it is told which cards there are: those that were made up go, and the numbers are NVML's.
-            self.boards
-                .retain(|board| board.known || sample.cards.iter().any(|card| card.uuid == board.uuid));
+            self.drop_cards(|board| board.known || sample.cards.iter().any(|card| card.uuid == board.uuid));
         }
         self.sampled = Some(sample.at);
         let told: BTreeSet<Uuid> = sample.cards.iter().map(|card| card.uuid).collect();
         let numbers: BTreeSet<CardNumber> = sample.cards.iter().map(|card| card.index).collect();
         if !told.is_empty() {
             // A card may be cut anew while we run: what has gone is kept as long as a container names it, but for its number.
-            self.boards.iter_mut().for_each(|board| board.known &= told.contains(&board.uuid));
-            self.boards.retain(|board| told.contains(&board.uuid) || !numbers.contains(&board.index));
+            for board in self.boards.iter_mut().filter(|board| !told.contains(&board.uuid)) {
+                board.known = false;
+                board.sample.forget();
+            }
+            self.drop_cards(|board| told.contains(&board.uuid) || !numbers.contains(&board.index));
         }
         for mut card in sample.cards {
             let readings = std::mem::take(&mut card.readings);
             for taken in &readings {
                 self.take_reading(taken);
             }
-            let at = match self.boards.iter().position(|board| board.uuid == card.uuid) {
-                Some(at) => at,
-                None => {
-                    self.add_card(card.index, card.uuid);
-                    self.boards.iter().position(|board| board.uuid == card.uuid).unwrap_or(0)
-                }
-            };
+            let there = self.boards.iter().position(|board| board.uuid == card.uuid);
+            let at = there.unwrap_or_else(|| self.add_card(card.index, card.uuid));
+            self.number(now, at, card.index);
             let board = &mut self.boards[at];
             board.known = true;
-            board.index = card.index;
             let unowned = board.unowned(&card);
             board.sample = card;
             if let Some(unowned) = unowned {

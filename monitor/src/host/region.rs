@@ -32,6 +32,8 @@ pub(crate) struct Region {
     pub(crate) seen: Snapshot,
     /// Slots whose process lives, by their locks.
     pub(crate) live: Vec<(SlotIndex, u64)>,
+    /// Whether that has changed since [`Region::has_moved`] was asked, whoever looked.
+    moved: bool,
     /// What is wrong with the file, if anything.
     pub(crate) garbled: Option<String>,
     /// What the page's `armed` says.
@@ -56,6 +58,7 @@ impl Region {
             identity: (about.st_dev, about.st_ino),
             seen,
             live: Vec::new(),
+            moved: true,
             garbled: None,
             armed: false,
             cells: Vec::new(),
@@ -68,7 +71,8 @@ impl Region {
     pub(crate) fn is_of(&self, directory: &Path) -> bool {
         // One whose page was lost says why when it is opened anew.
         !self.grantor.is_lost()
-            && fs::metadata(directory.join("use"))
+            // Not where a link leads: to a file of ours, it would wait for us.
+            && fs::symlink_metadata(directory.join("use"))
                 .is_ok_and(|about| (about.dev(), about.ino()) == self.identity)
     }
 
@@ -88,11 +92,11 @@ impl Region {
 
     /// Looks at everything: header, slots, cells, and which processes live.
     pub(crate) fn look(&mut self) {
+        let before = std::mem::take(&mut self.live);
         match self.reader.read() {
             Ok(seen) => {
                 self.seen = seen;
                 self.garbled = None;
-                self.live.clear();
                 for (index, slot) in self.seen.slots.iter().enumerate() {
                     let Some(index) = SlotIndex::new(index) else { break };
                     let claimed = matches!(slot.word.state(), Some(State::Live));
@@ -104,10 +108,15 @@ impl Region {
             Err(error) => {
                 self.garbled = Some(error.to_string());
                 // What was written over the file does not unlock it.
-                let live = std::mem::take(&mut self.live);
-                self.live = live.into_iter().filter(|(slot, _)| self.is_locked(*slot)).collect();
+                self.live = before.iter().copied().filter(|(slot, _)| self.is_locked(*slot)).collect();
             }
         }
+        self.moved |= self.live != before;
+    }
+
+    /// Whether processes have come or gone since this was asked last.
+    pub(crate) fn has_moved(&mut self) -> bool {
+        std::mem::take(&mut self.moved)
     }
 
     /// Whether a process holds the slot's byte. What cannot be asked counts as yes.
@@ -233,10 +242,8 @@ impl Region {
     }
 
     /// Says that the memory of a dead process is gone, whether or not its container has noticed that it is dead.
-    pub(crate) fn set_gone(&self, slot: SlotIndex) {
-        if let Some(seen) = self.seen.slots.get(slot.get()) {
-            self.grantor.set_gone(slot, Word::new(seen.word.generation(), State::Draining));
-        }
+    pub(crate) fn set_gone(&self, slot: SlotIndex, generation: u64) {
+        self.grantor.set_gone(slot, Word::new(Generation::from_bits(generation), State::Draining));
     }
 
     /// Says that nobody holds what a dead process had exported.
@@ -246,13 +253,21 @@ impl Region {
 
     /// Leaves every gate open, for a time without a monitor.
     pub(crate) fn open_gates(&self) {
-        for card in CardIndex::all() {
-            let words = self.grantor.card(card);
-            let epoch = words.turn.load(Ordering::Relaxed) >> 8;
-            self.grantor.set_turn(card, Turn((epoch + 1) << 8), Nanos::ZERO, Nanos::ZERO);
-        }
+        CardIndex::all().for_each(|card| self.set_open(card));
         self.grantor.disarm();
         self.grantor.turn_gate();
+    }
+
+    /// Leaves a card's gate open: nobody speaks for that card any more. Who waits at it is woken.
+    pub(crate) fn open_gate(&self, card: CardIndex) {
+        self.set_open(card);
+        self.grantor.turn_gate();
+    }
+
+    fn set_open(&self, card: CardIndex) {
+        let words = self.grantor.card(card);
+        let epoch = words.turn.load(Ordering::Relaxed) >> 8;
+        self.grantor.set_turn(card, Turn((epoch + 1) << 8), Nanos::ZERO, Nanos::ZERO);
     }
 }
 

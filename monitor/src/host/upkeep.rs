@@ -4,6 +4,7 @@ use cgpu_proto::units::{Bytes, Nanos};
 
 use super::container::Container;
 use super::places::Places;
+use super::region::Region;
 use super::{Change, Host};
 use crate::controller::tenants::TenantId;
 
@@ -25,7 +26,7 @@ impl Host {
     pub(crate) fn look_after_one(&mut self, now: Nanos, tenant: TenantId) {
         let monitor = self.started.0.max(1);
         let Some(container) = self.containers.get_mut(&tenant) else { return };
-        let before = container.region.as_ref().map(|region| region.live.clone());
+        let had_one = container.region.is_some();
         if container.find_region(monitor) {
             self.changes.push(Change::Bell(tenant));
         } else if let Some(region) = &mut container.region {
@@ -46,7 +47,8 @@ impl Host {
         }
         container.note_deaths(now);
         container.count();
-        let changed = before.as_ref() != container.region.as_ref().map(|region| &region.live);
+        let moved = container.region.as_mut().is_some_and(Region::has_moved);
+        let changed = moved || container.region.is_some() != had_one;
         self.find_processes(tenant);
         self.bury(now, tenant);
         self.set_limits(tenant);
@@ -73,7 +75,7 @@ impl Host {
                 has.collect::<Option<Vec<_>>>().map(|has| !has.contains(&true))
             });
             if told.unwrap_or(now - since >= LINGERS) {
-                region.set_gone(slot);
+                region.set_gone(slot, generation);
             } else {
                 waiting = true;
             }

@@ -36,11 +36,14 @@ impl Library {
     /// nothing. One that answers nothing but its UUID has no memory and tells of no processes.
     ///
     /// `enclose` is given each card and asks it for its processes, doing before and after that what is to be done.
+    ///
+    /// # Errors
+    /// It does not even say how many cards there are.
     pub(super) fn sample(
         &self,
         mut enclose: impl FnMut(Uuid, &dyn Fn() -> Processes) -> Enclosed,
-    ) -> Vec<CardSample> {
-        let count = self.nvml.device_count().unwrap_or(0);
+    ) -> Result<Vec<CardSample>, NvmlError> {
+        let count = self.nvml.device_count()?;
         let mut sample = |Place { index, uuid, device }| {
             let memory = device.memory_info().ok();
             let (processes, readings) = enclose(uuid, &|| processes(&device));
@@ -57,7 +60,8 @@ impl Library {
                 busy: self.busy(uuid, &device),
             }
         };
-        (0..count).filter_map(|index| self.place(index)).flat_map(places).map(&mut sample).collect()
+        let places = (0..count).filter_map(|index| self.place(index)).flat_map(places);
+        Ok(places.map(&mut sample).collect())
     }
 
     /// Who is on a card now.

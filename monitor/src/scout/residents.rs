@@ -11,16 +11,14 @@
 //! orphans: so for 3 and 4 the control groups must not say otherwise. What is known of processes is known of *names*, a number with a
 //! birth: the number alone may be another's by now. What the process itself says, in variables or in the region, counts for nothing.
 
-use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, openat, openat2, statat};
 
 use super::groups::{Groups, is_id};
+use super::mapped::{Identity, Mapped};
 use super::stat::{Stat, lineage};
 use crate::message::Shim;
 use crate::watch::Name;
@@ -67,9 +65,6 @@ pub(crate) struct Resident {
     pub(crate) owner: Option<u64>,
     pub(crate) shim: Shim,
 }
-
-/// What identifies a file: device and inode.
-type Identity = (u64, u64);
 
 /// What is needed to recognise processes, at one time.
 #[derive(Debug)]
@@ -195,48 +190,6 @@ fn view(pid: u32) -> Option<(Identity, Option<Identity>)> {
 /// A process's PID namespace.
 fn space(pid: u32) -> Option<Identity> {
     fs::metadata(format!("/proc/{pid}/ns/pid")).ok().map(|at| (at.dev(), at.ino()))
-}
-
-/// What a process has mapped.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Mapped {
-    files: BTreeSet<Identity>,
-    shim: bool,
-    driver: bool,
-}
-
-impl Mapped {
-    /// None: not ours to see.
-    fn of(pid: u32) -> Option<Self> {
-        let file = fs::File::open(format!("/proc/{pid}/maps")).ok()?;
-        let mut mapped = Self::default();
-        // Paths may be any bytes.
-        for line in BufReader::new(file).split(b'\n') {
-            mapped.take(&line.ok()?);
-        }
-        Some(mapped)
-    }
-
-    fn take(&mut self, line: &[u8]) {
-        // Range, rights, offset, device, inode; then blanks and the path, which may have some.
-        let mut fields = line.splitn(6, |byte| *byte == b' ');
-        let text = |field: &[u8]| std::str::from_utf8(field).map(str::to_owned).ok();
-        let device = fields.nth(3).and_then(text);
-        let inode = fields.next().and_then(text).and_then(|inode| inode.parse::<u64>().ok());
-        let (Some(device), Some(inode)) = (device, inode.filter(|inode| *inode > 0)) else { return };
-        let number = |part: &str| u32::from_str_radix(part, 16).ok();
-        if let Some((major, minor)) = device.split_once(':')
-            && let (Some(major), Some(minor)) = (number(major), number(minor))
-        {
-            self.files.insert((rustix::fs::makedev(major, minor), inode));
-        }
-        let path =
-            Path::new(std::ffi::OsStr::from_bytes(fields.next().unwrap_or_default().trim_ascii_start()));
-        let name = path.file_name().unwrap_or_default().as_bytes();
-        self.shim |= name.starts_with(b"libcgpu.so");
-        self.driver |=
-            name.starts_with(b"libcuda.so") || path.as_os_str().as_bytes().starts_with(b"/dev/nvidia");
-    }
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! Which processes of the host a container's slots are: those that have its file mapped, and the id that the slot says in their own namespace.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
 
 use cgpu_proto::units::SlotIndex;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use super::mapped::{Identity, Mapped};
 use crate::watch::Name;
 
 /// Processes of a container to be found on the host.
@@ -89,19 +89,9 @@ fn innermost(pid: u32) -> Option<u32> {
     line.split_whitespace().next_back()?.parse().ok()
 }
 
-/// Whether a process has the file of this device and inode mapped: what it says of itself does not matter.
-fn maps(pid: u32, (device, inode): (u64, u64)) -> bool {
-    let Ok(file) = fs::File::open(format!("/proc/{pid}/maps")) else { return false };
-    BufReader::new(file).lines().map_while(Result::ok).any(|line| {
-        let mut fields = line.split_whitespace().skip(3);
-        let at = fields.next().and_then(|at| {
-            let (major, minor) = at.split_once(':')?;
-            Some((u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?))
-        });
-        let found = fields.next().and_then(|found| found.parse::<u64>().ok());
-        let wanted = (rustix::fs::major(device), rustix::fs::minor(device));
-        at == Some(wanted) && found == Some(inode)
-    })
+/// Whether a process has the file mapped: what it says of itself does not matter.
+fn maps(pid: u32, file: Identity) -> bool {
+    Mapped::of(pid).is_some_and(|mapped| mapped.files.contains(&file))
 }
 
 #[cfg(test)]

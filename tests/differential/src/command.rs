@@ -93,6 +93,12 @@ pub enum Command {
     ModuleLoad { context: u32, module: u32, bytes: u64 },
     /// `cuModuleUnload`.
     ModuleUnload { context: u32, module: u32 },
+    /// `cuLibraryLoadData` of an image with a variable of so many bytes, to be called `library`.
+    LibraryLoad { library: u32, bytes: u64 },
+    /// `cuLibraryGetGlobal` of the variable, or `cuLibraryGetModule`: either brings the library into the context.
+    LibraryBring { context: u32, library: u32, variable: bool },
+    /// `cuLibraryUnload`.
+    LibraryUnload { library: u32 },
     /// `cuMulticastCreate` and `cuMulticastAddDevice` of the first card, or, if it is to be an endpoint, `cuLogicalEndpointCreate`; to be
     /// called `object`. `shared`: of a kind that can be exported.
     ObjectCreate { object: u32, bytes: u64, endpoint: bool, shared: bool },

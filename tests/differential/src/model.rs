@@ -2,7 +2,7 @@
 //!
 //! Nothing here is shared with the code under test; the rounding is written down again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::command::{Limit, Words};
 
@@ -170,6 +170,8 @@ pub struct Process {
     pub limits: BTreeMap<(u32, Limit), Set>,
     /// Modules: their contexts, and what they take.
     pub modules: BTreeMap<u32, (u32, u64)>,
+    /// Libraries: what each takes in a context, and the contexts that it has been brought into.
+    pub libraries: BTreeMap<u32, (u64, BTreeSet<u32>)>,
     /// Multicast objects and endpoints.
     pub objects: BTreeMap<u32, Object>,
     /// Sparse arrays, by the context that they die with.
@@ -232,7 +234,9 @@ impl Process {
     pub fn came(&self) -> u64 {
         let modules = self.modules.values().map(|(_, bytes)| bytes).sum::<u64>();
         let limits = self.limits.values().map(|set| set.beyond).sum::<u64>();
-        self.greens.len() as u64 * GREEN + limits + modules
+        let libraries =
+            self.libraries.values().map(|(bytes, contexts)| bytes * contexts.len() as u64).sum::<u64>();
+        self.greens.len() as u64 * GREEN + limits + modules + libraries
     }
 
     /// What others may hold of it when it ends: of a pool, as much as the books say that it holds.
@@ -334,6 +338,7 @@ impl Process {
         self.arrays.retain(|_, array| array.context != context);
         self.limits.retain(|(its, _), _| *its != context);
         self.modules.retain(|_, (its, _)| *its != context);
+        self.libraries.values_mut().for_each(|(_, contexts)| _ = contexts.remove(&context));
         self.externals.retain(|_, (its, _)| *its != context);
         self.buffers.retain(|_, (its, _)| *its != context);
         let arrays = self.sparse.extract_if(.., |_, its| *its == context);

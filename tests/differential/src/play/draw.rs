@@ -41,6 +41,7 @@ impl Play<'_> {
                 Route::Graphs => return self.draw_graph(who, context),
                 Route::Green => return self.draw_green(who, context),
                 Route::Implicit => return self.draw_implicit(who, context),
+                Route::Libraries => return self.draw_library(who, context),
                 Route::Bound => return self.draw_bound(who, context),
                 Route::Sparse => return self.draw_sparse(who, context),
                 Route::External => return self.draw_external(who, context),

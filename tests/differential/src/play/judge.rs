@@ -279,6 +279,9 @@ impl Play<'_> {
             | Command::LimitSet { .. }
             | Command::ModuleLoad { .. }
             | Command::ModuleUnload { .. }
+            | Command::LibraryLoad { .. }
+            | Command::LibraryBring { .. }
+            | Command::LibraryUnload { .. }
             | Command::Lock { .. }
             | Command::Checkpoint { .. }
             | Command::Restore { .. }

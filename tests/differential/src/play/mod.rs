@@ -54,6 +54,8 @@ pub enum Route {
     Green,
     /// Limits of contexts, and modules
     Implicit,
+    /// Libraries, which look-ups bring into contexts
+    Libraries,
     /// Multicast objects, logical endpoints, and locality domains: on a card that has them
     Bound,
     /// Sparse arrays with mapped tiles
@@ -193,6 +195,8 @@ impl<'a> Play<'a> {
             "cuGreenCtxCreate",
             "cuCtxSetLimit",
             "cuModuleLoadData",
+            "cuLibraryGetModule",
+            "cuLibraryGetGlobal",
             "cuMulticastCreate",
             "cuMulticastBindMem",
             "cuMulticastUnbind",
@@ -279,7 +283,9 @@ impl<'a> Play<'a> {
         }
         let who = self.free_to_go(who);
         let command = self.draw(who);
-        if let Command::GreenCreate { .. } | Command::ModuleLoad { .. } = command {
+        if let Command::GreenCreate { .. } | Command::ModuleLoad { .. } | Command::LibraryBring { .. } =
+            command
+        {
             self.settle()?;
         }
         let Some(actor) = self.actors.get_mut(who) else { bail!("no actor {who}") };

@@ -40,6 +40,7 @@ pub(crate) struct Actor {
     /// Green contexts, and their names as contexts.
     pub(crate) greens: BTreeMap<u32, (usize, usize)>,
     pub(crate) modules: BTreeMap<u32, usize>,
+    pub(crate) libraries: BTreeMap<u32, usize>,
     /// Multicast objects and endpoints.
     pub(crate) objects: BTreeMap<u32, Object>,
     /// Memory of another interface of this process.
@@ -73,6 +74,7 @@ impl Actor {
             graphs: BTreeMap::new(),
             greens: BTreeMap::new(),
             modules: BTreeMap::new(),
+            libraries: BTreeMap::new(),
             objects: BTreeMap::new(),
             foreign: BTreeMap::new(),
             externals: BTreeMap::new(),
@@ -138,6 +140,11 @@ impl Actor {
             }
             Command::ModuleLoad { context, module, bytes } => self.load_module(context, module, bytes)?,
             Command::ModuleUnload { context, module } => self.unload_module(context, module)?,
+            Command::LibraryLoad { library, bytes } => self.load_library(library, bytes)?,
+            Command::LibraryBring { context, library, variable } => {
+                self.bring_library(context, library, variable)?
+            }
+            Command::LibraryUnload { library } => self.unload_library(library)?,
             Command::ObjectCreate { object, bytes, endpoint: true, .. } => {
                 self.create_endpoint(object, bytes)?
             }

@@ -1,4 +1,4 @@
-//! Limits of contexts, and modules.
+//! Limits of contexts, modules and libraries.
 
 use std::ffi::CString;
 
@@ -47,9 +47,7 @@ impl Actor {
     }
 
     pub(crate) fn load_module(&mut self, context: u32, module: u32, bytes: u64) -> Result<i32> {
-        let image = CString::new(format!(
-            ".version 7.0\n.target sm_70\n.address_size 64\n.visible .global .align 8 .b8 table[{bytes}];\n"
-        ))?;
+        let image = image(bytes)?;
         let mut code = self.enter(context)?;
         let mut handle = 0_usize;
         if code == 0 {
@@ -69,4 +67,41 @@ impl Actor {
             code => Ok(code),
         }
     }
+
+    pub(crate) fn load_library(&mut self, library: u32, bytes: u64) -> Result<i32> {
+        let image = image(bytes)?;
+        let (mut handle, image) = (0_usize, image.as_ptr().expose_provenance());
+        let code = self.cuda.call(c"cuLibraryLoadData", [place(&mut handle), image, 0, 0, 0, 0, 0, 0])?;
+        if code == 0 {
+            self.libraries.insert(library, handle);
+        }
+        Ok(code)
+    }
+
+    pub(crate) fn bring_library(&self, context: u32, library: u32, variable: bool) -> Result<i32> {
+        let Some(&handle) = self.libraries.get(&library) else { return Ok(NOT_OURS) };
+        let code = self.enter(context)?;
+        if code != 0 {
+            return Ok(code);
+        }
+        let mut found = 0_usize;
+        if variable {
+            let name = c"table".as_ptr().expose_provenance();
+            self.cuda.call(c"cuLibraryGetGlobal", [place(&mut found), 0, handle, name])
+        } else {
+            self.cuda.call(c"cuLibraryGetModule", [place(&mut found), handle])
+        }
+    }
+
+    pub(crate) fn unload_library(&mut self, library: u32) -> Result<i32> {
+        let Some(handle) = self.libraries.remove(&library) else { return Ok(NOT_OURS) };
+        self.cuda.call(c"cuLibraryUnload", [handle])
+    }
+}
+
+/// An image with a variable of so many bytes, called `table`.
+fn image(bytes: u64) -> Result<CString> {
+    Ok(CString::new(format!(
+        ".version 7.0\n.target sm_70\n.address_size 64\n.visible .global .align 8 .b8 table[{bytes}];\n"
+    ))?)
 }

@@ -6,6 +6,8 @@ use crate::model::{MIB, Progress};
 
 /// Green contexts of one process.
 const MOST_GREENS: usize = 3;
+/// Libraries of one process.
+const MOST_LIBRARIES: usize = 5;
 /// Modules of one process.
 const MOST_MODULES: usize = 5;
 
@@ -44,6 +46,22 @@ impl Play<'_> {
             }
             (2, Some((module, context))) => Command::ModuleUnload { context, module },
             _ => Command::LimitSet { context, limit, value },
+        }
+    }
+
+    /// Libraries. One that is there is brought again as often as not.
+    pub(super) fn draw_library(&mut self, who: usize, context: u32) -> Command {
+        let libraries: Vec<u32> = self.model.processes[who].libraries.keys().copied().collect();
+        match (self.random.below(8), self.random.pick(&libraries).copied()) {
+            (0 | 1, _) if libraries.len() < MOST_LIBRARIES => {
+                let bytes = (self.random.below(64) + 1) * 2 * MIB;
+                Command::LibraryLoad { library: self.new_key(), bytes }
+            }
+            (2, Some(library)) => Command::LibraryUnload { library },
+            (_, Some(library)) => {
+                Command::LibraryBring { context, library, variable: self.random.once_in(2) }
+            }
+            (_, None) => Command::Look { context },
         }
     }
 

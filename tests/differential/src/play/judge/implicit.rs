@@ -1,5 +1,7 @@
 //! What comes with something else, and checkpoints.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Context, Result, bail, ensure};
 
 use super::{OUT_OF_MEMORY, Play};
@@ -77,6 +79,28 @@ impl Play<'_> {
             Command::ModuleUnload { module, .. } => {
                 ensure!(code == 0, "the module was not unloaded");
                 self.model.processes[who].modules.remove(&module);
+            }
+            Command::LibraryLoad { library, bytes } => {
+                ensure!(code == 0, "a library, which takes nothing, was not loaded");
+                self.model.processes[who].libraries.insert(library, (bytes, BTreeSet::new()));
+            }
+            Command::LibraryBring { context, library, .. } => {
+                let its = self.model.processes[who].libraries.get(&library).context("the library")?;
+                let (bytes, is_there) = (its.0, its.1.contains(&context));
+                ensure!(!is_there || code == 0, "what is there was refused");
+                if !is_there {
+                    self.granted_if_fits(bytes, code)?;
+                    self.counts(code);
+                }
+                if let (0, Some((_, contexts))) =
+                    (code, self.model.processes[who].libraries.get_mut(&library))
+                {
+                    contexts.insert(context);
+                }
+            }
+            Command::LibraryUnload { library } => {
+                ensure!(code == 0, "the library was not unloaded");
+                self.model.processes[who].libraries.remove(&library);
             }
             Command::Lock { pid } => {
                 ensure!(code == 0, "a process between two calls was not locked");

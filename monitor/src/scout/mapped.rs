@@ -1,0 +1,52 @@
+//! What a process has mapped, by the kernel's word.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// What identifies a file: device and inode.
+pub(super) type Identity = (u64, u64);
+
+/// What a process has mapped.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Mapped {
+    pub(super) files: BTreeSet<Identity>,
+    pub(super) shim: bool,
+    pub(super) driver: bool,
+}
+
+impl Mapped {
+    /// None: not ours to see.
+    pub(super) fn of(pid: u32) -> Option<Self> {
+        let file = fs::File::open(format!("/proc/{pid}/maps")).ok()?;
+        let mut mapped = Self::default();
+        // Paths may be any bytes.
+        for line in BufReader::new(file).split(b'\n') {
+            mapped.take(&line.ok()?);
+        }
+        Some(mapped)
+    }
+
+    pub(super) fn take(&mut self, line: &[u8]) {
+        // Range, rights, offset, device, inode; then blanks and the path, which may have some.
+        let mut fields = line.splitn(6, |byte| *byte == b' ');
+        let text = |field: &[u8]| std::str::from_utf8(field).map(str::to_owned).ok();
+        let device = fields.nth(3).and_then(text);
+        let inode = fields.next().and_then(text).and_then(|inode| inode.parse::<u64>().ok());
+        let (Some(device), Some(inode)) = (device, inode.filter(|inode| *inode > 0)) else { return };
+        let number = |part: &str| u32::from_str_radix(part, 16).ok();
+        if let Some((major, minor)) = device.split_once(':')
+            && let (Some(major), Some(minor)) = (number(major), number(minor))
+        {
+            self.files.insert((rustix::fs::makedev(major, minor), inode));
+        }
+        let path =
+            Path::new(std::ffi::OsStr::from_bytes(fields.next().unwrap_or_default().trim_ascii_start()));
+        let name = path.file_name().unwrap_or_default().as_bytes();
+        self.shim |= name.starts_with(b"libcgpu.so");
+        self.driver |=
+            name.starts_with(b"libcuda.so") || path.as_os_str().as_bytes().starts_with(b"/dev/nvidia");
+    }
+}
