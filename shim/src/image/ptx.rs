@@ -45,7 +45,10 @@ fn declaration(text: &[u8]) -> Option<u64> {
         rest = after.trim_start();
         match word {
             "align" => rest = rest.trim_start_matches(|letter: char| letter.is_ascii_digit()).trim_start(),
-            "attribute" => rest = rest.split_once(')')?.1.trim_start(),
+            "attribute" => {
+                let after = rest.split_once(')')?.1;
+                rest = after.trim_start_matches(|letter: char| letter == ')' || letter.is_whitespace());
+            }
             "v2" => many = 2,
             "v4" => many = 4,
             "v8" => many = 8,
