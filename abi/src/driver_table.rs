@@ -410,17 +410,17 @@ macro_rules! driver_table {
                 (dptr: *mut CUdeviceptr, bytes: *mut usize, library: CUlibrary, name: *const c_char);
             call cuLibraryEnumerateKernels { "cuLibraryEnumerateKernels", legacy, 12040, 1204 } Module Passed played "looks into a loaded library"
                 (kernels: *mut CUkernel, num_kernels: c_uint, library: CUlibrary);
-            hook cuLibraryGetGlobal { "cuLibraryGetGlobal", legacy, 12000, 1200 } Module Tracked played "finds a variable; a managed one is refused"
+            hook cuLibraryGetGlobal { "cuLibraryGetGlobal", legacy, 12000, 1200 } Module Charged played "brings its library into the context: the library's variables are charged as far as the image tells their size; measured; a managed one is refused"
                 (dptr: *mut CUdeviceptr, bytes: *mut usize, library: CUlibrary, name: *const c_char);
             call cuLibraryGetKernel { "cuLibraryGetKernel", legacy, 12000, 1200 } Module Passed played "looks into a loaded library"
                 (kernel: *mut CUkernel, library: CUlibrary, name: *const c_char);
             call cuLibraryGetKernelCount { "cuLibraryGetKernelCount", legacy, 12040, 1204 } Module Passed played "looks into a loaded library"
                 (count: *mut c_uint, library: CUlibrary);
-            hook cuLibraryGetModule { "cuLibraryGetModule", legacy, 12000, 1200 } Module Tracked played "may bring code: measured"
+            hook cuLibraryGetModule { "cuLibraryGetModule", legacy, 12000, 1200 } Module Charged played "brings a library into the context: its variables are charged as far as the image tells their size; measured"
                 (module: *mut CUmodule, library: CUlibrary);
             call cuLibraryGetUnifiedFunction { "cuLibraryGetUnifiedFunction", legacy, 12000, 1200 } Module Passed played "looks into a loaded library"
                 (function: *mut *mut c_void, library: CUlibrary, symbol: *const c_char);
-            hook cuKernelGetFunction { "cuKernelGetFunction", legacy, 12000, 1200 } Module Tracked played "may bring code: measured"
+            hook cuKernelGetFunction { "cuKernelGetFunction", legacy, 12000, 1200 } Module Charged played "brings its library into the context: the library's variables are charged as far as the image tells their size; its code is measured"
                 (function: *mut CUfunction, kernel: CUkernel);
             call cuKernelGetAttribute { "cuKernelGetAttribute", legacy, 12000, 1200 } Module Passed played "a kernel's own properties"
                 (value: *mut c_int, attribute: CUfunction_attribute, kernel: CUkernel, device: CUdevice);
