@@ -113,7 +113,7 @@ impl Causes {
     pub(crate) fn forget(&self, context: Context) {
         self.shares.lock().retain(|share| share.context != context);
         self.came.lock().retain(|share| share.context != context);
-        self.libraries.lock().brought.retain(|(_, where_it_is)| *where_it_is != context);
+        self.libraries.lock().brought.retain(|brought| brought.context != context);
     }
 }
 
@@ -123,22 +123,38 @@ impl Causes {
 struct Libraries {
     /// What the variables of each take in a context, as its image says.
     variables: Vec<(usize, Bytes)>,
-    /// What has been brought into which context, in the order of the handles.
-    brought: Vec<(usize, Context)>,
+    /// What has been brought, in the order of the handles.
+    brought: Vec<Brought>,
+}
+
+/// What is in a context.
+#[derive(Clone, Copy, Debug)]
+struct Brought {
+    what: usize,
+    context: Context,
+    /// What it is of, if that is known.
+    library: Option<usize>,
 }
 
 impl Libraries {
     fn is_brought(&self, what: usize, context: Context) -> bool {
-        let from = self.brought.partition_point(|(handle, _)| *handle < what);
+        let from = self.brought.partition_point(|other| other.what < what);
         let its = self.brought.get(from..).unwrap_or_default().iter();
-        its.take_while(|(handle, _)| *handle == what).any(|(_, where_it_is)| *where_it_is == context)
+        its.take_while(|other| other.what == what).any(|other| other.context == context)
     }
 
-    fn bring(&mut self, what: usize, context: Context) {
+    fn bring(&mut self, brought: Brought) {
+        let Brought { what, context, .. } = brought;
         if !self.is_brought(what, context) && self.brought.try_reserve(1).is_ok() {
-            let place = self.brought.partition_point(|(handle, _)| *handle < what);
-            self.brought.insert(place, (what, context));
+            let place = self.brought.partition_point(|other| other.what < what);
+            self.brought.insert(place, brought);
         }
+    }
+
+    /// A library is gone, and what is of it; its handles may be others' next. So may be those of which nobody knows what they are of.
+    fn unload(&mut self, library: usize) {
+        self.variables.retain(|(handle, _)| *handle != library);
+        self.brought.retain(|other| other.library.is_some_and(|its| its != library));
     }
 
     fn variables(&self, library: usize) -> Bytes {
@@ -152,7 +168,7 @@ impl Tenant {
     pub fn library_loaded(&self, library: usize, variables: Bytes, context: Option<Context>) {
         let mut libraries = self.causes.libraries.lock();
         if let Some(context) = context {
-            libraries.bring(library, context);
+            libraries.bring(Brought { what: library, context, library: Some(library) });
         }
         if variables > Bytes::ZERO && libraries.variables.try_reserve(1).is_ok() {
             libraries.variables.push((library, variables));
@@ -161,11 +177,7 @@ impl Tenant {
 
     /// A library is gone from all contexts.
     pub fn library_unloaded(&self, library: usize) {
-        let mut libraries = self.causes.libraries.lock();
-        libraries.variables.retain(|(handle, _)| *handle != library);
-        // The handles of its kernels and functions may be others' next.
-        libraries.brought.clear();
-        drop(libraries);
+        self.causes.libraries.lock().unload(library);
         self.shrunk(Cause::Library(library), None, Bytes::MAX);
     }
 
@@ -360,7 +372,8 @@ impl Bringing<'_> {
             tenant.causes.add(Cause::Library(library), context, its);
         }
         let mut libraries = tenant.causes.libraries.lock();
-        [Some(what), library].into_iter().flatten().for_each(|handle| libraries.bring(handle, context));
+        let both = [Some(what), library].into_iter().flatten();
+        both.for_each(|what| libraries.bring(Brought { what, context, library }));
     }
 }
 

@@ -157,6 +157,9 @@ fn a_library_is_charged_where_it_is_brought() {
     assert!(bring(8, Some(8), 12));
     tenant.library_loaded(9, mib(20), None);
     assert!(tenant.bringing(context, 9, Some(9), || Some(mib(80))).is_err());
+    // Another one that goes makes nobody forget what is there.
+    tenant.library_unloaded(6);
+    assert!(!bring(8, Some(8), 0) && !bring(70, Some(7), 0));
     assert_eq!(counted(&tenant, Reason::CodeOverLimit), 1);
     // The two kernels' code stays with the context.
     tenant.library_unloaded(7);

@@ -43,14 +43,22 @@ pub enum Command {
     PhysicalRelease { key: u32 },
     /// `cuMemRetainAllocationHandle`: another handle of what is mapped.
     PhysicalRetain { map: u32, key: u32 },
-    /// `cuArray3DCreate`.
-    ArrayCreate { context: u32, key: u32, width: u64, height: u64, depth: u64, channels: u32 },
-    /// `cuArrayDestroy`.
+    /// `cuArray3DCreate`; of several `levels`: `cuMipmappedArrayCreate`.
+    ArrayCreate { context: u32, key: u32, width: u64, height: u64, depth: u64, channels: u32, levels: u32 },
+    /// `cuArrayDestroy`, `cuMipmappedArrayDestroy`.
     ArrayDestroy { context: u32, key: u32 },
     /// `cuMemAllocFromPoolAsync` in the default stream; of the card's default pool: `cuMemAllocAsync`.
     PoolAllocate { context: u32, key: u32, bytes: u64, pool: u32 },
     /// `cuMemFreeAsync` in the default stream.
     PoolFree { context: u32, key: u32 },
+    /// `cuMemFree` of that.
+    PoolFreeNow { context: u32, key: u32 },
+    /// `cuMemPoolTrimTo`.
+    PoolTrim { pool: u32, keep: u64 },
+    /// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`: what a pool keeps of what is not in use.
+    PoolKeep { pool: u32, bytes: u64 },
+    /// `cuMemPoolDestroy` of one that is empty, and was never sent to anybody.
+    PoolDestroy { pool: u32 },
     /// `cuIpcGetMemHandle` of an allocation, to be called `lent`.
     Lend { key: u32, lent: u32 },
     /// `cuIpcOpenMemHandle`, to be called `open`.

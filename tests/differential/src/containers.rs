@@ -391,7 +391,8 @@ impl<'a> Tenant<'a> {
             ),
             Way::Arrays => {
                 let (width, height) = (1024, 256 * mib);
-                let make = Command::ArrayCreate { context, key, width, height, depth: 0, channels: 1 };
+                let make =
+                    Command::ArrayCreate { context, key, width, height, depth: 0, channels: 1, levels: 0 };
                 (make, Command::ArrayDestroy { context, key })
             }
         };

@@ -2,6 +2,7 @@
 
 mod bound;
 mod implicit;
+mod others;
 
 use super::{Kind, Play, Route};
 use crate::command::{Command, DEFAULT_POOL, PRIMARY, Place, Words};
@@ -41,6 +42,8 @@ impl Play<'_> {
                 Route::Graphs => return self.draw_graph(who, context),
                 Route::Green => return self.draw_green(who, context),
                 Route::Implicit => return self.draw_implicit(who, context),
+                Route::Shapes => return self.draw_shape(who, context),
+                Route::Trims => return self.draw_trim(who, context),
                 Route::Libraries => return self.draw_library(who, context),
                 Route::Bound => return self.draw_bound(who, context),
                 Route::Sparse => return self.draw_sparse(who, context),
@@ -122,6 +125,7 @@ impl Play<'_> {
                 height: self.random.below(1500),
                 depth: 0,
                 channels: *self.random.pick(&[1, 2, 4]).unwrap_or(&1),
+                levels: 0,
             },
             9 | 10 if array.is_some() => {
                 let key = array.unwrap_or_default();

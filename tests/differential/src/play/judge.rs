@@ -161,7 +161,14 @@ impl Play<'_> {
                     self.model.processes[who].pooled.insert(key, pooled);
                 }
             }
-            Command::PoolFree { key, .. } => {
+            Command::PoolTrim { .. } | Command::PoolKeep { .. } => {
+                ensure!(code == 0, "the pool did not do as it was told");
+            }
+            Command::PoolDestroy { pool } => {
+                ensure!(code == 0, "an empty pool was not destroyed");
+                self.model.processes[who].pools.remove(&pool);
+            }
+            Command::PoolFree { key, .. } | Command::PoolFreeNow { key, .. } => {
                 ensure!(code == 0, "the free was refused");
                 self.model.processes[who].pooled.remove(&key);
             }

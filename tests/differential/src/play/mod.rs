@@ -54,6 +54,10 @@ pub enum Route {
     Green,
     /// Limits of contexts, and modules
     Implicit,
+    /// Arrays with depth, and mipmapped ones
+    Shapes,
+    /// Pools that are told what to keep, trimmed and destroyed, and their memory freed in other ways
+    Trims,
     /// Libraries, which look-ups bring into contexts
     Libraries,
     /// Multicast objects, logical endpoints, and locality domains: on a card that has them

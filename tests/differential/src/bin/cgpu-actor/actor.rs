@@ -26,6 +26,7 @@ pub(crate) struct Actor {
     /// Where it is mapped, and how much.
     pub(crate) maps: BTreeMap<u32, (u64, u64)>,
     pub(crate) arrays: BTreeMap<u32, u64>,
+    pub(crate) mipmaps: BTreeMap<u32, u64>,
     /// Addresses in pools.
     pub(crate) pooled: BTreeMap<u32, u64>,
     /// Pools that it has made, and others'.
@@ -66,6 +67,7 @@ impl Actor {
             handles: BTreeMap::new(),
             maps: BTreeMap::new(),
             arrays: BTreeMap::new(),
+            mipmaps: BTreeMap::new(),
             pooled: BTreeMap::new(),
             pools: BTreeMap::new(),
             imported: BTreeMap::new(),
@@ -106,14 +108,18 @@ impl Actor {
             Command::PhysicalUnmap { map } => self.unmap(map)?,
             Command::PhysicalRelease { key } => self.release(key)?,
             Command::PhysicalRetain { map, key } => self.retain(map, key)?,
-            Command::ArrayCreate { context, key, width, height, depth, channels } => {
-                self.create_array(context, key, [width, height, depth], channels, &mut answer)?
+            Command::ArrayCreate { context, key, width, height, depth, channels, levels } => {
+                self.create_array(context, key, [width, height, depth], (channels, levels), &mut answer)?
             }
             Command::ArrayDestroy { context, key } => self.destroy_array(context, key)?,
             Command::PoolAllocate { context, key, bytes, pool } => {
                 self.allocate_pooled(context, key, (bytes, pool), &mut answer)?
             }
-            Command::PoolFree { context, key } => self.free_pooled(context, key)?,
+            Command::PoolFree { context, key } => self.free_pooled(context, key, false)?,
+            Command::PoolFreeNow { context, key } => self.free_pooled(context, key, true)?,
+            Command::PoolTrim { pool, keep } => self.trim_pool(pool, keep)?,
+            Command::PoolKeep { pool, bytes } => self.keep_in_pool(pool, bytes)?,
+            Command::PoolDestroy { pool } => self.destroy_pool(pool)?,
             Command::Synchronise { context } => self.synchronise(context)?,
             Command::Lend { key, .. } => self.lend(key, &mut answer)?,
             Command::Open { context, open, handle, .. } => self.open(context, open, handle, &mut answer)?,

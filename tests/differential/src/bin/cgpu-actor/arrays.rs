@@ -13,7 +13,7 @@ impl Actor {
         context: u32,
         key: u32,
         extent: [u64; 3],
-        channels: u32,
+        (channels, levels): (u32, u32),
         answer: &mut Answer,
     ) -> Result<i32> {
         let code = self.enter(context)?;
@@ -29,39 +29,56 @@ impl Actor {
             channels,
             flags: 0,
         };
-        answer.needed = self.needed(&mut shape)?;
+        answer.needed = self.needed(&mut shape, levels)?;
         let mut array = 0_u64;
-        let code = self.cuda.call(c"cuArray3DCreate_v2", [place(&mut array), place(&mut shape)])?;
+        let code = self.make(&mut array, &mut shape, levels)?;
         if code == 0 {
-            self.arrays.insert(key, array);
+            if levels > 0 { &mut self.mipmaps } else { &mut self.arrays }.insert(key, array);
         }
         Ok(code)
     }
 
+    fn make(&self, array: &mut u64, shape: &mut Descriptor, levels: u32) -> Result<i32> {
+        if levels > 0 {
+            let levels = usize::try_from(levels)?;
+            self.cuda.call(c"cuMipmappedArrayCreate", [place(array), place(shape), levels])
+        } else {
+            self.cuda.call(c"cuArray3DCreate_v2", [place(array), place(shape)])
+        }
+    }
+
     /// What the driver needs for an array, which it tells of one that is mapped later; 0 if it refuses the shape.
-    fn needed(&self, shape: &mut Descriptor) -> Result<u64> {
-        let (mut array, mut needed) = (0_usize, Requirements::default());
+    fn needed(&self, shape: &mut Descriptor, levels: u32) -> Result<u64> {
+        let (mut array, mut needed) = (0_u64, Requirements::default());
         shape.flags = DEFERRED;
-        let code = self.cuda.call(c"cuArray3DCreate_v2", [place(&mut array), place(shape)])?;
+        let code = self.make(&mut array, shape, levels)?;
         shape.flags = 0;
         if code != 0 {
             return Ok(0);
         }
-        let codes = [
-            self.cuda.call(c"cuArrayGetMemoryRequirements", [place(&mut needed), array, 0])?,
-            self.cuda.call(c"cuArrayDestroy", [array])?,
-        ];
+        let (tell, destroy) = match levels {
+            0 => (c"cuArrayGetMemoryRequirements", c"cuArrayDestroy"),
+            _ => (c"cuMipmappedArrayGetMemoryRequirements", c"cuMipmappedArrayDestroy"),
+        };
+        let array = usize::try_from(array)?;
+        let codes =
+            [self.cuda.call(tell, [place(&mut needed), array, 0])?, self.cuda.call(destroy, [array])?];
         if codes == [0; 2] { Ok(needed.size as u64) } else { bail!("the array's getters answered {codes:?}") }
     }
 
     pub(crate) fn destroy_array(&mut self, context: u32, key: u32) -> Result<i32> {
-        let Some(&array) = self.arrays.get(&key) else { return Ok(NOT_OURS) };
+        let (array, destroy) = match (self.arrays.get(&key), self.mipmaps.get(&key)) {
+            (Some(&array), _) => (array, c"cuArrayDestroy"),
+            (None, Some(&array)) => (array, c"cuMipmappedArrayDestroy"),
+            (None, None) => return Ok(NOT_OURS),
+        };
         let mut code = self.enter(context)?;
         if code == 0 {
-            code = self.cuda.call(c"cuArrayDestroy", [usize::try_from(array)?])?;
+            code = self.cuda.call(destroy, [usize::try_from(array)?])?;
         }
         if code == 0 {
             self.arrays.remove(&key);
+            self.mipmaps.remove(&key);
         }
         Ok(code)
     }

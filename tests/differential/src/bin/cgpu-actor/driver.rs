@@ -18,18 +18,18 @@ impl Api {
 
     /// Calls a function whose parameters are all integers or pointers.
     pub(crate) fn call<const N: usize>(&self, name: &CStr, arguments: [usize; N]) -> Result<i32> {
-        type Any = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize) -> i32;
-        const { assert!(N <= 7, "as many as Any has") };
-        // SAFETY: the callers name functions with at most seven parameters, each an integer or a pointer: on the machines that we run on each
+        type Any = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize, usize) -> i32;
+        const { assert!(N <= 8, "as many as Any has") };
+        // SAFETY: the callers name functions with at most eight parameters, each an integer or a pointer: on the machines that we run on each
         // goes into a register or a word of the caller's stack, and the callee does not look at more than it has.
         let function: Symbol<Any> = unsafe { self.symbol(name) }?;
-        let mut padded = [0; 7];
+        let mut padded = [0; 8];
         for (place, argument) in padded.iter_mut().zip(arguments) {
             *place = argument;
         }
-        let [one, two, three, four, five, six, seven] = padded;
+        let [one, two, three, four, five, six, seven, eight] = padded;
         // SAFETY: pointers among the arguments are to places of the caller that live on, of the type that the function writes.
-        Ok(unsafe { function(one, two, three, four, five, six, seven) })
+        Ok(unsafe { function(one, two, three, four, five, six, seven, eight) })
     }
 
     /// A function, for calls that are not of that kind.

@@ -5,7 +5,7 @@ use cgpu_differential::command::{Answer, DEFAULT_POOL};
 
 use crate::actor::{Actor, NOT_OURS};
 use crate::driver::place;
-use crate::records::{DESCRIPTOR, DEVICE, PINNED, PoolProperty, RESERVED};
+use crate::records::{DESCRIPTOR, DEVICE, PINNED, PoolProperty, RESERVED, THRESHOLD};
 
 impl Actor {
     pub(crate) fn allocate_pooled(
@@ -31,11 +31,14 @@ impl Actor {
         Ok(code)
     }
 
-    pub(crate) fn free_pooled(&mut self, context: u32, key: u32) -> Result<i32> {
+    pub(crate) fn free_pooled(&mut self, context: u32, key: u32, now: bool) -> Result<i32> {
         let Some(&address) = self.pooled.get(&key) else { return Ok(NOT_OURS) };
-        let mut code = self.enter(context)?;
+        let (mut code, address) = (self.enter(context)?, usize::try_from(address)?);
         if code == 0 {
-            code = self.cuda.call(c"cuMemFreeAsync", [usize::try_from(address)?, 0])?;
+            code = match now {
+                true => self.cuda.call(c"cuMemFree_v2", [address])?,
+                false => self.cuda.call(c"cuMemFreeAsync", [address, 0])?,
+            };
         }
         if code == 0 {
             self.pooled.remove(&key);
@@ -55,13 +58,37 @@ impl Actor {
         Ok(code)
     }
 
+    pub(crate) fn destroy_pool(&mut self, pool: u32) -> Result<i32> {
+        let Some(handle) = self.pools.remove(&pool) else { return Ok(NOT_OURS) };
+        self.cuda.call(c"cuMemPoolDestroy", [handle])
+    }
+
+    pub(crate) fn trim_pool(&mut self, pool: u32, keep: u64) -> Result<i32> {
+        self.pooling = true;
+        self.cuda.call(c"cuMemPoolTrimTo", [self.pool(pool)?, usize::try_from(keep)?])
+    }
+
+    pub(crate) fn keep_in_pool(&mut self, pool: u32, mut bytes: u64) -> Result<i32> {
+        self.pooling = true;
+        self.cuda.call(c"cuMemPoolSetAttribute", [self.pool(pool)?, THRESHOLD, place(&mut bytes)])
+    }
+
+    /// One of its own, or the card's.
+    fn pool(&self, pool: u32) -> Result<usize> {
+        self.pools.get(&pool).copied().map_or_else(|| self.default_pool(), Ok)
+    }
+
+    fn default_pool(&self) -> Result<usize> {
+        let mut pool = 0_usize;
+        match self.cuda.call(c"cuDeviceGetDefaultMemPool", [place(&mut pool), 0])? {
+            0 => Ok(pool),
+            code => bail!("cuDeviceGetDefaultMemPool answered {code}"),
+        }
+    }
+
     /// What the default pool of the first card holds, and its own ones.
     pub(crate) fn holds(&self) -> Result<u64> {
-        let mut pool = 0_usize;
-        let code = self.cuda.call(c"cuDeviceGetDefaultMemPool", [place(&mut pool), 0])?;
-        if code != 0 {
-            bail!("cuDeviceGetDefaultMemPool answered {code}");
-        }
+        let pool = self.default_pool()?;
         self.pools.values().chain([&pool]).map(|pool| self.reserved_by(*pool)).sum()
     }
 

@@ -67,9 +67,10 @@ pub(crate) struct Requirements {
 pub(crate) const PINNED: u32 = 1;
 pub(crate) const DEVICE: u32 = 1;
 pub(crate) const HOST: u32 = 2;
-/// `CU_AD_FORMAT_FLOAT`, `CUDA_ARRAY3D_DEFERRED_MAPPING`, `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`.
+/// `CU_AD_FORMAT_FLOAT`, `CUDA_ARRAY3D_DEFERRED_MAPPING`, `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`, `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`.
 pub(crate) const FLOAT: u32 = 0x20;
 pub(crate) const DEFERRED: u32 = 0x80;
+pub(crate) const THRESHOLD: usize = 4;
 pub(crate) const RESERVED: usize = 5;
 /// `CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT`.
 pub(crate) const GRAPHS_RESERVED: usize = 2;

@@ -1,0 +1,62 @@
+//! What programs do less often with arrays and pools.
+
+use super::{MOST_POOLS, Play};
+use crate::command::{Command, DEFAULT_POOL};
+use crate::model::MIB;
+
+impl Play<'_> {
+    /// Arrays with depth, and mipmapped ones. They end as others do.
+    pub(super) fn draw_shape(&mut self, who: usize, context: u32) -> Command {
+        let arrays: Vec<(u32, u32)> =
+            self.model.processes[who].arrays.iter().map(|(key, array)| (*key, array.context)).collect();
+        if let Some((key, context)) = self.random.pick(&arrays).copied()
+            && self.random.once_in(2)
+        {
+            return Command::ArrayDestroy { context, key };
+        }
+        let levels =
+            if self.random.once_in(2) { 0 } else { u32::try_from(self.random.below(4) + 1).unwrap_or(1) };
+        let depth = if self.random.once_in(3) { 0 } else { self.random.below(32) + 1 };
+        Command::ArrayCreate {
+            context,
+            key: self.new_key(),
+            width: self.random.below(1000) + 8,
+            height: self.random.below(500) + 8,
+            depth,
+            channels: *self.random.pick(&[1, 2, 4]).unwrap_or(&1),
+            levels,
+        }
+    }
+
+    /// Pools.
+    pub(super) fn draw_trim(&mut self, who: usize, context: u32) -> Command {
+        let process = &self.model.processes[who];
+        // What others have open is freed by its maker as it was before.
+        let is_open = |key: &u32| {
+            self.model.processes.iter().any(|other| other.opened_pooled.values().any(|its| its == key))
+        };
+        let pooled: Vec<u32> = process.pooled.keys().copied().filter(|key| !is_open(key)).collect();
+        let own = |(pool, lent): (&u32, &Option<u32>)| {
+            let is_empty = process.pooled.values().all(|its| its.pool != *pool);
+            (lent.is_none() && is_empty).then_some(*pool)
+        };
+        let idle: Vec<u32> = process.pools.iter().filter_map(own).collect();
+        let count = process.pools.len();
+        let pools: Vec<u32> = process.pools.keys().copied().chain([DEFAULT_POOL]).collect();
+        let pool = self.random.pick(&pools).copied().unwrap_or(DEFAULT_POOL);
+        let (key, idle) = (self.random.pick(&pooled).copied(), self.random.pick(&idle).copied());
+        match (self.random.below(8), key, idle) {
+            (0 | 1, Some(key), _) => Command::PoolFreeNow { context, key },
+            (2, ..) => Command::PoolTrim { pool, keep: self.random.below(64) * MIB },
+            (3, ..) => Command::PoolKeep { pool, bytes: self.random.below(3) * 64 * MIB },
+            (4, ..) if count < MOST_POOLS => Command::PoolCreate { pool: self.new_key() },
+            (5, _, Some(pool)) => Command::PoolDestroy { pool },
+            _ => Command::PoolAllocate {
+                context,
+                key: self.new_key(),
+                bytes: self.random.size(64 * MIB),
+                pool,
+            },
+        }
+    }
+}
