@@ -118,13 +118,15 @@ fn whichever_way_top_ends_the_terminal_is_as_it_was() {
         ("gone", "", "code 1"),
     ];
     let mut monitor = Some(stage.monitor);
-    for (key, signal, code) in ways {
+    for (number, (key, signal, code)) in ways.into_iter().enumerate() {
+        // Words of its own each time: those of the time before may still be on the screen.
+        let (prompt, end) = (format!("at-the-prompt-{number}"), format!("the-end-{number}"));
         terminal.line(&format!("clear; echo before '{key}{signal}'"));
-        terminal.line("stty -g >before; printf '' >pid; printf 'at-the-%s\\n' prompt");
-        terminal.shows("at-the-prompt");
+        terminal.line(&format!("stty -g >before; printf '' >pid; printf 'at-the-%s-{number}\\n' prompt"));
+        terminal.shows(&prompt);
         let fault = if key == "panic" { "--panic" } else { "" };
         terminal.line(&format!(
-            "sh -c 'echo $$ >pid; exec \"$CGPU\" top --interval 0.2 {fault} --root \"$ROOT\"'; echo \"code $?\"; stty -g >after; printf 'the-%s\\n' end"
+            "sh -c 'echo $$ >pid; exec \"$CGPU\" top --interval 0.2 {fault} --root \"$ROOT\"'; echo \"code $?\"; stty -g >after; printf 'the-%s-{number}\\n' end"
         ));
         if key != "panic" {
             terminal.shows("q quit");
@@ -142,9 +144,9 @@ fn whichever_way_top_ends_the_terminal_is_as_it_was() {
             }
             key => terminal.press(key),
         }
-        let seen = terminal.shows("the-end");
+        let seen = terminal.shows(&end);
         assert!(seen.contains(code), "{key}{signal}: {seen}");
-        assert!(seen.contains("at-the-prompt"), "{key}{signal}: what was there is there again: {seen}");
+        assert!(seen.contains(&prompt), "{key}{signal}: what was there is there again: {seen}");
         assert!(file("before").contains(':'), "what stty says");
         assert_eq!(file("before"), file("after"), "{key}{signal}: stty");
         assert_eq!(
