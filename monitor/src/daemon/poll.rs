@@ -124,9 +124,7 @@ impl Poll {
             epoll::wait(&self.epoll, spare_capacity(events), None)?;
             return Ok(());
         }
-        // The kernel may be late by a thousandth of what is asked: so the last of it is slept by itself.
-        let left =
-            (until != Nanos::MAX).then(|| until - now()).map(|left| timespec(left - Nanos(left.0 / 1000)));
+        let left = (until != Nanos::MAX).then(|| timespec(until - now()));
         match epoll::wait(&self.epoll, spare_capacity(events), left.as_ref()) {
             Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => {
                 self.use_timer()?;

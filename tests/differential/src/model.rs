@@ -274,9 +274,13 @@ impl Process {
 
     /// What its pools, and graphs, were seen to hold. `read`: in a call that has the books read them, too. Else one of them may have grown on
     /// the books while what another holds less, or a graph, has not been read.
+    /// What an exported pool holds no more others may hold, by pointers, as far as the books can tell.
     pub fn pool_seen(&mut self, holds: u64, read: bool) {
         let grown = holds.saturating_sub(self.pool);
         self.pool = holds;
+        if read && self.pools.values().any(Option::is_some) {
+            self.kept += self.pool_on_the_books.saturating_sub(holds);
+        }
         self.pool_on_the_books = if read { holds } else { self.pool_on_the_books + grown };
     }
 

@@ -142,13 +142,8 @@ fn arrays_with_depth_and_levels() {
 /// What a pool holds is the driver's business, and people have a say in it.
 #[test]
 fn pools_that_keep_and_are_trimmed() {
-    plays(&Plan {
-        operations: 4000,
-        kill_once_in: 300,
-        refusals: true,
-        routes: vec![Route::Trims],
-        ..plan(1000)
-    });
+    let routes = vec![Route::Trims, Route::Exchange];
+    plays(&Plan { operations: 4000, kill_once_in: 300, refusals: true, routes, ..plan(1000) });
 }
 
 /// Multicast objects go between processes that die with memory bound to them, and endpoints hold what has no handle any more.
