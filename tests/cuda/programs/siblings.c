@@ -241,6 +241,11 @@ static int tiles(void) {
     return found;
 }
 
+static void all_gone(CUgraph made, CUgraphExec executable) {
+    CHECK(graph.ExecDestroy(executable));
+    CHECK(graph.Destroy(made));
+}
+
 /* Graphs: however a node comes into one, it is instantiated, sent and launched. */
 static CUgraph with_allocation(const struct sibling *by, size_t bytes, CUdeviceptr *address) {
     CUgraph made = graph_made();
@@ -323,10 +328,8 @@ static int executables(void) {
         EXPECT(CUDA_ERROR_OUT_OF_MEMORY, graph.Launch(other, stream));
         WITHIN_THE_LIMIT();
         CHECK(cu.cuStreamSynchronize(stream));
-        CHECK(graph.ExecDestroy(exec));
-        CHECK(graph.ExecDestroy(other));
-        CHECK(graph.Destroy(fits));
-        CHECK(graph.Destroy(huge));
+        all_gone(fits, exec);
+        all_gone(huge, other);
         trim();
         RESERVED_IS(0);
     }
@@ -349,10 +352,8 @@ static int sendings(void) {
         CHECK(graph.Launch(exec, stream));
         RESERVED_IS(ROOM);
         CHECK(cu.cuCtxSynchronize());
-        CHECK(graph.ExecDestroy(exec));
-        CHECK(graph.ExecDestroy(other));
-        CHECK(graph.Destroy(fits));
-        CHECK(graph.Destroy(huge));
+        all_gone(fits, exec);
+        all_gone(huge, other);
         trim();
         RESERVED_IS(0);
     }
