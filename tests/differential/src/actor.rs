@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command as Program, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-use crate::command::{Answer, Command};
+use crate::command::{Answer, Command, Step};
 use crate::line::{self, Line};
 
 /// Where everything is: the built files, the simulated card, the container.
@@ -25,10 +25,28 @@ pub struct Stage {
     pub driver: u32,
     /// The container's directory.
     pub container: PathBuf,
-    /// Its limit in MiB.
+    /// Its limit on the first card in MiB.
     pub limit_mib: u64,
+    /// The second card, where there is one.
+    pub second: Option<Second>,
     /// `CGPU_SIM_FAULT`, if the driver is to refuse.
     pub faults: Option<String>,
+}
+
+/// The second card of a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Second {
+    /// The container's limit there in MiB.
+    pub limit_mib: u64,
+    /// Whether programs see it before the first one.
+    pub swapped: bool,
+}
+
+impl Stage {
+    fn limits(&self) -> String {
+        let second = self.second.map(|second| format!(",{}", second.limit_mib));
+        format!("{}{}", self.limit_mib, second.unwrap_or_default())
+    }
 }
 
 /// A process under the shim that does what it is told. Killed when dropped.
@@ -57,7 +75,7 @@ impl Actor {
             .env("LD_PRELOAD", stage.dist.join("libcgpu.so"))
             .env("LD_LIBRARY_PATH", stage.dist.join("sim"))
             .env("CGPU_DIR", &stage.container)
-            .env("ALIYUN_COM_GPU_MEM_CONTAINER", stage.limit_mib.to_string())
+            .env("ALIYUN_COM_GPU_MEM_CONTAINER", stage.limits())
             .env("CGPU_MEM_UNIT", "MiB")
             .env("CGPU_SIM_GPUS", &stage.gpus)
             .env("CGPU_SIM_STATE", &stage.cards)
@@ -67,6 +85,9 @@ impl Actor {
             .stdout(Stdio::piped());
         if let Some(faults) = &stage.faults {
             program.env("CGPU_SIM_FAULT", faults);
+        }
+        if stage.second.is_some_and(|second| second.swapped) {
+            program.env("CUDA_VISIBLE_DEVICES", "1,0");
         }
         // SAFETY: between fork and exec only async-signal-safe calls are allowed; prctl is a bare system call.
         unsafe { program.pre_exec(die_with_parent) };
@@ -92,12 +113,21 @@ impl Actor {
         self.process.id()
     }
 
-    /// Has it do something.
+    /// Has its first thread do something on the first card.
     ///
     /// # Errors
     /// If it does not answer: it has ended, which is a defect.
     pub fn perform(&mut self, command: &Command) -> Result<Answer> {
-        let mut line = serde_json::to_string(command)?;
+        self.take(&Step::from(command.clone()))
+    }
+
+    /// Has it do something.
+    ///
+    /// # Errors
+    /// If it does not answer: it has ended, which is a defect.
+    pub fn take(&mut self, step: &Step) -> Result<Answer> {
+        let command = &step.command;
+        let mut line = serde_json::to_string(step)?;
         line.push('\n');
         self.input
             .write_all(line.as_bytes())

@@ -11,6 +11,35 @@ pub const DEFAULT_POOL: u32 = 0;
 /// A handle that is a value: its 64 bytes.
 pub type Words = [u64; 8];
 
+/// What an actor is told: a command, and where and by whom it is to be done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    /// What.
+    pub command: Command,
+    /// On which of the machine's cards, which the command takes for the first one.
+    pub card: usize,
+    /// By whom.
+    pub thread: Thread,
+}
+
+/// A thread of an actor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Thread {
+    /// The program's first one.
+    #[default]
+    First,
+    /// A second one, that stays.
+    Second,
+    /// One that ends with the command.
+    Passing,
+}
+
+impl From<Command> for Step {
+    fn from(command: Command) -> Self {
+        Self { command, card: 0, thread: Thread::First }
+    }
+}
+
 /// One step of an actor. Contexts and allocations have the names that the player gave them; sizes are bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the fields are said above")]
@@ -214,6 +243,9 @@ pub struct Answer {
     /// Of anything: what the card's default pool and the actor's own ones hold now, and what is reserved for graphs.
     #[serde(default)]
     pub pooled: u64,
+    /// The same of the other card, where there is one: what a process does on one card may give its pools a reason to shrink on another.
+    #[serde(default)]
+    pub elsewhere: u64,
     /// Of anything done with the primary context: whether it is active now.
     #[serde(default)]
     pub active: bool,

@@ -122,6 +122,7 @@ impl Container {
             driver: 13_000,
             container: host.container(name),
             limit_mib,
+            second: None,
             faults: None,
         };
         std::fs::create_dir_all(&stage.container)?;

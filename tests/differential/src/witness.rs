@@ -5,7 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use cgpu_proto::slots::State;
-use cgpu_proto::snapshot::{Reader, Slot, Snapshot};
+use cgpu_proto::snapshot::{Card, Reader, Slot, Snapshot};
+use cgpu_sim::timeline::ProcessUse;
 use cgpu_sim::{Machine, Settings};
 
 /// Reads both.
@@ -13,6 +14,8 @@ use cgpu_sim::{Machine, Settings};
 pub struct Witness {
     reader: Reader,
     machine: Machine,
+    /// Which card of the machine it looks at.
+    card: usize,
 }
 
 /// What one living process has, by both.
@@ -48,7 +51,13 @@ impl Witness {
             _ => None,
         };
         let machine = Machine::open(&Settings::read(get)?)?;
-        Ok(Self { reader, machine })
+        Ok(Self { reader, machine, card: 0 })
+    }
+
+    /// The same, of another card of the machine.
+    #[must_use]
+    pub fn of_card(self, card: usize) -> Self {
+        Self { card, ..self }
     }
 
     /// What a context costs on the card.
@@ -57,14 +66,13 @@ impl Witness {
         self.machine.figures().context_memory.0
     }
 
-    /// What a process has on the first card.
+    /// What a process has on the card.
     ///
     /// # Errors
     /// If the books or the card cannot be read.
     pub fn process(&mut self, pid: u32) -> Result<Seen> {
         let snapshot = self.reader.read()?;
-        let truths =
-            self.machine.processes(0)?.into_iter().filter(|process| process.pid == pid && !process.dying);
+        let truths = self.processes()?.into_iter().filter(|process| process.pid == pid && !process.dying);
         let live = |slot: &Slot| slot.pid == pid && slot.word.state() == Some(State::Live);
         // Two users of one process id: the last program of one that became another may not have been mourned yet, and nobody's
         // lock tells which is which here; the newer one is in use.
@@ -74,7 +82,7 @@ impl Witness {
             .enumerate()
             .filter(|(_, slot)| live(slot))
             .max_by_key(|(_, slot)| slot.since);
-        let cell = slot.and_then(|(place, _)| snapshot.cards.first()?.cells.get(place));
+        let cell = slot.and_then(|(place, _)| self.card_of(&snapshot)?.cells.get(place));
         Ok(Seen {
             used: cell.map_or(0, |cell| cell.used.0),
             implicit: cell.map_or(0, |cell| cell.implicit.0),
@@ -82,12 +90,13 @@ impl Witness {
         })
     }
 
-    /// What the container has on the first card, by the books.
+    /// What the container has on the card, by the books.
     ///
     /// # Errors
     /// If the books cannot be read.
     pub fn total(&mut self) -> Result<Total> {
-        Ok(total(&self.reader.read()?))
+        let snapshot = self.reader.read()?;
+        Ok(self.card_of(&snapshot).map_or_else(Total::default, |card| total(&snapshot, card)))
     }
 
     /// What all processes, the dead among them, have on the card.
@@ -95,7 +104,7 @@ impl Witness {
     /// # Errors
     /// If the card cannot be read.
     pub fn truth(&self) -> Result<u64> {
-        Ok(self.machine.processes(0)?.iter().map(|process| process.memory.0).sum())
+        Ok(self.processes()?.iter().map(|process| process.memory.0).sum())
     }
 
     /// What each process has on the card, be it dead.
@@ -104,7 +113,7 @@ impl Witness {
     /// If the card cannot be read.
     pub fn held(&self) -> Result<BTreeMap<u32, u64>> {
         let mut held = BTreeMap::new();
-        for process in self.machine.processes(0)? {
+        for process in self.processes()? {
             *held.entry(process.pid).or_default() += process.memory.0;
         }
         Ok(held)
@@ -115,23 +124,32 @@ impl Witness {
     /// # Errors
     /// If the card cannot be read.
     pub fn is_settled(&self, living: &[u32]) -> Result<bool> {
-        let processes = self.machine.processes(0)?;
+        let processes = self.processes()?;
         let once = |pid: u32| processes.iter().filter(|process| process.pid == pid).count() == 1;
         Ok(processes.iter().all(|process| {
             process.memory.0 == 0 || !process.dying && living.contains(&process.pid) && once(process.pid)
         }))
     }
 
-    /// What dead processes have on the first card by the books, which is soon gone.
+    /// What dead processes have on the card by the books, which is soon gone.
     ///
     /// # Errors
     /// If the books cannot be read.
     pub fn draining(&mut self) -> Result<u64> {
         let snapshot = self.reader.read()?;
-        let Some(card) = snapshot.cards.first() else { return Ok(0) };
+        let Some(card) = self.card_of(&snapshot) else { return Ok(0) };
         let draining = |(_, slot): &(_, &Slot)| slot.word.state() == Some(State::Draining);
         let cells = card.cells.iter().zip(&snapshot.slots).filter(draining);
         Ok(cells.map(|(cell, _)| (cell.used + cell.implicit).0).sum())
+    }
+
+    /// The card in the books: programs may see it at another place.
+    fn card_of<'a>(&self, snapshot: &'a Snapshot) -> Option<&'a Card> {
+        snapshot.cards.iter().find(|card| usize::try_from(card.ordinal) == Ok(self.card))
+    }
+
+    fn processes(&self) -> Result<Vec<ProcessUse>> {
+        Ok(self.machine.processes(self.card)?)
     }
 
     /// Whether the card's own state is one that its operations lead to.
@@ -143,8 +161,7 @@ impl Witness {
     }
 }
 
-fn total(snapshot: &Snapshot) -> Total {
-    let Some(card) = snapshot.cards.first() else { return Total::default() };
+fn total(snapshot: &Snapshot, card: &Card) -> Total {
     let dead =
         card.cells.iter().zip(&snapshot.slots).filter(|(_, slot)| slot.word.state() != Some(State::Live));
     Total { all: card.used().0, draining: dead.map(|(cell, _)| (cell.used + cell.implicit).0).sum() }

@@ -173,6 +173,20 @@ fn processes_that_checkpoint_each_other() {
     plays(&Plan { operations: 4000, kill_once_in: 300, refusals: true, routes, ..plan(700) });
 }
 
+/// Each card has a limit and books of its own, whatever it is to a program: the first one or the second.
+#[test]
+fn two_cards_with_limits_of_their_own() {
+    let routes = vec![Route::Cards, Route::Exchange, Route::Graphs, Route::Implicit, Route::Checkpoint];
+    plays(&Plan { operations: 4000, kill_once_in: 300, refusals: true, routes, ..plan(1200) });
+}
+
+/// What a thread begins another one ends, and some are there for one call.
+#[test]
+fn threads_that_come_and_go() {
+    let routes = vec![Route::Threads, Route::Exchange, Route::Trims, Route::Libraries];
+    plays(&Plan { operations: 4000, kill_once_in: 300, refusals: true, routes, ..plan(1300) });
+}
+
 #[test]
 fn all_routes_together() {
     let routes = Route::value_variants().to_vec();

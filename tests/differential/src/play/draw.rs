@@ -49,6 +49,8 @@ impl Play<'_> {
                 Route::Sparse => return self.draw_sparse(who, context),
                 Route::External => return self.draw_external(who, context),
                 Route::Checkpoint => return self.draw_checkpoint(who, context),
+                // Each step is played on a card, and by a thread.
+                Route::Cards | Route::Threads => {}
             }
         }
         match (self.random.below(100), key) {

@@ -28,6 +28,11 @@ impl Play<'_> {
         }
         let read = matches!(command, Command::Look { .. } | Command::Synchronise { .. });
         self.model.processes[who].pool_seen(answer.pooled, read && answer.code == 0);
+        if self.other.is_some() {
+            self.turn();
+            self.model.processes[who].pool_seen(answer.elsewhere, false);
+            self.turn();
+        }
         if let Command::Look { .. } = command {
             self.judge_sight(answer.sight)?;
         }
@@ -39,7 +44,7 @@ impl Play<'_> {
         match *command {
             Command::Init => {
                 ensure!(code == 0, "cuInit was refused");
-                self.model.processes[who].started = true;
+                self.on_each_card(|play| play.model.processes[who].started = true);
             }
             Command::ContextCreate { context } => {
                 self.granted_if_fits(self.model.context, code)?;

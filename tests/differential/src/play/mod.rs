@@ -1,5 +1,6 @@
 //! A play: steps drawn from a seed, each of which must do what the model says.
 
+mod cards;
 mod compare;
 mod draw;
 mod judge;
@@ -11,11 +12,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::actor::{Actor, Stage};
-use crate::command::Command;
+use crate::actor::{Actor, Second, Stage};
+use crate::command::{Command, Step, Thread};
 use crate::model::{Lent, MIB, Model, Process, Progress};
 use crate::random::Random;
 use crate::witness::Witness;
+
+use cards::Card;
 
 /// `CUDA_ERROR_UNKNOWN`: what the driver refuses with when it is told to. No call that is played answers so by itself.
 const TOLD_TO: i32 = 999;
@@ -68,6 +71,10 @@ pub enum Route {
     External,
     /// Processes that checkpoint each other
     Checkpoint,
+    /// A second card, with a limit of its own, which some programs see before the first one
+    Cards,
+    /// Several threads of each process
+    Threads,
 }
 
 /// What a descriptor that is under way is of.
@@ -84,6 +91,15 @@ enum Kind {
 }
 
 impl Plan {
+    /// The second card, where there is one: with less room.
+    fn second(&self) -> Second {
+        Second { limit_mib: self.limit_mib / 4 * 3, swapped: false }
+    }
+
+    fn has(&self, route: Route) -> bool {
+        self.routes.contains(&route)
+    }
+
     /// Whether the card is one with a switch and two locality domains. Else it is a small one.
     fn is_of_two_domains(&self) -> bool {
         self.routes.contains(&Route::Bound)
@@ -141,6 +157,10 @@ struct Play<'a> {
     /// When a program last ended, or became another.
     last_end: Option<Instant>,
     outcome: Outcome,
+    /// The card that has its turn: all that is said of a card above is said of it.
+    card: usize,
+    /// The card that does not have its turn.
+    other: Option<Card>,
 }
 
 /// Plays. `progress` is told after every thousand steps.
@@ -220,22 +240,29 @@ impl<'a> Play<'a> {
         let faults: Vec<String> =
             names.iter().chain(&shared).map(|name| format!("{name}:p0.03:{TOLD_TO}")).collect();
         let faults = faults.join(",");
+        let cards = if plan.has(Route::Cards) { 2 } else { 1 };
         let stage = Stage {
             dist: files.dist.clone(),
             actor: files.actor.clone(),
             cards: files.folder.join("cards"),
-            gpus: if plan.is_of_two_domains() { "B200:183359" } else { "A10:23028" }.to_owned(),
+            gpus: vec![if plan.is_of_two_domains() { "B200:183359" } else { "A10:23028" }; cards].join(","),
             driver: if plan.is_of_two_domains() { 13_050 } else { 13_000 },
             container,
             limit_mib: plan.limit_mib,
+            second: plan.has(Route::Cards).then(|| plan.second()),
             faults: None,
         };
         // The first context teaches what one costs on this card: alone, and from a driver that does not refuse it.
         let mut first = Actor::start(&stage, plan.seed)?;
-        for command in [Command::Init, Command::ContextCreate { context: 1 }] {
-            ensure!(first.perform(&command)?.code == 0, "the first {command:?} was refused");
+        ensure!(first.perform(&Command::Init)?.code == 0, "the first cuInit was refused");
+        for card in 0..cards {
+            let step = Step { card, ..Step::from(Command::ContextCreate { context: 1 }) };
+            ensure!(first.take(&step)?.code == 0, "the first {step:?} was refused");
         }
-        let witness = Witness::open(&stage.container, &stage.cards, &stage.gpus)?;
+        let witnesses = (0..cards)
+            .map(|card| Ok(Witness::open(&stage.container, &stage.cards, &stage.gpus)?.of_card(card)));
+        let mut witnesses = witnesses.collect::<Result<Vec<_>>>()?.into_iter();
+        let witness = witnesses.next().context("a card")?;
         let context = witness.context_cost();
         first.kill()?;
         // Nobody else looks at the card meanwhile, and the books forget the dead by the time alone.
@@ -249,13 +276,15 @@ impl<'a> Play<'a> {
 
         let stage = Stage { faults: plan.refusals.then_some(faults), ..stage };
         let mut random = Random::of(plan.seed);
-        let actors = (0..plan.processes)
-            .map(|_| Actor::start(&stage, random.below(u64::MAX)))
-            .collect::<Result<Vec<_>>>()?;
+        let actors = (0..plan.processes).map(|_| start(&stage, &mut random)).collect::<Result<Vec<_>>>()?;
         let processes = vec![Process::default(); plan.processes];
         let limit = plan.limit_mib * MIB;
         let model =
             Model { limit, context, processes, lent: BTreeMap::new(), orphans: 0, foreign: BTreeMap::new() };
+        let other = witnesses.next().map(|witness| {
+            let limit = plan.second().limit_mib * MIB;
+            Card::new(1, Model { limit, ..model.clone() }, witness, context)
+        });
         Ok(Self {
             plan,
             stage,
@@ -271,10 +300,15 @@ impl<'a> Play<'a> {
             dying_foreign: Vec::new(),
             last_end: None,
             outcome: Outcome::default(),
+            card: 0,
+            other,
         })
     }
 
     fn step(&mut self) -> Result<()> {
+        if self.plan.has(Route::Cards) && self.random.once_in(3) {
+            self.turn();
+        }
         let who = usize::try_from(self.random.below(self.actors.len() as u64))?;
         self.outcome.operations += 1;
         if self.random.once_in(self.plan.kill_once_in) {
@@ -301,14 +335,17 @@ impl<'a> Play<'a> {
             let (_, descriptor) = self.descriptors.get(&lent).context("no such descriptor")?;
             actor.line().send(descriptor.as_fd())?;
         }
-        let answer = actor.perform(&command)?;
-        if let Err(error) = self.judge(who, &command, &answer) {
+        let thread = if self.plan.has(Route::Threads) { thread(&mut self.random) } else { Thread::First };
+        let step = Step { command, card: self.card, thread };
+        let answer = actor.take(&step)?;
+        let command = &step.command;
+        if let Err(error) = self.judge(who, command, &answer) {
             let (books, card, dead) = (self.witness.total()?, self.witness.truth()?, self.dead);
             bail!(
-                "actor {who}: {command:?} -> {answer:?}: {error:#} ({books:?}, {card} on the card, {dead} of the dead)"
+                "actor {who}: {step:?} -> {answer:?}: {error:#} ({books:?}, {card} on the card, {dead} of the dead)"
             );
         }
-        self.look(who, &command).with_context(|| format!("after actor {who}: {command:?} -> {answer:?}"))
+        self.look(who, command).with_context(|| format!("after actor {who}: {step:?} -> {answer:?}"))
     }
 
     /// Whether books, card and getters agree with the model, about who has done something and whom it was done to.
@@ -316,9 +353,9 @@ impl<'a> Play<'a> {
         self.compare(who)?;
         if let Command::Checkpoint { pid } | Command::Restore { pid } = *command {
             let other = self.place_of(pid).context("no such process")?;
-            self.compare_process(other)?;
+            self.on_each_card(|play| play.compare_process(other)).into_iter().collect::<Result<()>>()?;
         }
-        let answer = self.bystander.perform(&Command::Watch)?;
+        let answer = self.bystander.take(&Step { card: self.card, ..Step::from(Command::Watch) })?;
         self.judge_watch(&answer).with_context(|| format!("{answer:?}"))
     }
 
@@ -357,6 +394,10 @@ impl<'a> Play<'a> {
 
     /// A process has ended, and another takes its place.
     fn bury(&mut self, who: usize) {
+        self.on_each_card(|play| play.bury_here(who));
+    }
+
+    fn bury_here(&mut self, who: usize) {
         let process = std::mem::take(&mut self.model.processes[who]);
         self.slack_of_the_dead += process.slack();
         self.dead += self.model.of(&process) + process.stale();
@@ -386,8 +427,7 @@ impl<'a> Play<'a> {
     /// Kills a process, which another one takes the place of.
     fn replace(&mut self, who: usize) -> Result<()> {
         self.bury(who);
-        let seed = self.random.below(u64::MAX);
-        let successor = Actor::start(&self.stage, seed)?;
+        let successor = start(&self.stage, &mut self.random)?;
         let Some(place) = self.actors.get_mut(who) else { bail!("no actor {who}") };
         std::mem::replace(place, successor).kill()?;
         self.last_end = Some(Instant::now());
@@ -397,8 +437,9 @@ impl<'a> Play<'a> {
 
     /// Ends everybody, and looks what is left.
     fn end(self) -> Result<Outcome> {
-        let Self { actors, bystander, witness, stage, mut outcome, .. } = self;
-        let mut witness = witness;
+        let Self { actors, bystander, witness, stage, mut outcome, other, .. } = self;
+        let mut witnesses: Vec<Witness> =
+            other.into_iter().map(Card::into_witness).chain([witness]).collect();
         for actor in actors.into_iter().chain([bystander]) {
             actor.kill()?;
         }
@@ -408,15 +449,27 @@ impl<'a> Play<'a> {
             let mut undertaker = Actor::start(&Stage { faults: None, ..stage.clone() }, 0)?;
             ensure!(undertaker.perform(&Command::Init)?.code == 0, "the last cuInit was refused");
             undertaker.kill()?;
-            let (books, card) = (witness.total()?.all, witness.truth()?);
-            if (books, card) == (0, 0) || Instant::now() > deadline {
-                outcome.leak = books.max(card);
-                ensure!(outcome.leak == 0, "{books} are left on the books and {card} on the card");
+            let left = witnesses.iter_mut().map(|witness| Ok((witness.total()?.all, witness.truth()?)));
+            let left = left.collect::<Result<Vec<_>>>()?;
+            outcome.leak = left.iter().map(|(books, card)| books.max(card)).sum();
+            if outcome.leak == 0 {
                 return Ok(outcome);
             }
+            ensure!(Instant::now() < deadline, "left by the books, and on the cards: {left:?}");
             std::thread::sleep(Duration::from_millis(50));
         }
     }
+}
+
+/// Starts a process. Where there are two cards, one in two sees them in the other order.
+fn start(stage: &Stage, random: &mut Random) -> Result<Actor> {
+    let seed = random.below(u64::MAX);
+    let second = stage.second.map(|second| Second { swapped: random.once_in(2), ..second });
+    Actor::start(&Stage { second, ..stage.clone() }, seed)
+}
+
+fn thread(random: &mut Random) -> Thread {
+    *random.pick(&[Thread::First, Thread::Second, Thread::Passing]).unwrap_or(&Thread::First)
 }
 
 /// A folder for a play's files: in memory, because regions need a file system that keeps locks.

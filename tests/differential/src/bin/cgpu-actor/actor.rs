@@ -1,23 +1,26 @@
 //! What the actor has, and who does which command.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use cgpu_differential::command::{Answer, Command, Sight};
-use cgpu_differential::line::Line;
 
-use crate::driver::{Api, place};
+use crate::driver::place;
 use crate::objects::Object;
+use crate::program::Common;
 
 /// Out of the driver's range: a context or an allocation that the actor does not have.
 pub(crate) const NOT_OURS: i32 = -1;
 
-/// A process of the driver API. What it has is called as the player calls it.
+/// What a program does on one card. What it has there is called as the player calls it.
 pub(crate) struct Actor {
-    pub(crate) cuda: Api,
-    pub(crate) nvml: Api,
-    /// By which descriptors come and go.
-    pub(crate) line: Line,
+    common: Arc<Common>,
+    /// The card by its place among those that the driver shows.
+    pub(crate) device: usize,
+    /// And among those that NVML shows.
+    pub(crate) card: usize,
     pub(crate) contexts: BTreeMap<u32, usize>,
     /// Their contexts and addresses.
     pub(crate) allocations: BTreeMap<u32, (u32, u64)>,
@@ -56,12 +59,23 @@ pub(crate) struct Actor {
     pub(crate) pooling: bool,
 }
 
+impl Deref for Actor {
+    type Target = Common;
+
+    fn deref(&self) -> &Common {
+        &self.common
+    }
+}
+
 impl Actor {
-    pub(crate) fn start() -> Result<Self> {
-        Ok(Self {
-            cuda: Api::open("libcuda.so.1")?,
-            nvml: Api::open("libnvidia-ml.so.1")?,
-            line: Line::given()?,
+    pub(crate) fn new(common: Arc<Common>, card: usize) -> Self {
+        // NVML knows nothing of this variable.
+        let order = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
+        let device = order.split(',').position(|shown| shown == card.to_string()).unwrap_or(card);
+        Self {
+            common,
+            device,
+            card,
             contexts: BTreeMap::new(),
             allocations: BTreeMap::new(),
             handles: BTreeMap::new(),
@@ -83,7 +97,7 @@ impl Actor {
             buffers: BTreeMap::new(),
             graphing: false,
             pooling: false,
-        })
+        }
     }
 
     pub(crate) fn perform(&mut self, command: &Command) -> Result<Answer> {
@@ -186,13 +200,20 @@ impl Actor {
             Command::Fork => self.fork()?,
             Command::Execute => bail!("is for the program as a whole"),
         };
-        if self.pooling {
-            answer.pooled = self.holds()?;
-        }
-        if self.graphing {
-            answer.pooled += self.reserved_for_graphs()?;
-        }
+        answer.pooled = self.keeps()?;
         Ok(answer)
+    }
+
+    /// What the card's default pool and the actor's own ones hold, and what is reserved for graphs.
+    pub(crate) fn keeps(&self) -> Result<u64> {
+        let pools = if self.pooling { self.holds()? } else { 0 };
+        let graphs = if self.graphing { self.reserved_for_graphs()? } else { 0 };
+        Ok(pools + graphs)
+    }
+
+    /// The card as locations name it.
+    pub(crate) fn id(&self) -> Result<i32> {
+        Ok(i32::try_from(self.device)?)
     }
 
     fn init(&self) -> Result<i32> {
@@ -215,7 +236,7 @@ impl Actor {
         let memory = loop {
             let codes = [
                 self.cuda.call(c"cuMemGetInfo_v2", [place(&mut free), place(&mut total)])?,
-                self.cuda.call(c"cuDeviceTotalMem_v2", [place(&mut device_total), 0])?,
+                self.cuda.call(c"cuDeviceTotalMem_v2", [place(&mut device_total), self.device])?,
             ];
             let (_, memory) = self.nvml_memory()?;
             let mut after = 0_usize;
@@ -241,7 +262,7 @@ impl Actor {
 
     /// A child has no part in its parent's driver. It tries, and ends with 0 if it was told so.
     fn fork(&self) -> Result<i32> {
-        // SAFETY: this process has one thread of ours; those of the driver are not needed by the child, which only calls what must
+        // SAFETY: the other threads of this process, ours and the driver's, are not needed by the child, which only calls what must
         // answer without them, and ends by _exit.
         let child = unsafe { libc::fork() };
         if child == 0 {

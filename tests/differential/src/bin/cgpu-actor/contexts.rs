@@ -19,7 +19,7 @@ impl Actor {
 
     pub(crate) fn create_context(&mut self, context: u32) -> Result<i32> {
         let mut handle = 0_usize;
-        let code = self.cuda.call(c"cuCtxCreate_v2", [place(&mut handle), 0, 0])?;
+        let code = self.cuda.call(c"cuCtxCreate_v2", [place(&mut handle), 0, self.device])?;
         if code == 0 {
             self.contexts.insert(context, handle);
         }
@@ -37,7 +37,7 @@ impl Actor {
 
     pub(crate) fn retain_primary(&mut self, answer: &mut Answer) -> Result<i32> {
         let mut handle = 0_usize;
-        let code = self.cuda.call(c"cuDevicePrimaryCtxRetain", [place(&mut handle), 0])?;
+        let code = self.cuda.call(c"cuDevicePrimaryCtxRetain", [place(&mut handle), self.device])?;
         if code == 0 {
             self.contexts.insert(PRIMARY, handle);
         }
@@ -47,7 +47,7 @@ impl Actor {
 
     /// Releases the primary context, or resets it.
     pub(crate) fn let_primary_go(&mut self, how: &CStr, answer: &mut Answer) -> Result<i32> {
-        let code = self.cuda.call(how, [0])?;
+        let code = self.cuda.call(how, [self.device])?;
         answer.active = self.is_active()?;
         Ok(code)
     }
@@ -55,7 +55,7 @@ impl Actor {
     /// Whether the primary context is.
     pub(crate) fn is_active(&self) -> Result<bool> {
         let (mut flags, mut active) = (0_u32, 0_i32);
-        let to = [0, place(&mut flags), place(&mut active)];
+        let to = [self.device, place(&mut flags), place(&mut active)];
         match self.cuda.call(c"cuDevicePrimaryCtxGetState", to)? {
             0 => Ok(active != 0),
             code => bail!("cuDevicePrimaryCtxGetState answered {code}"),

@@ -32,7 +32,7 @@ impl Actor {
     pub(crate) fn allocate_foreign(&mut self, key: u32, bytes: u64) -> Result<i32> {
         let (table, mut memory) = (table(&self.cuda)?, 0_u64);
         // SAFETY: the memory's name goes to a place that lives on.
-        let code = unsafe { (table.allocate)(0, bytes, &raw mut memory) };
+        let code = unsafe { (table.allocate)(i32::try_from(self.device)?, bytes, &raw mut memory) };
         if code == 0 {
             self.foreign.insert(key, memory);
         }

@@ -35,9 +35,9 @@ impl Actor {
     fn add_nodes(&self, graph: usize, sizes: &[u64]) -> Result<i32> {
         let (mut nodes, mut addresses) = (Vec::<usize>::new(), Vec::new());
         for &size in sizes {
-            let (kind, location) = (PINNED, DEVICE);
+            let (kind, location, id) = (PINNED, DEVICE, self.id()?);
             let bytes = usize::try_from(size)?;
-            let mut wanted = AllocationNode { kind, location, bytes, ..AllocationNode::default() };
+            let mut wanted = AllocationNode { kind, location, id, bytes, ..AllocationNode::default() };
             let mut node = 0_usize;
             let (after, count) = (nodes.as_ptr().expose_provenance(), nodes.len());
             let arguments = [place(&mut node), graph, after, count, place(&mut wanted)];
@@ -75,13 +75,13 @@ impl Actor {
     }
 
     pub(crate) fn trim_graphs(&self) -> Result<i32> {
-        self.cuda.call(c"cuDeviceGraphMemTrim", [0])
+        self.cuda.call(c"cuDeviceGraphMemTrim", [self.device])
     }
 
     /// What the first card has reserved for graphs.
     pub(crate) fn reserved_for_graphs(&self) -> Result<u64> {
         let mut reserved = 0_u64;
-        let to = [0, GRAPHS_RESERVED, place(&mut reserved)];
+        let to = [self.device, GRAPHS_RESERVED, place(&mut reserved)];
         match self.cuda.call(c"cuDeviceGetGraphMemAttribute", to)? {
             0 => Ok(reserved),
             code => bail!("cuDeviceGetGraphMemAttribute answered {code}"),

@@ -16,22 +16,22 @@ impl Actor {
         let (mut count, mut description, mut green, mut view) = (1_u32, 0_usize, 0_usize, 0_usize);
         let split = [place(&mut part), place(&mut count), place(&mut all), place(&mut rest), 0, PART];
         let codes = [
-            self.cuda.call(c"cuDeviceGetDevResource", [0, place(&mut all), MULTIPROCESSORS])?,
+            self.cuda.call(c"cuDeviceGetDevResource", [self.device, place(&mut all), MULTIPROCESSORS])?,
             self.cuda.call(c"cuDevSmResourceSplitByCount", split)?,
             self.cuda.call(c"cuDevResourceGenerateDesc", [place(&mut description), place(&mut part), 1])?,
         ];
         if codes != [0; 3] {
             bail!("the card was not split: {codes:?}");
         }
-        let wanted = [place(&mut green), description, 0, GREEN_DEFAULT_STREAM];
+        let wanted = [place(&mut green), description, self.device, GREEN_DEFAULT_STREAM];
         let code = self.cuda.call(c"cuGreenCtxCreate", wanted)?;
         if code == 0 {
             // The primary context's name: the green one holds it meanwhile.
             let mut whole = 0_usize;
             let codes = [
                 self.cuda.call(c"cuCtxFromGreenCtx", [place(&mut view), green])?,
-                self.cuda.call(c"cuDevicePrimaryCtxRetain", [place(&mut whole), 0])?,
-                self.cuda.call(c"cuDevicePrimaryCtxRelease_v2", [0])?,
+                self.cuda.call(c"cuDevicePrimaryCtxRetain", [place(&mut whole), self.device])?,
+                self.cuda.call(c"cuDevicePrimaryCtxRelease_v2", [self.device])?,
             ];
             if codes != [0; 3] {
                 bail!("the green context's getters answered {codes:?}");

@@ -40,7 +40,7 @@ impl Actor {
 
     fn attribute(&self, attribute: usize) -> Result<u64> {
         let mut value = 0_i32;
-        match self.cuda.call(c"cuDeviceGetAttribute", [place(&mut value), attribute, 0])? {
+        match self.cuda.call(c"cuDeviceGetAttribute", [place(&mut value), attribute, self.device])? {
             0 => Ok(u64::try_from(value)?),
             code => bail!("cuDeviceGetAttribute answered {code}"),
         }

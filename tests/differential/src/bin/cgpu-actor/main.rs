@@ -16,17 +16,18 @@ mod nvml;
 mod objects;
 mod physical;
 mod pools;
+mod program;
 mod records;
 mod sparse;
 
 use std::io::{BufRead, Write};
 use std::os::unix::process::CommandExt;
-use std::process::{Command as Program, ExitCode};
+use std::process::ExitCode;
 
 use anyhow::Result;
-use cgpu_differential::command::{Answer, Command};
+use cgpu_differential::command::{Answer, Command, Step};
 
-use actor::Actor;
+use program::Program;
 
 /// The argument of a program that another one became: it answers for it, when the other one is certainly gone.
 const SUCCESSOR: &str = "successor";
@@ -42,7 +43,7 @@ fn main() -> ExitCode {
 }
 
 fn act() -> Result<()> {
-    let mut actor = Actor::start()?;
+    let mut program = Program::start()?;
     if std::env::args().nth(1).as_deref() == Some(SUCCESSOR) {
         say(&Answer::default())?;
     }
@@ -51,12 +52,13 @@ fn act() -> Result<()> {
     // other side waits for each answer, so one line is all there is.
     let mut input = std::io::stdin().lock();
     while input.read_line(&mut line)? > 0 {
-        let command: Command = serde_json::from_str(&line)?;
+        let step: Step = serde_json::from_str(&line)?;
         line.clear();
-        if command == Command::Execute {
-            return Err(Program::new(std::env::current_exe()?).arg(SUCCESSOR).exec().into());
+        if step.command == Command::Execute {
+            let itself = std::env::current_exe()?;
+            return Err(std::process::Command::new(itself).arg(SUCCESSOR).exec().into());
         }
-        say(&actor.perform(&command)?)?;
+        say(&program.perform(step)?)?;
     }
     Ok(())
 }

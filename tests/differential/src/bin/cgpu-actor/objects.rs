@@ -23,7 +23,7 @@ impl Actor {
         let code = self.cuda.call(c"cuMulticastCreate", [place(&mut handle), place(&mut wanted)])?;
         if code == 0 {
             let handle = usize::try_from(handle)?;
-            match self.cuda.call(c"cuMulticastAddDevice", [handle, 0])? {
+            match self.cuda.call(c"cuMulticastAddDevice", [handle, self.device])? {
                 0 => _ = self.objects.insert(name, Object::Multicast(handle)),
                 code => bail!("cuMulticastAddDevice answered {code}"),
             }
@@ -37,7 +37,8 @@ impl Actor {
             0 => {}
             code => bail!("cuLogicalEndpointIdReserve answered {code}"),
         }
-        let mut wanted = EndpointProperty { kind: UNICAST, size, ..EndpointProperty::default() };
+        let mut wanted =
+            EndpointProperty { kind: UNICAST, device: self.id()?, size, ..EndpointProperty::default() };
         let number = number as usize;
         let code = self.cuda.call(c"cuLogicalEndpointCreate", [number, place(&mut wanted)])?;
         let mut ready = 0_i32;
@@ -64,9 +65,9 @@ impl Actor {
             Object::Multicast(handle) => {
                 self.cuda.call(c"cuMulticastBindMem", [handle, offset, memory, 0, bytes, 0])
             }
-            Object::Endpoint(number) => {
-                self.cuda.call(c"cuLogicalEndpointBindMem", [number, 0, offset, memory, 0, bytes, 0])
-            }
+            Object::Endpoint(number) => self
+                .cuda
+                .call(c"cuLogicalEndpointBindMem", [number, self.device, offset, memory, 0, bytes, 0]),
         }
     }
 
@@ -74,9 +75,11 @@ impl Actor {
         let Some(&object) = self.objects.get(&object) else { return Ok(NOT_OURS) };
         let (offset, bytes) = (usize::try_from(offset)?, usize::try_from(bytes)?);
         match object {
-            Object::Multicast(handle) => self.cuda.call(c"cuMulticastUnbind", [handle, 0, offset, bytes]),
+            Object::Multicast(handle) => {
+                self.cuda.call(c"cuMulticastUnbind", [handle, self.device, offset, bytes])
+            }
             Object::Endpoint(number) => {
-                self.cuda.call(c"cuLogicalEndpointUnbind", [number, 0, offset, bytes])
+                self.cuda.call(c"cuLogicalEndpointUnbind", [number, self.device, offset, bytes])
             }
         }
     }

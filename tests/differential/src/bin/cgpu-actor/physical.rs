@@ -18,10 +18,10 @@ impl Actor {
     ) -> Result<i32> {
         let mut code = self.enter(context)?;
         let (location, id) = match on {
-            Place::Card => (DEVICE, 0),
+            Place::Card => (DEVICE, self.id()?),
             Place::Host => (HOST, 0),
             // The lowest byte is the device.
-            Place::Domain(domain) => (DOMAIN, i32::from(domain) << 8),
+            Place::Domain(domain) => (DOMAIN, i32::from(domain) << 8 | self.id()?),
         };
         let handle_types = if shared { DESCRIPTOR } else { 0 };
         let flags = [0, 0, u8::from(tiles), 0, 0, 0, 0, 0];

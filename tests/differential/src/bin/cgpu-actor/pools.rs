@@ -47,8 +47,8 @@ impl Actor {
     }
 
     pub(crate) fn create_pool(&mut self, pool: u32) -> Result<i32> {
-        let (kind, handle_types, location) = (PINNED, DESCRIPTOR, DEVICE);
-        let mut property = PoolProperty { kind, handle_types, location, ..PoolProperty::default() };
+        let (kind, handle_types, location, id) = (PINNED, DESCRIPTOR, DEVICE, self.id()?);
+        let mut property = PoolProperty { kind, handle_types, location, id, ..PoolProperty::default() };
         let mut handle = 0_usize;
         let code = self.cuda.call(c"cuMemPoolCreate", [place(&mut handle), place(&mut property)])?;
         if code == 0 {
@@ -80,7 +80,7 @@ impl Actor {
 
     fn default_pool(&self) -> Result<usize> {
         let mut pool = 0_usize;
-        match self.cuda.call(c"cuDeviceGetDefaultMemPool", [place(&mut pool), 0])? {
+        match self.cuda.call(c"cuDeviceGetDefaultMemPool", [place(&mut pool), self.device])? {
             0 => Ok(pool),
             code => bail!("cuDeviceGetDefaultMemPool answered {code}"),
         }

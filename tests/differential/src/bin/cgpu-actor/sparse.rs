@@ -53,7 +53,7 @@ impl Actor {
             operation: if key.is_some() { MAP } else { UNMAP },
             handle,
             at,
-            devices: 1,
+            devices: 1 << self.device,
             ..TileMap::default()
         };
         code = self.cuda.call(c"cuMemMapArrayAsync", [place(&mut map), 1, 0])?;

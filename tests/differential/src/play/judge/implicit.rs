@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::{OUT_OF_MEMORY, Play};
 use crate::command::{Answer, Command, PRIMARY};
-use crate::model::{Allocation, GREEN, Process, Progress, Set, rounded};
+use crate::model::{Allocation, GREEN, Progress, Set, rounded};
 
 /// `CUDA_ERROR_NOT_SUPPORTED`.
 const NOT_SUPPORTED: i32 = 801;
@@ -104,41 +104,47 @@ impl Play<'_> {
             }
             Command::Lock { pid } => {
                 ensure!(code == 0, "a process between two calls was not locked");
-                self.named(pid)?.progress = Progress::Locked;
+                self.progressed(pid, Progress::Locked)?;
             }
             Command::Checkpoint { pid } => {
-                let shares = self.named(pid)?.shares;
+                let who = self.place_of(pid).context("no such process")?;
+                let shares = self.on_each_card(|play| play.model.processes[who].shares).contains(&true);
                 ensure!(
                     code == 0 || code == NOT_SUPPORTED && shares,
                     "a locked process was not checkpointed"
                 );
                 if code == 0 {
-                    self.named(pid)?.progress = Progress::Away;
+                    self.progressed(pid, Progress::Away)?;
                 }
             }
             Command::Restore { pid } => {
-                let process = self.named(pid)?.clone();
-                let most = self.model.at_home(&process) + process.pool_on_the_books - process.pool;
-                let (surely, never) =
-                    (self.model.fits(most), !self.model.might_fit(self.model.firm(&process)));
+                let who = self.place_of(pid).context("no such process")?;
+                let rooms = self.on_each_card(|play| {
+                    let process = &play.model.processes[who];
+                    let most = play.model.at_home(process) + process.pool_on_the_books - process.pool;
+                    (play.model.fits(most), !play.model.might_fit(play.model.firm(process)))
+                });
+                let surely = rooms.iter().all(|(surely, _)| *surely);
+                let never = rooms.iter().any(|(_, never)| *never);
                 self.granted_if(surely, never, code)?;
                 if code == 0 {
-                    self.named(pid)?.progress = Progress::Locked;
+                    self.progressed(pid, Progress::Locked)?;
                 }
                 ensure!(code == 0 || code == OUT_OF_MEMORY, "a checkpointed process was not restored");
             }
             Command::Unlock { pid } => {
                 ensure!(code == 0, "a locked process was not unlocked");
-                self.named(pid)?.progress = Progress::Running;
+                self.progressed(pid, Progress::Running)?;
             }
             _ => bail!("nobody judges {command:?}"),
         }
         Ok(())
     }
 
-    /// The process of an id.
-    fn named(&mut self, pid: u32) -> Result<&mut Process> {
-        let place = self.place_of(pid).context("no such process")?;
-        Ok(&mut self.model.processes[place])
+    /// A checkpoint is of all that the process of an id has, wherever it is.
+    fn progressed(&mut self, pid: u32, progress: Progress) -> Result<()> {
+        let who = self.place_of(pid).context("no such process")?;
+        self.on_each_card(|play| play.model.processes[who].progress = progress);
+        Ok(())
     }
 }

@@ -1,0 +1,103 @@
+//! The program as a whole: its cards, each with what there is on it, and its threads.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result, anyhow};
+use cgpu_differential::command::{Answer, Step, Thread};
+use cgpu_differential::line::Line;
+
+use crate::actor::Actor;
+use crate::driver::Api;
+
+/// What a card's actor has in common with the other's.
+pub(crate) struct Common {
+    pub(crate) cuda: Api,
+    pub(crate) nvml: Api,
+    /// By which descriptors come and go.
+    pub(crate) line: Line,
+}
+
+/// Who acts on which card.
+struct Cards {
+    common: Arc<Common>,
+    actors: BTreeMap<usize, Actor>,
+}
+
+impl Cards {
+    fn perform(&mut self, step: &Step) -> Result<Answer> {
+        let actor =
+            self.actors.entry(step.card).or_insert_with(|| Actor::new(Arc::clone(&self.common), step.card));
+        let mut answer = actor.perform(&step.command)?;
+        for (card, actor) in &self.actors {
+            if *card != step.card {
+                answer.elsewhere += actor.keeps()?;
+            }
+        }
+        Ok(answer)
+    }
+}
+
+/// A process of the driver API. Its threads take turns.
+pub(crate) struct Program {
+    cards: Arc<Mutex<Cards>>,
+    second: Option<Second>,
+}
+
+impl Program {
+    pub(crate) fn start() -> Result<Self> {
+        let common = Common {
+            cuda: Api::open("libcuda.so.1")?,
+            nvml: Api::open("libnvidia-ml.so.1")?,
+            line: Line::given()?,
+        };
+        let cards = Cards { common: Arc::new(common), actors: BTreeMap::new() };
+        Ok(Self { cards: Arc::new(Mutex::new(cards)), second: None })
+    }
+
+    pub(crate) fn perform(&mut self, step: Step) -> Result<Answer> {
+        let cards = Arc::clone(&self.cards);
+        match step.thread {
+            Thread::First => perform(&cards, &step),
+            Thread::Second => self.second.get_or_insert_with(|| Second::start(cards)).perform(step),
+            Thread::Passing => joined(std::thread::spawn(move || perform(&cards, &step)))?,
+        }
+    }
+}
+
+fn perform(cards: &Mutex<Cards>, step: &Step) -> Result<Answer> {
+    cards.lock().unwrap_or_else(PoisonError::into_inner).perform(step)
+}
+
+fn joined<T>(thread: JoinHandle<T>) -> Result<T> {
+    thread.join().map_err(|_| anyhow!("a thread panicked"))
+}
+
+/// A thread that stays.
+struct Second {
+    steps: Sender<Step>,
+    answers: Receiver<Result<Answer>>,
+}
+
+impl Second {
+    fn start(cards: Arc<Mutex<Cards>>) -> Self {
+        let (steps, mine) = channel();
+        let (its, answers) = channel();
+        // Ends with the program: whoever it belongs to is there as long.
+        std::thread::spawn(move || {
+            for step in mine {
+                if its.send(perform(&cards, &step)).is_err() {
+                    break;
+                }
+            }
+        });
+        Self { steps, answers }
+    }
+
+    fn perform(&self, step: Step) -> Result<Answer> {
+        self.steps.send(step).context("the second thread has ended")?;
+        self.answers.recv().context("the second thread has ended")?
+    }
+}

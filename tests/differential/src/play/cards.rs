@@ -1,0 +1,58 @@
+//! Two cards that have their turns.
+
+use std::collections::BTreeMap;
+use std::mem::swap;
+use std::os::fd::OwnedFd;
+
+use super::{Kind, Play};
+use crate::model::Model;
+use crate::witness::Witness;
+
+/// What a play says of a card that does not have its turn. The fields are those of [`Play`].
+pub(super) struct Card {
+    card: usize,
+    model: Model,
+    witness: Witness,
+    dead: u64,
+    slack_of_the_dead: u64,
+    descriptors: BTreeMap<u32, (Kind, OwnedFd)>,
+    dying_foreign: Vec<u32>,
+}
+
+impl Card {
+    /// `dead`: what the dead may have there.
+    pub(super) fn new(card: usize, model: Model, witness: Witness, dead: u64) -> Self {
+        let (descriptors, dying_foreign) = (BTreeMap::new(), Vec::new());
+        Self { card, model, witness, dead, slack_of_the_dead: 0, descriptors, dying_foreign }
+    }
+
+    pub(super) fn into_witness(self) -> Witness {
+        self.witness
+    }
+}
+
+impl Play<'_> {
+    /// The other card has its turn, if there is one.
+    pub(super) fn turn(&mut self) {
+        let Some(other) = &mut self.other else { return };
+        swap(&mut self.card, &mut other.card);
+        swap(&mut self.model, &mut other.model);
+        swap(&mut self.witness, &mut other.witness);
+        swap(&mut self.dead, &mut other.dead);
+        swap(&mut self.slack_of_the_dead, &mut other.slack_of_the_dead);
+        swap(&mut self.descriptors, &mut other.descriptors);
+        swap(&mut self.dying_foreign, &mut other.dying_foreign);
+    }
+
+    /// Something that happens to all of a process, and so on each card. The other card's turn comes first.
+    pub(super) fn on_each_card<T>(&mut self, mut happen: impl FnMut(&mut Self) -> T) -> Vec<T> {
+        let mut all = Vec::new();
+        if self.other.is_some() {
+            self.turn();
+            all.push(happen(self));
+            self.turn();
+        }
+        all.push(happen(self));
+        all
+    }
+}
