@@ -136,6 +136,7 @@ pub(crate) const FIGURES: &[Figure] = &[
         .peers("XSched 95, 98; native slicing 90")
         .quick(),
     at_least("solo_pct", "alone, with the shim over without, 20 us kernels", 99.5).peers("98.5-99.2").quick(),
+    at_least("policy_5_pct", "two under policy 5, with the shim over without, 20 us kernels", 99.5),
     at_most("idle_reclaim_ms", "neighbour idle: until the other has the card", 50.0)
         .peers("nvshare: seconds"),
     at_least("idle_reclaim_pct", "and how much of it", 97.0),

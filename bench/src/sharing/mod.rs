@@ -76,6 +76,7 @@ const EXPERIMENTS: &[Experiment] = &[
     experiment(&["cap_error_points_80"], |bench| shares::cap(bench, "cap_error_points_80", 80)),
     experiment(&["soft_least_pct", "soft_aggregate_ratio"], shares::soft),
     experiment(&["solo_pct"], shares::solo),
+    experiment(&["policy_5_pct"], shares::native_policy),
     experiment(&["idle_reclaim_ms", "idle_reclaim_pct"], response::idle_reclaim),
     experiment(&["reaction_ms", "reaction_error_1s_pct"], response::reaction),
     experiment(&["scrape_cpu_pct"], scrapes::cost),

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 
 use super::load::{Load, Party};
+use super::scene::{Tenant, together};
 use super::track::{Track, cycles, error_pct, parts, shares, stretches};
 use super::{Bench, Figures, STEP, Seen, WARM, observe};
 use crate::figure::Reading;
@@ -180,22 +181,32 @@ pub(super) fn soft(bench: &mut Bench) -> Result<Figures> {
     ])
 }
 
-/// Alone under the shim over alone without it, in turn.
+/// Alone under the shim over alone without it.
 pub(super) fn solo(bench: &mut Bench) -> Result<Figures> {
+    Ok(vec![("solo_pct", over_native(bench, 1, &[])?.into())])
+}
+
+/// Two under policy 5, which lets everybody launch as they like, over the same two without the shim.
+pub(super) fn native_policy(bench: &mut Bench) -> Result<Figures> {
+    Ok(vec![("policy_5_pct", over_native(bench, 2, &[("0/policy", "5")])?.into())])
+}
+
+/// What so many do together under the shim in percent of what they do without it, in turn.
+fn over_native(bench: &mut Bench, tenants: usize, settings: &[(&str, &str)]) -> Result<f64> {
     let load = Load::saturating(20);
     let mut scene = bench.scene()?;
-    let mut shimmed = scene.join(&Party::of(load))?;
-    let mut native = scene.native(&load)?;
+    let mut shimmed = (0..tenants).map(|_| scene.join(&Party::of(load))).collect::<Result<Vec<_>>>()?;
+    let mut native = (0..tenants).map(|_| scene.native(&load)).collect::<Result<Vec<_>>>()?;
+    settings.iter().try_for_each(|(path, value)| scene.write(path, value))?;
     let mut ratios = Vec::new();
     for _ in 0..if bench.quick { 3 } else { 5 } {
-        let mut rates = Vec::new();
-        for tenant in [&mut shimmed, &mut native] {
-            let track = tenant.run(1.2, 0.01)?;
-            rates.push(track.rate(0.2, 1.2));
-        }
-        ratios.push(100.0 * rates[0] / rates[1]);
+        let rate = |tenants: &mut [Tenant]| -> Result<f64> {
+            let tracks = together(tenants, 1.2, 0.01, |_| Ok(()))?;
+            Ok(tracks.iter().map(|track| track.rate(0.2, 1.2)).sum())
+        };
+        ratios.push(100.0 * rate(&mut shimmed)? / rate(&mut native)?);
     }
-    Ok(vec![("solo_pct", median(&mut ratios).into())])
+    Ok(median(&mut ratios))
 }
 
 /// Percentages, for people.
