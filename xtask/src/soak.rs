@@ -1,5 +1,6 @@
 //! `cargo xtask soak`: plays random programs for as long as one likes, and fills several containers at once; what fails in a play replays
-//! by its seed. Then the control tree: ten minutes of reads and writes, fifty kills of its monitor.
+//! by its seed. Then the control tree: ten minutes of reads and writes, fifty kills of its monitor. Then a minute of policies that change
+//! under load.
 
 use std::process::ExitCode;
 
@@ -10,14 +11,18 @@ use crate::build;
 use crate::cargo::Workspace;
 use crate::handover;
 
+/// How long policies change, without more words.
+const TURNS: &str = "60";
+
 /// Of the control tree, without more words.
 const SECONDS: &str = "600";
 const KILLS: &str = "50";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// `tree [SECONDS] [KILLS]`: the control tree under load alone. Else passed on: [--operations N] [--seed N] [--play N] [--processes N]
-    /// [--filling SECONDS] [--racing CALLS] ...; without any, a million steps, ten minutes of filling, and the control tree under load
+    /// `tree [SECONDS] [KILLS]`: the control tree under load alone. `policies [SECONDS]`: policies that change under load alone. Else passed
+    /// on: [--operations N] [--seed N] [--play N] [--processes N] [--filling SECONDS] [--racing CALLS] ...; without any, a million steps, ten
+    /// minutes of filling, the control tree and the policies
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
     rest: Vec<String>,
 }
@@ -28,25 +33,45 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         [] => {
             let words = ["--operations", "1000000", "--filling", "600"].map(String::from);
             let played = handover::run("cgpu-differential", &words)?;
-            Ok(if played == ExitCode::SUCCESS { tree(SECONDS, KILLS)? } else { played })
+            let all = [played, tree(SECONDS, KILLS)?, policies(TURNS)?];
+            Ok(if all == [ExitCode::SUCCESS; 3] { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         ["tree"] => tree(SECONDS, KILLS),
         ["tree", seconds] => tree(seconds, KILLS),
         ["tree", seconds, kills] => tree(seconds, kills),
+        ["policies"] => policies(TURNS),
+        ["policies", seconds] => policies(seconds),
         _ => handover::run("cgpu-differential", &arguments.rest),
     }
 }
 
 /// The tests of the control tree under load, for longer. They say as they go how far they are.
 fn tree(seconds: &str, kills: &str) -> Result<ExitCode> {
+    longer("plain", "tree::", &[("CGPU_SOAK_SECONDS", seconds), ("CGPU_SOAK_KILLS", kills)])
+}
+
+/// The test of policies that change under load, for longer.
+fn policies(seconds: &str) -> Result<ExitCode> {
+    longer("timed", "policies_change_every_100_ms_under_load", &[("CGPU_SOAK_SECONDS", seconds)])
+}
+
+fn longer(file: &str, name: &str, variables: &[(&str, &str)]) -> Result<ExitCode> {
     let workspace = Workspace::find()?;
     let dist = build::collect(&workspace)?;
     let status = workspace
-        .cargo(&["test", "--package", "cgpu-e2e", "--test", "plain", "--", "--nocapture", "--test-threads=1"])
-        .arg("tree::")
+        .cargo(&[
+            "test",
+            "--package",
+            "cgpu-e2e",
+            "--test",
+            file,
+            "--",
+            "--nocapture",
+            "--test-threads=1",
+            name,
+        ])
         .env("CGPU_DIST", dist)
-        .env("CGPU_SOAK_SECONDS", seconds)
-        .env("CGPU_SOAK_KILLS", kills)
+        .envs(variables.iter().copied())
         .status()?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

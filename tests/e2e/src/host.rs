@@ -85,9 +85,18 @@ impl Worker {
     /// # Panics
     /// If the program says something else.
     pub fn rate(&mut self) -> f64 {
+        let [launches, seconds] = self.done();
+        launches / seconds
+    }
+
+    /// The same: kernels, and seconds.
+    ///
+    /// # Panics
+    /// If the program says something else.
+    pub fn done(&mut self) -> [f64; 2] {
         let answer = self.answer();
-        let number = |key: &str| answer[key].as_f64().unwrap_or_else(|| panic!("no {key} in {answer}"));
-        number("launches") / number("seconds")
+        ["launches", "seconds"]
+            .map(|key| answer[key].as_f64().unwrap_or_else(|| panic!("no {key} in {answer}")))
     }
 
     /// Sends a command and waits for its answer.
