@@ -1,6 +1,7 @@
 //! podman with storage of one test's own, and an image from files of this host.
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,9 @@ use crate::{Outcome, Scene, furnish, skip};
 
 /// The image that is made.
 const IMAGE: &str = "localhost/cuda";
+
+/// Where engines look for specifications of devices.
+const DEVICES: &str = "/run/cdi";
 
 /// podman, set up by `cgpu setup podman`.
 pub struct Podman {
@@ -57,29 +61,67 @@ impl Podman {
         Some(podman)
     }
 
+    /// The configuration of `cgpu-runtime`.
+    #[must_use]
+    pub fn config(&self) -> PathBuf {
+        self.folder.path().join("runtime.toml")
+    }
+
     /// `podman` with these arguments.
     #[must_use]
     pub fn command(&self, arguments: &[&str]) -> Outcome {
-        let at = |name: &str| self.folder.path().join(name);
         let mut command = Command::new("podman");
-        command.env("CONTAINERS_CONF", at("engine.conf")).env("CONTAINERS_STORAGE_CONF", at("storage.conf"));
-        command.args(["--cgroup-manager=cgroupfs", "--events-backend=none", "--tmpdir"]).arg(at("tmp"));
-        command.arg(format!("--runtime-flag=cgpu-config={}", at("runtime.toml").display())).args(arguments);
+        self.place(&mut command).env("CONTAINERS_CONF", self.folder.path().join("engine.conf"));
+        command.arg(format!("--runtime-flag=cgpu-config={}", self.config().display())).args(arguments);
         Outcome::of(command)
     }
 
     /// Runs a container: in the background, or to its end.
     #[must_use]
     pub fn run(&self, options: &[&str], program: &[&str], detached: bool) -> Outcome {
-        // A host that is itself confined cannot give more than it has.
-        let mut arguments =
-            vec!["run", "--network=none", "--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024"];
-        arguments.push(if detached { "--detach" } else { "--rm" });
-        arguments.extend(options);
-        arguments.push(IMAGE);
-        arguments.extend(program);
-        self.command(&arguments)
+        self.command(&running(if detached { "--detach" } else { "--rm" }, options, program))
     }
+
+    /// Runs a container to its end with runc, without a runtime of ours, on a host whose devices are those of this specification: podman
+    /// finds such files in the host's own folders only, so it runs where it sees another one there.
+    ///
+    /// # Panics
+    /// If the specification cannot be written.
+    #[must_use]
+    pub fn run_with_devices(&self, specification: &str, options: &[&str], program: &[&str]) -> Outcome {
+        let folder = self.folder.path().join("devices");
+        fs::create_dir_all(&folder).expect("a folder");
+        fs::write(folder.join("cgpu.json"), specification).expect("a specification");
+        let made = fs::create_dir(DEVICES).is_ok();
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c"]);
+        command
+            .arg(format!("mount --bind \"$1\" {DEVICES} && shift && exec podman \"$@\""))
+            .arg("sh")
+            .arg(&folder);
+        self.place(&mut command);
+        command.args(["--runtime", "runc"]).args(running("--rm", options, program));
+        let outcome = Outcome::of(command);
+        if made {
+            // Somebody else may use it by now.
+            let _ = fs::remove_dir(DEVICES);
+        }
+        outcome
+    }
+
+    /// Has podman's own files in the test's folder.
+    fn place<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        let at = |name: &str| self.folder.path().join(name);
+        command.env("CONTAINERS_STORAGE_CONF", at("storage.conf"));
+        command.args(["--cgroup-manager=cgroupfs", "--events-backend=none", "--tmpdir"]).arg(at("tmp"))
+    }
+}
+
+/// The arguments that run a container.
+fn running<'a>(way: &'a str, options: &[&'a str], program: &[&'a str]) -> Vec<&'a str> {
+    // A host that is itself confined cannot give more than it has.
+    let few = ["--network=none", "--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024"];
+    [&["run", way], &few[..], options, &[IMAGE], program].concat()
 }
 
 impl Drop for Podman {

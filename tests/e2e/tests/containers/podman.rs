@@ -30,6 +30,31 @@ fn containers_have_their_slices_and_names() {
     podman.command(&["rm", "short"]).exits(0);
 }
 
+/// `--device` brings a slice without a runtime of ours.
+#[test]
+fn devices_of_a_specification_are_slices() {
+    let scene = Scene::new(T4);
+    let Some(podman) = Podman::open("podman::devices_of_a_specification_are_slices", &scene, T4) else {
+        return;
+    };
+    let config = podman.config().to_string_lossy().into_owned();
+    let generated = ["cdi", "generate", "--gib", "6", "--config", &config];
+    let specification = Outcome::of(scene.cgpu(&generated)).silent().stdout;
+    let run = |options: &[&str]| {
+        let options = [&["--device"], options].concat();
+        podman.run_with_devices(&specification, &options, &["env", "-i", "/bin/init"])
+    };
+    assert_eq!(run(&["cgpu.dev/slice=6GiB"]).exits(0).number("total"), 6144 * MIB);
+    let asking = EIGHT.map(|variable| ["-e", variable]).concat();
+    let all = |asking: &[&str]| run(&[&["cgpu.dev/slice=all"], asking].concat());
+    assert_eq!(all(&asking).exits(0).number("total"), 8058 * MIB);
+    let refused = all(&["-e", "ALIYUN_COM_GPU_MEM_CONTAINER=six"]);
+    assert!(refused.code() != Some(0) && refused.stderr.contains("is `six`, expected"), "{refused:?}");
+    let unknown = run(&["cgpu.dev/slice=7GiB"]);
+    assert!(unknown.code() != Some(0), "{unknown:?}");
+    is_clean(&scene);
+}
+
 /// As a user who is not root: with a user namespace of podman's, and the user's own folder for what runs.
 #[test]
 fn a_user_without_rights_has_slices_of_its_own() {
