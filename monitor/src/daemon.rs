@@ -25,6 +25,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 
 pub(crate) mod poll;
+mod promptness;
 
 use poll::{Poll, Source, now};
 
@@ -55,10 +56,7 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 /// When it cannot start: another monitor runs, the root cannot be made, the settings cannot be read. Once it runs, it does not end by
 /// itself.
 pub fn run(config: &Config, replace: bool) -> Result<()> {
-    // Sleeping to a predicted time is what we do; the default slack is 50 us.
-    if let Err(error) = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1)) {
-        tracing::warn!("timer slack cannot be set: {error}");
-    }
+    promptness::be_prompt();
     cgpu_proto::cut::outlive().context("no handler for files that are cut short")?;
     allow_descriptors();
     let containers = paths::containers(&config.root);

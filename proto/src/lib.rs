@@ -19,6 +19,7 @@
 //! | [`snapshot`], [`intervals`] | what the container says, as the monitor copies it |
 //! | [`notes`] | what the monitor tells the container, as people see it |
 //! | [`limits`], [`paths`], [`uuid`] | what whoever starts the container allows it; where things lie; what cards are called |
+//! | [`cut`], [`slices`] | what a process asks of its system: to outlive files that are cut short, to be let in soon after waking |
 //! | [`units`] | bytes, nanoseconds, and the numbers of cards and slots |
 //!
 //! Nothing here reads a clock, keeps a static (but for [`cut`]) or writes a message: times are parameters, errors are values. What decides and is
@@ -77,5 +78,7 @@ pub mod paths;
 mod record;
 #[cfg(not(loom))]
 pub mod region;
+#[cfg(not(loom))]
+pub mod slices;
 #[cfg(not(loom))]
 pub mod snapshot;

@@ -12,6 +12,13 @@ pub(crate) struct Item {
     pub name: &'static str,
 }
 
+impl Item {
+    /// The profile it is built with (`Cargo.toml`): libraries are what programs wait for, call by call.
+    pub(crate) fn profile(&self) -> &'static str {
+        if self.name.contains(".so") { "release" } else { "programs" }
+    }
+}
+
 /// Everything that cargo builds for `dist`. The C programs come beside it, in `programs/`.
 pub(crate) const ITEMS: &[Item] = &[
     Item { package: "cgpu-shim", folder: "shim", target: "cgpu", name: "libcgpu.so" },
