@@ -72,7 +72,15 @@ pub(crate) unsafe fn cuCtxAttach(context: *mut CUcontext, flags: c_uint) -> CUre
 pub(crate) unsafe fn cuCtxDetach(context: CUcontext) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuCtxDetach(context) };
-    if Attached::remove(context) { call() } else { end(context, call) }
+    if !Attached::remove(context) {
+        return end(context, call);
+    }
+    let answer = call();
+    if answer != CUresult::SUCCESS {
+        // The use has not ended: without it, the end of another one would be taken for the context's.
+        Attached::add(context);
+    }
+    answer
 }
 
 /// The first reference makes the context.

@@ -91,7 +91,12 @@ int main(void) {
     CHECK(cu.cuCtxCreate(&first, 0, device));
     CHECK(attach(&second, 0));
     HOLDS(second == first);
-    CHECK(detach(first));
+    size_t held;
+    CHECK(cu.cuMemAlloc(&address, (size_t)64 << 20));
+    CHECK(cu.cuMemGetInfo(&held, NULL));
+    if (detach(first) != CUDA_SUCCESS) CHECK(detach(first)); /* a use that the driver did not end is still there */
+    CHECK(cu.cuMemGetInfo(&after, NULL));
+    HOLDS(after == held);
     CHECK(cu.cuMemAlloc(&address, 4096));
     CHECK(detach(first));
     CHECK(cu.cuMemGetInfo(&after, NULL));

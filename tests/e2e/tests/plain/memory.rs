@@ -205,6 +205,15 @@ fn contexts_cost_memory_and_give_it_back() {
     Outcome::of(scene.program_in(&scene.limited("a", 4096), "ctx")).silent();
 }
 
+/// A context was taken off the books, with all in it, when a use of it ended after one whose end the driver had refused.
+#[test]
+fn a_use_of_a_context_that_the_driver_does_not_end_still_counts() {
+    let scene = Scene::new(A10);
+    let mut command = scene.program_in(&scene.limited("a", 4096), "ctx");
+    command.env("CGPU_SIM_FAULT", "cuCtxDetach:1:999");
+    Outcome::of(command).silent();
+}
+
 /// The functions that `docs/support.md` lists as refused.
 fn refused_names() -> BTreeSet<String> {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/support.md");
