@@ -31,6 +31,8 @@ pub struct Stage {
     pub second: Option<Second>,
     /// `CGPU_SIM_FAULT`, if the driver is to refuse.
     pub faults: Option<String>,
+    /// Whether actors draw the names of entry points among all that do the same.
+    pub names: bool,
 }
 
 /// The second card of a container.
@@ -48,6 +50,9 @@ impl Stage {
         format!("{}{}", self.limit_mib, second.unwrap_or_default())
     }
 }
+
+/// Tells an actor that it is to draw names, and by which seed.
+pub const NAMES: &str = "DIFFERENTIAL_NAMES";
 
 /// A process under the shim that does what it is told. Killed when dropped.
 #[derive(Debug)]
@@ -88,6 +93,9 @@ impl Actor {
         }
         if stage.second.is_some_and(|second| second.swapped) {
             program.env("CUDA_VISIBLE_DEVICES", "1,0");
+        }
+        if stage.names {
+            program.env(NAMES, seed.to_string());
         }
         // SAFETY: between fork and exec only async-signal-safe calls are allowed; prctl is a bare system call.
         unsafe { program.pre_exec(die_with_parent) };

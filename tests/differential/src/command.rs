@@ -1,6 +1,14 @@
 //! What an actor is told, and what it answers: a line of JSON each.
 
+mod pools;
+mod ranges;
+mod streams;
+
 use serde::{Deserialize, Serialize};
+
+pub use pools::OfPool;
+pub use ranges::InRange;
+pub use streams::{InStream, Lane};
 
 /// The primary context, among an actor's contexts.
 pub const PRIMARY: u32 = 0;
@@ -56,11 +64,19 @@ pub enum Command {
     PrimaryRelease,
     /// `cuDevicePrimaryCtxReset`.
     PrimaryReset,
+    /// `cuCtxAttach` in a context: one more use of it.
+    Attach { context: u32 },
+    /// `cuCtxDetach`: the last use takes the context.
+    Detach { context: u32 },
     /// `cuMemAlloc`, to be called `key`.
     Allocate { context: u32, key: u32, bytes: u64 },
     /// `cuMemAllocPitch`.
     AllocatePitch { context: u32, key: u32, width: u64, height: u64 },
-    /// `cuMemFree`.
+    /// `cuMemAlloc` as it was when addresses had 32 bits.
+    AllocateLow { context: u32, key: u32, bytes: u64 },
+    /// `cuMemAllocPitch` as it was then.
+    AllocateLowPitch { context: u32, key: u32, width: u64, height: u64 },
+    /// `cuMemFree`, of what has an address of 32 bits as it was then.
     Free { key: u32 },
     /// `cuMemCreate`, to be called `key`; `shared`: of a kind that can be exported; `tiles`: for sparse arrays.
     PhysicalCreate { context: u32, key: u32, bytes: u64, place: Place, shared: bool, tiles: bool },
@@ -74,6 +90,8 @@ pub enum Command {
     PhysicalRetain { map: u32, key: u32 },
     /// `cuArray3DCreate`; of several `levels`: `cuMipmappedArrayCreate`.
     ArrayCreate { context: u32, key: u32, width: u64, height: u64, depth: u64, channels: u32, levels: u32 },
+    /// `cuArrayCreate`; `old`: as it was when sizes had 32 bits.
+    FlatCreate { context: u32, key: u32, width: u64, height: u64, channels: u32, old: bool },
     /// `cuArrayDestroy`, `cuMipmappedArrayDestroy`.
     ArrayDestroy { context: u32, key: u32 },
     /// `cuMemAllocFromPoolAsync` in the default stream; of the card's default pool: `cuMemAllocAsync`.
@@ -88,6 +106,12 @@ pub enum Command {
     PoolKeep { pool: u32, bytes: u64 },
     /// `cuMemPoolDestroy` of one that is empty, and was never sent to anybody.
     PoolDestroy { pool: u32 },
+    /// Pools with more to them.
+    Pool(OfPool),
+    /// Streams, and what is done in their order.
+    Stream(InStream),
+    /// Reserved addresses, and parts of them.
+    Range(InRange),
     /// `cuIpcGetMemHandle` of an allocation, to be called `lent`.
     Lend { key: u32, lent: u32 },
     /// `cuIpcOpenMemHandle`, to be called `open`.
@@ -246,7 +270,7 @@ pub struct Answer {
     /// The same of the other card, where there is one: what a process does on one card may give its pools a reason to shrink on another.
     #[serde(default)]
     pub elsewhere: u64,
-    /// Of anything done with the primary context: whether it is active now.
+    /// Of anything done with the primary context: whether it is active now. Of a pool: whether it is the one that the card allocates from.
     #[serde(default)]
     pub active: bool,
     /// Of a look or a watch.

@@ -124,6 +124,7 @@ impl Container {
             limit_mib,
             second: None,
             faults: None,
+            names: false,
         };
         std::fs::create_dir_all(&stage.container)?;
         // Somebody who makes the books; the witness can open them then, and the card.

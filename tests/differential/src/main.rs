@@ -37,6 +37,9 @@ struct Arguments {
     /// What is played beside what always is
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Route::value_variants().to_vec())]
     routes: Vec<Route>,
+    /// Whether `cuMemGetInfo` is looked at after every step
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
+    look_always: bool,
     /// Afterwards fill several containers at once, each to its limit by a way of its own, for so many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     filling: u64,
@@ -80,6 +83,7 @@ fn run(arguments: &Arguments) -> Result<()> {
             refusals: arguments.refusals,
             kill_once_in: arguments.kill_once_in,
             routes: arguments.routes.clone(),
+            look_always: arguments.look_always,
         };
         let folder = folder()?;
         let files = Files { dist: dist.clone(), actor: actor.clone(), folder: folder.path().to_owned() };

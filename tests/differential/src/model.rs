@@ -2,7 +2,12 @@
 //!
 //! Nothing here is shared with the code under test; the rounding is written down again.
 
+mod pools;
+mod ranges;
+
 use std::collections::{BTreeMap, BTreeSet};
+
+pub use ranges::{Part, Range};
 
 use crate::command::{Limit, Words};
 
@@ -160,6 +165,20 @@ pub struct Process {
     pub pooled: BTreeMap<u32, Pooled>,
     /// Allocations of others' pools that it has open: their makers' names for them.
     pub opened_pooled: BTreeMap<u32, u32>,
+    /// The most that its pools may hold, of those that have such a limit.
+    pub caps: BTreeMap<u32, u64>,
+    /// Those of its pools that lie in a locality domain.
+    pub local: BTreeSet<u32>,
+    /// The pool that the card allocates from.
+    pub current: u32,
+    /// Streams: their contexts.
+    pub streams: BTreeMap<u32, u32>,
+    /// Reserved addresses.
+    pub ranges: BTreeMap<u32, Range>,
+    /// Uses of contexts beyond the first.
+    pub attached: BTreeMap<u32, u32>,
+    /// Of the allocations: those with addresses of 32 bits.
+    pub low: BTreeSet<u32>,
     /// Graphs that are ready to be launched.
     pub graphs: BTreeMap<u32, Graph>,
     /// How often it has retained the primary context.
@@ -269,6 +288,7 @@ impl Process {
     /// An allocation is its own no more.
     pub fn free(&mut self, key: u32) {
         let Some(freed) = self.allocations.remove(&key) else { return };
+        self.low.remove(&key);
         self.kept += if freed.lent.is_some() { freed.charged } else { 0 };
     }
 
@@ -338,6 +358,8 @@ impl Process {
             self.free(key);
         }
         self.opened.retain(|_, opened| opened.context != context);
+        self.streams.retain(|_, its| *its != context);
+        self.attached.remove(&context);
         self.graphs.retain(|_, graph| graph.context != context);
         self.arrays.retain(|_, array| array.context != context);
         self.limits.retain(|(its, _), _| *its != context);

@@ -28,6 +28,7 @@ fn plan(seed: u64) -> Plan {
         refusals: false,
         kill_once_in: 1000,
         routes: Vec::new(),
+        look_always: false,
     }
 }
 
@@ -146,6 +147,60 @@ fn pools_that_keep_and_are_trimmed() {
     plays(&Plan { operations: 4000, kill_once_in: 300, refusals: true, routes, ..plan(1000) });
 }
 
+/// A play of newer routes, in which `cuMemGetInfo` is looked at after every step.
+fn newer(seed: u64, operations: u64, routes: &[Route]) -> Plan {
+    Plan {
+        operations,
+        kill_once_in: 300,
+        refusals: true,
+        routes: routes.to_vec(),
+        look_always: true,
+        ..plan(seed)
+    }
+}
+
+/// By the entry points that older programs use, for one and two dimensions.
+#[test]
+fn arrays_of_two_dimensions() {
+    plays(&newer(1200, 1500, &[Route::Flat, Route::Shapes]));
+}
+
+/// A pool at its most refuses, a card allocates from the pool that was chosen, and a reset leaves pools as they are.
+#[test]
+fn pools_with_a_most_and_chosen_pools() {
+    plays(&newer(1300, 2500, &[Route::Pools, Route::Trims, Route::Exchange]));
+}
+
+#[test]
+fn pools_in_locality_domains() {
+    plays(&newer(1400, 1500, &[Route::Pools, Route::Bound]));
+}
+
+/// Memory is taken in one stream and given back in another, in whatever order.
+#[test]
+fn streams_that_pass_memory_on() {
+    plays(&newer(1500, 2500, &[Route::Streams, Route::Trims]));
+}
+
+/// Each call by one of the names that an entry point has had, or has for other defaults.
+#[test]
+fn older_names_and_other_flavours() {
+    let routes = [Route::Names, Route::Streams, Route::Graphs, Route::Flat, Route::Uses];
+    plays(&newer(1600, 2500, &routes));
+}
+
+/// The driver refused to end a use of a context, and the end of the next one took it off the books.
+#[test]
+fn contexts_whose_uses_are_counted() {
+    plays(&newer(11, 2500, &[Route::Uses]));
+}
+
+/// A handle's memory at several addresses, shorter than it is; and what no driver does.
+#[test]
+fn parts_of_physical_memory() {
+    plays(&newer(1800, 2500, &[Route::Ranges, Route::Exchange]));
+}
+
 /// Multicast objects go between processes that die with memory bound to them, and endpoints hold what has no handle any more.
 #[test]
 fn memory_that_is_bound_to_objects_in_locality_domains() {
@@ -190,7 +245,7 @@ fn threads_that_come_and_go() {
 #[test]
 fn all_routes_together() {
     let routes = Route::value_variants().to_vec();
-    plays(&Plan { operations: 4000, kill_once_in: 300, refusals: true, routes, ..plan(800) });
+    plays(&newer(800, 4000, &routes));
 }
 
 #[test]

@@ -2,7 +2,11 @@
 
 mod bound;
 mod implicit;
+mod names;
 mod others;
+mod pools;
+mod ranges;
+mod streams;
 
 use super::{Kind, Play, Route};
 use crate::command::{Command, DEFAULT_POOL, PRIMARY, Place, Words};
@@ -51,6 +55,12 @@ impl Play<'_> {
                 Route::Checkpoint => return self.draw_checkpoint(who, context),
                 // Each step is played on a card, and by a thread.
                 Route::Cards | Route::Threads => {}
+                Route::Flat => return self.draw_flat(who, context),
+                Route::Pools => return self.draw_pool(who, context),
+                Route::Streams => return self.draw_stream(who, context),
+                Route::Names => return self.draw_name(who, context),
+                Route::Uses => return self.draw_use(who, context),
+                Route::Ranges => return self.draw_range(who, context),
             }
         }
         match (self.random.below(100), key) {
@@ -60,7 +70,7 @@ impl Play<'_> {
             }
             (2, _) => Command::PrimaryRetain,
             (3, _) if process.has(PRIMARY) && process.retained > 0 => Command::PrimaryRelease,
-            // What a reset does to pools is not played.
+            // What a reset does to pools `Route::Pools` plays.
             (4, _)
                 if process.has(PRIMARY)
                     && process.pooled.is_empty()
@@ -146,7 +156,8 @@ impl Play<'_> {
     /// Memory that goes between processes.
     fn draw_exchange(&mut self, who: usize, context: u32) -> Command {
         let process = &self.model.processes[who];
-        let allocations: Vec<u32> = process.allocations.keys().copied().collect();
+        let has_handle = |key: &u32| !process.low.contains(key);
+        let allocations: Vec<u32> = process.allocations.keys().copied().filter(has_handle).collect();
         let opened: Vec<u32> = process.opened.keys().copied().collect();
         let on_the_card = |handle: &&u32| {
             process

@@ -2,12 +2,15 @@
 
 mod bound;
 mod implicit;
+mod names;
+mod pools;
+mod ranges;
 
 use anyhow::{Context, Result, bail, ensure};
 
 use super::{Kind, Play, TOLD_TO};
-use crate::command::{Answer, Command, PRIMARY, Place, Sight};
-use crate::model::{Allocation, BLOCK, Graph, Lent, MIB, Opened, Physical, Pooled, rounded};
+use crate::command::{Answer, Command, InStream, PRIMARY, Place, Sight};
+use crate::model::{Allocation, BLOCK, Graph, Lent, MIB, Opened, Physical, rounded};
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: i32 = 2;
@@ -26,7 +29,10 @@ impl Play<'_> {
         } else {
             self.judge_untold(who, command, answer)?;
         }
-        let read = matches!(command, Command::Look { .. } | Command::Synchronise { .. });
+        let read = matches!(
+            command,
+            Command::Look { .. } | Command::Synchronise { .. } | Command::Stream(InStream::Wait { .. })
+        );
         self.model.processes[who].pool_seen(answer.pooled, read && answer.code == 0);
         if self.other.is_some() {
             self.turn();
@@ -157,22 +163,18 @@ impl Play<'_> {
                 }
             }
             Command::PoolAllocate { key, bytes, pool, .. } => {
-                // How a pool grows is the driver's business: by two chunks more than what is asked for, at most.
-                let surely = self.model.fits(bytes.next_multiple_of(CHUNK) + 2 * CHUNK);
-                let never = !self.model.might_fit(bytes);
-                self.granted_if(surely, never, code)?;
-                if self.counts(code) {
-                    let pooled = Pooled { bytes, pool, handle: None };
-                    self.model.processes[who].pooled.insert(key, pooled);
-                }
+                self.judge_pooled(who, key, (bytes, pool), code)?;
             }
             Command::PoolTrim { .. } | Command::PoolKeep { .. } => {
                 ensure!(code == 0, "the pool did not do as it was told");
             }
             Command::PoolDestroy { pool } => {
                 ensure!(code == 0, "an empty pool was not destroyed");
-                self.model.processes[who].pools.remove(&pool);
+                self.model.processes[who].destroy_pool(pool);
             }
+            Command::Pool(about) => self.judge_pool(who, about, answer)?,
+            Command::Stream(about) => self.judge_stream(who, about, answer)?,
+            Command::Range(about) => self.judge_range(who, about, answer)?,
             Command::PoolFree { key, .. } | Command::PoolFreeNow { key, .. } => {
                 ensure!(code == 0, "the free was refused");
                 self.model.processes[who].pooled.remove(&key);
@@ -298,6 +300,11 @@ impl Play<'_> {
             | Command::Checkpoint { .. }
             | Command::Restore { .. }
             | Command::Unlock { .. } => self.judge_implicit(who, command, answer)?,
+            Command::Attach { .. }
+            | Command::Detach { .. }
+            | Command::AllocateLow { .. }
+            | Command::AllocateLowPitch { .. }
+            | Command::FlatCreate { .. } => self.judge_names(who, command, answer)?,
             _ => self.judge_bound(who, command, answer)?,
         }
         Ok(())

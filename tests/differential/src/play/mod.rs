@@ -44,6 +44,8 @@ pub struct Plan {
     pub kill_once_in: u64,
     /// What is played beside what always is.
     pub routes: Vec<Route>,
+    /// Whether `cuMemGetInfo` is looked at after every step, not only where it is drawn.
+    pub look_always: bool,
 }
 
 /// A family of calls that not every play has: a seed found something among those that its play had.
@@ -75,6 +77,18 @@ pub enum Route {
     Cards,
     /// Several threads of each process
     Threads,
+    /// Arrays of two dimensions, by entry points of their own
+    Flat,
+    /// Pools that may hold no more than so much, lie in locality domains, or are what the card allocates from; resets with them
+    Pools,
+    /// Streams that are made: memory is taken in one and given back in another
+    Streams,
+    /// The older names and other flavours of entry points, drawn by whoever calls them; memory with addresses of 32 bits
+    Names,
+    /// Contexts whose uses are counted
+    Uses,
+    /// Handles whose memory is mapped more than once, in parts, and unmapped so
+    Ranges,
 }
 
 /// What a descriptor that is under way is of.
@@ -90,6 +104,29 @@ enum Kind {
     Object,
 }
 
+/// What the driver refuses, too, in plays that have one of the newer routes: in the others each name keeps its place, and so its draws.
+const MORE_THAT_REFUSES: [&str; 19] = [
+    "cuArrayCreate",
+    "cuArrayCreate_v2",
+    "cuMemPoolCreate",
+    "cuStreamCreate",
+    "cuStreamDestroy_v2",
+    "cuStreamDestroy",
+    "cuMemAllocAsync_ptsz",
+    "cuMemAllocFromPoolAsync_ptsz",
+    "cuMemFreeAsync_ptsz",
+    "cuMemAlloc",
+    "cuMemAllocPitch",
+    "cuMemFree",
+    "cuCtxCreate",
+    "cuCtxCreate_v3",
+    "cuCtxCreate_v4",
+    "cuCtxDestroy",
+    "cuCtxAttach",
+    "cuCtxDetach",
+    "cuMemAddressReserve",
+];
+
 impl Plan {
     /// The second card, where there is one: with less room.
     fn second(&self) -> Second {
@@ -98,6 +135,13 @@ impl Plan {
 
     fn has(&self, route: Route) -> bool {
         self.routes.contains(&route)
+    }
+
+    /// What the driver refuses, too.
+    fn more_that_refuses(&self) -> &'static [&'static str] {
+        use Route::{Flat, Names, Pools, Ranges, Streams, Uses};
+        let newer = [Flat, Pools, Streams, Names, Uses, Ranges];
+        if newer.iter().any(|route| self.routes.contains(route)) { &MORE_THAT_REFUSES } else { &[] }
     }
 
     /// Whether the card is one with a switch and two locality domains. Else it is a small one.
@@ -237,8 +281,12 @@ impl<'a> Play<'a> {
             "cuCheckpointProcessRestore",
             "cuCheckpointProcessUnlock",
         ];
-        let faults: Vec<String> =
-            names.iter().chain(&shared).map(|name| format!("{name}:p0.03:{TOLD_TO}")).collect();
+        let faults: Vec<String> = names
+            .iter()
+            .chain(&shared)
+            .chain(plan.more_that_refuses())
+            .map(|name| format!("{name}:p0.03:{TOLD_TO}"))
+            .collect();
         let faults = faults.join(",");
         let cards = if plan.has(Route::Cards) { 2 } else { 1 };
         let stage = Stage {
@@ -251,6 +299,7 @@ impl<'a> Play<'a> {
             limit_mib: plan.limit_mib,
             second: plan.has(Route::Cards).then(|| plan.second()),
             faults: None,
+            names: plan.routes.contains(&Route::Names),
         };
         // The first context teaches what one costs on this card: alone, and from a driver that does not refuse it.
         let mut first = Actor::start(&stage, plan.seed)?;
@@ -312,7 +361,8 @@ impl<'a> Play<'a> {
         let who = usize::try_from(self.random.below(self.actors.len() as u64))?;
         self.outcome.operations += 1;
         if self.random.once_in(self.plan.kill_once_in) {
-            return self.replace(who);
+            self.replace(who)?;
+            return self.look_around(who).context("after a kill");
         }
         if !self.descriptors.is_empty() && self.random.once_in(200) {
             self.descriptors.pop_first();
@@ -345,7 +395,28 @@ impl<'a> Play<'a> {
                 "actor {who}: {step:?} -> {answer:?}: {error:#} ({books:?}, {card} on the card, {dead} of the dead)"
             );
         }
-        self.look(who, command).with_context(|| format!("after actor {who}: {step:?} -> {answer:?}"))
+        let look = self.look(who, command).and_then(|()| self.look_around(who));
+        look.with_context(|| format!("after actor {who}: {step:?} -> {answer:?}"))
+    }
+
+    /// Has `cuMemGetInfo` asked, where that is always done, by whoever has just done something, or the next one who can.
+    fn look_around(&mut self, who: usize) -> Result<()> {
+        if !self.plan.look_always {
+            return Ok(());
+        }
+        let all = self.actors.len();
+        let can = |who: &usize| {
+            let process = &self.model.processes[*who];
+            process.progress == Progress::Running && !process.contexts.is_empty()
+        };
+        let Some(who) = (who..who + all).map(|who| who % all).find(can) else { return Ok(()) };
+        let contexts = &self.model.processes[who].contexts;
+        // In each of them in turn.
+        let turn = usize::try_from(self.outcome.operations)? % contexts.len();
+        let command = Command::Look { context: contexts[turn] };
+        let step = Step { command: command.clone(), card: self.card, thread: Thread::First };
+        let answer = self.actors[who].take(&step)?;
+        self.judge(who, &command, &answer).with_context(|| format!("actor {who}: {command:?} -> {answer:?}"))
     }
 
     /// Whether books, card and getters agree with the model, about who has done something and whom it was done to.

@@ -24,6 +24,11 @@ pub(crate) struct Actor {
     pub(crate) contexts: BTreeMap<u32, usize>,
     /// Their contexts and addresses.
     pub(crate) allocations: BTreeMap<u32, (u32, u64)>,
+    /// The same, with addresses of 32 bits.
+    pub(crate) low: BTreeMap<u32, (u32, u32)>,
+    pub(crate) streams: BTreeMap<u32, usize>,
+    /// The first of reserved addresses.
+    pub(crate) ranges: BTreeMap<u32, u64>,
     /// Handles of physical memory.
     pub(crate) handles: BTreeMap<u32, u64>,
     /// Where it is mapped, and how much.
@@ -34,6 +39,8 @@ pub(crate) struct Actor {
     pub(crate) pooled: BTreeMap<u32, u64>,
     /// Pools that it has made, and others'.
     pub(crate) pools: BTreeMap<u32, usize>,
+    /// Those that it has destroyed with memory in use.
+    pub(crate) doomed: Vec<usize>,
     pub(crate) imported: BTreeMap<u32, usize>,
     /// Others' memory: in which context, and where.
     pub(crate) opened: BTreeMap<u32, (u32, u64)>,
@@ -78,12 +85,16 @@ impl Actor {
             card,
             contexts: BTreeMap::new(),
             allocations: BTreeMap::new(),
+            low: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            ranges: BTreeMap::new(),
             handles: BTreeMap::new(),
             maps: BTreeMap::new(),
             arrays: BTreeMap::new(),
             mipmaps: BTreeMap::new(),
             pooled: BTreeMap::new(),
             pools: BTreeMap::new(),
+            doomed: Vec::new(),
             imported: BTreeMap::new(),
             opened: BTreeMap::new(),
             opened_pooled: BTreeMap::new(),
@@ -113,6 +124,14 @@ impl Actor {
             Command::AllocatePitch { context, key, width, height } => {
                 self.allocate_pitch(context, key, (width, height), &mut answer)?
             }
+            Command::Attach { context } => self.attach(context)?,
+            Command::Detach { context } => self.detach(context)?,
+            Command::AllocateLow { context, key, bytes } => {
+                self.allocate_low(context, key, bytes, &mut answer)?
+            }
+            Command::AllocateLowPitch { context, key, width, height } => {
+                self.allocate_low_pitch(context, key, (width, height), &mut answer)?
+            }
             Command::Free { key } => self.free(key)?,
             Command::FreeUnknown => self.cuda.call(c"cuMemFree_v2", [0x1000])?,
             Command::PhysicalCreate { context, key, bytes, place, shared, tiles } => {
@@ -125,6 +144,9 @@ impl Actor {
             Command::ArrayCreate { context, key, width, height, depth, channels, levels } => {
                 self.create_array(context, key, [width, height, depth], (channels, levels), &mut answer)?
             }
+            Command::FlatCreate { context, key, width, height, channels, old } => {
+                self.create_flat(context, key, [width, height], (channels, old), &mut answer)?
+            }
             Command::ArrayDestroy { context, key } => self.destroy_array(context, key)?,
             Command::PoolAllocate { context, key, bytes, pool } => {
                 self.allocate_pooled(context, key, (bytes, pool), &mut answer)?
@@ -134,6 +156,9 @@ impl Actor {
             Command::PoolTrim { pool, keep } => self.trim_pool(pool, keep)?,
             Command::PoolKeep { pool, bytes } => self.keep_in_pool(pool, bytes)?,
             Command::PoolDestroy { pool } => self.destroy_pool(pool)?,
+            Command::Pool(about) => self.of_pool(about, &mut answer)?,
+            Command::Stream(about) => self.stream(about, &mut answer)?,
+            Command::Range(about) => self.range(about)?,
             Command::Synchronise { context } => self.synchronise(context)?,
             Command::Lend { key, .. } => self.lend(key, &mut answer)?,
             Command::Open { context, open, handle, .. } => self.open(context, open, handle, &mut answer)?,
@@ -249,6 +274,9 @@ impl Actor {
                 break memory;
             }
         };
+        if self.cuda.names.are_drawn() {
+            self.see_low(free, total)?;
+        }
         answer.sight = Sight {
             free: free as u64,
             total: total as u64,

@@ -5,7 +5,9 @@ use cgpu_differential::command::Answer;
 
 use crate::actor::{Actor, NOT_OURS};
 use crate::driver::place;
-use crate::records::{DEFERRED, Descriptor, FLOAT, Requirements};
+use crate::records::{
+    DEFERRED, Descriptor, FLOAT, FlatDescriptor, OldDescriptor, OldFlatDescriptor, Requirements,
+};
 
 impl Actor {
     pub(crate) fn create_array(
@@ -42,9 +44,50 @@ impl Actor {
         if levels > 0 {
             let levels = usize::try_from(levels)?;
             self.cuda.call(c"cuMipmappedArrayCreate", [place(array), place(shape), levels])
+        } else if shape.flags == 0 && self.cuda.names.way(2) > 0 {
+            let mut old = OldDescriptor {
+                width: u32::try_from(shape.width)?,
+                height: u32::try_from(shape.height)?,
+                depth: u32::try_from(shape.depth)?,
+                format: shape.format,
+                channels: shape.channels,
+                flags: shape.flags,
+            };
+            self.cuda.call(c"cuArray3DCreate", [place(array), place(&mut old)])
         } else {
             self.cuda.call(c"cuArray3DCreate_v2", [place(array), place(shape)])
         }
+    }
+
+    /// By the entry points for arrays of two dimensions; `old`: when sizes had 32 bits.
+    pub(crate) fn create_flat(
+        &mut self,
+        context: u32,
+        key: u32,
+        [width, height]: [u64; 2],
+        (channels, old): (u32, bool),
+        answer: &mut Answer,
+    ) -> Result<i32> {
+        let code = self.enter(context)?;
+        if code != 0 {
+            return Ok(code);
+        }
+        let (format, width, height) = (FLOAT, usize::try_from(width)?, usize::try_from(height)?);
+        let mut shape = Descriptor { width, height, depth: 0, format, channels, flags: 0 };
+        answer.needed = self.needed(&mut shape, 0)?;
+        let mut array = 0_u64;
+        let code = if old {
+            let (width, height) = (u32::try_from(width)?, u32::try_from(height)?);
+            let mut flat = OldFlatDescriptor { width, height, format, channels };
+            self.cuda.call(c"cuArrayCreate", [place(&mut array), place(&mut flat)])?
+        } else {
+            let mut flat = FlatDescriptor { width, height, format, channels };
+            self.cuda.call(c"cuArrayCreate_v2", [place(&mut array), place(&mut flat)])?
+        };
+        if code == 0 {
+            self.arrays.insert(key, array);
+        }
+        Ok(code)
     }
 
     /// What the driver needs for an array, which it tells of one that is mapped later; 0 if it refuses the shape.

@@ -19,7 +19,14 @@ impl Actor {
 
     pub(crate) fn create_context(&mut self, context: u32) -> Result<i32> {
         let mut handle = 0_usize;
-        let code = self.cuda.call(c"cuCtxCreate_v2", [place(&mut handle), 0, self.device])?;
+        let to = place(&mut handle);
+        let code = match self.cuda.names.way(4) {
+            0 => self.cuda.call(c"cuCtxCreate_v2", [to, 0, self.device])?,
+            1 => self.cuda.call(c"cuCtxCreate", [to, 0, self.device])?,
+            // Without affinities; without parameters.
+            2 => self.cuda.call(c"cuCtxCreate_v3", [to, 0, 0, 0, self.device])?,
+            _ => self.cuda.call(c"cuCtxCreate_v4", [to, 0, 0, self.device])?,
+        };
         if code == 0 {
             self.contexts.insert(context, handle);
         }
@@ -33,6 +40,27 @@ impl Actor {
             self.contexts.remove(&context);
         }
         Ok(code)
+    }
+
+    /// One more use of a context.
+    pub(crate) fn attach(&self, context: u32) -> Result<i32> {
+        let mut handle = 0_usize;
+        let mut code = self.enter(context)?;
+        if code == 0 {
+            code = self.cuda.call(c"cuCtxAttach", [place(&mut handle), 0])?;
+        }
+        if code == 0 && self.contexts.get(&context) != Some(&handle) {
+            bail!("cuCtxAttach answered with another context");
+        }
+        Ok(code)
+    }
+
+    /// One use less. The player knows which is the last one.
+    pub(crate) fn detach(&self, context: u32) -> Result<i32> {
+        match self.contexts.get(&context) {
+            Some(&handle) => self.cuda.call(c"cuCtxDetach", [handle]),
+            None => Ok(NOT_OURS),
+        }
     }
 
     pub(crate) fn retain_primary(&mut self, answer: &mut Answer) -> Result<i32> {

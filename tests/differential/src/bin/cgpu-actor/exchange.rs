@@ -38,8 +38,9 @@ impl Actor {
         if code != 0 {
             return Ok(code);
         }
+        let name = self.cuda.names.for_name(c"cuIpcOpenMemHandle_v2");
         // SAFETY: it is the type that cuda.h gives it.
-        let function = unsafe { self.cuda.symbol::<Function>(c"cuIpcOpenMemHandle_v2") }?;
+        let function = unsafe { self.cuda.symbol::<Function>(name) }?;
         // SAFETY: the address goes to a place that lives on.
         let code = unsafe { function(&raw mut answer.address, Handle(handle), LAZY_PEER_ACCESS) };
         if code == 0 {

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use cgpu_differential::command::Answer;
 
-use crate::actor::{Actor, NOT_OURS};
+use crate::actor::Actor;
 use crate::driver::place;
 
 impl Actor {
@@ -47,7 +47,7 @@ impl Actor {
     }
 
     pub(crate) fn free(&mut self, key: u32) -> Result<i32> {
-        let Some(&(context, address)) = self.allocations.get(&key) else { return Ok(NOT_OURS) };
+        let Some(&(context, address)) = self.allocations.get(&key) else { return self.free_low(key) };
         let mut code = self.enter(context)?;
         if code == 0 {
             code = self.cuda.call(c"cuMemFree_v2", [usize::try_from(address)?])?;

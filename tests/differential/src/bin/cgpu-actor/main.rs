@@ -12,13 +12,17 @@ mod graphs;
 mod green;
 mod implicit;
 mod linear;
+mod low;
+mod names;
 mod nvml;
 mod objects;
 mod physical;
 mod pools;
 mod program;
+mod ranges;
 mod records;
 mod sparse;
+mod streams;
 
 use std::io::{BufRead, Write};
 use std::os::unix::process::CommandExt;

@@ -5,9 +5,20 @@ use cgpu_differential::command::{Answer, Place};
 
 use crate::actor::{Actor, NOT_OURS};
 use crate::driver::place;
-use crate::records::{DESCRIPTOR, DEVICE, DOMAIN, HOST, PINNED, Property};
+use crate::records::{DESCRIPTOR, DEVICE, DOMAIN, HOST, Location, PINNED, Property};
 
 impl Actor {
+    /// As the driver names a place.
+    pub(crate) fn location(&self, on: Place) -> Result<Location> {
+        let (kind, id) = match on {
+            Place::Card => (DEVICE, self.id()?),
+            Place::Host => (HOST, 0),
+            // The lowest byte is the device.
+            Place::Domain(domain) => (DOMAIN, i32::from(domain) << 8 | self.id()?),
+        };
+        Ok(Location { kind, id })
+    }
+
     pub(crate) fn create_physical(
         &mut self,
         context: u32,
@@ -17,12 +28,7 @@ impl Actor {
         (shared, tiles): (bool, bool),
     ) -> Result<i32> {
         let mut code = self.enter(context)?;
-        let (location, id) = match on {
-            Place::Card => (DEVICE, self.id()?),
-            Place::Host => (HOST, 0),
-            // The lowest byte is the device.
-            Place::Domain(domain) => (DOMAIN, i32::from(domain) << 8 | self.id()?),
-        };
+        let Location { kind: location, id } = self.location(on)?;
         let handle_types = if shared { DESCRIPTOR } else { 0 };
         let flags = [0, 0, u8::from(tiles), 0, 0, 0, 0, 0];
         let mut property =

@@ -1,11 +1,11 @@
 //! Memory in stream order, of the card's default pool and others.
 
 use anyhow::{Result, bail};
-use cgpu_differential::command::{Answer, DEFAULT_POOL};
+use cgpu_differential::command::{Answer, DEFAULT_POOL, OfPool, Place};
 
 use crate::actor::{Actor, NOT_OURS};
 use crate::driver::place;
-use crate::records::{DESCRIPTOR, DEVICE, PINNED, PoolProperty, RESERVED, THRESHOLD};
+use crate::records::{DESCRIPTOR, DEVICE, Location, PINNED, PoolProperty, RESERVED, THRESHOLD};
 
 impl Actor {
     pub(crate) fn allocate_pooled(
@@ -58,6 +58,69 @@ impl Actor {
         Ok(code)
     }
 
+    pub(crate) fn of_pool(&mut self, about: OfPool, answer: &mut Answer) -> Result<i32> {
+        match about {
+            OfPool::Make { pool, most, place } => self.make_pool(pool, most, place),
+            OfPool::End { pool } => {
+                let handle = self.pools.get(&pool).copied();
+                let code = self.destroy_pool(pool)?;
+                match handle {
+                    Some(handle) if code == 0 => self.doomed.push(handle),
+                    Some(handle) => _ = self.pools.insert(pool, handle),
+                    None => {}
+                }
+                Ok(code)
+            }
+            OfPool::Choose { pool, by } => self.choose_pool(pool, by, answer),
+            OfPool::IsChosen { pool } => {
+                let chosen = self.chosen_pool(None)?;
+                answer.active = chosen == self.pool(pool)?;
+                Ok(0)
+            }
+        }
+    }
+
+    fn make_pool(&mut self, pool: u32, most: u64, on: Place) -> Result<i32> {
+        let Location { kind: location, id } = self.location(on)?;
+        let (kind, handle_types, max_size) = (PINNED, DESCRIPTOR, usize::try_from(most)?);
+        let mut property =
+            PoolProperty { kind, handle_types, location, id, max_size, ..PoolProperty::default() };
+        let mut handle = 0_usize;
+        let code = self.cuda.call(c"cuMemPoolCreate", [place(&mut handle), place(&mut property)])?;
+        if code == 0 {
+            self.pooling = true;
+            self.pools.insert(pool, handle);
+        }
+        Ok(code)
+    }
+
+    fn choose_pool(&mut self, pool: u32, by: Option<Place>, answer: &mut Answer) -> Result<i32> {
+        self.pooling = true;
+        let handle = self.pool(pool)?;
+        let code = match by {
+            None => self.cuda.call(c"cuDeviceSetMemPool", [self.device, handle])?,
+            Some(by) => {
+                let mut of = self.location(by)?;
+                self.cuda.call(c"cuMemSetMemPool", [place(&mut of), PINNED as usize, handle])?
+            }
+        };
+        answer.active = self.chosen_pool(by)? == handle;
+        Ok(code)
+    }
+
+    /// The pool that the first card allocates from; or, by a place, what is allocated from there.
+    fn chosen_pool(&self, by: Option<Place>) -> Result<usize> {
+        let mut pool = 0_usize;
+        let code = match by {
+            None => self.cuda.call(c"cuDeviceGetMemPool", [place(&mut pool), self.device])?,
+            Some(by) => {
+                let mut of = self.location(by)?;
+                self.cuda.call(c"cuMemGetMemPool", [place(&mut pool), place(&mut of), PINNED as usize])?
+            }
+        };
+        if code == 0 { Ok(pool) } else { bail!("the pool that is allocated from: {code}") }
+    }
+
     pub(crate) fn destroy_pool(&mut self, pool: u32) -> Result<i32> {
         let Some(handle) = self.pools.remove(&pool) else { return Ok(NOT_OURS) };
         self.cuda.call(c"cuMemPoolDestroy", [handle])
@@ -86,10 +149,13 @@ impl Actor {
         }
     }
 
-    /// What the default pool of the first card holds, and its own ones.
+    /// What the default pool of the first card holds, its own ones, and those that are destroyed, as long as they can be asked: under the
+    /// shim while they hold something.
     pub(crate) fn holds(&self) -> Result<u64> {
         let pool = self.default_pool()?;
-        self.pools.values().chain([&pool]).map(|pool| self.reserved_by(*pool)).sum()
+        let ended = self.doomed.iter().filter_map(|pool| self.reserved_by(*pool).ok()).sum::<u64>();
+        let held: Result<u64> = self.pools.values().chain([&pool]).map(|pool| self.reserved_by(*pool)).sum();
+        Ok(held? + ended)
     }
 
     fn reserved_by(&self, pool: usize) -> Result<u64> {

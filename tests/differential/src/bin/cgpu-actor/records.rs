@@ -63,6 +63,52 @@ pub(crate) struct Requirements {
     pub(crate) reserved: [u32; 4],
 }
 
+/// `CUDA_ARRAY_DESCRIPTOR`.
+#[repr(C)]
+#[derive(Default)]
+pub(crate) struct FlatDescriptor {
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    pub(crate) format: u32,
+    pub(crate) channels: u32,
+}
+
+/// The same, when sizes had 32 bits.
+#[repr(C)]
+#[derive(Default)]
+pub(crate) struct OldFlatDescriptor {
+    pub(crate) width: u32,
+    pub(crate) height: u32,
+    pub(crate) format: u32,
+    pub(crate) channels: u32,
+}
+
+/// `CUDA_ARRAY3D_DESCRIPTOR`, when sizes had 32 bits.
+#[repr(C)]
+#[derive(Default)]
+pub(crate) struct OldDescriptor {
+    pub(crate) width: u32,
+    pub(crate) height: u32,
+    pub(crate) depth: u32,
+    pub(crate) format: u32,
+    pub(crate) channels: u32,
+    pub(crate) flags: u32,
+}
+
+/// `CUmemLocation`.
+#[repr(C)]
+#[derive(Default)]
+pub(crate) struct Location {
+    pub(crate) kind: u32,
+    pub(crate) id: i32,
+}
+
+/// `CU_STREAM_LEGACY`, `CU_STREAM_PER_THREAD`, `CU_STREAM_NON_BLOCKING`, `CU_EVENT_DISABLE_TIMING`.
+pub(crate) const LEGACY_STREAM: usize = 1;
+pub(crate) const THREAD_STREAM: usize = 2;
+pub(crate) const NON_BLOCKING: usize = 1;
+pub(crate) const UNTIMED: usize = 2;
+
 /// `CU_MEM_ALLOCATION_TYPE_PINNED`, `CU_MEM_LOCATION_TYPE_DEVICE`, `CU_MEM_LOCATION_TYPE_HOST`.
 pub(crate) const PINNED: u32 = 1;
 pub(crate) const DEVICE: u32 = 1;

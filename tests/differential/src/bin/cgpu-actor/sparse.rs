@@ -58,7 +58,7 @@ impl Actor {
         };
         code = self.cuda.call(c"cuMemMapArrayAsync", [place(&mut map), 1, 0])?;
         if code == 0 {
-            match self.cuda.call(c"cuStreamSynchronize", [0])? {
+            match self.cuda.call_by(c"cuStreamSynchronize", [0])? {
                 0 => {}
                 code => bail!("cuStreamSynchronize answered {code}"),
             }

@@ -115,7 +115,7 @@ impl Play<'_> {
     }
 
     /// Handles of memory of a kind.
-    fn handles_with(&self, who: usize, of: impl Fn(&Physical) -> bool) -> Vec<u32> {
+    pub(super) fn handles_with(&self, who: usize, of: impl Fn(&Physical) -> bool) -> Vec<u32> {
         let process = &self.model.processes[who];
         let its = process.handles.iter().filter(|(_, first)| process.physical.get(first).is_some_and(&of));
         its.map(|(key, _)| *key).collect()

@@ -1,0 +1,54 @@
+//! Entry points that do the same under several names: older versions, and flavours for each thread's own default stream.
+
+use std::ffi::CStr;
+use std::sync::{Mutex, PoisonError};
+
+use cgpu_differential::actor::NAMES;
+use cgpu_differential::random::Random;
+
+/// The first one is what the actor says; each of the others takes the same arguments.
+const SAME: [&[&CStr]; 12] = [
+    &[c"cuCtxDestroy_v2", c"cuCtxDestroy"],
+    &[c"cuDevicePrimaryCtxRelease_v2", c"cuDevicePrimaryCtxRelease"],
+    &[c"cuDevicePrimaryCtxReset_v2", c"cuDevicePrimaryCtxReset"],
+    &[c"cuStreamDestroy_v2", c"cuStreamDestroy"],
+    &[c"cuMemAllocAsync", c"cuMemAllocAsync_ptsz"],
+    &[c"cuMemAllocFromPoolAsync", c"cuMemAllocFromPoolAsync_ptsz"],
+    &[c"cuMemFreeAsync", c"cuMemFreeAsync_ptsz"],
+    &[c"cuStreamSynchronize", c"cuStreamSynchronize_ptsz"],
+    &[c"cuStreamWaitEvent", c"cuStreamWaitEvent_ptsz"],
+    &[c"cuEventRecord", c"cuEventRecord_ptsz"],
+    &[c"cuGraphLaunch", c"cuGraphLaunch_ptsz"],
+    &[c"cuIpcOpenMemHandle_v2", c"cuIpcOpenMemHandle"],
+];
+
+/// Draws among them, in a program that was told to.
+pub(crate) struct Names(Option<Mutex<Random>>);
+
+impl Names {
+    pub(crate) fn given() -> Self {
+        let seed = std::env::var(NAMES).ok().and_then(|seed| seed.parse().ok());
+        Self(seed.map(|seed| Mutex::new(Random::of(seed))))
+    }
+
+    /// Whether any are drawn.
+    pub(crate) fn are_drawn(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Which of so many ways; the first one, where none is drawn.
+    pub(crate) fn way(&self, ways: u64) -> u64 {
+        let draw = |random: &Mutex<Random>| random.lock().unwrap_or_else(PoisonError::into_inner).below(ways);
+        self.0.as_ref().map_or(0, draw)
+    }
+
+    /// A name that does what this one does.
+    pub(crate) fn for_name<'a>(&self, name: &'a CStr) -> &'a CStr {
+        let same = SAME.iter().filter(|_| self.are_drawn()).find(|same| same.first() == Some(&name));
+        let drawn = same.and_then(|same| {
+            let way = usize::try_from(self.way(same.len() as u64)).ok()?;
+            same.get(way).copied()
+        });
+        drawn.unwrap_or(name)
+    }
+}

@@ -1,0 +1,19 @@
+//! Pools that may hold no more than so much, lie in a part of a card, or are what a card allocates from.
+
+use serde::{Deserialize, Serialize};
+
+use super::Place;
+
+/// What is done with such pools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the fields are said above")]
+pub enum OfPool {
+    /// `cuMemPoolCreate` of a kind that can be exported, which holds no more than `most`; 0: as much as the card has.
+    Make { pool: u32, most: u64, place: Place },
+    /// `cuMemPoolDestroy` of one that was never sent to anybody, with what is in use of it: that lives on.
+    End { pool: u32 },
+    /// `cuDeviceSetMemPool`, or by a place `cuMemSetMemPool`; then what the getter says.
+    Choose { pool: u32, by: Option<Place> },
+    /// Whether `cuDeviceGetMemPool` says that the first card allocates from it.
+    IsChosen { pool: u32 },
+}

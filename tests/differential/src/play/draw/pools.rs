@@ -1,0 +1,61 @@
+//! Pools that may hold no more than so much, lie in locality domains, or are what the card allocates from; and resets, which leave them.
+
+use super::Play;
+use crate::command::{Command, DEFAULT_POOL, OfPool, PRIMARY, Place};
+use crate::model::MIB;
+
+/// Pools of one process, with those that other routes make.
+const MOST_POOLS: usize = 5;
+
+impl Play<'_> {
+    pub(super) fn draw_pool(&mut self, who: usize, context: u32) -> Command {
+        let pooled = self.pooled_of(who);
+        let process = &self.model.processes[who];
+        let pools: Vec<u32> = process.pools.keys().copied().collect();
+        let is_idle = |pool: &u32| {
+            process.pools[pool].is_none() && process.pooled.values().all(|its| its.pool != *pool)
+        };
+        let idle: Vec<u32> = pools.iter().copied().filter(is_idle).collect();
+        let own: Vec<u32> = pools.iter().copied().filter(|pool| process.pools[pool].is_none()).collect();
+        // Their references would bring the context back in their own way.
+        let resets = process.has(PRIMARY) && process.graphs.is_empty() && process.greens.is_empty();
+        let current = process.current;
+        let (pool, idle) = (self.random.pick(&pools).copied(), self.random.pick(&idle).copied());
+        let (own, key) = (self.random.pick(&own).copied(), self.random.pick(&pooled).copied());
+        let drawn = match (self.random.below(20), pool, idle, key) {
+            (0 | 1, ..) if pools.len() < MOST_POOLS => {
+                // Some of no whole blocks.
+                let most = if self.random.once_in(4) { 0 } else { self.random.below(96 * MIB) + 1 };
+                OfPool::Make { pool: self.new_key(), most, place: self.place() }
+            }
+            (2 | 3, Some(pool), ..) => OfPool::Choose { pool, by: self.chooser() },
+            (4, ..) => OfPool::Choose { pool: DEFAULT_POOL, by: self.chooser().map(|_| Place::Card) },
+            (5, ..) => OfPool::IsChosen { pool: current },
+            (6, _, Some(pool), _) => return Command::PoolDestroy { pool },
+            (17, ..) if own.is_some() && self.random.once_in(2) => {
+                OfPool::End { pool: own.unwrap_or_default() }
+            }
+            (7, ..) if resets => return Command::PrimaryReset,
+            (8..=12, _, _, Some(key)) => return Command::PoolFree { context, key },
+            (13, Some(pool), ..) => {
+                return Command::PoolKeep { pool, bytes: self.random.below(3) * 32 * MIB };
+            }
+            // From the one that the card allocates from as often as from another one.
+            (14..=16, Some(pool), ..) => {
+                let bytes = self.random.size(64 * MIB);
+                return Command::PoolAllocate { context, key: self.new_key(), bytes, pool };
+            }
+            _ => {
+                let bytes = self.random.size(64 * MIB);
+                let pool = DEFAULT_POOL;
+                return Command::PoolAllocate { context, key: self.new_key(), bytes, pool };
+            }
+        };
+        Command::Pool(drawn)
+    }
+
+    /// By which of the setters a pool is chosen.
+    fn chooser(&mut self) -> Option<Place> {
+        if self.random.once_in(2) { None } else { Some(self.place()) }
+    }
+}

@@ -1,0 +1,73 @@
+//! Memory in the order of streams: taken in one, given back in another.
+
+use super::Play;
+use crate::command::{Command, DEFAULT_POOL, InStream, Lane};
+use crate::model::MIB;
+
+/// Streams of one process.
+const MOST_STREAMS: usize = 4;
+
+impl Play<'_> {
+    pub(super) fn draw_stream(&mut self, who: usize, context: u32) -> Command {
+        let process = &self.model.processes[who];
+        let streams: Vec<u32> = process.streams.keys().copied().collect();
+        let pools: Vec<u32> = process.pools.keys().copied().chain([DEFAULT_POOL]).collect();
+        // What others have is freed by its maker as it was before.
+        let linear =
+            process.allocations.iter().filter(|(key, its)| its.lent.is_none() && !process.low.contains(key));
+        let linear: Vec<(u32, u32)> = linear.map(|(key, its)| (*key, its.context)).collect();
+        let pooled = self.pooled_of(who);
+        let stream = self.random.pick(&streams).copied();
+        let (key, linear) = (self.random.pick(&pooled).copied(), self.random.pick(&linear).copied());
+        let pool = self.random.pick(&pools).copied().unwrap_or(DEFAULT_POOL);
+        let lane = self.lane(who);
+        let drawn = match (self.random.below(16), stream, key, linear) {
+            (0 | 1, ..) if streams.len() < MOST_STREAMS => {
+                InStream::Create { context, stream: self.new_key(), apart: self.random.once_in(2) }
+            }
+            (2, Some(stream), ..) => InStream::Destroy { stream },
+            (3..=7, _, Some(key), _) => InStream::Free { context, lane, key },
+            (8, _, _, Some((key, context))) => InStream::FreeLinear { context, lane, key },
+            (9 | 10, ..) => {
+                let (before, after) = (self.lane_of(who, context), self.lane(who));
+                InStream::Order { context, before, after }
+            }
+            (11 | 12, ..) => InStream::Wait { context, lane },
+            _ => {
+                let bytes = self.random.size(64 * MIB);
+                InStream::Allocate { context, lane, key: self.new_key(), bytes, pool }
+            }
+        };
+        Command::Stream(drawn)
+    }
+
+    /// What a process has of pools, and nobody else has open.
+    pub(super) fn pooled_of(&self, who: usize) -> Vec<u32> {
+        let is_open = |key: &u32| {
+            self.model.processes.iter().any(|other| other.opened_pooled.values().any(|its| its == key))
+        };
+        self.model.processes[who].pooled.keys().copied().filter(|key| !is_open(key)).collect()
+    }
+
+    /// A stream of a process, of whatever context.
+    fn lane(&mut self, who: usize) -> Lane {
+        let made: Vec<u32> = self.model.processes[who].streams.keys().copied().collect();
+        self.lane_among(&made)
+    }
+
+    /// A stream of a context.
+    fn lane_of(&mut self, who: usize, context: u32) -> Lane {
+        let its = self.model.processes[who].streams.iter().filter(|(_, its)| **its == context);
+        let made: Vec<u32> = its.map(|(stream, _)| *stream).collect();
+        self.lane_among(&made)
+    }
+
+    fn lane_among(&mut self, made: &[u32]) -> Lane {
+        match (self.random.below(6), self.random.pick(made)) {
+            (0..=2, Some(&made)) => Lane::Made(made),
+            (3, _) => Lane::Legacy,
+            (4, _) => Lane::Thread,
+            _ => Lane::None,
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! What older programs do.
+
+use anyhow::{Result, bail, ensure};
+
+use super::Play;
+use crate::command::{Answer, Command};
+use crate::model::{Allocation, rounded};
+
+impl Play<'_> {
+    pub(super) fn judge_names(&mut self, who: usize, command: &Command, answer: &Answer) -> Result<()> {
+        let code = answer.code;
+        match *command {
+            Command::Attach { context } => {
+                ensure!(code == 0, "one more use of a context was refused");
+                *self.model.processes[who].attached.entry(context).or_default() += 1;
+            }
+            Command::Detach { context } => {
+                ensure!(code == 0, "a use of a context was not ended");
+                let process = &mut self.model.processes[who];
+                match process.attached.get_mut(&context).filter(|uses| **uses > 0) {
+                    Some(uses) => *uses -= 1,
+                    None => process.lose(context),
+                }
+            }
+            Command::AllocateLow { context, key, bytes } => {
+                self.judge_low(who, (context, key, bytes), answer)?;
+            }
+            Command::AllocateLowPitch { context, key, width, height } => {
+                // As of memory with addresses of 64 bits.
+                let pitch = if code == 0 { answer.pitch } else { width.next_multiple_of(512) };
+                ensure!(pitch >= width, "the pitch");
+                self.judge_low(who, (context, key, pitch * height), answer)?;
+            }
+            Command::FlatCreate { context, key, .. } => {
+                ensure!(answer.needed > 0, "the driver does not say what the array needs");
+                let charged = rounded(answer.needed);
+                self.granted_if_fits(charged, code)?;
+                if self.counts(code) {
+                    let array = Allocation { context, charged, lent: None };
+                    self.model.processes[who].arrays.insert(key, array);
+                }
+            }
+            _ => bail!("nobody judges {command:?}"),
+        }
+        Ok(())
+    }
+
+    fn judge_low(
+        &mut self,
+        who: usize,
+        (context, key, bytes): (u32, u32, u64),
+        answer: &Answer,
+    ) -> Result<()> {
+        let charged = rounded(bytes);
+        self.granted_if_fits(charged, answer.code)?;
+        if self.counts(answer.code) {
+            ensure!(u32::try_from(answer.address).is_ok(), "an address of more than 32 bits");
+            let process = &mut self.model.processes[who];
+            process.allocations.insert(key, Allocation { context, charged, lent: None });
+            process.low.insert(key);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,104 @@
+//! Pools, and streams, in whose order their memory comes and goes.
+
+use anyhow::{Result, ensure};
+
+use super::{CHUNK, Play};
+use crate::command::{Answer, DEFAULT_POOL, InStream, OfPool, Place};
+use crate::model::Pooled;
+
+impl Play<'_> {
+    /// An allocation from a pool, or from that which the card allocates from.
+    pub(super) fn judge_pooled(
+        &mut self,
+        who: usize,
+        key: u32,
+        (bytes, pool): (u64, u32),
+        code: i32,
+    ) -> Result<()> {
+        let process = &self.model.processes[who];
+        let pool = process.meant(pool);
+        // How a pool grows is the driver's business: by two chunks more than what is asked for, at most. One that may hold no more than
+        // so much does not grow beyond that.
+        let fits = self.model.fits(bytes.next_multiple_of(CHUNK) + 2 * CHUNK);
+        let surely = fits && process.has_room(pool, bytes);
+        let never = !self.model.might_fit(bytes) || process.is_beyond(pool, bytes);
+        self.granted_if(surely, never, code)?;
+        if self.counts(code) {
+            let pooled = Pooled { bytes, pool, handle: None };
+            self.model.processes[who].pooled.insert(key, pooled);
+        }
+        Ok(())
+    }
+
+    pub(super) fn judge_pool(&mut self, who: usize, about: OfPool, answer: &Answer) -> Result<()> {
+        let code = answer.code;
+        let has_domains = self.plan.is_of_two_domains();
+        let process = &mut self.model.processes[who];
+        match about {
+            OfPool::Make { pool, most, place } => {
+                ensure!(code == 0, "the pool was not made");
+                process.pools.insert(pool, None);
+                if most > 0 {
+                    process.caps.insert(pool, most);
+                }
+                if let (Place::Domain(_), true) = (place, has_domains) {
+                    process.local.insert(pool);
+                }
+                process.shares = true;
+            }
+            OfPool::End { pool } => {
+                ensure!(code == 0, "a pool with memory in use was not destroyed");
+                process.destroy_pool(pool);
+            }
+            OfPool::Choose { pool, by } => {
+                // A card allocates from a pool of all of it, a domain from its own.
+                let of_all = pool == DEFAULT_POOL || !process.local.contains(&pool);
+                match by {
+                    None | Some(Place::Card) if of_all => {
+                        ensure!(code == 0 && answer.active, "the card does not allocate from the pool");
+                        process.current = pool;
+                    }
+                    None | Some(Place::Card) => ensure!(code != 0, "a card allocates from a domain's pool"),
+                    Some(_) if of_all => ensure!(code != 0, "a domain allocates from a card's pool"),
+                    // It may be the other domain's.
+                    Some(_) => {
+                        ensure!(code != 0 || answer.active, "the domain does not allocate from the pool")
+                    }
+                }
+            }
+            OfPool::IsChosen { pool } => {
+                ensure!(code == 0 && answer.active, "the card does not allocate from pool {pool}");
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn judge_stream(&mut self, who: usize, about: InStream, answer: &Answer) -> Result<()> {
+        let code = answer.code;
+        let process = &mut self.model.processes[who];
+        match about {
+            InStream::Create { context, stream, .. } => {
+                ensure!(code == 0, "the stream was not made");
+                process.streams.insert(stream, context);
+            }
+            InStream::Destroy { stream } => {
+                ensure!(code == 0, "the stream was not destroyed");
+                process.streams.remove(&stream);
+            }
+            InStream::Allocate { key, bytes, pool, .. } => {
+                self.judge_pooled(who, key, (bytes, pool), code)?;
+            }
+            InStream::Free { key, .. } => {
+                ensure!(code == 0, "the free in a stream was refused");
+                process.pooled.remove(&key);
+            }
+            InStream::FreeLinear { key, .. } => {
+                ensure!(code == 0, "the free in a stream was refused");
+                process.free(key);
+            }
+            InStream::Order { .. } => ensure!(code == 0, "the streams were not ordered"),
+            InStream::Wait { .. } => ensure!(code == 0, "the stream was not waited for"),
+        }
+        Ok(())
+    }
+}
