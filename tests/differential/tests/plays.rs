@@ -34,12 +34,12 @@ fn plan(seed: u64) -> Plan {
 
 #[test]
 fn four_processes_at_one_limit() {
-    plays(&plan(1));
+    plays(&Plan { operations: 3500, ..plan(1) });
 }
 
 #[test]
 fn a_driver_that_refuses_now_and_then() {
-    let outcome = plays(&Plan { refusals: true, ..plan(2) });
+    let outcome = plays(&Plan { operations: 3500, refusals: true, ..plan(2) });
     assert!(outcome.by_driver > 0, "{outcome:?}");
 }
 
@@ -168,7 +168,7 @@ fn arrays_of_two_dimensions() {
 /// A pool at its most refuses, a card allocates from the pool that was chosen, and a reset leaves pools as they are.
 #[test]
 fn pools_with_a_most_and_chosen_pools() {
-    plays(&newer(1300, 2500, &[Route::Pools, Route::Trims, Route::Exchange]));
+    plays(&newer(1300, 2000, &[Route::Pools, Route::Trims, Route::Exchange]));
 }
 
 #[test]
@@ -179,14 +179,14 @@ fn pools_in_locality_domains() {
 /// Memory is taken in one stream and given back in another, in whatever order.
 #[test]
 fn streams_that_pass_memory_on() {
-    plays(&newer(1500, 2500, &[Route::Streams, Route::Trims]));
+    plays(&newer(1500, 2000, &[Route::Streams, Route::Trims]));
 }
 
 /// Each call by one of the names that an entry point has had, or has for other defaults.
 #[test]
 fn older_names_and_other_flavours() {
     let routes = [Route::Names, Route::Streams, Route::Graphs, Route::Flat, Route::Uses];
-    plays(&newer(1600, 2500, &routes));
+    plays(&newer(1600, 2000, &routes));
 }
 
 /// The driver refused to end a use of a context, and the end of the next one took it off the books.
@@ -198,7 +198,7 @@ fn contexts_whose_uses_are_counted() {
 /// A handle's memory at several addresses, shorter than it is; and what no driver does.
 #[test]
 fn parts_of_physical_memory() {
-    plays(&newer(1800, 2500, &[Route::Ranges, Route::Exchange]));
+    plays(&newer(1800, 2000, &[Route::Ranges, Route::Exchange]));
 }
 
 /// Multicast objects go between processes that die with memory bound to them, and endpoints hold what has no handle any more.
@@ -250,10 +250,10 @@ fn all_routes_together() {
 
 #[test]
 fn one_process_alone() {
-    plays(&Plan { processes: 1, limit_mib: 1500, ..plan(4) });
+    plays(&Plan { operations: 3500, processes: 1, limit_mib: 1500, ..plan(4) });
 }
 
 #[test]
 fn eight_processes_in_little_room() {
-    plays(&Plan { processes: 8, limit_mib: 3000, ..plan(5) });
+    plays(&Plan { operations: 3500, processes: 8, limit_mib: 3000, ..plan(5) });
 }
