@@ -68,7 +68,8 @@ impl Card {
             let (count, idle) = (busy.len() as u64, WHOLE.saturating_sub(busy.iter().sum()));
             // Switches must fit into what nobody was promised: the less that is, the fewer of them. Long kernels are their own slices.
             if count > 1 && self.line.iter().all(|tenant| tenant.tail <= self.tuning.run) {
-                let round = part(count * self.bubble().0, WHOLE, idle).min(Nanos(self.tuning.round.0 / 2));
+                let most = Nanos(self.tuning.round.0 / 5 * 3);
+                let round = part(count * self.bubble().0, WHOLE, idle).min(most);
                 base = base.max(Nanos(round.0 / count));
             }
             busy.extend((idle > 0).then_some(idle));
