@@ -23,9 +23,9 @@ const NAME: &str = "portable/libcgpu.so";
 /// The programs' names, beside it.
 const TOOLS: &[&str] = &["cgpu", "cgpu-monitor", "cgpu-runtime"];
 
-/// Whether the environment is there already, so that nothing has to be fetched.
-pub(crate) fn is_prepared(workspace: &Workspace) -> bool {
-    workspace.target.join(ENVIRONMENT).join("bin/cargo-zigbuild").exists()
+/// Makes the environment, if it is not there; its interpreter.
+pub(crate) fn prepare(workspace: &Workspace) -> Result<PathBuf> {
+    python::make(workspace, ENVIRONMENT, REQUIREMENTS)
 }
 
 /// Removes an earlier build: it would be another than the rest of `dist`.
@@ -53,7 +53,7 @@ pub(crate) fn build_tools(workspace: &Workspace, dist: &Path) -> Result<()> {
 }
 
 fn against(workspace: &Workspace, dist: &Path, packages: &[&str], files: &[&str]) -> Result<()> {
-    let python = python::make(workspace, ENVIRONMENT, REQUIREMENTS)?;
+    let python = prepare(workspace)?;
     let bin = python.parent().context("an interpreter lies in a folder")?;
     let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     eprintln!("xtask: building {} for glibc {GLIBC}", files.join(", "));
