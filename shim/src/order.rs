@@ -45,9 +45,10 @@ impl Order {
         }
     }
 
-    /// Whether calls are recorded, not done. Where the driver cannot say, its answer: the stream depends on a capture, or is none.
+    /// Whether calls are recorded, not done; or refused, where the capture was broken: then nothing is to be taken either, and that there is
+    /// no room is not what is wrong. Where the driver cannot say, its answer: the stream depends on a capture, or is none.
     pub(crate) fn is_captured(self) -> Result<bool, CUresult> {
-        Ok(self.capture_status()? == CU_STREAM_CAPTURE_STATUS_ACTIVE)
+        Ok(self.capture_status()? != CU_STREAM_CAPTURE_STATUS_NONE)
     }
 
     /// Whether a capture goes on there, be it broken; not known counts as no.

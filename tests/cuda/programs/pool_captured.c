@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * pool_captured - an allocation in a stream that is being captured is a graph's memory: it takes nothing of the card or of a pool before
- * the graph is launched. Everything outside goes on.
+ * the graph is launched. Everything outside goes on. In a capture that was broken the driver says so, however little room there is: it was
+ * out of memory instead.
  */
 #include "graph_books.h"
 
@@ -28,6 +29,11 @@ int main(void) {
     TAKEN(used);
     CUgraphExec exec = executable_of(made);
     CHECK(graph.Launch(exec, stream));
+    RESERVED_BESIDE(500 * MIB, used);
+    CHECK(graph.BeginCapture(stream, RELAXED));
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cu.cuStreamSynchronize(stream));
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, pools.alloc(&inside, free_shown() + 1024 * MIB, stream));
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, graph.EndCapture(stream, &made));
     RESERVED_BESIDE(500 * MIB, used);
     CHECK(cu.cuMemFree(address));
     return 0;
