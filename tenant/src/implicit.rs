@@ -157,6 +157,11 @@ impl Libraries {
         self.brought.retain(|other| other.library.is_some_and(|its| its != library));
     }
 
+    /// A module is gone, and its functions, of which nobody knows which they are: their handles may be others' next.
+    fn forget_functions(&mut self) {
+        self.brought.retain(|other| other.library.is_some());
+    }
+
     fn variables(&self, library: usize) -> Bytes {
         let of_it = self.variables.iter().find(|(handle, _)| *handle == library);
         of_it.map_or(Bytes::ZERO, |(_, bytes)| *bytes)
@@ -173,6 +178,12 @@ impl Tenant {
         if variables > Bytes::ZERO && libraries.variables.try_reserve(1).is_ok() {
             libraries.variables.push((library, variables));
         }
+    }
+
+    /// A module is gone, with its functions.
+    pub fn module_unloaded(&self, module: usize) {
+        self.causes.libraries.lock().forget_functions();
+        self.shrunk(Cause::Module(module), None, Bytes::MAX);
     }
 
     /// A library is gone from all contexts.
@@ -210,6 +221,7 @@ impl Tenant {
         let growing = self.growing(context, known, physical_free)?;
         Ok(Some(Bringing { growing, what, library }))
     }
+
     /// Something is about to be done in `context` that takes memory nobody asked for: charges `known` of it. `physical_free` reads the card's
     /// free memory, if it can be read.
     ///

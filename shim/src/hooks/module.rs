@@ -71,7 +71,7 @@ pub(crate) unsafe fn cuModuleUnload(module: CUmodule) -> CUresult {
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuModuleUnload(module) };
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
-        tenant.shrunk(Cause::Module(module.0), None, Bytes::MAX);
+        tenant.module_unloaded(module.0);
     }
     answer
 }

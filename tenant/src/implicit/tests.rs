@@ -176,3 +176,21 @@ fn a_library_is_charged_where_it_is_brought() {
     tenant.context_leaving(handle).expect("known").gone();
     assert_eq!(tenant.usage(card()).total(), Bytes::ZERO);
 }
+
+/// A driver gives a function of a module the handle that one of a module before it had: its code was not looked at.
+#[test]
+fn functions_of_a_module_that_is_gone_are_forgotten() {
+    let container = Container::limited(50);
+    let (tenant, _, context) = process(&container);
+    let bring = |function: usize, library: Option<usize>, came: u64| {
+        let bringing = tenant.bringing(context, function, library, || Some(mib(80))).expect("it fits");
+        bringing.map(|bringing| bringing.brought(Some(mib(80 - came)))).is_some()
+    };
+    tenant.library_loaded(7, Bytes::ZERO, None);
+    assert!(bring(1, None, 2) && bring(70, Some(7), 2));
+    assert!(!bring(1, None, 0) && !bring(70, Some(7), 0));
+    tenant.module_unloaded(5);
+    assert!(bring(1, None, 2), "it may be another one");
+    assert!(!bring(70, Some(7), 0), "a library's kernels are not its");
+    assert_eq!(tenant.usage(card()).implicit, mib(16));
+}
