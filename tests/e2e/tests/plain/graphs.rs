@@ -130,3 +130,11 @@ fn a_graph_that_the_driver_does_not_launch_leaves_nothing_charged() {
     assert!(outcome.number("refusals") > 0);
     scene.wait_until_empty(&container);
 }
+
+/// The simulated card uploaded a graph that was larger than itself, and refused its launch only.
+#[test]
+fn an_upload_takes_what_a_launch_would_and_is_out_of_memory_where_that_would_be() {
+    let counters = both("graph_uploaded", 2048);
+    counters.are_quiet();
+    assert!(counters.of("over_limit") > 0);
+}

@@ -273,7 +273,12 @@ pub(crate) fn cuGraphInstantiateWithParams(
     instantiate_params.put(params)?;
     let handle = made?;
     if params.flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0 {
-        super::launch::cuGraphUpload(call, handle, params.upload_stream)?;
+        super::launch::cuGraphUpload(call, handle, params.upload_stream).inspect_err(|_| {
+            // The program never sees it. It was made just now, so it is there.
+            let _ = cuGraphExecDestroy(call, handle);
+            params.result_out = CUDA_GRAPH_INSTANTIATE_ERROR;
+            let _ = instantiate_params.put(params);
+        })?;
     }
     graph_exec.put(handle)?;
     Ok(())

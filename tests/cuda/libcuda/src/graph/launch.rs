@@ -100,12 +100,13 @@ impl Executable {
         Ok(unsafe { driver.machine.launch_plan(stream, &order.plan, &works, flight) }?)
     }
 
-    /// Makes it ready on the card: all that a first launch would have to do before it begins.
+    /// Makes it ready on the card: all that a first launch would have to do before it begins, and so memory is reserved for what it allocates.
+    /// A graph that has no room is out of memory here already.
     fn upload(&self, driver: &Driver) -> Answer {
-        let mut state = lock(&self.state);
-        self.order(&mut state).map(|_| ())?;
-        drop(state);
-        driver.context(self.home.handle).map(|_| ())
+        driver.context(self.home.handle)?;
+        memory::settle(driver)?;
+        let order = self.order(&mut lock(&self.state))?;
+        lock(&driver.graph_memory).reserve(driver, &order.allocations)
     }
 }
 

@@ -1,7 +1,7 @@
 //! What graphs allocate.
 //!
 //! A node's address is fixed when the node is made: by a range of addresses that nobody else has ([`Reservation`]). Memory is put behind
-//! it by each launch, out of what the card has for graphs ([`Pool`]), and goes back there when it is freed: by a node of the same
+//! it by an upload, which keeps it ready for the launch unless others need it before, and by each launch, out of what the card has for graphs ([`Pool`]), and goes back there when it is freed: by a node of the same
 //! launch, by one of another graph, or by a call of the program. What is freed in stream order can be had at once by launches that
 //! come after it in the same stream or graph, by others when the card has come by; until then the addresses stay mapped, for the copies
 //! that are on their way. The card gets memory back by `cuDeviceGraphMemTrim`.
@@ -147,6 +147,34 @@ struct Pool {
     used_high: u64,
 }
 
+impl Pool {
+    /// Puts memory behind a reservation that has none: idle memory that may be given away, else more of the card's.
+    fn back(
+        &mut self,
+        driver: &Driver,
+        reservation: &Arc<Reservation>,
+        may_go: impl Fn(&Block) -> bool,
+    ) -> Answer<Block> {
+        let room = reservation.room();
+        let fits = |block: &Block| block.at.room() == room && block.until.is_none() && may_go(block);
+        let physical = match self.idle.iter().position(fits) {
+            Some(place) => {
+                let block = self.idle.swap_remove(place);
+                block.unmap(driver)?;
+                block.physical
+            }
+            None => {
+                let place = PhysicalPlace::On(reservation.card.into());
+                let physical = driver.machine.create_physical(place, room, false)?;
+                self.reserved += room.0;
+                self.reserved_high = self.reserved_high.max(self.reserved);
+                physical
+            }
+        };
+        Block::map(driver, physical, reservation)
+    }
+}
+
 /// What graphs have allocated.
 #[derive(Debug, Default)]
 pub(crate) struct GraphMemory {
@@ -178,30 +206,28 @@ impl GraphMemory {
                 return Ok(pool.idle[place].until);
             }
             Some(place) => pool.idle.swap_remove(place),
-            None => {
-                let fits = |block: &Block| block.at.room() == reservation.room() && block.until.is_none();
-                let physical = match pool.idle.iter().position(fits) {
-                    Some(place) => {
-                        let block = pool.idle.swap_remove(place);
-                        block.unmap(driver)?;
-                        block.physical
-                    }
-                    None => {
-                        let place = PhysicalPlace::On(card.into());
-                        let physical = driver.machine.create_physical(place, reservation.room(), false)?;
-                        pool.reserved += reservation.room().0;
-                        pool.reserved_high = pool.reserved_high.max(pool.reserved);
-                        physical
-                    }
-                };
-                Block::map(driver, physical, reservation)?
-            }
+            None => pool.back(driver, reservation, |_| true)?,
         };
         self.live.insert(reservation.first, Block { until: None, ..block });
         let used = self.used(card);
         let pool = self.pools.entry(card).or_default();
         pool.used_high = pool.used_high.max(used);
         Ok(None)
+    }
+
+    /// Puts memory behind what a graph allocates, for its next launch. As long as that does not come others may have it.
+    pub(super) fn reserve(&mut self, driver: &Driver, allocations: &[Arc<Reservation>]) -> Answer {
+        let is_of_it =
+            |block: &Block| allocations.iter().any(|reservation| Arc::ptr_eq(&block.at, reservation));
+        for reservation in allocations {
+            let pool = self.pools.entry(reservation.card).or_default();
+            let is_there = pool.idle.iter().any(|block| Arc::ptr_eq(&block.at, reservation));
+            if !is_there && !self.live.contains_key(&reservation.first) {
+                let block = pool.back(driver, reservation, |block| !is_of_it(block))?;
+                pool.idle.push(block);
+            }
+        }
+        Ok(())
     }
 
     /// Takes back what is behind an address, for use after `until`.
