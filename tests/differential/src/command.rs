@@ -1,11 +1,15 @@
 //! What an actor is told, and what it answers: a line of JSON each.
 
+mod code;
+mod graphs;
 mod pools;
 mod ranges;
 mod streams;
 
 use serde::{Deserialize, Serialize};
 
+pub use code::{CodeStep, Loader};
+pub use graphs::{Adder, Figures, GraphStep, Maker, Mode, Strand};
 pub use pools::OfPool;
 pub use ranges::InRange;
 pub use streams::{InStream, Lane};
@@ -142,6 +146,10 @@ pub enum Command {
     GraphDestroy { graph: u32 },
     /// `cuDeviceGraphMemTrim`.
     GraphTrim,
+    /// Graphs that are made node by node, or captured.
+    Graph(GraphStep),
+    /// Code, and what comes with it.
+    Code(CodeStep),
     /// `cuGreenCtxCreate` of a part of the first card, to be called `green`.
     GreenCreate { green: u32 },
     /// `cuGreenCtxDestroy`.
@@ -270,6 +278,12 @@ pub struct Answer {
     /// The same of the other card, where there is one: what a process does on one card may give its pools a reason to shrink on another.
     #[serde(default)]
     pub elsewhere: u64,
+    /// Of that, what is reserved for graphs.
+    #[serde(default)]
+    pub graphs: u64,
+    /// Of a question for them.
+    #[serde(default)]
+    pub figures: Figures,
     /// Of anything done with the primary context: whether it is active now. Of a pool: whether it is the one that the card allocates from.
     #[serde(default)]
     pub active: bool,

@@ -2,11 +2,15 @@
 //!
 //! Nothing here is shared with the code under test; the rounding is written down again.
 
+mod code;
+mod graphs;
 mod pools;
 mod ranges;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use code::{Code, Library, Module};
+pub use graphs::{Capture, Drawn, Executable, Graphs, Node};
 pub use ranges::{Part, Range};
 
 use crate::command::{Limit, Words};
@@ -181,6 +185,10 @@ pub struct Process {
     pub low: BTreeSet<u32>,
     /// Graphs that are ready to be launched.
     pub graphs: BTreeMap<u32, Graph>,
+    /// Graphs that were made node by node, or captured.
+    pub drawn: Graphs,
+    /// Code, and what comes with it.
+    pub code: Code,
     /// How often it has retained the primary context.
     pub retained: u32,
     /// Green contexts, views of the primary one.
@@ -255,7 +263,7 @@ impl Process {
         let limits = self.limits.values().map(|set| set.beyond).sum::<u64>();
         let libraries =
             self.libraries.values().map(|(bytes, contexts)| bytes * contexts.len() as u64).sum::<u64>();
-        self.greens.len() as u64 * GREEN + limits + modules + libraries
+        self.greens.len() as u64 * GREEN + limits + modules + libraries + self.code.came()
     }
 
     /// What others may hold of it when it ends: of a pool, as much as the books say that it holds.
@@ -307,7 +315,8 @@ impl Process {
     /// What of it no trimming of its pool can give back.
     #[must_use]
     pub fn firm(&self) -> u64 {
-        self.used() - self.pool + self.pooled.values().map(|pooled| pooled.bytes).sum::<u64>()
+        let pooled = self.pooled.values().map(|pooled| pooled.bytes).sum::<u64>();
+        self.used() - self.pool + pooled + self.drawn.live()
     }
 
     /// One reference more to the memory of a handle.
@@ -338,10 +347,10 @@ impl Process {
         small.fold((0, 0), |(bytes, pieces), charged| (bytes + charged, pieces + 1))
     }
 
-    /// What the driver may have taken beyond: a block for each of them, at most.
+    /// What the driver may have taken beyond: a block for each of them, at most. And what nobody saw coming.
     #[must_use]
     pub fn slack(&self) -> u64 {
-        self.small().1 * BLOCK
+        self.small().1 * BLOCK + self.code.unseen()
     }
 
     /// Whether a context is alive.
@@ -365,6 +374,8 @@ impl Process {
         self.limits.retain(|(its, _), _| *its != context);
         self.modules.retain(|_, (its, _)| *its != context);
         self.libraries.values_mut().for_each(|(_, contexts)| _ = contexts.remove(&context));
+        self.drawn.lose(context);
+        self.code.lose(context);
         self.externals.retain(|_, (its, _)| *its != context);
         self.buffers.retain(|_, (its, _)| *its != context);
         let arrays = self.sparse.extract_if(.., |_, its| *its == context);
@@ -485,7 +496,14 @@ impl Model {
     #[must_use]
     pub fn might_fit(&self, bytes: u64) -> bool {
         let here = self.processes.iter().filter(|process| !process.is_away());
-        here.map(|process| self.firm(process)).sum::<u64>() + self.borrowed() + bytes <= self.limit
+        let firm = here.map(|process| self.firm(process)).sum::<u64>();
+        firm + self.borrowed() + bytes <= self.limit + self.unrefused()
+    }
+
+    /// Code that is on the books, and that nobody could refuse: so much may be over the limit.
+    #[must_use]
+    pub fn unrefused(&self) -> u64 {
+        self.processes.iter().map(|process| process.code.booked()).sum()
     }
 }
 

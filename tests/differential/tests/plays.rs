@@ -108,6 +108,20 @@ fn graphs_that_allocate() {
     plays(&Plan { kill_once_in: 300, refusals: true, routes: vec![Route::Graphs], ..plan(7) });
 }
 
+/// By every call that adds a node or makes a graph ready, with parts and conditions; what they allocate outlives them, and ends in every order.
+#[test]
+fn graphs_that_are_made_node_by_node() {
+    let routes = vec![Route::Nodes, Route::Graphs];
+    plays(&Plan { operations: 3000, kill_once_in: 300, refusals: true, routes, ..plan(1200) });
+}
+
+/// What is allocated in a stream that captures is a node, and takes nothing; captures are broken, forked, left behind.
+#[test]
+fn graphs_that_are_captured() {
+    let routes = vec![Route::Captures, Route::Trims];
+    plays(&Plan { operations: 3000, kill_once_in: 300, refusals: true, routes, ..plan(1300) });
+}
+
 /// What graphs hold, and what others hold of pools, at one limit.
 #[test]
 fn graphs_and_memory_between_processes() {
@@ -126,6 +140,13 @@ fn green_contexts_modules_and_limits() {
 fn libraries_that_are_brought_into_contexts() {
     let routes = vec![Route::Libraries, Route::Implicit];
     plays(&Plan { operations: 4000, kill_once_in: 300, refusals: true, routes, ..plan(900) });
+}
+
+/// Nobody can refuse what a first launch brings; what look-ups bring is on the books, and refused where there is no room.
+#[test]
+fn code_that_comes_with_what_needs_it_first() {
+    let routes = vec![Route::Lazy, Route::Libraries];
+    plays(&Plan { operations: 2500, kill_once_in: 300, refusals: true, routes, ..plan(1400) });
 }
 
 /// Every shape of an array by what the driver says that it takes.

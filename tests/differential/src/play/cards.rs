@@ -44,6 +44,13 @@ impl Play<'_> {
         swap(&mut self.dying_foreign, &mut other.dying_foreign);
     }
 
+    /// A capture that forbids a process's thread other calls does so on each card: then that has its turn where it goes on.
+    pub(super) fn turn_to_strict_capture(&mut self, who: usize) {
+        if self.other.as_ref().is_some_and(|other| other.model.processes[who].drawn.is_strict()) {
+            self.turn();
+        }
+    }
+
     /// Something that happens to all of a process, and so on each card. The other card's turn comes first.
     pub(super) fn on_each_card<T>(&mut self, mut happen: impl FnMut(&mut Self) -> T) -> Vec<T> {
         let mut all = Vec::new();

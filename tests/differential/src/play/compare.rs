@@ -33,7 +33,7 @@ impl Play<'_> {
         let total = self.witness.total()?;
         ensure!(truth <= total.all + slack, "{truth} are on the card and {} on the books", total.all);
         self.compare_process(who)?;
-        let overshoot = least.saturating_sub(self.model.limit);
+        let overshoot = least.saturating_sub(self.model.limit + self.model.unrefused());
         self.outcome.overshoot = self.outcome.overshoot.max(overshoot);
         ensure!(overshoot == 0, "{overshoot} over the limit when the call had returned");
         Ok(())
@@ -54,7 +54,8 @@ impl Play<'_> {
         );
         let small = if here { process.small().0 } else { 0 };
         // Small allocations come out of blocks of 2 MiB, which are the driver's own business: what of them is not in use is slack.
-        let large = implicit + used - small;
+        let unseen = if here { process.code.unseen() } else { 0 };
+        let large = implicit + used - small + unseen;
         let agrees = |truth: u64| {
             let rest = truth.checked_sub(large);
             rest.is_some_and(|rest| if here { rest % (2 * MIB) == 0 && rest >= small } else { rest == 0 })

@@ -1,6 +1,8 @@
 //! What is done next.
 
 mod bound;
+mod code;
+mod graphs;
 mod implicit;
 mod names;
 mod others;
@@ -25,6 +27,7 @@ const MANY: usize = 200;
 impl Play<'_> {
     /// The next step of a process, by what it has.
     pub(super) fn draw(&mut self, who: usize) -> Command {
+        self.turn_to_strict_capture(who);
         let process = &self.model.processes[who];
         if !process.started {
             return Command::Init;
@@ -37,6 +40,16 @@ impl Play<'_> {
                 Command::ContextCreate { context: 1 }
             };
         };
+        if process.drawn.is_strict() {
+            return self.draw_strictly(who, context);
+        }
+        let newer: Vec<Route> =
+            self.plan.routes.iter().copied().filter(|route| route.is_drawn_more()).collect();
+        if let Some(&route) = self.random.pick(&newer)
+            && self.random.once_in(3)
+        {
+            return self.draw_newer(who, context, route);
+        }
         let key = self.random.pick(&keys).copied();
         if let Some(&route) = self.random.pick(&self.plan.routes)
             && self.random.once_in(4)
@@ -61,6 +74,7 @@ impl Play<'_> {
                 Route::Names => return self.draw_name(who, context),
                 Route::Uses => return self.draw_use(who, context),
                 Route::Ranges => return self.draw_range(who, context),
+                newer => return self.draw_newer(who, context, newer),
             }
         }
         match (self.random.below(100), key) {
@@ -75,6 +89,7 @@ impl Play<'_> {
                 if process.has(PRIMARY)
                     && process.pooled.is_empty()
                     && process.graphs.is_empty()
+                    && process.drawn.is_empty()
                     && process.greens.is_empty()
                     && self.random.once_in(3) =>
             {
@@ -96,6 +111,15 @@ impl Play<'_> {
                 let bytes = self.random.size(self.model.limit / 2);
                 Command::Allocate { context, key: self.new_key(), bytes }
             }
+        }
+    }
+
+    /// What older plays have not.
+    fn draw_newer(&mut self, who: usize, context: u32, route: Route) -> Command {
+        match route {
+            Route::Captures => self.draw_capture(who, context),
+            Route::Lazy => self.draw_code(who, context),
+            _ => self.draw_node(who, context),
         }
     }
 

@@ -1,6 +1,8 @@
 //! Whether an answer is what the model says.
 
 mod bound;
+mod code;
+mod graphs;
 mod implicit;
 mod names;
 mod pools;
@@ -39,6 +41,7 @@ impl Play<'_> {
             self.model.processes[who].pool_seen(answer.elsewhere, false);
             self.turn();
         }
+        self.judge_reserved(who, answer)?;
         if let Command::Look { .. } = command {
             self.judge_sight(answer.sight)?;
         }
@@ -287,6 +290,8 @@ impl Play<'_> {
             Command::Look { .. } => ensure!(code == 0, "the getters were refused"),
             Command::Fork => ensure!(code == 0, "the child ended with {code}"),
             Command::Execute => self.bury(who),
+            Command::Graph(ref step) => self.judge_graph(who, step, answer)?,
+            Command::Code(ref step) => self.judge_code(who, step, code)?,
             Command::GreenCreate { .. }
             | Command::GreenDestroy { .. }
             | Command::GreenAllocate { .. }

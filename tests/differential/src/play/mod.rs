@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::actor::{Actor, Second, Stage};
-use crate::command::{Command, Step, Thread};
+use crate::command::{Command, GraphStep, Mode, Step, Thread};
 use crate::model::{Lent, MIB, Model, Process, Progress};
 use crate::random::Random;
 use crate::witness::Witness;
@@ -65,6 +65,12 @@ pub enum Route {
     Trims,
     /// Libraries, which look-ups bring into contexts
     Libraries,
+    /// Graphs that are made node by node, with parts and conditions, by all their calls
+    Nodes,
+    /// Graphs that are made by captures of streams
+    Captures,
+    /// Code that comes with first launches and look-ups
+    Lazy,
     /// Multicast objects, logical endpoints, and locality domains: on a card that has them
     Bound,
     /// Sparse arrays with mapped tiles
@@ -89,6 +95,13 @@ pub enum Route {
     Uses,
     /// Handles whose memory is mapped more than once, in parts, and unmapped so
     Ranges,
+}
+
+impl Route {
+    /// Whether it came after seeds that replay: those draw what they drew then. It is drawn more often than the others.
+    fn is_drawn_more(self) -> bool {
+        matches!(self, Self::Nodes | Self::Captures | Self::Lazy)
+    }
 }
 
 /// What a descriptor that is under way is of.
@@ -127,6 +140,24 @@ const MORE_THAT_REFUSES: [&str; 19] = [
     "cuMemAddressReserve",
 ];
 
+/// What it refuses in plays that have graphs made node by node, captures, or code.
+const GRAPHS_AND_CODE_THAT_REFUSE: [&str; 14] = [
+    "cuGraphAddNode_v2",
+    "cuGraphAddNode_v3",
+    "cuGraphInstantiate",
+    "cuGraphInstantiate_v2",
+    "cuGraphInstantiateWithParams",
+    "cuGraphUpload",
+    "cuGraphExecUpdate",
+    "cuGraphExecUpdate_v2",
+    "cuStreamBeginCapture_v2",
+    "cuStreamEndCapture",
+    "cuModuleLoadDataEx",
+    "cuModuleLoadFatBinary",
+    "cuFuncLoad",
+    "cuKernelGetFunction",
+];
+
 impl Plan {
     /// The second card, where there is one: with less room.
     fn second(&self) -> Second {
@@ -142,6 +173,12 @@ impl Plan {
         use Route::{Flat, Names, Pools, Ranges, Streams, Uses};
         let newer = [Flat, Pools, Streams, Names, Uses, Ranges];
         if newer.iter().any(|route| self.routes.contains(route)) { &MORE_THAT_REFUSES } else { &[] }
+    }
+
+    /// The same of graphs and code.
+    fn graphs_and_code_that_refuse(&self) -> &'static [&'static str] {
+        let newer = self.routes.iter().any(|route| route.is_drawn_more());
+        if newer { &GRAPHS_AND_CODE_THAT_REFUSE } else { &[] }
     }
 
     /// Whether the card is one with a switch and two locality domains. Else it is a small one.
@@ -285,6 +322,7 @@ impl<'a> Play<'a> {
             .iter()
             .chain(&shared)
             .chain(plan.more_that_refuses())
+            .chain(plan.graphs_and_code_that_refuse())
             .map(|name| format!("{name}:p0.03:{TOLD_TO}"))
             .collect();
         let faults = faults.join(",");
@@ -371,8 +409,10 @@ impl<'a> Play<'a> {
         }
         let who = self.free_to_go(who);
         let command = self.draw(who);
-        if let Command::GreenCreate { .. } | Command::ModuleLoad { .. } | Command::LibraryBring { .. } =
-            command
+        if let Command::GreenCreate { .. }
+        | Command::ModuleLoad { .. }
+        | Command::LibraryBring { .. }
+        | Command::Code(_) = command
         {
             self.settle()?;
         }
@@ -386,6 +426,9 @@ impl<'a> Play<'a> {
             actor.line().send(descriptor.as_fd())?;
         }
         let thread = if self.plan.has(Route::Threads) { thread(&mut self.random) } else { Thread::First };
+        // A capture that is not relaxed is one thread's.
+        let strict = self.model.processes[who].drawn.is_strict() || is_strict(&command);
+        let thread = if strict { Thread::First } else { thread };
         let step = Step { command, card: self.card, thread };
         let answer = actor.take(&step)?;
         let command = &step.command;
@@ -537,6 +580,11 @@ fn start(stage: &Stage, random: &mut Random) -> Result<Actor> {
     let seed = random.below(u64::MAX);
     let second = stage.second.map(|second| Second { swapped: random.once_in(2), ..second });
     Actor::start(&Stage { second, ..stage.clone() }, seed)
+}
+
+/// Whether a capture begins that only its thread can go on with.
+fn is_strict(command: &Command) -> bool {
+    matches!(command, Command::Graph(GraphStep::Begin { mode, .. }) if *mode != Mode::Relaxed)
 }
 
 fn thread(random: &mut Random) -> Thread {

@@ -5,9 +5,11 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use cgpu_differential::command::{Answer, Command, Sight};
+use cgpu_differential::command::{Answer, Command, PRIMARY, Sight};
 
+use crate::code::Loaded;
 use crate::driver::place;
+use crate::nodes::Nodes;
 use crate::objects::Object;
 use crate::program::Common;
 
@@ -48,6 +50,10 @@ pub(crate) struct Actor {
     pub(crate) opened_pooled: BTreeMap<u32, u64>,
     /// Executable graphs: in which context, and their handles.
     pub(crate) graphs: BTreeMap<u32, (u32, usize)>,
+    /// Graphs that were made node by node, or captured.
+    pub(crate) nodes: Nodes,
+    /// Code.
+    pub(crate) loaded: Loaded,
     /// Green contexts, and their names as contexts.
     pub(crate) greens: BTreeMap<u32, (usize, usize)>,
     pub(crate) modules: BTreeMap<u32, usize>,
@@ -99,6 +105,8 @@ impl Actor {
             opened: BTreeMap::new(),
             opened_pooled: BTreeMap::new(),
             graphs: BTreeMap::new(),
+            nodes: Nodes::default(),
+            loaded: Loaded::default(),
             greens: BTreeMap::new(),
             modules: BTreeMap::new(),
             libraries: BTreeMap::new(),
@@ -175,6 +183,8 @@ impl Actor {
             Command::GraphLaunch { graph } => self.launch_graph(graph)?,
             Command::GraphDestroy { graph } => self.destroy_graph(graph)?,
             Command::GraphTrim => self.trim_graphs()?,
+            Command::Graph(ref step) => self.graph_step(step, &mut answer)?,
+            Command::Code(ref step) => self.code_step(step)?,
             Command::GreenCreate { green } => self.create_green(green, &mut answer)?,
             Command::GreenDestroy { green } => self.destroy_green(green, &mut answer)?,
             Command::GreenAllocate { green, key, bytes } => {
@@ -226,6 +236,18 @@ impl Actor {
             Command::Execute => bail!("is for the program as a whole"),
         };
         answer.pooled = self.keeps()?;
+        if self.graphing {
+            answer.graphs = self.reserved_for_graphs()?;
+        }
+        match *command {
+            Command::ContextDestroy { context } if answer.code == 0 => self.nodes.lose(context),
+            Command::PrimaryRelease | Command::PrimaryReset | Command::GreenDestroy { .. }
+                if !answer.active =>
+            {
+                self.nodes.lose(PRIMARY);
+            }
+            _ => {}
+        }
         Ok(answer)
     }
 

@@ -4,6 +4,7 @@
 
 mod actor;
 mod arrays;
+mod code;
 mod contexts;
 mod driver;
 mod exchange;
@@ -14,6 +15,7 @@ mod implicit;
 mod linear;
 mod low;
 mod names;
+mod nodes;
 mod nvml;
 mod objects;
 mod physical;

@@ -42,6 +42,26 @@ pub(crate) struct AllocationNode {
     pub(crate) address: u64,
 }
 
+/// `CUgraphNodeParams`, whose member for its kind is told in words.
+#[repr(C)]
+#[derive(Default)]
+pub(crate) struct AnyNode {
+    pub(crate) kind: u32,
+    pub(crate) reserved: [u32; 3],
+    pub(crate) words: [u64; 29],
+    pub(crate) rest: u64,
+}
+
+/// `CUDA_GRAPH_INSTANTIATE_PARAMS`.
+#[repr(C)]
+#[derive(Default)]
+pub(crate) struct Instantiation {
+    pub(crate) flags: u64,
+    pub(crate) upload_stream: usize,
+    pub(crate) node: usize,
+    pub(crate) result: u32,
+}
+
 /// `CUDA_ARRAY3D_DESCRIPTOR`.
 #[repr(C)]
 #[derive(Default)]
@@ -120,6 +140,14 @@ pub(crate) const THRESHOLD: usize = 4;
 pub(crate) const RESERVED: usize = 5;
 /// `CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT`.
 pub(crate) const GRAPHS_RESERVED: usize = 2;
+/// `CU_GRAPH_NODE_TYPE_GRAPH`, `_MEM_ALLOC`, `_MEM_FREE`, `_CONDITIONAL`.
+pub(crate) const PART: u32 = 4;
+pub(crate) const MEMORY_NODE: u32 = 10;
+pub(crate) const MEMORY_FREED: u32 = 11;
+pub(crate) const CONDITIONAL: u32 = 13;
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`, `_UPLOAD`.
+pub(crate) const FREES_ON_LAUNCH: usize = 1;
+pub(crate) const UPLOADS: usize = 2;
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`, `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`.
 pub(crate) const DESCRIPTOR: u32 = 1;
 pub(crate) const LAZY_PEER_ACCESS: u32 = 1;
