@@ -12,10 +12,13 @@ pub(crate) struct Item {
     pub name: &'static str,
 }
 
+/// Packages of programs that are not shipped, and that nothing waits for.
+const TOOLS: &[&str] = &["cgpu-bench", "cgpu-differential", "cgpu-sim-command"];
+
 impl Item {
-    /// The profile it is built with (`Cargo.toml`): libraries are what programs wait for, call by call.
+    /// The profile it is built with (`Cargo.toml`).
     pub(crate) fn profile(&self) -> &'static str {
-        if self.name.contains(".so") { "release" } else { "programs" }
+        if TOOLS.contains(&self.package) { "tools" } else { "release" }
     }
 }
 
