@@ -115,6 +115,32 @@ pub(crate) fn retire(tenant: &Tenant, pool: CUmemoryPool) {
             let _ = unsafe { driver::cuDeviceSetMemPool(device, default) };
         }
     }
+    retire_from_domain(pool);
+}
+
+/// The same for a pool of a locality domain, which since 13.0 has a current pool of its own.
+fn retire_from_domain(pool: CUmemoryPool) {
+    let number = |name| attribute(pool, name).and_then(|value| u32::try_from(value).ok());
+    let kind = number(CU_MEMPOOL_ATTR_LOCATION_TYPE);
+    let (Some(kind @ CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN), Some(id)) =
+        (kind, number(CU_MEMPOOL_ATTR_LOCATION_ID))
+    else {
+        return;
+    };
+    let mut domain = CUmemLocation { kind, id: id.cast_signed() };
+    let (mut current, mut default) = (CUmemoryPool::NULL, CUmemoryPool::NULL);
+    let pinned = CU_MEM_ALLOCATION_TYPE_PINNED;
+    // SAFETY: the handle is writable, the location readable.
+    let known = unsafe { driver::cuMemGetMemPool(&raw mut current, &raw mut domain, pinned) };
+    if known != CUresult::SUCCESS || current != pool {
+        return;
+    }
+    // SAFETY: as above.
+    let found = unsafe { driver::cuMemGetDefaultMemPool(&raw mut default, &raw mut domain, pinned) };
+    if found == CUresult::SUCCESS {
+        // SAFETY: the default pool is the domain's own.
+        let _ = unsafe { driver::cuMemSetMemPool(&raw mut domain, pinned, default) };
+    }
 }
 
 /// The device in whose memory a stream works.

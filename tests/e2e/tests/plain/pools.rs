@@ -52,6 +52,17 @@ impl Counters {
     }
 }
 
+/// The domain went on allocating from a pool that the program had destroyed.
+#[test]
+fn a_locality_domain_does_not_allocate_from_a_destroyed_pool() {
+    let scene = Scene::new("B200:183359");
+    let container = scene.limited("a", 4096);
+    let mut command = scene.program_in(&container, "pool_of_a_domain_destroyed");
+    command.env("CGPU_SIM_DRIVER", "13050");
+    Outcome::of(command).silent();
+    scene.wait_until_empty(&container);
+}
+
 #[test]
 fn allocations_from_pools_are_counted_and_can_be_freed() {
     let counters = both("pool_counted", 2048);

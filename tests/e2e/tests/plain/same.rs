@@ -48,6 +48,7 @@ const RUNS: &[Run] = &[
     on(TWO_CARDS, DRIVER, "graph_of_another_card"),
     on("A10:1600", DRIVER, "implicit_contexts"),
     on("B200:183359", "13050", "localities"),
+    on("B200:183359", "13050", "pool_of_a_domain_destroyed"),
     on("H100:8192,H200:8192,A100:8192", "13010", "multicast"),
     on(TWO_CARDS, DRIVER, "pool_of_another_card"),
     on("A10:2048", DRIVER, "pool_out_of_memory"),
