@@ -171,8 +171,8 @@ pub struct Process {
     pub opened_pooled: BTreeMap<u32, u32>,
     /// The most that its pools may hold, of those that have such a limit.
     pub caps: BTreeMap<u32, u64>,
-    /// Those of its pools that lie in a locality domain.
-    pub local: BTreeSet<u32>,
+    /// Those of its pools that lie in a locality domain: in which.
+    pub local: BTreeMap<u32, u8>,
     /// The pool that the card allocates from.
     pub current: u32,
     /// Streams: their contexts.

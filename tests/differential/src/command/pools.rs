@@ -10,8 +10,9 @@ use super::Place;
 pub enum OfPool {
     /// `cuMemPoolCreate` of a kind that can be exported, which holds no more than `most`; 0: as much as the card has.
     Make { pool: u32, most: u64, place: Place },
-    /// `cuMemPoolDestroy` of one that was never sent to anybody, with what is in use of it: that lives on.
-    End { pool: u32 },
+    /// `cuMemPoolDestroy` of one that was never sent to anybody, with what is in use of it: that lives on. `place`: where it lay, which
+    /// allocates from it no more.
+    End { pool: u32, place: Place },
     /// `cuDeviceSetMemPool`, or by a place `cuMemSetMemPool`; then what the getter says.
     Choose { pool: u32, by: Option<Place> },
     /// Whether `cuDeviceGetMemPool` says that the first card allocates from it.

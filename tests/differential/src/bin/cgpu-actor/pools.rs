@@ -61,16 +61,7 @@ impl Actor {
     pub(crate) fn of_pool(&mut self, about: OfPool, answer: &mut Answer) -> Result<i32> {
         match about {
             OfPool::Make { pool, most, place } => self.make_pool(pool, most, place),
-            OfPool::End { pool } => {
-                let handle = self.pools.get(&pool).copied();
-                let code = self.destroy_pool(pool)?;
-                match handle {
-                    Some(handle) if code == 0 => self.doomed.push(handle),
-                    Some(handle) => _ = self.pools.insert(pool, handle),
-                    None => {}
-                }
-                Ok(code)
-            }
+            OfPool::End { pool, place } => self.end_pool(pool, place),
             OfPool::Choose { pool, by } => self.choose_pool(pool, by, answer),
             OfPool::IsChosen { pool } => {
                 let chosen = self.chosen_pool(None)?;
@@ -90,6 +81,23 @@ impl Actor {
         if code == 0 {
             self.pooling = true;
             self.pools.insert(pool, handle);
+        }
+        Ok(code)
+    }
+
+    /// Destroys a pool that may hold something.
+    fn end_pool(&mut self, pool: u32, place: Place) -> Result<i32> {
+        let Some(&handle) = self.pools.get(&pool) else { return Ok(NOT_OURS) };
+        let code = self.destroy_pool(pool)?;
+        if code != 0 {
+            self.pools.insert(pool, handle);
+            return Ok(code);
+        }
+        self.doomed.push(handle);
+        if self.chosen_pool(None)? == handle
+            || place != Place::Card && self.chosen_pool(Some(place))? == handle
+        {
+            bail!("a destroyed pool is still what is allocated from");
         }
         Ok(code)
     }

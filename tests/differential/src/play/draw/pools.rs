@@ -28,12 +28,16 @@ impl Play<'_> {
                 let most = if self.random.once_in(4) { 0 } else { self.random.below(96 * MIB) + 1 };
                 OfPool::Make { pool: self.new_key(), most, place: self.place() }
             }
-            (2 | 3, Some(pool), ..) => OfPool::Choose { pool, by: self.chooser() },
-            (4, ..) => OfPool::Choose { pool: DEFAULT_POOL, by: self.chooser().map(|_| Place::Card) },
+            (2 | 3, Some(pool), ..) => OfPool::Choose { pool, by: self.chooser(who, pool) },
+            (4, ..) => {
+                let by = if self.random.once_in(2) { None } else { Some(Place::Card) };
+                OfPool::Choose { pool: DEFAULT_POOL, by }
+            }
             (5, ..) => OfPool::IsChosen { pool: current },
             (6, _, Some(pool), _) => return Command::PoolDestroy { pool },
             (17, ..) if own.is_some() && self.random.once_in(2) => {
-                OfPool::End { pool: own.unwrap_or_default() }
+                let pool = own.unwrap_or_default();
+                OfPool::End { pool, place: self.place_of_pool(who, pool) }
             }
             (7, ..) if resets => return Command::PrimaryReset,
             (8..=12, _, _, Some(key)) => return Command::PoolFree { context, key },
@@ -54,8 +58,17 @@ impl Play<'_> {
         Command::Pool(drawn)
     }
 
-    /// By which of the setters a pool is chosen.
-    fn chooser(&mut self) -> Option<Place> {
-        if self.random.once_in(2) { None } else { Some(self.place()) }
+    /// By which of the setters a pool is chosen: for the card, for some place, or for where it lies.
+    fn chooser(&mut self, who: usize, pool: u32) -> Option<Place> {
+        match self.random.below(3) {
+            0 => None,
+            1 => Some(self.place()),
+            _ => Some(self.place_of_pool(who, pool)),
+        }
+    }
+
+    fn place_of_pool(&self, who: usize, pool: u32) -> Place {
+        let local = self.model.processes[who].local.get(&pool);
+        local.map_or(Place::Card, |domain| Place::Domain(*domain))
     }
 }

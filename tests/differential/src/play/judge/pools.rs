@@ -41,18 +41,18 @@ impl Play<'_> {
                 if most > 0 {
                     process.caps.insert(pool, most);
                 }
-                if let (Place::Domain(_), true) = (place, has_domains) {
-                    process.local.insert(pool);
+                if let (Place::Domain(domain), true) = (place, has_domains) {
+                    process.local.insert(pool, domain);
                 }
                 process.shares = true;
             }
-            OfPool::End { pool } => {
+            OfPool::End { pool, .. } => {
                 ensure!(code == 0, "a pool with memory in use was not destroyed");
                 process.destroy_pool(pool);
             }
             OfPool::Choose { pool, by } => {
                 // A card allocates from a pool of all of it, a domain from its own.
-                let of_all = pool == DEFAULT_POOL || !process.local.contains(&pool);
+                let of_all = pool == DEFAULT_POOL || !process.local.contains_key(&pool);
                 match by {
                     None | Some(Place::Card) if of_all => {
                         ensure!(code == 0 && answer.active, "the card does not allocate from the pool");
