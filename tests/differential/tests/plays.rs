@@ -192,9 +192,12 @@ fn pools_with_a_most_and_chosen_pools() {
     plays(&newer(1300, 2000, &[Route::Pools, Route::Trims, Route::Exchange]));
 }
 
+/// A domain went on allocating from a pool that was destroyed with memory in use.
 #[test]
 fn pools_in_locality_domains() {
-    plays(&newer(1400, 1500, &[Route::Pools, Route::Bound]));
+    let routes = [Route::Pools, Route::Bound, Route::Pools, Route::Pools];
+    let plan = newer(700_100, 1500, &routes);
+    plays(&Plan { processes: 2, refusals: false, kill_once_in: 1000, ..plan });
 }
 
 /// Memory is taken in one stream and given back in another, in whatever order.
