@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use cgpu_differential::command::{Answer, Command, PRIMARY, Sight};
+use cgpu_differential::command::{Answer, Command, Sight};
 
 use crate::code::Loaded;
 use crate::driver::place;
@@ -239,15 +239,7 @@ impl Actor {
         if self.graphing {
             answer.graphs = self.reserved_for_graphs()?;
         }
-        match *command {
-            Command::ContextDestroy { context } if answer.code == 0 => self.nodes.lose(context),
-            Command::PrimaryRelease | Command::PrimaryReset | Command::GreenDestroy { .. }
-                if !answer.active =>
-            {
-                self.nodes.lose(PRIMARY);
-            }
-            _ => {}
-        }
+        self.forget_streams()?;
         Ok(answer)
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
-use cgpu_differential::command::{Adder, Answer, GraphStep, Maker, Mode, Strand};
+use cgpu_differential::command::{Adder, Answer, GraphStep, Maker, Mode, PRIMARY, Strand};
 
 use crate::actor::{Actor, NOT_OURS};
 use crate::driver::place;
@@ -26,14 +26,8 @@ pub(crate) struct Nodes {
     executables: BTreeMap<u32, usize>,
     /// Where nodes allocate.
     memory: BTreeMap<u32, usize>,
-    streams: BTreeMap<Strand, usize>,
-}
-
-impl Nodes {
-    /// A context is gone, with its streams.
-    pub(crate) fn lose(&mut self, context: u32) {
-        self.streams.retain(|lane, _| lane.context != context);
-    }
+    /// Each with the context that it is of.
+    streams: BTreeMap<Strand, (usize, usize)>,
 }
 
 impl Actor {
@@ -160,12 +154,24 @@ impl Actor {
         }
     }
 
+    /// Streams go with their contexts, whatever call has ended those.
+    pub(crate) fn forget_streams(&mut self) -> Result<()> {
+        let is_primary = |lane: &Strand| lane.context == PRIMARY;
+        let lost = self.nodes.streams.keys().any(is_primary) && !self.is_active()?;
+        let contexts = &self.contexts;
+        self.nodes.streams.retain(|lane, (context, _)| {
+            contexts.get(&lane.context) == Some(&*context) && !(lost && is_primary(lane))
+        });
+        Ok(())
+    }
+
     /// A stream, which is there.
     fn lane(&self, lane: Strand) -> Result<usize> {
         if lane.which == 0 {
             return Ok(0);
         }
-        self.nodes.streams.get(&lane).copied().context("no such stream")
+        let its = self.nodes.streams.get(&lane).context("no such stream")?;
+        Ok(its.1)
     }
 
     /// Makes a stream's context current, and the stream if it is first named. None of them waits for the default one.
@@ -176,8 +182,8 @@ impl Actor {
         }
         let mut stream = 0_usize;
         let code = self.cuda.call(c"cuStreamCreate", [place(&mut stream), NON_BLOCKING])?;
-        if code == 0 {
-            self.nodes.streams.insert(lane, stream);
+        if let (0, Some(context)) = (code, self.contexts.get(&lane.context)) {
+            self.nodes.streams.insert(lane, (*context, stream));
         }
         Ok(code)
     }
