@@ -115,6 +115,13 @@ fn graphs_that_are_made_node_by_node() {
     plays(&Plan { operations: 3000, kill_once_in: 300, refusals: true, routes, ..plan(1200) });
 }
 
+/// An allocation in a capture that had been broken was charged, and out of memory where there was no room.
+#[test]
+fn the_seed_that_found_a_broken_capture_out_of_memory() {
+    let routes = vec![Route::Nodes, Route::Graphs, Route::Captures];
+    plays(&Plan { operations: 2000, kill_once_in: 300, refusals: true, routes, ..plan(5203) });
+}
+
 /// What is allocated in a stream that captures is a node, and takes nothing; captures are broken, forked, left behind.
 #[test]
 fn graphs_that_are_captured() {
