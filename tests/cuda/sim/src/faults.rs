@@ -1,4 +1,4 @@
-//! Faults on request (`CGPU_SIM_FAULT`): chosen calls answer an error and do nothing else.
+//! Faults on request (`CGPU_SIM_FAULT`): chosen calls answer an error and do nothing else, or are the last of their process.
 //!
 //! ```text
 //! CGPU_SIM_FAULT = NAME:WHEN:CODE[,NAME:WHEN:CODE...]
@@ -8,6 +8,8 @@
 //!          3+     every call from the third on
 //!          p0.01  each call with that probability, drawn from CGPU_SIM_SEED: the same calls give the same faults
 //!   CODE   a number, or the vendor's name for it: 2, CUDA_ERROR_OUT_OF_MEMORY, NVML_ERROR_GPU_IS_LOST
+//!          KILL        the process is killed (SIGKILL) before the call does anything
+//!          KILL_AFTER  it is killed when the call has done everything, before it returns
 //! ```
 //!
 //! The first entry that says so decides; each counts the calls that it names, whoever decides. A name with a star that fits symbols
@@ -36,12 +38,23 @@ pub struct Faults {
     rules: Vec<Rule>,
 }
 
+/// What becomes of a call that is struck.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strike {
+    /// It answers this error and does nothing else.
+    Answers(u32),
+    /// Its process is killed before it does anything.
+    Kills,
+    /// Its process is killed when it has done everything, before it returns.
+    KillsAfter,
+}
+
 #[derive(Debug)]
 struct Rule {
     /// By position in the library's table.
     named: Vec<bool>,
     when: When,
-    code: u32,
+    strike: Strike,
     seed: u64,
     /// Calls so far.
     calls: AtomicU64,
@@ -115,10 +128,10 @@ impl Faults {
         self.rules.is_empty()
     }
 
-    /// What the next call of the function at this position of its table answers, if it is to fail. Counts the call.
+    /// What becomes of the next call of the function at this position of its table, if it is to fail. Counts the call.
     #[must_use]
-    pub fn strike(&self, position: usize) -> Option<u32> {
-        let mut code = None;
+    pub fn strike(&self, position: usize) -> Option<Strike> {
+        let mut strike = None;
         for rule in self.rules.iter().filter(|rule| rule.named.get(position) == Some(&true)) {
             // Relaxed: every call gets a number of its own, whatever else it sees.
             let call = rule.calls.fetch_add(1, Ordering::Relaxed) + 1;
@@ -128,10 +141,10 @@ impl Faults {
                 When::Chance(chance) => mix(rule.seed ^ mix(call)) < chance,
             };
             if strikes {
-                code = code.or(Some(rule.code));
+                strike = strike.or(Some(rule.strike));
             }
         }
-        code
+        strike
     }
 }
 
@@ -161,24 +174,27 @@ impl Rule {
         }
         let when =
             When::parse(when).ok_or_else(|| wrong("the second part is no count and no probability"))?;
-        let (of_driver, of_nvml) = match code.parse() {
-            Ok(code) => (Some(code), Some(code)),
-            Err(_) => (Library::Driver.code(code), Library::Nvml.code(code)),
+        let answers = |code: Option<u32>| code.map(Strike::Answers);
+        let (of_driver, of_nvml) = match (code, code.parse()) {
+            ("KILL", _) => (Some(Strike::Kills), Some(Strike::Kills)),
+            ("KILL_AFTER", _) => (Some(Strike::KillsAfter), Some(Strike::KillsAfter)),
+            (_, Ok(code)) => (answers(Some(code)), answers(Some(code))),
+            (name, Err(_)) => (answers(Library::Driver.code(name)), answers(Library::Nvml.code(name))),
         };
-        if (of_driver, of_nvml) == (Some(0), Some(0)) {
+        if of_driver == Some(Strike::Answers(0)) && of_nvml == of_driver {
             return Err(wrong("0 is success"));
         }
         if (of_driver.is_none() || !any(&driver)) && (of_nvml.is_none() || !any(&nvml)) {
             return Err(wrong("the third part is no number and no error of that library"));
         }
-        let (named, code) = match library {
+        let (named, strike) = match library {
             Library::Driver => (driver, of_driver),
             Library::Nvml => (nvml, of_nvml),
         };
-        let rule = code.filter(|_| any(&named)).map(|code| Self {
+        let rule = strike.filter(|_| any(&named)).map(|strike| Self {
             named,
             when,
-            code,
+            strike,
             seed,
             calls: AtomicU64::new(0),
         });
@@ -214,7 +230,12 @@ mod tests {
     }
 
     fn strikes(faults: &Faults, position: usize, calls: usize) -> Vec<u32> {
-        (0..calls).map(|_| faults.strike(position).unwrap_or(0)).collect()
+        let answer = |strike| match strike {
+            None => 0,
+            Some(Strike::Answers(code)) => code,
+            Some(dies) => panic!("{dies:?}"),
+        };
+        (0..calls).map(|_| answer(faults.strike(position))).collect()
     }
 
     #[test]
@@ -229,6 +250,16 @@ mod tests {
     fn from_a_call_on_all_fail() {
         let faults = driver("cuMemAlloc_v2:2+:CUDA_ERROR_OUT_OF_MEMORY");
         assert_eq!(strikes(&faults, driver_index::cuMemAlloc_v2, 4), [0, 2, 2, 2]);
+    }
+
+    #[test]
+    fn a_call_can_be_the_last_of_its_process() {
+        let faults = driver("cuMemAlloc_v2:2:KILL,cuMemFree_v2:1:KILL_AFTER");
+        assert_eq!(faults.strike(driver_index::cuMemAlloc_v2), None);
+        assert_eq!(faults.strike(driver_index::cuMemAlloc_v2), Some(Strike::Kills));
+        assert_eq!(faults.strike(driver_index::cuMemFree_v2), Some(Strike::KillsAfter));
+        let nvml = Faults::parse("nvml*:p1:KILL", 0, Library::Nvml).unwrap();
+        assert_eq!(nvml.strike(nvml_index::nvmlInit_v2), Some(Strike::Kills));
     }
 
     #[test]

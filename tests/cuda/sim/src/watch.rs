@@ -1,4 +1,4 @@
-//! Watching calls: `CGPU_SIM_FAULT` makes chosen ones fail, `CGPU_SIM_JOURNAL` writes all of them down, and what the cards did.
+//! Watching calls: `CGPU_SIM_FAULT` makes chosen ones fail or their process end, `CGPU_SIM_JOURNAL` writes all of them down, and what the cards did.
 //!
 //! Each of the two libraries has one [`Watch`], through which all its exported functions go.
 
@@ -12,7 +12,7 @@ use serde_json::Map;
 pub use serde_json::Value;
 
 use crate::error::Error;
-use crate::faults::{Faults, Library};
+use crate::faults::{Faults, Library, Strike};
 use crate::journal::{Call, Journal, Line, Process, SpanLine};
 use crate::machine::{Machine, trail};
 
@@ -90,8 +90,13 @@ impl Watch {
         call: impl FnOnce() -> u32,
     ) -> u32 {
         let watched = || match self.strike(position) {
-            Some(code) => code,
             None => call(),
+            Some(Strike::Answers(code)) => code,
+            Some(Strike::Kills) => die(),
+            Some(Strike::KillsAfter) => {
+                call();
+                die()
+            }
         };
         match &self.journal {
             None => watched(),
@@ -119,8 +124,19 @@ impl Watch {
     }
 
     #[inline]
-    fn strike(&self, position: usize) -> Option<u32> {
-        if self.refuses { Some(REFUSED) } else { self.faults.strike(position) }
+    fn strike(&self, position: usize) -> Option<Strike> {
+        if self.refuses { Some(Strike::Answers(REFUSED)) } else { self.faults.strike(position) }
+    }
+}
+
+/// As if somebody else had killed the process: nothing of it runs any more.
+#[cold]
+fn die() -> ! {
+    // SAFETY: has no preconditions.
+    let pid = unsafe { libc::getpid() };
+    loop {
+        // SAFETY: two integers; the process is our own.
+        unsafe { libc::kill(pid, libc::SIGKILL) };
     }
 }
 
