@@ -181,6 +181,10 @@ enumerations! {
     CUmemRangeHandleType {
         CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD = 1,
     }
+    /// How the other interface is to reach it.
+    CUmemRangeFlags {
+        CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE = 1,
+    }
     /// How memory can be shared with other processes.
     CUmemAllocationHandleType {
         CU_MEM_HANDLE_TYPE_NONE = 0,

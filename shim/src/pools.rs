@@ -91,6 +91,16 @@ pub(crate) fn default_pool(device: CUdevice) -> Option<CUmemoryPool> {
     (answer == CUresult::SUCCESS).then_some(pool)
 }
 
+/// The pool that an address came from.
+pub(crate) fn pool_of(address: CUdeviceptr) -> Option<CUmemoryPool> {
+    let mut pool = CUmemoryPool::NULL;
+    let place = ptr::from_mut(&mut pool).cast::<c_void>();
+    // SAFETY: the attribute is a handle, for which there is room.
+    let answer =
+        unsafe { driver::cuPointerGetAttribute(place, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address) };
+    (answer == CUresult::SUCCESS && pool != CUmemoryPool::NULL).then_some(pool)
+}
+
 /// The pool from which a device now allocates.
 pub(crate) fn current_pool(device: CUdevice) -> Result<CUmemoryPool, CUresult> {
     let mut pool = CUmemoryPool::NULL;

@@ -290,6 +290,19 @@ impl Tenant {
         Opening { tenant: self, way }
     }
 
+    /// A descriptor was given out of what is open at this address: it holds that whatever is closed here, and nobody sees its end. So it
+    /// counts as open as long as this process lives.
+    pub fn pin(&self, address: Address) {
+        if !self.exports.any() {
+            return;
+        }
+        let mut tables = self.exports.tables.lock();
+        if let Some(way) = tables.opened.get(address.0).map(|opened| opened.way) {
+            // The slot says so already.
+            let _ = tables.begin(way);
+        }
+    }
+
     /// What was opened at this address is about to be closed. None: nothing was.
     #[inline]
     pub fn closing(&self, address: Address) -> Option<Closing<'_>> {

@@ -78,10 +78,22 @@ pub(super) fn open(
 
 /// The allocation in which an address lies may be held by others.
 pub(super) fn lend(tenant: &Tenant, address: CUdeviceptr, way: Way) {
+    tenant.lend(base(address), way);
+}
+
+/// A descriptor holds the allocation in which an address lies, be it ours or open here.
+pub(super) fn hand_out(tenant: &Tenant, address: CUdeviceptr) {
+    let base = base(address);
+    tenant.lend(base, Way::UNSEEN);
+    tenant.pin(base);
+}
+
+/// Where the allocation begins in which an address lies.
+fn base(address: CUdeviceptr) -> Address {
     let (mut base, mut size) = (0, 0);
     // SAFETY: both are writable.
     let answer = unsafe { driver::cuMemGetAddressRange_v2(&raw mut base, &raw mut size, address) };
-    tenant.lend(Address(if answer == CUresult::SUCCESS { base } else { address }), way);
+    Address(if answer == CUresult::SUCCESS { base } else { address })
 }
 
 fn way(handle: &CUipcMemHandle) -> Way {

@@ -2,12 +2,12 @@
 
 use cgpu_abi::Role;
 use cgpu_abi::types::*;
-use cgpu_tenant::{Address, Bytes, Card, Handle, Reason, Tenant, Way};
+use cgpu_tenant::{Address, Bytes, Card, Handle, PoolId, Reason, Tenant, Way};
 
 use super::memory::ask;
 use super::{NOT_STARTED, ipc, refuse};
-use crate::driver;
 use crate::process::{self, Standing};
+use crate::{driver, pools};
 
 /// Who pays for memory in a place.
 enum Payer {
@@ -145,8 +145,12 @@ pub(crate) unsafe fn cuMemGetHandleForAddressRange(
     let answer = unsafe { driver::cuMemGetHandleForAddressRange(handle, address, size, kind, flags) };
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
         tenant.range_exported(Address(address), Bytes(size as u64));
-        // Where nothing is mapped by hand it is linear memory.
-        ipc::lend(tenant, address, Way::UNSEEN);
+        // Where nothing is mapped by hand it is linear memory, of this process or of another one, or a pool's.
+        ipc::hand_out(tenant, address);
+        if let Some(pool) = pools::pool_of(address) {
+            tenant.pool_exported(PoolId(pool.0));
+            tenant.pointer_exported(Way::UNSEEN);
+        }
     }
     answer
 }

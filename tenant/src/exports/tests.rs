@@ -85,6 +85,24 @@ fn what_another_has_open_stays_charged_to_its_maker() {
     assert!(maker.charge(card(), mib(10)).is_ok());
 }
 
+/// Else memory that was opened, handed out by a descriptor and closed again would be nobody's.
+#[test]
+fn what_a_descriptor_holds_of_anothers_memory_stays_charged_while_its_holder_lives() {
+    let container = Container::limited(10);
+    let (maker, holder) = (container.tenant(), container.tenant());
+    allocate(&maker, BASE, mib(6), None);
+    maker.lend(Address(BASE), way(1));
+    holder.opening(way(1)).opened(Address(0x1000_0000), None);
+    holder.pin(Address(0x1000_0000));
+    holder.pin(Address(0x2000_0000));
+    holder.closing(Address(0x1000_0000)).expect("open").closed();
+    free(&maker, BASE);
+    assert_eq!(used(&maker), mib(6));
+    drop(holder);
+    bury(&container, &maker);
+    assert_eq!(used(&maker), Bytes::ZERO);
+}
+
 #[test]
 fn an_opening_that_the_driver_refuses_holds_nothing() {
     let container = Container::limited(10);

@@ -20,6 +20,9 @@ const MAGIC: u64 = u64::from_be_bytes(*b"cgpusimP");
 /// What handles that are numbers begin with.
 const FABRIC: u64 = u64::from_be_bytes(*b"cgpusimF");
 
+/// A page of the host.
+const PAGE: u64 = 4096;
+
 /// How memory can be sent that is asked for with these kinds of handles. `fabric`: its card is connected to others, by whose fabric
 /// handles can be numbers.
 pub(crate) fn sendable(types: CUmemAllocationHandleType, fabric: bool) -> Answer<Sendable> {
@@ -124,22 +127,29 @@ pub(crate) fn cuMemImportFromShareableHandle(
     Ok(())
 }
 
-/// A descriptor of the memory behind a range of mappings, for other interfaces: only `DMA_BUF` there is, and no card here has it.
+/// A descriptor that keeps the memory behind a range of addresses, for other devices and interfaces: here a file without bytes.
 pub(crate) fn cuMemGetHandleForAddressRange(
     call: &Call,
     handle: Out<c_void>,
     dptr: CUdeviceptr,
     size: usize,
     handle_type: CUmemRangeHandleType,
-    _flags: c_ulonglong,
+    flags: c_ulonglong,
 ) -> Answer {
     let driver = call.driver()?;
-    handle.required()?;
-    let known = driver.machine.allocation(dptr).is_some() || driver.machine.mapped(dptr).is_some();
-    if handle_type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || size == 0 || !known {
+    let to = handle.required()?;
+    let through_the_bus = c_ulonglong::from(CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE);
+    if handle_type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
+        || flags & !through_the_bus != 0
+        || !dptr.is_multiple_of(PAGE)
+        || !(size as u64).is_multiple_of(PAGE)
+    {
         return Err(INVALID_VALUE);
     }
-    Err(NOT_SUPPORTED)
+    if flags & through_the_bus != 0 {
+        return Err(NOT_SUPPORTED);
+    }
+    give(to, driver.machine.keep_range(dptr, Bytes(size as u64))?)
 }
 
 pub(crate) fn cuMemPoolExportToShareableHandle(

@@ -168,6 +168,19 @@ impl Machine {
         self.core.send(export, serial)
     }
 
+    /// A descriptor that keeps all that lies behind a range of addresses, whatever becomes of it here; nobody can import by it.
+    ///
+    /// # Errors
+    /// [`Error::NoAllocation`] where there is nothing; [`Error::Invalid`] for parts of several allocations, and for mappings of several
+    /// kinds; [`Error::Full`], [`Error::System`].
+    pub fn keep_range(&self, address: u64, size: Bytes) -> Result<OwnedFd, Error> {
+        self.check_lineage()?;
+        // Locked all the while, so that nobody frees it in between.
+        let mut memory = lock(&self.core.memory);
+        let exports = memory.behind(&**self.core, address, size)?;
+        self.core.send_all(&exports)
+    }
+
     /// A handle of the memory that a descriptor keeps. It stays on the books of whoever made it as long as that is there.
     ///
     /// # Errors

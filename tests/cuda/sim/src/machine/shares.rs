@@ -134,6 +134,16 @@ impl Core {
         descriptor.map_err(|error| Error::System(format!("a descriptor of memory: {error}")))
     }
 
+    /// A descriptor that keeps several exports.
+    pub(super) fn send_all(&self, exports: &[(ExportId, u64)]) -> Result<OwnedFd, Error> {
+        self.with(|timeline, _| {
+            exports.iter().for_each(|&(export, _)| timeline.send_export(export));
+            Ok(())
+        })?;
+        let descriptor = self.files.descriptor_of(exports.iter().map(|&(_, serial)| serial));
+        descriptor.map_err(|error| Error::System(format!("a descriptor of memory: {error}")))
+    }
+
     /// Holds the export of one of those kinds which a descriptor keeps.
     pub(super) fn receive(
         &self,

@@ -3,6 +3,9 @@
 //! A descriptor that a program sends to others has a description of its own, with a lock on the file's first byte. The
 //! lock lives as long as any copy of the descriptor, in whatever process or on its way to one, so whoever wants to know
 //! whether a descriptor may still be about looks for the lock.
+//!
+//! A descriptor that keeps several exports at once is of one more file, which has no bytes, and in which every export's lock is the
+//! byte of its serial.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -23,8 +26,17 @@ impl Files {
     }
 
     fn path(&self, serial: u64) -> PathBuf {
+        self.beside_it(&serial.to_string())
+    }
+
+    /// The file of descriptors that keep several exports.
+    fn several(&self) -> PathBuf {
+        self.beside_it("several")
+    }
+
+    fn beside_it(&self, what: &str) -> PathBuf {
         let mut name = self.segment.file_name().unwrap_or_default().to_os_string();
-        name.push(format!(".export-{}", serial));
+        name.push(format!(".export-{what}"));
         self.segment.with_file_name(name)
     }
 
@@ -50,23 +62,29 @@ impl Files {
     /// A descriptor that keeps the export.
     pub(crate) fn descriptor(&self, serial: u64) -> io::Result<OwnedFd> {
         let file = self.open(serial)?;
-        let mut request = request(libc::F_RDLCK);
-        // SAFETY: the descriptor is open; F_OFD_SETLK reads the one flock, which outlives the call.
-        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut request) } == -1 {
-            return Err(io::Error::last_os_error());
-        }
+        keep(&file, 0)?;
+        Ok(file.into())
+    }
+
+    /// A descriptor that keeps all of these exports.
+    pub(crate) fn descriptor_of(&self, serials: impl IntoIterator<Item = u64>) -> io::Result<OwnedFd> {
+        let mut options = OpenOptions::new();
+        let file =
+            options.read(true).write(true).create(true).truncate(false).mode(0o666).open(self.several())?;
+        serials.into_iter().try_for_each(|serial| keep(&file, serial))?;
         Ok(file.into())
     }
 
     /// Whether a descriptor that keeps the export is open anywhere.
     pub(crate) fn is_kept(&self, serial: u64) -> io::Result<bool> {
-        let file = self.open(serial)?;
-        let mut request = request(libc::F_WRLCK);
-        // SAFETY: the descriptor is open; F_OFD_GETLK reads and writes the one flock, which outlives the call.
-        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut request) } == -1 {
-            return Err(io::Error::last_os_error());
+        if is_locked(&self.open(serial)?, 0)? {
+            return Ok(true);
         }
-        Ok(i32::from(request.l_type) != libc::F_UNLCK)
+        match File::open(self.several()) {
+            Ok(several) => is_locked(&several, serial),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Takes the file of an export away that nobody uses any more.
@@ -83,7 +101,27 @@ impl Files {
     }
 }
 
-fn request(kind: libc::c_int) -> libc::flock {
+/// Locks a byte for as long as any copy of the descriptor is open.
+fn keep(file: &File, byte: u64) -> io::Result<()> {
+    let mut request = request(libc::F_RDLCK, byte)?;
+    // SAFETY: the descriptor is open; F_OFD_SETLK reads the one flock, which outlives the call.
+    let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut request) };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Whether anybody has locked a byte.
+fn is_locked(file: &File, byte: u64) -> io::Result<bool> {
+    let mut request = request(libc::F_WRLCK, byte)?;
+    // SAFETY: the descriptor is open; F_OFD_GETLK reads and writes the one flock, which outlives the call.
+    let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut request) };
+    if result == -1 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(i32::from(request.l_type) != libc::F_UNLCK)
+    }
+}
+
+fn request(kind: libc::c_int, byte: u64) -> io::Result<libc::flock> {
     // SAFETY: an flock is plain numbers, for which zero is valid.
     let mut request: libc::flock = unsafe { core::mem::zeroed() };
     // The system's own constants, small and positive.
@@ -92,8 +130,9 @@ fn request(kind: libc::c_int) -> libc::flock {
         request.l_type = kind as libc::c_short;
         request.l_whence = libc::SEEK_SET as libc::c_short;
     }
+    request.l_start = byte.try_into().map_err(io::Error::other)?;
     request.l_len = 1;
-    request
+    Ok(request)
 }
 
 #[cfg(test)]
@@ -118,5 +157,23 @@ mod tests {
         assert!(!files.is_kept(export).unwrap());
         files.remove(export);
         assert!(files.open(export).is_err());
+    }
+
+    #[test]
+    fn a_descriptor_keeps_several_exports_and_no_others() {
+        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+        let segment = folder.path().join("segment");
+        fs::write(&segment, "").unwrap();
+        let files = Files::beside(&segment);
+        let made: Vec<_> = (1..=4).map(|serial| files.create(serial, 4096).unwrap()).collect();
+        let kept = || (1..=4).filter(|&serial| files.is_kept(serial).unwrap()).collect::<Vec<_>>();
+        assert!(kept().is_empty());
+        let (first, second) = (files.descriptor_of([1, 3]).unwrap(), files.descriptor_of([3, 4]).unwrap());
+        assert_eq!(kept(), [1, 3, 4]);
+        drop(first);
+        assert_eq!(kept(), [3, 4]);
+        drop(second);
+        assert!(kept().is_empty());
+        drop(made);
     }
 }

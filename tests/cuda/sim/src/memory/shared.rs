@@ -120,6 +120,12 @@ impl Memory {
         self.opened.iter().find(|(_, opened)| same(opened)).map(|(&base, _)| base)
     }
 
+    /// The export of other processes that is open at an address.
+    pub(super) fn opened_in(&self, address: u64) -> Option<(ExportId, u64)> {
+        let (&base, opened) = self.opened.range(..=address).next_back()?;
+        (address - base < opened.length).then_some((opened.export, opened.serial))
+    }
+
     /// Whether an export is open here, and how.
     pub(crate) fn origin_of(&self, export: ExportId, serial: u64) -> Option<Origin> {
         self.opened_at(export, serial).map(|base| self.opened[&base].origin)

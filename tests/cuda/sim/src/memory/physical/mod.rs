@@ -5,6 +5,7 @@
 //! mappings show what is bound to it ([`team`]).
 
 mod mapping;
+mod range;
 mod team;
 
 use std::collections::{BTreeMap, HashMap};

@@ -170,7 +170,7 @@ impl Memory {
     }
 
     /// The export behind a handle. What lies in this process's store moves to one, mappings and all; it can still not be sent.
-    fn share(&mut self, books: &impl Books, id: PhysicalId) -> Result<(ExportId, u64), Error> {
+    pub(super) fn share(&mut self, books: &impl Books, id: PhysicalId) -> Result<(ExportId, u64), Error> {
         let physical = self.physicals.handles.get(&id).ok_or(Error::NoAllocation)?;
         let (size, PhysicalPlace::On(site)) = (physical.info.size, physical.info.place) else {
             return Err(Error::Invalid("only memory of a card can be bound"));
