@@ -109,6 +109,13 @@ impl Causes {
         taken
     }
 
+    /// The cards on which an object has a share, a bit each.
+    fn cards(&self, cause: Cause) -> u32 {
+        let shares = self.shares.lock();
+        let its = shares.iter().filter(|share| share.cause == cause);
+        its.fold(0, |cards, share| cards | bit(share.context.card()))
+    }
+
     /// A context has ended, and all that was in it.
     pub(crate) fn forget(&self, context: Context) {
         self.shares.lock().retain(|share| share.context != context);
@@ -251,12 +258,20 @@ impl Tenant {
         })
     }
 
+    /// What came with `cause` is about to go from the card, and then from the books. In between these say too much: whoever measured then would
+    /// take it for something that was charged and never came, and let others have it.
+    pub fn shrinking(&self, cause: Cause) -> Shrinking<'_> {
+        let cards = self.causes.cards(cause);
+        cards_in(cards).for_each(|card| _ = self.ledger.creation_begins(card));
+        Shrinking { tenant: self, cards }
+    }
+
     /// What came with `cause` is gone from the card: from `context`, if there is one, else from all; at most so much from each.
     pub fn shrunk(&self, cause: Cause, context: Option<Context>, most: Bytes) {
         for Share { context, bytes, .. } in self.causes.take(cause, context, most) {
             // Of a context that has ended it went with that.
             let had = self.contexts.lessen(context, bytes);
-            self.ledger.refund(context.card(), Column::Implicit, had);
+            self.ledger.shrink(context.card(), had);
         }
     }
 
@@ -360,6 +375,30 @@ impl Drop for Growing<'_> {
         let (ledger, card) = (&self.tenant.ledger, self.context.card());
         ledger.creation_ends(card);
         ledger.refund(card, Column::Implicit, self.before.charged);
+    }
+}
+
+fn bit(card: Card) -> u32 {
+    1 << card.get()
+}
+
+fn cards_in(bits: u32) -> impl Iterator<Item = Card> {
+    Card::all().filter(move |card| bits & bit(*card) != 0)
+}
+
+/// Something that is about to go from the card: while this is there, nothing is concluded from what the card says. To be dropped when it has
+/// gone from the books, or has not gone.
+#[derive(Debug)]
+#[must_use = "it is about the time until it is dropped"]
+pub struct Shrinking<'a> {
+    tenant: &'a Tenant,
+    /// A bit each.
+    cards: u32,
+}
+
+impl Drop for Shrinking<'_> {
+    fn drop(&mut self) {
+        cards_in(self.cards).for_each(|card| _ = self.tenant.ledger.creation_ends(card));
     }
 }
 

@@ -75,6 +75,9 @@ pub(crate) struct Ledger {
     claim: Claim<Lifeline>,
     heartbeat: Heartbeat,
     clock: &'static dyn Clock,
+    /// By card: what limits from outside have told this process; [`Bytes::MAX`]: nothing. Kept here because the container may write into its
+    /// region, and what is registered there must not lift them.
+    told: [Bytes; CARDS],
     /// By card: the edition of growth whose excess was counted.
     counted: [AtomicU32; CARDS],
     /// When the dead were last looked for because somebody wanted to see.
@@ -82,12 +85,18 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    pub(crate) fn new(region: Region, claim: Claim<Lifeline>, clock: &'static dyn Clock) -> Self {
+    pub(crate) fn new(
+        region: Region,
+        claim: Claim<Lifeline>,
+        clock: &'static dyn Clock,
+        told: [Bytes; CARDS],
+    ) -> Self {
         Self {
             region,
             claim,
             heartbeat: Heartbeat::default(),
             clock,
+            told,
             counted: Default::default(),
             glanced: AtomicU64::new(0),
         }
@@ -108,15 +117,22 @@ impl Ledger {
     /// The limit in force; [`Bytes::MAX`]: none.
     #[inline]
     pub(crate) fn limit(&self, card: CardIndex) -> Bytes {
-        let registered = Bytes(self.region.card(card).limit.load(Ordering::Relaxed));
-        self.region.granted().limit(card, registered)
+        self.region.granted().limit(card, self.registered(card))
     }
 
     /// What a charge is compared with.
     #[inline]
     fn terms(&self, card: CardIndex) -> Terms {
+        self.region.granted().terms(card, self.registered(card))
+    }
+
+    /// The limit that the container has where no monitor has set one; [`Bytes::MAX`] or 0: none.
+    #[inline]
+    fn registered(&self, card: CardIndex) -> Bytes {
         let registered = Bytes(self.region.card(card).limit.load(Ordering::Relaxed));
-        self.region.granted().terms(card, registered)
+        let told = self.told.get(card.get()).copied().unwrap_or(Bytes::MAX);
+        // 0, which is none, counts as more than anything.
+        if registered.0.wrapping_sub(1) < told.0 { registered } else { told }
     }
 
     /// What the container uses.
@@ -164,6 +180,20 @@ impl Ledger {
     /// Gives back implicit memory of a context that has ended: what was measured before counts no more.
     pub(crate) fn end(&self, card: CardIndex, bytes: Bytes) {
         self.account(card).end(bytes, || self.terms(card), LOCK_PATIENCE, |owner| self.region.life(owner));
+    }
+
+    /// Gives back implicit memory of something that was unloaded or made smaller. What it was charged too much the monitor may have taken off
+    /// already; to take it off again would count less than there is, and let others have the difference. So such a figure counts no more, as
+    /// when a context ends, until it is measured anew. One that adds stays.
+    pub(crate) fn shrink(&self, card: CardIndex, bytes: Bytes) {
+        let slot = self.claim.slot;
+        let word = Word(self.region.slot(slot).state.load(Ordering::Relaxed));
+        let ended = self.region.cell(card, slot).ended.load(Ordering::Relaxed);
+        if self.region.granted().growth_of(card, slot).bytes(word, ended) < 0 {
+            self.end(card, bytes);
+        } else {
+            self.refund(card, Column::Implicit, bytes);
+        }
     }
 
     /// Others may hold `bytes` of what this process has: they outlive it on the books.

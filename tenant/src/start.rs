@@ -9,12 +9,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use cgpu_proto::cards::Card as Registration;
 use cgpu_proto::grant::{Heartbeat, Monitor};
-use cgpu_proto::layout::SLOTS;
+use cgpu_proto::layout::{CARDS, SLOTS};
 use cgpu_proto::liveness::Lifeline;
 use cgpu_proto::paths::Candidate;
 use cgpu_proto::region::{Birth, Region};
 use cgpu_proto::slots::{Claim, Claimant};
-use cgpu_proto::units::{CardIndex, Nanos, TimeScale};
+use cgpu_proto::units::{Bytes, CardIndex, Nanos, TimeScale};
 use cgpu_proto::uuid::Uuid;
 
 use crate::ledger::Ledger;
@@ -60,7 +60,8 @@ pub(crate) fn start(
         if settings.cards.is_empty() {
             return Ok(Started::Off(Reason::NoLimit));
         }
-        return open(&settings, &usual, environment, clock).map_err(|refusal| refusal.left_in(&usual));
+        let opened = open(&settings, &usual, environment, clock, Source::Outside);
+        return opened.map_err(|refusal| refusal.left_in(&usual));
     }
     let variables = Variables::read(environment);
     let directory = variables.directory();
@@ -69,9 +70,8 @@ pub(crate) fn start(
         _ => usual,
     };
     match variables.verdict(inventory).map_err(|refusal| refusal.left_in(&candidates))? {
-        Verdict::On(settings) => {
-            open(&settings, &candidates, environment, clock).map_err(|refusal| refusal.left_in(&candidates))
-        }
+        Verdict::On(settings) => open(&settings, &candidates, environment, clock, Source::Inside)
+            .map_err(|refusal| refusal.left_in(&candidates)),
         Verdict::Off(_) if !variables.speak_of_memory() && directory.is_ok() => {
             Ok(share(&variables, inventory, &candidates, environment, clock))
         }
@@ -112,7 +112,16 @@ fn share(
         Ok(true) | Err(_) => return Started::Off(Reason::Disabled),
     }
     let Ok(settings) = variables.unlimited(inventory) else { return off };
-    join(region, &settings, environment, clock).unwrap_or(off)
+    join(region, &settings, environment, clock, Source::Inside).unwrap_or(off)
+}
+
+/// Who has set the limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// Whoever started the container: nobody in there can change them.
+    Outside,
+    /// The container's own variables.
+    Inside,
 }
 
 /// Opens or makes the region, and joins it.
@@ -121,6 +130,7 @@ fn open(
     candidates: &[Candidate],
     environment: &dyn Environment,
     clock: &'static dyn Clock,
+    source: Source,
 ) -> Result<Started, Refusal> {
     let host = environment.host_name();
     let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().into();
@@ -129,7 +139,7 @@ fn open(
     let time_scale = dilation.and_then(|text| TimeScale::of_factor(&text));
     let birth = Birth { name: settings.name.as_deref().unwrap_or(&host), created, time_scale };
     let region = Region::open_or_make(candidates, birth).map_err(|error| Refusal::new(error.to_string()))?;
-    join(region, settings, environment, clock)
+    join(region, settings, environment, clock, source)
 }
 
 /// Claims a slot and registers the cards.
@@ -138,19 +148,26 @@ fn join(
     settings: &Settings,
     environment: &dyn Environment,
     clock: &'static dyn Clock,
+    source: Source,
 ) -> Result<Started, Refusal> {
     let claim = claim(&region, environment, clock)?;
     let mut cards = Vec::new();
+    let mut told = [Bytes::MAX; CARDS];
     for card in &settings.cards {
         let registration =
             Registration { uuid: card.uuid, total: card.total, limit: card.limit, ordinal: card.ordinal };
         let index = region.register(claim.slot, &registration).map_err(|error| {
             Refusal::new(format!("{}: {error}", region.directory().join("use").display()))
         })?;
+        if let (Source::Outside, Some(told)) = (source, told.get_mut(index.get()))
+            && card.limit > Bytes::ZERO
+        {
+            *told = card.limit;
+        }
         cards.push((card.uuid, index));
     }
     settle(&region.directory().join("refused"));
-    Ok(Started::On(Ledger::new(region, claim, clock), cards))
+    Ok(Started::On(Ledger::new(region, claim, clock, told), cards))
 }
 
 /// What an earlier start was refused for is settled. Where the directory is read-only, the file alone may be emptied; where not even that

@@ -63,6 +63,7 @@ pub(crate) unsafe fn cuGreenCtxDestroy(green: CUgreenCtx) -> CUresult {
     let device = card.and_then(|card| devices.all().find(|device| devices.card(*device) == Some(card)));
     let Some(device) = device else { return call() };
     context::release(device, || {
+        let _going = tenant.shrinking(Cause::Green(green.0));
         let answer = call();
         if answer == CUresult::SUCCESS {
             tenant.green_gone(GreenId(green.0));

@@ -68,9 +68,11 @@ pub(crate) unsafe fn cuModuleLoadFatBinary(module: *mut CUmodule, fat_cubin: *co
 
 /// Its code and variables go back.
 pub(crate) unsafe fn cuModuleUnload(module: CUmodule) -> CUresult {
+    let tenant = process::tenant();
+    let _going = tenant.map(|tenant| tenant.shrinking(Cause::Module(module.0)));
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuModuleUnload(module) };
-    if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
+    if let (CUresult::SUCCESS, Some(tenant)) = (answer, tenant) {
         tenant.module_unloaded(module.0);
     }
     answer
@@ -131,9 +133,11 @@ pub(crate) unsafe fn cuLibraryLoadFromFile(
 
 /// Its code and variables go back, from all contexts.
 pub(crate) unsafe fn cuLibraryUnload(library: CUlibrary) -> CUresult {
+    let tenant = process::tenant();
+    let _going = tenant.map(|tenant| tenant.shrinking(Cause::Library(library.0)));
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuLibraryUnload(library) };
-    if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
+    if let (CUresult::SUCCESS, Some(tenant)) = (answer, tenant) {
         tenant.library_unloaded(library.0);
     }
     answer
@@ -180,6 +184,7 @@ pub(crate) unsafe fn cuCtxSetLimit(limit: CUlimit, value: usize) -> CUresult {
     let Ok(growing) = tenant.growing(context, beyond(value) - beyond(former), || None) else {
         return CUresult::ERROR_OUT_OF_MEMORY;
     };
+    let _going = tenant.shrinking(Cause::Limit(limit));
     let answer = ask(tenant, context.card(), call);
     if answer == CUresult::SUCCESS {
         growing.grown(Cause::Limit(limit), None);

@@ -32,6 +32,50 @@ fn measure(container: &Container, tenant: &Tenant, bytes: i64) {
     monitor.set_growth(card(), slot, Growth::new(word, ended, bytes), bytes > 0);
 }
 
+/// A module was measured beside a neighbour that allocated, and charged too much; the monitor took that off, and then the module was unloaded with all
+/// that it was charged. The books were short of the card until the next reading, and a sibling got what they were short of.
+#[test]
+fn what_the_monitor_took_off_is_not_given_back_again() {
+    let container = Container::limited(50);
+    let (tenant, _, context) = process(&container);
+    let load = |came: u64| {
+        let growing = tenant.growing(context, mib(4), || Some(mib(80))).expect("it fits");
+        growing.grown(Cause::Module(1), Some(mib(80 - came)));
+    };
+    let total = || tenant.usage(card()).total();
+    load(9);
+    assert_eq!(total(), mib(19));
+    measure(&container, &tenant, -(5 << 20));
+    assert_eq!(total(), mib(14));
+    tenant.shrunk(Cause::Module(1), None, Bytes::MAX);
+    assert_eq!(total(), mib(10), "the context is still there");
+    // What it has beyond its books does not go with a module.
+    load(4);
+    measure(&container, &tenant, 3 << 20);
+    assert_eq!(total(), mib(17));
+    tenant.shrunk(Cause::Module(1), None, Bytes::MAX);
+    assert_eq!(total(), mib(13));
+}
+
+/// A reading between the driver's unload and the refund finds less than is booked. It was taken for memory that had never come, and taken off; with the
+/// refund the books were short of the card by all of the module.
+#[test]
+fn nothing_is_concluded_from_what_the_card_says_while_a_module_goes() {
+    let container = Container::limited(50);
+    let (tenant, _, context) = process(&container);
+    let growing = tenant.growing(context, mib(4), || Some(mib(80))).expect("it fits");
+    growing.grown(Cause::Module(1), Some(mib(76)));
+    let creating = || tenant.region().cell(card(), tenant.name().slot()).creating.load(Ordering::Relaxed);
+    let other = tenant.shrinking(Cause::Module(2));
+    assert_eq!(creating(), 0, "it has nothing here");
+    let going = tenant.shrinking(Cause::Module(1));
+    assert_eq!(creating(), 1);
+    tenant.shrunk(Cause::Module(1), None, Bytes::MAX);
+    assert_eq!(creating(), 1, "until it is gone from the books");
+    drop((going, other));
+    assert_eq!(creating(), 0);
+}
+
 #[test]
 fn what_a_module_takes_is_on_the_books_until_it_is_unloaded() {
     let container = Container::limited(50);

@@ -247,6 +247,30 @@ fn a_limits_file_counts_before_all_variables() {
     assert_eq!(off(&container), Reason::Disabled);
 }
 
+/// The region is the container's to write, and what is registered there is what its processes see of each other. It once was all that they kept of
+/// their limit: a word in a file lifted it.
+#[test]
+fn what_is_written_into_the_region_lifts_no_limit_from_outside() {
+    let container = Container::with(&[]);
+    write_limits(&container, &format!("version 1\ncard {} 5242880\n", CARD.uuid));
+    let ran = as_nobody(|| {
+        let tenant = on(&container);
+        for registered in [Bytes::MAX, Bytes::ZERO, Bytes::from_mib(6)] {
+            tenant.region().card(card()).limit.store(registered.0, Ordering::Relaxed);
+            assert_eq!(tenant.limit(card()), Some(Bytes::from_mib(5)), "{registered:?}");
+            assert!(tenant.charge(card(), Bytes::from_mib(6)).is_err());
+        }
+        // What it takes away from itself is its own loss.
+        tenant.region().card(card()).limit.store(1 << 20, Ordering::Relaxed);
+        assert_eq!(tenant.limit(card()), Some(Bytes::from_mib(1)));
+        // A monitor's word counts before both.
+        let grantor = Grantor::open(container.run()).expect("a monitor");
+        grantor.card(card()).limit.store(8 << 20, Ordering::Relaxed);
+        assert_eq!(tenant.limit(card()), Some(Bytes::from_mib(8)));
+    });
+    assert!(ran || !is_root(), "root can be somebody else");
+}
+
 #[test]
 fn a_limits_file_that_is_not_understood_is_refused() {
     let over = format!("version 1\ncard {} 999999999999\n", CARD.uuid);
