@@ -76,6 +76,8 @@ pub enum Command {
     Allocate { context: u32, key: u32, bytes: u64 },
     /// `cuMemAllocPitch`.
     AllocatePitch { context: u32, key: u32, width: u64, height: u64 },
+    /// `cuMemAllocManaged`, which a limit refuses.
+    AllocateManaged { context: u32, bytes: u64 },
     /// `cuMemAlloc` as it was when addresses had 32 bits.
     AllocateLow { context: u32, key: u32, bytes: u64 },
     /// `cuMemAllocPitch` as it was then.

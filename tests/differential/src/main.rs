@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use cgpu_differential::actor::built;
-use cgpu_differential::containers::{Filling, Racing, fill, race};
+use cgpu_differential::containers::{Filling, Racing, Way, fill, race};
 use cgpu_differential::play::{Files, Plan, Route, folder, play};
 use clap::{Parser, ValueEnum};
 
@@ -98,8 +98,13 @@ fn run(arguments: &Arguments) -> Result<()> {
         let folder = folder()?;
         let files = Files { dist, actor, folder: folder.path().to_owned() };
         let time = Duration::from_secs(arguments.filling);
-        let plan =
-            Filling { seed: arguments.seed, time, limit_mib: 3072, kill_once_in: arguments.kill_once_in };
+        let plan = Filling {
+            ways: Way::ALL.to_vec(),
+            seed: arguments.seed,
+            time,
+            limit_mib: 3072,
+            kill_once_in: arguments.kill_once_in,
+        };
         for filled in fill(&plan, &files)? {
             eprintln!("  {filled:?}");
         }

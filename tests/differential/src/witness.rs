@@ -90,6 +90,22 @@ impl Witness {
         })
     }
 
+    /// What came with what each process asked for, by the books; of the dead, too, as long as these have them.
+    ///
+    /// # Errors
+    /// If the books cannot be read.
+    pub fn implicit(&mut self) -> Result<BTreeMap<u32, u64>> {
+        let snapshot = self.reader.read()?;
+        let slots = snapshot.slots.iter().enumerate();
+        let there = slots.filter(|(_, slot)| slot.word.state().is_some_and(|state| state != State::Free));
+        let mut implicit = BTreeMap::new();
+        for (place, slot) in there {
+            let cell = self.card_of(&snapshot).and_then(|card| card.cells.get(place));
+            *implicit.entry(slot.pid).or_default() += cell.map_or(0, |cell| cell.implicit.0);
+        }
+        Ok(implicit)
+    }
+
     /// What the container has on the card, by the books.
     ///
     /// # Errors

@@ -5,7 +5,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use cgpu_proto::atomic::Ordering;
 
-use super::{Container, End, Filled, Tenant, Way, host, left};
+use super::tenant::Tenant;
+use super::{Container, End, Filled, Way, host, left};
 use crate::play::Files;
 use crate::witness::Witness;
 
@@ -102,7 +103,7 @@ fn race_on(plan: &Racing, files: &Files) -> Result<Raced> {
         raced.refused += one.refused;
         raced.kills += one.kills;
     }
-    let (books, card) = left(&container, &witness)?;
+    let (books, card) = left(&container)?;
     raced.leak = books.max(card);
     ensure!(raced.kills >= plan.kills, "only {} of {} processes were killed", raced.kills, plan.kills);
     Ok(raced)

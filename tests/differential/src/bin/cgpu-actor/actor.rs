@@ -140,6 +140,7 @@ impl Actor {
             Command::AllocateLowPitch { context, key, width, height } => {
                 self.allocate_low_pitch(context, key, (width, height), &mut answer)?
             }
+            Command::AllocateManaged { context, bytes } => self.allocate_managed(context, bytes)?,
             Command::Free { key } => self.free(key)?,
             Command::FreeUnknown => self.cuda.call(c"cuMemFree_v2", [0x1000])?,
             Command::PhysicalCreate { context, key, bytes, place, shared, tiles } => {

@@ -38,6 +38,19 @@ impl Actor {
         Ok(self.keep(code, key, context, answer))
     }
 
+    pub(crate) fn allocate_managed(&self, context: u32, bytes: u64) -> Result<i32> {
+        /// `CU_MEM_ATTACH_GLOBAL`.
+        const GLOBAL: usize = 1;
+        let mut address = 0_u64;
+        match self.enter(context)? {
+            0 => {
+                let size = usize::try_from(bytes)?;
+                self.cuda.call(c"cuMemAllocManaged", [place(&mut address), size, GLOBAL])
+            }
+            code => Ok(code),
+        }
+    }
+
     /// Notes an allocation that was granted.
     pub(crate) fn keep(&mut self, code: i32, key: u32, context: u32, answer: &Answer) -> i32 {
         if code == 0 {

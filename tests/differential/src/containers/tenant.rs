@@ -1,0 +1,214 @@
+//! One thread, and the processes of a container that it drives.
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::ways::Way;
+use super::{Container, Due, End, Filled, Member};
+use crate::actor::Actor;
+use crate::command::{Answer, Command, Words};
+use crate::random::Random;
+
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+const OUT_OF_MEMORY: i32 = 2;
+/// The one context of each process, beside those that are made to fill a container.
+pub(super) const CONTEXT: u32 = 1;
+
+/// What a process has: by which commands it gives it back, and what the card took for it unasked.
+pub(super) struct Thing {
+    pub(super) back: Vec<Command>,
+    pub(super) due: Due,
+}
+
+/// A process and what it has.
+pub(super) struct Process {
+    pub(super) actor: Actor,
+    has_context: bool,
+    /// Whether it has the primary context.
+    pub(super) has_primary: bool,
+    pub(super) things: Vec<Thing>,
+}
+
+/// A thread.
+pub(super) struct Tenant<'a> {
+    pub(super) container: &'a Container,
+    way: Way,
+    kill_once_in: u64,
+    pub(super) random: Random,
+    pub(super) processes: Vec<Process>,
+    next: u32,
+    filled: Filled,
+}
+
+impl<'a> Tenant<'a> {
+    pub(super) fn new(
+        container: &'a Container,
+        way: Way,
+        seed: u64,
+        kill_once_in: u64,
+        processes: usize,
+    ) -> Result<Self> {
+        let filled = Filled {
+            way,
+            operations: 0,
+            granted: 0,
+            refused: 0,
+            kills: 0,
+            peak: 0,
+            unasked: 0,
+            unseen: std::time::Duration::ZERO,
+        };
+        let random = Random::of(seed);
+        let mut tenant =
+            Self { container, way, kill_once_in, random, processes: Vec::new(), next: 0, filled };
+        for _ in 0..processes {
+            let process = tenant.start()?;
+            tenant.processes.push(process);
+        }
+        Ok(tenant)
+    }
+
+    fn start(&mut self) -> Result<Process> {
+        let mut actor = Actor::start(&self.container.stage, 0)?;
+        self.container.members().push(Member { pid: actor.pid(), ended: false, due: Due::default() });
+        ensure!(actor.perform(&Command::Init)?.code == 0, "cuInit was refused");
+        Ok(Process { actor, has_context: false, has_primary: false, things: Vec::new() })
+    }
+
+    pub(super) fn work(mut self, end: &End) -> Result<Filled> {
+        while !end.is_there() {
+            let who = usize::try_from(self.random.below(self.processes.len() as u64))?;
+            if self.random.once_in(self.kill_once_in) {
+                let successor = self.start()?;
+                let former = std::mem::replace(&mut self.processes[who], successor);
+                self.end(former)?;
+                self.filled.kills += 1;
+            }
+            let before = self.filled.operations;
+            self.step(who).with_context(|| format!("{:?}", self.way))?;
+            (before..self.filled.operations).for_each(|_| end.count());
+        }
+        for process in std::mem::take(&mut self.processes) {
+            self.end(process)?;
+        }
+        Ok(self.filled)
+    }
+
+    fn end(&self, process: Process) -> Result<()> {
+        let pid = process.actor.pid();
+        process.actor.kill()?;
+        self.container.ended(pid);
+        Ok(())
+    }
+
+    fn step(&mut self, who: usize) -> Result<()> {
+        if !self.processes[who].has_context {
+            let create = Command::ContextCreate { context: CONTEXT };
+            let made = self.granted_with(who, Due::booked(self.container.context), &create)?;
+            self.processes[who].has_context = made;
+            return if made { Ok(()) } else { self.give((who + 1) % self.processes.len()) };
+        }
+        let full = !self.take(who, self.way)?;
+        if full || self.random.once_in(50) { self.give(who) } else { Ok(()) }
+    }
+
+    /// A name that nothing had before.
+    pub(super) fn name(&mut self) -> u32 {
+        // The first ones are contexts'.
+        self.next += 1;
+        self.next + CONTEXT
+    }
+
+    /// Notes what a process has from now on.
+    pub(super) fn has(&mut self, who: usize, due: Due, back: impl Into<Vec<Command>>) {
+        self.processes[who].things.push(Thing { back: back.into(), due });
+    }
+
+    /// Gives some of what a process has back.
+    fn give(&mut self, who: usize) -> Result<()> {
+        let has = self.processes[who].things.len() as u64;
+        for _ in 0..has.div_ceil(3) {
+            let things = self.processes[who].things.len() as u64;
+            let which = usize::try_from(self.random.below(things))?;
+            let Thing { back, due } = self.processes[who].things.swap_remove(which);
+            for command in back {
+                self.surely(who, &command)?;
+            }
+            self.owes_less(who, due);
+        }
+        if !self.processes[who].has_context {
+            return Ok(());
+        }
+        if self.way.has_pools() && self.random.once_in(4) {
+            self.surely(who, &Command::Synchronise { context: CONTEXT })?;
+        }
+        if self.way.has_graphs() && self.random.once_in(2) {
+            self.surely(who, &Command::GraphTrim)?;
+        }
+        Ok(())
+    }
+
+    fn owes_less(&self, who: usize, less: Due) {
+        self.container.owes(self.processes[who].actor.pid(), |due| {
+            due.booked -= less.booked;
+            due.unseen -= less.unseen;
+        });
+    }
+
+    /// More comes unasked with what is about to be made.
+    fn owes_more(&self, who: usize, more: Due) {
+        self.container.owes(self.processes[who].actor.pid(), |due| {
+            due.booked += more.booked;
+            due.unseen += more.unseen;
+        });
+    }
+
+    /// What may be refused, as out of memory, and with which so much comes unasked.
+    pub(super) fn granted_with(&mut self, who: usize, due: Due, command: &Command) -> Result<bool> {
+        self.owes_more(who, due);
+        let granted = self.granted(who, command)?.is_some();
+        if !granted {
+            self.owes_less(who, due);
+        }
+        Ok(granted)
+    }
+
+    /// What may be refused, as out of memory.
+    pub(super) fn granted(&mut self, who: usize, command: &Command) -> Result<Option<Words>> {
+        let answer = self.perform(who, command)?;
+        match answer.code {
+            0 => {
+                self.filled.granted += 1;
+                Ok(Some(answer.handle))
+            }
+            OUT_OF_MEMORY => {
+                self.filled.refused += 1;
+                Ok(None)
+            }
+            code => bail!("{command:?} answered {code}"),
+        }
+    }
+
+    /// What must be granted.
+    pub(super) fn surely(&mut self, who: usize, command: &Command) -> Result<Words> {
+        let answer = self.perform(who, command)?;
+        ensure!(answer.code == 0, "{command:?} answered {}", answer.code);
+        Ok(answer.handle)
+    }
+
+    /// What must be refused, as this.
+    pub(super) fn refused(&mut self, who: usize, command: &Command, code: i32) -> Result<()> {
+        let answer = self.perform(who, command)?;
+        ensure!(answer.code == code, "{command:?} answered {}", answer.code);
+        Ok(())
+    }
+
+    pub(super) fn can_open(&self, who: usize) -> bool {
+        self.processes[who].has_context
+    }
+
+    fn perform(&mut self, who: usize, command: &Command) -> Result<Answer> {
+        let _calling = self.container.calling.read();
+        self.filled.operations += 1;
+        self.processes[who].actor.perform(command)
+    }
+}
