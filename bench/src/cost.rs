@@ -32,6 +32,9 @@ const DIFFERENCES: &[Difference] = &[
     open("alloc_free_added_ns_live10k", "alloc:10000", "ns"),
     open("alloc_free_added_ns_live1m", "alloc:1000000", "ns"),
     open("alloc_free_added_ns_live1m_random", "alloc_random:1000000", "ns"),
+    open("alloc_free_added_ns_2mib", "alloc_2mib:1", "ns"),
+    open("alloc_free_added_ns_live10k_2mib", "alloc_2mib:10000", "ns"),
+    open("alloc_free_added_ns_live1m_2mib", "alloc_2mib:1000000", "ns"),
     open("getproc_added_ns", "getproc", "ns"),
 ];
 

@@ -91,6 +91,23 @@ pub(crate) const FIGURES: &[Figure] = &[
         Goal::PlusOf(200.0, "alloc_free_added_ns"),
     )
     .quick(),
+    at_most(
+        "alloc_free_added_ns_2mib",
+        "the same pair with 2 MiB, at new addresses each time, one live",
+        60.0,
+    )
+    .quick(),
+    figure(
+        "alloc_free_added_ns_live10k_2mib",
+        "with 10,000 of 2 MiB live",
+        Goal::TimesOf(1.2, "alloc_free_added_ns_2mib"),
+    ),
+    figure(
+        "alloc_free_added_ns_live1m_2mib",
+        "with 1,000,000 of 2 MiB live: 2 TiB",
+        Goal::TimesOf(1.2, "alloc_free_added_ns_2mib"),
+    )
+    .quick(),
     at_most("alloc_free_added_cpu_ns_procs8", "8 processes of one container at once, CPU per pair", 150.0)
         .peers("HAMi-core 2,800 wall, 8 on 2 cores")
         .quick(),

@@ -5,6 +5,9 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// The container's limit, and the null driver's card: room for a million allocations of 2 MiB.
+const LIMIT_GIB: &str = "4096";
+
 /// The built files a run needs.
 #[derive(Debug)]
 pub(crate) struct Built {
@@ -42,9 +45,10 @@ impl Built {
             command
                 .env("LD_PRELOAD", &self.shim)
                 .env("CGPU_DIR", region)
-                .env("ALIYUN_COM_GPU_MEM_CONTAINER", "16")
+                .env("ALIYUN_COM_GPU_MEM_CONTAINER", LIMIT_GIB)
                 .env("CGPU_MEM_UNIT", "GiB");
         }
+        command.env("CGPU_NULL_GIB", LIMIT_GIB);
         Ok(command)
     }
 

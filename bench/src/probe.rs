@@ -122,7 +122,8 @@ pub(crate) fn run(name: &str) -> Result<()> {
         "launch_each" => launch_each(&client)?,
         "launch_threads" => json!({ "scaling": launch_threads(&client)? }),
         "memcpy" => json!({ "ns": memcpy(&client, &repeat(2_000_000))? }),
-        "alloc" => alloc(&client, argument.parse()?)?,
+        "alloc" => alloc(&client, argument.parse()?, 4096, calls)?,
+        "alloc_2mib" => alloc(&client, argument.parse()?, 2 << 20, calls)?,
         "alloc_random" => json!({ "ns": alloc_random(&client, argument.parse()?)? }),
         "dlsym" => json!({ "ns": dlsym(&client, argument, &repeat(300_000))? }),
         "getproc" => json!({ "ns": getproc(&client, &repeat(60_000))? }),
@@ -206,21 +207,23 @@ fn memcpy(client: &Client, repeat: &Repeat) -> Result<f64> {
 struct Memory {
     alloc: Symbol<Alloc>,
     free: Symbol<Free>,
+    /// Of every allocation. The null driver puts them side by side.
+    bytes: usize,
 }
 
 impl Memory {
-    fn of(client: &Client) -> Result<Self> {
+    fn of(client: &Client, bytes: usize) -> Result<Self> {
         // SAFETY: the type is that of cuMemAlloc_v2.
         let alloc = unsafe { client.symbol(c"cuMemAlloc_v2") }?;
         // SAFETY: the type is that of cuMemFree_v2.
         let free = unsafe { client.symbol(c"cuMemFree_v2") }?;
-        Ok(Self { alloc, free })
+        Ok(Self { alloc, free, bytes })
     }
 
     fn alloc(&self) -> Result<u64> {
         let mut address = 0;
         // SAFETY: `address` is a valid place for the result.
-        check("cuMemAlloc_v2", unsafe { (self.alloc)(&raw mut address, 4096) })?;
+        check("cuMemAlloc_v2", unsafe { (self.alloc)(&raw mut address, self.bytes) })?;
         Ok(address)
     }
 
@@ -231,12 +234,13 @@ impl Memory {
 }
 
 /// A pair of cuMemAlloc and cuMemFree on top of `live` allocations, last in first out.
-fn alloc(client: &Client, live: usize) -> Result<serde_json::Value> {
-    let memory = Memory::of(client)?;
+fn alloc(client: &Client, live: usize, bytes: usize, calls: Option<u64>) -> Result<serde_json::Value> {
+    let memory = Memory::of(client, bytes)?;
     let held = (1..live).map(|_| memory.alloc()).collect::<Result<Vec<_>>>()?;
     let mut pairs = 0_u64;
     let cpu = cpu_ns();
-    let ns = Repeat::Timed { calls: 200_000 }.run(|| {
+    let repeat = calls.map_or(Repeat::Timed { calls: 200_000 }, |calls| Repeat::Counted { calls });
+    let ns = repeat.run(|| {
         pairs += 1;
         memory.free(memory.alloc()?)
     })?;
@@ -252,7 +256,7 @@ fn alloc(client: &Client, live: usize) -> Result<serde_json::Value> {
 /// The next victim's address is fetched ahead. Bare, the processor looks it up beside other work by itself; behind the shim's locked
 /// instructions it would wait for it, and the probe's own list would count as the shim's cost (120 ns of 400).
 fn alloc_random(client: &Client, live: usize) -> Result<f64> {
-    let memory = Memory::of(client)?;
+    let memory = Memory::of(client, 4096)?;
     let mut held = (0..live).map(|_| memory.alloc()).collect::<Result<Vec<_>>>()?;
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut draw = || {

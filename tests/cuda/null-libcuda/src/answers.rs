@@ -5,6 +5,7 @@
 
 use core::ffi::CStr;
 use core::ptr;
+use std::sync::LazyLock;
 
 use cgpu_abi::driver::Lookup;
 use cgpu_abi::types::*;
@@ -18,8 +19,11 @@ pub(crate) struct Null;
 
 /// The version the null driver plays: 13.5, so that everything in the table is there.
 const VERSION: u32 = 13050;
-/// The card's memory, in bytes; always free.
-const MEMORY: usize = 80 << 30;
+/// The card's memory, in bytes, of which all is always free: 80 GiB, or as many as `CGPU_NULL_GIB` says. To it sizes are only numbers.
+static MEMORY: LazyLock<usize> = LazyLock::new(|| {
+    let asked = std::env::var("CGPU_NULL_GIB").ok().and_then(|text| text.parse().ok());
+    asked.filter(|gib| (1..=1 << 13).contains(gib)).unwrap_or(80) << 30
+});
 const NAME: &CStr = c"Null";
 const PCI_BUS_ID: &CStr = c"0000:01:00.0";
 /// The card's UUID; the null NVML gives the same.
@@ -214,9 +218,9 @@ impl Driver for Null {
 
     unsafe fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUresult {
         // SAFETY: the caller's out-pointer.
-        let _ = unsafe { put(free, MEMORY) };
+        let _ = unsafe { put(free, *MEMORY) };
         // SAFETY: the caller's out-pointer.
-        unsafe { put(total, MEMORY) }
+        unsafe { put(total, *MEMORY) }
     }
 
     unsafe fn cuDeviceGetAttribute(pi: *mut c_int, attrib: CUdevice_attribute, _dev: CUdevice) -> CUresult {
@@ -272,7 +276,7 @@ impl Driver for Null {
         cuDriverGetVersion(=> driver_version: c_int = VERSION.cast_signed());
         cuDeviceGetCount(=> count: c_int = 1);
         cuDeviceGet(=> device: CUdevice = 0, ordinal: c_int);
-        cuDeviceTotalMem_v2(=> bytes: usize = MEMORY, dev: CUdevice);
+        cuDeviceTotalMem_v2(=> bytes: usize = *MEMORY, dev: CUdevice);
         cuDeviceGetUuid(=> uuid: CUuuid = UUID, dev: CUdevice);
         cuDeviceGetUuid_v2(=> uuid: CUuuid = UUID, dev: CUdevice);
         cuMemAlloc_v2(=> dptr: CUdeviceptr = address(bytesize), bytesize: usize);

@@ -1,6 +1,7 @@
 //! The answers that a caller goes on with: the one card, its names, its memory, its empty lists.
 
 use core::ffi::CStr;
+use std::sync::LazyLock;
 
 use cgpu_abi::nvml_types::*;
 
@@ -11,8 +12,11 @@ pub(crate) struct Null;
 
 /// The CUDA version the null driver plays.
 const CUDA_VERSION: c_int = 13050;
-/// The card's memory, in bytes; always free.
-const MEMORY: c_ulonglong = 80 << 30;
+/// The card's memory, in bytes, of which all is always free: 80 GiB, or as many as `CGPU_NULL_GIB` says. To it sizes are only numbers.
+static MEMORY: LazyLock<c_ulonglong> = LazyLock::new(|| {
+    let asked = std::env::var("CGPU_NULL_GIB").ok().and_then(|text| text.parse().ok());
+    asked.filter(|gib| (1..=1 << 13).contains(gib)).unwrap_or(80) << 30
+});
 /// The bytes of the null `libcuda.so.1`'s UUID, as text.
 const UUID: &CStr = c"GPU-6e756c6c-2d64-7269-7665-722d63617264";
 const CARD: nvmlDevice_t = nvmlDevice_t(0x6e75_6c6c);
@@ -91,13 +95,15 @@ impl Nvml for Null {
     ) -> nvmlReturn_t {
         let version = NVML_MEMORY_V2;
         // SAFETY: the caller's out-pointer.
-        unsafe { put(memory, nvmlMemory_v2_t { version, total: MEMORY, reserved: 0, free: MEMORY, used: 0 }) }
+        unsafe {
+            put(memory, nvmlMemory_v2_t { version, total: *MEMORY, reserved: 0, free: *MEMORY, used: 0 })
+        }
     }
 
     values! {
         nvmlDeviceGetMemoryInfo(
             device: nvmlDevice_t,
-            => memory: nvmlMemory_t = nvmlMemory_t { total: MEMORY, free: MEMORY, used: 0 }
+            => memory: nvmlMemory_t = nvmlMemory_t { total: *MEMORY, free: *MEMORY, used: 0 }
         );
         nvmlDeviceGetCount(=> device_count: c_uint = 1);
         nvmlDeviceGetCount_v2(=> device_count: c_uint = 1);

@@ -142,3 +142,26 @@ fn no_call_costs_more_instructions_than_its_budget() {
     );
     eprintln!("{}", told.join("\n"));
 }
+
+/// A scan of the live ones would show, and so would a table that gets slower: the count is the same on any machine. `cargo xtask bench` has the
+/// times, and a million of them.
+#[test]
+fn allocating_beside_many_costs_as_many_instructions_as_alone() {
+    const PAIRS: u64 = 4000;
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        return skip("instructions::allocating_beside_many", "valgrind", "valgrind is not installed");
+    }
+    for spacing in ["4K", "2M"] {
+        let each = |live: u32| {
+            let scene = Scene::null();
+            let container = scene.limited("a", 1 << 20);
+            let mut command = scene.program_in(&container, "among");
+            command.env("CGPU_NULL_GIB", "4096");
+            command.args([live.to_string().as_str(), spacing, PAIRS.to_string().as_str()]);
+            Profile::of(&command, &scene).under("pairs") / PAIRS
+        };
+        let (alone, among) = (each(0), each(40_000));
+        eprintln!("{spacing} apart: {alone} instructions alone, {among} beside 40,000");
+        assert!(among * 5 <= alone * 6, "{spacing} apart: {alone} instructions alone, {among} beside 40,000");
+    }
+}
