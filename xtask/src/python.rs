@@ -11,9 +11,40 @@ use crate::cargo::Workspace;
 /// What the client programs import; the file is also the mark of a finished environment.
 const REQUIREMENTS: &str = "tests/e2e/clients/requirements.txt";
 
+/// Further CUDA runtimes: an environment has one version of a package, so each has a folder of its own in it.
+const RUNTIMES: &str = "tests/e2e/clients/runtimes.txt";
+
 /// The interpreter of the environment `target/venv`, made or brought up to date if need be. Errors say what is lacking.
 pub(crate) fn environment(workspace: &Workspace) -> Result<PathBuf> {
-    make(workspace, "venv", REQUIREMENTS)
+    let python = make(workspace, "venv", REQUIREMENTS)?;
+    let list = workspace.root.join(RUNTIMES);
+    let list = fs::read_to_string(&list).with_context(|| format!("cannot read {}", list.display()))?;
+    fetch(&python, &workspace.target.join("venv/lib/runtimes"), &list)?;
+    Ok(python)
+}
+
+/// Puts each package of a list into a folder of its own, all at once.
+fn fetch(python: &Path, folder: &Path, list: &str) -> Result<()> {
+    let lines = list.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
+    let lacking: Vec<(&str, PathBuf)> =
+        lines.map(|line| (line, folder.join(line))).filter(|(_, place)| !place.exists()).collect();
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    eprintln!("xtask: fetching {} CUDA runtimes", lacking.len());
+    let fetch = |package: &str, place: &Path| {
+        let fresh = place.with_file_name(format!("{package}.new"));
+        let mut pip = Command::new(python);
+        pip.args(["-m", "pip", "install", "--quiet", "--no-input", "--no-deps", "--upgrade"]);
+        step(pip.args(["--no-compile", "--target"]).arg(&fresh).arg(package), "pip install")?;
+        fs::rename(&fresh, place).with_context(|| format!("cannot place {}", place.display()))
+    };
+    std::thread::scope(|scope| {
+        let fetch = &fetch;
+        let started: Vec<_> =
+            lacking.iter().map(|(package, place)| scope.spawn(move || fetch(package, place))).collect();
+        started.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| bail!("a panic")))
+    })
 }
 
 /// The interpreter of the environment `target/<name>` with what the file `requirements` lists.

@@ -113,7 +113,7 @@ fn numba_alone() {
     took(&outcome, 10.0 * 0.02);
 }
 
-/// The real CUDA runtimes of an environment, one of each major version.
+/// The real CUDA runtimes of an environment.
 fn runtimes(python: &Path) -> Vec<PathBuf> {
     let library = python.parent().and_then(Path::parent).expect("an environment").join("lib");
     let mut folders = vec![library];
@@ -138,7 +138,8 @@ fn the_real_runtimes_lookups_lead_to_hooks() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shim/golden/exports.txt");
     let golden = fs::read_to_string(golden).expect("the list of exports");
     let runtimes = runtimes(&python);
-    assert!(runtimes.len() >= 3, "11, 12 and 13: {runtimes:?}");
+    // The last of each minor version from 11.7 to 13.5; 13.x may be there twice.
+    assert!(runtimes.len() >= 17, "{runtimes:?}");
     for runtime in runtimes {
         let scene = scene();
         let looked_up = |mut command: Command| -> Vec<String> {
