@@ -6,9 +6,10 @@
  *     give            frees what it took last
  *     info            nothing
  *
- * Every answer has the call's result and, as they are then, total and free of the card, and the bytes held.
+ * Every answer has the call's result and, as they are then, total and free of the card, the bytes held, what of the card is in use in
+ * truth, by whomever; and the process's id.
  */
-#include "driver.h"
+#include "books.h"
 
 enum { MOST = 4096 };
 
@@ -19,6 +20,7 @@ int main(void) {
     char line[128];
     watchdog(280);
     driver_open();
+    books_open();
     printf("{\"ready\": true}\n");
     fflush(stdout);
     while (fgets(line, sizeof line, stdin)) {
@@ -37,8 +39,11 @@ int main(void) {
             fprintf(stderr, "not a command: %s\n", line);
             return 2;
         }
+        size_t left, whole;
+        CHECK(books.own(&left, &whole));
         CHECK(cu.cuMemGetInfo(&available, &total));
-        printf("{\"result\": %d, \"total\": %zu, \"free\": %zu, \"held\": %zu}\n", result, total, available, held);
+        printf("{\"result\": %d, \"total\": %zu, \"free\": %zu, \"held\": %zu, \"on_card\": %zu, \"pid\": %d}\n", result, total,
+               available, held, whole - left, (int)getpid());
         fflush(stdout);
     }
     return 0;

@@ -140,6 +140,14 @@ impl Child {
         self.collect()
     }
 
+    /// Waits until it ends by itself, or is ended, with its input open.
+    ///
+    /// # Panics
+    /// If it does not end in time.
+    pub fn end(mut self) -> Outcome {
+        self.collect()
+    }
+
     /// Ends its input, waits for its end and returns what it said.
     ///
     /// # Panics

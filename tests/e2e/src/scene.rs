@@ -191,6 +191,18 @@ impl Scene {
         number("used") + number("implicit") + number("orphan")
     }
 
+    /// What is in use of the first card in truth, by whomever.
+    ///
+    /// # Panics
+    /// If `cgpu-sim status` fails.
+    #[must_use]
+    pub fn on_card(&self) -> u64 {
+        let mut command = self.native(&self.dist.file("cgpu-sim"));
+        command.args(["status", "--json"]);
+        let status = Outcome::of(command).silent().json();
+        status["cards"][0]["used_bytes"].as_u64().expect("a number of bytes")
+    }
+
     /// Asks again and again until there is an answer.
     ///
     /// # Panics

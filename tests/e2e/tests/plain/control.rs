@@ -1,6 +1,8 @@
 //! `cgpu smi`, `get` and `set` with a monitor: the control tree, its refusals, and limits that change while a program runs.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::process::Command;
 
 use cgpu_e2e::{Child, Container, MIB, Monitor, Outcome, Scene, mounted, skip};
 use serde_json::Value;
@@ -179,8 +181,8 @@ fn the_monitor_and_the_containers_keep_the_same_books() {
     holder.finish().silent();
 }
 
-/// `/run/cgpu/limits`, mounted read-only by whoever started the container.
-fn imposed(scene: &Scene, container: &Container, limits: &str) -> Option<Outcome> {
+/// A program with `/run/cgpu/limits`, mounted read-only by whoever started the container.
+fn imposed_on(scene: &Scene, container: &Container, program: &str, limits: &str) -> Option<Command> {
     let file = scene.path("limits");
     fs::write(&file, limits).expect("a limits file");
     let setup = format!(
@@ -188,11 +190,15 @@ fn imposed(scene: &Scene, container: &Container, limits: &str) -> Option<Outcome
          && mount --bind {file} /run/cgpu/limits && mount -o remount,bind,ro /run/cgpu/limits",
         file = file.display()
     );
-    let command = mounted(&scene.program_in(container, "init"), &setup);
+    let command = mounted(&scene.program_in(container, program), &setup);
     if command.is_none() {
         skip("control", "unshare", "mounting needs root or user namespaces");
     }
-    command.map(Outcome::of)
+    command
+}
+
+fn imposed(scene: &Scene, container: &Container, limits: &str) -> Option<Outcome> {
+    imposed_on(scene, container, "init", limits).map(Outcome::of)
 }
 
 #[test]
@@ -213,6 +219,46 @@ fn no_variable_counts_against_limits_from_outside() {
         let Some(outcome) = imposed(&scene, &escape, &limits) else { return };
         assert_eq!(outcome.silent().number("total"), 3072 * MIB);
     }
+}
+
+/// The region is the container's to write into: whoever finds its limit there and makes it more has no more.
+#[test]
+fn limits_from_outside_hold_whatever_is_written_into_the_region() {
+    const LIMIT: u64 = 3072 * MIB;
+    let scene = Scene::new("A10:23028");
+    Outcome::of(scene.program("init")).silent();
+    let monitor = Monitor::start(&scene);
+    let uuid = scene.smi()["cards"][0]["uuid"].as_str().expect("a UUID").to_owned();
+    drop(monitor);
+    let limits = format!("version 1\nname a\ncard {uuid} {LIMIT}\n");
+    let Some(command) = imposed_on(&scene, &scene.container("a"), "take", &limits) else { return };
+    let mut child = Child::start(command);
+    child.line();
+    let mut ask = |what: &str| -> serde_json::Value {
+        child.write(&format!("{what}\n"));
+        serde_json::from_str(&child.line()).expect("an answer")
+    };
+    assert_eq!(ask("take 1G")["result"], 0);
+    let region = format!("/proc/{}/root/run/cgpu/use", ask("info")["pid"]);
+    for forged in [u64::MAX, 0, 20 << 30] {
+        let file = OpenOptions::new().read(true).write(true).open(&region).expect("the region");
+        let mut words = vec![0; 64 << 10];
+        file.read_at(&mut words, 0).expect("its first part");
+        let limit = |place: &usize| words[*place..place + 8] == LIMIT.to_ne_bytes();
+        let places: Vec<usize> = (0..words.len()).step_by(8).filter(limit).collect();
+        assert!(!places.is_empty(), "the limit is registered in the region");
+        let write = |value: u64| {
+            for place in &places {
+                file.write_all_at(&value.to_ne_bytes(), *place as u64).expect("it can be written");
+            }
+        };
+        write(forged);
+        assert_eq!(ask("take 4G")["result"], 2, "{forged} in the region");
+        assert_eq!(ask("info")["total"], LIMIT);
+        write(LIMIT);
+    }
+    assert_eq!(ask("take 1G")["result"], 0);
+    child.finish().silent();
 }
 
 #[test]

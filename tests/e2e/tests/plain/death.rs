@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use cgpu_e2e::{Child, Outcome, Scene};
+use cgpu_e2e::{Child, Container, MIB, Monitor, Outcome, Scene};
+use serde_json::Value;
 
 /// A small deterministic generator: a failing run can be repeated.
 struct Draw(u64);
@@ -59,4 +60,288 @@ fn memory_of_the_dead_can_be_had_again() {
     let mut command = scene.program_in(&container, "alloc_fill");
     command.arg("64M");
     Outcome::of(command).silent();
+}
+
+/// Room for those who die, and for the dead.
+const LIMIT_MIB: u64 = 16 * 1024;
+
+/// One of the container who goes on, and now and then takes all that there is.
+struct Sibling {
+    child: Child,
+    /// What there is when nobody else is.
+    all: u64,
+}
+
+impl Sibling {
+    fn of(scene: &Scene, container: &Container) -> Self {
+        let mut child = Child::start_for(scene.program_in(container, "take"), Duration::from_secs(280));
+        child.line();
+        let mut sibling = Self { child, all: 0 };
+        let free = sibling.ask("info")["free"].as_u64().expect("bytes");
+        sibling.all = free / (2 * MIB) * (2 * MIB);
+        sibling
+    }
+
+    fn ask(&mut self, what: &str) -> Value {
+        self.child.write(&format!("{what}\n"));
+        serde_json::from_str(&self.child.line()).expect("an answer")
+    }
+
+    /// Takes all that the limit has as soon as it is granted, so when the books have forgotten the dead: by then the card must have, too, but
+    /// for what was never on the books. Then gives it back.
+    fn inherits(&mut self, scene: &Scene, unbooked: u64) {
+        let take = format!("take {}", self.all);
+        let answer = scene.eventually("what the dead had can be had again", || {
+            let answer = self.ask(&take);
+            if answer["result"] == 0 {
+                return Some(answer);
+            }
+            // Where it went from process to process a monitor wants to see books at rest: to look moves none.
+            scene.eventually("what the dead had is free", || {
+                (self.ask("info")["free"].as_u64() >= Some(self.all)).then_some(())
+            });
+            None
+        });
+        let on_card = answer["on_card"].as_u64().expect("bytes");
+        assert!(
+            on_card <= LIMIT_MIB * MIB + unbooked,
+            "{on_card} bytes are in use of a card of {LIMIT_MIB} MiB"
+        );
+        assert_eq!(self.ask("give")["result"], 0);
+    }
+
+    /// Ends as if nothing had been. Nothing is left of anybody, on the books nor on the card.
+    fn ends(self, scene: &Scene, container: &Container) {
+        self.child.finish().silent();
+        scene.wait_until_empty(container);
+        scene.eventually("the card is empty", || (scene.on_card() == 0).then_some(()));
+    }
+}
+
+/// Processes at once.
+const AT_ONCE: usize = 4;
+
+/// Processes that have memory in this way die inside of each of these calls (`NAME`, or `NAME:N` for the N-th one), before the driver has done
+/// anything and when it has done everything.
+fn dying_inside(way: &str, calls: &[&str], unbooked: u64) {
+    dying_on(&Scene::new("A10:23028"), way, calls, unbooked);
+}
+
+/// The same, of memory that others may have: with a monitor, which sees when nobody does any more. Without one that stays on the books as long as
+/// anybody of the container lives.
+fn dying_inside_watched(way: &str, calls: &[&str]) {
+    let scene = Scene::new("A10:23028");
+    let _monitor = Monitor::start(&scene);
+    dying_on(&scene, way, calls, 0);
+}
+
+fn dying_on(scene: &Scene, way: &str, calls: &[&str], unbooked: u64) {
+    let container = scene.limited("a", LIMIT_MIB);
+    let mut sibling = Sibling::of(scene, &container);
+    for moment in ["KILL", "KILL_AFTER"] {
+        for calls in calls.chunks(AT_ONCE) {
+            let start = |call: &&str| {
+                let nth = if call.contains(':') { "" } else { ":1" };
+                let fault = format!("{call}{nth}:{moment}");
+                let mut command = scene.program_in(&container, "mortal");
+                command.arg(way).env("CGPU_SIM_FAULT", &fault);
+                (fault, Child::start(command))
+            };
+            let dying: Vec<_> = calls.iter().map(start).collect();
+            for (fault, child) in dying {
+                let outcome = child.end();
+                assert_eq!(outcome.signal(), Some(libc::SIGKILL), "{fault}: {outcome:?}");
+            }
+            sibling.inherits(scene, unbooked);
+        }
+    }
+    sibling.ends(scene, &container);
+}
+
+#[test]
+fn a_death_inside_of_any_call_that_starts_a_process_leaves_nothing() {
+    dying_inside("linear", &["cuInit", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent"], 0);
+}
+
+#[test]
+fn a_death_inside_of_any_call_for_linear_memory_leaves_nothing() {
+    dying_inside("linear", &["cuMemAlloc_v2", "cuMemAlloc_v2:2", "cuMemAllocPitch_v2", "cuMemFree_v2"], 0);
+}
+
+#[test]
+fn a_death_inside_of_any_call_for_pools_leaves_nothing() {
+    let calls = [
+        "cuMemPoolCreate",
+        "cuMemPoolSetAttribute",
+        "cuMemAllocAsync",
+        "cuMemAllocFromPoolAsync",
+        "cuMemFreeAsync",
+        "cuStreamSynchronize",
+        "cuMemPoolTrimTo",
+        "cuMemPoolDestroy",
+        "cuMemPoolGetAttribute",
+    ];
+    dying_inside("pools", &calls, 0);
+}
+
+#[test]
+fn a_death_inside_of_any_call_for_physical_memory_leaves_nothing() {
+    let calls = [
+        "cuMemCreate",
+        "cuMemMap",
+        "cuMemSetAccess",
+        "cuMemRetainAllocationHandle",
+        "cuMemExportToShareableHandle",
+        "cuMemImportFromShareableHandle",
+        "cuMemUnmap",
+        "cuMemRelease",
+    ];
+    dying_inside_watched("physical", &calls);
+    let calls =
+        ["cuMemGetHandleForAddressRange", "cuMemFree_v2", "cuMemGetHandleForAddressRange:2", "cuMemUnmap"];
+    dying_inside_watched("ranges", &calls);
+}
+
+#[test]
+fn a_death_inside_of_any_call_for_arrays_leaves_nothing() {
+    // The first array is made to be asked what it takes.
+    let calls = [
+        "cuArray3DCreate_v2",
+        "cuArray3DCreate_v2:2",
+        "cuMipmappedArrayCreate",
+        "cuMipmappedArrayCreate:2",
+        "cuArrayDestroy",
+        "cuArrayDestroy:2",
+        "cuMipmappedArrayDestroy",
+    ];
+    dying_inside("arrays", &calls, 0);
+}
+
+#[test]
+fn a_death_inside_of_any_call_for_graphs_leaves_nothing() {
+    let calls = [
+        "cuGraphAddMemAllocNode",
+        "cuGraphInstantiateWithFlags",
+        "cuGraphUpload",
+        "cuGraphLaunch",
+        "cuGraphLaunch:3",
+        "cuDeviceGetGraphMemAttribute",
+        "cuStreamSynchronize",
+        "cuGraphExecDestroy",
+        "cuGraphDestroy",
+        "cuDeviceGraphMemTrim",
+        "cuMemAllocAsync",
+        "cuStreamEndCapture",
+    ];
+    dying_inside("graphs", &calls, 0);
+}
+
+#[test]
+fn a_death_inside_of_any_call_for_modules_and_libraries_leaves_nothing() {
+    let calls = [
+        "cuModuleLoadData",
+        "cuModuleGetFunction",
+        "cuLaunchKernel",
+        "cuModuleUnload",
+        "cuLibraryLoadData",
+        "cuLibraryGetModule",
+        "cuKernelGetFunction",
+        "cuLibraryUnload",
+    ];
+    // A block of code for each, which comes with a first launch or look-up and is booked when it is there.
+    dying_inside("modules", &calls, AT_ONCE as u64 * 2 * MIB);
+}
+
+#[test]
+fn a_death_inside_of_any_call_for_contexts_leaves_nothing() {
+    let calls = [
+        "cuCtxCreate_v2",
+        "cuCtxSetLimit",
+        "cuCtxDestroy_v2",
+        "cuGreenCtxCreate",
+        "cuGreenCtxDestroy",
+        "cuDevicePrimaryCtxReset_v2",
+        "cuDevicePrimaryCtxRelease_v2",
+        "cuDevicePrimaryCtxRetain:2",
+    ];
+    // A green context's own memory is booked when it is there.
+    dying_inside("contexts", &calls, AT_ONCE as u64 * 8 * MIB);
+}
+
+#[test]
+fn a_death_inside_of_any_call_for_memory_of_other_interfaces_leaves_nothing() {
+    let calls = [
+        "cuImportExternalMemory",
+        "cuExternalMemoryGetMappedBuffer",
+        "cuExternalMemoryGetMappedMipmappedArray",
+        "cuDestroyExternalMemory",
+        "cuMemFree_v2",
+        "cuMipmappedArrayDestroy",
+    ];
+    // Whose making nobody sees.
+    dying_inside("foreign", &calls, AT_ONCE as u64 * 16 * MIB);
+}
+
+#[test]
+fn a_death_inside_of_any_call_that_lends_or_borrows_leaves_nothing() {
+    let lends = [
+        "cuIpcGetMemHandle",
+        "cuMemExportToShareableHandle",
+        "cuMemPoolExportToShareableHandle",
+        "cuMemPoolExportPointer",
+        "cuMemFree_v2",
+        "cuMemRelease",
+        "cuMemFreeAsync",
+        "cuMemPoolDestroy",
+    ];
+    dying_inside_watched("lend", &lends);
+    let borrows = [
+        "cuIpcOpenMemHandle_v2",
+        "cuMemImportFromShareableHandle",
+        "cuMemMap",
+        "cuMemPoolImportFromShareableHandle",
+        "cuMemPoolImportPointer",
+        "cuIpcCloseMemHandle",
+        "cuMemUnmap",
+        "cuMemFreeAsync",
+    ];
+    dying_inside_watched("borrow", &borrows);
+}
+
+#[test]
+fn kills_at_any_instant_leave_nothing_however_memory_is_had() {
+    const WAYS: [&str; 11] = [
+        "linear", "pools", "physical", "ranges", "arrays", "graphs", "foreign", "modules", "contexts",
+        "lend", "borrow",
+    ];
+    let scene = Scene::new("A10:23028");
+    let _monitor = Monitor::start(&scene);
+    let container = scene.limited("a", LIMIT_MIB);
+    let mut sibling = Sibling::of(&scene, &container);
+    let mut draw = Draw(20_261_123);
+    let mut ways = WAYS.into_iter().cycle();
+    let mut start = || {
+        let way = ways.next().expect("there is no end");
+        let mut command = scene.program_in(&container, "mortal");
+        command.arg(way);
+        let mut child = Child::start_for(command, Duration::from_secs(280));
+        child.line();
+        (way, child)
+    };
+    let mut children: Vec<_> = (0..AT_ONCE).map(|_| start()).collect();
+    for _ in 0..4 * WAYS.len() {
+        std::thread::sleep(Duration::from_micros(draw.below(20_000)));
+        let victim = usize::try_from(draw.below(AT_ONCE as u64)).expect("below four");
+        let (way, replaced) = std::mem::replace(&mut children[victim], start());
+        let outcome = replaced.kill();
+        assert_eq!(outcome.signal(), Some(libc::SIGKILL), "{way} had ended before: {outcome:?}");
+        assert_eq!(sibling.ask("take 2M")["result"], 0, "its sibling goes on");
+        assert_eq!(sibling.ask("give")["result"], 0);
+    }
+    for (way, child) in children {
+        let outcome = child.finish();
+        assert_eq!(outcome.code(), Some(0), "{way}: {outcome:?}");
+    }
+    sibling.inherits(&scene, 0);
+    sibling.ends(&scene, &container);
 }

@@ -214,6 +214,7 @@ fn with_a_monitor_the_cards_own_programs_end_as_without_a_limit() {
         ("multicast", "H100:8192,H200:8192,A100:8192", "13010"),
         ("endpoints", "B200:8192,B200:8192", "13030"),
         ("checkpoint", "A10:8192,A10:8192", "13040"),
+        ("ranges", "A10:8192", "13000"),
     ] {
         let scene = Scene::new(cards);
         let _monitor = Monitor::start(&scene);

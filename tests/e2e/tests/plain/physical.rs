@@ -86,6 +86,16 @@ fn exported_memory_is_paid_by_its_maker() {
     assert!(limited.number("most") <= LIMIT_MIB * MIB && native.number("most") > LIMIT_MIB * MIB);
 }
 
+/// Linear memory, in a context that goes too, what is mapped, a piece of a pool: to hand it out, free it and let the descriptor hold it is no way
+/// to have memory for nothing.
+#[test]
+fn what_a_descriptor_of_a_range_holds_stays_paid_for() {
+    let (native, limited) = both("ranges", &[]);
+    assert_eq!(native.number("kept"), 0);
+    // Five pieces of 16 MiB, and what the pool held for its one of 32.
+    assert!(limited.number("kept") >= (5 * 16 + 32) * MIB, "{limited:?}");
+}
+
 #[test]
 fn arrays_take_what_the_driver_says() {
     both("array_sizes", &[]);

@@ -2,8 +2,9 @@
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
-use cgpu_e2e::{Child, Container, Outcome, Scene, mounted, skip};
+use cgpu_e2e::{Child, Container, MIB, Monitor, Outcome, Scene, mounted, skip};
 
 /// The first field of both files, `include/cgpu.h`.
 const VERSION: u64 = 0;
@@ -42,6 +43,96 @@ fn a_truncated_region_is_refused_and_kills_nobody() {
         file.set_len(length).expect("it can be cut");
         refuses(&scene, &container);
     }
+}
+
+/// Behind the end of a mapped file nothing can be touched: that is SIGBUS, and the signals are the program's own. So whoever cuts its container's
+/// region short ends that container's programs, as it could by killing them; nobody else notices.
+#[test]
+fn a_region_that_is_cut_short_below_running_programs_ends_those_and_nobody_else() {
+    for length in [0, 4096] {
+        let scene = Scene::new("A10:23028");
+        let monitor = Monitor::start(&scene);
+        let (container, neighbour) = (scene.limited("a", 2048), scene.limited("b", 2048));
+        let start = |container: &Container| {
+            let mut command = scene.program_in(container, "churn");
+            command.args(["1", "8M"]);
+            let mut child = Child::start(command);
+            child.line();
+            child
+        };
+        let (ended, mut other) = (start(&container), start(&neighbour));
+        let file = OpenOptions::new().write(true).open(container.file("use")).expect("the region's file");
+        file.set_len(length).expect("it can be cut");
+        let outcome = ended.end();
+        assert_eq!(outcome.signal(), Some(libc::SIGBUS), "{outcome:?}");
+        refuses(&scene, &container);
+        assert!(other.runs());
+        let mut command = scene.program_in(&neighbour, "alloc_fill");
+        command.args(["64M", "1"]);
+        Outcome::of(command).silent();
+        other.finish().silent();
+        scene.wait_until_empty(&neighbour);
+        drop(monitor);
+        // With the broken file taken away the container can start anew.
+        fs::remove_file(container.file("use")).expect("it is there");
+        fs::remove_file(container.file("grant")).expect("it is there");
+        Outcome::of(scene.program_in(&container, "init")).silent();
+    }
+}
+
+/// What a tenant writes over its own region while it allocates, captures, launches and frees is its own books' loss: its calls may be refused,
+/// none crashes or hangs, and its neighbour has what it had.
+#[test]
+fn whoever_scribbles_over_its_own_region_is_refused_at_worst() {
+    let scene = Scene::new("A10:23028");
+    let _monitor = Monitor::start(&scene);
+    let (container, neighbour) = (scene.limited("a", 4096), scene.limited("b", 2048));
+    let start = |container: &Container, program: &str, arguments: &[&str]| {
+        let mut command = scene.program_in(container, program);
+        command.args(arguments);
+        let mut child = Child::start(command);
+        child.line();
+        child
+    };
+    let mut other = start(&neighbour, "churn", &["1", "8M"]);
+    let scribbled = [
+        start(&container, "churn", &["2", "8M"]),
+        start(&container, "mortal", &["pools"]),
+        start(&container, "mortal", &["graphs"]),
+        start(&container, "mortal", &["modules"]),
+    ];
+    let file =
+        OpenOptions::new().read(true).write(true).open(container.file("use")).expect("the region's file");
+    let length = file.metadata().expect("a file").len();
+    let mut state = 20_261_123_u64;
+    let mut draw = |bound: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % bound
+    };
+    for _ in 0..2000 {
+        // Whole words at any place; most of the file are slots that nobody has, so mostly at the beginning.
+        let within = if draw(2) == 0 { length } else { length.min(16 << 10) };
+        let place = draw(within / 8) * 8;
+        let word = match draw(4) {
+            0 => 0,
+            1 => u64::MAX,
+            2 => draw(1 << 31),
+            _ => draw(1 << 31) << 33 | draw(1 << 31),
+        };
+        file.write_all_at(&word.to_ne_bytes(), place).expect("it can be written");
+        std::thread::sleep(Duration::from_micros(500));
+    }
+    for child in scribbled {
+        let outcome = child.finish();
+        assert!(outcome.signal().is_none(), "{outcome:?}");
+    }
+    assert!(other.runs());
+    let mut command = scene.program_in(&neighbour, "alloc_fill");
+    command.args(["64M", "1"]);
+    let filled = Outcome::of(command).silent();
+    assert!(filled.number("granted") <= 2048 * MIB && filled.number("total") == 2048 * MIB, "{filled:?}");
+    other.finish().silent();
+    scene.wait_until_empty(&neighbour);
 }
 
 #[test]

@@ -63,6 +63,7 @@ const TOLD: &str = "does what it is told on standard input, or prints its own pr
 const OTHERWISE: &[(&str, &str)] = &[
     ("accounting", "asks for what the driver has noted of the whole host; the view's tests run it"),
     ("agree", LIMITED),
+    ("among", "is run under an instruction counter"),
     ("calls", "is run under an instruction counter; with a number of calls it prints nothing"),
     ("churn", TOLD),
     ("costs", TIME),
@@ -80,6 +81,7 @@ const OTHERWISE: &[(&str, &str)] = &[
     ("launches", TIME),
     ("load", TIME),
     ("lookups", "takes a driver's file; its answers are compared line by line in lookups.rs"),
+    ("mortal", TOLD),
     ("pool_threads", TIME),
     ("race", TIME),
     ("random_streams", TOLD),
