@@ -104,6 +104,8 @@ struct Record {
     handle: usize,
     context: Context,
     implicit: Bytes,
+    /// Uses of it beyond the first, which its end waits for.
+    attached: u32,
     /// Calls now in the driver that may destroy it.
     leaving: u32,
     open: bool,
@@ -175,6 +177,24 @@ impl Contexts {
         // HB context: Release publishes the word.
         pair.handle.store(handle, Ordering::Release);
         Entered::New(context)
+    }
+
+    /// One more use.
+    pub(crate) fn attach(&self, handle: usize) {
+        self.uses(handle, |attached| attached.checked_add(1));
+    }
+
+    /// One use less; false: there is only the first one, which the context ends with.
+    pub(crate) fn detach(&self, handle: usize) -> bool {
+        self.uses(handle, |attached| attached.checked_sub(1))
+    }
+
+    fn uses(&self, handle: usize, change: impl FnOnce(u32) -> Option<u32>) -> bool {
+        let mut registry = self.registry.lock();
+        let record = self.find(handle).and_then(|context| registry.record(context));
+        record.is_some_and(|record| {
+            change(record.attached).map(|attached| record.attached = attached).is_some()
+        })
     }
 
     /// A call that may destroy the context goes to the driver.
@@ -309,7 +329,7 @@ impl Registry {
         }
         let user = self.records.get(place).map_or(0, |record| record.context.owner.user() + 1);
         let context = Context { card, owner: Owner::new(number, user) };
-        let record = Record { handle, context, implicit, leaving: 0, open: true };
+        let record = Record { handle, context, implicit, attached: 0, leaving: 0, open: true };
         allocations.open(context.owner, card).ok()?;
         match self.records.get_mut(place) {
             Some(former) => *former = record,

@@ -258,6 +258,16 @@ impl Tenant {
         self.enter(context, card, implicit)
     }
 
+    /// A context has one more use.
+    pub fn context_attached(&self, context: ContextId) {
+        self.contexts.attach(context.0);
+    }
+
+    /// A use of a context is about to end. False: it is the first one, with which the context ends.
+    pub fn context_detaching(&self, context: ContextId) -> bool {
+        self.contexts.detach(context.0)
+    }
+
     /// A context is about to be destroyed (or the last reference of a primary context released, or it is reset). None: unknown.
     pub fn context_leaving(&self, context: ContextId) -> Option<Leaving<'_>> {
         let context = self.contexts.leave(context.0)?;

@@ -1,7 +1,6 @@
 //! Contexts: each costs memory of the card that nobody has asked for, and takes with it, when it goes, all that was in it.
 
 use cgpu_abi::types::{CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam, CUresult, c_int, c_uint};
-use cgpu_proto::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use cgpu_tenant::{Context, ContextId, Reason, Tenant};
 
 use super::NOT_STARTED;
@@ -61,9 +60,11 @@ pub(crate) unsafe fn cuCtxDestroy_v2(context: CUcontext) -> CUresult {
 pub(crate) unsafe fn cuCtxAttach(context: *mut CUcontext, flags: c_uint) -> CUresult {
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuCtxAttach(context, flags) };
-    if answer == CUresult::SUCCESS {
+    if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
+        // It is the current one.
+        current(tenant);
         // SAFETY: the driver has just written there.
-        Attached::add(unsafe { context.read() });
+        tenant.context_attached(ContextId(unsafe { context.read() }.0));
     }
     answer
 }
@@ -72,13 +73,14 @@ pub(crate) unsafe fn cuCtxAttach(context: *mut CUcontext, flags: c_uint) -> CUre
 pub(crate) unsafe fn cuCtxDetach(context: CUcontext) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuCtxDetach(context) };
-    if !Attached::remove(context) {
+    let Some(tenant) = process::tenant().filter(|tenant| tenant.context_detaching(ContextId(context.0)))
+    else {
         return end(context, call);
-    }
+    };
     let answer = call();
     if answer != CUresult::SUCCESS {
         // The use has not ended: without it, the end of another one would be taken for the context's.
-        Attached::add(context);
+        tenant.context_attached(ContextId(context.0));
     }
     answer
 }
@@ -202,7 +204,6 @@ fn end(context: CUcontext, call: impl FnOnce() -> CUresult) -> CUresult {
     let answer = call();
     if let (CUresult::SUCCESS, Some(leaving)) = (answer, leaving) {
         leaving.gone();
-        Attached::forget(context);
     }
     waited(answer)
 }
@@ -224,46 +225,4 @@ fn primary_is_active(device: CUdevice) -> bool {
     // SAFETY: both are writable.
     let answer = unsafe { driver::cuDevicePrimaryCtxGetState(device, &raw mut flags, &raw mut active) };
     answer == CUresult::SUCCESS && active != 0
-}
-
-/// A context with references that `cuCtxAttach` has added: a call of CUDA 2, which hardly a program makes any more.
-struct Attached {
-    context: AtomicUsize,
-    references: AtomicU32,
-}
-
-static ATTACHED: [Attached; 16] =
-    [const { Attached { context: AtomicUsize::new(0), references: AtomicU32::new(0) } }; 16];
-
-impl Attached {
-    fn of(context: CUcontext) -> Option<&'static Attached> {
-        ATTACHED.iter().find(|attached| attached.context.load(Relaxed) == context.0)
-    }
-
-    /// Without a place for it, the context will seem gone with the first `cuCtxDetach`, and be taken up again with its next allocation.
-    fn add(context: CUcontext) {
-        let claim = |attached: &&Attached| {
-            attached
-                .context
-                .compare_exchange(0, context.0, Relaxed, Relaxed)
-                .is_ok_and(|_| !context.is_null())
-        };
-        if let Some(attached) = Attached::of(context).or_else(|| ATTACHED.iter().find(claim)) {
-            attached.references.fetch_add(1, Relaxed);
-        }
-    }
-
-    /// False: there was no added reference.
-    fn remove(context: CUcontext) -> bool {
-        let less = |references: u32| references.checked_sub(1);
-        Attached::of(context)
-            .is_some_and(|attached| attached.references.fetch_update(Relaxed, Relaxed, less).is_ok())
-    }
-
-    fn forget(context: CUcontext) {
-        if let Some(attached) = Attached::of(context).filter(|_| !context.is_null()) {
-            attached.references.store(0, Relaxed);
-            attached.context.store(0, Relaxed);
-        }
-    }
 }

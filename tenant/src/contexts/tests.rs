@@ -36,6 +36,22 @@ fn a_context_is_found_until_it_is_gone() {
     assert_eq!(allocate(&allocations, context, 1024), Inserted::Stale);
 }
 
+/// There were places for sixteen such contexts: the first use of another one that ended took its memory off the books.
+#[test]
+fn each_context_has_its_uses_however_many_there_are() {
+    let (contexts, allocations) = (Contexts::new(), Allocations::new());
+    let handles: Vec<usize> = (1..=100).map(|number| number * 0x1000).collect();
+    for handle in &handles {
+        new(contexts.enter(*handle, card(0), Bytes(7), &allocations));
+        contexts.attach(*handle);
+        contexts.attach(*handle);
+    }
+    for handle in &handles {
+        assert!(contexts.detach(*handle) && contexts.detach(*handle) && !contexts.detach(*handle));
+    }
+    assert!(!contexts.detach(0x10), "nobody's");
+}
+
 #[test]
 fn a_context_that_the_driver_keeps_stays() {
     let (contexts, allocations) = (Contexts::new(), Allocations::new());
