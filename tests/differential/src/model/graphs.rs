@@ -228,6 +228,13 @@ impl Graphs {
             && work.frees.iter().all(|key| work.allocates.contains(key) || is_live(key))
     }
 
+    /// Whether it frees what is no graph's any more, and was never allocated: another's memory may lie there by now.
+    #[must_use]
+    pub fn frees_nobodys(&self, executable: &Executable) -> bool {
+        let frees = Self::work(&executable.shape, false).frees;
+        frees.iter().any(|key| !self.memory.contains_key(key))
+    }
+
     /// It was launched.
     pub fn launched(&mut self, executable: u32) {
         let Some(executable) = self.executables.get(&executable) else { return };

@@ -214,7 +214,7 @@ impl Play<'_> {
             return Some(GraphStep::Upload { executable, lane });
         }
         let can = drawn.can_launch(about) || self.random.once_in(8);
-        can.then_some(GraphStep::Launch { executable, lane })
+        (can && !drawn.frees_nobodys(about)).then_some(GraphStep::Launch { executable, lane })
     }
 
     fn draw_update(&mut self, drawn: &Graphs, executable: u32, tops: &[u32]) -> Option<GraphStep> {
