@@ -347,13 +347,13 @@ impl Growing<'_> {
         let came = self.measure(physical_free);
         let Self { tenant, context, before } = *ManuallyDrop::new(self);
         let (ledger, card) = (&tenant.ledger, context.card());
-        ledger.creation_ends(card);
         let (charged, bytes) = (before.charged, came.unwrap_or(before.charged));
         if bytes > charged {
             ledger.book(card, Column::Implicit, bytes - charged);
         } else {
             ledger.refund(card, Column::Implicit, charged - bytes);
         }
+        ledger.creation_ends(card);
         if tenant.contexts.enlarge(context, bytes) {
             return bytes;
         }
@@ -373,8 +373,8 @@ impl Growing<'_> {
 impl Drop for Growing<'_> {
     fn drop(&mut self) {
         let (ledger, card) = (&self.tenant.ledger, self.context.card());
-        ledger.creation_ends(card);
         ledger.refund(card, Column::Implicit, self.before.charged);
+        ledger.creation_ends(card);
     }
 }
 

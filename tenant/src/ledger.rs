@@ -184,12 +184,12 @@ impl Ledger {
 
     /// Gives back implicit memory of something that was unloaded or made smaller. What it was charged too much the monitor may have taken off
     /// already; to take it off again would count less than there is, and let others have the difference. So such a figure counts no more, as
-    /// when a context ends, until it is measured anew. One that adds stays.
+    /// when a context ends, until it is measured anew; nor does one that is on its way. One that adds stays.
     pub(crate) fn shrink(&self, card: CardIndex, bytes: Bytes) {
         let slot = self.claim.slot;
         let word = Word(self.region.slot(slot).state.load(Ordering::Relaxed));
         let ended = self.region.cell(card, slot).ended.load(Ordering::Relaxed);
-        if self.region.granted().growth_of(card, slot).bytes(word, ended) < 0 {
+        if self.region.granted().growth_of(card, slot).bytes(word, ended) <= 0 {
             self.end(card, bytes);
         } else {
             self.refund(card, Column::Implicit, bytes);

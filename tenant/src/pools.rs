@@ -459,14 +459,24 @@ impl Tenant {
         }
     }
 
+    /// The driver gave out a descriptor of a piece of this size, the end of which nobody sees.
+    pub fn piece_exported(&self, id: PoolId, piece: Bytes) {
+        if let Known::Charged(at) = self.pools.find(id) {
+            self.ledger.lend(Way::UNSEEN.0);
+            self.pools.hand_out(at, piece);
+            self.pools.export(at);
+            self.enter_export(at);
+        }
+    }
+
     /// The driver gave out a pointer of an exported pool's, by which others open it.
     pub fn pointer_exported(&self, way: Way) {
         self.ledger.lend(way.0);
         self.pools.point(way.0);
     }
 
-    /// Enters what an exported pool holds as exported. What it holds no more may be held by others, by pointers that they have open: how
-    /// much of it stays charged.
+    /// Enters what an exported pool holds as exported. What it holds no more may be held by others, by pointers that they have open or by
+    /// descriptors: how much of it stays charged.
     fn enter_export(&self, at: At) -> Bytes {
         let (more, less) = self.pools.exported(at);
         if more > Bytes::ZERO {
@@ -475,8 +485,12 @@ impl Tenant {
         if less == Bytes::ZERO || self.keep(at.card, less, self.pools.pointers()) {
             return less;
         }
-        self.ledger.withdraw(at.card, less);
-        Bytes::ZERO
+        let held = self.pools.held_by_descriptors(at, less);
+        if held > Bytes::ZERO {
+            self.count(Reason::ExportedKept);
+        }
+        self.ledger.withdraw(at.card, less - held);
+        held
     }
 }
 

@@ -525,8 +525,9 @@ impl Starting<'_> {
 
 impl Drop for Starting<'_> {
     fn drop(&mut self) {
-        self.tenant.ledger.creation_ends(self.card);
+        // Until then nothing is concluded from what the card says.
         self.tenant.ledger.refund(self.card, Column::Implicit, self.before.charged);
+        self.tenant.ledger.creation_ends(self.card);
     }
 }
 

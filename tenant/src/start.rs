@@ -162,7 +162,7 @@ fn join(
         if let (Source::Outside, Some(told)) = (source, told.get_mut(index.get()))
             && card.limit > Bytes::ZERO
         {
-            *told = card.limit;
+            *told = (*told).min(card.limit);
         }
         cards.push((card.uuid, index));
     }

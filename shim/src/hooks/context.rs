@@ -73,6 +73,10 @@ pub(crate) unsafe fn cuCtxAttach(context: *mut CUcontext, flags: c_uint) -> CUre
 pub(crate) unsafe fn cuCtxDetach(context: CUcontext) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuCtxDetach(context) };
+    if let Some(device) = device_of_primary(context) {
+        // A primary context's uses are counted by the driver alone.
+        return release(device, call);
+    }
     let Some(tenant) = process::tenant().filter(|tenant| tenant.context_detaching(ContextId(context.0)))
     else {
         return end(context, call);
@@ -218,6 +222,11 @@ pub(super) fn release(device: CUdevice, call: impl FnOnce() -> CUresult) -> CUre
 /// The device's primary context, as last retained here.
 pub(super) fn primary(device: CUdevice) -> CUcontext {
     process::tenant().map_or(CUcontext::NULL, |tenant| process::devices(tenant).primary(device))
+}
+
+fn device_of_primary(context: CUcontext) -> Option<CUdevice> {
+    let devices = process::devices(process::tenant()?);
+    devices.all().find(|device| !context.is_null() && devices.primary(*device) == context)
 }
 
 fn primary_is_active(device: CUdevice) -> bool {

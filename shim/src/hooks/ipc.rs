@@ -1,7 +1,7 @@
 //! Linear memory between processes by handles that are bytes: its maker pays as long as anybody has it open.
 
 use cgpu_abi::types::{CUdeviceptr, CUipcMemHandle, CUresult, c_uint};
-use cgpu_tenant::{Address, Context, Reason, Tenant, Way};
+use cgpu_tenant::{Address, Bytes, Context, Reason, Tenant, Way};
 
 use super::NOT_STARTED;
 use super::context::current;
@@ -78,22 +78,28 @@ pub(super) fn open(
 
 /// The allocation in which an address lies may be held by others.
 pub(super) fn lend(tenant: &Tenant, address: CUdeviceptr, way: Way) {
-    tenant.lend(base(address), way);
+    let (base, _) = extent(address);
+    tenant.lend(base, way);
 }
 
-/// A descriptor holds the allocation in which an address lies, be it ours or open here.
-pub(super) fn hand_out(tenant: &Tenant, address: CUdeviceptr) {
-    let base = base(address);
+/// A descriptor holds the allocation in which an address lies, be it ours or open here. How large that is, if the driver says.
+pub(super) fn hand_out(tenant: &Tenant, address: CUdeviceptr) -> Bytes {
+    let (base, size) = extent(address);
     tenant.lend(base, Way::UNSEEN);
     tenant.pin(base);
+    size
 }
 
-/// Where the allocation begins in which an address lies.
-fn base(address: CUdeviceptr) -> Address {
+/// Where the allocation begins in which an address lies, and its size.
+fn extent(address: CUdeviceptr) -> (Address, Bytes) {
     let (mut base, mut size) = (0, 0);
     // SAFETY: both are writable.
     let answer = unsafe { driver::cuMemGetAddressRange_v2(&raw mut base, &raw mut size, address) };
-    Address(if answer == CUresult::SUCCESS { base } else { address })
+    if answer == CUresult::SUCCESS {
+        (Address(base), Bytes(size as u64))
+    } else {
+        (Address(address), Bytes::ZERO)
+    }
 }
 
 fn way(handle: &CUipcMemHandle) -> Way {

@@ -2,7 +2,7 @@
 
 use cgpu_abi::Role;
 use cgpu_abi::types::*;
-use cgpu_tenant::{Address, Bytes, Card, Handle, PoolId, Reason, Tenant, Way};
+use cgpu_tenant::{Address, Bytes, Card, Handle, PoolId, Reason, Tenant};
 
 use super::memory::ask;
 use super::{NOT_STARTED, ipc, refuse};
@@ -146,10 +146,9 @@ pub(crate) unsafe fn cuMemGetHandleForAddressRange(
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
         tenant.range_exported(Address(address), Bytes(size as u64));
         // Where nothing is mapped by hand it is linear memory, of this process or of another one, or a pool's.
-        ipc::hand_out(tenant, address);
+        let whole = ipc::hand_out(tenant, address);
         if let Some(pool) = pools::pool_of(address) {
-            tenant.pool_exported(PoolId(pool.0));
-            tenant.pointer_exported(Way::UNSEEN);
+            tenant.piece_exported(PoolId(pool.0), whole.max(Bytes(size as u64)));
         }
     }
     answer

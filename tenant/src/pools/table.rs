@@ -114,6 +114,8 @@ struct Pool {
     unpaid: bool,
     /// What of it is entered as exported; none: it is this process's alone.
     exported: Option<Bytes>,
+    /// What descriptors of pieces of it may hold when it does not any more: nobody sees their end.
+    handed: Bytes,
     growth: Growth,
     /// Raised when the pool may have less, or may have passed on what an earlier call was given.
     tenure: u64,
@@ -276,6 +278,7 @@ impl Pools {
             looks: 0,
             unpaid: false,
             exported: None,
+            handed: Bytes::ZERO,
             growth: Growth::NEW,
             tenure: 0,
         });
@@ -298,6 +301,24 @@ impl Pools {
         if let Some(pool) = self.table.lock().get(at) {
             pool.exported.get_or_insert(Bytes::ZERO);
         }
+    }
+
+    /// A descriptor of a piece was given out. It holds the chunks in which the piece lies, of what the pool has.
+    pub(super) fn hand_out(&self, at: At, piece: Bytes) {
+        if let Some(pool) = self.table.lock().get(at) {
+            let chunks = pool.growth.likely(piece).unwrap_or(Bytes::MAX);
+            let most = pool.booked.max(pool.handed);
+            pool.handed = (pool.handed + chunks).min(most);
+        }
+    }
+
+    /// The pool holds so much less: how much of that descriptors may hold.
+    pub(super) fn held_by_descriptors(&self, at: At, less: Bytes) -> Bytes {
+        let mut table = self.table.lock();
+        let Some(pool) = table.get(at) else { return Bytes::ZERO };
+        let held = pool.handed.min(less);
+        pool.handed = pool.handed - held;
+        held
     }
 
     /// A pointer with this bit was given out.

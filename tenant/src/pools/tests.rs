@@ -190,6 +190,28 @@ fn a_pool_counts_what_it_holds() {
     assert_eq!(world.used(), Bytes::ZERO);
 }
 
+/// Nobody sees the end of a descriptor. It was taken to hold whatever any exported pool gave back from then on, again and again.
+#[test]
+fn a_descriptor_of_a_piece_holds_no_more_than_its_pool_had() {
+    let world = World::new(100);
+    let cycle = |hand_out: bool| {
+        world.allocate(FIRST, mib(5), mib(32)).expect("it fits");
+        if hand_out {
+            world.tenant.piece_exported(FIRST, mib(5));
+            world.tenant.piece_exported(FIRST, mib(5));
+        }
+        world.driver.free(FIRST);
+        world.driver.trim(FIRST);
+        world.tenant.pool_changed(FIRST);
+        world.used()
+    };
+    assert_eq!(cycle(false), Bytes::ZERO);
+    assert_eq!(cycle(true), mib(32), "it may hold that, for good");
+    for _ in 0..100 {
+        assert_eq!(cycle(false), mib(32), "and no more");
+    }
+}
+
 #[test]
 fn what_is_shown_is_read_anew() {
     let world = World::new(100);

@@ -234,6 +234,9 @@ pub(crate) fn cuCtxAttach(call: &Call, pctx: Out<CUcontext>, flags: c_uint) -> A
 /// Ends a use; with the last one the context goes.
 pub(crate) fn cuCtxDetach(call: &Call, ctx: CUcontext) -> Answer {
     let context = find(call.driver()?, ctx)?;
+    if context.primary {
+        return Err(INVALID_CONTEXT);
+    }
     // Relaxed: each use is ended once, and whoever ends the last one sees 1.
     if context.uses.fetch_sub(1, Ordering::Relaxed) == 1 { cuCtxDestroy_v2(call, ctx) } else { Ok(()) }
 }
