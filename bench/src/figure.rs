@@ -101,7 +101,8 @@ pub(crate) const FIGURES: &[Figure] = &[
         "alloc_free_added_ns_live10k_2mib",
         "with 10,000 of 2 MiB live",
         Goal::TimesOf(1.2, "alloc_free_added_ns_2mib"),
-    ),
+    )
+    .quick(),
     figure(
         "alloc_free_added_ns_live1m_2mib",
         "with 1,000,000 of 2 MiB live: 2 TiB",

@@ -31,16 +31,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<PathBuf> {
 /// Builds and collects.
 pub(crate) fn collect(workspace: &Workspace) -> Result<PathBuf> {
     let folder = workspace.target.join("dist");
-    eprintln!("xtask: building the release libraries and programs");
-    let mut artifacts = Vec::new();
-    for profile in dist::ITEMS.iter().map(dist::Item::profile).collect::<BTreeSet<&str>>() {
-        let items = dist::ITEMS.iter().filter(|item| item.profile() == profile);
-        let mut arguments = vec!["--profile", profile];
-        for package in items.map(|item| item.package).collect::<BTreeSet<&str>>() {
-            arguments.extend(["--package", package]);
-        }
-        artifacts.extend(workspace.build(&arguments)?);
+    let packages: BTreeSet<&str> = dist::ITEMS.iter().map(|item| item.package).collect();
+    let mut arguments = vec!["--release"];
+    for package in packages {
+        arguments.extend(["--package", package]);
     }
+    eprintln!("xtask: building the release libraries and programs");
+    let artifacts = workspace.build(&arguments)?;
     for item in dist::ITEMS {
         let file = cargo::find(&artifacts, &workspace.root, item.folder, item.target)?;
         place(file, &folder.join(item.name))?;

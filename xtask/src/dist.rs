@@ -12,16 +12,6 @@ pub(crate) struct Item {
     pub name: &'static str,
 }
 
-/// Packages of programs that are not shipped, and that nothing waits for.
-const TOOLS: &[&str] = &["cgpu-bench", "cgpu-differential", "cgpu-sim-command"];
-
-impl Item {
-    /// The profile it is built with (`Cargo.toml`).
-    pub(crate) fn profile(&self) -> &'static str {
-        if TOOLS.contains(&self.package) { "tools" } else { "release" }
-    }
-}
-
 /// Everything that cargo builds for `dist`. The C programs come beside it, in `programs/`.
 pub(crate) const ITEMS: &[Item] = &[
     Item { package: "cgpu-shim", folder: "shim", target: "cgpu", name: "libcgpu.so" },
