@@ -148,7 +148,7 @@ impl Play<'_> {
                 process.handles.insert(key, physical);
                 process.hold(key, |_, _| ());
             }
-            Command::ArrayCreate { context, key, .. } => {
+            Command::ArrayCreate { context, key, .. } | Command::FlatCreate { context, key, .. } => {
                 ensure!(answer.needed > 0, "the driver does not say what the array needs");
                 let charged = rounded(answer.needed);
                 self.granted_if_fits(charged, code)?;
@@ -308,8 +308,7 @@ impl Play<'_> {
             Command::Attach { .. }
             | Command::Detach { .. }
             | Command::AllocateLow { .. }
-            | Command::AllocateLowPitch { .. }
-            | Command::FlatCreate { .. } => self.judge_names(who, command, answer)?,
+            | Command::AllocateLowPitch { .. } => self.judge_names(who, command, answer)?,
             _ => self.judge_bound(who, command, answer)?,
         }
         Ok(())

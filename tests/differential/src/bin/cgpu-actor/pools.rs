@@ -5,7 +5,7 @@ use cgpu_differential::command::{Answer, DEFAULT_POOL, OfPool, Place};
 
 use crate::actor::{Actor, NOT_OURS};
 use crate::driver::place;
-use crate::records::{DESCRIPTOR, DEVICE, Location, PINNED, PoolProperty, RESERVED, THRESHOLD};
+use crate::records::{DESCRIPTOR, Location, PINNED, PoolProperty, RESERVED, THRESHOLD};
 
 impl Actor {
     pub(crate) fn allocate_pooled(
@@ -47,15 +47,7 @@ impl Actor {
     }
 
     pub(crate) fn create_pool(&mut self, pool: u32) -> Result<i32> {
-        let (kind, handle_types, location, id) = (PINNED, DESCRIPTOR, DEVICE, self.id()?);
-        let mut property = PoolProperty { kind, handle_types, location, id, ..PoolProperty::default() };
-        let mut handle = 0_usize;
-        let code = self.cuda.call(c"cuMemPoolCreate", [place(&mut handle), place(&mut property)])?;
-        if code == 0 {
-            self.pooling = true;
-            self.pools.insert(pool, handle);
-        }
-        Ok(code)
+        self.make_pool(pool, 0, Place::Card)
     }
 
     pub(crate) fn of_pool(&mut self, about: OfPool, answer: &mut Answer) -> Result<i32> {

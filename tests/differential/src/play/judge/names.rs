@@ -31,15 +31,6 @@ impl Play<'_> {
                 ensure!(pitch >= width, "the pitch");
                 self.judge_low(who, (context, key, pitch * height), answer)?;
             }
-            Command::FlatCreate { context, key, .. } => {
-                ensure!(answer.needed > 0, "the driver does not say what the array needs");
-                let charged = rounded(answer.needed);
-                self.granted_if_fits(charged, code)?;
-                if self.counts(code) {
-                    let array = Allocation { context, charged, lent: None };
-                    self.model.processes[who].arrays.insert(key, array);
-                }
-            }
             _ => bail!("nobody judges {command:?}"),
         }
         Ok(())
