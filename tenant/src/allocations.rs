@@ -1,14 +1,14 @@
 //! The live allocations of this process: address -> bytes, owner.
 //!
 //! ```text
-//!   address -- bits 24.. --> shard (a lock, and sums by owner) --> stretch of 16 MiB
+//!   address -- bits 27.. --> shard (a lock, and sums by owner) --> stretch of 128 MiB
 //!           -- bits 21.. --> region of 2 MiB: one entry in place, further ones in a leaf
 //!           -- bits  8.. --> place in the leaf
 //! ```
 //!
 //! Neighbours in the address space are neighbours here, as they are in time in most programs: what was just allocated is freed
 //! without a cache miss, however many others live. A step of growth moves one leaf (at most the 8,192 addresses of a region) or
-//! one shard's list of stretches (16 bytes for 16 MiB, of a sixty-fourth of them all), so no call stalls for the whole table.
+//! one shard's list of stretches (16 bytes for 128 MiB, of a sixty-fourth of them all), so no call stalls for the whole table.
 //!
 //! **A context dies in one step for each shard, without a look at its allocations.** Every entry names its owner: a place in the
 //! registry of contexts and which user of that place. A shard keeps, for each place, the present user and the sum of its

@@ -281,14 +281,16 @@ impl Tenant {
     }
 
     /// Corrects what a context was seen to cost, by what the monitor says of a process that has exactly one, as charged: a neighbour's that
-    /// started at the same instant may have been taken for part of it.
+    /// started at the same instant may have been taken for part of it. Not by one that others may hold memory of: what the monitor finds they
+    /// have let go is in that figure, too.
     pub(crate) fn relearn(&self, card: Card) {
         let region = self.ledger.region();
         let learned = &region.card(card).context;
         let known = learned.load(Ordering::Relaxed);
         for slot in SlotIndex::all().take(region.slots().high_water()) {
             let cell = region.cell(card, slot);
-            if known == 0 || cell.implicit.load(Ordering::Relaxed) != known {
+            let lends = cell.exported.load(Ordering::Relaxed) > 0;
+            if known == 0 || lends || cell.implicit.load(Ordering::Relaxed) != known {
                 continue;
             }
             let word = Word(region.slot(slot).state.load(Ordering::Relaxed));
@@ -398,7 +400,7 @@ pub struct Shrinking<'a> {
 
 impl Drop for Shrinking<'_> {
     fn drop(&mut self) {
-        cards_in(self.cards).for_each(|card| _ = self.tenant.ledger.creation_ends(card));
+        cards_in(self.cards).for_each(|card| self.tenant.ledger.creation_ends(card));
     }
 }
 

@@ -246,13 +246,12 @@ impl Ledger {
         others
     }
 
-    /// It is created, or was not: how many others still are.
-    pub(crate) fn creation_ends(&self, card: CardIndex) -> u64 {
+    /// It is created, or was not.
+    pub(crate) fn creation_ends(&self, card: CardIndex) {
         let less = |creating: u32| creating.checked_sub(1);
         // Zero if somebody else wrote there: then it stays so.
         let mine = &self.region.cell(card, self.claim.slot).creating;
         let _ = mine.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
-        self.creations(card)
     }
 
     /// How many contexts of the container are being created, ours among them.

@@ -493,10 +493,11 @@ impl Starting<'_> {
         let _first = self.first.take();
         let Self { tenant, card, before, .. } = *ManuallyDrop::new(self);
         let (ledger, charged) = (&tenant.ledger, before.charged);
-        let beside = ledger.creation_ends(card);
         if tenant.contexts.knows(context.0) {
+            ledger.creation_ends(card);
             return tenant.enter(context, card, charged);
         }
+        let beside = ledger.creations(card).saturating_sub(1);
         // Who began without knowing, because whoever was learning took too long, and sees it known now, takes that.
         let learned = tenant.learned(card);
         let (measured, known) = match (charged, learned) {
@@ -519,6 +520,8 @@ impl Starting<'_> {
         } else {
             ledger.refund(card, Column::Implicit, charged - implicit);
         }
+        // Not before it is on the books: what others then find gone from the card, and not there, is theirs.
+        ledger.creation_ends(card);
         tenant.enter(context, card, implicit)
     }
 }

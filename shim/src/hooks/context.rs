@@ -56,15 +56,21 @@ pub(crate) unsafe fn cuCtxDestroy_v2(context: CUcontext) -> CUresult {
     end(context, || unsafe { driver::cuCtxDestroy_v2(context) })
 }
 
-/// One more reference, which `cuCtxDetach` gives back.
+/// One more reference, which `cuCtxDetach` gives back. Counted before the call: else another thread's detach in between would be taken for
+/// the context's end.
 pub(crate) unsafe fn cuCtxAttach(context: *mut CUcontext, flags: c_uint) -> CUresult {
     // SAFETY: the program's own call.
-    let answer = unsafe { driver::cuCtxAttach(context, flags) };
-    if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
-        // It is the current one.
-        current(tenant);
-        // SAFETY: the driver has just written there.
-        tenant.context_attached(ContextId(unsafe { context.read() }.0));
+    let call = || unsafe { driver::cuCtxAttach(context, flags) };
+    let Some(tenant) = process::tenant() else { return call() };
+    // It is the current one. A primary context's uses are counted by the driver alone.
+    let attached = current_handle().filter(|current| device_of_primary(*current).is_none());
+    let Some(attached) = attached.filter(|current| known(tenant, *current).is_some()) else { return call() };
+    tenant.context_attached(ContextId(attached.0));
+    let answer = call();
+    if answer != CUresult::SUCCESS {
+        // Where another thread has detached the last use meanwhile, there is nothing to take back, and the context stays on the books:
+        // its handle may be another context's by now.
+        tenant.context_detaching(ContextId(attached.0));
     }
     answer
 }
@@ -134,14 +140,25 @@ pub(crate) unsafe fn cuDevicePrimaryCtxReset_v2(device: CUdevice) -> CUresult {
 /// current by a way of its own.
 #[inline]
 pub(crate) fn current(tenant: &Tenant) -> Option<Context> {
+    let Some(context) = current_handle() else {
+        tenant.count(Reason::ForeignContext);
+        return None;
+    };
+    known(tenant, context)
+}
+
+#[inline]
+fn current_handle() -> Option<CUcontext> {
     let mut context = CUcontext::NULL;
     // SAFETY: the handle is writable.
     let answer = unsafe { driver::cuCtxGetCurrent(&raw mut context) };
-    if answer != CUresult::SUCCESS || context.is_null() {
-        tenant.count(Reason::ForeignContext);
-        return None;
-    }
-    tenant.context(ContextId(context.0)).or_else(|| take_up(tenant, context))
+    (answer == CUresult::SUCCESS && !context.is_null()).then_some(context)
+}
+
+/// What the current context's handle stands for.
+#[inline]
+fn known(tenant: &Tenant, current: CUcontext) -> Option<Context> {
+    tenant.context(ContextId(current.0)).or_else(|| take_up(tenant, current))
 }
 
 /// A context whose making we have not seen.

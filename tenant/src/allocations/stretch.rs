@@ -1,11 +1,11 @@
-//! Stretches of 16 MiB of addresses, each with its regions of 2 MiB, and the list by which they are found.
+//! Stretches of 128 MiB of addresses, each with its regions of 2 MiB, and the list by which they are found.
 
 use super::entry::{Entry, Offset, REGION_BITS};
 use super::leaf::{Exhausted, Leaf};
 use super::spread;
 
 /// log2 of the regions of a stretch.
-const REGIONS_BITS: u32 = 3;
+const REGIONS_BITS: u32 = 6;
 const REGIONS: usize = 1 << REGIONS_BITS;
 /// log2 of the bytes of a stretch.
 const STRETCH_BITS: u32 = REGION_BITS + REGIONS_BITS;
@@ -18,31 +18,21 @@ pub(super) fn number(address: u64) -> u64 {
     address >> STRETCH_BITS
 }
 
-/// A stretch in which something lives.
-#[derive(Debug, Default)]
+/// A stretch in which something lives. Of each region one entry is in place, side by side with its neighbours': allocations of
+/// 2 MiB and more, one after the other, are eight to a cache line, and the list is asked once for 64 of them.
+#[derive(Debug)]
 pub(super) struct Stretch {
-    regions: [Region; REGIONS],
+    /// One entry of each region: the only one, where allocations are of 2 MiB and more.
+    firsts: [Entry; REGIONS],
+    /// The others of each region; none until a region has a second one.
+    leaves: Vec<Leaf>,
     /// Entries in all of them.
     live: u32,
 }
 
-#[derive(Debug, Default)]
-struct Region {
-    /// One of its entries: the only one, where allocations are of 2 MiB and more.
-    first: Entry,
-    /// The others.
-    leaf: Leaf,
-}
-
-impl Region {
-    /// Entries: one in place, the others in the leaf.
-    fn iter(&self) -> impl Iterator<Item = Entry> {
-        Some(self.first).filter(|first| !first.is_vacant()).into_iter().chain(self.leaf.iter())
-    }
-
-    #[inline]
-    fn is_first(&self, offset: Offset) -> bool {
-        !self.first.is_vacant() && self.first.offset() == offset
+impl Default for Stretch {
+    fn default() -> Self {
+        Self { firsts: [Entry::VACANT; REGIONS], leaves: Vec::new(), live: 0 }
     }
 }
 
@@ -55,21 +45,22 @@ impl Stretch {
     /// The entry at `offset` in the region of `address`; vacant if there is none.
     #[inline]
     pub(super) fn find(&mut self, address: u64, offset: Offset) -> Entry {
-        let region = self.region(address);
-        if region.is_first(offset) { region.first } else { region.leaf.find(offset) }
+        let first = *self.first(address);
+        if is_at(first, offset) { first } else { self.find_in_leaf(address, offset) }
     }
 
     /// Puts an entry into the region of `address`; returns the one that had its offset, or a vacant one.
     #[inline]
     pub(super) fn insert(&mut self, address: u64, entry: Entry) -> Result<Entry, Exhausted> {
-        let region = self.region(address);
         let offset = entry.offset();
-        let former =
-            if region.is_first(offset) || region.first.is_vacant() && region.leaf.find(offset).is_vacant() {
-                std::mem::replace(&mut region.first, entry)
-            } else {
-                region.leaf.insert(entry)?
-            };
+        let first = *self.first(address);
+        let in_place =
+            is_at(first, offset) || first.is_vacant() && self.find_in_leaf(address, offset).is_vacant();
+        let former = if in_place {
+            std::mem::replace(self.first(address), entry)
+        } else {
+            self.leaf_or_make(address)?.insert(entry)?
+        };
         self.live += u32::from(former.is_vacant());
         Ok(former)
     }
@@ -77,11 +68,11 @@ impl Stretch {
     /// Takes out the entry at `offset` in the region of `address`; a vacant one if there is none.
     #[inline]
     pub(super) fn remove(&mut self, address: u64, offset: Offset) -> Entry {
-        let region = self.region(address);
-        let removed = if region.is_first(offset) {
-            std::mem::take(&mut region.first)
+        let first = self.first(address);
+        let removed = if is_at(*first, offset) {
+            std::mem::take(first)
         } else {
-            region.leaf.remove(offset)
+            self.leaf(address).map_or(Entry::VACANT, |leaf| leaf.remove(offset))
         };
         self.live -= u32::from(!removed.is_vacant());
         removed
@@ -89,24 +80,72 @@ impl Stretch {
 
     /// Drops the entries that `keep` does not want.
     pub(super) fn retain(&mut self, mut keep: impl FnMut(Entry) -> bool) {
-        for region in &mut self.regions {
-            if !region.first.is_vacant() && !keep(region.first) {
-                region.first = Entry::VACANT;
+        for first in &mut self.firsts {
+            if !first.is_vacant() && !keep(*first) {
+                *first = Entry::VACANT;
             }
-            region.leaf.retain(&mut keep);
         }
-        let left = self.regions.iter().flat_map(Region::iter).count();
+        for leaf in &mut self.leaves {
+            leaf.retain(&mut keep);
+        }
+        let left = (0..REGIONS).flat_map(|place| self.region(place)).count();
         // There are at most as many as before.
         self.live = u32::try_from(left).unwrap_or(self.live);
     }
 
-    #[inline]
-    fn region(&mut self, address: u64) -> &mut Region {
-        let place = (address >> REGION_BITS) & (REGIONS as u64 - 1);
-        // The mask leaves a place in the array.
-        #[allow(clippy::cast_possible_truncation, clippy::indexing_slicing)]
-        &mut self.regions[place as usize]
+    /// The entries of a region.
+    fn region(&self, place: usize) -> impl Iterator<Item = Entry> {
+        let first = self.firsts.get(place).copied().filter(|first| !first.is_vacant());
+        first.into_iter().chain(self.leaves.get(place).into_iter().flat_map(Leaf::iter))
     }
+
+    #[inline]
+    fn first(&mut self, address: u64) -> &mut Entry {
+        // The mask leaves a place in the array.
+        #[allow(clippy::indexing_slicing)]
+        &mut self.firsts[place(address)]
+    }
+
+    #[inline]
+    fn leaf(&mut self, address: u64) -> Option<&mut Leaf> {
+        self.leaves.get_mut(place(address))
+    }
+
+    #[inline]
+    fn find_in_leaf(&mut self, address: u64, offset: Offset) -> Entry {
+        self.leaf(address).map_or(Entry::VACANT, |leaf| leaf.find(offset))
+    }
+
+    #[inline]
+    fn leaf_or_make(&mut self, address: u64) -> Result<&mut Leaf, Exhausted> {
+        if self.leaves.is_empty() {
+            self.make_leaves()?;
+        }
+        self.leaf(address).ok_or(Exhausted)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make_leaves(&mut self) -> Result<(), Exhausted> {
+        self.leaves.try_reserve_exact(REGIONS).map_err(|_| Exhausted)?;
+        self.leaves.resize_with(REGIONS, Leaf::default);
+        Ok(())
+    }
+}
+
+/// The place of an address's region in its stretch.
+#[inline]
+fn place(address: u64) -> usize {
+    // The mask leaves no more bits than the type has.
+    #[allow(clippy::cast_possible_truncation)]
+    let place = (address >> REGION_BITS) as usize & (REGIONS - 1);
+    place
+}
+
+/// Whether it is an allocation at this offset.
+#[inline]
+fn is_at(entry: Entry, offset: Offset) -> bool {
+    !entry.is_vacant() && entry.offset() == offset
 }
 
 /// Stretches by number: open addressing, linear probing, a power of two of slots or none. A stretch lies apart from the list, so
@@ -194,9 +233,9 @@ impl Stretches {
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Entry)> {
         let stretches = self.slots.iter().flatten();
         stretches.flat_map(|(number, stretch)| {
-            stretch.regions.iter().zip(number << REGIONS_BITS..).flat_map(|(region, number)| {
-                region
-                    .iter()
+            (0..REGIONS).zip(number << REGIONS_BITS..).flat_map(|(place, number)| {
+                stretch
+                    .region(place)
                     .map(move |entry| (number << REGION_BITS | u64::from(entry.offset().0) << 8, entry))
             })
         })
@@ -216,7 +255,7 @@ impl Stretches {
     #[cold]
     #[inline(never)]
     fn make(&mut self, number: u64, mut vacant: usize) -> Result<usize, Exhausted> {
-        // Half full at most. Lists never shrink: at 16 bytes for 16 MiB of addresses they need not.
+        // Half full at most. Lists never shrink: at 16 bytes for 128 MiB of addresses they need not.
         if self.is_full() {
             self.grow()?;
             vacant = self.place(number).err().ok_or(Exhausted)?;

@@ -180,6 +180,22 @@ fn a_first_context_that_was_mistaken_is_set_right_for_the_next() {
     assert_eq!(other.usage(card()).implicit, mib(20));
 }
 
+/// The figure of a process whose memory others had, and let go, was taken for its context's: the size fell to a byte, and all later contexts of the
+/// container came unasked.
+#[test]
+fn what_others_let_go_makes_no_context_smaller() {
+    let container = Container::limited(100);
+    let ((tenant, ..), other) = (process(&container), container.tenant());
+    let charge = tenant.charge(card(), mib(30)).expect("it fits");
+    charge.settle(Address(0x20_0000), None);
+    tenant.lend(Address(0x20_0000), crate::Way::UNSEEN);
+    measure(&container, &tenant, -30 << 20);
+    let before = other.usage(card()).total();
+    let starting = other.context_starting(card(), || Some(mib(70))).expect("it fits");
+    assert_eq!(other.usage(card()).total() - before, mib(10));
+    drop(starting);
+}
+
 /// By whatever handle it is first asked for, and once in each context.
 #[test]
 fn a_library_is_charged_where_it_is_brought() {
