@@ -1,0 +1,235 @@
+//! What the containers of a pod ask for, by their limits alone: these cannot be changed once the pod is there.
+
+use crate::cards::Card;
+use crate::names::{Dialect, Dialects, Meaning, RESOURCES, Resource};
+use crate::object::{Container, Pod};
+use crate::quantity::{self, Unfit};
+use crate::refusal::Refusal;
+use crate::share::{Role, Share, most};
+
+/// Memory of one card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// The card's own units.
+    Units(u64),
+    /// MiB.
+    Mib(u64),
+    /// Percent of the card's memory.
+    Percent(u32),
+    /// All of it.
+    Whole,
+}
+
+impl Memory {
+    /// In the card's units; rounded up, so that nobody gets less than was asked for. More than the card has, where that is asked for.
+    #[must_use]
+    pub fn units_of(self, card: &Card) -> u64 {
+        match self {
+            Self::Units(units) => units,
+            Self::Mib(mib) => match card.mib {
+                Some(total) if total > 0 => part(mib, card.units, total),
+                _ => mib.div_ceil(card.unit.mib()),
+            },
+            Self::Percent(percent) => part(u64::from(percent), card.units, 100),
+            Self::Whole => card.units.max(1),
+        }
+    }
+}
+
+/// `amount` x `times` / `of`, rounded up.
+pub(crate) fn part(amount: u64, times: u64, of: u64) -> u64 {
+    let exact = (u128::from(amount) * u128::from(times)).div_ceil(u128::from(of.max(1)));
+    u64::try_from(exact).unwrap_or(u64::MAX)
+}
+
+/// How much, and of what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amount {
+    /// Over all cards that the container gets.
+    InAll {
+        /// Of memory.
+        units: u64,
+        /// Of compute; 100 is one card.
+        percent: u32,
+    },
+    /// Of each card.
+    Each {
+        /// How many.
+        cards: usize,
+        /// Of memory.
+        memory: Memory,
+        /// Of compute.
+        percent: u32,
+    },
+}
+
+/// What one container asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// Its name.
+    pub container: String,
+    /// When it runs.
+    pub role: Role,
+    /// Its place in allocations: containers first, then init containers.
+    pub index: usize,
+    /// How much.
+    pub amount: Amount,
+}
+
+impl Ask {
+    /// Those of a pod, init containers first, as they run. None: it asks for nothing of ours.
+    ///
+    /// # Errors
+    /// An amount that cannot be understood, or two dialects at once.
+    pub fn of_pod(pod: &Pod, dialects: Dialects) -> Result<Vec<Self>, Refusal> {
+        let containers = &pod.spec.containers;
+        let first = pod.spec.init_containers.iter().enumerate().map(|(place, container)| {
+            let role = if container.restart_policy == "Always" { Role::Sidecar } else { Role::Init };
+            (container, role, containers.len() + place)
+        });
+        let then =
+            containers.iter().enumerate().map(|(index, container)| (container, Role::Container, index));
+        let mut asks = Vec::new();
+        for (container, role, index) in first.chain(then) {
+            if let Some(amount) = amount_of(container, dialects)? {
+                asks.push(Self { container: container.name.clone(), role, index, amount });
+            }
+        }
+        let in_all = |ask: &Self| matches!(ask.amount, Amount::InAll { .. });
+        if let [one, rest @ ..] = asks.as_slice()
+            && let Some(other) = rest.iter().find(|other| in_all(other) != in_all(one))
+        {
+            return Err(Refusal::new(format!(
+                "container `{}` asks by names of aliyun.com and container `{}` by names of nvidia.com; expected one kind in a pod",
+                if in_all(one) { &one.container } else { &other.container },
+                if in_all(one) { &other.container } else { &one.container },
+            )));
+        }
+        Ok(asks)
+    }
+
+    /// The most it can have of this card, wherever the rest is.
+    #[must_use]
+    fn most_of(&self, card: &Card) -> Share {
+        match self.amount {
+            Amount::InAll { units, percent } => Share { units, percent, places: 1 },
+            Amount::Each { memory, percent, .. } => {
+                Share { units: memory.units_of(card), percent, places: 1 }
+            }
+        }
+    }
+}
+
+/// The most that a pod can have of a card, when nobody knows on which cards it is.
+#[must_use]
+pub fn most_of(asks: &[Ask], card: &Card) -> Share {
+    most(asks.iter().map(|ask| (ask.role, ask.most_of(card))))
+}
+
+/// Units that a pod asks for in all, as tables show them; of HAMi's names, as a card of `unit` MiB each would count them.
+#[must_use]
+pub fn units_in_all(asks: &[Ask], card: Option<&Card>) -> u64 {
+    let units = |ask: &Ask| match (ask.amount, card) {
+        (Amount::InAll { units, .. }, _) => units,
+        (Amount::Each { cards, memory, .. }, Some(card)) => {
+            memory.units_of(card).saturating_mul(cards as u64)
+        }
+        (Amount::Each { .. }, None) => 0,
+    };
+    most(asks.iter().map(|ask| (ask.role, Share { units: units(ask), ..Share::NONE }))).units
+}
+
+/// What limits say; where there is no limit, the request.
+fn amount_of(container: &Container, dialects: Dialects) -> Result<Option<Amount>, Refusal> {
+    let mut found: Vec<(Resource, u64)> = Vec::new();
+    for resource in RESOURCES {
+        if dialects.hear(resource.dialect)
+            && let Some(number) = number_of(container, resource.name)?
+        {
+            found.push((resource, number));
+        }
+    }
+    let of =
+        |meaning| found.iter().find(|(resource, _)| resource.meaning == meaning).map(|(_, number)| *number);
+    let mut speaks = found.iter().filter(|(_, number)| *number > 0).map(|(resource, _)| resource);
+    let Some(first) = speaks.next() else { return Ok(None) };
+    if let Some(other) = speaks.find(|other| other.dialect != first.dialect) {
+        return Err(Refusal::new(format!(
+            "container `{}` asks for {} and for {}; expected one of the two",
+            container.name, first.name, other.name
+        )));
+    }
+    match first.dialect {
+        Dialect::Aliyun => {
+            let units = of(Meaning::Units).unwrap_or(0);
+            let percent = of(Meaning::Percent).unwrap_or(0);
+            if units == 0 {
+                return Err(Refusal::new(format!(
+                    "container `{}` asks for {} but not for {}; expected memory as well: ask for both",
+                    container.name,
+                    crate::names::CORE,
+                    crate::names::MEMORY
+                )));
+            }
+            let percent = u32::try_from(percent).unwrap_or(u32::MAX);
+            Ok(Some(Amount::InAll { units, percent }))
+        }
+        Dialect::Hami => each(container, of),
+    }
+}
+
+/// HAMi's names: amounts of each card.
+fn each(container: &Container, of: impl Fn(Meaning) -> Option<u64>) -> Result<Option<Amount>, Refusal> {
+    let cards = of(Meaning::Cards).unwrap_or(1);
+    if cards == 0 {
+        return Ok(None);
+    }
+    let percent = |meaning, name: &str| {
+        let number = of(meaning).filter(|number| *number > 0);
+        match number.map(u32::try_from) {
+            Some(Ok(percent @ 1..=100)) => Ok(Some(percent)),
+            Some(_) => Err(Refusal::new(format!(
+                "{name} of container `{}` is `{}`, expected at most 100, for it is of each card",
+                container.name,
+                number.unwrap_or_default()
+            ))),
+            None => Ok(None),
+        }
+    };
+    let compute = percent(Meaning::PercentEach, "nvidia.com/gpucores")?.unwrap_or(0);
+    let share = percent(Meaning::MemoryPercentEach, "nvidia.com/gpumem-percentage")?;
+    let memory = match (of(Meaning::MibEach).filter(|mib| *mib > 0), share) {
+        (Some(mib), _) => Memory::Mib(mib),
+        (None, Some(percent)) => Memory::Percent(percent),
+        (None, None) => Memory::Whole,
+    };
+    Ok(Some(Amount::Each { cards: usize::try_from(cards).unwrap_or(usize::MAX), memory, percent: compute }))
+}
+
+fn number_of(container: &Container, name: &str) -> Result<Option<u64>, Refusal> {
+    let limit = container.resources.limits.get(name);
+    let request = container.resources.requests.get(name);
+    let Some(written) = limit.or(request) else { return Ok(None) };
+    let whose = || format!("{name} of container `{}`", container.name);
+    let refuse = |unfit: Unfit| {
+        Refusal::new(format!(
+            "{}; expected a whole number of units, such as `2`",
+            unfit.of(&whose(), &written.0)
+        ))
+    };
+    let number = quantity::whole(&written.0).map_err(refuse)?;
+    if let (Some(limit), Some(request)) = (limit, request)
+        && quantity::whole(&request.0) != Ok(number)
+    {
+        return Err(Refusal::new(format!(
+            "{} is `{}` as a limit and `{}` as a request, expected the same; leave the request out",
+            whose(),
+            limit.0,
+            request.0
+        )));
+    }
+    Ok(Some(number))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,141 @@
+use super::*;
+use crate::object::PodSpec;
+
+fn container(name: &str, limits: &[(&str, &str)]) -> Container {
+    let limits = limits.iter().map(|(name, text)| ((*name).to_owned(), (*text).into())).collect();
+    Container {
+        name: name.into(),
+        resources: crate::object::Resources { limits, ..Default::default() },
+        ..Default::default()
+    }
+}
+
+fn pod(init: Vec<Container>, containers: Vec<Container>) -> Pod {
+    Pod { spec: PodSpec { containers, init_containers: init, ..Default::default() }, ..Default::default() }
+}
+
+fn one(limits: &[(&str, &str)]) -> Result<Option<Amount>, String> {
+    let pod = pod(vec![], vec![container("c", limits)]);
+    Ask::of_pod(&pod, Dialects { hami: true })
+        .map(|asks| asks.first().map(|ask| ask.amount))
+        .map_err(|refusal| refusal.to_string())
+}
+
+#[test]
+fn limits_say_what_is_asked_for() {
+    let each = |cards, memory, percent| Ok(Some(Amount::Each { cards, memory, percent }));
+    assert_eq!(one(&[("aliyun.com/gpu-mem", "8")]), Ok(Some(Amount::InAll { units: 8, percent: 0 })));
+    assert_eq!(
+        one(&[("aliyun.com/gpu-mem", "16k"), ("aliyun.com/gpu-core.percentage", "30")]),
+        Ok(Some(Amount::InAll { units: 16000, percent: 30 }))
+    );
+    for nothing in [
+        &[][..],
+        &[("cpu", "1")],
+        &[("aliyun.com/gpu-mem", "0")],
+        &[("nvidia.com/gpu", "0"), ("nvidia.com/gpumem", "5")],
+    ] {
+        assert_eq!(one(nothing), Ok(None), "{nothing:?}");
+    }
+    // The two jobs of document 003.
+    assert_eq!(
+        one(&[("nvidia.com/gpu", "1"), ("nvidia.com/gpucores", "30"), ("nvidia.com/gpumem", "3000")]),
+        each(1, Memory::Mib(3000), 30)
+    );
+    assert_eq!(
+        one(&[
+            ("nvidia.com/gpu", "1"),
+            ("nvidia.com/gpumem-percentage", "50"),
+            ("nvidia.com/gpumem", "3000")
+        ]),
+        each(1, Memory::Mib(3000), 0)
+    );
+    assert_eq!(one(&[("nvidia.com/gpumem-percentage", "50")]), each(1, Memory::Percent(50), 0));
+    assert_eq!(one(&[("nvidia.com/gpu", "2")]), each(2, Memory::Whole, 0));
+    // Names that are not switched on are somebody else's.
+    let pod = pod(vec![], vec![container("c", &[("nvidia.com/gpu", "1")])]);
+    assert_eq!(Ask::of_pod(&pod, Dialects::default()), Ok(vec![]));
+}
+
+#[test]
+fn what_cannot_be_understood_is_refused_in_words() {
+    for (limits, sentence) in [
+        (
+            &[("aliyun.com/gpu-mem", "-2")][..],
+            "aliyun.com/gpu-mem of container `c` is `-2`, which is negative; expected a whole number of units, such as `2`",
+        ),
+        (
+            &[("aliyun.com/gpu-mem", "1500m")],
+            "aliyun.com/gpu-mem of container `c` is `1500m`, which is not a whole number; expected",
+        ),
+        (&[("aliyun.com/gpu-mem", "99E")], "is `99E`, which is more than can be counted; expected"),
+        (&[("aliyun.com/gpu-mem", "2 GiB")], "is `2 GiB`, which is no quantity; expected"),
+        (
+            &[("aliyun.com/gpu-core.percentage", "30")],
+            "asks for aliyun.com/gpu-core.percentage but not for aliyun.com/gpu-mem; expected memory as well",
+        ),
+        (
+            &[("nvidia.com/gpucores", "101")],
+            "nvidia.com/gpucores of container `c` is `101`, expected at most 100",
+        ),
+        (
+            &[("nvidia.com/gpumem-percentage", "200")],
+            "nvidia.com/gpumem-percentage of container `c` is `200`, expected at most 100",
+        ),
+        (
+            &[("nvidia.com/gpu", "1"), ("aliyun.com/gpu-mem", "1")],
+            "container `c` asks for aliyun.com/gpu-mem and for nvidia.com/gpu; expected one of the two",
+        ),
+    ] {
+        let refusal = one(limits).unwrap_err();
+        assert!(refusal.contains(sentence), "{limits:?}: {refusal}");
+        assert!(!refusal.contains('\n'));
+    }
+    let mut twice = container("c", &[("aliyun.com/gpu-mem", "2")]);
+    twice.resources.requests.insert("aliyun.com/gpu-mem".into(), "3".into());
+    let refusal = Ask::of_pod(&pod(vec![], vec![twice]), Dialects::default()).unwrap_err().to_string();
+    assert!(refusal.contains("is `2` as a limit and `3` as a request"), "{refusal}");
+    let mixed = pod(
+        vec![],
+        vec![container("a", &[("nvidia.com/gpu", "1")]), container("b", &[("aliyun.com/gpu-mem", "1")])],
+    );
+    let refusal = Ask::of_pod(&mixed, Dialects { hami: true }).unwrap_err().to_string();
+    assert!(
+        refusal
+            .contains("container `b` asks by names of aliyun.com and container `a` by names of nvidia.com"),
+        "{refusal}"
+    );
+}
+
+#[test]
+fn a_request_without_a_limit_counts() {
+    let mut asking = container("c", &[]);
+    asking.resources.requests.insert("aliyun.com/gpu-mem".into(), "3".into());
+    let asks = Ask::of_pod(&pod(vec![], vec![asking]), Dialects::default()).unwrap();
+    assert_eq!(asks[0].amount, Amount::InAll { units: 3, percent: 0 });
+}
+
+#[test]
+fn containers_keep_their_places() {
+    let mut sidecar = container("s", &[("aliyun.com/gpu-mem", "1")]);
+    sidecar.restart_policy = "Always".into();
+    let init = container("i", &[("aliyun.com/gpu-mem", "4")]);
+    let plain = container("none", &[]);
+    let main = container("m", &[("aliyun.com/gpu-mem", "2")]);
+    let asks = Ask::of_pod(&pod(vec![sidecar, init], vec![plain, main]), Dialects::default()).unwrap();
+    let seen: Vec<_> = asks.iter().map(|ask| (ask.container.as_str(), ask.role, ask.index)).collect();
+    assert_eq!(seen, [("s", Role::Sidecar, 2), ("i", Role::Init, 3), ("m", Role::Container, 1)]);
+    assert_eq!(units_in_all(&asks, None), 5);
+}
+
+#[test]
+fn memory_of_a_card_is_rounded_up_to_its_units() {
+    let card = Card { units: 14, mib: Some(15109), ..Card::plain(0, 14) };
+    assert_eq!(Memory::Mib(3000).units_of(&card), 3);
+    assert_eq!(Memory::Mib(15109).units_of(&card), 14);
+    assert_eq!(Memory::Mib(15110).units_of(&card), 15);
+    assert_eq!(Memory::Percent(50).units_of(&card), 7);
+    assert_eq!(Memory::Percent(51).units_of(&card), 8);
+    assert_eq!(Memory::Whole.units_of(&card), 14);
+    assert_eq!(Memory::Mib(3000).units_of(&Card::plain(0, 14)), 3);
+}

@@ -1,0 +1,152 @@
+//! The books of a node: who holds what of which card. Computed from the node and its pods, never kept up by adding and taking away.
+
+use std::sync::Arc;
+
+use crate::ask::most_of;
+use crate::cards::NodeCards;
+use crate::claimant::Claimant;
+use crate::refusal::Refusal;
+use crate::share::Share;
+
+/// What a pod is to a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It holds these parts of these cards.
+    Holds(Vec<(u32, Share)>),
+    /// It runs here and holds something, but it cannot be told of which card: so it counts on every one.
+    Unclear(Refusal),
+    /// It was bound here without cards, and will not be started.
+    Nothing(Refusal),
+}
+
+impl Standing {
+    /// What `pod` is to `node`.
+    #[must_use]
+    pub fn of(pod: &Claimant, node: &NodeCards) -> Self {
+        match given(pod, node) {
+            Ok(shares) => Self::Holds(shares),
+            Err(refusal) if pod.running => Self::Unclear(refusal),
+            Err(refusal) => Self::Nothing(refusal),
+        }
+    }
+}
+
+fn given(pod: &Claimant, node: &NodeCards) -> Result<Vec<(u32, Share)>, Refusal> {
+    let asks = pod.asks.as_ref().map_err(Clone::clone)?;
+    let Some(allocation) = pod.allocation.as_ref().map_err(Clone::clone)? else {
+        return Err(Refusal::new("no card was chosen for it: it came past the scheduler extender"));
+    };
+    match &allocation.node {
+        Some(claimed) if *claimed != node.name => Err(Refusal::new(format!(
+            "its cards were chosen on node `{claimed}`, but it is bound to `{}`",
+            node.name
+        ))),
+        _ => allocation.shares(asks, node),
+    }
+}
+
+/// A pod in the books.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Who.
+    pub pod: Arc<Claimant>,
+    /// What.
+    pub standing: Standing,
+}
+
+/// The books.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeBooks {
+    /// What is held of each card.
+    pub held: Vec<Share>,
+    /// By whom, in the order of names.
+    pub holders: Vec<Holder>,
+}
+
+impl NodeBooks {
+    /// Makes them. Pods that name another node are passed over.
+    #[must_use]
+    pub fn of<'a>(node: &NodeCards, pods: impl IntoIterator<Item = &'a Arc<Claimant>>) -> Self {
+        let mut holders: Vec<Holder> = pods
+            .into_iter()
+            .filter(|pod| pod.node() == Some(node.name.as_str()))
+            .map(|pod| Holder { pod: Arc::clone(pod), standing: Standing::of(pod, node) })
+            .collect();
+        holders.sort_by(|one, other| key(one).cmp(&key(other)));
+        let mut held = vec![Share::NONE; node.cards.len()];
+        for holder in &holders {
+            add(&mut held, holder, node);
+        }
+        Self { held, holders }
+    }
+
+    /// The books as they would be without this pod.
+    #[must_use]
+    pub fn without(&self, node: &NodeCards, uid: &str) -> Self {
+        Self::of(node, self.holders.iter().map(|holder| &holder.pod).filter(|pod| pod.uid != uid))
+    }
+
+    /// What is left of a card; nothing of one that does not exist.
+    #[must_use]
+    pub fn free(&self, node: &NodeCards, place: usize) -> Share {
+        match (node.cards.get(place), self.held.get(place)) {
+            (Some(card), Some(held)) => card.whole().without(*held),
+            _ => Share::NONE,
+        }
+    }
+
+    /// The cards of which more is held than there is.
+    pub fn overfull<'a>(&'a self, node: &'a NodeCards) -> impl Iterator<Item = u32> + 'a {
+        node.cards
+            .iter()
+            .zip(&self.held)
+            .filter(|(card, held)| !held.fits(card.whole()))
+            .map(|(card, _)| card.index)
+    }
+
+    /// Units that are held, as a table shows them.
+    #[must_use]
+    pub fn units(&self, place: usize) -> u64 {
+        self.holders.iter().fold(0, |sum: u64, holder| sum.saturating_add(holder.units(place)))
+    }
+}
+
+impl Holder {
+    /// Units of a card that are surely this one's.
+    #[must_use]
+    pub fn units(&self, place: usize) -> u64 {
+        match &self.standing {
+            Standing::Holds(shares) => {
+                shares.iter().find(|(card, _)| *card as usize == place).map_or(0, |(_, share)| share.units)
+            }
+            Standing::Unclear(_) | Standing::Nothing(_) => 0,
+        }
+    }
+}
+
+fn key(holder: &Holder) -> (&str, &str, &str) {
+    (&holder.pod.namespace, &holder.pod.name, &holder.pod.uid)
+}
+
+fn add(held: &mut [Share], holder: &Holder, node: &NodeCards) {
+    match &holder.standing {
+        Standing::Holds(shares) => {
+            for (card, share) in shares {
+                if let Some(sum) = held.get_mut(*card as usize) {
+                    *sum = sum.and(*share);
+                }
+            }
+        }
+        Standing::Unclear(_) => {
+            let asks = holder.pod.asks.as_deref().unwrap_or_default();
+            for (card, sum) in node.cards.iter().zip(held) {
+                // What it asks for cannot even be read: then it may have all of it.
+                *sum = sum.and(if asks.is_empty() { card.whole() } else { most_of(asks, card) });
+            }
+        }
+        Standing::Nothing(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,105 @@
+use super::*;
+use crate::names::{Dialects, MEMORY, annotation};
+use crate::object::{Container, Metadata, Node, Pod, PodSpec, PodStatus, Resources};
+
+fn node() -> NodeCards {
+    let text = r#"{"unit":"GiB","cards":[{"uuid":"GPU-a","mib":15109},{"uuid":"GPU-b","mib":23028}]}"#;
+    NodeCards::of(&Node {
+        metadata: Metadata {
+            name: "n".into(),
+            annotations: [(annotation::CARDS.to_owned(), text.to_owned())].into(),
+            ..Default::default()
+        },
+        ..Default::default()
+    })
+}
+
+fn pod(name: &str, units: &str, phase: &str, annotations: &[(&str, &str)]) -> Option<Arc<Claimant>> {
+    let limits = [(MEMORY.to_owned(), units.into())].into();
+    let container = Container {
+        name: "c".into(),
+        resources: Resources { limits, ..Default::default() },
+        ..Default::default()
+    };
+    let pod = Pod {
+        metadata: Metadata {
+            name: name.into(),
+            uid: format!("uid of {name}"),
+            annotations: annotations.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect(),
+            ..Default::default()
+        },
+        spec: PodSpec { node_name: "n".into(), containers: vec![container], ..Default::default() },
+        status: PodStatus { phase: phase.into() },
+    };
+    Claimant::of(&pod, Dialects::default()).map(Arc::new)
+}
+
+fn held(pods: &[Option<Arc<Claimant>>]) -> Vec<u64> {
+    NodeBooks::of(&node(), pods.iter().flatten()).held.iter().map(|share| share.units).collect()
+}
+
+#[test]
+fn books_are_what_the_pods_say() {
+    let running = pod("a", "8", "Running", &[(annotation::INDEX, "1")]);
+    let pending = pod("b", "2", "Pending", &[(annotation::INDEX, "1")]);
+    assert_eq!(held(&[running.clone(), pending.clone()]), [0, 10]);
+    // Who has ended holds nothing, whatever it still says.
+    assert_eq!(held(&[running.clone(), pod("b", "2", "Succeeded", &[(annotation::INDEX, "1")])]), [0, 8]);
+    assert_eq!(held(&[pod("b", "2", "Failed", &[(annotation::INDEX, "1")])]), [0, 0]);
+    let books = NodeBooks::of(&node(), [running, pending].iter().flatten());
+    assert_eq!(books.free(&node(), 1).units, 12);
+    assert_eq!(books.free(&node(), 2), Share::NONE);
+    assert_eq!(books.without(&node(), "uid of a").held[1].units, 2);
+}
+
+#[test]
+fn what_runs_on_cards_that_cannot_be_told_counts_on_all() {
+    for edited in [
+        &[][..],
+        &[(annotation::INDEX, "5")],
+        &[(annotation::INDEX, "one")],
+        &[(annotation::INDEX, "0"), (annotation::NODE, "m")],
+    ] {
+        assert_eq!(held(&[pod("a", "8", "Running", edited)]), [8, 8], "{edited:?}");
+        // It has not been started, and will not be.
+        assert_eq!(held(&[pod("a", "8", "Pending", edited)]), [0, 0], "{edited:?}");
+    }
+    // A size that the card never had would make little of what is held.
+    assert_eq!(
+        held(&[pod("a", "8", "Running", &[(annotation::INDEX, "1"), (annotation::DEVICE, "2200")])]),
+        [8, 8]
+    );
+    assert_eq!(
+        held(&[pod("a", "8", "Running", &[(annotation::INDEX, "1"), (annotation::DEVICE, "179")])]),
+        [0, 1]
+    );
+    // Limits that cannot be read are not started either; if one runs, it may have everything.
+    assert_eq!(held(&[pod("a", "-8", "Running", &[(annotation::INDEX, "0")])]), [14, 22]);
+}
+
+#[test]
+fn a_card_that_holds_more_than_it_has_is_shown_and_nothing_wraps() {
+    let pods = [
+        pod("a", "10", "Running", &[(annotation::INDEX, "0")]),
+        pod("b", "10", "Running", &[(annotation::INDEX, "0")]),
+    ];
+    let (node, books) = (node(), NodeBooks::of(&node(), pods.iter().flatten()));
+    assert_eq!(books.overfull(&node).collect::<Vec<_>>(), [0]);
+    assert_eq!(books.free(&node, 0).units, 0);
+}
+
+#[test]
+fn why_is_said_in_words() {
+    let standing = |annotations: &[(&str, &str)]| match Standing::of(
+        &pod("a", "8", "Running", annotations).unwrap(),
+        &node(),
+    ) {
+        Standing::Unclear(refusal) => refusal.to_string(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(standing(&[]), "no card was chosen for it: it came past the scheduler extender");
+    assert_eq!(
+        standing(&[(annotation::INDEX, "0"), (annotation::NODE, "m")]),
+        "its cards were chosen on node `m`, but it is bound to `n`"
+    );
+}

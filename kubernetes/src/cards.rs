@@ -1,0 +1,272 @@
+//! The cards of a node, each with its own size.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::names::{COUNT, MEMORY, annotation, label};
+use crate::object::Node;
+use crate::quantity;
+use crate::refusal::{Refusal, quoted};
+use crate::share::Share;
+use crate::unit::Unit;
+
+/// Containers that a card has places for: as many as a monitor gives turns to.
+pub const PLACES: u32 = 25;
+
+/// Cards that a node may have.
+const MOST: u32 = 64;
+
+/// A card.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Card {
+    /// Its number on the node.
+    pub index: u32,
+    /// Its name for the driver, where the device plugin has said it.
+    pub uuid: Option<String>,
+    /// Memory.
+    pub units: u64,
+    /// What a unit is.
+    pub unit: Unit,
+    /// Memory in MiB, where the device plugin has said it.
+    pub mib: Option<u64>,
+    /// Percent of compute that can be set aside.
+    pub percent: u32,
+    /// Containers it has room for.
+    pub places: u32,
+    /// Whether it may be given to anybody new.
+    pub healthy: bool,
+}
+
+impl Card {
+    /// A card of which only the size is known.
+    #[must_use]
+    pub fn plain(index: u32, units: u64) -> Self {
+        Self {
+            index,
+            uuid: None,
+            units,
+            unit: Unit::Gib,
+            mib: None,
+            percent: 100,
+            places: PLACES,
+            healthy: true,
+        }
+    }
+
+    /// All of it.
+    #[must_use]
+    pub fn whole(&self) -> Share {
+        Share { units: self.units, percent: self.percent, places: self.places }
+    }
+}
+
+/// Which of the cards that fit is taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Placement {
+    /// The fullest, so that others stay whole.
+    #[default]
+    Binpack,
+    /// The emptiest, so that each has most of a card to itself.
+    Spread,
+}
+
+impl Placement {
+    /// The one of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "binpack" => Some(Self::Binpack),
+            "spread" => Some(Self::Spread),
+            _ => None,
+        }
+    }
+}
+
+/// What a device plugin writes on its node: the value of `cgpu.dev/cards`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inventory {
+    /// What a unit is.
+    pub unit: Unit,
+    /// By index.
+    pub cards: Vec<Entry>,
+}
+
+/// A card in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Its name for the driver.
+    pub uuid: String,
+    /// Memory in MiB.
+    pub mib: u64,
+    /// Whether it may be given to anybody new.
+    #[serde(default = "yes")]
+    pub healthy: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// A node, as far as it is shared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeCards {
+    /// Its name.
+    pub name: String,
+    /// Its first internal address.
+    pub address: String,
+    /// By index.
+    pub cards: Vec<Card>,
+    /// Which is taken first.
+    pub placement: Placement,
+    /// Whether containers are held to their limits.
+    pub isolated: bool,
+    /// Why no pod may come.
+    pub closed: Option<Refusal>,
+    /// What was passed over, for people.
+    pub notes: Vec<String>,
+}
+
+impl NodeCards {
+    /// Reads a node.
+    #[must_use]
+    pub fn of(node: &Node) -> Self {
+        let labels = &node.metadata.labels;
+        let text = |name: &str| labels.get(name).map(String::as_str);
+        let address = node.status.addresses.iter().find(|address| address.kind == "InternalIP");
+        let mut notes = Vec::new();
+        let placement = text(label::PLACEMENT).map_or(Placement::default(), |name| {
+            Placement::named(name).unwrap_or_else(|| {
+                notes.push(format!(
+                    "the label {} is {}, expected `binpack` or `spread`; it counts as `binpack`",
+                    label::PLACEMENT,
+                    quoted(name)
+                ));
+                Placement::Binpack
+            })
+        });
+        let (cards, unreadable) = match cards_of(node) {
+            Ok(cards) => (cards, None),
+            Err(refusal) => (Vec::new(), Some(refusal)),
+        };
+        let mode = Mode::of(text(label::SCHEDULE));
+        let closed = unreadable.or_else(|| {
+            let taken_out = text(label::SHARED) == Some("false");
+            match (&mode, taken_out) {
+                (_, true) => Some(Refusal::new("the node's label gpushare is `false`")),
+                (Mode::Other(name), _) => Some(Refusal::new(format!(
+                    "the node's label {} is {}, expected `cgpu`, `core_mem` or `share`",
+                    label::SCHEDULE,
+                    quoted(name)
+                ))),
+                _ if cards.is_empty() => Some(Refusal::new("the node has no cards to share")),
+                _ => None,
+            }
+        });
+        let percent = if matches!(mode, Mode::Both) { 100 } else { 0 };
+        Self {
+            name: node.metadata.name.clone(),
+            address: address.map_or_else(|| "unknown".to_owned(), |address| address.address.clone()),
+            cards: cards.into_iter().map(|card| Card { percent, ..card }).collect(),
+            placement,
+            isolated: !matches!(mode, Mode::Share) && text(label::NO_ISOLATION) != Some("true"),
+            closed,
+            notes,
+        }
+    }
+
+    /// Units of all cards.
+    #[must_use]
+    pub fn units(&self) -> u64 {
+        self.cards.iter().fold(0, |sum, card| sum.saturating_add(card.units))
+    }
+
+    /// The card of this number.
+    #[must_use]
+    pub fn card(&self, index: u32) -> Option<&Card> {
+        self.cards.get(usize::try_from(index).ok()?)
+    }
+}
+
+/// What the label of a node says of its cards.
+enum Mode<'a> {
+    /// Memory and compute are set aside.
+    Both,
+    /// Memory is; compute is shared.
+    Memory,
+    /// Nothing is held to its limit.
+    Share,
+    /// They are not ours.
+    Other(&'a str),
+}
+
+impl<'a> Mode<'a> {
+    fn of(label: Option<&'a str>) -> Self {
+        match label {
+            None | Some("core_mem") => Self::Both,
+            Some("cgpu") => Self::Memory,
+            Some("share") => Self::Share,
+            Some(other) => Self::Other(other),
+        }
+    }
+}
+
+fn cards_of(node: &Node) -> Result<Vec<Card>, Refusal> {
+    match node.metadata.annotations.get(annotation::CARDS) {
+        Some(text) => listed(text),
+        None => divided(node),
+    }
+}
+
+/// As our device plugin says.
+fn listed(text: &str) -> Result<Vec<Card>, Refusal> {
+    let refuse = |why: String| {
+        Refusal::new(format!(
+            "the node's annotation {} {why}; remove it, and the device plugin writes it anew",
+            annotation::CARDS
+        ))
+    };
+    let inventory: Inventory = serde_json::from_str(text)
+        .map_err(|error| refuse(format!("is not what the device plugin writes ({error})")))?;
+    if inventory.cards.len() > MOST as usize {
+        return Err(refuse(format!("lists {} cards, expected at most {MOST}", inventory.cards.len())));
+    }
+    let names: BTreeSet<&str> = inventory.cards.iter().map(|entry| entry.uuid.as_str()).collect();
+    if names.len() < inventory.cards.len() {
+        return Err(refuse("lists a card twice".to_owned()));
+    }
+    let unit = inventory.unit;
+    let card = |(index, entry): (u32, Entry)| Card {
+        uuid: Some(entry.uuid),
+        unit,
+        mib: Some(entry.mib),
+        healthy: entry.healthy,
+        ..Card::plain(index, unit.units_of(entry.mib))
+    };
+    Ok((0..).zip(inventory.cards).map(card).collect())
+}
+
+/// As gpushare's device plugin leaves it: a sum and a number, so all cards are taken to be equal.
+fn divided(node: &Node) -> Result<Vec<Card>, Refusal> {
+    let number = |name: &str| match node.status.allocatable.get(name) {
+        None => Ok(0),
+        Some(written) => quantity::whole(&written.0)
+            .map_err(|unfit| Refusal::new(unfit.of(&format!("{name} of the node"), &written.0))),
+    };
+    let (units, count) = (number(MEMORY)?, number(COUNT)?);
+    if units == 0 {
+        return Ok(Vec::new());
+    }
+    let Some(count) = u32::try_from(count).ok().filter(|count| (1..=MOST).contains(count)) else {
+        return Err(Refusal::new(format!(
+            "{COUNT} of the node is {count}, expected 1 to {MOST} cards for its {units} units"
+        )));
+    };
+    let each = units / u64::from(count);
+    // gpushare says nowhere what a unit is. This is how its own table guesses.
+    let unit = if each > 100 { Unit::Mib } else { Unit::Gib };
+    Ok((0..count).map(|index| Card { unit, ..Card::plain(index, each) }).collect())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,103 @@
+use super::*;
+use crate::object::{Address, Metadata, NodeStatus};
+
+fn node(labels: &[(&str, &str)], annotation: Option<&str>, allocatable: &[(&str, &str)]) -> NodeCards {
+    let texts =
+        |pairs: &[(&str, &str)]| pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
+    let annotations = annotation.map(|text| (annotation::CARDS.to_owned(), text.to_owned()));
+    NodeCards::of(&Node {
+        metadata: Metadata {
+            name: "n".into(),
+            labels: texts(labels),
+            annotations: annotations.into_iter().collect(),
+            ..Default::default()
+        },
+        status: NodeStatus {
+            allocatable: allocatable
+                .iter()
+                .map(|(name, text)| ((*name).to_owned(), (*text).into()))
+                .collect(),
+            addresses: vec![
+                Address { kind: "Hostname".into(), address: "n".into() },
+                Address { kind: "InternalIP".into(), address: "10.0.0.1".into() },
+                Address { kind: "InternalIP".into(), address: "10.0.0.2".into() },
+            ],
+        },
+    })
+}
+
+#[test]
+fn each_card_has_its_own_size() {
+    let text = r#"{"unit":"GiB","cards":[{"uuid":"GPU-a","mib":15109},{"uuid":"GPU-b","mib":23028,"healthy":false}]}"#;
+    // What the kubelet counts does not matter beside it.
+    let cards = node(&[], Some(text), &[(MEMORY, "7"), (COUNT, "9")]);
+    assert_eq!(cards.closed, None);
+    assert_eq!(cards.address, "10.0.0.1");
+    let sizes: Vec<_> = cards.cards.iter().map(|card| (card.index, card.units, card.healthy)).collect();
+    assert_eq!(sizes, [(0, 14, true), (1, 22, false)]);
+    assert_eq!(cards.units(), 36);
+    let small = node(&[], Some(r#"{"unit":"128MiB","cards":[{"uuid":"GPU-a","mib":81920}]}"#), &[]);
+    assert_eq!((small.cards[0].units, small.cards[0].unit), (640, Unit::Mib128));
+}
+
+#[test]
+fn without_the_annotation_cards_are_taken_to_be_equal() {
+    let cards = node(&[], None, &[(MEMORY, "29"), (COUNT, "2")]);
+    assert_eq!(cards.cards.iter().map(|card| card.units).collect::<Vec<_>>(), [14, 14]);
+    assert_eq!(node(&[], None, &[(MEMORY, "15109"), (COUNT, "1")]).cards[0].unit, Unit::Mib);
+}
+
+#[test]
+fn a_node_that_is_not_shared_says_why() {
+    let two = [(MEMORY, "28"), (COUNT, "2")];
+    for (labels, annotation, allocatable, sentence) in [
+        (&[][..], None, &[][..], "the node has no cards to share"),
+        (&[("gpushare", "false")], None, &two, "the node's label gpushare is `false`"),
+        (
+            &[("ack.node.gpu.schedule", "default")],
+            None,
+            &two,
+            "ack.node.gpu.schedule is `default`, expected `cgpu`, `core_mem` or `share`",
+        ),
+        (&[("ack.node.gpu.schedule", "cpgu")], None, &two, "is `cpgu`, expected"),
+        (
+            &[],
+            None,
+            &[(MEMORY, "28")],
+            "aliyun.com/gpu-count of the node is 0, expected 1 to 64 cards for its 28 units",
+        ),
+        (&[], None, &[(MEMORY, "x")], "aliyun.com/gpu-mem of the node is `x`, which is no quantity"),
+        (&[], None, &[(MEMORY, "28"), (COUNT, "1000")], "is 1000, expected 1 to 64"),
+        (&[], Some("14,14"), &two, "cgpu.dev/cards is not what the device plugin writes"),
+        (&[], Some(r#"{"unit":"GB","cards":[]}"#), &two, "is not what the device plugin writes"),
+        (
+            &[],
+            Some(r#"{"unit":"GiB","cards":[{"uuid":"a","mib":-1}]}"#),
+            &two,
+            "is not what the device plugin writes",
+        ),
+        (
+            &[],
+            Some(r#"{"unit":"GiB","cards":[{"uuid":"a","mib":1},{"uuid":"a","mib":1}]}"#),
+            &two,
+            "lists a card twice",
+        ),
+    ] {
+        let closed = node(labels, annotation, allocatable).closed.expect(sentence).to_string();
+        assert!(closed.contains(sentence), "{closed}");
+    }
+}
+
+#[test]
+fn labels_say_how_cards_are_used() {
+    let two = [(MEMORY, "28"), (COUNT, "2")];
+    let with = |labels: &[(&str, &str)]| node(labels, None, &two);
+    assert_eq!(with(&[]).cards[0].percent, 100);
+    assert_eq!(with(&[("ack.node.gpu.schedule", "cgpu")]).cards[0].percent, 0);
+    assert!(with(&[("ack.node.gpu.schedule", "core_mem")]).isolated);
+    assert!(!with(&[("ack.node.gpu.schedule", "share")]).isolated);
+    assert!(!with(&[("cgpu.disable.isolation", "true")]).isolated);
+    assert_eq!(with(&[("ack.node.gpu.placement", "spread")]).placement, Placement::Spread);
+    let misspelt = with(&[("ack.node.gpu.placement", "spred")]);
+    assert_eq!((misspelt.placement, misspelt.notes.len()), (Placement::Binpack, 1));
+}

@@ -1,0 +1,163 @@
+//! Claims: cards that are chosen for a pod, written on the pod, looked at once more, bound, or withdrawn.
+//!
+//! ```text
+//!   choose -- patch, if the pod is unchanged --> claimed -- look: no card over-full --> bind, if the pod is unchanged --> bound
+//!      ^              | conflict                    |                                      | conflict, or it never came
+//!      |              v                             v over-full                            v
+//!      +---------- asked again  <-------------- withdrawn <-------------------------- a minute later
+//! ```
+//!
+//! A claim counts from the patch that writes it to the patch that removes it. Whoever claims writes first and looks then; so of two who claim
+//! the same room the later writer sees the earlier one's claim.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use crate::ask::units_in_all;
+use crate::books::{NodeBooks, Standing};
+use crate::cards::NodeCards;
+use crate::claimant::Claimant;
+use crate::names::annotation;
+use crate::object::Pod;
+use crate::placement;
+use crate::refusal::Refusal;
+
+/// How long a claim may go without being bound, in nanoseconds.
+pub const PATIENCE: u64 = 60_000_000_000;
+
+/// What is to be written on a pod, on condition that it is still the one that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub name: String,
+    /// The pod itself.
+    pub uid: String,
+    /// The version that was looked at.
+    pub version: String,
+    /// Annotations; none: it is removed.
+    pub annotations: BTreeMap<&'static str, Option<String>>,
+}
+
+impl Change {
+    /// As a merge patch. The API server refuses it with a conflict if uid or version are not the pod's.
+    #[must_use]
+    pub fn patch(&self) -> Value {
+        let annotations: Map<String, Value> =
+            self.annotations.iter().map(|(name, text)| ((*name).to_owned(), json!(text))).collect();
+        json!({"metadata": {"uid": self.uid, "resourceVersion": self.version, "annotations": annotations}})
+    }
+
+    /// What the API server makes of a pod by it.
+    pub fn apply(&self, pod: &mut Pod) {
+        for (name, text) in &self.annotations {
+            match text {
+                Some(text) => pod.metadata.annotations.insert((*name).to_owned(), text.clone()),
+                None => pod.metadata.annotations.remove(*name),
+            };
+        }
+    }
+}
+
+/// Chooses cards of a node for a pod. A claim that it has already does not count against it.
+///
+/// # Errors
+/// It is bound, asks for what is not understood, or the node has not enough.
+pub fn claim(pod: &Claimant, node: &NodeCards, books: &NodeBooks, now: u64) -> Result<Change, Refusal> {
+    if let Some(bound) = &pod.bound {
+        return Err(Refusal::new(format!("{} is bound to node `{bound}` already", pod.title())));
+    }
+    let demand = pod.demand()?;
+    let asks = pod.asks.as_ref().map_err(Clone::clone)?;
+    let others;
+    let books = if books.holders.iter().any(|holder| holder.pod.uid == pod.uid) {
+        others = books.without(node, &pod.uid);
+        &others
+    } else {
+        books
+    };
+    let places = placement::choose(node, books, &demand).map_err(|reason| {
+        Refusal::new(format!("{} does not fit on node `{}`: {}", pod.title(), node.name, reason.text))
+    })?;
+    let mut split: BTreeMap<usize, BTreeMap<u32, u64>> = BTreeMap::new();
+    for need in &demand.needs {
+        let cards = places.iter().take(need.cards).map(|place| &node.cards[*place]);
+        split.insert(need.index, cards.map(|card| (card.index, need.of(card).units)).collect());
+    }
+    let sizes: Vec<u64> = places.iter().map(|place| node.cards[*place].units).collect();
+    let equal = sizes.windows(2).all(|pair| pair[0] == pair[1]);
+    let first = places.first().map(|place| &node.cards[*place]);
+    let written: Vec<String> =
+        sizes.iter().take(if equal { 1 } else { sizes.len() }).map(u64::to_string).collect();
+    let text = |value: String| Some(value);
+    let annotations = [
+        (annotation::INDEX, first.filter(|_| places.len() == 1).map(|card| card.index.to_string())),
+        (annotation::DEVICE, text(written.join(","))),
+        (annotation::POD, text(units_in_all(asks, first).to_string())),
+        (annotation::ASSIGNED, text("false".to_owned())),
+        (annotation::ASSUME_TIME, text(now.to_string())),
+        (annotation::ALLOCATION, text(json!(split).to_string())),
+        (annotation::NODE, text(node.name.clone())),
+    ];
+    Ok(change(pod, annotations.into()))
+}
+
+/// Looks at a claim among all that the API server has for its node: the node's pods and those that are bound nowhere.
+///
+/// # Errors
+/// Somebody else claimed the same; withdraw, and let the scheduler ask again.
+pub fn confirm<'a>(
+    uid: &str,
+    node: &NodeCards,
+    pods: impl IntoIterator<Item = &'a Arc<Claimant>>,
+) -> Result<(), Refusal> {
+    let books = NodeBooks::of(node, pods);
+    let Some(own) = books.holders.iter().find(|holder| holder.pod.uid == uid) else {
+        return Err(Refusal::new("the claim is gone: somebody withdrew it"));
+    };
+    let Standing::Holds(shares) = &own.standing else {
+        return Err(Refusal::new("the claim was edited"));
+    };
+    match books.overfull(node).find(|card| shares.iter().any(|(own, _)| own == card)) {
+        Some(card) => Err(Refusal::new(format!(
+            "another scheduler claimed card {card} of node `{}` at the same time",
+            node.name
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Removes a claim.
+#[must_use]
+pub fn withdraw(pod: &Claimant) -> Change {
+    change(pod, annotation::ALL.into_iter().map(|name| (name, None)).collect())
+}
+
+/// Whether a claim has come to nothing: it is old, or from a time that has not come, and the pod is bound nowhere.
+#[must_use]
+pub fn is_stale(pod: &Claimant, now: u64) -> bool {
+    let claimed = match &pod.allocation {
+        Ok(allocation) => allocation
+            .as_ref()
+            .filter(|allocation| allocation.node.is_some())
+            .map(|allocation| allocation.since),
+        Err(_) => None,
+    };
+    pod.bound.is_none() && claimed.is_some_and(|since| since.abs_diff(now) > PATIENCE)
+}
+
+fn change(pod: &Claimant, annotations: BTreeMap<&'static str, Option<String>>) -> Change {
+    Change {
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+        uid: pod.uid.clone(),
+        version: pod.version.clone(),
+        annotations,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,119 @@
+use super::*;
+use crate::doubles::{container, node, pod, sharing, texts};
+use crate::names::{Dialects, MEMORY};
+
+fn claimant(pod: &Pod) -> Arc<Claimant> {
+    Arc::new(Claimant::of(pod, Dialects { hami: true }).unwrap())
+}
+
+fn claimed(pod: &Pod, node: &NodeCards, books: &NodeBooks) -> (Pod, Change) {
+    let change = claim(&claimant(pod), node, books, 7).unwrap();
+    let mut pod = pod.clone();
+    change.apply(&mut pod);
+    (pod, change)
+}
+
+#[test]
+fn a_claim_is_written_as_gpushare_writes_it_and_more() {
+    let node = NodeCards::of(&node("n", "GiB", &[15109, 15109]));
+    let (_, change) = claimed(&sharing("p", 8), &node, &NodeBooks::of(&node, []));
+    assert_eq!(
+        change.patch().to_string(),
+        r#"{"metadata":{"uid":"uid-p","resourceVersion":"1","annotations":{"ALIYUN_COM_GPU_MEM_ASSIGNED":"false","ALIYUN_COM_GPU_MEM_ASSUME_TIME":"7","ALIYUN_COM_GPU_MEM_DEV":"14","ALIYUN_COM_GPU_MEM_IDX":"0","ALIYUN_COM_GPU_MEM_POD":"8","cgpu.dev/node":"n","scheduler.framework.gpushare.allocation":"{\"0\":{\"0\":8}}"}}}"#
+    );
+}
+
+#[test]
+fn what_is_written_is_read_back_as_what_is_needed() {
+    let node = NodeCards::of(&node("n", "GiB", &[15109, 23028, 15109]));
+    let mut multi = sharing("p", 8);
+    multi.metadata.labels = texts(&[("aliyun.com/gpu-count", "2")]);
+    multi.spec.containers.push(container("second", &[(MEMORY, "4")]));
+    multi.spec.init_containers.push(container("init", &[(MEMORY, "18")]));
+    let (pod, change) = claimed(&multi, &node, &NodeBooks::of(&node, []));
+    assert_eq!(
+        change.annotations[annotation::ALLOCATION].as_deref(),
+        Some(r#"{"0":{"0":4,"2":4},"1":{"0":2,"2":2},"2":{"0":9,"2":9}}"#)
+    );
+    assert_eq!(
+        (&change.annotations[annotation::INDEX], change.annotations[annotation::POD].as_deref()),
+        (&None, Some("18"))
+    );
+    let books = NodeBooks::of(&node, [&claimant(&pod)]);
+    assert_eq!(books.held.iter().map(|share| share.units).collect::<Vec<_>>(), [9, 0, 9]);
+    // Unequal cards are written with their sizes.
+    let mut wide = sharing("w", 12);
+    wide.metadata.labels = texts(&[("aliyun.com/gpu-count", "3")]);
+    let (pod, change) = claimed(&wide, &node, &books);
+    assert_eq!(change.annotations[annotation::DEVICE].as_deref(), Some("14,22,14"));
+    assert_eq!(NodeBooks::of(&node, [&claimant(&pod)]).held[1].units, 4);
+}
+
+#[test]
+fn of_two_who_claim_the_same_room_the_later_sees_the_earlier() {
+    let node = NodeCards::of(&node("n", "GiB", &[15109]));
+    let empty = NodeBooks::of(&node, []);
+    let (one, _) = claimed(&sharing("a", 8), &node, &empty);
+    // Its books are old.
+    let (other, _) = claimed(&sharing("b", 8), &node, &empty);
+    let (one, other) = (claimant(&one), claimant(&other));
+    assert_eq!(confirm(&one.uid, &node, [&one]), Ok(()));
+    let refusal = confirm(&other.uid, &node, [&one, &other]).unwrap_err().to_string();
+    assert_eq!(refusal, "another scheduler claimed card 0 of node `n` at the same time");
+    let (small, _) = claimed(&sharing("c", 2), &node, &NodeBooks::of(&node, [&one]));
+    assert_eq!(confirm("uid-c", &node, [&one, &claimant(&small)]), Ok(()));
+    assert!(confirm("uid-d", &node, [&one]).is_err());
+}
+
+#[test]
+fn its_own_claim_does_not_stand_in_a_pods_way() {
+    let node = NodeCards::of(&node("n", "GiB", &[15109]));
+    let (pod, _) = claimed(&sharing("a", 8), &node, &NodeBooks::of(&node, []));
+    let pod = claimant(&pod);
+    let books = NodeBooks::of(&node, [&pod]);
+    assert!(claim(&pod, &node, &books, 8).is_ok());
+    assert!(
+        claim(&claimant(&sharing("b", 8)), &node, &books, 8)
+            .unwrap_err()
+            .sentence()
+            .ends_with("does not fit on node `n`: 1/1 cards: 6 of 8 units free")
+    );
+}
+
+#[test]
+fn a_claim_that_came_to_nothing_is_withdrawn_whole() {
+    let node = NodeCards::of(&node("n", "GiB", &[15109]));
+    let (mut pod, _) = claimed(&sharing("a", 8), &node, &NodeBooks::of(&node, []));
+    assert!(!is_stale(&claimant(&pod), 7 + PATIENCE));
+    assert!(is_stale(&claimant(&pod), 8 + PATIENCE));
+    // A clock that was put back does not keep it for ever.
+    let mut ahead = pod.clone();
+    ahead.metadata.annotations.insert(annotation::ASSUME_TIME.into(), "99999999999999999".into());
+    assert!(is_stale(&claimant(&ahead), 8 + PATIENCE));
+    ahead.metadata.annotations.insert(annotation::ASSUME_TIME.into(), "soon".into());
+    assert!(is_stale(&claimant(&ahead), 8 + PATIENCE));
+    let change = withdraw(&claimant(&pod));
+    assert!(change.patch()["metadata"]["annotations"]["cgpu.dev/node"].is_null());
+    let mut bound = pod.clone();
+    bound.spec.node_name = "n".into();
+    assert!(!is_stale(&claimant(&bound), u64::MAX));
+    assert!(
+        claim(&claimant(&bound), &node, &NodeBooks::of(&node, []), 8)
+            .unwrap_err()
+            .sentence()
+            .contains("is bound to node `n` already")
+    );
+    change.apply(&mut pod);
+    assert_eq!(pod, sharing("a", 8));
+}
+
+#[test]
+fn a_pod_that_cannot_be_understood_is_not_claimed_for() {
+    let node = NodeCards::of(&node("n", "GiB", &[15109]));
+    for limits in [&[(MEMORY, "-1")][..], &[(MEMORY, "1.5")], &[("nvidia.com/gpu", "99")]] {
+        assert!(
+            claim(&claimant(&pod("p", limits)), &node, &NodeBooks::of(&node, []), 1).is_err(),
+            "{limits:?}"
+        );
+    }
+}

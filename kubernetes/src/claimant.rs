@@ -1,0 +1,84 @@
+//! A pod, as far as cards are concerned.
+
+use crate::allocation::Allocation;
+use crate::ask::Ask;
+use crate::demand::Demand;
+use crate::names::{Dialects, POD_LABELS};
+use crate::object::{Pod, Texts};
+use crate::refusal::Refusal;
+
+/// What is kept of a pod that asks for cards.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claimant {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Itself, for ever.
+    pub uid: String,
+    /// Which version of it this is.
+    pub version: String,
+    /// The node it is bound to.
+    pub bound: Option<String>,
+    /// Whether it has been started.
+    pub running: bool,
+    /// What it asks for.
+    pub asks: Result<Vec<Ask>, Refusal>,
+    /// Those of its labels that are about cards.
+    pub labels: Texts,
+    /// What it was given.
+    pub allocation: Result<Option<Allocation>, Refusal>,
+}
+
+impl Claimant {
+    /// None: it asks for nothing of ours, or has ended and holds nothing.
+    #[must_use]
+    pub fn of(pod: &Pod, dialects: Dialects) -> Option<Self> {
+        if matches!(pod.status.phase.as_str(), "Succeeded" | "Failed") {
+            return None;
+        }
+        let asks = Ask::of_pod(pod, dialects);
+        if asks.as_ref().is_ok_and(Vec::is_empty) {
+            return None;
+        }
+        let metadata = &pod.metadata;
+        let labels = metadata.labels.iter().filter(|(name, _)| name.starts_with(POD_LABELS));
+        Some(Self {
+            namespace: metadata.namespace.clone(),
+            name: metadata.name.clone(),
+            uid: metadata.uid.clone(),
+            version: metadata.resource_version.clone(),
+            bound: Some(&pod.spec.node_name).filter(|name| !name.is_empty()).cloned(),
+            running: pod.status.phase == "Running",
+            asks,
+            labels: labels.map(|(name, text)| (name.clone(), text.clone())).collect(),
+            allocation: Allocation::read(&metadata.annotations),
+        })
+    }
+
+    /// The node whose books it is in: where it is bound, else the one that was claimed for it.
+    #[must_use]
+    pub fn node(&self) -> Option<&str> {
+        self.bound.as_deref().or_else(|| self.claimed())
+    }
+
+    /// The node that was claimed for it.
+    #[must_use]
+    pub fn claimed(&self) -> Option<&str> {
+        self.allocation.as_ref().ok()?.as_ref()?.node.as_deref()
+    }
+
+    /// What it needs of each card.
+    ///
+    /// # Errors
+    /// What is wrong with what it asks for.
+    pub fn demand(&self) -> Result<Demand, Refusal> {
+        Demand::of(self.asks.as_ref().map_err(Clone::clone)?, &self.labels)
+    }
+
+    /// `namespace/name`, for sentences.
+    #[must_use]
+    pub fn title(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+}

@@ -1,0 +1,201 @@
+//! Pods and nodes as they were last seen, and the books of each node.
+//!
+//! Events are taken one by one and may be lost, late or doubled; a list replaces everything. The books of a node are computed anew from what
+//! names it, so it does not matter by which way it came to be.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::books::NodeBooks;
+use crate::cards::NodeCards;
+use crate::claim;
+use crate::claimant::Claimant;
+use crate::names::Dialects;
+use crate::object::{Node, Pod};
+
+/// A node that is known, or that a pod names.
+#[derive(Debug, Default)]
+struct Place {
+    cards: Option<NodeCards>,
+    /// Uids of the pods that name it.
+    pods: BTreeSet<String>,
+    books: NodeBooks,
+}
+
+/// Everything that is known.
+#[derive(Debug, Default)]
+pub struct Cluster {
+    dialects: Dialects,
+    nodes: BTreeMap<String, Place>,
+    pods: HashMap<String, Arc<Claimant>>,
+    /// Pods that are gone: a late event does not bring one back, for no uid comes twice.
+    gone: HashSet<String>,
+}
+
+impl Cluster {
+    /// One that knows nothing.
+    #[must_use]
+    pub fn new(dialects: Dialects) -> Self {
+        Self { dialects, ..Self::default() }
+    }
+
+    /// Which names are listened to.
+    #[must_use]
+    pub fn dialects(&self) -> Dialects {
+        self.dialects
+    }
+
+    /// Forgets what it knew and takes this.
+    pub fn replace<'a>(
+        &mut self,
+        nodes: impl IntoIterator<Item = &'a Node>,
+        pods: impl IntoIterator<Item = &'a Pod>,
+    ) {
+        *self = Self::new(self.dialects);
+        for node in nodes {
+            let cards = NodeCards::of(node);
+            let name = cards.name.clone();
+            self.nodes.entry(name).or_default().cards = Some(cards);
+        }
+        for pod in pods {
+            if let Some(claimant) = Claimant::of(pod, self.dialects) {
+                self.name_node(&claimant);
+                self.pods.insert(claimant.uid.clone(), Arc::new(claimant));
+            }
+        }
+        let names: Vec<String> = self.nodes.keys().cloned().collect();
+        names.iter().for_each(|name| self.compute(name));
+    }
+
+    /// A node came or changed.
+    pub fn see_node(&mut self, node: &Node) {
+        let cards = NodeCards::of(node);
+        let name = cards.name.clone();
+        let place = self.nodes.entry(name.clone()).or_default();
+        // Nodes say every few seconds that they live; that changes no books.
+        if place.cards.as_ref() != Some(&cards) {
+            place.cards = Some(cards);
+            self.compute(&name);
+        }
+    }
+
+    /// A node went.
+    pub fn lose_node(&mut self, name: &str) {
+        if let Some(place) = self.nodes.get_mut(name) {
+            place.cards = None;
+            self.compute(name);
+        }
+    }
+
+    /// A pod came or changed. An older version than the one that is known is passed over.
+    pub fn see_pod(&mut self, pod: &Pod) {
+        let uid = &pod.metadata.uid;
+        if self.gone.contains(uid) {
+            return;
+        }
+        let known = self.pods.get(uid).cloned();
+        if known.as_ref().is_some_and(|known| is_older(&pod.metadata.resource_version, &known.version)) {
+            return;
+        }
+        match Claimant::of(pod, self.dialects) {
+            Some(claimant) => {
+                if let Some(known) = known.filter(|known| known.node() != claimant.node()) {
+                    self.unname_node(&known);
+                }
+                let name = self.name_node(&claimant);
+                self.pods.insert(uid.clone(), Arc::new(claimant));
+                if let Some(name) = name {
+                    self.compute(&name);
+                }
+            }
+            // It has ended, which is for ever.
+            None if known.is_some() => self.lose_pod(uid),
+            None => {}
+        }
+    }
+
+    /// A pod went.
+    pub fn lose_pod(&mut self, uid: &str) {
+        self.gone.insert(uid.to_owned());
+        if let Some(pod) = self.pods.remove(uid) {
+            self.unname_node(&pod);
+        }
+    }
+
+    /// The cards and books of a node that is there.
+    #[must_use]
+    pub fn node(&self, name: &str) -> Option<(&NodeCards, &NodeBooks)> {
+        let place = self.nodes.get(name)?;
+        Some((place.cards.as_ref()?, &place.books))
+    }
+
+    /// All that are there, by name.
+    pub fn nodes(&self) -> impl Iterator<Item = (&NodeCards, &NodeBooks)> {
+        self.nodes.values().filter_map(|place| Some((place.cards.as_ref()?, &place.books)))
+    }
+
+    /// A pod that asks for cards.
+    #[must_use]
+    pub fn pod(&self, uid: &str) -> Option<&Arc<Claimant>> {
+        self.pods.get(uid)
+    }
+
+    /// All of these, in no order.
+    pub fn pods(&self) -> impl Iterator<Item = &Arc<Claimant>> {
+        self.pods.values()
+    }
+
+    /// Claims that have come to nothing: old ones, and those on nodes that are not there.
+    pub fn stale(&self, now: u64) -> impl Iterator<Item = &Arc<Claimant>> {
+        self.pods().filter(move |pod| {
+            let lost = pod.bound.is_none() && pod.claimed().is_some_and(|name| self.node(name).is_none());
+            lost || claim::is_stale(pod, now)
+        })
+    }
+
+    /// Whether the books are what they would be if everything had been seen at once. For tests.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.nodes.iter().all(|(name, place)| {
+            let naming: BTreeSet<&String> =
+                self.pods.values().filter(|pod| pod.node() == Some(name)).map(|pod| &pod.uid).collect();
+            let books = place.cards.as_ref().map(|cards| NodeBooks::of(cards, self.pods.values()));
+            naming == place.pods.iter().collect() && books.unwrap_or_default() == place.books
+        }) && self.pods.values().all(|pod| pod.node().is_none_or(|name| self.nodes.contains_key(name)))
+    }
+
+    fn name_node(&mut self, pod: &Claimant) -> Option<String> {
+        let name = pod.node()?.to_owned();
+        self.nodes.entry(name.clone()).or_default().pods.insert(pod.uid.clone());
+        Some(name)
+    }
+
+    fn unname_node(&mut self, pod: &Claimant) {
+        let Some(name) = pod.node() else { return };
+        if let Some(place) = self.nodes.get_mut(name) {
+            place.pods.remove(&pod.uid);
+            self.compute(name);
+        }
+    }
+
+    fn compute(&mut self, name: &str) {
+        let Some(place) = self.nodes.get_mut(name) else { return };
+        if place.cards.is_none() && place.pods.is_empty() {
+            self.nodes.remove(name);
+            return;
+        }
+        let pods = place.pods.iter().filter_map(|uid| self.pods.get(uid));
+        place.books = place.cards.as_ref().map(|cards| NodeBooks::of(cards, pods)).unwrap_or_default();
+    }
+}
+
+/// Versions are numbers that grow, in every API server there is; of others nothing is known.
+fn is_older(version: &str, known: &str) -> bool {
+    match (version.parse::<u64>(), known.parse::<u64>()) {
+        (Ok(version), Ok(known)) => version < known,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;

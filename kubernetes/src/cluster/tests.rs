@@ -1,0 +1,68 @@
+use super::*;
+use crate::claim::PATIENCE;
+use crate::doubles::{node, sharing};
+
+fn held(cluster: &Cluster, name: &str) -> u64 {
+    assert!(cluster.is_valid());
+    cluster.node(name).expect("a node").1.held.iter().map(|share| share.units).sum()
+}
+
+fn claimed(cluster: &Cluster, pod: &Pod, name: &str, now: u64) -> Pod {
+    let (node, books) = cluster.node(name).unwrap();
+    let change = claim::claim(cluster.pod(&pod.metadata.uid).unwrap(), node, books, now).unwrap();
+    let mut pod = pod.clone();
+    change.apply(&mut pod);
+    pod.metadata.resource_version = "2".into();
+    pod
+}
+
+#[test]
+fn events_of_any_kind_leave_books_that_a_list_would_make() {
+    let mut cluster = Cluster::new(Dialects::default());
+    let waiting = sharing("a", 8);
+    cluster.see_pod(&waiting);
+    cluster.see_node(&node("n", "GiB", &[15109]));
+    assert_eq!(held(&cluster, "n"), 0);
+    let pod = claimed(&cluster, &waiting, "n", 5);
+    cluster.see_pod(&pod);
+    cluster.see_pod(&pod);
+    // Late news changes nothing.
+    cluster.see_pod(&waiting);
+    assert_eq!(held(&cluster, "n"), 8);
+    let mut bound = pod.clone();
+    bound.spec.node_name = "n".into();
+    bound.metadata.resource_version = "3".into();
+    cluster.see_pod(&bound);
+    assert_eq!(held(&cluster, "n"), 8);
+    // A node that goes and comes again finds its pods.
+    cluster.lose_node("n");
+    assert!(cluster.node("n").is_none() && cluster.is_valid());
+    cluster.see_node(&node("n", "GiB", &[15109]));
+    assert_eq!(held(&cluster, "n"), 8);
+    cluster.lose_pod("uid-a");
+    cluster.see_pod(&bound);
+    cluster.lose_pod("uid-a");
+    assert_eq!(held(&cluster, "n"), 0);
+    cluster.replace([&node("n", "GiB", &[15109])], [&bound]);
+    assert_eq!(held(&cluster, "n"), 8);
+    let mut done = bound.clone();
+    done.status.phase = "Succeeded".into();
+    done.metadata.resource_version = "4".into();
+    cluster.see_pod(&done);
+    assert_eq!(held(&cluster, "n"), 0);
+    cluster.see_pod(&bound);
+    assert_eq!(held(&cluster, "n"), 0);
+}
+
+#[test]
+fn claims_that_nobody_binds_are_stale() {
+    let mut cluster = Cluster::new(Dialects::default());
+    cluster.replace([&node("n", "GiB", &[15109])], [&sharing("a", 8)]);
+    let pod = claimed(&cluster, &sharing("a", 8), "n", 5);
+    cluster.see_pod(&pod);
+    assert_eq!(cluster.stale(6).count(), 0);
+    assert_eq!(cluster.stale(6 + PATIENCE).count(), 1);
+    // Of a node that is not there no binding can come.
+    cluster.lose_node("n");
+    assert_eq!(cluster.stale(6).count(), 1);
+}

@@ -1,0 +1,166 @@
+use super::*;
+use crate::doubles::{node, plain_node, pod, sharing};
+use crate::names::Dialects;
+use crate::object::Node;
+
+fn cluster(nodes: &[Node], pods: &[Pod]) -> Cluster {
+    let mut cluster = Cluster::new(Dialects::default());
+    cluster.replace(nodes, pods);
+    cluster
+}
+
+fn on(name: &str, units: u64, node: &str, card: u32) -> Pod {
+    let mut pod = sharing(name, units);
+    pod.spec.node_name = node.into();
+    pod.metadata.annotations = crate::doubles::texts(&[("ALIYUN_COM_GPU_MEM_IDX", &card.to_string())]);
+    pod
+}
+
+fn golden(name: &str) -> String {
+    let path = format!("{}/tests/golden/{name}", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn text<T: Serialize>(answer: &T) -> String {
+    serde_json::to_string(answer).unwrap()
+}
+
+#[test]
+fn paths_are_gpushares() {
+    for (method, path, expected) in [
+        ("GET", "/version", Some(Call::Version)),
+        ("POST", "/gpushare-scheduler/filter", Some(Call::Filter)),
+        ("POST", "/gpushare-scheduler/prioritize", Some(Call::Prioritize)),
+        ("POST", "/gpushare-scheduler/bind", Some(Call::Bind)),
+        ("GET", "/gpushare-scheduler/inspect", Some(Call::Inspect(None))),
+        ("GET", "/gpushare-scheduler/inspect/n1", Some(Call::Inspect(Some("n1")))),
+        ("GET", "/gpushare-scheduler/filter", None),
+        ("POST", "/version", None),
+        ("GET", "/gpushare-scheduler/inspect/n1/x", None),
+        ("GET", "/gpushare-schedulerx/inspect", None),
+        ("GET", "/", None),
+    ] {
+        assert_eq!(Call::of(method, path), expected, "{method} {path}");
+    }
+    assert_eq!(version(), "0.1.0");
+}
+
+/// The bodies in `tests/golden` were written by hand, in the shape of what a kube-scheduler of version 1.36 sends.
+#[test]
+fn filter_answers_what_the_scheduler_sends() {
+    let nodes = [node("n1", "GiB", &[15109]), node("n2", "GiB", &[15109]), node("n3", "GiB", &[7680])];
+    let cluster = cluster(&nodes, &[on("a", 10, "n2", 0)]);
+    let body = golden("filter-request.json");
+    let candidates: Candidates = decode(body.as_bytes()).unwrap();
+    assert_eq!(candidates.pod.as_ref().unwrap().metadata.name, "binpack-2-58579b95f7-4wpbl");
+    let answer = filter(&cluster, &candidates);
+    assert_eq!(text(&answer), golden("filter-reply.json").trim_end());
+}
+
+#[test]
+fn schedulers_that_send_whole_nodes_get_them_back() {
+    let cluster = cluster(&[node("n1", "GiB", &[15109]), node("n2", "GiB", &[4096])], &[]);
+    let body = format!(
+        r#"{{"Pod":{},"Nodes":{{"metadata":{{}},"items":[{{"metadata":{{"name":"n1","x":1}}}},{{"metadata":{{"name":"n2"}}}}]}},"NodeNames":null}}"#,
+        text(&sharing("p", 8))
+    );
+    let answer = filter(&cluster, &decode(body.as_bytes()).unwrap());
+    assert_eq!(text(&answer.nodes), r#"{"items":[{"metadata":{"name":"n1","x":1}}]}"#);
+    assert_eq!(answer.node_names, None);
+    assert_eq!(answer.failed_and_unresolvable_nodes["n2"], "1/1 cards: 4 units in all of 8");
+}
+
+#[test]
+fn what_is_wrong_with_a_pod_is_said_of_every_node() {
+    let cluster = cluster(&[node("n1", "GiB", &[15109])], &[]);
+    let asks = |pod: Pod, names: &[&str]| Candidates {
+        pod: Some(pod),
+        node_names: Some(names.iter().map(|name| (*name).to_owned()).collect()),
+        nodes: None,
+    };
+    let answer = filter(&cluster, &asks(pod("p", &[("aliyun.com/gpu-mem", "1.5")]), &["n1"]));
+    assert!(answer.failed_and_unresolvable_nodes["n1"].contains("`1.5`, which is not a whole number"));
+    // Who asks for nothing is let through, and a node that is not known is not.
+    assert_eq!(filter(&cluster, &asks(pod("p", &[]), &["n1", "n9"])).node_names.unwrap(), ["n1", "n9"]);
+    let answer = filter(&cluster, &asks(sharing("p", 2), &["n1", "n9"]));
+    assert_eq!(answer.failed_and_unresolvable_nodes["n9"], "the node has not been seen yet");
+    assert_eq!(filter(&cluster, &Candidates::default()).error, "the request names no pod");
+    assert!(
+        decode::<Candidates>(b"{")
+            .unwrap_err()
+            .sentence()
+            .starts_with("the request is not what kube-scheduler sends")
+    );
+}
+
+#[test]
+fn prioritize_ranks_by_how_full_nodes_would_be() {
+    let nodes = [node("n1", "GiB", &[15109]), node("n2", "GiB", &[15109]), node("n3", "GiB", &[15109])];
+    let cluster = cluster(&nodes, &[on("a", 10, "n2", 0), on("b", 5, "n3", 0)]);
+    let body = format!(
+        r#"{{"Pod":{},"Nodes":null,"NodeNames":["n1","n2","n3","n9","n1"]}}"#,
+        text(&sharing("p", 2))
+    );
+    let candidates = decode(body.as_bytes()).unwrap();
+    assert_eq!(
+        text(&prioritize(&cluster, &candidates, Placement::Binpack)),
+        r#"[{"Host":"n1","Score":0},{"Host":"n2","Score":10},{"Host":"n3","Score":4},{"Host":"n9","Score":0}]"#
+    );
+    assert_eq!(prioritize(&cluster, &candidates, Placement::Spread)[0].score, 10);
+}
+
+#[test]
+fn bind_says_what_is_to_be_written() {
+    let waiting = sharing("p1", 8);
+    let cluster = cluster(&[node("n1", "GiB", &[15109])], &[waiting, on("a", 10, "n1", 0), sharing("p2", 2)]);
+    let binding: Binding =
+        decode(br#"{"PodName":"p2","PodNamespace":"test","PodUID":"uid-p2","Node":"n1"}"#).unwrap();
+    let change = bind(&cluster, &binding, 5).unwrap();
+    assert_eq!(change.annotations["ALIYUN_COM_GPU_MEM_IDX"].as_deref(), Some("0"));
+    let refused = |name: &str, uid: &str, node: &str| {
+        let binding = Binding {
+            pod_name: name.into(),
+            pod_namespace: "test".into(),
+            pod_uid: uid.into(),
+            node: node.into(),
+        };
+        bind(&cluster, &binding, 5).unwrap_err().to_string()
+    };
+    assert_eq!(
+        refused("p1", "uid-p1", "n1"),
+        "test/p1 does not fit on node `n1`: 1/1 cards: 4 of 8 units free"
+    );
+    assert_eq!(refused("p1", "uid-p1", "n7"), "the node `n7` has not been seen");
+    assert_eq!(refused("p1", "uid-p2", "n1"), "the pod uid-p2 is test/p2, not test/p1");
+    assert!(refused("p1", "gone", "n1").starts_with("the pod test/p1 has not been seen, or has gone"));
+    assert_eq!(text(&Bound::default()), r#"{"Error":""}"#);
+}
+
+/// A pod whose binding failed is asked about again while its claim still stands.
+#[test]
+fn a_claim_is_no_reason_against_its_own_pod() {
+    let mut cluster = cluster(&[node("n1", "GiB", &[15109])], &[sharing("p", 8)]);
+    let binding: Binding =
+        decode(br#"{"PodName":"p","PodNamespace":"test","PodUID":"uid-p","Node":"n1"}"#).unwrap();
+    let mut claimed = sharing("p", 8);
+    bind(&cluster, &binding, 5).unwrap().apply(&mut claimed);
+    claimed.metadata.resource_version = "2".into();
+    cluster.see_pod(&claimed);
+    let candidates = |pod| Candidates { pod: Some(pod), nodes: None, node_names: Some(vec!["n1".into()]) };
+    assert_eq!(filter(&cluster, &candidates(claimed)).node_names.unwrap(), ["n1"]);
+    assert_eq!(
+        filter(&cluster, &candidates(sharing("other", 8))).failed_nodes["n1"],
+        "1/1 cards: 6 of 8 units free"
+    );
+    assert!(bind(&cluster, &binding, 6).is_ok());
+}
+
+#[test]
+fn inspect_answers_as_gpushares_does() {
+    let nodes =
+        [plain_node("n1", "10.0.0.1", 28, 2), node("n2", "GiB", &[]), plain_node("n3", "10.0.0.3", 14, 1)];
+    let cluster = cluster(&nodes, &[on("a", 10, "n1", 1), on("b", 2, "n1", 1)]);
+    assert_eq!(text(&inspect(&cluster, None)), golden("inspect-reply.json").trim_end());
+    assert_eq!(text(&inspect(&cluster, Some("n9"))), r#"{"nodes":[],"error":"the node n9 is not there"}"#);
+    assert_eq!(inspect(&cluster, Some("n3")).nodes.len(), 1);
+}

@@ -1,0 +1,197 @@
+use super::*;
+use crate::cards::Placement;
+use crate::doubles::{plain_node, sharing};
+use crate::extender::{self, Binding, Candidates};
+use crate::names::Dialects;
+use crate::object::Pod;
+
+/// The cluster of document 001: two nodes with a T4 each.
+fn documented() -> Cluster {
+    let mut cluster = Cluster::new(Dialects::default());
+    cluster.see_node(&plain_node("sd-cluster-04", "192.168.1.214", 14, 1));
+    cluster.see_node(&plain_node("sd-cluster-05", "192.168.1.215", 14, 1));
+    cluster
+}
+
+/// Does what kube-scheduler does: filters, ranks, takes the best node, of equals the last, and binds.
+fn deploy(cluster: &mut Cluster, name: &str, units: u64) -> String {
+    let mut pod: Pod = sharing(name, units);
+    cluster.see_pod(&pod);
+    let names: Vec<String> = cluster.nodes().map(|(node, _)| node.name.clone()).collect();
+    let ask = |names| Candidates { pod: Some(pod.clone()), nodes: None, node_names: Some(names) };
+    let fitting = extender::filter(cluster, &ask(names)).node_names.unwrap();
+    let ranked = extender::prioritize(cluster, &ask(fitting), Placement::Binpack);
+    let node = ranked.iter().max_by_key(|priority| priority.score).expect("room").host.clone();
+    let binding = Binding {
+        pod_name: name.into(),
+        pod_namespace: "test".into(),
+        pod_uid: pod.metadata.uid.clone(),
+        node: node.clone(),
+    };
+    extender::bind(cluster, &binding, 1).unwrap().apply(&mut pod);
+    pod.spec.node_name.clone_from(&node);
+    pod.metadata.resource_version = "2".into();
+    cluster.see_pod(&pod);
+    node
+}
+
+fn table(cluster: &Cluster) -> String {
+    Overview::of(cluster, None).unwrap().summary()
+}
+
+/// The four deployments of document 001, one after the other, and its tables, byte for byte.
+#[test]
+fn the_tables_of_document_001() {
+    let mut cluster = documented();
+    assert_eq!(deploy(&mut cluster, "binpack-1-6d6955c487-j4c4b", 2), "sd-cluster-05");
+    assert_eq!(
+        table(&cluster),
+        "\
+NAME           IPADDRESS      GPU0(Allocated/Total)  GPU Memory(GiB)
+sd-cluster-04  192.168.1.214  0/14                   0/14
+sd-cluster-05  192.168.1.215  2/14                   2/14
+----------------------------------------------------------
+Allocated/Total GPU Memory In Cluster:
+2/28 (7%)
+"
+    );
+    assert_eq!(deploy(&mut cluster, "binpack-2-58579b95f7-4wpbl", 8), "sd-cluster-05");
+    assert_eq!(deploy(&mut cluster, "binpack-2-58579b95f7-sjhwt", 8), "sd-cluster-04");
+    assert_eq!(
+        table(&cluster),
+        "\
+NAME           IPADDRESS      GPU0(Allocated/Total)  GPU Memory(GiB)
+sd-cluster-04  192.168.1.214  8/14                   8/14
+sd-cluster-05  192.168.1.215  10/14                  10/14
+----------------------------------------------------------
+Allocated/Total GPU Memory In Cluster:
+18/28 (64%)
+"
+    );
+    assert_eq!(deploy(&mut cluster, "binpack-3-556bbd84f9-9xqg7", 2), "sd-cluster-05");
+    assert_eq!(
+        table(&cluster),
+        "\
+NAME           IPADDRESS      GPU0(Allocated/Total)  GPU Memory(GiB)
+sd-cluster-04  192.168.1.214  8/14                   8/14
+sd-cluster-05  192.168.1.215  12/14                  12/14
+----------------------------------------------------------
+Allocated/Total GPU Memory In Cluster:
+20/28 (71%)
+"
+    );
+    assert_eq!(deploy(&mut cluster, "binpack-4-6956458f85-cv62j", 5), "sd-cluster-04");
+    assert_eq!(
+        table(&cluster),
+        "\
+NAME           IPADDRESS      GPU0(Allocated/Total)  GPU Memory(GiB)
+sd-cluster-04  192.168.1.214  13/14                  13/14
+sd-cluster-05  192.168.1.215  12/14                  12/14
+------------------------------------------------------------
+Allocated/Total GPU Memory In Cluster:
+25/28 (89%)
+"
+    );
+}
+
+/// The first table of document 001: a node of which a card is partly used.
+#[test]
+fn the_table_of_document_001_after_its_installation() {
+    let mut cluster = documented();
+    deploy(&mut cluster, "player", 8);
+    assert!(table(&cluster).ends_with("----\nAllocated/Total GPU Memory In Cluster:\n8/28 (28%)\n"));
+}
+
+#[test]
+fn details_have_a_line_for_each_pod() {
+    let mut cluster = documented();
+    deploy(&mut cluster, "binpack-1", 2);
+    deploy(&mut cluster, "binpack-2", 8);
+    assert_eq!(
+        Overview::of(&cluster, Some("sd-cluster-05")).unwrap().details(),
+        "
+NAME:       sd-cluster-05
+IPADDRESS:  192.168.1.215
+
+NAME         NAMESPACE  GPU0(Allocated)
+binpack-1    test       2
+binpack-2    test       8
+Allocated :  10 (71%)
+Total :      14
+----------------------------------------------
+
+
+Allocated/Total GPU Memory In Cluster:  10/14 (71%)
+"
+    );
+    assert_eq!(Overview::of(&cluster, Some("x")).unwrap_err().sentence(), "nodes \"x\" not found");
+}
+
+#[test]
+fn what_is_bound_without_a_card_is_pending() {
+    let mut cluster = documented();
+    cluster.see_node(&crate::doubles::node("three", "GiB", &[15109, 23028]));
+    deploy(&mut cluster, "a", 2);
+    let mut bypassed = sharing("b", 3);
+    bypassed.spec.node_name = "sd-cluster-04".into();
+    cluster.see_pod(&bypassed);
+    assert_eq!(
+        table(&cluster),
+        "\
+NAME           IPADDRESS      GPU0(Allocated/Total)  GPU1(Allocated/Total)  PENDING(Allocated)  GPU Memory(GiB)
+sd-cluster-04  192.168.1.214  0/14                   0/0                    3                   3/14
+sd-cluster-05  192.168.1.215  2/14                   0/0                                        2/14
+three          unknown        0/14                   0/22                                       0/36
+----------------------------------------------------------------
+Allocated/Total GPU Memory In Cluster:
+5/64 (7%)
+"
+    );
+    assert_eq!(
+        Overview::of(&cluster, Some("sd-cluster-04")).unwrap().details(),
+        "
+NAME:       sd-cluster-04
+IPADDRESS:  192.168.1.214
+
+NAME         NAMESPACE  GPU0(Allocated)  Pending(Allocated)
+b            test       0                3
+Allocated :  3 (21%)
+Total :      14
+----------------------
+
+
+Allocated/Total GPU Memory In Cluster:  3/14 (21%)
+"
+    );
+}
+
+#[test]
+fn json_says_why_pods_wait_and_why_they_are_pending() {
+    let mut cluster = documented();
+    cluster.see_pod(&sharing("big", 16));
+    cluster.see_pod(&sharing("fine", 2));
+    let mut bypassed = sharing("b", 3);
+    bypassed.spec.node_name = "sd-cluster-04".into();
+    cluster.see_pod(&bypassed);
+    let json = serde_json::to_value(Overview::of(&cluster, None).unwrap()).unwrap();
+    assert_eq!(json["unit"], "GiB");
+    assert_eq!(json["waiting"][0]["reasons"][0], "sd-cluster-04: 1/1 cards: 14 units in all of 16");
+    assert_eq!(json["waiting"][1]["reasons"], serde_json::json!([]));
+    assert_eq!(
+        json["nodes"][0]["pods"][0]["reason"],
+        "no card was chosen for it: it came past the scheduler extender"
+    );
+    assert_eq!(
+        json["nodes"][0]["cards"][0],
+        serde_json::json!({"index": 0, "allocated": 0, "total": 14, "percent": 0, "containers": 0, "healthy": true})
+    );
+}
+
+#[test]
+fn nothing_is_a_table_too() {
+    let cluster = Cluster::new(Dialects::default());
+    assert_eq!(
+        table(&cluster),
+        "NAME  IPADDRESS  GPU Memory(GiB)\n\nAllocated/Total GPU Memory In Cluster:\n0/0 (0%)\n"
+    );
+}

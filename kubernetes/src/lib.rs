@@ -1,0 +1,38 @@
+//! Slices for pods: what they ask for, what they hold, which cards they get, and how that is told.
+//!
+//! ```text
+//!   pod ----> ask -----> demand --+
+//!     |                           +--> placement --> claim --> annotations of the pod
+//!     +-----> allocation --+      |                              (somebody writes them)
+//!                          +--> books
+//!   node ---> cards -------+      |
+//!                                 +--> inspect, extender
+//! ```
+//!
+//! Nothing here does I/O, knows the time or keeps a sum: the books of a node are computed from its cards and the pods that name it.
+//! `docs/kubernetes.md` has the design.
+
+#![forbid(unsafe_code)]
+
+pub mod allocation;
+pub mod ask;
+pub mod books;
+pub mod cards;
+pub mod claim;
+pub mod claimant;
+pub mod cluster;
+pub mod demand;
+#[cfg(test)]
+mod doubles;
+pub mod extender;
+pub mod inspect;
+pub mod names;
+pub mod object;
+pub mod placement;
+pub mod quantity;
+pub mod reason;
+pub mod refusal;
+pub mod share;
+mod tabs;
+pub mod unit;
+pub mod variables;

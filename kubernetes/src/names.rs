@@ -1,0 +1,130 @@
+//! Names that other people's pods, nodes and scripts use.
+
+/// Whose names a pod speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// `aliyun.com/...`: amounts are in all, over all cards.
+    Aliyun,
+    /// `nvidia.com/...` as HAMi means them: amounts are of each card.
+    Hami,
+}
+
+/// What an amount of a resource counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meaning {
+    /// Units of memory, in all.
+    Units,
+    /// Percent of a card's compute, in all.
+    Percent,
+    /// Cards.
+    Cards,
+    /// MiB of each card.
+    MibEach,
+    /// Percent of each card's memory.
+    MemoryPercentEach,
+    /// Percent of each card's compute.
+    PercentEach,
+}
+
+/// A resource that containers ask for.
+#[derive(Clone, Copy, Debug)]
+pub struct Resource {
+    /// As it stands in limits.
+    pub name: &'static str,
+    /// Whose it is.
+    pub dialect: Dialect,
+    /// What it counts.
+    pub meaning: Meaning,
+}
+
+/// Units of memory.
+pub const MEMORY: &str = "aliyun.com/gpu-mem";
+/// Percent of compute.
+pub const CORE: &str = "aliyun.com/gpu-core.percentage";
+/// Number of cards: a resource of nodes, a label of pods.
+pub const COUNT: &str = "aliyun.com/gpu-count";
+
+/// Every resource that is read, once.
+pub const RESOURCES: [Resource; 6] = [
+    Resource { name: MEMORY, dialect: Dialect::Aliyun, meaning: Meaning::Units },
+    Resource { name: CORE, dialect: Dialect::Aliyun, meaning: Meaning::Percent },
+    Resource { name: "nvidia.com/gpu", dialect: Dialect::Hami, meaning: Meaning::Cards },
+    Resource { name: "nvidia.com/gpumem", dialect: Dialect::Hami, meaning: Meaning::MibEach },
+    Resource {
+        name: "nvidia.com/gpumem-percentage",
+        dialect: Dialect::Hami,
+        meaning: Meaning::MemoryPercentEach,
+    },
+    Resource { name: "nvidia.com/gpucores", dialect: Dialect::Hami, meaning: Meaning::PercentEach },
+];
+
+/// Labels of pods that begin so are ours to understand.
+pub const POD_LABELS: &str = "aliyun.com/gpu-";
+
+/// Which dialects are listened to, beside Aliyun's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dialects {
+    /// HAMi's. Off by default: `nvidia.com/gpu` is also what whole cards are asked for by.
+    pub hami: bool,
+}
+
+impl Dialects {
+    /// Whether this one is.
+    #[must_use]
+    pub fn hear(self, dialect: Dialect) -> bool {
+        dialect == Dialect::Aliyun || self.hami
+    }
+}
+
+/// Annotations of pods, written by whoever chose their cards.
+pub mod annotation {
+    /// The card, where it is one.
+    pub const INDEX: &str = "ALIYUN_COM_GPU_MEM_IDX";
+    /// Units of the card; several, joined by commas, where cards differ.
+    pub const DEVICE: &str = "ALIYUN_COM_GPU_MEM_DEV";
+    /// Units of the pod.
+    pub const POD: &str = "ALIYUN_COM_GPU_MEM_POD";
+    /// `false`, and `true` when a container has been started.
+    pub const ASSIGNED: &str = "ALIYUN_COM_GPU_MEM_ASSIGNED";
+    /// Nanoseconds since 1970.
+    pub const ASSUME_TIME: &str = "ALIYUN_COM_GPU_MEM_ASSUME_TIME";
+    /// `{"container":{"card":units}}`.
+    pub const ALLOCATION: &str = "scheduler.framework.gpushare.allocation";
+    /// The node whose cards are meant.
+    pub const NODE: &str = "cgpu.dev/node";
+    /// Every one of them: what a withdrawal removes.
+    pub const ALL: [&str; 7] = [INDEX, DEVICE, POD, ASSIGNED, ASSUME_TIME, ALLOCATION, NODE];
+
+    /// Of nodes: their cards, written by the device plugin.
+    pub const CARDS: &str = "cgpu.dev/cards";
+}
+
+/// Labels of nodes.
+pub mod label {
+    /// `true` where the device plugin runs; `false` takes a node out.
+    pub const SHARED: &str = "gpushare";
+    /// How the cards are used.
+    pub const SCHEDULE: &str = "ack.node.gpu.schedule";
+    /// Which of a node's cards are taken first.
+    pub const PLACEMENT: &str = "ack.node.gpu.placement";
+    /// `true`: share without limits.
+    pub const NO_ISOLATION: &str = "cgpu.disable.isolation";
+}
+
+/// Variables of containers.
+pub mod variable {
+    /// Which cards.
+    pub const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
+    /// Indexes of the cards, joined by commas.
+    pub const INDEX: &str = "ALIYUN_COM_GPU_MEM_IDX";
+    /// Units of the pod.
+    pub const POD: &str = "ALIYUN_COM_GPU_MEM_POD";
+    /// Memory of the container on each card.
+    pub const CONTAINER: &str = "ALIYUN_COM_GPU_MEM_CONTAINER";
+    /// Memory of each card.
+    pub const DEVICE: &str = "ALIYUN_COM_GPU_MEM_DEV";
+    /// Percent of a card's compute.
+    pub const PERCENT: &str = "ALIYUN_COM_GPU_CORE_PERCENTAGE";
+    /// `true`: no limit.
+    pub const DISABLE: &str = "CGPU_DISABLE";
+}

@@ -1,0 +1,68 @@
+//! Which cards of a node a pod gets, and which node.
+
+use crate::books::NodeBooks;
+use crate::cards::{NodeCards, Placement};
+use crate::demand::Demand;
+use crate::reason::{self, Look, Reason};
+
+/// Chooses cards, by their places.
+///
+/// Every card must have room for what the pod has of its first card, which has the most. Of those that fit, the fullest or the emptiest are
+/// taken; of equal ones, the first.
+///
+/// # Errors
+/// Why there are not enough.
+pub fn choose(node: &NodeCards, books: &NodeBooks, demand: &Demand) -> Result<Vec<usize>, Reason> {
+    if let Some(closed) = &node.closed {
+        return Err(Reason::lasting(closed.sentence()));
+    }
+    let looks: Vec<Look> = node
+        .cards
+        .iter()
+        .enumerate()
+        .map(|(place, card)| {
+            let need = demand.of_card(0, card);
+            let free = books.free(node, place);
+            Look { place, need, free, healthy: card.healthy, large: need.fits(card.whole()) }
+        })
+        .collect();
+    let mut fitting: Vec<&Look> = looks.iter().filter(|look| look.fits()).collect();
+    if fitting.len() < demand.cards {
+        return Err(reason::of(node, demand.cards, &looks));
+    }
+    match node.placement {
+        Placement::Binpack => fitting.sort_by_key(|look| (look.free.units, look.place)),
+        Placement::Spread => fitting.sort_by_key(|look| (std::cmp::Reverse(look.free.units), look.place)),
+    }
+    let mut places: Vec<usize> = fitting.iter().take(demand.cards).map(|look| look.place).collect();
+    places.sort_unstable();
+    Ok(places)
+}
+
+/// How full a node would be with the pod on it, in millionths.
+#[must_use]
+pub fn fullness(node: &NodeCards, books: &NodeBooks, demand: &Demand, places: &[usize]) -> u64 {
+    let held = books.held.iter().fold(0_u64, |sum, share| sum.saturating_add(share.units));
+    let new = places.iter().enumerate().fold(0_u64, |sum, (rank, place)| {
+        sum.saturating_add(node.cards.get(*place).map_or(0, |card| demand.of_card(rank, card).units))
+    });
+    crate::ask::part(held.saturating_add(new).min(node.units()), 1_000_000, node.units())
+}
+
+/// The best that the scheduler can be told.
+pub const BEST: u64 = 10;
+
+/// Scores of nodes that are so full, 0 to [`BEST`]: the fullest or the emptiest gets most, and the others are spread out between the two.
+#[must_use]
+pub fn scores(fullness: &[u64], placement: Placement) -> Vec<u64> {
+    let (Some(least), Some(most)) = (fullness.iter().min(), fullness.iter().max()) else { return Vec::new() };
+    let score = |full: &u64| match placement {
+        _ if least == most => BEST,
+        Placement::Binpack => (full - least) * BEST / (most - least),
+        Placement::Spread => (most - full) * BEST / (most - least),
+    };
+    fullness.iter().map(score).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,246 @@
+//! Quantities as Kubernetes writes them: `8`, `1500m`, `2Gi`, `1e3`.
+
+use crate::refusal::quoted;
+
+/// Billionths in one.
+const NANO_DIGITS: i32 = 9;
+
+/// An amount, in billionths; what is finer is rounded up, as Kubernetes does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Quantity(i128);
+
+/// Why a text is no amount that we can use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unfit {
+    /// Kubernetes would not take it either.
+    Malformed,
+    /// Below zero.
+    Negative,
+    /// Not whole.
+    Fraction,
+    /// More than can be counted: Kubernetes stops at 2^63 - 1.
+    Huge,
+}
+
+impl Unfit {
+    /// How it is said after "is `...`".
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Malformed => "which is no quantity",
+            Self::Negative => "which is negative",
+            Self::Fraction => "which is not a whole number",
+            Self::Huge => "which is more than can be counted",
+        }
+    }
+
+    /// The sentence's beginning: `NAME of WHOM is VALUE, which is ...`.
+    #[must_use]
+    pub fn of(self, what: &str, value: &str) -> String {
+        format!("{what} is {}, {}", quoted(value), self.word())
+    }
+}
+
+/// What stands behind the digits.
+enum Scale {
+    /// Powers of ten.
+    Ten(i32),
+    /// Powers of two.
+    Two(u32),
+}
+
+impl Quantity {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// [`Unfit::Malformed`], or [`Unfit::Huge`] beyond 2^63 - 1.
+    pub fn parse(text: &str) -> Result<Self, Unfit> {
+        let (negative, unsigned) = match text.as_bytes().first() {
+            Some(b'-') => (true, &text[1..]),
+            Some(b'+') => (false, &text[1..]),
+            _ => (false, text),
+        };
+        let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
+        let (number, suffix) = unsigned.split_at(end);
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        if whole.len() + fraction.len() == 0 || fraction.contains('.') {
+            return Err(Unfit::Malformed);
+        }
+        let scale = scale(suffix).ok_or(Unfit::Malformed)?;
+        let fraction = fraction.trim_end_matches('0');
+        let whole = whole.trim_start_matches('0');
+        if whole.is_empty() && fraction.is_empty() {
+            return Ok(Self(0));
+        }
+        let digits: i128 = format!("{whole}{fraction}").parse().map_err(|_| Unfit::Huge)?;
+        let places = i32::try_from(fraction.len()).map_err(|_| Unfit::Huge)?;
+        let (digits, tens) = match scale {
+            Scale::Ten(tens) => (digits, tens.saturating_sub(places)),
+            Scale::Two(twos) => (digits.checked_mul(1 << twos).ok_or(Unfit::Huge)?, -places),
+        };
+        let nanos = shifted(digits, tens.saturating_add(NANO_DIGITS)).ok_or(Unfit::Huge)?;
+        if nanos > i128::from(i64::MAX) * 10_i128.pow(NANO_DIGITS.unsigned_abs()) {
+            return Err(Unfit::Huge);
+        }
+        Ok(Self(if negative { -nanos } else { nanos }))
+    }
+
+    /// The amount, if it is a whole one that is not negative.
+    ///
+    /// # Errors
+    /// [`Unfit::Negative`] or [`Unfit::Fraction`].
+    pub fn whole(self) -> Result<u64, Unfit> {
+        let one = 10_i128.pow(NANO_DIGITS.unsigned_abs());
+        if self.0 < 0 {
+            return Err(Unfit::Negative);
+        }
+        if self.0 % one != 0 {
+            return Err(Unfit::Fraction);
+        }
+        u64::try_from(self.0 / one).map_err(|_| Unfit::Huge)
+    }
+}
+
+/// A whole number that is not negative, from a quantity's text.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn whole(text: &str) -> Result<u64, Unfit> {
+    Quantity::parse(text)?.whole()
+}
+
+/// `digits` x 10^`tens`, away from zero where it does not come out even; nothing where it cannot be held.
+fn shifted(digits: i128, tens: i32) -> Option<i128> {
+    let power = 10_i128.checked_pow(tens.unsigned_abs());
+    if tens >= 0 {
+        return digits.checked_mul(power?);
+    }
+    // Divided by more than there is, something is left of it: the smallest there is.
+    Some(power.map_or(1, |power| digits / power + i128::from(digits % power != 0)))
+}
+
+fn scale(suffix: &str) -> Option<Scale> {
+    Some(match suffix {
+        "n" => Scale::Ten(-9),
+        "u" => Scale::Ten(-6),
+        "m" => Scale::Ten(-3),
+        "" => Scale::Ten(0),
+        "k" => Scale::Ten(3),
+        "M" => Scale::Ten(6),
+        "G" => Scale::Ten(9),
+        "T" => Scale::Ten(12),
+        "P" => Scale::Ten(15),
+        "E" => Scale::Ten(18),
+        "Ki" => Scale::Two(10),
+        "Mi" => Scale::Two(20),
+        "Gi" => Scale::Two(30),
+        "Ti" => Scale::Two(40),
+        "Pi" => Scale::Two(50),
+        "Ei" => Scale::Two(60),
+        exponent => {
+            let digits = exponent.strip_prefix(['e', 'E'])?;
+            let unsigned = digits.strip_prefix(['+', '-']).unwrap_or(digits);
+            if unsigned.is_empty() || !unsigned.bytes().all(|byte| byte.is_ascii_digit()) {
+                return None;
+            }
+            // Kubernetes keeps exponents in 32 bits; whatever is beyond is far out of range in either direction.
+            Scale::Ten(digits.parse::<i32>().unwrap_or(if digits.starts_with('-') {
+                i32::MIN
+            } else {
+                i32::MAX
+            }))
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn quantities_are_read_as_kubernetes_reads_them() {
+        for (text, expected) in [
+            ("8", 8),
+            ("+8", 8),
+            ("008", 8),
+            ("8.", 8),
+            ("8.0", 8),
+            ("0.5k", 500),
+            (".5k", 500),
+            ("8k", 8000),
+            ("1Ki", 1024),
+            ("1.5Ki", 1536),
+            ("2M", 2_000_000),
+            ("2Mi", 2 << 20),
+            ("3Gi", 3 << 30),
+            ("1G", 1_000_000_000),
+            ("1T", 1_000_000_000_000),
+            ("1Ti", 1 << 40),
+            ("1P", 1_000_000_000_000_000),
+            ("1Pi", 1 << 50),
+            ("1E", 1_000_000_000_000_000_000),
+            ("1Ei", 1 << 60),
+            ("2e1", 20),
+            ("2E1", 20),
+            ("2e+3", 2000),
+            ("2000e-3", 2),
+            ("5000m", 5),
+            ("7000000u", 7),
+            ("9000000000n", 9),
+            ("0", 0),
+            ("0e99999999999", 0),
+            ("9223372036854775807", 9_223_372_036_854_775_807),
+        ] {
+            assert_eq!(whole(text), Ok(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_amount_says_what_it_is() {
+        for text in [
+            "", "x", "1x", "1KiB", "1ki", "1K", "1 ", " 1", "--1", "1.2.3", ".", "1e", "1e+", "Gi", "1e1.5",
+            "0x10", "1,5", "٣",
+        ] {
+            assert_eq!(whole(text), Err(Unfit::Malformed), "{text:?}");
+        }
+        for text in ["-1", "-1Gi", "-0.5", "-1e9"] {
+            assert_eq!(whole(text), Err(Unfit::Negative), "{text}");
+        }
+        for text in ["1.5", "1500m", "1n", "0.1Ki", "1e-3", "0.0000000000000000001", "1e-99999999999"] {
+            assert_eq!(whole(text), Err(Unfit::Fraction), "{text}");
+        }
+        for text in [
+            "9223372036854775808",
+            "8Ei",
+            "10E",
+            "1e19",
+            "1e99999999999",
+            "99999999999999999999999999999999999999999999",
+        ] {
+            assert_eq!(whole(text), Err(Unfit::Huge), "{text}");
+        }
+        assert_eq!(whole("-0"), Ok(0));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_is_more_than_refused(text in "[+-]?[0-9.]{0,40}[eEinumkKMGTP]{0,3}[+-]?[0-9]{0,12}") {
+            let _ = whole(&text);
+        }
+
+        #[test]
+        fn suffixes_multiply(number in 0_u64..1 << 20, place in 0_usize..7) {
+            let (suffix, factor) = [("", 1), ("k", 1000), ("Ki", 1024), ("M", 1_000_000), ("Mi", 1 << 20), ("Gi", 1 << 30), ("e6", 1_000_000)][place];
+            prop_assert_eq!(whole(&format!("{number}{suffix}")), Ok(number * factor));
+        }
+
+        #[test]
+        fn fractions_are_whole_where_they_come_out_even(thousandths in 0_u64..10_000_000) {
+            let text = format!("{}.{:03}", thousandths / 1000, thousandths % 1000);
+            let expected = if thousandths % 1000 == 0 { Ok(thousandths / 1000) } else { Err(Unfit::Fraction) };
+            prop_assert_eq!(whole(&text), expected);
+            prop_assert_eq!(whole(&format!("{text}k")), Ok(thousandths));
+        }
+    }
+}

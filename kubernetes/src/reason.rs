@@ -1,0 +1,102 @@
+//! Why a node will not do for a pod, in the few words that an event has room for.
+//!
+//! The scheduler counts equal reasons of many nodes together, so no node is named in them.
+
+use std::fmt::Write;
+
+use crate::cards::NodeCards;
+use crate::share::Share;
+
+/// Why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reason {
+    /// The words.
+    pub text: String,
+    /// Whether it could do if other pods went: else nobody need be evicted.
+    pub resolvable: bool,
+}
+
+impl Reason {
+    /// One that lasts whoever goes.
+    #[must_use]
+    pub fn lasting(text: impl Into<String>) -> Self {
+        Self { text: text.into(), resolvable: false }
+    }
+}
+
+/// A card as somebody looked at it: what was asked of it, what it has left.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Look {
+    pub(crate) place: usize,
+    pub(crate) need: Share,
+    pub(crate) free: Share,
+    pub(crate) healthy: bool,
+    /// Whether it would do if nobody had any of it.
+    pub(crate) large: bool,
+}
+
+impl Look {
+    pub(crate) fn fits(&self) -> bool {
+        self.healthy && self.need.fits(self.free)
+    }
+}
+
+/// What the cards lack that do not fit, when `cards` were asked for.
+pub(crate) fn of(node: &NodeCards, cards: usize, looks: &[Look]) -> Reason {
+    let all = looks.len();
+    if cards > all {
+        return Reason::lasting(format!("{cards} cards asked for, the node has {all}"));
+    }
+    let fitting = looks.iter().filter(|look| look.fits()).count();
+    let mut text = String::new();
+    if cards > 1 {
+        let _ = write!(text, "{fitting} of the {cards} cards asked for; ");
+    }
+    let mut parts: Vec<String> = Vec::new();
+    let unhealthy = looks.iter().filter(|look| !look.healthy).count();
+    if unhealthy > 0 {
+        parts.push(format!("{unhealthy}/{all} cards: unhealthy"));
+    }
+    let misfits: Vec<&Look> = looks.iter().filter(|look| look.healthy && !look.fits()).collect();
+    let mut rest = misfits.as_slice().to_vec();
+    let mut take = |lacks: &dyn Fn(&Look) -> bool| -> Vec<&Look> {
+        let (taken, left) = rest.iter().partition(|look| lacks(look));
+        rest = left;
+        taken
+    };
+    // Too little memory counts first: it is what people ask for.
+    let most = |group: &[&Look], of: fn(&Share) -> u64| {
+        let free = group.iter().map(|look| of(&look.free)).max().unwrap_or(0);
+        let asked = group.iter().map(|look| of(&look.need)).max().unwrap_or(0);
+        (group.len(), free, asked)
+    };
+    let small = take(&|look| look.need.units > node.cards[look.place].units);
+    if !small.is_empty() {
+        let largest = small.iter().map(|look| node.cards[look.place].units).max().unwrap_or(0);
+        let (count, _, asked) = most(&small, |share| share.units);
+        parts.push(format!("{count}/{all} cards: {largest} units in all of {asked}"));
+    }
+    let short = take(&|look| look.need.units > look.free.units);
+    if !short.is_empty() {
+        let (count, free, asked) = most(&short, |share| share.units);
+        let sum = looks
+            .iter()
+            .filter(|look| look.healthy)
+            .fold(0_u64, |sum, look| sum.saturating_add(look.free.units));
+        let apart =
+            if sum >= asked && cards == 1 { format!(", {sum} on all together") } else { String::new() };
+        parts.push(format!("{count}/{all} cards: {free} of {asked} units free{apart}"));
+    }
+    let busy = take(&|look| look.need.percent > look.free.percent);
+    if !busy.is_empty() {
+        let (count, free, asked) = most(&busy, |share| u64::from(share.percent));
+        parts.push(format!("{count}/{all} cards: {free} of {asked} percent free"));
+    }
+    if !rest.is_empty() {
+        let (count, free, asked) = most(&rest, |share| u64::from(share.places));
+        parts.push(format!("{count}/{all} cards: {free} of {asked} places free"));
+    }
+    text.push_str(&parts.join("; "));
+    let resolvable = looks.iter().filter(|look| look.healthy && look.large).count() >= cards;
+    Reason { text, resolvable }
+}

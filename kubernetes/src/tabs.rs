@@ -1,0 +1,66 @@
+//! Columns as gpushare's table has them: those of Go's `text/tabwriter` with padding 2.
+//!
+//! A tab ends a cell. Cells that stand below each other in lines without a gap are one column, as wide as the widest and two blanks. What
+//! follows a line's last tab belongs to no column. Blanks at ends of lines are left out.
+
+/// Blanks between columns.
+const PADDING: usize = 2;
+
+/// Replaces tabs by blanks.
+#[must_use]
+pub(crate) fn aligned(text: &str) -> String {
+    let lines: Vec<Vec<&str>> = text.split('\n').map(|line| line.split('\t').collect()).collect();
+    let mut out = String::with_capacity(text.len() * 2);
+    // Width of the column that a cell is in, for the lines up to where it ends.
+    let mut columns: Vec<(usize, usize)> = Vec::new();
+    for (place, line) in lines.iter().enumerate() {
+        let start = out.len();
+        let (last, cells) = line.split_last().expect("split gives at least one");
+        for (column, cell) in cells.iter().enumerate() {
+            columns.truncate(columns.iter().position(|(_, end)| *end <= place).unwrap_or(columns.len()));
+            if column == columns.len() {
+                columns.push(measured(&lines, place, column));
+            }
+            out.push_str(cell);
+            let width = columns.get(column).map_or(0, |(width, _)| *width);
+            out.extend(std::iter::repeat_n(' ', width.saturating_sub(cell.chars().count())));
+        }
+        columns.truncate(cells.len());
+        out.push_str(last);
+        out.truncate(start + out[start..].trim_end_matches(' ').len());
+        if place + 1 < lines.len() {
+            out.push('\n');
+        }
+    }
+    out
+}
+
+/// The width of a column that begins in this line, and the first line that is not of it.
+fn measured(lines: &[Vec<&str>], from: usize, column: usize) -> (usize, usize) {
+    let run = lines[from..].iter().take_while(|line| line.len() > column + 1);
+    let (mut width, mut end) = (0, from);
+    for line in run {
+        width = width.max(line[column].chars().count());
+        end += 1;
+    }
+    (width + PADDING, end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_those_of_tabwriter() {
+        assert_eq!(aligned("a\tb\tc\naaa\tbb\tcc\n"), "a    b   c\naaa  bb  cc\n");
+        // A line without a tab ends the columns.
+        assert_eq!(aligned("a\tb\n\nlonger\tb\n"), "a  b\n\nlonger  b\n");
+        assert_eq!(aligned("a\tb\nline\nlonger\tb\n"), "a  b\nline\nlonger  b\n");
+        // A second column lasts only as long as lines have one.
+        assert_eq!(aligned("a\tbbbb\tc\nd\te\nf\tg\th\n"), "a  bbbb  c\nd  e\nf  g  h\n");
+        // Empty cells have their two blanks; ends of lines do not.
+        assert_eq!(aligned("a\t\tc\nb\t\t\n"), "a    c\nb\n");
+        assert_eq!(aligned("ä\tb\naa\tb"), "ä   b\naa  b");
+        assert_eq!(aligned(""), "");
+    }
+}

@@ -1,0 +1,101 @@
+//! The environment of a container, as gpushare makes it.
+
+use crate::allocation::Allocation;
+use crate::ask::{Amount, Ask, Memory, units_in_all};
+use crate::cards::{Card, NodeCards};
+use crate::claimant::Claimant;
+use crate::names::variable;
+use crate::refusal::Refusal;
+
+/// What the container of this name gets, in a pod that was placed on this node. None: it asks for nothing.
+///
+/// # Errors
+/// The pod was not placed on this node, or not so that it has what it asks for.
+pub fn of(
+    pod: &Claimant,
+    container: &str,
+    node: &NodeCards,
+) -> Result<Option<Vec<(&'static str, String)>>, Refusal> {
+    let asks = pod.asks.as_ref().map_err(Clone::clone)?;
+    let Some(ask) = asks.iter().find(|ask| ask.container == container) else { return Ok(None) };
+    let Some(allocation) = pod.allocation.as_ref().map_err(Clone::clone)? else {
+        return Err(Refusal::new(format!(
+            "no card was chosen for {}: it came past the scheduler extender; name its scheduler in `schedulerName`, or have the extender configured",
+            pod.title()
+        )));
+    };
+    if let Some(claimed) = allocation.node.as_ref().filter(|claimed| **claimed != node.name) {
+        return Err(Refusal::new(format!(
+            "the cards of {} were chosen on node `{claimed}`, not on `{}`; delete the pod, and its owner makes it anew",
+            pod.title(),
+            node.name
+        )));
+    }
+    // All of it is looked at, so that no container starts in a pod that another of cannot.
+    allocation.shares(asks, node)?;
+    let own = allocation.of_container(ask, node)?;
+    let cards: Vec<(&Card, u64)> =
+        own.iter().filter_map(|(index, units)| Some((node.card(*index)?, *units))).collect();
+    let list = |of: &dyn Fn(&Card, u64) -> String| {
+        let all: Vec<String> = cards.iter().map(|(card, units)| of(card, *units)).collect();
+        all.join(",")
+    };
+    let amounts = |of: &dyn Fn(&Card, u64) -> u64| {
+        let all: Vec<u64> = cards.iter().map(|(card, units)| of(card, *units)).collect();
+        match all.split_first() {
+            Some((first, rest)) if rest.iter().all(|other| other == first) => first.to_string(),
+            _ => all.iter().map(u64::to_string).collect::<Vec<_>>().join(","),
+        }
+    };
+    let exact = exact_mib(ask, &cards);
+    let sizes = allocation.sizes_of(&own.keys().copied().collect(), node)?;
+    let mut variables = vec![
+        (variable::VISIBLE, list(&|card, _| card.uuid.clone().unwrap_or_else(|| card.index.to_string()))),
+        (variable::INDEX, list(&|card, _| card.index.to_string())),
+        (variable::POD, units_in_all(asks, cards.first().map(|(card, _)| *card)).to_string()),
+        (variable::CONTAINER, amounts(&|_, units| exact.unwrap_or(units))),
+        (
+            variable::DEVICE,
+            amounts(&|card, _| match (exact, card.mib) {
+                (Some(_), Some(mib)) => mib,
+                _ => sizes.get(&card.index).map_or(card.units, |size| size.units),
+            }),
+        ),
+    ];
+    let percent = match ask.amount {
+        Amount::InAll { percent, .. } => percent / u32::try_from(cards.len().max(1)).unwrap_or(1),
+        Amount::Each { percent, .. } => percent,
+    };
+    if percent > 0 {
+        variables.push((variable::PERCENT, percent.to_string()));
+    }
+    if !node.isolated {
+        variables.push((variable::DISABLE, "true".to_owned()));
+    }
+    Ok(Some(variables))
+}
+
+/// MiB, where these were asked for and all cards have said how many they have: then the limit is that, and not whole units.
+fn exact_mib(ask: &Ask, cards: &[(&Card, u64)]) -> Option<u64> {
+    match ask.amount {
+        Amount::Each { memory: Memory::Mib(mib), .. } if cards.iter().all(|(card, _)| card.mib.is_some()) => {
+            Some(mib)
+        }
+        _ => None,
+    }
+}
+
+impl Allocation {
+    /// The parts of one container.
+    fn of_container(&self, ask: &Ask, node: &NodeCards) -> Result<crate::allocation::ByCard, Refusal> {
+        match &self.split {
+            crate::allocation::Split::Card(card) => self.on_one(ask, *card, node),
+            crate::allocation::Split::Containers(containers) => {
+                Ok(containers.get(&ask.index).cloned().unwrap_or_default())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,92 @@
+use super::*;
+use crate::books::NodeBooks;
+use crate::claim;
+use crate::doubles::{node, pod, sharing, texts};
+use crate::names::{Dialects, MEMORY, annotation};
+use crate::object::{Node, Pod};
+
+fn environment(pod: &Pod, node: &Node) -> String {
+    let node = NodeCards::of(node);
+    let mut pod = pod.clone();
+    let waiting = Claimant::of(&pod, Dialects { hami: true }).unwrap();
+    claim::claim(&waiting, &node, &NodeBooks::of(&node, []), 1).unwrap().apply(&mut pod);
+    let placed = Claimant::of(&pod, Dialects { hami: true }).unwrap();
+    let variables = super::of(&placed, "main", &node).unwrap().unwrap();
+    variables.iter().map(|(name, value)| format!("{name}={value}\n")).collect()
+}
+
+#[test]
+fn the_environment_is_that_of_the_documents() {
+    // Document 000: 8 GiB over four V100 of 16130 MiB.
+    let mut four = sharing("binpack-1-0", 8);
+    four.metadata.labels = texts(&[("aliyun.com/gpu-count", "4")]);
+    let text = environment(&four, &node("n", "GiB", &[16130; 4]));
+    assert_eq!(
+        text,
+        "NVIDIA_VISIBLE_DEVICES=GPU-n-0,GPU-n-1,GPU-n-2,GPU-n-3\nALIYUN_COM_GPU_MEM_IDX=0,1,2,3\nALIYUN_COM_GPU_MEM_POD=8\n\
+         ALIYUN_COM_GPU_MEM_CONTAINER=2\nALIYUN_COM_GPU_MEM_DEV=15\n"
+    );
+    // Document 001: 8 of 14 GiB of a T4.
+    let text = environment(&sharing("binpack-2", 8), &node("n", "GiB", &[15109]));
+    assert!(
+        text.contains("ALIYUN_COM_GPU_MEM_DEV=14\n") && text.contains("ALIYUN_COM_GPU_MEM_CONTAINER=8\n"),
+        "{text}"
+    );
+    // Document 004: 16 units of 128 MiB.
+    let text = environment(&sharing("binpack", 16), &node("n", "128MiB", &[15109]));
+    assert!(
+        text.contains("ALIYUN_COM_GPU_MEM_DEV=118\n") && text.contains("ALIYUN_COM_GPU_MEM_CONTAINER=16\n"),
+        "{text}"
+    );
+    // Document 003: HAMi's names count MiB.
+    let hami = pod(
+        "ai-benchmark",
+        &[("nvidia.com/gpu", "1"), ("nvidia.com/gpucores", "30"), ("nvidia.com/gpumem", "3000")],
+    );
+    let text = environment(&hami, &node("n", "GiB", &[15109]));
+    assert!(text.ends_with("ALIYUN_COM_GPU_MEM_CONTAINER=3000\nALIYUN_COM_GPU_MEM_DEV=15109\nALIYUN_COM_GPU_CORE_PERCENTAGE=30\n"), "{text}");
+}
+
+#[test]
+fn unequal_cards_have_lists() {
+    let half = pod("p", &[("nvidia.com/gpu", "2"), ("nvidia.com/gpumem-percentage", "50")]);
+    let text = environment(&half, &node("n", "GiB", &[15109, 23028]));
+    assert!(text.contains("ALIYUN_COM_GPU_MEM_CONTAINER=7,11\nALIYUN_COM_GPU_MEM_DEV=14,22\n"), "{text}");
+    let mut shared = node("n", "GiB", &[15109]);
+    shared.metadata.labels = texts(&[("ack.node.gpu.schedule", "share")]);
+    assert!(environment(&sharing("p", 2), &shared).ends_with("CGPU_DISABLE=true\n"));
+}
+
+#[test]
+fn a_container_keeps_its_part_when_the_unit_changes() {
+    let mut pod = sharing("p", 2);
+    let before = NodeCards::of(&node("n", "GiB", &[15109]));
+    let waiting = Claimant::of(&pod, Dialects::default()).unwrap();
+    claim::claim(&waiting, &before, &NodeBooks::of(&before, []), 1).unwrap().apply(&mut pod);
+    let placed = Claimant::of(&pod, Dialects::default()).unwrap();
+    let after = NodeCards::of(&node("n", "128MiB", &[15109]));
+    let variables = super::of(&placed, "main", &after).unwrap().unwrap();
+    assert!(
+        variables.contains(&(variable::CONTAINER, "2".into()))
+            && variables.contains(&(variable::DEVICE, "14".into())),
+        "{variables:?}"
+    );
+}
+
+#[test]
+fn who_was_not_placed_here_gets_no_environment() {
+    let here = NodeCards::of(&node("n", "GiB", &[15109]));
+    let said = |annotations: &[(&str, &str)]| {
+        let mut pod = sharing("p", 2);
+        pod.metadata.annotations = texts(annotations);
+        super::of(&Claimant::of(&pod, Dialects::default()).unwrap(), "main", &here).unwrap_err().to_string()
+    };
+    assert!(said(&[]).starts_with("no card was chosen for test/p: it came past the scheduler extender"));
+    assert!(
+        said(&[(annotation::INDEX, "0"), (annotation::NODE, "m")])
+            .starts_with("the cards of test/p were chosen on node `m`, not on `n`")
+    );
+    assert!(said(&[(annotation::INDEX, "3")]).contains("it names card 3"));
+    let plain = Claimant::of(&pod("p", &[(MEMORY, "2")]), Dialects::default()).unwrap();
+    assert_eq!(super::of(&plain, "other", &here), Ok(None));
+}
