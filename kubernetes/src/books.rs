@@ -13,9 +13,9 @@ use crate::share::Share;
 pub enum Standing {
     /// It holds these parts of these cards.
     Holds(Vec<(u32, Share)>),
-    /// It runs here and holds something, but it cannot be told of which card: so it counts on every one.
+    /// It runs here or may come to, but it cannot be told on which card: so it counts on every one.
     Unclear(Refusal),
-    /// It was bound here without cards, and will not be started.
+    /// It was bound here without cards, or asks for what nobody understands, and will not be started.
     Nothing(Refusal),
 }
 
@@ -25,7 +25,10 @@ impl Standing {
     pub fn of(pod: &Claimant, node: &NodeCards) -> Self {
         match given(pod, node) {
             Ok(shares) => Self::Holds(shares),
-            Err(refusal) if pod.running => Self::Unclear(refusal),
+            // What somebody spoilt, somebody may put right again, and then it holds what it held.
+            Err(refusal) if pod.running || (pod.asks.is_ok() && pod.allocation != Ok(None)) => {
+                Self::Unclear(refusal)
+            }
             Err(refusal) => Self::Nothing(refusal),
         }
     }
