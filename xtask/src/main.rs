@@ -16,6 +16,7 @@ mod dist;
 mod fuzz;
 mod gpu_kit;
 mod handover;
+mod older;
 mod package;
 mod pictures;
 mod portable;

@@ -1,4 +1,5 @@
-//! `cargo xtask build --portable`: the shim for old systems, as it is shipped; and the programs, for `cargo xtask package`.
+//! `cargo xtask build --portable`: the shim for old systems, as it is shipped; and the programs, for `cargo xtask package`. What `older` tries on such
+//! systems is built the same way.
 //!
 //! A preload that asks for a newer glibc than the container has cannot be loaded, and is passed over. A build takes the symbol versions of
 //! the glibc that it is linked with; zig brings the symbol lists of all of them, and `cargo zigbuild` links with the one named. Both come
@@ -10,7 +11,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use crate::cargo::Workspace;
-use crate::{build, python};
+use crate::{build, dist, python};
 
 /// CentOS 7's, of 2012: no container with a CUDA driver that is played or supported has an older one.
 const GLIBC: &str = "2.17";
@@ -20,8 +21,8 @@ const REQUIREMENTS: &str = "xtask/portable.txt";
 const ENVIRONMENT: &str = "zig";
 /// The file's name in `dist`.
 const NAME: &str = "portable/libcgpu.so";
-/// The programs' names, beside it.
-const TOOLS: &[&str] = &["cgpu", "cgpu-monitor", "cgpu-runtime"];
+/// The names of what is shipped beside it: programs, and the simulated driver for hosts without a card.
+const TOOLS: &[&str] = &["cgpu", "cgpu-monitor", "cgpu-runtime", "sim/libcuda.so.1", "sim/libnvidia-ml.so.1"];
 
 /// Makes the environment, if it is not there; its interpreter.
 pub(crate) fn prepare(workspace: &Workspace) -> Result<PathBuf> {
@@ -43,32 +44,59 @@ pub(crate) fn forget(dist: &Path) -> Result<()> {
 
 /// Builds the shim against the old glibc, and puts it into `dist`.
 pub(crate) fn build(workspace: &Workspace, dist: &Path) -> Result<PathBuf> {
-    against(workspace, dist, &["cgpu-shim"], &["libcgpu.so"])?;
-    Ok(dist.join(NAME))
+    let folder = against(workspace, "release", &["cgpu-shim"])?;
+    let shim = dist.join(NAME);
+    build::place(&folder.join("libcgpu.so"), &shim)?;
+    Ok(shim)
 }
 
-/// The same for the programs that hosts have.
+/// The same for what hosts have.
 pub(crate) fn build_tools(workspace: &Workspace, dist: &Path) -> Result<()> {
-    against(workspace, dist, &["cgpu-cli", "cgpu-monitor", "cgpu-runtime"], TOOLS)
+    tools(workspace, "release", &dist.join("portable"))
 }
 
-fn against(workspace: &Workspace, dist: &Path, packages: &[&str], files: &[&str]) -> Result<()> {
+/// Builds that in a profile, into a folder.
+pub(crate) fn tools(workspace: &Workspace, profile: &str, to: &Path) -> Result<()> {
+    let items: Vec<_> = dist::ITEMS.iter().filter(|item| TOOLS.contains(&item.name)).collect();
+    let packages: Vec<&str> = items.iter().map(|item| item.package).collect();
+    let folder = against(workspace, profile, &packages)?;
+    items.into_iter().try_for_each(|item| {
+        let library = format!("lib{}.so", item.target);
+        let made = if item.name.contains(".so") { &library } else { item.target };
+        build::place(&folder.join(made), &to.join(item.name))
+    })
+}
+
+/// The C compiler for the old glibc.
+pub(crate) fn compiler(workspace: &Workspace) -> Result<Command> {
+    let mut command = Command::new(prepare(workspace)?);
+    let target = format!("{}-linux-gnu.{GLIBC}", std::env::consts::ARCH);
+    command.args(["-m", "ziglang", "cc", "-target", &target]);
+    command.env("XDG_CACHE_HOME", cache(workspace));
+    Ok(command)
+}
+
+/// Zig's own caches belong to the environment.
+fn cache(workspace: &Workspace) -> PathBuf {
+    workspace.target.join(ENVIRONMENT).join("cache")
+}
+
+/// Builds packages against the old glibc; the folder of what was made.
+fn against(workspace: &Workspace, profile: &str, packages: &[&str]) -> Result<PathBuf> {
     let python = prepare(workspace)?;
     let bin = python.parent().context("an interpreter lies in a folder")?;
     let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    eprintln!("xtask: building {} for glibc {GLIBC}", files.join(", "));
+    eprintln!("xtask: building {} for glibc {GLIBC}", packages.join(", "));
     let path = std::env::var_os("PATH").unwrap_or_default();
     let paths = std::iter::once(bin.to_owned()).chain(std::env::split_paths(&path));
     let status = Command::new(bin.join("cargo-zigbuild"))
-        .args(["zigbuild", "--release", "--target", &format!("{triple}.{GLIBC}")])
+        .args(["zigbuild", "--profile", profile, "--target", &format!("{triple}.{GLIBC}")])
         .args(packages.iter().flat_map(|package| ["--package", package]))
         .env("PATH", std::env::join_paths(paths)?)
-        // Zig's own caches belong to the environment.
-        .env("XDG_CACHE_HOME", workspace.target.join(ENVIRONMENT).join("cache"))
+        .env("XDG_CACHE_HOME", cache(workspace))
         .current_dir(&workspace.root)
         .status()
         .context("cannot run cargo-zigbuild")?;
     ensure!(status.success(), "cargo zigbuild failed");
-    let folder = workspace.target.join(triple).join("release");
-    files.iter().try_for_each(|file| build::place(&folder.join(file), &dist.join("portable").join(file)))
+    Ok(workspace.target.join(triple).join(profile))
 }

@@ -24,9 +24,31 @@ pub(crate) fn compile(workspace: &Workspace, to: &Path) -> Result<()> {
         if written(&program) > newest && std::env::var_os("CC").is_none() {
             continue;
         }
-        compile_one(workspace, &source, &program, dist)?;
+        let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+        // Another compiler warns of other things.
+        compiler.arg("-Werror");
+        compile_one(workspace, compiler, &source, &program, driver_of(&source, dist))?;
     }
     Ok(())
+}
+
+/// Compiles these by another compiler; each opens its driver when it runs.
+pub(crate) fn compile_by(
+    workspace: &Workspace,
+    compiler: impl Fn() -> Command,
+    names: &[&str],
+    to: &Path,
+) -> Result<()> {
+    fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
+    let source = |name: &str| workspace.root.join("tests/cuda/programs").join(name).with_extension("c");
+    let one = |name: &&str| compile_one(workspace, compiler(), &source(name), &to.join(name), None);
+    names.iter().try_for_each(one)
+}
+
+/// The driver that a program is linked with.
+fn driver_of(source: &Path, dist: &Path) -> Option<PathBuf> {
+    let name = source.file_name().unwrap_or_default().to_string_lossy();
+    name.starts_with("needed").then(|| dist.join("sim/libcuda.so.1"))
 }
 
 /// When a file was last written; none if it is not there.
@@ -34,13 +56,16 @@ fn written(file: &Path) -> Option<SystemTime> {
     fs::metadata(file).ok()?.modified().ok()
 }
 
-fn compile_one(workspace: &Workspace, source: &Path, program: &Path, dist: &Path) -> Result<()> {
-    let name = source.file_name().unwrap_or_default().to_string_lossy();
-    let driver = name.starts_with("needed").then(|| dist.join("sim/libcuda.so.1"));
-    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+fn compile_one(
+    workspace: &Workspace,
+    mut compiler: Command,
+    source: &Path,
+    program: &Path,
+    driver: Option<PathBuf>,
+) -> Result<()> {
     let fresh = program.with_extension("new");
-    let output = Command::new(&compiler)
-        .args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
+    let output = compiler
+        .args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-pthread", "-o"])
         .arg(&fresh)
         .arg(source)
         .arg("-I")
@@ -48,10 +73,11 @@ fn compile_one(workspace: &Workspace, source: &Path, program: &Path, dist: &Path
         .args(driver)
         .arg("-ldl")
         .stdin(Stdio::null())
-        .output()
-        .with_context(|| {
-            format!("cannot run the C compiler {}: install gcc, or set CC", compiler.display())
-        })?;
+        .output();
+    let output = output.with_context(|| {
+        let name = compiler.get_program().display();
+        format!("cannot run the C compiler {name}: install gcc, or set CC")
+    })?;
     ensure!(
         output.status.success(),
         "{} does not compile:\n{}",

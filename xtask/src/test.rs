@@ -3,7 +3,7 @@
 //! Cheap checks come first, so that a slip is told in seconds; then the modules by themselves, then the built files under
 //! the real loader: tests that only ask what happens in parallel, tests that also measure time one by one.
 
-use std::process::{ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Result, bail};
 use clap::Args;
@@ -11,7 +11,7 @@ use clap::Args;
 use crate::cargo::Workspace;
 use crate::require::requires;
 use crate::tally::Tally;
-use crate::{build, portable, python, step};
+use crate::{build, older, portable, python, step};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -112,13 +112,40 @@ fn dist(workspace: &Workspace) -> Result<Tally> {
     Ok(Tally::PASSED)
 }
 
-/// The shim for old systems, where what it needs is here or can be fetched.
+/// The shim for old systems, and what is shipped beside it, on such systems, where what that needs is here or can be fetched.
 fn portable(workspace: &Workspace) -> Result<Tally> {
     if let Err(error) = portable::prepare(workspace) {
         return lacking("zig", &format!("the shim for old systems: {error:#}"));
     }
-    portable::build(workspace, &workspace.target.join("dist"))?;
-    Ok(Tally::PASSED)
+    let dist = workspace.target.join("dist");
+    let shim = portable::build(workspace, &dist)?;
+    let mut tally = Tally::PASSED;
+    if let Some(obstacle) = older::obstacle() {
+        tally += lacking("old-roots", &format!("systems older than this one: {obstacle}"))?;
+        return Ok(tally);
+    }
+    // One waits for the network, the other for the compiler.
+    let (roots, built) = std::thread::scope(|scope| {
+        let roots = scope.spawn(|| older::roots(workspace));
+        let built = older::collect(workspace, &shim);
+        (roots.join().unwrap_or_else(|_| bail!("a panic")), built)
+    });
+    let (roots, lacks) = roots?;
+    for lack in lacks {
+        tally += lacking("old-roots", &format!("a system older than this one: {lack}"))?;
+    }
+    if roots.is_empty() {
+        return Ok(tally);
+    }
+    let mut command =
+        workspace.cargo(&["test", "--no-fail-fast", "--package", "cgpu-e2e", "--test", "older"]);
+    command
+        .env("CGPU_OLD_ROOTS", std::env::join_paths(roots)?)
+        .env("CGPU_DIST", built?)
+        // The shim of this system, which older ones cannot load.
+        .env("CGPU_NEW_SHIM", dist.join("libcgpu.so"));
+    tally += step::libtest(&mut command, &workspace.target.join("skipped"))?;
+    Ok(tally)
 }
 
 fn plain(workspace: &Workspace) -> Result<Tally> {
@@ -132,7 +159,10 @@ fn differential(workspace: &Workspace) -> Result<Tally> {
 
 /// Containers as real runtimes make them, where these are installed.
 fn containers(workspace: &Workspace) -> Result<Tally> {
-    tests(workspace, &["--package", "cgpu-e2e", "--test", "containers"])
+    let mut command =
+        workspace.cargo(&["test", "--no-fail-fast", "--package", "cgpu-e2e", "--test", "containers"]);
+    with_python(workspace, &mut command)?;
+    step::libtest(&mut command, &workspace.target.join("skipped"))
 }
 
 fn timed(workspace: &Workspace) -> Result<Tally> {
@@ -151,12 +181,18 @@ fn clients(workspace: &Workspace) -> Result<Tally> {
         "--test",
         "view",
     ]);
+    with_python(workspace, &mut command)?;
+    step::libtest(&mut command, &workspace.target.join("skipped"))
+}
+
+/// Tells tests where the interpreter with the client libraries is, or why there is none.
+fn with_python(workspace: &Workspace, command: &mut Command) -> Result<()> {
     match python::environment(workspace) {
         Ok(interpreter) => command.env("CGPU_PYTHON", interpreter),
         Err(error) if requires("python") => return Err(error.context("CGPU_REQUIRE lists python")),
         Err(error) => command.env("CGPU_NO_PYTHON", format!("{error:#}")),
     };
-    step::libtest(&mut command, &workspace.target.join("skipped"))
+    Ok(())
 }
 
 fn tests(workspace: &Workspace, arguments: &[&str]) -> Result<Tally> {

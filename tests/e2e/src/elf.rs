@@ -45,6 +45,13 @@ impl Elf {
         taken.filter_map(|row| Some(row[7].split_once('@')?.1.trim_start_matches('@').to_owned())).collect()
     }
 
+    /// Names that it takes from others by no version, and cannot do without: which library has them is not checked before it is loaded.
+    #[must_use]
+    pub fn unversioned(&self) -> BTreeSet<String> {
+        let taken = self.symbols.iter().filter(|row| row[6] == "UND" && row[4] == "GLOBAL");
+        taken.map(|row| row[7].clone()).filter(|name| !name.contains('@')).collect()
+    }
+
     /// Libraries that the loader must find for it.
     #[must_use]
     pub fn needed(&self) -> BTreeSet<String> {

@@ -44,7 +44,8 @@ impl Anchor {
 
     fn new() -> io::Result<Self> {
         // SAFETY: the name is a C string; nothing else is passed.
-        let descriptor = unsafe { libc::memfd_create(c"cgpu-sim".as_ptr(), libc::MFD_CLOEXEC) };
+        let made = unsafe { libc::syscall(libc::SYS_memfd_create, c"cgpu-sim".as_ptr(), libc::MFD_CLOEXEC) };
+        let descriptor = libc::c_int::try_from(made).unwrap_or(-1);
         if descriptor == -1 {
             return Err(io::Error::last_os_error());
         }

@@ -152,13 +152,14 @@ fn write_down(name: &str, arguments: Arguments, call: impl FnOnce() -> u32) -> (
     let to = monotonic();
     let Arguments(mut arguments) = arguments;
     arguments.append(&mut notes());
+    // By its number: glibc has had the function since 2.30 only.
     // SAFETY: has no preconditions.
-    let thread = unsafe { libc::gettid() };
+    let thread = unsafe { libc::syscall(libc::SYS_gettid) };
     let call = Call {
         from,
         to,
         pid: std::process::id(),
-        thread: thread.unsigned_abs(),
+        thread: u32::try_from(thread).unwrap_or_default(),
         name: name.to_owned(),
         answer,
         arguments,

@@ -45,6 +45,8 @@ fn the_portable_build_is_the_same_for_old_systems() {
     same("needed", &shim.needed(), &golden("portable-needed.txt"));
     let newer: Vec<_> = shim.versions().difference(&golden("portable-versions.txt")).cloned().collect();
     assert!(newer.is_empty(), "versions of glibc that the list does not have: {newer:?}");
+    // A function that the old glibc has not got is linked without a version, and missed when it is called.
+    assert_eq!(shim.unversioned(), BTreeSet::new());
     let scene = Scene::new("A10:23028");
     let mut command = scene.program_in(&scene.limited("a", 2048), "alloc_fill");
     command.arg("64M").env("LD_PRELOAD", &file);

@@ -23,7 +23,6 @@ mod live;
 mod lookups;
 mod memory;
 mod mig;
-mod old_systems;
 mod physical;
 mod pools;
 mod race;

@@ -1,0 +1,195 @@
+//! What is shipped, on systems that are older than the one that built it: with their C library, their loader, their tools.
+//!
+//! `cargo xtask test --only portable` makes their root file systems and what is tried there, and names both: CGPU_OLD_ROOTS, with colons between, and
+//! CGPU_DIST. Folders of one's own work as well, as `debootstrap --variant=minbase` makes them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use cgpu_e2e::{Child, Dist, MIB, Outcome, Runtime, Scene, Yard, mounted, skip};
+use serde_json::{Value, json};
+
+const T4: &str = "T4:15109";
+const SIX: &[&str] = &["ALIYUN_COM_GPU_MEM_CONTAINER=6", "ALIYUN_COM_GPU_MEM_DEV=15"];
+/// How long a monitor may take to answer for the first time.
+const START: Duration = Duration::from_secs(60);
+
+/// A root file system of an older system.
+struct Older {
+    root: PathBuf,
+}
+
+/// Those that are named; none, after recording the skip, where there are none.
+fn systems(test: &str) -> Vec<Older> {
+    let named = std::env::var_os("CGPU_OLD_ROOTS").unwrap_or_default();
+    let roots = std::env::split_paths(&named).filter(|root| root.join("bin/cat").exists());
+    let systems: Vec<Older> = roots.map(|root| Older { root }).collect();
+    if systems.is_empty() {
+        skip(test, "old-roots", "CGPU_OLD_ROOTS names no root file systems of older systems");
+    } else if mounted(&Command::new("true"), "true").is_none() {
+        skip(test, "old-roots", "nothing can be mounted here");
+        return Vec::new();
+    }
+    systems
+}
+
+/// The shim of this system, which needs a newer glibc than older ones have.
+fn new_shim() -> Option<PathBuf> {
+    std::env::var_os("CGPU_NEW_SHIM").map(PathBuf::from)
+}
+
+impl Older {
+    /// The same command there. What was built lies where it lies here, and devices and memory are this host's.
+    fn within(&self, command: &Command) -> Command {
+        let folder = |file: &Path| file.parent().map(Path::to_path_buf);
+        let folders = [Some(Dist::find().folder().to_path_buf()), new_shim().as_deref().and_then(folder)];
+        let mut setup = String::new();
+        let root = self.root.display();
+        for folder in folders.iter().flatten() {
+            let folder = std::path::absolute(folder).expect("a path");
+            let folder = folder.display();
+            setup += &format!("mkdir -p {root}{folder} && mount --bind {folder} {root}{folder} && ");
+        }
+        setup += &format!("mount -t proc proc {root}/proc && mount --rbind /dev {root}/dev");
+        let mut inside = Command::new("chroot");
+        inside.arg(&self.root).arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => inside.env(name, value),
+                None => inside.env_remove(name),
+            };
+        }
+        mounted(&inside, &setup).expect("it could be mounted before")
+    }
+
+    fn run(&self, command: &Command) -> Outcome {
+        Outcome::of(self.within(command))
+    }
+
+    /// One of its own programs, with this preloaded.
+    fn preloading(&self, shim: &Path) -> Outcome {
+        let mut command = Command::new("cat");
+        command.arg("/proc/self/maps").env("LD_PRELOAD", shim);
+        self.run(&command)
+    }
+}
+
+#[test]
+fn the_shim_loads_and_the_programs_start() {
+    for older in systems("older::the_shim_loads_and_the_programs_start") {
+        let (dist, name) = (Dist::find(), older.root.display());
+        // A loader that cannot load it says so.
+        let preloaded = older.preloading(&dist.file("libcgpu.so")).silent();
+        assert!(preloaded.stdout.contains("/libcgpu.so"), "{name}: {preloaded:?}");
+        let version = |program: &str| {
+            let mut command = Command::new(dist.file(program));
+            command.arg("--version");
+            older.run(&command)
+        };
+        for program in ["cgpu", "cgpu-monitor"] {
+            let told = version(program).exits(0);
+            assert!(told.stdout.starts_with(program), "{name}: {told:?}");
+        }
+        // Only a runtime to hand over to is lacking.
+        let told = version("cgpu-runtime");
+        assert!(told.stderr.contains("no runtime to hand over to"), "{name}: {told:?}");
+    }
+}
+
+#[test]
+fn a_program_keeps_its_limit_and_the_monitor_sees_it() {
+    for older in systems("older::a_program_keeps_its_limit_and_the_monitor_sees_it") {
+        let scene = Scene::new(T4);
+        assert!(scene.path("").starts_with("/dev/shm"), "there is memory wherever containers are");
+        let root = scene.root().to_string_lossy().into_owned();
+        let boxed = scene
+            .container("old")
+            .with("ALIYUN_COM_GPU_MEM_CONTAINER", "6")
+            .with("ALIYUN_COM_GPU_MEM_DEV", "15");
+        let mut monitor = scene.native(&scene.dist().file("cgpu-monitor"));
+        std::fs::write(scene.path("monitor.toml"), "tree = \"none\"\nmetrics = \"off\"\n")
+            .expect("a configuration");
+        monitor.args(["--root", &root, "--config"]).arg(scene.path("monitor.toml"));
+        let mut monitor = Child::start_for(older.within(&monitor), scene.lifetime());
+        let smi = || older.run(&scene.cgpu(&["smi", "--json", "--root", &root])).silent().json();
+        let deadline = Instant::now() + START;
+        while smi()["monitor"] != true {
+            assert!(monitor.runs(), "the monitor has ended: {:?}", monitor.kill());
+            assert!(Instant::now() < deadline, "the monitor does not answer");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let seen = older.run(&scene.program_in(&boxed, "meminfo")).silent();
+        assert_eq!(seen.number("total"), 6043 * MIB);
+        let mut filling = scene.program_in(&boxed, "alloc_fill");
+        filling.arg("64M");
+        let filled = older.run(&filling).silent();
+        assert_eq!(filled.number("error"), 2, "{filled:?}");
+        assert!(filled.number("granted") <= 6043 * MIB, "{filled:?}");
+        let mut holding = scene.program_in(&boxed, "hold");
+        holding.arg("1G");
+        let mut held = Child::start(older.within(&holding));
+        held.line();
+        scene.eventually("the monitor sees what is held", || {
+            let all = smi();
+            let mine = all["containers"].as_array()?.iter().find(|one| one["id"] == "old")?.clone();
+            (mine["cards"][0]["used"].as_u64()? >= 1024 * MIB).then_some(())
+        });
+    }
+}
+
+/// A bundle whose image is an older system, with our C programs.
+fn bundle(yard: &Yard<'_>, older: &Older, id: &str) -> PathBuf {
+    let bundle = yard.bundle(id, SIX, &["sleep", "600"]);
+    let file = bundle.join("config.json");
+    let mut config: Value =
+        serde_json::from_slice(&std::fs::read(&file).expect("a configuration")).expect("JSON");
+    config["root"]["path"] = older.root.to_string_lossy().into();
+    let programs = Dist::find().folder().join("programs");
+    let mounts = config["mounts"].as_array_mut().expect("mounts");
+    mounts
+        .push(json!({"destination": "/mnt", "type": "bind", "source": programs, "options": ["bind", "ro"]}));
+    std::fs::write(file, config.to_string()).expect("a configuration");
+    bundle
+}
+
+#[test]
+fn containers_of_older_images_have_their_slices() {
+    let test = "older::containers_of_older_images_have_their_slices";
+    for older in systems(test) {
+        let scene = Scene::new(T4);
+        let Some(yard) = Yard::open(test, &scene, Runtime::Runc, T4) else { return };
+        let boxed = yard.start_bundle("old", &bundle(&yard, &older, "old"));
+        let seen = boxed.exec(&["/usr/bin/env", "-i", "/mnt/meminfo"]).silent();
+        assert_eq!(seen.number("total"), 6043 * MIB);
+        let filled = boxed.exec(&["/mnt/alloc_fill", "64M"]).silent();
+        assert!(filled.number("error") == 2 && filled.number("granted") <= 6043 * MIB, "{filled:?}");
+        boxed.delete();
+    }
+}
+
+/// No program of it would start, or one would without the shim.
+#[test]
+fn an_image_that_is_too_old_for_the_shim_is_not_started() {
+    let test = "older::an_image_that_is_too_old_for_the_shim_is_not_started";
+    let Some(shim) = new_shim() else {
+        return skip(test, "old-roots", "CGPU_NEW_SHIM names no shim of this system");
+    };
+    for older in systems(test) {
+        let preloaded = older.preloading(&shim);
+        if preloaded.stdout.contains("/libcgpu.so") {
+            // That system is not older than this one.
+            continue;
+        }
+        assert!(preloaded.stderr.contains("not found"), "{preloaded:?}");
+        let scene = Scene::new(T4);
+        let Some(yard) = Yard::open(test, &scene, Runtime::Runc, T4) else { return };
+        let config = std::fs::read_to_string(yard.config()).expect("a configuration");
+        std::fs::write(yard.config(), format!("{config}shim = {shim:?}\n")).expect("a configuration");
+        let sentence = yard.refused_bundle("old", &bundle(&yard, &older, "old"));
+        assert!(
+            sentence.contains("the image has glibc 2.") && sentence.contains("and libcgpu.so needs 2."),
+            "{sentence}"
+        );
+    }
+}
