@@ -1,75 +1,158 @@
-//! Containers of containerd itself.
+//! Containers of containerd: of its own command line, and as Kubernetes has it start them (CRI).
 
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use cgpu_e2e::{Child, furnish, skip};
+use cgpu_e2e::{Child, furnish, python, skip};
+use tempfile::TempDir;
 
 use super::*;
 
-const TEST: &str = "containerd::it_starts_with_what_it_was_told_and_its_containers_have_slices";
+/// How long it may take to come and to go.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The image that is made.
+const IMAGE: &str = "localhost/cuda:latest";
 
-/// It is started as `cgpu setup containerd` has set it: the plugin for Kubernetes must come up, and what it then starts by our program has its slice.
+/// A daemon of one test's own, as `cgpu setup containerd` has set it.
+struct Containerd {
+    folder: TempDir,
+    daemon: Option<Child>,
+}
+
+impl Containerd {
+    /// Starts it with simulated cards. None, after recording the skip, where it is not there or does not start.
+    fn start(test: &str, scene: &Scene) -> Option<Self> {
+        let has = |name: &str| {
+            Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success())
+        };
+        // SAFETY: no obligations; geteuid cannot fail.
+        let is_root = unsafe { libc::geteuid() } == 0;
+        if !is_root || !has("containerd") || !has("ctr") || !has("runc") {
+            skip(test, "containerd", "containerd, ctr and runc are not installed, or this is not root");
+            return None;
+        }
+        let folder =
+            tempfile::Builder::new().prefix("cgpu-containerd-").tempdir().expect("a temporary folder");
+        let mut containerd = Self { folder, daemon: None };
+        let at = |name: &str| containerd.at(name);
+        fs::write(
+            at("runtime.toml"),
+            format!("root = {:?}\nsim = {T4:?}\nruntime = \"runc\"\n", scene.root()),
+        )
+        .expect("a configuration");
+        // containerd gives a runtime no arguments of its own.
+        let program = scene.dist().file("cgpu-runtime");
+        let script =
+            format!("#!/bin/sh\nexec {} --cgpu-config {} \"$@\"\n", program.display(), at("runtime.toml"));
+        fs::write(containerd.runtime(), script).expect("a script");
+        fs::set_permissions(containerd.runtime(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .expect("a script");
+        // Who is not alone on a host may not give a process more of the kernel's favour than it has itself.
+        let before = format!(
+            "version = 2\nroot = {:?}\nstate = {:?}\n[grpc]\n  address = {:?}\n[ttrpc]\n  address = {:?}\n\
+             [plugins.\"io.containerd.grpc.v1.cri\"]\n  sandbox_image = {IMAGE:?}\n  restrict_oom_score_adj = true\n\
+             [plugins.\"io.containerd.grpc.v1.cri\".cni]\n  conf_dir = {:?}\n",
+            at("root"),
+            at("state"),
+            at("sock"),
+            at("ttrpc"),
+            at("cni")
+        );
+        fs::write(at("config.toml"), before).expect("a configuration");
+        let set = scene.cgpu(&[
+            "setup",
+            "containerd",
+            "--file",
+            &at("config.toml"),
+            "--runtime",
+            &containerd.runtime(),
+        ]);
+        Outcome::of(set).exits(0);
+        furnish(scene, &containerd.rootfs());
+
+        let mut command = Command::new("containerd");
+        command.args(["--config", &at("config.toml")]);
+        let mut daemon = Child::start_for(command, Duration::from_secs(300));
+        let deadline = Instant::now() + PATIENCE;
+        while containerd.ctr(&["version"]).code() != Some(0) {
+            if !daemon.runs() || Instant::now() > deadline {
+                skip(test, "containerd", &format!("containerd does not start here: {:?}", daemon.kill()));
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        containerd.daemon = Some(daemon);
+        Some(containerd)
+    }
+
+    fn at(&self, name: &str) -> String {
+        self.folder.path().join(name).to_string_lossy().into_owned()
+    }
+
+    fn runtime(&self) -> String {
+        self.at("cgpu-runtime")
+    }
+
+    fn rootfs(&self) -> PathBuf {
+        self.folder.path().join("rootfs")
+    }
+
+    fn ctr(&self, arguments: &[&str]) -> Outcome {
+        let mut command = Command::new("ctr");
+        command.args(["--address", &self.at("sock")]).args(arguments);
+        Outcome::of(command)
+    }
+
+    /// The state of the plugin for Kubernetes; none: it is not there.
+    fn plugin(&self) -> Option<String> {
+        let plugins = self.ctr(&["plugins", "ls"]).exits(0).stdout;
+        let line = plugins.lines().find(|line| line.split_whitespace().nth(1) == Some("cri"))?;
+        line.split_whitespace().last().map(str::to_owned)
+    }
+
+    /// Makes the image from its root file system, as `docker save` writes images, in Kubernetes' part of the store.
+    fn import(&self) {
+        let script = "cd \"$1\" && tar -C rootfs -cf layer.tar . && sum=$(sha256sum layer.tar | cut -d' ' -f1) \
+             && printf '{\"architecture\":\"%s\",\"os\":\"linux\",\"config\":{\"Cmd\":[\"sleep\",\"600\"],\"Env\":[\"PATH=/bin\"]},\
+             \"rootfs\":{\"type\":\"layers\",\"diff_ids\":[\"sha256:%s\"]}}' \"$3\" \"$sum\" > image.json \
+             && printf '[{\"Config\":\"image.json\",\"RepoTags\":[\"%s\"],\"Layers\":[\"layer.tar\"]}]' \"$2\" > manifest.json \
+             && tar -cf image.tar manifest.json image.json layer.tar";
+        let machine = if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" };
+        let mut make = Command::new("sh");
+        make.args(["-c", script, "sh"]).arg(self.folder.path()).args([IMAGE, machine]);
+        Outcome::of(make).exits(0);
+        self.ctr(&["--namespace", "k8s.io", "images", "import", &self.at("image.tar")]).exits(0);
+    }
+}
+
+impl Drop for Containerd {
+    fn drop(&mut self) {
+        let Some(mut daemon) = self.daemon.take() else { return };
+        daemon.signal(libc::SIGTERM);
+        let deadline = Instant::now() + PATIENCE;
+        while daemon.runs() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// The plugin for Kubernetes must come up, and what it then starts by our program has its slice.
 #[test]
 fn it_starts_with_what_it_was_told_and_its_containers_have_slices() {
-    let has =
-        |name: &str| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success());
-    // SAFETY: no obligations; geteuid cannot fail.
-    let is_root = unsafe { libc::geteuid() } == 0;
-    if !is_root || !has("containerd") || !has("ctr") || !has("runc") {
-        return skip(TEST, "containerd", "containerd, ctr and runc are not installed, or this is not root");
-    }
     let scene = Scene::new(T4);
-    let folder = tempfile::Builder::new().prefix("cgpu-containerd-").tempdir().expect("a temporary folder");
-    let at = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
-    fs::write(at("runtime.toml"), format!("root = {:?}\nsim = {T4:?}\nruntime = \"runc\"\n", scene.root()))
-        .expect("a configuration");
-    // containerd gives a runtime no arguments of its own.
-    let ours = at("cgpu-runtime");
-    let program = scene.dist().file("cgpu-runtime");
-    let script =
-        format!("#!/bin/sh\nexec {} --cgpu-config {} \"$@\"\n", program.display(), at("runtime.toml"));
-    fs::write(&ours, script).expect("a script");
-    fs::set_permissions(&ours, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("a script");
-    let before = format!(
-        "version = 2\nroot = {:?}\nstate = {:?}\n[grpc]\n  address = {:?}\n[ttrpc]\n  address = {:?}\n",
-        at("root"),
-        at("state"),
-        at("sock"),
-        at("ttrpc")
-    );
-    fs::write(at("config.toml"), before).expect("a configuration");
-    Outcome::of(scene.cgpu(&["setup", "containerd", "--file", &at("config.toml"), "--runtime", &ours]))
-        .exits(0);
-    let rootfs = folder.path().join("rootfs");
-    furnish(&scene, &rootfs);
-
-    let mut command = Command::new("containerd");
-    command.args(["--config", &at("config.toml")]);
-    let mut daemon = Child::start_for(command, Duration::from_secs(300));
-    let ctr = |arguments: &[&str]| {
-        let mut command = Command::new("ctr");
-        command.args(["--address", &at("sock")]).args(arguments);
-        Outcome::of(command)
-    };
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while ctr(&["version"]).code() != Some(0) {
-        if !daemon.runs() || Instant::now() > deadline {
-            return skip(TEST, "containerd", &format!("containerd does not start here: {:?}", daemon.kill()));
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    let plugins = ctr(&["plugins", "ls"]).exits(0).stdout;
-    let cri = plugins.lines().find(|line| line.split_whitespace().nth(1) == Some("cri"));
-    assert!(cri.is_none_or(|line| line.contains(" ok")), "{plugins}");
-
+    let test = "containerd::it_starts_with_what_it_was_told_and_its_containers_have_slices";
+    let Some(containerd) = Containerd::start(test, &scene) else { return };
+    let state = containerd.plugin();
+    assert!(state.as_deref().is_none_or(|state| state == "ok"), "{state:?}");
     let run = |id: &str, variables: &[&str], program: &[&str]| {
+        let ours = containerd.runtime();
         let mut words = vec!["run", "--rm", "--rootfs", "--runc-binary", &ours];
         variables.iter().for_each(|variable| words.extend(["--env", variable]));
-        let root = rootfs.to_string_lossy();
+        let root = containerd.rootfs();
+        let root = root.to_string_lossy();
         words.extend([root.as_ref(), id]);
         words.extend(program);
-        ctr(&words)
+        containerd.ctr(&words)
     };
     let inside = run("six", SIX, &["/bin/meminfo"]).exits(0);
     assert_eq!(inside.number("total"), 6043 * MIB);
@@ -77,9 +160,54 @@ fn it_starts_with_what_it_was_told_and_its_containers_have_slices() {
     let refused = run("bad", &["ALIYUN_COM_GPU_MEM_CONTAINER=six"], &["/bin/true"]);
     assert!(refused.code() != Some(0) && refused.stderr.contains("is `six`, expected"), "{refused:?}");
     is_clean(&scene);
-    daemon.signal(libc::SIGTERM);
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while daemon.runs() && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(50));
+}
+
+/// A pod with a runtime class whose handler is `cgpu`, on the host's network: what needs no plugin for networks.
+#[test]
+fn pods_of_its_handler_have_slices_and_names() {
+    let test = "containerd::pods_of_its_handler_have_slices_and_names";
+    let scene = Scene::new(T4);
+    let Some(containerd) = Containerd::start(test, &scene) else { return };
+    if containerd.plugin().is_none_or(|state| state != "ok") {
+        return skip(test, "containerd", "this containerd has no plugin for Kubernetes");
     }
+    let Some(python) = python(test) else { return };
+    containerd.import();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/cri.py");
+    let cri = |words: &[&str]| {
+        let mut command = Command::new(&python);
+        command.arg(&script).arg(containerd.at("sock")).args(words);
+        Outcome::of(command)
+    };
+    let said = |outcome: Outcome| outcome.exits(0).stdout.trim().to_owned();
+
+    let pod = said(cri(&["pod", "trainer", "cgpu"]));
+    // Its first container holds the network and asks for nothing.
+    assert!(folders(&scene).is_empty(), "{:?}", folders(&scene));
+    let boxed = said(cri(&[&["container", &pod, "trainer", "main", IMAGE], SIX].concat()));
+    cri(&["start", &boxed]).exits(0);
+    assert_eq!(cri(&["exec", &boxed, "env", "-i", "/bin/meminfo"]).exits(0).number("total"), 6043 * MIB);
+    let filled = cri(&["exec", &boxed, "/bin/alloc_fill", "64M"]).exits(0);
+    assert!(filled.number("error") == 2 && filled.number("granted") <= 6043 * MIB, "{filled:?}");
+    let shown = scene.smi();
+    let container = &shown["containers"][0];
+    assert_eq!(container["name"], "trainer/main", "{shown:#}");
+    assert_eq!(container["image"], IMAGE, "{shown:#}");
+    assert_eq!(container["id"], boxed[..12], "{shown:#}");
+    // What is not understood is told to whoever asked.
+    let bad = ["container", &pod, "trainer", "bad", IMAGE, "ALIYUN_COM_GPU_MEM_CONTAINER=six"];
+    let bad = said(cri(&bad));
+    let refused = cri(&["start", &bad]);
+    assert!(refused.code() == Some(1) && refused.stderr.contains("is `six`, expected"), "{refused:?}");
+
+    // A pod of the same engine without the handler comes by runc alone.
+    let plain = said(cri(&["pod", "plain", ""]));
+    let native = said(cri(&[&["container", &plain, "plain", "main", IMAGE], SIX].concat()));
+    cri(&["start", &native]).exits(0);
+    let maps = cri(&["exec", &native, "cat", "/proc/self/maps"]).exits(0).stdout;
+    assert!(!maps.contains("cgpu"), "{maps}");
+    for pod in [pod, plain] {
+        cri(&["remove", &pod]).exits(0);
+    }
+    is_clean(&scene);
 }
