@@ -6,7 +6,10 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::net::sockopt::socket_peercred;
+
 use crate::estate::Estate;
+use crate::inventory::Inventory;
 use crate::message::{CardTurns, Errno, Refusal, Registered, Registration, Reply, Request, Status};
 
 /// A monitor answers at once or not at all.
@@ -66,10 +69,18 @@ impl Client {
     /// # Errors
     /// [`Failure::Absent`] when nobody listens there.
     pub fn connect(socket: &Path) -> Result<Self, Failure> {
+        Self::connect_within(socket, PATIENCE)
+    }
+
+    /// The same, for somebody who does not wait for a reply longer than this.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn connect_within(socket: &Path, patience: Duration) -> Result<Self, Failure> {
         let absent = |error| Failure::Absent(socket.to_owned(), error);
         let stream = UnixStream::connect(socket).map_err(absent)?;
-        stream.set_read_timeout(Some(PATIENCE)).map_err(absent)?;
-        stream.set_write_timeout(Some(PATIENCE)).map_err(absent)?;
+        stream.set_read_timeout(Some(patience)).map_err(absent)?;
+        stream.set_write_timeout(Some(patience)).map_err(absent)?;
         Ok(Self { socket: socket.to_owned(), stream: BufReader::new(stream) })
     }
 
@@ -174,6 +185,23 @@ impl Client {
             Reply::Turns(turns) => Ok(turns),
             other => Err(self.unexpected(other)),
         }
+    }
+
+    /// Which cards the host has.
+    ///
+    /// # Errors
+    /// As [`Client::ask`], and a refusal: NVML has not told the monitor of all of them, or it is an older one.
+    pub fn inventory(&mut self) -> Result<Inventory, Failure> {
+        match self.ask(&Request::Inventory)? {
+            Reply::Inventory(inventory) => Ok(inventory),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// Who answers, by the kernel: its user.
+    #[must_use]
+    pub fn monitors_user(&self) -> Option<u32> {
+        socket_peercred(self.stream.get_ref()).ok().map(|who| who.uid.as_raw())
     }
 
     /// Takes over from a monitor, which ends.

@@ -28,6 +28,7 @@ use container::Container;
 use crate::config::{Config, Start};
 use crate::controller::tenants::TenantId;
 use crate::estate::{CardBooks, Succession};
+use crate::inventory::Found;
 use crate::scout::{Ask, Kin, Scout};
 use crate::settings::Settings;
 use crate::watch::Watch;
@@ -47,6 +48,8 @@ pub(crate) struct Host {
     pub(crate) warnings: Vec<String>,
     /// NVML answers.
     pub(crate) sampled: Option<Nanos>,
+    /// All cards of the host, and when NVML has told of them.
+    pub(crate) inventory: Option<(Nanos, Vec<Found>)>,
     pub(crate) scout: Scout,
     next: u64,
     /// Whose books the scout reads.
@@ -102,6 +105,7 @@ impl Host {
             start: config.start.clone(),
             warnings: Vec::new(),
             sampled: None,
+            inventory: None,
             scout,
             next: 1,
             watched: Vec::new(),

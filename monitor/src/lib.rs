@@ -11,6 +11,7 @@
 //! | [`exchange`] | pure: how much of what processes exported has gone, from all figures together |
 //! | [`watch`] | pure: who uses a card without the shim, or has too much of it, and who is to be ended for it |
 //! | `scout` | what takes time: NVML, who its processes are, ending one, the settings file |
+//! | [`inventory`] | which cards the host has, for whoever starts containers |
 //! | [`number`], `tree` | what cards are called in the control tree; the tree as a file system |
 //! | [`estate`], `service` | the hot upgrade; what the service manager is told |
 //! | `control`, `status`, `socket` | the control tree, the whole picture, and the way to both |
@@ -28,6 +29,7 @@ mod daemon;
 pub mod estate;
 pub mod exchange;
 mod host;
+pub mod inventory;
 pub mod measured;
 pub mod message;
 pub mod metrics;

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::control::Kind;
 use crate::estate::Estate;
+use crate::inventory::Inventory;
 use crate::number::CardNumber;
 
 /// A request, told apart by `op`.
@@ -50,6 +51,8 @@ pub enum Request {
     Status,
     /// Who had each card in the last moments. Answered by [`Reply::Turns`].
     Turns,
+    /// Which cards the host has, as NVML has told lately. Answered by [`Reply::Inventory`], or refused where it has not told of all.
+    Inventory,
 }
 
 impl Request {
@@ -57,7 +60,12 @@ impl Request {
     #[must_use]
     pub const fn reads(&self) -> bool {
         match self {
-            Self::Get { .. } | Self::List { .. } | Self::Look { .. } | Self::Status | Self::Turns => true,
+            Self::Get { .. }
+            | Self::List { .. }
+            | Self::Look { .. }
+            | Self::Status
+            | Self::Turns
+            | Self::Inventory => true,
             Self::Register(_) | Self::Set { .. } | Self::Upgrade | Self::HandOver => false,
         }
     }
@@ -120,6 +128,8 @@ pub enum Reply {
     Status(Box<Status>),
     /// The last turns of each card.
     Turns(Vec<CardTurns>),
+    /// The host's cards.
+    Inventory(Inventory),
     /// It was not done.
     Refused(Refusal),
 }

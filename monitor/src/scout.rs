@@ -17,6 +17,7 @@ use cgpu_proto::units::{Bytes, Nanos};
 use cgpu_proto::uuid::Uuid;
 
 use crate::daemon::poll::now;
+use crate::inventory::Found;
 use crate::number::CardNumber;
 use crate::settings::Settings;
 use crate::watch::{Name, Order};
@@ -92,6 +93,8 @@ pub(crate) struct Sample {
     /// Before it was asked.
     pub(crate) at: Nanos,
     pub(crate) cards: Vec<CardSample>,
+    /// All of them, for whoever starts containers; none: one has not answered.
+    pub(crate) all: Option<Vec<Found>>,
     /// Containers whose processes had all been searched for before, so that all of theirs on the cards are recognised: [`Kin::tenant`].
     pub(crate) sought: BTreeSet<u64>,
 }
@@ -242,7 +245,8 @@ fn run(errands: &Receiver<Errand>, news: &Sender<News>, name: &str, state: &Path
                     None
                 }
             };
-            let sample = cards.map(|cards| recognise(Sample { at, cards, sought: sought(&kin) }, &kin));
+            let all = library.as_ref().ok().and_then(Library::inventory);
+            let sample = cards.map(|cards| recognise(Sample { at, cards, all, sought: sought(&kin) }, &kin));
             if news.send(News::Sampled(sample)).is_err() {
                 return;
             }

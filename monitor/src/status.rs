@@ -11,8 +11,10 @@ use crate::controller::past::PastTurn;
 use crate::host::Host;
 use crate::host::board::Board;
 use crate::host::container::Container;
+use crate::inventory::{self, Inventory, Listed};
 use crate::message::{
-    CardStatus, CardTurns, ContainerStatus, ProcessCard, ProcessStatus, ShareStatus, Status, TurnStatus,
+    CardStatus, CardTurns, ContainerStatus, Errno, ProcessCard, ProcessStatus, Refusal, ShareStatus, Status,
+    TurnStatus,
 };
 
 /// The whole of it, as of now.
@@ -59,6 +61,22 @@ pub(crate) fn turns(host: &Host, now: Nanos) -> Vec<CardTurns> {
             turns: board.controller.past(now).filter_map(told).collect(),
         })
         .collect()
+}
+
+/// Which cards the host has.
+///
+/// # Errors
+/// Not all of them are known.
+pub(crate) fn inventory(host: &Host, now: Nanos) -> Result<Inventory, Refusal> {
+    let Some((at, cards)) = &host.inventory else {
+        return Err(Refusal::new(Errno::ENOENT, "NVML has not told of all cards."));
+    };
+    Ok(Inventory {
+        cards: cards.iter().map(Listed::from).collect(),
+        age_ms: (now - *at).0 / 1_000_000,
+        simulated: inventory::simulated(),
+        allow_overcommit: host.start.allow_overcommit,
+    })
 }
 
 fn card(host: &Host, at: usize) -> CardStatus {

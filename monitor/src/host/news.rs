@@ -48,6 +48,7 @@ impl Host {
     pub(super) fn take_sample(&mut self, now: Nanos, sample: Option<Sample>) {
         let Some(sample) = sample else {
             self.sampled = None;
+            self.inventory = None;
             self.watch.forget(None);
             return;
         };
@@ -56,6 +57,7 @@ impl Host {
             self.drop_cards(|board| board.known || sample.cards.iter().any(|card| card.uuid == board.uuid));
         }
         self.sampled = Some(sample.at);
+        self.inventory = sample.all.map(|cards| (sample.at, cards));
         let told: BTreeSet<Uuid> = sample.cards.iter().map(|card| card.uuid).collect();
         let numbers: BTreeSet<CardNumber> = sample.cards.iter().map(|card| card.index).collect();
         if !told.is_empty() {

@@ -12,6 +12,7 @@ use nvml_wrapper::{Device, Nvml};
 
 use super::readings::Enclosed;
 use super::{CardSample, Processes};
+use crate::inventory::{self, Found};
 use crate::number::CardNumber;
 
 /// `NVML_DEVICE_MIG_ENABLE`.
@@ -62,6 +63,11 @@ impl Library {
         };
         let places = (0..count).filter_map(|index| self.place(index)).flat_map(places);
         Ok(places.map(&mut sample).collect())
+    }
+
+    /// All cards; none: one does not answer.
+    pub(super) fn inventory(&self) -> Option<Vec<Found>> {
+        inventory::ask(&self.nvml).ok()
     }
 
     /// Who is on a card now.
