@@ -198,6 +198,7 @@ pub(crate) const FIGURES: &[Figure] = &[
         5.0,
     ),
     recorded("start_runc_added_pct", "the same by runc alone: create, start, delete"),
+    recorded("start_runc_alone_added_pct", "and where no monitor runs, so that NVML is asked"),
 ];
 
 /// The row of `key`.

@@ -1,7 +1,7 @@
 //! What a slice adds to the start of a container: the same container with `cgpu-runtime` before runc and without, in turn, in one run.
 //!
-//! By an engine as people start them, with a Docker daemon of our own; and by runc alone, which shows what the engine's own time hides. Both need
-//! root, and programs that are not there make the figure fail with the reason.
+//! By an engine as people start them, with a Docker daemon of our own; and by runc alone, which shows what the engine's own time hides. A monitor runs, as on a
+//! host where cgpu is installed; once, none does. All need root, and programs that are not there make the figure fail with the reason.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,6 +17,7 @@ use crate::figure::{Measured, Wanted};
 
 const DOCKER: &str = "start_docker_added_pct";
 const RUNC: &str = "start_runc_added_pct";
+const ALONE: &str = "start_runc_alone_added_pct";
 const SLICE: [&str; 2] = ["ALIYUN_COM_GPU_MEM_CONTAINER=6", "ALIYUN_COM_GPU_MEM_DEV=15"];
 const PAIRS: usize = 20;
 /// How long a daemon may take to come and to go.
@@ -25,29 +26,33 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Measures those of the figures that are wanted.
 pub(crate) fn measure(dist: &Path, wanted: &Wanted, measured: &mut Measured) {
     type Way = fn(&Place) -> Result<f64>;
-    for (key, way) in [(RUNC, runc as Way), (DOCKER, docker)] {
+    for (key, way, monitored) in [(ALONE, runc as Way, false), (RUNC, runc, true), (DOCKER, docker, true)] {
         if !wanted.has(key) {
             continue;
         }
-        match Place::new(dist).and_then(|place| way(&place)) {
+        match Place::new(dist, monitored).and_then(|place| way(&place)) {
             Ok(percent) => measured.record(key, percent),
             Err(error) => measured.fail(&[key], &error),
         }
     }
 }
 
-/// A folder with a root file system, simulated cards and a configuration of `cgpu-runtime`.
+/// The host's cards.
+const CARDS: &str = "T4:15109";
+
+/// A folder with a root file system, simulated cards, their monitor and a configuration of `cgpu-runtime`.
 struct Place {
     folder: TempDir,
     runtime: PathBuf,
+    monitor: Option<Child>,
 }
 
 impl Place {
-    fn new(dist: &Path) -> Result<Self> {
+    fn new(dist: &Path, monitored: bool) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("cgpu-start-").tempdir()?;
         let dist = dist.canonicalize().with_context(|| format!("{} is not there", dist.display()))?;
-        let place = Self { folder, runtime: dist.join("cgpu-runtime") };
-        let text = format!("root = {:?}\nsim = \"T4:15109\"\nruntime = \"runc\"\n", place.at("root"));
+        let mut place = Self { folder, runtime: dist.join("cgpu-runtime"), monitor: None };
+        let text = format!("root = {:?}\nsim = {CARDS:?}\nruntime = \"runc\"\n", place.at("root"));
         fs::write(place.at("runtime.toml"), text)?;
         let rootfs = place.at("rootfs");
         for name in ["bin", "etc", "proc", "dev", "sys", "tmp", "run"] {
@@ -64,11 +69,46 @@ impl Place {
             fs::create_dir_all(to.parent().context("a library lies in a folder")?)?;
             fs::copy(&library, to)?;
         }
+        if monitored {
+            place.monitor = Some(place.start_monitor(&dist)?);
+        }
         Ok(place)
+    }
+
+    /// Starts a monitor of the same cards as the containers', and waits until it knows them.
+    fn start_monitor(&self, dist: &Path) -> Result<Child> {
+        fs::create_dir_all(self.at("root/cards"))?;
+        fs::write(self.at("monitor.toml"), "tree = \"none\"\nmetrics = \"off\"\n")?;
+        let log = fs::File::create(self.at("monitor.log"))?;
+        let mut monitor = Command::new(dist.join("cgpu-monitor"));
+        monitor.arg("--root").arg(self.at("root")).arg("--config").arg(self.at("monitor.toml"));
+        monitor
+            .env("LD_LIBRARY_PATH", dist.join("sim"))
+            .env("CGPU_SIM_GPUS", CARDS)
+            .env("CGPU_SIM_STATE", self.at("root/cards").join(CARDS));
+        monitor.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let child = monitor.spawn().context("cannot start cgpu-monitor")?;
+        let deadline = Instant::now() + PATIENCE;
+        let mut ls = Command::new(dist.join("cgpu"));
+        ls.args(["get", "0/policy", "--root"]).arg(self.at("root"));
+        while let Err(error) = done(&mut ls) {
+            ensure!(Instant::now() < deadline, "the monitor does not answer: {error:#}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(child)
     }
 
     fn at(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(monitor) = &mut self.monitor {
+            let _ = monitor.kill();
+            let _ = monitor.wait();
+        }
     }
 }
 

@@ -27,8 +27,9 @@ impl Bundle {
         let folder = fs::canonicalize(folder)
             .with_context(|| format!("the bundle {} is not there", folder.display()))?;
         let file = match &invocation.file {
-            Some(file) => std::path::absolute(file)?,
-            None => folder.join("config.json"),
+            // Under its usual name crun looks for it in the bundle, and else where we are.
+            Some(file) if file != Path::new("config.json") => std::path::absolute(file)?,
+            _ => folder.join("config.json"),
         };
         Ok(Self { folder, file })
     }
@@ -60,6 +61,13 @@ impl Bundle {
     /// As the system says.
     pub fn write(&self, configuration: &Configuration) -> Result<()> {
         replace(&self.file, &configuration.text())
+    }
+
+    /// Its mounts, as [`Configuration::mounts`]; what is written as a relative path lies in the bundle, as its runtime takes it.
+    #[must_use]
+    pub fn mounts(&self, configuration: &Configuration) -> Vec<(PathBuf, Option<PathBuf>)> {
+        let mounts = configuration.mounts().into_iter();
+        mounts.map(|(to, from)| (to, from.map(|from| self.folder.join(from)))).collect()
     }
 
     /// Its root file system.

@@ -32,10 +32,11 @@ pub struct Additions {
 
 /// What is read; other spellings of these names would be read by some runtimes and not by others.
 const READ: &[(&str, &[&str])] = &[
-    ("", &["process", "root", "mounts", "hooks", "annotations"]),
+    ("", &["process", "root", "mounts", "hooks", "annotations", "linux"]),
     ("process", &["env"]),
     ("root", &["path"]),
     ("hooks", &["createRuntime", "poststop"]),
+    ("linux", &["namespaces", "maskedPaths"]),
 ];
 
 impl Configuration {
@@ -72,6 +73,18 @@ impl Configuration {
         for mount in mounts.into_iter().flatten().filter_map(Value::as_object) {
             spelt(mount, &["destination", "type", "source", "options"]).map_err(&wrong)?;
         }
+        for name in ["namespaces", "maskedPaths"] {
+            let list = configuration.object("linux").and_then(|linux| linux.get(name));
+            if !list.is_none_or(|list| list.is_array() || list.is_null()) {
+                return Err(wrong(format!("expected a list `{name}`")));
+            }
+        }
+        for namespace in configuration.listed("namespaces").filter_map(Value::as_object) {
+            spelt(namespace, &["type", "path"]).map_err(&wrong)?;
+        }
+        if !configuration.listed("maskedPaths").all(Value::is_string) {
+            return Err(wrong("expected text in `maskedPaths`".into()));
+        }
         Ok(configuration)
     }
 
@@ -101,18 +114,43 @@ impl Configuration {
         self.object("annotations")?.get(name)?.as_str()
     }
 
-    /// Destination and source of its bind mounts, in order.
+    /// Destination of its mounts, in order, and source of those that show a part of the host, as it is written; none: something else is there.
     #[must_use]
-    pub fn binds(&self) -> Vec<(PathBuf, PathBuf)> {
+    pub fn mounts(&self) -> Vec<(PathBuf, Option<PathBuf>)> {
         let mounts = self.document.get("mounts").and_then(Value::as_array).into_iter().flatten();
-        let bind = |mount: &Value| {
+        let told = |mount: &Value| {
             let text = |name: &str| mount.get(name).and_then(Value::as_str);
             let options = mount.get("options").and_then(Value::as_array).into_iter().flatten();
             let is_bind = text("type") == Some("bind")
                 || options.filter_map(Value::as_str).any(|option| matches!(option, "bind" | "rbind"));
-            is_bind.then_some((PathBuf::from(text("destination")?), PathBuf::from(text("source")?)))
+            Some((text("destination")?.into(), text("source").filter(|_| is_bind).map(PathBuf::from)))
         };
-        mounts.filter_map(bind).collect()
+        mounts.filter_map(told).collect()
+    }
+
+    /// Destination and source of its bind mounts, in order.
+    #[must_use]
+    pub fn binds(&self) -> Vec<(PathBuf, PathBuf)> {
+        self.mounts().into_iter().filter_map(|(to, from)| Some((to, from?))).collect()
+    }
+
+    /// A list of its part for Linux.
+    fn listed(&self, name: &str) -> impl Iterator<Item = &Value> {
+        self.object("linux").and_then(|linux| linux.get(name)?.as_array()).into_iter().flatten()
+    }
+
+    /// Whether its mounts are its own: without a namespace for them, or in somebody else's, none would be made.
+    #[must_use]
+    pub fn has_own_mounts(&self) -> bool {
+        self.listed("namespaces").any(|namespace| {
+            let text = |name: &str| namespace.get(name).and_then(Value::as_str);
+            text("type") == Some("mount") && text("path").is_none_or(str::is_empty)
+        })
+    }
+
+    /// What its programs are not to see, whatever is mounted there.
+    pub fn masked(&self) -> impl Iterator<Item = &Path> {
+        self.listed("maskedPaths").filter_map(Value::as_str).map(Path::new)
     }
 
     /// The same with these additions, and without those of an earlier start of the same bundle.

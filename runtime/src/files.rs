@@ -26,26 +26,35 @@ const LARGEST: u64 = 64 << 20;
 #[derive(Clone, Debug)]
 pub struct Files {
     root: Rc<OwnedFd>,
-    /// Destination and source of the bind mounts that nothing later covers. Destinations have no links.
-    binds: Vec<(PathBuf, PathBuf)>,
+    /// Destination of the mounts that nothing later covers, and source of those that show a part of the host; of others nothing is seen. Destinations have no
+    /// links.
+    mounts: Vec<(PathBuf, Option<PathBuf>)>,
 }
 
 /// Where a path leads, in the container, and what is there; none: nothing.
 type Place = (PathBuf, Option<Rc<OwnedFd>>);
 
 impl Files {
-    /// The root, and the bind mounts over it in order, each as destination and source.
+    /// The root, and the mounts over it in order, each as destination and source.
     ///
     /// # Errors
     /// The root is not there, or links lead round in circles.
-    pub fn new(root: &Path, binds: Vec<(PathBuf, PathBuf)>) -> io::Result<Self> {
-        let mut files = Self { root: Rc::new(open(root, OFlags::DIRECTORY)?), binds: Vec::new() };
-        for (to, from) in binds {
+    pub fn new(root: &Path, mounts: Vec<(PathBuf, Option<PathBuf>)>) -> io::Result<Self> {
+        let mut files = Self { root: Rc::new(open(root, OFlags::DIRECTORY)?), mounts: Vec::new() };
+        for (to, from) in mounts {
             let (to, _) = files.walk(&to)?;
-            files.binds.retain(|(earlier, _)| !earlier.starts_with(&to));
-            files.binds.push((to, from));
+            files.mounts.retain(|(earlier, _)| !earlier.starts_with(&to));
+            files.mounts.push((to, from));
         }
         Ok(files)
+    }
+
+    /// Where a path leads, in the container, whether there is anything or not.
+    ///
+    /// # Errors
+    /// That cannot be told, or links lead round in circles.
+    pub fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
+        Ok(self.walk(path)?.0)
     }
 
     /// Whether there is anything at that path.
@@ -127,10 +136,11 @@ impl Files {
         part: &OsStr,
         path: &Path,
     ) -> io::Result<Option<Rc<OwnedFd>>> {
-        let mount = self.binds.iter().find(|(to, _)| to == path);
+        let mount = self.mounts.iter().find(|(to, _)| to == path);
         let found = match (mount, above) {
             // Engines follow links in what they are told to mount, and so do we.
-            (Some((_, from)), _) => open(from, OFlags::empty()),
+            (Some((_, Some(from))), _) => open(from, OFlags::empty()),
+            (Some((_, None)), _) => return Ok(None),
             (None, Some(above)) => {
                 let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 rustix::fs::openat(above, part, flags, Mode::empty())
@@ -241,7 +251,7 @@ pub(crate) mod tests {
             place(folder.path(), name, name.as_bytes());
         }
         let mounted = |binds: &[(&str, &str)]| {
-            let binds = binds.iter().map(|(to, from)| (PathBuf::from(to), folder.path().join(from)));
+            let binds = binds.iter().map(|(to, from)| (PathBuf::from(to), Some(folder.path().join(from))));
             Files::new(&root, binds.collect()).unwrap()
         };
         assert_eq!(text(&mounted(&[("/usr/lib/x", "mine")]), "/lib/x").as_deref(), Some("mine"));
@@ -253,6 +263,17 @@ pub(crate) mod tests {
         let late = mounted(&[("/usr/lib/x", "hidden"), ("/usr/lib", "late"), ("/usr/lib/deep/x", "mine")]);
         assert_eq!(text(&late, "/lib/x").as_deref(), Some("late/x"));
         assert_eq!(text(&late, "/lib/deep/x").as_deref(), Some("mine"));
+        // What is mounted and shows nothing of the host cannot be looked at.
+        let own = |more: &[(&str, Option<&str>)]| {
+            let mounts = more.iter().map(|(to, from)| (to.into(), from.map(|from| folder.path().join(from))));
+            Files::new(&root, mounts.collect()).unwrap()
+        };
+        assert_eq!(text(&own(&[("/usr", None)]), "/lib/x"), None);
+        assert_eq!(
+            text(&own(&[("/usr", None), ("/usr/lib", Some("late"))]), "/lib/x").as_deref(),
+            Some("late/x")
+        );
+        assert_eq!(own(&[]).resolve(Path::new("/lib/x/../gone")).unwrap(), Path::new("/usr/lib/gone"));
         // Links in a volume lead where they lead in the container.
         symlink("/usr/lib/x", folder.path().join("late/away")).unwrap();
         assert_eq!(text(&mounted(&[("/data", "late")]), "/data/away").as_deref(), Some("image"));

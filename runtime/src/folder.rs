@@ -14,7 +14,7 @@
 use std::fs::{self, File, Permissions};
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -65,6 +65,9 @@ struct Record {
 struct Process {
     pid: i32,
     started: u64,
+    /// The PID namespace of that number: an engine in a container, which shares our folders, counts otherwise. 0: not known.
+    #[serde(default)]
+    namespace: u64,
 }
 
 impl Process {
@@ -76,12 +79,21 @@ impl Process {
         if fields.starts_with(['Z', 'X']) {
             return None;
         }
-        Some(Self { pid, started: fields.split(' ').nth(19)?.parse().ok()? })
+        Some(Self { pid, started: fields.split(' ').nth(19)?.parse().ok()?, namespace: own_namespace() })
     }
 
+    /// What another namespace counts cannot be told from here: it may live.
     fn lives(self) -> bool {
-        Self::find(self.pid) == Some(self)
+        let is_elsewhere = self.namespace != 0 && self.namespace != own_namespace();
+        is_elsewhere
+            || Self::find(self.pid)
+                .is_some_and(|found| (found.pid, found.started) == (self.pid, self.started))
     }
+}
+
+/// Our PID namespace; 0 if the system does not tell.
+fn own_namespace() -> u64 {
+    fs::metadata("/proc/self/ns/pid").map_or(0, |about| about.ino())
 }
 
 /// A card, for what may be given of it.
@@ -398,6 +410,25 @@ mod tests {
         child.wait().unwrap();
         make(root.path(), "next", 1).unwrap();
         assert!(lives.exists() && starting.exists() && !dead.exists());
+    }
+
+    /// An engine in a container counts processes from 1 anew: those of its host are no numbers there, or others'.
+    #[test]
+    fn what_lives_in_another_pid_namespace_is_not_swept() {
+        let root = root();
+        let elsewhere = make(root.path(), "elsewhere", 6000).unwrap();
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        elsewhere.note_first(child.id().cast_signed()).unwrap();
+        let mut record = elsewhere.recorded().unwrap();
+        child.wait().unwrap();
+        record.first.as_mut().unwrap().namespace += 1;
+        elsewhere.record(&record).unwrap();
+        make(root.path(), "next", 1).unwrap();
+        assert!(elsewhere.exists() && elsewhere.lives());
+        record.first.as_mut().unwrap().namespace -= 1;
+        elsewhere.record(&record).unwrap();
+        make(root.path(), "other", 1).unwrap();
+        assert!(!elsewhere.exists());
     }
 
     #[test]

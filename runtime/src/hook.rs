@@ -53,7 +53,7 @@ fn injected(what: &str, config: &Config, state: &State) -> Result<()> {
         "clear" => folder.remove(),
         "plan" => {
             let configuration = bundle.read()?;
-            if configuration.binds().iter().any(|(_, source)| source == folder.path()) {
+            if has_ours(&configuration, &folder) {
                 // `cgpu-runtime` has done all of it.
                 return Ok(());
             }
@@ -100,10 +100,15 @@ fn injected(what: &str, config: &Config, state: &State) -> Result<()> {
     }
 }
 
+/// Whether the container's folder is mounted already, where it belongs.
+fn has_ours(configuration: &Configuration, folder: &Folder) -> bool {
+    configuration.binds().iter().any(|(to, source)| to == Path::new(paths::RUN) && source == folder.path())
+}
+
 /// Whether it is no wonder that nothing was planned: `cgpu-runtime` has done all of it, or the variables ask for no limit, whatever cards there are.
 /// In a user namespace of its own a hook may look for the plan elsewhere than where the one before it has put it.
 fn needs_no_mounts(configuration: &Configuration, folder: &Folder) -> Result<bool> {
-    if configuration.binds().iter().any(|(_, source)| source == folder.path()) {
+    if has_ours(configuration, folder) {
         return Ok(true);
     }
     let variables = configuration.variables();

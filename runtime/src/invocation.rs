@@ -235,6 +235,9 @@ impl Invocation {
                 }
                 continue;
             };
+            if creates {
+                check_spelling(argument, &name)?;
+            }
             if !valued.contains(&name.as_str()) {
                 continue;
             }
@@ -265,6 +268,28 @@ impl Invocation {
     pub fn creates(&self) -> bool {
         matches!(self.command.as_deref(), Some("create" | "run" | "restore"))
     }
+}
+
+/// Refuses options of `create` and `run` that a runtime in C (crun) may take for the bundle or the configuration, and we do not: it lets long names be cut
+/// short, and short ones stand together.
+fn check_spelling(argument: &OsStr, name: &str) -> Result<(), Refusal> {
+    let is_long = argument.as_bytes().starts_with(b"--");
+    let is_cut = |known: &&&str| known.starts_with(name) && **known != name;
+    let is_known = |name: &str| CREATE_VALUED.contains(&name);
+    let is_odd = if is_long {
+        !is_known(name) && ["bundle", "config"].iter().find(is_cut).is_some()
+    } else {
+        // Letters that take no value stand before one that does.
+        let letters = argument.as_bytes().get(1..).unwrap_or_default();
+        letters.starts_with(b"d") && letters.iter().any(|letter| b"bf".contains(letter))
+    };
+    if is_odd {
+        return Err(Refusal(format!(
+            "`{}` may mean another bundle or configuration: write out --bundle and --config",
+            argument.to_string_lossy().escape_default()
+        )));
+    }
+    Ok(())
 }
 
 /// Name and value of an option: `--name`, `--name=value`, `-n`, `-nVALUE`.
@@ -361,7 +386,18 @@ mod tests {
 
     #[test]
     fn what_cannot_be_told_apart_is_refused() {
-        for line in ["--unheard-of create ID", "conjure ID", "--root", "create --bundle /b ID OTHER"] {
+        for line in [
+            "--unheard-of create ID",
+            "conjure ID",
+            "--root",
+            "create --bundle /b ID OTHER",
+            // As crun takes them.
+            "create --bun=/b ID",
+            "run --conf=other.json ID",
+            "run --c=other.json ID",
+            "run -dfother.json ID",
+            "run -db/b ID",
+        ] {
             assert!(parse(line).is_err(), "{line}");
         }
     }

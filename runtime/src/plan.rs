@@ -5,6 +5,7 @@ use std::ffi::{CStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::OsStringExt;
 
+use cgpu_monitor::inventory::Found;
 use cgpu_monitor::number::CardNumber;
 use cgpu_proto::limits::Limits;
 use cgpu_proto::units::Bytes;
@@ -138,6 +139,12 @@ impl HostCard {
         let place = number.instance().map_or(0, |instance| u64::from(instance) + 1);
         let order = (u64::from(number.card()) + 1) * (CardInfo::INSTANCE + 1) + place;
         Self { card: CardInfo { uuid, total, order }, number, is_cut: false }
+    }
+}
+
+impl From<Found> for HostCard {
+    fn from(found: Found) -> Self {
+        Self { is_cut: found.is_cut, ..Self::new(found.uuid, found.total, found.number) }
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use cgpu_monitor::client::Client;
 use cgpu_monitor::config::{Config as MonitorConfig, Sources};
+use cgpu_proto::limits::Limits;
 use cgpu_proto::paths;
 use oci_spec::runtime::Mount;
 
@@ -123,23 +124,20 @@ impl Slice {
         let variables = configuration.variables();
         let declared = Declared::new(&variables)?;
         let named = Named::of(configuration, bundle.folder(), id);
-        let mut found = Vec::new();
-        let ask = || -> Result<Vec<HostCard>, Refusal> {
-            found = cards::all(config).map_err(|error| {
-                Refusal(format!(
-                    "ALIYUN_COM_GPU_MEM_CONTAINER asks for a limit, but {error:#}; install the driver, or set sim in {}",
-                    config::PATH
-                ))
-            })?;
-            Ok(found.clone())
-        };
-        let limits = match plan(&declared, named.name.as_deref().unwrap_or(id), ask)? {
-            Plan::Native => return Ok(None),
-            Plan::Slice(limits) => limits,
+        let Some(Planned { limits, cards, overcommit }) =
+            Planned::of(&declared, config, named.name.as_deref().unwrap_or(id))?
+        else {
+            return Ok(None);
         };
         let shim = config.shim()?;
         let root = bundle.root(configuration).context("config.json of the container names no root")?;
-        let files = Files::new(&root, configuration.binds())
+        if !configuration.has_own_mounts() {
+            return Err(Refusal(
+                "ALIYUN_COM_GPU_MEM_CONTAINER asks for a limit that could not be kept: the container has no mount namespace of its own; give it one".into(),
+            )
+            .into());
+        }
+        let files = Files::new(&root, bundle.mounts(configuration))
             .with_context(|| format!("the files of {} cannot be looked at", root.display()))?;
         let image = loadable(&files, &shim, config)?;
         let folder = Folder::make(&Order {
@@ -148,10 +146,14 @@ impl Slice {
             bundle: bundle.folder(),
             image: named.image.as_deref(),
             limits: &limits,
-            supply: &supply(&found),
-            overcommit: allows_overcommit(&config.root),
+            supply: &supply(&cards),
+            overcommit,
         })?;
-        match mounts(&folder, config, &files, &image, &shim) {
+        let ready = mounts(&folder, config, &files, &image, &shim).and_then(|(mounts, by_file)| {
+            are_seen(configuration, &files, &mounts)?;
+            Ok((mounts, by_file))
+        });
+        match ready {
             Ok((mounts, by_file)) => Ok(Some(Self { folder, mounts, by_file })),
             Err(error) => {
                 let _ = folder.remove();
@@ -178,6 +180,47 @@ impl Slice {
             stopped: ours(needed.stopped, "stopped"),
             preload: (!self.by_file).then(|| SHIM.to_owned()),
         }))
+    }
+}
+
+/// What a slice is of.
+struct Planned {
+    limits: Limits,
+    /// All of the host's.
+    cards: Vec<HostCard>,
+    /// Limits of a card may add up to more than it has.
+    overcommit: bool,
+}
+
+impl Planned {
+    /// Plans with the cards that the monitor knows; where that comes to anything but a slice, or there is no monitor, with those that NVML does. None: there is no
+    /// limit to keep.
+    fn of(declared: &Declared<'_>, config: &Config, name: &str) -> Result<Option<Self>, Refusal> {
+        let mut told = None;
+        let by_monitor = || {
+            let known = cards::by_monitor(config).ok_or_else(|| Refusal("no monitor tells".into()))?;
+            Ok(told.insert(known).cards.clone())
+        };
+        let planned = plan(declared, name, by_monitor);
+        if let (Ok(Plan::Slice(limits)), Some(told)) = (planned, told) {
+            return Ok(Some(Self { limits, cards: told.cards, overcommit: told.overcommit }));
+        }
+        let mut found = Vec::new();
+        let by_nvml = || {
+            found = cards::by_nvml(config).map_err(|error| {
+                Refusal(format!(
+                    "ALIYUN_COM_GPU_MEM_CONTAINER asks for a limit, but {error:#}; install the driver, or set sim in {}",
+                    config::PATH
+                ))
+            })?;
+            Ok(found.clone())
+        };
+        Ok(match plan(declared, name, by_nvml)? {
+            Plan::Native => None,
+            Plan::Slice(limits) => {
+                Some(Self { limits, cards: found, overcommit: allows_overcommit(&config.root) })
+            }
+        })
     }
 }
 
@@ -210,6 +253,25 @@ fn loadable(files: &Files, shim: &Path, config: &Config) -> Result<Image> {
         "ALIYUN_COM_GPU_MEM_CONTAINER asks for a limit that could not be kept: {why}; use an image with glibc {} or newer, or leave the variable out",
         needed.unwrap_or(image::Version(2, 17))
     )))
+}
+
+/// Whether nothing of ours is hidden: paths are masked after all mounts.
+fn are_seen(configuration: &Configuration, files: &Files, mounts: &[Mount]) -> Result<()> {
+    let ours: Vec<_> =
+        mounts.iter().map(|mount| files.resolve(mount.destination())).collect::<Result<_, _>>()?;
+    for masked in configuration.masked() {
+        let place =
+            files.resolve(masked).with_context(|| format!("cannot tell what {} is", masked.display()))?;
+        // Below our folder lie the limits, and elsewhere nothing of ours.
+        let hides = |own: &std::path::PathBuf| own.starts_with(&place) || place.starts_with(own);
+        if ours.iter().any(hides) {
+            bail!(Refusal(format!(
+                "ALIYUN_COM_GPU_MEM_CONTAINER asks for a limit that could not be kept: the container's configuration masks {}; take it out of maskedPaths",
+                masked.display()
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// What is mounted for a slice, and whether that is enough for the image's loader.

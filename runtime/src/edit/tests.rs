@@ -103,6 +103,13 @@ fn what_another_runtime_might_read_otherwise_is_refused() {
         json!({"hooks": {"PostStop": []}}),
         json!({"proce\u{17f}s": {"env": ["ALIYUN_COM_GPU_MEM_CONTAINER=1"]}}),
         json!({"mounts": [{"Destination": "/etc", "type": "bind", "source": "/x"}]}),
+        json!({"Linux": {"maskedPaths": ["/etc/ld.so.preload"]}}),
+        json!({"linux": {"MaskedPaths": ["/etc/ld.so.preload"]}}),
+        json!({"linux": {"maskedPaths": "/etc/ld.so.preload"}}),
+        json!({"linux": {"maskedPaths": [["/etc"]]}}),
+        json!({"linux": {"namespaces": {"type": "mount"}}}),
+        json!({"linux": {"namespaces": [{"type": "mount", "Path": "/proc/1/ns/mnt"}]}}),
+        json!({"linux": []}),
     ] {
         assert!(parse(&document).is_err(), "{document}");
     }
@@ -121,6 +128,23 @@ fn bind_mounts_are_known_by_type_or_option() {
     ]});
     let found = parse(&mounts).unwrap().binds();
     assert_eq!(found, [("/a".into(), "/x".into()), ("/b".into(), "/y".into())]);
+    let all = parse(&mounts).unwrap().mounts();
+    assert_eq!(all[2..], [("/c".into(), None), ("/d".into(), None)]);
+}
+
+#[test]
+fn mounts_are_the_containers_own_or_not() {
+    for (namespaces, own) in [
+        (json!([{"type": "pid"}, {"type": "mount"}]), true),
+        (json!([{"type": "mount", "path": ""}]), true),
+        (json!([{"type": "mount", "path": "/proc/1/ns/mnt"}]), false),
+        (json!([{"type": "pid"}]), false),
+        (json!(null), false),
+    ] {
+        let configuration = parse(&json!({"linux": {"namespaces": namespaces}})).unwrap();
+        assert_eq!(configuration.has_own_mounts(), own, "{namespaces}");
+    }
+    assert!(!parse(&json!({})).unwrap().has_own_mounts());
 }
 
 /// Any JSON.

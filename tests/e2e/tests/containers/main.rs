@@ -4,9 +4,10 @@ use std::borrow::Cow;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
 
 use cgpu_e2e::{Boxed, Docker, MIB, Monitor, Outcome, Podman, Runtime, Scene, Yard};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 mod containerd;
 mod docker;
@@ -43,6 +44,7 @@ with_each_runtime! {
     cards_are_those_that_are_named
     instances_are_cards_of_their_own
     the_monitor_knows_them_by_their_ids
+    a_monitor_spares_them_the_driver
     what_the_monitor_refuses_is_not_there
     hooks_of_a_specification_make_the_same_slices
     a_storm_leaves_nothing_behind
@@ -67,6 +69,24 @@ fn is_clean(scene: &Scene) {
     scene.none_is_left("folders", || folders(scene));
     let root = scene.root().to_string_lossy().into_owned();
     scene.none_is_left("mounts", || mounts_below(&root));
+}
+
+/// Writes a bundle's configuration anew.
+fn change(bundle: &Path, how: impl FnOnce(&mut Value)) {
+    let file = bundle.join("config.json");
+    let mut config = serde_json::from_slice(&fs::read(&file).expect("a configuration")).expect("JSON");
+    how(&mut config);
+    fs::write(file, config.to_string()).expect("a configuration");
+}
+
+/// A file of this name in a folder, however deep.
+fn find(folder: &Path, name: &str) -> Option<PathBuf> {
+    let entries = fs::read_dir(folder).ok()?.flatten();
+    let mut paths = entries.map(|entry| entry.path());
+    paths.find_map(|path| {
+        let is_it = path.file_name().is_some_and(|other| other == name);
+        if is_it { Some(path) } else { find(&path, name) }
+    })
 }
 
 /// The mounts of this host whose lines name this folder.
@@ -159,6 +179,43 @@ mod steps {
             let sentence = yard.refused_bundle("bare", &bundle);
             assert!(sentence.contains(part), "{sentence}");
         }
+        // One whose C library is older than the shim needs: each of its versions has lost a digit.
+        let bundle = yard.bundle("aged", SIX, &["true"]);
+        let library = find(&bundle.join("rootfs"), "libc.so.6").expect("a C library");
+        let mut bytes = fs::read(&library).expect("a C library");
+        for at in 0..bytes.len() - 10 {
+            let version = &bytes[at..at + 10];
+            if version.starts_with(b"GLIBC_2.") && version[8..].iter().all(u8::is_ascii_digit) {
+                bytes[at + 8] = b'0';
+            }
+        }
+        fs::write(&library, bytes).expect("a C library");
+        let sentence = yard.refused_bundle("aged", &bundle);
+        assert!(sentence.contains("the image has glibc 2.9, and libcgpu.so needs 2."), "{sentence}");
+        // Configurations that would hide what is ours, or show it to nobody.
+        for (name, value, part) in [
+            ("maskedPaths", json!(["/proc/kcore", "/etc/ld.so.preload"]), "masks /etc/ld.so.preload"),
+            ("maskedPaths", json!(["/etc"]), "masks /etc"),
+            ("maskedPaths", json!(["/run/cgpu/limits"]), "masks /run/cgpu/limits"),
+            ("namespaces", json!([{"type": "pid"}]), "no mount namespace of its own"),
+        ] {
+            let bundle = yard.bundle("odd", SIX, &["true"]);
+            change(&bundle, |config| config["linux"][name] = value);
+            let sentence = yard.refused_bundle("odd", &bundle);
+            assert!(sentence.contains(part), "{sentence}");
+        }
+        // A loader that is mounted from the bundle, by a path that begins there.
+        let bundle = yard.bundle("odd", SIX, &["true"]);
+        fs::create_dir(bundle.join("musl")).expect("a folder");
+        change(&bundle, |config| {
+            let mounts = config["mounts"].as_array_mut().expect("mounts");
+            for to in ["/lib", "/lib64", "/usr/lib", "/usr/lib64"] {
+                mounts
+                    .push(json!({"destination": to, "type": "bind", "source": "musl", "options": ["bind"]}));
+            }
+        });
+        let sentence = yard.refused_bundle("odd", &bundle);
+        assert!(sentence.contains("no glibc"), "{sentence}");
         // More than there is.
         let boxed = yard.start("one", EIGHT);
         let sentence = yard.refused("two", EIGHT);
@@ -342,6 +399,40 @@ mod steps {
         scene.eventually("the monitor has forgotten them", || {
             scene.smi()["containers"].as_array().is_some_and(Vec::is_empty).then_some(())
         });
+        is_clean(&scene);
+    }
+
+    /// Where NVML answers nothing a container is not started, unless a monitor has heard of the cards; what does not fit those is asked of NVML all the same.
+    pub(crate) fn a_monitor_spares_them_the_driver(test: &str, runtime: Runtime) {
+        let scene = Scene::new(T4);
+        let Some(yard) = Yard::open(test, &scene, runtime, T4) else { return };
+        let run = |variables: &[&str]| {
+            let bundle = yard.bundle("one", variables, &["/bin/meminfo"]);
+            let mut command = yard.runtime(&["run", "--bundle", &bundle.to_string_lossy(), "one"]);
+            command.env("CGPU_SIM_FAULT", "nvmlDeviceGetCount_v2:1+:999");
+            Outcome::of(command)
+        };
+        let alone = run(SIX);
+        assert!(alone.code() == Some(1) && alone.stderr.contains("NVML does not tell"), "{alone:?}");
+        // The state of its cards is that of the containers' only where both are told so.
+        let other = Scene::new(T4);
+        let strange = Monitor::start(&other);
+        fs::create_dir_all(scene.root()).expect("a folder");
+        std::os::unix::fs::symlink(other.root().join("monitor.sock"), scene.root().join("monitor.sock"))
+            .expect("a link");
+        let stranger = run(SIX);
+        assert!(stranger.code() == Some(1) && stranger.stderr.contains("NVML does not tell"), "{stranger:?}");
+        fs::remove_file(scene.root().join("monitor.sock")).expect("the link is ours");
+        drop(strange);
+
+        let _monitor = Monitor::start(&scene);
+        let inside = scene.eventually("the monitor tells the cards", || {
+            let outcome = run(SIX);
+            (outcome.code() == Some(0)).then(|| outcome.number("total"))
+        });
+        assert_eq!(inside, 6043 * MIB);
+        let refused = run(&["ALIYUN_COM_GPU_MEM_CONTAINER=16"]);
+        assert!(refused.code() == Some(1) && refused.stderr.contains("NVML does not tell"), "{refused:?}");
         is_clean(&scene);
     }
 
