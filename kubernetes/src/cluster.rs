@@ -22,6 +22,9 @@ struct Place {
     books: NodeBooks,
 }
 
+/// How many pods that are gone are remembered; late events are not as late as that.
+const MOST_GONE: usize = 65_536;
+
 /// Everything that is known.
 #[derive(Debug, Default)]
 pub struct Cluster {
@@ -116,6 +119,9 @@ impl Cluster {
 
     /// A pod went.
     pub fn lose_pod(&mut self, uid: &str) {
+        if self.gone.len() >= MOST_GONE {
+            self.gone.clear();
+        }
         self.gone.insert(uid.to_owned());
         if let Some(pod) = self.pods.remove(uid) {
             self.unname_node(&pod);

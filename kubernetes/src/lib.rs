@@ -22,6 +22,7 @@ pub mod claim;
 pub mod claimant;
 pub mod cluster;
 pub mod demand;
+pub mod devices;
 #[cfg(test)]
 mod doubles;
 pub mod extender;
@@ -33,6 +34,7 @@ pub mod quantity;
 pub mod reason;
 pub mod refusal;
 pub mod share;
+pub mod slice;
 mod tabs;
 pub mod unit;
 pub mod variables;

@@ -1,4 +1,7 @@
 use super::*;
+
+use proptest::prelude::*;
+
 use crate::cards::Placement;
 
 fn node(sizes: &[u64]) -> NodeCards {
@@ -114,4 +117,41 @@ fn amounts_of_each_card_must_be_what_was_asked() {
             .unwrap_err()
             .contains("was given 1 cards, but asks for 2")
     );
+}
+
+proptest! {
+    /// Whatever is written, what comes out is what the limits say, of cards that are there, or nothing.
+    #[test]
+    fn no_annotation_makes_more_or_less_of_a_limit(
+        split in prop::collection::btree_map(0_usize..3, prop::collection::btree_map(0_u32..4, 0_u64..16), 0..4),
+        sizes in prop::collection::vec(1_u64..20, 1..4),
+        limits in prop::collection::vec(1_u64..16, 1..3),
+        agreeing in any::<bool>(),
+    ) {
+        let asks: Vec<Ask> = limits
+            .iter()
+            .enumerate()
+            .map(|(index, limit)| {
+                let written = split.get(&index).map_or(0, |cards| cards.values().sum());
+                ask(index, if agreeing && written > 0 { written } else { *limit })
+            })
+            .collect();
+        let text = serde_json::to_string(&split).unwrap();
+        if let Ok(shares) = shares(&[(SPLIT, &text)], &asks, &sizes) {
+            let sum: u64 = shares.iter().map(|(_, units)| units).sum();
+            prop_assert_eq!(sum, crate::ask::units_in_all(&asks, None));
+            prop_assert!(shares.iter().all(|(card, _)| (*card as usize) < sizes.len()));
+        }
+    }
+
+    #[test]
+    fn no_text_is_more_than_refused(index in ".{0,12}", device in "[0-9,x ]{0,12}", split in "[{}\":0-9,]{0,24}", time in ".{0,12}") {
+        let annotations = texts(&[(INDEX, &index), (DEVICE, &device), (annotation::ASSUME_TIME, &time)]);
+        let with = Allocation::read(&annotations);
+        let mut longer = annotations.clone();
+        longer.insert(SPLIT.into(), split);
+        for allocation in [with, Allocation::read(&longer)].into_iter().flatten().flatten() {
+            let _ = allocation.shares(&[ask(0, 8)], &node(&[14, 14]));
+        }
+    }
 }

@@ -1,0 +1,163 @@
+//! What the kubelet is told: one id for each unit of a node.
+//!
+//! Ids are counts. None belongs to a card: which card a pod has is in its annotations, and the kubelet hands out ids as it likes. So they can be as
+//! short as numbers are, and of a sick card as many ids are sick as it has units, whichever these are.
+
+use crate::cards::NodeCards;
+use crate::refusal::Refusal;
+use crate::unit::Unit;
+
+/// Bytes of a message that the kubelet takes.
+pub const LONGEST_MESSAGE: u64 = 4_194_304;
+
+/// Digits of ids.
+const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+
+/// The id of this number.
+#[must_use]
+pub fn id(number: u64) -> String {
+    let mut digits = Vec::new();
+    let mut rest = number;
+    loop {
+        digits.push(DIGITS[usize::try_from(rest % 36).unwrap_or(0)]);
+        rest /= 36;
+        if rest == 0 {
+            break;
+        }
+    }
+    digits.iter().rev().map(|digit| char::from(*digit)).collect()
+}
+
+/// The number of an id; none: it is not one of ours.
+#[must_use]
+pub fn number(id: &str) -> Option<u64> {
+    let ours = !id.is_empty()
+        && (id == "0" || !id.starts_with('0'))
+        && id.bytes().all(|byte| DIGITS.contains(&byte));
+    ours.then(|| u64::from_str_radix(id, 36).ok()).flatten()
+}
+
+/// What a node has for the kubelet: the first so many ids are well, the others are not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Devices {
+    /// Units of cards that are well.
+    pub healthy: u64,
+    /// Units of all cards.
+    pub all: u64,
+}
+
+impl Devices {
+    /// Of a node's cards.
+    ///
+    /// # Errors
+    /// They are more than the kubelet can be told, with the numbers and a unit that would do.
+    pub fn of(node: &NodeCards) -> Result<Self, Refusal> {
+        let sum = |healthy_only: bool| {
+            let cards = node.cards.iter().filter(|card| card.healthy || !healthy_only);
+            cards.fold(0_u64, |sum, card| sum.saturating_add(card.units))
+        };
+        let devices = Self { healthy: sum(true), all: sum(false) };
+        let bytes = devices.message();
+        if bytes <= LONGEST_MESSAGE {
+            return Ok(devices);
+        }
+        let unit = node.cards.first().map_or(Unit::Gib, |card| card.unit);
+        let other =
+            Unit::ALL.into_iter().filter(|other| other.mib() > unit.mib()).min_by_key(|other| other.mib());
+        let advice = other.map_or_else(String::new, |other| format!("; count in units of {other} instead"));
+        Err(Refusal::new(format!(
+            "the node's {} cards have {} units of {unit}, which take a message of {bytes} bytes, and the kubelet takes {LONGEST_MESSAGE}{advice}",
+            node.cards.len(),
+            devices.all
+        )))
+    }
+
+    /// Bytes of the message (`ListAndWatchResponse`) that says so: for each device its id and its health, each with a tag and a length, and a
+    /// tag and a length around both.
+    #[must_use]
+    pub fn message(self) -> u64 {
+        let ids = |up_to: u64| {
+            // By lengths of ids: 36 of one digit, 36 x 35 of two, and so on.
+            let (mut bytes, mut from, mut digits) = (0_u64, 0_u64, 1_u64);
+            while from < up_to {
+                let last = 36_u64.checked_pow(u32::try_from(digits).unwrap_or(u32::MAX)).unwrap_or(u64::MAX);
+                let end = last.min(up_to);
+                bytes = bytes.saturating_add((end - from).saturating_mul(digits));
+                (from, digits) = (end, digits + 1);
+            }
+            bytes
+        };
+        let around = |health: &str| 2 + 2 + 2 + health.len() as u64;
+        let well = self.healthy.saturating_mul(around("Healthy"));
+        let sick = (self.all - self.healthy.min(self.all)).saturating_mul(around("Unhealthy"));
+        ids(self.all).saturating_add(well).saturating_add(sick)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doubles::node;
+    use proptest::prelude::*;
+
+    /// The message, byte by byte, as protobuf has it.
+    fn encoded(devices: Devices) -> u64 {
+        let mut bytes = Vec::new();
+        for place in 0..devices.all {
+            let health = if place < devices.healthy { "Healthy" } else { "Unhealthy" };
+            let mut device = Vec::new();
+            for (tag, text) in [(0x0a, id(place)), (0x12, health.to_owned())] {
+                device.push(tag);
+                device.push(u8::try_from(text.len()).unwrap());
+                device.extend(text.bytes());
+            }
+            bytes.push(0x0a);
+            bytes.push(u8::try_from(device.len()).unwrap());
+            bytes.extend(device);
+        }
+        bytes.len() as u64
+    }
+
+    #[test]
+    fn the_message_is_as_long_as_it_is_said_to_be() {
+        for (healthy, all) in
+            [(0, 0), (1, 1), (36, 36), (37, 37), (1296, 1297), (0, 5), (5120, 5120), (40_000, 50_000)]
+        {
+            let devices = Devices { healthy, all };
+            assert_eq!(devices.message(), encoded(devices), "{devices:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_kubelet_cannot_take_is_refused_with_the_numbers() {
+        let cards = |unit: &str, mib: u64, count: usize| NodeCards::of(&node("n", unit, &vec![mib; count]));
+        assert_eq!(Devices::of(&cards("GiB", 81920, 8)), Ok(Devices { healthy: 640, all: 640 }));
+        assert_eq!(Devices::of(&cards("128MiB", 81920, 8)), Ok(Devices { healthy: 5120, all: 5120 }));
+        // gpushare's ids, a UUID each, were too long from the first such card on.
+        assert_eq!(Devices::of(&cards("MiB", 81920, 2)).map(|devices| devices.all), Ok(163_840));
+        assert_eq!(
+            Devices::of(&cards("MiB", 81920, 8)).unwrap_err().sentence(),
+            "the node's 8 cards have 655360 units of MiB, which take a message of 11093132 bytes, and the kubelet takes 4194304; \
+             count in units of 128MiB instead"
+        );
+    }
+
+    #[test]
+    fn a_sick_card_takes_its_units_away() {
+        let mut cards = NodeCards::of(&node("n", "GiB", &[15109, 23028]));
+        cards.cards[0].healthy = false;
+        assert_eq!(Devices::of(&cards), Ok(Devices { healthy: 22, all: 36 }));
+    }
+
+    proptest! {
+        #[test]
+        fn ids_are_numbers(place in any::<u64>()) {
+            prop_assert_eq!(number(&id(place)), Some(place));
+        }
+
+        #[test]
+        fn what_is_no_id_is_no_number(text in ".{0,14}") {
+            prop_assert!(number(&text).is_none_or(|number| id(number) == text));
+        }
+    }
+}
