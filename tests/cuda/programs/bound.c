@@ -5,21 +5,10 @@
  * the same with an object that others may have: what is still bound when that goes from here is kept. Prints what was kept. Needs two cards
  * with such objects.
  */
+#include "objects.h"
 #include "two_cards.h"
 
 #define PIECE (4 * MIB)
-
-struct team {
-    unsigned devices;
-    size_t size;
-    uint64_t handle_types, flags;
-};
-
-struct endpoint {
-    int kind, devices;
-    unsigned long long size;
-    unsigned handle_types, flags;
-};
 
 enum { MULTICAST = 2, BY_FABRIC = 1, FABRIC = 8 };
 

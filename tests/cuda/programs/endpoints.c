@@ -5,17 +5,11 @@
  *
  * For a driver without a shim, or, watched, for one of which a monitor keeps the books.
  */
-#include "records.h"
+#include "objects.h"
 
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-
-struct endpoint {
-    int kind, device_or_devices;
-    unsigned long long size;
-    unsigned handle_types, flags;
-};
 
 struct handle {
     char bytes[64];

@@ -5,6 +5,7 @@
  * of a call. Says {"ready": true} before the first round, and {"rounds": N} in the end.
  *
  *     linear pools physical ranges arrays graphs foreign modules contexts
+ *     bound    to a multicast object, to a logical endpoint, to a tile: what holds it when its handle has gone
  *     lend     a peer holds what this process makes, by handles that are bytes, descriptors and pools
  *     borrow   this process holds what a peer makes
  *
@@ -13,6 +14,7 @@
 #include "descriptors.h"
 #include "foreign.h"
 #include "graph_books.h"
+#include "objects.h"
 
 #include <poll.h>
 #include <sys/prctl.h>
@@ -145,6 +147,71 @@ static void other_interfaces(void) {
     CHECK(ext.destroy(imported));
     CHECK(cu.cuMemFree(buffer));
     CHECK(destroy_chain(chain));
+}
+
+static uint64_t handle_of(const struct allocation *wanted) {
+    uint64_t handle;
+    CHECK(vm.create(&handle, SOME, wanted, 0));
+    return handle;
+}
+
+/* Let go by an unbinding, by the object's end, or by the array's. */
+static void bound(void) {
+    FUNCTION(team, cuMulticastCreate, (uint64_t *, const struct team *));
+    FUNCTION(joins, cuMulticastAddDevice, (uint64_t, CUdevice));
+    FUNCTION(bind, cuMulticastBindMem, (uint64_t, size_t, uint64_t, size_t, size_t, uint64_t));
+    FUNCTION(unbind, cuMulticastUnbind, (uint64_t, CUdevice, size_t, size_t));
+    FUNCTION(number, cuLogicalEndpointIdReserve, (unsigned *, unsigned));
+    FUNCTION(endpoint, cuLogicalEndpointCreate, (unsigned, const struct endpoint *));
+    FUNCTION(ready, cuLogicalEndpointQuery, (unsigned, unsigned, int *));
+    FUNCTION(bind_to, cuLogicalEndpointBindMem, (unsigned, CUdevice, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t));
+    FUNCTION(unbind_from, cuLogicalEndpointUnbind, (unsigned, CUdevice, uint64_t, uint64_t));
+    FUNCTION(destroy, cuLogicalEndpointDestroy, (unsigned));
+    FUNCTION(give_number, cuLogicalEndpointIdRelease, (unsigned, unsigned));
+    FUNCTION(create_array, cuArray3DCreate_v2, (void **, const struct array *));
+    FUNCTION(destroy_array, cuArrayDestroy, (void *));
+    FUNCTION(tile, cuMemMapArrayAsync, (struct map_info *, unsigned, CUstream));
+    const struct team members = {1, 2 * SOME, 0, 0};
+    const struct endpoint unicast = {1, 0, 2 * SOME, 0, 0};
+    const struct array sparse = {.width = 1024, .height = 1024, .format = 32, .channels = 1, .flags = 0x40};
+    const struct allocation for_tiles = {.kind = PINNED, .location = {DEVICE, 0}, .flags = {[2] = 1}};
+    uint64_t object, first, second;
+    unsigned id;
+    int is_ready;
+    void *array;
+    CHECK(team(&object, &members));
+    CHECK(joins(object, 0));
+    first = handle_of(&on_the_card), second = handle_of(&on_the_card);
+    CHECK(bind(object, 0, first, 0, SOME, 0));
+    CHECK(bind(object, SOME, second, 0, SOME, 0));
+    CHECK(vm.release(first));
+    CHECK(vm.release(second));
+    CHECK(unbind(object, 0, 0, SOME));
+    CHECK(vm.release(object));
+
+    CHECK(number(&id, 1));
+    CHECK(endpoint(id, &unicast));
+    CHECK(ready(id, 1, &is_ready));
+    first = handle_of(&on_the_card), second = handle_of(&on_the_card);
+    CHECK(bind_to(id, 0, 0, first, 0, SOME, 0));
+    CHECK(bind_to(id, 0, SOME, second, 0, SOME, 0));
+    CHECK(vm.release(first));
+    CHECK(vm.release(second));
+    CHECK(unbind_from(id, 0, 0, SOME));
+    CHECK(destroy(id));
+    CHECK(give_number(id, 1));
+
+    CHECK(create_array(&array, &sparse));
+    first = handle_of(&for_tiles);
+    struct map_info corner = {.resource = array,
+                              .part.level = {.extent = {128, 128, 1}},
+                              .operation = 1,
+                              .handle = first,
+                              .devices = 1};
+    CHECK(tile(&corner, 1, stream));
+    CHECK(vm.release(first));
+    CHECK(cu.cuStreamSynchronize(stream));
+    CHECK(destroy_array(array));
 }
 
 static const char image[] =
@@ -313,7 +380,7 @@ static const struct {
     {"linear", linear, NULL, 0},       {"pools", pooled, NULL, 0},     {"arrays", arrays, NULL, 0},
     {"graphs", graphs, NULL, 0},       {"modules", modules, NULL, 0},  {"contexts", contexts, NULL, 0},
     {"physical", physical, NULL, FEW}, {"ranges", ranges, NULL, FEW},  {"foreign", other_interfaces, NULL, 0},
-    {"lend", lend, borrow, FEW},       {"borrow", borrow, lend, FEW},
+    {"lend", lend, borrow, FEW},       {"borrow", borrow, lend, FEW}, {"bound", bound, NULL, 0},
 };
 
 static void begin(void) {
@@ -335,7 +402,7 @@ int main(int count, char **arguments) {
         most = ways[which].most;
     }
     if (!round) {
-        fprintf(stderr, "usage: mortal linear|pools|physical|ranges|arrays|graphs|foreign|modules|contexts|lend|borrow\n");
+        fprintf(stderr, "usage: mortal linear|pools|physical|ranges|arrays|graphs|foreign|modules|contexts|bound|lend|borrow\n");
         return 2;
     }
     watchdog(280);

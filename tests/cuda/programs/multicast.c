@@ -6,17 +6,11 @@
  * For a driver without a shim, or, watched, for one of which a monitor keeps the books.
  */
 #include "descriptors.h"
-#include "records.h"
+#include "objects.h"
 
 #include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
-
-struct team {
-    unsigned devices;
-    size_t size;
-    uint64_t handle_types, flags;
-};
 
 enum { DEVICE = 1, PINNED = 1, READ_WRITE = 3, DESCRIPTOR = 1, MINIMUM = 0, RECOMMENDED = 1, MULTICAST_SUPPORTED = 132 };
 

@@ -7,6 +7,7 @@
  * For a card with a limit, without a monitor.
  */
 #include "graph_books.h"
+#include "objects.h"
 
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -187,26 +188,6 @@ static int code(void) {
 }
 
 /* Physical memory that the tiles of a sparse array alone keep. */
-struct array {
-    size_t width, height, depth;
-    int format;
-    unsigned channels, flags;
-};
-struct map_info {
-    int resource_kind;
-    void *resource;
-    int part_kind;
-    union {
-        struct {
-            unsigned level, layer, offset[3], extent[3];
-        } level;
-        unsigned long long words[4];
-    } part;
-    int operation, handle_kind;
-    uint64_t handle, offset;
-    unsigned devices, flags, reserved[2];
-};
-
 static int tiles(void) {
     FUNCTION(create, cuArray3DCreate_v2, (void **, const struct array *));
     FUNCTION(destroy, cuArrayDestroy, (void *));

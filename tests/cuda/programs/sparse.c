@@ -3,38 +3,15 @@
  * sparse - sparse arrays and chains of them: how they say that they are divided, memory that is mapped to them tile by tile in stream
  * order and is kept by the tiles alone, and what is refused.
  */
-#include "records.h"
+#include "objects.h"
 
 enum { FLOAT = 32, LAYERED = 1, CUBE = 4, SPARSE = 0x40, ARRAY = 0, CHAIN = 1, LEVEL = 0, TAIL = 1, MAP = 1, UNMAP = 2, SINGLE = 1 };
 enum { TILE = 64 << 10, SUPPORTED = 112, PINNED = 1, DEVICE = 1 };
 
-struct array {
-    size_t width, height, depth;
-    int format;
-    unsigned channels, flags;
-};
 struct properties {
     unsigned tile[3], tail_level;
     unsigned long long tail;
     unsigned flags, reserved[4];
-};
-struct map_info {
-    int resource_kind;
-    void *resource;
-    int part_kind;
-    union {
-        struct {
-            unsigned level, layer, offset[3], extent[3];
-        } level;
-        struct {
-            unsigned layer;
-            unsigned long long offset, size;
-        } tail;
-        unsigned long long words[4];
-    } part;
-    int operation, handle_kind;
-    uint64_t handle, offset;
-    unsigned devices, flags, reserved[2];
 };
 
 static CUresult (*map)(struct map_info *all, unsigned count, CUstream stream);

@@ -34,12 +34,12 @@ fn plan(seed: u64) -> Plan {
 
 #[test]
 fn four_processes_at_one_limit() {
-    plays(&Plan { operations: 3500, ..plan(1) });
+    plays(&Plan { operations: 2000, ..plan(1) });
 }
 
 #[test]
 fn a_driver_that_refuses_now_and_then() {
-    let outcome = plays(&Plan { operations: 3500, refusals: true, ..plan(2) });
+    let outcome = plays(&Plan { operations: 2000, refusals: true, ..plan(2) });
     assert!(outcome.by_driver > 0, "{outcome:?}");
 }
 
@@ -112,7 +112,7 @@ fn graphs_that_allocate() {
 #[test]
 fn graphs_that_are_made_node_by_node() {
     let routes = vec![Route::Nodes, Route::Graphs];
-    plays(&Plan { operations: 3000, kill_once_in: 300, refusals: true, routes, ..plan(1200) });
+    plays(&Plan { operations: 1800, kill_once_in: 300, refusals: true, routes, ..plan(1200) });
 }
 
 /// An allocation in a capture that had been broken was charged, and out of memory where there was no room.
@@ -126,41 +126,41 @@ fn the_seed_that_found_a_broken_capture_out_of_memory() {
 #[test]
 fn graphs_that_are_captured() {
     let routes = vec![Route::Captures, Route::Trims];
-    plays(&Plan { operations: 3000, kill_once_in: 300, refusals: true, routes, ..plan(1300) });
+    plays(&Plan { operations: 1800, kill_once_in: 300, refusals: true, routes, ..plan(1300) });
 }
 
 /// What graphs hold, and what others hold of pools, at one limit.
 #[test]
 fn graphs_and_memory_between_processes() {
     let routes = vec![Route::Exchange, Route::Graphs];
-    plays(&Plan { operations: 3000, kill_once_in: 500, refusals: true, routes, ..plan(200) });
+    plays(&Plan { operations: 1800, kill_once_in: 500, refusals: true, routes, ..plan(200) });
 }
 
 #[test]
 fn green_contexts_modules_and_limits() {
     let routes = vec![Route::Green, Route::Implicit];
-    plays(&Plan { operations: 4000, kill_once_in: 500, refusals: true, routes, ..plan(300) });
+    plays(&Plan { operations: 2000, kill_once_in: 500, refusals: true, routes, ..plan(300) });
 }
 
 /// Code of a runtime comes as libraries, which take memory in each context that a look-up brings them into.
 #[test]
 fn libraries_that_are_brought_into_contexts() {
     let routes = vec![Route::Libraries, Route::Implicit];
-    plays(&Plan { operations: 4000, kill_once_in: 300, refusals: true, routes, ..plan(900) });
+    plays(&Plan { operations: 2000, kill_once_in: 300, refusals: true, routes, ..plan(900) });
 }
 
 /// Nobody can refuse what a first launch brings; what look-ups bring is on the books, and refused where there is no room.
 #[test]
 fn code_that_comes_with_what_needs_it_first() {
     let routes = vec![Route::Lazy, Route::Libraries];
-    plays(&Plan { operations: 2500, kill_once_in: 300, refusals: true, routes, ..plan(1400) });
+    plays(&Plan { operations: 1500, kill_once_in: 300, refusals: true, routes, ..plan(1400) });
 }
 
 /// Every shape of an array by what the driver says that it takes.
 #[test]
 fn arrays_with_depth_and_levels() {
     plays(&Plan {
-        operations: 3000,
+        operations: 1800,
         kill_once_in: 500,
         refusals: true,
         routes: vec![Route::Shapes],
@@ -172,7 +172,7 @@ fn arrays_with_depth_and_levels() {
 #[test]
 fn pools_that_keep_and_are_trimmed() {
     let routes = vec![Route::Trims, Route::Exchange];
-    plays(&Plan { operations: 4000, kill_once_in: 300, refusals: true, routes, ..plan(1000) });
+    plays(&Plan { operations: 2000, kill_once_in: 300, refusals: true, routes, ..plan(1000) });
 }
 
 /// A play of newer routes, in which `cuMemGetInfo` is looked at after every step.
@@ -196,7 +196,7 @@ fn arrays_of_two_dimensions() {
 /// A pool at its most refuses, a card allocates from the pool that was chosen, and a reset leaves pools as they are.
 #[test]
 fn pools_with_a_most_and_chosen_pools() {
-    plays(&newer(1300, 2000, &[Route::Pools, Route::Trims, Route::Exchange]));
+    plays(&newer(1300, 1500, &[Route::Pools, Route::Trims, Route::Exchange]));
 }
 
 /// A domain went on allocating from a pool that was destroyed with memory in use.
@@ -210,14 +210,14 @@ fn pools_in_locality_domains() {
 /// Memory is taken in one stream and given back in another, in whatever order.
 #[test]
 fn streams_that_pass_memory_on() {
-    plays(&newer(1500, 2000, &[Route::Streams, Route::Trims]));
+    plays(&newer(1500, 1500, &[Route::Streams, Route::Trims]));
 }
 
 /// Each call by one of the names that an entry point has had, or has for other defaults.
 #[test]
 fn older_names_and_other_flavours() {
     let routes = [Route::Names, Route::Streams, Route::Graphs, Route::Flat, Route::Uses];
-    plays(&newer(1600, 2000, &routes));
+    plays(&newer(1600, 1500, &routes));
 }
 
 /// The driver refused to end a use of a context, and the end of the next one took it off the books.
@@ -229,48 +229,48 @@ fn contexts_whose_uses_are_counted() {
 /// A handle's memory at several addresses, shorter than it is; and what no driver does.
 #[test]
 fn parts_of_physical_memory() {
-    plays(&newer(1800, 2000, &[Route::Ranges, Route::Exchange]));
+    plays(&newer(1800, 1500, &[Route::Ranges, Route::Exchange]));
 }
 
 /// Multicast objects go between processes that die with memory bound to them, and endpoints hold what has no handle any more.
 #[test]
 fn memory_that_is_bound_to_objects_in_locality_domains() {
     let routes = vec![Route::Bound, Route::Exchange];
-    plays(&Plan { operations: 3000, kill_once_in: 200, refusals: true, routes, ..plan(400) });
+    plays(&Plan { operations: 1800, kill_once_in: 200, refusals: true, routes, ..plan(400) });
 }
 
 #[test]
 fn tiles_of_sparse_arrays() {
     let routes = vec![Route::Sparse];
-    plays(&Plan { operations: 3000, kill_once_in: 500, refusals: true, routes, ..plan(500) });
+    plays(&Plan { operations: 1800, kill_once_in: 500, refusals: true, routes, ..plan(500) });
 }
 
 /// What another interface has allocated is on nobody's books, whoever imports it.
 #[test]
 fn memory_of_other_interfaces() {
     let routes = vec![Route::External, Route::Exchange];
-    plays(&Plan { operations: 3000, kill_once_in: 200, refusals: true, routes, ..plan(600) });
+    plays(&Plan { operations: 1800, kill_once_in: 200, refusals: true, routes, ..plan(600) });
 }
 
 /// Whoever is away may be killed, and so may who has sent it there.
 #[test]
 fn processes_that_checkpoint_each_other() {
     let routes = vec![Route::Checkpoint, Route::Graphs, Route::Implicit];
-    plays(&Plan { operations: 4000, kill_once_in: 300, refusals: true, routes, ..plan(700) });
+    plays(&Plan { operations: 2000, kill_once_in: 300, refusals: true, routes, ..plan(700) });
 }
 
 /// Each card has a limit and books of its own, whatever it is to a program: the first one or the second.
 #[test]
 fn two_cards_with_limits_of_their_own() {
     let routes = vec![Route::Cards, Route::Exchange, Route::Graphs, Route::Implicit, Route::Checkpoint];
-    plays(&Plan { operations: 4000, kill_once_in: 300, refusals: true, routes, ..plan(1200) });
+    plays(&Plan { operations: 2000, kill_once_in: 300, refusals: true, routes, ..plan(1200) });
 }
 
 /// What a thread begins another one ends, and some are there for one call.
 #[test]
 fn threads_that_come_and_go() {
     let routes = vec![Route::Threads, Route::Exchange, Route::Trims, Route::Libraries];
-    plays(&Plan { operations: 4000, kill_once_in: 300, refusals: true, routes, ..plan(1300) });
+    plays(&Plan { operations: 2000, kill_once_in: 300, refusals: true, routes, ..plan(1300) });
 }
 
 #[test]
@@ -281,10 +281,10 @@ fn all_routes_together() {
 
 #[test]
 fn one_process_alone() {
-    plays(&Plan { operations: 3500, processes: 1, limit_mib: 1500, ..plan(4) });
+    plays(&Plan { operations: 2000, processes: 1, limit_mib: 1500, ..plan(4) });
 }
 
 #[test]
 fn eight_processes_in_little_room() {
-    plays(&Plan { operations: 3500, processes: 8, limit_mib: 3000, ..plan(5) });
+    plays(&Plan { operations: 2000, processes: 8, limit_mib: 3000, ..plan(5) });
 }

@@ -118,6 +118,8 @@ impl Sibling {
     }
 }
 
+/// A driver that has every way.
+const NEWEST: &str = "13050";
 /// Processes at once.
 const AT_ONCE: usize = 4;
 
@@ -144,7 +146,7 @@ fn dying_on(scene: &Scene, way: &str, calls: &[&str], unbooked: u64) {
                 let nth = if call.contains(':') { "" } else { ":1" };
                 let fault = format!("{call}{nth}:{moment}");
                 let mut command = scene.program_in(&container, "mortal");
-                command.arg(way).env("CGPU_SIM_FAULT", &fault);
+                command.arg(way).env("CGPU_SIM_DRIVER", NEWEST).env("CGPU_SIM_FAULT", &fault);
                 (fault, Child::start(command))
             };
             let dying: Vec<_> = calls.iter().map(start).collect();
@@ -283,6 +285,26 @@ fn a_death_inside_of_any_call_for_memory_of_other_interfaces_leaves_nothing() {
 }
 
 #[test]
+fn a_death_inside_of_any_call_for_what_holds_memory_beside_its_handle_leaves_nothing() {
+    let calls = [
+        "cuMulticastCreate",
+        "cuMulticastAddDevice",
+        "cuMulticastBindMem",
+        "cuMulticastUnbind",
+        "cuMemRelease",
+        "cuMemRelease:3",
+        "cuLogicalEndpointCreate",
+        "cuLogicalEndpointBindMem",
+        "cuLogicalEndpointUnbind",
+        "cuLogicalEndpointDestroy",
+        "cuLogicalEndpointIdRelease",
+        "cuMemMapArrayAsync",
+        "cuArrayDestroy",
+    ];
+    dying_on(&Scene::new("B200:23028"), "bound", &calls, 0);
+}
+
+#[test]
 fn a_death_inside_of_any_call_that_lends_or_borrows_leaves_nothing() {
     let lends = [
         "cuIpcGetMemHandle",
@@ -310,11 +332,11 @@ fn a_death_inside_of_any_call_that_lends_or_borrows_leaves_nothing() {
 
 #[test]
 fn kills_at_any_instant_leave_nothing_however_memory_is_had() {
-    const WAYS: [&str; 11] = [
+    const WAYS: [&str; 12] = [
         "linear", "pools", "physical", "ranges", "arrays", "graphs", "foreign", "modules", "contexts",
-        "lend", "borrow",
+        "bound", "lend", "borrow",
     ];
-    let scene = Scene::new("A10:23028");
+    let scene = Scene::new("B200:23028");
     let _monitor = Monitor::start(&scene);
     let container = scene.limited("a", LIMIT_MIB);
     let mut sibling = Sibling::of(&scene, &container);
@@ -323,7 +345,7 @@ fn kills_at_any_instant_leave_nothing_however_memory_is_had() {
     let mut start = || {
         let way = ways.next().expect("there is no end");
         let mut command = scene.program_in(&container, "mortal");
-        command.arg(way);
+        command.arg(way).env("CGPU_SIM_DRIVER", NEWEST);
         let mut child = Child::start_for(command, Duration::from_secs(280));
         child.line();
         (way, child)
