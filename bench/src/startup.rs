@@ -43,6 +43,8 @@ const CARDS: &str = "T4:15109";
 /// A folder with a root file system, simulated cards, their monitor and a configuration of `cgpu-runtime`.
 struct Place {
     folder: TempDir,
+    /// The monitor's root, in memory, as /run is.
+    root: TempDir,
     runtime: PathBuf,
     monitor: Option<Child>,
 }
@@ -51,8 +53,11 @@ impl Place {
     fn new(dist: &Path, monitored: bool) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("cgpu-start-").tempdir()?;
         let dist = dist.canonicalize().with_context(|| format!("{} is not there", dist.display()))?;
-        let mut place = Self { folder, runtime: dist.join("cgpu-runtime"), monitor: None };
-        let text = format!("root = {:?}\nsim = {CARDS:?}\nruntime = \"runc\"\n", place.at("root"));
+        let memory = Path::new("/dev/shm");
+        let memory = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+        let root = tempfile::Builder::new().prefix("cgpu-start-").tempdir_in(memory)?;
+        let mut place = Self { folder, root, runtime: dist.join("cgpu-runtime"), monitor: None };
+        let text = format!("root = {:?}\nsim = {CARDS:?}\nruntime = \"runc\"\n", place.root.path());
         fs::write(place.at("runtime.toml"), text)?;
         let rootfs = place.at("rootfs");
         for name in ["bin", "etc", "proc", "dev", "sys", "tmp", "run"] {
@@ -77,20 +82,21 @@ impl Place {
 
     /// Starts a monitor of the same cards as the containers', and waits until it knows them.
     fn start_monitor(&self, dist: &Path) -> Result<Child> {
-        fs::create_dir_all(self.at("root/cards"))?;
+        let (root, cards) = (self.root.path(), self.root.path().join("cards"));
+        fs::create_dir_all(&cards)?;
         fs::write(self.at("monitor.toml"), "tree = \"none\"\nmetrics = \"off\"\n")?;
         let log = fs::File::create(self.at("monitor.log"))?;
         let mut monitor = Command::new(dist.join("cgpu-monitor"));
-        monitor.arg("--root").arg(self.at("root")).arg("--config").arg(self.at("monitor.toml"));
+        monitor.arg("--root").arg(root).arg("--config").arg(self.at("monitor.toml"));
         monitor
             .env("LD_LIBRARY_PATH", dist.join("sim"))
             .env("CGPU_SIM_GPUS", CARDS)
-            .env("CGPU_SIM_STATE", self.at("root/cards").join(CARDS));
+            .env("CGPU_SIM_STATE", cards.join(CARDS));
         monitor.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let child = monitor.spawn().context("cannot start cgpu-monitor")?;
         let deadline = Instant::now() + PATIENCE;
         let mut ls = Command::new(dist.join("cgpu"));
-        ls.args(["get", "0/policy", "--root"]).arg(self.at("root"));
+        ls.args(["get", "0/policy", "--root"]).arg(root);
         while let Err(error) = done(&mut ls) {
             ensure!(Instant::now() < deadline, "the monitor does not answer: {error:#}");
             std::thread::sleep(Duration::from_millis(50));
