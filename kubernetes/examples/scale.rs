@@ -3,7 +3,6 @@
 
 use std::time::Instant;
 
-use cgpu_kubernetes::claim;
 use cgpu_kubernetes::cluster::Cluster;
 use cgpu_kubernetes::extender::{self, Binding, Candidates, Filtered};
 use cgpu_kubernetes::names::Dialects;
@@ -56,9 +55,9 @@ fn main() {
         change.apply(&mut claimed);
         claimed.metadata.resource_version = "2".into();
         cluster.see_pod(&claimed);
-        let (cards, books) = cluster.node(&node).expect("a node");
-        claim::confirm(&binding.pod_uid, cards, books.holders.iter().map(|holder| &holder.pod))
-            .expect("nobody else");
+        let (_, books) = cluster.node(&node).expect("a node");
+        let pods = books.holders.iter().map(|holder| &holder.pod);
+        cluster.confirm(&binding.pod_uid, &node, pods).expect("nobody else");
         binds.push(started.elapsed().as_secs_f64() * 1e3);
         both.extend(binds.last().map(|bind| filter + bind));
         assert!(!patch.is_empty());

@@ -109,7 +109,7 @@ pub fn claim(pod: &Claimant, node: &NodeCards, books: &NodeBooks, now: u64) -> R
 ///
 /// # Errors
 /// Somebody else claimed the same; withdraw, and let the scheduler ask again.
-pub fn confirm<'a>(
+pub(crate) fn confirm<'a>(
     uid: &str,
     node: &NodeCards,
     pods: impl IntoIterator<Item = &'a Arc<Claimant>>,

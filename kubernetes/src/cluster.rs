@@ -3,7 +3,7 @@
 //! Events are taken one by one and may be lost, late or doubled; a list replaces everything. The books of a node are computed anew from what
 //! names it, so it does not matter by which way it came to be.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::books::NodeBooks;
@@ -12,6 +12,7 @@ use crate::claim;
 use crate::claimant::Claimant;
 use crate::names::Dialects;
 use crate::object::{Node, Pod};
+use crate::refusal::Refusal;
 
 /// A node that is known, or that a pod names.
 #[derive(Debug, Default)]
@@ -30,9 +31,9 @@ const MOST_GONE: usize = 65_536;
 pub struct Cluster {
     dialects: Dialects,
     nodes: BTreeMap<String, Place>,
-    pods: HashMap<String, Arc<Claimant>>,
+    pods: BTreeMap<String, Arc<Claimant>>,
     /// Pods that are gone: a late event does not bring one back, for no uid comes twice.
-    gone: HashSet<String>,
+    gone: BTreeSet<String>,
 }
 
 impl Cluster {
@@ -146,9 +147,25 @@ impl Cluster {
         self.pods.get(uid)
     }
 
-    /// All of these, in no order.
+    /// All of these, by uid.
     pub fn pods(&self) -> impl Iterator<Item = &Arc<Claimant>> {
         self.pods.values()
+    }
+
+    /// Looks at a claim before it is bound: `pods` are what the API server lists of the node's pods and of those that are bound nowhere.
+    ///
+    /// # Errors
+    /// As [`claim::confirm`]; and the node is not known, so that nobody can say what it has: withdraw.
+    pub fn confirm<'a>(
+        &self,
+        uid: &str,
+        node: &str,
+        pods: impl IntoIterator<Item = &'a Arc<Claimant>>,
+    ) -> Result<(), Refusal> {
+        let (cards, _) = self
+            .node(node)
+            .ok_or_else(|| Refusal::new(format!("the node `{}` has gone", node.escape_default())))?;
+        claim::confirm(uid, cards, pods)
     }
 
     /// Claims that have come to nothing: old ones, and those on nodes that are not there.

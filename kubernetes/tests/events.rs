@@ -246,9 +246,8 @@ impl Extender {
         let attempt = &mut self.attempts[place];
         if looks && !attempt.looked {
             attempt.looked = true;
-            let Some((cards, _)) = self.cluster.node(&attempt.node) else { return };
             let pods = on_or_nowhere(api, &attempt.node);
-            if claim::confirm(&attempt.uid, cards, &pods).is_err() {
+            if self.cluster.confirm(&attempt.uid, &attempt.node, &pods).is_err() {
                 let own = pods.iter().find(|pod| pod.uid == attempt.uid && pod.version == attempt.version);
                 if let Some(pod) = own.map(|pod| api.patch(&claim::withdraw(pod))) {
                     pod.iter().for_each(|pod| self.cluster.see_pod(pod));
@@ -559,4 +558,19 @@ fn without_the_look_cards_are_given_twice() {
         world.api.fault.is_some()
     });
     assert!(given_twice);
+}
+
+/// An extender that has lost sight of a node cannot look at it, and so must not bind to it. These seeds gave cards twice when it did.
+#[test]
+fn while_nodes_come_and_go_no_card_is_given_twice() {
+    for (seed, events) in [(105, 9_000), (102, 11_000), (100, 35_000)] {
+        let mut world = World::new(seed, true);
+        for event in 0..events {
+            world.step();
+            if event % 8 == 0 {
+                world.change_node();
+            }
+            assert_eq!(world.api.fault, None, "seed {seed}, event {event}");
+        }
+    }
 }

@@ -123,7 +123,7 @@ proptest! {
     /// Whatever is written, what comes out is what the limits say, of cards that are there, or nothing.
     #[test]
     fn no_annotation_makes_more_or_less_of_a_limit(
-        split in prop::collection::btree_map(0_usize..3, prop::collection::btree_map(0_u32..4, 0_u64..16), 0..4),
+        split in prop::collection::btree_map(0_usize..3, prop::collection::btree_map(0_u32..4, 0_u64..16, 0..4), 0..4),
         sizes in prop::collection::vec(1_u64..20, 1..4),
         limits in prop::collection::vec(1_u64..16, 1..3),
         agreeing in any::<bool>(),

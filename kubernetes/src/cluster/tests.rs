@@ -63,6 +63,9 @@ fn claims_that_nobody_binds_are_stale() {
     assert_eq!(cluster.stale(6).count(), 0);
     assert_eq!(cluster.stale(6 + PATIENCE).count(), 1);
     // Of a node that is not there no binding can come.
+    let pods: Vec<_> = cluster.pods().cloned().collect();
+    assert_eq!(cluster.confirm("uid-a", "n", &pods), Ok(()));
     cluster.lose_node("n");
     assert_eq!(cluster.stale(6).count(), 1);
+    assert_eq!(cluster.confirm("uid-a", "n", &pods).unwrap_err().sentence(), "the node `n` has gone");
 }
