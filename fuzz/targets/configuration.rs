@@ -77,6 +77,12 @@ fuzz_target!(|input: &[u8]| {
     let document: Value = serde_json::from_slice(input).expect("what was understood is JSON");
     let variables = configuration.variables();
     let cards: Vec<HostCard> = (0..5).map(card).collect();
+    // What is hidden is known in whichever way it is written.
+    if let Some(masked) = document["linux"]["maskedPaths"].as_array() {
+        assert_eq!(configuration.masked().count(), masked.len());
+    }
+    assert!(!configuration.has_own_mounts() || document["linux"]["namespaces"].is_array());
+    assert!(configuration.mounts().len() >= configuration.binds().len());
     let Ok(declared) = Declared::new(&variables) else { return };
     let planned = plan(&declared, "fuzz", || Ok(cards.clone()));
     if !declared.asks() {
