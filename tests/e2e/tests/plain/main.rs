@@ -30,6 +30,7 @@ mod recorded;
 mod region;
 mod run;
 mod same;
+mod service;
 mod surroundings;
 mod terminal;
 mod tree;

@@ -1,0 +1,152 @@
+//! The service under a real systemd: the host's own files below a layer that is thrown away, booted in a container of systemd's.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use cgpu_e2e::{Child, Dist, skip};
+
+/// Why this machine cannot boot one; none: it can.
+fn lacking() -> Option<&'static str> {
+    let is_there = |program: &str| Command::new(program).arg("--version").output().is_ok();
+    // SAFETY: no obligations; geteuid cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        Some("only root can start a container of systemd's")
+    } else if !is_there("systemd-nspawn") || !Path::new("/lib/systemd/systemd").exists() {
+        Some("systemd-nspawn is not installed")
+    } else {
+        None
+    }
+}
+
+/// What is booted into: one service, which does what an administrator would and says what came of it, line by line.
+const UNIT: &str = "\
+[Unit]
+DefaultDependencies=no
+Wants=basic.target
+After=basic.target
+[Service]
+Type=oneshot
+ExecStart=/bin/sh -e /cgpu/administrator
+ExecStopPost=/bin/systemctl exit
+";
+
+const ADMINISTRATOR: &str = r#"
+exec >/cgpu/said 2>/cgpu/errors
+until_is() { # seconds, what, a command that ends well when it is so
+    tries=$(($1 * 20)) what=$2; shift 2
+    until "$@" >/dev/null 2>&1; do
+        tries=$((tries - 1))
+        [ $tries -gt 0 ] || { echo "never: $what"; systemctl status cgpu-monitor --no-pager >&2 || true; exit 1; }
+        sleep 0.05
+    done
+}
+main() { systemctl show --property=MainPID --value cgpu-monitor; }
+another_than() { [ "$(main)" != "$1" ] && [ "$(main)" != 0 ] && systemctl --quiet is-active cgpu-monitor; }
+of_smi() { cgpu smi --json | grep -q "$1"; }
+policy() { cat /run/cgpu_km/0/policy; }
+
+sh /cgpu/deploy/install.sh /cgpu/dist
+echo "without a driver: $(systemctl is-active cgpu-monitor), $(ls /run/cgpu_km | tr '\n' ' ')"
+
+cp /cgpu/dist/sim/libnvidia-ml.so.1 /usr/lib/
+ldconfig
+until_is 60 "a card" test -e /run/cgpu_km/0/policy
+echo 2 >/run/cgpu_km/0/policy
+echo "with one: policy $(policy)"
+
+mkdir -p /run/cgpu/containers/a
+mkfifo /input
+LD_LIBRARY_PATH=/cgpu/dist/sim LD_PRELOAD=/usr/lib/cgpu/libcgpu.so CGPU_DIR=/run/cgpu/containers/a ALIYUN_COM_GPU_MEM_CONTAINER=4 \
+    /cgpu/dist/programs/take <>/input >/dev/null &
+until_is 60 "a tenant" test -e /run/cgpu_km/0/a/weight
+echo 4 >/run/cgpu_km/0/a/weight
+echo "a tenant: weight $(cat /run/cgpu_km/0/a/weight)"
+
+before=$(main)
+echo 'base_slice_ms = 9' >>/etc/cgpu/monitor.toml
+systemctl reload cgpu-monitor
+until_is 60 "the new configuration" of_smi '"slice_us": *9000'
+[ "$(main)" = "$before" ] && echo "reloaded: the same process"
+
+kill -9 "$before"
+until_is 60 "the monitor's return" another_than "$before"
+until_is 60 "its tree" test -e /run/cgpu_km/0/a/weight
+echo "killed: policy $(policy), weight $(cat /run/cgpu_km/0/a/weight), restarts $(systemctl show --property=NRestarts --value cgpu-monitor)"
+
+before=$(main)
+sh /cgpu/deploy/install.sh /cgpu/dist
+until_is 60 "the successor" another_than "$before"
+echo "upgraded: policy $(policy), weight $(cat /run/cgpu_km/0/a/weight), restarts $(systemctl show --property=NRestarts --value cgpu-monitor)"
+
+main=/proc/$(main)
+[ "$(readlink "$main/ns/mnt")" = "$(readlink /proc/1/ns/mnt)" ] && echo "in the host's mount namespace"
+grep -E '^(NoNewPrivs|Seccomp):' "$main/status" | tr -d '\t' | tr '\n' ' '
+echo
+
+# A successor is its predecessor's child, not systemd's. In a container with the older hierarchy of control groups, systemd does not wait for such a
+# one to stop, and kills it at once: its tree is there until the next one comes.
+systemctl restart cgpu-monitor
+until_is 60 "its tree" test -e /run/cgpu_km/0/a/weight
+echo "restarted: policy $(policy), weight $(cat /run/cgpu_km/0/a/weight)"
+systemctl stop cgpu-monitor
+grep -q cgpu_km /proc/mounts || echo "stopped: no tree"
+sh /cgpu/deploy/uninstall.sh --purge
+ls -d /usr/bin/cgpu* /usr/lib/cgpu /lib/systemd/system/cgpu* /etc/cgpu /var/lib/cgpu 2>/dev/null || echo "uninstalled: nothing"
+"#;
+
+#[test]
+fn the_service_runs_under_a_real_systemd() {
+    if let Some(reason) = lacking() {
+        skip("service", "systemd", reason);
+        return;
+    }
+    let folder = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
+    let place = |name: &str| folder.path().join(name);
+    for name in ["upper", "work", "root", "cgpu", "cgpu/deploy", "cgpu/docs", "cgpu/dist"] {
+        fs::create_dir(place(name)).expect("a folder");
+    }
+    fs::write(place("cgpu/administrator"), ADMINISTRATOR).expect("a file");
+    fs::write(place("administrator.service"), UNIT).expect("a file");
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the sources");
+    let bind = |what: &Path, at: &str| format!("--bind-ro={}:{at}", what.display());
+    let shown = folder.path().display();
+    // What is mounted goes with the namespace, whatever becomes of us.
+    let layers = format!(
+        "mount -t overlay overlay -o lowerdir=/,upperdir={shown}/upper,workdir={shown}/work {shown}/root"
+    );
+    let mut boot = Command::new("unshare");
+    boot.args(["--mount", "sh", "-ec"]).arg(format!("{layers}; exec systemd-nspawn \"$@\"")).arg("sh");
+    boot.args(["--quiet", "--register=no", "--keep-unit", "--bind=/dev/fuse", "-b"]);
+    boot.arg(format!("--machine=cgpu-{}", std::process::id())).arg(format!("--directory={shown}/root"));
+    boot.arg(format!("--bind={}:/cgpu", place("cgpu").display()));
+    boot.arg(bind(&sources.join("deploy"), "/cgpu/deploy")).arg(bind(&sources.join("docs"), "/cgpu/docs"));
+    boot.arg(bind(Dist::find().folder(), "/cgpu/dist"));
+    boot.arg(bind(&place("administrator.service"), "/etc/systemd/system/administrator.service"));
+    boot.arg("systemd.unit=administrator.service");
+    let outcome = Child::start_for(boot, Duration::from_secs(280)).finish();
+    let read = |name: &str| fs::read_to_string(place("cgpu").join(name)).unwrap_or_default();
+    assert_eq!(
+        read("said")
+            .lines()
+            .map(str::trim_end)
+            .filter(|line| !line.starts_with("monitor "))
+            .collect::<Vec<_>>(),
+        [
+            "without a driver: active, default_memsize version",
+            "with one: policy 2",
+            "a tenant: weight 4",
+            "reloaded: the same process",
+            "killed: policy 2, weight 4, restarts 1",
+            "upgraded: policy 2, weight 4, restarts 1",
+            "in the host's mount namespace",
+            "NoNewPrivs:1 Seccomp:2",
+            "restarted: policy 2, weight 4",
+            "stopped: no tree",
+            "uninstalled: nothing",
+        ],
+        "{}\n{outcome:?}",
+        read("errors")
+    );
+}
