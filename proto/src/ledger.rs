@@ -263,20 +263,20 @@ impl<'a> Account<'a> {
         self.mine.raise_peak();
     }
 
-    /// Nobody else can hold `bytes` any more of what was exported: before they are given back. `let_go`: this process let them go before, so
-    /// the monitor may have seen them go already, and taken them off; they count again until they are given back.
+    /// Nobody else can hold `bytes` any more of what was exported: before they are given back. `outdates`: the monitor may have seen them go
+    /// already, and taken them off; they count again until they are given back.
     ///
     /// `terms`, `patience` and `life` as for [`Account::book`].
     pub fn withdraw<T: Into<Terms>>(
         &self,
         bytes: Bytes,
-        let_go: bool,
+        outdates: bool,
         terms: impl Fn() -> T,
         patience: Nanos,
         life: impl FnMut(Owner) -> Life,
     ) {
         self.unasked(terms, patience, life, || {
-            if let_go {
+            if outdates {
                 self.mine.outdate();
             }
             self.mine.withdraw(bytes);

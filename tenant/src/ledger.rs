@@ -186,14 +186,19 @@ impl Ledger {
     /// already; to take it off again would count less than there is, and let others have the difference. So such a figure counts no more, as
     /// when a context ends, until it is measured anew; nor does one that is on its way. One that adds stays.
     pub(crate) fn shrink(&self, card: CardIndex, bytes: Bytes) {
-        let slot = self.claim.slot;
-        let word = Word(self.region.slot(slot).state.load(Ordering::Relaxed));
-        let ended = self.region.cell(card, slot).ended.load(Ordering::Relaxed);
-        if self.region.granted().growth_of(card, slot).bytes(word, ended) <= 0 {
+        if self.growth(card) <= 0 {
             self.end(card, bytes);
         } else {
             self.refund(card, Column::Implicit, bytes);
         }
+    }
+
+    /// What the monitor has measured of this process beyond its books.
+    fn growth(&self, card: CardIndex) -> i64 {
+        let slot = self.claim.slot;
+        let word = Word(self.region.slot(slot).state.load(Ordering::Relaxed));
+        let ended = self.region.cell(card, slot).ended.load(Ordering::Relaxed);
+        self.region.granted().growth_of(card, slot).bytes(word, ended)
     }
 
     /// Others may hold `bytes` of what this process has: they outlive it on the books.
@@ -206,14 +211,15 @@ impl Ledger {
         self.withdraw_any(card, bytes, true);
     }
 
-    /// They can no more.
+    /// They can no more. What the monitor has taken off may have been just this, and ends with it. (Not a figure that is on its way, as in
+    /// [`Ledger::shrink`]: whoever exports and frees all day would never be measured. The monitor sets that right by the next look.)
     pub(crate) fn withdraw(&self, card: CardIndex, bytes: Bytes) {
-        self.withdraw_any(card, bytes, false);
+        self.withdraw_any(card, bytes, self.growth(card) < 0);
     }
 
-    fn withdraw_any(&self, card: CardIndex, bytes: Bytes, let_go: bool) {
+    fn withdraw_any(&self, card: CardIndex, bytes: Bytes, outdates: bool) {
         let life = |owner| self.region.life(owner);
-        self.account(card).withdraw(bytes, let_go, || self.terms(card), LOCK_PATIENCE, life);
+        self.account(card).withdraw(bytes, outdates, || self.terms(card), LOCK_PATIENCE, life);
     }
 
     /// Others may hold what this process exported, by handles with these bits.

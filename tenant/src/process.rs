@@ -494,8 +494,9 @@ impl Starting<'_> {
         let Self { tenant, card, before, .. } = *ManuallyDrop::new(self);
         let (ledger, charged) = (&tenant.ledger, before.charged);
         if tenant.contexts.knows(context.0) {
+            let known = tenant.enter(context, card, charged);
             ledger.creation_ends(card);
-            return tenant.enter(context, card, charged);
+            return known;
         }
         let beside = ledger.creations(card).saturating_sub(1);
         // Who began without knowing, because whoever was learning took too long, and sees it known now, takes that.
@@ -520,9 +521,10 @@ impl Starting<'_> {
         } else {
             ledger.refund(card, Column::Implicit, charged - implicit);
         }
-        // Not before it is on the books: what others then find gone from the card, and not there, is theirs.
+        let entered = tenant.enter(context, card, implicit);
+        // Not before the books are right: what others then find gone from the card, and not there, is theirs.
         ledger.creation_ends(card);
-        tenant.enter(context, card, implicit)
+        entered
     }
 }
 

@@ -63,12 +63,27 @@ impl Host {
                 continue;
             };
             let Some(card) = group.first().map(|taken| taken.card) else { continue };
+            container.bound_returned(card);
             container.take_exchange(card, group, unowned);
         }
     }
 }
 
 impl Container {
+    /// What was found to have gone of a living process's exports is no more than it still exports: the rest has left its books by itself.
+    fn bound_returned(&mut self, card: CardIndex) {
+        let Some(region) = &self.region else { return };
+        let Some(seen) = region.seen.cards.get(card.get()) else { return };
+        let too_much = region.live.iter().filter_map(|&(slot, generation)| {
+            let exported = seen.cells.get(slot.get())?.exported;
+            let returned = *self.returned.get(&(slot, generation, card))?;
+            (returned > exported).then_some((slot, generation, exported))
+        });
+        for (slot, generation, exported) in too_much.collect::<Vec<_>>() {
+            self.give_back(slot, generation, card, exported);
+        }
+    }
+
     fn take_exchange(&mut self, card: CardIndex, readings: &[Taken], unowned: Bytes) {
         let Some(region) = &self.region else { return };
         let Some(seen) = region.seen.cards.get(card.get()) else { return };

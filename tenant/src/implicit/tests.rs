@@ -196,6 +196,21 @@ fn what_others_let_go_makes_no_context_smaller() {
     drop(starting);
 }
 
+/// The monitor takes off what was exported and nobody holds, the first ones' first. What of it then leaves the books by itself was taken off twice, for as
+/// long as nothing else was measured.
+#[test]
+fn what_was_taken_off_for_exported_memory_ends_with_it() {
+    let container = Container::limited(100);
+    let (tenant, ..) = process(&container);
+    let charge = tenant.charge(card(), mib(30)).expect("it fits");
+    charge.settle(Address(0x20_0000), None);
+    tenant.lend(Address(0x20_0000), crate::Way::of_bytes(b"handle"));
+    measure(&container, &tenant, -8 << 20);
+    assert_eq!(tenant.usage(card()).total(), mib(32));
+    tenant.take(Address(0x20_0000)).expect("live").freed();
+    assert_eq!(tenant.usage(card()).total(), mib(10));
+}
+
 /// By whatever handle it is first asked for, and once in each context.
 #[test]
 fn a_library_is_charged_where_it_is_brought() {
