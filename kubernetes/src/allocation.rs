@@ -172,6 +172,13 @@ fn agrees(ask: &Ask, by_card: &ByCard, sizes: &BTreeMap<u32, Card>) -> Result<()
     let refuse = |has: u64, asks: u64| {
         Refusal::new(format!("container `{}` was given {has} units, but asks for {asks}", ask.container))
     };
+    // Whoever reads a limit of 0 takes it for none at all.
+    if let Some((index, _)) = by_card.iter().find(|(_, units)| **units == 0) {
+        return Err(Refusal::new(format!(
+            "container `{}` was given 0 units of card {index}, expected at least 1",
+            ask.container
+        )));
+    }
     if let Some((index, units)) = by_card.iter().find(|(index, units)| **units > sizes[index].units) {
         return Err(Refusal::new(format!(
             "container `{}` was given {units} units of card {index}, which has {}",

@@ -21,18 +21,20 @@ pub enum Memory {
 }
 
 impl Memory {
-    /// In the card's units; rounded up, so that nobody gets less than was asked for. More than the card has, where that is asked for.
+    /// In the card's units; rounded up, so that nobody gets less than was asked for. More than the card has, where that is asked for; and at
+    /// least 1 of any card, also of one that has none, for a limit of 0 would be no limit.
     #[must_use]
     pub fn units_of(self, card: &Card) -> u64 {
-        match self {
+        let units = match self {
             Self::Units(units) => units,
             Self::Mib(mib) => match card.mib {
                 Some(total) if total > 0 => part(mib, card.units, total),
                 _ => mib.div_ceil(card.unit.mib()),
             },
             Self::Percent(percent) => part(u64::from(percent), card.units, 100),
-            Self::Whole => card.units.max(1),
-        }
+            Self::Whole => card.units,
+        };
+        units.max(1)
     }
 }
 

@@ -98,13 +98,16 @@ impl NodeBooks {
         }
     }
 
+    /// Whether more is held of a card than there is, of anything.
+    #[must_use]
+    pub fn is_overfull(&self, node: &NodeCards, place: usize) -> bool {
+        node.cards.get(place).zip(self.held.get(place)).is_some_and(|(card, held)| !held.fits(card.whole()))
+    }
+
     /// The cards of which more is held than there is.
     pub fn overfull<'a>(&'a self, node: &'a NodeCards) -> impl Iterator<Item = u32> + 'a {
-        node.cards
-            .iter()
-            .zip(&self.held)
-            .filter(|(card, held)| !held.fits(card.whole()))
-            .map(|(card, _)| card.index)
+        let over = node.cards.iter().enumerate().filter(|(place, _)| self.is_overfull(node, *place));
+        over.map(|(_, card)| card.index)
     }
 
     /// Units that are held, as a table shows them.

@@ -39,7 +39,7 @@ pub struct Card {
 }
 
 impl Card {
-    /// A card of which only the size is known.
+    /// A card of which only the size is known; of 0 units, it is not healthy.
     #[must_use]
     pub fn plain(index: u32, units: u64) -> Self {
         Self {
@@ -50,7 +50,8 @@ impl Card {
             mib: None,
             percent: 100,
             places: PLACES,
-            healthy: true,
+            // Of a card that is smaller than a unit nobody can have any.
+            healthy: units > 0,
         }
     }
 
@@ -236,12 +237,10 @@ fn listed(text: &str) -> Result<Vec<Card>, Refusal> {
         return Err(refuse("lists a card twice".to_owned()));
     }
     let unit = inventory.unit;
-    let card = |(index, entry): (u32, Entry)| Card {
-        uuid: Some(entry.uuid),
-        unit,
-        mib: Some(entry.mib),
-        healthy: entry.healthy,
-        ..Card::plain(index, unit.units_of(entry.mib))
+    let card = |(index, entry): (u32, Entry)| {
+        let plain = Card::plain(index, unit.units_of(entry.mib));
+        let healthy = entry.healthy && plain.healthy;
+        Card { uuid: Some(entry.uuid), unit, mib: Some(entry.mib), healthy, ..plain }
     };
     Ok((0..).zip(inventory.cards).map(card).collect())
 }

@@ -34,7 +34,7 @@ impl Claimant {
     /// None: it asks for nothing of ours, or has ended and holds nothing.
     #[must_use]
     pub fn of(pod: &Pod, dialects: Dialects) -> Option<Self> {
-        if matches!(pod.status.phase.as_str(), "Succeeded" | "Failed") {
+        if has_ended(pod) {
             return None;
         }
         let asks = Ask::of_pod(pod, dialects);
@@ -54,6 +54,12 @@ impl Claimant {
             labels: labels.map(|(name, text)| (name.clone(), text.clone())).collect(),
             allocation: Allocation::read(&metadata.annotations),
         })
+    }
+
+    /// Whether it asked for something of ours and has ended, which is for ever.
+    #[must_use]
+    pub fn has_ended(pod: &Pod, dialects: Dialects) -> bool {
+        has_ended(pod) && Ask::of_pod(pod, dialects) != Ok(Vec::new())
     }
 
     /// The node whose books it is in: where it is bound, else the one that was claimed for it.
@@ -81,4 +87,8 @@ impl Claimant {
     pub fn title(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }
+}
+
+fn has_ended(pod: &Pod) -> bool {
+    matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")
 }

@@ -1,7 +1,7 @@
 //! Pods and nodes as they were last seen, and the books of each node.
 //!
-//! Events are taken one by one and may be lost, late or doubled; a list replaces everything. The books of a node are computed anew from what
-//! names it, so it does not matter by which way it came to be.
+//! Events are taken one by one and may be lost, late or doubled; a list replaces everything but the memory of what is gone. The books of a node
+//! are computed anew from what names it, so it does not matter by which way it came to be.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,8 +23,35 @@ struct Place {
     books: NodeBooks,
 }
 
-/// How many pods that are gone are remembered; late events are not as late as that.
+/// So many of the pods that went last are remembered, and never more than twice as many; late events are not as late as that.
 const MOST_GONE: usize = 65_536;
+
+/// Pods that are gone: a late event does not bring one back, for no uid comes twice.
+#[derive(Debug, Default)]
+struct Gone {
+    /// Fewer than [`MOST_GONE`].
+    last: BTreeSet<String>,
+    /// Those before them: forgotten together when there are [`MOST_GONE`] newer ones.
+    before: BTreeSet<String>,
+}
+
+impl Gone {
+    fn add(&mut self, uid: &str) {
+        self.last.insert(uid.to_owned());
+        if self.last.len() >= MOST_GONE {
+            self.before = std::mem::take(&mut self.last);
+        }
+    }
+
+    fn remove(&mut self, uid: &str) {
+        self.last.remove(uid);
+        self.before.remove(uid);
+    }
+
+    fn has(&self, uid: &str) -> bool {
+        self.last.contains(uid) || self.before.contains(uid)
+    }
+}
 
 /// Everything that is known.
 #[derive(Debug, Default)]
@@ -32,8 +59,7 @@ pub struct Cluster {
     dialects: Dialects,
     nodes: BTreeMap<String, Place>,
     pods: BTreeMap<String, Arc<Claimant>>,
-    /// Pods that are gone: a late event does not bring one back, for no uid comes twice.
-    gone: BTreeSet<String>,
+    gone: Gone,
 }
 
 impl Cluster {
@@ -49,13 +75,18 @@ impl Cluster {
         self.dialects
     }
 
-    /// Forgets what it knew and takes this.
+    /// Forgets what it knew and takes this. Pods that were known and are not in it are gone, and so are those that were gone before; one that is in
+    /// it lives, whatever was thought of it.
+    ///
+    /// The list must not be older than what was seen, or pods that came in between would be taken for gone until the next list: the API server is to
+    /// be asked for one without `resourceVersion=0`.
     pub fn replace<'a>(
         &mut self,
         nodes: impl IntoIterator<Item = &'a Node>,
         pods: impl IntoIterator<Item = &'a Pod>,
     ) {
-        *self = Self::new(self.dialects);
+        let (gone, known) = (std::mem::take(&mut self.gone), std::mem::take(&mut self.pods));
+        *self = Self { gone, ..Self::new(self.dialects) };
         for node in nodes {
             let cards = NodeCards::of(node);
             let name = cards.name.clone();
@@ -63,9 +94,15 @@ impl Cluster {
         }
         for pod in pods {
             if let Some(claimant) = Claimant::of(pod, self.dialects) {
+                self.gone.remove(&claimant.uid);
                 self.name_node(&claimant);
                 self.pods.insert(claimant.uid.clone(), Arc::new(claimant));
+            } else if Claimant::has_ended(pod, self.dialects) {
+                self.gone.add(&pod.metadata.uid);
             }
+        }
+        for uid in known.keys().filter(|uid| !self.pods.contains_key(*uid)) {
+            self.gone.add(uid);
         }
         let names: Vec<String> = self.nodes.keys().cloned().collect();
         names.iter().for_each(|name| self.compute(name));
@@ -94,7 +131,7 @@ impl Cluster {
     /// A pod came or changed. An older version than the one that is known is passed over.
     pub fn see_pod(&mut self, pod: &Pod) {
         let uid = &pod.metadata.uid;
-        if self.gone.contains(uid) {
+        if self.gone.has(uid) {
             return;
         }
         let known = self.pods.get(uid).cloned();
@@ -112,18 +149,15 @@ impl Cluster {
                     self.compute(&name);
                 }
             }
-            // It has ended, which is for ever.
-            None if known.is_some() => self.lose_pod(uid),
+            // It has ended, which is for ever, also where it was not known: what it was before may come late.
+            None if known.is_some() || Claimant::has_ended(pod, self.dialects) => self.lose_pod(uid),
             None => {}
         }
     }
 
     /// A pod went.
     pub fn lose_pod(&mut self, uid: &str) {
-        if self.gone.len() >= MOST_GONE {
-            self.gone.clear();
-        }
-        self.gone.insert(uid.to_owned());
+        self.gone.add(uid);
         if let Some(pod) = self.pods.remove(uid) {
             self.unname_node(&pod);
         }

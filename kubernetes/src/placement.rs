@@ -10,6 +10,10 @@ use crate::reason::{self, Look, Reason};
 /// Every card must have room for what the pod has of its first card, which has the most. Of those that fit, the fullest or the emptiest are
 /// taken; of equal ones, the first.
 ///
+/// A card of which too much is held of anything takes nobody, also who needs none of that: no look at a claim on it would confirm it
+/// ([`crate::claim`]), so it would be claimed and withdrawn for ever. The look could instead have passed over what the claim does not use; but who sets no
+/// compute aside computes all the same, and would do so where more than all is set aside for others.
+///
 /// # Errors
 /// Why there are not enough.
 pub fn choose(node: &NodeCards, books: &NodeBooks, demand: &Demand) -> Result<Vec<usize>, Reason> {
@@ -23,7 +27,8 @@ pub fn choose(node: &NodeCards, books: &NodeBooks, demand: &Demand) -> Result<Ve
         .map(|(place, card)| {
             let need = demand.of_card(0, card);
             let free = books.free(node, place);
-            Look { place, need, free, healthy: card.healthy, large: need.fits(card.whole()) }
+            let overfull = books.is_overfull(node, place);
+            Look { place, need, free, overfull, healthy: card.healthy, large: need.fits(card.whole()) }
         })
         .collect();
     let mut fitting: Vec<&Look> = looks.iter().filter(|look| look.fits()).collect();

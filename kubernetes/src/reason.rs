@@ -30,6 +30,8 @@ pub(crate) struct Look {
     pub(crate) place: usize,
     pub(crate) need: Share,
     pub(crate) free: Share,
+    /// Whether more is held of it than there is, of anything.
+    pub(crate) overfull: bool,
     pub(crate) healthy: bool,
     /// Whether it would do if nobody had any of it.
     pub(crate) large: bool,
@@ -37,7 +39,7 @@ pub(crate) struct Look {
 
 impl Look {
     pub(crate) fn fits(&self) -> bool {
-        self.healthy && self.need.fits(self.free)
+        self.healthy && !self.overfull && self.need.fits(self.free)
     }
 }
 
@@ -92,9 +94,14 @@ pub(crate) fn of(node: &NodeCards, cards: usize, looks: &[Look]) -> Reason {
         let (count, free, asked) = most(&busy, |share| u64::from(share.percent));
         parts.push(format!("{count}/{all} cards: {free} of {asked} percent free"));
     }
-    if !rest.is_empty() {
-        let (count, free, asked) = most(&rest, |share| u64::from(share.places));
+    let crowded = take(&|look| look.need.places > look.free.places);
+    if !crowded.is_empty() {
+        let (count, free, asked) = most(&crowded, |share| u64::from(share.places));
         parts.push(format!("{count}/{all} cards: {free} of {asked} places free"));
+    }
+    // It has room for this one, but more is held of something else than there is.
+    if !rest.is_empty() {
+        parts.push(format!("{}/{all} cards: over-full", rest.len()));
     }
     text.push_str(&parts.join("; "));
     let resolvable = looks.iter().filter(|look| look.healthy && look.large).count() >= cards;

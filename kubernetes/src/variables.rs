@@ -5,7 +5,7 @@ use crate::ask::{Amount, Ask, Memory, units_in_all};
 use crate::cards::{Card, NodeCards};
 use crate::claimant::Claimant;
 use crate::names::variable;
-use crate::refusal::Refusal;
+use crate::refusal::{Refusal, quoted};
 
 /// What the container of this name gets, in a pod that was placed on this node. None: it asks for nothing.
 ///
@@ -40,12 +40,21 @@ pub fn of(
         let all: Vec<String> = cards.iter().map(|(card, units)| of(card, *units)).collect();
         all.join(",")
     };
-    let amounts = |of: &dyn Fn(&Card, u64) -> u64| {
+    let amounts = |name: &str, of: &dyn Fn(&Card, u64) -> u64| {
         let all: Vec<u64> = cards.iter().map(|(card, units)| of(card, *units)).collect();
-        match all.split_first() {
+        let text = match all.split_first() {
             Some((first, rest)) if rest.iter().all(|other| other == first) => first.to_string(),
             _ => all.iter().map(u64::to_string).collect::<Vec<_>>().join(","),
+        };
+        // The limit of a card whose amount is 0, or is missing, would be none at all.
+        if all.is_empty() || all.contains(&0) {
+            return Err(Refusal::new(format!(
+                "{name} of container `{container}` of {} would be {}, expected at least 1 for each card",
+                pod.title(),
+                quoted(&text)
+            )));
         }
+        Ok(text)
     };
     let exact = exact_mib(ask, &cards);
     let sizes = allocation.sizes_of(&own.keys().copied().collect(), node)?;
@@ -53,17 +62,18 @@ pub fn of(
         (variable::VISIBLE, list(&|card, _| card.uuid.clone().unwrap_or_else(|| card.index.to_string()))),
         (variable::INDEX, list(&|card, _| card.index.to_string())),
         (variable::POD, units_in_all(asks, cards.first().map(|(card, _)| *card)).to_string()),
-        (variable::CONTAINER, amounts(&|_, units| exact.unwrap_or(units))),
+        (variable::CONTAINER, amounts(variable::CONTAINER, &|_, units| exact.unwrap_or(units))?),
         (
             variable::DEVICE,
-            amounts(&|card, _| match (exact, card.mib) {
+            amounts(variable::DEVICE, &|card, _| match (exact, card.mib) {
                 (Some(_), Some(mib)) => mib,
                 _ => sizes.get(&card.index).map_or(card.units, |size| size.units),
-            }),
+            })?,
         ),
     ];
     let percent = match ask.amount {
-        Amount::InAll { percent, .. } => percent / u32::try_from(cards.len().max(1)).unwrap_or(1),
+        // As the books hold it; rounded down, 1 percent over two cards would be no limit.
+        Amount::InAll { percent, .. } => percent.div_ceil(u32::try_from(cards.len().max(1)).unwrap_or(1)),
         Amount::Each { percent, .. } => percent,
     };
     if percent > 0 {

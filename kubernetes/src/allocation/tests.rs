@@ -83,6 +83,10 @@ fn what_was_edited_by_hand_is_refused_in_words() {
         (&[(SPLIT, r#"{"0":{"0":2}}"#)], "container `c0` was given 2 units, but asks for 8"),
         (&[(SPLIT, r#"{"0":{"0":12}}"#)], "container `c0` was given 12 units, but asks for 8"),
         (&[(SPLIT, "{}")], "container `c0` was given 0 units, but asks for 8"),
+        (
+            &[(SPLIT, r#"{"0":{"0":0,"1":8}}"#)],
+            "container `c0` was given 0 units of card 0, expected at least 1",
+        ),
         (&[(SPLIT, r#"{"0":{"0":8},"3":{"0":1}}"#)], "names container 3, which asks for nothing"),
         (&[(SPLIT, r#"{"0":{"0":18446744073709551615,"1":18446744073709551615}}"#)], "which has 14"),
     ] {
@@ -110,6 +114,10 @@ fn amounts_of_each_card_must_be_what_was_asked() {
         shares(&two, &[each(2, Memory::Percent(60))], &[14, 14])
             .unwrap_err()
             .contains("was given 7 units, but asks for 9")
+    );
+    assert_eq!(
+        shares(&[(SPLIT, r#"{"0":{"0":0}}"#)], &[each(1, Memory::Whole)], &[14, 14]),
+        Err("container `c` was given 0 units of card 0, expected at least 1".into())
     );
     assert_eq!(shares(&[(INDEX, "1")], &[each(1, Memory::Mib(3000))], &[14, 14]), Ok(vec![(1, 3)]));
     assert!(

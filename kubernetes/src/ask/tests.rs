@@ -139,3 +139,19 @@ fn memory_of_a_card_is_rounded_up_to_its_units() {
     assert_eq!(Memory::Whole.units_of(&card), 14);
     assert_eq!(Memory::Mib(3000).units_of(&Card::plain(0, 14)), 3);
 }
+
+#[test]
+fn memory_of_a_card_is_never_nothing() {
+    let none = Card { mib: Some(512), ..Card::plain(0, 0) };
+    let empty = Card { mib: Some(0), ..Card::plain(0, 0) };
+    for card in [&none, &empty, &Card::plain(0, 0), &Card::plain(0, 14)] {
+        for memory in [Memory::Units(0), Memory::Mib(0), Memory::Percent(0)] {
+            assert_eq!(memory.units_of(card), 1, "{memory:?} of {card:?}");
+        }
+    }
+    for card in [&none, &empty, &Card::plain(0, 0)] {
+        for memory in [Memory::Mib(100), Memory::Percent(50), Memory::Whole] {
+            assert_eq!(memory.units_of(card), 1, "{memory:?} of {card:?}");
+        }
+    }
+}

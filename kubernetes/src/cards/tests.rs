@@ -101,3 +101,13 @@ fn labels_say_how_cards_are_used() {
     let misspelt = with(&[("ack.node.gpu.placement", "spred")]);
     assert_eq!((misspelt.placement, misspelt.notes.len()), (Placement::Binpack, 1));
 }
+
+#[test]
+fn a_card_smaller_than_a_unit_is_given_to_nobody() {
+    let text = r#"{"unit":"GiB","cards":[{"uuid":"GPU-a","mib":0},{"uuid":"GPU-b","mib":1023},{"uuid":"GPU-c","mib":1024}]}"#;
+    let listed = node(&[], Some(text), &[]);
+    let healthy: Vec<_> = listed.cards.iter().map(|card| (card.units, card.healthy)).collect();
+    assert_eq!(healthy, [(0, false), (0, false), (1, true)]);
+    let divided = node(&[], None, &[(MEMORY, "1"), (COUNT, "2")]);
+    assert!(divided.cards.iter().all(|card| card.units == 0 && !card.healthy));
+}

@@ -117,3 +117,23 @@ fn a_pod_that_cannot_be_understood_is_not_claimed_for() {
         );
     }
 }
+
+/// Whatever the books are: what is chosen by them is confirmed by them.
+#[test]
+fn what_is_claimed_where_compute_is_overfull_is_confirmed() {
+    let node = NodeCards::of(&node("n", "GiB", &[15109, 15109]));
+    let busy = |name: &str| {
+        let (pod, _) = claimed(
+            &pod(name, &[(MEMORY, "4"), (crate::names::CORE, "80")]),
+            &node,
+            &NodeBooks::of(&node, []),
+        );
+        claimant(&pod)
+    };
+    let pods = [busy("a"), busy("b")];
+    let books = NodeBooks::of(&node, &pods);
+    assert_eq!(books.overfull(&node).collect::<Vec<_>>(), [0]);
+    let (pod, _) = claimed(&sharing("c", 2), &node, &books);
+    let own = claimant(&pod);
+    assert_eq!(confirm("uid-c", &node, pods.iter().chain([&own])), Ok(()));
+}

@@ -69,3 +69,73 @@ fn claims_that_nobody_binds_are_stale() {
     assert_eq!(cluster.stale(6).count(), 1);
     assert_eq!(cluster.confirm("uid-a", "n", &pods).unwrap_err().sentence(), "the node `n` has gone");
 }
+
+/// A claim of a pod that nobody will ever hear of again would hold its room for ever.
+#[test]
+fn a_late_object_brings_no_pod_back() {
+    let (here, waiting) = (node("n", "GiB", &[15109]), sharing("a", 8));
+    let mut cluster = Cluster::new(Dialects::default());
+    cluster.replace([&here], [&waiting]);
+    let pod = claimed(&cluster, &waiting, "n", 5);
+    cluster.see_pod(&pod);
+    // It went while nobody watched: the list has it no more.
+    cluster.replace([&here], []);
+    cluster.see_pod(&pod);
+    assert_eq!(held(&cluster, "n"), 0);
+    // The next list does not forget that.
+    cluster.replace([&here], []);
+    cluster.see_pod(&pod);
+    assert_eq!(held(&cluster, "n"), 0);
+    // It was seen to go, and then comes a list.
+    let mut other = pod.clone();
+    other.metadata.uid = "uid-b".into();
+    cluster.see_pod(&other);
+    cluster.lose_pod("uid-b");
+    cluster.replace([&here], []);
+    cluster.see_pod(&other);
+    assert_eq!(held(&cluster, "n"), 0);
+    // The list is what counts: one that is in it lives.
+    cluster.replace([&here], [&pod]);
+    cluster.see_pod(&pod);
+    assert_eq!(held(&cluster, "n"), 8);
+}
+
+#[test]
+fn a_pod_that_had_ended_when_it_was_first_seen_does_not_come_back() {
+    let here = node("n", "GiB", &[15109]);
+    let mut cluster = Cluster::new(Dialects::default());
+    cluster.replace([&here], [&sharing("a", 8)]);
+    let pod = claimed(&cluster, &sharing("a", 8), "n", 5);
+    for phase in ["Succeeded", "Failed"] {
+        let mut done = pod.clone();
+        done.status.phase = phase.into();
+        done.metadata.resource_version = "4".into();
+        // By an event, and by a list.
+        let mut cluster = Cluster::new(Dialects::default());
+        cluster.see_node(&here);
+        cluster.see_pod(&done);
+        cluster.see_pod(&pod);
+        assert_eq!(held(&cluster, "n"), 0);
+        let mut cluster = Cluster::new(Dialects::default());
+        cluster.replace([&here], [&done]);
+        cluster.see_pod(&pod);
+        assert_eq!(held(&cluster, "n"), 0);
+    }
+    // Who asked for nothing of ours takes no room there.
+    let mut plain = crate::doubles::pod("p", &[]);
+    plain.status.phase = "Succeeded".into();
+    cluster.see_pod(&plain);
+    assert!(!cluster.gone.has("uid-p"));
+}
+
+#[test]
+fn of_those_that_are_gone_the_last_are_remembered() {
+    let mut cluster = Cluster::new(Dialects::default());
+    for number in 0..3 * MOST_GONE {
+        cluster.lose_pod(&format!("uid {number}"));
+        let first = (number + 1).saturating_sub(MOST_GONE);
+        assert!(cluster.gone.has(&format!("uid {first}")) && cluster.gone.has(&format!("uid {number}")));
+    }
+    assert!(cluster.gone.last.len() + cluster.gone.before.len() <= 2 * MOST_GONE);
+    assert!(!cluster.gone.has("uid 0"));
+}

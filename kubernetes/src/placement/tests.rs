@@ -92,6 +92,36 @@ fn health_compute_and_places_count_as_well() {
     assert_eq!(choose(&node, &books, &wants), Err(Reason::lasting("shut")));
 }
 
+/// A look at such a claim would refuse it, and it would be made and withdrawn for ever.
+#[test]
+fn an_overfull_card_takes_nobody_whatever_is_asked() {
+    let node = cards(&[14, 14]);
+    let mut books = books(&node, &[4, 8]);
+    books.held[1].percent = 130;
+    // The second card is the fuller one, and has memory and places enough; but compute is over-full there.
+    assert_eq!(books.overfull(&node).collect::<Vec<_>>(), [1]);
+    assert_eq!(choose(&node, &books, &demand(4, 1)), Ok(vec![0]));
+    let reason = choose(&node, &books, &demand(4, 2)).unwrap_err();
+    assert_eq!(
+        (reason.text.as_str(), reason.resolvable),
+        ("1 of the 2 cards asked for; 1/2 cards: over-full", true)
+    );
+    books.held[1].percent = 100;
+    assert_eq!(choose(&node, &books, &demand(4, 1)), Ok(vec![1]));
+}
+
+#[test]
+fn hamis_small_amounts_fit_on_no_card_that_is_smaller_than_a_unit() {
+    let node = NodeCards::of(&node("n", "GiB", &[512, 15109]));
+    for limits in
+        [("nvidia.com/gpumem", "100"), ("nvidia.com/gpumem-percentage", "50"), ("nvidia.com/gpu", "1")]
+    {
+        let waiting = Claimant::of(&pod("p", &[limits]), Dialects { hami: true }).unwrap();
+        let claim = claim::claim(&waiting, &node, &NodeBooks::of(&node, []), 1).unwrap();
+        assert_eq!(claim.annotations[annotation::INDEX].as_deref(), Some("1"), "{limits:?}");
+    }
+}
+
 #[test]
 fn scores_rank_nodes_by_how_full_they_would_be() {
     assert_eq!(scores(&[100, 300, 200], Placement::Binpack), [0, 10, 5]);

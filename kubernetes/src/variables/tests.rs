@@ -90,3 +90,31 @@ fn who_was_not_placed_here_gets_no_environment() {
     let plain = Claimant::of(&pod("p", &[(MEMORY, "2")]), Dialects::default()).unwrap();
     assert_eq!(super::of(&plain, "other", &here), Ok(None));
 }
+
+/// A limit of 0 is no limit to whoever reads it.
+#[test]
+fn no_amount_is_ever_0() {
+    let here = NodeCards::of(&node("n", "GiB", &[15109, 15109]));
+    let made = |limits: &[(&str, &str)], split: &str| {
+        let mut pod = pod("p", limits);
+        pod.metadata.annotations = texts(&[(annotation::ALLOCATION, split)]);
+        let claimant = Claimant::of(&pod, Dialects { hami: true }).unwrap();
+        super::of(&claimant, "main", &here).map_err(|refusal| refusal.to_string())
+    };
+    let refusal = Err("container `main` was given 0 units of card 0, expected at least 1".to_owned());
+    assert_eq!(made(&[(MEMORY, "8")], r#"{"0":{"0":0,"1":8}}"#), refusal);
+    assert_eq!(made(&[("nvidia.com/gpu", "1")], r#"{"0":{"0":0}}"#), refusal);
+    // Nor of compute, when somebody has written more cards than were asked for.
+    let variables =
+        made(&[(MEMORY, "8"), (crate::names::CORE, "1")], r#"{"0":{"0":4,"1":4}}"#).unwrap().unwrap();
+    assert!(variables.contains(&(variable::PERCENT, "1".into())), "{variables:?}");
+    // An ask that no limits make: it stops here if anywhere.
+    let mut claimant =
+        Claimant::of(&pod("p", &[("nvidia.com/gpumem", "1")]), Dialects { hami: true }).unwrap();
+    claimant.asks.as_mut().unwrap()[0].amount = Amount::Each { cards: 1, memory: Memory::Mib(0), percent: 0 };
+    claimant.allocation = Allocation::read(&texts(&[(annotation::ALLOCATION, r#"{"0":{"0":1}}"#)]));
+    assert_eq!(
+        super::of(&claimant, "main", &here).unwrap_err().to_string(),
+        "ALIYUN_COM_GPU_MEM_CONTAINER of container `main` of test/p would be `0`, expected at least 1 for each card"
+    );
+}
