@@ -2,7 +2,8 @@
 //!
 //! NVML opens the driver, which takes tens of milliseconds, and seconds where nobody else has a card open. A monitor has it open, and asks it every second. What
 //! it tells is taken only where it must be what NVML would tell: a monitor of root's or our own, of the same cards (real ones, as many as the kernel's driver
-//! has, or simulated ones of the same state), told within the last moments, and of all cards. In any other case NVML is asked, and so it is before anything is refused.
+//! has, or simulated ones of the same state), told within the last moments, and of all cards, none of which is cut (MIG): what a card is cut into may have changed since,
+//! and cards are counted the same then. In any other case NVML is asked, and so it is before anything is refused.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -64,8 +65,10 @@ fn checked(inventory: &Inventory, state: Option<&Path>, kernels: &Path) -> Optio
         }
         _ => false,
     };
-    let has_memory = cards.iter().all(|card| card.total.0 > 0);
-    (is_meant && has_memory && !cards.is_empty()).then(|| cards.into_iter().map(HostCard::from).collect())
+    // Instances may have been made and removed since: the number of cards stays what it is.
+    let is_whole = |card: &Found| !card.number.is_instance() && !card.is_cut;
+    let all_count = cards.iter().all(|card| card.total.0 > 0 && is_whole(card));
+    (is_meant && all_count && !cards.is_empty()).then(|| cards.into_iter().map(HostCard::from).collect())
 }
 
 /// Asks NVML for all of them.
@@ -128,7 +131,7 @@ mod tests {
         }
         let found = |inventory: &Inventory| checked(inventory, None, &kernels).map(|cards| cards.len());
         assert_eq!(found(&told(&["0", "1"])), Some(2));
-        assert_eq!(found(&told(&["0", "1.0", "1.1"])), Some(3), "one is cut");
+        assert_eq!(found(&told(&["0", "1.0", "1.1"])), None, "one is cut, and may be cut otherwise by now");
         let with = |change: fn(&mut Inventory)| {
             let mut inventory = told(&["0", "1"]);
             change(&mut inventory);
@@ -138,6 +141,7 @@ mod tests {
         assert_eq!(with(|told| told.cards.clear()), None);
         assert_eq!(with(|told| told.age_ms = 3001), None, "old");
         assert_eq!(with(|told| told.cards[1].memory_total = 0), None);
+        assert_eq!(with(|told| told.cards[1].is_cut = true), None, "cut into what nobody can name");
         assert_eq!(with(|told| told.cards[1].uuid = "GPU-1".into()), None);
         assert_eq!(with(|told| told.simulated = Some("".into())), None, "simulated ones");
         assert_eq!(

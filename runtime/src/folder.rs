@@ -82,18 +82,45 @@ impl Process {
         Some(Self { pid, started: fields.split(' ').nth(19)?.parse().ok()?, namespace: own_namespace() })
     }
 
-    /// What another namespace counts cannot be told from here: it may live.
+    /// Counted by another namespace than ours.
+    fn is_elsewhere(self) -> bool {
+        self.namespace != 0 && self.namespace != own_namespace()
+    }
+
+    /// What another namespace counts cannot be told from here: as long as that may have a process, this one may live.
     fn lives(self) -> bool {
-        let is_elsewhere = self.namespace != 0 && self.namespace != own_namespace();
-        is_elsewhere
-            || Self::find(self.pid)
-                .is_some_and(|found| (found.pid, found.started) == (self.pid, self.started))
+        if self.is_elsewhere() {
+            return namespace_lives(self.namespace, INITIAL, Path::new("/proc"));
+        }
+        Self::find(self.pid).is_some_and(|found| (found.pid, found.started) == (self.pid, self.started))
     }
 }
+
+/// The PID namespace that the kernel starts with (`PROC_PID_INIT_INO`), whose processes are all there are.
+const INITIAL: u64 = 0xEFFF_FFFC;
 
 /// Our PID namespace; 0 if the system does not tell.
 fn own_namespace() -> u64 {
     fs::metadata("/proc/self/ns/pid").map_or(0, |about| about.ino())
+}
+
+/// Whether a PID namespace may have a process. One without is gone for good, with all below it. It can be told only from the initial one, where we may look at its
+/// process 1: then no process is hidden from us (`hidepid`). One of which it cannot be told may be of any.
+fn namespace_lives(namespace: u64, initial: u64, proc: &Path) -> bool {
+    let of = |process: &Path| fs::metadata(process.join("ns/pid")).map(|about| about.ino());
+    let sees_all = ["self", "1"].iter().all(|name| of(&proc.join(name)).is_ok_and(|of| of == initial));
+    let Ok(mut processes) = fs::read_dir(proc) else { return true };
+    let may_be_of_it = |entry: std::io::Result<fs::DirEntry>| {
+        let Ok(entry) = entry else { return true };
+        let is_process = entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit);
+        is_process
+            && match of(&entry.path()) {
+                Ok(of) => of == namespace,
+                // It has ended in the meantime.
+                Err(error) => error.kind() != ErrorKind::NotFound,
+            }
+    };
+    !sees_all || processes.any(may_be_of_it)
 }
 
 /// A card, for what may be given of it.
@@ -155,7 +182,7 @@ impl Folder {
             File::open(&containers).with_context(|| format!("cannot open {}", containers.display()))?;
         rustix::fs::flock(&lock, FlockOperation::LockExclusive)?;
         if folder.path.exists() {
-            if folder.lives() {
+            if folder.is_in_the_way(order.bundle) {
                 bail!(Refusal(format!(
                     "a container `{}` is there already, in {}; delete it first",
                     order.id,
@@ -256,6 +283,15 @@ impl Folder {
         self.recorded().and_then(|record| record.first).is_some_and(Process::lives) || slots_live(&self.path)
     }
 
+    /// Whether a container of this id and bundle cannot be made yet. The same one of another PID namespace is an earlier life of it, whose engine has been
+    /// started anew in its container: there who has the region open decides.
+    fn is_in_the_way(&self, bundle: &Path) -> bool {
+        let is_earlier_life = self
+            .recorded()
+            .is_some_and(|record| record.bundle == bundle && record.first.is_some_and(Process::is_elsewhere));
+        if is_earlier_life { slots_live(&self.path) } else { self.lives() }
+    }
+
     /// Whether whoever made it has left it behind.
     fn is_left_behind(&self) -> bool {
         // Others make folders here, too; those are theirs.
@@ -343,6 +379,7 @@ fn check_room(order: &Order<'_>, others: &[Limits]) -> Result<(), Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cgpu_proto::slots::Claimant;
 
     const CARD: Uuid = Uuid([1; 16]);
 
@@ -405,8 +442,9 @@ mod tests {
         lives.note_first(std::process::id().cast_signed()).unwrap();
         assert!(make(root.path(), "lives", 1).unwrap_err().to_string().contains("is there already"));
         let dead = make(root.path(), "dead", 1000).unwrap();
-        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         dead.note_first(child.id().cast_signed()).unwrap();
+        child.kill().unwrap();
         child.wait().unwrap();
         make(root.path(), "next", 1).unwrap();
         assert!(lives.exists() && starting.exists() && !dead.exists());
@@ -417,18 +455,69 @@ mod tests {
     fn what_lives_in_another_pid_namespace_is_not_swept() {
         let root = root();
         let elsewhere = make(root.path(), "elsewhere", 6000).unwrap();
-        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         elsewhere.note_first(child.id().cast_signed()).unwrap();
         let mut record = elsewhere.recorded().unwrap();
+        child.kill().unwrap();
         child.wait().unwrap();
         record.first.as_mut().unwrap().namespace += 1;
         elsewhere.record(&record).unwrap();
         make(root.path(), "next", 1).unwrap();
-        assert!(elsewhere.exists() && elsewhere.lives());
+        // No process is of that namespace: from the initial one this can be told.
+        let may_live = namespace_lives(record.first.unwrap().namespace, INITIAL, Path::new("/proc"));
+        assert_eq!((elsewhere.exists(), elsewhere.lives()), (may_live, may_live));
         record.first.as_mut().unwrap().namespace -= 1;
+        let elsewhere = make(root.path(), "elsewhere", 6000).unwrap();
         elsewhere.record(&record).unwrap();
         make(root.path(), "other", 1).unwrap();
         assert!(!elsewhere.exists());
+    }
+
+    #[test]
+    fn a_pid_namespace_lives_as_long_as_it_may_have_a_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let proc = folder.path();
+        let process = |name: &str, namespace: &Path| {
+            fs::create_dir_all(proc.join(name).join("ns")).unwrap();
+            std::os::unix::fs::symlink(namespace, proc.join(name).join("ns/pid")).unwrap();
+        };
+        let namespace = |name: &str| {
+            fs::write(proc.join(name), "").unwrap();
+            (proc.join(name), fs::metadata(proc.join(name)).unwrap().ino())
+        };
+        let ((initial_path, initial), (other_path, other)) = (namespace("initial"), namespace("other"));
+        process("self", &initial_path);
+        assert!(namespace_lives(other, initial, proc), "process 1 is hidden");
+        process("1", &initial_path);
+        fs::create_dir(proc.join("7")).unwrap();
+        assert!(!namespace_lives(other, initial, proc), "7 has ended");
+        assert!(namespace_lives(other, other, proc), "we are in another than the initial one");
+        process("8", &other_path);
+        assert!(namespace_lives(other, initial, proc));
+        fs::remove_dir_all(proc.join("8")).unwrap();
+        process("9", &proc.join("9/ns/pid"));
+        assert!(namespace_lives(other, initial, proc), "what 9 is of cannot be read");
+        assert!(namespace_lives(other, initial, &proc.join("none")));
+    }
+
+    #[test]
+    fn an_earlier_life_in_another_pid_namespace_is_not_in_the_way() {
+        let root = root();
+        let earlier = make(root.path(), "a", 6000).unwrap();
+        earlier.note_first(std::process::id().cast_signed()).unwrap();
+        let mut record = earlier.recorded().unwrap();
+        let bundle = record.bundle.clone();
+        assert!(earlier.is_in_the_way(&bundle), "it lives, here");
+        // Its process is there, but of that number elsewhere.
+        record.first.as_mut().unwrap().namespace += 1;
+        earlier.record(&record).unwrap();
+        assert!(!earlier.is_in_the_way(&bundle));
+        assert_eq!(earlier.is_in_the_way(Path::new("/another")), earlier.lives());
+        let region = Region::open(&earlier.path).unwrap();
+        let claim = region.claim(Claimant { pid: 1, comm: b"program" }, Nanos::ZERO, false).unwrap().unwrap();
+        assert!(earlier.is_in_the_way(&bundle), "a process has the region open");
+        drop((claim, region));
+        make(root.path(), "a", 15109).unwrap();
     }
 
     #[test]
