@@ -67,10 +67,11 @@ fn a_region_that_is_cut_short_below_running_programs_ends_those_and_nobody_else(
         assert_eq!(outcome.signal(), Some(libc::SIGBUS), "{outcome:?}");
         refuses(&scene, &container);
         assert!(other.runs());
+        other.finish().silent();
+        // Alone: beside one that frees meanwhile there is room again after a refusal.
         let mut command = scene.program_in(&neighbour, "alloc_fill");
         command.args(["64M", "1"]);
         Outcome::of(command).silent();
-        other.finish().silent();
         scene.wait_until_empty(&neighbour);
         drop(monitor);
         // With the broken file taken away the container can start anew.
