@@ -1,0 +1,1 @@
+//! The API server, as far as our programs speak to it.

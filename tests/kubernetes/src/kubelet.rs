@@ -1,0 +1,1 @@
+//! The kubelet, as far as a device plugin speaks to it.

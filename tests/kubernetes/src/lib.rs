@@ -1,0 +1,8 @@
+//! A cluster without a cluster: an API server and a kubelet that are played, and what tests need to drive the real programs through them.
+//!
+//! Nothing here depends on a crate that it tests: programs are started from `target/dist`, and objects are JSON.
+
+#![forbid(unsafe_code)]
+
+pub mod api_server;
+pub mod kubelet;
