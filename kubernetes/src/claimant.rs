@@ -1,5 +1,7 @@
 //! A pod, as far as cards are concerned.
 
+use std::sync::Arc;
+
 use crate::allocation::Allocation;
 use crate::ask::Ask;
 use crate::demand::Demand;
@@ -86,6 +88,38 @@ impl Claimant {
     #[must_use]
     pub fn title(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
+    }
+}
+
+/// What a pod is to whoever keeps the books.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sighting {
+    /// It asks for cards.
+    Claims(Arc<Claimant>),
+    /// It asked for cards and has ended, which is for ever. Its uid.
+    Ended(String),
+    /// It has nothing to do with cards. Its uid.
+    Other(String),
+}
+
+impl Sighting {
+    /// What this one is.
+    #[must_use]
+    pub fn of(pod: &Pod, dialects: Dialects) -> Self {
+        match Claimant::of(pod, dialects) {
+            Some(claimant) => Self::Claims(Arc::new(claimant)),
+            None if Claimant::has_ended(pod, dialects) => Self::Ended(pod.metadata.uid.clone()),
+            None => Self::Other(pod.metadata.uid.clone()),
+        }
+    }
+
+    /// The pod itself.
+    #[must_use]
+    pub fn uid(&self) -> &str {
+        match self {
+            Self::Claims(claimant) => &claimant.uid,
+            Self::Ended(uid) | Self::Other(uid) => uid,
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::books::NodeBooks;
 use crate::cards::NodeCards;
 use crate::claim;
-use crate::claimant::Claimant;
+use crate::claimant::{Claimant, Sighting};
 use crate::names::Dialects;
 use crate::object::{Node, Pod};
 use crate::refusal::Refusal;
@@ -75,34 +75,59 @@ impl Cluster {
         self.dialects
     }
 
-    /// Forgets what it knew and takes this. Pods that were known and are not in it are gone, and so are those that were gone before; one that is in
-    /// it lives, whatever was thought of it.
-    ///
-    /// The list must not be older than what was seen, or pods that came in between would be taken for gone until the next list: the API server is to
-    /// be asked for one without `resourceVersion=0`.
+    /// Forgets what it knew and takes this, as [`Self::replace_nodes`] and [`Self::replace_pods`] do.
     pub fn replace<'a>(
         &mut self,
         nodes: impl IntoIterator<Item = &'a Node>,
         pods: impl IntoIterator<Item = &'a Pod>,
     ) {
-        let (gone, known) = (std::mem::take(&mut self.gone), std::mem::take(&mut self.pods));
-        *self = Self { gone, ..Self::new(self.dialects) };
-        for node in nodes {
-            let cards = NodeCards::of(node);
-            let name = cards.name.clone();
-            self.nodes.entry(name).or_default().cards = Some(cards);
+        let dialects = self.dialects;
+        self.replace_nodes(nodes.into_iter().map(NodeCards::of));
+        self.replace_pods(pods.into_iter().map(|pod| Sighting::of(pod, dialects)), "");
+    }
+
+    /// These are the nodes that there are.
+    pub fn replace_nodes(&mut self, nodes: impl IntoIterator<Item = NodeCards>) {
+        let mut lost: BTreeSet<String> = self.nodes.keys().cloned().collect();
+        for cards in nodes {
+            lost.remove(&cards.name);
+            self.see_cards(cards);
         }
-        for pod in pods {
-            if let Some(claimant) = Claimant::of(pod, self.dialects) {
-                self.gone.remove(&claimant.uid);
-                self.name_node(&claimant);
-                self.pods.insert(claimant.uid.clone(), Arc::new(claimant));
-            } else if Claimant::has_ended(pod, self.dialects) {
-                self.gone.add(&pod.metadata.uid);
+        lost.iter().for_each(|name| self.lose_node(name));
+    }
+
+    /// These are the pods that there were when the API server had this version. Those that were known and are not among them are gone, and so are
+    /// those that were gone before; one that is among them lives, whatever was thought of it. Of one that is known in a newer version than the
+    /// list's that version stays: it came by another way while the list was made.
+    ///
+    /// Without a version the list must not be older than what was seen, or pods that came in between would be taken for gone until the next list:
+    /// the API server is to be asked for one without `resourceVersion=0`.
+    pub fn replace_pods(&mut self, pods: impl IntoIterator<Item = Sighting>, version: &str) {
+        let mut known = std::mem::take(&mut self.pods);
+        self.nodes.values_mut().for_each(|place| place.pods.clear());
+        let mut ended = Vec::new();
+        for sighting in pods {
+            match sighting {
+                Sighting::Claims(listed) => {
+                    self.gone.remove(&listed.uid);
+                    let newer =
+                        known.remove(&listed.uid).filter(|known| is_older(&listed.version, &known.version));
+                    self.add(newer.unwrap_or(listed));
+                }
+                Sighting::Ended(uid) => ended.push(uid),
+                Sighting::Other(_) => {}
             }
         }
-        for uid in known.keys().filter(|uid| !self.pods.contains_key(*uid)) {
+        ended.iter().for_each(|uid| {
+            known.remove(uid);
             self.gone.add(uid);
+        });
+        for (uid, pod) in known {
+            if is_older(version, &pod.version) {
+                self.add(pod);
+            } else {
+                self.gone.add(&uid);
+            }
         }
         let names: Vec<String> = self.nodes.keys().cloned().collect();
         names.iter().for_each(|name| self.compute(name));
@@ -110,7 +135,10 @@ impl Cluster {
 
     /// A node came or changed.
     pub fn see_node(&mut self, node: &Node) {
-        let cards = NodeCards::of(node);
+        self.see_cards(NodeCards::of(node));
+    }
+
+    fn see_cards(&mut self, cards: NodeCards) {
         let name = cards.name.clone();
         let place = self.nodes.entry(name.clone()).or_default();
         // Nodes say every few seconds that they live; that changes no books.
@@ -130,28 +158,36 @@ impl Cluster {
 
     /// A pod came or changed. An older version than the one that is known is passed over.
     pub fn see_pod(&mut self, pod: &Pod) {
-        let uid = &pod.metadata.uid;
-        if self.gone.has(uid) {
+        self.see(Sighting::of(pod, self.dialects));
+    }
+
+    /// A pod came or changed. An older version than the one that is known is passed over.
+    pub fn see(&mut self, sighting: Sighting) {
+        let uid = sighting.uid().to_owned();
+        if self.gone.has(&uid) {
             return;
         }
-        let known = self.pods.get(uid).cloned();
-        if known.as_ref().is_some_and(|known| is_older(&pod.metadata.resource_version, &known.version)) {
-            return;
-        }
-        match Claimant::of(pod, self.dialects) {
-            Some(claimant) => {
-                if let Some(known) = known.filter(|known| known.node() != claimant.node()) {
-                    self.unname_node(&known);
+        let known = self.pods.get(&uid).cloned();
+        match sighting {
+            Sighting::Claims(claimant) => {
+                if let Some(known) = known {
+                    if is_older(&claimant.version, &known.version) {
+                        return;
+                    }
+                    if known.node() != claimant.node() {
+                        self.unname_node(&known);
+                    }
                 }
-                let name = self.name_node(&claimant);
-                self.pods.insert(uid.clone(), Arc::new(claimant));
+                let name = claimant.node().map(str::to_owned);
+                self.add(claimant);
                 if let Some(name) = name {
                     self.compute(&name);
                 }
             }
             // It has ended, which is for ever, also where it was not known: what it was before may come late.
-            None if known.is_some() || Claimant::has_ended(pod, self.dialects) => self.lose_pod(uid),
-            None => {}
+            Sighting::Ended(uid) => self.lose_pod(&uid),
+            Sighting::Other(_) if known.is_some() => self.lose_pod(&uid),
+            Sighting::Other(_) => {}
         }
     }
 
@@ -221,10 +257,12 @@ impl Cluster {
         }) && self.pods.values().all(|pod| pod.node().is_none_or(|name| self.nodes.contains_key(name)))
     }
 
-    fn name_node(&mut self, pod: &Claimant) -> Option<String> {
-        let name = pod.node()?.to_owned();
-        self.nodes.entry(name.clone()).or_default().pods.insert(pod.uid.clone());
-        Some(name)
+    /// The books of its node are to be computed then.
+    fn add(&mut self, pod: Arc<Claimant>) {
+        if let Some(name) = pod.node() {
+            self.nodes.entry(name.to_owned()).or_default().pods.insert(pod.uid.clone());
+        }
+        self.pods.insert(pod.uid.clone(), pod);
     }
 
     fn unname_node(&mut self, pod: &Claimant) {

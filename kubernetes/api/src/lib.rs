@@ -2,23 +2,46 @@
 //!
 //! ```text
 //!   kubeconfig | in-cluster --> Access --> Api --+-- get, list, patch, change, bind ---> records of the core, or a Failure
-//!                                                +-- mirror::run: list, watch, list again --> a Keeper (the core's Cluster, mostly)
-//!                                                +-- Event: what is told about a pod
+//!                                                +-- mirror::keep: list, watch, list again --> a Keeper (the core's Cluster, mostly)
+//!                                                +-- Notice: what is told about a pod, as an event
 //!                                                +-- Election: who of several does what one must do
 //! ```
 //!
 //! | wanted | is |
 //! |---|---|
-//! | a client as kubectl would make it | `Access` (a clap `Args`: `--kubeconfig --context --cluster --user --server --token --insecure-skip-tls-verify`; flatten it), then `access.api().await` |
+//! | a client as kubectl would make it | [`Access`] (a clap `Args`: `--kubeconfig --context --cluster --user --server --token ...`; flatten it), then `access.api().await` |
 //! | one object | `api.get::<Pod>(namespace, name)`, `api.get::<Node>("", name)` |
-//! | all that fit | `api.list::<Pod>(&Query::all().field("spec.nodeName=n1").label("app=x"))`: every page, as of one version, never from a cache of the API server |
-//! | what is and what comes | `mirror::run(api, query, keeper)`: never ends; a `Keeper<R>` is told `replace(List<R>)`, `see(R)`, `lose(R)`, `reach(bool)` |
-//! | annotations of a claim | `api.change(&Change)`: the core's conditioned patch; `Failure::Conflict` if the pod is another by now |
-//! | any merge patch | `api.patch::<Node>("", name, None, &json)`; with `Some("status")` the status, such as capacity and allocatable. With `metadata.resourceVersion` in it, it is conditioned |
+//! | all that fit | `api.list::<Pod>(&Query::all().field("spec.nodeName=n1").label("app=x"))`: as of one version, never from a cache that may be behind |
+//! | what is and what comes | `mirror::keep(&api, &query, &pace, &keeper)` never ends; an `RwLock<Cluster>` is a [`Keeper`] of pods and of nodes |
+//! | annotations of a claim | `api.change(&change)`: the core's conditioned patch; [`Failure::Conflict`] if the pod is another by now |
+//! | any merge patch | `api.patch::<Node>("", name, &json)`, `api.patch_status::<Node>("", name, &json)`. With `metadata.resourceVersion` in it, it is conditioned |
 //! | a pod on a node | `api.bind(&pod, node)`, on condition of uid and version |
-//! | an event on a pod | `api.tell(&Event { .. })`: the same again counts on |
-//! | one of several | `Election` over a Lease |
+//! | an event on a pod | `api.tell(&notice)`: the same again counts on |
+//! | one of several | [`Election`], over a Lease |
 //!
 //! Nothing here decides anything about cards.
 
 #![forbid(unsafe_code)]
+
+mod access;
+mod api;
+mod backoff;
+mod failure;
+mod keeper;
+mod lease;
+pub mod mirror;
+mod notice;
+mod query;
+mod record;
+mod watch;
+
+pub use access::Access;
+pub use api::{Api, List};
+pub use backoff::Backoff;
+pub use failure::Failure;
+pub use keeper::Keeper;
+pub use lease::{Election, Term};
+pub use mirror::Pace;
+pub use notice::{Gravity, Notice};
+pub use query::Query;
+pub use record::Record;

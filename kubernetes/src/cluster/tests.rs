@@ -139,3 +139,38 @@ fn of_those_that_are_gone_the_last_are_remembered() {
     assert!(cluster.gone.last.len() + cluster.gone.before.len() <= 2 * MOST_GONE);
     assert!(!cluster.gone.has("uid 0"));
 }
+
+/// A list takes its time; what somebody wrote meanwhile and told is not undone by it, nor is a pod that came meanwhile gone.
+#[test]
+fn a_list_does_not_undo_what_is_newer_than_it() {
+    let here = node("n", "GiB", &[15109]);
+    let sighted = |pod: &Pod| Sighting::of(pod, Dialects::default());
+    let mut cluster = Cluster::new(Dialects::default());
+    cluster.replace([&here], [&sharing("a", 8), &sharing("b", 4)]);
+    let listed = sharing("a", 8);
+    let mut pod = claimed(&cluster, &listed, "n", 5);
+    pod.metadata.resource_version = "12".into();
+    cluster.see_pod(&pod);
+    let mut new = sharing("c", 1);
+    new.metadata.resource_version = "11".into();
+    cluster.see_pod(&new);
+    cluster.replace_pods([sighted(&listed)], "10");
+    assert_eq!(held(&cluster, "n"), 8);
+    assert!(cluster.pod("uid-c").is_some() && cluster.pod("uid-b").is_none());
+    // What is older than the list went before it was made.
+    cluster.replace_pods([], "12");
+    assert_eq!((held(&cluster, "n"), cluster.pods().count()), (0, 0));
+    cluster.see_pod(&pod);
+    assert_eq!(held(&cluster, "n"), 0);
+}
+
+#[test]
+fn nodes_are_listed_by_themselves() {
+    let mut cluster = Cluster::new(Dialects::default());
+    cluster.replace([&node("n", "GiB", &[15109])], [&sharing("a", 8)]);
+    cluster.see_pod(&claimed(&cluster, &sharing("a", 8), "n", 5));
+    cluster.replace_nodes([NodeCards::of(&node("m", "GiB", &[15109]))]);
+    assert!(cluster.node("n").is_none() && cluster.is_valid());
+    cluster.replace_nodes([NodeCards::of(&node("n", "GiB", &[15109, 15109]))]);
+    assert_eq!((held(&cluster, "n"), cluster.nodes().count()), (8, 1));
+}

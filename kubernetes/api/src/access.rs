@@ -1,0 +1,117 @@
+//! How the API server is found, and as whom it is spoken to: as kubectl does it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+
+use crate::api::Api;
+use crate::failure::{Failure, chain};
+
+/// Flags that say where the cluster is. Without any: the files of KUBECONFIG, else `~/.kube/config`, else, in a pod, its service account.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Cluster")]
+pub struct Access {
+    /// The kubeconfig file [default: those of $KUBECONFIG, else ~/.kube/config, else the pod's service account]
+    #[arg(long, value_name = "FILE", global = true)]
+    pub kubeconfig: Option<PathBuf>,
+    /// The context in it
+    #[arg(long, value_name = "NAME", global = true)]
+    pub context: Option<String>,
+    /// The cluster in it
+    #[arg(long, value_name = "NAME", global = true)]
+    pub cluster: Option<String>,
+    /// The user in it
+    #[arg(long, value_name = "NAME", global = true)]
+    pub user: Option<String>,
+    /// The API server's address
+    #[arg(long, short = 's', value_name = "URL", global = true)]
+    pub server: Option<String>,
+    /// The token to show
+    #[arg(long, value_name = "TOKEN", global = true)]
+    pub token: Option<String>,
+    /// The name to act as
+    #[arg(long = "as", value_name = "USER", global = true)]
+    pub impersonate: Option<String>,
+    /// Believe whatever certificate the API server has
+    #[arg(long, global = true)]
+    pub insecure_skip_tls_verify: bool,
+    /// How long one answer may take, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, global = true)]
+    pub request_timeout: u64,
+}
+
+impl Access {
+    /// The way there. Nothing is sent yet.
+    ///
+    /// # Errors
+    /// There is no cluster to be found, or what a file says of it makes no sense.
+    pub async fn api(&self) -> Result<Api, Failure> {
+        let config = self.config().await?;
+        let namespace = config.default_namespace.clone();
+        let client = Client::try_from(config).map_err(|error| Failure::Setup(chain(&error)))?;
+        Ok(Api::new(client, namespace, Duration::from_secs(self.request_timeout.max(1))))
+    }
+
+    async fn config(&self) -> Result<Config, Failure> {
+        let setup = |error: &dyn std::error::Error| Failure::Setup(chain(error));
+        let options = KubeConfigOptions {
+            context: self.context.clone(),
+            cluster: self.cluster.clone(),
+            user: self.user.clone(),
+        };
+        let named = self.context.is_some() || self.cluster.is_some() || self.user.is_some();
+        let file = match &self.kubeconfig {
+            Some(path) => Some(Kubeconfig::read_from(path).map_err(|error| setup(&error))?),
+            // One that was named and cannot be read is an error; one that nobody named may be missing.
+            None if named || is_set("KUBECONFIG") => Some(Kubeconfig::read().map_err(|error| setup(&error))?),
+            None => Kubeconfig::read().ok(),
+        };
+        let mut config = match (file, &self.server) {
+            (Some(file), server) => match Config::from_custom_kubeconfig(file, &options).await {
+                Ok(config) => config,
+                Err(_) if server.is_some() && !named => self.bare()?,
+                Err(error) => return Err(setup(&error)),
+            },
+            (None, Some(_)) => self.bare()?,
+            (None, None) => Config::incluster().map_err(|error| {
+                Failure::Setup(format!(
+                    "there is no kubeconfig (--kubeconfig, $KUBECONFIG, ~/.kube/config), and this is no pod: {}",
+                    chain(&error)
+                ))
+            })?,
+        };
+        if let Some(server) = &self.server {
+            config.cluster_url = address(server)?;
+        }
+        if let Some(token) = &self.token {
+            config.auth_info.token = Some(token.clone().into());
+        }
+        if let Some(name) = &self.impersonate {
+            config.auth_info.impersonate = Some(name.clone());
+        }
+        config.accept_invalid_certs |= self.insecure_skip_tls_verify;
+        Ok(config)
+    }
+
+    /// Nothing but the address.
+    fn bare(&self) -> Result<Config, Failure> {
+        Ok(Config::new(address(self.server.as_deref().unwrap_or_default())?))
+    }
+}
+
+fn address(text: &str) -> Result<http::Uri, Failure> {
+    let uri: http::Uri = text.parse().map_err(|error| Failure::Setup(format!("`{text}`: {error}")))?;
+    match uri.scheme_str() {
+        Some("http" | "https") => Ok(uri),
+        _ => {
+            Err(Failure::Setup(format!("`{text}` is no address; expected one such as https://10.0.0.1:6443")))
+        }
+    }
+}
+
+fn is_set(name: &str) -> bool {
+    std::env::var_os(name).is_some_and(|value| !value.is_empty())
+}

@@ -1,0 +1,52 @@
+//! How long to wait before the next try.
+
+use std::time::Duration;
+
+/// Twice as long each time, up to a most, and never all at the same instant.
+#[derive(Clone, Debug)]
+pub struct Backoff {
+    first: Duration,
+    most: Duration,
+    next: Duration,
+}
+
+impl Backoff {
+    /// From `first` to `most`.
+    #[must_use]
+    pub fn new(first: Duration, most: Duration) -> Self {
+        Self { first, most, next: first }
+    }
+
+    /// It went well: the next wait is the first again.
+    pub fn reset(&mut self) {
+        self.next = self.first;
+    }
+
+    /// How long to wait now: of what is due between half and all, by `part` of 0 to 1.
+    pub fn next(&mut self, part: f64) -> Duration {
+        let due = self.next;
+        self.next = (due * 2).min(self.most);
+        due / 2 + (due / 2).mul_f64(part.clamp(0.0, 1.0))
+    }
+
+    /// Waits.
+    pub async fn wait(&mut self) {
+        let due = self.next(fastrand::f64());
+        tokio::time::sleep(due).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_grow_up_to_the_most_and_start_again() {
+        let (first, most) = (Duration::from_millis(100), Duration::from_millis(350));
+        let mut backoff = Backoff::new(first, most);
+        let waits: Vec<u128> = (0..4).map(|_| backoff.next(1.0).as_millis()).collect();
+        assert_eq!(waits, [100, 200, 350, 350]);
+        backoff.reset();
+        assert_eq!(backoff.next(0.0).as_millis(), 50);
+    }
+}

@@ -1,0 +1,100 @@
+//! What can go wrong on the way.
+
+use std::error::Error;
+use std::fmt;
+
+/// Why there is no answer, or not the one that was wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// There is no cluster to talk to: what a person has to put right before anything can work.
+    Setup(String),
+    /// The object is not the one that the request was made for any more.
+    Conflict(String),
+    /// There is one of this name already.
+    Exists(String),
+    /// There is no such object.
+    NotFound(String),
+    /// The version is so old that the API server has forgotten what happened since.
+    Gone(String),
+    /// The API server says no.
+    Refused {
+        /// HTTP's.
+        code: u16,
+        /// Its words.
+        message: String,
+    },
+    /// Nobody answers, or not in time.
+    Unreachable(String),
+    /// The answer is not what the protocol says.
+    Garbled(String),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Setup(what) => write!(f, "no way to a cluster: {what}"),
+            Self::Conflict(what) | Self::Exists(what) | Self::NotFound(what) | Self::Gone(what) => {
+                f.write_str(what)
+            }
+            Self::Refused { code, message } => write!(f, "the API server answers {code}: {message}"),
+            Self::Unreachable(what) => write!(f, "the API server does not answer: {what}"),
+            Self::Garbled(what) => write!(f, "the API server's answer is not understood: {what}"),
+        }
+    }
+}
+
+impl Error for Failure {}
+
+impl From<kube::Error> for Failure {
+    fn from(error: kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) => Self::of_status(status.code, &status.reason, status.message),
+            kube::Error::SerdeError(error) => Self::Garbled(error.to_string()),
+            kube::Error::FromUtf8(error) => Self::Garbled(error.to_string()),
+            other => Self::Unreachable(chain(&other)),
+        }
+    }
+}
+
+impl Failure {
+    pub(crate) fn of_status(code: u16, reason: &str, message: String) -> Self {
+        match (code, reason) {
+            (409, "AlreadyExists") => Self::Exists(message),
+            (409, _) => Self::Conflict(message),
+            (404, _) => Self::NotFound(message),
+            (410, _) => Self::Gone(message),
+            _ => Self::Refused { code, message },
+        }
+    }
+}
+
+/// The error and what it came from, for the innermost says what happened.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let inner = error.to_string();
+        // Many repeat their source.
+        if !text.contains(&inner) {
+            text.push_str(": ");
+            text.push_str(&inner);
+        }
+        source = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_told_apart() {
+        let of = |code, reason| Failure::of_status(code, reason, "m".to_owned());
+        assert_eq!(of(409, "Conflict"), Failure::Conflict("m".into()));
+        assert_eq!(of(409, "AlreadyExists"), Failure::Exists("m".into()));
+        assert_eq!(of(410, "Expired"), Failure::Gone("m".into()));
+        assert_eq!(of(404, "NotFound"), Failure::NotFound("m".into()));
+        assert_eq!(of(403, "Forbidden").to_string(), "the API server answers 403: m");
+    }
+}

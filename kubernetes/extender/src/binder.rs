@@ -1,0 +1,220 @@
+//! Binding: claim, look, bind (`docs/kubernetes.md`).
+//!
+//! Nothing is remembered of a binding but what stands on the pod. Whatever interrupts one, a death included, leaves a claim that the next attempt writes over,
+//! or that is withdrawn after a minute.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use cgpu_kubernetes::claim::{self, Change};
+use cgpu_kubernetes::claimant::{Claimant, Sighting};
+use cgpu_kubernetes::extender::{self, Binding};
+use cgpu_kubernetes::object::Pod;
+use cgpu_kubernetes::refusal::Refusal;
+use cgpu_kubernetes_api::{Api, Failure, Query};
+use tokio::sync::Mutex;
+use tracing::{debug, info};
+
+use crate::sight::Sight;
+
+/// How often somebody else's write may come in between.
+const TRIES: usize = 4;
+
+/// Nodes are spread over so many locks.
+const LANES: usize = 64;
+
+/// Binds pods.
+pub(crate) struct Binder {
+    api: Api,
+    sight: Arc<Sight>,
+    /// One claim at a time is made on a node: two that are made at once would see each other when they look, and both come to nothing. Others' claims
+    /// are not kept out by this, nor need they be.
+    lanes: Vec<Mutex<()>>,
+}
+
+/// Why a pod was not bound.
+#[derive(Debug)]
+pub(crate) enum Obstacle {
+    /// It must not be.
+    Refused(Refusal),
+    /// The API server would not, or did not answer.
+    Failed(&'static str, Failure),
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(refusal) => refusal.fmt(f),
+            Self::Failed(what, failure) => write!(f, "{what}: {failure}"),
+        }
+    }
+}
+
+impl From<Refusal> for Obstacle {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// A pod, and what is to be written on it before it is bound; nothing, if it asks for no cards.
+enum Plan {
+    Claim(Change),
+    Plain(Pod),
+}
+
+impl Binder {
+    /// One that writes by `api` and chooses by what `sight` knows.
+    pub(crate) fn new(api: Api, sight: Arc<Sight>) -> Self {
+        let lanes = (0..LANES).map(|_| Mutex::new(())).collect();
+        Self { api, sight, lanes }
+    }
+
+    /// Binds a pod to a node.
+    pub(crate) async fn bind(&self, binding: &Binding) -> Result<(), Obstacle> {
+        let (pod, claimed) = self.claim(binding).await?;
+        if claimed {
+            self.look(binding, &pod).await?;
+        }
+        self.settle(binding, pod).await?;
+        info!(pod = title(binding), node = binding.node, "bound");
+        Ok(())
+    }
+
+    /// The pod with a claim on it, or as it is if it needs none.
+    async fn claim(&self, binding: &Binding) -> Result<(Pod, bool), Obstacle> {
+        let mut hasher = DefaultHasher::new();
+        binding.node.hash(&mut hasher);
+        let lane = usize::try_from(hasher.finish() % LANES as u64).unwrap_or(0);
+        let _lane = self.lanes[lane].lock().await;
+        let mut conflict = None;
+        for _ in 0..TRIES {
+            let change = match self.plan(binding, conflict.is_some()).await? {
+                Plan::Claim(change) => change,
+                Plan::Plain(pod) => return Ok((pod, false)),
+            };
+            match self.api.change(&change).await {
+                Ok(pod) => {
+                    self.sight.see(&pod);
+                    debug!(
+                        pod = title(binding),
+                        node = binding.node,
+                        version = pod.metadata.resource_version,
+                        "claimed"
+                    );
+                    return Ok((pod, true));
+                }
+                // What we knew of it was old, or somebody else has just written.
+                Err(failure @ Failure::Conflict(_)) => conflict = Some(failure),
+                Err(failure) => return Err(Obstacle::Failed("the claim was not written", failure)),
+            }
+        }
+        let failure = conflict.unwrap_or_else(|| Failure::Conflict(String::new()));
+        Err(Obstacle::Failed("others write on the pod", failure))
+    }
+
+    async fn plan(&self, binding: &Binding, stale: bool) -> Result<Plan, Obstacle> {
+        if stale || self.sight.look().pod(&binding.pod_uid).is_none() {
+            // kube-scheduler may be ahead of our watch.
+            let pod: Pod = self
+                .api
+                .get(&binding.pod_namespace, &binding.pod_name)
+                .await
+                .map_err(|failure| Obstacle::Failed("the pod cannot be read", failure))?;
+            if pod.metadata.uid != binding.pod_uid {
+                let sentence = format!("the pod {} is another one by now", title(binding));
+                return Err(Refusal::new(sentence).into());
+            }
+            let dialects = self.sight.look().dialects();
+            match Sighting::of(&pod, dialects) {
+                Sighting::Other(_) => return Ok(Plan::Plain(pod)),
+                Sighting::Claims(_) | Sighting::Ended(_) => self.sight.see(&pod),
+            }
+        }
+        Ok(Plan::Claim(extender::bind(&self.sight.look(), binding, now())?))
+    }
+
+    /// Whether the claim may stand, by what the API server has; else it is withdrawn.
+    async fn look(&self, binding: &Binding, pod: &Pod) -> Result<(), Obstacle> {
+        let verdict = match self.listed(&binding.node).await {
+            Ok(pods) => self
+                .sight
+                .look()
+                .confirm(&binding.pod_uid, &binding.node, pods.values())
+                .map_err(Obstacle::Refused),
+            Err(failure) => Err(Obstacle::Failed("the node's pods cannot be listed", failure)),
+        };
+        if verdict.is_err() {
+            self.withdraw(pod).await;
+        }
+        verdict
+    }
+
+    /// Who may have something of a node: those that are bound nowhere, then those that are bound there. A pod that is bound in between is in both lists; the
+    /// other way round it would be in none.
+    async fn listed(&self, node: &str) -> Result<BTreeMap<String, Arc<Claimant>>, Failure> {
+        let dialects = self.sight.look().dialects();
+        let mut found = BTreeMap::new();
+        for name in ["", node] {
+            let list = self.api.list::<Pod>(&Query::all().field(format!("spec.nodeName={name}"))).await?;
+            for pod in &list.items {
+                if let Some(claimant) = Claimant::of(pod, dialects) {
+                    found.insert(claimant.uid.clone(), Arc::new(claimant));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    async fn withdraw(&self, pod: &Pod) {
+        let dialects = self.sight.look().dialects();
+        let Some(claimant) = Claimant::of(pod, dialects) else { return };
+        match self.api.change(&claim::withdraw(&claimant)).await {
+            Ok(pod) => self.sight.see(&pod),
+            // It is withdrawn after a minute.
+            Err(failure) => debug!(pod = claimant.title(), %failure, "the claim was not withdrawn"),
+        }
+    }
+
+    /// Binds what was claimed, as long as that claim stands.
+    async fn settle(&self, binding: &Binding, mut pod: Pod) -> Result<(), Obstacle> {
+        let dialects = self.sight.look().dialects();
+        let claim = |pod: &Pod| Claimant::of(pod, dialects).map(|claimant| claimant.allocation);
+        let claimed = claim(&pod);
+        let mut failure = Failure::Conflict(String::new());
+        for _ in 0..TRIES {
+            match self.api.bind(&pod, &binding.node).await {
+                Ok(()) => return Ok(()),
+                Err(new) => failure = new,
+            }
+            // Whether it was bound all the same, or what came in between.
+            let Ok(now) = self.api.get::<Pod>(&binding.pod_namespace, &binding.pod_name).await else { break };
+            self.sight.see(&now);
+            if now.metadata.uid != binding.pod_uid {
+                break;
+            }
+            if now.spec.node_name == binding.node {
+                return Ok(());
+            }
+            // Somebody wrote something else on it: the claim has stood all the time, for each has a time of its own.
+            let stands = now.spec.node_name.is_empty() && claim(&now) == claimed;
+            if !stands || !matches!(failure, Failure::Conflict(_)) {
+                break;
+            }
+            pod = now;
+        }
+        Err(Obstacle::Failed("the pod was not bound", failure))
+    }
+}
+
+/// Nanoseconds since 1970.
+pub(crate) fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn title(binding: &Binding) -> String {
+    format!("{}/{}", binding.pod_namespace, binding.pod_name)
+}

@@ -1,0 +1,107 @@
+//! Figures for Prometheus.
+
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use cgpu_kubernetes::cluster::Cluster;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, text};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Verb {
+    verb: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Ended {
+    outcome: Outcome,
+}
+
+/// What came of a binding.
+#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, EncodeLabelValue)]
+pub(crate) enum Outcome {
+    /// It is.
+    Bound,
+    /// It must not be.
+    Refused,
+    /// The API server would not, or did not answer.
+    Failed,
+}
+
+/// All of them.
+pub(crate) struct Metrics {
+    registry: Registry,
+    took: Family<Verb, Histogram, fn() -> Histogram>,
+    binds: Family<Ended, Counter>,
+    nodes: Gauge<u64, AtomicU64>,
+    pods: Gauge<u64, AtomicU64>,
+    leads: Gauge<u64, AtomicU64>,
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Self {
+        let mut registry = Registry::with_prefix("cgpu_extender");
+        // From 0.1 ms to 13 s.
+        let took: Family<Verb, Histogram, fn() -> Histogram> =
+            Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.0001, 2.0, 18)));
+        let (binds, nodes, pods, leads) =
+            (Family::default(), Gauge::default(), Gauge::default(), Gauge::default());
+        registry.register("request_seconds", "How long answers took", took.clone());
+        registry.register("binds", "What came of bindings", binds.clone());
+        registry.register("nodes", "Nodes that are known", nodes.clone());
+        registry.register("pods", "Pods that are known and ask for cards", pods.clone());
+        registry.register("leader", "1: this replica does what one need do", leads.clone());
+        Self { registry, took, binds, nodes, pods, leads }
+    }
+
+    pub(crate) fn took(&self, verb: &'static str, time: Duration) {
+        self.took.get_or_create(&Verb { verb }).observe(time.as_secs_f64());
+    }
+
+    pub(crate) fn bound(&self, outcome: Outcome) {
+        self.binds.get_or_create(&Ended { outcome }).inc();
+    }
+
+    pub(crate) fn leads(&self, leads: bool) {
+        self.leads.set(leads.into());
+    }
+
+    /// Counts what is known.
+    pub(crate) fn look_at(&self, cluster: &Cluster) {
+        self.nodes.set(cluster.nodes().count() as u64);
+        self.pods.set(cluster.pods().count() as u64);
+    }
+
+    /// As Prometheus reads it.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing into a text does not fail.
+        let _ = text::encode(&mut text, &self.registry);
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_their_names() {
+        let metrics = Metrics::new();
+        metrics.took("filter", Duration::from_millis(3));
+        metrics.bound(Outcome::Bound);
+        metrics.leads(true);
+        let text = metrics.text();
+        for line in [
+            r#"cgpu_extender_request_seconds_count{verb="filter"} 1"#,
+            r#"cgpu_extender_binds_total{outcome="Bound"} 1"#,
+            "cgpu_extender_leader 1",
+        ] {
+            assert!(text.contains(line), "{line} in {text}");
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Paths and bodies. What is answered is the core's ([`cgpu_kubernetes::extender`]); what stands here is HTTP.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::response::Response;
+use axum::routing::get;
+use cgpu_kubernetes::cards::Placement;
+use cgpu_kubernetes::claimant::Claimant;
+use cgpu_kubernetes::extender::{self, Binding, Bound, Call, Candidates, Filtered};
+use cgpu_kubernetes::object::Pod;
+use serde_json::to_string;
+use tracing::{debug, warn};
+
+use crate::binder::{Binder, Obstacle};
+use crate::metrics::{Metrics, Outcome};
+use crate::notices::{self, Notices};
+use crate::sight::Sight;
+
+/// The longest body: 5,000 whole nodes, from a scheduler that was not told to send names (`nodeCacheCapable`).
+const LONGEST: usize = 128 << 20;
+
+/// What answers are made from.
+pub(crate) struct Desk {
+    pub sight: Arc<Sight>,
+    pub binder: Binder,
+    pub notices: Arc<Notices>,
+    pub metrics: Arc<Metrics>,
+    pub placement: Placement,
+}
+
+/// All of it.
+pub(crate) fn router(desk: Arc<Desk>) -> Router {
+    Router::new()
+        .route("/healthz", get(|| async { "ok" }))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(metrics))
+        .fallback(call)
+        .layer(DefaultBodyLimit::max(LONGEST))
+        .with_state(desk)
+}
+
+async fn ready(State(desk): State<Arc<Desk>>) -> (StatusCode, String) {
+    match desk.sight.obstacle() {
+        None => (StatusCode::OK, "ok".to_owned()),
+        Some(obstacle) => (StatusCode::SERVICE_UNAVAILABLE, obstacle),
+    }
+}
+
+async fn metrics(State(desk): State<Arc<Desk>>) -> Response {
+    desk.metrics.look_at(&desk.sight.look());
+    answer(StatusCode::OK, "application/openmetrics-text; version=1.0.0; charset=utf-8", desk.metrics.text())
+}
+
+async fn call(State(desk): State<Arc<Desk>>, method: Method, uri: Uri, body: Bytes) -> Response {
+    let started = Instant::now();
+    let Some(call) = Call::of(method.as_str(), uri.path()) else {
+        let others = ["GET", "POST"].into_iter().any(|other| Call::of(other, uri.path()).is_some());
+        let status = if others { StatusCode::METHOD_NOT_ALLOWED } else { StatusCode::NOT_FOUND };
+        return answer(status, "text/plain", format!("no {method} {}\n", uri.path()));
+    };
+    let (verb, response) = match call {
+        Call::Version => return answer(StatusCode::OK, "text/plain", extender::version().to_owned()),
+        Call::Filter => ("filter", desk.filter(&body)),
+        Call::Prioritize => ("prioritize", desk.prioritize(&body)),
+        Call::Inspect(node) => ("inspect", desk.inspect(node)),
+        Call::Bind => {
+            // Whoever asked may hang up; what has begun is still brought to an end.
+            let task = Arc::clone(&desk);
+            let bound = tokio::spawn(async move { task.bind(&body).await }).await;
+            ("bind", bound.unwrap_or_else(|error| refused(format!("the binding failed: {error}"))))
+        }
+    };
+    desk.metrics.took(verb, started.elapsed());
+    response
+}
+
+impl Desk {
+    fn filter(&self, body: &[u8]) -> Response {
+        let fails = |error: String| json(&Filtered { error, ..Filtered::default() });
+        let candidates: Candidates = match extender::decode(body) {
+            Ok(candidates) => candidates,
+            Err(refusal) => return fails(refusal.to_string()),
+        };
+        if !self.sight.is_listed() {
+            return fails("the cluster has not been listed yet; ask again".to_owned());
+        }
+        if let Some(pod) = &candidates.pod {
+            self.judge(pod);
+        }
+        let filtered = extender::filter(&self.sight.look(), &candidates);
+        json(&filtered)
+    }
+
+    fn prioritize(&self, body: &[u8]) -> Response {
+        match extender::decode::<Candidates>(body) {
+            Ok(candidates) => json(&extender::prioritize(&self.sight.look(), &candidates, self.placement)),
+            Err(refusal) => answer(StatusCode::BAD_REQUEST, "text/plain", refusal.to_string()),
+        }
+    }
+
+    fn inspect(&self, node: Option<&str>) -> Response {
+        json(&extender::inspect(&self.sight.look(), node))
+    }
+
+    async fn bind(&self, body: &[u8]) -> Response {
+        let binding: Binding = match extender::decode(body) {
+            Ok(binding) => binding,
+            Err(refusal) => return refused(refusal.to_string()),
+        };
+        let obstacle = match self.binder.bind(&binding).await {
+            Ok(()) => {
+                self.metrics.bound(Outcome::Bound);
+                return json(&Bound::default());
+            }
+            Err(obstacle) => obstacle,
+        };
+        self.metrics.bound(match &obstacle {
+            Obstacle::Refused(_) => Outcome::Refused,
+            Obstacle::Failed(..) => Outcome::Failed,
+        });
+        let pod = format!("{}/{}", binding.pod_namespace, binding.pod_name);
+        warn!(pod, node = binding.node, %obstacle, "not bound");
+        // kube-scheduler tells people the number of the answer, not its words.
+        let known = self.sight.look().pod(&binding.pod_uid).cloned();
+        if let Some(claimant) = known {
+            let sentence = format!("on node `{}`: {obstacle}", binding.node);
+            self.notices.warn(&claimant, notices::NOT_BOUND, &sentence);
+        }
+        refused(obstacle.to_string())
+    }
+
+    /// Tells what is wrong with what a pod asks for, on the pod itself.
+    fn judge(&self, pod: &Pod) {
+        let dialects = self.sight.look().dialects();
+        let Some(claimant) = Claimant::of(pod, dialects) else { return };
+        match claimant.demand() {
+            Err(refusal) => {
+                debug!(pod = claimant.title(), %refusal, "refused");
+                self.notices.warn(&claimant, notices::REFUSED, refusal.sentence());
+            }
+            Ok(demand) => {
+                for note in &demand.notes {
+                    self.notices.note(&claimant, notices::PASSED_OVER, note);
+                }
+            }
+        }
+    }
+}
+
+/// As gpushare answers when it has not bound.
+fn refused(error: String) -> Response {
+    let mut response = json(&Bound { error });
+    *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+    response
+}
+
+fn json(value: &impl serde::Serialize) -> Response {
+    match to_string(value) {
+        Ok(text) => answer(StatusCode::OK, "application/json", text),
+        Err(error) => answer(StatusCode::INTERNAL_SERVER_ERROR, "text/plain", error.to_string()),
+    }
+}
+
+fn answer(status: StatusCode, kind: &'static str, text: String) -> Response {
+    let mut response = Response::new(Body::from(text));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}

@@ -1,0 +1,70 @@
+//! What one of the replicas does now and then: withdraws claims that came to nothing, and tells what is wrong with pods on nodes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cgpu_kubernetes::books::Standing;
+use cgpu_kubernetes::claim;
+use cgpu_kubernetes_api::{Api, Failure};
+use tokio::sync::watch;
+use tracing::{debug, info, warn};
+
+use crate::binder::now;
+use crate::notices::{self, Notices};
+use crate::sight::Sight;
+
+/// Does so for ever, while `leads` says that it is for us to do.
+pub(crate) async fn run(
+    api: Api,
+    sight: Arc<Sight>,
+    notices: Arc<Notices>,
+    leads: watch::Receiver<bool>,
+    every: Duration,
+) {
+    loop {
+        if *leads.borrow() && sight.is_listed() {
+            withdraw(&api, &sight).await;
+            tell(&sight, &notices);
+        }
+        tokio::time::sleep(every).await;
+    }
+}
+
+async fn withdraw(api: &Api, sight: &Sight) {
+    let stale: Vec<_> = sight.look().stale(now()).map(|pod| (pod.title(), claim::withdraw(pod))).collect();
+    for (pod, change) in stale {
+        match api.change(&change).await {
+            Ok(new) => {
+                info!(pod, "a claim that nobody bound was withdrawn");
+                sight.see(&new);
+            }
+            // It has changed, or gone: our watch will tell.
+            Err(failure @ (Failure::Conflict(_) | Failure::NotFound(_))) => {
+                debug!(pod, %failure, "not withdrawn")
+            }
+            Err(failure) => warn!(pod, %failure, "not withdrawn"),
+        }
+    }
+}
+
+/// Annotations that somebody has edited, and pods that came past us.
+fn tell(sight: &Sight, notices: &Notices) {
+    let cluster = sight.look();
+    for holder in
+        cluster.nodes().flat_map(|(_, books)| &books.holders).filter(|holder| holder.pod.bound.is_some())
+    {
+        match &holder.standing {
+            Standing::Holds(_) => {}
+            Standing::Unclear(refusal) => {
+                let sentence = format!(
+                    "{refusal}; until that is put right or the pod is deleted, it counts on every card of its node"
+                );
+                notices.warn(&holder.pod, notices::UNCLEAR, &sentence);
+            }
+            Standing::Nothing(refusal) => {
+                let sentence = format!("{refusal}; it will not be started");
+                notices.warn(&holder.pod, notices::WITHOUT, &sentence);
+            }
+        }
+    }
+}

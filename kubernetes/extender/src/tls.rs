@@ -1,0 +1,184 @@
+//! TLS: connections that come in, and certificates that change while we run.
+
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use axum::serve::Listener;
+use rustls::RootCertStore;
+use rustls::ServerConfig;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tracing::{debug, info, warn};
+
+/// So long somebody may take to say who he is.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// Connections that wait to be served.
+const WAITING: usize = 64;
+
+/// The files that say who we are.
+#[derive(Clone, Debug)]
+pub(crate) struct Files {
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+    pub client_ca: Option<PathBuf>,
+}
+
+/// What a file was when it was read: another file, or one that was written since, differs in some of it.
+type Stamp = Vec<(u64, u64, i64, i64)>;
+
+/// Certificate and key as they are now. They are looked at when somebody connects, so that there is no time at which a new one is not seen.
+pub(crate) struct Identity {
+    files: Files,
+    now: Mutex<(Stamp, Arc<ServerConfig>)>,
+}
+
+impl Identity {
+    /// As the files are now.
+    ///
+    /// # Errors
+    /// They cannot be read, or do not belong together.
+    pub(crate) fn read(files: Files) -> Result<Self> {
+        let now = (files.stamp(), files.load()?);
+        Ok(Self { files, now: Mutex::new(now) })
+    }
+
+    /// What to show to whoever connects now.
+    fn current(&self) -> Arc<ServerConfig> {
+        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        let stamp = self.files.stamp();
+        if stamp != now.0 {
+            match self.files.load() {
+                Ok(config) => {
+                    info!(certificate = %self.files.certificate.display(), "the certificate has changed");
+                    now.1 = config;
+                }
+                // Perhaps one of two has been written; the other changes the stamp again.
+                Err(error) => warn!("the new certificate will not do, the old one stays: {error:#}"),
+            }
+            now.0 = stamp;
+        }
+        Arc::clone(&now.1)
+    }
+}
+
+impl Files {
+    fn all(&self) -> impl Iterator<Item = &PathBuf> {
+        [&self.certificate, &self.key].into_iter().chain(&self.client_ca)
+    }
+
+    fn stamp(&self) -> Stamp {
+        let stamp = |path: &PathBuf| {
+            fs::metadata(path)
+                .map_or((0, 0, 0, 0), |file| (file.ino(), file.size(), file.mtime(), file.mtime_nsec()))
+        };
+        self.all().map(stamp).collect()
+    }
+
+    fn load(&self) -> Result<Arc<ServerConfig>> {
+        let provider = Arc::new(ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()?;
+        let builder = match &self.client_ca {
+            None => builder.with_no_client_auth(),
+            Some(path) => {
+                let mut roots = RootCertStore::empty();
+                for certificate in certificates(path)? {
+                    roots.add(certificate).with_context(|| path.display().to_string())?;
+                }
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
+                builder.with_client_cert_verifier(verifier)
+            }
+        };
+        let key = PrivateKeyDer::from_pem_file(&self.key)
+            .with_context(|| format!("{} holds no private key in PEM", self.key.display()))?;
+        let config = builder
+            .with_single_cert(certificates(&self.certificate)?, key)
+            .with_context(|| format!("{} and {}", self.certificate.display(), self.key.display()))?;
+        Ok(Arc::new(config))
+    }
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
+    let unread = || format!("{} holds no certificate in PEM", path.display());
+    let found: Vec<_> = CertificateDer::pem_file_iter(path)
+        .with_context(unread)?
+        .collect::<Result<_, _>>()
+        .with_context(unread)?;
+    anyhow::ensure!(!found.is_empty(), unread());
+    Ok(found)
+}
+
+/// Connections that have said who they are. Who takes long over it keeps nobody else waiting.
+pub(crate) struct TlsListener {
+    address: SocketAddr,
+    ready: Receiver<(TlsStream<TcpStream>, SocketAddr)>,
+}
+
+impl TlsListener {
+    /// Over a listener of plain connections.
+    ///
+    /// # Errors
+    /// It has no address.
+    pub(crate) fn new(listener: TcpListener, identity: Identity) -> io::Result<Self> {
+        let address = listener.local_addr()?;
+        let (sender, ready) = channel(WAITING);
+        tokio::spawn(admit(listener, identity, sender));
+        Ok(Self { address, ready })
+    }
+}
+
+async fn admit(
+    mut listener: TcpListener,
+    identity: Identity,
+    ready: Sender<(TlsStream<TcpStream>, SocketAddr)>,
+) {
+    while !ready.is_closed() {
+        let accepted = tokio::select! {
+            accepted = Listener::accept(&mut listener) => accepted,
+            () = ready.closed() => return,
+        };
+        let (stream, address) = accepted;
+        let _ = stream.set_nodelay(true);
+        let acceptor = TlsAcceptor::from(identity.current());
+        let ready = ready.clone();
+        tokio::spawn(async move {
+            match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
+                // If nobody takes it any more we are ending.
+                Ok(Ok(stream)) => drop(ready.send((stream, address)).await),
+                Ok(Err(error)) => debug!(%address, %error, "no TLS"),
+                Err(_) => debug!(%address, "no TLS in time"),
+            }
+        });
+    }
+}
+
+impl Listener for TlsListener {
+    type Io = TlsStream<TcpStream>;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        match self.ready.recv().await {
+            Some(connection) => connection,
+            // Its other end lives as long as we.
+            None => std::future::pending().await,
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.address)
+    }
+}

@@ -1,1 +1,0 @@
-//! The API server, as far as our programs speak to it.
