@@ -1,6 +1,6 @@
 //! What comes after a version.
 
-use futures_util::{Stream, StreamExt, TryStreamExt};
+use futures_util::{Stream, StreamExt};
 use http::Method;
 use kube::core::WatchEvent;
 
@@ -37,7 +37,7 @@ pub(crate) async fn follow<R: Record>(
     let request = request(Method::GET, &path::<R>(query, &parameters), None)?;
     let opened = tokio::time::timeout(api.timeout(), api.client().request_events::<R>(request)).await;
     let events = opened.map_err(|_| Failure::Unreachable(format!("not within {:?}", api.timeout())))??;
-    Ok(events.into_stream().map(|event| match event {
+    Ok(events.map(|event: kube::Result<WatchEvent<R>>| match event {
         Ok(WatchEvent::Added(record) | WatchEvent::Modified(record)) => Ok(Happening::Seen(record)),
         Ok(WatchEvent::Deleted(record)) => Ok(Happening::Lost(record)),
         Ok(WatchEvent::Bookmark(mark)) => Ok(Happening::Nothing(mark.metadata.resource_version)),

@@ -59,10 +59,24 @@ impl From<Refusal> for Obstacle {
     }
 }
 
-/// A pod, and what is to be written on it before it is bound; nothing, if it asks for no cards.
+/// What is to be done with a pod.
 enum Plan {
+    /// This is to be written on it first.
     Claim(Change),
+    /// It asks for no cards.
     Plain(Pod),
+    /// Whoever asks did not hear that it was done.
+    Bound,
+}
+
+/// A pod, ready to be bound.
+enum Claimed {
+    /// With a claim on it.
+    Cards(Pod),
+    /// It needs none.
+    Plain(Pod),
+    /// It is already, to this node.
+    Bound,
 }
 
 impl Binder {
@@ -74,7 +88,11 @@ impl Binder {
 
     /// Binds a pod to a node.
     pub(crate) async fn bind(&self, binding: &Binding) -> Result<(), Obstacle> {
-        let (pod, claimed) = self.claim(binding).await?;
+        let (pod, claimed) = match self.claim(binding).await? {
+            Claimed::Bound => return Ok(()),
+            Claimed::Plain(pod) => (pod, false),
+            Claimed::Cards(pod) => (pod, true),
+        };
         if claimed {
             self.look(binding, &pod).await?;
         }
@@ -83,8 +101,7 @@ impl Binder {
         Ok(())
     }
 
-    /// The pod with a claim on it, or as it is if it needs none.
-    async fn claim(&self, binding: &Binding) -> Result<(Pod, bool), Obstacle> {
+    async fn claim(&self, binding: &Binding) -> Result<Claimed, Obstacle> {
         let mut hasher = DefaultHasher::new();
         binding.node.hash(&mut hasher);
         let lane = usize::try_from(hasher.finish() % LANES as u64).unwrap_or(0);
@@ -93,7 +110,8 @@ impl Binder {
         for _ in 0..TRIES {
             let change = match self.plan(binding, conflict.is_some()).await? {
                 Plan::Claim(change) => change,
-                Plan::Plain(pod) => return Ok((pod, false)),
+                Plan::Plain(pod) => return Ok(Claimed::Plain(pod)),
+                Plan::Bound => return Ok(Claimed::Bound),
             };
             match self.api.change(&change).await {
                 Ok(pod) => {
@@ -104,7 +122,7 @@ impl Binder {
                         version = pod.metadata.resource_version,
                         "claimed"
                     );
-                    return Ok((pod, true));
+                    return Ok(Claimed::Cards(pod));
                 }
                 // What we knew of it was old, or somebody else has just written.
                 Err(failure @ Failure::Conflict(_)) => conflict = Some(failure),
@@ -133,7 +151,11 @@ impl Binder {
                 Sighting::Claims(_) | Sighting::Ended(_) => self.sight.see(&pod),
             }
         }
-        Ok(Plan::Claim(extender::bind(&self.sight.look(), binding, now())?))
+        let cluster = self.sight.look();
+        if cluster.pod(&binding.pod_uid).is_some_and(|pod| pod.bound.as_ref() == Some(&binding.node)) {
+            return Ok(Plan::Bound);
+        }
+        Ok(Plan::Claim(extender::bind(&cluster, binding, now())?))
     }
 
     /// Whether the claim may stand, by what the API server has; else it is withdrawn.

@@ -54,7 +54,7 @@ impl Metrics {
         registry.register("binds", "What came of bindings", binds.clone());
         registry.register("nodes", "Nodes that are known", nodes.clone());
         registry.register("pods", "Pods that are known and ask for cards", pods.clone());
-        registry.register("leader", "1: this replica does what one need do", leads.clone());
+        registry.register("leader", "Whether this replica does what only one need do", leads.clone());
         Self { registry, took, binds, nodes, pods, leads }
     }
 
@@ -99,7 +99,7 @@ mod tests {
         for line in [
             r#"cgpu_extender_request_seconds_count{verb="filter"} 1"#,
             r#"cgpu_extender_binds_total{outcome="Bound"} 1"#,
-            "cgpu_extender_leader 1",
+            "\ncgpu_extender_leader 1\n",
         ] {
             assert!(text.contains(line), "{line} in {text}");
         }

@@ -10,7 +10,7 @@ use clap::{ArgAction, Parser, ValueEnum};
 
 /// Answers kube-scheduler's questions about cards: filter, prioritize, bind, inspect, with gpushare's paths and bodies
 #[derive(Parser, Clone, Debug)]
-#[command(name = "cgpu-scheduler-extender", version)]
+#[command(name = "cgpu-scheduler-extender", version, args_override_self = true)]
 pub(crate) struct Options {
     /// The address to listen at
     #[arg(long, env = "CGPU_ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
