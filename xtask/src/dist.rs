@@ -18,6 +18,12 @@ pub(crate) const ITEMS: &[Item] = &[
     Item { package: "cgpu-cli", folder: "cli", target: "cgpu", name: "cgpu" },
     Item { package: "cgpu-monitor", folder: "monitor", target: "cgpu-monitor", name: "cgpu-monitor" },
     Item { package: "cgpu-runtime", folder: "runtime", target: "cgpu-runtime", name: "cgpu-runtime" },
+    Item {
+        package: "cgpu-scheduler-extender",
+        folder: "kubernetes/extender",
+        target: "cgpu-scheduler-extender",
+        name: "cgpu-scheduler-extender",
+    },
     Item { package: "cgpu-sim-command", folder: "tests/cuda/cgpu-sim", target: "cgpu-sim", name: "cgpu-sim" },
     Item { package: "cgpu-bench", folder: "bench", target: "cgpu-demo", name: "cgpu-demo" },
     Item { package: "cgpu-bench", folder: "bench", target: "cgpu-bench", name: "cgpu-bench" },

@@ -39,6 +39,7 @@ const STEPS: &[Step] = &[
     Step { name: "portable", run: portable },
     Step { name: "plain", run: plain },
     Step { name: "differential", run: differential },
+    Step { name: "kubernetes", run: kubernetes },
     Step { name: "containers", run: containers },
     Step { name: "clients", run: clients },
     Step { name: "timed", run: timed },
@@ -96,7 +97,9 @@ fn licences(workspace: &Workspace) -> Result<Tally> {
 
 /// The modules by themselves; among them the layout in C, the generated documents and the model-free loom types.
 fn unit(workspace: &Workspace) -> Result<Tally> {
-    tests(workspace, &["--workspace", "--exclude", "cgpu-e2e", "--exclude", "cgpu-differential"])
+    let built = ["cgpu-e2e", "cgpu-differential", "cgpu-kubernetes-tests"];
+    let excluded = built.iter().flat_map(|package| ["--exclude", package]);
+    tests(workspace, &["--workspace"].into_iter().chain(excluded).collect::<Vec<_>>())
 }
 
 /// The shared-memory protocols under every interleaving that loom can think of.
@@ -155,6 +158,11 @@ fn plain(workspace: &Workspace) -> Result<Tally> {
 /// Random programs against a model, the books and the simulated card's own truth.
 fn differential(workspace: &Workspace) -> Result<Tally> {
     tests(workspace, &["--package", "cgpu-differential"])
+}
+
+/// The programs of a cluster before an API server and a kubelet that are played.
+fn kubernetes(workspace: &Workspace) -> Result<Tally> {
+    tests(workspace, &["--package", "cgpu-kubernetes-tests"])
 }
 
 /// Containers as real runtimes make them, where these are installed.

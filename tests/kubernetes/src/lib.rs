@@ -5,4 +5,8 @@
 #![forbid(unsafe_code)]
 
 pub mod api_server;
+pub mod extender;
+pub mod http;
 pub mod kubelet;
+pub mod objects;
+pub mod wait;

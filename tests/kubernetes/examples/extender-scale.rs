@@ -1,0 +1,139 @@
+//! How long the real extender takes over HTTP with many nodes and pods, and how much memory it takes:
+//! `cargo xtask build && cargo run --release --package cgpu-kubernetes-tests --example extender-scale`. Prints one JSON object.
+//!
+//! The API server is played, on the same machine. Times are those of whoever asks, so filter's has 5,000 names each way in it, and bind's has what the
+//! API server takes for a patch, two lists and a binding.
+
+use std::time::Instant;
+
+use cgpu_kubernetes_tests::api_server::ApiServer;
+use cgpu_kubernetes_tests::extender::{Extender, bind};
+use cgpu_kubernetes_tests::objects::{node, pod};
+use serde_json::{Value, json};
+
+const NODES: usize = 5000;
+const CARDS: usize = 8;
+const PODS: usize = 50_000;
+const ROUNDS: usize = 2000;
+
+fn main() {
+    let server = ApiServer::start();
+    let folder = tempfile::tempdir().expect("a folder");
+    let names: Vec<String> = (0..NODES).map(|number| format!("node-{number:04}.example.internal")).collect();
+    for name in &names {
+        server.put("nodes", node(name, &[15109; CARDS]));
+    }
+    let mut random = Random(3);
+    for number in 0..PODS {
+        let (name, card) = (&names[number % NODES], number / NODES % CARDS);
+        server.put("pods", running(number, name, card, 1 + random.below(6)));
+    }
+    let started = Instant::now();
+    let flags = ["--log-level", "info"];
+    let extender = Extender::start(&server, folder.path(), &flags);
+    let ready = started.elapsed();
+    let listed = resident_mib(extender.pid());
+    let mut caller = extender.caller();
+    let (mut filters, mut binds, mut both, mut refused) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    for number in 0..ROUNDS {
+        let asking = server.put("pods", waiting(PODS + number, 1 + random.below(14)));
+        let body = json!({"Pod": asking, "Nodes": null, "NodeNames": names}).to_string();
+        let started = Instant::now();
+        let reply = caller.ask("POST", "/gpushare-scheduler/filter", &body);
+        let filter = milliseconds(started);
+        filters.push(filter);
+        let answer = reply.json();
+        let fitting = answer["NodeNames"].as_array().expect("names");
+        let Some(place) = random.among(fitting.len()) else {
+            refused += 1;
+            continue;
+        };
+        let node = fitting[place].as_str().expect("a name");
+        let started = Instant::now();
+        let reply = bind(&mut caller, &asking, node);
+        assert_eq!(reply.status, 200, "{reply:?}");
+        binds.push(milliseconds(started));
+        both.extend(binds.last().map(|bind| filter + bind));
+    }
+    let answered = resident_mib(extender.pid());
+    println!(
+        "{}",
+        json!({
+            "nodes": NODES, "cards": CARDS, "pods": PODS, "rounds": ROUNDS, "refused": refused,
+            "ready_ms": round(ready.as_secs_f64() * 1e3),
+            "filter_ms": quantiles(filters), "bind_ms": quantiles(binds), "both_ms": quantiles(both),
+            "resident_mib_listed": listed, "resident_mib_answered": answered, "resident_mib_most": peak_mib(extender.pid()),
+        })
+    );
+}
+
+fn milliseconds(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64() * 1e3
+}
+
+fn quantiles(mut all: Vec<f64>) -> Value {
+    all.sort_by(f64::total_cmp);
+    let at = |part: usize| all.get(all.len() * part / 1000).or(all.last()).copied().map(round);
+    json!({"p50": at(500), "p99": at(990), "max": all.last().copied().map(round)})
+}
+
+fn round(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}
+
+/// Memory that a process has, as the kernel counts it.
+fn resident_mib(pid: u32) -> f64 {
+    status(pid, "VmRSS:")
+}
+
+/// The most that it ever had.
+fn peak_mib(pid: u32) -> f64 {
+    status(pid, "VmHWM:")
+}
+
+fn status(pid: u32, name: &str) -> f64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
+    round(kib.unwrap_or(0.0) / 1024.0)
+}
+
+fn waiting(number: usize, units: u64) -> Value {
+    let mut pod = pod("production", &format!("inference-{number}-58579b95f7-4wpbl"), units);
+    // What any pod of a Deployment has, and nobody here reads.
+    pod["metadata"]["ownerReferences"] = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "inference-58579b95f7",
+        "uid": "0b6c8f0e-2f1c-4a43-9a39-2f5f3a2d9e55", "controller": true, "blockOwnerDeletion": true}]);
+    pod["metadata"]["managedFields"] = json!([{"manager": "kube-controller-manager", "operation": "Update", "apiVersion": "v1",
+        "time": "2026-11-20T08:01:12Z", "fieldsType": "FieldsV1", "fieldsV1": {"f:metadata": {"f:generateName": {}, "f:labels": {".": {}, "f:app": {}}}}}]);
+    pod["spec"]["tolerations"] = json!([{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}]);
+    pod
+}
+
+fn running(number: usize, node: &str, card: usize, units: u64) -> Value {
+    let mut pod = waiting(number, units);
+    let card = card.to_string();
+    pod["spec"]["nodeName"] = json!(node);
+    pod["status"]["phase"] = json!("Running");
+    pod["metadata"]["annotations"] = json!({
+        "ALIYUN_COM_GPU_MEM_IDX": card, "ALIYUN_COM_GPU_MEM_DEV": "14", "ALIYUN_COM_GPU_MEM_POD": units.to_string(),
+        "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1", "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
+        "scheduler.framework.gpushare.allocation": json!({"0": {card: units}}).to_string(), "cgpu.dev/node": node,
+    });
+    pod
+}
+
+/// Numbers that are the same in every run (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % end
+    }
+
+    fn among(&mut self, count: usize) -> Option<usize> {
+        (count > 0).then(|| usize::try_from(self.below(count as u64)).unwrap_or(0))
+    }
+}

@@ -1,0 +1,148 @@
+//! The extender as a process, and what a kube-scheduler asks it.
+
+use std::ffi::OsStr;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+
+use cgpu_e2e::{Child, Dist, Outcome};
+use serde_json::{Value, json};
+
+use crate::api_server::ApiServer;
+use crate::http::{Caller, Reply};
+use crate::wait::until_holds;
+
+/// SIGTERM.
+const TERMINATE: i32 = 15;
+
+/// A running extender.
+pub struct Extender {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Extender {
+    /// The program, for this API server.
+    #[must_use]
+    pub fn command(server: &ApiServer, folder: &Path) -> Command {
+        let program = Dist::find().file("cgpu-scheduler-extender");
+        // Its log is read line by line, as its output.
+        let mut command = Command::new("sh");
+        command.args(["-c", "exec \"$0\" \"$@\" 2>&1"]).arg(program);
+        command.args([
+            "--log-format",
+            "json",
+            "--log-level",
+            "debug",
+            "--address",
+            "127.0.0.1",
+            "--port",
+            "0",
+        ]);
+        command.arg("--kubeconfig").arg(server.kubeconfig(folder));
+        command.args(["--sweep", "1", "--lease-duration", "2"]);
+        // What this machine's own variables say is no part of a test.
+        for name in ["KUBECONFIG", "PORT", "LOG_LEVEL", "THREADNESS"] {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    /// Starts one, and waits until it has seen everything.
+    #[must_use]
+    pub fn start<S: AsRef<OsStr>>(server: &ApiServer, folder: &Path, flags: &[S]) -> Self {
+        let extender = Self::begin(server, folder, flags);
+        extender.wait_until_ready();
+        extender
+    }
+
+    /// Starts one, and waits until it listens.
+    ///
+    /// # Panics
+    /// If it does not.
+    #[must_use]
+    pub fn begin<S: AsRef<OsStr>>(server: &ApiServer, folder: &Path, flags: &[S]) -> Self {
+        let mut command = Self::command(server, folder);
+        command.args(flags);
+        let mut child = Child::start(command);
+        let address = loop {
+            let line = child.line();
+            let Ok(entry) = serde_json::from_str::<Value>(&line) else { panic!("{line}") };
+            if entry["fields"]["message"] == "listening" {
+                break entry["fields"]["address"].as_str().expect("an address").parse().expect("an address");
+            }
+        };
+        Self { child, address }
+    }
+
+    /// Waits until it says that it is ready.
+    ///
+    /// # Panics
+    /// If it never does.
+    pub fn wait_until_ready(&self) {
+        until_holds("the extender is ready", || self.caller().ask("GET", "/readyz", "").status == 200);
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// A connection to it.
+    #[must_use]
+    pub fn caller(&self) -> Caller {
+        Caller::to(self.address)
+    }
+
+    /// Its process number.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.pid()
+    }
+
+    /// Asks where this pod may go.
+    #[must_use]
+    pub fn filter(&self, pod: &Value, nodes: &[&str]) -> Value {
+        filter(&mut self.caller(), pod, nodes)
+    }
+
+    /// Binds this pod to a node.
+    #[must_use]
+    pub fn bind(&self, pod: &Value, node: &str) -> Reply {
+        bind(&mut self.caller(), pod, node)
+    }
+
+    /// Tells it to end, without waiting.
+    pub fn tell_to_end(&self) {
+        self.child.signal(TERMINATE);
+    }
+
+    /// Tells it to end, and waits until it has.
+    pub fn end(self) -> Outcome {
+        self.tell_to_end();
+        self.child.end()
+    }
+
+    /// Kills it.
+    pub fn kill(self) {
+        self.child.kill();
+    }
+}
+
+/// Asks where this pod may go.
+pub fn filter(caller: &mut Caller, pod: &Value, nodes: &[&str]) -> Value {
+    let body = json!({"Pod": pod, "Nodes": null, "NodeNames": nodes}).to_string();
+    let reply = caller.ask("POST", "/gpushare-scheduler/filter", &body);
+    assert_eq!(reply.status, 200, "{reply:?}");
+    reply.json()
+}
+
+/// Binds this pod to a node.
+pub fn bind(caller: &mut Caller, pod: &Value, node: &str) -> Reply {
+    let metadata = &pod["metadata"];
+    let body = json!({
+        "PodName": metadata["name"], "PodNamespace": metadata["namespace"], "PodUID": metadata["uid"], "Node": node,
+    });
+    caller.ask("POST", "/gpushare-scheduler/bind", &body.to_string())
+}

@@ -1,0 +1,116 @@
+//! A client for tests: one connection, one request after the other, as kube-scheduler keeps it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// So long nobody waits for an answer: whoever takes longer hangs.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// What goes to and fro.
+pub trait Line: Read + Write + Send {}
+
+impl<T: Read + Write + Send> Line for T {}
+
+/// A connection.
+pub struct Caller {
+    line: BufReader<Box<dyn Line>>,
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// HTTP's number.
+    pub status: u16,
+    /// What it says.
+    pub text: String,
+}
+
+impl Reply {
+    /// As JSON.
+    ///
+    /// # Panics
+    /// If it is none.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("no JSON ({error}): {self:?}"))
+    }
+}
+
+/// A connection without TLS.
+///
+/// # Errors
+/// Nobody listens.
+pub fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&address, DEADLINE)?;
+    stream.set_read_timeout(Some(DEADLINE))?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+impl Caller {
+    /// To this address.
+    ///
+    /// # Panics
+    /// If nobody listens there.
+    #[must_use]
+    pub fn to(address: SocketAddr) -> Self {
+        Self::over(connect(address).expect("somebody listens"))
+    }
+
+    /// Over a connection that is there.
+    #[must_use]
+    pub fn over(line: impl Line + 'static) -> Self {
+        Self { line: BufReader::new(Box::new(line)) }
+    }
+
+    /// Asks and waits for the answer.
+    ///
+    /// # Panics
+    /// If the other end hangs up.
+    pub fn ask(&mut self, method: &str, path: &str, body: &str) -> Reply {
+        self.try_ask(method, path, body).unwrap_or_else(|error| panic!("{method} {path}: {error}"))
+    }
+
+    /// Asks and waits for the answer.
+    ///
+    /// # Errors
+    /// The other end hangs up, or says what is not HTTP.
+    pub fn try_ask(&mut self, method: &str, path: &str, body: &str) -> std::io::Result<Reply> {
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: extender\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        let line = self.line.get_mut();
+        line.write_all(&[head.as_bytes(), body.as_bytes()].concat())?;
+        line.flush()?;
+        let status = self.read_line()?;
+        let strange = || std::io::Error::other(format!("not HTTP: {status:?}"));
+        let number = status.split(' ').nth(1).and_then(|text| text.parse().ok()).ok_or_else(strange)?;
+        let mut length = 0;
+        loop {
+            let header = self.read_line()?;
+            if header.is_empty() {
+                break;
+            }
+            if let Some((name, value)) = header.split_once(':')
+                && name.eq_ignore_ascii_case("content-length")
+            {
+                length = value.trim().parse().map_err(std::io::Error::other)?;
+            }
+        }
+        let mut text = vec![0; length];
+        self.line.read_exact(&mut text)?;
+        Ok(Reply { status: number, text: String::from_utf8_lossy(&text).into_owned() })
+    }
+
+    fn read_line(&mut self) -> std::io::Result<String> {
+        let mut line = String::new();
+        if self.line.read_line(&mut line)? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(line.trim_end().to_owned())
+    }
+}

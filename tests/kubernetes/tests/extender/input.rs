@@ -1,0 +1,131 @@
+//! What people ask for and write, right or wrong.
+
+use cgpu_kubernetes_tests::objects::{node, pod, pod_with};
+use cgpu_kubernetes_tests::wait::until_holds;
+use serde_json::{Value, json};
+
+use crate::{Stage, key, running};
+
+const MEMORY: &str = "aliyun.com/gpu-mem";
+const CORE: &str = "aliyun.com/gpu-core.percentage";
+
+fn labelled(name: &str, limits: &Value, labels: &Value) -> Value {
+    let mut pod = pod_with("test", name, limits);
+    pod["metadata"]["labels"] = labels.clone();
+    pod
+}
+
+#[test]
+fn what_makes_no_sense_is_on_no_node_and_the_pod_says_why() {
+    let stage = Stage::with(&[node("n1", &[15109, 15109])]);
+    let extender = stage.extender();
+    let count = |cards: &str| json!({"aliyun.com/gpu-count": cards});
+    let none = json!({});
+    for (name, limits, labels, words) in [
+        ("negative", json!({MEMORY: "-2"}), none.clone(), "is `-2`, which is"),
+        ("fraction", json!({MEMORY: "1.5"}), none.clone(), "is `1.5`, which is not a whole number"),
+        ("thousandth", json!({MEMORY: "1500m"}), none.clone(), "is `1500m`, which is not a whole number"),
+        ("huge", json!({MEMORY: "99999999999999999999"}), none.clone(), "99999999999999999999"),
+        ("text", json!({MEMORY: "much"}), none.clone(), "is `much`"),
+        ("undivided", json!({MEMORY: "7"}), count("2"), "is 7, which does not divide by the 2 cards"),
+        ("cards", json!({MEMORY: "34"}), count("17"), "17"),
+        ("label", json!({MEMORY: "2"}), count("two"), "two"),
+        ("memoryless", json!({CORE: "50"}), none.clone(), "expected memory as well"),
+        ("percent", json!({MEMORY: "2", CORE: "150"}), none, "at most 100"),
+    ] {
+        let asking = stage.pod(labelled(name, &limits, &labels));
+        let answer = extender.filter(&asking, &["n1", "n2"]);
+        assert_eq!(answer["NodeNames"], json!([]), "{name}");
+        let reason = answer["FailedAndUnresolvableNodes"]["n1"].as_str().unwrap_or_default().to_owned();
+        assert!(reason.contains(words), "{name}: {reason}");
+        assert_eq!(stage.event(&asking, "GpuRequestRefused"), reason);
+        let reply = extender.bind(&asking, "n1");
+        assert_eq!((reply.status, reply.json()["Error"].as_str()), (500, Some(reason.as_str())), "{name}");
+        assert_eq!(stage.claim(&asking), [""; 0]);
+    }
+    // Said once, however often kube-scheduler asks.
+    let events = stage.server.objects("events");
+    let of = |name: &str| {
+        events
+            .iter()
+            .filter(|event| event["involvedObject"]["name"] == name && event["reason"] == "GpuRequestRefused")
+            .count()
+    };
+    let asking = stage.server.object(&key(&labelled("undivided", &json!({}), &json!({})))).unwrap();
+    for _ in 0..20 {
+        let _ = extender.filter(&asking, &["n1"]);
+    }
+    assert_eq!(of("undivided"), 1);
+}
+
+#[test]
+fn what_is_more_than_any_card_has_is_nobodys_to_make_room_for() {
+    let stage = Stage::with(&[node("n1", &[15109])]);
+    stage.pod(running(pod("test", "a", 10), "n1", 0, 10));
+    let extender = stage.extender();
+    let answer = extender.filter(&stage.pod(pod("test", "large", 15)), &["n1"]);
+    assert_eq!(answer["FailedAndUnresolvableNodes"]["n1"], "1/1 cards: 14 units in all of 15");
+    let answer = extender.filter(&stage.pod(pod("test", "late", 5)), &["n1"]);
+    assert_eq!(answer["FailedNodes"]["n1"], "1/1 cards: 4 of 5 units free");
+}
+
+#[test]
+fn labels_that_nobody_knows_are_told_and_change_nothing() {
+    let stage = Stage::with(&[node("n1", &[15109])]);
+    let extender = stage.extender();
+    let asking = stage.pod(labelled("odd", &json!({MEMORY: "2"}), &json!({"aliyun.com/gpu-cuont": "2"})));
+    assert_eq!(extender.filter(&asking, &["n1"])["NodeNames"], json!(["n1"]));
+    assert_eq!(
+        stage.event(&asking, "GpuLabelIgnored"),
+        "the label `aliyun.com/gpu-cuont` means nothing here; expected aliyun.com/gpu-count"
+    );
+}
+
+#[test]
+fn annotations_that_somebody_edited_count_on_every_card_and_are_told() {
+    let stage = Stage::with(&[node("n1", &[15109, 15109])]);
+    let edited = stage.pod(running(pod("test", "edited", 8), "n1", 0, 8));
+    let extender = stage.extender();
+    stage.wait_for_units(&extender, "n1", 8);
+    let asking = stage.pod(pod("test", "asking", 8));
+    assert_eq!(extender.filter(&asking, &["n1"])["NodeNames"], json!(["n1"]));
+    let name = "scheduler.framework.gpushare.allocation";
+    stage.server.edit(&key(&edited), |pod| pod["metadata"]["annotations"][name] = json!(r#"{"0":{"0":1}}"#));
+    let told = stage.event(&edited, "GpuAllocationUnclear");
+    assert_eq!(
+        told,
+        "container `main` was given 1 units, but asks for 8; until that is put right or the pod is deleted, it counts on every card of its node"
+    );
+    assert_eq!(extender.filter(&asking, &["n1"])["NodeNames"], json!([]));
+    stage.server.edit(&key(&edited), |pod| pod["metadata"]["annotations"][name] = json!(r#"{"0":{"0":8}}"#));
+    until_holds("it is put right", || extender.filter(&asking, &["n1"])["NodeNames"] == json!(["n1"]));
+}
+
+#[test]
+fn a_pod_that_came_past_the_extender_is_told_that_it_has_no_card() {
+    let stage = Stage::with(&[node("n1", &[15109])]);
+    let extender = stage.extender();
+    let mut past = pod("test", "past", 8);
+    past["spec"]["nodeName"] = json!("n1");
+    let past = stage.pod(past);
+    assert_eq!(
+        stage.event(&past, "GpuNotAllocated"),
+        "no card was chosen for it: it came past the scheduler extender; it will not be started"
+    );
+    assert_eq!(extender.filter(&stage.pod(pod("test", "other", 14)), &["n1"])["NodeNames"], json!(["n1"]));
+}
+
+#[test]
+fn hamis_names_are_heard_where_they_are_switched_on() {
+    let stage = Stage::with(&[node("n1", &[15109, 15109])]);
+    let asking =
+        stage.pod(pod_with("test", "hami", &json!({"nvidia.com/gpu": "2", "nvidia.com/gpumem": "4096"})));
+    let plain = stage.extender();
+    assert_eq!(plain.filter(&asking, &["else"])["NodeNames"], json!(["else"]));
+    let extender =
+        cgpu_kubernetes_tests::extender::Extender::start(&stage.server, stage.folder(), &["--hami"]);
+    assert_eq!(extender.filter(&asking, &["n1", "else"])["NodeNames"], json!(["n1"]));
+    assert_eq!(extender.bind(&asking, "n1").status, 200);
+    stage.wait_for_units(&extender, "n1", 8);
+    assert_eq!(crate::used(&plain, "n1"), 0);
+}

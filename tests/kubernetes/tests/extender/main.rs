@@ -1,0 +1,116 @@
+//! The real extender, before an API server that is played.
+
+mod binding;
+mod faults;
+mod input;
+mod replicas;
+mod serving;
+mod tls;
+
+use std::path::Path;
+
+use cgpu_kubernetes_tests::api_server::{ApiServer, Key};
+use cgpu_kubernetes_tests::extender::Extender;
+use cgpu_kubernetes_tests::wait::{until, until_holds};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// No flags but the usual.
+const NONE: [&str; 0] = [];
+
+/// What a claim writes.
+const CLAIM: [&str; 7] = [
+    "ALIYUN_COM_GPU_MEM_ASSIGNED",
+    "ALIYUN_COM_GPU_MEM_ASSUME_TIME",
+    "ALIYUN_COM_GPU_MEM_DEV",
+    "ALIYUN_COM_GPU_MEM_IDX",
+    "ALIYUN_COM_GPU_MEM_POD",
+    "cgpu.dev/node",
+    "scheduler.framework.gpushare.allocation",
+];
+
+/// An API server, and a folder for what programs need.
+struct Stage {
+    server: ApiServer,
+    folder: TempDir,
+}
+
+impl Stage {
+    /// With these nodes.
+    fn with(nodes: &[Value]) -> Self {
+        let server = ApiServer::start();
+        for node in nodes {
+            server.put("nodes", node.clone());
+        }
+        Self { server, folder: tempfile::tempdir().expect("a folder") }
+    }
+
+    fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn extender(&self) -> Extender {
+        Extender::start(&self.server, self.folder(), &NONE)
+    }
+
+    fn pod(&self, pod: Value) -> Value {
+        self.server.put("pods", pod)
+    }
+
+    /// As it is now.
+    fn now(&self, pod: &Value) -> Value {
+        self.server.object(&key(pod)).expect("the pod is there")
+    }
+
+    fn node_of(&self, pod: &Value) -> Option<String> {
+        self.now(pod)["spec"]["nodeName"].as_str().map(str::to_owned)
+    }
+
+    /// The claim that stands on a pod.
+    fn claim(&self, pod: &Value) -> Vec<String> {
+        let annotations = &self.now(pod)["metadata"]["annotations"];
+        CLAIM.iter().filter(|name| !annotations[**name].is_null()).map(|name| (*name).to_owned()).collect()
+    }
+
+    /// Waits for an event on a pod with this reason, and returns what it says.
+    fn event(&self, pod: &Value, reason: &str) -> String {
+        until(&format!("an event {reason}"), || {
+            let events = self.server.objects("events").into_iter();
+            let event = events.into_iter().find(|event| {
+                event["reason"] == reason && event["involvedObject"]["uid"] == pod["metadata"]["uid"]
+            })?;
+            Some(event["message"].as_str()?.to_owned())
+        })
+    }
+
+    /// Waits until the extender knows so many units as used.
+    fn wait_for_units(&self, extender: &Extender, node: &str, units: u64) {
+        until_holds(&format!("{units} units of {node} are used"), || used(extender, node) == units);
+    }
+}
+
+fn key(pod: &Value) -> Key {
+    let text = |name: &str| pod["metadata"][name].as_str().unwrap_or_default().to_owned();
+    Key::pod(&text("namespace"), &text("name"))
+}
+
+/// Units of a node that are used, as the extender says.
+fn used(extender: &Extender, node: &str) -> u64 {
+    let path = format!("/gpushare-scheduler/inspect/{node}");
+    let inspected = extender.caller().ask("GET", &path, "").json();
+    inspected["nodes"][0]["usedGPU"].as_u64().unwrap_or(u64::MAX)
+}
+
+/// A pod on a card, as it is when it runs.
+fn running(mut pod: Value, node: &str, card: u32, units: u64) -> Value {
+    let card = card.to_string();
+    pod["spec"]["nodeName"] = json!(node);
+    pod["status"]["phase"] = json!("Running");
+    pod["metadata"]["annotations"] = json!({
+        "ALIYUN_COM_GPU_MEM_IDX": card, "ALIYUN_COM_GPU_MEM_POD": units.to_string(),
+        "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1", "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
+        "scheduler.framework.gpushare.allocation": json!({"0": {card: units}}).to_string(),
+        "cgpu.dev/node": node,
+    });
+    pod
+}

@@ -1,0 +1,220 @@
+//! What it answers, byte for byte.
+
+use std::process::Command;
+
+use cgpu_e2e::{Dist, Outcome};
+use cgpu_kubernetes_tests::api_server::{Act, Fault, Key};
+use cgpu_kubernetes_tests::extender::Extender;
+use cgpu_kubernetes_tests::objects::{node, pod};
+use cgpu_kubernetes_tests::wait::until_holds;
+use serde_json::{Value, json};
+
+use crate::{NONE, Stage, running};
+
+/// The cluster that the bodies of `kubernetes/tests/golden` speak of.
+fn golden_stage() -> Stage {
+    let stage = Stage::with(&[node("n1", &[15109]), node("n2", &[15109]), node("n3", &[7680])]);
+    stage.pod(running(pod("test", "a", 10), "n2", 0, 10));
+    stage
+}
+
+const FILTER: &str = include_str!("../../../../kubernetes/tests/golden/filter-request.json");
+const FILTERED: &str = include_str!("../../../../kubernetes/tests/golden/filter-reply.json");
+const WHOLE_NODES: &str = include_str!("../golden/filter-nodes-request.json");
+
+#[test]
+fn a_schedulers_filter_is_answered_byte_for_byte() {
+    let stage = golden_stage();
+    let extender = stage.extender();
+    let mut caller = extender.caller();
+    // kube-scheduler keeps its connection.
+    for _ in 0..3 {
+        let reply = caller.ask("POST", "/gpushare-scheduler/filter", FILTER);
+        assert_eq!((reply.status, reply.text.trim_end()), (200, FILTERED.trim_end()));
+    }
+    let reply = caller.ask("POST", "/gpushare-scheduler/prioritize", FILTER);
+    assert_eq!(reply.text, r#"[{"Host":"n1","Score":10},{"Host":"n2","Score":0},{"Host":"n3","Score":0}]"#);
+}
+
+#[test]
+fn whole_nodes_come_back_as_they_were_sent() {
+    let stage = golden_stage();
+    let extender = stage.extender();
+    let sent: Value = serde_json::from_str(WHOLE_NODES).unwrap();
+    let reply = extender.caller().ask("POST", "/gpushare-scheduler/filter", WHOLE_NODES).json();
+    assert_eq!(reply["Nodes"]["items"], json!([sent["Nodes"]["items"][0]]));
+    assert_eq!(reply["NodeNames"], Value::Null);
+    assert_eq!(reply["FailedNodes"]["n2"], "1/1 cards: 4 of 8 units free");
+}
+
+#[test]
+fn paths_are_gpushares_and_no_others() {
+    let stage = golden_stage();
+    let extender = stage.extender();
+    let mut caller = extender.caller();
+    for (method, path, status, text) in [
+        ("GET", "/version", 200, Some("0.1.0")),
+        ("GET", "/healthz", 200, Some("ok")),
+        ("GET", "/readyz", 200, Some("ok")),
+        ("GET", "/gpushare-scheduler/filter", 405, None),
+        ("POST", "/version", 405, None),
+        ("GET", "/gpushare-scheduler/else", 404, None),
+        ("POST", "/gpushare-scheduler/filter", 200, None),
+        ("POST", "/gpushare-scheduler/bind", 500, None),
+        ("POST", "/gpushare-scheduler/prioritize", 400, None),
+    ] {
+        let reply = caller.ask(method, path, "");
+        assert_eq!(reply.status, status, "{method} {path}: {reply:?}");
+        assert!(text.is_none_or(|text| text == reply.text), "{method} {path}: {reply:?}");
+    }
+    // What cannot be read is said in the body, as gpushare does.
+    let reply = caller.ask("POST", "/gpushare-scheduler/filter", "{").json();
+    assert!(reply["Error"].as_str().unwrap().starts_with("the request is not what kube-scheduler sends"));
+    let reply = caller.ask("GET", "/gpushare-scheduler/inspect/n2", "");
+    assert_eq!(
+        reply.text,
+        r#"{"nodes":[{"name":"n2","totalGPU":14,"usedGPU":10,"devs":[{"id":0,"totalGPU":14,"usedGPU":10,"pods":[{"name":"a","namespace":"test","usedGPU":10}]}]}]}"#
+    );
+    let reply = caller.ask("GET", "/gpushare-scheduler/inspect", "").json();
+    assert_eq!(reply["nodes"].as_array().unwrap().len(), 3);
+    let metrics = caller.ask("GET", "/metrics", "").text;
+    for line in [
+        "cgpu_extender_nodes 3",
+        "cgpu_extender_pods 1",
+        r#"cgpu_extender_request_seconds_count{verb="inspect"} 2"#,
+        r#"cgpu_extender_binds_total{outcome="Refused"}"#,
+    ] {
+        // A body that cannot be read is no binding.
+        assert_eq!(metrics.contains(line), !line.contains("Refused"), "{line} in {metrics}");
+    }
+}
+
+#[test]
+fn before_the_first_list_it_is_not_ready_and_rejects_nobody() {
+    let stage = golden_stage();
+    stage.server.fault(Fault::times(1000, "GET", "/api/v1/nodes", Act::Refuse(500, "InternalError")));
+    let extender = Extender::begin(&stage.server, stage.folder(), &NONE);
+    let mut caller = extender.caller();
+    let reply = caller.ask("GET", "/readyz", "");
+    assert_eq!(
+        (reply.status, reply.text.as_str()),
+        (503, "the nodes of the cluster have not been listed yet")
+    );
+    assert_eq!(caller.ask("GET", "/healthz", "").status, 200);
+    let reply = caller.ask("POST", "/gpushare-scheduler/filter", FILTER).json();
+    assert_eq!(reply["Error"], "the cluster has not been listed yet; ask again");
+    assert_eq!(reply["FailedAndUnresolvableNodes"], json!({}));
+    stage.server.mend();
+    extender.wait_until_ready();
+    assert_eq!(caller.ask("POST", "/gpushare-scheduler/filter", FILTER).text, FILTERED.trim_end());
+}
+
+#[test]
+fn lists_are_never_from_a_cache_that_may_be_behind() {
+    let stage = golden_stage();
+    for number in 0..1100 {
+        stage.pod(pod("many", &format!("p-{number}"), 1));
+    }
+    let extender = Extender::start(&stage.server, stage.folder(), &["--resync", "1"]);
+    let lists = |path: &str| {
+        let journal = stage.server.journal().into_iter();
+        journal
+            .filter(|request| request.is("GET", path) && !request.query.contains("watch=true"))
+            .collect::<Vec<_>>()
+    };
+    until_holds("pods are listed twice, in pages", || lists("/api/v1/pods").len() >= 6);
+    assert!(
+        lists("/api/v1/pods")
+            .iter()
+            .chain(&lists("/api/v1/nodes"))
+            .all(|list| !list.query.contains("resourceVersion"))
+    );
+    assert_eq!(extender.filter(&stage.pod(pod("test", "b", 4)), &["n2"])["NodeNames"], json!(["n2"]));
+}
+
+#[test]
+fn nodes_and_pods_that_come_and_go_are_seen() {
+    let stage = golden_stage();
+    let extender = stage.extender();
+    let asking = stage.pod(pod("test", "b", 8));
+    let fits = |nodes: &[&str]| extender.filter(&asking, nodes)["NodeNames"].clone();
+    assert_eq!(fits(&["n2", "n4"]), json!([]));
+    // A card more, a node more, a pod less.
+    stage.server.put("nodes", node("n2", &[15109, 15109]));
+    until_holds("the card is seen", || fits(&["n2"]) == json!(["n2"]));
+    stage.server.put("nodes", node("n4", &[23028]));
+    until_holds("the node is seen", || fits(&["n4"]) == json!(["n4"]));
+    stage.server.remove(&Key::node("n4"));
+    until_holds("the node is seen to go", || fits(&["n4"]) == json!([]));
+    stage.server.put("nodes", node("n2", &[15109]));
+    until_holds("the card is seen to go", || fits(&["n2"]) == json!([]));
+    stage.server.edit(&Key::pod("test", "a"), |pod| pod["status"]["phase"] = json!("Succeeded"));
+    until_holds("the pod is seen to end", || fits(&["n2"]) == json!(["n2"]));
+    // It is not listed among the living, and does not come back by what somebody writes on it.
+    stage.server.edit(&Key::pod("test", "a"), |pod| pod["metadata"]["labels"]["x"] = json!("y"));
+    stage.server.remove(&Key::pod("test", "a"));
+    stage.wait_for_units(&extender, "n2", 0);
+}
+
+#[test]
+fn it_ends_when_it_is_told_to_and_answers_first_what_was_asked() {
+    let stage = golden_stage();
+    let extender = stage.extender();
+    let asking = stage.pod(pod("test", "b", 8));
+    let wait = Act::Wait(std::time::Duration::from_millis(700));
+    stage.server.fault(Fault::next("POST", "/binding", wait));
+    let mut caller = extender.caller();
+    let bound = std::thread::scope(|scope| {
+        let asked = scope.spawn(|| cgpu_kubernetes_tests::extender::bind(&mut caller, &asking, "n1"));
+        until_holds("the binding is under way", || {
+            stage.server.journal().iter().any(|request| request.is("POST", "/binding"))
+        });
+        extender.tell_to_end();
+        asked.join().unwrap()
+    });
+    assert_eq!((bound.status, bound.text.as_str()), (200, r#"{"Error":""}"#));
+    let outcome = extender.end().exits(0);
+    assert!(outcome.stdout.contains(r#""message":"ended""#), "{outcome:?}");
+    assert_eq!(stage.node_of(&asking).as_deref(), Some("n1"));
+    // And lets go of the lease.
+    let lease = stage.server.object(&Key::new("leases", "kube-system", "cgpu-scheduler-extender")).unwrap();
+    assert_eq!(lease["spec"]["holderIdentity"], "");
+}
+
+#[test]
+fn what_it_cannot_start_with_it_says() {
+    let program = Dist::find().file("cgpu-scheduler-extender");
+    let run = |arguments: &[&str], variables: &[(&str, &str)]| {
+        let mut command = Command::new(&program);
+        command.env_remove("KUBECONFIG").env_remove("KUBERNETES_SERVICE_HOST").env("HOME", "/nonexistent");
+        command.args(arguments).envs(variables.iter().copied());
+        Outcome::of(command)
+    };
+    let outcome = run(&["--help"], &[]).exits(0);
+    for word in [
+        "[env: PORT=]",
+        "[default: 39999]",
+        "LOG_LEVEL",
+        "THREADNESS",
+        "--kubeconfig",
+        "--tls-cert",
+        "--leader-elect",
+    ] {
+        assert!(outcome.stdout.contains(word), "{word} in {}", outcome.stdout);
+    }
+    let outcome = run(&[], &[]).exits(1);
+    assert!(
+        outcome.stderr.starts_with("cgpu-scheduler-extender: no way to a cluster: there is no kubeconfig"),
+        "{outcome:?}"
+    );
+    let outcome = run(&["--kubeconfig", "/nonexistent"], &[]).exits(1);
+    assert!(outcome.stderr.contains("/nonexistent"), "{outcome:?}");
+    let outcome = run(&["--server", "localhost:1"], &[]).exits(1);
+    assert!(outcome.stderr.contains("expected one such as https://"), "{outcome:?}");
+    run(&["--port", "70000"], &[]).exits(2);
+    run(&[], &[("PORT", "x")]).exits(2);
+    run(&["--tls-cert", "x"], &[]).exits(2);
+    let outcome =
+        run(&["--server", "http://127.0.0.1:1", "--tls-cert", "/none", "--tls-key", "/none"], &[]).exits(1);
+    assert!(outcome.stderr.contains("/none holds no"), "{outcome:?}");
+}

@@ -1,0 +1,113 @@
+//! TLS, and certificates that change.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cgpu_kubernetes_tests::extender::Extender;
+use cgpu_kubernetes_tests::http::{Caller, connect};
+use cgpu_kubernetes_tests::objects::node;
+use cgpu_kubernetes_tests::wait::until_holds;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+use crate::Stage;
+
+/// Who signs certificates.
+struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    fn new() -> Self {
+        let mut parameters = CertificateParams::default();
+        parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Self(CertifiedIssuer::self_signed(parameters, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    /// Writes a certificate for `extender`, and its key.
+    fn write(&self, folder: &Path, name: &str) -> (PathBuf, PathBuf) {
+        let key = KeyPair::generate().unwrap();
+        let certificate =
+            CertificateParams::new(vec!["extender".to_owned()]).unwrap().signed_by(&key, &self.0).unwrap();
+        let paths = (folder.join(format!("{name}.crt")), folder.join(format!("{name}.key")));
+        // As a mounted secret changes: other files under the same names.
+        for (path, text) in [(&paths.0, certificate.pem()), (&paths.1, key.serialize_pem())] {
+            let fresh = path.with_extension("new");
+            fs::write(&fresh, text).unwrap();
+            fs::rename(&fresh, path).unwrap();
+        }
+        paths
+    }
+
+    fn pem(&self) -> String {
+        self.0.pem()
+    }
+
+    /// Speaks to whoever this authority has signed for, with a certificate of one's own if there is one.
+    fn call(&self, extender: &Extender, own: Option<&(PathBuf, PathBuf)>) -> std::io::Result<u16> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.0.der().clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots);
+        let config = match own {
+            None => builder.with_no_client_auth(),
+            Some((certificate, key)) => builder
+                .with_client_auth_cert(
+                    vec![CertificateDer::from_pem_file(certificate).unwrap()],
+                    PrivateKeyDer::from_pem_file(key).unwrap(),
+                )
+                .unwrap(),
+        };
+        let client = ClientConnection::new(Arc::new(config), "extender".try_into().unwrap()).unwrap();
+        let line = StreamOwned::new(client, connect(extender.address())?);
+        Ok(Caller::over(line).try_ask("GET", "/readyz", "")?.status)
+    }
+}
+
+fn flags(certificate: &Path, key: &Path) -> [String; 4] {
+    let text = |path: &Path| path.display().to_string();
+    ["--tls-cert".to_owned(), text(certificate), "--tls-key".to_owned(), text(key)]
+}
+
+#[test]
+fn a_certificate_that_changes_is_shown_from_the_next_connection_on() {
+    let stage = Stage::with(&[node("n1", &[15109])]);
+    let (one, other) = (Authority::new(), Authority::new());
+    let (certificate, key) = one.write(stage.folder(), "server");
+    let extender = Extender::begin(&stage.server, stage.folder(), &flags(&certificate, &key));
+    until_holds("it is ready", || one.call(&extender, None).is_ok_and(|status| status == 200));
+    assert!(other.call(&extender, None).is_err());
+    // Without TLS there is no answer.
+    assert!(extender.caller().try_ask("GET", "/readyz", "").is_err());
+    // Only one of the two files has come: what is there still belongs together in memory.
+    let before = fs::read(&key).unwrap();
+    other.write(stage.folder(), "server");
+    let after = fs::read(&key).unwrap();
+    fs::write(&key, before).unwrap();
+    assert_eq!(one.call(&extender, None).unwrap(), 200);
+    fs::write(&key, after).unwrap();
+    assert_eq!(other.call(&extender, None).unwrap(), 200);
+    assert!(one.call(&extender, None).is_err());
+    extender.end().exits(0);
+}
+
+#[test]
+fn whoever_must_show_a_certificate_and_has_none_is_not_spoken_to() {
+    let stage = Stage::with(&[node("n1", &[15109])]);
+    let (ours, clients, strangers) = (Authority::new(), Authority::new(), Authority::new());
+    let (certificate, key) = ours.write(stage.folder(), "server");
+    let ca = stage.folder().join("clients.crt");
+    fs::write(&ca, clients.pem()).unwrap();
+    let mut flags = flags(&certificate, &key).to_vec();
+    flags.extend(["--tls-client-ca".to_owned(), ca.display().to_string()]);
+    let extender = Extender::begin(&stage.server, stage.folder(), &flags);
+    let scheduler = clients.write(stage.folder(), "scheduler");
+    until_holds("it is ready", || ours.call(&extender, Some(&scheduler)).is_ok_and(|status| status == 200));
+    assert!(ours.call(&extender, None).is_err());
+    let stranger = strangers.write(stage.folder(), "stranger");
+    assert!(ours.call(&extender, Some(&stranger)).is_err());
+}
