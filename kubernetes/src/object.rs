@@ -183,7 +183,10 @@ impl<'de> Deserialize<'de> for Written {
 }
 
 /// `null` is as good as nothing: Go writes it for what is empty.
-fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
+///
+/// # Errors
+/// It is neither nothing nor what is expected.
+pub fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
     deserializer: D,
 ) -> Result<T, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())

@@ -1,8 +1,9 @@
 //! A cluster in which everything goes wrong, and what must hold all the same: no card is ever given out twice, nothing is left over, and in the
 //! end everybody knows what the API server knows.
 //!
-//! There is one API server, whose word is law: it numbers versions and refuses writes to old ones. Two extenders see its events late, twice or not at
-//! all, restart whenever they like, and both place the same pods. People create, delete and finish pods, and write into annotations.
+//! There is one API server, whose word is law: it numbers versions and refuses writes to old ones; now and then its answer is lost, and nobody knows
+//! whether it wrote. Two extenders see its events late, twice or not at all, restart whenever they like, and both place the same pods for schedulers that
+//! restart, too. Nodes go, come and have their cards told anew. People create, delete and finish pods, and write into annotations.
 //! What cards have given is counted here by other means than the library's: from what was written when a pod was bound.
 
 use std::collections::BTreeMap;
@@ -45,14 +46,42 @@ struct Api {
     taken: BTreeMap<String, Taken>,
     /// Annotations as they were before somebody wrote into them.
     spoilt: BTreeMap<String, BTreeMap<String, String>>,
-    conflicts: u64,
+    /// What happened, how often.
+    counts: BTreeMap<&'static str, u64>,
     /// What must never be.
     fault: Option<String>,
 }
 
+/// Counts of these are events of pods, as a watch would tell them.
+const OF_PODS: [&str; 10] = [
+    "created",
+    "claimed",
+    "withdrawn",
+    "bound",
+    "started",
+    "succeeded",
+    "failed",
+    "spoilt",
+    "mended",
+    "deleted",
+];
+
 impl Api {
-    fn write(&mut self, uid: &str, change: impl FnOnce(&mut Pod)) {
+    fn count(&mut self, what: &'static str) {
+        *self.counts.entry(what).or_default() += 1;
+    }
+
+    fn counted(&self, what: &str) -> u64 {
+        self.counts.get(what).copied().unwrap_or_default()
+    }
+
+    fn pod_events(&self) -> u64 {
+        OF_PODS.iter().map(|what| self.counted(what)).sum()
+    }
+
+    fn write(&mut self, what: &'static str, uid: &str, change: impl FnOnce(&mut Pod)) {
         let Some(pod) = self.pods.get_mut(uid) else { return };
+        *self.counts.entry(what).or_default() += 1;
         change(pod);
         self.version += 1;
         pod.metadata.resource_version = self.version.to_string();
@@ -60,14 +89,14 @@ impl Api {
     }
 
     /// A patch that is refused if the pod is not the one that was looked at.
-    fn patch(&mut self, change: &Change) -> Option<Pod> {
+    fn patch(&mut self, what: &'static str, change: &Change) -> Option<Pod> {
         let same =
             |pod: &&Pod| pod.metadata.uid == change.uid && pod.metadata.resource_version == change.version;
         if self.pods.get(&change.uid).filter(same).is_none() {
-            self.conflicts += 1;
+            self.count("conflicts");
             return None;
         }
-        self.write(&change.uid, |pod| change.apply(pod));
+        self.write(what, &change.uid, |pod| change.apply(pod));
         self.pods.get(&change.uid).cloned()
     }
 
@@ -77,7 +106,7 @@ impl Api {
             .get(uid)
             .filter(|pod| pod.metadata.resource_version == version && pod.spec.node_name.is_empty());
         let Some(pod) = bound else {
-            self.conflicts += 1;
+            self.count("conflicts");
             return;
         };
         let split: BTreeMap<String, BTreeMap<u32, u64>> =
@@ -91,7 +120,7 @@ impl Api {
             }
         }
         self.taken.insert(uid.to_owned(), (node.to_owned(), cards));
-        self.write(uid, |pod| node.clone_into(&mut pod.spec.node_name));
+        self.write("bound", uid, |pod| node.clone_into(&mut pod.spec.node_name));
         self.check(node);
     }
 
@@ -113,13 +142,15 @@ impl Api {
         self.taken.remove(uid);
         self.spoilt.remove(uid);
         self.version += 1;
+        self.count("deleted");
         self.events.push(Event::PodGone(uid.to_owned()));
     }
 
     fn finish(&mut self, uid: &str, phase: &str) {
         self.taken.remove(uid);
         self.spoilt.remove(uid);
-        self.write(uid, |pod| phase.clone_into(&mut pod.status.phase));
+        let what = if phase == "Failed" { "failed" } else { "succeeded" };
+        self.write(what, uid, |pod| phase.clone_into(&mut pod.status.phase));
     }
 
     fn set_node(&mut self, node: Node) {
@@ -185,35 +216,43 @@ impl Extender {
         }
     }
 
-    /// The next few events; some come twice, some late, and if some are lost the watch has broken, and what comes next is a list.
-    fn watch(&mut self, api: &Api, random: &mut Rng) {
+    /// The next few events; some come twice, some late. If some are lost the watch has broken, and what comes next is a list; or nobody notices, and
+    /// the list comes some time later.
+    fn watch(&mut self, api: &mut Api, random: &mut Rng) {
         for _ in 0..random.usize(0..12) {
             if self.read < api.dropped {
+                api.count("behind");
                 return self.list(api);
             }
-            let Some(event) = api.event(self.read) else { return };
+            let Some(event) = api.event(self.read).cloned() else { return };
             self.read += 1;
             match random.u32(0..1000) {
-                0..3 => return self.list(api),
-                3..100 => {
-                    self.see(event);
-                    self.see(event);
+                0..3 => {
+                    api.count("broken watches");
+                    return self.list(api);
+                }
+                3..10 => api.count("lost"),
+                10..100 => {
+                    api.count("doubled");
+                    self.see(&event);
+                    self.see(&event);
                 }
                 // Once more what was some time ago. Of nodes there is no telling: the API server sends none of them so.
                 100..150 => {
-                    let late = api.event(random.usize(self.read.saturating_sub(20)..self.read));
+                    let late = api.event(random.usize(self.read.saturating_sub(20)..self.read)).cloned();
                     if let Some(late @ (Event::Pod(_) | Event::PodGone(_))) = late {
-                        self.see(late);
+                        api.count("late");
+                        self.see(&late);
                     }
-                    self.see(event);
+                    self.see(&event);
                 }
-                _ => self.see(event),
+                _ => self.see(&event),
             }
         }
     }
 
     /// What kube-scheduler asks for a pod: filter, prioritize, bind.
-    fn place(&mut self, api: &mut Api, uid: &str, now: u64) {
+    fn place(&mut self, api: &mut Api, uid: &str, now: u64, is_heard: bool) {
         let Some(pod) = api.pods.get(uid).cloned() else { return };
         let ask = |names| Candidates { pod: Some(pod.clone()), nodes: None, node_names: Some(names) };
         let filtered = extender::filter(&self.cluster, &ask(api.nodes.keys().cloned().collect()));
@@ -230,7 +269,11 @@ impl Extender {
             node: best.host.clone(),
         };
         let Ok(change) = extender::bind(&self.cluster, &binding, now) else { return };
-        if let Some(pod) = api.patch(&change) {
+        if let Some(pod) = api.patch("claimed", &change) {
+            // The answer is lost: it is written, and nobody here knows.
+            if !is_heard {
+                return api.count("lost answers");
+            }
             self.cluster.see_pod(&pod);
             let version = pod.metadata.resource_version;
             self.attempts.push(Attempt { uid: uid.to_owned(), node: best.host, version, looked: false });
@@ -249,7 +292,7 @@ impl Extender {
             let pods = on_or_nowhere(api, &attempt.node);
             if self.cluster.confirm(&attempt.uid, &attempt.node, &pods).is_err() {
                 let own = pods.iter().find(|pod| pod.uid == attempt.uid && pod.version == attempt.version);
-                if let Some(pod) = own.map(|pod| api.patch(&claim::withdraw(pod))) {
+                if let Some(pod) = own.map(|pod| api.patch("withdrawn", &claim::withdraw(pod))) {
                     pod.iter().for_each(|pod| self.cluster.see_pod(pod));
                 }
                 self.attempts.swap_remove(place);
@@ -264,7 +307,7 @@ impl Extender {
     fn sweep(&mut self, api: &mut Api, now: u64) {
         let changes: Vec<Change> = self.cluster.stale(now).map(|pod| claim::withdraw(pod)).collect();
         for change in changes {
-            if let Some(pod) = api.patch(&change) {
+            if let Some(pod) = api.patch("withdrawn", &change) {
                 self.cluster.see_pod(&pod);
             }
         }
@@ -315,23 +358,32 @@ impl World {
             300..400 => self.of_any(|api, uid, _| {
                 // A kubelet starts what was bound and not spoilt.
                 if api.taken.contains_key(uid) && !api.spoilt.contains_key(uid) {
-                    api.write(uid, |pod| pod.status.phase = "Running".into());
+                    api.write("started", uid, |pod| pod.status.phase = "Running".into());
                 }
             }),
             400..410 => self.of_any(spoil),
             410..425 => self.of_any(|api, uid, _| mend(api, uid)),
             425..430 => self.change_node(),
-            430..433 => self.extenders[which] = Extender::new(&self.api),
-            433..440 => self.extenders[which].list(&self.api),
+            430..433 => {
+                self.api.count("restarts of an extender");
+                self.extenders[which] = Extender::new(&self.api);
+            }
+            // What it was about to bind nobody asks for any more.
+            433..435 => {
+                self.api.count("restarts of a scheduler");
+                self.extenders[which].attempts.clear();
+            }
+            435..440 => self.extenders[which].list(&self.api),
             440..450 => self.extenders[which].sweep(&mut self.api, self.now),
             450..650 => {
                 let waiting = self.api.waiting();
                 if let Some(uid) = self.random.choice(&waiting) {
-                    self.extenders[which].place(&mut self.api, uid, self.now);
+                    let is_heard = self.random.u32(0..100) > 0;
+                    self.extenders[which].place(&mut self.api, uid, self.now, is_heard);
                 }
             }
             650..850 => self.extenders[which].go_on(&mut self.api, &mut self.random, self.looks),
-            _ => self.extenders[which].watch(&self.api, &mut self.random),
+            _ => self.extenders[which].watch(&mut self.api, &mut self.random),
         }
     }
 
@@ -375,12 +427,13 @@ impl World {
         }
         let uid = pod.metadata.uid.clone();
         self.api.pods.insert(uid.clone(), pod);
-        self.api.write(&uid, |_| ());
+        self.api.write("created", &uid, |_| ());
     }
 
-    /// Cards fail and recover, nodes go and come.
+    /// Cards fail and recover, nodes go and come, plugins that restart tell their cards anew.
     fn change_node(&mut self) {
         let name = format!("node-{:02}", self.random.usize(0..NODES));
+        self.api.count("changes of nodes");
         if self.random.u32(0..4) == 0 && self.api.nodes.remove(&name).is_some() {
             self.api.events.push(Event::NodeGone(name));
             return;
@@ -414,7 +467,7 @@ impl World {
 
     fn place_all(&mut self, which: usize) {
         for uid in self.api.waiting() {
-            self.extenders[which].place(&mut self.api, &uid, self.now);
+            self.extenders[which].place(&mut self.api, &uid, self.now, true);
             while !self.extenders[which].attempts.is_empty() {
                 self.extenders[which].go_on(&mut self.api, &mut self.random, true);
             }
@@ -467,7 +520,7 @@ fn spoil(api: &mut Api, uid: &str, random: &mut Rng) {
     let runs = pod.status.phase == "Running";
     api.spoilt.insert(uid.to_owned(), pod.metadata.annotations.clone());
     let kind = random.usize(0..if runs { 5 } else { 4 });
-    api.write(uid, |pod| {
+    api.write("spoilt", uid, |pod| {
         let annotations = &mut pod.metadata.annotations;
         match kind {
             0 => drop(annotations.insert(ALLOCATION.into(), r#"{"0":{"0":0}}"#.into())),
@@ -481,7 +534,7 @@ fn spoil(api: &mut Api, uid: &str, random: &mut Rng) {
 
 fn mend(api: &mut Api, uid: &str) {
     if let Some(annotations) = api.spoilt.remove(uid) {
-        api.write(uid, |pod| pod.metadata.annotations = annotations);
+        api.write("mended", uid, |pod| pod.metadata.annotations = annotations);
     }
 }
 
@@ -510,15 +563,18 @@ fn pod(number: u64, containers: &serde_json::Value) -> Pod {
     .unwrap()
 }
 
-fn run(seed: u64, events: u32) -> World {
+/// So many events of pods, among everything else.
+fn run(seed: u64, events: u64) -> World {
     let mut world = World::new(seed, true);
-    for event in 0..events {
+    let mut step = 0_u64;
+    while world.api.pod_events() < events {
         world.step();
-        assert_eq!(world.api.fault, None, "seed {seed}, event {event}");
-        if event % 5000 == 0 {
+        step += 1;
+        assert_eq!(world.api.fault, None, "seed {seed}, step {step}");
+        if step.is_multiple_of(5000) {
             assert!(
                 world.extenders.iter().all(|extender| extender.cluster.is_valid()),
-                "seed {seed}, event {event}"
+                "seed {seed}, step {step}"
             );
         }
     }
@@ -528,24 +584,49 @@ fn run(seed: u64, events: u32) -> World {
     world
 }
 
+/// It was a fight: cards were taken by thousands of pods, writes met others', and everything that can go wrong did.
+fn was_a_fight(world: &World) {
+    let api = &world.api;
+    println!("{} events of pods over {NODES} nodes: {:?}", api.pod_events(), api.counts);
+    for what in OF_PODS {
+        assert!(api.counted(what) > 10, "{what}: {:?}", api.counts);
+    }
+    for what in [
+        "conflicts",
+        "broken watches",
+        "lost",
+        "doubled",
+        "late",
+        "lost answers",
+        "restarts of an extender",
+        "restarts of a scheduler",
+        "changes of nodes",
+    ] {
+        assert!(api.counted(what) > 0, "{what}: {:?}", api.counts);
+    }
+    let units = world.extenders[0].cluster.nodes().map(|(node, _)| NodeCards::units(node));
+    assert!(units.sum::<u64>() > 1000);
+}
+
 #[test]
+fn twenty_thousand_events_over_fifty_nodes() {
+    was_a_fight(&run(1, 20_000));
+}
+
+/// `cargo test --release --package cgpu-kubernetes --test events -- --ignored --nocapture`; `CGPU_EVENTS_SEED` chooses what happens.
+#[test]
+#[ignore = "a soak: as many as are promised, at random"]
 fn a_hundred_thousand_events_over_fifty_nodes() {
-    let world = run(1, 100_000);
-    // It was a fight: cards were taken by thousands of pods, and writes met others'.
-    assert!(
-        world.born > 10_000 && world.api.conflicts > 100,
-        "{} pods, {} conflicts",
-        world.born,
-        world.api.conflicts
-    );
-    let names = world.extenders[0].cluster.nodes().map(|(node, _)| NodeCards::units(node));
-    assert!(names.sum::<u64>() > 1000);
+    let told = std::env::var("CGPU_EVENTS_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = told.unwrap_or_else(|| fastrand::u64(..));
+    println!("CGPU_EVENTS_SEED={seed}");
+    was_a_fight(&run(seed, 100_000));
 }
 
 #[test]
 fn other_seeds() {
     for seed in 2..10 {
-        run(seed, 8_000);
+        run(seed, 4_000);
     }
 }
 
