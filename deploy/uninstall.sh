@@ -16,7 +16,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cp "$root$LIST" "$work/list"
 # Engines first: one that still names a program that is gone starts no container.
-for engine in "docker /etc/docker/daemon.json" "containerd /etc/containerd/config.toml" "podman /etc/containers/containers.conf.d/cgpu.conf"; do
+for engine in "docker /etc/docker/daemon.json" "containerd /etc/containerd/config.toml" "podman /etc/containers/containers.conf.d/cgpu.conf" \
+    "crio /etc/crio/crio.conf.d/99-cgpu.conf"; do
     name=${engine%% *}
     file=$root${engine#* }
     grep -qs cgpu-runtime "$file" || continue

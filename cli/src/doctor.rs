@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use cgpu_proto::paths;
-use clap::Args;
+use clap::{Args, Subcommand};
 
 use crate::Failure;
 use crate::place::{self, Root};
@@ -20,6 +20,7 @@ mod container;
 mod diagnosis;
 mod elf;
 mod host;
+mod kubernetes;
 mod preload;
 mod process;
 mod program;
@@ -35,7 +36,10 @@ use view::View;
 const CANNOT_LOOK: u8 = 2;
 
 #[derive(Args)]
+#[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 pub(crate) struct Arguments {
+    #[command(subcommand)]
+    elsewhere: Option<Elsewhere>,
     /// A program that is to be started from here: would the shim be loaded with it?
     #[arg(value_name = "PROGRAM", conflicts_with = "pid")]
     program: Option<OsString>,
@@ -55,7 +59,18 @@ pub(crate) struct Arguments {
     root: Root,
 }
 
+/// What is not looked at from here.
+#[derive(Subcommand)]
+enum Elsewhere {
+    /// In a cluster: why is this pod pending, why is it not limited, why has it no card
+    #[command(disable_help_flag = true)]
+    Kubernetes(kubernetes::Arguments),
+}
+
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    if let Some(Elsewhere::Kubernetes(arguments)) = &arguments.elsewhere {
+        return kubernetes::run(arguments);
+    }
     let mut findings = Findings::default();
     examine(arguments, &mut findings).map_err(|error| Failure { error, code: CANNOT_LOOK })?;
     let findings = findings.about(arguments.why);

@@ -31,6 +31,12 @@ pub(crate) struct Arguments {
     /// Docker: do not make it the default; containers then ask for it with --runtime=cgpu
     #[arg(long)]
     no_default: bool,
+    /// containerd, CRI-O: make it the default, for pods that name no runtime class
+    #[arg(long, conflicts_with = "undo")]
+    default: bool,
+    /// The host's files are below this folder: in a container that has them there
+    #[arg(long, value_name = "DIR", conflicts_with = "file")]
+    below: Option<PathBuf>,
     /// The engine's configuration [default: where it looks for it]
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
@@ -73,10 +79,12 @@ impl Engine {
                 docker::set(before, &us, !arguments.no_default).map(Some)
             }
             (Self::Docker, true) => docker::unset(before, runtime),
-            (Self::Containerd, false) => containerd::set(before, runtime).map(Some),
+            (Self::Containerd, false) => containerd::set(before, runtime, arguments.default).map(Some),
             (Self::Containerd, true) => containerd::unset(before),
             (Self::Podman, undo) => own_file(before, podman::HEADER, (!undo).then(|| podman::text(runtime))),
-            (Self::Crio, undo) => own_file(before, crio::HEADER, (!undo).then(|| crio::text(runtime))),
+            (Self::Crio, undo) => {
+                own_file(before, crio::HEADER, (!undo).then(|| crio::text(runtime, arguments.default)))
+            }
         }
     }
 
@@ -85,11 +93,11 @@ impl Engine {
         match self {
             Self::Docker => "tell Docker: systemctl reload docker",
             Self::Containerd => {
-                "restart containerd, and name it in a RuntimeClass with handler cgpu: systemctl restart containerd"
+                "restart containerd; without --default, name it in a RuntimeClass with handler cgpu: systemctl restart containerd"
             }
             Self::Podman => "podman reads it with its next start",
             Self::Crio => {
-                "restart CRI-O, and name it in a RuntimeClass with handler cgpu: systemctl restart crio"
+                "restart CRI-O; without --default, name it in a RuntimeClass with handler cgpu: systemctl restart crio"
             }
         }
     }
@@ -97,12 +105,18 @@ impl Engine {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let engine = arguments.engine;
-    let file = arguments.file.clone().unwrap_or_else(|| engine.file().into());
+    let file = arguments.file.clone().unwrap_or_else(|| match &arguments.below {
+        Some(root) => below(root, Path::new(engine.file())),
+        None => engine.file().into(),
+    });
     let before = match fs::read_to_string(&file) {
         Err(error) if error.kind() == ErrorKind::NotFound => None,
         text => Some(text.with_context(|| format!("cannot read {}", file.display()))?),
     };
-    let runtime = program(arguments.runtime.as_deref(), !arguments.undo)?;
+    let runtime = match &arguments.below {
+        Some(root) => program_of_host(root, arguments)?,
+        None => program(arguments.runtime.as_deref(), !arguments.undo)?,
+    };
     let after = engine
         .changed(before.as_deref().unwrap_or_default(), &runtime, arguments)
         .with_context(|| format!("{} is left as it is", file.display()))?;
@@ -130,6 +144,24 @@ fn own_file(before: &str, header: &str, after: Option<String>) -> Result<Option<
         "it is not a file of ours: name a new one with --file, among those that the engine reads"
     );
     Ok(after)
+}
+
+/// A path of the host, as it is to be found here.
+fn below(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// `cgpu-runtime` as the host will find it.
+fn program_of_host(root: &Path, arguments: &Arguments) -> Result<String> {
+    let program = arguments.runtime.as_deref().unwrap_or(Path::new("/usr/bin/cgpu-runtime"));
+    ensure!(program.is_absolute(), "{} is no path of the host", program.display());
+    ensure!(
+        arguments.undo || below(root, program).is_file(),
+        "{} is not there below {}: install cgpu there first (deploy/install.sh)",
+        program.display(),
+        root.display()
+    );
+    Ok(program.to_string_lossy().into_owned())
 }
 
 /// The absolute path of `cgpu-runtime`, as told, or beside us. It need not be there any more to be taken back.

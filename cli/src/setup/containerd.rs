@@ -1,13 +1,21 @@
 //! containerd's `config.toml`: a runtime for the Kubernetes plugin, as a block of its own at the end. Comments and order of the rest stay.
+//!
+//! To be the default as well takes one line in a table that is mostly there already, and may be there only once: it is put there, and the line
+//! that it replaces stays as a comment.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 
 const BEGIN: &str = "# cgpu: begin (cgpu setup containerd --undo takes it out)";
 const END: &str = "# cgpu: end";
+/// Begins a line that was there.
+const WAS: &str = "#cgpu was: ";
+const DEFAULT: &str = "default_runtime_name = \"cgpu\"";
+/// Ends the line that is there instead.
+const MARK: &str = " # cgpu";
 
-/// The file with the block.
-pub(super) fn set(before: &str, runtime: &str) -> Result<String> {
-    let rest = unset(before)?.unwrap_or_default();
+/// The file with the block; `default`: pods that name no runtime class come by it too.
+pub(super) fn set(before: &str, runtime: &str, default: bool) -> Result<String> {
+    let mut rest = unset(before)?.unwrap_or_default();
     let Ok(quoted) = serde_json::to_string(runtime) else { bail!("{runtime:?} is no path") };
     let version = version(&rest);
     let plugin = match version {
@@ -32,10 +40,52 @@ pub(super) fn set(before: &str, runtime: &str) -> Result<String> {
     let is_told = |line: &str| line.split_whitespace().collect::<String>().starts_with("SystemdCgroup=true");
     let systemd = if rest.lines().any(is_told) { "    SystemdCgroup = true\n" } else { "" };
     let head = if version.is_none() { "version = 2\n" } else { "" };
+    let mut table_of_default = String::new();
+    if default {
+        match with_default(&rest, plugin)? {
+            Some(text) => rest = text,
+            None => table_of_default = format!("[plugins.\"{plugin}\".containerd]\n  {DEFAULT}\n"),
+        }
+    }
     let gap = if rest.is_empty() || rest.ends_with('\n') { "" } else { "\n" };
     Ok(format!(
-        "{rest}{gap}{BEGIN}\n{head}{own}[{table}]\n  runtime_type = \"io.containerd.runc.v2\"\n  [{table}.options]\n    BinaryName = {quoted}\n{systemd}{END}\n"
+        "{rest}{gap}{BEGIN}\n{head}{table_of_default}{own}[{table}]\n  runtime_type = \"io.containerd.runc.v2\"\n  [{table}.options]\n    BinaryName = {quoted}\n{systemd}{END}\n"
     ))
+}
+
+/// The file with our line in the plugin's table; none: it has no such table.
+fn with_default(text: &str, plugin: &str) -> Result<Option<String>> {
+    let plain = |line: &str| line.split('#').next().unwrap_or_default().replace(['"', '\'', ' ', '\t'], "");
+    let header = format!("[plugins.{plugin}.containerd]");
+    let lines: Vec<&str> = text.split_inclusive('\n').collect();
+    let Some(place) = lines.iter().position(|line| plain(line).trim_end() == header) else { return Ok(None) };
+    let end = lines[place + 1..].iter().position(|line| line.trim_start().starts_with('['));
+    let table = &lines[place + 1..end.map_or(lines.len(), |end| place + 1 + end)];
+    let key = |line: &&str| plain(line).starts_with("default_runtime_name=");
+    let mut after: String = lines[..=place].concat();
+    if !after.ends_with('\n') {
+        after.push('\n');
+    }
+    if let Some(line) = table.iter().find(|line| key(line)) {
+        let name = plain(line).trim_end().trim_start_matches("default_runtime_name=").to_owned();
+        ensure!(
+            matches!(name.as_str(), "" | "runc" | "crun"),
+            "its default runtime is `{name}`, which containers without a slice would lose: name that program as `runtime` in \
+             /etc/cgpu/runtime.toml, and make runc containerd's default"
+        );
+    }
+    let indent: String = table
+        .iter()
+        .find(|line| key(line))
+        .map_or("  ".into(), |line| line.chars().take_while(|letter| letter.is_whitespace()).collect());
+    after.push_str(&format!("{indent}{DEFAULT}{MARK}\n"));
+    for line in &lines[place + 1..] {
+        if table.iter().any(|own| std::ptr::eq(*own, *line)) && key(line) {
+            after.push_str(WAS);
+        }
+        after.push_str(line);
+    }
+    Ok(Some(after))
 }
 
 /// The file without it; none: nothing is left.
@@ -44,8 +94,9 @@ pub(super) fn unset(before: &str) -> Result<Option<String>> {
     let mut ours = false;
     for line in before.split_inclusive('\n') {
         ours |= line.trim_end() == BEGIN;
-        if !ours {
-            rest.push_str(line);
+        let is_default = line.trim_end().ends_with(&format!("{DEFAULT}{MARK}"));
+        if !ours && !is_default {
+            rest.push_str(line.strip_prefix(WAS).unwrap_or(line));
         }
         ours &= line.trim_end() != END;
     }
@@ -70,22 +121,24 @@ mod tests {
     #[test]
     fn the_control_groups_of_pods_stay_the_engines() {
         let before = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc.options]\n  SystemdCgroup = true\n";
-        assert!(set(before, "/c").unwrap().contains("BinaryName = \"/c\"\n    SystemdCgroup = true\n"));
+        assert!(
+            set(before, "/c", false).unwrap().contains("BinaryName = \"/c\"\n    SystemdCgroup = true\n")
+        );
     }
 
     #[test]
     fn the_runtime_that_containerd_has_by_itself_stays() {
         let runc = "containerd.runtimes.runc]\n  runtime_type = \"io.containerd.runc.v2\"\n";
-        assert!(set("version = 2\n", "/c").unwrap().contains(runc));
-        assert!(set("version = 3\n", "/c").unwrap().contains(runc));
+        assert!(set("version = 2\n", "/c", false).unwrap().contains(runc));
+        assert!(set("version = 3\n", "/c", false).unwrap().contains(runc));
         let own = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.kata]\n  runtime_type = \"k\"\n";
-        assert!(!set(own, "/c").unwrap().contains("runtimes.runc"));
+        assert!(!set(own, "/c", false).unwrap().contains("runtimes.runc"));
     }
 
     #[test]
     fn a_block_without_its_end_is_left_alone() {
-        let cut = set("version = 2\n", "/c").unwrap().replace(END, "") + "[grpc]\n";
-        assert!(set(&cut, "/c").is_err() && unset(&cut).is_err());
+        let cut = set("version = 2\n", "/c", false).unwrap().replace(END, "") + "[grpc]\n";
+        assert!(set(&cut, "/c", false).is_err() && unset(&cut).is_err());
     }
 
     #[test]
@@ -94,28 +147,70 @@ mod tests {
             "version = 2\n# mine\n[plugins.\"io.containerd.grpc.v1.cri\"]\n  sandbox_image = \"x\"\n",
             "# head\nversion = 3 # newest\n\n[grpc]\n  address = \"/x\"\n",
         ] {
-            let after = set(before, "/usr/bin/cgpu-runtime").unwrap();
+            let after = set(before, "/usr/bin/cgpu-runtime", false).unwrap();
             assert!(after.starts_with(before), "{after}");
             assert!(after.contains("BinaryName = \"/usr/bin/cgpu-runtime\""));
-            assert_eq!(set(&after, "/usr/bin/cgpu-runtime").unwrap(), after);
+            assert_eq!(set(&after, "/usr/bin/cgpu-runtime", false).unwrap(), after);
             assert_eq!(unset(&after).unwrap().as_deref(), Some(before));
         }
-        let fresh = set("", "/c").unwrap();
+        let fresh = set("", "/c", false).unwrap();
         assert!(
             fresh.contains("version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]"),
             "{fresh}"
         );
-        assert_eq!(set(&fresh, "/c").unwrap(), fresh);
+        assert_eq!(set(&fresh, "/c", false).unwrap(), fresh);
         assert_eq!(unset(&fresh).unwrap(), None);
     }
 
     #[test]
     fn what_is_not_understood_is_left_alone() {
-        assert!(set("[plugins]\n", "/c").is_err());
-        assert!(set("version = 1\n", "/c").is_err());
+        assert!(set("[plugins]\n", "/c", false).is_err());
+        assert!(set("version = 1\n", "/c", false).is_err());
         assert!(
-            set("version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.cgpu]\n", "/c")
-                .is_err()
+            set(
+                "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.cgpu]\n",
+                "/c",
+                false
+            )
+            .is_err()
         );
+    }
+
+    /// What TOML makes of it.
+    fn default_of(text: &str, plugin: &str) -> Option<String> {
+        let read: toml::Table = text.parse().unwrap();
+        Some(read["plugins"][plugin]["containerd"].get("default_runtime_name")?.as_str()?.to_owned())
+    }
+
+    #[test]
+    fn it_becomes_the_default_and_what_was_comes_back() {
+        let old = "io.containerd.grpc.v1.cri";
+        for (before, plugin) in [
+            ("version = 2\n", old),
+            (
+                "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\n  snapshotter = \"x\"\n  default_runtime_name = \"runc\" # mine\n[grpc]\n",
+                old,
+            ),
+            ("version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]", old),
+            (
+                "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd]\n  default_runtime_name = 'runc'\n\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]\n  runtime_type = 'io.containerd.runc.v2'\n",
+                "io.containerd.cri.v1.runtime",
+            ),
+        ] {
+            let after = set(before, "/c", true).unwrap();
+            assert_eq!(default_of(&after, plugin).as_deref(), Some("cgpu"), "{after}");
+            assert_eq!(set(&after, "/c", true).unwrap(), after);
+            assert_eq!(unset(&after).unwrap().unwrap().trim_end(), before.trim_end());
+            // Without being the default it is there all the same.
+            let plain = set(&after, "/c", false).unwrap();
+            assert_ne!(default_of(&plain, plugin).as_deref(), Some("cgpu"));
+        }
+    }
+
+    #[test]
+    fn a_default_that_others_need_is_not_taken_over() {
+        let before = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\n  default_runtime_name = \"nvidia\"\n";
+        assert!(set(before, "/c", true).unwrap_err().to_string().contains("`nvidia`"));
+        assert!(set(before, "/c", false).is_ok());
     }
 }

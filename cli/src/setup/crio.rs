@@ -3,11 +3,12 @@
 /// Its first line.
 pub(super) const HEADER: &str = "# Written by `cgpu setup crio`; `cgpu setup crio --undo` removes it.\n";
 
-/// Its text: a runtime for a RuntimeClass with that handler; its default stays what it is.
-pub(super) fn text(runtime: &str) -> String {
+/// Its text: a runtime for a RuntimeClass with that handler; and, with `default`, for pods that name none.
+pub(super) fn text(runtime: &str, default: bool) -> String {
     let quoted = serde_json::Value::from(runtime);
+    let default = if default { "[crio.runtime]\ndefault_runtime = \"cgpu\"\n\n" } else { "" };
     format!(
-        "{HEADER}[crio.runtime.runtimes.cgpu]\n\
+        "{HEADER}{default}[crio.runtime.runtimes.cgpu]\n\
          runtime_path = {quoted}\n\
          runtime_type = \"oci\"\n\
          runtime_root = \"/run/cgpu-crio\"\n"
@@ -20,9 +21,12 @@ mod tests {
 
     #[test]
     fn it_is_one_more_runtime_and_nothing_else() {
-        let read: toml::Table = text("/a \"b\"/cgpu-runtime").parse().unwrap();
-        let expected = serde_json::json!({"crio": {"runtime": {"runtimes": {"cgpu": {
+        let read: toml::Table = text("/a \"b\"/cgpu-runtime", false).parse().unwrap();
+        let mut expected = serde_json::json!({"crio": {"runtime": {"runtimes": {"cgpu": {
             "runtime_path": "/a \"b\"/cgpu-runtime", "runtime_type": "oci", "runtime_root": "/run/cgpu-crio"}}}}});
+        assert_eq!(serde_json::to_value(read).unwrap(), expected);
+        let read: toml::Table = text("/a \"b\"/cgpu-runtime", true).parse().unwrap();
+        expected["crio"]["runtime"]["default_runtime"] = "cgpu".into();
         assert_eq!(serde_json::to_value(read).unwrap(), expected);
     }
 }
