@@ -24,6 +24,12 @@ pub(crate) const ITEMS: &[Item] = &[
         target: "cgpu-scheduler-extender",
         name: "cgpu-scheduler-extender",
     },
+    Item {
+        package: "cgpu-kubernetes-inspect",
+        folder: "kubernetes/inspect",
+        target: "kubectl-inspect-gpushare",
+        name: "kubectl-inspect-gpushare",
+    },
     Item { package: "cgpu-sim-command", folder: "tests/cuda/cgpu-sim", target: "cgpu-sim", name: "cgpu-sim" },
     Item { package: "cgpu-bench", folder: "bench", target: "cgpu-demo", name: "cgpu-demo" },
     Item { package: "cgpu-bench", folder: "bench", target: "cgpu-bench", name: "cgpu-bench" },

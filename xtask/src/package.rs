@@ -25,13 +25,23 @@ const SOURCES: &[&str] = &[
     "deploy/upgrade.sh",
     "deploy/uninstall.sh",
     "deploy/files.sh",
+    "deploy/node.sh",
     "deploy/monitor.toml",
     "deploy/cgpu-monitor.service",
     "LICENSE",
 ];
 /// Built files that go along.
-const BUILT: &[&str] =
-    &["libcgpu.so", "cgpu", "cgpu-monitor", "cgpu-runtime", "sim/libcuda.so.1", "sim/libnvidia-ml.so.1"];
+const BUILT: &[&str] = &[
+    "libcgpu.so",
+    "cgpu",
+    "cgpu-monitor",
+    "cgpu-runtime",
+    "cgpu-scheduler-extender",
+    "cgpu-device-plugin",
+    "kubectl-inspect-gpushare",
+    "sim/libcuda.so.1",
+    "sim/libnvidia-ml.so.1",
+];
 
 /// The pages that `install.sh` installs, by its own list.
 fn installed_pages(workspace: &Workspace) -> Result<Vec<String>> {

@@ -23,6 +23,8 @@ const ENVIRONMENT: &str = "zig";
 const NAME: &str = "portable/libcgpu.so";
 /// The names of what is shipped beside it: programs, and the simulated driver for hosts without a card.
 const TOOLS: &[&str] = &["cgpu", "cgpu-monitor", "cgpu-runtime", "sim/libcuda.so.1", "sim/libnvidia-ml.so.1"];
+/// What runs in a cluster's own images, or beside kubectl: shipped, and not tried on systems that old.
+const OF_CLUSTERS: &[&str] = &["cgpu-scheduler-extender", "cgpu-device-plugin", "kubectl-inspect-gpushare"];
 
 /// Makes the environment, if it is not there; its interpreter.
 pub(crate) fn prepare(workspace: &Workspace) -> Result<PathBuf> {
@@ -31,7 +33,8 @@ pub(crate) fn prepare(workspace: &Workspace) -> Result<PathBuf> {
 
 /// Removes an earlier build: it would be another than the rest of `dist`.
 pub(crate) fn forget(dist: &Path) -> Result<()> {
-    for file in TOOLS.iter().map(|tool| dist.join("portable").join(tool)).chain([dist.join(NAME)]) {
+    let tools = TOOLS.iter().chain(OF_CLUSTERS);
+    for file in tools.map(|tool| dist.join("portable").join(tool)).chain([dist.join(NAME)]) {
         match std::fs::remove_file(&file) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(error).with_context(|| format!("cannot remove {}", file.display()));
@@ -50,14 +53,18 @@ pub(crate) fn build(workspace: &Workspace, dist: &Path) -> Result<PathBuf> {
     Ok(shim)
 }
 
-/// The same for what hosts have.
+/// The same for what hosts and clusters have.
 pub(crate) fn build_tools(workspace: &Workspace, dist: &Path) -> Result<()> {
-    tools(workspace, "release", &dist.join("portable"))
+    programs(workspace, "release", &dist.join("portable"), &[TOOLS, OF_CLUSTERS].concat())
 }
 
-/// Builds that in a profile, into a folder.
+/// Builds what hosts have in a profile, into a folder.
 pub(crate) fn tools(workspace: &Workspace, profile: &str, to: &Path) -> Result<()> {
-    let items: Vec<_> = dist::ITEMS.iter().filter(|item| TOOLS.contains(&item.name)).collect();
+    programs(workspace, profile, to, TOOLS)
+}
+
+fn programs(workspace: &Workspace, profile: &str, to: &Path, names: &[&str]) -> Result<()> {
+    let items: Vec<_> = dist::ITEMS.iter().filter(|item| names.contains(&item.name)).collect();
     let packages: Vec<&str> = items.iter().map(|item| item.package).collect();
     let folder = against(workspace, profile, &packages)?;
     items.into_iter().try_for_each(|item| {

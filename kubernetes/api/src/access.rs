@@ -38,9 +38,25 @@ pub struct Access {
     /// Believe whatever certificate the API server has
     #[arg(long, global = true)]
     pub insecure_skip_tls_verify: bool,
-    /// How long one answer may take, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, global = true)]
-    pub request_timeout: u64,
+    /// How long one answer may take: 30, 30s, 500ms, 2m; 0: as long as it takes
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time, global = true)]
+    pub request_timeout: Duration,
+}
+
+/// As kubectl reads it: a number of seconds, or a number and its unit.
+fn time(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let per_second = match unit {
+        "ms" => Some(1),
+        "" | "s" => Some(1_000),
+        "m" => Some(60_000),
+        "h" => Some(3_600_000),
+        _ => None,
+    };
+    let number: Option<u64> = number.parse().ok();
+    let millis = number.zip(per_second).and_then(|(number, millis)| number.checked_mul(millis));
+    millis.map(Duration::from_millis).ok_or_else(|| "expected a time such as 30, 30s, 500ms or 2m".to_owned())
 }
 
 impl Access {
@@ -52,7 +68,9 @@ impl Access {
         let config = self.config().await?;
         let namespace = config.default_namespace.clone();
         let client = Client::try_from(config).map_err(|error| Failure::Setup(chain(&error)))?;
-        Ok(Api::new(client, namespace, Duration::from_secs(self.request_timeout.max(1))))
+        let endless = Duration::from_secs(100 * 365 * 86_400);
+        let timeout = if self.request_timeout.is_zero() { endless } else { self.request_timeout };
+        Ok(Api::new(client, namespace, timeout))
     }
 
     async fn config(&self) -> Result<Config, Failure> {
@@ -114,4 +132,21 @@ fn address(text: &str) -> Result<http::Uri, Failure> {
 
 fn is_set(name: &str) -> bool {
     std::env::var_os(name).is_some_and(|value| !value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_as_kubectl_reads_them() {
+        for (text, millis) in
+            [("30", 30_000), ("5s", 5_000), ("500ms", 500), ("2m", 120_000), ("1h", 3_600_000), ("0", 0)]
+        {
+            assert_eq!(time(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+        for text in ["", "s", "-1", "1.5s", "1d", "99999999999999999999", "18446744073709551615h"] {
+            assert!(time(text).is_err(), "{text}");
+        }
+    }
 }

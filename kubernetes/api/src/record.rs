@@ -5,6 +5,8 @@ use serde::de::DeserializeOwned;
 
 /// A kind of object.
 pub trait Record: Clone + DeserializeOwned + Send + 'static {
+    /// The first part of its path: the group and its version.
+    const GROUP: &'static str = "/api/v1";
     /// The last part of its path, in small letters.
     const PLURAL: &'static str;
     /// Whether it lives in a namespace.
@@ -35,8 +37,8 @@ impl Record for Node {
 /// Where all of them are, or those of a namespace.
 pub(crate) fn collection<R: Record>(namespace: Option<&str>) -> String {
     match namespace.filter(|_| R::NAMESPACED) {
-        Some(namespace) => format!("/api/v1/namespaces/{}/{}", escaped(namespace), R::PLURAL),
-        None => format!("/api/v1/{}", R::PLURAL),
+        Some(namespace) => format!("{}/namespaces/{}/{}", R::GROUP, escaped(namespace), R::PLURAL),
+        None => format!("{}/{}", R::GROUP, R::PLURAL),
     }
 }
 

@@ -1,0 +1,148 @@
+//! `kubectl inspect gpushare doctor`, and `cgpu doctor kubernetes`: why is this pod pending, why is it not limited, why has it no card.
+//!
+//! It looks at what the API server has, with the same books and reasons as the extender; and where it is run on a node, at that node's files. Nothing
+//! is changed. `causes` is the table of what can be found.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use cgpu_kubernetes::names::Dialects;
+use cgpu_kubernetes_api::{Access, Failure, Query};
+use clap::Args;
+
+use crate::listing;
+use crate::trouble::Trouble;
+
+mod causes;
+mod facts;
+mod findings;
+mod node;
+mod place;
+mod pod;
+#[cfg(test)]
+mod tests;
+
+use causes::{Cause, Question};
+use facts::{Facts, SeenClass, SeenNode, SeenPod};
+use findings::Findings;
+
+/// What was asked for cannot be looked at.
+const CANNOT_LOOK: u8 = 2;
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Only this pod, and its node
+    #[arg(value_name = "POD")]
+    pod: Option<String>,
+    /// The pod's namespace [default: the context's]; without a pod: only the pods of this namespace
+    #[arg(short, long, value_name = "NAME")]
+    namespace: Option<String>,
+    /// Only this node, and its pods
+    #[arg(long, value_name = "NAME", conflicts_with = "pod")]
+    node: Option<String>,
+    /// Only what answers this question
+    #[arg(long, value_name = "QUESTION")]
+    why: Option<Question>,
+    /// One JSON object instead of text
+    #[arg(long)]
+    json: bool,
+    /// Where the files of this node are, if it is one: they are looked at where there is a kubelet's folder [default: /]
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
+}
+
+pub(crate) async fn run(access: &Access, dialects: Dialects, asked: &Arguments) -> Result<ExitCode, Trouble> {
+    let findings =
+        examine(access, dialects, asked).await.map_err(|trouble| trouble.with_code(CANNOT_LOOK))?;
+    let findings = findings.about(asked.why);
+    if asked.json {
+        println!("{}", findings.json().map_err(Trouble::new)?);
+    } else {
+        print!("{}", findings.text());
+    }
+    Ok(if findings.is_well() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn examine(access: &Access, dialects: Dialects, asked: &Arguments) -> Result<Findings, Trouble> {
+    let api = access.api().await?;
+    let nodes: Vec<SeenNode> = listing::all(&api, &Query::all()).await?;
+    // Also those that failed: what the kubelet rejects has failed at once.
+    let pods: Vec<SeenPod> = listing::all(&api, &Query::all().field("status.phase!=Succeeded")).await?;
+    let classes = match api.list::<SeenClass>(&Query::all()).await {
+        Ok(list) => Some(list.items),
+        // Whoever may not see them is told the rest.
+        Err(Failure::Refused { code: 403, .. } | Failure::NotFound(_)) => None,
+        Err(failure) => return Err(failure.into()),
+    };
+    let facts = Facts::new(dialects, nodes, pods, classes);
+    let mut findings = Findings::default();
+    let namespace = match (&asked.pod, &asked.namespace) {
+        (Some(_), None) => Some(api.namespace()),
+        (_, namespace) => namespace.as_deref(),
+    };
+    diagnose(
+        &facts,
+        &Scope { pod: asked.pod.as_deref(), namespace, node: asked.node.as_deref() },
+        &mut findings,
+    )?;
+    if asked.pod.is_none() {
+        let root = asked.root.as_deref().unwrap_or(Path::new("/"));
+        if root.join("var/lib/kubelet").is_dir() {
+            place::examine(root, &mut findings);
+        }
+    }
+    Ok(findings)
+}
+
+/// What is asked about.
+#[derive(Clone, Copy, Debug, Default)]
+struct Scope<'a> {
+    pod: Option<&'a str>,
+    namespace: Option<&'a str>,
+    node: Option<&'a str>,
+}
+
+impl Scope<'_> {
+    fn has(&self, seen: &SeenPod) -> bool {
+        let metadata = &seen.pod.metadata;
+        self.pod.is_none_or(|name| name == metadata.name)
+            && self.namespace.is_none_or(|name| name == metadata.namespace)
+            && self.node.is_none_or(|name| name == seen.pod.spec.node_name)
+    }
+}
+
+fn diagnose(facts: &Facts, scope: &Scope<'_>, findings: &mut Findings) -> Result<(), Trouble> {
+    let pods: Vec<&SeenPod> = facts.pods.iter().filter(|seen| scope.has(seen)).collect();
+    let nodes: Vec<&str> = match (scope.pod, scope.node) {
+        (Some(name), _) if pods.is_empty() => {
+            return Err(Trouble::new(format!(
+                "pods \"{name}\" not found in namespace \"{}\"",
+                scope.namespace.unwrap_or_default()
+            )));
+        }
+        (None, Some(name)) if !facts.nodes.contains_key(name) => {
+            return Err(Trouble::new(format!("nodes \"{name}\" not found")));
+        }
+        (Some(_), _) => {
+            let bound = pods.iter().map(|seen| seen.pod.spec.node_name.as_str());
+            bound.filter(|name| facts.nodes.contains_key(*name)).collect()
+        }
+        (None, Some(name)) => vec![name],
+        (None, None) => facts.nodes.keys().map(String::as_str).collect(),
+    };
+    // Which node it will be is not known of those that wait: without any, that is why.
+    if scope.node.is_none() && !facts.cluster.nodes().any(|(node, _)| !node.cards.is_empty()) {
+        findings.add(Cause::NoNodes, "the cluster", "");
+    }
+    for name in &nodes {
+        node::examine(facts, name, findings);
+    }
+    for seen in &pods {
+        pod::examine(facts, seen, scope.pod.is_some(), findings);
+    }
+    match scope.pod {
+        Some(_) => pods.iter().for_each(|seen| findings.examined(format!("pod {}", seen.title()))),
+        None => findings.examined(format!("{} nodes, {} pods", nodes.len(), pods.len())),
+    }
+    Ok(())
+}

@@ -1,0 +1,290 @@
+//! What the doctor looks at: pods and nodes with what became of them, which the core need not know.
+
+use std::collections::BTreeMap;
+
+use cgpu_kubernetes::cluster::Cluster;
+use cgpu_kubernetes::names::{Dialects, annotation};
+use cgpu_kubernetes::object::{Metadata, Node, Pod, nullable};
+use cgpu_kubernetes_api::Record;
+use serde::de::{DeserializeOwned, Error};
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+
+/// All of it.
+pub(crate) struct Facts {
+    /// The books.
+    pub(crate) cluster: Cluster,
+    /// By namespace and name.
+    pub(crate) pods: Vec<SeenPod>,
+    /// By name.
+    pub(crate) nodes: BTreeMap<String, SeenNode>,
+    /// Handlers of runtime classes, by name; none: they may not be listed.
+    pub(crate) classes: Option<BTreeMap<String, String>>,
+}
+
+impl Facts {
+    pub(crate) fn new(
+        dialects: Dialects,
+        nodes: Vec<SeenNode>,
+        mut pods: Vec<SeenPod>,
+        classes: Option<Vec<SeenClass>>,
+    ) -> Self {
+        let mut cluster = Cluster::new(dialects);
+        cluster.replace(nodes.iter().map(|node| &node.node), pods.iter().map(|pod| &pod.pod));
+        pods.sort_by_cached_key(SeenPod::title);
+        let nodes = nodes.into_iter().map(|node| (node.node.metadata.name.clone(), node)).collect();
+        let classes = classes
+            .map(|classes| classes.into_iter().map(|class| (class.metadata.name, class.handler)).collect());
+        Self { cluster, pods, nodes, classes }
+    }
+}
+
+/// A pod.
+#[derive(Clone, Debug)]
+pub(crate) struct SeenPod {
+    /// As the core reads it.
+    pub(crate) pod: Pod,
+    pub(crate) spec: PodSpec,
+    pub(crate) status: PodStatus,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct PodSpec {
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) scheduler_name: String,
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) runtime_class_name: String,
+    #[serde(deserialize_with = "nullable")]
+    containers: Vec<Container>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Container {
+    #[serde(deserialize_with = "nullable")]
+    name: String,
+    #[serde(deserialize_with = "nullable")]
+    env: Vec<Variable>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Variable {
+    #[serde(deserialize_with = "nullable")]
+    name: String,
+    #[serde(deserialize_with = "nullable")]
+    value: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct PodStatus {
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) reason: String,
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) message: String,
+    #[serde(deserialize_with = "nullable")]
+    conditions: Vec<Condition>,
+    #[serde(deserialize_with = "nullable")]
+    init_container_statuses: Vec<ContainerStatus>,
+    #[serde(deserialize_with = "nullable")]
+    container_statuses: Vec<ContainerStatus>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Condition {
+    #[serde(rename = "type", deserialize_with = "nullable")]
+    kind: String,
+    #[serde(deserialize_with = "nullable")]
+    status: String,
+    #[serde(deserialize_with = "nullable")]
+    message: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct ContainerStatus {
+    #[serde(deserialize_with = "nullable")]
+    name: String,
+    #[serde(deserialize_with = "nullable")]
+    state: State,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct State {
+    waiting: Option<Waiting>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Waiting {
+    #[serde(deserialize_with = "nullable")]
+    reason: String,
+    #[serde(deserialize_with = "nullable")]
+    message: String,
+}
+
+/// Reasons for which a container waits while all is well.
+const PATIENT: [&str; 3] = ["", "ContainerCreating", "PodInitializing"];
+
+impl SeenPod {
+    /// `namespace/name`.
+    pub(crate) fn title(&self) -> String {
+        format!("{}/{}", self.pod.metadata.namespace, self.pod.metadata.name)
+    }
+
+    /// What the scheduler says; empty: none has looked at it.
+    pub(crate) fn scheduler_says(&self) -> &str {
+        let scheduled = self.status.conditions.iter().find(|it| it.kind == "PodScheduled");
+        scheduled.filter(|it| it.status != "True").map_or("", |it| &it.message)
+    }
+
+    /// Why containers of it are not started: `container: reason: message`.
+    pub(crate) fn obstacles(&self) -> Vec<String> {
+        let all = self.status.init_container_statuses.iter().chain(&self.status.container_statuses);
+        all.filter_map(|container| {
+            let waiting = container.state.waiting.as_ref()?;
+            let (reason, message) = (waiting.reason.as_str(), waiting.message.as_str());
+            let gap = if message.is_empty() { "" } else { ": " };
+            (!PATIENT.contains(&reason)).then(|| format!("{}: {reason}{gap}{message}", container.name))
+        })
+        .collect()
+    }
+
+    /// The containers that switch their limits off.
+    pub(crate) fn switched_off(&self) -> Vec<&str> {
+        let off = |container: &&Container| {
+            container
+                .env
+                .iter()
+                .any(|it| it.name == "CGPU_DISABLE" && matches!(it.value.as_str(), "1" | "true"))
+        };
+        self.spec.containers.iter().filter(off).map(|container| container.name.as_str()).collect()
+    }
+
+    /// Whether it says that no container has asked for its slice.
+    pub(crate) fn is_unbound(&self) -> bool {
+        self.pod.metadata.annotations.get(annotation::ASSIGNED).is_some_and(|value| value == "false")
+    }
+
+    /// Whether it is one of ours, of this name.
+    pub(crate) fn is_component(&self, name: &str) -> bool {
+        self.pod.metadata.labels.get("app.kubernetes.io/name").is_some_and(|label| label == name)
+    }
+}
+
+/// A node.
+#[derive(Clone, Debug)]
+pub(crate) struct SeenNode {
+    /// As the core reads it.
+    pub(crate) node: Node,
+    status: NodeStatus,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct NodeStatus {
+    #[serde(deserialize_with = "nullable")]
+    conditions: Vec<Condition>,
+    #[serde(deserialize_with = "nullable")]
+    runtime_handlers: Vec<Handler>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Handler {
+    #[serde(deserialize_with = "nullable")]
+    name: String,
+}
+
+impl SeenNode {
+    /// Why it is not ready; none: it is.
+    pub(crate) fn unready(&self) -> Option<String> {
+        let ready = self.status.conditions.iter().find(|it| it.kind == "Ready")?;
+        (ready.status != "True").then(|| format!("Ready is {}: {}", ready.status, ready.message))
+    }
+
+    /// Whether its engine has this runtime; none: kubelets before 1.30 do not say.
+    pub(crate) fn has_handler(&self, name: &str) -> Option<bool> {
+        let handlers = &self.status.runtime_handlers;
+        (!handlers.is_empty()).then(|| handlers.iter().any(|handler| handler.name == name))
+    }
+
+    /// The names that it does have.
+    pub(crate) fn handlers(&self) -> Vec<&str> {
+        let names = self.status.runtime_handlers.iter().map(|handler| handler.name.as_str());
+        names.filter(|name| !name.is_empty()).collect()
+    }
+}
+
+/// A runtime class.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct SeenClass {
+    #[serde(deserialize_with = "nullable")]
+    metadata: Metadata,
+    #[serde(deserialize_with = "nullable")]
+    handler: String,
+}
+
+/// The parts of an object, each read by itself.
+#[derive(Deserialize)]
+struct Parts<S, T> {
+    #[serde(default = "Option::default")]
+    spec: Option<S>,
+    #[serde(default = "Option::default")]
+    status: Option<T>,
+}
+
+fn read<'de, D: Deserializer<'de>, T: DeserializeOwned>(value: Value) -> Result<T, D::Error> {
+    serde_json::from_value(value).map_err(D::Error::custom)
+}
+
+impl<'de> Deserialize<'de> for SeenPod {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = Value::deserialize(deserializer)?;
+        let pod = read::<D, Pod>(value.clone())?;
+        let parts: Parts<PodSpec, PodStatus> = read::<D, _>(value)?;
+        Ok(Self { pod, spec: parts.spec.unwrap_or_default(), status: parts.status.unwrap_or_default() })
+    }
+}
+
+impl<'de> Deserialize<'de> for SeenNode {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = Value::deserialize(deserializer)?;
+        let node = read::<D, Node>(value.clone())?;
+        let parts: Parts<Value, NodeStatus> = read::<D, _>(value)?;
+        Ok(Self { node, status: parts.status.unwrap_or_default() })
+    }
+}
+
+impl Record for SeenPod {
+    const PLURAL: &'static str = Pod::PLURAL;
+    const NAMESPACED: bool = true;
+
+    fn metadata(&self) -> &Metadata {
+        &self.pod.metadata
+    }
+}
+
+impl Record for SeenNode {
+    const PLURAL: &'static str = Node::PLURAL;
+    const NAMESPACED: bool = false;
+
+    fn metadata(&self) -> &Metadata {
+        &self.node.metadata
+    }
+}
+
+impl Record for SeenClass {
+    const GROUP: &'static str = "/apis/node.k8s.io/v1";
+    const PLURAL: &'static str = "runtimeclasses";
+    const NAMESPACED: bool = false;
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+}

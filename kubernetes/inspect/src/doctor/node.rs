@@ -1,0 +1,116 @@
+//! A node, as the API server knows it.
+
+use cgpu_kubernetes::cards::NodeCards;
+use cgpu_kubernetes::names::{MEMORY, label};
+use cgpu_kubernetes::object::Texts;
+use cgpu_kubernetes::quantity;
+
+use super::causes::Cause;
+use super::facts::{Facts, SeenNode};
+use super::findings::Findings;
+
+/// The plugin's pods carry it.
+const PLUGIN: &str = "cgpu-device-plugin";
+/// The runtime's name for the engine.
+pub(super) const HANDLER: &str = "cgpu";
+
+pub(super) fn examine(facts: &Facts, name: &str, findings: &mut Findings) {
+    let (Some(seen), Some((cards, books))) = (facts.nodes.get(name), facts.cluster.node(name)) else {
+        return;
+    };
+    let labels = &seen.node.metadata.labels;
+    let subject = format!("node {name}");
+    // Nodes without cards of which nobody said that they are to share any are none of ours.
+    let is_meant = labels.get(label::SHARED).is_some_and(|value| value == "true");
+    if cards.cards.is_empty() && !is_meant && cards.closed.as_ref().is_none_or(|_| !has_units(seen)) {
+        return;
+    }
+    for note in &cards.notes {
+        findings.add(Cause::LabelIgnored, &subject, note);
+    }
+    match &cards.closed {
+        Some(refusal) if is_taken_out(labels) => {
+            return findings.add(Cause::TakenOut, &subject, refusal.sentence());
+        }
+        Some(_) if cards.cards.is_empty() && is_untold(seen) => lacks_plugin(facts, name, &subject, findings),
+        Some(refusal) => findings.add(Cause::CardsUnreadable, &subject, refusal.sentence()),
+        None if !has_units(seen) => {
+            let failing = plugin(facts, name).map(|(_, obstacles)| obstacles).filter(|it| !it.is_empty());
+            match failing {
+                Some(obstacles) => findings.add(Cause::PluginFailing, &subject, obstacles.join("; ")),
+                None => findings.add(
+                    Cause::NoUnits,
+                    &subject,
+                    format!("{} units on {} cards, and none allocatable", cards.units(), cards.cards.len()),
+                ),
+            }
+        }
+        None => {}
+    }
+    isolation(cards, labels, &subject, findings);
+    if cards.isolated && seen.has_handler(HANDLER) == Some(false) {
+        findings.add(Cause::NoRuntime, &subject, format!("it has {}", seen.handlers().join(", ")));
+    }
+    for (place, card) in cards.cards.iter().enumerate() {
+        let uuid = card.uuid.as_deref().unwrap_or("no name");
+        if !card.healthy {
+            findings.add(Cause::CardUnhealthy, &subject, format!("card {} ({uuid})", card.index));
+        }
+        if books.is_overfull(cards, place) {
+            let held = books.held.get(place).map_or(0, |share| share.units);
+            findings.add(
+                Cause::OverFull,
+                &subject,
+                format!("card {} has {} units, of which {held} are held", card.index, card.units),
+            );
+        }
+    }
+}
+
+/// What its labels say of limits.
+fn isolation(cards: &NodeCards, labels: &Texts, subject: &str, findings: &mut Findings) {
+    if cards.isolated {
+        return;
+    }
+    let is = |name: &str, value: &str| labels.get(name).is_some_and(|it| it == value);
+    if is(label::NO_ISOLATION, "true") {
+        findings.add(Cause::IsolationOff, subject, "");
+    }
+    if is(label::SCHEDULE, "share") {
+        findings.add(Cause::ModeShare, subject, "");
+    }
+}
+
+fn lacks_plugin(facts: &Facts, name: &str, subject: &str, findings: &mut Findings) {
+    match plugin(facts, name) {
+        Some((title, obstacles)) if !obstacles.is_empty() => {
+            findings.add(Cause::PluginFailing, subject, format!("{title}: {}", obstacles.join("; ")));
+        }
+        Some((title, _)) => findings.add(Cause::NoPlugin, subject, format!("its pod is {title}")),
+        None => findings.add(Cause::NoPlugin, subject, "no pod of it is on the node"),
+    }
+}
+
+/// The plugin's pod on the node, and why it does not run.
+fn plugin(facts: &Facts, name: &str) -> Option<(String, Vec<String>)> {
+    let seen = facts.pods.iter().find(|seen| seen.pod.spec.node_name == name && seen.is_component(PLUGIN))?;
+    Some((seen.title(), seen.obstacles()))
+}
+
+fn is_taken_out(labels: &Texts) -> bool {
+    let mode = labels.get(label::SCHEDULE).map(String::as_str);
+    labels.get(label::SHARED).is_some_and(|value| value == "false")
+        || mode.is_some_and(|mode| !matches!(mode, "cgpu" | "core_mem" | "share"))
+}
+
+/// Whether nobody has said anything of its cards.
+fn is_untold(seen: &SeenNode) -> bool {
+    let annotations = &seen.node.metadata.annotations;
+    !annotations.contains_key(cgpu_kubernetes::names::annotation::CARDS) && !has_units(seen)
+}
+
+/// Whether the kubelet has units to give.
+fn has_units(seen: &SeenNode) -> bool {
+    let units = seen.node.status.allocatable.get(MEMORY);
+    units.is_some_and(|written| quantity::whole(&written.0) != Ok(0))
+}

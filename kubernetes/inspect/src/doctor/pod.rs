@@ -1,0 +1,173 @@
+//! A pod, as the API server knows it: with the reasons that the extender would give.
+
+use std::collections::BTreeMap;
+
+use cgpu_kubernetes::books::Standing;
+use cgpu_kubernetes::claimant::Claimant;
+use cgpu_kubernetes::demand::Demand;
+use cgpu_kubernetes::placement;
+
+use super::causes::Cause;
+use super::facts::{Facts, SeenPod};
+use super::findings::Findings;
+use super::node::HANDLER;
+
+/// Nodes that are named for a reason; of more, their number.
+const NAMED: usize = 3;
+
+pub(super) fn examine(facts: &Facts, seen: &SeenPod, was_named: bool, findings: &mut Findings) {
+    let subject = format!("pod {}", seen.title());
+    if seen.pod.status.phase == "Failed" {
+        // What is about cards is told by their name; what others failed for is no matter of ours, unless somebody asks.
+        if Claimant::has_ended(&seen.pod, facts.cluster.dialects()) && (was_named || is_rejected(seen)) {
+            let status = &seen.status;
+            findings.add(Cause::Rejected, &subject, format!("{}: {}", status.reason, status.message));
+        }
+        return;
+    }
+    let Some(claimant) = facts.cluster.pod(&seen.pod.metadata.uid) else {
+        if was_named {
+            findings.add(Cause::AsksNothing, &subject, "");
+        }
+        return;
+    };
+    let demand = match claimant.demand() {
+        Ok(demand) => demand,
+        Err(refusal) => return findings.add(Cause::NotUnderstood, &subject, refusal.sentence()),
+    };
+    for note in &demand.notes {
+        findings.add(Cause::LabelIgnored, &subject, note);
+    }
+    match &claimant.bound {
+        None => waits(facts, seen, claimant, &demand, &subject, findings),
+        Some(node) => is_bound(facts, seen, claimant, node, &subject, findings),
+    }
+}
+
+fn is_rejected(seen: &SeenPod) -> bool {
+    seen.status.reason == "UnexpectedAdmissionError"
+}
+
+fn waits(
+    facts: &Facts,
+    seen: &SeenPod,
+    claimant: &Claimant,
+    demand: &Demand,
+    subject: &str,
+    findings: &mut Findings,
+) {
+    if let Some(node) = claimant.claimed() {
+        return findings.add(Cause::Claimed, subject, format!("on node {node}"));
+    }
+    // Nodes by the reason that they have, and whether it passes when others go.
+    let mut reasons: BTreeMap<String, (Vec<&str>, bool)> = BTreeMap::new();
+    let mut has_room = false;
+    // A node that has no cards and no mark is none that anybody would ask.
+    for (node, books) in facts.cluster.nodes().filter(|(node, _)| !node.cards.is_empty()) {
+        match placement::choose(node, books, demand) {
+            Ok(_) => has_room = true,
+            Err(reason) => {
+                let (nodes, resolvable) = reasons.entry(reason.text).or_default();
+                nodes.push(&node.name);
+                *resolvable |= reason.resolvable;
+            }
+        }
+    }
+    let says = seen.scheduler_says();
+    if has_room {
+        let cause = match says {
+            "" => Cause::Unseen,
+            // kube-scheduler's words for an extender that it cannot ask hold its path.
+            _ if says.contains("gpushare-scheduler") || says.contains("extender") => Cause::ExtenderSilent,
+            _ => Cause::OtherObstacle,
+        };
+        let found = if says.is_empty() {
+            format!("schedulerName {}", seen.spec.scheduler_name)
+        } else {
+            says.to_owned()
+        };
+        return findings.add(cause, subject, found);
+    }
+    if reasons.is_empty() {
+        // That no node shares its cards is told of the cluster.
+        return;
+    }
+    let resolvable = reasons.values().any(|(_, resolvable)| *resolvable);
+    let found: Vec<String> =
+        reasons.iter().map(|(reason, (nodes, _))| format!("{}: {reason}", named(nodes))).collect();
+    findings.add(if resolvable { Cause::NoRoom } else { Cause::NeverFits }, subject, found.join("; "));
+}
+
+/// `a, b, c and 47 more`.
+fn named(nodes: &[&str]) -> String {
+    let first = nodes.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
+    match nodes.len().saturating_sub(NAMED) {
+        0 => first,
+        more => format!("{first} and {more} more"),
+    }
+}
+
+fn is_bound(
+    facts: &Facts,
+    seen: &SeenPod,
+    claimant: &Claimant,
+    name: &str,
+    subject: &str,
+    findings: &mut Findings,
+) {
+    let Some((node, books)) = facts.cluster.node(name) else {
+        return findings.add(Cause::NodeNotReady, subject, format!("there is no node {name}"));
+    };
+    let standing = books.holders.iter().find(|holder| holder.pod.uid == claimant.uid).map(|it| &it.standing);
+    let has_cards = match standing {
+        Some(Standing::Nothing(refusal)) => {
+            findings.add(Cause::Bypassed, subject, refusal.sentence());
+            false
+        }
+        Some(Standing::Unclear(refusal)) => {
+            let cause = if claimant.allocation == Ok(None) { Cause::Bypassed } else { Cause::Spoilt };
+            findings.add(cause, subject, refusal.sentence());
+            false
+        }
+        Some(Standing::Holds(_)) | None => true,
+    };
+    if !claimant.running {
+        let unready = facts.nodes.get(name).and_then(|node| node.unready());
+        let obstacles = seen.obstacles();
+        if let Some(found) = &unready {
+            findings.add(Cause::NodeNotReady, subject, found);
+        }
+        for obstacle in &obstacles {
+            findings.add(Cause::StartRefused, subject, obstacle);
+        }
+        if unready.is_none() && obstacles.is_empty() && has_cards {
+            findings.add(Cause::Starting, subject, format!("on node {name}"));
+        }
+    }
+    is_held(facts, seen, claimant, subject, findings);
+    // What the node says of all its containers is told of the node, too: who asks about one pod sees both.
+    if !node.isolated {
+        return;
+    }
+    if claimant.running && has_cards && seen.is_unbound() {
+        findings.add(Cause::NotBound, subject, format!("on node {name}"));
+    }
+}
+
+/// What the pod itself says against its limits.
+fn is_held(facts: &Facts, seen: &SeenPod, claimant: &Claimant, subject: &str, findings: &mut Findings) {
+    let asking = claimant.asks.as_deref().unwrap_or_default();
+    let off: Vec<&str> = seen
+        .switched_off()
+        .into_iter()
+        .filter(|name| asking.iter().any(|ask| ask.container == *name))
+        .collect();
+    if !off.is_empty() {
+        findings.add(Cause::SwitchedOff, subject, format!("in container {}", off.join(", ")));
+    }
+    let class = &seen.spec.runtime_class_name;
+    let handler = facts.classes.as_ref().and_then(|classes| classes.get(class));
+    if let Some(handler) = handler.filter(|handler| *handler != HANDLER) {
+        findings.add(Cause::OtherRuntime, subject, format!("class {class}, handler {handler}"));
+    }
+}

@@ -1,0 +1,365 @@
+//! Each cause is planted, in what an API server would say or in a node's files, and found.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use cgpu_kubernetes::names::Dialects;
+use serde_json::{Value, json};
+
+use super::causes::{Cause, Question, Weight};
+use super::facts::{Facts, SeenClass, SeenNode, SeenPod};
+use super::findings::Findings;
+use super::{Scope, diagnose, place};
+
+/// A cluster where all is well: a node with two cards and its plugin, and a pod that runs.
+struct Cluster {
+    nodes: Vec<Value>,
+    pods: Vec<Value>,
+    classes: Option<Vec<Value>>,
+}
+
+fn node(name: &str) -> Value {
+    let cards =
+        json!({"unit": "GiB", "cards": [{"uuid": "GPU-0", "mib": 15109}, {"uuid": "GPU-1", "mib": 15109}]});
+    json!({
+        "metadata": {"name": name, "labels": {"gpushare": "true"}, "annotations": {"cgpu.dev/cards": cards.to_string()}},
+        "status": {
+            "allocatable": {"aliyun.com/gpu-mem": "28", "aliyun.com/gpu-count": "2"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "runtimeHandlers": [{"name": ""}, {"name": "runc"}, {"name": "cgpu"}],
+        },
+    })
+}
+
+/// One that waits.
+fn pod(name: &str, units: u64) -> Value {
+    json!({
+        "metadata": {"name": name, "namespace": "test", "uid": format!("uid-{name}"), "labels": {}, "annotations": {}},
+        "spec": {"schedulerName": "cgpu-scheduler",
+            "containers": [{"name": "main", "env": [], "resources": {"limits": {"aliyun.com/gpu-mem": units}}}]},
+        "status": {"phase": "Pending"},
+    })
+}
+
+/// One that was placed on a card and runs.
+fn running(name: &str, units: u64) -> Value {
+    let mut pod = pod(name, units);
+    pod["metadata"]["annotations"] = json!({
+        "scheduler.framework.gpushare.allocation": json!({"0": {"0": units}}).to_string(),
+        "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
+        "cgpu.dev/node": "one",
+    });
+    pod["spec"]["nodeName"] = json!("one");
+    pod["status"]["phase"] = json!("Running");
+    pod
+}
+
+fn plugin() -> Value {
+    json!({
+        "metadata": {"name": "plugin-x", "namespace": "kube-system", "uid": "uid-plugin",
+            "labels": {"app.kubernetes.io/name": "cgpu-device-plugin"}},
+        "spec": {"nodeName": "one", "containers": [{"name": "plugin"}]},
+        "status": {"phase": "Running", "containerStatuses": [{"name": "plugin", "state": {"running": {}}}]},
+    })
+}
+
+impl Cluster {
+    fn well() -> Self {
+        let class = json!({"metadata": {"name": "cgpu"}, "handler": "cgpu"});
+        let other = json!({"metadata": {"name": "kata"}, "handler": "kata"});
+        Self {
+            nodes: vec![node("one")],
+            pods: vec![plugin(), running("runs", 2)],
+            classes: Some(vec![class, other]),
+        }
+    }
+
+    fn with(mut self, pod: Value) -> Self {
+        self.pods.push(pod);
+        self
+    }
+
+    /// With the node changed.
+    fn on(mut self, change: impl FnOnce(&mut Value)) -> Self {
+        change(&mut self.nodes[0]);
+        self
+    }
+
+    fn facts(self) -> Facts {
+        let read = |values: Vec<Value>| -> Vec<SeenPod> {
+            values.into_iter().map(|value| serde_json::from_value(value).unwrap()).collect()
+        };
+        let nodes: Vec<SeenNode> =
+            self.nodes.into_iter().map(|value| serde_json::from_value(value).unwrap()).collect();
+        let classes: Option<Vec<SeenClass>> = self
+            .classes
+            .map(|all| all.into_iter().map(|value| serde_json::from_value(value).unwrap()).collect());
+        Facts::new(Dialects::default(), nodes, read(self.pods), classes)
+    }
+
+    fn findings(self, scope: Scope<'_>) -> Findings {
+        let mut findings = Findings::default();
+        diagnose(&self.facts(), &scope, &mut findings).unwrap();
+        findings
+    }
+
+    fn names(self) -> Vec<&'static str> {
+        self.findings(Scope::default()).names()
+    }
+}
+
+#[test]
+fn where_all_is_well_nothing_is_found() {
+    assert_eq!(Cluster::well().names(), [""; 0]);
+    let scope = Scope { pod: Some("runs"), namespace: Some("test"), node: None };
+    let findings = Cluster::well().findings(scope);
+    assert_eq!(findings.text(), "nothing is wrong; looked at: pod test/runs\n");
+    // A node that nobody asked to share anything is none of ours.
+    let mut cluster = Cluster::well();
+    cluster
+        .nodes
+        .push(json!({"metadata": {"name": "plain"}, "status": {"runtimeHandlers": [{"name": "runc"}]}}));
+    assert_eq!(cluster.names(), [""; 0]);
+}
+
+#[test]
+fn who_waits_is_told_why() {
+    let says = |mut pod: Value, words: &str| {
+        pod["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "False", "message": words}]);
+        pod
+    };
+    let mut divided = pod("p", 9);
+    divided["metadata"]["labels"] = json!({"aliyun.com/gpu-count": "2"});
+    let mut claimed = running("p", 2);
+    claimed["spec"]["nodeName"] = json!("");
+    claimed["status"]["phase"] = json!("Pending");
+    let refused =
+        "failed calling extender: Post \"http://x:39999/gpushare-scheduler/filter\": connection refused";
+    for (pod, expected) in [
+        (divided, vec!["not_understood"]),
+        (pod("p", 15), vec!["never_fits"]),
+        (pod("p", 5), vec!["unseen"]),
+        (says(pod("p", 5), refused), vec!["extender_silent"]),
+        (says(pod("p", 5), "0/3 nodes are available: 3 Insufficient cpu."), vec!["other_obstacle"]),
+        (claimed, vec!["claimed"]),
+    ] {
+        assert_eq!(Cluster::well().with(pod).names(), expected);
+    }
+    let mut full = running("full", 14);
+    full["metadata"]["annotations"]["scheduler.framework.gpushare.allocation"] = json!("{\"0\":{\"1\":14}}");
+    let text = Cluster::well().with(full).with(pod("p", 13)).findings(Scope::default()).text();
+    assert_eq!(
+        text,
+        "Why is this pod pending?\n  pod test/p (no_room)\n    No node has room for the pod now.\n    \
+         found: one: 2/2 cards: 12 of 13 units free\n    \
+         do:    Wait until others end, ask for less, spread it over several cards (label aliyun.com/gpu-count), or add a node.\n\
+         that is all; looked at: 1 nodes, 4 pods\n"
+    );
+    let mut cluster = Cluster::well();
+    cluster.nodes.clear();
+    cluster.pods = vec![pod("p", 1)];
+    assert_eq!(cluster.names(), ["no_nodes"]);
+}
+
+#[test]
+fn who_is_not_started_is_told_why() {
+    let bound = |change: fn(&mut Value)| {
+        let mut pod = running("p", 2);
+        pod["status"]["phase"] = json!("Pending");
+        change(&mut pod);
+        pod
+    };
+    let waiting = |pod: &mut Value, reason: &str| {
+        pod["status"]["containerStatuses"] =
+            json!([{"name": "main", "state": {"waiting": {"reason": reason, "message": "no"}}}]);
+    };
+    let mut refused = bound(|_| ());
+    waiting(&mut refused, "RunContainerError");
+    let mut pulls = bound(|_| ());
+    waiting(&mut pulls, "ContainerCreating");
+    let mut rejected = bound(|pod| {
+        pod["status"] = json!({"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no"})
+    });
+    rejected["metadata"]["name"] = json!("r");
+    for (pod, expected) in [
+        (refused, "start_refused"),
+        (pulls, "starting"),
+        (rejected, "rejected"),
+        (bound(|pod| pod["metadata"]["annotations"] = json!({})), "bypassed"),
+        (
+            bound(|pod| {
+                pod["metadata"]["annotations"]["scheduler.framework.gpushare.allocation"] = json!("x")
+            }),
+            "spoilt",
+        ),
+        (bound(|pod| pod["spec"]["nodeName"] = json!("gone")), "node_not_ready"),
+    ] {
+        assert_eq!(Cluster::well().with(pod).names(), [expected]);
+    }
+    let silent = Cluster::well().on(|node| {
+        node["status"]["conditions"][0] = json!({"type": "Ready", "status": "Unknown", "message": "silent"})
+    });
+    assert_eq!(silent.with(bound(|_| ())).names(), ["node_not_ready"]);
+    // What failed for another reason is told who asks for it.
+    let failed = || bound(|pod| pod["status"] = json!({"phase": "Failed", "reason": "Evicted"}));
+    assert_eq!(Cluster::well().with(failed()).names(), [""; 0]);
+    let scope = Scope { pod: Some("p"), namespace: Some("test"), node: None };
+    assert_eq!(Cluster::well().with(failed()).findings(scope).names(), ["rejected"]);
+    let other = || json!({"metadata": {"name": "p", "namespace": "test", "uid": "u"}, "status": {"phase": "Running"}});
+    assert_eq!(Cluster::well().with(other()).names(), [""; 0]);
+    assert_eq!(Cluster::well().with(other()).findings(scope).names(), ["asks_nothing"]);
+}
+
+#[test]
+fn who_has_no_limit_is_told_why() {
+    let labelled = |name: &'static str, value: &'static str| {
+        Cluster::well().on(move |node| node["metadata"]["labels"][name] = json!(value))
+    };
+    assert_eq!(labelled("cgpu.disable.isolation", "true").names(), ["isolation_off"]);
+    assert_eq!(labelled("ack.node.gpu.schedule", "share").names(), ["mode_share"]);
+    let without = Cluster::well()
+        .on(|node| node["status"]["runtimeHandlers"] = json!([{"name": ""}, {"name": "runc"}]));
+    assert_eq!(without.names(), ["no_runtime"]);
+    // Kubelets before 1.30 do not say which runtimes there are.
+    assert_eq!(Cluster::well().on(|node| node["status"]["runtimeHandlers"] = json!(null)).names(), [""; 0]);
+    let with = |change: fn(&mut Value)| {
+        let mut pod = running("p", 2);
+        change(&mut pod);
+        Cluster::well().with(pod).names()
+    };
+    assert_eq!(with(|pod| pod["spec"]["runtimeClassName"] = json!("kata")), ["other_runtime"]);
+    assert_eq!(with(|pod| pod["spec"]["runtimeClassName"] = json!("cgpu")), [""; 0]);
+    let off = |pod: &mut Value| {
+        pod["spec"]["containers"][0]["env"] = json!([{"name": "CGPU_DISABLE", "value": "true"}])
+    };
+    assert_eq!(with(off), ["switched_off"]);
+    let unbound =
+        |pod: &mut Value| pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_ASSIGNED"] = json!("false");
+    assert_eq!(with(unbound), ["not_bound"]);
+}
+
+#[test]
+fn nodes_without_cards_are_told_why() {
+    let silent = |pods: Vec<Value>| {
+        let mut cluster = Cluster::well().on(|node| {
+            node["metadata"]["annotations"] = json!({});
+            node["status"]["allocatable"] = json!({});
+        });
+        cluster.pods = pods;
+        cluster.names()
+    };
+    assert_eq!(silent(vec![]), ["no_nodes", "no_plugin"]);
+    assert_eq!(silent(vec![plugin()]), ["no_nodes", "no_plugin"]);
+    let mut failing = plugin();
+    failing["status"]["containerStatuses"][0]["state"] = json!({"waiting": {"reason": "CrashLoopBackOff"}});
+    assert_eq!(silent(vec![failing]), ["no_nodes", "plugin_failing"]);
+    for (name, value) in [("gpushare", "false"), ("ack.node.gpu.schedule", "default")] {
+        let out = Cluster::well().on(|node| node["metadata"]["labels"][name] = json!(value));
+        assert_eq!(out.names(), ["taken_out"], "{name}");
+    }
+    let unreadable =
+        Cluster::well().on(|node| node["metadata"]["annotations"]["cgpu.dev/cards"] = json!("x"));
+    // Nobody can say any more what the pod holds there.
+    assert_eq!(unreadable.names(), ["no_nodes", "cards_unreadable", "spoilt"]);
+    let untold = Cluster::well().on(|node| node["status"]["allocatable"]["aliyun.com/gpu-mem"] = json!("0"));
+    assert_eq!(untold.names(), ["no_units"]);
+    let sick = json!({"unit": "GiB", "cards": [{"uuid": "GPU-0", "mib": 15109}, {"uuid": "GPU-1", "mib": 15109, "healthy": false}]});
+    let sick = Cluster::well()
+        .on(|node| node["metadata"]["annotations"]["cgpu.dev/cards"] = json!(sick.to_string()));
+    assert_eq!(sick.names(), ["card_unhealthy"]);
+    let over = Cluster::well().with(running("b", 13));
+    assert_eq!(over.names(), ["over_full"]);
+    let placed = Cluster::well().on(|node| node["metadata"]["labels"]["ack.node.gpu.placement"] = json!("x"));
+    assert_eq!(placed.names(), ["label_ignored"]);
+}
+
+fn put(root: &Path, path: &str, text: &str) {
+    let path = root.join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+#[test]
+fn a_nodes_own_files_are_looked_at() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    let names = || {
+        let mut findings = Findings::default();
+        place::examine(root, &mut findings);
+        findings.names()
+    };
+    assert_eq!(names(), ["runtime_missing", "runtime_missing", "engine_untold", "plugin_absent"]);
+    put(root, "usr/bin/cgpu-runtime", "");
+    put(root, "usr/lib/cgpu/libcgpu.so", "");
+    put(root, "var/lib/kubelet/device-plugins/kubelet.sock", "");
+    put(root, "etc/containerd/config.toml", "#BinaryName = \"/usr/bin/cgpu-runtime\"\n");
+    assert_eq!(names(), ["engine_untold", "plugin_absent"]);
+    put(
+        root,
+        "etc/containerd/config.toml",
+        "[x]\n  BinaryName = \"/usr/bin/cgpu-runtime\"\n  default_runtime_name = \"runc\"\n",
+    );
+    put(root, "var/lib/kubelet/device-plugins/aliyungpushare.sock", "");
+    assert_eq!(names(), ["not_default"]);
+    put(root, "etc/containerd/conf.d/a.toml", "default_runtime_name = \"cgpu\" # cgpu\n");
+    assert_eq!(names(), [""; 0]);
+}
+
+#[test]
+fn it_is_told_as_data_as_well() {
+    let findings =
+        Cluster::well().with(pod("p", 15)).findings(Scope::default()).about(Some(Question::Pending));
+    let json: Value = serde_json::from_str(&findings.json().unwrap()).unwrap();
+    assert_eq!(json["ok"], false);
+    assert_eq!(json["causes"][0]["cause"], "never_fits");
+    assert_eq!(json["causes"][0]["question"], "pending");
+    assert_eq!(json["causes"][0]["found"], "one: 2/2 cards: 14 units in all of 15");
+    assert_eq!(json["causes"][0]["weight"], "wrong");
+    let none = Cluster::well().with(pod("p", 15)).findings(Scope::default()).about(Some(Question::NoGpu));
+    assert!(none.is_well());
+}
+
+#[test]
+fn what_is_not_there_is_said() {
+    let scope = Scope { pod: Some("x"), namespace: Some("test"), node: None };
+    let error = diagnose(&Cluster::well().facts(), &scope, &mut Findings::default()).unwrap_err();
+    assert_eq!(error.to_string(), "pods \"x\" not found in namespace \"test\"");
+    let scope = Scope { pod: None, namespace: None, node: Some("x") };
+    let error = diagnose(&Cluster::well().facts(), &scope, &mut Findings::default()).unwrap_err();
+    assert_eq!(error.to_string(), "nodes \"x\" not found");
+}
+
+/// `BLESS=1 cargo test -p cgpu-kubernetes-inspect the_page_lists_every_cause` writes it.
+#[test]
+fn the_page_lists_every_cause() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/doctor.md");
+    let text = fs::read_to_string(&page).unwrap();
+    let (begin, end) = ("<!-- kubernetes causes -->\n", "<!-- end of kubernetes causes -->");
+    let (before, rest) = text.split_once(begin).expect("where the table begins");
+    let (_, after) = rest.split_once(end).expect("where the table ends");
+    let mut table = String::new();
+    for question in Question::ALL {
+        table += &format!("### {}\n\n| cause | what it is | what to do |\n|---|---|---|\n", question.text());
+        for cause in Cause::ALL.iter().filter(|cause| cause.question() == question) {
+            let mark = if cause.weight() == Weight::ByDesign { " (by design)" } else { "" };
+            table += &format!("| `{}`{mark} | {} | {} |\n", cause.name(), cause.sentence(), cause.remedy());
+        }
+        table.push('\n');
+    }
+    let wanted = format!("{before}{begin}{table}{end}{after}");
+    if std::env::var_os("BLESS").is_some() {
+        fs::write(&page, &wanted).unwrap();
+    }
+    assert!(fs::read_to_string(&page).unwrap() == wanted, "docs/doctor.md is behind: BLESS=1 writes it");
+}
+
+#[test]
+fn every_cause_is_planted_by_a_test_here() {
+    let names: BTreeSet<&str> = Cause::ALL.iter().map(|cause| cause.name()).collect();
+    assert_eq!(names.len(), Cause::ALL.len(), "two causes of one name");
+    let tests = include_str!("tests.rs");
+    for name in names {
+        assert!(tests.contains(&format!("\"{name}\"")) || tests.contains(&format!("({name})")), "{name}");
+    }
+}

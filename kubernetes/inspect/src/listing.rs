@@ -1,0 +1,25 @@
+//! What the API server has, read once.
+
+use cgpu_kubernetes::cluster::Cluster;
+use cgpu_kubernetes::names::Dialects;
+use cgpu_kubernetes::object::{Node, Pod};
+use cgpu_kubernetes_api::{Api, Query, Record};
+
+use crate::trouble::Trouble;
+
+/// Of pods that have ended nothing is shown.
+const ENDED: [&str; 2] = ["status.phase!=Succeeded", "status.phase!=Failed"];
+
+/// Nodes and pods, and the books of them.
+pub(crate) async fn cluster(api: &Api, dialects: Dialects) -> Result<Cluster, Trouble> {
+    let nodes: Vec<Node> = all(api, &Query::all()).await?;
+    let pods: Vec<Pod> = all(api, &Query::all().field(ENDED[0]).field(ENDED[1])).await?;
+    let mut cluster = Cluster::new(dialects);
+    cluster.replace(&nodes, &pods);
+    Ok(cluster)
+}
+
+/// Page by page.
+pub(crate) async fn all<R: Record>(api: &Api, query: &Query) -> Result<Vec<R>, Trouble> {
+    Ok(api.list_each(query, |record: R| record).await?.items)
+}

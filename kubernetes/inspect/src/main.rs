@@ -1,0 +1,122 @@
+//! `kubectl inspect gpushare`: who has how much of which card; and `kubectl inspect gpushare doctor`: why a pod has not.
+//!
+//! It lists nodes and pods as whoever calls it may, has the core make the books ([`cgpu_kubernetes::cluster`]), prints, and keeps nothing. Tables go
+//! to stdout; what went wrong goes to stderr, in one line that begins as gpushare's does.
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use cgpu_kubernetes::inspect::Overview;
+use cgpu_kubernetes::names::Dialects;
+use cgpu_kubernetes_api::Access;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+mod doctor;
+mod listing;
+mod trouble;
+
+use trouble::Trouble;
+
+#[derive(Parser)]
+#[command(
+    name = "kubectl-inspect-gpushare",
+    bin_name = "kubectl inspect gpushare",
+    version,
+    about = "Shows how much of which card is whose",
+    disable_help_subcommand = true
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    tables: Tables,
+    #[command(flatten)]
+    names: Names,
+    #[command(flatten)]
+    access: Access,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Find out why a pod is pending, why it has no limit, why it has no card (a node of this name: `-- doctor`)
+    Doctor(doctor::Arguments),
+}
+
+#[derive(Args)]
+struct Tables {
+    /// Only this node
+    #[arg(value_name = "NODE")]
+    node: Option<String>,
+    /// The pods of each node as well
+    #[arg(short, long)]
+    details: bool,
+    /// Everything as data: also what waits, and why
+    #[arg(short, long, value_name = "FORMAT", conflicts_with = "details")]
+    output: Option<Format>,
+}
+
+impl Tables {
+    fn are_asked_for(&self) -> bool {
+        self.node.is_some() || self.details || self.output.is_some()
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// One JSON object
+    Json,
+}
+
+/// Whose names pods speak: as the extender was told.
+#[derive(Args)]
+struct Names {
+    /// HAMi's names (nvidia.com/gpu, gpumem, ...) count as well, as they do where the extender runs with --hami
+    #[arg(long, global = true)]
+    hami: bool,
+}
+
+impl Names {
+    fn dialects(&self) -> Dialects {
+        Dialects { hami: self.hami }
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let outcome = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Trouble::new(format!("cannot start: {error}")))
+        .and_then(|runtime| {
+            runtime.block_on(async {
+                let (access, dialects) = (&arguments.access, arguments.names.dialects());
+                match &arguments.command {
+                    Some(_) if arguments.tables.are_asked_for() => {
+                        Err(Trouble::new("what stands before `doctor`, which takes none of it").with_code(2))
+                    }
+                    Some(Command::Doctor(asked)) => doctor::run(access, dialects, asked).await,
+                    None => tables(access, dialects, &arguments.tables).await,
+                }
+            })
+        });
+    outcome.unwrap_or_else(|trouble| {
+        eprintln!("Failed due to {trouble}");
+        ExitCode::from(trouble.code)
+    })
+}
+
+async fn tables(access: &Access, dialects: Dialects, asked: &Tables) -> Result<ExitCode, Trouble> {
+    let api = access.api().await?;
+    let cluster = listing::cluster(&api, dialects).await?;
+    let overview =
+        Overview::of(&cluster, asked.node.as_deref()).map_err(|refusal| Trouble::new(refusal.to_string()))?;
+    match (asked.output, asked.details) {
+        (Some(Format::Json), _) => {
+            println!("{}", serde_json::to_string_pretty(&overview).map_err(Trouble::new)?)
+        }
+        (None, true) => print!("{}", overview.details()),
+        (None, false) => print!("{}", overview.summary()),
+    }
+    Ok(ExitCode::SUCCESS)
+}

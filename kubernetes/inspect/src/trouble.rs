@@ -1,0 +1,90 @@
+//! Why nothing is shown: one line that says what happened and what to do.
+
+use std::fmt;
+
+use cgpu_kubernetes_api::Failure;
+
+/// What could not be done.
+#[derive(Debug)]
+pub(crate) struct Trouble {
+    sentence: String,
+    /// The exit code.
+    pub(crate) code: u8,
+}
+
+impl Trouble {
+    pub(crate) fn new(sentence: impl fmt::Display) -> Self {
+        Self { sentence: line(&sentence.to_string()), code: 1 }
+    }
+
+    /// With another exit code than 1.
+    pub(crate) fn with_code(self, code: u8) -> Self {
+        Self { code, ..self }
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.sentence)
+    }
+}
+
+impl From<Failure> for Trouble {
+    fn from(failure: Failure) -> Self {
+        match advice(&failure) {
+            Some(advice) => Self::new(format!("{failure}; {advice}")),
+            None => Self::new(failure),
+        }
+    }
+}
+
+fn advice(failure: &Failure) -> Option<&'static str> {
+    match failure {
+        Failure::Setup(_) => Some(
+            "name a kubeconfig with --kubeconfig or KUBECONFIG, and a context that is in it with --context",
+        ),
+        Failure::Unreachable(_) => Some(
+            "see whether the server of the kubeconfig's context (or --server) is the cluster's, and can be reached from here",
+        ),
+        Failure::Refused { code: 401, .. } => {
+            Some("log in anew: the API server does not know the user of the kubeconfig's context")
+        }
+        Failure::Refused { code: 403, .. } => Some(
+            "have the cluster role cgpu-inspect bound to you (kubernetes/manifests/cgpu.yaml): it lists nodes, pods and runtime classes, no more",
+        ),
+        Failure::Conflict(_)
+        | Failure::Exists(_)
+        | Failure::NotFound(_)
+        | Failure::Gone(_)
+        | Failure::Refused { .. }
+        | Failure::Garbled(_) => None,
+    }
+}
+
+/// On one line, and nothing in it that steers a terminal.
+fn line(text: &str) -> String {
+    text.trim().replace(char::is_control, " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_right_is_named_with_what_gives_it() {
+        let message = "pods is forbidden: User \"me\" cannot list resource \"pods\" in API group \"\" at the cluster scope";
+        let trouble = Trouble::from(Failure::Refused { code: 403, message: message.to_owned() });
+        assert_eq!(
+            trouble.to_string(),
+            format!(
+                "the API server answers 403: {message}; have the cluster role cgpu-inspect bound to you \
+                 (kubernetes/manifests/cgpu.yaml): it lists nodes, pods and runtime classes, no more"
+            )
+        );
+    }
+
+    #[test]
+    fn it_is_one_line() {
+        assert_eq!(Trouble::new("a\nb\u{1b}[1mc\n").to_string(), "a b [1mc");
+    }
+}
