@@ -1,0 +1,44 @@
+{{- define "cgpu.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{/* Labels of an object: (dict "root" $ "name" "cgpu-node"). */}}
+{{- define "cgpu.labels" -}}
+app.kubernetes.io/name: {{ .name }}
+app.kubernetes.io/part-of: cgpu
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+{{- end }}
+
+{{/* Where a pod of a node's own may run, and that it is not evicted: (dict "root" $). */}}
+{{- define "cgpu.onNodes" -}}
+nodeSelector:
+  {{- toYaml .root.Values.nodeSelector | nindent 2 }}
+tolerations:
+  {{- toYaml .root.Values.tolerations | nindent 2 }}
+priorityClassName: system-node-critical
+{{- with .root.Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Names of pods' resources that a scheduler leaves to the extender. */}}
+{{- define "cgpu.managedResources" -}}
+- name: aliyun.com/gpu-mem
+  ignoredByScheduler: false
+- name: aliyun.com/gpu-core.percentage
+  ignoredByScheduler: false
+{{- if .Values.hami }}
+- name: nvidia.com/gpu
+  ignoredByScheduler: false
+{{- range list "gpumem" "gpumem-percentage" "gpucores" }}
+- name: nvidia.com/{{ . }}
+  ignoredByScheduler: true
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The labels of nodes that share their cards, NAME=VALUE with blanks between. */}}
+{{- define "cgpu.selector" -}}
+{{- range $name, $value := .Values.nodeSelector }}{{ $name }}={{ $value }} {{ end }}
+{{- end }}
