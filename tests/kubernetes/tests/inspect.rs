@@ -1,0 +1,363 @@
+//! `kubectl-inspect-gpushare` against an API server that is played: tables, data, errors, and how it finds the cluster.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+
+use cgpu_e2e::{Child, Dist, Outcome, skip};
+use cgpu_kubernetes_tests::api_server::{Act, ApiServer, Fault, Key};
+use cgpu_kubernetes_tests::extender::Extender;
+use cgpu_kubernetes_tests::objects;
+use cgpu_kubernetes_tests::wait::until_holds;
+use serde_json::{Value, json};
+
+const PROGRAM: &str = "kubectl-inspect-gpushare";
+
+/// The cluster of document 001: two nodes with a T4 each.
+fn documented() -> ApiServer {
+    let server = ApiServer::start();
+    for (name, address) in [("sd-cluster-04", "192.168.1.214"), ("sd-cluster-05", "192.168.1.215")] {
+        let mut node = objects::node(name, &[15109]);
+        node["status"]["addresses"][0]["address"] = json!(address);
+        server.put("nodes", node);
+    }
+    server
+}
+
+/// The program, without what this machine's user has set.
+fn program(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new(program);
+    command.env_remove("KUBECONFIG").env("HOME", "/nonexistent");
+    for name in ["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+fn inspect(server: &ApiServer, arguments: &[&str]) -> Outcome {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut command = program(Dist::find().file(PROGRAM));
+    command.arg("--kubeconfig").arg(server.kubeconfig(folder.path())).args(arguments);
+    Child::start(command).finish()
+}
+
+/// Does what kube-scheduler does: asks where a pod may go, ranks, takes the best node, of equals the last, and binds.
+fn deploy(server: &ApiServer, extender: &Extender, name: &str, units: u64) -> String {
+    let pod = server.put("pods", objects::pod("test", name, units));
+    let uid = pod["metadata"]["uid"].clone();
+    let knows = || extender.caller().ask("GET", "/readyz", "").status == 200;
+    until_holds("the extender is ready", knows);
+    let filtered = extender.filter(&pod, &["sd-cluster-04", "sd-cluster-05"]);
+    let body = json!({"Pod": pod, "Nodes": null, "NodeNames": filtered["NodeNames"]}).to_string();
+    let ranked = extender.caller().ask("POST", "/gpushare-scheduler/prioritize", &body).json();
+    let score = |it: &&Value| it["Score"].as_u64().unwrap_or_default();
+    let best = ranked.as_array().and_then(|all| all.iter().max_by_key(score)).expect("room");
+    let node = best["Host"].as_str().expect("a name").to_owned();
+    // It may not have heard of the pod yet; kube-scheduler asks again then.
+    until_holds("the pod is bound", || extender.bind(&pod, &node).status == 200);
+    // A binding that was told to nobody yet would be missed by the next filter.
+    let told = |it: &Value| it["metadata"]["uid"] == uid && it["spec"]["nodeName"] == node.as_str();
+    assert!(server.objects("pods").iter().any(told));
+    node
+}
+
+const AFTER: [(&str, u64, &str); 5] = [
+    ("binpack-1-6d6955c487-j4c4b", 2, "sd-cluster-05"),
+    ("binpack-2-58579b95f7-4wpbl", 8, "sd-cluster-05"),
+    ("binpack-2-58579b95f7-sjhwt", 8, "sd-cluster-04"),
+    ("binpack-3-556bbd84f9-9xqg7", 2, "sd-cluster-05"),
+    ("binpack-4-6956458f85-cv62j", 5, "sd-cluster-04"),
+];
+
+/// The table of document 001 with these in it.
+fn table(one: u64, other: u64, dashes: usize, sum: &str) -> String {
+    let row = |name: &str, address: &str, held: u64| {
+        let card = format!("{held}/14");
+        format!("{name}  {address}  {card:<21}  {card}\n")
+    };
+    format!(
+        "NAME           IPADDRESS      GPU0(Allocated/Total)  GPU Memory(GiB)\n{}{}{}\nAllocated/Total GPU Memory In Cluster:\n{sum}\n",
+        row("sd-cluster-04", "192.168.1.214", one),
+        row("sd-cluster-05", "192.168.1.215", other),
+        "-".repeat(dashes)
+    )
+}
+
+/// The four deployments of document 001, placed by the real extender, and its tables byte for byte.
+#[test]
+fn the_four_deployments_of_document_001_give_its_tables() {
+    let server = documented();
+    let folder = tempfile::tempdir().expect("a folder");
+    let extender = Extender::start(&server, folder.path(), &[] as &[&str]);
+    let tables = [
+        Some(table(0, 2, 58, "2/28 (7%)")),
+        None,
+        Some(table(8, 10, 58, "18/28 (64%)")),
+        Some(table(8, 12, 58, "20/28 (71%)")),
+        Some(table(13, 12, 60, "25/28 (89%)")),
+    ];
+    for ((name, units, node), table) in AFTER.into_iter().zip(tables) {
+        assert_eq!(deploy(&server, &extender, name, units), node, "{name}");
+        if let Some(table) = table {
+            assert_eq!(inspect(&server, &[]).exits(0).stdout, table, "after {name}");
+        }
+    }
+    let _ = extender.end();
+    let details = inspect(&server, &["-d", "sd-cluster-05"]).exits(0).stdout;
+    let dashes = "-".repeat(115);
+    assert_eq!(
+        details,
+        format!(
+            "
+NAME:       sd-cluster-05
+IPADDRESS:  192.168.1.215
+
+NAME                        NAMESPACE  GPU0(Allocated)
+binpack-1-6d6955c487-j4c4b  test       2
+binpack-2-58579b95f7-4wpbl  test       8
+binpack-3-556bbd84f9-9xqg7  test       2
+Allocated :                 12 (85%)
+Total :                     14
+{dashes}
+
+
+Allocated/Total GPU Memory In Cluster:  12/14 (85%)
+"
+        )
+    );
+    let whole = inspect(&server, &["--details"]).exits(0).stdout;
+    assert!(
+        whole.contains("sd-cluster-04")
+            && whole.contains("sd-cluster-05")
+            && whole.ends_with("25/28 (89%)\n")
+    );
+}
+
+#[test]
+fn everything_is_data_too() {
+    let server = documented();
+    server.put("pods", objects::pod("test", "big", 16));
+    let mut past = objects::pod("test", "past", 3);
+    past["spec"]["nodeName"] = json!("sd-cluster-04");
+    server.put("pods", past);
+    let mut done = objects::pod("test", "done", 3);
+    done["status"]["phase"] = json!("Succeeded");
+    server.put("pods", done);
+    let json: Value = serde_json::from_str(&inspect(&server, &["-o", "json"]).exits(0).stdout).expect("JSON");
+    assert_eq!((&json["allocated"], &json["total"], &json["unit"]), (&json!(3), &json!(28), &json!("GiB")));
+    assert_eq!(json["waiting"][0]["reasons"][0], "sd-cluster-04: 1/1 cards: 14 units in all of 16");
+    assert_eq!(json["nodes"][0]["pods"][0]["name"], "past");
+    assert!(inspect(&server, &[]).exits(0).stdout.contains("PENDING(Allocated)"));
+    // It lists, and does nothing else; and it asks for no pod that has ended.
+    let asked = server.journal();
+    assert!(asked.iter().all(|it| it.method == "GET"), "{asked:?}");
+    let pods = asked.iter().find(|it| it.path == "/api/v1/pods").expect("pods were listed");
+    assert!(pods.query.contains("status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed"), "{}", pods.query);
+}
+
+/// Many nodes and pods come page by page.
+#[test]
+fn large_clusters_are_read_in_pages() {
+    let server = ApiServer::start();
+    for number in 0..600 {
+        server.put("nodes", objects::node(&format!("node-{number:03}"), &[15109, 15109]));
+    }
+    let text = inspect(&server, &[]).exits(0).stdout;
+    assert_eq!(text.lines().filter(|line| line.starts_with("node-")).count(), 600);
+    assert!(text.contains("GPU1(Allocated/Total)") && text.ends_with("0/16800 (0%)\n"), "{text}");
+}
+
+/// One line that begins as gpushare's, on stderr; nothing on stdout.
+fn fails(outcome: &Outcome, parts: &[&str]) {
+    assert_eq!(outcome.stdout, "", "{outcome:?}");
+    assert!(
+        outcome.stderr.starts_with("Failed due to ") && outcome.stderr.lines().count() == 1,
+        "{outcome:?}"
+    );
+    for part in parts {
+        assert!(outcome.stderr.contains(part), "{part}: {outcome:?}");
+    }
+}
+
+#[test]
+fn errors_are_one_line_that_says_what_to_do() {
+    let server = documented();
+    fails(&inspect(&server, &["nowhere"]).exits(1), &["nodes \"nowhere\" not found"]);
+    server.fault(Fault::next("GET", "/api/v1/pods", Act::Refuse(403, "Forbidden")));
+    fails(&inspect(&server, &[]).exits(1), &["403", "cluster role cgpu-inspect"]);
+    server.fault(Fault::next("GET", "/api/v1/nodes", Act::Refuse(401, "Unauthorized")));
+    fails(&inspect(&server, &[]).exits(1), &["401", "log in anew"]);
+    server.fault(Fault::next("GET", "/api/v1/nodes", Act::Wait(std::time::Duration::from_secs(60))));
+    fails(&inspect(&server, &["--request-timeout", "1s"]).exits(1), &["does not answer", "1s"]);
+    let mut gone = documented();
+    gone.close();
+    fails(&inspect(&gone, &[]).exits(1), &["does not answer", "can be reached from here"]);
+    // No way to any cluster.
+    let mut lost = program(Dist::find().file(PROGRAM));
+    lost.env("KUBECONFIG", "");
+    fails(&Child::start(lost).finish().exits(1), &["no kubeconfig", "--kubeconfig or KUBECONFIG"]);
+    let mut missing = program(Dist::find().file(PROGRAM));
+    missing.args(["--kubeconfig", "/nonexistent/config"]);
+    fails(&Child::start(missing).finish().exits(1), &["/nonexistent/config", "--kubeconfig or KUBECONFIG"]);
+    fails(&inspect(&server, &["--context", "other"]).exits(1), &["other", "--context"]);
+    // What clap says of a mistake in the command stays its own, with its own exit code.
+    inspect(&server, &["--nonsense"]).exits(2);
+    fails(&inspect(&server, &["-d", "doctor"]).exits(2), &["before `doctor`"]);
+}
+
+/// A kubeconfig with two clusters.
+fn two(folder: &Path, one: &ApiServer, other: &ApiServer) -> std::path::PathBuf {
+    let path = folder.join("two");
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: first\n\
+         clusters:\n- {{name: a, cluster: {{server: '{}'}}}}\n- {{name: b, cluster: {{server: '{}'}}}}\n\
+         users:\n- {{name: me, user: {{token: t}}}}\n- {{name: you, user: {{}}}}\n\
+         contexts:\n- {{name: first, context: {{cluster: a, user: me}}}}\n- {{name: second, context: {{cluster: b, user: you}}}}\n",
+        one.url(),
+        other.url()
+    );
+    fs::write(&path, text).expect("a kubeconfig");
+    path
+}
+
+#[test]
+fn the_cluster_is_found_as_kubectl_finds_it() {
+    let (one, other) = (documented(), ApiServer::start());
+    other.put("nodes", objects::node("elsewhere", &[15109]));
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = two(folder.path(), &one, &other);
+    let seen = |environment: &[(&str, &Path)], arguments: &[&str]| {
+        let mut command = program(Dist::find().file(PROGRAM));
+        command.envs(environment.iter().copied()).args(arguments);
+        let text = Child::start(command).finish().exits(0).stdout;
+        if text.contains("elsewhere") { "other" } else { "one" }
+    };
+    let config = [("KUBECONFIG", file.as_path())];
+    assert_eq!(seen(&config, &[]), "one");
+    assert_eq!(seen(&config, &["--context", "second"]), "other");
+    assert_eq!(seen(&config, &["--context=first", "--cluster=b"]), "other");
+    assert_eq!(seen(&config, &["--user", "you"]), "one");
+    assert_eq!(seen(&config, &["--server", &other.url()]), "other");
+    assert_eq!(seen(&config, &["--token", "x", "--insecure-skip-tls-verify"]), "one");
+    assert_eq!(seen(&[], &["--server", &other.url()]), "other");
+    // A list of files: the first that names a context has it, and what is in no file is not missed.
+    let empty = folder.path().join("empty");
+    fs::write(&empty, "apiVersion: v1\nkind: Config\n").expect("a kubeconfig");
+    let list = std::env::join_paths([empty.as_path(), file.as_path()]).expect("a list");
+    assert_eq!(seen(&[("KUBECONFIG", Path::new(&list))], &["--context", "second"]), "other");
+    // Where nothing is said, in the home.
+    fs::create_dir(folder.path().join(".kube")).expect("a folder");
+    symlink(&file, folder.path().join(".kube/config")).expect("a link");
+    assert_eq!(seen(&[("HOME", folder.path())], &[]), "one");
+}
+
+#[test]
+fn kubectl_finds_it_as_a_plugin() {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let mut folders = std::env::split_paths(&paths);
+    if !folders.any(|folder| folder.join("kubectl").is_file()) {
+        return skip("kubectl_finds_it_as_a_plugin", "kubectl", "kubectl is not installed");
+    }
+    let server = documented();
+    let folder = tempfile::tempdir().expect("a folder");
+    let bin = folder.path().join("bin");
+    fs::create_dir(&bin).expect("a folder");
+    symlink(Dist::find().file(PROGRAM), bin.join(PROGRAM)).expect("a link");
+    let path = std::env::join_paths([bin].into_iter().chain(std::env::split_paths(&paths))).expect("a path");
+    let kubectl = |arguments: &[&str]| {
+        let mut command = program("kubectl");
+        command.env("PATH", &path).env("HOME", folder.path());
+        command.env("KUBECONFIG", server.kubeconfig(folder.path())).args(arguments);
+        Child::start(command).finish()
+    };
+    assert_eq!(kubectl(&["inspect", "gpushare"]).exits(0).stdout, table(0, 0, 58, "0/28 (0%)"));
+    assert!(
+        kubectl(&["inspect", "gpushare", "-d", "sd-cluster-04"])
+            .exits(0)
+            .stdout
+            .contains("NAME:       sd-cluster-04")
+    );
+    assert!(kubectl(&["inspect", "gpushare", "doctor"]).exits(0).stdout.starts_with("nothing is wrong"));
+}
+
+fn doctor(server: &ApiServer, arguments: &[&str]) -> Outcome {
+    let mut all = vec!["doctor", "--root", "/nonexistent"];
+    all.extend(arguments);
+    inspect(server, &all)
+}
+
+#[test]
+fn the_doctor_says_why_a_pod_waits() {
+    let server = documented();
+    server.put("pods", objects::pod("test", "big", 16));
+    server.put("pods", objects::pod("test", "fine", 2));
+    let outcome = doctor(&server, &["big", "-n", "test"]).exits(1);
+    assert_eq!(
+        outcome.stdout,
+        "Why is this pod pending?\n  pod test/big (never_fits)\n    No node could take the pod, whoever went.\n    \
+         found: sd-cluster-04, sd-cluster-05: 1/1 cards: 14 units in all of 16\n    \
+         do:    Ask for less of each card, spread it over several (label aliyun.com/gpu-count), or add a node with larger cards.\n\
+         that is all; looked at: pod test/big\n"
+    );
+    let json: Value =
+        serde_json::from_str(&doctor(&server, &["fine", "-n", "test", "--json"]).exits(1).stdout)
+            .expect("JSON");
+    assert_eq!(json["causes"][0]["cause"], "unseen");
+    assert_eq!(json["examined"], json!(["pod test/fine"]));
+    // What cannot be looked at is 2, as of `cgpu doctor`.
+    fails(
+        &doctor(&server, &["none", "-n", "test"]).exits(2),
+        &["pods \"none\" not found in namespace \"test\""],
+    );
+    // Who may not see runtime classes is told the rest.
+    server.fault(Fault::next("GET", "runtimeclasses", Act::Refuse(403, "Forbidden")));
+    doctor(&server, &["--why", "pending"]).exits(1);
+    doctor(&server, &["--why", "unlimited", "--node", "sd-cluster-04"]).exits(0);
+}
+
+#[test]
+fn the_doctor_sees_what_has_no_limit_and_what_has_no_card() {
+    let server = documented();
+    let mut class = json!({"metadata": {"name": "kata"}, "handler": "kata"});
+    class["apiVersion"] = json!("node.k8s.io/v1");
+    server.put("runtimeclasses", class);
+    server.edit(&Key::new("nodes", "", "sd-cluster-04"), |node| {
+        node["metadata"]["labels"]["cgpu.disable.isolation"] = json!("true");
+    });
+    let mut past = objects::pod("test", "past", 3);
+    past["spec"]["nodeName"] = json!("sd-cluster-05");
+    past["spec"]["runtimeClassName"] = json!("kata");
+    server.put("pods", past);
+    let json: Value = serde_json::from_str(&doctor(&server, &["--json"]).exits(1).stdout).expect("JSON");
+    let causes: BTreeSet<&str> =
+        json["causes"].as_array().expect("causes").iter().filter_map(|it| it["cause"].as_str()).collect();
+    assert_eq!(causes, BTreeSet::from(["bypassed", "isolation_off", "other_runtime"]));
+}
+
+/// `cgpu doctor kubernetes` is the same program: what it prints and how it ends.
+#[test]
+fn cgpu_doctor_kubernetes_is_the_same() {
+    let server = documented();
+    server.put("pods", objects::pod("test", "big", 16));
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = server.kubeconfig(folder.path());
+    let mut command = program(Dist::find().file("cgpu"));
+    command.args(["doctor", "kubernetes", "big", "-n", "test", "--kubeconfig"]).arg(&config);
+    let outcome = Child::start(command).finish().exits(1);
+    assert_eq!(outcome.stdout, doctor(&server, &["big", "-n", "test"]).stdout);
+    let mut help = program(Dist::find().file("cgpu"));
+    help.args(["doctor", "kubernetes", "--help"]);
+    assert!(Child::start(help).finish().exits(0).stdout.contains("--namespace"));
+    // Where that program is not, it says so.
+    let alone = folder.path().join("cgpu");
+    fs::copy(Dist::find().file("cgpu"), &alone).expect("a copy");
+    let mut command = program(&alone);
+    command.args(["doctor", "kubernetes"]).env("PATH", folder.path());
+    let outcome = Child::start(command).finish().exits(2);
+    assert!(
+        outcome.stderr.contains("kubectl-inspect-gpushare is neither beside this program"),
+        "{outcome:?}"
+    );
+}

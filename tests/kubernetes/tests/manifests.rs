@@ -1,0 +1,324 @@
+//! The chart, what it renders, and the examples: that they agree with each other, with the core and with the programs.
+//!
+//! `kubernetes/manifests/cgpu.yaml` is what helm makes of the chart as it stands. It holds the sum of the chart's files, which is always checked; what it
+//! holds besides is checked where there is a helm (CGPU_HELM, or on the PATH). `BLESS=1 cargo test -p cgpu-kubernetes-tests --test manifests` renders it anew.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use cgpu_e2e::{Child, Dist, skip};
+use cgpu_kubernetes::claimant::Claimant;
+use cgpu_kubernetes::demand::Demand;
+use cgpu_kubernetes::names::{self, Dialects, RESOURCES, label};
+use cgpu_kubernetes::object::Pod;
+use cgpu_kubernetes::unit::Unit;
+use cgpu_kubernetes::{ask::Memory, extender};
+use serde_json::{Value, json};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kubernetes")
+}
+
+/// Every document of a YAML text.
+fn documents(text: &str) -> Vec<Value> {
+    let read: Vec<Value> = serde_saphyr::from_multiple(text).expect("YAML");
+    read.into_iter().filter(|document| !document.is_null()).collect()
+}
+
+fn rendered() -> String {
+    fs::read_to_string(folder().join("manifests/cgpu.yaml")).expect("the manifests")
+}
+
+/// Of all files of the chart, in the order of their names: FNV-1a.
+fn sum_of_chart() -> String {
+    fn files(folder: &Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(folder).expect("a folder").flatten() {
+            let path = entry.path();
+            if path.is_dir() { files(&path, found) } else { found.push(path) }
+        }
+    }
+    let chart = folder().join("chart");
+    let mut found = Vec::new();
+    files(&chart, &mut found);
+    found.sort();
+    let mut sum = 0xcbf2_9ce4_8422_2325_u64;
+    for path in found {
+        let name = path.strip_prefix(&chart).expect("below the chart").to_string_lossy().into_owned();
+        let text = fs::read(&path).expect("a file");
+        for byte in name.bytes().chain([0]).chain(text) {
+            sum = (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+    format!("{sum:016x}")
+}
+
+fn helm() -> Option<PathBuf> {
+    let told = std::env::var_os("CGPU_HELM").map(PathBuf::from);
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    told.or_else(|| std::env::split_paths(&paths).map(|path| path.join("helm")).find(|path| path.is_file()))
+}
+
+/// What helm makes of the chart for a cluster of this version, with these settings.
+fn render(helm: &Path, version: &str, settings: &[&str]) -> String {
+    let mut command = Command::new(helm);
+    command.args(["template", "cgpu"]).arg(folder().join("chart"));
+    command.args(["--namespace", "kube-system", "--kube-version", version]);
+    command.args(settings.iter().flat_map(|setting| ["--set", setting]));
+    Child::start(command).finish().exits(0).stdout
+}
+
+#[test]
+fn the_manifests_are_what_the_chart_renders() {
+    let head = format!(
+        "# `kubectl apply -f` this, or install the chart: it is what helm makes of kubernetes/chart as that stands (sum {}).\n\
+         # BLESS=1 cargo test -p cgpu-kubernetes-tests --test manifests renders it anew.\n",
+        sum_of_chart()
+    );
+    let path = folder().join("manifests/cgpu.yaml");
+    let helm = helm();
+    if let (Some(helm), true) = (&helm, std::env::var_os("BLESS").is_some()) {
+        fs::write(&path, head.clone() + &render(helm, "1.36.0", &[])).expect("the manifests");
+    }
+    let text = rendered();
+    assert!(
+        text.starts_with(&head),
+        "kubernetes/manifests/cgpu.yaml is behind the chart: BLESS=1, with helm, renders it"
+    );
+    let Some(helm) = helm else {
+        return skip(
+            "the_manifests_are_what_the_chart_renders",
+            "helm",
+            "no helm: only the chart's sum was compared",
+        );
+    };
+    assert!(
+        text == head + &render(&helm, "1.36.0", &[]),
+        "kubernetes/manifests/cgpu.yaml is not what helm renders"
+    );
+}
+
+/// The containers of all pods in these objects, with the names of their objects.
+fn containers(objects: &[Value]) -> Vec<(String, Value)> {
+    let mut found = Vec::new();
+    for object in objects {
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        for container in object["spec"]["template"]["spec"]["containers"].as_array().into_iter().flatten() {
+            found.push((name.to_owned(), container.clone()));
+        }
+    }
+    found
+}
+
+fn texts(value: &Value) -> Vec<String> {
+    value.as_array().into_iter().flatten().map(|text| text.as_str().expect("a text").to_owned()).collect()
+}
+
+/// Our programs take the flags that they are given, and the scripts are there.
+fn check_commands(objects: &[Value]) {
+    let dist = Dist::find();
+    for (object, container) in containers(objects) {
+        let command = texts(&container["command"]);
+        let Some(file) = command[0].strip_prefix("/opt/cgpu/") else {
+            assert_eq!(command[0], "kube-scheduler", "{object}");
+            continue;
+        };
+        if file.starts_with("deploy/") {
+            assert!(folder().join("..").join(file).is_file(), "{file}");
+            continue;
+        }
+        if file == "cgpu-device-plugin" && !folder().join("plugin").is_dir() {
+            continue;
+        }
+        let mut program = Command::new(dist.file(file));
+        // Flags that are not known are told before help is given.
+        program.args(texts(&container["args"])).arg("--help");
+        Child::start(program).finish().exits(0);
+    }
+}
+
+/// What a scheduler is told, and who tells it.
+fn check_scheduler(configuration: &Value, hami: bool) {
+    let extenders = configuration["extenders"].as_array().expect("extenders");
+    let [told] = extenders.as_slice() else { panic!("{extenders:?}") };
+    let url = told["urlPrefix"].as_str().expect("an address");
+    let path = url.split("//").nth(1).and_then(|rest| rest.find('/').map(|at| &rest[at..]));
+    for (verb, name) in [("POST", "filterVerb"), ("POST", "prioritizeVerb"), ("POST", "bindVerb")] {
+        let call = format!("{}/{}", path.expect("a path"), told[name].as_str().expect("a verb"));
+        assert!(extender::Call::of(verb, &call).is_some(), "{call}");
+    }
+    assert_eq!((&told["nodeCacheCapable"], &told["ignorable"]), (&json!(true), &json!(false)));
+    assert_eq!(told["enableHTTPS"], json!(url.starts_with("https:")));
+    let managed: BTreeMap<&str, bool> = told["managedResources"]
+        .as_array()
+        .expect("resources")
+        .iter()
+        .map(|it| (it["name"].as_str().expect("a name"), it["ignoredByScheduler"] == true))
+        .collect();
+    let dialects = Dialects { hami };
+    let ours: Vec<&str> = RESOURCES.iter().filter(|it| dialects.hear(it.dialect)).map(|it| it.name).collect();
+    assert_eq!(managed.len(), ours.len(), "{managed:?}");
+    for name in ours {
+        // What the kubelet counts the scheduler counts as well; the rest is not on any node.
+        let counted = [names::MEMORY, names::CORE, "nvidia.com/gpu"].contains(&name);
+        assert_eq!(managed.get(name), Some(&!counted), "{name}");
+    }
+}
+
+fn find<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
+    let fits = |it: &&Value| it["kind"] == kind && it["metadata"]["name"] == name;
+    objects.iter().find(fits).unwrap_or_else(|| panic!("no {kind} {name}"))
+}
+
+fn configuration(objects: &[Value]) -> Value {
+    let text =
+        find(objects, "ConfigMap", "cgpu-scheduler")["data"]["scheduler.yaml"].as_str().expect("a text");
+    documents(text).remove(0)
+}
+
+fn check(objects: &[Value], hami: bool) {
+    for object in objects {
+        assert!(object["apiVersion"].is_string() && object["kind"].is_string(), "{object}");
+        assert!(object["metadata"]["name"].is_string(), "{object}");
+    }
+    check_commands(objects);
+    if objects.iter().any(|it| it["kind"] == "ConfigMap") {
+        check_scheduler(&configuration(objects), hami);
+    }
+    // Every account that a pod runs as is there; so is every role that is bound, but for those that each cluster has.
+    for object in objects {
+        if let Some(account) = object["spec"]["template"]["spec"]["serviceAccountName"].as_str() {
+            find(objects, "ServiceAccount", account);
+        }
+        let role = &object["roleRef"];
+        if let (Some(kind), Some(name)) = (role["kind"].as_str(), role["name"].as_str())
+            && !name.starts_with("system:")
+            && !name.starts_with("extension-")
+        {
+            find(objects, kind, name);
+        }
+    }
+}
+
+#[test]
+fn the_manifests_name_what_the_programs_know() {
+    let objects = documents(&rendered());
+    check(&objects, false);
+    let class = find(&objects, "RuntimeClass", "cgpu");
+    assert_eq!(class["handler"], "cgpu");
+    for name in ["cgpu-node", "cgpu-device-plugin"] {
+        let pod = &find(&objects, "DaemonSet", name)["spec"]["template"]["spec"];
+        assert_eq!(pod["nodeSelector"], json!({label::SHARED: "true"}), "{name}");
+        assert_eq!(pod["priorityClassName"], "system-node-critical", "{name}");
+    }
+    let replicas = &find(&objects, "Deployment", "cgpu-scheduler-extender")["spec"]["replicas"];
+    assert_eq!(replicas, &json!(2));
+    let told = documents(&fs::read_to_string(folder().join("examples/control-plane.yaml")).expect("a file"));
+    check_scheduler(&told[0], false);
+}
+
+#[test]
+fn other_settings_render_what_the_programs_know_too() {
+    let Some(helm) = helm() else {
+        return skip("other_settings_render_what_the_programs_know_too", "helm", "no helm");
+    };
+    let tls = "extender.tls.secretName=cgpu-tls";
+    for (version, settings, hami) in [
+        ("1.23.0", &["memoryUnit=128MiB", "hami=true"][..], true),
+        ("1.30.0", &[tls, "extender.service.type=NodePort", "extender.placement=spread"], false),
+        ("1.36.0", &["scheduler.enabled=false", "node.enabled=false", "runtimeClass.create=false"], false),
+        (
+            "1.36.0",
+            &["plugin.runtimeClassName=nvidia", "plugin.arguments={--recovery=60}", "node.engine=crio"],
+            false,
+        ),
+    ] {
+        let objects = documents(&render(&helm, version, settings));
+        check(&objects, hami);
+        if settings.contains(&tls) {
+            let port = &find(&objects, "Service", "cgpu-scheduler-extender")["spec"]["ports"][0]["nodePort"];
+            assert_eq!(port, &json!(32766));
+        }
+        if settings.contains(&"scheduler.enabled=false") {
+            assert!(objects.iter().all(|it| it["metadata"]["name"] != "cgpu-scheduler"));
+            assert!(
+                objects
+                    .iter()
+                    .all(|it| it["kind"] != "RuntimeClass" && it["metadata"]["name"] != "cgpu-node")
+            );
+        } else {
+            let version = if version == "1.23.0" { "v1beta3" } else { "v1" };
+            let told = configuration(&objects);
+            assert_eq!(told["apiVersion"], format!("kubescheduler.config.k8s.io/{version}"));
+        }
+    }
+}
+
+/// The pods that a file's objects make, as often as it says.
+fn pods(file: &str) -> Vec<Pod> {
+    let text = fs::read_to_string(folder().join("examples").join(file)).expect("an example");
+    let mut pods = Vec::new();
+    for object in documents(&text) {
+        let template = &object["spec"]["template"];
+        for number in 0..object["spec"]["replicas"].as_u64().unwrap_or(1) {
+            let mut pod: Pod = serde_json::from_value(template.clone()).expect("a pod");
+            let name = object["metadata"]["name"].as_str().expect("a name");
+            pod.metadata.name = format!("{name}-{number}");
+            pod.metadata.uid = format!("uid-{name}-{number}");
+            pods.push(pod);
+        }
+    }
+    pods
+}
+
+fn demands(file: &str, dialects: Dialects) -> Vec<Demand> {
+    let demand = |pod: &Pod| {
+        Claimant::of(pod, dialects).expect("it asks for cards").demand().expect("it is understood")
+    };
+    let demands: Vec<Demand> = pods(file).iter().map(demand).collect();
+    for demand in &demands {
+        assert!(demand.notes.is_empty(), "{:?}", demand.notes);
+    }
+    demands
+}
+
+/// Cards, and memory and percent of each of the only container.
+fn asked(file: &str, dialects: Dialects) -> Vec<(usize, Memory, u32)> {
+    let of = |demand: Demand| {
+        let [need] = demand.needs.as_slice() else { panic!("{demand:?}") };
+        (demand.cards, need.memory, need.percent)
+    };
+    demands(file, dialects).into_iter().map(of).collect()
+}
+
+#[test]
+fn the_examples_ask_for_what_their_documents_say() {
+    let plain = Dialects::default();
+    let units = |cards, units| (cards, Memory::Units(units), 0);
+    // 8 GiB over 4 cards are 2 GiB of each.
+    assert_eq!(asked("000-four-cards.yaml", plain), [units(4, 2)]);
+    let four = [units(1, 2), units(1, 8), units(1, 8), units(1, 2), units(1, 5)];
+    assert_eq!(asked("001-four-deployments.yaml", plain), four);
+    // 16 units of 128 MiB are 2 GiB.
+    assert_eq!(asked("004-units-of-128-mib.yaml", plain), [units(1, 16)]);
+    assert_eq!(16 * Unit::Mib128.mib(), 2048);
+    // 3000 MiB and 30 percent; of memory by two names the amount counts.
+    let hami = Dialects { hami: true };
+    assert_eq!(asked("003-hami.yaml", hami), [(1, Memory::Mib(3000), 30), (1, Memory::Mib(3000), 0)]);
+    assert!(pods("003-hami.yaml").iter().all(|pod| Claimant::of(pod, plain).is_none()));
+}
+
+#[test]
+fn every_example_is_tried() {
+    let tests = include_str!("manifests.rs");
+    for entry in fs::read_dir(folder().join("examples")).expect("examples").flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        assert!(
+            !name.ends_with(".yaml")
+                || tests.contains(&format!("\"{name}\""))
+                || tests.contains(&format!("examples/{name}\"")),
+            "{name}"
+        );
+    }
+}

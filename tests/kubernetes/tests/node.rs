@@ -1,0 +1,213 @@
+//! `deploy/node.sh`, which the pod of the DaemonSet cgpu-node runs, on a host of files: what it installs it takes away, when it should and only then.
+//!
+//! The host's services (`nsenter`) and the API server (`curl`) are scripts here, which write down what they are asked.
+
+use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use cgpu_e2e::{Child, Dist};
+use cgpu_kubernetes_tests::wait::until_holds;
+use tempfile::TempDir;
+
+const CONFIG: &str = "etc/containerd/config.toml";
+const BEFORE: &str =
+    "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\n  default_runtime_name = \"runc\"\n";
+
+/// A node, and what its pod has.
+struct Node {
+    folder: TempDir,
+}
+
+impl Node {
+    fn new() -> Self {
+        let node = Self { folder: tempfile::tempdir().expect("a folder") };
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let dist = Dist::find();
+        let link = |from: PathBuf, name: &str| {
+            let to = node.at("opt/cgpu").join(name);
+            fs::create_dir_all(to.parent().expect("a parent")).expect("a folder");
+            symlink(fs::canonicalize(from).expect("a file"), to).expect("a link");
+        };
+        for name in ["libcgpu.so", "cgpu", "cgpu-monitor", "cgpu-runtime"] {
+            link(dist.file(name), name);
+        }
+        // Scripts look beside themselves.
+        for name in
+            ["install.sh", "uninstall.sh", "files.sh", "node.sh", "monitor.toml", "cgpu-monitor.service"]
+        {
+            let to = node.at("opt/cgpu/deploy").join(name);
+            fs::create_dir_all(to.parent().expect("a parent")).expect("a folder");
+            fs::copy(sources.join("deploy").join(name), to).expect("a copy");
+        }
+        node.script("enter", "case $* in *is-active*) exit 3 ;; sh*) echo /usr/bin/runc ;; esac\n");
+        node.script("curl", "for last; do :; done\ncase $last in */daemonsets/*) cat \"$PLACE/daemonset\" ;; *) cat \"$PLACE/node\" ;; esac\n");
+        node.put("account/token", "secret");
+        node.put(&format!("host/{CONFIG}"), BEFORE);
+        node.put("host/usr/bin/other", "not ours");
+        node.answers("{}\n200", "{\"metadata\": {\"labels\": {\"gpushare\": \"true\"}}}\n200");
+        node
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.folder.path().join(path)
+    }
+
+    fn put(&self, path: &str, text: &str) {
+        let path = self.at(path);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("a folder");
+        fs::write(path, text).expect("a file");
+    }
+
+    /// A program that writes down what it is asked.
+    fn script(&self, name: &str, text: &str) {
+        let path = format!("bin/{name}");
+        self.put(&path, &format!("#!/bin/sh\necho \"$@\" >> \"$PLACE/{name}.log\"\n{text}"));
+        fs::set_permissions(self.at(&path), Permissions::from_mode(0o755)).expect("a program");
+    }
+
+    /// What the API server says of the DaemonSet and of the node: the body, and the number on the last line.
+    fn answers(&self, daemonset: &str, node: &str) {
+        self.put("daemonset", daemonset);
+        self.put("node", node);
+    }
+
+    fn asked(&self, name: &str) -> String {
+        fs::read_to_string(self.at(&format!("{name}.log"))).unwrap_or_default()
+    }
+
+    fn command(&self, what: &str) -> Command {
+        let path = format!("{}:{}", self.at("bin").display(), std::env::var("PATH").unwrap_or_default());
+        let mut command = Command::new("sh");
+        command.arg(self.at("opt/cgpu/deploy/node.sh")).arg(what);
+        command.env("PATH", path).env("PLACE", self.folder.path()).env("HOST", self.at("host"));
+        command
+            .env("ENTER", self.at("bin/enter"))
+            .env("READY", self.at("ready"))
+            .env("ACCOUNT", self.at("account"));
+        for (name, value) in [
+            ("NAMESPACE", "kube-system"),
+            ("DAEMONSET", "cgpu-node"),
+            ("NODE_NAME", "one"),
+            ("NODE_LABELS", "gpushare=true "),
+            ("KUBERNETES_SERVICE_HOST", "10.0.0.1"),
+            ("KUBERNETES_SERVICE_PORT", "443"),
+        ] {
+            command.env(name, value);
+        }
+        command
+    }
+
+    /// Installs, and is ended as pods are.
+    fn stay(&self) {
+        let _ = fs::remove_file(self.at("ready"));
+        Child::start(self.command("ready")).finish().exits(1);
+        let child = Child::start(self.command("stay"));
+        until_holds("the node is ready", || self.at("ready").exists());
+        Child::start(self.command("ready")).finish().exits(0);
+        child.signal(15);
+        child.finish().exits(0);
+    }
+
+    fn leave(&self) -> String {
+        Child::start(self.command("leave")).finish().exits(0).stderr
+    }
+
+    fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        fn all(folder: &Path, found: &mut BTreeMap<PathBuf, Vec<u8>>) {
+            for entry in fs::read_dir(folder).expect("a folder").flatten() {
+                let path = entry.path();
+                if path.is_dir() && !path.is_symlink() {
+                    all(&path, found);
+                } else {
+                    found.insert(path.clone(), fs::read(&path).unwrap_or_default());
+                }
+            }
+        }
+        let mut found = BTreeMap::new();
+        all(&self.at("host"), &mut found);
+        found
+    }
+}
+
+#[test]
+fn a_node_is_set_up_and_taken_out_again() {
+    let node = Node::new();
+    let before = node.files();
+    node.stay();
+    let config = fs::read_to_string(node.at("host").join(CONFIG)).expect("a configuration");
+    assert!(config.contains("BinaryName = \"/usr/bin/cgpu-runtime\""), "{config}");
+    assert!(config.contains("  default_runtime_name = \"cgpu\""), "{config}");
+    for path in
+        ["usr/bin/cgpu-runtime", "usr/lib/cgpu/libcgpu.so", "usr/lib/systemd/system/cgpu-monitor.service"]
+    {
+        assert!(node.at("host").join(path).is_file(), "{path}");
+    }
+    let asked = node.asked("enter");
+    assert!(asked.contains("systemctl restart containerd\n"), "{asked}");
+    assert!(asked.contains("systemctl enable --now cgpu-monitor\n"), "{asked}");
+
+    // Another pod in the place of the first: nothing goes, and the engine is left alone.
+    let installed = node.files();
+    assert!(node.leave().contains("the node keeps cgpu"));
+    node.stay();
+    assert_eq!(node.files(), installed);
+    assert_eq!(node.asked("enter").matches("restart containerd").count(), 1);
+
+    // The DaemonSet goes: so does everything, the slices' CDI devices too.
+    node.put("host/etc/cdi/cgpu-slice-7-2.json", "{}");
+    node.answers("{\"metadata\": {\"deletionTimestamp\": \"2026-01-01T00:00:00Z\"}}\n200", "");
+    assert!(node.leave().contains("uninstalled"));
+    assert_eq!(node.files(), before);
+    let asked = node.asked("enter");
+    assert!(asked.contains("systemctl disable --now cgpu-monitor\n"), "{asked}");
+    assert_eq!(asked.matches("restart containerd").count(), 2);
+    assert!(
+        node.asked("curl")
+            .contains("https://10.0.0.1:443/apis/apps/v1/namespaces/kube-system/daemonsets/cgpu-node")
+    );
+}
+
+#[test]
+fn cgpu_stays_unless_somebody_wants_it_gone() {
+    let node = Node::new();
+    let here = "{\"metadata\": {\"labels\": {\"gpushare\": \"true\"}}}\n200";
+    for (daemonset, about, stays) in [
+        // Nobody answers, or not in words that mean it.
+        ("\n000", here, true),
+        ("{}\n500", here, true),
+        ("{}\n200", "\n503", true),
+        ("{}\n200", here, true),
+        ("{}\n404", here, false),
+        // Our rights went before us.
+        ("{}\n403", here, false),
+        ("{}\n401", here, false),
+        ("{}\n200", "{\"metadata\":{\"labels\":{\"gpushare\":\"false\"}}}\n200", false),
+        ("{}\n200", "{\"metadata\":{\"labels\":{}}}\n200", false),
+    ] {
+        node.stay();
+        node.answers(daemonset, about);
+        node.leave();
+        assert_eq!(node.at("host/usr/bin/cgpu-runtime").exists(), stays, "{daemonset} {about}");
+        node.answers("{}\n200", here);
+    }
+}
+
+#[test]
+fn containers_that_live_can_be_ended_when_it_has_gone() {
+    let node = Node::new();
+    node.stay();
+    let bundle = "host/run/containerd/io.containerd.runtime.v2.task/k8s.io/abc/options.json";
+    node.put(bundle, "{\"binary_name\":\"/usr/bin/cgpu-runtime\"}");
+    node.answers("{}\n404", "");
+    assert!(node.leave().contains("a link to /usr/bin/runc"));
+    let link = node.at("host/usr/bin/cgpu-runtime");
+    assert_eq!(fs::read_link(&link).expect("a link"), Path::new("/usr/bin/runc"));
+    // Who comes back finds its place free.
+    fs::remove_file(node.at(bundle)).expect("a file");
+    node.answers("{}\n200", "{\"metadata\":{\"labels\":{\"gpushare\":\"true\"}}}\n200");
+    node.stay();
+    assert!(!link.is_symlink() && link.is_file());
+}

@@ -1,0 +1,247 @@
+//! The rights in `kubernetes/manifests/cgpu.yaml` against the requests that the real programs make: none is lacking, and none is too many.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use cgpu_e2e::{Child, Dist};
+use cgpu_kubernetes_tests::api_server::{ApiServer, Key, Request};
+use cgpu_kubernetes_tests::extender::Extender;
+use cgpu_kubernetes_tests::objects;
+use cgpu_kubernetes_tests::wait::until_holds;
+use serde_json::{Value, json};
+
+const NAMESPACE: &str = "kube-system";
+
+/// What one request takes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Need {
+    group: String,
+    /// With what stands behind it, as in `pods/binding`.
+    resource: String,
+    verb: &'static str,
+    namespace: String,
+    name: String,
+}
+
+/// What a rule gives.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Right {
+    group: String,
+    resource: String,
+    verb: String,
+    /// Empty: in all of them.
+    namespace: String,
+    /// Empty: whatever it is called.
+    name: String,
+}
+
+impl Need {
+    fn of(method: &str, path: &str, query: &str) -> Self {
+        let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+        let (group, rest) = match parts.as_slice() {
+            ["api", "v1", rest @ ..] => ("", rest),
+            ["apis", group, _, rest @ ..] => (*group, rest),
+            other => panic!("no path of a resource: {other:?}"),
+        };
+        let (namespace, rest) = match rest {
+            ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (*namespace, rest),
+            rest => ("", rest),
+        };
+        let (plural, name, part) = match rest {
+            [plural] => (*plural, "", ""),
+            [plural, name] => (*plural, *name, ""),
+            [plural, name, part] => (*plural, *name, *part),
+            other => panic!("no path of a resource: {other:?}"),
+        };
+        let verb = match method {
+            "GET" if query.contains("watch=") => "watch",
+            "GET" if name.is_empty() => "list",
+            "GET" => "get",
+            "POST" => "create",
+            "PATCH" => "patch",
+            "PUT" => "update",
+            "DELETE" => "delete",
+            other => panic!("{other}"),
+        };
+        let resource = if part.is_empty() { plural.to_owned() } else { format!("{plural}/{part}") };
+        // What is created has a name only in its body, which a rule cannot look at.
+        let name = if verb == "create" { "" } else { name };
+        let text = str::to_owned;
+        Self { group: text(group), resource, verb, namespace: text(namespace), name: text(name) }
+    }
+}
+
+impl Right {
+    fn covers(&self, need: &Need) -> bool {
+        (&self.group, &self.resource, self.verb.as_str()) == (&need.group, &need.resource, need.verb)
+            && (self.namespace.is_empty() || self.namespace == need.namespace)
+            && (self.name.is_empty() || self.name == need.name)
+    }
+}
+
+fn manifests() -> Vec<Value> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kubernetes/manifests/cgpu.yaml");
+    let text = fs::read_to_string(path).expect("the manifests");
+    serde_saphyr::from_multiple::<Value>(&text).expect("YAML")
+}
+
+/// Every right of a role, one by one.
+fn rights_of_role(role: &Value) -> BTreeSet<Right> {
+    let texts = |value: &Value| -> Vec<String> {
+        value.as_array().into_iter().flatten().filter_map(|it| it.as_str().map(str::to_owned)).collect()
+    };
+    let namespace = role["metadata"]["namespace"].as_str().unwrap_or_default();
+    let mut rights = BTreeSet::new();
+    for rule in role["rules"].as_array().into_iter().flatten() {
+        let mut names = texts(&rule["resourceNames"]);
+        if names.is_empty() {
+            names.push(String::new());
+        }
+        for group in texts(&rule["apiGroups"]) {
+            for resource in texts(&rule["resources"]) {
+                for verb in texts(&rule["verbs"]) {
+                    assert!(
+                        [&group, &resource, &verb].iter().all(|text| *text != "*"),
+                        "a right to anything: {rule}"
+                    );
+                    rights.extend(names.iter().map(|name| Right {
+                        group: group.clone(),
+                        resource: resource.clone(),
+                        verb: verb.clone(),
+                        namespace: namespace.to_owned(),
+                        name: name.clone(),
+                    }));
+                }
+            }
+        }
+    }
+    rights
+}
+
+/// Every right of a service account.
+fn rights_of(account: &str) -> BTreeSet<Right> {
+    let objects = manifests();
+    let is_bound = |binding: &&Value| {
+        let subjects = binding["subjects"].as_array();
+        subjects
+            .is_some_and(|all| all.iter().any(|it| it["kind"] == "ServiceAccount" && it["name"] == account))
+    };
+    let mut rights = BTreeSet::new();
+    for binding in objects.iter().filter(is_bound) {
+        let role = objects.iter().find(|it| {
+            it["kind"] == binding["roleRef"]["kind"] && it["metadata"]["name"] == binding["roleRef"]["name"]
+        });
+        rights.extend(rights_of_role(role.expect("the role that is bound")));
+    }
+    assert!(!rights.is_empty(), "no account {account}");
+    rights
+}
+
+/// All that was asked is allowed, and all that is allowed was asked.
+fn agree(who: &str, rights: &BTreeSet<Right>, asked: impl IntoIterator<Item = Need>) {
+    let asked: BTreeSet<Need> = asked.into_iter().collect();
+    let lacking: Vec<&Need> =
+        asked.iter().filter(|need| !rights.iter().any(|right| right.covers(need))).collect();
+    assert!(lacking.is_empty(), "{who} lacks {lacking:?}");
+    let idle: Vec<&Right> =
+        rights.iter().filter(|right| !asked.iter().any(|need| right.covers(need))).collect();
+    assert!(idle.is_empty(), "{who} never used {idle:?}");
+}
+
+fn needs(journal: &[Request]) -> Vec<Need> {
+    journal.iter().map(|it| Need::of(&it.method, &it.path, &it.query)).collect()
+}
+
+#[test]
+fn the_extenders_rights_are_those_that_it_uses() {
+    let server = ApiServer::start();
+    server.put("nodes", objects::node("one", &[15109]));
+    let folder = tempfile::tempdir().expect("a folder");
+    // The first elects, binds, withdraws; the second finds the lease taken.
+    let extender = Extender::start(&server, folder.path(), &[] as &[&str]);
+    let asked = |method: &str, part: &str| {
+        server.journal().iter().any(|it| it.method == method && it.path.contains(part))
+    };
+    until_holds("the lease is renewed", || asked("PATCH", "/leases/") || asked("PUT", "/leases/"));
+    let pod = server.put("pods", objects::pod("test", "fine", 2));
+    until_holds("a pod is bound", || extender.bind(&pod, "one").status == 200);
+    // Of one of which it has not heard it asks.
+    server.lose_events(1);
+    let unheard = server.put("pods", objects::pod("test", "unheard", 2));
+    until_holds("it is bound as well", || extender.bind(&unheard, "one").status == 200);
+    // What came to nothing long ago is withdrawn.
+    let mut stale = objects::pod("test", "stale", 2);
+    stale["metadata"]["annotations"] = json!({
+        "scheduler.framework.gpushare.allocation": "{\"0\":{\"0\":2}}", "cgpu.dev/node": "one",
+        "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1", "ALIYUN_COM_GPU_MEM_ASSIGNED": "false",
+    });
+    server.put("pods", stale);
+    let key = Key::new("pods", "test", "stale");
+    until_holds("the claim is withdrawn", || {
+        server.object(&key).is_some_and(|pod| pod["metadata"]["annotations"]["cgpu.dev/node"].is_null())
+    });
+    // What is not understood is told; and counted on by a second, which also finds the lease taken.
+    let wrong = server.put("pods", objects::pod_with("test", "wrong", &json!({"aliyun.com/gpu-mem": "-1"})));
+    let _ = extender.filter(&wrong, &["one"]);
+    until_holds("an event is told", || asked("POST", "/events"));
+    let second = Extender::start(&server, folder.path(), &[] as &[&str]);
+    let _ = second.filter(&wrong, &["one"]);
+    until_holds("the event is counted on", || asked("PATCH", "/events/"));
+    let _ = second.end();
+    let _ = extender.end();
+    agree("cgpu-scheduler-extender", &rights_of("cgpu-scheduler-extender"), needs(&server.journal()));
+}
+
+#[test]
+fn who_inspects_needs_what_the_role_for_people_gives() {
+    let server = ApiServer::start();
+    server.put("nodes", objects::node("one", &[15109]));
+    server.put("pods", objects::pod("test", "fine", 2));
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = server.kubeconfig(folder.path());
+    for arguments in
+        [&[][..], &["-d", "one"], &["-o", "json"], &["doctor"], &["doctor", "fine", "-n", "test"]]
+    {
+        let mut command = Command::new(Dist::find().file("kubectl-inspect-gpushare"));
+        command.args(arguments).arg("--kubeconfig").arg(&config);
+        let _ = Child::start(command).finish();
+    }
+    let objects = manifests();
+    let role =
+        objects.iter().find(|it| it["kind"] == "ClusterRole" && it["metadata"]["name"] == "cgpu-inspect");
+    agree("cgpu-inspect", &rights_of_role(role.expect("the role")), needs(&server.journal()));
+}
+
+/// What the node's pod asks is in its script.
+#[test]
+fn the_nodes_rights_are_those_that_its_script_uses() {
+    let script = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/node.sh"))
+        .expect("the script");
+    let asked = script.lines().filter_map(|line| line.split("ask \"").nth(1)?.split('"').next());
+    let asked: Vec<Need> = asked
+        .map(|path| {
+            let path = path
+                .replace("$NAMESPACE", NAMESPACE)
+                .replace("$DAEMONSET", "cgpu-node")
+                .replace("$NODE_NAME", "one");
+            Need::of("GET", &path, "")
+        })
+        .collect();
+    assert_eq!(asked.len(), 2, "{asked:?}");
+    agree("cgpu-node", &rights_of("cgpu-node"), asked);
+}
+
+/// Nobody may read secrets, write what runs, or act on all there is.
+#[test]
+fn nobody_has_rights_over_what_is_not_ours() {
+    for object in manifests().iter().filter(|it| it["kind"] == "Role" || it["kind"] == "ClusterRole") {
+        for right in rights_of_role(object) {
+            let read = ["get", "list", "watch"].contains(&right.verb.as_str());
+            let written = ["pods", "pods/binding", "nodes", "nodes/status", "events", "leases"];
+            assert!(read || written.contains(&right.resource.as_str()), "{right:?}");
+            assert_ne!(right.resource, "secrets");
+        }
+    }
+}
