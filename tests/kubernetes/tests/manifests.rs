@@ -255,6 +255,20 @@ fn other_settings_render_what_the_programs_know_too() {
     }
 }
 
+#[test]
+fn settings_that_nobody_knows_are_refused() {
+    let Some(helm) = helm() else {
+        return skip("settings_that_nobody_knows_are_refused", "helm", "no helm");
+    };
+    for setting in ["memoryUnit=GB", "node.engine=docker", "extender.placement=random", "extender.replicas=0"]
+    {
+        let mut command = Command::new(&helm);
+        command.arg("template").arg(folder().join("chart")).args(["--set", setting]);
+        let outcome = Child::start(command).finish();
+        assert_ne!(outcome.code(), Some(0), "{setting}");
+    }
+}
+
 /// The pods that a file's objects make, as often as it says.
 fn pods(file: &str) -> Vec<Pod> {
     let text = fs::read_to_string(folder().join("examples").join(file)).expect("an example");

@@ -211,3 +211,51 @@ fn containers_that_live_can_be_ended_when_it_has_gone() {
     node.stay();
     assert!(!link.is_symlink() && link.is_file());
 }
+
+#[test]
+fn a_node_of_cri_o_has_a_file_of_its_own() {
+    let node = Node::new();
+    let before = node.files();
+    let run = |what: &str| {
+        let mut command = node.command(what);
+        command.env("ENGINE", "crio");
+        Child::start(command)
+    };
+    let child = run("stay");
+    until_holds("the node is ready", || node.at("ready").exists());
+    child.signal(15);
+    child.finish().exits(0);
+    let file =
+        fs::read_to_string(node.at("host/etc/crio/crio.conf.d/99-cgpu.conf")).expect("a configuration");
+    assert!(
+        file.contains("default_runtime = \"cgpu\"")
+            && file.contains("runtime_path = \"/usr/bin/cgpu-runtime\"")
+    );
+    assert_eq!(fs::read_to_string(node.at("host").join(CONFIG)).expect("a configuration"), BEFORE);
+    assert!(node.asked("enter").contains("systemctl restart crio\n"));
+    node.answers("{}\n404", "");
+    run("leave").finish().exits(0);
+    assert_eq!(node.files(), before);
+}
+
+/// A default that others need is not taken from them: the pod says so and fails, and containers go on as they did.
+#[test]
+fn a_node_whose_default_is_another_runtime_is_left_alone() {
+    let node = Node::new();
+    node.put(&format!("host/{CONFIG}"), &BEFORE.replace("runc", "nvidia"));
+    let outcome = Child::start(node.command("stay")).finish().exits(1);
+    assert!(outcome.stderr.contains("its default runtime is `nvidia`"), "{outcome:?}");
+    assert!(!node.at("ready").exists() && !node.asked("enter").contains("restart"));
+    // Pods that name the runtime class can have it all the same.
+    let mut command = node.command("stay");
+    command.env("DEFAULT_RUNTIME", "false");
+    let child = Child::start(command);
+    until_holds("the node is ready", || node.at("ready").exists());
+    child.signal(15);
+    child.finish().exits(0);
+    let config = fs::read_to_string(node.at("host").join(CONFIG)).expect("a configuration");
+    assert!(
+        config.contains("default_runtime_name = \"nvidia\"") && config.contains("runtimes.cgpu"),
+        "{config}"
+    );
+}

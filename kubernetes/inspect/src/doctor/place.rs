@@ -8,10 +8,8 @@ use super::findings::Findings;
 
 /// What a container with a slice is made with.
 const NEEDED: [&str; 2] = ["/usr/bin/cgpu-runtime", "/usr/lib/cgpu/libcgpu.so"];
-/// The kubelet's folder of plugins' sockets, and ours in it.
-const SOCKETS: &str = "/var/lib/kubelet/device-plugins";
-/// How our sockets begin or end.
-const OURS: &str = "gpu";
+/// The plugin's socket in the kubelet's folder: the kubelet removes all of them when it starts, and the plugin makes its own anew.
+const SOCKET: &str = "/var/lib/kubelet/device-plugins/cgpu-mem.sock";
 
 /// Engines of Kubernetes: a file of theirs, and the folder of more of them.
 const ENGINES: [(&str, &str, &str); 2] = [
@@ -47,12 +45,8 @@ pub(super) fn examine(root: &Path, findings: &mut Findings) {
     if !told {
         findings.add(Cause::EngineUntold, subject, "");
     }
-    let sockets = fs::read_dir(below(root, SOCKETS));
-    let ours = |name: &str| name.contains(OURS) && name.ends_with(".sock");
-    let is_there = sockets
-        .is_ok_and(|entries| entries.flatten().any(|entry| ours(&entry.file_name().to_string_lossy())));
-    if !is_there {
-        findings.add(Cause::PluginAbsent, subject, SOCKETS);
+    if !below(root, SOCKET).exists() {
+        findings.add(Cause::PluginAbsent, subject, SOCKET);
     }
 }
 

@@ -292,7 +292,7 @@ fn a_nodes_own_files_are_looked_at() {
     assert_eq!(names(), ["runtime_missing", "runtime_missing", "engine_untold", "plugin_absent"]);
     put(root, "usr/bin/cgpu-runtime", "");
     put(root, "usr/lib/cgpu/libcgpu.so", "");
-    put(root, "var/lib/kubelet/device-plugins/kubelet.sock", "");
+    put(root, "var/lib/kubelet/device-plugins/nvidia-gpu.sock", "");
     put(root, "etc/containerd/config.toml", "#BinaryName = \"/usr/bin/cgpu-runtime\"\n");
     assert_eq!(names(), ["engine_untold", "plugin_absent"]);
     put(
@@ -300,7 +300,7 @@ fn a_nodes_own_files_are_looked_at() {
         "etc/containerd/config.toml",
         "[x]\n  BinaryName = \"/usr/bin/cgpu-runtime\"\n  default_runtime_name = \"runc\"\n",
     );
-    put(root, "var/lib/kubelet/device-plugins/aliyungpushare.sock", "");
+    put(root, "var/lib/kubelet/device-plugins/cgpu-mem.sock", "");
     assert_eq!(names(), ["not_default"]);
     put(root, "etc/containerd/conf.d/a.toml", "default_runtime_name = \"cgpu\" # cgpu\n");
     assert_eq!(names(), [""; 0]);

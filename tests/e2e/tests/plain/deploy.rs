@@ -86,7 +86,15 @@ fn what_is_installed_is_taken_away_again_and_nothing_else() {
         Child::start(setup).finish().exits(0);
         assert!(fs::read_to_string(&file).expect("a configuration").contains("cgpu-runtime"));
     }
+    // CRI-O has a file of ours among its own.
+    let crio = root.join("etc/crio/crio.conf.d/99-cgpu.conf");
+    let mut setup = Command::new(root.join("usr/bin/cgpu"));
+    setup.args(["setup", "crio", "--default", "--file"]).arg(&crio);
+    Child::start(setup).finish().exits(0);
+    assert!(fs::read_to_string(&crio).expect("a configuration").contains("default_runtime = \"cgpu\""));
     script("uninstall.sh", root, &[]).exits(0);
+    assert!(!crio.exists());
+    fs::remove_dir_all(root.join("etc/crio")).expect("the folder");
     for (folder, file, text) in [
         ("etc/docker", "daemon.json", "{\n  \"live-restore\": true\n}\n"),
         ("etc/containerd", "config.toml", "version = 2\n"),
