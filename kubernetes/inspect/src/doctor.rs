@@ -52,18 +52,47 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) async fn run(access: &Access, dialects: Dialects, asked: &Arguments) -> Result<ExitCode, Trouble> {
-    let findings =
-        examine(access, dialects, asked).await.map_err(|trouble| trouble.with_code(CANNOT_LOOK))?;
+    let mut findings = Findings::default();
+    let looked = examine(access, dialects, asked, &mut findings).await;
+    let here = asked.here().filter(|_| asked.pod.is_none());
+    if let Some(root) = here {
+        place::examine(root, &mut findings);
+    }
+    // Nodes have no kubeconfig, mostly: what they say themselves is told all the same.
+    let trouble = match looked {
+        Err(trouble) if here.is_some() => Some(trouble),
+        looked => looked.map_err(|trouble| trouble.with_code(CANNOT_LOOK)).map(|()| None)?,
+    };
     let findings = findings.about(asked.why);
     if asked.json {
         println!("{}", findings.json().map_err(Trouble::new)?);
     } else {
         print!("{}", findings.text());
     }
-    Ok(if findings.is_well() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    if let Some(trouble) = &trouble {
+        eprintln!("only this node's files were looked at: {trouble}");
+    }
+    Ok(match (findings.is_well(), trouble) {
+        (false, _) => ExitCode::FAILURE,
+        (true, Some(_)) => ExitCode::from(CANNOT_LOOK),
+        (true, None) => ExitCode::SUCCESS,
+    })
 }
 
-async fn examine(access: &Access, dialects: Dialects, asked: &Arguments) -> Result<Findings, Trouble> {
+impl Arguments {
+    /// Where this node's files are, if this is a node.
+    fn here(&self) -> Option<&Path> {
+        let root = self.root.as_deref().unwrap_or(Path::new("/"));
+        root.join("var/lib/kubelet").is_dir().then_some(root)
+    }
+}
+
+async fn examine(
+    access: &Access,
+    dialects: Dialects,
+    asked: &Arguments,
+    findings: &mut Findings,
+) -> Result<(), Trouble> {
     let api = access.api().await?;
     let nodes: Vec<SeenNode> = listing::all(&api, &Query::all()).await?;
     // Also those that failed: what the kubelet rejects has failed at once.
@@ -75,23 +104,11 @@ async fn examine(access: &Access, dialects: Dialects, asked: &Arguments) -> Resu
         Err(failure) => return Err(failure.into()),
     };
     let facts = Facts::new(dialects, nodes, pods, classes);
-    let mut findings = Findings::default();
     let namespace = match (&asked.pod, &asked.namespace) {
         (Some(_), None) => Some(api.namespace()),
         (_, namespace) => namespace.as_deref(),
     };
-    diagnose(
-        &facts,
-        &Scope { pod: asked.pod.as_deref(), namespace, node: asked.node.as_deref() },
-        &mut findings,
-    )?;
-    if asked.pod.is_none() {
-        let root = asked.root.as_deref().unwrap_or(Path::new("/"));
-        if root.join("var/lib/kubelet").is_dir() {
-            place::examine(root, &mut findings);
-        }
-    }
-    Ok(findings)
+    diagnose(&facts, &Scope { pod: asked.pod.as_deref(), namespace, node: asked.node.as_deref() }, findings)
 }
 
 /// What is asked about.

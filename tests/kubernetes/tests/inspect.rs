@@ -336,6 +336,46 @@ fn the_doctor_sees_what_has_no_limit_and_what_has_no_card() {
     assert_eq!(causes, BTreeSet::from(["bypassed", "isolation_off", "other_runtime"]));
 }
 
+/// Nodes have no kubeconfig, mostly.
+#[test]
+fn on_a_node_its_files_are_looked_at_also_without_a_cluster() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let root = folder.path().to_string_lossy().into_owned();
+    let alone = || {
+        let mut command = program(Dist::find().file(PROGRAM));
+        command.args(["doctor", "--root", &root]);
+        Child::start(command).finish()
+    };
+    fails(&alone().exits(2), &["no kubeconfig"]);
+    let put = |path: &str, text: &str| {
+        let path = folder.path().join(path);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("a folder");
+        fs::write(path, text).expect("a file");
+    };
+    put("var/lib/kubelet/device-plugins/kubelet.sock", "");
+    put(
+        "etc/containerd/config.toml",
+        "default_runtime_name = \"cgpu\"\nBinaryName = \"/usr/bin/cgpu-runtime\"\n",
+    );
+    let outcome = alone().exits(1);
+    assert!(
+        outcome.stdout.contains("this node (runtime_missing)") && outcome.stdout.contains("(plugin_absent)"),
+        "{outcome:?}"
+    );
+    assert!(
+        outcome.stderr.starts_with("only this node's files were looked at: no way to a cluster"),
+        "{outcome:?}"
+    );
+    put("var/lib/kubelet/device-plugins/cgpu-mem.sock", "");
+    put("usr/bin/cgpu-runtime", "");
+    put("usr/lib/cgpu/libcgpu.so", "");
+    // Nothing is wrong here; but the cluster could not be asked.
+    assert_eq!(alone().exits(2).stdout, "nothing is wrong; looked at: this node's files\n");
+    // With one, all of it.
+    let whole = inspect(&documented(), &["doctor", "--root", &root]).exits(0);
+    assert_eq!(whole.stdout, "nothing is wrong; looked at: 2 nodes, 0 pods, this node's files\n");
+}
+
 /// `cgpu doctor kubernetes` is the same program: what it prints and how it ends.
 #[test]
 fn cgpu_doctor_kubernetes_is_the_same() {

@@ -123,13 +123,13 @@ causes! {
         "The pod sets CGPU_DISABLE.",
         "Take the variable out.";
     NoRuntime, Unlimited, Wrong, "no_runtime",
-        "The node's engine has no runtime `cgpu`: nobody puts limits into containers there.",
+        "The node's engine has no runtime `cgpu`: containers that ask for a card are not started there, or have no limit.",
         "See that cgpu-node runs there, or install cgpu and say `cgpu setup containerd --default`; then start the pods anew.";
     OtherRuntime, Unlimited, Wrong, "other_runtime",
-        "The pod's runtime class is another one than cgpu's: its containers come past cgpu-runtime.",
+        "The pod's runtime class is another one than cgpu's: its containers come past cgpu-runtime, and are not started, or have no limit.",
         "Name `cgpu`, or none where that is the node's default.";
     NotBound, Unlimited, Wrong, "not_bound",
-        "The pod runs, and no runtime has asked for its slice: its containers came past cgpu-runtime.",
+        "The pod runs, and no runtime has asked for its slice: its containers came past cgpu-runtime. They have no card, or, if they name one themselves, no limit.",
         "Have the node's engine start containers by cgpu-runtime (cgpu-node, or `cgpu setup containerd --default`), and start the pod anew.";
     // It has no card.
     AsksNothing, NoGpu, ByDesign, "asks_nothing",
