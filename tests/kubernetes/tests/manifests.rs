@@ -15,6 +15,14 @@ use cgpu_kubernetes::names::{self, Dialects, RESOURCES, label};
 use cgpu_kubernetes::object::Pod;
 use cgpu_kubernetes::unit::Unit;
 use cgpu_kubernetes::{ask::Memory, extender};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::core::v1::{ConfigMap, Service, ServiceAccount};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::api::node::v1::RuntimeClass;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 fn folder() -> PathBuf {
@@ -177,7 +185,34 @@ fn configuration(objects: &[Value]) -> Value {
     documents(text).remove(0)
 }
 
+/// An object as the API's own types have it: what they do not know they lose.
+fn known<T: DeserializeOwned + Serialize>(object: &Value) -> Value {
+    let typed: T = serde_json::from_value(object.clone()).unwrap_or_else(|error| panic!("{error}: {object}"));
+    serde_json::to_value(typed).expect("JSON")
+}
+
+/// No field is misspelt or out of place.
+fn check_fields(object: &Value) {
+    let read = match object["kind"].as_str().expect("a kind") {
+        "ClusterRole" => known::<ClusterRole>(object),
+        "ClusterRoleBinding" => known::<ClusterRoleBinding>(object),
+        "ConfigMap" => known::<ConfigMap>(object),
+        "DaemonSet" => known::<DaemonSet>(object),
+        "Deployment" => known::<Deployment>(object),
+        "NetworkPolicy" => known::<NetworkPolicy>(object),
+        "PodDisruptionBudget" => known::<PodDisruptionBudget>(object),
+        "Role" => known::<Role>(object),
+        "RoleBinding" => known::<RoleBinding>(object),
+        "RuntimeClass" => known::<RuntimeClass>(object),
+        "Service" => known::<Service>(object),
+        "ServiceAccount" => known::<ServiceAccount>(object),
+        other => panic!("no test for objects of kind {other}"),
+    };
+    assert_eq!(&read, object);
+}
+
 fn check(objects: &[Value], hami: bool) {
+    objects.iter().for_each(check_fields);
     for object in objects {
         assert!(object["apiVersion"].is_string() && object["kind"].is_string(), "{object}");
         assert!(object["metadata"]["name"].is_string(), "{object}");
