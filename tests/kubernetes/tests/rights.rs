@@ -2,14 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
 
-use cgpu_e2e::{Child, Dist};
+use cgpu_e2e::{Child, Dist, Scene};
 use cgpu_kubernetes_tests::api_server::{ApiServer, Key, Request};
 use cgpu_kubernetes_tests::extender::Extender;
 use cgpu_kubernetes_tests::objects;
-use cgpu_kubernetes_tests::wait::until_holds;
+use cgpu_kubernetes_tests::wait::{until, until_holds};
 use serde_json::{Value, json};
 
 const NAMESPACE: &str = "kube-system";
@@ -192,6 +194,57 @@ fn the_extenders_rights_are_those_that_it_uses() {
     let _ = second.end();
     let _ = extender.end();
     agree("cgpu-scheduler-extender", &rights_of("cgpu-scheduler-extender"), needs(&server.journal()));
+}
+
+#[test]
+fn the_plugins_rights_are_those_that_it_uses() {
+    let scene = Scene::new("T4:15109");
+    let server = ApiServer::start();
+    server.put("nodes", json!({"metadata": {"name": "one"}, "status": {"capacity": {}, "allocatable": {}}}));
+    let mut command = scene.native(&scene.dist().file("cgpu-device-plugin"));
+    command.args(["--node-name", "one", "--kubeconfig"]).arg(server.kubeconfig(&scene.path("")));
+    for (option, folder) in [("--kubelet-dir", "plugins"), ("--cdi-dir", "cdi")] {
+        fs::create_dir_all(scene.path(folder)).expect("a folder");
+        command.arg(option).arg(scene.path(folder));
+    }
+    fs::create_dir_all(scene.root()).expect("a folder");
+    command.arg("--root").arg(scene.root());
+    let plugin = Child::start_for(command, scene.lifetime());
+    let asked = |method: &str, part: &str, query: &str| {
+        server
+            .journal()
+            .iter()
+            .any(|it| it.method == method && it.path.ends_with(part) && it.query.contains(query))
+    };
+    until_holds("it watches its node and its pods", || {
+        asked("GET", "/nodes", "watch=") && asked("GET", "/pods", "watch=")
+    });
+    until_holds("the cards are told", || {
+        asked("PATCH", "/nodes/one", "") && asked("PATCH", "/nodes/one/status", "")
+    });
+    // A container of a pod of which it has not heard.
+    server.lose_events(1);
+    let mut pod = objects::pod("test", "p", 2);
+    pod["spec"]["nodeName"] = json!("one");
+    pod["metadata"]["annotations"] = json!({
+        "scheduler.framework.gpushare.allocation": "{\"0\":{\"0\":2}}", "cgpu.dev/node": "one",
+        "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1", "ALIYUN_COM_GPU_MEM_ASSIGNED": "false",
+    });
+    let pod = server.put("pods", pod);
+    let question = json!({
+        "slice": "0-2", "namespace": "test", "pod": "p", "uid": pod["metadata"]["uid"], "container": "main",
+    });
+    let answer = until("the plugin answers", || {
+        let mut line = UnixStream::connect(scene.root().join("plugin.sock")).ok()?;
+        writeln!(line, "{question}").ok()?;
+        let mut answer = String::new();
+        BufReader::new(line).read_line(&mut answer).ok()?;
+        Some(answer)
+    });
+    assert!(answer.contains("\"bound\""), "{answer}");
+    until_holds("it is written on the pod", || asked("PATCH", "/pods/p", ""));
+    let _ = plugin.kill();
+    agree("cgpu-device-plugin", &rights_of("cgpu-device-plugin"), needs(&server.journal()));
 }
 
 #[test]
