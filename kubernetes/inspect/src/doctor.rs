@@ -95,8 +95,12 @@ async fn examine(
 ) -> Result<(), Trouble> {
     let api = access.api().await?;
     let nodes: Vec<SeenNode> = listing::all(&api, &Query::all()).await?;
-    // Also those that failed: what the kubelet rejects has failed at once.
-    let pods: Vec<SeenPod> = listing::all(&api, &Query::all().field("status.phase!=Succeeded")).await?;
+    // Also those that failed: what the kubelet rejects has failed at once. Who asks for one may ask for any.
+    let meant = match asked.pod {
+        Some(_) => Query::all(),
+        None => Query::all().field("status.phase!=Succeeded"),
+    };
+    let pods: Vec<SeenPod> = listing::all(&api, &meant).await?;
     let classes = match api.list::<SeenClass>(&Query::all()).await {
         Ok(list) => Some(list.items),
         // Whoever may not see them is told the rest.

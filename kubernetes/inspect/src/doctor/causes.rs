@@ -144,6 +144,9 @@ causes! {
     Rejected, NoGpu, Wrong, "rejected",
         "The kubelet has rejected the pod; it does not come back to life.",
         "Do what the sentence says, and delete the pod: its owner makes another.";
+    Ended, NoGpu, ByDesign, "ended",
+        "The pod has ended: it holds nothing any more, and does not come back.",
+        "See its logs (kubectl logs); its owner makes another if it is to.";
     TakenOut, NoGpu, ByDesign, "taken_out",
         "The node's labels take it out: its cards are not shared.",
         "Set gpushare to `true`, and ack.node.gpu.schedule to `cgpu`, `core_mem` or `share`.";

@@ -17,11 +17,12 @@ const NAMED: usize = 3;
 
 pub(super) fn examine(facts: &Facts, seen: &SeenPod, was_named: bool, findings: &mut Findings) {
     let subject = format!("pod {}", seen.title());
-    if seen.pod.status.phase == "Failed" {
-        // What is about cards is told by their name; what others failed for is no matter of ours, unless somebody asks.
-        if Claimant::has_ended(&seen.pod, facts.cluster.dialects()) && (was_named || is_rejected(seen)) {
-            let status = &seen.status;
-            findings.add(Cause::Rejected, &subject, format!("{}: {}", status.reason, status.message));
+    if matches!(seen.pod.status.phase.as_str(), "Failed" | "Succeeded") {
+        let (reason, message) = (&seen.status.reason, &seen.status.message);
+        if is_rejected(seen) && Claimant::has_ended(&seen.pod, facts.cluster.dialects()) {
+            findings.add(Cause::Rejected, &subject, format!("{reason}: {message}"));
+        } else if was_named {
+            findings.add(Cause::Ended, &subject, [reason.as_str(), message].join(" "));
         }
         return;
     }
@@ -44,8 +45,10 @@ pub(super) fn examine(facts: &Facts, seen: &SeenPod, was_named: bool, findings: 
     }
 }
 
+/// By the kubelet, before anything of it ran: by a device plugin's word, or because it has less to give than the scheduler thought.
 fn is_rejected(seen: &SeenPod) -> bool {
-    seen.status.reason == "UnexpectedAdmissionError"
+    let reason = &seen.status.reason;
+    reason == "UnexpectedAdmissionError" || reason.starts_with("OutOf")
 }
 
 fn waits(

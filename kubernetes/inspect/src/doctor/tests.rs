@@ -205,7 +205,12 @@ fn who_is_not_started_is_told_why() {
     let failed = || bound(|pod| pod["status"] = json!({"phase": "Failed", "reason": "Evicted"}));
     assert_eq!(Cluster::well().with(failed()).names(), [""; 0]);
     let scope = Scope { pod: Some("p"), namespace: Some("test"), node: None };
-    assert_eq!(Cluster::well().with(failed()).findings(scope).names(), ["rejected"]);
+    assert_eq!(Cluster::well().with(failed()).findings(scope).names(), ["ended"]);
+    let done = bound(|pod| pod["status"] = json!({"phase": "Succeeded"}));
+    assert_eq!(Cluster::well().with(done).findings(scope).names(), ["ended"]);
+    let too_much =
+        bound(|pod| pod["status"] = json!({"phase": "Failed", "reason": "OutOfaliyun.com/gpu-mem"}));
+    assert_eq!(Cluster::well().with(too_much).names(), ["rejected"]);
     let other = || json!({"metadata": {"name": "p", "namespace": "test", "uid": "u"}, "status": {"phase": "Running"}});
     assert_eq!(Cluster::well().with(other()).names(), [""; 0]);
     assert_eq!(Cluster::well().with(other()).findings(scope).names(), ["asks_nothing"]);
