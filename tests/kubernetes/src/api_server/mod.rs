@@ -21,6 +21,7 @@ mod watches;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use serde_json::Value;
 use tokio::runtime::Runtime;
@@ -32,6 +33,11 @@ pub use store::Key;
 
 use faults::Faults;
 use store::Store;
+
+use crate::wait::until;
+
+/// So long those who are being answered may hold it up when it ends.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// A running one. It ends when it is dropped.
 pub struct ApiServer {
@@ -103,7 +109,8 @@ impl ApiServer {
     fn open(&mut self) {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.worker_threads(2).enable_all().build().expect("threads");
-        let listener = runtime.block_on(tokio::net::TcpListener::bind(self.address)).expect("a port");
+        // One that had this port before may still be letting go of it, or somebody's connection has it for a moment.
+        let listener = until("a port", || runtime.block_on(tokio::net::TcpListener::bind(self.address)).ok());
         self.address = listener.local_addr().expect("an address");
         let router = routes::router(Arc::clone(&self.world));
         runtime.spawn(async move { axum::serve(listener, router).await });
@@ -113,7 +120,7 @@ impl ApiServer {
     /// It goes: nobody answers, and every connection breaks. What it knows stays.
     pub fn close(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
+            runtime.shutdown_timeout(GRACE);
         }
     }
 

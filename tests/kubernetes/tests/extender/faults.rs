@@ -53,13 +53,20 @@ fn a_watch_that_breaks_goes_on_where_it_was() {
     // In none of these anything was listed anew.
     assert_eq!(lists(&stage), 1);
     // It forgets what happened while nobody watched.
-    stage.server.fault(Fault::times(3, "GET", "watch=true", Act::Refuse(503, "ServiceUnavailable")));
+    stage.server.fault(Fault::times(1_000_000, "GET", "watch=true", Act::Refuse(500, "InternalError")));
     stage.server.break_watches();
+    let before = stage.server.journal().len();
+    until_holds("both watches are refused", || {
+        let journal = stage.server.journal();
+        let refused =
+            |end| journal[before..].iter().any(|request| request.is("GET", end) && request.status == 500);
+        refused("/pods") && refused("/nodes")
+    });
     next(&stage);
-    let gone = Key::pod("test", "p-1");
-    stage.server.remove(&gone);
+    stage.server.remove(&Key::pod("test", "p-1"));
     let now = next(&stage);
     stage.server.compact();
+    stage.server.mend();
     stage.wait_for_units(&extender, "n1", now - 1);
     assert!(lists(&stage) > 1);
 }
