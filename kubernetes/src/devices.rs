@@ -3,7 +3,7 @@
 //! Ids are counts. None belongs to a card: which card a pod has is in its annotations, and the kubelet hands out ids as it likes. So they can be as
 //! short as numbers are, and of a sick card as many ids are sick as it has units, whichever these are.
 
-use crate::cards::NodeCards;
+use crate::cards::{Card, NodeCards};
 use crate::refusal::Refusal;
 use crate::unit::Unit;
 
@@ -47,17 +47,13 @@ pub struct Devices {
 }
 
 impl Devices {
-    /// Of a node's cards.
+    /// Of a node's cards; none where no pod may come.
     ///
     /// # Errors
-    /// They are more than the kubelet can be told, with the numbers and a unit that would do.
+    /// They are more than the kubelet could be told if all of them fell sick, which takes more words; with the numbers and a unit that would do.
     pub fn of(node: &NodeCards) -> Result<Self, Refusal> {
-        let sum = |healthy_only: bool| {
-            let cards = node.cards.iter().filter(|card| card.healthy || !healthy_only);
-            cards.fold(0_u64, |sum, card| sum.saturating_add(card.units))
-        };
-        let devices = Self { healthy: sum(true), all: sum(false) };
-        let bytes = devices.message();
+        let devices = Self::counted(node, |card| card.units);
+        let bytes = Self { healthy: 0, ..devices }.message();
         if bytes <= LONGEST_MESSAGE {
             return Ok(devices);
         }
@@ -70,6 +66,30 @@ impl Devices {
             node.cards.len(),
             devices.all
         )))
+    }
+
+    /// Percent of compute, of cards that can set some aside.
+    #[must_use]
+    pub fn percent(node: &NodeCards) -> Self {
+        Self::counted(node, |card| card.percent.into())
+    }
+
+    /// Places of containers, each of one card.
+    #[must_use]
+    pub fn places(node: &NodeCards) -> Self {
+        Self::counted(node, |card| card.places.into())
+    }
+
+    fn counted(node: &NodeCards, of: impl Fn(&Card) -> u64) -> Self {
+        let sum = |healthy_only: bool| {
+            let cards = node.cards.iter().filter(|card| card.healthy || !healthy_only);
+            cards.fold(0_u64, |sum, card| sum.saturating_add(of(card)))
+        };
+        if node.closed.is_some() {
+            Self { healthy: 0, all: 0 }
+        } else {
+            Self { healthy: sum(true), all: sum(false) }
+        }
     }
 
     /// Bytes of the message (`ListAndWatchResponse`) that says so: for each device its id and its health, each with a tag and a length, and a
@@ -137,7 +157,7 @@ mod tests {
         assert_eq!(Devices::of(&cards("MiB", 81920, 2)).map(|devices| devices.all), Ok(163_840));
         assert_eq!(
             Devices::of(&cards("MiB", 81920, 8)).unwrap_err().sentence(),
-            "the node's 8 cards have 655360 units of MiB, which take a message of 11093132 bytes, and the kubelet takes 4194304; \
+            "the node's 8 cards have 655360 units of MiB, which take a message of 12403852 bytes, and the kubelet takes 4194304; \
              count in units of 128MiB instead"
         );
     }
@@ -147,6 +167,11 @@ mod tests {
         let mut cards = NodeCards::of(&node("n", "GiB", &[15109, 23028]));
         cards.cards[0].healthy = false;
         assert_eq!(Devices::of(&cards), Ok(Devices { healthy: 22, all: 36 }));
+        assert_eq!(Devices::percent(&cards), Devices { healthy: 100, all: 200 });
+        assert_eq!(Devices::places(&cards), Devices { healthy: 25, all: 50 });
+        cards.closed = Some(Refusal::new("closed"));
+        let none = Devices { healthy: 0, all: 0 };
+        assert_eq!((Devices::of(&cards), Devices::places(&cards)), (Ok(none), none));
     }
 
     proptest! {

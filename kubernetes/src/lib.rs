@@ -16,6 +16,7 @@
 
 pub mod allocation;
 pub mod ask;
+pub mod binding;
 pub mod books;
 pub mod cards;
 pub mod claim;

@@ -1,7 +1,7 @@
 //! Names that other people's pods, nodes and scripts use.
 
 /// Whose names a pod speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Dialect {
     /// `aliyun.com/...`: amounts are in all, over all cards.
     Aliyun,
@@ -44,11 +44,14 @@ pub const CORE: &str = "aliyun.com/gpu-core.percentage";
 /// Number of cards: a resource of nodes, a label of pods.
 pub const COUNT: &str = "aliyun.com/gpu-count";
 
+/// Cards, in HAMi's names: what the kubelet counts of them.
+pub const HAMI_CARDS: &str = "nvidia.com/gpu";
+
 /// Every resource that is read, once.
 pub const RESOURCES: [Resource; 6] = [
     Resource { name: MEMORY, dialect: Dialect::Aliyun, meaning: Meaning::Units },
     Resource { name: CORE, dialect: Dialect::Aliyun, meaning: Meaning::Percent },
-    Resource { name: "nvidia.com/gpu", dialect: Dialect::Hami, meaning: Meaning::Cards },
+    Resource { name: HAMI_CARDS, dialect: Dialect::Hami, meaning: Meaning::Cards },
     Resource { name: "nvidia.com/gpumem", dialect: Dialect::Hami, meaning: Meaning::MibEach },
     Resource {
         name: "nvidia.com/gpumem-percentage",
@@ -95,6 +98,9 @@ pub mod annotation {
     /// Every one of them: what a withdrawal removes.
     pub const ALL: [&str; 7] = [INDEX, DEVICE, POD, ASSIGNED, ASSUME_TIME, ALLOCATION, NODE];
 
+    /// `{"container":"slice"}`: which of the kubelet's slices the containers have, written by the device plugin when they start.
+    pub const SLICES: &str = "cgpu.dev/slices";
+
     /// Of nodes: their cards, written by the device plugin.
     pub const CARDS: &str = "cgpu.dev/cards";
 }
@@ -127,4 +133,6 @@ pub mod variable {
     pub const PERCENT: &str = "ALIYUN_COM_GPU_CORE_PERCENTAGE";
     /// `true`: no limit.
     pub const DISABLE: &str = "CGPU_DISABLE";
+    /// A slice that the kubelet counted, for a container that is to be told which.
+    pub const SLICE: &str = "CGPU_SLICE";
 }

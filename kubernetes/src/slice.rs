@@ -11,12 +11,17 @@ use crate::ask::{Amount, Ask};
 use crate::cards::NodeCards;
 use crate::claimant::Claimant;
 use crate::devices;
+use crate::names::Dialect;
 use crate::refusal::{Refusal, quoted};
 use crate::variables;
 
-/// A slice that is nobody's yet, or a container's: its smallest id, and how many there are.
+/// Before the numbers of slices of HAMi's resource, whose ids are numbers as well.
+const HAMIS: &str = "hami.";
+
+/// A slice that is nobody's yet, or a container's: whose ids they are, the smallest of them, and how many there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Token {
+    dialect: Dialect,
     first: u64,
     count: u64,
 }
@@ -26,7 +31,7 @@ impl Token {
     ///
     /// # Errors
     /// There is none, one twice, or one that nobody told the kubelet of.
-    pub fn of_ids<'a>(ids: impl IntoIterator<Item = &'a str>) -> Result<Self, Refusal> {
+    pub fn of_ids<'a>(dialect: Dialect, ids: impl IntoIterator<Item = &'a str>) -> Result<Self, Refusal> {
         let mut numbers = Vec::new();
         for id in ids {
             let number = devices::number(id);
@@ -42,7 +47,7 @@ impl Token {
             return Err(Refusal::new("the kubelet gave an id twice"));
         }
         match numbers.first() {
-            Some(first) => Ok(Self { first: *first, count: numbers.len() as u64 }),
+            Some(first) => Ok(Self { dialect, first: *first, count: numbers.len() as u64 }),
             None => Err(Refusal::new("the kubelet gave no ids")),
         }
     }
@@ -54,29 +59,93 @@ impl Token {
     pub fn parse(text: &str) -> Result<Self, Refusal> {
         let refuse =
             || Refusal::new(format!("the slice is called {}, which no device plugin wrote", quoted(text)));
-        let (first, count) = text.split_once('-').ok_or_else(refuse)?;
+        let (dialect, numbers) = match text.strip_prefix(HAMIS) {
+            Some(numbers) => (Dialect::Hami, numbers),
+            None => (Dialect::Aliyun, text),
+        };
+        let (first, count) = numbers.split_once('-').ok_or_else(refuse)?;
         match (devices::number(first), devices::number(count)) {
-            (Some(first), Some(count)) if count > 0 => Ok(Self { first, count }),
+            (Some(first), Some(count)) if count > 0 => Ok(Self { dialect, first, count }),
             _ => Err(refuse()),
         }
     }
 }
 
-/// As it stands in a variable and in a CDI device's name: at most 27 characters.
+/// As it stands in a variable and in a CDI device's name: at most 32 characters.
 impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", devices::id(self.first), devices::id(self.count))
+        let whose = if self.dialect == Dialect::Hami { HAMIS } else { "" };
+        write!(f, "{whose}{}-{}", devices::id(self.first), devices::id(self.count))
     }
+}
+
+/// Whose a slice is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Owner {
+    token: Token,
+    /// The pod's uid.
+    uid: String,
+    /// The container's name.
+    container: String,
 }
 
 /// Whose slices are. Nothing is lost with it: who asks again is told again.
 #[derive(Clone, Debug, Default)]
 pub struct Slices {
-    /// By smallest id: how many, the pod's uid, the container's name.
-    owners: BTreeMap<u64, (u64, String, String)>,
+    /// By smallest id.
+    owners: BTreeMap<(Dialect, u64), Owner>,
 }
 
 impl Slices {
+    /// Takes over what a plugin before us has given: the value of a pod's annotation [`crate::names::annotation::SLICES`]. What its containers do not ask for is
+    /// passed over, and so is what is known better.
+    pub fn recall(&mut self, pod: &Claimant, annotation: &str) {
+        let told: BTreeMap<String, String> = serde_json::from_str(annotation).unwrap_or_default();
+        for ask in pod.asks.as_deref().unwrap_or_default() {
+            let token = told.get(&ask.container).and_then(|token| Token::parse(token).ok());
+            let Some(token) = token.filter(|token| counted(ask) == (token.dialect, token.count)) else {
+                continue;
+            };
+            let owner = Owner { token, uid: pod.uid.clone(), container: ask.container.clone() };
+            let is_known = |other: &Owner| other.uid == owner.uid && other.container == owner.container;
+            if !self.owners.values().any(is_known) {
+                self.owners.entry((token.dialect, token.first)).or_insert(owner);
+            }
+        }
+    }
+
+    /// What to annotate a pod with; none: it has no slice.
+    #[must_use]
+    pub fn annotation(&self, uid: &str) -> Option<String> {
+        let own = self.owners.values().filter(|owner| owner.uid == uid);
+        let told: BTreeMap<&str, String> =
+            own.map(|owner| (owner.container.as_str(), owner.token.to_string())).collect();
+        // A map of texts always can be written.
+        (!told.is_empty()).then(|| serde_json::to_string(&told).unwrap_or_default())
+    }
+
+    /// The pod whose container has this slice, or one that begins with the same id.
+    #[must_use]
+    pub fn owner(&self, token: Token) -> Option<&str> {
+        self.owners.get(&(token.dialect, token.first)).map(|owner| owner.uid.as_str())
+    }
+
+    /// All that have an owner.
+    pub fn tokens(&self) -> impl Iterator<Item = Token> {
+        self.owners.values().map(|owner| owner.token)
+    }
+
+    /// Whether a slice that begins with this id has an owner.
+    #[must_use]
+    pub fn begins(&self, dialect: Dialect, id: u64) -> bool {
+        self.owners.contains_key(&(dialect, id))
+    }
+
+    /// Forgets those of pods that do not live.
+    pub fn retain(&mut self, lives: impl Fn(&str) -> bool) {
+        self.owners.retain(|_, owner| lives(&owner.uid));
+    }
+
     /// Gives a slice to a container, or says again that it is its. `lives` says whether a pod is still there: its ids are the kubelet's to give again when it
     /// is not.
     ///
@@ -95,7 +164,11 @@ impl Slices {
             return Err(Refusal::new(format!("{title} is not bound to node `{}`", node.name)));
         }
         let asks = pod.asks.as_ref().map_err(Clone::clone)?;
-        let units = asks.iter().find(|ask| ask.container == container).map_or(0, counted);
+        let (dialect, units) =
+            asks.iter().find(|ask| ask.container == container).map_or((Dialect::Aliyun, 0), counted);
+        if dialect != token.dialect {
+            return Err(Refusal::new(format!("the slice {token} is of other names than {title} asks by")));
+        }
         if units != token.count {
             return Err(Refusal::new(format!(
                 "{title} asks for {units} units, but the kubelet counted {} for it",
@@ -104,41 +177,42 @@ impl Slices {
         }
         let variables = variables::of(pod, container, node)?
             .ok_or_else(|| Refusal::new(format!("{title} asks for nothing")))?;
-        self.owners.retain(|_, (_, uid, _)| lives(uid));
-        let own = (token.count, pod.uid.clone(), container.to_owned());
-        if let Some((_, uid, name)) =
-            self.owners.get(&token.first).filter(|owner| **owner != own && !may_take_over(asks, owner, &own))
+        self.retain(lives);
+        let own = Owner { token, uid: pod.uid.clone(), container: container.to_owned() };
+        let place = (token.dialect, token.first);
+        if let Some(owner) =
+            self.owners.get(&place).filter(|owner| **owner != own && !may_take_over(asks, owner, &own))
         {
             return Err(Refusal::new(format!(
-                "the slice {token} is container `{name}`'s of pod {uid}, not {title}'s"
+                "the slice {token} is container `{}`'s of pod {}, not {title}'s",
+                owner.container, owner.uid
             )));
         }
         let another = self
             .owners
             .iter()
-            .find(|(first, owner)| **first != token.first && owner.1 == own.1 && owner.2 == own.2);
-        if let Some((first, (count, ..))) = another {
-            let other = Token { first: *first, count: *count };
+            .find(|(at, owner)| **at != place && owner.uid == own.uid && owner.container == own.container);
+        if let Some((_, Owner { token: other, .. })) = another {
             return Err(Refusal::new(format!("{title} has the slice {other} already, and not {token}")));
         }
-        self.owners.insert(token.first, own);
+        self.owners.insert(place, own);
         Ok(variables)
     }
 }
 
 /// The kubelet gives an init container's ids to the containers after it, in the same pod; and when the pod's sandbox is made anew, they are the
 /// init container's again.
-fn may_take_over(asks: &[Ask], owner: &(u64, String, String), own: &(u64, String, String)) -> bool {
+fn may_take_over(asks: &[Ask], owner: &Owner, own: &Owner) -> bool {
     let is_init =
         |name: &str| asks.iter().any(|ask| ask.container == name && ask.role == crate::share::Role::Init);
-    owner.1 == own.1 && (is_init(&owner.2) || is_init(&own.2))
+    owner.uid == own.uid && (is_init(&owner.container) || is_init(&own.container))
 }
 
 /// Ids that the kubelet counts for a container.
-fn counted(ask: &Ask) -> u64 {
+fn counted(ask: &Ask) -> (Dialect, u64) {
     match ask.amount {
-        Amount::InAll { units, .. } => units,
-        Amount::Each { cards, .. } => cards as u64,
+        Amount::InAll { units, .. } => (Dialect::Aliyun, units),
+        Amount::Each { cards, .. } => (Dialect::Hami, cards as u64),
     }
 }
 
@@ -163,7 +237,7 @@ mod tests {
     }
 
     fn token(ids: &[&str]) -> Token {
-        Token::of_ids(ids.iter().copied()).unwrap()
+        Token::of_ids(Dialect::Aliyun, ids.iter().copied()).unwrap()
     }
 
     fn given(slices: &mut Slices, ids: &[&str], pod: &Claimant, container: &str) -> Result<String, String> {
@@ -175,14 +249,15 @@ mod tests {
     fn a_token_is_made_from_ids_and_read_again() {
         assert_eq!(token(&["a1", "7", "z"]).to_string(), "7-3");
         assert_eq!(Token::parse("7-3"), Ok(token(&["a1", "7", "z"])));
-        let longest = Token { first: u64::MAX, count: u64::MAX };
+        let longest = Token { dialect: Dialect::Hami, first: u64::MAX, count: u64::MAX };
         assert_eq!(Token::parse(&longest.to_string()), Ok(longest));
-        assert!(longest.to_string().len() <= 27);
-        for text in ["", "7", "7-", "-3", "7-0", "7-3-1", "07-3", "A-1", "7 -3"] {
+        assert_eq!(longest.to_string().len(), 32);
+        assert_eq!(Token::of_ids(Dialect::Hami, ["7"]).unwrap().to_string(), "hami.7-1");
+        for text in ["", "7", "7-", "-3", "7-0", "7-3-1", "hami.7", "hami.hami.7-1", "07-3", "A-1", "7 -3"] {
             assert!(Token::parse(text).is_err(), "{text}");
         }
         for ids in [&[][..], &["1", "1"], &["GPU-x-_-1"], &[""]] {
-            assert!(Token::of_ids(ids.iter().copied()).is_err(), "{ids:?}");
+            assert!(Token::of_ids(Dialect::Aliyun, ids.iter().copied()).is_err(), "{ids:?}");
         }
     }
 
@@ -211,9 +286,40 @@ mod tests {
             "container `main` of test/q asks for 2 units, but the kubelet counted 1 for it"
         );
         assert!(given(&mut slices, &["8", "9"], &other, "sidecar").unwrap_err().contains("asks for 0 units"));
+        assert!(
+            slices
+                .give(Token::of_ids(Dialect::Hami, ["8", "9"]).unwrap(), &other, "main", &here(), |_| true)
+                .unwrap_err()
+                .sentence()
+                .starts_with("the slice hami.8-2 is of other names than container `main` of test/q asks by")
+        );
         // When a pod has gone its ids are given again.
         let again = slices.give(token(&["4", "5"]), &other, "main", &here(), |uid| uid != "uid-p");
         assert!(again.is_ok(), "{again:?}");
+    }
+
+    #[test]
+    fn a_plugin_after_us_knows_whose_the_slices_are() {
+        let (pod, other) = (placed(sharing("p", 2)), placed(sharing("q", 2)));
+        let mut slices = Slices::default();
+        assert!(given(&mut slices, &["4", "5"], &pod, "main").is_ok());
+        let told = slices.annotation("uid-p").unwrap();
+        assert_eq!((told.as_str(), slices.annotation("uid-q")), (r#"{"main":"4-2"}"#, None));
+        let mut after = Slices::default();
+        after.recall(&pod, &told);
+        assert_eq!(after.annotation("uid-p"), Some(told));
+        assert!(given(&mut after, &["4", "5"], &other, "main").unwrap_err().contains("of pod uid-p"));
+        assert!(given(&mut after, &["6", "7"], &pod, "main").unwrap_err().contains("has the slice 4-2"));
+        assert!(given(&mut after, &["4", "5"], &pod, "main").is_ok());
+        // Who edits the annotation takes nothing from others, and nothing from itself.
+        after.recall(&other, r#"{"main":"4-2","x":"y"}"#);
+        after.recall(&other, r#"{"main":"9-3","none":"9-2"}"#);
+        after.recall(&pod, r#"{"main":"8-2"}"#);
+        after.recall(&pod, "no JSON");
+        assert_eq!(after.annotation("uid-q"), None);
+        assert!(given(&mut after, &["4", "5"], &pod, "main").is_ok());
+        after.retain(|uid| uid != "uid-p");
+        assert_eq!(after.owner(token(&["4", "5"])), None);
     }
 
     #[test]
