@@ -184,6 +184,21 @@ impl Configuration {
         self
     }
 
+    /// The same with these variables for its first process, after all others but those of the same names and those to leave out.
+    #[must_use]
+    pub fn with_variables(mut self, given: &[(String, String)], left_out: &[&str]) -> Self {
+        let process = self.document.entry("process").or_insert_with(|| Value::Object(Map::new()));
+        if let Some(process) = process.as_object_mut() {
+            let goes = |variable: &Value| {
+                let name = variable.as_str().and_then(|text| text.split('=').next()).unwrap_or_default();
+                left_out.contains(&name) || given.iter().any(|(other, _)| other == name)
+            };
+            let added = given.iter().map(|(name, value)| Value::String(format!("{name}={value}")));
+            append(process, "env", added, goes);
+        }
+        self
+    }
+
     /// Its text.
     #[must_use]
     pub fn text(&self) -> Vec<u8> {

@@ -12,6 +12,7 @@ use cgpu_monitor::message::Registration;
 use cgpu_proto::paths;
 use oci_spec::runtime::{Mount, State};
 
+use crate::binding;
 use crate::bundle::Bundle;
 use crate::config::Config;
 use crate::edit::Configuration;
@@ -23,8 +24,8 @@ use crate::start::Slice;
 /// What is to be mounted, in the container's folder.
 const MOUNTS: &str = "mounts";
 
-/// Runs `created|stopped --root DIR`, which `cgpu-runtime` has put into a configuration, or `plan|mount|clear [--config FILE]`, which a CDI
-/// specification has; the word `hook` is not among the arguments.
+/// Runs `created|stopped --root DIR`, which `cgpu-runtime` has put into a configuration, or `plan|mount|clear [--config FILE]` or `bound`, which CDI
+/// specifications have; the word `hook` is not among the arguments.
 ///
 /// # Errors
 /// The container is not to be started, or its folder cannot be removed.
@@ -38,9 +39,12 @@ pub fn run(arguments: &[OsString]) -> Result<()> {
             created(Path::new(root), &Folder::of(Path::new(root), state.id())?, *state.pid())
         }
         ["stopped", "--root", root] => Ok(Folder::of(Path::new(root), state.id())?.remove()?),
+        ["bound"] => Ok(binding::check(&Bundle::at(state.bundle()).read()?)?),
         [what] => injected(what, &Config::load(None)?, &state),
         [what, "--config", file] => injected(what, &Config::load(Some(Path::new(file)))?, &state),
-        _ => bail!("expected: hook created|stopped --root DIR, or hook plan|mount|clear [--config FILE]"),
+        _ => bail!(
+            "expected: hook created|stopped --root DIR, hook plan|mount|clear [--config FILE], or hook bound"
+        ),
     }
 }
 

@@ -10,10 +10,12 @@
 //! ```
 //!
 //! A container whose variables ask for nothing is handed over as it came: its configuration is not even written again. One whose
-//! variables are not understood, or ask for what cannot be kept, is not started, with one sentence that the engine shows.
+//! variables are not understood, or ask for what cannot be kept, is not started, with one sentence that the engine shows. A pod's container, whose
+//! variables name no more than a slice that the kubelet counted, gets the others from the device plugin ([`binding`]).
 //!
 //! What decides ([`plan`], [`edit`], [`invocation`]) is pure; the rest reads, writes and runs.
 
+pub mod binding;
 pub mod bundle;
 pub mod cards;
 pub mod config;

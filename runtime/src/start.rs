@@ -10,6 +10,7 @@ use cgpu_proto::limits::Limits;
 use cgpu_proto::paths;
 use oci_spec::runtime::Mount;
 
+use crate::binding;
 use crate::bundle::{self, Bundle};
 use crate::cards;
 use crate::config::{self, Config};
@@ -29,19 +30,41 @@ const STATES: &str = "sim";
 /// That link, which the simulated driver looks for where no variable names a state.
 const STATE: &str = "simulated";
 
-/// Makes a slice ready for the container, if its variables ask for one; None: it is not ours.
+/// What has become of a container's configuration.
+#[derive(Debug)]
+pub enum Prepared {
+    /// It is as it came.
+    Untouched,
+    /// A pod's, with the cards that were chosen for it, whole: its node holds nobody to a limit.
+    Cards,
+    /// It has a slice, in this folder.
+    Slice(Folder),
+}
+
+/// Makes a slice ready for the container, if its variables ask for one.
 ///
 /// # Errors
 /// It must not be started; the sentence says why.
-pub fn prepare(invocation: &Invocation, config: &Config) -> Result<Option<Folder>> {
+pub fn prepare(invocation: &Invocation, config: &Config) -> Result<Prepared> {
     let bundle = Bundle::of(invocation)?;
-    let configuration = bundle.read()?;
+    let came = bundle.read()?;
+    let bound = binding::bound(&came, config)?;
+    let is_bound = bound.is_some();
+    let configuration = bound.unwrap_or(came);
     let variables = configuration.variables();
-    if !Declared::new(&variables)?.asks() {
-        return Ok(None);
-    }
-    let id = invocation.id.as_deref().context("the container has no id")?;
-    let Some(slice) = Slice::make(&bundle, &configuration, config, id)? else { return Ok(None) };
+    let slice = if Declared::new(&variables)?.asks() {
+        let id = invocation.id.as_deref().context("the container has no id")?;
+        Slice::make(&bundle, &configuration, config, id)?
+    } else {
+        None
+    };
+    let Some(slice) = slice else {
+        if !is_bound {
+            return Ok(Prepared::Untouched);
+        }
+        bundle.write(&configuration)?;
+        return Ok(Prepared::Cards);
+    };
     let written = slice
         .added_to(configuration, config, Hooks::needed(invocation))
         .and_then(|configuration| bundle.write(&configuration));
@@ -49,7 +72,7 @@ pub fn prepare(invocation: &Invocation, config: &Config) -> Result<Option<Folder
         let _ = slice.folder.remove();
         return Err(error);
     }
-    Ok(Some(slice.folder))
+    Ok(Prepared::Slice(slice.folder))
 }
 
 /// Which hooks of ours a configuration needs: they are processes of their own that the next runtime waits for.

@@ -1,0 +1,193 @@
+//! The answers for `cgpu-runtime`: whose a token is, and what that container has. See [`cgpu_kubernetes::binding`].
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cgpu_kubernetes::binding::{Answer, LONGEST_LINE, Question, SOCKET};
+use cgpu_kubernetes::claimant::Claimant;
+use cgpu_kubernetes::object::Pod;
+use cgpu_kubernetes::refusal::Refusal;
+use cgpu_kubernetes::slice::Token;
+use cgpu_kubernetes_api::{Api, Failure, Keeper};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use crate::node::Sight;
+use crate::pods::Pods;
+
+/// Whoever asks has asked by then.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// What a start has to wait for at most before it is told that it cannot be: the cards, the list of pods.
+const START: Duration = Duration::from_secs(15);
+
+/// Who answers.
+pub(crate) struct Binding {
+    pub(crate) api: Api,
+    pub(crate) pods: Arc<Pods>,
+    pub(crate) sight: watch::Receiver<Sight>,
+}
+
+/// Makes the socket, for root alone.
+///
+/// # Errors
+/// As the system says.
+pub(crate) fn listen(root: &Path) -> io::Result<(UnixListener, PathBuf)> {
+    fs::create_dir_all(root)?;
+    let path = root.join(SOCKET);
+    // Made under another name, so that nobody else can open it before its mode is set.
+    let fresh = root.join(format!("{SOCKET}.{}", std::process::id()));
+    let _ = fs::remove_file(&fresh);
+    let listener = UnixListener::bind(&fresh)?;
+    fs::set_permissions(&fresh, fs::Permissions::from_mode(0o600))?;
+    fs::rename(&fresh, &path)?;
+    Ok((listener, path))
+}
+
+impl Binding {
+    /// Answers for ever.
+    pub(crate) async fn serve(self: Arc<Self>, listener: UnixListener) {
+        let own = rustix::process::geteuid().as_raw();
+        loop {
+            let stream = match listener.accept().await {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    warn!("nobody can ask: {error}");
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    continue;
+                }
+            };
+            // The file's mode says so already; a folder that somebody opened to all says no more than that.
+            if !stream.peer_cred().is_ok_and(|who| [0, own].contains(&who.uid())) {
+                continue;
+            }
+            let binding = Arc::clone(&self);
+            tokio::spawn(async move {
+                if let Err(error) = binding.converse(stream).await {
+                    warn!("a question was not answered: {error}");
+                }
+            });
+        }
+    }
+
+    /// One question, one answer.
+    async fn converse(&self, mut stream: UnixStream) -> io::Result<()> {
+        let (reader, mut writer) = stream.split();
+        let mut line = Vec::new();
+        let mut reader = BufReader::new(reader.take(LONGEST_LINE));
+        tokio::time::timeout(PATIENCE, reader.read_until(b'\n', &mut line)).await??;
+        let answer = match serde_json::from_slice::<Question>(&line) {
+            Err(error) => Answer::Refused(format!(
+                "the device plugin does not understand the question ({error}): cgpu-runtime and cgpu-device-plugin must be of one release"
+            )),
+            Ok(question) => self.answer(&question).await,
+        };
+        line = serde_json::to_vec(&answer)?;
+        line.push(b'\n');
+        tokio::time::timeout(PATIENCE, writer.write_all(&line)).await?
+    }
+
+    async fn answer(&self, question: &Question) -> Answer {
+        let Question { slice, namespace, pod, container, .. } = question;
+        match self.bind(question).await {
+            Ok(variables) => {
+                info!(slice, namespace, pod, container, "bound");
+                Answer::Bound(variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+            }
+            Err(refusal) => {
+                warn!(slice, namespace, pod, container, "refused: {refusal}");
+                Answer::Refused(refusal.sentence().to_owned())
+            }
+        }
+    }
+
+    async fn bind(&self, question: &Question) -> Result<Vec<(&'static str, String)>, Refusal> {
+        let token = Token::parse(&question.slice)?;
+        let mut sight = self.sight.clone();
+        let ready = async {
+            self.pods.listed().await;
+            sight.wait_for(Option::is_some).await.ok().and_then(|sight| sight.clone())
+        };
+        let node = tokio::time::timeout(START, ready).await.ok().flatten();
+        let Some(node) = node else {
+            return Err(Refusal::new(
+                "the device plugin does not know the node's cards and pods yet; its log says what it waits for",
+            ));
+        };
+        let pod = self.pod(question).await?;
+        let claimant = Claimant::of(&pod, self.pods.dialects()).ok_or_else(|| {
+            Refusal::new(format!(
+                "{}/{} asks for nothing of this node's cards, or has ended",
+                question.namespace, question.pod
+            ))
+        })?;
+        let give = || self.pods.give(token, &claimant, &question.container, &node);
+        let refusal = match give() {
+            Ok(variables) => return Ok(variables),
+            Err(refusal) => refusal,
+        };
+        // The kubelet knows that a pod has ended before the API server does, and that before us.
+        match self.pods.owner(token) {
+            Some(owner) if owner.metadata.uid != claimant.uid && self.has_ended(&owner).await => give(),
+            _ => Err(refusal),
+        }
+    }
+
+    /// The pod that is asked for, as the API server has it: by uid, for names come again.
+    async fn pod(&self, question: &Question) -> Result<Pod, Refusal> {
+        let Question { namespace, pod, uid, .. } = question;
+        // What was chosen stood on it before it was bound to this node; a copy that has it is as good as any.
+        let known = self.pods.get(uid);
+        if let Some(known) = known.filter(|known| {
+            let metadata = &known.metadata;
+            metadata.namespace == *namespace && metadata.name == *pod && is_placed(known)
+        }) {
+            return Ok(known);
+        }
+        let found: Pod = self.api.get(namespace, pod).await.map_err(|failure| match failure {
+            Failure::NotFound(_) => Refusal::new(format!("the API server knows no pod {namespace}/{pod}")),
+            other => Refusal::new(format!("the API server was asked for {namespace}/{pod}: {other}")),
+        })?;
+        if found.metadata.uid != *uid {
+            return Err(Refusal::new(format!(
+                "the pod {namespace}/{pod} of the API server is {}, but the container is of {uid}, which has gone",
+                found.metadata.uid
+            )));
+        }
+        self.pods.see(found.clone());
+        Ok(found)
+    }
+
+    /// Asks whether a pod that is thought to live does.
+    async fn has_ended(&self, pod: &Pod) -> bool {
+        let found: Result<Pod, Failure> = self.api.get(&pod.metadata.namespace, &pod.metadata.name).await;
+        match found {
+            Err(Failure::NotFound(_)) => {
+                self.pods.lose(pod.clone());
+                true
+            }
+            Ok(found) if found.metadata.uid != pod.metadata.uid => {
+                self.pods.lose(pod.clone());
+                true
+            }
+            Ok(found) => {
+                self.pods.see(found);
+                self.pods.get(&pod.metadata.uid).is_none()
+            }
+            Err(_) => false,
+        }
+    }
+}
+
+fn is_placed(pod: &Pod) -> bool {
+    let annotations = &pod.metadata.annotations;
+    !pod.spec.node_name.is_empty()
+        && [cgpu_kubernetes::names::annotation::ALLOCATION, cgpu_kubernetes::names::annotation::INDEX]
+            .iter()
+            .any(|name| annotations.contains_key(*name))
+}

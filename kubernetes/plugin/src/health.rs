@@ -1,0 +1,78 @@
+//! Which cards are well: policy, without a clock.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// Errors (XID) that programs bring upon themselves: they say nothing of the card. A fault in a kernel (13), a page fault (31), a channel that was reset (43) or cleaned up
+/// after (45), a video processor's exception (68), a switch that a program held up (109).
+const PROGRAMS: [u64; 6] = [13, 31, 43, 45, 68, 109];
+
+/// A moment, since anything.
+pub(crate) type Moment = Duration;
+
+/// What is known of cards that were not always well, by UUID.
+#[derive(Debug)]
+pub(crate) struct Health {
+    /// How long a card must have been quiet.
+    recovery: Duration,
+    ignored: BTreeSet<u64>,
+    /// When something was wrong last.
+    last: BTreeMap<String, Moment>,
+}
+
+impl Health {
+    /// Of cards of which nobody has heard anything. These errors say nothing either.
+    pub(crate) fn new(recovery: Duration, ignored: impl IntoIterator<Item = u64>) -> Self {
+        let ignored = PROGRAMS.into_iter().chain(ignored).collect();
+        Self { recovery, ignored, last: BTreeMap::new() }
+    }
+
+    /// A card reported an error. False: it says nothing of the card.
+    pub(crate) fn report(&mut self, card: &str, xid: u64, now: Moment) -> bool {
+        let counts = !self.ignored.contains(&xid);
+        if counts {
+            self.worsen(card, now);
+        }
+        counts
+    }
+
+    /// Something is wrong with it: it does not answer, or asks to be reset; or whoever looked before us found it sick.
+    pub(crate) fn worsen(&mut self, card: &str, now: Moment) {
+        self.last.insert(card.to_owned(), now);
+    }
+
+    /// Whether it may be given to anybody new.
+    pub(crate) fn is_well(&self, card: &str, now: Moment) -> bool {
+        self.last.get(card).is_none_or(|last| now.saturating_sub(*last) >= self.recovery)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Moment {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_card_falls_sick_and_gets_well_again() {
+        let mut health = Health::new(at(300), [79]);
+        assert!(health.is_well("a", at(0)));
+        assert!(health.report("a", 48, at(10)));
+        assert!(!health.is_well("a", at(309)) && health.is_well("b", at(10)));
+        // Whatever comes meanwhile makes it longer.
+        health.worsen("a", at(200));
+        assert!(!health.is_well("a", at(499)));
+        assert!(health.is_well("a", at(500)));
+    }
+
+    #[test]
+    fn what_programs_do_is_not_the_cards_fault() {
+        let mut health = Health::new(at(300), [94]);
+        for xid in [13, 31, 43, 45, 68, 109, 94] {
+            assert!(!health.report("a", xid, at(1)), "{xid}");
+        }
+        assert!(health.is_well("a", at(1)));
+    }
+}

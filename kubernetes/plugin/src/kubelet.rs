@@ -1,0 +1,62 @@
+//! The kubelet's own socket: whether it is another kubelet's by now, and how a plugin makes itself known there.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use http::uri::PathAndQuery;
+use tonic::transport::Endpoint;
+use tonic::{Request, Status};
+use tonic_prost::ProstCodec;
+
+use crate::protocol::{Empty, PluginOptions, RegisterRequest, VERSION, path};
+use crate::supply::Resource;
+
+/// How long it may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Where the kubelet listens for plugins.
+pub(crate) fn socket(folder: &Path) -> PathBuf {
+    folder.join("kubelet.sock")
+}
+
+/// A file, and not another one by the same name, even if it got the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    device: u64,
+    inode: u64,
+    changed: (i64, i64),
+}
+
+impl Identity {
+    /// Of what is there.
+    pub(crate) fn of(path: &Path) -> Option<Self> {
+        let about = std::fs::metadata(path).ok()?;
+        Some(Self { device: about.dev(), inode: about.ino(), changed: (about.ctime(), about.ctime_nsec()) })
+    }
+}
+
+/// What the plugin does beyond the necessary.
+pub(crate) fn options() -> PluginOptions {
+    PluginOptions { pre_start_required: false, preferred_allocation: true }
+}
+
+/// Makes a resource known. Its socket must be served already: the kubelet connects at once.
+pub(crate) async fn register(folder: &Path, resource: Resource) -> Result<(), Status> {
+    let address = format!("unix://{}", socket(folder).display());
+    let unreachable = |error: tonic::transport::Error| Status::unavailable(error.to_string());
+    let endpoint = Endpoint::from_shared(address).map_err(unreachable)?;
+    let channel =
+        endpoint.connect_timeout(PATIENCE).timeout(PATIENCE).connect().await.map_err(unreachable)?;
+    let mut client = tonic::client::Grpc::new(channel);
+    client.ready().await.map_err(unreachable)?;
+    let request = RegisterRequest {
+        version: VERSION.to_owned(),
+        endpoint: resource.socket().to_owned(),
+        resource: resource.name().to_owned(),
+        options: Some(options()),
+    };
+    let codec = ProstCodec::<RegisterRequest, Empty>::default();
+    client.unary(Request::new(request), PathAndQuery::from_static(path::REGISTER), codec).await?;
+    Ok(())
+}

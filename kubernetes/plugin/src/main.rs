@@ -1,0 +1,168 @@
+//! `cgpu-device-plugin`: one on each node with cards.
+//!
+//! ```text
+//!   NVML | monitor --> cards --+                       +--> endpoint: aliyun.com/gpu-mem -------------+
+//!                              +--> node: NodeCards ---+--> endpoint: aliyun.com/gpu-core.percentage -+--> kubelet
+//!   API server --> node -------+     |  annotation,    +--> endpoint: nvidia.com/gpu, if asked for ---+
+//!        ^                           v  gpu-count              | Allocate: a token, its CDI device
+//!        +---------------------------+                         v
+//!        +--> pods --+--> binding <-- cgpu-runtime: whose token is it?
+//! ```
+//!
+//! What it tells the kubelet are counts. Which card a container has is in its pod's annotations, and which container it is only `cgpu-runtime` can say, which starts
+//! it: so `Allocate` hands out a token, and the answer comes over a socket of root's own. Nothing is remembered that the API server does not know; `docs/kubernetes.md`
+//! has the design.
+
+#![forbid(unsafe_code)]
+
+mod binding;
+mod cards;
+mod cdi;
+mod endpoint;
+mod health;
+mod kubelet;
+mod node;
+mod options;
+mod pods;
+mod protocol;
+mod supply;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use cgpu_kubernetes_api::{Api, Keeper, Pace, Query, mirror};
+use clap::Parser;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tracing::warn;
+
+use crate::binding::Binding;
+use crate::cdi::Cdi;
+use crate::endpoint::Endpoint;
+use crate::health::Health;
+use crate::options::Options;
+use crate::pods::Pods;
+use crate::supply::Resource;
+
+/// What failed to be written is written again after this.
+const PAUSE: Duration = Duration::from_secs(5);
+/// What was lost is found again by then.
+const RECONCILE: Duration = Duration::from_secs(60);
+
+#[tokio::main(worker_threads = 2)]
+async fn main() -> ExitCode {
+    let options = Options::parse();
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).init();
+    match run(options).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cgpu-device-plugin: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(options: Options) -> Result<()> {
+    let mut stop = signal(SignalKind::terminate())?;
+    let api = options.access.api().await?;
+    let pods = Arc::new(Pods::new(options.dialects()));
+    let (listener, socket) = binding::listen(&options.root).with_context(|| {
+        format!("the socket for cgpu-runtime cannot be made in {}", options.root.display())
+    })?;
+
+    let own = node::Own(watch::Sender::new(None));
+    let (mut node, told) = (own.0.subscribe(), watch::Sender::new(None));
+    let mut sight = told.subscribe();
+    let binding = Arc::new(Binding { api: api.clone(), pods: Arc::clone(&pods), sight: sight.clone() });
+    tokio::spawn(binding.serve(listener));
+    tokio::spawn(mirrored(
+        api.clone(),
+        Query::all().field(format!("metadata.name={}", options.node_name)),
+        own,
+    ));
+    let cdi = (!options.no_cdi).then(|| Cdi::new(&options.cdi_dir, &options.runtime));
+
+    // Which cards were sick, and whether any are ours to offer, is on the node.
+    let sick = tokio::select! {
+        known = node.wait_for(Option::is_some) => node::sick(known?.as_ref().context("a node")?),
+        _ = stop.recv() => return Ok(()),
+    };
+    let found = watch::Sender::new(None);
+    let cards = found.subscribe();
+    let health = Health::new(Duration::from_secs(options.recovery), options.ignore_xids.iter().copied());
+    cards::look(&options.root, health, &sick, found);
+    let unit = options.memory_unit;
+    tokio::spawn({
+        let (api, node) = (api.clone(), node.clone());
+        async move { node::keep(&api, unit, cards, node, &told).await }
+    });
+    tokio::spawn(annotate(api.clone(), Arc::clone(&pods), cdi.clone()));
+    tokio::spawn({
+        let (api, pods) = (api.clone(), Arc::clone(&pods));
+        let query = Query::all().field(format!("spec.nodeName={}", options.node_name));
+        async move { mirror::keep(&api, &query, &Pace::default(), &*pods).await }
+    });
+    tokio::select! {
+        known = sight.wait_for(Option::is_some) => {
+            // More units than the kubelet can be told: somebody has to choose another.
+            let known = known?.clone().context("cards")?;
+            Resource::Memory.devices(&known).map_err(|refusal| anyhow!("{refusal} (--memory-unit)"))?;
+        }
+        _ = stop.recv() => return Ok(()),
+    }
+
+    let offered = [Resource::Memory, Resource::Percent, Resource::Cards];
+    let endpoints: Vec<Endpoint> = offered
+        .into_iter()
+        .filter(|resource| options.hami || *resource != Resource::Cards)
+        .map(|resource| Endpoint {
+            resource,
+            folder: options.kubelet_dir.clone(),
+            sight: sight.clone(),
+            pods: Arc::clone(&pods),
+            cdi: cdi.clone(),
+        })
+        .collect();
+    for endpoint in &endpoints {
+        tokio::spawn(endpoint.clone().run());
+    }
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = stop.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    endpoints.iter().for_each(Endpoint::leave);
+    let _ = std::fs::remove_file(socket);
+    Ok(())
+}
+
+async fn mirrored(api: Api, query: Query, own: node::Own) {
+    mirror::keep(&api, &query, &Pace::default(), &own).await;
+}
+
+/// Writes on pods which slices they have, makes sure that these can be resolved, and takes away what is nobody's.
+async fn annotate(api: Api, pods: Arc<Pods>, cdi: Option<Cdi>) {
+    pods.listed().await;
+    loop {
+        let mut again = RECONCILE;
+        for note in pods.notes() {
+            match note.write(&api).await {
+                Ok(pod) => pods.see(pod),
+                Err(failure) => {
+                    warn!("what a pod has cannot be written on it: {failure}");
+                    again = PAUSE;
+                }
+            }
+        }
+        if let Some(cdi) = &cdi {
+            let slices = pods.slices();
+            let kept = slices.iter().try_for_each(|token| cdi.ensure(*token));
+            if let Err(error) = kept.and_then(|()| cdi.sweep(|token| slices.contains(&token))) {
+                warn!("the CDI devices cannot be looked after: {error}");
+            }
+        }
+        let _ = tokio::time::timeout(again, pods.changed.notified()).await;
+    }
+}

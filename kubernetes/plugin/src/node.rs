@@ -1,0 +1,138 @@
+//! The node at the API server: what its labels say comes in, what its cards are goes out.
+//!
+//! Level-triggered: what stands there is compared with what should, whenever one of the two changes, and written if it differs. A person who removes the annotation
+//! has it back in a moment; a kubelet that starts anew and forgets the number of cards is reminded.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cgpu_kubernetes::cards::{Inventory, NodeCards};
+use cgpu_kubernetes::names::{COUNT, annotation};
+use cgpu_kubernetes::object::{Node, Written};
+use cgpu_kubernetes::unit::Unit;
+use cgpu_kubernetes_api::{Api, Failure, Keeper, List};
+use serde_json::json;
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use crate::cards::Cards;
+
+/// The node's cards with what its labels say of them; none: not known yet.
+pub(crate) type Sight = Option<Arc<NodeCards>>;
+
+/// Before what failed is written again.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// Our node, as it was last seen.
+pub(crate) struct Own(pub(crate) watch::Sender<Option<Node>>);
+
+impl Keeper<Node> for Own {
+    type Kept = Node;
+
+    fn condense(&self, node: Node) -> Node {
+        node
+    }
+
+    fn replace(&self, all: List<Node>) {
+        match all.items.into_iter().next() {
+            Some(node) => self.see(node),
+            None => warn!("the API server does not know this node"),
+        }
+    }
+
+    fn see(&self, node: Node) {
+        self.0.send_if_modified(|known| {
+            // A node says every few seconds that it lives.
+            let is_same = |known: &Node| {
+                known.metadata.labels == node.metadata.labels
+                    && known.metadata.annotations == node.metadata.annotations
+                    && known.status == node.status
+            };
+            let changes = !known.as_ref().is_some_and(is_same);
+            *known = Some(node);
+            changes
+        });
+    }
+
+    fn lose(&self, _: Node) {
+        warn!("this node has gone from the API server");
+    }
+}
+
+/// The cards that a plugin before us found sick.
+pub(crate) fn sick(node: &Node) -> BTreeSet<String> {
+    let told = node.metadata.annotations.get(annotation::CARDS);
+    let inventory: Option<Inventory> = told.and_then(|text| serde_json::from_str(text).ok());
+    let cards = inventory.map_or_else(Vec::new, |inventory| inventory.cards);
+    cards.into_iter().filter(|card| !card.healthy).map(|card| card.uuid).collect()
+}
+
+/// The node as it is once these cards stand on it.
+pub(crate) fn sight(node: &Node, inventory: &Inventory) -> NodeCards {
+    let mut node = node.clone();
+    node.metadata.annotations.insert(annotation::CARDS.to_owned(), written(inventory));
+    NodeCards::of(&node)
+}
+
+fn written(inventory: &Inventory) -> String {
+    // A record of plain fields always can be written.
+    serde_json::to_string(inventory).unwrap_or_default()
+}
+
+/// Keeps the two together for ever.
+pub(crate) async fn keep(
+    api: &Api,
+    unit: Unit,
+    mut cards: watch::Receiver<Cards>,
+    mut node: watch::Receiver<Option<Node>>,
+    tell: &watch::Sender<Sight>,
+) {
+    loop {
+        let known = node.borrow_and_update().clone();
+        let found = cards.borrow_and_update().clone();
+        let mut again = None;
+        if let (Some(known), Some(cards)) = (known, found) {
+            let inventory = Inventory { unit, cards };
+            let now = sight(&known, &inventory);
+            now.notes.iter().for_each(|note| warn!("{note}"));
+            tell.send_if_modified(|told| {
+                let changes = told.as_deref() != Some(&now);
+                if changes {
+                    if let Some(why) = &now.closed {
+                        warn!("no pod may have of this node's cards: {why}");
+                    }
+                    *told = Some(Arc::new(now));
+                }
+                changes
+            });
+            if let Err(failure) = write(api, &known, &inventory).await {
+                warn!("the node's cards cannot be written: {failure}");
+                again = Some(PAUSE);
+            }
+        }
+        tokio::select! {
+            changed = node.changed() => if changed.is_err() { return },
+            changed = cards.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(again.unwrap_or(Duration::MAX)), if again.is_some() => {}
+        }
+    }
+}
+
+/// Writes what does not stand there.
+async fn write(api: &Api, node: &Node, inventory: &Inventory) -> Result<(), Failure> {
+    let name = &node.metadata.name;
+    let text = written(inventory);
+    if node.metadata.annotations.get(annotation::CARDS) != Some(&text) {
+        let patch = json!({"metadata": {"annotations": {annotation::CARDS: text}}});
+        api.patch::<Node>("", name, &patch).await?;
+        info!(cards = text, "written on the node");
+    }
+    let count = Written(inventory.cards.len().to_string());
+    if node.status.allocatable.get(COUNT) != Some(&count) {
+        let count = json!({COUNT: count});
+        let patch = json!({"status": {"capacity": count, "allocatable": count}});
+        api.patch_status::<Node>("", name, &patch).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,188 @@
+//! The node's pods, and which slices their containers have.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use cgpu_kubernetes::cards::NodeCards;
+use cgpu_kubernetes::claimant::Claimant;
+use cgpu_kubernetes::names::{Dialect, Dialects, annotation};
+use cgpu_kubernetes::object::Pod;
+use cgpu_kubernetes::refusal::Refusal;
+use cgpu_kubernetes::slice::{Slices, Token};
+use cgpu_kubernetes_api::{Api, Failure, Keeper, List};
+use serde_json::json;
+use tokio::sync::{Notify, watch};
+
+/// What is known of them.
+pub(crate) struct Pods {
+    dialects: Dialects,
+    inner: Mutex<Inner>,
+    listed: watch::Sender<bool>,
+    /// Something is to be written on a pod, or a slice is nobody's any more.
+    pub(crate) changed: Notify,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// Those that have not ended, by uid.
+    living: BTreeMap<String, Pod>,
+    slices: Slices,
+}
+
+/// What is to be written on a pod.
+pub(crate) struct Note {
+    namespace: String,
+    name: String,
+    uid: String,
+    slices: String,
+}
+
+impl Pods {
+    /// None yet.
+    pub(crate) fn new(dialects: Dialects) -> Self {
+        let inner = Mutex::default();
+        Self { dialects, inner, listed: watch::Sender::new(false), changed: Notify::new() }
+    }
+
+    /// Which names are listened to.
+    pub(crate) fn dialects(&self) -> Dialects {
+        self.dialects
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        // What a panic left is put right by the next list.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the API server has told of all of them.
+    pub(crate) async fn listed(&self) {
+        let mut listed = self.listed.subscribe();
+        // The sender is ours.
+        let _ = listed.wait_for(|listed| *listed).await;
+    }
+
+    /// The pod of this uid, if it lives as far as is known.
+    pub(crate) fn get(&self, uid: &str) -> Option<Pod> {
+        self.inner().living.get(uid).cloned()
+    }
+
+    /// Gives a slice to a pod's container: see [`Slices::give`].
+    pub(crate) fn give(
+        &self,
+        token: Token,
+        pod: &Claimant,
+        container: &str,
+        node: &NodeCards,
+    ) -> Result<Vec<(&'static str, String)>, Refusal> {
+        let mut inner = self.inner();
+        let Inner { living, slices } = &mut *inner;
+        let given = slices.give(token, pod, container, node, |uid| living.contains_key(uid));
+        if given.is_ok() {
+            self.changed.notify_one();
+        }
+        given
+    }
+
+    /// The pod that has a slice which begins as this one.
+    pub(crate) fn owner(&self, token: Token) -> Option<Pod> {
+        let inner = self.inner();
+        inner.slices.owner(token).and_then(|uid| inner.living.get(uid)).cloned()
+    }
+
+    /// Whether this id is the first of somebody's slice.
+    pub(crate) fn begins(&self, dialect: Dialect, id: u64) -> bool {
+        self.inner().slices.begins(dialect, id)
+    }
+
+    /// The slices of pods that live.
+    pub(crate) fn slices(&self) -> Vec<Token> {
+        let mut inner = self.inner();
+        let Inner { living, slices } = &mut *inner;
+        slices.retain(|uid| living.contains_key(uid));
+        slices.tokens().collect()
+    }
+
+    /// What does not stand on the pods that have slices, but should.
+    pub(crate) fn notes(&self) -> Vec<Note> {
+        let inner = self.inner();
+        let note = |pod: &Pod| {
+            let slices = inner.slices.annotation(&pod.metadata.uid)?;
+            let stands = |name: &str, text: &str| {
+                pod.metadata.annotations.get(name).is_some_and(|other| other == text)
+            };
+            if stands(annotation::ASSIGNED, "true") && stands(annotation::SLICES, &slices) {
+                return None;
+            }
+            let metadata = &pod.metadata;
+            Some(Note {
+                namespace: metadata.namespace.clone(),
+                name: metadata.name.clone(),
+                uid: metadata.uid.clone(),
+                slices,
+            })
+        };
+        inner.living.values().filter_map(note).collect()
+    }
+}
+
+impl Note {
+    /// Writes it, on that pod and no other of its name.
+    pub(crate) async fn write(&self, api: &Api) -> Result<Pod, Failure> {
+        let patch = json!({"metadata": {"uid": self.uid, "annotations": {
+            annotation::ASSIGNED: "true", annotation::SLICES: self.slices,
+        }}});
+        api.patch(&self.namespace, &self.name, &patch).await
+    }
+}
+
+impl Inner {
+    fn see(&mut self, pod: Pod) {
+        let uid = pod.metadata.uid.clone();
+        if matches!(pod.status.phase.as_str(), "Succeeded" | "Failed") {
+            self.living.remove(&uid);
+            return;
+        }
+        self.living.insert(uid, pod);
+    }
+
+    /// What a plugin before us has given. Later, whoever may annotate a pod could take by it what is about to be given to another.
+    fn recall(&mut self, dialects: Dialects) {
+        for pod in self.living.values() {
+            if let Some(told) = pod.metadata.annotations.get(annotation::SLICES)
+                && let Some(claimant) = Claimant::of(pod, dialects)
+            {
+                self.slices.recall(&claimant, told);
+            }
+        }
+    }
+}
+
+impl Keeper<Pod> for Pods {
+    type Kept = Pod;
+
+    fn condense(&self, pod: Pod) -> Pod {
+        pod
+    }
+
+    fn replace(&self, all: List<Pod>) {
+        let mut inner = self.inner();
+        inner.living.clear();
+        all.items.into_iter().for_each(|pod| inner.see(pod));
+        if !*self.listed.borrow() {
+            inner.recall(self.dialects);
+        }
+        drop(inner);
+        self.listed.send_replace(true);
+        self.changed.notify_one();
+    }
+
+    fn see(&self, pod: Pod) {
+        self.inner().see(pod);
+        self.changed.notify_one();
+    }
+
+    fn lose(&self, pod: Pod) {
+        self.inner().living.remove(&pod.metadata.uid);
+        self.changed.notify_one();
+    }
+}

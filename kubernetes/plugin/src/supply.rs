@@ -1,0 +1,83 @@
+//! What is offered to the kubelet: resources, and how many of each.
+
+use cgpu_kubernetes::cards::NodeCards;
+use cgpu_kubernetes::devices::{Devices, id};
+use cgpu_kubernetes::names::{CORE, Dialect, HAMI_CARDS, MEMORY};
+use cgpu_kubernetes::refusal::Refusal;
+
+use crate::protocol::{Device, HEALTHY, ListAndWatchResponse, UNHEALTHY};
+
+/// A resource, each with a socket of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Resource {
+    /// Units of memory.
+    Memory,
+    /// Percent of compute.
+    Percent,
+    /// Cards, as HAMi counts them: as often as a card has places.
+    Cards,
+}
+
+impl Resource {
+    /// As it stands in pods' limits.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Memory => MEMORY,
+            Self::Percent => CORE,
+            Self::Cards => HAMI_CARDS,
+        }
+    }
+
+    /// The name of its socket in the kubelet's folder.
+    pub(crate) fn socket(self) -> &'static str {
+        match self {
+            Self::Memory => "cgpu-mem.sock",
+            Self::Percent => "cgpu-core.sock",
+            Self::Cards => "cgpu-hami.sock",
+        }
+    }
+
+    /// Whose slices are named by its ids; none: it only counts.
+    pub(crate) fn names_slices(self) -> Option<Dialect> {
+        match self {
+            Self::Memory => Some(Dialect::Aliyun),
+            Self::Percent => None,
+            Self::Cards => Some(Dialect::Hami),
+        }
+    }
+
+    /// How many the node has.
+    ///
+    /// # Errors
+    /// More than the kubelet can be told.
+    pub(crate) fn devices(self, node: &NodeCards) -> Result<Devices, Refusal> {
+        match self {
+            Self::Memory => Devices::of(node),
+            Self::Percent => Ok(Devices::percent(node)),
+            Self::Cards => Ok(Devices::places(node)),
+        }
+    }
+}
+
+/// What the kubelet is told.
+pub(crate) fn message(devices: Devices) -> ListAndWatchResponse {
+    let device = |number: u64| Device {
+        id: id(number),
+        health: if number < devices.healthy { HEALTHY } else { UNHEALTHY }.to_owned(),
+    };
+    ListAndWatchResponse { devices: (0..devices.all).map(device).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prost::Message;
+
+    #[test]
+    fn a_message_is_as_long_as_the_core_says() {
+        for (healthy, all) in [(0, 0), (36, 36), (5, 1300), (163_840, 163_840), (0, 163_840)] {
+            let devices = Devices { healthy, all };
+            assert_eq!(message(devices).encoded_len() as u64, devices.message(), "{devices:?}");
+        }
+    }
+}

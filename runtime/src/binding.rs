@@ -1,0 +1,262 @@
+//! Containers of pods: their variables name a slice that the kubelet counted, and the node's device plugin says what it is.
+//!
+//! The plugin could not know for which container it was asked ([`cgpu_kubernetes::binding`]). Here it is known: the engine has written into the configuration
+//! which pod and which container this is, and nothing of it runs yet. So the plugin is asked, and what it answers takes the place of whatever the variables
+//! said of limits and cards, the image's and the pod's own included.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cgpu_kubernetes::binding::{Answer, LONGEST_LINE, OVERRULED, Question, SOCKET, unbound};
+use cgpu_kubernetes::names::variable;
+use rustix::net::sockopt::socket_peercred;
+
+use crate::config::Config;
+use crate::edit::Configuration;
+use crate::plan::{Declared, Refusal};
+
+/// The plugin may have to ask the API server, which may have to be asked again.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What names a part of an identity: as containerd writes it, as CRI-O does.
+type Names = [&'static str; 2];
+const NAMESPACE: Names = ["io.kubernetes.cri.sandbox-namespace", "io.kubernetes.pod.namespace"];
+const POD: Names = ["io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name"];
+const UID: Names = ["io.kubernetes.cri.sandbox-uid", "io.kubernetes.pod.uid"];
+const CONTAINER: Names = ["io.kubernetes.cri.container-name", "io.kubernetes.container.name"];
+
+/// The configuration with what the device plugin says of its slice; none: it is no pod's container, or one that the kubelet counted nothing for.
+///
+/// # Errors
+/// The container must not be started: why, in a sentence.
+pub fn bound(configuration: &Configuration, config: &Config) -> Result<Option<Configuration>, Refusal> {
+    let variables = configuration.variables();
+    let declared = Declared::new(&variables)?;
+    let socket = config.root.join(SOCKET);
+    let Some(slice) = declared.get(variable::SLICE) else {
+        return refuse_past(configuration, &declared, &socket).map(|()| None);
+    };
+    let question = question(configuration, slice)?;
+    let refuse = |why: String| {
+        Refusal(format!(
+            "container `{}` of {}/{} gets no slice of a card: {why}",
+            question.container.escape_default(),
+            question.namespace.escape_default(),
+            question.pod.escape_default()
+        ))
+    };
+    match ask(&socket, &question) {
+        Ok(Answer::Bound(given)) => Ok(Some(configuration.clone().with_variables(&given, &OVERRULED))),
+        Ok(Answer::Refused(sentence)) => Err(refuse(sentence)),
+        Err(error) => Err(refuse(format!(
+            "the node's device plugin does not answer at {} ({error}); see that cgpu-device-plugin runs",
+            socket.display()
+        ))),
+    }
+}
+
+/// A pod that asks by variables alone came past the scheduler, and what it took would be somebody else's. Where no device plugin is, nobody else's is counted.
+fn refuse_past(configuration: &Configuration, declared: &Declared<'_>, socket: &Path) -> Result<(), Refusal> {
+    let is_pods = CONTAINER.iter().any(|name| configuration.annotation(name).is_some());
+    if is_pods && declared.asks() && socket.exists() {
+        return Err(Refusal(
+            "ALIYUN_COM_GPU_MEM_CONTAINER asks for a limit in a pod that asked the scheduler for nothing: ask for aliyun.com/gpu-mem in the container's limits, and leave the variable out"
+                .into(),
+        ));
+    }
+    Ok(())
+}
+
+/// Who it is, as its engine says.
+fn question(configuration: &Configuration, slice: &str) -> Result<Question, Refusal> {
+    let text = |names: Names| {
+        let mut told = names.iter().filter_map(|name| configuration.annotation(name));
+        let first = told.next().filter(|text| !text.is_empty()).ok_or_else(|| {
+            Refusal(format!(
+                "the variable {} names a slice of a pod, but config.json of the container has no annotation {} and no {}: start it by Kubernetes, with containerd or CRI-O",
+                variable::SLICE,
+                names[0],
+                names[1]
+            ))
+        })?;
+        match told.find(|other| *other != first) {
+            Some(other) => Err(Refusal(format!(
+                "the annotations {} and {} of the container are `{}` and `{}`, expected the same",
+                names[0],
+                names[1],
+                first.escape_default(),
+                other.escape_default()
+            ))),
+            None => Ok(first.to_owned()),
+        }
+    };
+    Ok(Question {
+        slice: slice.to_owned(),
+        namespace: text(NAMESPACE)?,
+        pod: text(POD)?,
+        uid: text(UID)?,
+        container: text(CONTAINER)?,
+    })
+}
+
+fn ask(socket: &PathBuf, question: &Question) -> std::io::Result<Answer> {
+    let mut stream = UnixStream::connect(socket)?;
+    // Whoever can make a socket there could give cards away.
+    let own = rustix::process::geteuid().as_raw();
+    let theirs = socket_peercred(&stream)?.uid.as_raw();
+    if ![0, own].contains(&theirs) {
+        return Err(std::io::Error::other(format!("it is user {theirs}'s, expected root's")));
+    }
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut line = serde_json::to_vec(question)?;
+    line.push(b'\n');
+    stream.write_all(&line)?;
+    line.clear();
+    BufReader::new(stream.take(LONGEST_LINE)).read_until(b'\n', &mut line)?;
+    if line.last() != Some(&b'\n') {
+        return Err(std::io::Error::other("it ended without an answer"));
+    }
+    Ok(serde_json::from_slice(&line)?)
+}
+
+/// Whether a container came to its start without anybody having asked the plugin: by an engine whose runtime is not `cgpu-runtime`, which has injected the slice's
+/// CDI device.
+///
+/// # Errors
+/// It did.
+pub fn check(configuration: &Configuration) -> Result<(), Refusal> {
+    let variables = configuration.variables();
+    let declared = Declared::new(&variables)?;
+    match unbound(|name| declared.get(name)) {
+        None => Ok(()),
+        Some(slice) => Err(Refusal(format!(
+            "the slice {} was given to the container, but cgpu-runtime does not start it: give the pod a runtime class whose handler is cgpu, or make cgpu-runtime the engine's default",
+            slice.escape_default()
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+    use std::os::unix::net::UnixListener;
+
+    fn config(root: &Path) -> Config {
+        let mut config = Config::default();
+        root.clone_into(&mut config.root);
+        config
+    }
+
+    fn configuration(env: &[&str], annotations: &Value) -> Configuration {
+        let document = json!({"process": {"env": env}, "annotations": annotations});
+        Configuration::parse(document.to_string().as_bytes()).unwrap()
+    }
+
+    fn containerds() -> Value {
+        json!({"io.kubernetes.cri.sandbox-namespace": "test", "io.kubernetes.cri.sandbox-name": "p",
+            "io.kubernetes.cri.sandbox-uid": "u", "io.kubernetes.cri.container-name": "main"})
+    }
+
+    fn crios() -> Value {
+        json!({"io.kubernetes.pod.namespace": "test", "io.kubernetes.pod.name": "p",
+            "io.kubernetes.pod.uid": "u", "io.kubernetes.container.name": "main"})
+    }
+
+    /// A plugin that answers once, and the question that it was asked.
+    fn plugin(root: &Path, answer: &str) -> std::thread::JoinHandle<String> {
+        let listener = UnixListener::bind(root.join(SOCKET)).unwrap();
+        let answer = answer.to_owned();
+        std::thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            let mut line = String::new();
+            BufReader::new(&stream).read_line(&mut line).unwrap();
+            (&stream).write_all(answer.as_bytes()).unwrap();
+            line
+        })
+    }
+
+    #[test]
+    fn the_plugins_answer_takes_the_place_of_what_was_there() {
+        for annotations in [containerds(), crios()] {
+            let root = tempfile::tempdir().unwrap();
+            let asked = plugin(
+                root.path(),
+                "{\"bound\":[[\"NVIDIA_VISIBLE_DEVICES\",\"GPU-1\"],[\"ALIYUN_COM_GPU_MEM_CONTAINER\",\"2\"]]}\n",
+            );
+            let env = [
+                "PATH=/bin",
+                "CGPU_SLICE=7-2",
+                "NVIDIA_VISIBLE_DEVICES=cgpu-slice-7-2",
+                "CGPU_DISABLE=true",
+                "ALIYUN_COM_GPU_MEM_CONTAINER=9",
+                "ALIYUN_COM_GPU_VISIBLE_DEVICES=0",
+                "ALIYUN_COM_GPU_SCHD_WEIGHT=2",
+            ];
+            let given = bound(&configuration(&env, &annotations), &config(root.path())).unwrap().unwrap();
+            assert_eq!(
+                given.variables(),
+                [
+                    "PATH=/bin",
+                    "CGPU_SLICE=7-2",
+                    "ALIYUN_COM_GPU_SCHD_WEIGHT=2",
+                    "NVIDIA_VISIBLE_DEVICES=GPU-1",
+                    "ALIYUN_COM_GPU_MEM_CONTAINER=2"
+                ]
+            );
+            assert_eq!(
+                asked.join().unwrap(),
+                "{\"slice\":\"7-2\",\"namespace\":\"test\",\"pod\":\"p\",\"uid\":\"u\",\"container\":\"main\"}\n"
+            );
+            assert_eq!(check(&given), Ok(()));
+            let refusal = check(&configuration(&env, &annotations)).unwrap_err().to_string();
+            assert!(refusal.contains("the slice 7-2 was given to the container, but"), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_answered_is_not_started() {
+        let refused = |annotations: &Value, root: &Path| {
+            let configuration = configuration(&["CGPU_SLICE=7-2"], annotations);
+            bound(&configuration, &config(root)).unwrap_err().to_string()
+        };
+        let root = tempfile::tempdir().unwrap();
+        let absent = refused(&containerds(), root.path());
+        assert!(
+            absent.starts_with("container `main` of test/p gets no slice of a card: the node's device plugin does not answer at "),
+            "{absent}"
+        );
+        let asked = plugin(root.path(), "{\"refused\":\"no card was chosen\"}\n");
+        assert!(refused(&containerds(), root.path()).ends_with("of a card: no card was chosen"));
+        asked.join().unwrap();
+        std::fs::remove_file(root.path().join(SOCKET)).unwrap();
+        let asked = plugin(root.path(), "{\"bound\":");
+        assert!(refused(&containerds(), root.path()).contains("ended without an answer"));
+        asked.join().unwrap();
+        // Not a pod's.
+        assert!(
+            refused(&json!({}), root.path())
+                .contains("has no annotation io.kubernetes.cri.sandbox-namespace")
+        );
+        let mut both = containerds();
+        both["io.kubernetes.pod.uid"] = "v".into();
+        assert!(refused(&both, root.path()).contains("are `u` and `v`, expected the same"));
+    }
+
+    #[test]
+    fn what_the_kubelet_counted_nothing_for_is_not_asked_about() {
+        let root = tempfile::tempdir().unwrap();
+        let by_variables = |annotations: &Value| {
+            bound(&configuration(&["ALIYUN_COM_GPU_MEM_CONTAINER=2"], annotations), &config(root.path()))
+        };
+        assert_eq!(by_variables(&containerds()), Ok(None));
+        let _listener = UnixListener::bind(root.path().join(SOCKET)).unwrap();
+        assert_eq!(by_variables(&json!({})), Ok(None), "docker beside Kubernetes");
+        let refusal = by_variables(&crios()).unwrap_err().to_string();
+        assert!(refusal.contains("ask for aliyun.com/gpu-mem"), "{refusal}");
+        assert_eq!(bound(&configuration(&["A=1"], &crios()), &config(root.path())), Ok(None));
+    }
+}
