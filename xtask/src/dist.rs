@@ -25,6 +25,12 @@ pub(crate) const ITEMS: &[Item] = &[
         name: "cgpu-scheduler-extender",
     },
     Item {
+        package: "cgpu-device-plugin",
+        folder: "kubernetes/plugin",
+        target: "cgpu-device-plugin",
+        name: "cgpu-device-plugin",
+    },
+    Item {
         package: "cgpu-kubernetes-inspect",
         folder: "kubernetes/inspect",
         target: "kubectl-inspect-gpushare",

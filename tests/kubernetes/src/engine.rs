@@ -1,0 +1,223 @@
+//! A container engine of a node, as far as it comes between the kubelet and `cgpu-runtime`: it writes `config.json` as containerd does, with the devices that the kubelet
+//! names by CDI resolved, and calls the runtime. What the runtime hands over to does nothing: nothing of a container runs, and all that would be seen of it is judged by.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use cgpu_e2e::{Outcome, Scene, configuration, furnish};
+use serde_json::{Map, Value, json};
+use tempfile::TempDir;
+
+use crate::kubelet::Given;
+
+/// Containers of a node.
+pub struct Engine<'a> {
+    scene: &'a Scene,
+    folder: TempDir,
+    cdi: PathBuf,
+    resolves: bool,
+    made: AtomicUsize,
+}
+
+/// A container that was made.
+#[derive(Debug)]
+pub struct Container {
+    /// Its id.
+    pub id: String,
+    /// Its variables, as its program would see them.
+    pub variables: BTreeMap<String, String>,
+    /// What its `limits` file says; none: it has none.
+    pub limits: Option<String>,
+    bundle: PathBuf,
+}
+
+impl<'a> Engine<'a> {
+    /// One for the simulated cards of a scene, which `cgpu-runtime` finds by this list, with CDI devices of this folder.
+    ///
+    /// # Panics
+    /// If what it needs cannot be written.
+    #[must_use]
+    pub fn new(scene: &'a Scene, cards: &str, cdi: &Path) -> Self {
+        let folder = tempfile::Builder::new().prefix("cgpu-engine-").tempdir().expect("a temporary folder");
+        furnish(scene, &folder.path().join("rootfs"));
+        let next = folder.path().join("next");
+        fs::write(&next, "#!/bin/sh\nexit 0\n").expect("a script");
+        fs::set_permissions(&next, fs::Permissions::from_mode(0o755)).expect("a script");
+        let text = format!("root = {:?}\nsim = {cards:?}\nruntime = {next:?}\n", scene.root());
+        fs::write(folder.path().join("runtime.toml"), text).expect("a configuration");
+        // The simulated cards as the programs of the scene see them: whoever looks first makes their state.
+        Outcome::of(scene.program("init")).exits(0);
+        let states = scene.root().join("cards");
+        fs::create_dir_all(&states).expect("a folder");
+        std::os::unix::fs::symlink(scene.path("cards"), states.join(cards.replace('/', "+")))
+            .expect("a link");
+        Self { scene, folder, cdi: cdi.to_owned(), resolves: true, made: AtomicUsize::new(0) }
+    }
+
+    /// The same, from now on without looking at CDI devices: as one that is older than they are, or has them switched off.
+    #[must_use]
+    pub fn without_cdi(mut self) -> Self {
+        self.resolves = false;
+        self
+    }
+
+    /// Makes a container of a pod by `cgpu-runtime`.
+    ///
+    /// # Errors
+    /// What the engine would show: the runtime's sentence, or that a device cannot be resolved.
+    ///
+    /// # Panics
+    /// If the runtime cannot be started, or says nothing.
+    pub fn create(&self, pod: &Value, given: &Given) -> Result<Container, String> {
+        let (id, bundle) = self.bundle(pod, given)?;
+        let mut command = self.runtime();
+        command.args(["create", "--bundle"]).arg(&bundle).arg(&id);
+        let outcome = Outcome::of(command);
+        if outcome.code() != Some(0) {
+            let said = outcome.stderr.trim().to_owned();
+            assert!(!said.is_empty() && said.lines().count() == 1, "no sentence: {outcome:?}");
+            return Err(said);
+        }
+        let config = read(&bundle);
+        let variables = config["process"]["env"].as_array().into_iter().flatten();
+        let variables = variables.filter_map(|variable| variable.as_str()?.split_once('='));
+        let variables =
+            variables.map(|(name, value)| (name.to_owned(), value.to_owned())).collect::<BTreeMap<_, _>>();
+        let limits = fs::read_to_string(self.scene.root().join("containers").join(&id).join("limits")).ok();
+        Ok(Container { id, variables, limits, bundle })
+    }
+
+    /// Makes a container of a pod by another runtime, which knows nothing of ours but runs hooks.
+    ///
+    /// # Errors
+    /// What a hook says.
+    ///
+    /// # Panics
+    /// If a hook cannot be started.
+    pub fn create_by_another(&self, pod: &Value, given: &Given) -> Result<(), String> {
+        let (id, bundle) = self.bundle(pod, given)?;
+        let config = read(&bundle);
+        for hook in config["hooks"]["createRuntime"].as_array().into_iter().flatten() {
+            let words = hook["args"].as_array().into_iter().flatten().skip(1).filter_map(Value::as_str);
+            let mut command = Command::new(hook["path"].as_str().expect("a path"));
+            command.args(words).stdin(Stdio::piped()).stderr(Stdio::piped()).stdout(Stdio::null());
+            let mut process = command.spawn().expect("a hook that is there");
+            let state =
+                json!({"ociVersion": "1.0.2", "id": id, "status": "creating", "pid": 1, "bundle": bundle});
+            let mut input = process.stdin.take().expect("its input");
+            let _ = input.write_all(state.to_string().as_bytes());
+            drop(input);
+            let output = process.wait_with_output().expect("its end");
+            if !output.status.success() {
+                return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned());
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes a container that has ended.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn delete(&self, container: &Container) {
+        let mut command = self.runtime();
+        command.args(["delete", &container.id]);
+        Outcome::of(command).exits(0);
+        fs::remove_dir_all(&container.bundle).expect("a bundle");
+    }
+
+    fn runtime(&self) -> Command {
+        let mut command = self.scene.native(&self.scene.dist().file("cgpu-runtime"));
+        for name in ["LD_LIBRARY_PATH", "CGPU_SIM_GPUS", "CGPU_SIM_STATE", "CGPU_SIM_DILATION"] {
+            command.env_remove(name);
+        }
+        command.arg("--cgpu-config").arg(self.folder.path().join("runtime.toml"));
+        command.arg("--root").arg(self.folder.path().join("state"));
+        command
+    }
+
+    fn bundle(&self, pod: &Value, given: &Given) -> Result<(String, PathBuf), String> {
+        let number = self.made.fetch_add(1, Ordering::Relaxed);
+        let text = |name: &str| pod["metadata"][name].as_str().unwrap_or_default().to_owned();
+        let id = format!("{}-{}-{number}", text("name"), given.container);
+        // What the pod says stands behind what the plugin said, and takes its place.
+        let mut variables: BTreeMap<String, String> = [("PATH".to_owned(), "/bin".to_owned())].into();
+        variables.extend(given.variables.clone());
+        let containers = ["initContainers", "containers"].map(|name| pod["spec"][name].as_array());
+        let own = containers.into_iter().flatten().flatten().find(|own| own["name"] == given.container);
+        for variable in own.into_iter().filter_map(|own| own["env"].as_array()).flatten() {
+            let text = |name: &str| variable[name].as_str().unwrap_or_default().to_owned();
+            variables.insert(text("name"), text("value"));
+        }
+        let mut hooks = Vec::new();
+        for device in given.devices.iter().filter(|_| self.resolves) {
+            let edits = self.resolve(device)?;
+            for variable in edits["env"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+                let (name, value) = variable.split_once('=').unwrap_or((variable, ""));
+                variables.insert(name.to_owned(), value.to_owned());
+            }
+            hooks.extend(edits["hooks"].as_array().cloned().unwrap_or_default());
+        }
+        let list: Vec<String> = variables.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let list: Vec<&str> = list.iter().map(String::as_str).collect();
+        let mut config = configuration(&list, &["sleep", "600"]);
+        config["root"]["path"] = json!(self.folder.path().join("rootfs"));
+        config["annotations"] = json!({
+            "io.kubernetes.cri.container-type": "container",
+            "io.kubernetes.cri.container-name": given.container,
+            "io.kubernetes.cri.sandbox-id": format!("sandbox-of-{}", text("name")),
+            "io.kubernetes.cri.sandbox-name": text("name"),
+            "io.kubernetes.cri.sandbox-namespace": text("namespace"),
+            "io.kubernetes.cri.sandbox-uid": text("uid"),
+        });
+        let mut by_name = Map::new();
+        for mut hook in hooks {
+            let name = hook["hookName"].as_str().expect("a hook's name").to_owned();
+            hook.as_object_mut().expect("a hook").remove("hookName");
+            by_name.entry(name).or_insert(json!([])).as_array_mut().expect("a list").push(hook);
+        }
+        if !by_name.is_empty() {
+            config["hooks"] = Value::Object(by_name);
+        }
+        let bundle = self.folder.path().join(&id);
+        fs::create_dir(&bundle).expect("a folder");
+        fs::write(bundle.join("config.json"), config.to_string()).expect("a configuration");
+        Ok((id, bundle))
+    }
+
+    /// What a CDI device adds, of the one specification that has it.
+    fn resolve(&self, device: &str) -> Result<Value, String> {
+        let unresolvable = || format!("unresolvable CDI devices {device}");
+        let (kind, name) = device.split_once('=').ok_or_else(unresolvable)?;
+        assert!(device.len() <= 63 + kind.len() + 1, "the name of {device} is too long");
+        let files = fs::read_dir(&self.cdi).map_err(|_| unresolvable())?;
+        let mut found = Vec::new();
+        for file in files {
+            let path = file.expect("a file").path();
+            if path.extension().is_none_or(|end| end != "json") {
+                continue;
+            }
+            let text = fs::read_to_string(&path).expect("a specification");
+            let told: Value = serde_json::from_str(&text).expect("a whole specification");
+            let devices = told["devices"].as_array().into_iter().flatten();
+            if told["kind"] == kind {
+                found.extend(devices.filter(|device| device["name"] == name).cloned());
+            }
+        }
+        match &found[..] {
+            [one] => Ok(one["containerEdits"].clone()),
+            // One device in two specifications is a conflict, and then nobody's.
+            _ => Err(unresolvable()),
+        }
+    }
+}
+
+fn read(bundle: &Path) -> Value {
+    let text = fs::read_to_string(bundle.join("config.json")).expect("a configuration");
+    serde_json::from_str(&text).expect("JSON")
+}

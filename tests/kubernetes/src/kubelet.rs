@@ -1,1 +1,0 @@
-//! The kubelet, as far as a device plugin speaks to it.

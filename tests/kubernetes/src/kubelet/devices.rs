@@ -1,0 +1,225 @@
+//! Which devices there are, and which containers have them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+use tonic::transport::Channel;
+use tonic::{Request, Status};
+
+use super::registration::{client, codec, path};
+use super::wire::{Allocated, ContainerAllocated, ContainerPreferred, Containers, Ids, Preferred};
+use super::{Given, Offer, Shared, locked};
+
+/// A plugin that has registered.
+struct Plugin {
+    channel: Channel,
+    prefers: bool,
+    /// By id: whether it is well. None: it has not said yet.
+    devices: Option<BTreeMap<String, bool>>,
+    /// Which registration this is.
+    number: usize,
+}
+
+/// What a container has of a resource.
+#[derive(Clone)]
+struct Share {
+    ids: BTreeSet<String>,
+    is_init: bool,
+    answer: ContainerAllocated,
+}
+
+/// Whose: a pod's uid, a container, a resource.
+type Place = (String, String, String);
+
+/// Everything.
+#[derive(Default)]
+pub(crate) struct Manager {
+    plugins: BTreeMap<String, Plugin>,
+    registrations: BTreeMap<String, usize>,
+    given: BTreeMap<Place, Share>,
+    ended: BTreeSet<String>,
+    pub(crate) complaints: Vec<String>,
+}
+
+impl Manager {
+    pub(crate) fn register(&mut self, resource: &str, channel: Channel, prefers: bool) -> usize {
+        let number = self.registrations.entry(resource.to_owned()).or_default();
+        *number += 1;
+        let plugin = Plugin { channel, prefers, devices: None, number: *number };
+        self.plugins.insert(resource.to_owned(), plugin);
+        *number
+    }
+
+    pub(crate) fn tell(
+        &mut self,
+        resource: &str,
+        number: usize,
+        devices: impl Iterator<Item = (String, String)>,
+    ) -> Result<(), Status> {
+        let Some(plugin) = self.plugins.get_mut(resource).filter(|plugin| plugin.number == number) else {
+            return Ok(());
+        };
+        let mut known = BTreeMap::new();
+        for (id, health) in devices {
+            if id.is_empty() || !matches!(health.as_str(), "Healthy" | "Unhealthy") {
+                return Err(Status::internal(format!("the device {id:?} is {health:?}")));
+            }
+            if known.insert(id.clone(), health == "Healthy").is_some() {
+                return Err(Status::internal(format!("the device {id:?} is told twice")));
+            }
+        }
+        plugin.devices = Some(known);
+        Ok(())
+    }
+
+    /// Of a plugin that does not speak any more nothing is well.
+    pub(crate) fn fall_silent(&mut self, resource: &str, number: usize) {
+        let plugin = self.plugins.get_mut(resource).filter(|plugin| plugin.number == number);
+        if let Some(devices) = plugin.and_then(|plugin| plugin.devices.as_mut()) {
+            devices.values_mut().for_each(|healthy| *healthy = false);
+        }
+    }
+
+    pub(crate) fn disconnect(&mut self) {
+        self.plugins.clear();
+    }
+
+    pub(crate) fn offer(&self, resource: &str) -> Option<Offer> {
+        let devices = self.plugins.get(resource)?.devices.as_ref()?;
+        Some(Offer { healthy: devices.values().filter(|healthy| **healthy).count(), all: devices.len() })
+    }
+
+    pub(crate) fn registrations(&self, resource: &str) -> usize {
+        self.registrations.get(resource).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn end(&mut self, uid: &str) {
+        self.ended.insert(uid.to_owned());
+    }
+
+    /// Ids that a container may have, and those of its pod's init containers, which it gets first.
+    fn choice(&mut self, place: &Place) -> (BTreeSet<String>, BTreeSet<String>) {
+        let Self { given, ended, plugins, .. } = self;
+        given.retain(|(uid, ..), _| !ended.contains(uid));
+        let of_resource = |other: &Place| other.2 == place.2;
+        let reusable: BTreeSet<String> = given
+            .iter()
+            .filter(|(other, share)| of_resource(other) && other.0 == place.0 && share.is_init)
+            .flat_map(|(_, share)| share.ids.clone())
+            .collect();
+        // What a container of the pod has that is no init container is not given once more.
+        let kept: BTreeSet<&String> = given
+            .iter()
+            .filter(|(other, share)| of_resource(other) && other.0 == place.0 && !share.is_init)
+            .flat_map(|(_, share)| &share.ids)
+            .collect();
+        let reusable: BTreeSet<String> = reusable.into_iter().filter(|id| !kept.contains(id)).collect();
+        let used: BTreeSet<&String> =
+            given.iter().filter(|(other, _)| of_resource(other)).flat_map(|(_, share)| &share.ids).collect();
+        let devices = plugins.get(&place.2).and_then(|plugin| plugin.devices.as_ref());
+        let free = devices
+            .into_iter()
+            .flatten()
+            .filter(|(id, healthy)| **healthy && !used.contains(id))
+            .map(|(id, _)| id.clone())
+            .collect();
+        (reusable, free)
+    }
+}
+
+/// Gives a pod's containers what they ask for, one by one.
+pub(crate) async fn admit(shared: &Shared, pod: &Value) -> Result<Vec<Given>, String> {
+    let uid = pod["metadata"]["uid"].as_str().expect("a uid").to_owned();
+    let listed = |name: &str| pod["spec"][name].as_array().cloned().unwrap_or_default();
+    let first = listed("initContainers").into_iter().map(|container| {
+        let is_init = container["restartPolicy"] != "Always";
+        (container, is_init)
+    });
+    let all: Vec<(Value, bool)> =
+        first.chain(listed("containers").into_iter().map(|container| (container, false))).collect();
+    let mut started = Vec::new();
+    for (container, is_init) in all {
+        let name = container["name"].as_str().expect("a name").to_owned();
+        let mut given = Given { container: name.clone(), ..Given::default() };
+        for (resource, amount) in container["resources"]["limits"].as_object().into_iter().flatten() {
+            if !locked(shared).plugins.contains_key(resource) {
+                continue;
+            }
+            let amount: usize = amount.as_str().and_then(|text| text.parse().ok()).expect("a whole number");
+            let place = (uid.clone(), name.clone(), resource.clone());
+            let share = give(shared, &place, amount, is_init).await?;
+            given.ids.insert(resource.clone(), share.ids.iter().cloned().collect());
+            given.variables.extend(share.answer.envs);
+            given.devices.extend(share.answer.cdi_devices.into_iter().map(|device| device.name));
+        }
+        started.push(given);
+    }
+    Ok(started)
+}
+
+async fn give(shared: &Shared, place: &Place, amount: usize, is_init: bool) -> Result<Share, String> {
+    if let Some(known) = locked(shared).given.get(place).cloned() {
+        return Ok(known);
+    }
+    let (reusable, free) = locked(shared).choice(place);
+    let mut ids: BTreeSet<String> = reusable.into_iter().take(amount).collect();
+    if ids.len() + free.len() < amount {
+        return Err(format!(
+            "requested number of devices unavailable for {}. Requested: {}, Available: {}",
+            place.2,
+            amount - ids.len(),
+            free.len()
+        ));
+    }
+    let (channel, prefers) = {
+        let manager = locked(shared);
+        let plugin = manager.plugins.get(&place.2).ok_or("the plugin has gone")?;
+        (plugin.channel.clone(), plugin.prefers)
+    };
+    if ids.len() < amount && prefers {
+        let preferred =
+            preferred(&channel, &free, &ids, amount).await.map_err(|status| unexpected(&status))?;
+        if preferred.len() > amount || !ids.iter().all(|id| preferred.contains(id)) {
+            return Err(format!("the plugin prefers {preferred:?}, which cannot be"));
+        }
+        ids.extend(preferred.into_iter().filter(|id| free.contains(id)));
+    }
+    let missing = amount - ids.len();
+    let more: Vec<String> = free.iter().filter(|id| !ids.contains(*id)).take(missing).cloned().collect();
+    ids.extend(more);
+    // The real one asks in no order.
+    let wanted = Ids { ids: ids.iter().rev().cloned().collect() };
+    let mut client = client(&channel);
+    client.ready().await.map_err(|error| error.to_string())?;
+    let request = Request::new(Containers { containers: vec![wanted] });
+    let answer = client.unary(request, path("Allocate"), codec::<Containers, Allocated>()).await;
+    let answer = answer.map_err(|status| unexpected(&status))?.into_inner();
+    let [answer] = <[ContainerAllocated; 1]>::try_from(answer.containers)
+        .map_err(|all| format!("{} answers for one container", all.len()))?;
+    let share = Share { ids, is_init, answer };
+    locked(shared).given.insert(place.clone(), share.clone());
+    Ok(share)
+}
+
+async fn preferred(
+    channel: &Channel,
+    free: &BTreeSet<String>,
+    ids: &BTreeSet<String>,
+    amount: usize,
+) -> Result<BTreeSet<String>, Status> {
+    let container = ContainerPreferred {
+        available: free.union(ids).cloned().collect(),
+        must_include: ids.iter().cloned().collect(),
+        allocation_size: i32::try_from(amount).expect("a number of devices"),
+    };
+    let mut client = client(channel);
+    client.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
+    let request = Request::new(Preferred { container_requests: vec![container] });
+    let answer: Containers =
+        client.unary(request, path("GetPreferredAllocation"), codec()).await?.into_inner();
+    Ok(answer.containers.into_iter().flat_map(|container| container.ids).collect())
+}
+
+fn unexpected(status: &Status) -> String {
+    format!("Allocate failed due to {:?}: {}, which is unexpected", status.code(), status.message())
+}
