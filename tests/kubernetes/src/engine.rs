@@ -50,12 +50,14 @@ impl<'a> Engine<'a> {
         fs::set_permissions(&next, fs::Permissions::from_mode(0o755)).expect("a script");
         let text = format!("root = {:?}\nsim = {cards:?}\nruntime = {next:?}\n", scene.root());
         fs::write(folder.path().join("runtime.toml"), text).expect("a configuration");
-        // The simulated cards as the programs of the scene see them: whoever looks first makes their state.
-        Outcome::of(scene.program("init")).exits(0);
+        // The simulated cards are one to the programs of the scene and to the runtime: whoever looks first makes their state.
         let states = scene.root().join("cards");
         fs::create_dir_all(&states).expect("a folder");
-        std::os::unix::fs::symlink(scene.path("cards"), states.join(cards.replace('/', "+")))
-            .expect("a link");
+        let state = states.join(cards.replace('/', "+"));
+        let mut first = scene.program("init");
+        first.env("CGPU_SIM_STATE", &state);
+        Outcome::of(first).exits(0);
+        std::os::unix::fs::symlink(state, scene.path("cards")).expect("a link");
         Self { scene, folder, cdi: cdi.to_owned(), resolves: true, made: AtomicUsize::new(0) }
     }
 
@@ -143,8 +145,24 @@ impl<'a> Engine<'a> {
 
     fn bundle(&self, pod: &Value, given: &Given) -> Result<(String, PathBuf), String> {
         let number = self.made.fetch_add(1, Ordering::Relaxed);
+        let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+        let id = format!("{name}-{}-{number}", given.container);
+        let config = self.configuration(pod, given)?;
+        let bundle = self.folder.path().join(&id);
+        fs::create_dir(&bundle).expect("a folder");
+        fs::write(bundle.join("config.json"), config.to_string()).expect("a configuration");
+        Ok((id, bundle))
+    }
+
+    /// What it tells a runtime of a pod's container.
+    ///
+    /// # Errors
+    /// A device cannot be resolved.
+    ///
+    /// # Panics
+    /// If a specification of devices is not as it should be.
+    pub fn configuration(&self, pod: &Value, given: &Given) -> Result<Value, String> {
         let text = |name: &str| pod["metadata"][name].as_str().unwrap_or_default().to_owned();
-        let id = format!("{}-{}-{number}", text("name"), given.container);
         // What the pod says stands behind what the plugin said, and takes its place.
         let mut variables: BTreeMap<String, String> = [("PATH".to_owned(), "/bin".to_owned())].into();
         variables.extend(given.variables.clone());
@@ -184,10 +202,7 @@ impl<'a> Engine<'a> {
         if !by_name.is_empty() {
             config["hooks"] = Value::Object(by_name);
         }
-        let bundle = self.folder.path().join(&id);
-        fs::create_dir(&bundle).expect("a folder");
-        fs::write(bundle.join("config.json"), config.to_string()).expect("a configuration");
-        Ok((id, bundle))
+        Ok(config)
     }
 
     /// What a CDI device adds, of the one specification that has it.

@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use cgpu_e2e::{Child, Monitor, Outcome, Scene};
+use cgpu_e2e::{Child, Monitor, Outcome, Runtime, Scene, Yard};
 use cgpu_kubernetes_tests::api_server::{ApiServer, Key};
 use cgpu_kubernetes_tests::engine::{Container, Engine};
+use cgpu_kubernetes_tests::extender::Extender;
 use cgpu_kubernetes_tests::kubelet::{Given, Kubelet};
+use cgpu_kubernetes_tests::objects;
+use cgpu_kubernetes_tests::wait::until_holds;
 use serde_json::{Value, json};
 
 const MEMORY: &str = "aliyun.com/gpu-mem";
@@ -224,6 +227,7 @@ fn a_pod_over_unequal_cards_has_a_part_of_each() {
     let host = Host::new(&scene, "T4:15109,A10:23028");
     let _plugin = host.plugin(&[]);
     host.kubelet.offers(MEMORY, 36, 36);
+    host.kubelet.offers(CORE, 200, 200);
     let mut pod = host.pod("p", &[("main", &[(MEMORY, "8"), (CORE, "50")])], &json!({"0": {"0": 4, "1": 4}}));
     pod["metadata"]["labels"] = json!({COUNT: "2"});
     let pod = host.server.put("pods", pod);
@@ -543,4 +547,62 @@ fn starts_go_on_while_the_api_server_is_away() {
     let other = host.pod("q", &[("main", &[(MEMORY, "2")])], &json!({"0": {"0": 2}}));
     host.create(&other, &host.admit(&other)[0]);
     host.annotated("q", "ALIYUN_COM_GPU_MEM_ASSIGNED", "true");
+}
+
+/// Document 001's four deployments, from the extender to the limits.
+#[test]
+fn what_the_extender_chose_is_what_containers_get() {
+    let scene = Scene::new("T4:15109,T4:15109");
+    let host = Host::new(&scene, "T4:15109,T4:15109");
+    let _plugin = host.plugin(&[]);
+    host.kubelet.offers(MEMORY, 28, 28);
+    host.scene.eventually("the cards on the node", || (host.cards().len() == 2).then_some(()));
+    let extender = Extender::start(&host.server, &scene.path(""), &[] as &[&str]);
+    let mut over_both = objects::pod("test", "both", 2);
+    over_both["metadata"]["labels"][COUNT] = json!("2");
+    let named = [("a", 2), ("b-0", 8), ("b-1", 8), ("c", 2), ("d", 5)];
+    let pods = named.map(|(name, units)| objects::pod("test", name, units));
+    let mut held: BTreeMap<String, u64> = BTreeMap::new();
+    for pod in pods.into_iter().chain([over_both]) {
+        let pod = host.server.put("pods", pod);
+        let name = pod["metadata"]["name"].as_str().expect("a name").to_owned();
+        until_holds("the node is there for it", || {
+            extender.filter(&pod, &[NODE])["NodeNames"].as_array().is_some_and(|nodes| !nodes.is_empty())
+        });
+        let reply = extender.bind(&pod, NODE);
+        assert_eq!(reply.status, 200, "{reply:?}");
+        let pod = host.server.object(&Key::pod("test", &name)).expect("the pod");
+        let made = host.create(&pod, &host.admit(&pod)[0]);
+        for (card, bytes) in limits(&made) {
+            *held.entry(card).or_default() += bytes / MIB;
+        }
+    }
+    let part = |units: &[u64]| units.iter().map(|units| 15109 * units / 14).sum::<u64>();
+    assert_eq!(held, [(host.uuid(0), part(&[2, 8, 2, 1])), (host.uuid(1), part(&[8, 5, 1]))].into(),);
+}
+
+/// A container that runs, where runc is installed.
+#[test]
+fn a_pods_program_sees_its_slice() {
+    const CARDS: &str = "T4:15109";
+    let scene = Scene::new(CARDS);
+    let host = Host::new(&scene, CARDS);
+    let Some(yard) = Yard::open("a_pods_program_sees_its_slice", &scene, Runtime::Runc, CARDS) else {
+        return;
+    };
+    let _plugin = host.plugin(&[]);
+    host.kubelet.offers(MEMORY, 14, 14);
+    let pod = host.pod("p", &[("main", &[(MEMORY, "6")])], &json!({"0": {"0": 6}}));
+    let told = host.engine.configuration(&pod, &host.admit(&pod)[0]).expect("devices that are there");
+    let bundle = yard.bundle("p", &[], &["sleep", "600"]);
+    let file = bundle.join("config.json");
+    let mut config: Value = serde_json::from_slice(&std::fs::read(&file).expect("a file")).expect("JSON");
+    for part in ["annotations", "hooks"] {
+        config[part] = told[part].clone();
+    }
+    config["process"]["env"] = told["process"]["env"].clone();
+    std::fs::write(&file, config.to_string()).expect("a file");
+    let boxed = yard.start_bundle("p", &bundle);
+    assert_eq!(boxed.exec(&["meminfo"]).silent().number("total"), 15109 * 6 / 14 * MIB);
+    boxed.delete();
 }
