@@ -25,6 +25,8 @@ use crate::pods::Pods;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// What a start has to wait for at most before it is told that it cannot be: the cards, the list of pods.
 const START: Duration = Duration::from_secs(15);
+/// How long the API server may take to tell of a pod. It may be asked twice; with [`START`] that is less than the 30 s for which `cgpu-runtime` waits.
+const ASK: Duration = Duration::from_secs(5);
 
 /// Who answers.
 pub(crate) struct Binding {
@@ -119,7 +121,12 @@ impl Binding {
                 "the device plugin does not know the node's cards and pods yet; its log says what it waits for",
             ));
         };
-        let pod = self.pod(question).await?;
+        let pod = tokio::time::timeout(ASK, self.pod(question)).await.unwrap_or_else(|_| {
+            Err(Refusal::new(format!(
+                "the API server was asked for {}/{} and does not answer",
+                question.namespace, question.pod
+            )))
+        })?;
         let claimant = Claimant::of(&pod, self.pods.dialects()).ok_or_else(|| {
             Refusal::new(format!(
                 "{}/{} asks for nothing of this node's cards, or has ended",
@@ -165,7 +172,9 @@ impl Binding {
 
     /// Asks whether a pod that is thought to live does.
     async fn has_ended(&self, pod: &Pod) -> bool {
-        let found: Result<Pod, Failure> = self.api.get(&pod.metadata.namespace, &pod.metadata.name).await;
+        let asked = self.api.get(&pod.metadata.namespace, &pod.metadata.name);
+        let Ok(found) = tokio::time::timeout(ASK, asked).await else { return false };
+        let found: Result<Pod, Failure> = found;
         match found {
             Err(Failure::NotFound(_)) => {
                 self.pods.lose(pod.clone());

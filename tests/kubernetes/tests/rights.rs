@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
 
-use cgpu_e2e::{Child, Dist, Scene, skip};
+use cgpu_e2e::{Child, Dist, Scene};
 use cgpu_kubernetes_tests::api_server::{ApiServer, Key, Request};
 use cgpu_kubernetes_tests::extender::Extender;
 use cgpu_kubernetes_tests::objects;
@@ -203,9 +203,6 @@ fn the_extenders_rights_are_those_that_it_uses() {
 
 #[test]
 fn the_plugins_rights_are_those_that_it_uses() {
-    if !Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kubernetes/plugin").is_dir() {
-        return skip("the_plugins_rights_are_those_that_it_uses", "device-plugin", "there is no plugin yet");
-    }
     let scene = Scene::new("T4:15109");
     let server = ApiServer::start();
     server.put("nodes", json!({"metadata": {"name": "one"}, "status": {"capacity": {}, "allocatable": {}}}));
