@@ -198,6 +198,7 @@ fn runc(place: &Place) -> Result<f64> {
         Ok(())
     };
     let (config, next) = (place.at("runtime.toml"), PathBuf::from("runc"));
+    // Named on the command line, which costs a hook more than an installed one.
     let ours = ["--cgpu-config".to_owned(), config.to_string_lossy().into_owned()];
     let ours: Vec<&str> = ours.iter().map(String::as_str).collect();
     compared(|| live(&next, &[], &plain), || live(&place.runtime, &ours, &sliced))
@@ -211,12 +212,18 @@ struct Daemon {
 
 impl Daemon {
     fn start(place: &Place) -> Result<Self> {
-        let config = json!({"runtimes": {"cgpu": {
-            "path": place.runtime, "runtimeArgs": [format!("--cgpu-config={}", place.at("runtime.toml").display())]}}});
+        let config = json!({"runtimes": {"cgpu": {"path": place.runtime}}});
         fs::write(place.at("daemon.json"), config.to_string())?;
         let host = format!("unix://{}", place.at("sock").display());
-        let mut command = Command::new("dockerd");
-        command.args(["--iptables=false", "--bridge=none", "--host", &host]);
+        // With the configuration where it is installed, and nothing on the runtime's command line, as `cgpu setup docker` leaves it.
+        let etc = place.root.path().join("etc");
+        fs::create_dir_all(etc.join("upper/cgpu"))?;
+        fs::create_dir_all(etc.join("work"))?;
+        fs::copy(place.at("runtime.toml"), etc.join("upper/cgpu/runtime.toml"))?;
+        let layered = "mount -t overlay overlay -o \"lowerdir=/etc,upperdir=$0/upper,workdir=$0/work\" /etc && exec \"$@\"";
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", layered]).arg(&etc);
+        command.args(["dockerd", "--iptables=false", "--bridge=none", "--host", &host]);
         for (option, name) in [
             ("--data-root", "data"),
             ("--exec-root", "exec"),

@@ -9,6 +9,7 @@
 //!                              |
 //!                              visit     the order of it all
 //!                              passage   what to do: go, sleep, wait       pure
+//!                              line      whose turn it is among siblings   pure
 //!                              account   what is owed, on which turn       pure
 //!                              crate::settlement, crate::cost              pure
 //!                              edge      the driver, time                  traits
@@ -23,6 +24,7 @@
 
 mod account;
 mod edge;
+mod line;
 mod passage;
 mod reading;
 mod thread;
@@ -34,10 +36,12 @@ use cgpu_proto::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use cgpu_proto::grant::{Heartbeat, Turn};
 use cgpu_proto::layout::{CARDS, Cell};
 use cgpu_proto::region::Region;
+use cgpu_proto::slots::{State, Word};
 use cgpu_proto::units::{Nanos, SlotIndex};
 
 use self::account::{Account, Siblings};
 pub use self::edge::{Driver, Edge, Failed, Host};
+use self::line::Line;
 use self::reading::Reading;
 pub use self::thread::Thread;
 use self::visit::Visitor;
@@ -222,11 +226,27 @@ impl<'r> Gate<'r> {
 
     /// What the container's other processes say about the card and this turn.
     fn siblings(&self, card: Card, turn: Turn, now: Nanos) -> Siblings {
+        self.others(card).fold(Siblings::default(), |sum, (_, cell)| sum.with(cell, turn, now))
+    }
+
+    /// Those of them that live, for one that has waited `since` then.
+    fn line(&self, card: Card, since: Nanos, now: Nanos) -> Line {
+        let lives = |slot: usize| {
+            let word =
+                SlotIndex::new(slot).map(|slot| Word(self.region.slot(slot).state.load(Ordering::Relaxed)));
+            word.and_then(Word::state) == Some(State::Live)
+        };
+        let living = self.others(card).filter(|(slot, _)| lives(*slot));
+        living
+            .fold(Line::default(), |line, (slot, cell)| line.with(cell, (since, slot < self.slot.get()), now))
+    }
+
+    /// The cells of the other slots that are, or were, in use.
+    fn others(&self, card: Card) -> impl Iterator<Item = (usize, &Cell)> {
         let cells = self.region.shared().cell.get(card.get()).into_iter().flatten();
         let high_water = self.region.shared().header.high_water.load(Ordering::Relaxed);
         let used = usize::try_from(high_water).unwrap_or(usize::MAX);
-        let others = cells.take(used).enumerate().filter(|(slot, _)| *slot != self.slot.get());
-        others.fold(Siblings::default(), |sum, (_, cell)| sum.with(cell, turn, now))
+        cells.take(used).enumerate().filter(|(slot, _)| *slot != self.slot.get())
     }
 
     /// Whether the process has work in flight on other cards, which may wait for work on this one.

@@ -7,6 +7,7 @@ use cgpu_proto::grant::{Turn, TurnState};
 use cgpu_proto::layout::Cell;
 use cgpu_proto::units::Nanos;
 
+use super::line::Stint;
 use super::thread::Thread;
 use crate::settlement::{Settlement, ThreadKey, Work};
 
@@ -47,8 +48,10 @@ impl Siblings {
         let same = cell.turn.load(Ordering::Acquire) == turn.0;
         let spent = if same { read(&cell.spent) } else { Nanos::ZERO };
         // One that was killed, or has not come by since, leaves its prediction behind.
-        let working = read(&cell.ends) > now;
-        let inflight = if working { read(&cell.inflight).min(MOST) } else { Nanos::ZERO };
+        let ends = read(&cell.ends);
+        let working = ends > now;
+        // What it has not settled may have run for the most part.
+        let inflight = read(&cell.inflight).min(ends - now).min(MOST);
         Self {
             spent: self.spent + spent,
             inflight: self.inflight + inflight,
@@ -80,6 +83,8 @@ pub(crate) struct Account {
     pub(crate) shy: Nanos,
     /// Work that was waited for in vain, by when its marker should have been reached.
     pub(crate) waited_for: Option<Nanos>,
+    /// Its place among the container's processes.
+    pub(crate) stint: Stint,
     loans: Vec<Loan>,
 }
 
@@ -96,6 +101,7 @@ impl Account {
             first: Nanos::ZERO,
             shy: Nanos::ZERO,
             waited_for: None,
+            stint: Stint::default(),
             loans: Vec::new(),
         }
     }
@@ -135,6 +141,12 @@ impl Account {
     pub(crate) fn spent(&self, now: Nanos) -> Nanos {
         let inflight = self.work(now).inflight();
         (self.settlement.busy() + inflight - self.base).min(now - self.obeyed + inflight)
+    }
+
+    /// When what was launched has run, as predicted, if the card is its own.
+    pub(crate) fn ends(&self, now: Nanos) -> Nanos {
+        let work = self.work(now);
+        if work.inflight() > Nanos::ZERO { now + work.own_remaining(0, now) } else { self.settlement.last() }
     }
 
     /// What the container still has to run, as predicted. Its processes' work runs in turn; each is done when all are, more or less.

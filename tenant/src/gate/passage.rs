@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!               OPEN ----------------------------------------------> go
-//!    turn is    YOURS, spent < granted --> throttle --> sleep ... -> go, with credit
+//!    turn is    YOURS, spent < granted --> line --> throttle --> sleep ... -> go, with credit
+//!                                         (wait for a sibling)
 //!               YOURS, all spent -----+
 //!               WAIT -----------------+--> held: wait ... look again (1 s without a heartbeat: go)
 //!                     work of ours on another card: -----------------> go, charged
@@ -15,6 +16,7 @@ use cgpu_proto::grant::TurnState;
 use cgpu_proto::units::Nanos;
 
 use super::account::{Account, Siblings};
+use super::line::Line;
 use super::reading::Reading;
 use super::thread::Visit;
 use crate::cost::Expected;
@@ -110,17 +112,23 @@ impl Passage {
         Nanos(self.expected.cost.into())
     }
 
+    /// Since when the launch has waited.
+    pub(crate) fn since(&self, account: &Account, now: Nanos) -> Nanos {
+        if self.held { account.active } else { now }
+    }
+
     /// What to do now.
     pub(crate) fn step(
         &mut self,
         account: &mut Account,
         reading: &Reading,
         siblings: Siblings,
+        line: Line,
         now: Nanos,
     ) -> Step {
         account.obey(reading.turn, now);
         let before = core::mem::replace(&mut account.active, now);
-        let step = self.decide(account, reading, siblings, now, before);
+        let step = self.decide(account, reading, (siblings, line), now, before);
         if let Step::Go(Way::Metered { forced: true, .. }) = step {
             account.waited_for = account.work(now).stuck(now);
         }
@@ -142,9 +150,9 @@ impl Passage {
 
     fn decide(
         &mut self,
-        account: &Account,
+        account: &mut Account,
         reading: &Reading,
-        siblings: Siblings,
+        (siblings, line): (Siblings, Line),
         now: Nanos,
         before: Nanos,
     ) -> Step {
@@ -153,12 +161,19 @@ impl Passage {
             TurnState::Yours => {
                 let left = reading.granted - account.spent(now) - siblings.spent;
                 if left > Nanos::ZERO {
-                    return self.throttle(account, left, reading.bound, siblings, now);
+                    let ends = account.ends(now);
+                    return match account.stint.wait(line, ends, now).filter(|_| !self.elsewhere) {
+                        Some(timeout) => {
+                            Step::Wait { word: reading.word, timeout: timeout.max(NAP), ring: false }
+                        }
+                        None => self.throttle(account, left, reading.bound, siblings, now),
+                    };
                 }
             }
             TurnState::Wait if self.elsewhere => return Step::Go(Way::Ungated),
             TurnState::Wait => {}
         }
+        account.stint.interrupt();
         if !reading.monitor.lives() {
             return Step::Go(Way::Stale);
         }

@@ -13,6 +13,7 @@ use self::stage::{BEGIN, Did, Place, Role, SLOT, Stage};
 use super::*;
 
 mod monitor;
+mod siblings;
 mod stage;
 
 const STREAM: Stream = Stream { handle: 0x10, per_thread: false };
@@ -742,28 +743,6 @@ fn a_context_that_goes_takes_its_events_along() {
         let busy = Nanos(program.cell().busy.load(Ordering::Relaxed));
         assert!((ms(38)..ms(42)).contains(&busy), "{busy}");
     });
-}
-
-#[test]
-fn what_siblings_spend_counts() {
-    alone(
-        |role| {
-            let region = &role.stage.regions[0];
-            region.shared().header.high_water.store(2, Ordering::Relaxed);
-            let sibling = region.cell(card(), SlotIndex(1));
-            sibling.turn.store(Turn::new(1, TurnState::Yours).0, Ordering::Relaxed);
-            sibling.spent.store(ms(4).0, Ordering::Relaxed);
-            say(role.stage, 0, 1, TurnState::Yours, ms(6));
-            for _ in 0..20 {
-                role.sleep(ms(1));
-                role.stage.grantors[0].beat();
-            }
-            let ran = role.stage.card(|card| card.ran[&0]);
-            assert!((us(1_800)..us(2_300)).contains(&ran), "{ran}");
-            say(role.stage, 0, 2, TurnState::Open, Nanos::ZERO);
-        },
-        |role, program| saturate(role, program, us(60), BEGIN + ms(19)),
-    );
 }
 
 #[test]

@@ -19,6 +19,7 @@ use cgpu_proto::intervals;
 use cgpu_proto::units::Nanos;
 
 use super::account::Account;
+use super::line::Line;
 use super::passage::{Passage, Step, Way};
 use super::reading::{Reading, all_open};
 use super::thread::{self, Thread};
@@ -176,7 +177,7 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
         let siblings = self.gate.siblings(self.launch.card, reading.turn, now);
         let step = {
             let mut account = self.account();
-            let step = passage.step(&mut account, reading, siblings, now);
+            let step = passage.step(&mut account, reading, siblings, Line::default(), now);
             account.publish(self.gate.cell(self.launch.card), siblings, now);
             step
         };
@@ -243,7 +244,8 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
             let siblings = self.gate.siblings(card, reading.turn, now);
             let step = {
                 let mut account = self.account();
-                let step = passage.step(&mut account, &reading, siblings, now);
+                let line = self.gate.line(card, passage.since(&account, now), now);
+                let step = passage.step(&mut account, &reading, siblings, line, now);
                 account.publish(self.gate.cell(card), siblings, now);
                 step
             };

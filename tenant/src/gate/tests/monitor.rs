@@ -1,11 +1,12 @@
 //! A monitor as simple as can be: turns of fixed lengths, one container after the other, handed over when the work of the one has
 //! nearly run. It says what `docs/turns.md` says, and no more.
 
-use cgpu_proto::atomic::Ordering;
+use cgpu_proto::atomic::{AtomicU64, Ordering};
 use cgpu_proto::grant::{Turn, TurnState};
+use cgpu_proto::layout::Cell;
 use cgpu_proto::units::{CardIndex, Nanos};
 
-use super::stage::{Role, SLOT, Stage};
+use super::stage::{Role, Stage};
 
 pub(super) fn card() -> CardIndex {
     CardIndex::new(0).expect("a card")
@@ -30,8 +31,18 @@ pub(super) struct Books {
 pub(super) fn conduct(role: &Role<'_>, slices: &[Nanos], end: Nanos) -> Books {
     let stage = role.stage;
     let lead = Nanos::from_micros(60);
-    let cell = |container: usize| stage.regions[container].cell(card(), SLOT);
-    let read = |container: usize| Nanos(cell(container).busy.load(Ordering::Relaxed));
+    let cells = |container: usize| {
+        let slots = stage.homes.iter().filter(move |(home, _)| *home == container);
+        slots.map(move |(_, slot)| stage.regions[container].cell(card(), *slot))
+    };
+    let sum = |container: usize, word: fn(&Cell) -> &AtomicU64| {
+        Nanos(cells(container).map(|cell| word(cell).load(Ordering::Relaxed)).sum())
+    };
+    let ends = |container: usize| {
+        let working = cells(container).filter(|cell| cell.inflight.load(Ordering::Relaxed) > 0);
+        working.map(|cell| Nanos(cell.ends.load(Ordering::Relaxed))).max().unwrap_or_default()
+    };
+    let read = |container: usize| sum(container, |cell| &cell.busy);
     let before: Vec<_> = (0..slices.len()).map(read).collect();
     let mut epoch = 1000;
     let mut debt = vec![0_i64; slices.len()];
@@ -52,9 +63,8 @@ pub(super) fn conduct(role: &Role<'_>, slices: &[Nanos], end: Nanos) -> Books {
             epoch += 1;
             // At most 24 ms for the drain.
             for _ in 0..240 {
-                let ends = Nanos(cell(container).ends.load(Ordering::Relaxed));
-                let inflight = cell(container).inflight.load(Ordering::Relaxed);
-                if inflight == 0 || ends <= role.now() + lead {
+                let ends = ends(container);
+                if ends <= role.now() + lead {
                     break;
                 }
                 role.sleep(

@@ -8,7 +8,8 @@ use cgpu_proto::atomic::Ordering;
 use cgpu_proto::grant::Grantor;
 use cgpu_proto::layout::Progress;
 use cgpu_proto::region::{Birth, Region};
-use cgpu_proto::units::{Nanos, SlotIndex};
+use cgpu_proto::slots::{State, Word};
+use cgpu_proto::units::{Generation, Nanos, SlotIndex};
 
 use super::super::{Driver, Edge, Event, Failed, Stream};
 
@@ -51,6 +52,10 @@ pub(super) struct Card {
     pub(super) latency: Nanos,
     /// How late sleepers wake.
     pub(super) late: Nanos,
+    /// What a change from one tenant's work to another's costs, who ran last, and how often it changed.
+    pub(super) switch: Nanos,
+    last: Option<usize>,
+    pub(super) switches: u64,
 }
 
 /// Who sleeps until when.
@@ -75,27 +80,51 @@ struct World {
 pub(super) struct Stage {
     world: Mutex<World>,
     turn: Condvar,
+    /// Where each tenant lives: its container, and its slot there.
+    pub(super) homes: Vec<(usize, SlotIndex)>,
     pub(super) regions: Vec<Region>,
     pub(super) grantors: Vec<Grantor>,
     _directories: Vec<tempfile::TempDir>,
 }
 
 impl Stage {
-    /// With so many containers.
+    /// With so many containers of one process each.
     pub(super) fn new(containers: usize) -> Self {
+        Self::of(&vec![1; containers])
+    }
+
+    /// With containers of so many processes; tenants are counted through.
+    pub(super) fn of(processes: &[usize]) -> Self {
+        let slots = |(container, count): (usize, &usize)| {
+            (0..*count).map(move |slot| (container, SlotIndex::new(slot).expect("a slot")))
+        };
+        let homes: Vec<_> = processes.iter().enumerate().flat_map(slots).collect();
         let directories: Vec<_> =
-            (0..containers).map(|_| tempfile::tempdir().expect("a directory")).collect();
+            (0..processes.len()).map(|_| tempfile::tempdir().expect("a directory")).collect();
         let make = |directory: &tempfile::TempDir| {
             Region::make(directory.path(), Birth::default()).expect("a region");
             Region::open(directory.path()).expect("the region")
         };
-        let regions = directories.iter().map(make).collect();
+        let regions: Vec<_> = directories.iter().map(make).collect();
+        for (container, slot) in &homes {
+            let region: &Region = &regions[*container];
+            region.shared().header.high_water.fetch_max(u32::from(slot.0) + 1, Ordering::Relaxed);
+            let live = Word::new(Generation::from_bits(1), State::Live);
+            region.slot(*slot).state.store(live.0, Ordering::Relaxed);
+        }
         let grantors: Vec<_> =
             directories.iter().map(|directory| Grantor::open(directory.path()).expect("its grant")).collect();
         grantors.iter().for_each(|grantor| grantor.adopt(1));
         let card = Card { latency: Nanos::from_micros(5), free: BEGIN, ..Card::default() };
         let world = World { now: BEGIN, running: usize::MAX, actors: Vec::new(), card, rings: 0 };
-        Self { world: Mutex::new(world), turn: Condvar::new(), regions, grantors, _directories: directories }
+        Self {
+            world: Mutex::new(world),
+            turn: Condvar::new(),
+            homes,
+            regions,
+            grantors,
+            _directories: directories,
+        }
     }
 
     /// Runs the actors to their ends.
@@ -157,7 +186,8 @@ impl Stage {
         let now = world.now;
         world.card.writes.retain(|&(at, tenant, word, value)| {
             if at <= now {
-                let page: &Progress = &self.regions[tenant].shared().progress[0];
+                let (container, slot) = self.homes[tenant];
+                let page: &Progress = &self.regions[container].shared().progress[slot.get()];
                 page.word[word].store(value, Ordering::Release);
             }
             at > now
@@ -237,6 +267,10 @@ impl Place<'_, '_> {
         let free = if *stream > card.free {
             *stream + cost
         } else {
+            if card.last.replace(self.tenant).is_some_and(|last| last != self.tenant) {
+                card.free = card.free.max(now) + card.switch;
+                card.switches += 1;
+            }
             card.free = card.free.max(now + card.latency) + cost;
             card.free
         };
@@ -350,7 +384,7 @@ impl Edge for Place<'_, '_> {
     }
 
     fn wait(&self, word: u32, timeout: Nanos) {
-        self.role.sleep_until(timeout, Some((self.tenant, word)));
+        self.role.sleep_until(timeout, Some((self.role.stage.homes[self.tenant].0, word)));
     }
 
     fn ring(&self) {

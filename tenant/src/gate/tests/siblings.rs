@@ -1,0 +1,157 @@
+//! Several processes of one container.
+
+use super::*;
+
+#[test]
+fn what_siblings_spend_counts() {
+    alone(
+        |role| {
+            let region = &role.stage.regions[0];
+            region.shared().header.high_water.store(2, Ordering::Relaxed);
+            let sibling = region.cell(card(), SlotIndex(1));
+            sibling.turn.store(Turn::new(1, TurnState::Yours).0, Ordering::Relaxed);
+            sibling.spent.store(ms(4).0, Ordering::Relaxed);
+            say(role.stage, 0, 1, TurnState::Yours, ms(6));
+            for _ in 0..20 {
+                role.sleep(ms(1));
+                role.stage.grantors[0].beat();
+            }
+            let ran = role.stage.card(|card| card.ran[&0]);
+            assert!((us(1_800)..us(2_300)).contains(&ran), "{ran}");
+            say(role.stage, 0, 2, TurnState::Open, Nanos::ZERO);
+        },
+        |role, program| saturate(role, program, us(60), BEGIN + ms(19)),
+    );
+}
+
+/// One after the other: with a switch of 100 us for each change of process, nearly all of the container's turns is work, and each process has its part.
+#[test]
+fn processes_of_a_container_have_its_turns_one_after_the_other() {
+    for (slices, cost) in [([6, 6], 60), ([15, 5], 60), ([6, 6], 400), ([2, 2], 20)] {
+        let stage = Stage::of(&[4, 1]);
+        stage.card(|card| card.switch = us(100));
+        let end = BEGIN + ms(2000);
+        let opens: [AtomicU32; 5] = Default::default();
+        let gate = |tenant: usize| {
+            let (container, slot) = stage.homes[tenant];
+            Gate::new(&stage.regions[container], slot, &opens[tenant])
+        };
+        let gates: Vec<_> = (0..5).map(gate).collect();
+        let actor = |number: usize| {
+            let gate = &gates[number];
+            move |role: &Role<'_>| {
+                role.sleep(us(10 + 7 * number as u64));
+                saturate(role, &Program::new(gate, role.edge(number)), us(cost), end);
+            }
+        };
+        let lengths = slices.map(ms);
+        let books = Mutex::new(monitor::Books::default());
+        stage.play(&[
+            &|role| *books.lock().expect("books") = conduct(role, &lengths, end),
+            &actor(0),
+            &actor(1),
+            &actor(2),
+            &actor(3),
+            &actor(4),
+        ]);
+        let turns = books.into_inner().expect("books").turns;
+        let (ran, switches) = stage.card(|card| (card.ran.clone(), card.switches));
+        let together: u64 = (0..4).map(|tenant| ran[&tenant].0).sum();
+        let told = format!("{slices:?} {cost} us: {ran:?}, {switches} changes in {turns} turns");
+        println!("{told}");
+        // One for each turn, and one for each stint within long ones.
+        let stints = 1.0 + (slices[0] as f64 / 6.0).floor() / 2.0;
+        assert!((switches as f64) < turns as f64 * stints * 1.15, "{told}");
+        for tenant in 0..4 {
+            let part = ran[&tenant].0 as f64 * 4.0 / together as f64;
+            // Who is cut short by the end of a long turn is not made up for.
+            let fair = if slices[0] > 6 { 0.3 } else { 0.1 };
+            assert!((part - 1.0).abs() < fair, "{told}");
+        }
+    }
+}
+
+/// A process that is idle most of the time leaves the turn to its sibling, and loses little of its own pace by it.
+#[test]
+fn a_sibling_that_pauses_gives_way_and_comes_back() {
+    let stage = Stage::of(&[2]);
+    let end = BEGIN + ms(500);
+    let opens: [AtomicU32; 2] = Default::default();
+    let gates =
+        [0, 1].map(|tenant: usize| Gate::new(&stage.regions[0], stage.homes[tenant].1, &opens[tenant]));
+    stage.play(&[
+        &|role| {
+            say(role.stage, 0, 1, TurnState::Yours, ms(1_000_000));
+            while role.now() < end {
+                role.sleep(ms(100));
+                role.stage.grantors[0].beat();
+            }
+        },
+        &|role| {
+            role.sleep(us(50));
+            saturate(role, &Program::new(&gates[0], role.edge(0)), us(60), end);
+        },
+        &|role| {
+            role.sleep(us(90));
+            let program = Program::new(&gates[1], role.edge(1));
+            while role.now() < end {
+                let begun = role.now();
+                program.launch(2, STREAM, us(500));
+                program.place.synchronize(STREAM);
+                assert!(role.now() - begun < ms(10), "a stint and what is in flight");
+                role.sleep(ms(5));
+            }
+        },
+    ]);
+    let ran = stage.card(|card| card.ran.clone());
+    println!("{ran:?} of 500 ms");
+    assert!(ran[&0] > ms(430) && ran[&1] > ms(25), "{ran:?}");
+}
+
+/// Two processes one of whose kernels each ends only when the other's has run.
+#[test]
+fn processes_whose_kernels_wait_for_each_other_go_on() {
+    let stage = Stage::of(&[2]);
+    let opens: [AtomicU32; 2] = Default::default();
+    let gates =
+        [0, 1].map(|tenant: usize| Gate::new(&stage.regions[0], stage.homes[tenant].1, &opens[tenant]));
+    let rounds = [Mutex::new(0_u32), Mutex::new(0_u32)];
+    let end = BEGIN + ms(3000);
+    let actor = |number: usize| {
+        let (gate, rounds) = (&gates[number], &rounds);
+        move |role: &Role<'_>| {
+            role.sleep(us(50 + 40 * number as u64));
+            let program = Program::new(gate, role.edge(number));
+            let mut round = 0;
+            while role.now() < end {
+                program.launch(1, STREAM, us(60));
+                round += 1;
+                *rounds[number].lock().expect("a number") = round;
+                // It has run when the other one's has been launched; and this one keeps what it has in flight on its books until then.
+                while *rounds[1 - number].lock().expect("a number") < round && role.now() < end {
+                    program.place.host(STREAM, us(100));
+                    role.sleep(us(100));
+                }
+            }
+        }
+    };
+    stage.play(&[
+        &|role| {
+            let mut epoch = 1;
+            while role.now() < end {
+                say(role.stage, 0, epoch, TurnState::Yours, ms(6));
+                role.sleep(ms(6));
+                say(role.stage, 0, epoch + 1, TurnState::Wait, Nanos::ZERO);
+                role.sleep(ms(6));
+                role.stage.grantors[0].beat();
+                epoch += 2;
+            }
+            say(role.stage, 0, epoch, TurnState::Open, Nanos::ZERO);
+        },
+        &actor(0),
+        &actor(1),
+    ]);
+    let [one, other] = rounds.map(|rounds| rounds.into_inner().expect("a number"));
+    println!("{one} and {other} rounds in 3 s of which half are ours");
+    assert!(one > 60 && one.abs_diff(other) <= 1, "{one} and {other}");
+}
