@@ -25,6 +25,9 @@ docs/memory.md /usr/share/doc/cgpu/memory.md 0644
 docs/view.md /usr/share/doc/cgpu/view.md 0644
 docs/turns.md /usr/share/doc/cgpu/turns.md 0644
 docs/shared-memory.md /usr/share/doc/cgpu/shared-memory.md 0644
+docs/cluster.md /usr/share/doc/cgpu/cluster.md 0644
+docs/kubernetes.md /usr/share/doc/cgpu/kubernetes.md 0644
+docs/limits.md /usr/share/doc/cgpu/limits.md 0644
 docs/interposition.md /usr/share/doc/cgpu/interposition.md 0644
 docs/pictures/top.svg /usr/share/doc/cgpu/pictures/top.svg 0644
 docs/pictures/smi.svg /usr/share/doc/cgpu/pictures/smi.svg 0644
