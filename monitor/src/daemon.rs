@@ -313,7 +313,7 @@ impl Daemon {
         self.socket.flush();
         for tenant in std::mem::take(&mut self.muted) {
             match self.host.containers.get(&tenant) {
-                Some(container) if container.mute > time => self.muted.push(tenant),
+                Some(container) if container.ear.mute > time => self.muted.push(tenant),
                 Some(_) => {
                     self.host.unmuted(time, tenant);
                     self.host.changes.push(Change::Bell(tenant));
@@ -326,7 +326,7 @@ impl Daemon {
     fn hear(&mut self, time: Nanos, tenant: TenantId) {
         self.host.rung(time, tenant);
         let container = self.host.containers.get(&tenant);
-        if let Some(container) = container.filter(|container| container.mute > time)
+        if let Some(container) = container.filter(|container| container.ear.mute > time)
             && let Some(bell) = container.region.as_ref().and_then(|region| region.bell.as_ref())
         {
             self.poll.remove(bell);

@@ -12,6 +12,7 @@ mod arrivals;
 pub(crate) mod board;
 mod cards;
 pub(crate) mod container;
+pub(crate) mod ear;
 mod measures;
 mod news;
 pub(crate) mod places;

@@ -94,9 +94,9 @@ impl Card {
                     let cause = if took { Cause::Silent } else { Cause::Missed };
                     return Verdict::Over { boundary: now.max(turn.start), cause };
                 }
-                let lead = if distrusted { tuning.bound } else { tuning.lead };
                 let outstayed = turn.high && !self.may_preempt() && self.is_contested(now);
-                if (exhausted && !distrusted) || now + lead >= turn.end || outstayed {
+                let over = now + self.lead(now, holder) >= turn.end;
+                if (exhausted && !distrusted) || over || outstayed {
                     return Verdict::Close(Cause::Spent);
                 }
                 if self.is_outranked(now, turn.holder) {
@@ -112,6 +112,26 @@ impl Card {
                 Verdict::Keep
             }
         }
+    }
+
+    /// How long before the end of its turn it is decided who goes on. Whose next turn follows has it before its work has run out.
+    pub(super) fn lead(&self, now: Nanos, holder: &Tenant) -> Nanos {
+        if holder.is_distrusted(now) {
+            self.tuning.bound
+        } else if self.goes_on(now, holder) {
+            self.tuning.ahead
+        } else {
+            self.tuning.lead
+        }
+    }
+
+    /// Whether nobody could have the card after the holder but itself.
+    fn goes_on(&self, now: Nanos, holder: &Tenant) -> bool {
+        let high = holder.is_high(now) && self.may_preempt();
+        let rival = |other: &&Tenant| {
+            other.id != holder.id && self.wants(now, other) && (!high || other.is_high(now))
+        };
+        (high || !self.rule.is_fixed()) && !self.line.iter().any(|other| rival(&other))
     }
 
     /// Whether it has come to its gate since the turn began, and has credit.
@@ -213,6 +233,10 @@ impl Card {
         let word = self.word(now, YOURS);
         let grant = self.grant(turn.holder);
         let granted = self.measure(turn.holder, grant);
+        // Whatever it did before, it has not been silent under this word yet.
+        if let Some(holder) = self.find_mut(turn.holder) {
+            holder.given = now;
+        }
         let high = self.find(turn.holder).is_some_and(|holder| holder.is_high(now));
         self.turn = Some(Turn { word, end: from + grant, granted, high, phase: Phase::Running, ..turn });
         self.turns += 1;

@@ -129,9 +129,8 @@ impl Card {
                     pending.filter(|other| other.returned > turn.start && self.wants(now, other)).count();
                 let run = turn.start + tuning.run;
                 let run = if back > 0 && run > now { run } else { Nanos::MAX };
-                let lead = if holder.is_distrusted(now) { tuning.bound } else { tuning.lead };
                 let quiet = if close { quiet } else { Nanos::MAX };
-                (turn.end - lead).min(quiet).min(run).min(self.next_allowance(now))
+                (turn.end - self.lead(now, holder)).min(quiet).min(run).min(self.next_allowance(now))
             }
             Phase::Closing { least, .. } if holder.is_distrusted(now) => least - tuning.lead,
             Phase::Closing { since, least, .. } => {

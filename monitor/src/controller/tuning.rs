@@ -13,6 +13,8 @@ pub struct Tuning {
     pub round: Nanos,
     /// From our write until the first kernel of the woken program is queued.
     pub lead: Nanos,
+    /// How long before the end of its turn a holder has the next, if that is its own: its gate is told before its work runs out.
+    pub ahead: Nanos,
     /// How often the gate word of a launching container changes, so that its launches are seen.
     pub bump: Nanos,
     /// The same where nobody has launched for [`Tuning::quiet`] and everybody has a bell.
@@ -73,6 +75,7 @@ impl Tuning {
         bases: (Nanos::from_millis(6), Nanos::from_millis(10)),
         round: Nanos::from_millis(50),
         lead: Nanos::from_micros(60),
+        ahead: Nanos::from_micros(400),
         bump: Nanos::from_millis(5),
         slow_bump: Nanos::from_millis(100),
         quiet: Nanos::from_millis(1000),
@@ -125,6 +128,7 @@ impl Tuning {
             bases: (stretch(self.bases.0), stretch(self.bases.1)),
             round: stretch(self.round),
             lead: stretch(self.lead),
+            ahead: stretch(self.ahead),
             bump: stretch(self.bump),
             slow_bump: stretch(self.slow_bump),
             quiet: stretch(self.quiet),

@@ -13,6 +13,7 @@ use cgpu_proto::units::{Bytes, CardIndex, Nanos, SlotIndex};
 use cgpu_proto::uuid::Uuid;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use super::ear::Ear;
 use super::region::Region;
 use super::tally::Tally;
 use crate::controller::policy::Standing;
@@ -84,10 +85,8 @@ pub(crate) struct Container {
     pub(crate) returned: BTreeMap<(SlotIndex, u64, CardIndex), Bytes>,
     /// How often each counted reason happened in it.
     pub(crate) tally: Tally,
-    /// Its bell is not listened to until then.
-    pub(crate) mute: Nanos,
-    /// It was heard, and is not asked for until then.
-    pub(crate) rest: Nanos,
+    /// How its bell is listened to.
+    pub(crate) ear: Ear,
 }
 
 impl Container {
@@ -118,8 +117,7 @@ impl Container {
             exchanges: BTreeMap::new(),
             returned: BTreeMap::new(),
             tally: Tally::default(),
-            mute: Nanos::ZERO,
-            rest: Nanos::ZERO,
+            ear: Ear::default(),
         }
     }
 

@@ -5,14 +5,10 @@ use std::collections::BTreeSet;
 use cgpu_proto::units::Nanos;
 
 use super::Host;
+use super::ear::Ear;
 use super::places::Places;
 use crate::controller::tenants::{Sight, TenantId};
 use crate::controller::{Card, gangs};
-
-/// A ring is followed by this much silence, so that nobody can keep us busy.
-const REST: Nanos = Nanos::from_micros(200);
-/// A bell that was rung unasked is not listened to for this long.
-const MUTE: Nanos = Nanos::from_millis(100);
 
 impl Host {
     /// A container has rung.
@@ -22,9 +18,9 @@ impl Host {
         region.hush();
         if region.is_armed() {
             region.arm(false);
-            container.rest = now + REST;
+            container.ear.asked(now);
         } else {
-            container.mute = now + MUTE;
+            container.ear.stray(now);
         }
         // Whoever rings may be new.
         region.look();
@@ -51,8 +47,8 @@ impl Host {
     /// When something is due.
     pub(crate) fn next_step(&self) -> Nanos {
         let look = self.boards.iter().map(|board| if board.stale { Nanos::ZERO } else { board.look }).min();
-        let rest =
-            self.containers.values().map(|container| container.rest).filter(|rest| *rest > Nanos::ZERO).min();
+        let resting = self.containers.values().map(|container| container.ear).filter(Ear::rests);
+        let rest = resting.map(|ear| ear.rest).min();
         look.unwrap_or(Nanos::MAX).min(rest.unwrap_or(Nanos::MAX))
     }
 
@@ -61,11 +57,7 @@ impl Host {
         let rested: Vec<TenantId> = self
             .containers
             .values_mut()
-            .filter(|container| container.rest > Nanos::ZERO && container.rest <= now)
-            .map(|container| {
-                container.rest = Nanos::ZERO;
-                container.tenant
-            })
+            .filter_map(|container| container.ear.wakes(now).then_some(container.tenant))
             .collect();
         for tenant in rested {
             self.arm(tenant);
@@ -153,7 +145,7 @@ impl Host {
     pub(super) fn arm(&mut self, tenant: TenantId) {
         let wanted = self.boards.iter().any(|board| board.controller.is_armed(tenant));
         let Some(container) = self.containers.get_mut(&tenant) else { return };
-        let rests = container.rest > Nanos::ZERO;
+        let rests = container.ear.rests();
         if let Some(region) = &mut container.region {
             region.arm(wanted && !rests);
         }

@@ -53,6 +53,30 @@ fn requests_of_high_priority_take_as_long_as_alone() {
     }
 }
 
+/// On a busy machine a thread, or the monitor, wakes late now and then. That costs the one request so much, and nothing after it.
+#[test]
+fn who_wakes_late_is_not_forgotten() {
+    for policy in ALL {
+        for lag in [MS, 3 * MS, 10 * MS] {
+            let mut world = World::new(policy, &[(1, &[Load::bursts(100, 64, 3000)]), (1, SATURATING)]);
+            world.promise(0, HIGH);
+            world.run_for(SECOND);
+            world.laggard = lag;
+            world.containers[0].processes[0].bursts.clear();
+            world.run_for(10 * SECOND);
+            let bursts = &world.containers[0].processes[0].bursts;
+            let longest = bursts.iter().max().copied().unwrap_or(u64::MAX);
+            println!(
+                "{policy:?}, {} ms late: {} requests, longest {} us",
+                lag / MS,
+                bursts.len(),
+                longest / 1000
+            );
+            assert!(longest < 10 * MS + 4 * lag, "{policy:?}, {lag} ns late: {longest} ns");
+        }
+    }
+}
+
 #[test]
 fn high_priority_takes_no_more_than_its_ratio() {
     for policy in ALL {

@@ -140,6 +140,9 @@ pub(crate) struct Process {
     known: Known,
     in_burst: u64,
     rang: bool,
+    /// It waits at the gate, and under which word it last said so.
+    held: bool,
+    under: u64,
     pub(crate) stopped: bool,
     pub(crate) dead: bool,
     /// A gate that is passed by: what it launches is not asked for.
@@ -189,6 +192,8 @@ impl Process {
             known: Known::Nothing,
             in_burst: 0,
             rang: false,
+            held: false,
+            under: 0,
             stopped: false,
             dead: false,
             ungated: false,
@@ -334,10 +339,12 @@ impl Process {
             self.publish(now, siblings);
             match page.turn & 0xff {
                 OPEN => {
+                    self.held = false;
                     asked.ring = page.armed && now - was > 20 * MS;
                     self.open_word = page.gate;
                 }
                 YOURS if self.cell.spent + siblings.spent < page.granted => {
+                    self.held = false;
                     if let Some(until) = self.throttle(now, throttled, page) {
                         self.thread = Thread::Throttled {
                             until: until + chance.between(20 * US, 50 * US),
@@ -351,8 +358,14 @@ impl Process {
                         self.mark(now);
                     }
                     self.cell.waiting = 1;
+                    // Who goes on waiting does not launch, and has said so; but a turn may have come and gone while it slept.
+                    if self.held {
+                        self.cell.active = was;
+                    }
                     self.publish(now, siblings);
-                    asked.ring = page.armed;
+                    let missed = self.under != page.turn;
+                    asked.ring = page.armed && (!self.held || missed);
+                    (self.held, self.under) = (true, page.turn);
                     self.thread = Thread::Held { word: page.gate, until: self.look_again(now, chance) };
                     return;
                 }

@@ -38,6 +38,8 @@ pub(crate) struct World {
     pub(crate) steps: u64,
     /// The monitor stands still until then.
     pub(crate) frozen: u64,
+    /// One wake-up in fifty, of the monitor or of a thread, comes so much later.
+    pub(crate) laggard: u64,
 }
 
 impl World {
@@ -83,6 +85,7 @@ impl World {
             chance: Chance::new(seed),
             steps: 0,
             frozen: 0,
+            laggard: 0,
         }
     }
 
@@ -216,12 +219,16 @@ impl World {
             }
             if order.wake {
                 for process in &mut container.processes {
-                    process.wake(self.now + self.chance.between(15 * US, 60 * US));
+                    let lag =
+                        if self.laggard > 0 && self.chance.between(0, 50) == 0 { self.laggard } else { 0 };
+                    process.wake(self.now + self.chance.between(15 * US, 60 * US) + lag);
                 }
             }
         }
         // The timer is late by a little.
-        let late = self.chance.between(2 * US, 20 * US);
+        let lag = if self.laggard > 0 && self.chance.between(0, 50) == 0 { self.laggard } else { 0 };
+        let late = self.chance.between(2 * US, 20 * US) + lag;
+        self.frozen = self.frozen.max(self.now + lag);
         self.look = if plan.look == Nanos::MAX { u64::MAX } else { plan.look.0.max(self.now + US) + late };
     }
 

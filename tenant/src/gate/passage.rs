@@ -12,7 +12,7 @@
 //! No wait is without a limit: a throttled launch waits for twice what is in flight at most, a held one looks again every 100 ms. Work that
 //! does not end, because it waits for later launches or for the host, is waited for so once, not by each of the launches behind it.
 
-use cgpu_proto::grant::TurnState;
+use cgpu_proto::grant::{Turn, TurnState};
 use cgpu_proto::units::Nanos;
 
 use super::account::{Account, Siblings};
@@ -99,13 +99,15 @@ pub(crate) struct Passage {
     pub(crate) each: bool,
     held: bool,
     throttled: Option<Nanos>,
+    /// The turn under which it was last held.
+    under: Option<Turn>,
     /// The gate word under which it was told that all has run.
     rung: Option<u32>,
 }
 
 impl Passage {
     pub(crate) fn new(expected: Expected, visit: Visit, elsewhere: bool, each: bool) -> Self {
-        Self { expected, visit, elsewhere, each, held: false, throttled: None, rung: None }
+        Self { expected, visit, elsewhere, each, held: false, throttled: None, under: None, rung: None }
     }
 
     fn cost(&self) -> Nanos {
@@ -195,9 +197,11 @@ impl Passage {
         } else {
             HELD_LOOK
         };
-        // On arrival; and, if the monitor asks for it, when all has run: once under each gate word.
+        // On arrival; where a turn may have come and gone while it slept, for who had not come by then is not waited for any more; and, if the
+        // monitor asks for it, when all has run: once under each gate word.
         let drained = !unsettled && reading.rings && self.rung != Some(reading.word);
-        let ring = !self.held || drained;
+        let missed = self.under.replace(reading.turn) != Some(reading.turn);
+        let ring = !self.held || missed || drained;
         if drained {
             self.rung = Some(reading.word);
         }

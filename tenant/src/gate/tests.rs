@@ -693,6 +693,30 @@ fn the_end_of_a_turns_work_is_reported_while_its_threads_are_held() {
 }
 
 #[test]
+fn who_slept_through_its_turn_says_that_it_is_there() {
+    let script = |role: &Role<'_>| {
+        role.stage.grantors[0].set_ring(card(), None);
+        say(role.stage, 0, 1, TurnState::Wait, Nanos::ZERO);
+        role.sleep(ms(5));
+        assert_eq!(role.stage.rings(), 1, "it came");
+        // As a thread finds it that wakes late.
+        for epoch in [3, 5] {
+            say(role.stage, 0, epoch, TurnState::Wait, Nanos::ZERO);
+            role.sleep(ms(5));
+            assert_eq!(role.stage.rings(), u32::try_from(epoch.div_ceil(2)).unwrap());
+        }
+        let cell = role.stage.regions[0].cell(card(), SLOT);
+        assert!(Nanos(cell.active.load(Ordering::Relaxed)) < BEGIN + ms(1), "it has launched nothing since");
+        // Other news than a turn is none of its business.
+        role.stage.grantors[0].turn_gate();
+        role.sleep(ms(5));
+        assert_eq!(role.stage.rings(), 3);
+        say(role.stage, 0, 6, TurnState::Open, Nanos::ZERO);
+    };
+    alone(script, |_, program| program.launch(1, STREAM, us(60)));
+}
+
+#[test]
 fn a_thread_with_gaps_is_seen_at_most_of_its_launches() {
     alone(yours(ms(1_000_000)), |role, program| {
         let mut longest = Nanos::ZERO;
