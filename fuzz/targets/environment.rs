@@ -66,7 +66,7 @@ fuzz_target!(|input: &[u8]| {
     });
     let environment = Given(lines.collect());
     let cards = cards(shape);
-    let inventory = Inventory { cards: &cards, complete: shape & 32 == 0 };
+    let inventory = Inventory { cards: &cards, cut: &[], complete: shape & 32 == 0 };
     let variables = Variables::read(&environment);
     let _ = variables.unlimited(inventory);
     match variables.verdict(inventory) {

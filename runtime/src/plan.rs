@@ -162,7 +162,7 @@ pub fn plan(
 ) -> Result<Plan, Refusal> {
     let variables = Variables::read(declared);
     // Whether it is off at all can be told without cards; that spares the containers that say `0` a look at them.
-    let nothing = Inventory { cards: &[], complete: false };
+    let nothing = Inventory { cards: &[], cut: &[], complete: false };
     if let Ok(Verdict::Off(cgpu_tenant::Reason::NoLimit | cgpu_tenant::Reason::Disabled)) =
         variables.verdict(nothing)
     {
@@ -176,7 +176,7 @@ pub fn plan(
     }
     check_indexes(declared, cards.iter().map(|card| card.number.card()).collect())?;
     let known: Vec<CardInfo> = cards.iter().map(|card| card.card).collect();
-    let settings = match variables.verdict(Inventory { cards: &known, complete: true })? {
+    let settings = match variables.verdict(Inventory { cards: &known, cut: &[], complete: true })? {
         Verdict::Off(_) => return Ok(Plan::Native),
         Verdict::On(settings) => settings,
     };

@@ -14,12 +14,13 @@ use crate::{driver, nvml};
 /// The cards found.
 pub(crate) struct Found {
     cards: Vec<CardInfo>,
+    cut: Vec<Uuid>,
     complete: bool,
 }
 
 impl Found {
     /// None: nobody wants to know.
-    pub(crate) const NOTHING: Found = Found { cards: Vec::new(), complete: false };
+    pub(crate) const NOTHING: Found = Found { cards: Vec::new(), cut: Vec::new(), complete: false };
 
     /// Whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
@@ -28,7 +29,7 @@ impl Found {
 
     /// As the books want it.
     pub(crate) fn as_given(&self) -> Inventory<'_> {
-        Inventory { cards: &self.cards, complete: self.complete }
+        Inventory { cards: &self.cards, cut: &self.cut, complete: self.complete }
     }
 }
 
@@ -103,7 +104,7 @@ impl Devices {
 /// All cards: NVML's list, which no variable of the program hides from; where there is no NVML, the driver's. A card that is cut into MIG
 /// instances is these instead: no program computes on the card itself.
 pub(crate) fn inventory(starter: Starter) -> Found {
-    let mut cards = nvml_cards().unwrap_or_default();
+    let (mut cards, cut) = nvml_cards().unwrap_or_default();
     let listed = !cards.is_empty();
     if starter == Starter::Driver {
         for device in devices() {
@@ -116,7 +117,7 @@ pub(crate) fn inventory(starter: Starter) -> Found {
     }
     // SAFETY: the name is NUL-ended.
     let hidden = !unsafe { libc::getenv(c"CUDA_VISIBLE_DEVICES".as_ptr()) }.is_null();
-    Found { complete: listed || !hidden, cards }
+    Found { complete: listed || !hidden, cards, cut }
 }
 
 /// Whether the driver answers.
@@ -228,7 +229,8 @@ struct Part {
 /// The bits of an order that are the instance's.
 const INSTANCE_BITS: u32 = CardInfo::INSTANCE.count_ones();
 
-fn nvml_cards() -> Option<Vec<CardInfo>> {
+/// What programs can use, and the cards that are cut, by their own names.
+fn nvml_cards() -> Option<(Vec<CardInfo>, Vec<Uuid>)> {
     with_nvml(|| {
         let mut cards: Vec<CardInfo> = Vec::new();
         for card in parts().filter_map(|part| nvml_card(&part)) {
@@ -237,7 +239,7 @@ fn nvml_cards() -> Option<Vec<CardInfo>> {
                 cards.push(card);
             }
         }
-        Some(cards)
+        Some((cards, handles().filter(|card| is_cut(*card)).filter_map(nvml_uuid).collect()))
     })
 }
 

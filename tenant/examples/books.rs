@@ -52,7 +52,7 @@ struct Bench {
 
 impl Bench {
     fn new(directory: OsString, stride: u64) -> Self {
-        let inventory = Inventory { cards: &[CARD], complete: true };
+        let inventory = Inventory { cards: &[CARD], cut: &[], complete: true };
         let Ok(Start::On(tenant)) = Tenant::start(&Benched(directory), inventory, &Monotonic) else {
             eprintln!("the tenant does not start");
             exit(1);

@@ -70,6 +70,8 @@ impl CardInfo {
 pub struct Inventory<'a> {
     /// The cards, in any order.
     pub cards: &'a [CardInfo],
+    /// Cards that are cut into MIG instances, which are among the cards in their place.
+    pub cut: &'a [Uuid],
     /// Whether these are all the container's cards (NVML's list, or the driver's with no `CUDA_VISIBLE_DEVICES`). If not, a
     /// place in `NVIDIA_VISIBLE_DEVICES` cannot be told from a card that the program hid from itself, and lists that need it
     /// are refused.

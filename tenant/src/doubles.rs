@@ -142,7 +142,7 @@ impl Container {
 
     /// One more process starts, by a clock of its own.
     pub(crate) fn start_by(&self, clock: &'static dyn Clock) -> Result<Start, Refusal> {
-        Tenant::start(&self.environment, Inventory { cards: &[CARD], complete: true }, clock)
+        Tenant::start(&self.environment, Inventory { cards: &[CARD], cut: &[], complete: true }, clock)
     }
 
     /// One more process, which keeps books.

@@ -49,13 +49,17 @@ pub fn read(path: &Path, inventory: Inventory<'_>) -> Result<Option<Settings>, R
     Ok(Some(Settings { cards, name, weight: limits.weight, core_percentage: None, high_priority: false }))
 }
 
-/// All cards of the file: one that is not visible now may be later (MIG instances are not NVML's to list).
+/// All cards of the file: one that is not visible now may be later (MIG instances are not NVML's to list). One that was whole when the container was started, and has been
+/// cut since, is not what was meant: nobody would hold its instances to anything.
 fn cards(limits: &Limits, inventory: Inventory<'_>) -> Result<Vec<CardLimit>, String> {
     if limits.cards.len() > CARDS {
         return Err(format!("expected at most {CARDS} cards, found {}", limits.cards.len()));
     }
     let mut cards = Vec::new();
     for (&(uuid, limit), ordinal) in limits.cards.iter().zip(0..) {
+        if inventory.cut.contains(&uuid) {
+            return Err(format!("expected {uuid} whole, found it cut into MIG instances"));
+        }
         let visible = inventory.cards.iter().find(|card| card.uuid == uuid);
         let total = visible.map_or(Bytes::ZERO, |card| card.total);
         if visible.is_some() && limit > total {

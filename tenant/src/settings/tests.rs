@@ -26,7 +26,7 @@ fn cards(sizes: &[u64]) -> Vec<CardInfo> {
 }
 
 fn verdict(variables: &[&str], cards: &[CardInfo], complete: bool) -> Result<Verdict, Refusal> {
-    Variables::read(&Declared::with(variables)).verdict(Inventory { cards, complete })
+    Variables::read(&Declared::with(variables)).verdict(Inventory { cards, cut: &[], complete })
 }
 
 /// The limits in MiB by card number; a card that is not sliced is missing.
@@ -477,7 +477,8 @@ fn bytes_that_are_no_text_are_shown_escaped() {
     let raw = OsString::from_vec(b"3\xff\n\x1b[31m".to_vec());
     environment.variables.insert("ALIYUN_COM_GPU_MEM_CONTAINER".to_owned(), raw);
     let cards = cards(&[15109]);
-    let refusal = Variables::read(&environment).verdict(Inventory { cards: &cards, complete: true });
+    let refusal =
+        Variables::read(&environment).verdict(Inventory { cards: &cards, cut: &[], complete: true });
     let said = refusal.expect_err("not text").to_string();
     assert_eq!(
         said,
@@ -504,7 +505,7 @@ proptest! {
         set("NVIDIA_VISIBLE_DEVICES", visible);
         set("ALIYUN_COM_GPU_VISIBLE_DEVICES", sliced);
         let cards = cards(&[15109, 23028, 15109]);
-        match Variables::read(&environment).verdict(Inventory { cards: &cards, complete }) {
+        match Variables::read(&environment).verdict(Inventory { cards: &cards, cut: &[], complete }) {
             Ok(Verdict::Off(_)) => {}
             Ok(Verdict::On(settings)) => {
                 prop_assert!(!settings.cards.is_empty());

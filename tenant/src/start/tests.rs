@@ -9,7 +9,7 @@ use cgpu_proto::grant::Grantor;
 use cgpu_proto::units::Bytes;
 
 use crate::doubles::{CARD, Container, card};
-use crate::{Reason, Start, Tenant};
+use crate::{Inventory, Reason, Start, Tenant};
 
 const LIMIT: [&str; 2] = ["ALIYUN_COM_GPU_MEM_CONTAINER=10", "CGPU_MEM_UNIT=MiB"];
 
@@ -326,4 +326,24 @@ fn cards_of_a_limits_file_need_not_be_visible() {
         let card = tenant.card(CARD.uuid).expect("it is on the books");
         assert_eq!(tenant.limit(card), Some(Bytes::from_mib(5)));
     });
+}
+
+/// A card that was whole when its container was started, and is cut now: nobody would hold its instances to anything.
+#[test]
+fn a_card_of_a_limits_file_that_has_been_cut_since_is_refused() {
+    let container = Container::with(&[]);
+    let whole = "GPU-11111111-0000-0000-0000-000000000000";
+    write_limits(&container, &format!("version 1\ncard {whole} 7340032\n"));
+    let ran = as_nobody(|| {
+        let cut = [whole.parse().expect("a UUID")];
+        let inventory = Inventory { cards: &[CARD], cut: &cut, complete: true };
+        let Err(refusal) = Tenant::start(&container.environment, inventory, container.clock) else {
+            panic!("it has started")
+        };
+        let said = refusal.sentence();
+        assert!(said.contains(&format!("expected {whole} whole, found it cut into MIG instances")), "{said}");
+        // Others' being cut does not concern it.
+        assert!(container.start().is_ok());
+    });
+    assert!(ran || !is_root(), "root can be somebody else");
 }

@@ -29,7 +29,7 @@ impl Member {
     }
 
     pub(crate) fn join_by(environment: &dyn Environment) -> Self {
-        let inventory = Inventory { cards: &[CARD], complete: true };
+        let inventory = Inventory { cards: &[CARD], cut: &[], complete: true };
         match Tenant::start(environment, inventory, &Monotonic) {
             Ok(Start::On(tenant)) => {
                 let card = tenant.card(CARD.uuid).expect("the card is sliced");
