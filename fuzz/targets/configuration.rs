@@ -4,7 +4,8 @@
 
 use cgpu_proto::units::Bytes;
 use cgpu_proto::uuid::Uuid;
-use cgpu_runtime::edit::{Additions, Configuration, bind, hook};
+use cgpu_kubernetes::binding::OVERRULED;
+use cgpu_runtime::edit::{Additions, Configuration, bind, hook, preloading};
 use cgpu_runtime::plan::{Declared, HostCard, Plan, plan};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
@@ -72,7 +73,61 @@ fn is_kept(place: &str, before: &Value, after: &Value) {
     }
 }
 
+/// What the device plugin says of a pod's container takes the place of what its variables say of cards and limits, whatever those are, and of nothing else.
+fn is_bound(configuration: &Configuration, document: &Value, cards: &[HostCard]) {
+    let before = configuration.variables();
+    if before.is_empty() {
+        return;
+    }
+    let given = [
+        ("NVIDIA_VISIBLE_DEVICES", cards[1].card.uuid.to_string()),
+        ("ALIYUN_COM_GPU_MEM_CONTAINER", "6".to_owned()),
+        ("ALIYUN_COM_GPU_MEM_DEV", "15".to_owned()),
+    ]
+    .map(|(name, value)| (name.to_owned(), value));
+    let bound = configuration.clone().with_variables(&given, &OVERRULED);
+    let bound = Configuration::parse(&bound.text()).expect("what we write can be read");
+    let name = |variable: &String| variable.split('=').next().unwrap_or_default().to_owned();
+    let is_overruled =
+        |variable: &&String| OVERRULED.contains(&&name(variable)[..]) || given.iter().any(|own| own.0 == name(variable));
+    let others: Vec<&String> = before.iter().filter(|variable| !is_overruled(variable)).collect();
+    let after = bound.variables();
+    let (kept, added) = after.split_at(others.len());
+    assert!(kept.iter().eq(others), "{before:?} {after:?}");
+    assert!(added.iter().eq(given.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().iter()));
+    let mut edited: Value = serde_json::from_slice(&bound.text()).expect("JSON");
+    edited["process"]["env"] = document["process"]["env"].clone();
+    assert_eq!(edited, *document, "the rest is as it came");
+    let Ok(declared) = Declared::new(&after) else { return };
+    assert!(declared.asks());
+    match plan(&declared, "fuzz", || Ok(cards.to_vec())) {
+        Ok(Plan::Slice(limits)) => assert_eq!(limits.cards, [(cards[1].card.uuid, Bytes::from_mib(6043))]),
+        Ok(Plan::Native) => panic!("{after:?} is held to nothing"),
+        Err(_) => {}
+    }
+}
+
+/// What is started in a container that runs has our variable, and all that its engine has asked for.
+fn is_preloading(input: &[u8]) {
+    let shim = "/run/cgpu/libcgpu.so";
+    let Ok(text) = preloading(input, shim) else { return };
+    let before: Value = serde_json::from_slice(input).expect("what was understood is JSON");
+    let after: Value = serde_json::from_slice(&text).expect("JSON");
+    let (before, after) = (before.as_object().expect("an object"), after.as_object().expect("an object"));
+    assert!(after.keys().all(|name| name == "env" || before.contains_key(name)));
+    for (name, value) in before {
+        let place = if name == "env" { "/process/env" } else { name };
+        is_kept(place, value, &after[name]);
+    }
+    let all: Vec<&str> = after["env"].as_array().expect("a list").iter().filter_map(Value::as_str).collect();
+    let is_ours = |text: &&&str| text.strip_prefix("LD_PRELOAD=").is_some_and(|list| list.split([':', ' ']).any(|file| file == shim));
+    let preloads = all.iter().filter(|text| text.starts_with("LD_PRELOAD="));
+    assert!(preloads.clone().count() > 0 && preloads.clone().all(|text| is_ours(&text)), "{all:?}");
+    assert_eq!(preloading(&text, shim).as_ref(), Ok(&text), "a second time changes nothing");
+}
+
 fuzz_target!(|input: &[u8]| {
+    is_preloading(input);
     let Ok(configuration) = Configuration::parse(input) else { return };
     let document: Value = serde_json::from_slice(input).expect("what was understood is JSON");
     let variables = configuration.variables();
@@ -83,6 +138,7 @@ fuzz_target!(|input: &[u8]| {
     }
     assert!(!configuration.has_own_mounts() || document["linux"]["namespaces"].is_array());
     assert!(configuration.mounts().len() >= configuration.binds().len());
+    is_bound(&configuration, &document, &cards);
     let Ok(declared) = Declared::new(&variables) else { return };
     let planned = plan(&declared, "fuzz", || Ok(cards.clone()));
     if !declared.asks() {
