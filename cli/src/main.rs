@@ -84,7 +84,8 @@ fn main() -> ExitCode {
 fn arguments() -> Vec<OsString> {
     let mut arguments: Vec<OsString> = std::env::args_os().collect();
     let name = arguments.first().map(Path::new).and_then(Path::file_name);
-    if name.is_some_and(|name| name == "cgpu-smi") {
+    let asks_version = arguments.get(1).is_some_and(|word| word == "--version" || word == "-V");
+    if name.is_some_and(|name| name == "cgpu-smi") && !asks_version {
         arguments.insert(1, "smi".into());
     }
     arguments

@@ -1,7 +1,7 @@
 //! `cargo xtask package`: what is shipped, as one file: everything that `deploy/install.sh` puts on a host, and that script with those that upgrade and
 //! take away.
 //!
-//! The library and the programs are those for old systems ([`portable`]); the simulated driver is this system's.
+//! All of it is built for old systems ([`portable`]), and nothing for this one.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -54,14 +54,11 @@ fn installed_pages(workspace: &Workspace) -> Result<Vec<String>> {
 /// Makes the file and returns where it lies.
 pub(crate) fn run(arguments: &Arguments) -> Result<PathBuf> {
     let workspace = Workspace::find()?;
-    let dist = if arguments.as_built {
-        workspace.target.join("dist")
-    } else {
-        let dist = build::collect(&workspace)?;
+    let dist = workspace.target.join("dist");
+    if !arguments.as_built {
         portable::build(&workspace, &dist)?;
         portable::build_tools(&workspace, &dist)?;
-        dist
-    };
+    }
     let name = format!("cgpu-{}-{}", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH);
     let folder = workspace.target.join("package");
     let inside = folder.join(&name);
