@@ -9,7 +9,7 @@
 //!                     container        bundle and first process, for us
 //! ```
 //!
-//! Engines delete what they have created; where one was killed in between, the next start sweeps what is left.
+//! It is a small file system of its own where that can be ([`crate::allotment`]): the container writes into it. Engines delete what they have created; where one was killed in between, the next start sweeps what is left.
 
 use std::fs::{self, File, Permissions};
 use std::io::ErrorKind;
@@ -31,6 +31,7 @@ use cgpu_proto::uuid::Uuid;
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
+use crate::allotment;
 use crate::plan::Refusal;
 
 /// The most containers on a card.
@@ -38,7 +39,9 @@ const MOST: usize = 25;
 /// How long a container may take from its folder to its first process, before its folder counts as left behind.
 const START: Duration = Duration::from_secs(600);
 /// What its loader preloads, where it reads a file that says so.
-pub const PRELOAD: &str = "ld.so.preload";
+const PRELOADS: [&str; 2] = ["ld.so.preload", "ld-nix.so.preload"];
+/// What it may have.
+const LIMITS: &str = "limits";
 /// What we note of a container.
 const RECORD: &str = "container";
 
@@ -97,7 +100,7 @@ impl Process {
 }
 
 /// The PID namespace that the kernel starts with (`PROC_PID_INIT_INO`), whose processes are all there are.
-const INITIAL: u64 = 0xEFFF_FFFC;
+pub(crate) const INITIAL: u64 = 0xEFFF_FFFC;
 
 /// Our PID namespace; 0 if the system does not tell.
 fn own_namespace() -> u64 {
@@ -107,20 +110,27 @@ fn own_namespace() -> u64 {
 /// Whether a PID namespace may have a process. One without is gone for good, with all below it. It can be told only from the initial one, where we may look at its
 /// process 1: then no process is hidden from us (`hidepid`). One of which it cannot be told may be of any.
 fn namespace_lives(namespace: u64, initial: u64, proc: &Path) -> bool {
-    let of = |process: &Path| fs::metadata(process.join("ns/pid")).map(|about| about.ino());
-    let sees_all = ["self", "1"].iter().all(|name| of(&proc.join(name)).is_ok_and(|of| of == initial));
     let Ok(mut processes) = fs::read_dir(proc) else { return true };
     let may_be_of_it = |entry: std::io::Result<fs::DirEntry>| {
         let Ok(entry) = entry else { return true };
         let is_process = entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit);
         is_process
-            && match of(&entry.path()) {
+            && match namespace_of(&entry.path()) {
                 Ok(of) => of == namespace,
                 // It has ended in the meantime.
                 Err(error) => error.kind() != ErrorKind::NotFound,
             }
     };
-    !sees_all || processes.any(may_be_of_it)
+    !sees_all(initial, proc) || processes.any(may_be_of_it)
+}
+
+/// Whether all of the host's processes are to be seen from here.
+fn sees_all(initial: u64, proc: &Path) -> bool {
+    ["self", "1"].iter().all(|name| namespace_of(&proc.join(name)).is_ok_and(|of| of == initial))
+}
+
+fn namespace_of(process: &Path) -> std::io::Result<u64> {
+    fs::metadata(process.join("ns/pid")).map(|about| about.ino())
 }
 
 /// A card, for what may be given of it.
@@ -182,7 +192,7 @@ impl Folder {
             File::open(&containers).with_context(|| format!("cannot open {}", containers.display()))?;
         rustix::fs::flock(&lock, FlockOperation::LockExclusive)?;
         if folder.path.exists() {
-            if folder.is_in_the_way(order.bundle) {
+            if folder.is_in_the_way(order.bundle, own_namespace()) {
                 bail!(Refusal(format!(
                     "a container `{}` is there already, in {}; delete it first",
                     order.id,
@@ -203,6 +213,10 @@ impl Folder {
 
     fn fill(&self, order: &Order<'_>) -> Result<()> {
         fs::create_dir(&self.path)?;
+        let limits = order.limits.to_text()?;
+        // Whoever does not see what is mounted here (an engine in a container) sees this, and that there is less room.
+        self.put(LIMITS, limits.as_bytes(), 0o644)?;
+        allotment::mount(&self.path)?;
         // Whatever the umask: the container's users must get in.
         fs::set_permissions(&self.path, Permissions::from_mode(0o755))?;
         let created =
@@ -213,7 +227,7 @@ impl Folder {
             image: order.image.map(str::to_owned),
             first: None,
         })?;
-        self.put("limits", order.limits.to_text()?.as_bytes(), 0o644)?;
+        self.put(LIMITS, limits.as_bytes(), 0o644)?;
         self.put("refused", b"", 0o666)?;
         self.put("libcgpu.so", b"", 0o644)?;
         Region::make(&self.path, Birth { name, created, time_scale: None })?;
@@ -254,7 +268,19 @@ impl Folder {
     /// Whether its programs have the shim by a variable alone.
     #[must_use]
     pub fn preloads_by_variable(&self) -> bool {
-        self.exists() && !self.path.join(PRELOAD).exists()
+        self.exists() && !PRELOADS.iter().any(|name| self.path.join(name).exists())
+    }
+
+    /// Lets a container's first process see it, whose mounts are its own since before it was made. We are among those mounts afterwards.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn show(&self, pid: i32) -> Result<()> {
+        if !allotment::is_mounted(&self.path) {
+            return Ok(());
+        }
+        allotment::show(&self.path, pid)
+            .with_context(|| format!("{} cannot be shown to the container", self.path.display()))
     }
 
     fn record(&self, record: &Record) -> Result<()> {
@@ -283,26 +309,40 @@ impl Folder {
         self.recorded().and_then(|record| record.first).is_some_and(Process::lives) || slots_live(&self.path)
     }
 
-    /// Whether a container of this id and bundle cannot be made yet. The same one of another PID namespace is an earlier life of it, whose engine has been
-    /// started anew in its container: there who has the region open decides.
-    fn is_in_the_way(&self, bundle: &Path) -> bool {
+    /// Whether a container of this id and bundle cannot be made yet, from the PID namespace `own`. The same one of another namespace is an earlier life of it, whose
+    /// engine has been started anew in its container: there who has the region open decides. In the initial namespace no engine's container is started anew, and an
+    /// idle container of another one is not to be taken for such a life.
+    fn is_in_the_way(&self, bundle: &Path, own: u64) -> bool {
         let is_earlier_life = self
             .recorded()
             .is_some_and(|record| record.bundle == bundle && record.first.is_some_and(Process::is_elsewhere));
-        if is_earlier_life { slots_live(&self.path) } else { self.lives() }
+        if self.is_bare() && !allotment::is_the_hosts() {
+            return true;
+        }
+        if is_earlier_life && own != INITIAL { slots_live(&self.path) } else { self.lives() }
     }
 
     /// Whether whoever made it has left it behind.
     fn is_left_behind(&self) -> bool {
-        // Others make folders here, too; those are theirs.
-        let Some(record) = self.recorded() else { return false };
+        let is_old = |name: &str| {
+            let age = || fs::metadata(self.path.join(name)).ok()?.modified().ok()?.elapsed().ok();
+            age().is_some_and(|age| age > START)
+        };
+        let Some(record) = self.recorded() else {
+            // Others make folders here, too; those are theirs.
+            return self.is_bare() && allotment::is_the_hosts() && is_old(LIMITS);
+        };
         if self.lives() {
             return false;
         }
-        let age = || fs::metadata(self.path.join(RECORD)).ok()?.modified().ok()?.elapsed().ok();
-        record.first.is_some()
-            || !record.bundle.join("config.json").exists()
-            || age().is_some_and(|age| age > START)
+        record.first.is_some() || !record.bundle.join("config.json").exists() || is_old(RECORD)
+    }
+
+    /// Whether all that is to be seen of it is what it may have: it is just being made, its maker was killed, or the rest is mounted where we do not see it.
+    fn is_bare(&self) -> bool {
+        let Ok(entries) = fs::read_dir(&self.path) else { return false };
+        let names: Vec<_> = entries.map_while(Result::ok).map(|entry| entry.file_name()).collect();
+        names == [LIMITS]
     }
 
     /// Removes it.
@@ -310,6 +350,7 @@ impl Folder {
     /// # Errors
     /// As the system says, unless it is not there.
     pub fn remove(&self) -> Result<()> {
+        allotment::unmount(&self.path);
         match fs::remove_dir_all(&self.path) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
                 Err(error).with_context(|| format!("cannot remove {}", self.path.display()))
@@ -336,7 +377,7 @@ fn sweep(containers: &Path) -> Vec<Limits> {
         if folder.is_left_behind() {
             // What cannot be removed now is tried again by the next start.
             let _ = folder.remove();
-        } else if let Ok(text) = fs::read_to_string(folder.path.join("limits")) {
+        } else if let Ok(text) = fs::read_to_string(folder.path.join(LIMITS)) {
             limits.extend(text.parse::<Limits>().ok());
         }
     }
@@ -383,9 +424,26 @@ mod tests {
 
     const CARD: Uuid = Uuid([1; 16]);
 
-    fn root() -> tempfile::TempDir {
+    /// A monitor's root, which takes away what is left in it.
+    struct Root(tempfile::TempDir);
+
+    impl Root {
+        fn path(&self) -> &Path {
+            self.0.path()
+        }
+    }
+
+    impl Drop for Root {
+        fn drop(&mut self) {
+            for entry in fs::read_dir(paths::containers(self.path())).into_iter().flatten().flatten() {
+                allotment::unmount(&entry.path());
+            }
+        }
+    }
+
+    fn root() -> Root {
         let place = Path::new("/dev/shm");
-        if place.is_dir() { tempfile::tempdir_in(place).unwrap() } else { tempfile::tempdir().unwrap() }
+        Root(if place.is_dir() { tempfile::tempdir_in(place) } else { tempfile::tempdir() }.unwrap())
     }
 
     fn make(root: &Path, id: &str, mib: u64) -> Result<Folder> {
@@ -467,6 +525,7 @@ mod tests {
         let may_live = namespace_lives(record.first.unwrap().namespace, INITIAL, Path::new("/proc"));
         assert_eq!((elsewhere.exists(), elsewhere.lives()), (may_live, may_live));
         record.first.as_mut().unwrap().namespace -= 1;
+        elsewhere.remove().unwrap();
         let elsewhere = make(root.path(), "elsewhere", 6000).unwrap();
         elsewhere.record(&record).unwrap();
         make(root.path(), "other", 1).unwrap();
@@ -507,17 +566,42 @@ mod tests {
         earlier.note_first(std::process::id().cast_signed()).unwrap();
         let mut record = earlier.recorded().unwrap();
         let bundle = record.bundle.clone();
-        assert!(earlier.is_in_the_way(&bundle), "it lives, here");
-        // Its process is there, but of that number elsewhere.
-        record.first.as_mut().unwrap().namespace += 1;
+        let elsewhere = INITIAL + 1000;
+        assert!(earlier.is_in_the_way(&bundle, elsewhere), "it lives, here");
+        // Its process is there, but of that number elsewhere, where nobody lives; or nobody can tell.
+        record.first.as_mut().unwrap().namespace = u64::MAX;
         earlier.record(&record).unwrap();
-        assert!(!earlier.is_in_the_way(&bundle));
-        assert_eq!(earlier.is_in_the_way(Path::new("/another")), earlier.lives());
+        assert!(!earlier.is_in_the_way(&bundle, elsewhere));
+        assert_eq!(earlier.is_in_the_way(Path::new("/another"), elsewhere), earlier.lives());
+        // No engine's container is started anew there.
+        assert_eq!(earlier.is_in_the_way(&bundle, INITIAL), earlier.lives());
         let region = Region::open(&earlier.path).unwrap();
         let claim = region.claim(Claimant { pid: 1, comm: b"program" }, Nanos::ZERO, false).unwrap().unwrap();
-        assert!(earlier.is_in_the_way(&bundle), "a process has the region open");
+        assert!(earlier.is_in_the_way(&bundle, elsewhere), "a process has the region open");
         drop((claim, region));
-        make(root.path(), "a", 15109).unwrap();
+        assert_eq!(make(root.path(), "a", 15109).is_ok(), own_namespace() != INITIAL || !earlier.lives());
+    }
+
+    /// An engine in a container sees of the host's containers what they may have, and not what is mounted there.
+    #[test]
+    fn of_whom_nothing_but_limits_is_seen_room_is_taken_all_the_same() {
+        let root = root();
+        make(root.path(), "a", 8000).unwrap().remove().unwrap();
+        let hosts = Folder::of(root.path(), "hosts").unwrap();
+        fs::create_dir(&hosts.path).unwrap();
+        let limits = Limits { cards: vec![(CARD, Bytes(8000 << 20))], ..Limits::default() };
+        hosts.put(LIMITS, limits.to_text().unwrap().as_bytes(), 0o644).unwrap();
+        let refused = make(root.path(), "b", 8000).unwrap_err().to_string();
+        assert!(refused.contains("8000 MiB are given to 1 containers"), "{refused}");
+        assert_eq!(hosts.is_in_the_way(Path::new("/bundle"), own_namespace()), !allotment::is_the_hosts());
+        // Where it would be seen, its maker was killed; it may also be just about to go on.
+        assert!(!hosts.is_left_behind());
+        let old = SystemTime::now() - 2 * START;
+        File::options().write(true).open(hosts.path.join(LIMITS)).unwrap().set_modified(old).unwrap();
+        assert_eq!(hosts.is_left_behind(), allotment::is_the_hosts());
+        // A folder of others has more than that.
+        hosts.put("environment", b"", 0o644).unwrap();
+        assert!(!hosts.is_left_behind());
     }
 
     #[test]

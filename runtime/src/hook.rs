@@ -80,7 +80,11 @@ fn injected(what: &str, config: &Config, state: &State) -> Result<()> {
             };
             let root = bundle.root(&configuration).context("config.json of the container names no root");
             let placed = ready.and_then(|_| mounting::prepare(&root?, &slice.mounts));
-            let done = placed.and_then(|()| created(&config.root, &slice.folder, *state.pid()));
+            let told = placed.and_then(|()| created(&config.root, &slice.folder, *state.pid()));
+            // The next hook is in the container's mount namespace, which is there already.
+            let done = told.and_then(|()| {
+                slice.folder.show(state.pid().context("the container's state tells no process")?)
+            });
             if done.is_err() {
                 let _ = slice.folder.remove();
             }

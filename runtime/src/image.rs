@@ -29,8 +29,12 @@ const LIBRARIES: &[&str] = &[
     "/lib",
     "/usr/lib",
 ];
-/// What glibc's loader preloads for every program, and what NixOS's does.
-const PRELOADS: &[&str] = &["/etc/ld.so.preload", "/etc/ld-nix.so.preload"];
+/// What Nix's loader preloads for every program.
+const OF_NIX: &str = "/etc/ld-nix.so.preload";
+/// The same of all loaders that are known, glibc's own first.
+const PRELOADS: &[&str] = &["/etc/ld.so.preload", OF_NIX];
+/// Where Nix keeps what it installs: its programs name a loader in there, whatever else the image has.
+const STORE: &str = "/nix/store";
 
 /// What was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,8 +45,8 @@ pub enum Image {
         version: Version,
         /// Where libraries lie in there.
         libraries: PathBuf,
-        /// The file that names what its loader preloads for every program; none: it reads none that is known.
-        preload: Option<&'static str>,
+        /// The files that name what its loaders preload for every program, that of its usual one first; none: that reads none that is known.
+        preloads: Vec<&'static str>,
     },
     /// musl.
     Musl,
@@ -69,12 +73,12 @@ impl Version {
 }
 
 impl Image {
-    /// The file that names what is preloaded, inside.
+    /// The files that name what is preloaded, inside.
     #[must_use]
-    pub fn preload(&self) -> Option<&'static str> {
+    pub fn preloads(&self) -> &[&'static str] {
         match self {
-            Self::Glibc { preload, .. } => *preload,
-            Self::Musl | Self::Bare => None,
+            Self::Glibc { preloads, .. } => preloads,
+            Self::Musl | Self::Bare => &[],
         }
     }
 
@@ -101,8 +105,12 @@ impl Image {
         for libraries in LIBRARIES {
             let Some(library) = files.open(&format!("{libraries}/libc.so.6"))? else { continue };
             if let Some(version) = defined(library) {
-                let preload = PRELOADS.iter().find(|name| holds(&loader, name.as_bytes())).copied();
-                return Ok(Self::Glibc { version, libraries: libraries.into(), preload });
+                let own = PRELOADS.iter().find(|name| holds(&loader, name.as_bytes())).copied();
+                let mut preloads: Vec<&str> = own.into_iter().collect();
+                if own.is_some_and(|own| own != OF_NIX) && files.has(STORE)? {
+                    preloads.push(OF_NIX);
+                }
+                return Ok(Self::Glibc { version, libraries: libraries.into(), preloads });
             }
         }
         Ok(Self::Bare)
@@ -198,8 +206,8 @@ mod tests {
 
     #[test]
     fn this_hosts_own_files_are_understood() {
-        let Image::Glibc { version, preload, .. } = look(Path::new("/")) else { return };
-        assert!(version >= Version(2, 17) && preload.is_some(), "{version}");
+        let Image::Glibc { version, preloads, .. } = look(Path::new("/")) else { return };
+        assert!(version >= Version(2, 17) && !preloads.is_empty(), "{version}");
         let needed = needed(&std::env::current_exe().unwrap()).unwrap().unwrap();
         assert!(needed <= version, "{needed}");
     }
@@ -212,15 +220,20 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let library = fs::read(Path::new("/").join(libraries).join("libc.so.6")).unwrap();
         place(folder.path(), "lib64/libc.so.6", &library);
-        for (loader, expected) in [
-            ("../etc/ld.so.preload..", Some("/etc/ld.so.preload")),
-            ("../etc/ld-nix.so.preload..", Some("/etc/ld-nix.so.preload")),
-            ("..nothing..", None),
-        ] {
+        let found = |loader: &str| {
             place(folder.path(), "lib64/ld-linux-x86-64.so.2", loader.as_bytes());
-            let Image::Glibc { preload, .. } = look(folder.path()) else { panic!("no glibc") };
-            assert_eq!(preload, expected, "{loader}");
-        }
+            let Image::Glibc { preloads, .. } = look(folder.path()) else { panic!("no glibc") };
+            preloads
+        };
+        let (usual, of_nix) = ("../etc/ld.so.preload..", "../etc/ld-nix.so.preload..");
+        assert_eq!(found(usual), ["/etc/ld.so.preload"]);
+        assert_eq!(found(of_nix), ["/etc/ld-nix.so.preload"]);
+        assert!(found("..nothing..").is_empty());
+        // Programs of Nix in an image of another system bring their loader.
+        fs::create_dir_all(folder.path().join("nix/store")).unwrap();
+        assert_eq!(found(usual), ["/etc/ld.so.preload", "/etc/ld-nix.so.preload"]);
+        assert_eq!(found(of_nix), ["/etc/ld-nix.so.preload"]);
+        assert!(found("..nothing..").is_empty());
     }
 
     #[test]

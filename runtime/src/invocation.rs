@@ -279,9 +279,10 @@ fn check_spelling(argument: &OsStr, name: &str) -> Result<(), Refusal> {
     let is_odd = if is_long {
         !is_known(name) && ["bundle", "config"].iter().find(is_cut).is_some()
     } else {
-        // Letters that take no value stand before one that does.
+        // Letters that take no value stand before one that does; and what follows such a one is its value, whatever Go's programs take it for.
         let letters = argument.as_bytes().get(1..).unwrap_or_default();
-        letters.starts_with(b"d") && letters.iter().any(|letter| b"bf".contains(letter))
+        let is_grouped = letters.starts_with(b"d") && letters.iter().any(|letter| b"bf".contains(letter));
+        is_grouped || [&b"b="[..], b"f=", b"bundle"].iter().any(|odd| letters.starts_with(odd))
     };
     if is_odd {
         return Err(Refusal(format!(
@@ -397,6 +398,11 @@ mod tests {
             "run --c=other.json ID",
             "run -dfother.json ID",
             "run -db/b ID",
+            // A value that begins with `=`, and one that begins with `undle`, to crun.
+            "create -b=/b ID",
+            "create -f=other.json ID",
+            "create -bundle /b ID",
+            "create -bundle=/b ID",
         ] {
             assert!(parse(line).is_err(), "{line}");
         }

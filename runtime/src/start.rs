@@ -16,7 +16,7 @@ use crate::cards;
 use crate::config::{self, Config};
 use crate::edit::{self, Additions, Configuration, bind, hook};
 use crate::files::Files;
-use crate::folder::{Folder, Order, PRELOAD, Supply};
+use crate::folder::{Folder, Order, Supply};
 use crate::hook::created;
 use crate::image::{self, Image};
 use crate::invocation::Invocation;
@@ -264,7 +264,7 @@ fn loadable(files: &Files, shim: &Path, config: &Config) -> Result<Image> {
                 format!("the image has glibc {version}, and libcgpu.so needs {needed}")
             }
             // Whoever may set variables, or clears them as a login does, would be without the shim, and with the card.
-            _ if image.preload().is_none() && !config.ld_preload => {
+            _ if image.preloads().is_empty() && !config.ld_preload => {
                 "the image's loader reads no /etc/ld.so.preload (ld_preload = true in the runtime's configuration starts it with LD_PRELOAD, which its programs may unset)".into()
             }
             _ => return Ok(image),
@@ -305,7 +305,7 @@ fn mounts(
     image: &Image,
     shim: &Path,
 ) -> Result<(Vec<Mount>, bool)> {
-    let Image::Glibc { libraries, preload, .. } = image else { bail!("the image has no glibc") };
+    let Image::Glibc { libraries, preloads, .. } = image else { bail!("the image has no glibc") };
     let closed = ["ro", "noexec"];
     let open = ["rw", "noexec"];
     let own = |name: &str| folder.path().join(name);
@@ -317,16 +317,17 @@ fn mounts(
         bind(&own("refused"), &inside("refused"), &open),
         bind(shim, SHIM, &["ro"]),
     ];
-    if let Some(name) = preload {
+    for name in preloads {
         let present = files.read(name).with_context(|| format!("the image's {name} cannot be read"))?;
         let text = image::merged(SHIM, &present.unwrap_or_default());
-        let file = folder.put(PRELOAD, &text, 0o644)?;
+        let own = name.trim_start_matches("/etc/");
+        let file = folder.put(own, &text, 0o644)?;
         mounts.push(bind(&file, name, &closed));
     }
     if let Some(list) = &config.sim {
         mounts.extend(simulator(folder, config, list, libraries)?);
     }
-    Ok((mounts, preload.is_some()))
+    Ok((mounts, !preloads.is_empty()))
 }
 
 /// The simulated driver, where the loader finds it without being told.

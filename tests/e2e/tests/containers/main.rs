@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use cgpu_e2e::{Boxed, Docker, MIB, Monitor, Outcome, Podman, Runtime, Scene, Yard};
+use cgpu_e2e::{Boxed, Child, Docker, MIB, Monitor, Outcome, Podman, Runtime, Scene, Yard};
 use serde_json::{Value, json};
 
 mod containerd;
@@ -34,6 +34,8 @@ macro_rules! with_each_runtime {
         }
     )*};
 }
+
+mod borders;
 
 with_each_runtime! {
     two_containers_share_a_card

@@ -1,0 +1,246 @@
+//! What lies at the edge: files that a container may write, options that may mean two things, programs that bring a loader of their own, cards and containers that
+//! are not what they were.
+
+use super::*;
+
+with_each_runtime! {
+    what_a_container_writes_fills_its_own_memory_alone
+    a_bundle_is_the_same_one_however_it_is_named
+    a_program_of_another_loader_is_found_by_the_watcher
+    a_card_that_is_cut_after_the_start_is_refused
+    an_idle_container_of_another_pid_namespace_is_not_replaced
+}
+
+mod steps {
+    use std::os::unix::fs::MetadataExt;
+
+    use cgpu_e2e::{contained, skip};
+
+    use super::*;
+
+    /// Whether the files of a container lie in a file system of their own, as those do that the host's own engines make.
+    fn has_own_memory(folder: &Path) -> bool {
+        let device = |path: &Path| fs::metadata(path).expect("it is there").dev();
+        device(folder) != device(folder.parent().expect("a parent"))
+    }
+
+    pub(crate) fn what_a_container_writes_fills_its_own_memory_alone(test: &str, runtime: Runtime) {
+        let scene = Scene::new(T4);
+        let Some(yard) = Yard::open(test, &scene, runtime, T4) else { return };
+        let (hostile, neighbour) = (yard.start("hostile", SIX), yard.start("neighbour", EIGHT));
+        let folder = yard.folder("hostile");
+        if !has_own_memory(&folder) {
+            // crun is run in a mount namespace of its own where the host has both versions of control groups; tests may be in a container themselves.
+            skip(test, "host-mounts", "what is mounted here is not mounted for the host");
+            hostile.delete();
+            neighbour.delete();
+            return;
+        }
+        // At most 32 MiB each, if nothing else holds it.
+        for file in ["use", "refused"] {
+            let fill = format!("ulimit -f 65536; exec cat /dev/zero >> /run/cgpu/{file}");
+            let outcome = hostile.exec(&["sh", "-c", &fill]);
+            assert!(outcome.stderr.contains("No space left on device"), "{outcome:?}");
+        }
+        for attempt in ["echo > /run/cgpu/new", "echo > /run/cgpu/sim/../grant"] {
+            let outcome = hostile.exec(&["sh", "-c", attempt]);
+            assert!(outcome.stderr.contains("Read-only"), "{outcome:?}");
+        }
+        let held: u64 = fs::read_dir(&folder)
+            .expect("its folder")
+            .map(|entry| entry.and_then(|entry| entry.metadata()).expect("a file").blocks() * 512)
+            .sum();
+        assert!((2 * MIB..4 * MIB).contains(&held), "{held}");
+        // Nobody else notices, and it is told why its own programs do not start.
+        assert_eq!(sizes(&neighbour, &["meminfo"]), [8058]);
+        let own = hostile.exec(&["meminfo"]);
+        assert!(own.code() != Some(0) && own.stderr.contains("/run/cgpu/use: "), "{own:?}");
+        hostile.delete();
+        neighbour.delete();
+        is_clean(&scene);
+        yard.start("hostile", SIX).delete();
+        is_clean(&scene);
+    }
+
+    /// Each way to say which bundle and which configuration are meant either comes to the container with its limit, or to none.
+    pub(crate) fn a_bundle_is_the_same_one_however_it_is_named(test: &str, runtime: Runtime) {
+        let scene = Scene::new(T4);
+        let Some(yard) = Yard::open(test, &scene, runtime, T4) else { return };
+        let meant = yard.bundle("meant", SIX, &["init"]);
+        // What a runtime takes that understands something else: it would start without a limit, and say so.
+        let decoy = yard.bundle("decoy", &[], &["sh", "-c", "echo decoy"]);
+        let there = meant.to_string_lossy().into_owned();
+        let beside = decoy.with_file_name("=meant");
+        for odd in [&beside, &decoy.join("undle"), &decoy.join("undle=meant")] {
+            std::os::unix::fs::symlink(&decoy, odd).expect("a link");
+        }
+        let other = decoy.join("other.json");
+        let config = fs::read(meant.join("config.json")).expect("a configuration");
+        let mut started = 0;
+        for (before, words) in [
+            ("", "--bundle THERE ID"),
+            ("", "--bundle=THERE ID"),
+            ("", "-b THERE ID"),
+            ("", "-bTHERE ID"),
+            ("", "-b=THERE ID"),
+            ("", "-bundle THERE ID"),
+            ("", "-bundle=THERE ID"),
+            ("", "--bund THERE ID"),
+            ("", "ID --bundle THERE"),
+            ("", "--bundle DECOY --bundle THERE ID"),
+            ("", "-b THERE -- ID"),
+            ("", "--no-pivot -b THERE ID"),
+            ("", "-b THERE -f other.json ID"),
+            ("", "-b THERE -fother.json ID"),
+            ("", "-b THERE -f=other.json ID"),
+            ("", "-b THERE --config other.json ID"),
+            ("", "-b THERE --config=other.json ID"),
+            ("", "-b THERE --conf=other.json ID"),
+            ("", "-b THERE -f config.json ID"),
+            ("--debug", "--bundle THERE ID"),
+            ("--log LOG --log-format json", "--bundle THERE ID"),
+            ("--log=LOG --log-format=json --root=ROOT", "--bundle THERE ID"),
+            ("-root ROOT", "--bundle THERE ID"),
+            ("--systemd-cgroup=false", "--bundle THERE ID"),
+            ("--rootless false", "--bundle THERE ID"),
+            ("--roo=ROOT", "--bundle THERE ID"),
+            ("--log-for json", "--bundle THERE ID"),
+        ] {
+            // It lies where the runtime is called, and is edited there.
+            fs::write(&other, &config).expect("a configuration");
+            fs::write(meant.join("config.json"), &config).expect("a configuration");
+            let id = "way";
+            let whole = |line: &str| {
+                let log = scene.path("log").to_string_lossy().into_owned();
+                let line = line.replace("THERE", &there).replace("DECOY", &decoy.to_string_lossy());
+                let line = line.replace("ID", id).replace("LOG", &log);
+                let line = line.replace("ROOT", &scene.path("state").to_string_lossy());
+                line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+            };
+            let words: Vec<String> = [whole(before), vec!["run".to_owned()], whole(words)].concat();
+            let mut command = yard.runtime(&words.iter().map(String::as_str).collect::<Vec<_>>());
+            command.current_dir(&decoy);
+            let outcome = Outcome::of(command);
+            assert!(!outcome.stdout.contains("decoy"), "{words:?}: {outcome:?}");
+            if outcome.code() == Some(0) {
+                assert_eq!(outcome.number("total"), 6043 * MIB, "{words:?}");
+                started += 1;
+            } else {
+                assert!(!outcome.stdout.contains("\"total\""), "{words:?}: {outcome:?}");
+            }
+        }
+        // Not all of them are refused.
+        assert!(started >= 10, "{started}");
+        // What a runtime did not understand itself was never made; its folder is the next one's.
+        yard.start("way", SIX).delete();
+        is_clean(&scene);
+    }
+
+    /// A loader that was built for another place reads that place's file, and not ours: what it loads has no limit, and is told of.
+    pub(crate) fn a_program_of_another_loader_is_found_by_the_watcher(test: &str, runtime: Runtime) {
+        let scene = Scene::new(T4);
+        let Some(yard) = Yard::open(test, &scene, runtime, T4) else { return };
+        let bundle = yard.bundle("mixed", SIX, &["sleep", "600"]);
+        let rootfs = bundle.join("rootfs");
+        let usual = ["lib64/ld-linux-x86-64.so.2", "lib/ld-linux-aarch64.so.1"];
+        let usual = usual.iter().map(|name| rootfs.join(name)).find(|file| file.exists()).expect("a loader");
+        let mut bytes = fs::read(&usual).expect("a loader");
+        let (known, other) = (b"/etc/ld.so.preload", b"/opt/ld.so.preload");
+        for at in 0..bytes.len() - known.len() {
+            if bytes[at..].starts_with(known) {
+                bytes[at..at + other.len()].copy_from_slice(other);
+            }
+        }
+        fs::create_dir(rootfs.join("opt")).expect("a folder");
+        fs::write(rootfs.join("opt/loader"), bytes).expect("a loader");
+        let runnable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(rootfs.join("opt/loader"), runnable).expect("it is ours");
+        let _monitor = Monitor::start(&scene);
+        let boxed = yard.start_bundle("mixed", &bundle);
+        assert_eq!(sizes(&boxed, &["meminfo"]), [6043]);
+        let mut held = boxed.spawn(&["/opt/loader", "/bin/hold", "7G", "240"]);
+        held.line();
+        let finding = scene.eventually("it is found", || {
+            let all = scene.smi()["findings"].as_array().cloned().unwrap_or_default();
+            all.into_iter().find(|one| one["container"] == "mixed")
+        });
+        assert_eq!(
+            (&finding["cause"], &finding["shim"]),
+            (&"unshimmed".into(), &"absent".into()),
+            "{finding}"
+        );
+        drop(held);
+        boxed.delete();
+        // Of Nix's loaders it is known what they read.
+        fs::create_dir_all(rootfs.join("nix/store")).expect("a folder");
+        let boxed = yard.start_bundle("mixed", &bundle);
+        for file in ["/etc/ld.so.preload", "/etc/ld-nix.so.preload"] {
+            assert_eq!(boxed.exec(&["cat", file]).exits(0).stdout, "/run/cgpu/libcgpu.so\n", "{file}");
+        }
+        boxed.delete();
+        is_clean(&scene);
+    }
+
+    /// Whoever made the slice saw a whole card.
+    pub(crate) fn a_card_that_is_cut_after_the_start_is_refused(test: &str, runtime: Runtime) {
+        let whole = "A100:40960";
+        let scene = Scene::new(whole);
+        let Some(yard) = Yard::open(test, &scene, runtime, whole) else { return };
+        let boxed = yard.start("one", SIX);
+        assert_eq!(sizes(&boxed, &["meminfo"]), [40960 * 6 / 15]);
+        // Those who are there later see it as it is by then.
+        let cut = ["CGPU_SIM_GPUS=A100:40960/mig=3g.20gb,1g.5gb", "CGPU_SIM_STATE=/run/cgpu/sim/cut"];
+        let later = |program: &[&str]| boxed.exec(&[&["env", cut[0], cut[1]], program].concat());
+        let refused = later(&["/bin/init"]);
+        assert!(refused.stderr.contains("whole, found it cut into MIG instances"), "{refused:?}");
+        assert_eq!(refused.number("init"), 1);
+        let filled = later(&["/bin/alloc_fill", "64M"]);
+        assert!(!filled.stdout.contains("granted"), "{filled:?}");
+        boxed.delete();
+        is_clean(&scene);
+    }
+
+    /// Made by an engine that counts processes for itself, with nobody on the card; its id and its bundle come again, from the host.
+    pub(crate) fn an_idle_container_of_another_pid_namespace_is_not_replaced(test: &str, runtime: Runtime) {
+        let scene = Scene::new(T4);
+        let Some(yard) = Yard::open(test, &scene, runtime, T4) else { return };
+        let bundle = yard.bundle("idle", SIX, &["sleep", "600"]).to_string_lossy().into_owned();
+        let log = scene.path("log");
+        let inside = yard.runtime(&["run", "--bundle", &bundle, "idle"]);
+        let Some(engine) = contained(&inside, true) else { return };
+        let engine = Child::start_for(engine, std::time::Duration::from_secs(120));
+        scene.eventually("it runs", || {
+            let record = fs::read_to_string(yard.folder("idle").join("container")).ok()?;
+            record.contains("\"first\":{").then_some(())
+        });
+        let again = || {
+            let state = scene.path("other-state").to_string_lossy().into_owned();
+            yard.quiet(&[
+                "--root",
+                &state,
+                "run",
+                "--bundle",
+                &bundle,
+                "--pid-file",
+                &log.to_string_lossy(),
+                "idle",
+            ])
+        };
+        let refused = again();
+        let initial = Path::new("pid:[4026531836]");
+        let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/pid")).ok();
+        if of("self").is_some_and(|own| own == initial) {
+            assert!(refused.code() == Some(1) && refused.stderr.contains("is there already"), "{refused:?}");
+            assert!(yard.folder("idle").join("limits").exists());
+        }
+        drop(engine);
+        if of("1").is_some_and(|first| first == initial) {
+            // With its namespace it is gone, and leaves what it had.
+            scene.eventually("its room is free", || {
+                let boxed = yard.start("other", EIGHT);
+                boxed.delete();
+                (!yard.folder("idle").exists()).then_some(())
+            });
+        }
+    }
+}
