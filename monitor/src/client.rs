@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::net::sockopt::socket_peercred;
+use cgpu_proto::peer;
 
 use crate::estate::Estate;
 use crate::inventory::Inventory;
@@ -201,7 +201,7 @@ impl Client {
     /// Who answers, by the kernel: its user.
     #[must_use]
     pub fn monitors_user(&self) -> Option<u32> {
-        socket_peercred(self.stream.get_ref()).ok().map(|who| who.uid.as_raw())
+        peer::user(self.stream.get_ref()).ok()
     }
 
     /// Takes over from a monitor, which ends.

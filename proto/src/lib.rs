@@ -18,6 +18,7 @@
 //! | [`grant`] | what the monitor says: the reader's side and the writer's |
 //! | [`snapshot`], [`intervals`] | what the container says, as the monitor copies it |
 //! | [`notes`] | what the monitor tells the container, as people see it |
+//! | [`peer`] | who is at the other end of a socket |
 //! | [`limits`], [`paths`], [`uuid`] | what whoever starts the container allows it; where things lie; what cards are called |
 //! | [`cut`], [`slices`] | what a process asks of its system: to outlive files that are cut short, to be let in soon after waking |
 //! | [`units`] | bytes, nanoseconds, and the numbers of cards and slots |
@@ -74,6 +75,8 @@ pub mod mapping;
 pub mod notes;
 #[cfg(not(loom))]
 pub mod paths;
+#[cfg(not(loom))]
+pub mod peer;
 #[cfg(not(loom))]
 mod record;
 #[cfg(not(loom))]

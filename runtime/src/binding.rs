@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use cgpu_kubernetes::binding::{Answer, LONGEST_LINE, OVERRULED, Question, SOCKET, unbound};
 use cgpu_kubernetes::names::variable;
-use rustix::net::sockopt::socket_peercred;
+use cgpu_proto::peer;
 
 use crate::config::Config;
 use crate::edit::Configuration;
@@ -69,6 +69,13 @@ fn refuse_past(configuration: &Configuration, declared: &Declared<'_>, socket: &
     Ok(())
 }
 
+/// Whether a process that is to be started in a container may be one of a pod with a slice: everybody else's are not even read.
+#[must_use]
+pub fn names_slice(process: &[u8]) -> bool {
+    let name = format!("\"{}=", variable::SLICE);
+    process.windows(name.len()).any(|part| part == name.as_bytes())
+}
+
 /// Who it is, as its engine says.
 fn question(configuration: &Configuration, slice: &str) -> Result<Question, Refusal> {
     let text = |names: Names| {
@@ -105,7 +112,7 @@ fn ask(socket: &PathBuf, question: &Question) -> std::io::Result<Answer> {
     let mut stream = UnixStream::connect(socket)?;
     // Whoever can make a socket there could give cards away.
     let own = rustix::process::geteuid().as_raw();
-    let theirs = socket_peercred(&stream)?.uid.as_raw();
+    let theirs = peer::user(&stream)?;
     if ![0, own].contains(&theirs) {
         return Err(std::io::Error::other(format!("it is user {theirs}'s, expected root's")));
     }

@@ -211,13 +211,32 @@ impl Configuration {
 /// # Errors
 /// It is no process that could be read.
 pub fn preloading(process: &[u8], shim: &str) -> Result<Vec<u8>, Refusal> {
-    let wrong = |what: String| Refusal(format!("the process for the container is not understood: {what}"));
-    let document = document::parse(process).map_err(|error| wrong(error.to_string()))?;
-    let Value::Object(mut process) = document else { return Err(wrong("expected an object".into())) };
-    spelt(&process, &["env"]).map_err(wrong)?;
-    strings(&process).map_err(wrong)?;
+    let mut process = read_process(process)?;
     add_preload(&mut process, shim);
     Ok(Value::Object(process).to_string().into_bytes())
+}
+
+/// The same with the variables of these names as the container's first process has them, and without those that it has not.
+///
+/// # Errors
+/// As for [`preloading`].
+pub fn bound_as(process: &[u8], first: &Configuration, names: &[&str]) -> Result<Vec<u8>, Refusal> {
+    let mut process = read_process(process)?;
+    let name = |variable: &str| variable.split('=').next().is_some_and(|name| names.contains(&name));
+    let theirs: Vec<String> = first.variables().into_iter().filter(|variable| name(variable)).collect();
+    append(&mut process, "env", theirs.into_iter().map(Value::String), |variable| {
+        variable.as_str().is_some_and(name)
+    });
+    Ok(Value::Object(process).to_string().into_bytes())
+}
+
+fn read_process(text: &[u8]) -> Result<Map<String, Value>, Refusal> {
+    let wrong = |what: String| Refusal(format!("the process for the container is not understood: {what}"));
+    let document = document::parse(text).map_err(|error| wrong(error.to_string()))?;
+    let Value::Object(process) = document else { return Err(wrong("expected an object".into())) };
+    spelt(&process, &["env"]).map_err(wrong)?;
+    strings(&process).map_err(wrong)?;
+    Ok(process)
 }
 
 /// Whether no name is written in a way in which some readers would take it for one of these, and others would not.

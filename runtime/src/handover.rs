@@ -73,6 +73,15 @@ pub fn undo(next: &Path, invocation: &Invocation) -> Result<()> {
     Ok(())
 }
 
+/// Where the bundle of the container lies, as the next runtime has noted it; none: it knows no such container.
+#[must_use]
+pub fn bundle(next: &Path, invocation: &Invocation) -> Option<PathBuf> {
+    let mut command = command(next, &invocation.asking());
+    let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
+    let state: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
+    state.get("bundle")?.as_str().map(PathBuf::from)
+}
+
 fn command(next: &Path, arguments: &[OsString]) -> Command {
     let mut command = Command::new(next);
     command.args(arguments);

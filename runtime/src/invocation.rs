@@ -256,9 +256,20 @@ impl Invocation {
     /// The words by which the container that was made is taken back.
     #[must_use]
     pub fn undoing(&self) -> Vec<OsString> {
+        self.about(&["delete", "--force"])
+    }
+
+    /// The words by which it is asked how the container is.
+    #[must_use]
+    pub fn asking(&self) -> Vec<OsString> {
+        self.about(&["state"])
+    }
+
+    /// Another command for the same container.
+    fn about(&self, command: &[&str]) -> Vec<OsString> {
         let before = self.arguments.get(..self.words_before).unwrap_or_default();
         let mut words = before.to_vec();
-        words.extend(["delete", "--force"].map(OsString::from));
+        words.extend(command.iter().map(OsString::from));
         words.extend(self.id.as_ref().map(OsString::from));
         words
     }
@@ -360,6 +371,7 @@ mod tests {
         assert_eq!(told.pid_file.as_deref(), Some(std::path::Path::new("/p")));
         let undoing = told.undoing().join(std::ffi::OsStr::new(" "));
         assert_eq!(undoing, "--root /r --log=/l delete --force ID");
+        assert_eq!(told.asking().join(std::ffi::OsStr::new(" ")), "--root /r --log=/l state ID");
         let told = parse("--root=/r exec --process /p.json --detach ID").unwrap();
         assert_eq!(told.command.as_deref(), Some("exec"));
         assert!(!told.creates());

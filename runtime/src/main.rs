@@ -80,9 +80,7 @@ fn run(invocation: &Invocation) -> Result<ExitCode> {
             Ok(ExitCode::from(handover::exit_code(status)))
         }
         (Some("exec"), _) => {
-            if let Some(folder) = &folder {
-                start::prepare_more(invocation, folder)?;
-            }
+            start::prepare_more(invocation, folder.as_ref(), &next)?;
             Err(handover::become_it(&next, invocation))
         }
         // Its hooks clean up.

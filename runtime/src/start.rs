@@ -4,6 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use cgpu_kubernetes::binding::OVERRULED;
 use cgpu_monitor::client::Client;
 use cgpu_monitor::config::{Config as MonitorConfig, Sources};
 use cgpu_proto::limits::Limits;
@@ -17,6 +18,7 @@ use crate::config::{self, Config};
 use crate::edit::{self, Additions, Configuration, bind, hook};
 use crate::files::Files;
 use crate::folder::{Folder, Order, Supply};
+use crate::handover;
 use crate::hook::created;
 use crate::image::{self, Image};
 use crate::invocation::Invocation;
@@ -109,17 +111,26 @@ pub fn follow(invocation: &Invocation, config: &Config, folder: &Folder) -> Resu
     created(&config.root, folder, Some(pid))
 }
 
-/// What an engine has us start in a container whose programs have the shim by a variable: with that variable.
+/// What an engine has us start in a container that runs. In one whose programs have the shim by a variable: with that variable. In a pod's: with what its slice turned
+/// out to be; the engine remembers what the kubelet said, which was before that was known.
 ///
 /// # Errors
 /// It is not understood, or cannot be written.
-pub fn prepare_more(invocation: &Invocation, folder: &Folder) -> Result<()> {
+pub fn prepare_more(invocation: &Invocation, folder: Option<&Folder>, next: &Path) -> Result<()> {
     let Some(file) = invocation.process.as_deref() else { return Ok(()) };
-    if !folder.preloads_by_variable() {
-        return Ok(());
+    let preloads = folder.is_some_and(Folder::preloads_by_variable);
+    let mut text = match std::fs::read(file) {
+        Err(_) if !preloads => return Ok(()),
+        text => text.with_context(|| format!("cannot read {}", file.display()))?,
+    };
+    let slice = binding::names_slice(&text).then(|| handover::bundle(next, invocation)).flatten();
+    if let Some(bundle) = &slice {
+        text = edit::bound_as(&text, &Bundle::at(bundle).read()?, &OVERRULED)?;
     }
-    let text = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
-    bundle::replace(file, &edit::preloading(&text, SHIM)?)
+    if preloads {
+        text = edit::preloading(&text, SHIM)?;
+    }
+    if preloads || slice.is_some() { bundle::replace(file, &text) } else { Ok(()) }
 }
 
 /// A slice that is ready: its folder, and what is to be mounted.

@@ -360,7 +360,11 @@ pub fn furnish(scene: &Scene, rootfs: &Path) {
 }
 
 /// The libraries that a program's loader finds for it here, the loader included.
-fn needed(program: &Path) -> Vec<PathBuf> {
+///
+/// # Panics
+/// If there is no `ldd`.
+#[must_use]
+pub fn needed(program: &Path) -> Vec<PathBuf> {
     let output = Command::new("ldd").arg(program).output().expect("ldd, which comes with glibc");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     text.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from).collect()

@@ -46,7 +46,12 @@ impl<'a> Engine<'a> {
         let folder = tempfile::Builder::new().prefix("cgpu-engine-").tempdir().expect("a temporary folder");
         furnish(scene, &folder.path().join("rootfs"));
         let next = folder.path().join("next");
-        fs::write(&next, "#!/bin/sh\nexit 0\n").expect("a script");
+        let script = format!(
+            "#!/bin/sh\nstate=\nfor word; do [ \"$word\" != state ] || state=yes; last=$word; done\n\
+             [ -z \"$state\" ] || printf '{{\"bundle\":\"%s\"}}' \"{}/$last\"\n",
+            folder.path().display()
+        );
+        fs::write(&next, script).expect("a script");
         fs::set_permissions(&next, fs::Permissions::from_mode(0o755)).expect("a script");
         let text = format!("root = {:?}\nsim = {cards:?}\nruntime = {next:?}\n", scene.root());
         fs::write(folder.path().join("runtime.toml"), text).expect("a configuration");
@@ -86,10 +91,7 @@ impl<'a> Engine<'a> {
             return Err(said);
         }
         let config = read(&bundle);
-        let variables = config["process"]["env"].as_array().into_iter().flatten();
-        let variables = variables.filter_map(|variable| variable.as_str()?.split_once('='));
-        let variables =
-            variables.map(|(name, value)| (name.to_owned(), value.to_owned())).collect::<BTreeMap<_, _>>();
+        let variables = variables(&config["process"]);
         let limits = fs::read_to_string(self.scene.root().join("containers").join(&id).join("limits")).ok();
         Ok(Container { id, variables, limits, bundle })
     }
@@ -120,6 +122,22 @@ impl<'a> Engine<'a> {
             }
         }
         Ok(())
+    }
+
+    /// The variables of a program that somebody has started in a container later (`kubectl exec`): engines go by what they remember, not by what the runtime made
+    /// of it.
+    ///
+    /// # Panics
+    /// If the runtime refuses.
+    pub fn exec(&self, pod: &Value, given: &Given, container: &Container) -> BTreeMap<String, String> {
+        let remembered = self.configuration(pod, given).expect("a configuration");
+        let file = self.folder.path().join(format!("{}-process.json", container.id));
+        fs::write(&file, remembered["process"].to_string()).expect("a process");
+        let mut command = self.runtime();
+        command.args(["exec", "--process"]).arg(&file).args(["--detach", &container.id]);
+        Outcome::of(command).exits(0);
+        let told: Value = serde_json::from_slice(&fs::read(&file).expect("a process")).expect("JSON");
+        variables(&told)
     }
 
     /// Deletes a container that has ended.
@@ -230,6 +248,12 @@ impl<'a> Engine<'a> {
             _ => Err(unresolvable()),
         }
     }
+}
+
+fn variables(process: &Value) -> BTreeMap<String, String> {
+    let variables = process["env"].as_array().into_iter().flatten();
+    let variables = variables.filter_map(|variable| variable.as_str()?.split_once('='));
+    variables.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
 fn read(bundle: &Path) -> Value {

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod api_server;
+pub mod cluster;
 pub mod engine;
 pub mod extender;
 pub mod http;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cgpu_e2e::{Child, Monitor, Outcome, Runtime, Scene, Yard};
+use cgpu_e2e::{Child, Monitor, Outcome, Runtime, Scene, Yard, contained};
 use cgpu_kubernetes_tests::api_server::{ApiServer, Key};
 use cgpu_kubernetes_tests::engine::{Container, Engine};
 use cgpu_kubernetes_tests::extender::Extender;
@@ -177,6 +177,8 @@ fn containers_of_equal_size_in_one_pod_get_the_slices_that_were_chosen_for_them(
         let percent = made.variables.get("ALIYUN_COM_GPU_CORE_PERCENTAGE").map(String::as_str);
         assert_eq!(percent, (place == 1).then_some("30"));
         assert_eq!(limits(&made), [(host.uuid(card), 15109 * 2 / 14 * MIB)].into());
+        // Whoever looks by `kubectl exec ... env`, as the documents do, sees the same.
+        assert_eq!(host.engine.exec(&pod, &given[place], &made), made.variables);
     }
     host.annotated("p", "ALIYUN_COM_GPU_MEM_ASSIGNED", "true");
     // A container that restarts is given the same, and told the same.
@@ -522,6 +524,8 @@ fn the_monitor_tells_the_cards_where_nvml_is_not() {
     let _monitor = Monitor::start(&scene);
     let mut command = host.command(&[]);
     command.env_remove("LD_LIBRARY_PATH");
+    // As in its pod, which shows it no processes of the node: the monitor's has no number there.
+    let command = contained(&command, true).unwrap_or(command);
     let _plugin = Child::start_for(command, scene.lifetime());
     host.kubelet.offers(MEMORY, 14, 14);
     let pod = host.pod("p", &[("main", &[(MEMORY, "2")])], &json!({"0": {"0": 2}}));

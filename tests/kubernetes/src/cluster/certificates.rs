@@ -1,0 +1,79 @@
+//! Who is who in a cluster: an authority, and those it has signed for.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+};
+
+/// Signs for all of a cluster, and writes it into a folder.
+pub(super) struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    folder: PathBuf,
+}
+
+/// Files of a certificate and its key.
+#[derive(Clone, Debug)]
+pub(super) struct Papers {
+    pub(super) certificate: PathBuf,
+    pub(super) key: PathBuf,
+}
+
+impl Authority {
+    pub(super) fn new(folder: &Path) -> Self {
+        fs::create_dir_all(folder).expect("a folder");
+        let mut parameters = CertificateParams::default();
+        parameters.distinguished_name.push(DnType::CommonName, "cluster");
+        parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("a key");
+        let issuer = CertifiedIssuer::self_signed(parameters, key).expect("a certificate");
+        fs::write(folder.join("ca.crt"), issuer.pem()).expect("a file");
+        Self { issuer, folder: folder.to_owned() }
+    }
+
+    pub(super) fn certificate(&self) -> PathBuf {
+        self.folder.join("ca.crt")
+    }
+
+    /// For whoever is called so, in this group if any; names and addresses are for those that are spoken to.
+    pub(super) fn sign(&self, file: &str, user: &str, group: Option<&str>, names: &[&str]) -> Papers {
+        let names = names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let mut parameters = CertificateParams::new(names).expect("names");
+        parameters.distinguished_name.push(DnType::CommonName, user);
+        if let Some(group) = group {
+            parameters.distinguished_name.push(DnType::OrganizationName, group);
+        }
+        parameters.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
+        let key = KeyPair::generate().expect("a key");
+        let certificate = parameters.signed_by(&key, &self.issuer).expect("a certificate");
+        let papers =
+            Papers { certificate: self.folder.join(format!("{file}.crt")), key: self.key(file, &key) };
+        fs::write(&papers.certificate, certificate.pem()).expect("a file");
+        papers
+    }
+
+    fn key(&self, file: &str, key: &KeyPair) -> PathBuf {
+        let path = self.folder.join(format!("{file}.key"));
+        fs::write(&path, key.serialize_pem()).expect("a file");
+        path
+    }
+
+    /// A kubeconfig for somebody.
+    pub(super) fn kubeconfig(&self, file: &str, user: &str, group: Option<&str>, server: &str) -> PathBuf {
+        let papers = self.sign(file, user, group, &[]);
+        let text = format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: it\n\
+             clusters: [{{name: it, cluster: {{server: {server:?}, certificate-authority: {:?}}}}}]\n\
+             users: [{{name: it, user: {{client-certificate: {:?}, client-key: {:?}}}}}]\n\
+             contexts: [{{name: it, context: {{cluster: it, user: it}}}}]\n",
+            self.certificate(),
+            papers.certificate,
+            papers.key
+        );
+        let path = self.folder.join(format!("{file}.conf"));
+        fs::write(&path, text).expect("a file");
+        path
+    }
+}

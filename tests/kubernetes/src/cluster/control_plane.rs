@@ -1,0 +1,147 @@
+//! etcd, kube-apiserver, kube-controller-manager and kube-scheduler, on a machine of their own.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::assets::Assets;
+use super::certificates::Authority;
+use super::machine::{Daemon, Place};
+use super::until;
+
+/// Where the API server is for everybody, pods among them: the first address of the services' range.
+pub(super) const SERVER: &str = "https://10.0.0.1:443";
+/// The machine's own address on the network of the nodes and pods.
+pub(super) const GATEWAY: &str = "192.168.1.200";
+
+/// What runs.
+pub(super) struct ControlPlane {
+    pub(super) authority: Authority,
+    pub(super) administrator: PathBuf,
+    scheduler: Option<Daemon>,
+    scheduler_arguments: Vec<String>,
+    daemons: Vec<Daemon>,
+}
+
+/// The network: one bridge with the addresses of everybody who is no pod. Without a hardware address of its own it would take another one as pods come, and those who know
+/// the old one would be cut off for half a minute.
+pub(super) fn network(addresses: &[&str]) -> String {
+    let mut script =
+        "ip link set lo up\nip link add br0 address 0a:00:00:00:00:01 type bridge\nip link set br0 up\n\
+                      ip address add 10.0.0.1/32 dev br0\n"
+            .to_owned();
+    for address in [GATEWAY].iter().chain(addresses) {
+        script.push_str(&format!("ip address add {address}/24 dev br0\n"));
+    }
+    script
+}
+
+impl ControlPlane {
+    /// Starts all of it, and waits until the API server is ready.
+    pub(super) fn start(machine: &Place, assets: &Assets, folder: &Path) -> Self {
+        let at = |name: &str| folder.join(name).to_string_lossy().into_owned();
+        let authority = Authority::new(&folder.join("authority"));
+        let tokens = authority.sign("tokens", "tokens", None, &[]);
+        let ca = authority.certificate().to_string_lossy().into_owned();
+        let own = authority.sign(
+            "server",
+            "kube-apiserver",
+            None,
+            &["10.0.0.1", GATEWAY, "kubernetes.default.svc"],
+        );
+        let to_kubelets = authority.sign("to-kubelets", "kube-apiserver", Some("system:masters"), &[]);
+        let kubeconfig = |file: &str, user: &str, group| authority.kubeconfig(file, user, group, SERVER);
+        let administrator = kubeconfig("administrator", "administrator", Some("system:masters"));
+        let controllers = kubeconfig("controllers", "system:kube-controller-manager", None);
+        let scheduler = kubeconfig("scheduler", "system:kube-scheduler", None);
+
+        let mut daemons = Vec::new();
+        let mut start = |name: &str, program: &Path, flags: &[(&str, &str)]| {
+            let flags: Vec<String> = flags.iter().map(|(name, value)| format!("--{name}={value}")).collect();
+            daemons.push(machine.start(name, program, &flags));
+        };
+        let (clients, peers) = ("http://127.0.0.1:2379", "http://127.0.0.1:2380");
+        start(
+            "etcd",
+            &assets.etcd,
+            &[
+                ("name", "default"),
+                ("data-dir", &at("etcd")),
+                ("listen-client-urls", clients),
+                ("advertise-client-urls", clients),
+                ("listen-peer-urls", peers),
+                ("initial-advertise-peer-urls", peers),
+                ("initial-cluster", &format!("default={peers}")),
+            ],
+        );
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        start(
+            "kube-apiserver",
+            &assets.api_server,
+            &[
+                ("etcd-servers", clients),
+                ("secure-port", "443"),
+                ("advertise-address", GATEWAY),
+                ("service-cluster-ip-range", "10.0.0.0/24"),
+                ("authorization-mode", "Node,RBAC"),
+                ("enable-admission-plugins", "NodeRestriction"),
+                ("allow-privileged", "true"),
+                ("client-ca-file", &ca),
+                ("tls-cert-file", &text(&own.certificate)),
+                ("tls-private-key-file", &text(&own.key)),
+                ("kubelet-client-certificate", &text(&to_kubelets.certificate)),
+                ("kubelet-client-key", &text(&to_kubelets.key)),
+                ("kubelet-preferred-address-types", "InternalIP"),
+                ("service-account-issuer", "https://kubernetes.default.svc"),
+                ("service-account-key-file", &text(&tokens.certificate)),
+                ("service-account-signing-key-file", &text(&tokens.key)),
+            ],
+        );
+        start(
+            "kube-controller-manager",
+            &assets.controllers,
+            &[
+                ("kubeconfig", &text(&controllers)),
+                ("use-service-account-credentials", "true"),
+                ("service-account-private-key-file", &text(&tokens.key)),
+                ("root-ca-file", &ca),
+                ("leader-elect", "false"),
+            ],
+        );
+        let configuration = folder.join("scheduler.yaml");
+        fs::write(&configuration, scheduling(&scheduler)).expect("a configuration");
+        let scheduler_arguments = vec![format!("--config={}", configuration.display())];
+        let mut plane = Self { authority, administrator, scheduler: None, scheduler_arguments, daemons };
+        until("the API server is ready", || {
+            assert!(plane.daemons.iter_mut().all(Daemon::runs), "a part of the control plane has ended");
+            let kubeconfig = plane.administrator.as_os_str();
+            let mut command = machine.inside(&assets.kubectl);
+            command.arg("--kubeconfig").arg(kubeconfig).args(["get", "--raw", "/readyz"]);
+            (cgpu_e2e::Outcome::of(command).code() == Some(0)).then_some(())
+        });
+        plane.scheduler =
+            Some(machine.start("kube-scheduler", &assets.scheduler, &plane.scheduler_arguments));
+        plane
+    }
+
+    /// kube-scheduler goes and comes again.
+    pub(super) fn restart_scheduler(&mut self, machine: &Place, assets: &Assets) {
+        if let Some(scheduler) = self.scheduler.take() {
+            scheduler.end("TERM");
+        }
+        self.scheduler = Some(machine.start("kube-scheduler", &assets.scheduler, &self.scheduler_arguments));
+    }
+}
+
+/// The example of ours for a cluster's own kube-scheduler, for this one.
+fn scheduling(kubeconfig: &Path) -> String {
+    let example = include_str!("../../../../kubernetes/examples/control-plane.yaml");
+    let place = "/etc/kubernetes/scheduler.conf";
+    assert!(
+        example.contains(place) && example.contains(&format!("http://127.0.0.1:{EXTENDER}/")),
+        "{example}"
+    );
+    example.replace(place, &kubeconfig.to_string_lossy())
+}
+
+/// Where the example looks for the extender, on the control plane's machine.
+pub(super) const EXTENDER: u16 = 32766;

@@ -1,0 +1,70 @@
+//! Images from this host's files, under the names that examples and manifests have.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use cgpu_e2e::{Outcome, Scene, furnish, needed};
+use serde_json::json;
+
+/// What the first container of each pod is made of.
+pub(super) const PAUSE: &str = "registry.k8s.io/pause:3.10";
+/// What the examples name, and our own programs.
+const NAMES: [&str; 4] = [
+    "docker.io/cheyang/gpu-player:v2",
+    "registry.cn-shanghai.aliyuncs.com/tensorflow-samples/tensorflow-gpu-mem:10.0-runtime-centos7",
+    "registry.cn-beijing.aliyuncs.com/ai-samples/gpushare-sample:tensorflow-1.5",
+    "docker.io/library/cgpu:0.1.0",
+];
+/// Says what it sees of its cards, and stays.
+const PLAYER: &str = "#!/bin/sh\ntrap 'exit 0' TERM\nmeminfo\nsleep 100000 &\nwait\n";
+
+/// Writes all of them as one archive.
+pub(super) fn archive(scene: &Scene, folder: &Path) -> std::path::PathBuf {
+    let rootfs = folder.join("rootfs");
+    furnish(scene, &rootfs);
+    let put = |name: &str, from: &Path| {
+        let to = rootfs.join(name);
+        fs::create_dir_all(to.parent().expect("a parent")).expect("a folder");
+        fs::copy(from, to).expect("a copy");
+    };
+    fs::copy(rootfs.join("bin/sh"), rootfs.join("bin/bash")).expect("a copy");
+    for name in ["bin/player", "gpushare/run.sh"] {
+        let to = rootfs.join(name);
+        fs::create_dir_all(to.parent().expect("a parent")).expect("a folder");
+        fs::write(&to, PLAYER).expect("a script");
+        fs::set_permissions(&to, Permissions::from_mode(0o755)).expect("a script");
+    }
+    for name in ["cgpu-device-plugin", "cgpu-scheduler-extender"] {
+        let program = scene.dist().file(name);
+        put(&format!("opt/cgpu/{name}"), &program);
+        for library in needed(&program) {
+            put(library.strip_prefix("/").expect("an absolute path").to_str().expect("a name"), &library);
+        }
+    }
+    let machine = if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" };
+    let configuration = |program: &[&str], sum: &str| {
+        json!({
+            "architecture": machine, "os": "linux",
+            "config": {"Cmd": program, "Env": ["PATH=/bin:/usr/bin"]},
+            "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{sum}")]},
+        })
+        .to_string()
+    };
+    let shell = |script: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).current_dir(folder);
+        Outcome::of(command).exits(0).stdout
+    };
+    let sum = shell("tar -C rootfs -cf layer.tar . && sha256sum layer.tar | cut -d' ' -f1");
+    fs::write(folder.join("pause.json"), configuration(&["sleep", "infinity"], sum.trim())).expect("a file");
+    fs::write(folder.join("player.json"), configuration(&["player"], sum.trim())).expect("a file");
+    let manifest = json!([
+        {"Config": "pause.json", "RepoTags": [PAUSE], "Layers": ["layer.tar"]},
+        {"Config": "player.json", "RepoTags": NAMES, "Layers": ["layer.tar"]},
+    ]);
+    fs::write(folder.join("manifest.json"), manifest.to_string()).expect("a file");
+    shell("tar -cf images.tar manifest.json pause.json player.json layer.tar && rm -rf rootfs layer.tar");
+    folder.join("images.tar")
+}

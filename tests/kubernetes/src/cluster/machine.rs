@@ -1,0 +1,155 @@
+//! A machine within this one: a network, processes and mounts of its own, which all go with it.
+
+use std::cell::Cell;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use cgpu_e2e::{Child, Outcome};
+
+/// Longer than any test of a cluster.
+const LIFETIME: Duration = Duration::from_secs(900);
+/// Lines of each log that are shown where a test fails.
+const TAIL: usize = 60;
+
+/// The whole machine, or the part of it that sees a node's files.
+pub(super) struct Place {
+    keeper: Child,
+    /// How others come in: arguments of `nsenter`, one call after the other.
+    enter: Vec<String>,
+    folder: PathBuf,
+    daemons: Cell<usize>,
+}
+
+/// A program that goes on, and writes its log into a file.
+pub(super) struct Daemon {
+    child: Child,
+    number: PathBuf,
+    enter: Vec<String>,
+}
+
+impl Place {
+    /// A machine, after this shell script has run in it.
+    pub(super) fn machine(folder: &Path, setup: &str) -> Self {
+        let mut command = Command::new("unshare");
+        command.args(["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+        let keeper = keep(command, setup, &[folder.as_os_str()]);
+        let own = keeper.pid();
+        let children = fs::read_to_string(format!("/proc/{own}/task/{own}/children")).expect("its children");
+        let first = children.split_whitespace().next().expect("a first process");
+        let enter = ["nsenter", "--target", first, "--net", "--mount", "--pid", "--"].map(str::to_owned);
+        Self { keeper, enter: enter.into(), folder: folder.to_owned(), daemons: Cell::new(0) }
+    }
+
+    /// A part of it with mounts of its own, after this shell script has run there.
+    pub(super) fn part(&self, folder: &Path, setup: &str, arguments: &[&OsStr]) -> Self {
+        let mut command = self.inside("unshare");
+        command.args(["--mount", "--propagation", "private"]);
+        let number = folder.join("keeper.pid");
+        let setup = format!("echo $$ > \"$1/keeper.pid\"\n{setup}");
+        let all: Vec<&OsStr> = [folder.as_os_str()].into_iter().chain(arguments.iter().copied()).collect();
+        let keeper = keep(command, &setup, &all);
+        let first = fs::read_to_string(number).expect("its number");
+        let more = ["nsenter", "--target", first.trim(), "--mount", "--"].map(str::to_owned);
+        let enter = self.enter.iter().cloned().chain(more).collect();
+        Self { keeper, enter, folder: folder.to_owned(), daemons: Cell::new(0) }
+    }
+
+    /// A program there, without what this machine's variables say.
+    pub(super) fn inside(&self, program: impl AsRef<OsStr>) -> Command {
+        entering(&self.enter, program)
+    }
+
+    /// Runs a program there to its end.
+    pub(super) fn run<S: AsRef<OsStr>>(&self, program: impl AsRef<OsStr>, arguments: &[S]) -> Outcome {
+        let mut command = self.inside(program);
+        command.args(arguments);
+        Outcome::of(command)
+    }
+
+    /// Starts a program there.
+    pub(super) fn start(&self, name: &str, program: &Path, arguments: &[String]) -> Daemon {
+        let count = self.daemons.replace(self.daemons.get() + 1);
+        let number = self.folder.join(format!("{name}.{count}.pid"));
+        let mut command = self.inside("sh");
+        command.args(["-c", "echo $$ > \"$1\"; log=$2; shift 2; exec \"$@\" >> \"$log\" 2>&1", "sh"]);
+        command.arg(&number).arg(self.folder.join(format!("{name}.log"))).arg(program).args(arguments);
+        Daemon { child: Child::start_for(command, LIFETIME), number, enter: self.enter.clone() }
+    }
+
+    /// Ends everything in it.
+    pub(super) fn end(&mut self) {
+        // Its first process goes with this one, and with that all others.
+        self.keeper.signal(9);
+        while self.keeper.runs() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Whether its first process is there.
+    pub(super) fn lives(&mut self) -> bool {
+        self.keeper.runs()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        for file in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
+            let log = file.path();
+            if log.extension().is_some_and(|end| end == "log") {
+                let text = fs::read_to_string(&log).unwrap_or_default();
+                let lines: Vec<&str> = text.lines().collect();
+                let last = lines[lines.len().saturating_sub(TAIL)..].join("\n");
+                eprintln!("--- {}\n{last}", log.display());
+            }
+        }
+    }
+}
+
+impl Daemon {
+    /// Whether it runs.
+    pub(super) fn runs(&mut self) -> bool {
+        self.child.runs()
+    }
+
+    /// Sends it a signal, and waits for its end. It may have ended by itself.
+    pub(super) fn end(mut self, signal: &str) {
+        if !self.runs() {
+            return;
+        }
+        let number = fs::read_to_string(&self.number).expect("its number");
+        let mut command = entering(&self.enter, "kill");
+        command.arg(format!("-{signal}")).arg(number.trim());
+        let _ = Outcome::of(command);
+        let _ = self.child.end();
+    }
+}
+
+fn entering(enter: &[String], program: impl AsRef<OsStr>) -> Command {
+    let mut words = enter.iter();
+    let mut command = Command::new(words.next().expect("nsenter"));
+    command.args(words).arg(program);
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        let ours = ["CGPU_", "ALIYUN_COM_", "NVIDIA_", "CUDA_", "LD_", "KUBE", "NOTIFY_", "TEST_ASSET_"];
+        if ours.iter().any(|prefix| name.starts_with(prefix)) || name.to_ascii_lowercase().ends_with("_proxy")
+        {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+/// A shell that sets the place up, says so, and then buries whoever dies there without a parent.
+fn keep(mut command: Command, setup: &str, arguments: &[&OsStr]) -> Child {
+    let script = format!("set -e\n{setup}\necho ready\nwhile :; do sleep 3600 & wait; done");
+    command.args(["sh", "-c", &script, "sh"]).args(arguments);
+    let mut keeper = Child::start_for(command, LIFETIME);
+    assert_eq!(keeper.line(), "ready");
+    keeper
+}

@@ -1,0 +1,341 @@
+//! A real cluster: a control plane and kubelets of programs that whoever runs the tests gives, on a machine within this one.
+//!
+//! ```text
+//!   unshare: network, processes, mounts          nothing of it is left when the test has ended, however it ended
+//!     etcd, kube-apiserver, controllers, kube-scheduler (kubernetes/examples/control-plane.yaml)
+//!     one part for each node: /etc, /usr, /var, /run, /opt of its own over the host's
+//!       deploy/install.sh, cgpu setup containerd --default, cgpu-monitor, containerd, kubelet
+//!         pods: kubernetes/manifests/cgpu.yaml, kubernetes/examples
+//! ```
+//!
+//! What is left out of the manifests: the DaemonSet `cgpu-node`, which speaks to systemd, and whose work is done here by the same scripts; and the second
+//! kube-scheduler. There is no kube-proxy: the API server listens at its service's address itself, and kube-scheduler comes to the extender by a forwarded port.
+
+mod assets;
+mod certificates;
+mod control_plane;
+mod image;
+mod machine;
+mod node;
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use cgpu_e2e::{Dist, Outcome, Scene};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use assets::Assets;
+use control_plane::{ControlPlane, EXTENDER};
+use machine::{Daemon, Place};
+pub use node::{Nature, Node};
+
+/// After so long it will not come: containers are made, programs of Go start, and the machine may be busy with others.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+/// What is applied is checked elsewhere (`tests/manifests.rs`); a description of the API, which kubectl would check it by, not every API server has at once.
+const UNCHECKED: &str = "--validate=false";
+
+/// Waits until there is something, and returns it.
+///
+/// # Panics
+/// If it does not come.
+pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// A running cluster. What ends first stands first.
+pub struct Cluster {
+    nodes: Vec<Node>,
+    forward: Option<Daemon>,
+    plane: ControlPlane,
+    machine: Place,
+    assets: Assets,
+    folder: TempDir,
+}
+
+impl Cluster {
+    /// Starts one with these nodes and our manifests, and waits until they offer their cards. None, after recording the skip, where none can be had.
+    ///
+    /// # Panics
+    /// If it does not come up.
+    #[must_use]
+    pub fn start(test: &str, natures: &[Nature]) -> Option<Self> {
+        let assets = Assets::find(test)?;
+        // Not in memory: containers' files lie in it. What is made of it for containers must not lie on overlays.
+        let folder = tempfile::Builder::new().prefix("cgpu-cluster-").tempdir().expect("a temporary folder");
+        let addresses: Vec<&str> = natures.iter().map(|nature| nature.address).collect();
+        let machine = Place::machine(folder.path(), &control_plane::network(&addresses));
+        let images = image::archive(&Scene::new(natures[0].cards), folder.path());
+        let plane = ControlPlane::start(&machine, &assets, folder.path());
+        let mut cluster = Self { nodes: Vec::new(), forward: None, plane, machine, assets, folder };
+        for (index, nature) in natures.iter().enumerate() {
+            let place = cluster.folder.path().join(nature.name);
+            let node = Node::start(
+                &cluster.machine,
+                &cluster.assets,
+                &cluster.plane,
+                *nature,
+                &place,
+                &images,
+                2 + 60 * index,
+            );
+            cluster.nodes.push(node);
+        }
+        for nature in natures {
+            until("the node is ready", || {
+                let node = cluster.object("node", "", nature.name)?;
+                let conditions = node["status"]["conditions"].as_array()?;
+                conditions
+                    .iter()
+                    .any(|it| it["type"] == "Ready" && it["status"] == "True")
+                    .then_some(())
+                    .filter(|()| node["spec"]["taints"].is_null())
+            });
+            cluster.kubectl(&["label", "node", nature.name, "gpushare=true"]).exits(0);
+        }
+        cluster.install("GiB");
+        cluster.forward();
+        Some(cluster)
+    }
+
+    /// Applies our manifests, with the nodes' memory in these units.
+    ///
+    /// # Panics
+    /// If the API server refuses them.
+    pub fn install(&self, unit: &str) {
+        let manifests = include_str!("../../../../kubernetes/manifests/cgpu.yaml");
+        let told = "--memory-unit=GiB";
+        assert!(manifests.contains(told));
+        let text = manifests.replace(told, &format!("--memory-unit={unit}"));
+        let file = self.folder.path().join("cgpu.yaml");
+        fs::write(&file, text).expect("a file");
+        let selector = "app.kubernetes.io/name notin (cgpu-node,cgpu-scheduler)";
+        self.kubectl(&["apply", UNCHECKED, "-f", &file.to_string_lossy(), "-l", selector]).exits(0);
+        for (kind, name) in [("daemonset", "cgpu-device-plugin"), ("deployment", "cgpu-scheduler-extender")] {
+            let rolled =
+                self.kubectl(&["rollout", "status", kind, name, "-n", "kube-system", "--timeout=110s"]);
+            assert!(rolled.code() == Some(0), "{rolled:?}\n{}", self.story());
+        }
+    }
+
+    /// Leads kube-scheduler to an extender that is ready: anew, when the one it was led to has gone.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn forward(&mut self) {
+        self.forward.take().into_iter().for_each(|daemon| daemon.end("KILL"));
+        let words = [
+            "--kubeconfig",
+            &self.plane.administrator.to_string_lossy(),
+            "port-forward",
+            "-n",
+            "kube-system",
+            "service/cgpu-scheduler-extender",
+            &format!("{EXTENDER}:39999"),
+        ]
+        .map(str::to_owned);
+        let mut daemon = self.machine.start("forward", &self.assets.kubectl, &words);
+        let url = format!("http://127.0.0.1:{EXTENDER}");
+        until("the extender can be reached", || {
+            if !daemon.runs() {
+                daemon = self.machine.start("forward", &self.assets.kubectl, &words);
+            }
+            let asked = self.kubectl_bare(&["--server", &url, "get", "--raw", "/readyz"]);
+            (asked.code() == Some(0)).then_some(())
+        });
+        self.forward = Some(daemon);
+    }
+
+    fn kubectl_bare(&self, arguments: &[&str]) -> Outcome {
+        let mut command = self.machine.inside(&self.assets.kubectl);
+        command.env("HOME", self.folder.path()).args(arguments);
+        Outcome::of(command)
+    }
+
+    /// `kubectl` as the cluster's administrator.
+    #[must_use]
+    pub fn kubectl(&self, arguments: &[&str]) -> Outcome {
+        let own = ["--kubeconfig", &self.plane.administrator.to_string_lossy()].map(str::to_owned);
+        let all: Vec<&str> = own.iter().map(String::as_str).chain(arguments.iter().copied()).collect();
+        self.kubectl_bare(&all)
+    }
+
+    /// Applies a file of ours.
+    ///
+    /// # Panics
+    /// If the API server refuses it.
+    pub fn apply(&self, file: &Path) {
+        self.kubectl(&["apply", UNCHECKED, "-f", &file.to_string_lossy()]).exits(0);
+    }
+
+    /// Applies what stands in a text.
+    ///
+    /// # Panics
+    /// If the API server refuses it.
+    pub fn apply_text(&self, text: &str) {
+        let file = self.folder.path().join("text.yaml");
+        fs::write(&file, text).expect("a file");
+        self.apply(&file);
+    }
+
+    /// An object; none: it is not there.
+    ///
+    /// # Panics
+    /// If kubectl says what is no JSON.
+    #[must_use]
+    pub fn object(&self, kind: &str, namespace: &str, name: &str) -> Option<Value> {
+        let mut words = vec!["get", kind, name, "-o", "json"];
+        if !namespace.is_empty() {
+            words.extend(["-n", namespace]);
+        }
+        let said = self.kubectl(&words);
+        (said.code() == Some(0)).then(|| serde_json::from_str(&said.stdout).expect("JSON"))
+    }
+
+    /// The pods of the default namespace with this label, that are not being deleted.
+    ///
+    /// # Panics
+    /// If the API server does not answer.
+    #[must_use]
+    pub fn pods(&self, label: &str) -> Vec<Value> {
+        let said = self.kubectl(&["get", "pods", "-l", label, "-o", "json"]).exits(0);
+        let list: Value = serde_json::from_str(&said.stdout).expect("JSON");
+        let pods = list["items"].as_array().cloned().unwrap_or_default();
+        pods.into_iter().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null()).collect()
+    }
+
+    /// Waits until so many pods with this label run and are ready, and no others are there.
+    ///
+    /// # Panics
+    /// If that does not come about.
+    pub fn running(&self, label: &str, count: usize) -> Vec<Value> {
+        let ready = |pod: &Value| {
+            let conditions = pod["status"]["conditions"].as_array();
+            let ready = |it: &Value| it["type"] == "Ready" && it["status"] == "True";
+            pod["status"]["phase"] == "Running" && conditions.is_some_and(|all| all.iter().any(ready))
+        };
+        until(&format!("{count} pods with {label} run"), || {
+            let pods = self.pods(label);
+            (pods.len() == count && pods.iter().all(ready)).then_some(pods)
+        })
+    }
+
+    /// What the driver says of its cards in a pod: bytes of each.
+    ///
+    /// # Panics
+    /// If the pod does not say.
+    #[must_use]
+    pub fn totals(&self, pod: &str) -> Vec<u64> {
+        let said = self.kubectl(&["exec", pod, "--", "meminfo"]).exits(0);
+        let lines = said.stdout.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+        lines.map(|card| card["total"].as_u64().expect("a total")).collect()
+    }
+
+    /// Waits until an event of a pod of the default namespace says this, and returns all of it.
+    ///
+    /// # Panics
+    /// If none does.
+    pub fn told(&self, pod: &str, part: &str) -> String {
+        let selector = format!("involvedObject.name={pod}");
+        until(&format!("an event of {pod} says {part}"), || {
+            let said = self.kubectl(&["get", "events", "--field-selector", &selector, "-o", "json"]).exits(0);
+            let list: Value = serde_json::from_str(&said.stdout).expect("JSON");
+            let mut events = list["items"].as_array().into_iter().flatten();
+            events.find_map(|event| {
+                let message = event["message"].as_str()?;
+                message
+                    .contains(part)
+                    .then(|| format!("{}: {message}", event["reason"].as_str().unwrap_or_default()))
+            })
+        })
+    }
+
+    /// `kubectl-inspect-gpushare`, with the rights of the ClusterRole that is meant for it.
+    #[must_use]
+    pub fn inspect(&self, arguments: &[&str]) -> Outcome {
+        let papers = self.folder.path().join("authority/inspector.conf");
+        if !papers.exists() {
+            self.plane.authority.kubeconfig("inspector", "inspector", None, control_plane::SERVER);
+            let bind = [
+                "create",
+                "clusterrolebinding",
+                "inspector",
+                "--clusterrole=cgpu-inspect",
+                "--user=inspector",
+            ];
+            self.kubectl(&bind).exits(0);
+        }
+        let mut command = self.machine.inside(Dist::find().file("kubectl-inspect-gpushare"));
+        command.arg("--kubeconfig").arg(papers).args(arguments);
+        Outcome::of(command)
+    }
+
+    /// A node, to do something to it.
+    ///
+    /// # Panics
+    /// If there is none of this name.
+    pub fn node(&mut self, name: &str) -> &mut Node {
+        self.nodes.iter_mut().find(|node| node.nature.name == name).expect("a node of this name")
+    }
+
+    /// kube-scheduler goes and comes again.
+    pub fn restart_scheduler(&mut self) {
+        self.plane.restart_scheduler(&self.machine, &self.assets);
+    }
+
+    /// What the cluster says of itself, for those who must find out what went wrong.
+    #[must_use]
+    pub fn story(&self) -> String {
+        let mut told = String::new();
+        for words in [
+            &["get", "pods,nodes", "-A", "-o", "wide"][..],
+            &["get", "events", "-A", "--sort-by=.lastTimestamp"],
+            &[
+                "logs",
+                "-n",
+                "kube-system",
+                "-l",
+                "app.kubernetes.io/name=cgpu-device-plugin",
+                "--tail=40",
+                "--prefix",
+            ],
+            &[
+                "logs",
+                "-n",
+                "kube-system",
+                "-l",
+                "app.kubernetes.io/name=cgpu-scheduler-extender",
+                "--tail=40",
+                "--prefix",
+            ],
+        ] {
+            let said = self.kubectl(words);
+            told.push_str(&format!("--- kubectl {}\n{}{}\n", words.join(" "), said.stdout, said.stderr));
+        }
+        told
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if std::thread::panicking() && self.machine.lives() {
+            eprintln!("{}", self.story());
+        }
+        let groups: Vec<String> = self.nodes.iter().map(|node| node.group().to_owned()).collect();
+        // With its first process goes everything in it, mounts and networks too.
+        self.nodes.clear();
+        self.machine.end();
+        until("nobody is left in the nodes' control groups", || {
+            groups.iter().all(|group| Node::clean(group)).then_some(())
+        });
+    }
+}

@@ -1,0 +1,284 @@
+//! A node: containerd and a kubelet, with cgpu installed as its scripts install it.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use cgpu_e2e::{Dist, Outcome};
+
+use super::assets::Assets;
+use super::control_plane::{ControlPlane, SERVER};
+use super::image::PAUSE;
+use super::machine::{Daemon, Place};
+use super::until;
+
+/// How a node is to be.
+#[derive(Clone, Copy, Debug)]
+pub struct Nature {
+    /// Its name.
+    pub name: &'static str,
+    /// In the network 192.168.1.0/24, between 210 and 254.
+    pub address: &'static str,
+    /// Its simulated cards, as CGPU_SIM_GPUS lists them.
+    pub cards: &'static str,
+}
+
+/// A node that runs.
+pub struct Node {
+    /// How it is.
+    pub nature: Nature,
+    place: Place,
+    assets: Assets,
+    containerd: Option<Daemon>,
+    kubelet: Option<Daemon>,
+    monitor: Option<Daemon>,
+    /// Below each hierarchy of control groups.
+    group: String,
+    arguments: Vec<String>,
+}
+
+/// What a node's programs write goes elsewhere than the host's files; what a kubelet sets of the kernel it finds as it wants it.
+const SETUP: &str = r#"
+mount --make-rshared /
+mkdir -p "$1/kubelet" "$1/containerd" "$1/cgpu"
+for place in etc var opt run usr; do
+    mkdir -p "$1/over/$place" "$1/work/$place"
+    mount -t overlay overlay -o "lowerdir=/$place,upperdir=$1/over/$place,workdir=$1/work/$place" "/$place"
+done
+mkdir -p /var/lib/kubelet /var/lib/containerd /run/cgpu /etc/cni/net.d /opt/cni/bin
+mount --bind "$1/kubelet" /var/lib/kubelet
+mount --bind "$1/containerd" /var/lib/containerd
+mount -t tmpfs -o mode=755 none /run/cgpu
+while read -r name value; do
+    echo "$value" > "$1/${name##*/}"
+    mount --bind "$1/${name##*/}" "/proc/sys/$name"
+done <<END
+vm/overcommit_memory 1
+vm/panic_on_oom 0
+kernel/panic 10
+kernel/panic_on_oops 1
+kernel/keys/root_maxkeys 1000000
+kernel/keys/root_maxbytes 25000000
+END
+rm -rf /run/systemd/system /run/containerd
+"#;
+
+impl Node {
+    /// Starts one, and waits until its kubelet says that it is ready.
+    pub(super) fn start(
+        machine: &Place,
+        assets: &Assets,
+        plane: &ControlPlane,
+        nature: Nature,
+        folder: &Path,
+        images: &Path,
+        first: usize,
+    ) -> Self {
+        fs::create_dir_all(folder).expect("a folder");
+        let identity = format!("cgpu-test-{}-{}", std::process::id(), nature.name);
+        let place = machine.part(folder, SETUP, &[] as &[&OsStr]);
+        let group = make_groups(&identity);
+        let kubeconfig = plane.authority.kubeconfig(
+            nature.name,
+            &format!("system:node:{}", nature.name),
+            Some("system:nodes"),
+            SERVER,
+        );
+        let configuration = folder.join("kubelet.yaml");
+        let text = kubelet(nature, &group, &plane.authority.certificate());
+        fs::write(&configuration, text).expect("a configuration");
+        let arguments = vec![
+            format!("--config={}", configuration.display()),
+            format!("--kubeconfig={}", kubeconfig.display()),
+            format!("--hostname-override={}", nature.name),
+            format!("--node-ip={}", nature.address),
+        ];
+        let mut node = Self {
+            nature,
+            place,
+            assets: assets.clone(),
+            containerd: None,
+            kubelet: None,
+            monitor: None,
+            group,
+            arguments,
+        };
+        node.furnish(first);
+        node.start_containerd();
+        let import = images.to_string_lossy();
+        node.ctr(&["images", "import", &import]).exits(0);
+        node.start_monitor();
+        node.start_kubelet();
+        node
+    }
+
+    /// What an administrator would do: install, tell the engine, say which cards there are.
+    fn furnish(&self, first: usize) {
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let dist = Dist::find();
+        let path = |path: PathBuf| path.to_string_lossy().into_owned();
+        let install = path(sources.join("deploy/install.sh"));
+        self.place.run("sh", &[&install, "--no-start", &path(dist.folder().to_owned())]).exits(0);
+        let cni = include_str!("cni.sh");
+        let network = r#"{"cniVersion":"1.0.0","name":"test","plugins":[{"type":"test"}]}"#;
+        let containerd = format!(
+            "version = 3\n[plugins.'io.containerd.cri.v1.images'.pinned_images]\n  sandbox = {PAUSE:?}\n\
+             [plugins.'io.containerd.cri.v1.runtime']\n  restrict_oom_score_adj = true\n\
+             [plugins.'io.containerd.cri.v1.runtime'.containerd]\n  default_runtime_name = 'runc'\n\
+             [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]\n  runtime_type = 'io.containerd.runc.v2'\n"
+        );
+        let runtime = format!("sim = {:?}\n", self.nature.cards);
+        // The network is that of all nodes here.
+        let monitor = format!("metrics = \"{}:9445\"\n", self.nature.address);
+        for (file, text) in [
+            ("/opt/cni/bin/test", cni),
+            ("/opt/cni/bin/loopback", cni),
+            ("/etc/cni/net.d/10-test.conflist", network),
+            ("/run/addresses", &first.to_string()),
+            ("/etc/containerd/config.toml", &containerd),
+            ("/etc/cgpu/runtime.toml", &runtime),
+            ("/etc/cgpu/monitor.toml", &monitor),
+        ] {
+            self.write(file, text);
+        }
+        self.place.run("chmod", &["755", "/opt/cni/bin/test", "/opt/cni/bin/loopback"]).exits(0);
+        self.place.run("/usr/bin/cgpu", &["setup", "containerd", "--default"]).exits(0);
+    }
+
+    /// Writes a file as the node sees it.
+    ///
+    /// # Panics
+    /// If it cannot.
+    pub fn write(&self, file: &str, text: &str) {
+        let mut command = self.place.inside("sh");
+        command.args([
+            "-c",
+            "mkdir -p \"$(dirname \"$1\")\" && printf '%s' \"$2\" > \"$1\"",
+            "sh",
+            file,
+            text,
+        ]);
+        Outcome::of(command).exits(0);
+    }
+
+    /// Runs a program on the node to its end.
+    #[must_use]
+    pub fn run(&self, program: &str, arguments: &[&str]) -> Outcome {
+        self.place.run(program, arguments)
+    }
+
+    fn ctr(&self, arguments: &[&str]) -> Outcome {
+        let all: Vec<&str> = ["--namespace", "k8s.io"].iter().chain(arguments).copied().collect();
+        self.place.run(self.assets.beside_containerd("ctr"), &all)
+    }
+
+    /// Starts containerd, and waits until it answers.
+    ///
+    /// # Panics
+    /// If it ends.
+    pub fn start_containerd(&mut self) {
+        // It looks for what it starts on the PATH.
+        let folder = self.assets.containerd.parent().unwrap_or(Path::new("/")).to_string_lossy().into_owned();
+        let path = std::env::var("PATH").unwrap_or_default();
+        let arguments = [
+            format!("PATH={folder}:{path}:/usr/sbin:/sbin"),
+            self.assets.containerd.to_string_lossy().into_owned(),
+        ];
+        let mut daemon = self.place.start("containerd", Path::new("env"), &arguments);
+        until("containerd answers", || {
+            assert!(daemon.runs(), "containerd has ended");
+            (self.ctr(&["version"]).code() == Some(0)).then_some(())
+        });
+        self.containerd = Some(daemon);
+    }
+
+    /// Starts the kubelet.
+    pub fn start_kubelet(&mut self) {
+        self.kubelet = Some(self.place.start("kubelet", &self.assets.kubelet, &self.arguments));
+    }
+
+    /// Starts the monitor, on the node's simulated cards.
+    pub fn start_monitor(&mut self) {
+        let cards = self.nature.cards;
+        let state = format!("/run/cgpu/cards/{}", cards.replace('/', "+"));
+        self.place.run("mkdir", &["-p", "/run/cgpu/cards"]).exits(0);
+        let arguments = [
+            "LD_LIBRARY_PATH=/usr/lib/cgpu/sim".to_owned(),
+            format!("CGPU_SIM_GPUS={cards}"),
+            format!("CGPU_SIM_STATE={state}"),
+            "/usr/bin/cgpu-monitor".to_owned(),
+        ];
+        self.monitor = Some(self.place.start("cgpu-monitor", Path::new("env"), &arguments));
+    }
+
+    /// Ends the kubelet.
+    pub fn stop_kubelet(&mut self) {
+        self.kubelet.take().into_iter().for_each(|daemon| daemon.end("TERM"));
+    }
+
+    /// Ends containerd; containers go on.
+    pub fn stop_containerd(&mut self) {
+        self.containerd.take().into_iter().for_each(|daemon| daemon.end("TERM"));
+    }
+
+    /// Removes what outlives a node: its control groups. Whether none is left.
+    pub(super) fn clean(group: &str) -> bool {
+        let tops: Vec<PathBuf> = hierarchies().iter().map(|hierarchy| hierarchy.join(group)).collect();
+        for top in &tops {
+            let mut command = std::process::Command::new("find");
+            command.arg(top).args(["-depth", "-type", "d", "-exec", "rmdir", "{}", ";"]);
+            let _ = command.output();
+        }
+        !tops.iter().any(|top| top.exists())
+    }
+
+    pub(super) fn group(&self) -> &str {
+        &self.group
+    }
+}
+
+/// Where control groups are: each hierarchy of the first version, or the second's one.
+fn hierarchies() -> Vec<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let lines = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let found = lines.filter(|words| words.get(2).is_some_and(|kind| kind.starts_with("cgroup")));
+    found.filter_map(|words| words.get(1).map(PathBuf::from)).collect()
+}
+
+fn make_groups(name: &str) -> String {
+    for hierarchy in hierarchies() {
+        // Who has none of it does without.
+        let _ = fs::create_dir(hierarchy.join(name));
+    }
+    name.to_owned()
+}
+
+/// What the kubelet goes by.
+fn kubelet(nature: Nature, group: &str, authority: &Path) -> String {
+    let Nature { address, .. } = nature;
+    format!(
+        "apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+address: {address}
+healthzBindAddress: {address}
+containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
+volumePluginDir: /var/lib/kubelet/plugins-of-volumes
+authentication:
+  anonymous: {{enabled: false}}
+  webhook: {{enabled: true}}
+  x509: {{clientCAFile: {authority:?}}}
+authorization: {{mode: Webhook}}
+cgroupDriver: cgroupfs
+cgroupRoot: /{group}
+failCgroupV1: false
+failSwapOn: false
+enforceNodeAllocatable: []
+localStorageCapacityIsolation: false
+imageGCHighThresholdPercent: 100
+evictionHard: {{memory.available: 1Mi}}
+resolvConf: \"\"
+syncFrequency: 5s
+nodeStatusUpdateFrequency: 2s
+"
+    )
+}

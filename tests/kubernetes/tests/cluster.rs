@@ -1,0 +1,207 @@
+//! A real control plane, kubelets and containerd, where the environment names them (`docs/testing.md`), with simulated cards: the documents' pods come to run, see their
+//! limits, and keep them whatever ends and comes again.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use cgpu_kubernetes_tests::cluster::{Cluster, Nature, until};
+use serde_json::Value;
+
+const MIB: u64 = 1 << 20;
+/// A T4's memory that programs can have, in MiB.
+const T4: u64 = 15109;
+
+fn example(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../kubernetes/examples").join(name)
+}
+
+fn name(pod: &Value) -> &str {
+    pod["metadata"]["name"].as_str().expect("a name")
+}
+
+/// A pod of one container.
+fn pod(name: &str, labels: &str, units: &str, spec: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, labels: {{app: {name}{labels}}}}}\nspec:\n{spec}  containers:\n  - name: main\n    \
+         image: cheyang/gpu-player:v2\n    resources: {{limits: {{aliyun.com/gpu-mem: {units}}}}}\n"
+    )
+}
+
+/// The last column of a table line that begins so.
+fn amount(table: &str, begins: &str) -> String {
+    let line =
+        table.lines().find(|line| line.starts_with(begins)).unwrap_or_else(|| panic!("{begins}: {table}"));
+    line.split_whitespace().next_back().unwrap_or_default().to_owned()
+}
+
+/// Four deployments on two nodes with a T4 each: 2, 8 and 8, 2, 5 units of 14, and the tables of the document; then, one after the other, everything that can end does.
+#[test]
+fn the_four_deployments_of_document_001_run_and_outlive_what_comes_and_goes() {
+    let test = "the_four_deployments_of_document_001_run_and_outlive_what_comes_and_goes";
+    let [one, other] = ["sd-cluster-04", "sd-cluster-05"];
+    let natures = [(one, "192.168.1.214"), (other, "192.168.1.215")].map(|(name, address)| Nature {
+        name,
+        address,
+        cards: "T4:15109",
+    });
+    let Some(mut cluster) = Cluster::start(test, &natures) else { return };
+    let text = std::fs::read_to_string(example("001-four-deployments.yaml")).expect("an example");
+    let deployments: Vec<&str> = text.split("\n---\n").collect();
+    let mut held: BTreeMap<String, u64> = [one, other].map(|name| (name.to_owned(), 0)).into();
+    let mut limits: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+    let sums = ["2/28 (7%)", "18/28 (64%)", "20/28 (71%)", "25/28 (89%)"];
+    for (number, (units, replicas)) in [(2, 1), (8, 2), (2, 1), (5, 1)].into_iter().enumerate() {
+        cluster.apply_text(deployments[number]);
+        for pod in cluster.running(&format!("app=binpack-{}", number + 1), replicas) {
+            let totals = cluster.totals(name(&pod));
+            assert_eq!(totals, [T4 * units / 14 * MIB], "{}", name(&pod));
+            limits.insert(name(&pod).to_owned(), totals);
+            *held.get_mut(pod["spec"]["nodeName"].as_str().expect("a node")).expect("a node") += units;
+        }
+        let row = |name: &str, address: &str| {
+            let card = format!("{}/14", held[name]);
+            format!("{name}  {address}  {card:<21}  {card}\n")
+        };
+        let table = format!(
+            "NAME           IPADDRESS      GPU0(Allocated/Total)  GPU Memory(GiB)\n{}{}{}\nAllocated/Total GPU Memory In Cluster:\n{}\n",
+            row(one, "192.168.1.214"),
+            row(other, "192.168.1.215"),
+            // As long as the first row.
+            "-".repeat(50 + 2 * format!("{}/14", held[one]).len()),
+            sums[number]
+        );
+        assert_eq!(cluster.inspect(&[]).exits(0).stdout, table);
+    }
+    // Which of two equal nodes is the first one's, kube-scheduler chooses.
+    let mut amounts: Vec<u64> = held.values().copied().collect();
+    amounts.sort_unstable();
+    assert_eq!(amounts, [12, 13], "{held:?}");
+    let full = held.iter().find(|(_, units)| **units == 13).expect("the fuller one").0.clone();
+
+    // Who finds no room is told so.
+    cluster.apply_text(&pod("late", "", "3", ""));
+    cluster.told("late", "Insufficient aliyun.com/gpu-mem");
+
+    // Who is deleted leaves its room to who waits.
+    cluster.kubectl(&["delete", "deployment", "binpack-4", "--wait=false"]).exits(0);
+    let gone: Vec<String> = limits.keys().filter(|pod| pod.starts_with("binpack-4")).cloned().collect();
+    assert_eq!(gone.len(), 1);
+    let [late] = &cluster.running("app=late", 1)[..] else { panic!("one pod") };
+    assert_eq!(late["spec"]["nodeName"], full.as_str());
+    assert_eq!(cluster.totals("late"), [T4 * 3 / 14 * MIB]);
+    limits.retain(|pod, _| !gone.contains(pod));
+    limits.insert("late".to_owned(), vec![T4 * 3 / 14 * MIB]);
+    let same = |cluster: &Cluster, after: &str| {
+        for (pod, totals) in &limits {
+            assert_eq!(cluster.totals(pod), *totals, "{pod} after {after}");
+        }
+    };
+
+    // The kubelet: it has forgotten the plugin, and is registered with again.
+    cluster.node(&full).stop_kubelet();
+    cluster.node(&full).start_kubelet();
+    let comes = |cluster: &mut Cluster, pod_name: &str, after: &str| {
+        // The line to the extender goes by a kubelet and its engine.
+        cluster.forward();
+        let spec = format!(
+            "  nodeSelector: {{kubernetes.io/hostname: {full}}}\n  terminationGracePeriodSeconds: 1\n"
+        );
+        cluster.apply_text(&pod(pod_name, "", "1", &spec));
+        cluster.running(&format!("app={pod_name}"), 1);
+        assert_eq!(cluster.totals(pod_name), [T4 / 14 * MIB], "after {after}");
+        cluster.kubectl(&["delete", "pod", pod_name]).exits(0);
+    };
+    comes(&mut cluster, "after-kubelet", "a new kubelet");
+    same(&cluster, "a new kubelet");
+
+    // The plugins and the extenders, all of them.
+    for name in ["cgpu-device-plugin", "cgpu-scheduler-extender"] {
+        let selector = format!("app.kubernetes.io/name={name}");
+        cluster.kubectl(&["delete", "pods", "-n", "kube-system", "-l", &selector]).exits(0);
+    }
+    cluster.install("GiB");
+    cluster.restart_scheduler();
+    comes(&mut cluster, "after-ours", "new plugins, extenders and scheduler");
+    same(&cluster, "new plugins, extenders and scheduler");
+
+    // A container that ends starts again as it was.
+    let who = limits.keys().find(|pod| pod.starts_with("binpack-2")).expect("a pod").clone();
+    let _ = cluster.kubectl(&["exec", &who, "--", "sh", "-c", "kill -TERM 1"]);
+    until("its container is another one", || {
+        let pod = cluster.object("pod", "default", &who)?;
+        let status = &pod["status"]["containerStatuses"][0];
+        (status["restartCount"] == 1 && status["ready"] == true).then_some(())
+    });
+    same(&cluster, "another container");
+
+    // The engine, which its containers outlive.
+    cluster.node(&full).stop_containerd();
+    cluster.node(&full).start_containerd();
+    comes(&mut cluster, "after-engine", "a new containerd");
+    same(&cluster, "a new containerd");
+    assert_eq!(amount(&cluster.inspect(&[]).exits(0).stdout, &full), "11/14");
+}
+
+/// Document 000: 8 GiB over four cards of one node; document 004: 16 units of 128 MiB, on the same node, which changes its unit while the first pod runs. Then what nobody
+/// can be given, and what is told of it.
+#[test]
+fn the_stateful_sets_of_documents_000_and_004_run_and_nonsense_is_told_why_not() {
+    let test = "the_stateful_sets_of_documents_000_and_004_run_and_nonsense_is_told_why_not";
+    let cards = "T4:15109,T4:15109,T4:15109,T4:15109";
+    let node = "gpu-node";
+    let Some(cluster) = Cluster::start(test, &[Nature { name: node, address: "192.168.1.214", cards }])
+    else {
+        return;
+    };
+    cluster.apply(&example("000-four-cards.yaml"));
+    cluster.running("app=binpack-1", 1);
+    let four = || {
+        assert_eq!(cluster.totals("binpack-1-0"), [T4 * 2 / 14 * MIB; 4]);
+        let said = cluster.kubectl(&["exec", "binpack-1-0", "--", "env"]).exits(0).stdout;
+        let variables: BTreeMap<&str, &str> = said.lines().filter_map(|line| line.split_once('=')).collect();
+        assert_eq!(
+            variables["NVIDIA_VISIBLE_DEVICES"].split(',').filter(|card| card.starts_with("GPU-")).count(),
+            4
+        );
+        assert_eq!(variables["ALIYUN_COM_GPU_MEM_CONTAINER"], "2");
+        assert_eq!(variables["ALIYUN_COM_GPU_MEM_DEV"], "14");
+    };
+    four();
+
+    // What cannot be is told, and is on no node.
+    for (pod_name, labels, units, reason) in [
+        ("indivisible", ", aliyun.com/gpu-count: \"3\"", "8", "3"),
+        ("too-large", "", "15", "15"),
+        ("far-too-large", "", "57", "Insufficient aliyun.com/gpu-mem"),
+        ("too-many", ", aliyun.com/gpu-count: \"5\"", "5", "5"),
+        ("no-number", ", aliyun.com/gpu-count: some", "5", "some"),
+    ] {
+        cluster.apply_text(&pod(pod_name, labels, units, ""));
+        println!("{pod_name}: {}", cluster.told(pod_name, reason));
+        let pod = cluster.object("pod", "default", pod_name).expect("the pod");
+        assert!(pod["spec"]["nodeName"].is_null(), "{pod:#}");
+        cluster.kubectl(&["delete", "pod", pod_name, "--force", "--grace-period=0"]).exits(0);
+    }
+    // Who comes past the scheduler is not started, and its status says why.
+    cluster.apply_text(&pod("bypass", "", "2", &format!("  nodeName: {node}\n")));
+    until("the pod says why it is not started", || {
+        let pod = cluster.object("pod", "default", "bypass")?;
+        let status = &pod["status"]["containerStatuses"][0];
+        let told =
+            ["waiting", "terminated"].iter().find_map(|state| status["state"][state]["message"].as_str());
+        told.is_some_and(|told| told.contains("gets no slice of a card")).then_some(())
+    });
+    cluster.kubectl(&["delete", "pod", "bypass", "--force", "--grace-period=0"]).exits(0);
+
+    cluster.install("128MiB");
+    let units = (T4 / 128 * 4).to_string();
+    until("the node offers smaller units", || {
+        let node = cluster.object("node", "", node)?;
+        (node["status"]["allocatable"]["aliyun.com/gpu-mem"] == units.as_str()).then_some(())
+    });
+    cluster.apply(&example("004-units-of-128-mib.yaml"));
+    cluster.running("app=binpack-1", 2);
+    assert_eq!(cluster.totals("binpack-0"), [T4 * 16 / (T4 / 128) * MIB]);
+    four();
+    println!("{}", cluster.inspect(&["-d"]).exits(0).stdout);
+}
