@@ -267,13 +267,6 @@ impl<'a> Yard<'a> {
     }
 }
 
-impl Drop for Yard<'_> {
-    fn drop(&mut self) {
-        // A test that has failed leaves nothing mounted.
-        unmount_below(&self.scene.root().join("containers"));
-    }
-}
-
 impl Boxed<'_> {
     /// Runs a program in it.
     #[must_use]

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::containers::unmount_below;
 use crate::{Dist, Outcome};
 
 /// Variables that mean something to us or to a driver, and must not leak in from whoever runs the tests.
@@ -27,12 +28,27 @@ const LIFETIME: Duration = Duration::from_secs(300);
 
 /// A host with simulated cards, in a temporary folder that goes with it.
 pub struct Scene {
-    folder: TempDir,
+    folder: Ground,
     dist: Dist,
     gpus: String,
     driver: &'static str,
     dilation: u32,
     lifetime: Duration,
+}
+
+/// The folder, without what engines that did not come to delete their containers have left mounted in it.
+struct Ground(TempDir);
+
+impl Ground {
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        unmount_below(&self.path().join("root/containers"));
+    }
 }
 
 /// A container of a [`Scene`]: a region folder and the variables its processes get.
@@ -56,7 +72,7 @@ impl Scene {
         let folder =
             tempfile::Builder::new().prefix("cgpu-e2e-").tempdir_in(place).expect("a temporary folder");
         Self {
-            folder,
+            folder: Ground(folder),
             dist: Dist::find(),
             gpus: gpus.to_owned(),
             driver: "sim",
