@@ -201,7 +201,10 @@ fn the_stateful_sets_of_documents_000_and_004_run_and_nonsense_is_told_why_not()
     });
     cluster.apply(&example("004-units-of-128-mib.yaml"));
     cluster.running("app=binpack-1", 2);
-    assert_eq!(cluster.totals("binpack-0"), [T4 * 16 / (T4 / 128) * MIB]);
+    // Simulated cards are all there for everybody, unlike those that the vendor's runtime brings into a container; one of them is the slice's.
+    let limit = T4 * 16 / (T4 / 128) * MIB;
+    let totals = cluster.totals("binpack-0");
+    assert_eq!(totals.iter().filter(|total| **total == limit).count(), 1, "{totals:?}");
     four();
     println!("{}", cluster.inspect(&["-d"]).exits(0).stdout);
 }
