@@ -19,8 +19,8 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
 use rustix::thread::LinkNameSpaceType;
 
-/// For the small files: limits, what is preloaded, what we note, the sentence of a refusal.
-const ROOM: u64 = 128 << 10;
+/// Pages for the small files: limits, what is preloaded, what we note, the sentence of a refusal.
+const ROOM: u64 = 32;
 /// Files, folders and links; there are about a dozen, and extended attributes count as some.
 const NODES: u32 = 64;
 /// The user namespace that the kernel starts with (`PROC_USER_INIT_INO`).
@@ -37,14 +37,16 @@ pub fn mount(folder: &Path) -> io::Result<bool> {
         return Ok(false);
     }
     let page = rustix::param::page_size() as u64;
-    let size: u64 =
-        [Kind::Use.size(), Kind::Grant.size(), ROOM].iter().map(|size| size.next_multiple_of(page)).sum();
+    let size: u64 = [Kind::Use.size(), Kind::Grant.size(), ROOM * page]
+        .iter()
+        .map(|size| size.next_multiple_of(page))
+        .sum();
     let options = CString::new(format!("size={size},nr_inodes={NODES},mode=0755"))?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     match rustix::mount::mount("cgpu", folder, "tmpfs", flags, options.as_c_str()) {
         Ok(()) => Ok(true),
         // Root without that right, as in a container that shares the host's namespaces.
-        Err(Errno::PERM) => Ok(false),
+        Err(Errno::PERM | Errno::ACCESS) => Ok(false),
         Err(error) => Err(error.into()),
     }
 }

@@ -11,9 +11,11 @@
 //!
 //! It is a small file system of its own where that can be ([`crate::allotment`]): the container writes into it. Engines delete what they have created; where one was killed in between, the next start sweeps what is left.
 
+use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -44,6 +46,8 @@ const PRELOADS: [&str; 2] = ["ld.so.preload", "ld-nix.so.preload"];
 const LIMITS: &str = "limits";
 /// What we note of a container.
 const RECORD: &str = "container";
+/// What we note below what is mounted: where its engine has put it.
+const BELOW: &str = "bundle";
 
 /// A container's folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -215,8 +219,11 @@ impl Folder {
         fs::create_dir(&self.path)?;
         let limits = order.limits.to_text()?;
         // Whoever does not see what is mounted here (an engine in a container) sees this, and that there is less room.
+        self.put(BELOW, order.bundle.as_os_str().as_bytes(), 0o644)?;
         self.put(LIMITS, limits.as_bytes(), 0o644)?;
-        allotment::mount(&self.path)?;
+        if !allotment::mount(&self.path)? {
+            fs::remove_file(self.path.join(BELOW))?;
+        }
         // Whatever the umask: the container's users must get in.
         fs::set_permissions(&self.path, Permissions::from_mode(0o755))?;
         let created =
@@ -329,8 +336,13 @@ impl Folder {
             age().is_some_and(|age| age > START)
         };
         let Some(record) = self.recorded() else {
-            // Others make folders here, too; those are theirs.
-            return self.is_bare() && allotment::is_the_hosts() && is_old(LIMITS);
+            // Others make folders here, too; those are theirs. What lies below of ours goes when its engine has forgotten it; and what was only just mounted.
+            let bundle = fs::read(self.path.join(BELOW)).map(|path| PathBuf::from(OsString::from_vec(path)));
+            let is_forgotten = bundle.is_ok_and(|bundle| !bundle.join("config.json").exists());
+            let is_unmade =
+                self.names().is_some_and(|names| names.is_empty()) && allotment::is_mounted(&self.path);
+            let is_ours = (self.is_bare() && is_forgotten && is_old(LIMITS)) || (is_unmade && is_old("."));
+            return is_ours && allotment::is_the_hosts();
         };
         if self.lives() {
             return false;
@@ -340,9 +352,15 @@ impl Folder {
 
     /// Whether all that is to be seen of it is what it may have: it is just being made, its maker was killed, or the rest is mounted where we do not see it.
     fn is_bare(&self) -> bool {
-        let Ok(entries) = fs::read_dir(&self.path) else { return false };
-        let names: Vec<_> = entries.map_while(Result::ok).map(|entry| entry.file_name()).collect();
-        names == [LIMITS]
+        self.names().is_some_and(|names| names == [BELOW, LIMITS])
+    }
+
+    /// What is to be seen of it, in order.
+    fn names(&self) -> Option<Vec<OsString>> {
+        let entries = fs::read_dir(&self.path).ok()?;
+        let mut names: Vec<_> = entries.map_while(Result::ok).map(|entry| entry.file_name()).collect();
+        names.sort_unstable();
+        Some(names)
     }
 
     /// Removes it.
@@ -352,7 +370,8 @@ impl Folder {
     pub fn remove(&self) -> Result<()> {
         allotment::unmount(&self.path);
         match fs::remove_dir_all(&self.path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
+            // Busy: it is mounted once more elsewhere in our mount namespace; empty it is.
+            Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ResourceBusy) => {
                 Err(error).with_context(|| format!("cannot remove {}", self.path.display()))
             }
             _ => Ok(()),
@@ -593,14 +612,24 @@ mod tests {
         hosts.put(LIMITS, limits.to_text().unwrap().as_bytes(), 0o644).unwrap();
         let refused = make(root.path(), "b", 8000).unwrap_err().to_string();
         assert!(refused.contains("8000 MiB are given to 1 containers"), "{refused}");
-        assert_eq!(hosts.is_in_the_way(Path::new("/bundle"), own_namespace()), !allotment::is_the_hosts());
+        let bundle = root.path().join("bundle");
+        hosts.put(BELOW, bundle.as_os_str().as_bytes(), 0o644).unwrap();
+        assert_eq!(hosts.is_in_the_way(&bundle, own_namespace()), !allotment::is_the_hosts());
         // Where it would be seen, its maker was killed; it may also be just about to go on.
         assert!(!hosts.is_left_behind());
         let old = SystemTime::now() - 2 * START;
         File::options().write(true).open(hosts.path.join(LIMITS)).unwrap().set_modified(old).unwrap();
         assert_eq!(hosts.is_left_behind(), allotment::is_the_hosts());
-        // A folder of others has more than that.
+        // Its engine knows it still: what was mounted has been taken away from it.
+        fs::create_dir(&bundle).unwrap();
+        fs::write(bundle.join("config.json"), "{}").unwrap();
+        assert!(!hosts.is_left_behind());
+        fs::remove_dir_all(&bundle).unwrap();
+        // A folder of others has more than that, or less.
         hosts.put("environment", b"", 0o644).unwrap();
+        assert!(!hosts.is_left_behind());
+        fs::remove_file(hosts.path.join("environment")).unwrap();
+        fs::remove_file(hosts.path.join(BELOW)).unwrap();
         assert!(!hosts.is_left_behind());
     }
 

@@ -123,9 +123,11 @@ pub fn prepare_more(invocation: &Invocation, folder: Option<&Folder>, next: &Pat
         Err(_) if !preloads => return Ok(()),
         text => text.with_context(|| format!("cannot read {}", file.display()))?,
     };
-    let slice = binding::names_slice(&text).then(|| handover::bundle(next, invocation)).flatten();
-    if let Some(bundle) = &slice {
-        text = edit::bound_as(&text, &Bundle::at(bundle).read()?, &OVERRULED)?;
+    // Variables say what a slice is; they do not make it one. What cannot be read is no reason to refuse a probe.
+    let bundle = binding::names_slice(&text).then(|| handover::bundle(next, invocation)).flatten();
+    let slice = bundle.and_then(|bundle| Bundle::at(&bundle).read().ok());
+    if let Some(slice) = &slice {
+        text = edit::bound_as(&text, slice, &OVERRULED)?;
     }
     if preloads {
         text = edit::preloading(&text, SHIM)?;

@@ -77,8 +77,6 @@ pub struct Passed {
     cost: Nanos,
     /// To be measured by itself: a marker goes behind it.
     alone: bool,
-    /// What was launched before is not settled yet.
-    later: bool,
 }
 
 /// The gate of one process.

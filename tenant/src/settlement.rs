@@ -393,18 +393,6 @@ impl Settlement {
         Some(Due { lane, number, start, end, base: anchor.map(|anchor| anchor.base), ask })
     }
 
-    /// Whether nothing is unsettled but one batch of this lane, and that has run as the card has written; `word` reads the card's words.
-    pub(crate) fn has_run(&self, key: LaneKey, word: impl Fn(usize) -> u64) -> bool {
-        let over = |lane: &Lane| match lane.batches.front() {
-            Some(batch) => {
-                let written = batch.written && batch.number <= word(usize::from(lane.id.place));
-                lane.key == key && lane.batches.len() == 1 && lane.open.bill.is_empty() && written
-            }
-            None => lane.open.bill.is_empty(),
-        };
-        self.loose.bill.is_empty() && self.lanes.iter().all(|lane| !lane.programmatic && over(lane))
-    }
-
     /// Settles a batch that is over, and was seen to be at `seen`. Returns the interval in which it ran.
     pub(crate) fn settle(&mut self, due: &Due, timing: Timing, seen: Nanos) -> Option<Span> {
         let lane = self.find(due.lane)?;

@@ -118,7 +118,7 @@ impl Card {
     pub(super) fn lead(&self, now: Nanos, holder: &Tenant) -> Nanos {
         if holder.is_distrusted(now) {
             self.tuning.bound
-        } else if self.goes_on(now, holder) {
+        } else if holder.remaining(now) > Nanos::ZERO && self.goes_on(now, holder) {
             self.tuning.ahead
         } else {
             self.tuning.lead

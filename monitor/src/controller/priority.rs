@@ -1,7 +1,7 @@
 //! High priority: who has it takes the card from the others at once, up to the card's `prio_ratio`, whatever the policy.
 //!
 //! ```text
-//!   allowance    grows by prio_ratio of all time, falls by the time that high priority has the card and others want it
+//!   allowance    grows by prio_ratio of all time, falls by the time that high priority has the card
 //!   used up      until it has grown back to a slice: the others have their turns, as far as they want them
 //! ```
 //!
@@ -98,7 +98,7 @@ impl Card {
         let own = high().map(weight).sum::<u64>() * WHOLE / whole.max(1);
         let ratio = if high().count() == self.line.len() { WHOLE } else { self.allowance.ratio.max(own) };
         let taken = match &self.turn {
-            Some(turn) if self.holder_is_high(to) && self.is_contested(to) => to - from.max(turn.start),
+            Some(turn) if self.holder_is_high(to) => to - from.max(turn.start),
             _ => Nanos::ZERO,
         };
         let tuning = self.tuning;

@@ -53,6 +53,24 @@ fn requests_of_high_priority_take_as_long_as_alone() {
     }
 }
 
+/// High priority that saturates the card alone has used up its allowance: it saves nothing up against who wants the card for a moment now and then.
+#[test]
+fn a_neighbour_with_little_to_do_is_not_kept_waiting() {
+    for policy in [FAIR, WEIGHTED, Policy::Soft, Policy::Native] {
+        let alone = {
+            let mut world = World::new(policy, &[(1, &[Load::bursts(1000, 1, 20_000)])]);
+            world.run_for(SECOND);
+            world.run_and_measure(10 * SECOND)[0]
+        };
+        let mut world = World::new(policy, &[(1, SATURATING), (1, &[Load::bursts(1000, 1, 20_000)])]);
+        world.promise(0, HIGH);
+        world.run_for(SECOND);
+        let ran = world.run_and_measure(10 * SECOND);
+        println!("{policy:?}: {} of {alone} us, {:.1} % used", ran[1] / 1000, utilisation(&ran, 10 * SECOND));
+        assert!(ran[1] * 10 > alone * 9, "{policy:?}: {} of {alone}", ran[1]);
+    }
+}
+
 /// On a busy machine a thread, or the monitor, wakes late now and then. That costs the one request so much, and nothing after it.
 #[test]
 fn who_wakes_late_is_not_forgotten() {

@@ -198,9 +198,9 @@ impl Passage {
             HELD_LOOK
         };
         // On arrival; where a turn may have come and gone while it slept, for who had not come by then is not waited for any more; and, if the
-        // monitor asks for it, when all has run: once under each gate word.
+        // monitor asks for it (the turn has just ended), when all has run: once under each gate word.
         let drained = !unsettled && reading.rings && self.rung != Some(reading.word);
-        let missed = self.under.replace(reading.turn) != Some(reading.turn);
+        let missed = self.under.replace(reading.turn) != Some(reading.turn) && !reading.rings;
         let ring = !self.held || missed || drained;
         if drained {
             self.rung = Some(reading.word);

@@ -737,25 +737,6 @@ fn a_thread_with_gaps_is_seen_at_most_of_its_launches() {
 }
 
 #[test]
-fn a_thread_with_gaps_launches_first_and_settles_then() {
-    let stage = alone(yours(ms(1_000_000)), |role, program| {
-        for _ in 0..100 {
-            role.sleep(ms(1));
-            role.stage.card(|card| card.journal.push(Did::Sleep));
-            program.launch(1, STREAM, us(100));
-            program.place.synchronize(STREAM);
-        }
-    });
-    let journal = stage.card(|card| card.journal.clone());
-    let gaps: Vec<&[Did]> = journal.split(|did| *did == Did::Sleep).skip(20).collect();
-    for did in gaps {
-        let launch = did.iter().position(|did| matches!(did, Did::Launch { .. })).expect("a launch");
-        assert!(!did[..launch].contains(&Did::Ask), "it was waited for: {did:?}");
-        assert!(did[launch..].contains(&Did::Ask), "what was before is measured nevertheless: {did:?}");
-    }
-}
-
-#[test]
 fn a_thread_that_ends_gives_its_credit_back() {
     alone(yours(ms(1_000_000)), |role, program| {
         for _ in 0..20 {

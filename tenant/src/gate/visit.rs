@@ -9,9 +9,6 @@
 //! | 5 | a start event, if the stream has run dry; credit; the driver's call |
 //! | 6 | a marker behind the launch, if it is to be measured by itself |
 //!
-//! A thread with gaps is waited for by its program: where the card itself has written that all it launched before has run, that is settled, and published, after
-//! the driver's call.
-//!
 //! Nothing of ours stands in front of a launch with programmatic serialisation, nor, once a stream has seen one, behind any launch
 //! that another such one may follow. Markers come in front of its other launches only; for the rest, the stream is asked whether it
 //! has run dry.
@@ -100,16 +97,15 @@ struct Mode {
 }
 
 impl Mode {
-    fn of(lane: &mut Lane, expected: Expected, visit: thread::Visit, later: bool, now: Nanos) -> Self {
+    fn of(lane: &mut Lane, expected: Expected, visit: thread::Visit, now: Nanos) -> Self {
         let due = expected.fresh || (visit.is_sparse() && lane.marked + SAMPLE <= now);
         let alone = due && !lane.programmatic;
         let first = lane.open.bill.is_empty();
-        let idle = lane.is_idle() || later;
-        if first && !idle {
+        if first && !lane.batches.is_empty() {
             lane.open.start = Start::Previous;
         }
         // A host function, or a wait for a word or another stream, may stand between the two. The card is not busy with that.
-        let begins = if idle { alone || !visit.is_sparse() } else { first && lane.is_stuck(now) };
+        let begins = if lane.is_idle() { alone || !visit.is_sparse() } else { first && lane.is_stuck(now) };
         Self { alone, begins, known: !expected.fresh || lane.programmatic }
     }
 }
@@ -130,15 +126,12 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
             return None;
         }
         self.gate.know(self.launch.context);
-        let mut later = self.may_settle_later(visit, &reading);
-        if !later {
-            self.settle();
-        }
+        self.settle();
         let (lane, expected) = self.tidy_up(visit, &reading, now);
         let elsewhere = self.gate.works_elsewhere(self.launch.card);
         let each = self.gate.several.load(Ordering::Relaxed);
         let mut passage = Passage::new(expected, visit, elsewhere, each);
-        let (way, reading) = self.wait(&mut passage, lane, &mut later);
+        let (way, reading) = self.wait(&mut passage, lane);
         let credit = match way {
             Way::Open { .. } | Way::Stale => {
                 self.leave_open(way, &reading);
@@ -155,7 +148,7 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
                 Nanos::ZERO
             }
         };
-        Some(self.depart(visit, &reading, lane, expected, (credit, later)))
+        Some(self.depart(visit, &reading, lane, expected, credit))
     }
 
     /// After the call of the driver.
@@ -166,30 +159,6 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
         } else if let Some(lane) = passed.lane.filter(|_| passed.alone) {
             self.mark(lane, false);
         }
-        if passed.later {
-            self.settle();
-            let now = self.edge.now();
-            let account = self.account();
-            let siblings = self.gate.siblings(self.launch.card, account.turn(), now);
-            account.publish(self.gate.cell(self.launch.card), siblings, now);
-        }
-    }
-
-    /// Whether all that was launched before has run, as the card has written: then the launch need not wait for the books.
-    fn may_settle_later(&self, visit: thread::Visit, reading: &Reading) -> bool {
-        let launch = &self.launch;
-        if launch.programmatic || !visit.is_sparse() || reading.turn.state() != TurnState::Yours {
-            return false;
-        }
-        let key = self.lane_key();
-        let word = |lane| self.gate.word(launch.card, lane);
-        let mut account = self.account();
-        let known = !account.settlement.expect(launch.kernel).fresh && account.turn() == reading.turn;
-        known && account.settlement.has_run(key, word)
-    }
-
-    fn lane_key(&self) -> LaneKey {
-        LaneKey { thread: self.key, context: self.launch.context, stream: self.launch.stream }
     }
 
     fn account(&self) -> Held<'_, Account> {
@@ -235,7 +204,7 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
 
     /// Finds the launch's lane, and sees to what was launched there before.
     fn tidy_up(&self, visit: thread::Visit, reading: &Reading, now: Nanos) -> (Option<LaneId>, Expected) {
-        let key = self.lane_key();
+        let key = LaneKey { thread: self.key, context: self.launch.context, stream: self.launch.stream };
         let beside = self.gate.siblings(self.launch.card, reading.turn, now).working > 0;
         let (lane, expected, chore) = {
             let mut account = self.account();
@@ -261,16 +230,12 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
         (lane, expected)
     }
 
-    /// Waits until the launch may go. `later`: what was launched before need not be settled by then; false if it is.
-    fn wait(&self, passage: &mut Passage, lane: Option<LaneId>, later: &mut bool) -> (Way, Reading) {
+    /// Waits until the launch may go.
+    fn wait(&self, passage: &mut Passage, lane: Option<LaneId>) -> (Way, Reading) {
         let card = self.launch.card;
         let mut last = lane;
-        let mut first = *later;
         loop {
-            if !core::mem::take(&mut first) {
-                self.settle();
-                *later = false;
-            }
+            self.settle();
             if let Some(lane) = lane.filter(|_| self.launch.programmatic) {
                 self.settle_dry(lane);
             }
@@ -281,9 +246,7 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
                 let mut account = self.account();
                 let line = self.gate.line(card, passage.since(&account, now), now);
                 let step = passage.step(&mut account, &reading, siblings, line, now);
-                if !(*later && matches!(step, Step::Go(_))) {
-                    account.publish(self.gate.cell(card), siblings, now);
-                }
+                account.publish(self.gate.cell(card), siblings, now);
                 step
             };
             match step {
@@ -316,13 +279,12 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
         reading: &Reading,
         lane: Option<LaneId>,
         expected: Expected,
-        (credit, later): (Nanos, bool),
+        credit: Nanos,
     ) -> Passed {
         let (launch, now) = (self.launch, self.edge.now());
         let cost = Nanos(expected.cost.into());
-        let found = lane.and_then(|lane| {
-            Some(Mode::of(self.account().settlement.find(lane)?, expected, visit, later, now))
-        });
+        let found =
+            lane.and_then(|lane| Some(Mode::of(self.account().settlement.find(lane)?, expected, visit, now)));
         let mode = found.unwrap_or(Mode { alone: false, begins: false, known: false });
         if let Some(lane) = lane.filter(|_| mode.begins && !launch.programmatic) {
             self.start(lane);
@@ -331,17 +293,15 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
             let mut account = self.account();
             account.settlement.charge(lane, launch.kernel, cost, 1, now);
             account.lend(self.key, credit, now);
-            if !later {
-                let siblings = self.gate.siblings(launch.card, reading.turn, now);
-                account.publish(self.gate.cell(launch.card), siblings, now);
-            }
+            let siblings = self.gate.siblings(launch.card, reading.turn, now);
+            account.publish(self.gate.cell(launch.card), siblings, now);
         }
         let credit = u32::try_from(credit.0).unwrap_or(u32::MAX);
         self.thread.lend(now, visit, launch.card, reading.word, expected.cost, credit);
         if let Some(lane) = lane.filter(|_| mode.known && !launch.asks) {
             self.thread.remember(launch.kernel, launch.stream, lane, expected.cost);
         }
-        Passed { launch, lane, cost, alone: mode.alone, later }
+        Passed { launch, lane, cost, alone: mode.alone }
     }
 }
 
