@@ -1,0 +1,202 @@
+//! What is measured, and by what: markers behind launches, and what there is where nothing may stand behind them.
+
+use super::*;
+
+#[test]
+fn what_waits_behind_a_long_kernel_is_not_taken_to_have_run() {
+    alone(yours(ms(100)), |role, program| {
+        let length = ms(5);
+        // So that its length is known.
+        for _ in 0..4 {
+            program.launch(1, STREAM, length);
+            role.sleep(length);
+        }
+        role.sleep(length);
+        let start = role.now();
+        program.launch(1, STREAM, length);
+        program.launch(1, STREAM, length);
+        role.sleep(length);
+        // The second one has just begun.
+        program.launch(1, STREAM, length);
+        let ends = Nanos(program.cell().ends.load(Ordering::Relaxed));
+        assert!(
+            ends >= start + ms(14),
+            "three of 5 ms end {} us after the first began",
+            (ends - start).0 / 1000
+        );
+        assert_eq!(program.counted(Reason::Unmarked), 0);
+    });
+}
+
+#[test]
+fn nothing_goes_on_a_capturing_stream_and_nobody_is_asked() {
+    let stage = alone(yours(ms(1_000_000)), |role, program| {
+        saturate(role, program, us(60), BEGIN + ms(10));
+        role.stage.card(|card| {
+            card.capturing = true;
+            card.journal.clear();
+        });
+        saturate(role, program, us(60), BEGIN + ms(30));
+        assert!(program.counted(Reason::Capturing) > 0);
+    });
+    assert!(stage.card(|card| card.journal.iter().all(|did| matches!(did, Did::Launch { .. }))));
+}
+
+#[test]
+fn nothing_comes_between_programmatic_launches() {
+    let stage = alone(yours(ms(1_000_000)), |role, program| {
+        for chain in 0..300 {
+            program.launch(1, STREAM, us(30));
+            for _ in 0..chain % 7 {
+                role.sleep(us(5));
+                program.launch_as(2, STREAM, us(30), true);
+            }
+            role.sleep(us(100));
+        }
+    });
+    stage.card(|card| {
+        // A first chain may be cut: nobody knew.
+        let first = card.journal.iter().position(|did| matches!(did, Did::Launch { programmatic: true, .. }));
+        let rest = &card.journal[first.expect("a chain")..];
+        let between = rest.windows(2).filter(|pair| {
+            !matches!(pair[0], Did::Launch { .. } | Did::Ask)
+                && matches!(pair[1], Did::Launch { programmatic: true, .. })
+        });
+        assert_eq!(between.count(), 0);
+        assert!(rest.iter().any(|did| matches!(did, Did::Record(_))), "between chains there are markers");
+    });
+}
+
+#[test]
+fn a_stream_of_programmatic_launches_is_measured_where_it_runs_dry() {
+    for cost in [5, 60, 700] {
+        alone(yours(ms(1_000_000)), |role, program| {
+            let end = BEGIN + ms(200);
+            while role.now() < end {
+                program.launch_as(1, STREAM, us(cost), true);
+                role.sleep(us(3));
+            }
+            let (ran, most) = role.stage.card(|card| (card.ran[&0], card.most[&0]));
+            assert!(ran > ms(160), "{cost} us: the card stood idle, {ran}");
+            let learned = program.gate.desk(card()).account.lock().settlement.expect(Kernel::new(
+                1,
+                [1; 3],
+                [32, 1, 1],
+                0,
+            ));
+            assert!(
+                (cost * 9 / 10..cost + 20).contains(&(u64::from(learned.cost) / 1000)),
+                "{cost} us: {learned:?}"
+            );
+            assert!(most < ms(80), "{cost} us: {most}");
+            let busy = Nanos(program.cell().busy.load(Ordering::Relaxed));
+            assert!(busy > ms(150) && busy < ms(210), "{cost} us: {busy}");
+        });
+    }
+}
+
+#[test]
+fn markers_go_on_the_stream_that_was_just_used() {
+    let stage = alone(yours(ms(1_000_000)), |role, program| {
+        for number in 0..3000_usize {
+            program.launch(
+                number % 3,
+                Stream { handle: 0x100 + number % 8, per_thread: number % 2 == 0 },
+                us(25),
+            );
+            role.sleep(us(4));
+        }
+    });
+    stage.card(|card| {
+        let mut next = None;
+        for did in card.journal.iter().rev() {
+            match did {
+                Did::Launch { stream, .. } => next = Some(*stream),
+                // Before the launch on the same stream; or right behind it.
+                Did::Record(stream) | Did::Write(stream) if next.is_some_and(|next| next != *stream) => {
+                    let place = card
+                        .journal
+                        .iter()
+                        .rposition(|other| core::ptr::eq(other, did))
+                        .expect("it is there");
+                    let before = card.journal[..place].iter().rev().find_map(|did| match did {
+                        Did::Launch { stream, .. } => Some(*stream),
+                        _ => None,
+                    });
+                    assert_eq!(before, Some(*stream));
+                }
+                _ => {}
+            }
+        }
+    });
+}
+
+#[test]
+fn without_memory_writes_events_are_asked() {
+    let stage = Stage::new(1);
+    stage.card(|card| card.cannot_write = true);
+    let open = AtomicU32::new(0);
+    let gate = Gate::new(&stage.regions[0], SLOT, &open);
+    stage.play(&[&|role| say(role.stage, 0, 1, TurnState::Yours, ms(1_000_000)), &|role| {
+        role.sleep(us(100));
+        let program = Program::new(&gate, role.edge(0));
+        saturate(role, &program, us(60), BEGIN + ms(100));
+        let busy = Nanos(program.cell().busy.load(Ordering::Relaxed));
+        assert!((ms(97)..ms(101)).contains(&busy), "{busy}");
+    }]);
+}
+
+#[test]
+fn a_driver_that_refuses_markers_is_left_alone_and_launches_go_on() {
+    let stage = alone(yours(ms(1_000_000)), |role, program| {
+        saturate(role, program, us(20), BEGIN + ms(10));
+        role.stage.card(|card| card.refuses = true);
+        let before = role.stage.card(|card| card.ran[&0]);
+        saturate(role, program, us(20), BEGIN + ms(310));
+        let ran = role.stage.card(|card| card.ran[&0]) - before;
+        assert!(ran > ms(290), "{ran}");
+        assert!((1..=5).contains(&program.counted(Reason::MarkerFailed)));
+        let busy = Nanos(program.cell().busy.load(Ordering::Relaxed));
+        assert!(busy > ms(280), "settled by estimate: {busy}");
+    });
+    drop(stage);
+}
+
+#[test]
+fn work_queued_in_the_open_is_measured_as_backlog() {
+    let script = |role: &Role<'_>| {
+        say(role.stage, 0, 1, TurnState::Open, Nanos::ZERO);
+        role.sleep(ms(2));
+        say(role.stage, 0, 2, TurnState::Wait, Nanos::ZERO);
+        role.sleep(us(300));
+        let cell = role.stage.regions[0].cell(card(), SLOT);
+        assert!(cell.inflight.load(Ordering::Relaxed) > 0);
+        assert!(Nanos(cell.ends.load(Ordering::Relaxed)) > role.now() + us(200));
+        for _ in 0..100 {
+            role.sleep(ms(1));
+            role.stage.grantors[0].beat();
+        }
+        let busy = Nanos(cell.busy.load(Ordering::Relaxed));
+        assert!((ms(57)..ms(66)).contains(&busy), "{busy}");
+        assert_eq!(cell.inflight.load(Ordering::Relaxed), 0);
+        say(role.stage, 0, 3, TurnState::Open, Nanos::ZERO);
+    };
+    alone(script, |role, program| {
+        // 60 ms of work, in no time.
+        (0..1000).for_each(|_| program.launch(1, STREAM, us(60)));
+        role.sleep(ms(2));
+        program.launch(1, STREAM, us(60));
+    });
+}
+
+#[test]
+fn a_context_that_goes_takes_its_events_along() {
+    alone(yours(ms(1_000_000)), |role, program| {
+        saturate(role, program, us(60), BEGIN + ms(20));
+        program.gate.forget(CONTEXT);
+        assert_eq!(program.gate.desk(card()).account.lock().settlement.work().launches, 0);
+        saturate(role, program, us(60), BEGIN + ms(40));
+        let busy = Nanos(program.cell().busy.load(Ordering::Relaxed));
+        assert!((ms(38)..ms(42)).contains(&busy), "{busy}");
+    });
+}
