@@ -7,6 +7,7 @@
 //!                     ld.so.preload    inside: /etc/ld.so.preload
 //!                     libcgpu.so sim/  places for mounts
 //!                     container        bundle and first process, for us
+//!                     bundle           only below what is mounted: where its engine has put it, for the next start
 //! ```
 //!
 //! It is a small file system of its own where that can be ([`crate::allotment`]): the container writes into it. Engines delete what they have created; where one was killed in between, the next start sweeps what is left.

@@ -42,8 +42,8 @@ const SETUP: &str = r#"
 mount --make-rshared /
 mkdir -p "$1/kubelet" "$1/containerd" "$1/cgpu"
 for place in etc var opt run usr; do
-    mkdir -p "$1/over/$place" "$1/work/$place"
-    mount -t overlay overlay -o "lowerdir=/$place,upperdir=$1/over/$place,workdir=$1/work/$place" "/$place"
+    mkdir -p "$1/over/$place" "$1/changes/$place"
+    mount -t overlay overlay -o "lowerdir=/$place,upperdir=$1/over/$place,workdir=$1/changes/$place" "/$place"
 done
 mkdir -p /var/lib/kubelet /var/lib/containerd /run/cgpu /etc/cni/net.d /opt/cni/bin
 mount --bind "$1/kubelet" /var/lib/kubelet
