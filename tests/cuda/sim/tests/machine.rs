@@ -113,6 +113,26 @@ fn events_are_ordered_and_measure_what_lies_between() {
     assert_eq!(machine.is_event_done(start), Err(Error::NoEvent));
 }
 
+/// A record that another follows is told as complete at once, without the time until the last one can be seen.
+#[test]
+fn an_event_that_is_told_as_complete_has_a_time() {
+    let stage = Stage::new();
+    let machine = stage.machine();
+    let context = machine.create_context(0).unwrap();
+    let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
+    let [start, end, next] = [(); 3].map(|()| machine.create_event(context, true).unwrap());
+    machine.record_event(start, stream).unwrap();
+    machine.launch(stream, spin(60)).unwrap();
+    machine.record_event(end, stream).unwrap();
+    machine.record_event(next, stream).unwrap();
+    assert!(!machine.is_event_done(end).unwrap());
+    while !machine.is_event_done(end).unwrap() {
+        stage.clock.set(machine.now() + Nanos(100));
+    }
+    assert!(!machine.is_event_done(next).unwrap(), "the last one is not to be seen yet");
+    assert_eq!(machine.elapsed(start, end), Ok(Some(61_000)));
+}
+
 #[test]
 fn an_event_recorded_again_forgets_its_first_record() {
     let stage = Stage::new();

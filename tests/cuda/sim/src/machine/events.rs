@@ -148,12 +148,16 @@ impl Machine {
     pub fn elapsed(&self, start: EventId, end: EventId) -> Result<Option<i64>, Error> {
         let grid = self.figures().event_grid.0;
         self.core.with(|timeline, now| {
-            let (start, end) = (self.core.recorded(timeline, start)?, self.core.recorded(timeline, end)?);
-            let seen = |at: Nanos| at + timeline.figures().visibility <= now;
-            Ok(match (start, end) {
-                (Some(start), Some(end)) if seen(start) && seen(end) => {
+            let times = (self.core.recorded(timeline, start)?, self.core.recorded(timeline, end)?);
+            // By the same rule as cuEventQuery: what that has told as complete has a time.
+            let seen = |event| {
+                let visible = timeline.last_record(event).and_then(|record| timeline.visible_at(record));
+                visible.is_some_and(|instant| instant <= now)
+            };
+            Ok(match times {
+                (Some(start_at), Some(end_at)) if seen(start) && seen(end) => {
                     // Device times are far from the end of 63 bits.
-                    Some((end.0 / grid * grid).cast_signed() - (start.0 / grid * grid).cast_signed())
+                    Some((end_at.0 / grid * grid).cast_signed() - (start_at.0 / grid * grid).cast_signed())
                 }
                 _ => None,
             })
