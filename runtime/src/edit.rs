@@ -202,7 +202,8 @@ impl Configuration {
     /// Its text.
     #[must_use]
     pub fn text(&self) -> Vec<u8> {
-        Value::Object(self.document.clone()).to_string().into_bytes()
+        // No value of it can fail: names are text, and numbers are as they came.
+        serde_json::to_vec(&self.document).unwrap_or_default()
     }
 }
 

@@ -170,8 +170,9 @@ pub fn read_plain(path: &Path) -> io::Result<Option<Vec<u8>>> {
 }
 
 fn read(file: File, path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    // It may grow meanwhile.
+    // At once, where it is what it says; it may grow meanwhile.
+    let size = file.metadata()?.len().min(LARGEST);
+    let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or_default() + 1);
     file.take(LARGEST + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > LARGEST { Err(too_large(path)) } else { Ok(bytes) }
 }

@@ -14,7 +14,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -66,6 +66,9 @@ struct Record {
     /// Its first process, once there is one.
     #[serde(default)]
     first: Option<Process>,
+    /// Who notes the first process, or becomes who has it noted, before it ends; none: that cannot be told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    maker: Option<Process>,
 }
 
 /// A process, told from a later one of the same number by when it started.
@@ -166,6 +169,8 @@ pub struct Order<'a> {
     pub supply: &'a [Supply],
     /// Limits of a card may add up to more than it has.
     pub overcommit: bool,
+    /// Our process, or what it becomes, ends only when the container's first process is noted, or when there will be none.
+    pub stays: bool,
 }
 
 impl Folder {
@@ -234,6 +239,7 @@ impl Folder {
             bundle: order.bundle.to_owned(),
             image: order.image.map(str::to_owned),
             first: None,
+            maker: order.stays.then(|| Process::find(std::process::id().cast_signed())).flatten(),
         })?;
         self.put(LIMITS, limits.as_bytes(), 0o644)?;
         self.put("refused", b"", 0o666)?;
@@ -248,8 +254,9 @@ impl Folder {
     /// As the system says.
     pub fn put(&self, name: &str, bytes: &[u8], mode: u32) -> std::io::Result<PathBuf> {
         let path = self.path.join(name);
-        fs::write(&path, bytes)?;
-        fs::set_permissions(&path, Permissions::from_mode(mode))?;
+        let mut file = File::create(&path)?;
+        file.write_all(bytes)?;
+        file.set_permissions(Permissions::from_mode(mode))?;
         Ok(path)
     }
 
@@ -348,7 +355,9 @@ impl Folder {
         if self.lives() {
             return false;
         }
-        record.first.is_some() || !record.bundle.join("config.json").exists() || is_old(RECORD)
+        // Who has become the next runtime (`run`) is not there to take it away when that refuses.
+        let is_forsaken = record.first.is_some() || record.maker.is_some_and(|maker| !maker.lives());
+        is_forsaken || !record.bundle.join("config.json").exists() || is_old(RECORD)
     }
 
     /// Whether all that is to be seen of it is what it may have: it is just being made, its maker was killed, or the rest is mounted where we do not see it.
@@ -480,6 +489,7 @@ mod tests {
             limits: &limits,
             supply: &supply,
             overcommit: false,
+            stays: true,
         })
     }
 
@@ -526,6 +536,18 @@ mod tests {
         child.wait().unwrap();
         make(root.path(), "next", 1).unwrap();
         assert!(lives.exists() && starting.exists() && !dead.exists());
+        // The runtime that it was handed over to has refused it.
+        let mut record = starting.recorded().unwrap();
+        record.maker.as_mut().unwrap().started += 1;
+        starting.record(&record).unwrap();
+        make(root.path(), "last", 1).unwrap();
+        assert!(!starting.exists());
+        // Of who may end earlier it cannot be told.
+        record.maker = None;
+        let starting = make(root.path(), "starting", 1).unwrap();
+        starting.record(&record).unwrap();
+        make(root.path(), "later", 1).unwrap();
+        assert!(starting.exists());
     }
 
     /// An engine in a container counts processes from 1 anew: those of its host are no numbers there, or others'.

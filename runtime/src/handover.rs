@@ -1,8 +1,9 @@
 //! The runtime that really starts containers: which one, and how it gets what we were asked.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::OpenOptions;
+use std::fs::{Metadata, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
@@ -11,7 +12,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use serde_json::json;
 
-use crate::config::own_program;
 use crate::invocation::Invocation;
 
 /// Brings the driver's files and devices into containers, then hands over to one of the others.
@@ -42,9 +42,17 @@ pub fn next(told: Option<&Path>, needs_vendors: bool) -> Result<PathBuf> {
 /// A program on PATH that is not ourselves.
 fn find(name: &OsStr) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let own = own_program().and_then(|own| Ok(own.canonicalize()?)).ok();
-    let folders = std::env::split_paths(&path).chain(FOLDERS.iter().map(PathBuf::from));
-    let is_other = |file: &PathBuf| file.is_file() && file.canonicalize().ok() != own;
+    find_in(std::env::split_paths(&path).chain(FOLDERS.iter().map(PathBuf::from)), name)
+}
+
+/// The first in these folders. Each call of an engine looks here, so it is one look for a name.
+fn find_in(folders: impl Iterator<Item = PathBuf>, name: &OsStr) -> Option<PathBuf> {
+    let identity = |about: &Metadata| (about.dev(), about.ino());
+    let own = std::fs::metadata("/proc/self/exe").ok().as_ref().map(identity);
+    let is_other = |file: &PathBuf| {
+        let about = std::fs::metadata(file).ok().filter(Metadata::is_file);
+        about.is_some_and(|about| Some(identity(&about)) != own)
+    };
     folders.filter(|folder| folder.is_absolute()).map(|folder| folder.join(name)).find(is_other)
 }
 
@@ -169,6 +177,20 @@ mod tests {
             let text = std::fs::read_to_string(&log).unwrap();
             assert!(text.contains(expected) && text.ends_with('\n'), "{text}");
         }
+    }
+
+    #[test]
+    fn nobody_hands_over_to_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        for name in ["link", "folder/runc", "nothing", "other"] {
+            std::fs::create_dir_all(at(name)).unwrap();
+        }
+        std::os::unix::fs::symlink(std::env::current_exe().unwrap(), at("link/runc")).unwrap();
+        std::fs::write(at("other/runc"), "").unwrap();
+        let found = |names: &[&str]| find_in(names.iter().map(|name| at(name)), OsStr::new("runc"));
+        assert_eq!(found(&["link", "folder", "nothing", "other"]), Some(at("other/runc")));
+        assert_eq!(found(&["link", "nothing"]), None);
     }
 
     #[test]

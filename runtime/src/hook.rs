@@ -65,7 +65,7 @@ fn injected(what: &str, config: &Config, state: &State) -> Result<()> {
             if !Declared::new(&variables)?.asks() {
                 return Ok(());
             }
-            let Some(slice) = Slice::make(&bundle, &configuration, config, state.id())? else {
+            let Some(slice) = Slice::make(&bundle, &configuration, config, state.id(), true)? else {
                 return Ok(());
             };
             let ready = if slice.by_file {

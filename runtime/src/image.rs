@@ -118,7 +118,7 @@ impl Image {
 }
 
 fn holds(bytes: &[u8], wanted: &[u8]) -> bool {
-    bytes.windows(wanted.len()).any(|window| window == wanted)
+    memchr::memmem::find(bytes, wanted).is_some()
 }
 
 /// The newest version that a C library says it is: none if it is none of 64 bits.

@@ -56,7 +56,9 @@ pub fn prepare(invocation: &Invocation, config: &Config) -> Result<Prepared> {
     let variables = configuration.variables();
     let slice = if Declared::new(&variables)?.asks() {
         let id = invocation.id.as_deref().context("the container has no id")?;
-        Slice::make(&bundle, &configuration, config, id)?
+        // Not every runtime runs the hooks of what it restores, and then nobody notes the first process.
+        let stays = invocation.command.as_deref() != Some("restore");
+        Slice::make(&bundle, &configuration, config, id, stays)?
     } else {
         None
     };
@@ -147,7 +149,7 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// Makes it, if the variables ask for one.
+    /// Makes it, if the variables ask for one. Our process `stays` as [`Order::stays`].
     ///
     /// # Errors
     /// As for [`prepare`].
@@ -156,6 +158,7 @@ impl Slice {
         configuration: &Configuration,
         config: &Config,
         id: &str,
+        stays: bool,
     ) -> Result<Option<Self>> {
         let variables = configuration.variables();
         let declared = Declared::new(&variables)?;
@@ -184,6 +187,7 @@ impl Slice {
             limits: &limits,
             supply: &supply(&cards),
             overcommit,
+            stays,
         })?;
         let ready = mounts(&folder, config, &files, &image, &shim).and_then(|(mounts, by_file)| {
             are_seen(configuration, &files, &mounts)?;

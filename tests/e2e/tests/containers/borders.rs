@@ -6,6 +6,7 @@ use super::*;
 with_each_runtime! {
     what_a_container_writes_fills_its_own_memory_alone
     a_bundle_is_the_same_one_however_it_is_named
+    what_the_next_runtime_refuses_keeps_no_room
     a_program_of_another_loader_is_found_by_the_watcher
     a_card_that_is_cut_after_the_start_is_refused
     an_idle_container_of_another_pid_namespace_is_not_replaced
@@ -133,6 +134,20 @@ mod steps {
         assert!(started >= 10, "{started}");
         // What a runtime did not understand itself was never made; its folder is the next one's.
         yard.start("way", SIX).delete();
+        is_clean(&scene);
+    }
+
+    /// We have become the next runtime by then, and nobody is there to take back what was made for it: the next start does.
+    pub(crate) fn what_the_next_runtime_refuses_keeps_no_room(test: &str, runtime: Runtime) {
+        let scene = Scene::new(T4);
+        let Some(yard) = Yard::open(test, &scene, runtime, T4) else { return };
+        let bundle = yard.bundle("refused", EIGHT, &["true"]).to_string_lossy().into_owned();
+        let refused = yard.quiet(&["run", "--no-such-option", "--bundle", &bundle, "refused"]);
+        assert!(refused.code() != Some(0), "{refused:?}");
+        // Its bundle is still there, and it has just been made; two of eight do not fit on the card.
+        let boxed = yard.start("other", EIGHT);
+        assert!(!yard.folder("refused").exists());
+        boxed.delete();
         is_clean(&scene);
     }
 

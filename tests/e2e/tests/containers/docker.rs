@@ -47,8 +47,9 @@ fn two_containers_share_a_card_as_documented() {
         let found = found.unwrap_or_else(|| panic!("{name} is not in {shown:#}"));
         assert_eq!(found["id"], *id, "{found:#}");
     }
-    // What is not understood is told where the line was typed.
-    let refused = docker.line("docker run --rm -e ALIYUN_COM_GPU_MEM_CONTAINER=six IMAGE true");
+    // What is not understood is told where the line was typed, by the default runtime or by name.
+    let refused =
+        docker.line("docker run --rm --runtime cgpu -e ALIYUN_COM_GPU_MEM_CONTAINER=six IMAGE true");
     assert!(
         refused.code() == Some(125)
             && refused.stderr.contains("ALIYUN_COM_GPU_MEM_CONTAINER is `six`, expected"),

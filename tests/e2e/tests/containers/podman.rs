@@ -14,6 +14,10 @@ fn containers_have_their_slices_and_names() {
     podman.run(&[&["--name", "trainer"], &asking[..]].concat(), &["sleep", "600"], true).exits(0);
     let inside = podman.command(&["exec", "trainer", "env", "-i", "/bin/init"]).exits(0);
     assert_eq!(inside.number("total"), 8058 * MIB);
+    let beside = SIX.iter().flat_map(|variable| ["-e", *variable]).collect::<Vec<_>>();
+    let filled = podman.run(&beside, &["env", "-i", "/bin/alloc_fill", "64M"], false).exits(0);
+    assert!(filled.number("total") == 6043 * MIB && filled.number("error") == 2, "{filled:?}");
+    assert!(filled.number("granted") <= 6043 * MIB, "{filled:?}");
     let shown = scene.smi();
     let container = &shown["containers"][0];
     assert_eq!(container["name"], "trainer", "{shown:#}");
