@@ -194,7 +194,7 @@ pub(crate) const FIGURES: &[Figure] = &[
     // Containers
     at_most(
         "start_docker_added_pct",
-        "a slice adds to the time of `docker run --rm`, median of 20 pairs",
+        "a slice adds to the time of `docker run --rm`, median of 100 pairs",
         5.0,
     ),
     recorded("start_runc_added_pct", "the same by runc alone: create, start, delete"),

@@ -14,12 +14,17 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use crate::figure::{Measured, Wanted};
+use crate::pair::median;
 
 const DOCKER: &str = "start_docker_added_pct";
 const RUNC: &str = "start_runc_added_pct";
 const ALONE: &str = "start_runc_alone_added_pct";
 const SLICE: [&str; 2] = ["ALIYUN_COM_GPU_MEM_CONTAINER=6", "ALIYUN_COM_GPU_MEM_DEV=15"];
-const PAIRS: usize = 20;
+/// Docker's own time varies from one container to the next by more than a slice adds: the median of 20 pairs lies up to three hundredths of that time off, that of 100 one.
+const PAIRS_OF_DOCKER: usize = 100;
+const PAIRS_OF_RUNC: usize = 40;
+/// Rounds before those that count: files to be read, and memory to be had, for the first time.
+const WARM_UP: usize = 3;
 /// How long a daemon may take to come and to go.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -43,7 +48,7 @@ const CARDS: &str = "T4:15109";
 /// A folder with a root file system, simulated cards, their monitor and a configuration of `cgpu-runtime`.
 struct Place {
     folder: TempDir,
-    /// The monitor's root, in memory, as /run is.
+    /// The monitor's root and what Docker keeps of running containers, in memory, as /run is.
     root: TempDir,
     runtime: PathBuf,
     monitor: Option<Child>,
@@ -132,34 +137,47 @@ fn done(command: &mut Command) -> Result<Output> {
     Ok(output)
 }
 
-/// The median of what `with` takes over that of what `without` takes, in percent beyond it. Who comes first changes with each pair.
-fn compared(mut without: impl FnMut() -> Result<()>, mut with: impl FnMut() -> Result<()>) -> Result<f64> {
+/// The median of what `with` takes beyond the `without` beside it, in percent of the median of those. Who comes first changes with each pair, so that what one leaves to be
+/// done behind it falls on both alike.
+fn compared(
+    pairs: usize,
+    mut without: impl FnMut() -> Result<()>,
+    mut with: impl FnMut() -> Result<()>,
+) -> Result<f64> {
     let timed = |step: &mut dyn FnMut() -> Result<()>| -> Result<f64> {
         let begun = Instant::now();
         step()?;
         Ok(begun.elapsed().as_secs_f64() * 1e3)
     };
-    // The first of each has everything to read yet.
-    without()?;
-    with()?;
-    let (mut plain, mut sliced) = (Vec::new(), Vec::new());
-    for pair in 0..PAIRS {
-        if pair % 2 == 0 {
-            plain.push(timed(&mut without)?);
-            sliced.push(timed(&mut with)?);
-        } else {
-            sliced.push(timed(&mut with)?);
-            plain.push(timed(&mut without)?);
-        }
+    for _ in 0..WARM_UP {
+        without()?;
+        with()?;
     }
-    let (plain, sliced) = (median(plain), median(sliced));
-    eprintln!("  a container: {plain:.1} ms, with a slice {sliced:.1} ms");
-    Ok((sliced / plain - 1.0) * 100.0)
+    let (mut plain, mut added) = (Vec::new(), Vec::new());
+    for pair in 0..pairs {
+        let (one, other) = if pair % 2 == 0 {
+            let one = timed(&mut without)?;
+            (one, timed(&mut with)?)
+        } else {
+            let other = timed(&mut with)?;
+            (timed(&mut without)?, other)
+        };
+        plain.push(one);
+        added.push(other - one);
+    }
+    let (plain, more) = (median(&mut plain), median(&mut added));
+    let (least, most) = surely(&added);
+    eprintln!(
+        "  a container: {plain:.1} ms, with a slice {more:.1} ms more ({least:.1} to {most:.1}, 95 % sure)"
+    );
+    Ok(more / plain * 100.0)
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+/// Between which of the sorted values the median of all that could have been measured lies, with 95 % certainty: as many of them are below it as heads are thrown.
+fn surely(sorted: &[f64]) -> (f64, f64) {
+    let (middle, away) = (sorted.len() / 2, sorted.len().isqrt());
+    let at = |place: usize| sorted.get(place).copied().unwrap_or(f64::NAN);
+    (at(middle.saturating_sub(away + 1)), at((middle + away).min(sorted.len().saturating_sub(1))))
 }
 
 /// As engines do it: made, started, deleted when it has ended.
@@ -201,7 +219,7 @@ fn runc(place: &Place) -> Result<f64> {
     // Named on the command line, which costs a hook more than an installed one.
     let ours = ["--cgpu-config".to_owned(), config.to_string_lossy().into_owned()];
     let ours: Vec<&str> = ours.iter().map(String::as_str).collect();
-    compared(|| live(&next, &[], &plain), || live(&place.runtime, &ours, &sliced))
+    compared(PAIRS_OF_RUNC, || live(&next, &[], &plain), || live(&place.runtime, &ours, &sliced))
 }
 
 /// A daemon that goes with its figure.
@@ -224,14 +242,12 @@ impl Daemon {
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", layered]).arg(&etc);
         command.args(["dockerd", "--iptables=false", "--bridge=none", "--host", &host]);
-        for (option, name) in [
-            ("--data-root", "data"),
-            ("--exec-root", "exec"),
-            ("--pidfile", "pid"),
-            ("--config-file", "daemon.json"),
-        ] {
+        for (option, name) in
+            [("--data-root", "data"), ("--pidfile", "pid"), ("--config-file", "daemon.json")]
+        {
             command.arg(option).arg(place.at(name));
         }
+        command.arg("--exec-root").arg(place.root.path().join("exec"));
         let path = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -279,5 +295,5 @@ fn docker(place: &Place) -> Result<f64> {
         done(&mut daemon.docker(&words)).map(|_| ())
     };
     let sliced = ["--runtime=cgpu", "-e", SLICE[0], "-e", SLICE[1]];
-    compared(|| run(&["--runtime=runc"]), || run(&sliced))
+    compared(PAIRS_OF_DOCKER, || run(&["--runtime=runc"]), || run(&sliced))
 }
