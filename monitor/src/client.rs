@@ -9,6 +9,7 @@ use std::time::Duration;
 use cgpu_proto::peer;
 
 use crate::estate::Estate;
+use crate::health::Health;
 use crate::inventory::Inventory;
 use crate::message::{CardTurns, Errno, Refusal, Registered, Registration, Reply, Request, Status};
 
@@ -194,6 +195,17 @@ impl Client {
     pub fn inventory(&mut self) -> Result<Inventory, Failure> {
         match self.ask(&Request::Inventory)? {
             Reply::Inventory(inventory) => Ok(inventory),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// How the host's cards are.
+    ///
+    /// # Errors
+    /// As [`Client::ask`], and a refusal: NVML has never told the monitor, or it is an older one.
+    pub fn health(&mut self) -> Result<Health, Failure> {
+        match self.ask(&Request::Health)? {
+            Reply::Health(health) => Ok(health),
             other => Err(self.unexpected(other)),
         }
     }

@@ -29,6 +29,7 @@ use container::Container;
 use crate::config::{Config, Start};
 use crate::controller::tenants::TenantId;
 use crate::estate::{CardBooks, Succession};
+use crate::health::Pulse;
 use crate::inventory::Found;
 use crate::scout::{Ask, Kin, Scout};
 use crate::settings::Settings;
@@ -51,6 +52,8 @@ pub(crate) struct Host {
     pub(crate) sampled: Option<Nanos>,
     /// All cards of the host, and when NVML has told of them.
     pub(crate) inventory: Option<(Nanos, Vec<Found>)>,
+    /// How they answered last, and when: also when NVML has stopped telling.
+    pub(crate) pulses: Option<(Nanos, Vec<Pulse>)>,
     pub(crate) scout: Scout,
     next: u64,
     /// Whose books the scout reads.
@@ -107,6 +110,7 @@ impl Host {
             warnings: Vec::new(),
             sampled: None,
             inventory: None,
+            pulses: None,
             scout,
             next: 1,
             watched: Vec::new(),

@@ -12,6 +12,7 @@
 //! | [`watch`] | pure: who uses a card without the shim, or has too much of it, and who is to be ended for it |
 //! | `scout` | what takes time: NVML, who its processes are, ending one, the settings file |
 //! | [`inventory`] | which cards the host has, for whoever starts containers |
+//! | [`health`] | how they are: which answer, which errors (XID) they have reported |
 //! | [`number`], `tree` | what cards are called in the control tree; the tree as a file system |
 //! | [`estate`], `service` | the hot upgrade; what the service manager is told |
 //! | `control`, `status`, `socket` | the control tree, the whole picture, and the way to both |
@@ -28,6 +29,7 @@ pub mod controller;
 mod daemon;
 pub mod estate;
 pub mod exchange;
+pub mod health;
 mod host;
 pub mod inventory;
 pub mod measured;

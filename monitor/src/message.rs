@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::control::Kind;
 use crate::estate::Estate;
+use crate::health::Health;
 use crate::inventory::Inventory;
 use crate::number::CardNumber;
 
@@ -53,6 +54,8 @@ pub enum Request {
     Turns,
     /// Which cards the host has, as NVML has told lately. Answered by [`Reply::Inventory`], or refused where it has not told of all.
     Inventory,
+    /// How the host's cards are: whether they answer, and which errors they have reported. Answered by [`Reply::Health`], or refused where NVML has never told.
+    Health,
 }
 
 impl Request {
@@ -65,7 +68,8 @@ impl Request {
             | Self::Look { .. }
             | Self::Status
             | Self::Turns
-            | Self::Inventory => true,
+            | Self::Inventory
+            | Self::Health => true,
             Self::Register(_) | Self::Set { .. } | Self::Upgrade | Self::HandOver => false,
         }
     }
@@ -130,6 +134,8 @@ pub enum Reply {
     Turns(Vec<CardTurns>),
     /// The host's cards.
     Inventory(Inventory),
+    /// How they are.
+    Health(Health),
     /// It was not done.
     Refused(Refusal),
 }

@@ -15,14 +15,17 @@ use std::time::{Duration, Instant};
 use cgpu_proto::atomic::{AtomicBool, Ordering};
 use cgpu_proto::units::{Bytes, Nanos};
 use cgpu_proto::uuid::Uuid;
+use parking_lot::Mutex;
 
 use crate::daemon::poll::now;
+use crate::health::{Health, Pulse, Reports};
 use crate::inventory::Found;
 use crate::number::CardNumber;
 use crate::settings::Settings;
 use crate::watch::{Name, Order};
 
 mod end;
+mod errors;
 mod groups;
 mod mapped;
 mod nvml;
@@ -95,6 +98,8 @@ pub(crate) struct Sample {
     pub(crate) cards: Vec<CardSample>,
     /// All of them, for whoever starts containers; none: one has not answered.
     pub(crate) all: Option<Vec<Found>>,
+    /// How all of them answer; none: it is not told how many there are.
+    pub(crate) pulses: Option<Vec<Pulse>>,
     /// Containers whose processes had all been searched for before, so that all of theirs on the cards are recognised: [`Kin::tenant`].
     pub(crate) sought: BTreeSet<u64>,
 }
@@ -143,6 +148,7 @@ pub(crate) struct Scout {
     errands: Sender<Errand>,
     news: Receiver<News>,
     under_way: Arc<UnderWay>,
+    reports: Arc<Mutex<Reports>>,
 }
 
 /// NVML is asked this often, and where it was missing, looked for.
@@ -153,16 +159,17 @@ impl Scout {
     /// Sends a scout out. It ends with its [`Scout`].
     ///
     /// # Errors
-    /// When no thread can be made.
+    /// When no threads can be made.
     pub(crate) fn send_out(library: String, state: PathBuf) -> io::Result<Self> {
         let (errands, inbox) = channel();
         let (outbox, news) = channel();
         let under_way = Arc::new(UnderWay::default());
         let known = Arc::clone(&under_way);
+        let reports = errors::listen(library.clone())?;
         thread::Builder::new()
             .name("scout".into())
             .spawn(move || run(&inbox, &outbox, &library, &state, &known))?;
-        Ok(Self { errands, news, under_way })
+        Ok(Self { errands, news, under_way, reports })
     }
 
     /// False: it has not heard of the last one of its kind yet.
@@ -203,6 +210,11 @@ impl Scout {
     /// The settings have been saved: the disk is to have them too.
     pub(crate) fn sync(&self) {
         self.ask(Errand::Sync);
+    }
+
+    /// How the cards are that answered like this `at` that time.
+    pub(crate) fn health(&self, pulses: &[Pulse], at: Nanos, now: Nanos) -> Health {
+        self.reports.lock().health(pulses, at, now)
     }
 
     /// What it finds first; none if that takes too long.
@@ -246,7 +258,9 @@ fn run(errands: &Receiver<Errand>, news: &Sender<News>, name: &str, state: &Path
                 }
             };
             let all = library.as_ref().ok().and_then(Library::inventory);
-            let sample = cards.map(|cards| recognise(Sample { at, cards, all, sought: sought(&kin) }, &kin));
+            let pulses = library.as_ref().ok().and_then(Library::pulses);
+            let sample = cards.map(|cards| Sample { at, cards, all, pulses, sought: sought(&kin) });
+            let sample = sample.map(|sample| recognise(sample, &kin));
             if news.send(News::Sampled(sample)).is_err() {
                 return;
             }
@@ -321,7 +335,7 @@ mod tests {
     fn errands_do_not_heap_up_where_the_scout_hangs() {
         let (errands, inbox) = channel();
         let (_outbox, news) = channel();
-        let scout = Scout { errands, news, under_way: Arc::default() };
+        let scout = Scout { errands, news, under_way: Arc::default(), reports: Arc::default() };
         for _ in 0..100 {
             scout.sample();
             scout.sync();

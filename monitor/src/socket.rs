@@ -256,6 +256,7 @@ pub(crate) fn answer(host: &mut Host, now: Nanos, request: Request, may_write: b
         Request::List { path } => control::list(host, &path).map(Reply::Names),
         Request::Turns => Ok(Reply::Turns(status::turns(host, now))),
         Request::Inventory => status::inventory(host, now).map(Reply::Inventory),
+        Request::Health => status::health(host, now).map(Reply::Health),
         Request::Status => Ok(Reply::Status(Box::new(status::of(host, now)))),
     };
     reply.unwrap_or_else(Reply::Refused)

@@ -8,6 +8,7 @@ use cgpu_proto::snapshot::Cell;
 use cgpu_proto::units::{Bytes, Nanos, SlotIndex};
 
 use crate::controller::past::PastTurn;
+use crate::health::Health;
 use crate::host::Host;
 use crate::host::board::Board;
 use crate::host::container::Container;
@@ -77,6 +78,17 @@ pub(crate) fn inventory(host: &Host, now: Nanos) -> Result<Inventory, Refusal> {
         simulated: inventory::simulated(),
         allow_overcommit: host.start.allow_overcommit,
     })
+}
+
+/// How the cards are.
+///
+/// # Errors
+/// NVML has never told.
+pub(crate) fn health(host: &Host, now: Nanos) -> Result<Health, Refusal> {
+    let Some((at, pulses)) = &host.pulses else {
+        return Err(Refusal::new(Errno::ENOENT, "NVML has not told how the cards are."));
+    };
+    Ok(host.scout.health(pulses, *at, now))
 }
 
 fn card(host: &Host, at: usize) -> CardStatus {

@@ -58,6 +58,7 @@ impl Host {
         }
         self.sampled = Some(sample.at);
         self.inventory = sample.all.map(|cards| (sample.at, cards));
+        self.pulses = sample.pulses.map(|pulses| (sample.at, pulses)).or(self.pulses.take());
         let told: BTreeSet<Uuid> = sample.cards.iter().map(|card| card.uuid).collect();
         let numbers: BTreeSet<CardNumber> = sample.cards.iter().map(|card| card.index).collect();
         if !told.is_empty() {

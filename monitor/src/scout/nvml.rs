@@ -12,6 +12,7 @@ use nvml_wrapper::{Device, Nvml};
 
 use super::readings::Enclosed;
 use super::{CardSample, Processes};
+use crate::health::{self, Pulse};
 use crate::inventory::{self, Found};
 use crate::number::CardNumber;
 
@@ -68,6 +69,11 @@ impl Library {
     /// All cards; none: one does not answer.
     pub(super) fn inventory(&self) -> Option<Vec<Found>> {
         inventory::ask(&self.nvml).ok()
+    }
+
+    /// How all cards answer; none: it is not told how many there are.
+    pub(super) fn pulses(&self) -> Option<Vec<Pulse>> {
+        health::pulses(&self.nvml).ok()
     }
 
     /// Who is on a card now.

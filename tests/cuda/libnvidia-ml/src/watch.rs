@@ -22,8 +22,8 @@ const SUPPORTED: c_ulonglong = SINGLE_BIT_ECC | DOUBLE_BIT_ECC | XID_CRITICAL_ER
 
 /// Handles are numbers from here on.
 const FIRST: usize = 0x7000_0000;
-/// How often a wait looks.
-const LOOK: Duration = Duration::from_millis(2);
+/// How often a wait looks: seldom, for monitors and device plugins wait all day, and what is measured beside them is not to be theirs.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// The sets of this process.
 static SETS: Mutex<Sets> = Mutex::new(Sets { made: 0, sets: None });
