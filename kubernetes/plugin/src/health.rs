@@ -38,7 +38,8 @@ impl Health {
 
     /// Something is wrong with it: it does not answer, or asks to be reset; or whoever looked before us found it sick.
     pub(crate) fn worsen(&mut self, card: &str, now: Moment) {
-        self.last.insert(card.to_owned(), now);
+        let last = self.last.entry(card.to_owned()).or_insert(now);
+        *last = (*last).max(now);
     }
 
     /// Whether it may be given to anybody new.
@@ -61,8 +62,9 @@ mod tests {
         assert!(health.is_well("a", at(0)));
         assert!(health.report("a", 48, at(10)));
         assert!(!health.is_well("a", at(309)) && health.is_well("b", at(10)));
-        // Whatever comes meanwhile makes it longer.
+        // Whatever comes meanwhile makes it longer; what is told again of before does not.
         health.worsen("a", at(200));
+        health.report("a", 48, at(10));
         assert!(!health.is_well("a", at(499)));
         assert!(health.is_well("a", at(500)));
     }

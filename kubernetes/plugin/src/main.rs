@@ -37,6 +37,7 @@ use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tracing::warn;
+use tracing_subscriber::EnvFilter;
 
 use crate::binding::Binding;
 use crate::cdi::Cdi;
@@ -54,7 +55,10 @@ const RECONCILE: Duration = Duration::from_secs(60);
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
     let options = Options::parse();
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).init();
+    // What fails at the API server is told by whoever asked; `kube` would tell it once more.
+    let filter = EnvFilter::new("info,kube_client=off");
+    let log = tracing_subscriber::fmt().with_env_filter(filter);
+    log.with_writer(std::io::stderr).with_target(false).init();
     match run(options).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -1,6 +1,8 @@
 //! The real device plugin and the real `cgpu-runtime`, between a kubelet, an API server and an engine that are played, on simulated cards.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 
 use cgpu_e2e::{Child, Monitor, Outcome, Runtime, Scene, Yard, contained};
 use cgpu_kubernetes_tests::api_server::{ApiServer, Key};
@@ -67,6 +69,21 @@ impl<'a> Host<'a> {
         let text = self.node()["metadata"]["annotations"]["cgpu.dev/cards"].as_str().map(str::to_owned);
         let told: Value = serde_json::from_str(&text.unwrap_or_default()).unwrap_or_default();
         told["cards"].as_array().cloned().unwrap_or_default()
+    }
+
+    /// Whether cards are well, as it stands on the node.
+    fn stands(&self, healthy: [bool; 2]) {
+        self.scene.eventually("what stands on the node", || {
+            let cards = self.cards();
+            (cards[0]["healthy"] == healthy[0] && cards[1]["healthy"] == healthy[1]).then_some(())
+        });
+    }
+
+    /// A card reports an error (XID).
+    fn report(&self, card: &str, code: &str) {
+        let mut command = self.scene.native(&self.scene.dist().file("cgpu-sim"));
+        command.args(["xid", card, code]);
+        Outcome::of(command).exits(0);
     }
 
     fn uuid(&self, card: usize) -> String {
@@ -330,23 +347,12 @@ fn a_card_falls_sick_and_is_well_again() {
     let host = Host::new(&scene, "T4:15109,A10:23028");
     let plugin = host.plugin(&["--recovery", "3600"]);
     host.kubelet.offers(MEMORY, 36, 36);
-    let report = |card: &str, code: &str| {
-        let mut command = scene.native(&scene.dist().file("cgpu-sim"));
-        command.args(["xid", card, code]);
-        Outcome::of(command).exits(0);
-    };
     // A page fault is a program's own; an uncorrected memory error is not.
-    report("0", "31");
-    report("1", "48");
+    host.report("0", "31");
+    host.report("1", "48");
     host.kubelet.offers(MEMORY, 14, 36);
     host.kubelet.offers(CORE, 100, 200);
-    let stands = |healthy: [bool; 2]| {
-        host.scene.eventually("what stands on the node", || {
-            let cards = host.cards();
-            (cards[0]["healthy"] == healthy[0] && cards[1]["healthy"] == healthy[1]).then_some(())
-        });
-    };
-    stands([true, false]);
+    host.stands([true, false]);
     // Another plugin takes over what one has seen, and is done with it when the card was quiet.
     plugin.kill();
     let registrations = host.kubelet.registrations(MEMORY);
@@ -358,7 +364,23 @@ fn a_card_falls_sick_and_is_well_again() {
     plugin.kill();
     let _plugin = host.plugin(&["--recovery", "1"]);
     host.kubelet.offers(MEMORY, 36, 36);
-    stands([true, true]);
+    host.stands([true, true]);
+}
+
+#[test]
+fn instances_are_cards_of_their_own_and_as_well_as_their_card() {
+    let cards = "T4:15109,A100:40960/mig=3g.20gb,1g.5gb";
+    let scene = Scene::new(cards);
+    let host = Host::new(&scene, cards);
+    let _plugin = host.plugin(&["--recovery", "3600"]);
+    host.kubelet.offers(MEMORY, 14 + 20 + 5, 14 + 20 + 5);
+    assert!(host.uuid(0).starts_with("GPU-") && host.uuid(1).starts_with("MIG-"), "{:?}", host.cards());
+    let pod = host.pod("p", &[("main", &[(MEMORY, "2")])], &json!({"0": {"1": 2}}));
+    let made = host.create(&pod, &host.admit(&pod)[0]);
+    let limited = host.uuid(1).replacen("MIG", "GPU", 1);
+    assert_eq!(limits(&made), [(limited, 2048 * MIB)].into());
+    host.report("1", "48");
+    host.kubelet.offers(MEMORY, 14, 14 + 20 + 5);
 }
 
 #[test]
@@ -520,22 +542,59 @@ fn hamis_names_are_spoken_where_they_are_switched_on() {
     assert_eq!(host.create(&other, &host.admit(&other)[0]).variables["ALIYUN_COM_GPU_MEM_IDX"], "0");
 }
 
+/// A plugin as in its pod: without the driver's library, and without the node's processes, so that the monitor's has no number there.
+fn contained_plugin(host: &Host<'_>, options: &[&str]) -> Child {
+    let mut command = host.command(options);
+    command.env_remove("LD_LIBRARY_PATH");
+    let command = contained(&command, true).unwrap_or(command);
+    Child::start_for(command, host.scene.lifetime())
+}
+
 #[test]
 fn the_monitor_tells_the_cards_where_nvml_is_not() {
     let scene = Scene::new("T4:15109");
     let host = Host::new(&scene, "T4:15109");
     let _monitor = Monitor::start(&scene);
-    let mut command = host.command(&[]);
-    command.env_remove("LD_LIBRARY_PATH");
-    // As in its pod, which shows it no processes of the node: the monitor's has no number there.
-    let command = contained(&command, true).unwrap_or(command);
-    let _plugin = Child::start_for(command, scene.lifetime());
+    let _plugin = contained_plugin(&host, &[]);
     host.kubelet.offers(MEMORY, 14, 14);
     let pod = host.pod("p", &[("main", &[(MEMORY, "2")])], &json!({"0": {"0": 2}}));
     assert_eq!(
         limits(&host.create(&pod, &host.admit(&pod)[0])),
         [(host.uuid(0), 15109 * 2 / 14 * MIB)].into()
     );
+}
+
+#[test]
+fn the_monitor_tells_of_sick_cards_where_nvml_is_not() {
+    let scene = Scene::new("T4:15109,A10:23028");
+    let host = Host::new(&scene, "T4:15109,A10:23028");
+    let _monitor = Monitor::start(&scene);
+    let listens = || {
+        let mut monitor = UnixStream::connect(scene.root().join("monitor.sock")).ok()?;
+        monitor.write_all(b"{\"op\":\"health\"}\n").ok()?;
+        let mut line = String::new();
+        BufReader::new(monitor).read_line(&mut line).ok()?;
+        let told: Value = serde_json::from_str(&line).ok()?;
+        (told["health"]["listens"] == true).then_some(())
+    };
+    scene.eventually("the monitor listens for errors", listens);
+    let plugin = contained_plugin(&host, &["--recovery", "3600"]);
+    host.kubelet.offers(MEMORY, 36, 36);
+    // A page fault is a program's own; an uncorrected memory error is not.
+    host.report("0", "31");
+    host.report("1", "48");
+    host.kubelet.offers(MEMORY, 14, 36);
+    host.stands([true, false]);
+    plugin.kill();
+    // What comes while no plugin is there, the monitor has heard.
+    host.report("0", "79");
+    let plugin = contained_plugin(&host, &["--recovery", "3600"]);
+    host.stands([false, false]);
+    host.kubelet.offers(MEMORY, 0, 36);
+    plugin.kill();
+    let _plugin = contained_plugin(&host, &["--recovery", "1"]);
+    host.stands([true, true]);
+    host.kubelet.offers(MEMORY, 36, 36);
 }
 
 #[test]
