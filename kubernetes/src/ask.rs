@@ -1,7 +1,7 @@
 //! What the containers of a pod ask for, by their limits alone: these cannot be changed once the pod is there.
 
 use crate::cards::Card;
-use crate::names::{Dialect, Dialects, Meaning, RESOURCES, Resource};
+use crate::names::{Dialect, Dialects, HAMI_CARDS, Meaning, RESOURCES, Resource};
 use crate::object::{Container, Pod};
 use crate::quantity::{self, Unfit};
 use crate::refusal::Refusal;
@@ -176,13 +176,23 @@ fn amount_of(container: &Container, dialects: Dialects) -> Result<Option<Amount>
             let percent = u32::try_from(percent).unwrap_or(u32::MAX);
             Ok(Some(Amount::InAll { units, percent }))
         }
-        Dialect::Hami => each(container, of),
+        Dialect::Hami => each(container, first.name, of),
     }
 }
 
-/// HAMi's names: amounts of each card.
-fn each(container: &Container, of: impl Fn(Meaning) -> Option<u64>) -> Result<Option<Amount>, Refusal> {
-    let cards = of(Meaning::Cards).unwrap_or(1);
+/// HAMi's names: amounts of each card. `first` is one of those that are asked for.
+fn each(
+    container: &Container,
+    first: &str,
+    of: impl Fn(Meaning) -> Option<u64>,
+) -> Result<Option<Amount>, Refusal> {
+    // The kubelet is asked for cards alone, so it would give none; HAMi has a webhook that asks for one.
+    let cards = of(Meaning::Cards).ok_or_else(|| {
+        Refusal::new(format!(
+            "container `{}` asks for {first} but not for {HAMI_CARDS}; expected the number of cards as well: ask for `{HAMI_CARDS}: 1`",
+            container.name
+        ))
+    })?;
     if cards == 0 {
         return Ok(None);
     }

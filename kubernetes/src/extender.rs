@@ -165,7 +165,7 @@ pub fn filter(cluster: &Cluster, candidates: &Candidates) -> Filtered {
             } else {
                 &mut answer.failed_and_unresolvable_nodes
             };
-            failed.insert(name.to_owned(), reason.text);
+            failed.insert(name.to_owned(), reason.counted());
             false
         }
     };

@@ -22,6 +22,12 @@ impl Reason {
     pub fn lasting(text: impl Into<String>) -> Self {
         Self { text: text.into(), resolvable: false }
     }
+
+    /// For kube-scheduler, which puts before it on how many nodes it is so: `0/3 nodes are available: 2 node(s) with ...`.
+    #[must_use]
+    pub fn counted(&self) -> String {
+        format!("node(s) with no cards for the pod ({})", self.text)
+    }
 }
 
 /// A card as somebody looked at it: what was asked of it, what it has left.

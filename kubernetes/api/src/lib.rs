@@ -42,6 +42,6 @@ pub use failure::Failure;
 pub use keeper::Keeper;
 pub use lease::{Election, Term};
 pub use mirror::Pace;
-pub use notice::{Gravity, Notice};
+pub use notice::{About, Gravity, Notice};
 pub use query::Query;
 pub use record::Record;

@@ -1,4 +1,4 @@
-//! What is told about a pod, where `kubectl describe pod` shows it.
+//! What is told about a pod or a node, where `kubectl describe` shows it.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -23,14 +23,25 @@ pub enum Gravity {
     Warning,
 }
 
-/// Something about a pod, told as an event.
+/// What something is told about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum About {
+    /// A pod.
+    Pod,
+    /// A node. It is in no namespace; what is told about it is in the one that is called `default`.
+    Node,
+}
+
+/// Something about a pod or a node, told as an event.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Notice {
+    /// Which of the two.
+    pub about: About,
     /// The pod's namespace.
     pub namespace: String,
-    /// The pod's name.
+    /// The pod's or the node's name.
     pub name: String,
-    /// The pod itself.
+    /// The pod itself; of a node its name, as kubelets say it.
     pub uid: String,
     /// How bad it is.
     pub gravity: Gravity,
@@ -47,6 +58,7 @@ impl Notice {
     #[must_use]
     pub fn warning(pod: &Metadata, reason: &'static str, message: String, component: &'static str) -> Self {
         Self {
+            about: About::Pod,
             namespace: pod.namespace.clone(),
             name: pod.name.clone(),
             uid: pod.uid.clone(),
@@ -54,6 +66,29 @@ impl Notice {
             reason,
             message,
             component,
+        }
+    }
+
+    /// A warning about the node of this name.
+    #[must_use]
+    pub fn of_node(name: &str, reason: &'static str, message: String, component: &'static str) -> Self {
+        Self {
+            about: About::Node,
+            namespace: String::new(),
+            name: name.to_owned(),
+            uid: name.to_owned(),
+            gravity: Gravity::Warning,
+            reason,
+            message,
+            component,
+        }
+    }
+
+    /// Where the event is.
+    fn place(&self) -> &str {
+        match self.about {
+            About::Pod => &self.namespace,
+            About::Node => "default",
         }
     }
 
@@ -71,9 +106,10 @@ impl Notice {
         json!({
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": self.event_name(), "namespace": self.namespace},
+            "metadata": {"name": self.event_name(), "namespace": self.place()},
             "involvedObject": {
-                "apiVersion": "v1", "kind": "Pod",
+                "apiVersion": "v1",
+                "kind": match self.about { About::Pod => "Pod", About::Node => "Node" },
                 "namespace": self.namespace, "name": self.name, "uid": self.uid,
             },
             "type": match self.gravity { Gravity::Normal => "Normal", Gravity::Warning => "Warning" },
@@ -97,7 +133,7 @@ impl Api {
     pub async fn tell(&self, notice: &Notice) -> Result<(), Failure> {
         let now = strtime::format("%Y-%m-%dT%H:%M:%SZ", Timestamp::now())
             .map_err(|error| Failure::Garbled(error.to_string()))?;
-        let all = format!("/api/v1/namespaces/{}/events", escaped(&notice.namespace));
+        let all = format!("/api/v1/namespaces/{}/events", escaped(notice.place()));
         match self.ask::<Value>(Method::POST, &all, Some(&notice.event(&now))).await {
             Err(Failure::Exists(_)) => {}
             other => return other.map(|_| ()),
@@ -125,5 +161,11 @@ mod tests {
         let event = notice(&"ä".repeat(2000)).event("2026-11-23T00:00:00Z");
         assert_eq!(event["message"].as_str().unwrap().chars().count(), LONGEST);
         assert_eq!(event["involvedObject"]["uid"], "u");
+        let node =
+            Notice::of_node("n1", "GpuNodeLabelIgnored", "m".into(), "c").event("2026-11-23T00:00:00Z");
+        assert_eq!(
+            (&node["metadata"]["namespace"], &node["involvedObject"]["kind"]),
+            (&json!("default"), &json!("Node"))
+        );
     }
 }

@@ -64,7 +64,7 @@ fn main() -> ExitCode {
 }
 
 fn run(options: Options) -> Result<()> {
-    let filter = EnvFilter::try_new(&options.log_level).context("--log-level")?;
+    let filter = filter(&options.log_level).context("--log-level")?;
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match options.log_format {
         LogFormat::Text => log.init(),
@@ -76,6 +76,12 @@ fn run(options: Options) -> Result<()> {
     }
     let runtime = runtime.enable_all().build()?;
     runtime.block_on(serve(options))
+}
+
+/// What fails is told by whoever asked for it. `kube` would tell it once more, and as an error also what is none, so it is heard only if it is named.
+fn filter(told: &str) -> Result<EnvFilter> {
+    let names = told.contains("kube");
+    Ok(EnvFilter::try_new(if names { told.to_owned() } else { format!("{told},kube_client=off") })?)
 }
 
 async fn serve(options: Options) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Events on pods. Whoever has one to tell does not wait for it, and nothing is told over and over.
+//! Events on pods and nodes. Whoever has one to tell does not wait for it, and nothing is told over and over.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use cgpu_kubernetes::claimant::Claimant;
-use cgpu_kubernetes_api::{Api, Gravity, Notice};
+use cgpu_kubernetes_api::{About, Api, Gravity, Notice};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tracing::{debug, warn};
 
@@ -29,6 +29,9 @@ pub(crate) const NOT_BOUND: &str = "GpuNotBound";
 pub(crate) const UNCLEAR: &str = "GpuAllocationUnclear";
 /// It is on a node without any card.
 pub(crate) const WITHOUT: &str = "GpuNotAllocated";
+
+/// A label of a node was passed over.
+pub(crate) const NODE_LABEL: &str = "GpuNodeLabelIgnored";
 
 /// Where notices are handed in.
 #[derive(Debug)]
@@ -59,7 +62,8 @@ impl Notices {
         if pod.namespace.is_empty() || pod.name.is_empty() {
             return;
         }
-        let notice = Notice {
+        self.hand_in(Notice {
+            about: About::Pod,
             namespace: pod.namespace.clone(),
             name: pod.name.clone(),
             uid: pod.uid.clone(),
@@ -67,7 +71,15 @@ impl Notices {
             reason,
             message: sentence.to_owned(),
             component: crate::NAME,
-        };
+        });
+    }
+
+    /// Something about a node that somebody should do something about.
+    pub(crate) fn warn_of_node(&self, node: &str, reason: &'static str, sentence: &str) {
+        self.hand_in(Notice::of_node(node, reason, sentence.to_owned(), crate::NAME));
+    }
+
+    fn hand_in(&self, notice: Notice) {
         if self.is_new(&notice) && self.sender.try_send(notice).is_err() {
             debug!("more notices than can be told");
         }
@@ -93,10 +105,10 @@ impl Notices {
 /// Tells them, one after the other, until nobody can hand in any more.
 pub(crate) async fn tell_all(api: Api, mut notices: Receiver<Notice>) {
     while let Some(notice) = notices.recv().await {
-        let pod = format!("{}/{}", notice.namespace, notice.name);
+        let whom = format!("{}/{}", notice.namespace, notice.name);
         match api.tell(&notice).await {
-            Ok(()) => debug!(pod, reason = notice.reason, "told"),
-            Err(failure) => warn!(pod, reason = notice.reason, %failure, "an event could not be told"),
+            Ok(()) => debug!(whom, reason = notice.reason, "told"),
+            Err(failure) => warn!(whom, reason = notice.reason, %failure, "an event could not be told"),
         }
     }
 }

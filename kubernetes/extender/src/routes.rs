@@ -14,7 +14,7 @@ use cgpu_kubernetes::claimant::Claimant;
 use cgpu_kubernetes::extender::{self, Binding, Bound, Call, Candidates, Filtered};
 use cgpu_kubernetes::object::Pod;
 use serde_json::to_string;
-use tracing::{debug, warn};
+use tracing::{debug, trace, warn};
 
 use crate::binder::{Binder, Obstacle};
 use crate::metrics::{Metrics, Outcome};
@@ -63,6 +63,8 @@ async fn call(State(desk): State<Arc<Desk>>, method: Method, uri: Uri, body: Byt
         let status = if others { StatusCode::METHOD_NOT_ALLOWED } else { StatusCode::NOT_FOUND };
         return answer(status, "text/plain", format!("no {method} {}\n", uri.path()));
     };
+    // For those who must see what a scheduler sends.
+    trace!(path = uri.path(), body = %String::from_utf8_lossy(&body), "asked");
     let (verb, response) = match call {
         Call::Version => return answer(StatusCode::OK, "text/plain", extender::version().to_owned()),
         Call::Filter => ("filter", desk.filter(&body)),

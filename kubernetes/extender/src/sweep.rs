@@ -47,9 +47,14 @@ async fn withdraw(api: &Api, sight: &Sight) {
     }
 }
 
-/// Annotations that somebody has edited, and pods that came past us.
+/// Annotations that somebody has edited, pods that came past us, and labels of nodes that mean nothing.
 fn tell(sight: &Sight, notices: &Notices) {
     let cluster = sight.look();
+    for (node, _) in cluster.nodes() {
+        for note in &node.notes {
+            notices.warn_of_node(&node.name, notices::NODE_LABEL, note);
+        }
+    }
     for holder in
         cluster.nodes().flat_map(|(_, books)| &books.holders).filter(|holder| holder.pod.bound.is_some())
     {

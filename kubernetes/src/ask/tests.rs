@@ -50,7 +50,8 @@ fn limits_say_what_is_asked_for() {
         ]),
         each(1, Memory::Mib(3000), 0)
     );
-    assert_eq!(one(&[("nvidia.com/gpumem-percentage", "50")]), each(1, Memory::Percent(50), 0));
+    let half = [("nvidia.com/gpu", "1"), ("nvidia.com/gpumem-percentage", "50")];
+    assert_eq!(one(&half), each(1, Memory::Percent(50), 0));
     assert_eq!(one(&[("nvidia.com/gpu", "2")]), each(2, Memory::Whole, 0));
     // Names that are not switched on are somebody else's.
     let pod = pod(vec![], vec![container("c", &[("nvidia.com/gpu", "1")])]);
@@ -75,11 +76,15 @@ fn what_cannot_be_understood_is_refused_in_words() {
             "asks for aliyun.com/gpu-core.percentage but not for aliyun.com/gpu-mem; expected memory as well",
         ),
         (
-            &[("nvidia.com/gpucores", "101")],
+            &[("nvidia.com/gpumem", "3000")],
+            "container `c` asks for nvidia.com/gpumem but not for nvidia.com/gpu; expected the number of cards as well: ask for `nvidia.com/gpu: 1`",
+        ),
+        (
+            &[("nvidia.com/gpucores", "101"), ("nvidia.com/gpu", "1")],
             "nvidia.com/gpucores of container `c` is `101`, expected at most 100",
         ),
         (
-            &[("nvidia.com/gpumem-percentage", "200")],
+            &[("nvidia.com/gpumem-percentage", "200"), ("nvidia.com/gpu", "1")],
             "nvidia.com/gpumem-percentage of container `c` is `200`, expected at most 100",
         ),
         (

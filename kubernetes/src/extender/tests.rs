@@ -67,7 +67,10 @@ fn schedulers_that_send_whole_nodes_get_them_back() {
     let answer = filter(&cluster, &decode(body.as_bytes()).unwrap());
     assert_eq!(text(&answer.nodes), r#"{"items":[{"metadata":{"name":"n1","x":1}}]}"#);
     assert_eq!(answer.node_names, None);
-    assert_eq!(answer.failed_and_unresolvable_nodes["n2"], "1/1 cards: 4 units in all of 8");
+    assert_eq!(
+        answer.failed_and_unresolvable_nodes["n2"],
+        "node(s) with no cards for the pod (1/1 cards: 4 units in all of 8)"
+    );
 }
 
 #[test]
@@ -83,7 +86,10 @@ fn what_is_wrong_with_a_pod_is_said_of_every_node() {
     // Who asks for nothing is let through, and a node that is not known is not.
     assert_eq!(filter(&cluster, &asks(pod("p", &[]), &["n1", "n9"])).node_names.unwrap(), ["n1", "n9"]);
     let answer = filter(&cluster, &asks(sharing("p", 2), &["n1", "n9"]));
-    assert_eq!(answer.failed_and_unresolvable_nodes["n9"], "the node has not been seen yet");
+    assert_eq!(
+        answer.failed_and_unresolvable_nodes["n9"],
+        "node(s) with no cards for the pod (the node has not been seen yet)"
+    );
     assert_eq!(filter(&cluster, &Candidates::default()).error, "the request names no pod");
     assert!(
         decode::<Candidates>(b"{")
@@ -150,7 +156,7 @@ fn a_claim_is_no_reason_against_its_own_pod() {
     assert_eq!(filter(&cluster, &candidates(claimed)).node_names.unwrap(), ["n1"]);
     assert_eq!(
         filter(&cluster, &candidates(sharing("other", 8))).failed_nodes["n1"],
-        "1/1 cards: 6 of 8 units free"
+        "node(s) with no cards for the pod (1/1 cards: 6 of 8 units free)"
     );
     assert!(bind(&cluster, &binding, 6).is_ok());
 }

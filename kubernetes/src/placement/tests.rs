@@ -116,7 +116,8 @@ fn hamis_small_amounts_fit_on_no_card_that_is_smaller_than_a_unit() {
     for limits in
         [("nvidia.com/gpumem", "100"), ("nvidia.com/gpumem-percentage", "50"), ("nvidia.com/gpu", "1")]
     {
-        let waiting = Claimant::of(&pod("p", &[limits]), Dialects { hami: true }).unwrap();
+        let asking = pod("p", &[("nvidia.com/gpu", "1"), limits]);
+        let waiting = Claimant::of(&asking, Dialects { hami: true }).unwrap();
         let claim = claim::claim(&waiting, &node, &NodeBooks::of(&node, []), 1).unwrap();
         assert_eq!(claim.annotations[annotation::INDEX].as_deref(), Some("1"), "{limits:?}");
     }

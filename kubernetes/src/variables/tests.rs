@@ -109,8 +109,11 @@ fn no_amount_is_ever_0() {
         made(&[(MEMORY, "8"), (crate::names::CORE, "1")], r#"{"0":{"0":4,"1":4}}"#).unwrap().unwrap();
     assert!(variables.contains(&(variable::PERCENT, "1".into())), "{variables:?}");
     // An ask that no limits make: it stops here if anywhere.
-    let mut claimant =
-        Claimant::of(&pod("p", &[("nvidia.com/gpumem", "1")]), Dialects { hami: true }).unwrap();
+    let mut claimant = Claimant::of(
+        &pod("p", &[("nvidia.com/gpu", "1"), ("nvidia.com/gpumem", "1")]),
+        Dialects { hami: true },
+    )
+    .unwrap();
     claimant.asks.as_mut().unwrap()[0].amount = Amount::Each { cards: 1, memory: Memory::Mib(0), percent: 0 };
     claimant.allocation = Allocation::read(&texts(&[(annotation::ALLOCATION, r#"{"0":{"0":1}}"#)]));
     assert_eq!(

@@ -11,7 +11,7 @@ use std::process::Command;
 use cgpu_e2e::{Child, Dist, skip};
 use cgpu_kubernetes::claimant::Claimant;
 use cgpu_kubernetes::demand::Demand;
-use cgpu_kubernetes::names::{self, Dialects, RESOURCES, label};
+use cgpu_kubernetes::names::{self, Dialect, Dialects, RESOURCES, label};
 use cgpu_kubernetes::object::Pod;
 use cgpu_kubernetes::unit::Unit;
 use cgpu_kubernetes::{ask::Memory, extender};
@@ -353,6 +353,19 @@ fn the_examples_ask_for_what_their_documents_say() {
     let hami = Dialects { hami: true };
     assert_eq!(asked("003-hami.yaml", hami), [(1, Memory::Mib(3000), 30), (1, Memory::Mib(3000), 0)]);
     assert!(pods("003-hami.yaml").iter().all(|pod| Claimant::of(pod, plain).is_none()));
+}
+
+/// The policy that does what HAMi's webhook does names what is HAMi's. What an API server makes of it: `cluster.rs`.
+#[test]
+fn the_policy_for_hamis_names_is_about_them() {
+    let text = fs::read_to_string(folder().join("examples").join("hami-one-card.yaml")).expect("an example");
+    let [policy, binding] = &documents(&text)[..] else { panic!("two objects") };
+    assert_eq!(binding["spec"]["policyName"], policy["metadata"]["name"]);
+    let lacking = policy["spec"]["variables"][0]["expression"].as_str().expect("an expression");
+    for resource in RESOURCES.iter().filter(|resource| resource.dialect == Dialect::Hami) {
+        assert!(lacking.contains(&format!("\"{}\"", resource.name)), "{}", resource.name);
+    }
+    assert_eq!(policy["spec"]["matchConditions"][0]["expression"], lacking.replacen(".map(", ".exists(", 1));
 }
 
 #[test]

@@ -111,6 +111,9 @@ fn answers_that_are_lost_on_the_way_do_no_harm() {
     assert_eq!(extender.bind(&three, "n1").status, 500);
     assert_eq!(extender.bind(&three, "n1").status, 200);
     stage.wait_for_units(&extender, "n1", 22);
+    // Each failure is told once, in our words.
+    let log = extender.end().exits(0).stdout;
+    assert!(log.contains("not bound") && !log.contains("kube_client"), "{log}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What people ask for and write, right or wrong.
 
 use cgpu_kubernetes_tests::objects::{node, pod, pod_with};
-use cgpu_kubernetes_tests::wait::until_holds;
+use cgpu_kubernetes_tests::wait::{until, until_holds};
 use serde_json::{Value, json};
 
 use crate::{Stage, key, running};
@@ -13,6 +13,11 @@ fn labelled(name: &str, limits: &Value, labels: &Value) -> Value {
     let mut pod = pod_with("test", name, limits);
     pod["metadata"]["labels"] = labels.clone();
     pod
+}
+
+/// As kube-scheduler is told it, which puts the number of nodes before it.
+fn counted(reason: &str) -> String {
+    format!("node(s) with no cards for the pod ({reason})")
 }
 
 #[test]
@@ -37,10 +42,11 @@ fn what_makes_no_sense_is_on_no_node_and_the_pod_says_why() {
         let answer = extender.filter(&asking, &["n1", "n2"]);
         assert_eq!(answer["NodeNames"], json!([]), "{name}");
         let reason = answer["FailedAndUnresolvableNodes"]["n1"].as_str().unwrap_or_default().to_owned();
-        assert!(reason.contains(words), "{name}: {reason}");
-        assert_eq!(stage.event(&asking, "GpuRequestRefused"), reason);
+        let event = stage.event(&asking, "GpuRequestRefused");
+        assert!(event.contains(words), "{name}: {event}");
+        assert_eq!(reason, counted(&event), "{name}");
         let reply = extender.bind(&asking, "n1");
-        assert_eq!((reply.status, reply.json()["Error"].as_str()), (500, Some(reason.as_str())), "{name}");
+        assert_eq!((reply.status, reply.json()["Error"].as_str()), (500, Some(event.as_str())), "{name}");
         assert_eq!(stage.claim(&asking), [""; 0]);
     }
     // Said once, however often kube-scheduler asks.
@@ -64,9 +70,9 @@ fn what_is_more_than_any_card_has_is_nobodys_to_make_room_for() {
     stage.pod(running(pod("test", "a", 10), "n1", 0, 10));
     let extender = stage.extender();
     let answer = extender.filter(&stage.pod(pod("test", "large", 15)), &["n1"]);
-    assert_eq!(answer["FailedAndUnresolvableNodes"]["n1"], "1/1 cards: 14 units in all of 15");
+    assert_eq!(answer["FailedAndUnresolvableNodes"]["n1"], counted("1/1 cards: 14 units in all of 15"));
     let answer = extender.filter(&stage.pod(pod("test", "late", 5)), &["n1"]);
-    assert_eq!(answer["FailedNodes"]["n1"], "1/1 cards: 4 of 5 units free");
+    assert_eq!(answer["FailedNodes"]["n1"], counted("1/1 cards: 4 of 5 units free"));
 }
 
 #[test]
@@ -79,6 +85,25 @@ fn labels_that_nobody_knows_are_told_and_change_nothing() {
         stage.event(&asking, "GpuLabelIgnored"),
         "the label `aliyun.com/gpu-cuont` means nothing here; expected aliyun.com/gpu-count"
     );
+}
+
+#[test]
+fn a_nodes_label_that_nobody_knows_is_told_on_the_node() {
+    let mut misspelt = node("n1", &[15109, 15109]);
+    misspelt["metadata"]["labels"]["ack.node.gpu.placement"] = json!("spred");
+    let stage = Stage::with(&[misspelt]);
+    let extender = stage.extender();
+    let event = until("an event on the node", || {
+        let events = stage.server.objects("events").into_iter();
+        events.into_iter().find(|event| event["involvedObject"]["kind"] == "Node")
+    });
+    assert_eq!(event["involvedObject"]["name"], "n1");
+    assert_eq!(event["metadata"]["namespace"], "default");
+    assert_eq!(
+        event["message"],
+        "the label ack.node.gpu.placement is `spred`, expected `binpack` or `spread`; it counts as `binpack`"
+    );
+    assert_eq!(extender.filter(&stage.pod(pod("test", "p", 2)), &["n1"])["NodeNames"], json!(["n1"]));
 }
 
 #[test]
@@ -126,6 +151,10 @@ fn hamis_names_are_heard_where_they_are_switched_on() {
         cgpu_kubernetes_tests::extender::Extender::start(&stage.server, stage.folder(), &["--hami"]);
     assert_eq!(extender.filter(&asking, &["n1", "else"])["NodeNames"], json!(["n1"]));
     assert_eq!(extender.bind(&asking, "n1").status, 200);
+    // What HAMi's webhook would add, nobody here does.
+    let part = stage.pod(pod_with("test", "part", &json!({"nvidia.com/gpumem": "4096"})));
+    assert_eq!(extender.filter(&part, &["n1"])["NodeNames"], json!([]));
+    assert!(stage.event(&part, "GpuRequestRefused").contains("ask for `nvidia.com/gpu: 1`"));
     stage.wait_for_units(&extender, "n1", 8);
     assert_eq!(crate::used(&plain, "n1"), 0);
 }

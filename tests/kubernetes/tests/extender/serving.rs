@@ -44,7 +44,10 @@ fn whole_nodes_come_back_as_they_were_sent() {
     let reply = extender.caller().ask("POST", "/gpushare-scheduler/filter", WHOLE_NODES).json();
     assert_eq!(reply["Nodes"]["items"], json!([sent["Nodes"]["items"][0]]));
     assert_eq!(reply["NodeNames"], Value::Null);
-    assert_eq!(reply["FailedNodes"]["n2"], "1/1 cards: 4 of 8 units free");
+    assert_eq!(
+        reply["FailedNodes"]["n2"],
+        "node(s) with no cards for the pod (1/1 cards: 4 of 8 units free)"
+    );
 }
 
 #[test]
