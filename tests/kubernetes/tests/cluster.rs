@@ -149,13 +149,13 @@ fn the_stateful_sets_of_documents_000_and_004_run_and_nonsense_is_told_why_not()
     let test = "the_stateful_sets_of_documents_000_and_004_run_and_nonsense_is_told_why_not";
     let cards = "T4:15109,T4:15109,T4:15109,T4:15109";
     let node = "gpu-node";
-    let Some(cluster) = Cluster::start(test, &[Nature { name: node, address: "192.168.1.214", cards }])
+    let Some(mut cluster) = Cluster::start(test, &[Nature { name: node, address: "192.168.1.214", cards }])
     else {
         return;
     };
     cluster.apply(&example("000-four-cards.yaml"));
     cluster.running("app=binpack-1", 1);
-    let four = || {
+    let four = |cluster: &Cluster| {
         assert_eq!(cluster.totals("binpack-1-0"), [T4 * 2 / 14 * MIB; 4]);
         let said = cluster.kubectl(&["exec", "binpack-1-0", "--", "env"]).exits(0).stdout;
         let variables: BTreeMap<&str, &str> = said.lines().filter_map(|line| line.split_once('=')).collect();
@@ -166,7 +166,7 @@ fn the_stateful_sets_of_documents_000_and_004_run_and_nonsense_is_told_why_not()
         assert_eq!(variables["ALIYUN_COM_GPU_MEM_CONTAINER"], "2");
         assert_eq!(variables["ALIYUN_COM_GPU_MEM_DEV"], "14");
     };
-    four();
+    four(&cluster);
 
     // What cannot be is told, and is on no node.
     for (pod_name, labels, units, reason) in [
@@ -193,6 +193,73 @@ fn the_stateful_sets_of_documents_000_and_004_run_and_nonsense_is_told_why_not()
     });
     cluster.kubectl(&["delete", "pod", "bypass", "--force", "--grace-period=0"]).exits(0);
 
+    // What is no number of units the API server itself refuses.
+    for (amount, why) in [("-2", "must be greater than or equal to 0"), ("\"1.5\"", "must be an integer")] {
+        let text = pod("no-amount", "", amount, "");
+        let refused = cluster.apply_refused(&text);
+        assert!(refused.contains(why), "{amount}: {refused}");
+    }
+    // HAMi's names without a number of cards: the policy asks for one, as HAMi's webhook does.
+    cluster.apply(&example("hami-one-card.yaml"));
+    let part = pod("part", "", "1", "").replace("aliyun.com/gpu-mem: 1", "nvidia.com/gpumem: 3000");
+    until("the policy asks for one card", || {
+        let _ =
+            cluster.kubectl(&["delete", "pod", "part", "--ignore-not-found", "--force", "--grace-period=0"]);
+        cluster.apply_text(&part);
+        let resources =
+            cluster.object("pod", "default", "part")?["spec"]["containers"][0]["resources"].clone();
+        let one = |kind: &str| {
+            resources[kind]["nvidia.com/gpu"] == "1" && resources[kind]["nvidia.com/gpumem"] == "3k"
+        };
+        (one("limits") && one("requests")).then_some(())
+    });
+    cluster.kubectl(&["delete", "pod", "part", "--force", "--grace-period=0"]).exits(0);
+    // Annotations that somebody edits are told of, and what the pod has stays its own.
+    let edit = |allocation: &str| {
+        let annotation = format!("scheduler.framework.gpushare.allocation={allocation}");
+        cluster.kubectl(&["annotate", "pod", "binpack-1-0", "--overwrite", &annotation]).exits(0);
+    };
+    edit(r#"{"0":{"0":1}}"#);
+    println!("{}", cluster.told("binpack-1-0", "it counts on every card of its node"));
+    edit(r#"{"0":{"0":2,"1":2,"2":2,"3":2}}"#);
+    four(&cluster);
+
+    // Two schedulers at once: 12 of 14 units are free on each of four cards, so of eight pods of 7 four find room, and nobody else comes upon their cards.
+    cluster.start_second_scheduler();
+    let seven = |number: usize| {
+        let name = format!("seven-{number}");
+        let scheduler = if number.is_multiple_of(2) { "default-scheduler" } else { "cgpu-scheduler" };
+        let spec = format!("  schedulerName: {scheduler}\n  terminationGracePeriodSeconds: 1\n");
+        pod(&name, ", among: sevens", "7", &spec)
+    };
+    cluster.apply_text(&(0..8).map(seven).collect::<Vec<_>>().join("---\n"));
+    let placed = until("all are placed or told why not", || {
+        let all = cluster.pods("among=sevens");
+        let (placed, waiting): (Vec<Value>, Vec<Value>) =
+            all.into_iter().partition(|pod| pod["spec"]["nodeName"] == node);
+        (placed.len() == 4 && waiting.len() == 4).then_some((placed, waiting))
+    });
+    for waiting in &placed.1 {
+        println!("{}", cluster.told(name(waiting), "no cards for the pod ("));
+    }
+    let mut cards: Vec<&str> = Vec::new();
+    for pod in &placed.0 {
+        cards.push(pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"].as_str().expect("a card"));
+        until("it runs", || {
+            let pod = cluster.object("pod", "default", name(pod))?;
+            (pod["status"]["phase"] == "Running").then_some(())
+        });
+    }
+    cards.sort_unstable();
+    assert_eq!(cards, ["0", "1", "2", "3"]);
+    // The second one by itself.
+    cluster.kubectl(&["delete", "pods", "-l", "among=sevens"]).exits(0);
+    let spec = "  schedulerName: cgpu-scheduler\n  terminationGracePeriodSeconds: 1\n";
+    cluster.apply_text(&pod("by-second", "", "3", spec));
+    cluster.running("app=by-second", 1);
+    assert_eq!(cluster.totals("by-second").iter().filter(|total| **total == T4 * 3 / 14 * MIB).count(), 1);
+    cluster.kubectl(&["delete", "pod", "by-second"]).exits(0);
+
     cluster.install("128MiB");
     let units = (T4 / 128 * 4).to_string();
     until("the node offers smaller units", || {
@@ -205,6 +272,6 @@ fn the_stateful_sets_of_documents_000_and_004_run_and_nonsense_is_told_why_not()
     let limit = T4 * 16 / (T4 / 128) * MIB;
     let totals = cluster.totals("binpack-0");
     assert_eq!(totals.iter().filter(|total| **total == limit).count(), 1, "{totals:?}");
-    four();
+    four(&cluster);
     println!("{}", cluster.inspect(&["-d"]).exits(0).stdout);
 }

@@ -18,6 +18,7 @@ pub(super) struct ControlPlane {
     pub(super) authority: Authority,
     pub(super) administrator: PathBuf,
     scheduler: Option<Daemon>,
+    second: Option<Daemon>,
     scheduler_arguments: Vec<String>,
     daemons: Vec<Daemon>,
 }
@@ -110,7 +111,8 @@ impl ControlPlane {
         let configuration = folder.join("scheduler.yaml");
         fs::write(&configuration, scheduling(&scheduler)).expect("a configuration");
         let scheduler_arguments = vec![format!("--config={}", configuration.display())];
-        let mut plane = Self { authority, administrator, scheduler: None, scheduler_arguments, daemons };
+        let mut plane =
+            Self { authority, administrator, scheduler: None, second: None, scheduler_arguments, daemons };
         until("the API server is ready", || {
             assert!(plane.daemons.iter_mut().all(Daemon::runs), "a part of the control plane has ended");
             let kubeconfig = plane.administrator.as_os_str();
@@ -130,6 +132,29 @@ impl ControlPlane {
         }
         self.scheduler = Some(machine.start("kube-scheduler", &assets.scheduler, &self.scheduler_arguments));
     }
+
+    /// A second kube-scheduler, as our manifests configure it, with the rights that they give it. Its configuration is in them, but for where things are here.
+    pub(super) fn start_second_scheduler(&mut self, machine: &Place, assets: &Assets, folder: &Path) {
+        let user = "system:serviceaccount:kube-system:cgpu-scheduler";
+        let papers = self.authority.kubeconfig("second-scheduler", user, None, SERVER);
+        let configuration = folder.join("second-scheduler.yaml");
+        fs::write(&configuration, second_scheduling(&papers)).expect("a configuration");
+        let arguments = [format!("--config={}", configuration.display()), "--secure-port=10260".to_owned()];
+        self.second = Some(machine.start("second-scheduler", &assets.scheduler, &arguments));
+    }
+}
+
+/// The configuration in our manifests' ConfigMap, for a scheduler on this machine.
+fn second_scheduling(kubeconfig: &Path) -> String {
+    let manifests = include_str!("../../../../kubernetes/manifests/cgpu.yaml");
+    let (_, text) = manifests.split_once("\n  scheduler.yaml: |\n").expect("a scheduler's configuration");
+    let (text, _) = text.split_once("\n---\n").expect("its end");
+    let text: String =
+        text.lines().map(|line| format!("{}\n", line.strip_prefix("    ").unwrap_or(line))).collect();
+    let service = "cgpu-scheduler-extender.kube-system.svc:39999";
+    assert!(text.contains(service), "{text}");
+    let text = text.replace(service, &format!("127.0.0.1:{EXTENDER}"));
+    format!("{text}clientConnection:\n  kubeconfig: {}\n", kubeconfig.display())
 }
 
 /// The example of ours for a cluster's own kube-scheduler, for this one.

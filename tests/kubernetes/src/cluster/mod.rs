@@ -9,7 +9,8 @@
 //! ```
 //!
 //! What is left out of the manifests: the DaemonSet `cgpu-node`, which speaks to systemd, and whose work is done here by the same scripts; and the second
-//! kube-scheduler. There is no kube-proxy: the API server listens at its service's address itself, and kube-scheduler comes to the extender by a forwarded port.
+//! kube-scheduler's Deployment, whose image is not ours: it is a process of this machine with that configuration and those rights, where a test wants it. There is no
+//! kube-proxy: the API server listens at its service's address itself, and kube-schedulers come to the extender by a forwarded port.
 
 mod assets;
 mod certificates;
@@ -187,6 +188,17 @@ impl Cluster {
         self.apply(&file);
     }
 
+    /// Applies what stands in a text, which the API server refuses; its words.
+    ///
+    /// # Panics
+    /// If it does not refuse it.
+    #[must_use]
+    pub fn apply_refused(&self, text: &str) -> String {
+        let file = self.folder.path().join("refused.yaml");
+        fs::write(&file, text).expect("a file");
+        self.kubectl(&["apply", UNCHECKED, "-f", &file.to_string_lossy()]).exits(1).stderr
+    }
+
     /// An object; none: it is not there.
     ///
     /// # Panics
@@ -290,6 +302,33 @@ impl Cluster {
     /// kube-scheduler goes and comes again.
     pub fn restart_scheduler(&mut self) {
         self.plane.restart_scheduler(&self.machine, &self.assets);
+    }
+
+    /// The second kube-scheduler of our manifests (`schedulerName: cgpu-scheduler`), beside the cluster's own.
+    ///
+    /// # Panics
+    /// If its rights are refused.
+    pub fn start_second_scheduler(&mut self) {
+        let file = self.folder.path().join("cgpu.yaml");
+        let rights = "app.kubernetes.io/name=cgpu-scheduler";
+        let kinds = ["serviceaccount", "role", "rolebinding", "clusterrolebinding"];
+        let mut words = vec!["apply".to_owned(), UNCHECKED.to_owned(), "-l".to_owned(), rights.to_owned()];
+        words.extend(["-f".to_owned(), self.part_of(&file, &kinds)]);
+        self.kubectl(&words.iter().map(String::as_str).collect::<Vec<_>>()).exits(0);
+        self.plane.start_second_scheduler(&self.machine, &self.assets, self.folder.path());
+    }
+
+    /// The objects of these kinds that stand in a file, in one of their own.
+    fn part_of(&self, file: &Path, kinds: &[&str]) -> String {
+        let text = fs::read_to_string(file).expect("a file");
+        let is_one = |object: &&str| {
+            let kind = object.lines().find_map(|line| line.strip_prefix("kind: ")).unwrap_or_default();
+            kinds.contains(&kind.to_lowercase().as_str())
+        };
+        let part: Vec<&str> = text.split("\n---\n").filter(is_one).collect();
+        let place = self.folder.path().join("part.yaml");
+        fs::write(&place, part.join("\n---\n")).expect("a file");
+        place.to_string_lossy().into_owned()
     }
 
     /// What the cluster says of itself, for those who must find out what went wrong.
