@@ -1,6 +1,7 @@
 //! `cgpu-sim`: looks at simulated cards (`status`) and at what happened on them (`trace`), lets errors happen to them (`xid`), and
 //! measures how fast it is itself (`speed`).
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout)] // `tell` writes there
 
 mod readable;
 mod speed;
@@ -8,8 +9,10 @@ mod status;
 mod trace;
 mod xid;
 
+use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
+use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
 /// Looks at simulated cards and at journals of runs on them
@@ -33,17 +36,26 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let done = match Arguments::parse().command {
+    let answer = match Arguments::parse().command {
         Command::Trace(arguments) => trace::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::Xid(arguments) => xid::run(&arguments),
         Command::Speed(arguments) => speed::run(&arguments),
     };
-    match done {
+    match answer.and_then(|answer| tell(&answer)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("cgpu-sim: {error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// A reader who has seen enough (`| head`) is no failure; `println!` would panic at one.
+fn tell(answer: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(answer.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        told => told.context("cannot write the answer"),
     }
 }

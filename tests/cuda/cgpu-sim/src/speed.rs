@@ -95,11 +95,10 @@ fn virtual_seconds_per_minute(state: &Path, span: Duration) -> Result<f64> {
     Ok(clock.now().duration().as_secs_f64() * 60.0 / begun.elapsed().as_secs_f64())
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+pub(crate) fn run(arguments: &Arguments) -> Result<String> {
     let span = Duration::from_secs(u64::from(arguments.seconds));
     if let Some(state) = &arguments.launch_on {
-        println!("{}", launches(state, span)?);
-        return Ok(());
+        return Ok(format!("{}\n", launches(state, span)?));
     }
     let directory = std::env::temp_dir();
     let state = |name| directory.join(format!("cgpu-sim-speed-{}-{name}", std::process::id()));
@@ -116,6 +115,5 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         // There is none of a figure that was not come to.
         let _ = std::fs::remove_file(file);
     }
-    println!("{}", measured?);
-    Ok(())
+    Ok(format!("{}\n", measured?))
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use cgpu_sim::instance::Part;
 use cgpu_sim::{CardSpec, Machine, Settings};
 use clap::Args;
@@ -12,7 +12,7 @@ use crate::readable::{mib, percent, table};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// The machine's file [default: what programs take, CGPU_SIM_STATE]
+    /// The cards' file: of `cgpu run --sim CARDS`, /run/cgpu/cards/CARDS [default: what programs take, CGPU_SIM_STATE]
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
     /// Print JSON
@@ -60,22 +60,19 @@ pub(crate) fn machine(state: Option<&Path>) -> Result<(Machine, PathBuf)> {
     let state = settings.state.clone();
     ensure!(
         state.exists(),
-        "there are no simulated cards in {}: no program has used them yet",
+        "there are no simulated cards in {}: no program has used them yet; those of `cgpu run --sim CARDS` are in cards/CARDS under \
+         the monitor's root (--state /run/cgpu/cards/A10:23028)",
         state.display()
     );
-    Ok((Machine::open(&settings)?, state))
+    let machine = Machine::open(&settings).context("cannot look at the cards")?;
+    Ok((machine, state))
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+pub(crate) fn run(arguments: &Arguments) -> Result<String> {
     let (machine, state) = machine(arguments.state.as_deref())?;
     let cards = (0..machine.cards().len()).map(|card| look(&machine, card)).collect::<Result<_>>()?;
     let status = Status { state, dilation_milli: machine.dilation_milli(), cards };
-    if arguments.json {
-        println!("{}", serde_json::to_string(&status)?);
-    } else {
-        print(&status);
-    }
-    Ok(())
+    Ok(if arguments.json { serde_json::to_string(&status)? + "\n" } else { text(&status) })
 }
 
 fn look(machine: &Machine, card: usize) -> Result<Card> {
@@ -110,8 +107,7 @@ fn model(card: &CardSpec) -> String {
     }
 }
 
-fn print(status: &Status) {
-    println!("{}", status.state.display());
+fn text(status: &Status) -> String {
     let mut rows = table(&["card", "process", "memory", "of", "use", "computed", "switches", "kernels"], 2);
     for card in &status.cards {
         let name = format!("{} {}", card.card, card.model);
@@ -140,5 +136,5 @@ fn print(status: &Status) {
             ]);
         }
     }
-    println!("{rows}");
+    format!("{}\n{rows}\n", status.state.display())
 }

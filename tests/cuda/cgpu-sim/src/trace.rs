@@ -24,7 +24,7 @@ pub(crate) struct Arguments {
     /// Leave out what was before, in milliseconds after the first work of a card
     #[arg(long, value_name = "MS", default_value_t = 0.0, value_parser = instant)]
     from: f64,
-    /// Leave out what was after
+    /// Leave out what was after, counted likewise [default: to the end]
     #[arg(long, value_name = "MS", value_parser = instant)]
     to: Option<f64>,
     /// Print the summary as JSON
@@ -32,13 +32,19 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+pub(crate) fn run(arguments: &Arguments) -> Result<String> {
     let file = &arguments.journal;
+    let (from, to) = (arguments.from, arguments.to);
+    ensure!(
+        to.is_none_or(|to| to > from),
+        "--to {}: expected more than --from {from}",
+        to.unwrap_or_default()
+    );
     let text = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
     // What a dying process left need not be text.
     let whole = Trace::of_journal(&String::from_utf8_lossy(&text));
     ensure!(!whole.is_empty(), "{} holds no line of a journal (CGPU_SIM_JOURNAL)", file.display());
-    let trace = match (arguments.from, arguments.to) {
+    let trace = match (from, to) {
         (0.0, None) => whole,
         (from, to) => whole.between(nanos(from), to.map_or(Nanos::MAX, nanos)),
     };
@@ -49,35 +55,30 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         write(svg, &trace.picture())?;
     }
     let summary = trace.summary();
-    if arguments.json {
-        println!("{}", serde_json::to_string(&summary)?);
-    } else {
-        print(&summary);
-    }
-    Ok(())
+    Ok(if arguments.json { serde_json::to_string(&summary)? + "\n" } else { words(&summary) })
 }
 
 fn write(file: &Path, text: &str) -> Result<()> {
     fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
-fn print(summary: &Summary) {
-    println!(
-        "{} of device time, {} calls, {} of them refused",
+fn words(summary: &Summary) -> String {
+    let mut text = format!(
+        "{} of device time, {} calls, {} of them refused\n",
         millis(summary.length_ns),
         summary.calls,
         summary.refused_calls
     );
     if summary.lost_spans > 0 {
-        println!(
-            "{} spans are missing: nobody who keeps the journal called for too long",
-            summary.lost_spans
-        );
+        let lost = summary.lost_spans;
+        text.push_str(&format!(
+            "{lost} spans are missing: nobody who keeps the journal called for too long\n"
+        ));
     }
     for card in &summary.cards {
         let all = card.busy_ns + card.switching_ns + card.bubble_ns;
-        println!(
-            "\ncard {} {}\n  computing {}, changing contexts {} ({} times), {} bubbles {}",
+        text.push_str(&format!(
+            "\ncard {} {}\n  computing {}, changing contexts {} ({} times), {} bubbles {}\n",
             card.card,
             card.name.as_deref().unwrap_or(""),
             percent(card.busy_ns, all),
@@ -85,7 +86,7 @@ fn print(summary: &Summary) {
             card.switches,
             card.bubbles,
             percent(card.bubble_ns, all),
-        );
+        ));
         let mut rows =
             table(&["process", "computing", "share", "kernels", "turns", "mean turn", "copies"], 1);
         for process in &card.processes {
@@ -100,8 +101,9 @@ fn print(summary: &Summary) {
                 process.copies.to_string(),
             ]);
         }
-        println!("{rows}");
+        text.push_str(&format!("{rows}\n"));
     }
+    text
 }
 
 fn instant(text: &str) -> Result<f64, String> {

@@ -90,6 +90,8 @@ fn a_journal_becomes_a_trace_a_picture_and_figures() {
 
     let cut = cgpu_sim(&["trace", &at("journal"), "--from", "1.1", "--to", "2.2"], folder.path());
     assert!(text(&cut.stdout).starts_with("1.100 ms of device time"), "{}", text(&cut.stdout));
+    let turned = cgpu_sim(&["trace", &at("journal"), "--from", "2.2", "--to", "1.1"], folder.path());
+    assert!(!turned.status.success() && text(&turned.stderr).contains("more than --from 2.2"));
 }
 
 #[test]
@@ -126,6 +128,14 @@ fn looking_makes_no_cards() {
     assert_eq!(status["cards"][1]["model"], "A10");
     assert_eq!(status["cards"][1]["total_bytes"], 2000_u64 << 20);
     assert!(text(&cgpu_sim(&["status"], &state).stdout).contains("0 T4"));
+
+    // As before `head`, which does not read to the end.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cgpu-sim"));
+    command.arg("status").env("CGPU_SIM_STATE", &state).env_remove("CGPU_SIM_GPUS").stdout(writer);
+    let output = command.output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
 }
 
 #[test]
@@ -141,7 +151,8 @@ fn an_error_of_a_card_reaches_the_machine() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let xids = machine.xids_after(0).unwrap();
     assert_eq!(xids.iter().map(|xid| (xid.card, xid.code)).collect::<Vec<_>>(), [(1, 79)]);
-    assert!(!cgpu_sim(&["xid", "9", "79"], &state).status.success(), "there is no such card");
+    let refused = cgpu_sim(&["xid", "9", "79"], &state);
+    assert!(text(&refused.stderr).contains("there is no card 9"), "{}", text(&refused.stderr));
     let status = text(&cgpu_sim(&["status"], &state).stdout);
     assert!(status.contains("A100 in instances") && status.contains("A100 2g.10gb"), "{status}");
 }
