@@ -59,8 +59,14 @@ struct Arguments {
     probe: Option<String>,
 }
 
-fn main() -> Result<ExitCode> {
-    let arguments = Arguments::parse();
+fn main() -> ExitCode {
+    run(Arguments::parse()).unwrap_or_else(|error| {
+        eprintln!("cgpu-bench: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn run(arguments: Arguments) -> Result<ExitCode> {
     if let Some(probe) = &arguments.probe {
         return probe::run(probe).map(|()| ExitCode::SUCCESS);
     }

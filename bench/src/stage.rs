@@ -88,8 +88,12 @@ impl Stage {
                 return Ok(status);
             }
             let ended = self.monitor.try_wait()?;
+            let log = fs::read_to_string(self.root.path().join("monitor.log")).unwrap_or_default();
+            // The simulated driver's one line: cards that it does not know will not come.
+            if let Some(refused) = log.lines().find(|line| line.starts_with("cgpu-sim: ")) {
+                anyhow::bail!("{refused}");
+            }
             if ended.is_some() || start.elapsed() > Duration::from_secs(20) {
-                let log = fs::read_to_string(self.root.path().join("monitor.log")).unwrap_or_default();
                 anyhow::bail!(
                     "the monitor does not answer, or finds no card by NVML ({ended:?}); it said:\n{log}"
                 );
@@ -157,9 +161,7 @@ impl Stage {
     /// # Errors
     /// When it has not been built.
     pub fn file(&self, name: &str) -> Result<PathBuf> {
-        let file = self.dist.join(name);
-        ensure!(file.is_file(), "{}: not there; run `cargo xtask build` first", file.display());
-        Ok(file)
+        built(&self.dist, name)
     }
 
     /// One of the built test programs.
@@ -202,9 +204,16 @@ impl Drop for Stage {
     }
 }
 
+fn built(dist: &Path, name: &str) -> Result<PathBuf> {
+    let file = dist.join(name);
+    ensure!(file.is_file(), "{}: not there; run `cargo xtask build` first", file.display());
+    Ok(file)
+}
+
 fn start_monitor(dist: &Path, root: &Path, simulated: Option<&Simulated>) -> Result<Child> {
     let log = fs::OpenOptions::new().create(true).append(true).open(root.join("monitor.log"))?;
-    let mut command = Command::new(dist.join("cgpu-monitor"));
+    let program = built(dist, "cgpu-monitor")?;
+    let mut command = Command::new(program);
     command
         .arg("--root")
         .arg(root)

@@ -11,6 +11,9 @@ use crate::cargo::Workspace;
 /// What a machine can be expected to be handed.
 const MOST_BYTES: u64 = 64 << 20;
 
+/// What `kit.py` and the demo run of `target/dist`, beside the programs. The simulated driver stays behind: a real one is there.
+const FILES: &[&str] = &["libcgpu.so", "cgpu", "cgpu-monitor", "cgpu-demo"];
+
 /// Builds, collects in `target/gpu-kit` and returns the folder.
 pub(crate) fn run() -> Result<PathBuf> {
     let workspace = Workspace::find()?;
@@ -20,13 +23,11 @@ pub(crate) fn run() -> Result<PathBuf> {
         fs::remove_dir_all(&kit).with_context(|| format!("cannot clear {}", kit.display()))?;
     }
     copy(&workspace.root.join("bench/gpu-kit"), &kit)?;
-    // The simulated and the null driver stay behind: a real one is there.
-    for entry in fs::read_dir(&dist)? {
-        let entry = entry?;
-        if !["sim", "null"].iter().any(|folder| entry.file_name() == *folder) {
-            copy(&entry.path(), &kit.join("dist").join(entry.file_name()))?;
-        }
+    for name in FILES {
+        copy(&dist.join(name), &kit.join("dist").join(name))?;
+        build::lighten(&kit.join("dist").join(name))?;
     }
+    copy(&dist.join("programs"), &kit.join("dist/programs"))?;
     let bytes = size(&kit)?;
     ensure!(bytes <= MOST_BYTES, "the kit has {bytes} bytes; it must not have more than {MOST_BYTES}");
     eprintln!("xtask: {} MiB in {}; on the machine with the GPU: ./run.sh", bytes >> 20, kit.display());
@@ -54,4 +55,21 @@ fn size(folder: &Path) -> Result<u64> {
         bytes += if data.is_dir() { size(&entry.path())? } else { data.len() };
     }
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kit_runs_goes_along() {
+        let script =
+            fs::read_to_string(Workspace::find().unwrap().root.join("bench/gpu-kit/kit.py")).unwrap();
+        let named = script.split("\"dist\" / \"").skip(1).chain(script.split("(dist / \"").skip(1));
+        let named: Vec<&str> = named.filter_map(|rest| rest.split('"').next()).collect();
+        assert!(named.contains(&"cgpu"), "{named:?}");
+        for name in named.iter().filter(|name| **name != "programs") {
+            assert!(FILES.contains(name), "kit.py runs {name}");
+        }
+    }
 }

@@ -67,7 +67,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<PathBuf> {
     }
     for file in BUILT {
         build::place(&chosen(&dist, file), &inside.join(file))?;
-        lighten(&inside.join(file))?;
+        build::lighten(&inside.join(file))?;
     }
     let pages = installed_pages(&workspace)?;
     for file in SOURCES.iter().copied().chain(pages.iter().map(String::as_str)) {
@@ -84,13 +84,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<PathBuf> {
         .context("cannot run tar")?;
     ensure!(status.success(), "tar failed");
     Ok(archive)
-}
-
-/// Leaves out what only debuggers read: three quarters of it all. Names stay, for backtraces.
-fn lighten(file: &Path) -> Result<()> {
-    let status = Command::new("strip").arg("--strip-debug").arg(file).status();
-    ensure!(status.context("cannot run strip (binutils)")?.success(), "strip failed on {}", file.display());
-    Ok(())
 }
 
 fn chosen(dist: &Path, file: &str) -> PathBuf {

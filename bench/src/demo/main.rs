@@ -31,7 +31,7 @@ struct Arguments {
     /// Print one JSON object instead of words.
     #[arg(long)]
     json: bool,
-    /// How long both tenants run side by side.
+    /// How long both tenants run side by side, 1 to 600 s.
     #[arg(long, default_value_t = 6.0, value_name = "SECONDS")]
     seconds: f64,
     /// Run on this simulated card even where a real one is present.
@@ -42,8 +42,14 @@ struct Arguments {
     dist: PathBuf,
 }
 
-fn main() -> Result<ExitCode> {
-    let arguments = Arguments::parse();
+fn main() -> ExitCode {
+    run(&Arguments::parse()).unwrap_or_else(|error| {
+        eprintln!("cgpu-demo: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn run(arguments: &Arguments) -> Result<ExitCode> {
     ensure!((1.0..=600.0).contains(&arguments.seconds), "--seconds {}: expected 1 to 600", arguments.seconds);
     let simulated = match &arguments.sim {
         Some(cards) => Some(Simulated::new(cards)),
