@@ -29,7 +29,12 @@ mod tally;
 mod test;
 
 #[derive(Parser)]
-#[command(name = "cargo xtask", about = "Tasks of the cgpu project", disable_help_subcommand = true)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "Tasks of the cgpu project",
+    disable_help_subcommand = true
+)]
 struct Arguments {
     #[command(subcommand)]
     task: Task,
