@@ -12,8 +12,12 @@ here=$(cd "$(dirname "$0")" && pwd)
 start=yes
 [ "${1:-}" != --no-start ] || { start=no; shift; }
 sources=$(dirname "$here")
-built=${1:-$sources/target/dist}
-[ -d "$built" ] || built=$sources
+case $#${1:-} in
+0) built=$sources/target/dist; [ -d "$built" ] || built=$sources ;;
+1-*) die "usage: install.sh [--no-start] [FOLDER OF BUILT FILES]" ;;
+1*) built=$1; [ -d "$built" ] || die "$built is no folder; usage: install.sh [--no-start] [FOLDER OF BUILT FILES]" ;;
+*) die "usage: install.sh [--no-start] [FOLDER OF BUILT FILES]" ;;
+esac
 for needed in cgpu cgpu-monitor libcgpu.so; do
     [ -f "$built/$needed" ] || die "no $needed in $built: build it (cargo xtask build) or say where it lies"
 done

@@ -5,7 +5,8 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/files.sh"
 purge=no
-[ "${1:-}" != --purge ] || purge=yes
+[ "${1:-}" != --purge ] || { purge=yes; shift; }
+[ $# = 0 ] || die "usage: uninstall.sh [--purge]"
 root=${DESTDIR:-}
 [ -f "$root$LIST" ] || die "nothing is installed: there is no $root$LIST"
 [ -n "$root" ] || [ "$(id -u)" = 0 ] || die "only root uninstalls from /"

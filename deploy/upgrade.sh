@@ -1,5 +1,5 @@
 #!/bin/sh
-# Upgrades an installed cgpu. Hot: containers go on, with their limits and turns; --check says what could stand in the way.
+# Upgrades an installed cgpu. Hot: containers go on, with their limits and turns; what could stand in the way is looked at first.
 #   upgrade.sh [--cold] [FOLDER OF BUILT FILES]
 # --cold refuses while any container is there, as cgpu's model does.
 set -eu
@@ -7,6 +7,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 . "$here/files.sh"
 cold=no
 [ "${1:-}" != --cold ] || { cold=yes; shift; }
+case $#${1:-} in 0 | 1[!-]*) ;; *) die "usage: upgrade.sh [--cold] [FOLDER OF BUILT FILES]; cgpu upgrade --check only looks" ;; esac
 [ -f "${DESTDIR:-}$LIST" ] || die "nothing is installed: use install.sh"
 if [ $cold = yes ]; then
     for container in "${DESTDIR:-}"/run/cgpu/containers/*/; do

@@ -174,6 +174,29 @@ fn the_installed_pages_link_to_nothing_that_is_not_installed() {
 }
 
 #[test]
+fn what_a_script_does_not_know_changes_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let root = folder.path();
+    let built = Dist::find().folder().to_string_lossy().into_owned();
+    script("install.sh", root, &[&built]).exits(0);
+    let before = all(root);
+    for (name, arguments) in [
+        ("install.sh", &["--help"][..]),
+        ("install.sh", &["/nowhere"]),
+        ("install.sh", &["--no-start", &built, "more"]),
+        ("upgrade.sh", &["--check"]),
+        ("upgrade.sh", &["--cold", "/nowhere"]),
+        ("uninstall.sh", &["--help"]),
+        ("uninstall.sh", &["--prune"]),
+        ("uninstall.sh", &["--purge", "now"]),
+    ] {
+        let outcome = script(name, root, arguments).exits(1);
+        assert!(outcome.stderr.contains("usage: "), "{name} {arguments:?}: {outcome:?}");
+        assert_eq!(all(root), before, "{name} {arguments:?}");
+    }
+}
+
+#[test]
 fn a_file_of_others_stops_the_installation() {
     let folder = tempfile::tempdir().expect("a folder");
     let root = folder.path();
