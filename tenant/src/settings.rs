@@ -226,15 +226,24 @@ fn limit(amounts: &Amounts, measure: &Measure, place: usize, card: &CardInfo) ->
             ),
             "raise it, or correct ALIYUN_COM_GPU_MEM_DEV",
         )),
-        _ => Err(amounts.value().unfit(
-            &format!(
-                "of which {amount} {} is {}more than card {place} has ({})",
-                measure.noun(),
-                limit.map(|limit| format!("{}, ", mib(limit))).unwrap_or_default(),
-                mib(card.total)
-            ),
-            "lower it, or set ALIYUN_COM_GPU_MEM_DEV to the card's memory in the same unit",
-        )),
+        _ => {
+            // Beyond any number there is no amount to tell; in MiB it has been told.
+            let told = limit.filter(|_| !measure.is_mib()).map(|limit| format!("{}, ", mib(limit)));
+            Err(amounts.value().unfit(
+                &format!(
+                    "of which {amount} {} is {}more than card {place} has ({})",
+                    measure.noun(),
+                    told.unwrap_or_default(),
+                    mib(card.total)
+                ),
+                // `cgpu run --mem` says it in MiB.
+                if measure.is_mib() {
+                    "lower it (cgpu run: --mem)"
+                } else {
+                    "lower it, or set ALIYUN_COM_GPU_MEM_DEV to the card's memory in the same unit"
+                },
+            ))
+        }
     }
 }
 

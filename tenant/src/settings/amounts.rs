@@ -124,10 +124,16 @@ impl Measure {
         u64::try_from(bytes).ok().map(Bytes)
     }
 
+    /// Whether the number counts MiB.
+    pub(crate) fn is_mib(&self) -> bool {
+        *self == Self::Units(Bytes(MIB))
+    }
+
     /// What the number counts, for sentences.
     pub(crate) fn noun(&self) -> String {
         match self {
             Self::Units(Bytes(unit)) if *unit == 1 << 30 => "GiB".to_owned(),
+            Self::Units(Bytes(MIB)) => "MiB".to_owned(),
             Self::Units(Bytes(unit)) => format!("times {} MiB", unit / MIB),
             Self::Shares(shares) => format!("of {} {}", Variable::MemDev.name(), shares.value),
         }

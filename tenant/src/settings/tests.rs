@@ -346,6 +346,11 @@ fn every_malformed_value_is_refused_with_its_sentence() {
             &two,
             "of which 119 times 128 MiB is 15232 MiB, more than card 0 has",
         ),
+        (
+            &["ALIYUN_COM_GPU_MEM_CONTAINER=24576", "CGPU_MEM_UNIT=MiB"],
+            &two,
+            "is `24576`, of which 24576 MiB is more than card 0 has (15109 MiB); lower it (cgpu run: --mem)",
+        ),
         (&["ALIYUN_COM_GPU_MEM_CONTAINER=18446744073709551615"], &two, "is more than card 0 has (15109 MiB)"),
         (
             &["ALIYUN_COM_GPU_MEM_CONTAINER=1", "ALIYUN_COM_GPU_MEM_DEV=99999"],
