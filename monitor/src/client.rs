@@ -11,7 +11,7 @@ use cgpu_proto::peer;
 use crate::estate::Estate;
 use crate::health::Health;
 use crate::inventory::Inventory;
-use crate::message::{CardTurns, Errno, Refusal, Registered, Registration, Reply, Request, Status};
+use crate::message::{CardTurns, Errno, Kind, Refusal, Registered, Registration, Reply, Request, Status};
 
 /// A monitor answers at once or not at all.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -151,6 +151,17 @@ impl Client {
     pub fn set(&mut self, path: &str, value: &str) -> Result<(), Failure> {
         match self.ask(&Request::Set { path: path.to_owned(), value: value.to_owned() })? {
             Reply::Done => Ok(()),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// What can be done with a node of the control tree.
+    ///
+    /// # Errors
+    /// As [`Client::ask`], and a refusal.
+    pub fn look(&mut self, path: &str) -> Result<Kind, Failure> {
+        match self.ask(&Request::Look { path: path.to_owned() })? {
+            Reply::Kind(kind) => Ok(kind),
             other => Err(self.unexpected(other)),
         }
     }

@@ -118,12 +118,18 @@ pub(crate) fn is_taken(name: &str) -> bool {
 /// The node at a path.
 fn node(host: &Host, path: &str) -> Result<Node, Refusal> {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
-    let missing =
-        || Refusal::new(Errno::ENOENT, format!("There is no node {path:?}; list shows what there is."));
+    let missing = || {
+        Refusal::new(Errno::ENOENT, format!("There is no node {path:?}; list (cgpu ls) shows what there is."))
+    };
     let card = |name: &str| {
         let index = name.parse::<CardNumber>().ok();
         let at = host.boards.iter().position(|board| Some(board.index) == index);
-        at.ok_or_else(|| Refusal::new(Errno::ENOENT, format!("There is no card {name}.")))
+        at.ok_or_else(|| {
+            Refusal::new(
+                Errno::ENOENT,
+                format!("There is no card {name:?}; list (cgpu ls) shows those that are there."),
+            )
+        })
     };
     let container = |at: usize, id: &str| {
         let found = host
@@ -166,7 +172,10 @@ pub(crate) fn get(host: &mut Host, path: &str) -> Result<String, Refusal> {
     let node = node(host, path)?;
     Ok(match node {
         Node::Root | Node::Card(_) | Node::Container(..) => {
-            return refuse(Errno::EINVAL, format!("{path:?} is a folder; list shows what is in it."));
+            return refuse(
+                Errno::EINVAL,
+                format!("{path:?} is a folder; list (cgpu ls) shows what is in it."),
+            );
         }
         Node::Version => env!("CARGO_PKG_VERSION").into(),
         Node::DefaultMemsize => host.default_memsize().0.to_string(),
@@ -204,7 +213,7 @@ pub(crate) fn list(host: &Host, path: &str) -> Result<Vec<String>, Refusal> {
             Ok(CARD_NODES.iter().map(|(name, _)| (*name).to_owned()).chain(ids).collect())
         }
         Node::Container(..) => Ok(CONTAINER_NODES.iter().map(|(name, _)| (*name).to_owned()).collect()),
-        _ => refuse(Errno::EINVAL, format!("{path:?} is no folder; get reads it.")),
+        _ => refuse(Errno::EINVAL, format!("{path:?} is no folder; get (cgpu get) reads it.")),
     }
 }
 

@@ -104,6 +104,7 @@ pub fn run(config: &Config, replace: bool) -> Result<()> {
         End::Stopped => {
             service::stopping();
             daemon.host.open_gates();
+            tracing::info!("told to end: all gates are open");
         }
         End::Succeeded => {
             tracing::info!("handed over");
@@ -132,6 +133,12 @@ fn open_socket(path: &Path) -> Result<Socket> {
     match Socket::open(path) {
         Err(error) if error.kind() == ErrorKind::AddrInUse => {
             bail!("another monitor answers at {}: stop it first, or replace it (--replace)", path.display())
+        }
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            bail!(
+                "cannot open {}: {error}; start it as root, or name a root that is yours with --root",
+                path.display()
+            )
         }
         other => other.with_context(|| format!("cannot open {}", path.display())),
     }

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::anyhow;
 use cgpu_monitor::config::{Config, Sources};
 use clap::{Parser, ValueEnum};
 use tracing_subscriber::EnvFilter;
@@ -52,7 +53,10 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(&arguments.log)?;
+    let filter = EnvFilter::try_new(&arguments.log).map_err(|_| {
+        let log = &arguments.log;
+        anyhow!("--log {log}: expected error, warn, info, debug or trace, or a filter such as warn,cgpu_monitor::watch=debug")
+    })?;
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match arguments.log_format {
         LogFormat::Text => log.init(),

@@ -233,7 +233,8 @@ fn run(errands: &Receiver<Errand>, news: &Sender<News>, name: &str, state: &Path
     let mut tried = Instant::now();
     if let Err(error) = &library {
         tracing::warn!(
-            "{name}: {error}; cards are taken from the containers, dead processes' memory by the clock"
+            "no NVML: {}; cards are taken from the containers, dead processes' memory by the clock",
+            nvml::reason(error, name)
         );
     }
     let mut due = Instant::now();

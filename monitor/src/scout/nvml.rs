@@ -16,6 +16,14 @@ use crate::health::{self, Pulse};
 use crate::inventory::{self, Found};
 use crate::number::CardNumber;
 
+/// Why the library of this name tells nothing, in words that say it once: the loader names the file itself.
+pub(super) fn reason(error: &NvmlError, name: &str) -> String {
+    match error {
+        NvmlError::LibloadingError(error) => error.to_string(),
+        error => format!("{name}: {error}"),
+    }
+}
+
 /// `NVML_DEVICE_MIG_ENABLE`.
 const MIG_ENABLED: u32 = 1;
 
