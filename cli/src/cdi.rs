@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use crate::{Failure, setup};
+use crate::{Failure, output, setup};
 
 /// Devices are `cgpu.dev/slice=NAME`.
 const KIND: &str = "cgpu.dev/slice";
@@ -48,8 +48,12 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode, Failure> {
         arguments.config.as_deref().map(std::path::absolute).transpose().map_err(anyhow::Error::from)?;
     let text = format!("{:#}\n", specification(&runtime, config.as_deref(), &arguments.gib)?);
     match &arguments.output {
-        Some(file) => setup::put(file, &text).with_context(|| format!("cannot write {}", file.display()))?,
-        None => print!("{text}"),
+        Some(file) => {
+            setup::put(file, &text).with_context(|| format!("cannot write {}", file.display()))?;
+        }
+        None => {
+            output::tell(text)?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -12,7 +12,7 @@ use std::io::{ErrorKind, Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, anyhow, bail};
 use rustix::fs::OFlags;
 
 /// The variables that processes of the container get, one `NAME=VALUE` a line; also what the lock is on.
@@ -45,7 +45,7 @@ impl Claim {
             match fs::create_dir_all(folder) {
                 // Was there, and is gone: create_dir_all looks twice.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists && !folder.is_file() => continue,
-                other => other.with_context(|| format!("cannot make {}", folder.display()))?,
+                other => other.map_err(|error| cannot_make(folder, &error))?,
             }
             let path = folder.join(ENVIRONMENT);
             let mut marker = match options().write(true).create(true).truncate(false).open(&path) {
@@ -86,6 +86,12 @@ impl Claim {
             remove(&self.folder, &self.marker);
         }
     }
+}
+
+fn cannot_make(folder: &Path, error: &std::io::Error) -> Error {
+    let denied = error.kind() == ErrorKind::PermissionDenied;
+    let remedy = if denied { "; name a root that is yours with --root" } else { "" };
+    anyhow!("cannot make {}: {error}{remedy}", folder.display())
 }
 
 /// Removes the containers that nobody runs and nobody lives in any more.

@@ -2,12 +2,14 @@
 
 use std::process::ExitCode;
 
-use cgpu_monitor::client::Client;
+use anyhow::anyhow;
+use cgpu_monitor::client::{Client, Failure as Absence};
+use cgpu_monitor::message::Kind;
 use cgpu_proto::paths;
 use clap::Args;
 
-use crate::Failure;
 use crate::place::Root;
+use crate::{Failure, output};
 
 #[derive(Args)]
 pub(crate) struct Get {
@@ -23,6 +25,7 @@ pub(crate) struct Set {
     /// A node such as 0/policy or 0/<container>/weight
     path: String,
     /// Its new value
+    #[arg(allow_negative_numbers = true)]
     value: String,
     #[command(flatten)]
     root: Root,
@@ -41,22 +44,21 @@ pub(crate) struct Ls {
 pub(crate) fn get(arguments: &Get) -> Result<ExitCode, Failure> {
     let mut monitor = connect(&arguments.root)?;
     let path = arguments.path.trim_matches('/');
-    if path.is_empty() || arguments.path.ends_with('/') {
-        print(&monitor.list(path)?);
-    } else {
-        println!("{}", monitor.get(path)?.trim_end());
+    if path.is_empty() || monitor.look(path)? == Kind::Folder {
+        return print(&monitor.list(path)?);
     }
+    output::tell(format_args!("{}\n", monitor.get(path)?.trim_end()))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Prints what a folder holds; folders end in `/`.
 pub(crate) fn ls(arguments: &Ls) -> Result<ExitCode, Failure> {
-    print(&connect(&arguments.root)?.list(&arguments.path)?);
-    Ok(ExitCode::SUCCESS)
+    print(&connect(&arguments.root)?.list(&arguments.path)?)
 }
 
-fn print(names: &[String]) {
-    names.iter().for_each(|name| println!("{name}"));
+fn print(names: &[String]) -> Result<ExitCode, Failure> {
+    output::tell(names.iter().map(|name| format!("{name}\n")).collect::<String>())?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Writes a node.
@@ -65,6 +67,15 @@ pub(crate) fn set(arguments: &Set) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn connect(root: &Root) -> Result<Client, Failure> {
-    Ok(Client::connect(&paths::socket(&root.path()?))?)
+/// The monitor of this root, for what cannot be done without one.
+pub(crate) fn connect(root: &Root) -> Result<Client, Failure> {
+    Client::connect(&paths::socket(&root.path()?)).map_err(missed)
+}
+
+/// Why there is no answer, and what to do where nobody is there.
+pub(crate) fn missed(failure: Absence) -> Failure {
+    match failure {
+        Absence::Absent(..) => anyhow!("{failure}; start cgpu-monitor, or name its root with --root").into(),
+        other => other.into(),
+    }
 }

@@ -12,8 +12,8 @@ use anyhow::Result;
 use cgpu_proto::paths;
 use clap::{Args, Subcommand};
 
-use crate::Failure;
 use crate::place::{self, Root};
+use crate::{Failure, output};
 
 mod causes;
 mod container;
@@ -35,8 +35,12 @@ use view::View;
 /// What was asked for cannot be looked at.
 const CANNOT_LOOK: u8 = 2;
 
+const CODES: &str = "\
+Exit codes: 0 nothing is wrong; 1 something is; 2 what was asked for cannot be looked at, or arguments not understood.
+Without PROGRAM, --pid and --container: in a container that container; on the host the monitor and all of its containers.";
+
 #[derive(Args)]
-#[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
+#[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true, after_help = CODES)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     elsewhere: Option<Elsewhere>,
@@ -75,9 +79,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     examine(arguments, &mut findings).map_err(|error| Failure { error, code: CANNOT_LOOK })?;
     let findings = findings.about(arguments.why);
     if arguments.json {
-        println!("{}", findings.json()?);
+        output::tell(format_args!("{}\n", findings.json()?))?;
     } else {
-        print!("{}", findings.text());
+        output::tell(findings.text())?;
     }
     Ok(if findings.is_well() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -2,8 +2,8 @@
 //!
 //! Data goes to stdout, everything else to stderr. Called as `cgpu-smi` it is `cgpu smi`.
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout)] // `output` writes there
 
-use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -15,6 +15,7 @@ mod compute;
 mod control;
 mod doctor;
 mod memory;
+mod output;
 mod own;
 mod place;
 mod preload;
@@ -34,6 +35,17 @@ mod watched;
 struct Arguments {
     #[command(subcommand)]
     command: Command,
+}
+
+/// The name under which we are `cgpu smi`.
+const SMI: &str = "cgpu-smi";
+
+/// Show cards, containers and processes: memory and shares
+#[derive(Parser)]
+#[command(name = SMI, version)]
+struct Smi {
+    #[command(flatten)]
+    arguments: smi::Arguments,
 }
 
 #[derive(Subcommand)]
@@ -62,7 +74,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let outcome = match Arguments::parse_from(arguments()).command {
+    let outcome = match parse().command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Smi(arguments) => smi::run(&arguments),
         Command::Top(arguments) => top::run(&arguments),
@@ -81,14 +93,14 @@ fn main() -> ExitCode {
 }
 
 /// Our arguments; as `cgpu-smi`, those of `cgpu smi`.
-fn arguments() -> Vec<OsString> {
-    let mut arguments: Vec<OsString> = std::env::args_os().collect();
-    let name = arguments.first().map(Path::new).and_then(Path::file_name);
-    let asks_version = arguments.get(1).is_some_and(|word| word == "--version" || word == "-V");
-    if name.is_some_and(|name| name == "cgpu-smi") && !asks_version {
-        arguments.insert(1, "smi".into());
+fn parse() -> Arguments {
+    let name = std::env::args_os().next();
+    let name = name.as_deref().map(Path::new).and_then(Path::file_name);
+    if name.is_some_and(|name| name == SMI) {
+        Arguments { command: Command::Smi(Smi::parse().arguments) }
+    } else {
+        Arguments::parse()
     }
-    arguments
 }
 
 /// Why the command did not do what was asked, and the exit code that says so.

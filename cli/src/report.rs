@@ -1,11 +1,11 @@
 //! What `cgpu smi` shows: what a monitor says, or, without one, what the containers' own files say; inside a container, what its own do.
 
 use std::fs;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use cgpu_monitor::client::{Client, Failure as Absence};
 use cgpu_monitor::message::{CardStatus, ContainerStatus, ProcessCard, ProcessStatus, ShareStatus, Status};
 use cgpu_monitor::number::CardNumber;
@@ -76,22 +76,29 @@ impl Source {
 fn of_host(root: &Path) -> Result<Report> {
     match Client::connect(&paths::socket(root)).and_then(|mut monitor| monitor.status()) {
         Ok(status) => Ok(Report { monitor: true, view: View::Host, status }),
-        Err(Absence::Absent(..)) => Ok(Report { monitor: false, view: View::Host, status: look(root) }),
+        Err(Absence::Absent(..)) => Ok(Report { monitor: false, view: View::Host, status: look(root)? }),
         Err(other) => Err(other.into()),
     }
 }
 
 /// What the containers' own files say.
-pub(crate) fn look(root: &Path) -> Status {
+///
+/// # Errors
+/// The folder of containers is there and cannot be looked into: who is not allowed to must not read that there are none.
+pub(crate) fn look(root: &Path) -> Result<Status> {
     let mut status = Status { root: root.to_owned(), ..Status::default() };
-    let Ok(folders) = fs::read_dir(paths::containers(root)) else { return status };
+    let folder = paths::containers(root);
+    let folders = match fs::read_dir(&folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(status),
+        folders => folders.with_context(|| format!("cannot look into {}", folder.display()))?,
+    };
     let mut folders: Vec<_> = folders.flatten().map(|entry| entry.path()).collect();
     folders.sort();
     for folder in folders {
         let container = container(&folder, &mut status.cards);
         status.containers.extend(container);
     }
-    status
+    Ok(status)
 }
 
 /// A container's id as the monitor and the engines shorten theirs: of 64 digits the first twelve.
@@ -221,4 +228,22 @@ pub(crate) fn read(path: &Path) -> Option<String> {
     let mut text = Vec::new();
     file.take(LONGEST).read_to_end(&mut text).ok()?;
     Some(String::from_utf8_lossy(&text).trim_end().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_root_that_cannot_be_looked_into_is_not_an_empty_one() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(look(&folder.path().join("nowhere")).unwrap().containers.is_empty());
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        let sentence = format!("{:#}", look(&file).unwrap_err());
+        assert!(
+            sentence.starts_with(&format!("cannot look into {}", file.join("containers").display())),
+            "{sentence}"
+        );
+    }
 }

@@ -24,12 +24,18 @@ use crate::{Failure, claim, place, preload, region, signals};
 const NOT_FOUND: u8 = 127;
 const CANNOT_RUN: u8 = 126;
 
+const CODES: &str = "\
+Exit codes: the program's own, or 128 and the signal that ended it; 126 it cannot be started; 127 it is not there; 2 arguments not
+understood. Without a monitor memory limits hold, and time is not shared out.";
+
 #[derive(Args)]
+#[command(after_help = CODES)]
 pub(crate) struct Arguments {
-    /// Memory of each card the program sees: 6GiB, 512MiB, or a list such as 6GiB,2GiB for several cards
+    /// Memory of each card the program sees: 6GiB, 512MiB, or a list such as 6GiB,2GiB for several cards (the last one repeats);
+    /// a number alone is GiB [default: no limit]
     #[arg(long, value_name = "SIZE[,SIZE...]")]
     mem: Option<Memory>,
-    /// Name of the container; runs of the same name are one container
+    /// Name of the container; runs of the same name are one container [default: a fresh one]
     #[arg(long, value_parser = name)]
     name: Option<String>,
     #[command(flatten)]

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 
-use crate::Failure;
+use crate::{Failure, output};
 
 mod containerd;
 mod crio;
@@ -29,7 +29,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     dry_run: bool,
     /// Docker: do not make it the default; containers then ask for it with --runtime=cgpu
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["undo", "default"])]
     no_default: bool,
     /// containerd, CRI-O: make it the default, for pods that name no runtime class
     #[arg(long, conflicts_with = "undo")]
@@ -70,6 +70,20 @@ impl Engine {
         }
     }
 
+    /// An option that this engine has no place for is not passed over: whoever gives it expects something else to happen.
+    fn check(self, arguments: &Arguments) -> Result<()> {
+        ensure!(
+            self != Self::Podman || !arguments.no_default,
+            "--no-default is for docker: to have podman start single containers by it, leave its configuration alone and say \
+             `podman --runtime PROGRAM`"
+        );
+        ensure!(
+            self == Self::Docker || arguments.config.is_none(),
+            "--config is for docker: elsewhere cgpu-runtime reads /etc/cgpu/runtime.toml"
+        );
+        Ok(())
+    }
+
     /// What the file must become; none: it is not to be.
     fn changed(self, before: &str, runtime: &str, arguments: &Arguments) -> Result<Option<String>> {
         match (self, arguments.undo) {
@@ -105,6 +119,7 @@ impl Engine {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let engine = arguments.engine;
+    engine.check(arguments)?;
     let file = arguments.file.clone().unwrap_or_else(|| match &arguments.below {
         Some(root) => below(root, Path::new(engine.file())),
         None => engine.file().into(),
@@ -121,11 +136,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         .changed(before.as_deref().unwrap_or_default(), &runtime, arguments)
         .with_context(|| format!("{} is left as it is", file.display()))?;
     if before == after {
-        println!("{}: nothing to change", file.display());
+        output::tell(format_args!("{}: nothing to change\n", file.display()))?;
         return Ok(ExitCode::SUCCESS);
     }
-    println!("{}:", file.display());
-    print!("{}", difference(before.as_deref().unwrap_or_default(), after.as_deref().unwrap_or_default()));
+    let change = difference(before.as_deref().unwrap_or_default(), after.as_deref().unwrap_or_default());
+    output::tell(format_args!("{}:\n{change}", file.display()))?;
     if arguments.dry_run {
         return Ok(ExitCode::SUCCESS);
     }
@@ -133,7 +148,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Some(text) => put(&file, &text).with_context(|| format!("cannot write {}", file.display()))?,
         None => fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))?,
     }
-    println!("{}", engine.advice());
+    output::tell(format_args!("{}\n", engine.advice()))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -181,8 +196,11 @@ pub(crate) fn program(told: Option<&Path>, must_be_there: bool) -> Result<String
     program.into_os_string().into_string().map_err(|path| anyhow::anyhow!("{} is no text", path.display()))
 }
 
-/// All of it, or nothing; with the mode that it had.
+/// All of it, or nothing; with the mode that it had. What is no plain file (`/dev/null`, a pipe) is written to, and never replaced by one.
 pub(crate) fn put(file: &Path, text: &str) -> Result<()> {
+    if fs::metadata(file).is_ok_and(|about| !about.is_file()) {
+        return Ok(fs::write(file, text)?);
+    }
     let folder = file.parent().context("a file lies in a folder")?;
     fs::create_dir_all(folder)?;
     // Where the file is a link, that stays one.
@@ -226,7 +244,20 @@ fn difference(before: &str, after: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{difference, own_file, podman};
+    use std::fs;
+    use std::io::Read;
+    use std::os::unix::fs::FileTypeExt;
+
+    use clap::Parser;
+    use rustix::fs::{FileType, Mode};
+
+    use super::{Arguments, difference, own_file, podman, put};
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
 
     #[test]
     fn a_file_of_others_is_left_alone() {
@@ -235,6 +266,40 @@ mod tests {
             assert!(own_file("[engine]\nruntime = \"crun\"\n", podman::HEADER, after.clone()).is_err());
             assert_eq!(own_file(&ours, podman::HEADER, after.clone()).unwrap(), after);
         }
+    }
+
+    #[test]
+    fn what_is_no_plain_file_is_written_to_and_stays_what_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        let mode = Mode::RUSR | Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, FileType::Fifo, mode, 0).unwrap();
+        // Whoever opens a pipe to write waits for a reader.
+        let mut reader = fs::File::options().read(true).write(true).open(&pipe).unwrap();
+        put(&pipe, "text").unwrap();
+        assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo());
+        let mut text = [0; 4];
+        reader.read_exact(&mut text).unwrap();
+        assert_eq!(&text, b"text");
+        assert!(put(folder.path(), "text").is_err());
+        let plain = folder.path().join("new/plain");
+        put(&plain, "text").unwrap();
+        assert_eq!(fs::read_to_string(plain).unwrap(), "text");
+    }
+
+    #[test]
+    fn an_option_that_the_engine_has_no_place_for_is_refused() {
+        let check = |line: &[&str]| {
+            let line = ["setup"].iter().chain(line);
+            let arguments = Line::try_parse_from(line).unwrap().arguments;
+            arguments.engine.check(&arguments).map_err(|error| error.to_string())
+        };
+        assert!(check(&["podman", "--no-default"]).unwrap_err().contains("podman --runtime"));
+        for engine in ["podman", "containerd", "crio"] {
+            assert!(check(&[engine, "--config", "/c.toml"]).unwrap_err().contains("--config is for docker"));
+            check(&[engine]).unwrap();
+        }
+        check(&["docker", "--no-default", "--config", "/c.toml"]).unwrap();
     }
 
     #[test]

@@ -1,19 +1,20 @@
 //! `cgpu smi`: who is on which card, with how much memory and time.
 
-use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
 use clap::Args;
 
+use crate::output::{self, Reader};
 use crate::place::Root;
 use crate::report::Source;
 use crate::{Failure, table};
 
-/// Said at the end of the help, and in `docs/operation.md`.
+/// Said at the end of the help, and in `docs/top.md`.
 const CODES: &str = "\
-Exit codes: 0 shown; 1 could not look (a monitor that does not answer as expected, no root known); 2 arguments not understood.
+Exit codes: 0 shown; 1 could not look (a monitor that does not answer as expected, no root known, a folder that may not be read); 2 arguments not understood.
 A monitor or containers that are not there are shown as such: 0.
 
 Inside a container it shows that container, by its own files (CGPU_DIR, /run/cgpu); --root asks for a host's.";
@@ -41,24 +42,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     loop {
         let report = source.report()?;
         let text = if arguments.json { serde_json::to_string(&report)? } else { table::render(&report) };
-        match show(&text, arguments.watch.is_some() && !arguments.json) {
-            // Whoever read it has seen enough.
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
-            shown => shown?,
-        }
-        let Some(interval) = arguments.watch else { return Ok(ExitCode::SUCCESS) };
+        let reader = show(&text, arguments.watch.is_some() && !arguments.json)?;
+        let (Some(interval), Reader::Listens) = (arguments.watch, reader) else {
+            return Ok(ExitCode::SUCCESS);
+        };
         thread::sleep(interval);
     }
 }
 
-fn show(text: &str, again: bool) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    if again && out.is_terminal() {
-        // Home, and clear what follows: the table stands still instead of scrolling.
-        write!(out, "\x1b[H\x1b[J")?;
-    }
-    writeln!(out, "{}", text.trim_end())?;
-    out.flush()
+fn show(text: &str, again: bool) -> anyhow::Result<Reader> {
+    // Home, and clear what follows: the table stands still instead of scrolling.
+    let start = if again && io::stdout().is_terminal() { "\x1b[H\x1b[J" } else { "" };
+    output::tell(format_args!("{start}{}\n", text.trim_end()))
 }
 
 #[cfg(test)]

@@ -23,8 +23,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
-use crate::Failure;
 use crate::place::Root;
+use crate::{Failure, control};
 
 mod feed;
 mod history;
@@ -64,7 +64,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let (events, heard) = mpsc::channel();
     let (wishes, wished) = mpsc::channel();
     // Asks once before anything is drawn: without a monitor there is nothing to draw.
-    let feed = Feed::start(socket, arguments.interval, wished, events.clone())?;
+    let feed = Feed::start(socket, arguments.interval, wished, events.clone()).map_err(control::missed)?;
     listen_to_signals(events.clone())?;
     let mut screen = Screen::enter()?;
     listen_to_keys(events);

@@ -14,8 +14,8 @@ use cgpu_proto::paths;
 use clap::Args;
 use serde::Serialize;
 
-use crate::Failure;
 use crate::place::Root;
+use crate::{Failure, control, output};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -64,14 +64,14 @@ struct Container {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let socket = paths::socket(&arguments.root.path()?);
-    let mut client = Client::connect(&socket)?;
+    let mut client = control::connect(&arguments.root)?;
     let status = client.status()?;
     let report = report(&status);
     if arguments.check {
         if arguments.json {
-            println!("{}", serde_json::to_string(&report)?);
+            output::tell(format_args!("{}\n", serde_json::to_string(&report)?))?;
         } else {
-            print(&report);
+            output::tell(text(&report))?;
         }
         return Ok(if report.obstacles.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
@@ -85,10 +85,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let now = Client::connect(&socket).and_then(|mut client| client.status());
         match now {
             Ok(now) if now.pid != status.pid => {
-                println!(
-                    "monitor {}, process {}, has taken over from {}",
+                output::tell(format_args!(
+                    "monitor {}, process {}, has taken over from {}\n",
                     now.version, now.pid, status.version
-                );
+                ))?;
                 return Ok(ExitCode::SUCCESS);
             }
             _ if Instant::now() > until => {
@@ -143,9 +143,9 @@ fn is_replaced(pid: u32) -> Option<bool> {
     Some(maps.lines().any(|line| line.ends_with("libcgpu.so (deleted)")))
 }
 
-fn print(report: &Report) {
-    println!(
-        "monitor    {} (process {}); this release is {}",
+fn text(report: &Report) -> String {
+    let mut text = format!(
+        "monitor    {} (process {}); this release is {}\n",
         report.monitor.release, report.monitor.pid, report.release
     );
     for container in &report.containers {
@@ -155,10 +155,12 @@ fn print(report: &Report) {
             Some(0) => "with the library that is there".into(),
             Some(replaced) => format!("{replaced} with a replaced library, until they end"),
         };
-        println!("container  {}: {layout}, {} processes, {library}", container.id, container.processes);
+        let (id, processes) = (&container.id, container.processes);
+        text.push_str(&format!("container  {id}: {layout}, {processes} processes, {library}\n"));
     }
     match &report.obstacles[..] {
-        [] => println!("can be upgraded now: cgpu upgrade"),
-        obstacles => obstacles.iter().for_each(|obstacle| println!("not now: {obstacle}")),
+        [] => text.push_str("can be upgraded now: cgpu upgrade\n"),
+        obstacles => obstacles.iter().for_each(|obstacle| text.push_str(&format!("not now: {obstacle}\n"))),
     }
+    text
 }

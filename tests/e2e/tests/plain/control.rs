@@ -22,11 +22,14 @@ fn nodes_are_read_and_written_and_refuse_with_a_sentence() {
     cgpu(&scene, &["set", "0/policy", "2"]).silent();
     assert_eq!(cgpu(&scene, &["get", "0/policy"]).silent().stdout, "2\n");
     assert_eq!(cgpu(&scene, &["get", "1/policy"]).silent().stdout, "1\n");
-    assert!(cgpu(&scene, &["get", "0/"]).silent().stdout.contains("max_inst\n"));
+    for folder in ["0/", "0"] {
+        assert!(cgpu(&scene, &["get", folder]).silent().stdout.contains("max_inst\n"));
+    }
     for (arguments, errno) in [
         (&["set", "0/policy", "9"][..], "EINVAL"),
         (&["set", "0/policy", "fast"], "EINVAL"),
         (&["set", "0/max_inst", "0"], "EINVAL"),
+        (&["set", "default_memsize", "-1"], "EINVAL"),
         (&["set", "0/max_inst", "26"], "EINVAL"),
         (&["set", "0/free_weight", "3"], "EACCES"),
         (&["set", "version", "3"], "EACCES"),
@@ -60,7 +63,10 @@ fn a_monitor_without_a_driver_waits_for_one() {
 fn without_a_monitor_there_is_nothing_to_set() {
     let scene = Scene::new("A10:23028");
     let outcome = cgpu(&scene, &["set", "0/policy", "2"]).exits(1);
-    assert!(outcome.stderr.contains("no monitor at"), "{outcome:?}");
+    assert!(
+        outcome.stderr.contains("no monitor at") && outcome.stderr.contains("start cgpu-monitor"),
+        "{outcome:?}"
+    );
 }
 
 #[test]
@@ -76,6 +82,9 @@ fn cgpu_smi_is_cgpu_smi() {
         answer["uptime_ms"].take();
     }
     assert_eq!(alias, plain);
+    let mut help = scene.native(&scene.dist().file("cgpu-smi"));
+    help.arg("--help");
+    assert!(Outcome::of(help).silent().stdout.contains("Usage: cgpu-smi [OPTIONS]"));
     assert_eq!(plain["cards"][0]["memory_total"], 23028 * MIB);
 }
 
