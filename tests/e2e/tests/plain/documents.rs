@@ -58,3 +58,49 @@ fn every_test_that_the_page_about_tests_names_exists() {
     }
     assert!(cited > 30, "{cited}");
 }
+
+/// What a manifest says it depends on, of ours.
+fn dependencies(manifest: &str) -> Vec<&str> {
+    let section = manifest.split("\n[").find_map(|section| section.strip_prefix("dependencies]"));
+    let lines = section.unwrap_or_default().lines();
+    lines.filter_map(|line| line.strip_prefix("cgpu-")?.split(['.', ' ', '=']).next()).collect()
+}
+
+#[test]
+fn the_page_about_folders_has_them_all_and_what_they_depend_on() {
+    let page = fs::read_to_string(root().join("docs/architecture.md")).expect("docs/architecture.md");
+    let table =
+        page.split("## The folders").nth(1).and_then(|rest| rest.split("\n## ").next()).expect("the table");
+    let rows: Vec<Vec<&str>> = (table.lines().filter(|line| line.starts_with("| `")))
+        .map(|line| line.split('|').map(str::trim).collect())
+        .collect();
+    // `a/b`, `c` in one row are a/b and a/c; a star stands for the rest.
+    let is_of = |row: &[&str], member: &str| {
+        let names: Vec<&str> =
+            row[1].split('`').skip(1).step_by(2).map(|name| name.trim_end_matches('/')).collect();
+        let beside = names[0].rsplit_once('/').map_or("", |(parent, _)| parent);
+        names.iter().any(|name| match name.strip_suffix('*') {
+            Some(start) => member.starts_with(start),
+            None => *name == member || format!("{beside}/{name}") == member,
+        })
+    };
+    let workspace = fs::read_to_string(root().join("Cargo.toml")).expect("Cargo.toml");
+    let members =
+        workspace.split("members = [").nth(1).and_then(|rest| rest.split(']').next()).expect("members");
+    let members: Vec<&str> = members.split('"').skip(1).step_by(2).chain(["fuzz"]).collect();
+    assert!(members.len() > 20, "{members:?}");
+    for member in members {
+        let row = rows
+            .iter()
+            .find(|row| is_of(row, member))
+            .unwrap_or_else(|| panic!("{member} is not on the page"));
+        let manifest = fs::read_to_string(root().join(member).join("Cargo.toml")).expect("a manifest");
+        for dependency in dependencies(&manifest) {
+            let word = dependency.strip_prefix("kubernetes-").unwrap_or(dependency);
+            assert!(row[3].contains(word), "{member} depends on {dependency}; the page says {:?}", row[3]);
+        }
+    }
+    let mut named: Vec<&str> = rows.iter().map(|row| row[1]).collect();
+    named.sort_unstable();
+    assert!(named.windows(2).all(|pair| pair[0] != pair[1]), "a folder is there twice: {named:?}");
+}
