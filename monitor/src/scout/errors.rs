@@ -32,8 +32,10 @@ fn run(library: &str, told: &Weak<Mutex<Reports>>) {
         let Some(reports) = told.upgrade() else { return };
         reports.lock().listens = false;
         drop(reports);
+        // That there is no NVML at all whoever samples says.
+        let is_there = !matches!(why, NvmlError::LibloadingError(_));
         let why = why.to_string();
-        if said != why {
+        if is_there && said != why {
             tracing::warn!("{library} does not tell of errors (XID) of the cards: {why}");
             said = why;
         }
