@@ -1,5 +1,6 @@
 //! What it answers, byte for byte.
 
+use std::collections::BTreeMap;
 use std::process::Command;
 
 use cgpu_e2e::{Dist, Outcome};
@@ -9,7 +10,7 @@ use cgpu_kubernetes_tests::objects::{node, pod};
 use cgpu_kubernetes_tests::wait::until_holds;
 use serde_json::{Value, json};
 
-use crate::{NONE, Stage, running};
+use crate::{NONE, Stage, key, running};
 
 /// The cluster that the bodies of `kubernetes/tests/golden` speak of.
 fn golden_stage() -> Stage {
@@ -220,4 +221,68 @@ fn what_it_cannot_start_with_it_says() {
     let outcome =
         run(&["--server", "http://127.0.0.1:1", "--tls-cert", "/none", "--tls-key", "/none"], &[]).exits(1);
     assert!(outcome.stderr.contains("/none holds no"), "{outcome:?}");
+}
+
+/// What a kube-scheduler of version 1.36.2 asked while the four deployments of document 001 came to two nodes with a card each, the fourth was deleted, and a pod had its room: recorded
+/// at `--log-level trace` in the test with a real cluster (`cluster.rs`). A verb and a body a line; it asks for no priorities where one node is left.
+const RECORDED: &str = include_str!("../golden/kube-scheduler-1.36.2.txt");
+
+#[test]
+fn a_real_schedulers_calls_are_answered_as_it_needs() {
+    let nodes = ["sd-cluster-04", "sd-cluster-05"];
+    let stage = Stage::with(&nodes.map(|name| node(name, &[15109])));
+    let extender = stage.extender();
+    let mut caller = extender.caller();
+    let mut units = BTreeMap::from(nodes.map(|name| (name, 0)));
+    let mut scores = Vec::new();
+    let mut asked = 0;
+    for line in RECORDED.lines() {
+        let (verb, body) = line.split_once(' ').unwrap();
+        let sent: Value = serde_json::from_str(body).unwrap();
+        let mut ask = || caller.ask("POST", &format!("/gpushare-scheduler/{verb}"), body);
+        match verb {
+            "filter" => {
+                let asking = stage.pod(sent["Pod"].clone());
+                if asking["metadata"]["name"] == "late" {
+                    let fourth =
+                        stage.server.objects("pods").into_iter().find(|pod| wanted(pod) == 5).unwrap();
+                    stage.server.remove(&key(&fourth));
+                    let room = units.get_mut("sd-cluster-04").unwrap();
+                    *room -= 5;
+                    stage.wait_for_units(&extender, "sd-cluster-04", *room);
+                }
+                let answer = ask().json();
+                assert_eq!(answer["NodeNames"], sent["NodeNames"], "{answer}");
+                assert_eq!((&answer["FailedNodes"], &answer["Error"]), (&json!({}), &json!("")));
+            }
+            "prioritize" => scores.push(ask().text),
+            _ => {
+                assert_eq!(ask().json(), json!({"Error": ""}), "{line}");
+                let bound = stage
+                    .server
+                    .objects("pods")
+                    .into_iter()
+                    .find(|pod| pod["metadata"]["uid"] == sent["PodUID"]);
+                let bound = bound.unwrap();
+                assert_eq!(bound["spec"]["nodeName"], sent["Node"]);
+                let (node, used) = units.iter_mut().find(|(name, _)| sent["Node"] == **name).unwrap();
+                *used += wanted(&bound);
+                stage.wait_for_units(&extender, node, *used);
+            }
+        }
+        asked += 1;
+    }
+    assert_eq!((asked, units.into_values().collect::<Vec<_>>()), (15, vec![11, 12]));
+    // Both are empty, then the fuller one is the better one.
+    let text = |hosts: [(&str, u32); 2]| {
+        json!(hosts.map(|(host, score)| json!({"Host": host, "Score": score}))).to_string()
+    };
+    let fuller = text([("sd-cluster-05", 10), ("sd-cluster-04", 0)]);
+    assert_eq!(scores, [text([("sd-cluster-04", 10), ("sd-cluster-05", 10)]), fuller.clone(), fuller]);
+}
+
+/// The units that a pod asks for.
+fn wanted(pod: &Value) -> u64 {
+    let limits = &pod["spec"]["containers"][0]["resources"]["limits"];
+    limits["aliyun.com/gpu-mem"].as_str().unwrap().parse().unwrap()
 }
