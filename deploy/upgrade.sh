@@ -8,6 +8,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 cold=no
 [ "${1:-}" != --cold ] || { cold=yes; shift; }
 case $#${1:-} in 0 | 1[!-]*) ;; *) die "usage: upgrade.sh [--cold] [FOLDER OF BUILT FILES]; cgpu upgrade --check only looks" ;; esac
+[ $# = 0 ] || [ -d "$1" ] || die "$1 is no folder; usage: upgrade.sh [--cold] [FOLDER OF BUILT FILES]"
 [ -f "${DESTDIR:-}$LIST" ] || die "nothing is installed: use install.sh"
 if [ $cold = yes ]; then
     for container in "${DESTDIR:-}"/run/cgpu/containers/*/; do

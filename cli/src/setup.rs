@@ -124,10 +124,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Some(root) => below(root, Path::new(engine.file())),
         None => engine.file().into(),
     });
-    let before = match fs::read_to_string(&file) {
-        Err(error) if error.kind() == ErrorKind::NotFound => None,
-        text => Some(text.with_context(|| format!("cannot read {}", file.display()))?),
-    };
+    let before = text_of(&file).with_context(|| format!("cannot read {}", file.display()))?;
     let runtime = match &arguments.below {
         Some(root) => program_of_host(root, arguments)?,
         None => program(arguments.runtime.as_deref(), !arguments.undo)?,
@@ -135,7 +132,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let after = engine
         .changed(before.as_deref().unwrap_or_default(), &runtime, arguments)
         .with_context(|| format!("{} is left as it is", file.display()))?;
-    if before == after {
+    // Where there is nothing, there is nothing of ours to take out: an empty file may be others'.
+    let has_nothing = before.as_deref().unwrap_or_default().is_empty();
+    if before == after || (arguments.undo && has_nothing) {
         output::tell(format_args!("{}: nothing to change\n", file.display()))?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -196,9 +195,25 @@ pub(crate) fn program(told: Option<&Path>, must_be_there: bool) -> Result<String
     program.into_os_string().into_string().map_err(|path| anyhow::anyhow!("{} is no text", path.display()))
 }
 
-/// All of it, or nothing; with the mode that it had. What is no plain file (`/dev/null`, a pipe) is written to, and never replaced by one.
+/// Whether it is a device or a pipe (`/dev/null`, `/dev/stdout`): that has no text of its own, is written to, and never replaced or removed.
+fn is_special(file: &Path) -> bool {
+    fs::metadata(file).is_ok_and(|about| !about.is_file())
+}
+
+/// What stands in it; none: it is not there, or special.
+fn text_of(file: &Path) -> std::io::Result<Option<String>> {
+    if is_special(file) {
+        return Ok(None);
+    }
+    match fs::read_to_string(file) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        text => text.map(Some),
+    }
+}
+
+/// All of it, or nothing; with the mode that it had.
 pub(crate) fn put(file: &Path, text: &str) -> Result<()> {
-    if fs::metadata(file).is_ok_and(|about| !about.is_file()) {
+    if is_special(file) {
         return Ok(fs::write(file, text)?);
     }
     let folder = file.parent().context("a file lies in a folder")?;
@@ -251,7 +266,7 @@ mod tests {
     use clap::Parser;
     use rustix::fs::{FileType, Mode};
 
-    use super::{Arguments, difference, own_file, podman, put};
+    use super::{Arguments, difference, own_file, podman, put, run};
 
     #[derive(Parser)]
     struct Line {
@@ -277,6 +292,12 @@ mod tests {
         // Whoever opens a pipe to write waits for a reader.
         let mut reader = fs::File::options().read(true).write(true).open(&pipe).unwrap();
         put(&pipe, "text").unwrap();
+        for undo in [&["--undo"][..], &[]] {
+            let line = ["setup", "podman", "--runtime", "/bin/true", "--file"].into_iter();
+            let line = line.chain(pipe.to_str()).chain(undo.iter().copied());
+            run(&Line::try_parse_from(line).unwrap().arguments)
+                .unwrap_or_else(|failure| panic!("{:#}", failure.error));
+        }
         assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo());
         let mut text = [0; 4];
         reader.read_exact(&mut text).unwrap();

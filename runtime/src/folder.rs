@@ -352,12 +352,16 @@ impl Folder {
             let is_ours = (self.is_bare() && is_forgotten && is_old(LIMITS)) || (is_unmade && is_old("."));
             return is_ours && allotment::is_the_hosts();
         };
+        // Who has become the next runtime (`run`) is not there to take it away when that refuses. The first process is noted before it ends: looked at in this order,
+        // there is none yet only where there will be none.
+        let has_maker_gone = record.maker.is_some_and(|maker| !maker.lives());
         if self.lives() {
             return false;
         }
-        // Who has become the next runtime (`run`) is not there to take it away when that refuses.
-        let is_forsaken = record.first.is_some() || record.maker.is_some_and(|maker| !maker.lives());
-        is_forsaken || !record.bundle.join("config.json").exists() || is_old(RECORD)
+        has_maker_gone
+            || record.first.is_some()
+            || !record.bundle.join("config.json").exists()
+            || is_old(RECORD)
     }
 
     /// Whether all that is to be seen of it is what it may have: it is just being made, its maker was killed, or the rest is mounted where we do not see it.
