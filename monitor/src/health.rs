@@ -81,7 +81,7 @@ pub fn pulses(nvml: &Nvml) -> Result<Vec<Pulse>, NvmlError> {
 }
 
 /// An error, as it is reported.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Report {
     /// Of an instance (MIG) it is told of the whole; none: nobody knows which.
     pub card: Option<u32>,
@@ -89,39 +89,94 @@ pub struct Report {
     pub xid: u64,
 }
 
-/// Listens for errors of all cards.
-pub struct Listener<'nvml>(EventSet<'nvml>);
+/// Listens for errors of all cards that can be listened to.
+pub struct Listener<'nvml> {
+    set: EventSet<'nvml>,
+    /// It has been waited for once, at least.
+    works: bool,
+    /// Cards that it does not hear, which they should let it.
+    unheard: BTreeMap<u32, NvmlError>,
+}
 
 impl<'nvml> Listener<'nvml> {
     /// From now on.
     ///
     /// # Errors
-    /// As NVML says.
+    /// As NVML says; when none of the cards can be listened to.
     pub fn new(nvml: &'nvml Nvml) -> Result<Self, NvmlError> {
-        let mut set = nvml.create_event_set()?;
-        for index in 0..nvml.device_count()? {
-            // One that does not answer says so by that.
-            let Ok(device) = nvml.device_by_index(index) else { continue };
-            if device.supported_event_types()?.contains(EventTypes::CRITICAL_XID_ERROR) {
-                set = device
-                    .register_events(EventTypes::CRITICAL_XID_ERROR, set)
-                    .map_err(|error| error.error)?;
+        let mut unheard = BTreeMap::new();
+        let set = loop {
+            // A set is lost with the first card that it is refused.
+            if let Some(set) = Self::to_others(nvml, &mut unheard)? {
+                break set;
             }
-        }
-        Ok(Self(set))
+        };
+        Ok(Self { set, works: false, unheard })
     }
 
-    /// The next error; none: there was none for so long.
+    /// To all but these, and those that are found not to let anybody listen; none: one of them was found last.
+    fn to_others(
+        nvml: &'nvml Nvml,
+        unheard: &mut BTreeMap<u32, NvmlError>,
+    ) -> Result<Option<EventSet<'nvml>>, NvmlError> {
+        let mut set = nvml.create_event_set()?;
+        let mut heard = 0;
+        for index in 0..nvml.device_count()? {
+            if unheard.contains_key(&index) {
+                continue;
+            }
+            let device = nvml.device_by_index(index);
+            match device.and_then(|device| Ok((device.supported_event_types()?, device))) {
+                Ok((types, device)) if types.contains(EventTypes::CRITICAL_XID_ERROR) => {
+                    match device.register_events(EventTypes::CRITICAL_XID_ERROR, set) {
+                        Ok(same) => set = same,
+                        Err(failure) => {
+                            unheard.insert(index, failure.error);
+                            return Ok(None);
+                        }
+                    }
+                    heard += 1;
+                }
+                Ok(_) | Err(NvmlError::NotSupported) => {}
+                Err(error) => drop(unheard.insert(index, error)),
+            }
+        }
+        if heard > 0 {
+            return Ok(Some(set));
+        }
+        Err(unheard.pop_first().map_or(NvmlError::NotSupported, |(_, error)| error))
+    }
+
+    /// The next error; none: there was none for so long, or what had to be done first took the time.
+    ///
+    /// One that fails is made anew, and so is one that could hear more cards by now.
     ///
     /// # Errors
     /// NVML tells of no more.
-    pub fn wait(&self, patience: Duration) -> Result<Option<Report>, NvmlError> {
-        match self.0.wait(u32::try_from(patience.as_millis()).unwrap_or(u32::MAX)) {
-            Ok(event) => Ok(event.event_data.map(|xid| Report {
-                card: event.device.index().ok(),
-                xid: if let XidError::Value(xid) = xid { xid } else { 0 },
-            })),
-            Err(NvmlError::Timeout) => Ok(None),
+    pub fn wait(&mut self, patience: Duration) -> Result<Option<Report>, NvmlError> {
+        match self.set.wait(u32::try_from(patience.as_millis()).unwrap_or(u32::MAX)) {
+            Ok(event) => {
+                self.works = true;
+                Ok(event.event_data.map(|xid| Report {
+                    card: event.device.index().ok(),
+                    xid: if let XidError::Value(xid) = xid { xid } else { 0 },
+                }))
+            }
+            Err(NvmlError::Timeout) => {
+                self.works = true;
+                if !self.unheard.is_empty()
+                    && let Ok(anew) = Self::new(self.set.nvml)
+                    && anew.unheard.len() < self.unheard.len()
+                {
+                    *self = anew;
+                }
+                Ok(None)
+            }
+            // As a rule one card has been lost: the others still tell.
+            Err(_) if self.works => {
+                *self = Self::new(self.set.nvml)?;
+                Ok(None)
+            }
             Err(error) => Err(error),
         }
     }

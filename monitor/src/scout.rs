@@ -34,6 +34,7 @@ mod residents;
 mod search;
 mod stat;
 
+use errors::Losses;
 use nvml::Library;
 pub(crate) use readings::{Ask, Taken};
 use residents::Census;
@@ -165,10 +166,11 @@ impl Scout {
         let (outbox, news) = channel();
         let under_way = Arc::new(UnderWay::default());
         let known = Arc::clone(&under_way);
-        let reports = errors::listen(library.clone())?;
+        let losses = Losses::default();
+        let reports = errors::listen(library.clone(), Losses::clone(&losses))?;
         thread::Builder::new()
             .name("scout".into())
-            .spawn(move || run(&inbox, &outbox, &library, &state, &known))?;
+            .spawn(move || run(&inbox, &outbox, &library, &losses, &state, &known))?;
         Ok(Self { errands, news, under_way, reports })
     }
 
@@ -228,7 +230,14 @@ impl Scout {
     }
 }
 
-fn run(errands: &Receiver<Errand>, news: &Sender<News>, name: &str, state: &Path, under_way: &UnderWay) {
+fn run(
+    errands: &Receiver<Errand>,
+    news: &Sender<News>,
+    name: &str,
+    losses: &Losses,
+    state: &Path,
+    under_way: &UnderWay,
+) {
     let mut library = Library::open(name);
     let mut tried = Instant::now();
     if let Err(error) = &library {
@@ -251,10 +260,11 @@ fn run(errands: &Receiver<Errand>, news: &Sender<News>, name: &str, state: &Path
                 library.as_ref().ok().map(|library| library.sample(|card, ask| witness.enclose(card, ask)));
             let cards = match cards.transpose() {
                 Ok(cards) => cards,
-                // It has lost its cards, which is not to say that nobody is on them: it is opened anew.
+                // It has lost its cards, which is not to say that nobody is on them: it is opened anew, once whoever listens has let go of it as well.
                 Err(error) => {
                     tracing::warn!("{name} has stopped telling: {error}");
                     (library, tried) = (Err(error), Instant::now());
+                    losses.fetch_add(1, Ordering::AcqRel);
                     None
                 }
             };

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use cgpu_kubernetes::cards::Entry;
 use cgpu_monitor::client::Client;
-use cgpu_monitor::health::{self as told, Listener, Report};
+use cgpu_monitor::health::{self as told, Listener, Pulse, Report};
 use cgpu_monitor::inventory::{self, Found};
+use cgpu_monitor::message::Errno;
 use cgpu_proto::paths;
 use nvml_wrapper::Nvml;
 use tokio::sync::watch;
@@ -24,8 +25,11 @@ const NVML: &str = "libnvidia-ml.so.1";
 const LOOK: Duration = Duration::from_secs(1);
 /// Before what failed is tried again; as often a monitor is asked.
 const PAUSE: Duration = Duration::from_secs(2);
-/// A monitor asks the driver every second. One that was not answered for so long has a driver that hangs, as it does over a card that has fallen off its bus.
+/// A monitor asks the driver every second. One that was not answered for so long has a driver that hangs, as it does over a card that has fallen off its bus. So long
+/// nobody may tell how the cards are, either.
 const SILENCE: Duration = Duration::from_secs(60);
+/// What an older monitor leaves out, and one to which NVML tells none.
+const UNHEARD: &str = ", but nobody tells of their errors";
 const MIB: u64 = 1 << 20;
 
 /// The cards, by their place; none: nobody has told yet.
@@ -34,138 +38,198 @@ pub(crate) type Cards = Option<Vec<Entry>>;
 /// Looks at the cards for ever, on a thread of its own, and ends when nobody listens. The cards that are `sick` were so when somebody last looked.
 pub(crate) fn look(root: &Path, mut health: Health, sick: &BTreeSet<String>, tell: watch::Sender<Cards>) {
     let root = root.to_owned();
-    let sick = sick.clone();
+    sick.iter().for_each(|card| health.worsen(card, Moment::ZERO));
+    let mut lookout = Lookout::new(health, tell);
     std::thread::spawn(move || {
-        let start = Instant::now();
-        sick.iter().for_each(|card| health.worsen(card, Moment::ZERO));
-        let mut said = String::new();
-        // Those that a monitor told of last: it tells of none while one of them does not answer.
-        let mut known = Vec::new();
-        while !tell.is_closed() {
+        while !lookout.tell.is_closed() {
             let why = match Nvml::builder().lib_path(NVML.as_ref()).init() {
-                Ok(nvml) => match inventory::ask(&nvml) {
-                    Ok(found) => watch_nvml(&nvml, &found, &mut health, start, &tell),
-                    Err(unknown) => unknown.to_string(),
-                },
+                Ok(nvml) => lookout.ask_nvml(&nvml),
                 Err(error) => {
                     let why = format!("NVML ({NVML}) tells nothing of this node's cards: {error}");
-                    match ask_monitor(&root, &mut known, &mut health, start) {
-                        Ok(note) => {
-                            let now = start.elapsed();
-                            publish(&tell, &known, |uuid| health.is_well(uuid, now));
-                            format!("{why}; the monitor tells them{note}")
-                        }
+                    match lookout.ask_monitor(&root) {
+                        Ok(note) => format!("{why}; the monitor tells them{note}"),
                         Err(other) => format!("{why}; {other}"),
                     }
                 }
             };
-            say(&mut said, why);
+            lookout.mind_silence(lookout.now());
+            lookout.say(why);
             std::thread::sleep(PAUSE);
         }
     });
 }
 
-/// Says what has not just been said.
-fn say(said: &mut String, what: String) {
-    if *said != what {
-        warn!("{what}");
-        *said = what;
-    }
-}
-
-/// Asks the monitor which cards there are and how they are; what it does not tell of them.
-fn ask_monitor(
-    root: &Path,
-    known: &mut Vec<Found>,
-    health: &mut Health,
+/// What is known of the cards, whoever tells.
+struct Lookout {
     start: Instant,
-) -> Result<&'static str, String> {
-    let mut monitor =
-        Client::connect_within(&paths::socket(root), PAUSE).map_err(|failure| failure.to_string())?;
-    let own = rustix::process::geteuid().as_raw();
-    if !monitor.monitors_user().is_some_and(|user| [0, own].contains(&user)) {
-        return Err(format!("the monitor at {} is not root's", root.display()));
-    }
-    match monitor.inventory() {
-        Ok(inventory) => {
-            let found = inventory.cards.iter().map(Found::try_from).collect::<Result<_, _>>();
-            *known = found.map_err(|_| "the monitor tells of a card without a name".to_owned())?;
-        }
-        Err(failure) if known.is_empty() => return Err(failure.to_string()),
-        // One of them does not answer: which, it says now.
-        Err(_) => {}
-    }
-    // An older one, or one that NVML has told nothing.
-    let Ok(told) = monitor.health() else { return Ok(", but nobody tells of their errors") };
-    let now = start.elapsed();
-    hear_monitor(health, known, &told, now);
-    Ok(if told.listens { "" } else { ", but nobody tells of their errors" })
+    /// Those that were told of last: nobody tells of any while one of them does not answer.
+    known: Vec<Found>,
+    health: Health,
+    /// When somebody last told how they are.
+    heard: Moment,
+    said: String,
+    tell: watch::Sender<Cards>,
 }
 
-/// What a monitor has heard of the cards.
-fn hear_monitor(health: &mut Health, known: &[Found], told: &told::Health, now: Moment) {
-    let is_silent = Duration::from_millis(told.age_ms) >= SILENCE;
-    for card in &told.cards {
-        for found in known.iter().filter(|found| found.number.card() == card.index) {
-            let uuid = name(found);
-            if is_silent || !card.answers || card.wants_reset {
-                health.worsen(&uuid, now);
-            }
-            for error in &card.errors {
-                health.report(&uuid, error.xid, now.saturating_sub(Duration::from_millis(error.ago_ms)));
-            }
+impl Lookout {
+    fn new(health: Health, tell: watch::Sender<Cards>) -> Self {
+        let (known, said) = (Vec::new(), String::new());
+        Self { start: Instant::now(), known, health, heard: Moment::ZERO, said, tell }
+    }
+
+    fn now(&self) -> Moment {
+        self.start.elapsed()
+    }
+
+    /// Says what has not just been said.
+    fn say(&mut self, what: String) {
+        if self.said != what {
+            warn!("{what}");
+            self.said = what;
         }
     }
-}
 
-/// Tells how the cards are, until NVML fails as a whole; why it did.
-fn watch_nvml(
-    nvml: &Nvml,
-    found: &[Found],
-    health: &mut Health,
-    start: Instant,
-    tell: &watch::Sender<Cards>,
-) -> String {
-    let listener = match Listener::new(nvml) {
-        Ok(listener) => Some(listener),
-        Err(error) => {
-            warn!("NVML does not tell of errors (XID) of the cards: {error}");
-            None
-        }
-    };
-    info!(cards = found.len(), "found");
-    loop {
-        let now = start.elapsed();
-        // What does not answer has fallen off its bus; what wants to retire pages wants to be reset before.
-        let pulses = told::pulses(nvml).unwrap_or_default();
-        for card in found {
-            let pulse = pulses.iter().find(|pulse| pulse.index == card.number.card());
-            if pulse.is_none_or(|pulse| !pulse.answers || pulse.wants_reset) {
-                health.worsen(&name(card), now);
+    /// Tells how the cards are, until NVML fails as a whole; why it did.
+    fn ask_nvml(&mut self, nvml: &Nvml) -> String {
+        let unknown = match inventory::ask(nvml) {
+            Ok(found) => {
+                if self.known != found {
+                    info!(cards = found.len(), "found");
+                }
+                self.known = found;
+                None
             }
+            Err(unknown) if self.known.is_empty() => return unknown.to_string(),
+            // Which of them does not answer, their pulses say; the others are heard as before.
+            Err(unknown) => Some(unknown.to_string()),
+        };
+        let mut listener = Listener::new(nvml);
+        if let Some(unknown) = &unknown {
+            self.say(unknown.clone());
+        } else if let Err(error) = &listener {
+            self.say(format!("NVML does not tell of errors (XID) of the cards: {error}"));
         }
-        publish(tell, found, |uuid| health.is_well(uuid, now));
-        if tell.is_closed() {
-            return String::new();
-        }
-        match listener.as_ref().map(|listener| listener.wait(LOOK)) {
-            Some(Ok(report)) => {
-                if let Some(report) = report {
-                    hear(health, found, report, start.elapsed());
+        let mut errors = Vec::new();
+        loop {
+            self.hear(&told::pulses(nvml).unwrap_or_default(), &errors, self.now());
+            errors.clear();
+            if self.tell.is_closed() {
+                return String::new();
+            }
+            match &mut listener {
+                Ok(listener) => match listener.wait(LOOK) {
+                    Ok(report) => errors.extend(report.map(|report| (report, Duration::ZERO))),
+                    Err(error) => {
+                        let why = format!("NVML tells of no more errors of the cards: {error}");
+                        return unknown.unwrap_or(why);
+                    }
+                },
+                Err(_) => {
+                    std::thread::sleep(LOOK);
+                    listener = Listener::new(nvml);
                 }
             }
-            Some(Err(error)) => return format!("NVML tells of no more errors of the cards: {error}"),
-            None => std::thread::sleep(LOOK),
+            if unknown.is_some() && inventory::ask(nvml).is_ok() {
+                return "NVML tells of all cards again".to_owned();
+            }
         }
     }
-}
 
-/// An error of a card; of an instance of one (MIG) it is told of the whole. One of nobody knows which card is of all.
-fn hear(health: &mut Health, found: &[Found], Report { card: index, xid }: Report, now: Moment) {
-    for card in found {
-        if index.is_none_or(|index| card.number.card() == index) && health.report(&name(card), xid, now) {
-            warn!(card = %card.number, uuid = %card.uuid, xid, "reported an error: it is given to nobody until it was quiet for a while");
+    /// Asks the monitor which cards there are and how they are; what it does not tell of them.
+    fn ask_monitor(&mut self, root: &Path) -> Result<&'static str, String> {
+        let mut monitor =
+            Client::connect_within(&paths::socket(root), PAUSE).map_err(|failure| failure.to_string())?;
+        let own = rustix::process::geteuid().as_raw();
+        if !monitor.monitors_user().is_some_and(|user| [0, own].contains(&user)) {
+            return Err(format!("the monitor at {} is not root's", root.display()));
         }
+        let lists = match monitor.inventory() {
+            Ok(inventory) => {
+                let found = inventory.cards.iter().map(Found::try_from).collect::<Result<_, _>>();
+                self.known = found.map_err(|_| "the monitor tells of a card without a name".to_owned())?;
+                true
+            }
+            Err(failure) if self.known.is_empty() => return Err(failure.to_string()),
+            // One of them does not answer: which, it says now.
+            Err(_) => false,
+        };
+        match monitor.health() {
+            Ok(told) => {
+                self.hear_monitor(&told, self.now());
+                Ok(if told.listens { "" } else { UNHEARD })
+            }
+            // An older one, which does not know what it is asked.
+            Err(failure) if lists && failure.errno() == Some(Errno::EINVAL) => {
+                self.heard = self.now();
+                self.publish(self.heard);
+                Ok(UNHEARD)
+            }
+            Err(failure) => Err(failure.to_string()),
+        }
+    }
+
+    /// What a monitor has heard of the cards.
+    fn hear_monitor(&mut self, told: &told::Health, now: Moment) {
+        let is_silent = Duration::from_millis(told.age_ms) >= SILENCE;
+        let pulse = |card: &told::CardHealth| Pulse {
+            index: card.index,
+            answers: card.answers && !is_silent,
+            wants_reset: card.wants_reset,
+        };
+        let errors = told.cards.iter().flat_map(|card| {
+            card.errors.iter().map(|error| {
+                let report = Report { card: Some(card.index), xid: error.xid };
+                (report, Duration::from_millis(error.ago_ms))
+            })
+        });
+        let pulses: Vec<Pulse> = told.cards.iter().map(pulse).collect();
+        self.hear(&pulses, &errors.collect::<Vec<_>>(), now);
+    }
+
+    /// How the cards answer, and what they have reported so long ago.
+    fn hear(&mut self, pulses: &[Pulse], errors: &[(Report, Duration)], now: Moment) {
+        for card in &self.known {
+            let (index, uuid) = (card.number.card(), name(card));
+            // What does not answer has fallen off its bus; what wants to retire pages wants to be reset before.
+            let pulse = pulses.iter().find(|pulse| pulse.index == index);
+            if pulse.is_none_or(|pulse| !pulse.answers || pulse.wants_reset) {
+                self.health.worsen(&uuid, now);
+            }
+            for (Report { card: whose, xid }, ago) in errors {
+                // Of an instance (MIG) it is told of the whole card. One of nobody knows which card is of all.
+                if whose.is_none_or(|whose| whose == index) && self.health.report(&uuid, *xid, *ago, now) {
+                    warn!(card = %card.number, uuid, xid, "reported an error: it is given to nobody until it was quiet for a while");
+                }
+            }
+        }
+        self.heard = now;
+        self.publish(now);
+    }
+
+    /// That nobody tells how the cards are says in the end that they are not well.
+    fn mind_silence(&mut self, now: Moment) {
+        if !self.known.is_empty() && now.saturating_sub(self.heard) >= SILENCE {
+            self.known.iter().for_each(|card| self.health.worsen(&name(card), now));
+            self.publish(now);
+        }
+    }
+
+    /// Tells the cards, if they are not as they were.
+    fn publish(&self, now: Moment) {
+        let entry = |card: &Found| {
+            let uuid = name(card);
+            // Of a card that is cut into what has no names nobody can be given a part.
+            let healthy = !card.is_cut && self.health.is_well(&uuid, now);
+            Entry { mib: card.total.0 / MIB, healthy, uuid }
+        };
+        let cards: Vec<Entry> = self.known.iter().map(entry).collect();
+        self.tell.send_if_modified(|known| {
+            let changes = known.as_ref() != Some(&cards);
+            if changes {
+                *known = Some(cards);
+            }
+            changes
+        });
     }
 }
 
@@ -175,69 +239,129 @@ fn name(card: &Found) -> String {
     if card.number.is_instance() { name.replacen("GPU", "MIG", 1) } else { name }
 }
 
-/// Tells the cards, if they are not as they were.
-fn publish(tell: &watch::Sender<Cards>, found: &[Found], is_well: impl Fn(&str) -> bool) {
-    let entry = |card: &Found| {
-        let uuid = name(card);
-        // Of a card that is cut into what has no names nobody can be given a part.
-        let healthy = !card.is_cut && is_well(&uuid);
-        Entry { mib: card.total.0 / MIB, healthy, uuid }
-    };
-    let cards: Vec<Entry> = found.iter().map(entry).collect();
-    tell.send_if_modified(|known| {
-        let changes = known.as_ref() != Some(&cards);
-        if changes {
-            *known = Some(cards);
-        }
-        changes
-    });
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::UnixListener;
+
+    use cgpu_monitor::inventory::{Inventory, Listed};
+    use cgpu_monitor::message::{Refusal, Reply};
     use cgpu_proto::units::Bytes;
     use cgpu_proto::uuid::Uuid;
 
     use super::*;
 
-    #[test]
-    fn what_a_monitor_heard_makes_cards_sick_as_what_is_heard_here() {
-        let card = |number: &str, byte| Found {
+    fn seconds(count: u64) -> Duration {
+        Duration::from_secs(count)
+    }
+
+    /// A card, and two instances of another one, which are as sick as their card.
+    fn found() -> [Found; 3] {
+        [("0", 1), ("1.0", 2), ("1.2", 3)].map(|(number, byte)| Found {
             uuid: Uuid([byte; 16]),
             number: number.parse().unwrap(),
             total: Bytes(MIB),
             is_cut: false,
-        };
-        // Instances are as sick as their card.
-        let known = [card("0", 1), card("1.0", 2), card("1.2", 3)];
-        let well = told::CardHealth { index: 0, answers: true, wants_reset: false, errors: Vec::new() };
-        let told = told::Health {
-            cards: vec![well.clone(), told::CardHealth { index: 1, ..well }],
-            age_ms: 0,
-            listens: true,
-        };
-        let seconds = Duration::from_secs;
-        let wells = |change: &dyn Fn(&mut told::Health), now: u64| {
-            let (mut health, mut told) = (Health::new(seconds(300), [94]), told.clone());
+        })
+    }
+
+    fn told() -> told::Health {
+        let card = |index| told::CardHealth { index, answers: true, wants_reset: false, errors: Vec::new() };
+        told::Health { cards: vec![card(0), card(1)], age_ms: 0, listens: true }
+    }
+
+    fn lookout() -> (Lookout, watch::Receiver<Cards>) {
+        let (tell, hears) = watch::channel(None);
+        (Lookout::new(Health::new(seconds(300), [94]), tell), hears)
+    }
+
+    fn wells(hears: &watch::Receiver<Cards>) -> Vec<bool> {
+        hears.borrow().iter().flatten().map(|card| card.healthy).collect()
+    }
+
+    #[test]
+    fn what_a_monitor_heard_makes_cards_sick_as_what_is_heard_here() {
+        let becomes = |change: &dyn Fn(&mut told::Health), now: u64| {
+            let ((mut lookout, hears), mut told) = (lookout(), told());
+            lookout.known = found().to_vec();
             change(&mut told);
-            hear_monitor(&mut health, &known, &told, seconds(now));
-            known.map(|card| health.is_well(&name(&card), seconds(now)))
+            lookout.hear_monitor(&told, seconds(now));
+            wells(&hears)
         };
         let reports = |card: usize, xid, ago: u64| {
             move |told: &mut told::Health| {
                 told.cards[card].errors.push(told::CardError { xid, ago_ms: ago * 1000 });
             }
         };
-        assert_eq!(wells(&|_| {}, 1000), [true; 3]);
-        assert_eq!(wells(&|told| told.cards[0].answers = false, 1000), [false, true, true]);
-        assert_eq!(wells(&|told| told.cards[1].wants_reset = true, 1000), [true, false, false]);
-        assert_eq!(wells(&|told| told.age_ms = 60_000, 1000), [false; 3]);
-        assert_eq!(wells(&reports(1, 48, 299), 1000), [true, false, false]);
-        assert_eq!(wells(&reports(1, 48, 300), 1000), [true; 3]);
+        assert_eq!(becomes(&|_| {}, 1000), [true; 3]);
+        assert_eq!(becomes(&|told| told.cards[0].answers = false, 1000), [false, true, true]);
+        assert_eq!(becomes(&|told| told.cards[1].wants_reset = true, 1000), [true, false, false]);
+        assert_eq!(becomes(&|told| told.age_ms = 60_000, 1000), [false; 3]);
+        assert_eq!(becomes(&|told| drop(told.cards.pop()), 1000), [true, false, false]);
+        assert_eq!(becomes(&reports(1, 48, 299), 1000), [true, false, false]);
+        assert_eq!(becomes(&reports(1, 48, 300), 1000), [true; 3]);
         // A program's own, and one that somebody passes over.
-        assert_eq!(wells(&reports(0, 31, 1), 1000), [true; 3]);
-        assert_eq!(wells(&reports(0, 94, 1), 1000), [true; 3]);
-        // Before this plugin was there.
-        assert_eq!(wells(&reports(0, 48, 3600), 1), [false, true, true]);
+        assert_eq!(becomes(&reports(0, 31, 1), 1000), [true; 3]);
+        assert_eq!(becomes(&reports(0, 94, 1), 1000), [true; 3]);
+        // Before this plugin was there: lately, or long ago.
+        assert_eq!(becomes(&reports(0, 48, 299), 1), [false, true, true]);
+        assert_eq!(becomes(&reports(0, 48, 300), 1), [true; 3]);
+    }
+
+    /// A monitor that answers two questions, of the cards and how they are.
+    fn ask(lookout: &mut Lookout, replies: [Reply; 2]) -> Result<&'static str, String> {
+        let root = tempfile::tempdir().unwrap();
+        let socket = UnixListener::bind(paths::socket(root.path())).unwrap();
+        let monitor = std::thread::spawn(move || {
+            let (mut stream, _) = socket.accept().unwrap();
+            let mut asked = BufReader::new(stream.try_clone().unwrap());
+            for reply in replies {
+                let mut line = String::new();
+                if asked.read_line(&mut line).unwrap() == 0 {
+                    return;
+                }
+                writeln!(stream, "{}", serde_json::to_string(&reply).unwrap()).unwrap();
+            }
+        });
+        let note = lookout.ask_monitor(root.path());
+        monitor.join().unwrap();
+        note
+    }
+
+    #[test]
+    fn a_monitor_that_tells_nothing_makes_nobody_well() {
+        let refuses = |errno| Reply::Refused(Refusal::new(errno, "no"));
+        let lists = || {
+            let cards = found().iter().map(Listed::from).collect();
+            Reply::Inventory(Inventory { cards, age_ms: 0, simulated: None, allow_overcommit: false })
+        };
+        let (mut lookout, hears) = lookout();
+        assert!(ask(&mut lookout, [refuses(Errno::ENOENT), refuses(Errno::ENOENT)]).is_err());
+        assert_eq!(*hears.borrow(), None);
+        lookout.health.worsen(&name(&found()[0]), Moment::ZERO);
+        assert_eq!(ask(&mut lookout, [lists(), Reply::Health(told())]), Ok(""));
+        assert_eq!(wells(&hears), [false, true, true]);
+
+        // The next monitor's driver tells it nothing, or only which cards there are: what stood stays, whatever time goes by.
+        lookout.start -= seconds(400);
+        let heard = lookout.heard;
+        for cards in [refuses(Errno::ENOENT), refuses(Errno::EINVAL), lists()] {
+            assert!(ask(&mut lookout, [cards, refuses(Errno::ENOENT)]).is_err());
+        }
+        assert!(ask(&mut lookout, [refuses(Errno::ENOENT), refuses(Errno::EINVAL)]).is_err());
+        assert_eq!((wells(&hears), lookout.heard), (vec![false, true, true], heard));
+        lookout.mind_silence(heard + SILENCE - seconds(1));
+        assert_eq!(wells(&hears), [false, true, true]);
+        lookout.mind_silence(heard + SILENCE);
+        assert_eq!(wells(&hears), [false; 3]);
+
+        // One does not answer, and it is said which. An older monitor says which there are and no more.
+        let (mut lookout, hears) = self::lookout();
+        assert_eq!(ask(&mut lookout, [lists(), refuses(Errno::EINVAL)]), Ok(UNHEARD));
+        assert_eq!(wells(&hears), [true; 3]);
+        let mut lost = told();
+        lost.cards[0].answers = false;
+        assert_eq!(ask(&mut lookout, [refuses(Errno::ENOENT), Reply::Health(lost)]), Ok(""));
+        assert_eq!(wells(&hears), [false, true, true]);
     }
 }

@@ -18,22 +18,34 @@ pub(crate) struct Health {
     ignored: BTreeSet<u64>,
     /// When something was wrong last.
     last: BTreeMap<String, Moment>,
+    /// When an error of a card was news last.
+    news: BTreeMap<(String, u64), Moment>,
 }
+
+/// So long after it was news the same error of the same card is none.
+const STALE: Duration = Duration::from_secs(60);
 
 impl Health {
     /// Of cards of which nobody has heard anything. These errors say nothing either.
     pub(crate) fn new(recovery: Duration, ignored: impl IntoIterator<Item = u64>) -> Self {
         let ignored = PROGRAMS.into_iter().chain(ignored).collect();
-        Self { recovery, ignored, last: BTreeMap::new() }
+        Self { recovery, ignored, last: BTreeMap::new(), news: BTreeMap::new() }
     }
 
-    /// A card reported an error. False: it says nothing of the card.
-    pub(crate) fn report(&mut self, card: &str, xid: u64, now: Moment) -> bool {
-        let counts = !self.ignored.contains(&xid);
-        if counts {
-            self.worsen(card, now);
+    /// A card reported an error so long ago; it may be told again and again. Whether that is news of the card.
+    pub(crate) fn report(&mut self, card: &str, xid: u64, ago: Duration, now: Moment) -> bool {
+        // It has been quiet since then, also if that was before anybody looked here.
+        if self.ignored.contains(&xid) || ago >= self.recovery {
+            return false;
         }
-        counts
+        let at = now.saturating_sub(ago);
+        self.worsen(card, at);
+        let key = (card.to_owned(), xid);
+        let is_news = self.news.get(&key).is_none_or(|last| at >= *last + STALE);
+        if is_news {
+            self.news.insert(key, at);
+        }
+        is_news
     }
 
     /// Something is wrong with it: it does not answer, or asks to be reset; or whoever looked before us found it sick.
@@ -60,11 +72,11 @@ mod tests {
     fn a_card_falls_sick_and_gets_well_again() {
         let mut health = Health::new(at(300), [79]);
         assert!(health.is_well("a", at(0)));
-        assert!(health.report("a", 48, at(10)));
+        assert!(health.report("a", 48, at(0), at(10)));
         assert!(!health.is_well("a", at(309)) && health.is_well("b", at(10)));
         // Whatever comes meanwhile makes it longer; what is told again of before does not.
         health.worsen("a", at(200));
-        health.report("a", 48, at(10));
+        health.report("a", 48, at(240), at(250));
         assert!(!health.is_well("a", at(499)));
         assert!(health.is_well("a", at(500)));
     }
@@ -73,8 +85,26 @@ mod tests {
     fn what_programs_do_is_not_the_cards_fault() {
         let mut health = Health::new(at(300), [94]);
         for xid in [13, 31, 43, 45, 68, 109, 94] {
-            assert!(!health.report("a", xid, at(1)), "{xid}");
+            assert!(!health.report("a", xid, at(0), at(1)), "{xid}");
         }
         assert!(health.is_well("a", at(1)));
+    }
+
+    #[test]
+    fn what_a_card_recovered_from_before_anybody_looked_is_over() {
+        let mut health = Health::new(at(300), []);
+        assert!(!health.report("a", 48, at(300), at(1)));
+        assert!(health.is_well("a", at(1)));
+        assert!(health.report("a", 48, at(299), at(1)));
+        assert!(!health.is_well("a", at(1)));
+    }
+
+    #[test]
+    fn an_error_that_is_told_again_is_no_news() {
+        let mut health = Health::new(at(300), []);
+        let news = [(48, 0, 10), (48, 2, 12), (48, 0, 69), (63, 0, 69), (48, 0, 70), (48, 1, 71)]
+            .map(|(xid, ago, now)| health.report("a", xid, at(ago), at(now)));
+        assert_eq!(news, [true, false, false, true, true, false]);
+        assert!(health.report("b", 48, at(1), at(71)));
     }
 }

@@ -1,5 +1,6 @@
 //! The monitor of a scene, and programs that launch kernels under it.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -46,12 +47,28 @@ impl Monitor {
     /// If it does not answer.
     #[must_use]
     pub fn start_with(scene: &Scene, more: &str) -> Self {
+        Self::start_by(scene, more, |_| ())
+    }
+
+    /// The same, and calls of its NVML fail as `CGPU_SIM_FAULT` says.
+    ///
+    /// # Panics
+    /// If it does not answer.
+    #[must_use]
+    pub fn start_faulty(scene: &Scene, faults: &str) -> Self {
+        Self::start_by(scene, "tree = \"none\"\n", |command| {
+            command.env("CGPU_SIM_FAULT", faults);
+        })
+    }
+
+    fn start_by(scene: &Scene, more: &str, change: impl FnOnce(&mut Command)) -> Self {
         let metrics = if more.contains("metrics =") { "" } else { "metrics = \"off\"\n" };
         let mut command = scene.native(&scene.dist().file("cgpu-monitor"));
         let config = scene.path("monitor.toml");
         std::fs::write(&config, format!("time_scale = {}\n{metrics}{more}", scene.dilation()))
             .expect("a configuration");
         command.arg("--root").arg(scene.root()).arg("--config").arg(config);
+        change(&mut command);
         let mut monitor = Self { process: Child::start_for(command, scene.lifetime()) };
         let deadline = Instant::now() + START;
         while scene.smi()["monitor"] != true {

@@ -368,6 +368,31 @@ fn a_card_falls_sick_and_is_well_again() {
 }
 
 #[test]
+fn beside_a_card_that_is_lost_the_others_are_heard() {
+    let scene = Scene::new("T4:15109,A10:23028,T4:15109");
+    let host = Host::new(&scene, "T4:15109,A10:23028,T4:15109");
+    let mut command = host.command(&["--recovery", "3600"]);
+    // The first wait is told of the loss. The first card's name is not told any more, nor can it be listened to: of three cards those are the fourth calls.
+    command.env(
+        "CGPU_SIM_FAULT",
+        "nvmlEventSetWait*:1:NVML_ERROR_GPU_IS_LOST,nvmlDeviceGetUUID:4+:NVML_ERROR_GPU_IS_LOST,nvmlDeviceRegisterEvents:4:NVML_ERROR_GPU_IS_LOST",
+    );
+    let _plugin = Child::start_for(command, scene.lifetime());
+    host.kubelet.offers(MEMORY, 50, 50);
+    let healthy = || host.cards().iter().map(|card| card["healthy"] == true).collect::<Vec<_>>();
+    host.scene.eventually("the last card's error", || {
+        host.report("2", "48");
+        (healthy() == [true, true, false]).then_some(())
+    });
+    // It can be listened to again: one more goes through, and so is heard beside the others.
+    host.scene.eventually("the first card's error", || {
+        host.report("0", "48");
+        (healthy() == [false, true, false]).then_some(())
+    });
+    host.kubelet.offers(MEMORY, 22, 50);
+}
+
+#[test]
 fn instances_are_cards_of_their_own_and_as_well_as_their_card() {
     let cards = "T4:15109,A100:40960/mig=3g.20gb,1g.5gb";
     let scene = Scene::new(cards);
@@ -564,20 +589,31 @@ fn the_monitor_tells_the_cards_where_nvml_is_not() {
     );
 }
 
+/// Whether the monitor hears of errors of cards; none: it does not tell.
+fn listens(scene: &Scene) -> Option<bool> {
+    let mut monitor = UnixStream::connect(scene.root().join("monitor.sock")).ok()?;
+    monitor.write_all(b"{\"op\":\"health\"}\n").ok()?;
+    let mut line = String::new();
+    BufReader::new(monitor).read_line(&mut line).ok()?;
+    let told: Value = serde_json::from_str(&line).ok()?;
+    told["health"]["listens"].as_bool()
+}
+
+#[test]
+fn the_monitor_lets_go_of_nvml_altogether_when_it_has_lost_its_cards() {
+    let scene = Scene::new("T4:15109");
+    // Whoever waits for errors asks once how many cards there are, and whoever samples, three times a second.
+    let _monitor = Monitor::start_faulty(&scene, "nvmlDeviceGetCount*:20+:NVML_ERROR_GPU_IS_LOST");
+    scene.eventually("the monitor listens for errors", || listens(&scene).filter(|listens| *listens));
+    scene.eventually("it has opened NVML anew, in vain", || listens(&scene).filter(|listens| !listens));
+}
+
 #[test]
 fn the_monitor_tells_of_sick_cards_where_nvml_is_not() {
     let scene = Scene::new("T4:15109,A10:23028");
     let host = Host::new(&scene, "T4:15109,A10:23028");
     let _monitor = Monitor::start(&scene);
-    let listens = || {
-        let mut monitor = UnixStream::connect(scene.root().join("monitor.sock")).ok()?;
-        monitor.write_all(b"{\"op\":\"health\"}\n").ok()?;
-        let mut line = String::new();
-        BufReader::new(monitor).read_line(&mut line).ok()?;
-        let told: Value = serde_json::from_str(&line).ok()?;
-        (told["health"]["listens"] == true).then_some(())
-    };
-    scene.eventually("the monitor listens for errors", listens);
+    scene.eventually("the monitor listens for errors", || listens(&scene).filter(|listens| *listens));
     let plugin = contained_plugin(&host, &["--recovery", "3600"]);
     host.kubelet.offers(MEMORY, 36, 36);
     // A page fault is a program's own; an uncorrected memory error is not.
