@@ -78,9 +78,9 @@ fn run(options: Options) -> Result<()> {
     runtime.block_on(serve(options))
 }
 
-/// What fails is told by whoever asked for it. `kube` would tell it once more, and as an error also what is none, so it is heard only if it is named.
+/// What fails is told by whoever asked for it. `kube_client` would tell it once more, and as an error also what is none, so it is heard only if it is named.
 fn filter(told: &str) -> Result<EnvFilter> {
-    let names = told.contains("kube");
+    let names = told.contains("kube_client");
     Ok(EnvFilter::try_new(if names { told.to_owned() } else { format!("{told},kube_client=off") })?)
 }
 
@@ -203,4 +203,16 @@ fn ended() -> Result<watch::Receiver<bool>> {
         std::future::pending::<()>().await;
     });
     Ok(receiver)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clients_own_words_are_heard_only_where_it_is_named() {
+        let mutes = |told: &str| filter(told).unwrap().to_string().contains("kube_client=off");
+        assert!(mutes("info") && mutes("trace") && mutes("info,cgpu_kubernetes=debug"));
+        assert!(!mutes("info,kube_client=debug"));
+    }
 }

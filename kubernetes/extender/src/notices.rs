@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use cgpu_kubernetes::claimant::Claimant;
@@ -80,23 +80,29 @@ impl Notices {
     }
 
     fn hand_in(&self, notice: Notice) {
-        if self.is_new(&notice) && self.sender.try_send(notice).is_err() {
+        let mut hasher = DefaultHasher::new();
+        notice.hash(&mut hasher);
+        let key = hasher.finish();
+        if self.is_new(key) && self.sender.try_send(notice).is_err() {
             debug!("more notices than can be told");
+            self.told().remove(&key);
         }
     }
 
-    fn is_new(&self, notice: &Notice) -> bool {
-        let mut hasher = DefaultHasher::new();
-        notice.hash(&mut hasher);
+    fn told(&self) -> MutexGuard<'_, HashMap<u64, Instant>> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_new(&self, key: u64) -> bool {
         let now = Instant::now();
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.told();
         if told.len() >= REMEMBERED {
             told.retain(|_, at| now.duration_since(*at) < QUIET);
         }
-        let last = told.get(&hasher.finish()).copied();
+        let last = told.get(&key).copied();
         let new = last.is_none_or(|at| now.duration_since(at) >= QUIET) && told.len() < 2 * REMEMBERED;
         if new {
-            told.insert(hasher.finish(), now);
+            told.insert(key, now);
         }
         new
     }
@@ -110,5 +116,22 @@ pub(crate) async fn tell_all(api: Api, mut notices: Receiver<Notice>) {
             Ok(()) => debug!(whom, reason = notice.reason, "told"),
             Err(failure) => warn!(whom, reason = notice.reason, %failure, "an event could not be told"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_there_was_no_room_for_is_told_later() {
+        let (notices, mut queue) = Notices::new();
+        let warn = |node: usize| notices.warn_of_node(&node.to_string(), NODE_LABEL, "no");
+        (0..=QUEUE).for_each(warn);
+        assert_eq!(queue.len(), QUEUE);
+        while queue.try_recv().is_ok() {}
+        (0..=QUEUE).for_each(warn);
+        assert_eq!(queue.try_recv().unwrap().name, QUEUE.to_string());
+        assert!(queue.try_recv().is_err());
     }
 }

@@ -50,11 +50,6 @@ async fn withdraw(api: &Api, sight: &Sight) {
 /// Annotations that somebody has edited, pods that came past us, and labels of nodes that mean nothing.
 fn tell(sight: &Sight, notices: &Notices) {
     let cluster = sight.look();
-    for (node, _) in cluster.nodes() {
-        for note in &node.notes {
-            notices.warn_of_node(&node.name, notices::NODE_LABEL, note);
-        }
-    }
     for holder in
         cluster.nodes().flat_map(|(_, books)| &books.holders).filter(|holder| holder.pod.bound.is_some())
     {
@@ -70,6 +65,12 @@ fn tell(sight: &Sight, notices: &Notices) {
                 let sentence = format!("{refusal}; it will not be started");
                 notices.warn(&holder.pod, notices::WITHOUT, &sentence);
             }
+        }
+    }
+    // Nobody waits for these: where there are more than can be told, pods come first.
+    for (node, _) in cluster.nodes() {
+        for note in &node.notes {
+            notices.warn_of_node(&node.name, notices::NODE_LABEL, note);
         }
     }
 }
