@@ -86,6 +86,8 @@ impl TryFrom<&Listed> for Found {
 /// Why the cards are not known.
 #[derive(Debug)]
 pub enum Unknown {
+    /// The library of this name cannot be loaded, or not initialised.
+    Library(PathBuf, NvmlError),
     /// It is not told how many there are.
     Count(NvmlError),
     /// That one does not answer: a limit on a card that is not known would be none.
@@ -95,6 +97,9 @@ pub enum Unknown {
 impl std::fmt::Display for Unknown {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
+            // The loader names the file itself.
+            Self::Library(_, NvmlError::LibloadingError(error)) => error.fmt(f),
+            Self::Library(name, error) => write!(f, "{}: {error}", name.display()),
             Self::Count(error) => write!(f, "NVML does not tell how many cards there are: {error}"),
             Self::Card(index, error) => write!(f, "NVML does not answer for card {index}: {error}"),
         }
@@ -102,6 +107,24 @@ impl std::fmt::Display for Unknown {
 }
 
 impl std::error::Error for Unknown {}
+
+/// Loads the library of this name.
+///
+/// # Errors
+/// [`Unknown::Library`].
+pub(crate) fn open(library: &Path) -> Result<Nvml, Unknown> {
+    let opened = Nvml::builder().lib_path(library.as_os_str()).init();
+    opened.map_err(|error| Unknown::Library(library.to_owned(), error))
+}
+
+/// What `cgpu-monitor --list-cards` prints: all cards as NVML tells them now, a list in JSON. Programs that cannot load NVML themselves ask so.
+///
+/// # Errors
+/// As [`ask`], and the library cannot be loaded.
+pub fn list(library: &Path) -> anyhow::Result<String> {
+    let cards = ask(&open(library)?)?;
+    Ok(serde_json::to_string(&cards.iter().map(Listed::from).collect::<Vec<_>>())?)
+}
 
 /// Asks for all of them.
 ///

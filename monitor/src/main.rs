@@ -1,11 +1,13 @@
 //! `cgpu-monitor`: one per host. Decides, per card, whose turn it is, keeps the books, answers on its socket.
 #![forbid(unsafe_code)]
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::anyhow;
 use cgpu_monitor::config::{Config, Sources};
+use cgpu_monitor::inventory;
 use clap::{Parser, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
@@ -25,6 +27,9 @@ struct Arguments {
     /// Take over from the monitor that runs, with all that it knows
     #[arg(long)]
     replace: bool,
+    /// Print the cards that NVML tells of now, a list in JSON, and end
+    #[arg(long, value_name = "LIBRARY", num_args = 0..=1, default_missing_value = "libnvidia-ml.so.1")]
+    list_cards: Option<PathBuf>,
     /// What to tell on stderr: error, warn, info, debug, or a filter of the tracing crate
     #[arg(long, value_name = "FILTER", default_value = "info")]
     log: String,
@@ -53,6 +58,10 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    if let Some(library) = &arguments.list_cards {
+        writeln!(std::io::stdout(), "{}", inventory::list(library)?)?;
+        return Ok(());
+    }
     let filter = EnvFilter::try_new(&arguments.log).map_err(|_| {
         let log = &arguments.log;
         anyhow!("--log {log}: expected error, warn, info, debug or trace, or a filter such as warn,cgpu_monitor::watch=debug")

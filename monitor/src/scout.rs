@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 
 use crate::daemon::poll::now;
 use crate::health::{Health, Pulse, Reports};
-use crate::inventory::Found;
+use crate::inventory::{Found, Unknown};
 use crate::number::CardNumber;
 use crate::settings::Settings;
 use crate::watch::{Name, Order};
@@ -242,8 +242,7 @@ fn run(
     let mut tried = Instant::now();
     if let Err(error) = &library {
         tracing::warn!(
-            "no NVML: {}; cards are taken from the containers, dead processes' memory by the clock",
-            nvml::reason(error, name)
+            "no NVML: {error}; cards are taken from the containers, dead processes' memory by the clock"
         );
     }
     let mut due = Instant::now();
@@ -263,7 +262,7 @@ fn run(
                 // It has lost its cards, which is not to say that nobody is on them: it is opened anew, once whoever listens has let go of it as well.
                 Err(error) => {
                     tracing::warn!("{name} has stopped telling: {error}");
-                    (library, tried) = (Err(error), Instant::now());
+                    (library, tried) = (Err(Unknown::Count(error)), Instant::now());
                     losses.fetch_add(1, Ordering::AcqRel);
                     None
                 }

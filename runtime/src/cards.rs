@@ -1,20 +1,21 @@
 //! The host's cards: as its monitor tells them, which costs next to nothing, or as NVML does.
 //!
-//! NVML opens the driver, which takes tens of milliseconds, and seconds where nobody else has a card open. A monitor has it open, and asks it every second. What
-//! it tells is taken only where it must be what NVML would tell: a monitor of root's or our own, of the same cards (real ones, as many as the kernel's driver
+//! NVML opens the driver, which takes tens of milliseconds, and seconds where nobody else has a card open. The monitor's program asks it for us
+//! (`cgpu-monitor --list-cards`): ours is linked statically, so that engines wait less for each of its calls, and can load no library.
+//!
+//! A monitor that runs has it open, and asks it every second. What it tells is taken only where it must be what NVML would tell: a monitor of root's or our own, of the same cards (real ones, as many as the kernel's driver
 //! has, or simulated ones of the same state), told within the last moments, and of all cards, none of which is cut (MIG): what a card is cut into may have changed since,
 //! and cards are counted the same then. In any other case NVML is asked, and so it is before anything is refused.
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use cgpu_monitor::client::Client;
-use cgpu_monitor::inventory::{self, Found, Inventory};
+use cgpu_monitor::inventory::{Found, Inventory, Listed};
 use cgpu_proto::paths;
-use nvml_wrapper::Nvml;
 use rustix::fs::Mode;
 
 use crate::config::Config;
@@ -76,37 +77,40 @@ fn checked(inventory: &Inventory, state: Option<&Path>, kernels: &Path) -> Optio
 /// # Errors
 /// NVML is not there, or does not answer for a card: a limit on a card that is not known would be none.
 pub fn by_nvml(config: &Config) -> Result<Vec<HostCard>> {
-    let Some(list) = &config.sim else { return of(NVML) };
+    let mut asking = Command::new(config.monitor()?);
+    asking.arg("--list-cards");
+    let Some(list) = &config.sim else { return told(asking.arg(NVML)) };
     let states = config.states();
     std::fs::create_dir_all(&states).with_context(|| format!("cannot make {}", states.display()))?;
-    let library = config.simulated(NVML)?;
-    // SAFETY: this program has one thread, and nobody holds a reference into the environment.
-    unsafe { std::env::set_var("CGPU_SIM_GPUS", list) };
-    // SAFETY: as above.
-    unsafe { std::env::set_var("CGPU_SIM_STATE", states.join(paths::simulated_name(list))) };
+    asking.arg(config.simulated(NVML)?);
+    asking.env("CGPU_SIM_GPUS", list).env("CGPU_SIM_STATE", states.join(paths::simulated_name(list)));
     // Containers' users share the cards' state.
     let usual = rustix::process::umask(Mode::empty());
-    let cards = of(library.as_os_str());
+    let cards = told(&mut asking);
     rustix::process::umask(usual);
     cards
 }
 
-fn of(library: impl AsRef<OsStr>) -> Result<Vec<HostCard>> {
-    let library = library.as_ref();
-    let nvml = match Nvml::builder().lib_path(library).init() {
-        Ok(nvml) => nvml,
-        Err(error) => {
-            return Err(error)
-                .with_context(|| format!("NVML ({}) tells nothing of this host's cards", library.display()));
+/// The cards that a program prints.
+fn told(asking: &mut Command) -> Result<Vec<HostCard>> {
+    let program = asking.get_program().to_string_lossy().into_owned();
+    let output = asking.stdin(Stdio::null()).output().with_context(|| format!("cannot run {program}"))?;
+    if !output.status.success() {
+        // A line each, after a name: of the simulated driver, where that knows better, and of the monitor.
+        let said = String::from_utf8_lossy(&output.stderr);
+        match said.lines().next().and_then(|line| line.split_once(": ")) {
+            Some((_, reason)) => bail!("{reason}"),
+            None => bail!("{program} ended with {}", output.status),
         }
-    };
-    Ok(inventory::ask(&nvml)?.into_iter().map(HostCard::from).collect())
+    }
+    let listed: Vec<Listed> = serde_json::from_slice(&output.stdout)
+        .with_context(|| format!("what {program} prints is no list of cards"))?;
+    listed.iter().map(|card| Ok(Found::try_from(card)?.into())).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cgpu_monitor::inventory::Listed;
 
     fn listed(index: &str) -> Listed {
         Listed {

@@ -98,6 +98,14 @@ impl Config {
         }
     }
 
+    /// The monitor's program.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn monitor(&self) -> Result<PathBuf> {
+        beside("cgpu-monitor")
+    }
+
     /// A library of the simulated driver.
     ///
     /// # Errors

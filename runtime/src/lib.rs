@@ -4,7 +4,7 @@
 //!   engine (docker, containerd, podman) -- create --> cgpu-runtime -- create --> runc, crun, nvidia-container-runtime
 //!                                                        |                          |
 //!   variables of config.json --> plan: slice, native,    |                          +-- createRuntime hook: registration
-//!   cards by NVML ------------->       or a refusal      |                          +-- poststop hook: clean-up
+//!   cards of the host --------->       or a refusal      |                          +-- poststop hook: clean-up
 //!                                                        v
 //!                          folder of the container (use, grant, limits), mounts of it and of the shim
 //! ```

@@ -1,6 +1,7 @@
 //! `cgpu-runtime`: what an engine calls in place of its runtime. See the library.
 
 use std::ffi::{OsStr, OsString};
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -15,6 +16,18 @@ use cgpu_runtime::{handover, hook, start};
 /// and has nothing to do.
 const VENDORS_HOOK: &str = "nvidia-container-runtime-hook";
 
+/// What people are told who ask for help; what the next runtime has to say follows.
+const HELP: &str = "\
+cgpu-runtime: an OCI runtime that gives containers slices of GPUs, by their variables
+(ALIYUN_COM_GPU_MEM_CONTAINER and others), and hands over to another one. Engines call it:
+cgpu setup docker|containerd|crio|podman tells them. Before the command it takes, of its own:
+
+  --cgpu-config FILE     the configuration [default: /etc/cgpu/runtime.toml, where there is one]
+  --cgpu-next FILE       the runtime to hand over to [default: the configuration's, else the one on PATH]
+
+Everything else goes to that one, whose own words follow.
+";
+
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_default();
@@ -26,6 +39,12 @@ fn main() -> ExitCode {
         && word == "hook"
     {
         return told(hook::run(rest).map(|()| ExitCode::SUCCESS), None);
+    }
+    if let [word] = &arguments[..]
+        && ["--help", "-h", "help"].iter().any(|help| word == help)
+    {
+        // Whoever does not listen any more wants no help.
+        let _ = writeln!(std::io::stdout(), "{HELP}");
     }
     match Invocation::parse(arguments) {
         Ok(invocation) => told(run(&invocation), Some(&invocation)),

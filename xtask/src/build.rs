@@ -12,6 +12,9 @@ use clap::Args;
 use crate::cargo::{self, Workspace};
 use crate::{dist, portable, programs};
 
+/// Engines wait for each of its calls, a good part of which the loader took: it is linked with all that it needs.
+const STATIC: &str = "cgpu-runtime";
+
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// Also build portable/libcgpu.so, which runs with glibc 2.17 and newer (fetches zig from Python's package index)
@@ -32,17 +35,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<PathBuf> {
 /// Builds and collects.
 pub(crate) fn collect(workspace: &Workspace) -> Result<PathBuf> {
     let folder = workspace.target.join("dist");
-    let packages: BTreeSet<&str> = dist::ITEMS.iter().map(|item| item.package).collect();
+    let items = || dist::ITEMS.iter().filter(|item| item.name != STATIC);
+    let packages: BTreeSet<&str> = items().map(|item| item.package).collect();
     let mut arguments = vec!["--release"];
     for package in packages {
         arguments.extend(["--package", package]);
     }
     eprintln!("xtask: building the release libraries and programs");
-    let artifacts = workspace.build(&arguments)?;
-    for item in dist::ITEMS {
+    let artifacts = workspace.build("build", &arguments)?;
+    for item in items() {
         let file = cargo::find(&artifacts, &workspace.root, item.folder, item.target)?;
         place(file, &folder.join(item.name))?;
     }
+    runtime(workspace, &folder)?;
     for (name, target) in dist::LINKS {
         link(target, &folder.join(name))?;
     }
@@ -50,6 +55,21 @@ pub(crate) fn collect(workspace: &Workspace) -> Result<PathBuf> {
     portable::forget(&folder)?;
     eprintln!("xtask: collected in {}", folder.display());
     Ok(folder)
+}
+
+/// Builds the program that needs no library of the system that it runs on, whichever that is.
+pub(crate) fn runtime(workspace: &Workspace, dist: &Path) -> Result<()> {
+    // The compiler names the file's whole path if it has it, and else gives the name back.
+    let mut asking = Command::new("cc");
+    let library = asking.arg("-print-file-name=libc.a").output().context("cannot run cc")?.stdout;
+    ensure!(
+        library.starts_with(b"/"),
+        "there is no static C library here, which {STATIC} is linked with: install it (glibc-static, where libc6-dev does not bring it)"
+    );
+    let options =
+        ["--release", "--package", STATIC, "--bin", STATIC, "--", "-C", "target-feature=+crt-static"];
+    let artifacts = workspace.build("rustc", &options)?;
+    place(cargo::find(&artifacts, &workspace.root, "runtime", STATIC)?, &dist.join(STATIC))
 }
 
 /// Copies under another name first: a process that still runs the old file keeps it whole.

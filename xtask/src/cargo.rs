@@ -52,23 +52,23 @@ impl Workspace {
         command
     }
 
-    /// Builds and lists the libraries and programs that came of it.
-    pub(crate) fn build(&self, arguments: &[&str]) -> Result<Vec<Artifact>> {
+    /// Builds by `cargo build` or `cargo rustc`, and lists the libraries and programs that came of it.
+    pub(crate) fn build(&self, by: &str, arguments: &[&str]) -> Result<Vec<Artifact>> {
         let mut child = self
-            .cargo(&["build", "--message-format=json-render-diagnostics"])
+            .cargo(&[by, "--message-format=json-render-diagnostics"])
             .args(arguments)
             .stdout(Stdio::piped())
             .spawn()
-            .context("cannot run cargo build")?;
+            .context("cannot run cargo")?;
         let mut artifacts = Vec::new();
-        let messages = child.stdout.take().context("cargo build has no stdout")?;
+        let messages = child.stdout.take().context("cargo has no stdout")?;
         for line in BufReader::new(messages).lines() {
             let message: Value = serde_json::from_str(&line?).unwrap_or_default();
             if message["reason"] == "compiler-artifact" {
                 artifacts.extend(artifacts_of(&message));
             }
         }
-        ensure!(child.wait()?.success(), "cargo build {} failed", arguments.join(" "));
+        ensure!(child.wait()?.success(), "cargo {by} {} failed", arguments.join(" "));
         Ok(artifacts)
     }
 }

@@ -58,6 +58,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<PathBuf> {
     if !arguments.as_built {
         portable::build(&workspace, &dist)?;
         portable::build_tools(&workspace, &dist)?;
+        build::runtime(&workspace, &dist)?;
     }
     let name = format!("cgpu-{}-{}", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH);
     let folder = workspace.target.join("package");

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
+use std::path::Path;
 
 use cgpu_proto::units::Bytes;
 use cgpu_proto::uuid::Uuid;
@@ -13,16 +13,8 @@ use nvml_wrapper::{Device, Nvml};
 use super::readings::Enclosed;
 use super::{CardSample, Processes};
 use crate::health::{self, Pulse};
-use crate::inventory::{self, Found};
+use crate::inventory::{self, Found, Unknown};
 use crate::number::CardNumber;
-
-/// Why the library of this name tells nothing, in words that say it once: the loader names the file itself.
-pub(super) fn reason(error: &NvmlError, name: &str) -> String {
-    match error {
-        NvmlError::LibloadingError(error) => error.to_string(),
-        error => format!("{name}: {error}"),
-    }
-}
 
 /// `NVML_DEVICE_MIG_ENABLE`.
 const MIG_ENABLED: u32 = 1;
@@ -35,11 +27,8 @@ pub(super) struct Library {
 }
 
 impl Library {
-    pub(super) fn open(name: &str) -> Result<Self, NvmlError> {
-        Nvml::builder()
-            .lib_path(OsStr::new(name))
-            .init()
-            .map(|nvml| Self { nvml, newest: RefCell::default() })
+    pub(super) fn open(name: &str) -> Result<Self, Unknown> {
+        inventory::open(Path::new(name)).map(|nvml| Self { nvml, newest: RefCell::default() })
     }
 
     /// Every card that can be asked, and in place of one that is cut (MIG) its instances: those compute and hold memory, the card itself

@@ -59,6 +59,27 @@ fn a_monitor_without_a_driver_waits_for_one() {
     assert_eq!(outcome.code(), Some(0), "{outcome:?}");
 }
 
+/// What `cgpu-runtime` asks where no monitor runs.
+#[test]
+fn cards_are_listed_without_a_monitor() {
+    let scene = Scene::new("A10:23028,T4:15109");
+    let list = |library: &str| {
+        let mut command = scene.native(&scene.dist().file("cgpu-monitor"));
+        command.arg("--list-cards").arg(library);
+        Outcome::of(command)
+    };
+    let library = scene.dist().file("sim/libnvidia-ml.so.1");
+    let listed = list(&library.to_string_lossy()).silent().json();
+    let cards = listed.as_array().expect("a list").iter();
+    let cards: Vec<_> = cards.map(|card| (card["index"].as_u64(), card["memory_total"].as_u64())).collect();
+    assert_eq!(cards, [(Some(0), Some(23028 * MIB)), (Some(1), Some(15109 * MIB))]);
+    let refused = list("/no/libnvidia-ml.so.1").exits(1);
+    assert!(
+        refused.stdout.is_empty() && refused.stderr.matches("/no/libnvidia-ml.so.1").count() == 1,
+        "{refused:?}"
+    );
+}
+
 #[test]
 fn without_a_monitor_there_is_nothing_to_set() {
     let scene = Scene::new("A10:23028");

@@ -54,6 +54,21 @@ fn the_portable_build_is_the_same_for_old_systems() {
     assert_eq!((outcome.number("total"), outcome.number("error")), (2048 * MIB, 2));
 }
 
+/// It is linked statically: engines wait less for it, and it runs on whichever system. So it can load no library, NVML neither.
+#[test]
+fn the_runtime_needs_nothing_of_its_system() {
+    let dist = Dist::find();
+    let Some(runtime) = Elf::read(&dist.file("cgpu-runtime")) else {
+        return skip("library", "readelf", "no readelf: install binutils");
+    };
+    assert_eq!((runtime.needed(), runtime.versions()), (BTreeSet::new(), BTreeSet::new()));
+    let scene = Scene::new("A10:23028");
+    let mut command = scene.native(&dist.file("cgpu-runtime"));
+    command.arg("--help");
+    let help = Outcome::of(command);
+    assert!(help.stdout.contains("--cgpu-config FILE"), "{help:?}");
+}
+
 #[test]
 fn the_simulated_and_the_null_driver_are_named_like_the_real_ones() {
     let dist = Dist::find();
