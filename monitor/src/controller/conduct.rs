@@ -164,7 +164,11 @@ impl Card {
     pub(super) fn told(&self, now: Nanos, turn: &Turn) -> Nanos {
         let Some(holder) = self.find(turn.holder) else { return Nanos::ZERO };
         if self.has_high(now) {
-            return if holder.is_high(now) { Nanos::ZERO } else { self.tuning.tight };
+            return match (holder.is_high(now), self.is_supreme(now, holder)) {
+                (true, true) => self.tuning.wide,
+                (true, false) => Nanos::ZERO,
+                (false, _) => self.tuning.tight,
+            };
         }
         // Nothing but the clock tells what that one has in flight.
         if holder.is_distrusted(now) {

@@ -43,6 +43,15 @@ impl Allowance {
         self.ratio = u64::from(percent) * WHOLE / 100;
     }
 
+    /// How long high priority may have the card for without a pause.
+    fn lasts(&self) -> Nanos {
+        match WHOLE.saturating_sub(self.ratio) {
+            _ if self.spent => Nanos::ZERO,
+            0 => Nanos::MAX,
+            rest => part(self.credit.0, WHOLE, rest),
+        }
+    }
+
     /// Lets it grow by the time that has passed, and fall by what was `taken` of it.
     fn pass(&mut self, ratio: u64, time: Nanos, taken: Nanos, tuning: &Tuning) {
         let rest = WHOLE.saturating_sub(ratio);
@@ -115,6 +124,16 @@ impl Card {
         } else {
             Nanos::MAX
         }
+    }
+
+    /// Whether nobody can take the card from this holder of high priority for longer than it could have in flight: nobody else has high priority, and the
+    /// allowance lasts. Then nobody waits for what it has in flight, and the more that is, the less it matters that a thread wakes late. It tells when that
+    /// will have run: else it would be taken to be silent while it does.
+    pub(super) fn is_supreme(&self, now: Nanos, holder: &Tenant) -> bool {
+        let tuning = &self.tuning;
+        let rival = |other: &Tenant| other.id != holder.id && other.is_high(now) && self.is_member(other);
+        let tells = holder.foretold > Nanos::ZERO && now - holder.foretold < tuning.quiet;
+        tells && self.allowance.lasts() > tuning.base + tuning.wide && !self.line.iter().any(rival)
     }
 
     /// The first in line of high priority that wants the card.

@@ -119,6 +119,8 @@ pub(super) struct Tenant {
     pub(super) steady: bool,
     /// Learned lateness of the end of its work after it was predicted.
     pub(super) late: Nanos,
+    /// When it last said that work of its was in flight, and when that would end.
+    pub(super) foretold: Nanos,
     /// How long before its turn's end its work uses to be over.
     pub(super) early: Nanos,
     /// What it uses to have in flight when its turn is over.
@@ -168,6 +170,7 @@ impl Tenant {
             gap: Nanos::ZERO,
             steady: false,
             late: Nanos::ZERO,
+            foretold: Nanos::ZERO,
             early: Nanos::ZERO,
             tail: Nanos::ZERO,
             overlap: 1000,
@@ -198,6 +201,9 @@ impl Tenant {
             processes.push(process);
         }
         self.processes = processes;
+        if !self.is_drained() {
+            self.foretold = now;
+        }
         self.active =
             self.active.max(self.processes.iter().map(|process| process.active).max().unwrap_or_default());
         let waiting = self.processes.iter().any(|process| process.waiting);

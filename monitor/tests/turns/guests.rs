@@ -82,7 +82,7 @@ fn short_gaps_among_long_ones_are_better_off_in_turns() {
         utilisation(&turns[1..], TIME)
     );
     assert!(turns[0] as f64 >= 0.95 * 0.5 * solo as f64);
-    assert!(utilisation(&turns[1..], TIME) >= 48.0);
+    assert!(utilisation(&turns[1..], TIME) >= 47.0);
 }
 
 /// Saturates the card, and says that it computes a little every two milliseconds.

@@ -4,7 +4,7 @@ use cgpu_monitor::controller::policy::Policy;
 use cgpu_monitor::controller::tenants::Terms;
 
 use crate::process::{Load, MS};
-use crate::world::{SECOND, World, utilisation};
+use crate::world::{Forge, SECOND, World, utilisation};
 use crate::{FAIR, Parts, SATURATING, STRICT, WEIGHTED};
 
 const ALL: [Policy; 7] = [
@@ -114,6 +114,37 @@ fn high_priority_takes_no_more_than_its_ratio() {
             assert!(parts[1] >= least - 0.5, "{policy:?}, {ratio} %: {parts:.2?}");
         }
     }
+}
+
+/// Whom nobody can take the card from has more in flight, so that it does not run dry when its thread wakes late; near the end of its allowance, beside
+/// another of high priority, and if it does not tell when its work ends, it has no more than anybody.
+#[test]
+fn who_has_the_card_for_certain_has_more_in_flight() {
+    const REQUESTS: &[Load] = &[Load::bursts(100, 64, 10_000)];
+    // What it is told while it has the card, and for how many of the moments looked at.
+    let told = |loads: [&[Load]; 2], high: usize, forge: Option<Forge>| {
+        let mut world = World::new(FAIR, &[(1, loads[0]), (1, loads[1])]);
+        (0..high).for_each(|number| world.promise(number, HIGH));
+        world.containers[0].forge = forge;
+        world.run_for(SECOND);
+        let mut all = std::collections::BTreeMap::<u64, u32>::new();
+        for _ in 0..20_000 {
+            world.run_for(MS / 20);
+            let container = &world.containers[0];
+            if container.page.turn & 0xff == 1 {
+                *all.entry(container.page.bound / 1000).or_default() += 1;
+            }
+        }
+        println!("{high} of high priority: {all:?}");
+        all
+    };
+    let alone = told([REQUESTS, SATURATING], 1, None);
+    assert!(alone.contains_key(&2000) && alone[&2000] * 10 > alone.values().sum::<u32>() * 9, "{alone:?}");
+    let saturating = told([SATURATING, SATURATING], 1, None);
+    assert!(saturating.contains_key(&2000) && saturating.contains_key(&0), "{saturating:?}");
+    assert!(!told([REQUESTS, SATURATING], 2, None).contains_key(&2000));
+    let silent = crate::FORGERIES.iter().find(|(name, _)| *name == "nothing in flight").expect("a forgery").1;
+    assert!(!told([REQUESTS, SATURATING], 1, Some(silent)).contains_key(&2000));
 }
 
 #[test]

@@ -16,6 +16,8 @@ const BOUND: u64 = 500 * US;
 const BATCH: u64 = 500 * US;
 /// Credit is handed out in such pieces.
 const CREDIT: u64 = 200 * US;
+/// ... and in larger ones where more than this may be in flight.
+const WIDE: u64 = MS;
 /// A held thread looks at its work this often, at least, as long as that need not be over.
 const LONG_LOOK: u64 = 2 * MS;
 /// Launches that the driver queues.
@@ -378,7 +380,11 @@ impl Process {
         let mean = u64::midpoint(shortest, longest).max(1);
         let chunk = if metered {
             let rest = page.granted.saturating_sub(self.cell.spent + siblings.spent) / 4;
-            let credit = if page.bound > 0 { CREDIT.min(page.bound / 2) } else { CREDIT };
+            let credit = match page.bound {
+                0 => CREDIT,
+                bound if bound > WIDE => bound * 7 / 10,
+                bound => CREDIT.min(bound / 2),
+            };
             if self.known != Known::Nothing { (credit.min(rest) / self.estimate.max(1)).max(1) } else { 1 }
         } else {
             (CREDIT / mean).max(1)
@@ -434,7 +440,7 @@ impl Process {
             return None;
         }
         let bound = if page.beside { 2 * MS } else { BOUND };
-        let bound = if page.bound > 0 { bound.min(page.bound) } else { bound }.max(2 * self.estimate);
+        let bound = if page.bound > 0 { page.bound } else { bound }.max(2 * self.estimate);
         let excess = (self.remaining(now) + self.estimate).saturating_sub(bound);
         // On trust in the prediction up to twice the bound.
         let unconfirmed = self.cell.inflight + self.estimate > 2 * bound || !trusted;
