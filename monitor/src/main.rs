@@ -28,7 +28,7 @@ struct Arguments {
     #[arg(long)]
     replace: bool,
     /// Print the cards that NVML tells of now, a list in JSON, and end
-    #[arg(long, value_name = "LIBRARY", num_args = 0..=1, default_missing_value = "libnvidia-ml.so.1")]
+    #[arg(long, value_name = "LIBRARY", num_args = 0..=1, default_missing_value = "libnvidia-ml.so.1", exclusive = true)]
     list_cards: Option<PathBuf>,
     /// What to tell on stderr: error, warn, info, debug, or a filter of the tracing crate
     #[arg(long, value_name = "FILTER", default_value = "info")]
@@ -59,6 +59,8 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(library) = &arguments.list_cards {
+        // NVML may hang. Nobody wants to know any more then, once whoever asked has been ended.
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
         writeln!(std::io::stdout(), "{}", inventory::list(library)?)?;
         return Ok(());
     }

@@ -3,22 +3,23 @@
 //! NVML opens the driver, which takes tens of milliseconds, and seconds where nobody else has a card open. The monitor's program asks it for us
 //! (`cgpu-monitor --list-cards`): ours is linked statically, so that engines wait less for each of its calls, and can load no library.
 //!
-//! A monitor that runs has it open, and asks it every second. What it tells is taken only where it must be what NVML would tell: a monitor of root's or our own, of the same cards (real ones, as many as the kernel's driver
-//! has, or simulated ones of the same state), told within the last moments, and of all cards, none of which is cut (MIG): what a card is cut into may have changed since,
-//! and cards are counted the same then. In any other case NVML is asked, and so it is before anything is refused.
+//! A monitor that runs has it open, and asks it every second. What it tells is taken only where it must be what NVML would tell: a monitor of root's or our own,
+//! of the same cards (real ones, as many as the kernel's driver has, or simulated ones of the same state), told within the last moments, and of all cards, none of
+//! which is cut (MIG): what a card is cut into may have changed since, and cards are counted the same then. In any other case NVML is asked, and so it is before
+//! anything is refused.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use cgpu_monitor::client::Client;
 use cgpu_monitor::inventory::{Found, Inventory, Listed};
 use cgpu_proto::paths;
 use rustix::fs::Mode;
 
-use crate::config::Config;
+use crate::config::{Config, PATH};
 use crate::plan::HostCard;
 
 /// The vendor's library.
@@ -27,6 +28,8 @@ const NVML: &str = "libnvidia-ml.so.1";
 const KERNELS: &str = "/proc/driver/nvidia/gpus";
 /// What NVML has told longer ago than this counts no more: the monitor asks it every second.
 const FRESH: Duration = Duration::from_secs(3);
+/// Both are installed together.
+const ADVICE: &str = "install cgpu-monitor and cgpu-runtime of one release";
 /// A monitor that does not answer within this is not waited for.
 const PATIENCE: Duration = Duration::from_millis(500);
 
@@ -77,34 +80,47 @@ fn checked(inventory: &Inventory, state: Option<&Path>, kernels: &Path) -> Optio
 /// # Errors
 /// NVML is not there, or does not answer for a card: a limit on a card that is not known would be none.
 pub fn by_nvml(config: &Config) -> Result<Vec<HostCard>> {
-    let mut asking = Command::new(config.monitor()?);
+    let program = config.monitor().map_err(|error| anyhow!("{error}; {ADVICE}"))?;
+    let mut asking = Command::new(program);
     asking.arg("--list-cards");
-    let Some(list) = &config.sim else { return told(asking.arg(NVML)) };
+    let Some(list) = &config.sim else { return listed_by(asking.arg(NVML)) };
     let states = config.states();
     std::fs::create_dir_all(&states).with_context(|| format!("cannot make {}", states.display()))?;
     asking.arg(config.simulated(NVML)?);
     asking.env("CGPU_SIM_GPUS", list).env("CGPU_SIM_STATE", states.join(paths::simulated_name(list)));
     // Containers' users share the cards' state.
     let usual = rustix::process::umask(Mode::empty());
-    let cards = told(&mut asking);
+    let cards = listed_by(&mut asking);
     rustix::process::umask(usual);
     cards
 }
 
+/// Why NVML tells nothing, by what the monitor's program has said: a line of the simulated driver's, which knows better, or its own. Anything else, as a word of
+/// the loader's about a preload, is no reason.
+fn reason(said: &str) -> Option<&str> {
+    ["cgpu-sim: ", "cgpu-monitor: "]
+        .iter()
+        .find_map(|name| said.lines().find_map(|line| line.strip_prefix(name)))
+}
+
 /// The cards that a program prints.
-fn told(asking: &mut Command) -> Result<Vec<HostCard>> {
+fn listed_by(asking: &mut Command) -> Result<Vec<HostCard>> {
     let program = asking.get_program().to_string_lossy().into_owned();
-    let output = asking.stdin(Stdio::null()).output().with_context(|| format!("cannot run {program}"))?;
+    let output = asking.stdin(Stdio::null()).output();
+    let output = output.with_context(|| format!("{program} cannot be run; {ADVICE}"))?;
     if !output.status.success() {
-        // A line each, after a name: of the simulated driver, where that knows better, and of the monitor.
         let said = String::from_utf8_lossy(&output.stderr);
-        match said.lines().next().and_then(|line| line.split_once(": ")) {
-            Some((_, reason)) => bail!("{reason}"),
-            None => bail!("{program} ended with {}", output.status),
+        match reason(&said).filter(|_| output.status.code() == Some(1)) {
+            Some(reason) => {
+                bail!(
+                    "NVML tells nothing of this host's cards: {reason}; install the driver, or set sim in {PATH}"
+                )
+            }
+            None => bail!("{program} lists no cards ({}: {}); {ADVICE}", output.status, said.trim()),
         }
     }
     let listed: Vec<Listed> = serde_json::from_slice(&output.stdout)
-        .with_context(|| format!("what {program} prints is no list of cards"))?;
+        .with_context(|| format!("what {program} prints is no list of cards; {ADVICE}"))?;
     listed.iter().map(|card| Ok(Found::try_from(card)?.into())).collect()
 }
 
@@ -151,6 +167,36 @@ mod tests {
         assert_eq!(
             checked(&told(&["0", "1"]), None, &folder.path().join("none")).map(|cards| cards.len()),
             None
+        );
+    }
+
+    #[test]
+    fn what_lists_no_cards_is_none() {
+        let outcome = |script: &str| listed_by(Command::new("sh").args(["-c", script]));
+        let refusal = |script: &str| format!("{:#}", outcome(script).unwrap_err());
+        let list = r#"echo '[{"index":0,"uuid":"GPU-8f0e6a8c-0000-4000-8000-00000000002a","memory_total":15842934784}]'"#;
+        assert_eq!(outcome(list).unwrap()[0].card.total.0, 15109 << 20);
+        assert_eq!(outcome("echo '[]'").unwrap().len(), 0);
+        let absent =
+            refusal("echo ERROR: ld.so: no >&2; echo cgpu-monitor: libnvidia-ml.so.1: absent >&2; exit 1");
+        assert!(absent.contains("host's cards: libnvidia-ml.so.1: absent; install the driver"), "{absent}");
+        let better = refusal("echo cgpu-sim: no such model >&2; echo cgpu-monitor: no driver >&2; exit 1");
+        assert!(better.contains("host's cards: no such model; "), "{better}");
+        for other in [
+            "echo cgpu-monitor: unexpected argument >&2; exit 2",
+            "kill -9 $$",
+            "exit 1",
+            "echo yes",
+            "",
+            "echo '[{}]'",
+        ] {
+            let refused = refusal(other);
+            assert!(refused.contains("of one release"), "{other}: {refused}");
+        }
+        let gone = format!("{:#}", listed_by(&mut Command::new("/nowhere/cgpu-monitor")).unwrap_err());
+        assert!(
+            gone.contains("/nowhere/cgpu-monitor cannot be run") && gone.contains("of one release"),
+            "{gone}"
         );
     }
 

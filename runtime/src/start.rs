@@ -248,10 +248,7 @@ impl Planned {
         let mut found = Vec::new();
         let by_nvml = || {
             found = cards::by_nvml(config).map_err(|error| {
-                Refusal(format!(
-                    "ALIYUN_COM_GPU_MEM_CONTAINER asks for a limit, but {error:#}; install the driver, or set sim in {}",
-                    config::PATH
-                ))
+                Refusal(format!("ALIYUN_COM_GPU_MEM_CONTAINER asks for a limit, but {error:#}"))
             })?;
             Ok(found.clone())
         };

@@ -1,7 +1,7 @@
 //! `cargo xtask package`: what is shipped, as one file: everything that `deploy/install.sh` puts on a host, and that script with those that upgrade and
 //! take away.
 //!
-//! All of it is built for old systems ([`portable`]), and nothing for this one.
+//! All of it is built for old systems ([`portable`]) or for any ([`build::runtime`]), and nothing for this one.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -58,7 +58,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<PathBuf> {
     if !arguments.as_built {
         portable::build(&workspace, &dist)?;
         portable::build_tools(&workspace, &dist)?;
-        build::runtime(&workspace, &dist)?;
     }
     let name = format!("cgpu-{}-{}", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH);
     let folder = workspace.target.join("package");

@@ -19,8 +19,8 @@ const GLIBC: &str = "2.17";
 const REQUIREMENTS: &str = "xtask/portable.txt";
 /// The environment's folder below `target`.
 const ENVIRONMENT: &str = "zig";
-/// The file's name in `dist`.
-const NAME: &str = "portable/libcgpu.so";
+/// Where it is put in `dist`.
+const FOLDER: &str = "portable";
 /// The names of what is shipped beside it: programs, and the simulated driver for hosts without a card. One more is the same for all systems ([`build::runtime`]).
 const TOOLS: &[&str] = &["cgpu", "cgpu-monitor", "sim/libcuda.so.1", "sim/libnvidia-ml.so.1"];
 /// What runs in a cluster's own images, or beside kubectl: shipped, and not tried on systems that old.
@@ -33,29 +33,28 @@ pub(crate) fn prepare(workspace: &Workspace) -> Result<PathBuf> {
 
 /// Removes an earlier build: it would be another than the rest of `dist`.
 pub(crate) fn forget(dist: &Path) -> Result<()> {
-    let tools = TOOLS.iter().chain(OF_CLUSTERS);
-    for file in tools.map(|tool| dist.join("portable").join(tool)).chain([dist.join(NAME)]) {
-        match std::fs::remove_file(&file) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(error).with_context(|| format!("cannot remove {}", file.display()));
-            }
-            _ => {}
+    let folder = dist.join(FOLDER);
+    match std::fs::remove_dir_all(&folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", folder.display()))
         }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// Builds the shim against the old glibc, and puts it into `dist`.
 pub(crate) fn build(workspace: &Workspace, dist: &Path) -> Result<PathBuf> {
     let folder = against(workspace, "release", &["cgpu-shim"])?;
-    let shim = dist.join(NAME);
+    let shim = dist.join(FOLDER).join("libcgpu.so");
     build::place(&folder.join("libcgpu.so"), &shim)?;
     Ok(shim)
 }
 
 /// The same for what hosts and clusters have.
 pub(crate) fn build_tools(workspace: &Workspace, dist: &Path) -> Result<()> {
-    programs(workspace, "release", &dist.join("portable"), &[TOOLS, OF_CLUSTERS].concat())
+    let folder = dist.join(FOLDER);
+    programs(workspace, "release", &folder, &[TOOLS, OF_CLUSTERS].concat())?;
+    build::runtime(workspace, &folder)
 }
 
 /// Builds what hosts have in a profile, into a folder.

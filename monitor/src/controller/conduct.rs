@@ -164,10 +164,10 @@ impl Card {
     pub(super) fn told(&self, now: Nanos, turn: &Turn) -> Nanos {
         let Some(holder) = self.find(turn.holder) else { return Nanos::ZERO };
         if self.has_high(now) {
-            return match (holder.is_high(now), self.is_supreme(now, holder)) {
-                (true, true) => self.tuning.wide,
-                (true, false) => Nanos::ZERO,
-                (false, _) => self.tuning.tight,
+            return match holder.is_high(now) {
+                true if turn.high && self.is_supreme(now, holder) => self.tuning.wide,
+                true => Nanos::ZERO,
+                false => self.tuning.tight,
             };
         }
         // Nothing but the clock tells what that one has in flight.

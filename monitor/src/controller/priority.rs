@@ -7,7 +7,7 @@
 //!
 //! While it is idle it takes nothing. What it takes at high priority does not go off its ordinary balance: the bound is the allowance.
 //! Where its ordinary share is above `prio_ratio` it is bounded by that. While a container of high priority has the card open the others are
-//! metered, also when one of them is alone, and told to keep less in flight: whoever comes waits for what is.
+//! metered, also when one of them is alone, and told to keep less in flight: whoever comes waits for what is. It may have more itself.
 
 use cgpu_proto::units::Nanos;
 
@@ -155,6 +155,25 @@ impl Card {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn it_lasts_until_it_is_used_up() {
+        let tuning = Tuning::DEFAULT;
+        let mut allowance = Allowance::new(80);
+        assert_eq!(allowance.lasts(), Nanos::ZERO);
+        let ratio = allowance.ratio();
+        allowance.pass(ratio, Nanos::from_millis(1000), Nanos::ZERO, &tuning);
+        assert_eq!(allowance.lasts(), tuning.window);
+        let (step, mut passed) = (Nanos::from_micros(100), Nanos::ZERO);
+        while allowance.lasts() > Nanos::ZERO {
+            allowance.pass(ratio, step, step, &tuning);
+            passed = passed + step;
+        }
+        assert!((Nanos::from_millis(99)..=Nanos::from_millis(101)).contains(&passed), "{passed:?}");
+        let mut whole = Allowance::new(100);
+        whole.pass(WHOLE, Nanos::from_millis(1000), Nanos::ZERO, &tuning);
+        assert_eq!(whole.lasts(), Nanos::MAX);
+    }
 
     #[test]
     fn what_is_taken_for_long_is_the_ratio() {

@@ -201,7 +201,7 @@ impl Tenant {
             processes.push(process);
         }
         self.processes = processes;
-        if !self.is_drained() {
+        if self.latest_end() > now {
             self.foretold = now;
         }
         self.active =

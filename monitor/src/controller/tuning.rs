@@ -23,14 +23,14 @@ pub struct Tuning {
     pub quiet: Nanos,
     /// A member counts as active for this long after a launch.
     pub active: Nanos,
-    /// Silence that a holder is always allowed. More than the bound of work in flight (500 us): after it, what an honest gate
-    /// could have launched has run, whatever the cells say.
+    /// Silence that a holder is always allowed, from when its work ends by its own words. More than the usual bound of work in flight (500 us): after it, what
+    /// a gate under that bound could have launched has run, whatever the cells say.
     pub tolerance: Nanos,
     /// A holder runs at least this long before a returning member pre-empts it: bounds the switches.
     pub run: Nanos,
     /// What an honest gate has in flight at most, unless two launches are longer.
     pub bound: Nanos,
-    /// The same where all who compute are in line: nobody comes back who would wait for it.
+    /// The same where nobody comes who would wait for it: all who compute are in line, or it has high priority.
     pub wide: Nanos,
     /// The same where somebody of high priority may come at any moment, who waits for it.
     pub tight: Nanos,

@@ -82,6 +82,7 @@ fn short_gaps_among_long_ones_are_better_off_in_turns() {
         utilisation(&turns[1..], TIME)
     );
     assert!(turns[0] as f64 >= 0.95 * 0.5 * solo as f64);
+    // The gate asks for seven tenths of the 2 ms that it may have in flight then, and a grant ends between two such pieces: 48 and more in small ones, 47.6 so.
     assert!(utilisation(&turns[1..], TIME) >= 47.0);
 }
 

@@ -433,14 +433,19 @@ impl Process {
     fn throttle(&self, now: u64, since: Option<u64>, page: &Page) -> Option<u64> {
         let unsettled: u64 =
             self.batches.iter().map(|batch| batch.launches).sum::<u64>() + self.pending.launches;
-        let limit = (2 * self.cell.inflight).clamp(100 * US, 2 * MS);
+        let limit = (2 * self.cell.inflight).clamp(100 * US, (2 * MS).max(2 * page.bound));
         let waited = now - since.unwrap_or(now);
         let trusted = self.known != Known::Nothing;
         if waited >= limit || unsettled < if trusted { 2 } else { 1 } {
             return None;
         }
         let bound = if page.beside { 2 * MS } else { BOUND };
-        let bound = if page.bound > 0 { page.bound } else { bound }.max(2 * self.estimate);
+        let bound = match page.bound {
+            0 => bound,
+            told if trusted => told,
+            told => told.min(bound),
+        };
+        let bound = bound.max(2 * self.estimate);
         let excess = (self.remaining(now) + self.estimate).saturating_sub(bound);
         // On trust in the prediction up to twice the bound.
         let unconfirmed = self.cell.inflight + self.estimate > 2 * bound || !trusted;
