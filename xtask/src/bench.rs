@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 
+use crate::collection::DIST;
 use crate::handover;
 
 #[derive(Args)]
@@ -15,5 +16,5 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    handover::run("cgpu-bench", &arguments.rest)
+    handover::run(&DIST, "cgpu-bench", &arguments.rest)
 }

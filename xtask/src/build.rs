@@ -1,4 +1,4 @@
-//! `cargo xtask build`: everything in its release form, collected in `target/dist` under fixed names.
+//! `cargo xtask build`: everything in its shipped form, collected in `target/dist` under fixed names.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,9 +10,10 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::cargo::{self, Workspace};
-use crate::{dist, portable, programs};
+use crate::collection::{Collection, DIST, Item, LINKS};
+use crate::{portable, programs};
 
-/// Engines wait for each of its calls, a good part of which the loader took: it is linked with all that it needs.
+/// The program that is linked statically: container engines wait for each of its calls, and the loader took a good part of them.
 const STATIC: &str = "cgpu-runtime";
 
 #[derive(Args)]
@@ -22,43 +23,46 @@ pub(crate) struct Arguments {
     portable: bool,
 }
 
-/// Builds and returns the folder `dist`.
+/// Builds what is shipped and returns its folder.
 pub(crate) fn run(arguments: &Arguments) -> Result<PathBuf> {
     let workspace = Workspace::find()?;
-    let dist = collect(&workspace)?;
+    let dist = collect(&workspace, &DIST)?;
     if arguments.portable {
         portable::build(&workspace, &dist)?;
     }
     Ok(dist)
 }
 
-/// Builds and collects.
-pub(crate) fn collect(workspace: &Workspace) -> Result<PathBuf> {
-    let folder = workspace.target.join("dist");
-    let items = || dist::ITEMS.iter().filter(|item| item.name != STATIC);
-    let packages: BTreeSet<&str> = items().map(|item| item.package).collect();
-    let mut arguments = vec!["--release"];
-    for package in packages {
-        arguments.extend(["--package", package]);
-    }
-    eprintln!("xtask: building the release libraries and programs");
+/// Builds a collection and returns its folder.
+pub(crate) fn collect(workspace: &Workspace, collection: &Collection) -> Result<PathBuf> {
+    let folder = workspace.target.join(collection.folder);
+    eprintln!("xtask: building {} ({})", folder.display(), collection.announcement);
+    let items: Vec<&Item> = collection.items().filter(|item| item.name != STATIC).collect();
+    let packages: BTreeSet<&str> = items.iter().map(|item| item.package).collect();
+    let programs = items.iter().filter(|item| !item.name.contains(".so")).map(|item| item.target);
+    let mut arguments = vec!["--profile", collection.profile, "--lib"];
+    arguments.extend(packages.into_iter().flat_map(|package| ["--package", package]));
+    arguments.extend(programs.flat_map(|program| ["--bin", program]));
     let artifacts = workspace.build("build", &arguments)?;
-    for item in items() {
+    for item in items {
         let file = cargo::find(&artifacts, &workspace.root, item.folder, item.target)?;
         place(file, &folder.join(item.name))?;
     }
-    runtime(workspace, &folder)?;
-    for (name, target) in dist::LINKS {
+    if collection.items().any(|item| item.name == STATIC) {
+        // `cargo rustc` takes the profile named test for a wish to build tests.
+        let profile = if collection.profile == "test" { "dev" } else { collection.profile };
+        runtime(workspace, profile, &folder)?;
+    }
+    for (name, target) in LINKS.iter().filter(|(_, target)| folder.join(target).exists()) {
         link(target, &folder.join(name))?;
     }
-    programs::compile(workspace, &folder.join("programs"))?;
+    programs::compile(workspace, collection.programs, &folder.join("programs"))?;
     portable::forget(&folder)?;
-    eprintln!("xtask: collected in {}", folder.display());
     Ok(folder)
 }
 
-/// Builds the program that needs no library of the system that it runs on, whichever that is.
-pub(crate) fn runtime(workspace: &Workspace, dist: &Path) -> Result<()> {
+/// Builds the program that needs no library of the system that it runs on.
+pub(crate) fn runtime(workspace: &Workspace, profile: &str, folder: &Path) -> Result<()> {
     // The compiler names the file's whole path if it has it, and else gives the name back.
     let mut asking = Command::new("cc");
     let library = asking.arg("-print-file-name=libc.a").output().context("cannot run cc")?.stdout;
@@ -66,10 +70,19 @@ pub(crate) fn runtime(workspace: &Workspace, dist: &Path) -> Result<()> {
         library.starts_with(b"/"),
         "there is no static C library here, which {STATIC} is linked with: install it (glibc-static, where libc6-dev does not bring it)"
     );
-    let options =
-        ["--release", "--package", STATIC, "--bin", STATIC, "--", "-C", "target-feature=+crt-static"];
+    let options = [
+        "--profile",
+        profile,
+        "--package",
+        STATIC,
+        "--bin",
+        STATIC,
+        "--",
+        "-C",
+        "target-feature=+crt-static",
+    ];
     let artifacts = workspace.build("rustc", &options)?;
-    place(cargo::find(&artifacts, &workspace.root, "runtime", STATIC)?, &dist.join(STATIC))
+    place(cargo::find(&artifacts, &workspace.root, "runtime", STATIC)?, &folder.join(STATIC))
 }
 
 /// Copies under another name first: a process that still runs the old file keeps it whole.

@@ -23,6 +23,8 @@ pub(crate) struct Artifact {
     pub folder: PathBuf,
     /// The file.
     pub file: PathBuf,
+    /// Whether the file runs the target's tests.
+    pub is_test: bool,
 }
 
 impl Workspace {
@@ -52,10 +54,15 @@ impl Workspace {
         command
     }
 
-    /// Builds by `cargo build` or `cargo rustc`, and lists the libraries and programs that came of it.
+    /// Builds by `cargo build`, `cargo rustc` or `cargo test --no-run`; returns the libraries, programs and test programs.
     pub(crate) fn build(&self, by: &str, arguments: &[&str]) -> Result<Vec<Artifact>> {
-        let mut child = self
-            .cargo(&[by, "--message-format=json-render-diagnostics"])
+        self.build_by(&mut self.cargo(&[by]), arguments)
+    }
+
+    /// The same with a cargo command that has its own environment.
+    pub(crate) fn build_by(&self, command: &mut Command, arguments: &[&str]) -> Result<Vec<Artifact>> {
+        let mut child = command
+            .arg("--message-format=json-render-diagnostics")
             .args(arguments)
             .stdout(Stdio::piped())
             .spawn()
@@ -68,7 +75,7 @@ impl Workspace {
                 artifacts.extend(artifacts_of(&message));
             }
         }
-        ensure!(child.wait()?.success(), "cargo {by} {} failed", arguments.join(" "));
+        ensure!(child.wait()?.success(), "cargo failed: {}", arguments.join(" "));
         Ok(artifacts)
     }
 }
@@ -81,7 +88,9 @@ pub(crate) fn find<'a>(
     target: &str,
 ) -> Result<&'a Path> {
     let folder = root.join(folder);
-    match artifacts.iter().find(|artifact| artifact.folder == folder && artifact.target == target) {
+    let made =
+        |artifact: &&Artifact| artifact.folder == folder && artifact.target == target && !artifact.is_test;
+    match artifacts.iter().find(made) {
         Some(artifact) => Ok(&artifact.file),
         None => bail!("the build made no {target} from {}", folder.display()),
     }
@@ -99,7 +108,8 @@ fn artifacts_of(message: &Value) -> Vec<Artifact> {
     let Some(folder) = message["manifest_path"].as_str().and_then(|path| Path::new(path).parent()) else {
         return Vec::new();
     };
-    let files: Vec<&str> = if kinds.contains(&"bin") {
+    let is_test = message["profile"]["test"] == true;
+    let files: Vec<&str> = if is_test || kinds.contains(&"bin") {
         message["executable"].as_str().into_iter().collect()
     } else if kinds.contains(&"cdylib") {
         let files = message["filenames"].as_array().into_iter().flatten().filter_map(Value::as_str);
@@ -110,6 +120,11 @@ fn artifacts_of(message: &Value) -> Vec<Artifact> {
     let name = target["name"].as_str().unwrap_or_default();
     files
         .into_iter()
-        .map(|file| Artifact { target: name.to_owned(), folder: folder.to_owned(), file: file.into() })
+        .map(|file| Artifact {
+            target: name.to_owned(),
+            folder: folder.to_owned(),
+            file: file.into(),
+            is_test,
+        })
         .collect()
 }

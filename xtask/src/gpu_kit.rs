@@ -7,6 +7,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::build;
 use crate::cargo::Workspace;
+use crate::collection::DIST;
 
 /// What a machine can be expected to be handed.
 const MOST_BYTES: u64 = 64 << 20;
@@ -17,7 +18,7 @@ const FILES: &[&str] = &["libcgpu.so", "cgpu", "cgpu-monitor", "cgpu-demo"];
 /// Builds, collects in `target/gpu-kit` and returns the folder.
 pub(crate) fn run() -> Result<PathBuf> {
     let workspace = Workspace::find()?;
-    let dist = build::collect(&workspace)?;
+    let dist = build::collect(&workspace, &DIST)?;
     let kit = workspace.target.join("gpu-kit");
     if kit.exists() {
         fs::remove_dir_all(&kit).with_context(|| format!("cannot clear {}", kit.display()))?;

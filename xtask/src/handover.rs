@@ -1,4 +1,4 @@
-//! Tasks that build, then hand over to a program of `dist` with the caller's own words.
+//! Tasks that build, then hand over to a built program with the caller's own arguments.
 
 use std::process::{Command, ExitCode};
 
@@ -6,10 +6,11 @@ use anyhow::{Context, Result};
 
 use crate::build;
 use crate::cargo::Workspace;
+use crate::collection::Collection;
 
-/// Builds `dist`, then runs one of its programs.
-pub(crate) fn run(program: &str, words: &[String]) -> Result<ExitCode> {
-    let dist = build::collect(&Workspace::find()?)?;
+/// Builds a collection, then runs one of its programs.
+pub(crate) fn run(collection: &Collection, program: &str, words: &[String]) -> Result<ExitCode> {
+    let dist = build::collect(&Workspace::find()?, collection)?;
     let status = Command::new(dist.join(program))
         .args(words)
         .env("CGPU_DIST", dist)

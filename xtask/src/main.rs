@@ -11,8 +11,8 @@ use clap::{Parser, Subcommand};
 mod bench;
 mod build;
 mod cargo;
+mod collection;
 mod demo;
-mod dist;
 mod fuzz;
 mod gpu_kit;
 mod handover;
@@ -24,8 +24,6 @@ mod programs;
 mod python;
 mod require;
 mod soak;
-mod step;
-mod tally;
 mod test;
 
 #[derive(Parser)]

@@ -44,7 +44,7 @@ pub(crate) fn collect(workspace: &Workspace, shim: &Path) -> Result<PathBuf> {
     let folder = workspace.target.join("older").join("dist");
     portable::tools(workspace, PROFILE, &folder)?;
     build::place(shim, &folder.join("libcgpu.so"))?;
-    build::runtime(workspace, &folder)?;
+    build::runtime(workspace, PROFILE, &folder)?;
     let compiler = portable::compiler(workspace)?;
     let again = || {
         let mut command = Command::new(compiler.get_program());

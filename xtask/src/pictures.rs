@@ -8,10 +8,11 @@ use anyhow::{Context, Result, ensure};
 
 use crate::build;
 use crate::cargo::Workspace;
+use crate::collection::TEST;
 
 pub(crate) fn run() -> Result<ExitCode> {
     let workspace = Workspace::find()?;
-    build::collect(&workspace)?;
+    build::collect(&workspace, &TEST)?;
     let folder = workspace.root.join("docs/pictures");
     let mut command = workspace.cargo(&["test", "--quiet", "--package", "cgpu-e2e", "--test", "plain"]);
     command.args(["--", "--exact", "terminal::pictures"]).stdout(std::io::stderr());

@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use crate::cargo::Workspace;
-use crate::{build, dist, python};
+use crate::{build, collection, python};
 
 /// CentOS 7's, of 2012: no container with a CUDA driver that is played or supported has an older one.
 const GLIBC: &str = "2.17";
@@ -54,7 +54,7 @@ pub(crate) fn build(workspace: &Workspace, dist: &Path) -> Result<PathBuf> {
 pub(crate) fn build_tools(workspace: &Workspace, dist: &Path) -> Result<()> {
     let folder = dist.join(FOLDER);
     programs(workspace, "release", &folder, &[TOOLS, OF_CLUSTERS].concat())?;
-    build::runtime(workspace, &folder)
+    build::runtime(workspace, "release", &folder)
 }
 
 /// Builds what hosts have in a profile, into a folder.
@@ -63,7 +63,7 @@ pub(crate) fn tools(workspace: &Workspace, profile: &str, to: &Path) -> Result<(
 }
 
 fn programs(workspace: &Workspace, profile: &str, to: &Path, names: &[&str]) -> Result<()> {
-    let items: Vec<_> = dist::ITEMS.iter().filter(|item| names.contains(&item.name)).collect();
+    let items: Vec<_> = collection::ITEMS.iter().filter(|item| names.contains(&item.name)).collect();
     let packages: Vec<&str> = items.iter().map(|item| item.package).collect();
     let folder = against(workspace, profile, &packages)?;
     items.into_iter().try_for_each(|item| {

@@ -6,30 +6,43 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::SystemTime;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::cargo::Workspace;
 
-/// Compiles every program that is older than any of the sources. Those named `needed*` are linked with a driver, the others open theirs when they run.
-pub(crate) fn compile(workspace: &Workspace, to: &Path) -> Result<()> {
+/// Compiles the named programs (`None`: all of them), those that are older than their source or a header.
+///
+/// Programs named `needed*` are linked with a driver; the others open theirs when they run.
+pub(crate) fn compile(workspace: &Workspace, names: Option<&[&str]>, to: &Path) -> Result<()> {
     let from = workspace.root.join("tests/cuda/programs");
-    fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
     let mut sources = files(&from, "c")?;
-    sources.sort();
-    let dist = to.parent().context("programs lie in dist")?;
+    if let Some(names) = names {
+        sources = names.iter().map(|name| from.join(name).with_extension("c")).collect();
+    }
+    if sources.is_empty() {
+        return Ok(());
+    }
+    fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
+    let folder = to.parent().context("programs lie in a collection")?;
     let headers = [files(&from, "h")?, files(&workspace.root.join("include"), "h")?].concat();
-    let newest = sources.iter().chain(&headers).filter_map(|file| written(file)).max();
-    for source in sources {
-        let program = to.join(source.file_stem().context("a source has a name")?);
-        if written(&program) > newest && std::env::var_os("CC").is_none() {
-            continue;
-        }
+    let newest_header = headers.iter().filter_map(|file| written(file)).max();
+    let program = |source: &Path| to.join(source.file_stem().unwrap_or_default());
+    if std::env::var_os("CC").is_none() {
+        sources.retain(|source| written(&program(source)) <= newest_header.max(written(source)));
+    }
+    let compile = &|source: &PathBuf| {
         let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
         // Another compiler warns of other things.
         compiler.arg("-Werror");
-        compile_one(workspace, compiler, &source, &program, driver_of(&source, dist))?;
-    }
-    Ok(())
+        compile_one(workspace, compiler, source, &program(source), driver_of(source, folder))
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        let parts = sources.chunks(sources.len().div_ceil(threads).max(1));
+        let started: Vec<_> =
+            parts.map(|part| scope.spawn(move || part.iter().try_for_each(compile))).collect();
+        started.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| bail!("a panic")))
+    })
 }
 
 /// Compiles these by another compiler; each opens its driver when it runs.

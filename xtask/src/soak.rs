@@ -9,6 +9,7 @@ use clap::Args;
 
 use crate::build;
 use crate::cargo::Workspace;
+use crate::collection::TEST;
 use crate::handover;
 
 /// How long policies change, without more words.
@@ -32,7 +33,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     match words[..] {
         [] => {
             let words = ["--operations", "1000000", "--filling", "600"].map(String::from);
-            let played = handover::run("cgpu-differential", &words)?;
+            let played = handover::run(&TEST, "cgpu-differential", &words)?;
             let all = [played, tree(SECONDS, KILLS)?, policies(TURNS)?];
             Ok(if all == [ExitCode::SUCCESS; 3] { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
@@ -41,7 +42,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         ["tree", seconds, kills] => tree(seconds, kills),
         ["policies"] => policies(TURNS),
         ["policies", seconds] => policies(seconds),
-        _ => handover::run("cgpu-differential", &arguments.rest),
+        _ => handover::run(&TEST, "cgpu-differential", &arguments.rest),
     }
 }
 
@@ -57,7 +58,7 @@ fn policies(seconds: &str) -> Result<ExitCode> {
 
 fn longer(file: &str, name: &str, variables: &[(&str, &str)]) -> Result<ExitCode> {
     let workspace = Workspace::find()?;
-    let dist = build::collect(&workspace)?;
+    let dist = build::collect(&workspace, &TEST)?;
     let status = workspace
         .cargo(&[
             "test",

@@ -175,20 +175,21 @@ fn die_with_parent() -> std::io::Result<()> {
     }
 }
 
-/// The folder `dist` and the actor, found beside a program of the same target folder.
+/// The folder of built files and the actor: those beside a program in such a folder, else `target/test` above a test program.
 ///
 /// # Errors
 /// If they were not built.
 pub fn built(beside: &Path) -> Result<(PathBuf, PathBuf)> {
-    let target = beside
-        .ancestors()
-        .find(|folder| folder.join("dist/libcgpu.so").is_file())
-        .context("no dist folder beside this program: run `cargo xtask build` first")?;
+    let is_built = |folder: &PathBuf| folder.join("sim/libcuda.so.1").is_file();
+    let own = beside.parent().map(Path::to_owned).filter(is_built);
+    let folder = own
+        .or_else(|| beside.ancestors().map(|folder| folder.join("test")).find(is_built))
+        .context("no built files beside this program: run `cargo xtask test --only build` first")?;
     let actor = beside
         .ancestors()
         .take(3)
         .map(|folder| folder.join("cgpu-actor"))
         .find(|file| file.is_file())
         .context("no cgpu-actor beside this program")?;
-    Ok((target.join("dist"), actor))
+    Ok((folder, actor))
 }

@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-/// The folder `dist`, which `cargo xtask build` fills.
+/// The folder `target/test`, which `cargo xtask test` fills.
 #[derive(Clone, Debug)]
 pub struct Dist {
     folder: PathBuf,
 }
 
 impl Dist {
-    /// Takes CGPU_DIST, else the folder beside the test program's own (`target/debug/deps/..` -> `target/dist`).
+    /// Takes CGPU_DIST, else the folder beside the test program's own (`target/debug/deps/..` -> `target/test`).
     ///
     /// # Panics
     /// If there is no such folder: `cargo test` alone does not build other packages' libraries.
@@ -18,7 +18,7 @@ impl Dist {
         let folder = std::env::var_os("CGPU_DIST").map_or_else(beside_the_tests, PathBuf::from);
         assert!(
             folder.join("libcgpu.so").exists(),
-            "{} has no built files: run `cargo xtask build` first, or `cargo xtask test`",
+            "{} has no built files: run `cargo xtask test --only build` first",
             folder.display()
         );
         Self { folder }
@@ -31,8 +31,14 @@ impl Dist {
     #[must_use]
     pub fn file(&self, name: &str) -> PathBuf {
         let file = self.folder.join(name);
-        assert!(file.exists(), "{} was not built: run `cargo xtask build`", file.display());
+        assert!(file.exists(), "{} was not built: run `cargo xtask test --only build`", file.display());
         file
+    }
+
+    /// The part that is built as it is shipped: the shim and the null driver.
+    #[must_use]
+    pub fn release(&self) -> Self {
+        Self { folder: self.folder.join("release") }
     }
 
     /// One of the C programs of `tests/cuda/programs`.
@@ -50,5 +56,5 @@ impl Dist {
 
 fn beside_the_tests() -> PathBuf {
     let program = std::env::current_exe().unwrap_or_default();
-    program.ancestors().nth(3).map(|target| target.join("dist")).unwrap_or_default()
+    program.ancestors().nth(3).map(|target| target.join("test")).unwrap_or_default()
 }

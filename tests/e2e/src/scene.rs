@@ -87,6 +87,12 @@ impl Scene {
         Self { driver: "null", ..Self::new("") }
     }
 
+    /// The null driver and the shim as they are shipped: for what depends on how they were compiled.
+    #[must_use]
+    pub fn null_release() -> Self {
+        Self { dist: Dist::find().release(), ..Self::null() }
+    }
+
     /// The same cards, so many times slower than real time.
     #[must_use]
     pub fn slowed(self, dilation: u32) -> Self {

@@ -111,7 +111,7 @@ fn no_call_costs_more_instructions_than_its_budget() {
     if Command::new("valgrind").arg("--version").output().is_err() {
         return skip(test, "valgrind", "valgrind is not installed");
     }
-    let scene = Scene::null();
+    let scene = Scene::null_release();
     let container = scene.limited("a", 1024);
     let calls = |mut command: Command| {
         command.arg(CALLS.to_string());
@@ -153,7 +153,7 @@ fn allocating_beside_many_costs_as_many_instructions_as_alone() {
     }
     for spacing in ["4K", "2M"] {
         let each = |live: u32| {
-            let scene = Scene::null();
+            let scene = Scene::null_release();
             let container = scene.limited("a", 1 << 20);
             let mut command = scene.program_in(&container, "among");
             command.env("CGPU_NULL_GIB", "4096");

@@ -20,7 +20,7 @@ fn same(what: &str, built: &BTreeSet<String>, golden: &BTreeSet<String>) {
 
 #[test]
 fn exports_needs_and_versions_are_the_golden_ones() {
-    let Some(shim) = Elf::read(&Dist::find().file("libcgpu.so")) else {
+    let Some(shim) = Elf::read(&Dist::find().release().file("libcgpu.so")) else {
         return skip("library", "readelf", "no readelf: install binutils");
     };
     same("exports", &shim.exports(), &golden("exports.txt"));

@@ -1,4 +1,4 @@
-//! `target/dist`: what is built, and the fixed names under which scripts find it.
+//! What is built: one table of files, and the folders that collect them under fixed names.
 
 /// One built file.
 pub(crate) struct Item {
@@ -8,11 +8,76 @@ pub(crate) struct Item {
     pub folder: &'static str,
     /// The cargo target.
     pub target: &'static str,
-    /// Its name in the folder `dist`.
+    /// Its name in the folder that collects it.
     pub name: &'static str,
 }
 
-/// Everything that cargo builds for `dist`. The C programs come beside it, in `programs/`.
+/// A folder of built files, and how they are built.
+pub(crate) struct Collection {
+    /// The folder below cargo's target folder.
+    pub folder: &'static str,
+    /// The cargo profile.
+    pub profile: &'static str,
+    /// What the profile means and how long the first build takes on two cores, for the terminal.
+    pub announcement: &'static str,
+    /// The files of [`ITEMS`] in it; `None` stands for all.
+    files: Option<&'static [&'static str]>,
+    /// The C programs in it; `None` stands for all.
+    pub programs: Option<&'static [&'static str]>,
+}
+
+/// What the demo runs, and what the README runs after it.
+pub(crate) const DEMO: Collection = Collection {
+    folder: "demo",
+    profile: "dev",
+    announcement: "unoptimized; the first build takes about a minute",
+    files: Some(&[
+        "libcgpu.so",
+        "cgpu",
+        "cgpu-monitor",
+        "cgpu-demo",
+        "sim/libcuda.so.1",
+        "sim/libnvidia-ml.so.1",
+    ]),
+    programs: Some(&["alloc_fill", "launch_loop", "worker"]),
+};
+
+/// What is shipped and measured.
+pub(crate) const DIST: Collection = Collection {
+    folder: "dist",
+    profile: "release",
+    announcement: "optimized as a whole; the first build takes about eight minutes",
+    files: None,
+    programs: None,
+};
+
+/// What the end-to-end tests run.
+pub(crate) const TEST: Collection = Collection {
+    folder: "test",
+    profile: "test",
+    announcement: "unoptimized; the first build takes about three minutes",
+    files: None,
+    programs: None,
+};
+
+/// What the end-to-end tests judge in its shipped form: instructions, exported symbols.
+pub(crate) const TEST_RELEASE: Collection = Collection {
+    folder: "test/release",
+    profile: "release",
+    announcement: "the shim as it is shipped; the first build takes about a minute",
+    files: Some(&["libcgpu.so", "null/libcuda.so.1", "null/libnvidia-ml.so.1"]),
+    programs: Some(&["among", "calls"]),
+};
+
+impl Collection {
+    /// The files in it.
+    pub(crate) fn items(&self) -> impl Iterator<Item = &'static Item> {
+        let files = self.files;
+        ITEMS.iter().filter(move |item| files.is_none_or(|files| files.contains(&item.name)))
+    }
+}
+
+/// Everything that cargo builds. The C programs come beside it, in `programs/`.
 pub(crate) const ITEMS: &[Item] = &[
     Item { package: "cgpu-shim", folder: "shim", target: "cgpu", name: "libcgpu.so" },
     Item { package: "cgpu-cli", folder: "cli", target: "cgpu", name: "cgpu" },

@@ -1,0 +1,347 @@
+//! `cargo xtask test`: from a clean clone to one line that says how it went.
+//!
+//! Cheap checks come first, so that a slip is reported in seconds; then the modules by themselves, then the built files
+//! under the real loader: tests of what happens in parallel, tests that also measure time one by one.
+
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use clap::Args;
+
+use crate::cargo::Workspace;
+use crate::collection::{TEST, TEST_RELEASE};
+use crate::require::requires;
+use crate::{build, older, portable, python};
+use report::Report;
+use runner::Runner;
+use suite::Suite;
+use tier::{LEFT_OUT, SAMPLED, Tier};
+
+mod report;
+mod runner;
+mod suite;
+mod tier;
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Run everything: 40 minutes on two cores instead of 8
+    #[arg(long)]
+    full: bool,
+    /// Run only the steps whose name contains this (may be given several times)
+    #[arg(long, value_name = "STEP")]
+    only: Vec<String>,
+    /// Run only the tests whose full name contains this (may be given several times)
+    #[arg(long, value_name = "TEST")]
+    name: Vec<String>,
+    /// List the steps, and what only --full runs; then end
+    #[arg(long)]
+    list: bool,
+}
+
+/// A step's name, the least tier that has it, and what it does.
+struct Step {
+    name: &'static str,
+    tier: Tier,
+    run: fn(&mut Run) -> Result<()>,
+}
+
+const STEPS: &[Step] = &[
+    Step { name: "format", tier: Tier::Fast, run: format },
+    Step { name: "lint", tier: Tier::Fast, run: lint },
+    Step { name: "licences", tier: Tier::Fast, run: licences },
+    Step { name: "build", tier: Tier::Fast, run: build_all },
+    Step { name: "unit", tier: Tier::Fast, run: unit },
+    Step { name: "models", tier: Tier::Fast, run: models },
+    Step { name: "portable", tier: Tier::Full, run: portable },
+    Step { name: "plain", tier: Tier::Fast, run: plain },
+    Step { name: "differential", tier: Tier::Fast, run: differential },
+    Step { name: "kubernetes", tier: Tier::Fast, run: kubernetes },
+    Step { name: "containers", tier: Tier::Fast, run: containers },
+    Step { name: "clients", tier: Tier::Fast, run: clients },
+    Step { name: "timed", tier: Tier::Fast, run: timed },
+];
+
+/// Packages whose tests run built files: each has a step of its own.
+const END_TO_END: &[&str] = &["tests/e2e/", "tests/differential/", "tests/kubernetes/"];
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    if arguments.list {
+        list();
+        return Ok(ExitCode::SUCCESS);
+    }
+    let tier = if arguments.full { Tier::Full } else { Tier::Fast };
+    let chosen: Vec<&Step> =
+        STEPS.iter().filter(|step| step.tier <= tier && chooses(&arguments.only, step.name)).collect();
+    if chosen.is_empty() {
+        bail!("no step of this tier is called {}; --list shows them", arguments.only.join(" or "));
+    }
+    let workspace = Workspace::find()?;
+    let mut run = Run {
+        report: Report::new(&workspace.target),
+        tier,
+        names: arguments.name.clone(),
+        step: "",
+        suites: None,
+        is_built: false,
+        workspace,
+    };
+    for step in chosen {
+        run.step(step);
+    }
+    Ok(if run.report.close()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn list() {
+    println!("the steps:");
+    for step in STEPS {
+        println!("  {}{}", step.name, if step.tier == Tier::Full { " (only --full)" } else { "" });
+    }
+    println!("\nonly --full runs:");
+    LEFT_OUT.iter().for_each(|one| println!("  {one}\n      {}", one.why));
+    println!("\n--full tries more cases, where otherwise a variable says how many:");
+    SAMPLED.iter().for_each(|one| println!("  {one}\n      {}", one.why));
+}
+
+fn chooses(wanted: &[String], name: &str) -> bool {
+    wanted.is_empty() || wanted.iter().any(|wanted| name.contains(wanted.as_str()))
+}
+
+/// A run of the tests.
+struct Run {
+    workspace: Workspace,
+    tier: Tier,
+    /// Parts of the names of the tests to run; all if empty.
+    names: Vec<String>,
+    report: Report,
+    /// The current step.
+    step: &'static str,
+    /// The test programs, once they are built.
+    suites: Option<Vec<Arc<Suite>>>,
+    /// Whether the files that end-to-end tests run are built.
+    is_built: bool,
+}
+
+impl Run {
+    /// Announces a step, runs it and prints how it went. An error is a failure: the run goes on with the next step.
+    fn step(&mut self, step: &Step) {
+        eprintln!("\n==== {}", step.name);
+        let start = Instant::now();
+        self.step = step.name;
+        if let Err(error) = (step.run)(self) {
+            eprintln!("{}: {error:#}", step.name);
+            self.report.counts.failed += 1;
+        }
+        self.report.end_step(step.name, start.elapsed());
+    }
+
+    /// Runs a check that passes or fails as a whole.
+    fn check(&mut self, mut command: Command) -> Result<()> {
+        let status = self.compile(|_| Ok(command.stdout(std::io::stderr()).status()?))?;
+        self.count(status.success());
+        Ok(())
+    }
+
+    fn count(&mut self, passed: bool) {
+        let counts = &mut self.report.counts;
+        *(if passed { &mut counts.passed } else { &mut counts.failed }) += 1;
+    }
+
+    /// A tool is not here: counted as skipped, or as failed if CGPU_REQUIRE lists it.
+    fn lack(&mut self, tool: &str, what: &str) -> Result<()> {
+        if requires(tool) {
+            bail!("CGPU_REQUIRE lists {tool}: {what}");
+        }
+        eprintln!("skipped: {what}");
+        self.report.counts.skipped += 1;
+        Ok(())
+    }
+
+    /// Does what takes its time in a compiler.
+    fn compile<T>(&mut self, work: impl FnOnce(&Workspace) -> Result<T>) -> Result<T> {
+        let start = Instant::now();
+        let outcome = work(&self.workspace);
+        self.report.compiling += start.elapsed();
+        outcome
+    }
+
+    /// All test programs of the workspace: one build, so that they share what they depend on.
+    fn suites(&mut self) -> Result<Vec<Arc<Suite>>> {
+        if let Some(suites) = &self.suites {
+            return Ok(suites.clone());
+        }
+        eprintln!("xtask: building the test programs (unoptimized; the first build takes about two minutes)");
+        let artifacts = self.compile(|workspace| workspace.build("test", &["--no-run", "--workspace"]))?;
+        let suites = Suite::among(&self.workspace, artifacts);
+        self.suites = Some(suites.clone());
+        Ok(suites)
+    }
+
+    /// The files that end-to-end tests run.
+    fn built(&mut self) -> Result<()> {
+        if !self.is_built {
+            self.compile(|workspace| build::collect(workspace, &TEST))?;
+            self.compile(|workspace| build::collect(workspace, &TEST_RELEASE))?;
+            self.is_built = true;
+        }
+        Ok(())
+    }
+
+    /// Runs the chosen tests of some test programs.
+    fn run(&mut self, suites: &[Arc<Suite>], threads: usize, more: &[(String, String)]) -> Result<()> {
+        let mut cases = Vec::new();
+        for suite in suites {
+            let listing = suite.list()?;
+            self.report.counts.skipped += listing.ignored;
+            cases.extend(listing.cases);
+        }
+        cases.retain(|case| self.tier.runs(case) && chooses(&self.names, &case.id()));
+        let environment = [self.tier.environment(), more.to_vec()].concat();
+        let folder = self.workspace.target.join("test-output");
+        let runner = Runner { step: self.step, folder, threads, environment: &environment };
+        runner.run(cases, &mut self.report)
+    }
+
+    /// Runs the tests of end-to-end test programs.
+    fn end_to_end(&mut self, names: &[&str], threads: usize, more: &[(String, String)]) -> Result<()> {
+        self.built()?;
+        let mut suites = self.suites()?;
+        suites.retain(|suite| names.iter().any(|name| suite.name.starts_with(name)));
+        self.run(&suites, threads, more)
+    }
+
+    /// Tells tests where the interpreter with the client libraries is, or why there is none.
+    fn python(&self) -> Result<(String, String)> {
+        match python::environment(&self.workspace) {
+            Ok(interpreter) => Ok(("CGPU_PYTHON".to_owned(), interpreter.display().to_string())),
+            Err(error) if requires("python") => Err(error.context("CGPU_REQUIRE lists python")),
+            Err(error) => Ok(("CGPU_NO_PYTHON".to_owned(), format!("{error:#}"))),
+        }
+    }
+}
+
+/// As many tests at a time as there are processors.
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn format(run: &mut Run) -> Result<()> {
+    let command = run.workspace.cargo(&["fmt", "--all", "--check"]);
+    run.check(command)
+}
+
+fn lint(run: &mut Run) -> Result<()> {
+    let command =
+        run.workspace.cargo(&["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]);
+    run.check(command)
+}
+
+/// Licences and advisories of the dependencies, where cargo-deny is present: it is a tool of its own, not fetched here.
+fn licences(run: &mut Run) -> Result<()> {
+    let present =
+        run.workspace.cargo(&["deny", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if !present.is_ok_and(|status| status.success()) {
+        return run.lack("cargo-deny", "licences of the dependencies: cargo-deny is not installed");
+    }
+    let command = run.workspace.cargo(&["deny", "--offline", "check", "bans", "licenses", "sources"]);
+    run.check(command)
+}
+
+/// Builds everything that the later steps run.
+fn build_all(run: &mut Run) -> Result<()> {
+    run.built()?;
+    run.suites()?;
+    run.count(true);
+    Ok(())
+}
+
+/// The modules by themselves; among them the layout in C, the generated documents and the model-free loom types.
+fn unit(run: &mut Run) -> Result<()> {
+    let mut suites = run.suites()?;
+    suites.retain(|suite| !END_TO_END.iter().any(|name| suite.name.starts_with(name)));
+    run.run(&suites, processors(), &[])
+}
+
+/// The shared-memory protocols under every interleaving that loom can think of.
+fn models(run: &mut Run) -> Result<()> {
+    let artifacts = run.compile(|workspace| {
+        let mut command = workspace.cargo(&["test"]);
+        // Its own folder: other flags would otherwise rebuild everything at every change of step.
+        command.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", workspace.target.join("loom"));
+        let arguments = ["--no-run", "--release", "--package", "cgpu-proto", "--test", "loom"];
+        workspace.build_by(&mut command, &arguments)
+    })?;
+    let suites = Suite::among(&run.workspace, artifacts);
+    run.run(&suites, processors(), &[])
+}
+
+fn plain(run: &mut Run) -> Result<()> {
+    run.end_to_end(&["tests/e2e/cgpu_e2e", "tests/e2e/plain"], processors(), &[])
+}
+
+/// Random programs against a model, the accounting and the simulated GPU's own state.
+fn differential(run: &mut Run) -> Result<()> {
+    run.end_to_end(&["tests/differential/"], processors(), &[])
+}
+
+/// The programs of a cluster before an API server and a kubelet that are emulated.
+fn kubernetes(run: &mut Run) -> Result<()> {
+    run.end_to_end(&["tests/kubernetes/"], processors(), &[])
+}
+
+/// Containers as real runtimes make them, where these are installed.
+fn containers(run: &mut Run) -> Result<()> {
+    let python = run.python()?;
+    run.end_to_end(&["tests/e2e/containers"], processors(), &[python])
+}
+
+/// Real programs of others, from an environment made for them.
+fn clients(run: &mut Run) -> Result<()> {
+    let python = run.python()?;
+    run.end_to_end(&["tests/e2e/clients", "tests/e2e/view"], processors(), &[python])
+}
+
+fn timed(run: &mut Run) -> Result<()> {
+    run.end_to_end(&["tests/e2e/timed"], 1, &[])
+}
+
+/// The shim for old systems, and what is shipped beside it, on such systems, where what that needs is here or can be fetched.
+fn portable(run: &mut Run) -> Result<()> {
+    if let Err(error) = portable::prepare(&run.workspace) {
+        return run.lack("zig", &format!("the shim for old systems: {error:#}"));
+    }
+    run.built()?;
+    let folder = run.workspace.target.join(TEST.folder);
+    let shim = run.compile(|workspace| portable::build(workspace, &folder))?;
+    run.count(true);
+    if let Some(obstacle) = older::obstacle() {
+        return run.lack("old-roots", &format!("systems older than this one: {obstacle}"));
+    }
+    // One waits for the network, the other for the compiler.
+    let (roots, built) = run.compile(|workspace| {
+        Ok(std::thread::scope(|scope| {
+            let roots = scope.spawn(|| older::roots(workspace));
+            let built = older::collect(workspace, &shim);
+            (roots.join().unwrap_or_else(|_| bail!("a panic")), built)
+        }))
+    })?;
+    let (roots, lacks) = roots?;
+    for lack in lacks {
+        run.lack("old-roots", &format!("a system older than this one: {lack}"))?;
+    }
+    if roots.is_empty() {
+        return Ok(());
+    }
+    let named = |name: &str, path: PathBuf| (name.to_owned(), path.display().to_string());
+    let variables = [
+        named("CGPU_OLD_ROOTS", std::env::join_paths(roots)?.into()),
+        named("CGPU_DIST", built?),
+        // The shim of this system, which older ones cannot load.
+        named("CGPU_NEW_SHIM", folder.join("libcgpu.so")),
+    ];
+    let mut suites = run.suites()?;
+    suites.retain(|suite| suite.name == "tests/e2e/older");
+    run.run(&suites, processors(), &variables)
+}

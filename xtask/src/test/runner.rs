@@ -1,0 +1,236 @@
+//! Runs tests, each in a process of its own: the longest first, several at a time, and once more what failed.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::report::{Flaky, Report};
+use super::suite::Case;
+
+/// Time limit of one test, which ends only what hangs. The longest one fills containers for ten minutes in a soak.
+const TIME_LIMIT: Duration = Duration::from_secs(1200);
+/// Interval between two polls of a running test: short while it is young.
+const POLL_INTERVAL: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(20)];
+/// Interval between two lines of progress.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(20);
+/// A test that takes longer gets a line of its own.
+const LONG: Duration = Duration::from_secs(20);
+/// Up to this many failed tests run once more. More than these do not fail by chance.
+const MOST_REPEATED: usize = 10;
+
+/// Where and how tests run.
+pub(crate) struct Runner<'a> {
+    /// For the step's lines.
+    pub step: &'a str,
+    /// A folder for outputs.
+    pub folder: PathBuf,
+    /// How many tests run at a time.
+    pub threads: usize,
+    /// Variables of every test.
+    pub environment: &'a [(String, String)],
+}
+
+/// One run of one test.
+struct Attempt {
+    outcome: Outcome,
+    seconds: f64,
+    output: String,
+}
+
+enum Outcome {
+    Passed,
+    /// The test found that it cannot run here, and said why.
+    Skipped(String),
+    Failed,
+}
+
+impl Runner<'_> {
+    /// Runs the tests and enters them into the report.
+    pub(crate) fn run(&self, mut cases: Vec<Case>, report: &mut Report) -> Result<()> {
+        fs::create_dir_all(&self.folder).with_context(|| format!("cannot make {}", self.folder.display()))?;
+        let before: HashMap<String, f64> =
+            cases.iter().map(|case| (case.id(), report.known_seconds(&case.id()))).collect();
+        // The queue is taken from its end.
+        cases.sort_by(|one, other| before[&one.id()].total_cmp(&before[&other.id()]));
+        let total = cases.len();
+        let queue = Mutex::new(cases);
+        let mut failed = Vec::new();
+        thread::scope(|scope| {
+            let (sender, attempts) = mpsc::channel();
+            for _ in 0..self.threads {
+                let (sender, queue) = (sender.clone(), &queue);
+                scope.spawn(move || {
+                    loop {
+                        let next = queue.lock().unwrap_or_else(PoisonError::into_inner).pop();
+                        let Some(case) = next else { break };
+                        let attempt = self.attempt(&case);
+                        if sender.send((case, attempt)).is_err() {
+                            break;
+                        }
+                    }
+                });
+            }
+            drop(sender);
+            let (mut done, mut told) = (0, Instant::now());
+            for (case, attempt) in attempts {
+                done += 1;
+                let attempt = attempt?;
+                if attempt.seconds > LONG.as_secs_f64() {
+                    eprintln!("{}: {} took {:.0} s", self.step, case.id(), attempt.seconds);
+                }
+                match self.enter(&case, &attempt, report) {
+                    Outcome::Failed => failed.push((case, attempt)),
+                    Outcome::Passed | Outcome::Skipped(_) => {}
+                }
+                if told.elapsed() > PROGRESS_INTERVAL {
+                    told = Instant::now();
+                    eprintln!("{}: {done} of {total} tests", self.step);
+                }
+            }
+            anyhow::Ok(())
+        })?;
+        self.repeat(failed, report)
+    }
+
+    /// Enters what passed or was skipped; tells of what failed.
+    fn enter<'b>(&self, case: &Case, attempt: &'b Attempt, report: &mut Report) -> &'b Outcome {
+        report.record(case.id(), attempt.seconds);
+        match &attempt.outcome {
+            Outcome::Passed => report.counts.passed += 1,
+            Outcome::Skipped(reason) => {
+                report.counts.skipped += 1;
+                eprintln!("skipped: {reason}");
+            }
+            Outcome::Failed => {
+                eprintln!("\n---- {} FAILED\n{}\n----", case.id(), attempt.output.trim_end());
+            }
+        }
+        &attempt.outcome
+    }
+
+    /// Runs failed tests once more, alone: what passes then is flaky.
+    fn repeat(&self, failed: Vec<(Case, Attempt)>, report: &mut Report) -> Result<()> {
+        if failed.len() > MOST_REPEATED {
+            report.counts.failed += failed.len() as u64;
+            return Ok(());
+        }
+        for (case, first) in failed {
+            eprintln!("{}: {} runs once more, alone", self.step, case.id());
+            let second = self.attempt(&case)?;
+            match self.enter(&case, &second, report) {
+                Outcome::Failed => report.counts.failed += 1,
+                Outcome::Skipped(_) => {}
+                Outcome::Passed => {
+                    report.counts.passed -= 1;
+                    report.flaky.push(Flaky {
+                        test: case.id(),
+                        step: self.step.to_owned(),
+                        failed: first.output,
+                        passed: second.output,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn attempt(&self, case: &Case) -> Result<Attempt> {
+        let files = Files::of(&self.folder, &case.id());
+        let output = File::create(&files.output).context("cannot keep a test's output")?;
+        let start = Instant::now();
+        let mut child = Command::new(&case.suite.file)
+            .args([case.name.as_str(), "--exact", "--nocapture"])
+            .current_dir(&case.suite.folder)
+            .env("CARGO_MANIFEST_DIR", &case.suite.folder)
+            .env("CGPU_SKIPPED", &files.skipped)
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .spawn()
+            .with_context(|| format!("cannot run {}", case.suite.file.display()))?;
+        let status = loop {
+            if let Some(status) = child.try_wait()? {
+                break Some(status);
+            }
+            if start.elapsed() > TIME_LIMIT {
+                child.kill()?;
+                child.wait()?;
+                break None;
+            }
+            thread::sleep(POLL_INTERVAL[usize::from(start.elapsed() > Duration::from_millis(100))]);
+        };
+        let seconds = start.elapsed().as_secs_f64();
+        let mut output = String::from_utf8_lossy(&fs::read(&files.output).unwrap_or_default()).into_owned();
+        let skips = fs::read_to_string(&files.skipped).unwrap_or_default();
+        let outcome = judge(status, &output, skips.lines().next());
+        if status.is_none() {
+            output += &format!("\nended: it ran longer than {} s", TIME_LIMIT.as_secs());
+        }
+        files.remove();
+        Ok(Attempt { outcome, seconds, output })
+    }
+}
+
+/// A test passes only if libtest has run it: a name that matches nothing is a success to libtest.
+fn judge(status: Option<ExitStatus>, output: &str, skip: Option<&str>) -> Outcome {
+    let ran = output.contains("test result: ok. 1 passed;");
+    match skip {
+        _ if !status.is_some_and(|status| status.success()) || !ran => Outcome::Failed,
+        Some(reason) => Outcome::Skipped(reason.to_owned()),
+        None => Outcome::Passed,
+    }
+}
+
+/// The files of one attempt.
+struct Files {
+    output: PathBuf,
+    skipped: PathBuf,
+}
+
+impl Files {
+    fn of(folder: &Path, id: &str) -> Self {
+        let name: String = id.chars().map(|c| if c.is_alphanumeric() { c } else { '-' }).collect();
+        Self { output: folder.join(format!("{name}.out")), skipped: folder.join(format!("{name}.skipped")) }
+    }
+
+    fn remove(&self) {
+        for file in [&self.output, &self.skipped] {
+            let _ = fs::remove_file(file);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    const PASSED: &str = "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 8 filtered out";
+
+    #[test]
+    fn test_that_libtest_does_not_find_is_failed() {
+        let ended = Some(ExitStatus::from_raw(0));
+        assert!(matches!(judge(ended, PASSED, None), Outcome::Passed));
+        assert!(matches!(judge(ended, &PASSED.replace("1 passed", "0 passed"), None), Outcome::Failed));
+    }
+
+    #[test]
+    fn test_that_hangs_or_exits_with_an_error_is_failed() {
+        assert!(matches!(judge(None, PASSED, None), Outcome::Failed));
+        assert!(matches!(judge(Some(ExitStatus::from_raw(256)), PASSED, Some("no tool")), Outcome::Failed));
+    }
+
+    #[test]
+    fn test_that_gives_a_reason_is_skipped() {
+        let outcome = judge(Some(ExitStatus::from_raw(0)), PASSED, Some("runc: no runc"));
+        assert!(matches!(outcome, Outcome::Skipped(reason) if reason == "runc: no runc"));
+    }
+}
