@@ -33,18 +33,16 @@ impl Workspace {
         // `cargo run` says which. What was compiled in may be another copy with the same target folder.
         let here =
             std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
-        let output = cargo()
-            .args(["metadata", "--no-deps", "--format-version=1"])
-            .current_dir(here)
-            .stderr(Stdio::inherit())
-            .output()
-            .context("cannot run cargo metadata")?;
-        ensure!(output.status.success(), "cargo metadata failed");
-        let metadata: Value = serde_json::from_slice(&output.stdout).context("cargo metadata is not JSON")?;
+        let metadata = metadata(Path::new(&here))?;
         let path = |key: &str| -> Result<PathBuf> {
             Ok(metadata[key].as_str().with_context(|| format!("cargo metadata has no {key}"))?.into())
         };
         Ok(Self { root: path("workspace_root")?, target: path("target_directory")? })
+    }
+
+    /// What `cargo metadata` says about the workspace's own packages.
+    pub(crate) fn metadata(&self) -> Result<Value> {
+        metadata(&self.root)
     }
 
     /// A cargo command in the workspace's root, its output going to our stderr.
@@ -94,6 +92,17 @@ pub(crate) fn find<'a>(
         Some(artifact) => Ok(&artifact.file),
         None => bail!("the build made no {target} from {}", folder.display()),
     }
+}
+
+fn metadata(folder: &Path) -> Result<Value> {
+    let output = cargo()
+        .args(["metadata", "--no-deps", "--format-version=1"])
+        .current_dir(folder)
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot run cargo metadata")?;
+    ensure!(output.status.success(), "cargo metadata failed");
+    serde_json::from_slice(&output.stdout).context("cargo metadata is not JSON")
 }
 
 fn cargo() -> Command {

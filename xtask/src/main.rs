@@ -1,4 +1,4 @@
-//! The project's tasks: `cargo xtask build`, `package`, `test`, `soak`, `fuzz`, `bench`, `demo`, `pictures`, `gpu-kit`.
+//! The project's tasks; `cargo xtask --help` lists them.
 //!
 //! One rule for all of them: data goes to stdout, everything else (progress, compilers, test output) to stderr, and a
 //! task says what it could not do and why. Nothing has to be installed beforehand except a Rust toolchain and a C compiler.
@@ -46,6 +46,8 @@ enum Task {
     Package(package::Arguments),
     /// Run the checks and tests; the last line is `N passed, N failed, N skipped`
     Test(test::Arguments),
+    /// Check what changed and what depends on it: formatting, lints, unit tests
+    Check(test::check::Arguments),
     /// Play random programs against a model for long
     Soak(soak::Arguments),
     /// Measure the figures of the specification
@@ -71,6 +73,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }),
         Task::Test(arguments) => test::run(&arguments),
+        Task::Check(arguments) => test::check::run(&arguments),
         Task::Soak(arguments) => soak::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Fuzz(arguments) => fuzz::run(&arguments),

@@ -1,8 +1,8 @@
-//! The main job, shown: two tenants share one card, memory held, shares kept.
+//! The main job, shown: two tenants share one GPU, memory limits hold, compute follows the weights.
 //!
-//! Tenant a gets 8/22 of the card's memory and weight 1, tenant b 12/22 and weight 2; each is a container of two processes that
-//! launch 60 us kernels. Where a driver and a card are present the demo runs on them, else on a simulated A10. It proves what it
-//! says in the end or exits with 1.
+//! Tenant a gets 8/22 of the GPU's memory and weight 1, tenant b 12/22 and weight 2; each is a container of two processes
+//! that launch kernels of 60 us. Where a driver and a GPU are present the demo runs on them, else on a simulated A10. It
+//! exits with 1 unless everything that it reports in the end holds.
 
 #![allow(
     clippy::cast_precision_loss,
@@ -22,23 +22,30 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tenant::{PLANS, Tenant};
-use verdict::{Observed, Verdict};
+use verdict::{Observed, Round, Verdict};
 
-/// Two tenants on one card. The table and the progress go to stderr, the result to stdout.
+/// How often one process alone and both tenants together are measured, in turns.
+const ROUNDS: u32 = 3;
+/// How long one process runs alone in each round.
+const ALONE: Duration = Duration::from_secs(1);
+/// Interval between two lines of the table.
+const TABLE_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Show two tenants on one GPU. The table and the progress go to stderr, the result to stdout.
 #[derive(Parser)]
 #[command(name = "cgpu-demo", version)]
 struct Arguments {
-    /// Print one JSON object instead of words.
+    /// Print one JSON object instead of text.
     #[arg(long)]
     json: bool,
-    /// How long both tenants run side by side, 1 to 600 s.
-    #[arg(long, default_value_t = 6.0, value_name = "SECONDS")]
+    /// How long both tenants run side by side, 3 to 600 s in all.
+    #[arg(long, default_value_t = 9.0, value_name = "SECONDS")]
     seconds: f64,
-    /// Run on this simulated card even where a real one is present.
+    /// Run on this simulated GPU even where a real one is present.
     #[arg(long, value_name = "MODEL:MIB")]
     sim: Option<String>,
     /// The folder with the built files.
-    #[arg(long, env = "CGPU_DIST", default_value = "target/dist")]
+    #[arg(long, env = "CGPU_DIST", default_value = "target/demo")]
     dist: PathBuf,
 }
 
@@ -50,29 +57,27 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<ExitCode> {
-    ensure!((1.0..=600.0).contains(&arguments.seconds), "--seconds {}: expected 1 to 600", arguments.seconds);
+    ensure!((3.0..=600.0).contains(&arguments.seconds), "--seconds {}: expected 3 to 600", arguments.seconds);
     let simulated = match &arguments.sim {
-        Some(cards) => Some(Simulated::new(cards)),
+        Some(gpus) => Some(Simulated::new(gpus)),
         None if stage::real_card() => None,
         None => Some(Simulated::new(SIMULATED)),
     };
     let mut stage = Stage::set(&arguments.dist, simulated)?;
-    eprintln!("demo: {} ({})", stage.card(), stage.driver());
-    let verdict = play(&mut stage, arguments.seconds)?;
+    eprintln!("demo: {} ({}), {} build", stage.card(), stage.driver(), verdict::BUILD);
+    let verdict = measure(&mut stage, Duration::from_secs_f64(arguments.seconds))?;
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&verdict.json(&stage))?);
     } else {
-        print!("{}", verdict.words(&stage));
+        print!("{}", verdict.text(&stage));
     }
     Ok(if verdict.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn play(stage: &mut Stage, seconds: f64) -> Result<Verdict> {
-    eprintln!("demo: tenant a alone, two processes, for 2 s");
-    let mut a = Tenant::start(stage, &PLANS[0], None)?;
-    let solo = a.run(Duration::from_secs(2))?;
-
-    eprintln!("demo: tenant b joins; both take all the memory they can get");
+/// Fills both tenants' memory, then measures `time` of both side by side.
+fn measure(stage: &mut Stage, time: Duration) -> Result<Verdict> {
+    eprintln!("demo: tenants a and b start, and allocate memory until it is refused");
+    let a = Tenant::start(stage, &PLANS[0], None)?;
     let b = Tenant::start(stage, &PLANS[1], Some(a.iterations()))?;
     let mut tenants = [a, b];
     for tenant in &mut tenants {
@@ -87,21 +92,29 @@ fn play(stage: &mut Stage, seconds: f64) -> Result<Verdict> {
         tenant.give_back()?;
     }
 
-    eprintln!("demo: both launch kernels of 60 us without a pause, for {seconds} s");
     let before = stage.status()?;
-    for tenant in &mut tenants {
-        tenant.start_running(Duration::from_secs_f64(seconds))?;
-    }
-    let start = Instant::now();
-    while start.elapsed().as_secs_f64() < seconds {
-        std::thread::sleep(Duration::from_millis(500));
-        eprint!("{}", table::lines(start.elapsed(), &stage.status()?));
-    }
-    let mut launches = Vec::new();
-    for tenant in &mut tenants {
-        launches.push(tenant.ran()?);
+    let mut rounds = Vec::new();
+    for number in 1..=ROUNDS {
+        eprintln!(
+            "demo: round {number} of {ROUNDS}: one process alone, then both tenants, kernels of 60 us without a pause"
+        );
+        let alone = tenants[0].run_one_process(ALONE)?;
+        rounds.push(Round { alone, together: together(stage, &mut tenants, time / ROUNDS)? });
     }
     let after = stage.status()?;
-    let observed = Observed { solo, memory, launches, seconds, full, before, after };
+    let observed = Observed { memory, rounds, seconds: (time / ROUNDS).as_secs_f64(), full, before, after };
     Ok(Verdict::of(stage, &tenants, &observed))
+}
+
+/// Both tenants side by side; the kernels that each completed.
+fn together(stage: &Stage, tenants: &mut [Tenant; 2], time: Duration) -> Result<Vec<u64>> {
+    for tenant in tenants.iter_mut() {
+        tenant.start_running(time)?;
+    }
+    let start = Instant::now();
+    while start.elapsed() + TABLE_INTERVAL <= time {
+        std::thread::sleep(TABLE_INTERVAL);
+        eprint!("{}", table::lines(start.elapsed(), &stage.status()?));
+    }
+    tenants.iter_mut().map(Tenant::ran).collect()
 }

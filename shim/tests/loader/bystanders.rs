@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::stage::{Stage, skip};
+use cgpu_e2e::skip;
+
+use crate::stage::Stage;
 
 #[test]
 fn another_hooker_of_dlsym_after_us_is_asked_too() {

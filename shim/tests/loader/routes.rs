@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::stage::{Run, Stage, hooked, skip};
+use cgpu_e2e::skip;
+
+use crate::stage::{Run, Stage, hooked};
 
 /// One line of `lookups`.
 struct Looked {

@@ -1,6 +1,8 @@
 //! Programs built with sanitizers, which take over half of the C library and are easily upset.
 
-use crate::stage::{Stage, skip};
+use cgpu_e2e::skip;
+
+use crate::stage::Stage;
 
 fn run_with(sanitizer: &str, variable: Option<(&str, &str)>) {
     let stage = Stage::get();

@@ -1,17 +1,28 @@
-//! Builds what the tests run, once, and runs it.
+//! Compiles what the tests run, once for all test processes, and runs it.
 
 use std::collections::BTreeSet;
-use std::fs::OpenOptions;
-use std::io::Write as _;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
+use std::time::SystemTime;
 
-use tempfile::TempDir;
+use cgpu_e2e::Dist;
 
 /// A folder with libcgpu.so, the null driver, and the compiled programs.
 pub(crate) struct Stage {
-    folder: TempDir,
+    folder: PathBuf,
+}
+
+/// Built libraries, and their names on the stage.
+const LIBRARIES: [(&str, &str); 3] = [
+    ("libcgpu.so", "libcgpu.so"),
+    ("null/libcuda.so.1", "driver/libcuda.so.1"),
+    ("null/libnvidia-ml.so.1", "driver/libnvidia-ml.so.1"),
+];
+
+fn sources() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs")
 }
 
 /// How a program is run.
@@ -29,23 +40,48 @@ impl Stage {
         STAGE.get_or_init(Stage::build)
     }
 
+    /// Each test is a process of its own: the first one fills the folder, the others find it up to date.
     fn build() -> Stage {
-        let stage = Stage { folder: tempfile::tempdir().expect("a temporary folder") };
-        let built = cargo_build(&["cgpu-shim", "cgpu-null-libcuda", "cgpu-null-libnvidia-ml"]);
-        for (file, name) in [
-            ("libcgpu.so", "libcgpu.so"),
-            ("libcgpu_null_libcuda.so", "driver/libcuda.so.1"),
-            ("libcgpu_null_libnvidia_ml.so", "driver/libnvidia-ml.so.1"),
-        ] {
-            let from = built.iter().find(|path| path.ends_with(file)).expect("cargo names what it has built");
-            let to = stage.file(name);
-            std::fs::create_dir_all(to.parent().expect("a file in a folder")).expect("a folder");
-            std::fs::copy(from, to).expect("a built file");
+        let stage = Stage { folder: Path::new(env!("CARGO_TARGET_TMPDIR")).join("loader") };
+        fs::create_dir_all(&stage.folder).expect("a folder");
+        let lock = File::create(stage.file("lock")).expect("a file to lock");
+        lock.lock().expect("a file that can be locked");
+        let newest = stage.newest_source();
+        let stamp = stage.file("stamp");
+        if fs::metadata(&stamp).and_then(|stamp| stamp.modified()).is_ok_and(|made| made > newest) {
+            return stage;
         }
+        for (from, to) in LIBRARIES {
+            stage.copy(&Dist::find().release().file(from), to);
+        }
+        stage.compile_all();
+        File::create(stamp).expect("a stamp");
+        stage
+    }
+
+    /// When the newest source or built library was written.
+    fn newest_source(&self) -> SystemTime {
+        let sources = fs::read_dir(sources()).expect("the programs' sources");
+        let sources = sources.map(|entry| entry.expect("a source").path());
+        let built = LIBRARIES.iter().map(|(from, _)| Dist::find().release().file(from));
+        let written = |file: PathBuf| fs::metadata(file).and_then(|data| data.modified()).expect("a time");
+        sources.chain(built).map(written).max().expect("a source")
+    }
+
+    fn copy(&self, from: &Path, to: &str) {
+        let to = self.file(to);
+        fs::create_dir_all(to.parent().expect("a file in a folder")).expect("a folder");
+        // A program of an interrupted run may still have the old file mapped.
+        let _ = fs::remove_file(&to);
+        fs::copy(from, to).expect("a built file");
+    }
+
+    fn compile_all(&self) {
+        let stage = self;
         let driver = stage.file("driver/libcuda.so.1").display().to_string();
-        std::fs::create_dir_all(stage.file("odd")).expect("a folder");
-        std::fs::create_dir_all(stage.file("stub")).expect("a folder");
-        std::fs::create_dir_all(stage.file("selfish")).expect("a folder");
+        fs::create_dir_all(stage.file("odd")).expect("a folder");
+        fs::create_dir_all(stage.file("stub")).expect("a folder");
+        fs::create_dir_all(stage.file("selfish")).expect("a folder");
         let library = ["-shared", "-fPIC"];
         for (source, to, flags) in [
             ("lookups", "lookups", &[][..]),
@@ -80,18 +116,16 @@ impl Stage {
         assert!(stage.compile("next", "next", &[&wrapper]), "next.c does not compile");
         let wrapper = stage.file("ucx.so").display().to_string();
         assert!(stage.compile("wrapping", "wrapping", &[&wrapper, &driver]), "wrapping.c does not compile");
-        stage
     }
 
     /// A file of the stage.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.folder.join(name)
     }
 
     /// Compiles a program of `tests/programs`. False: the compiler refuses, which is right only where `flags` ask for much.
     pub(crate) fn compile(&self, source: &str, to: &str, flags: &[&str]) -> bool {
-        let source =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(source).with_extension("c");
+        let source = sources().join(source).with_extension("c");
         let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
         let mut command = Command::new(compiler);
         command.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fno-builtin", "-o"]);
@@ -106,7 +140,7 @@ impl Stage {
 
     /// A run with the null driver and no shim.
     pub(crate) fn bare(&self) -> Run {
-        Run::default().library(self.file("driver")).library(self.folder.path().to_owned())
+        Run::default().library(self.file("driver")).library(self.folder.clone())
     }
 
     /// A run with the null driver and the shim.
@@ -155,34 +189,9 @@ impl Run {
     }
 }
 
-/// Records that a test could not run; `cargo xtask test` counts it. Where `CGPU_REQUIRE` lists the tool, its lack is a failure.
-pub(crate) fn skip(test: &str, tool: &str, reason: &str) {
-    let required = std::env::var("CGPU_REQUIRE").unwrap_or_default();
-    assert!(!required.split(',').any(|name| name.trim() == tool), "CGPU_REQUIRE lists {tool}, but {reason}");
-    eprintln!("skipped: {reason}");
-    if let Some(file) = std::env::var_os("CGPU_SKIPPED") {
-        let mut file = OpenOptions::new().append(true).create(true).open(file).expect("the list of skips");
-        // One write: other tests append at the same time.
-        file.write_all(format!("{test}: {reason}\n").as_bytes()).expect("the list of skips");
-    }
-}
-
 /// The names that libcgpu.so exports.
 pub(crate) fn hooked() -> BTreeSet<String> {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/exports.txt");
-    let text = std::fs::read_to_string(golden).expect("the list of exports");
+    let text = fs::read_to_string(golden).expect("the list of exports");
     text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
-}
-
-/// Builds packages as they are shipped, and gives the files of their libraries.
-fn cargo_build(packages: &[&str]) -> Vec<PathBuf> {
-    let mut command = Command::new(env!("CARGO"));
-    command.args(["build", "--release", "--quiet", "--message-format=json-render-diagnostics"]);
-    command.args(packages.iter().flat_map(|package| ["--package", package]));
-    let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().expect("cargo");
-    assert!(output.status.success(), "the libraries do not build");
-    let messages = String::from_utf8_lossy(&output.stdout);
-    let messages = messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    let files = messages.filter_map(|message| message.get("filenames")?.as_array().cloned());
-    files.flatten().filter_map(|file| file.as_str().map(PathBuf::from)).collect()
 }

@@ -3,6 +3,7 @@
 //! Cheap checks come first, so that a slip is reported in seconds; then the modules by themselves, then the built files
 //! under the real loader: tests of what happens in parallel, tests that also measure time one by one.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use runner::Runner;
 use suite::Suite;
 use tier::{LEFT_OUT, SAMPLED, Tier};
 
+pub(crate) mod check;
 mod report;
 mod runner;
 mod suite;
@@ -64,8 +66,9 @@ const STEPS: &[Step] = &[
     Step { name: "timed", tier: Tier::Fast, run: timed },
 ];
 
-/// Packages whose tests run built files: each has a step of its own.
-const END_TO_END: &[&str] = &["tests/e2e/", "tests/differential/", "tests/kubernetes/"];
+/// What the names of test programs begin with that run built files: other steps have them.
+const END_TO_END: &[&str] =
+    &["tests/e2e/", "tests/differential/", "tests/kubernetes/", "shim/loader", "tests/cuda/libcuda/loader"];
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if arguments.list {
@@ -78,20 +81,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if chosen.is_empty() {
         bail!("no step of this tier is called {}; --list shows them", arguments.only.join(" or "));
     }
-    let workspace = Workspace::find()?;
-    let mut run = Run {
-        report: Report::new(&workspace.target),
-        tier,
-        names: arguments.name.clone(),
-        step: "",
-        suites: None,
-        is_built: false,
-        workspace,
-    };
-    for step in chosen {
-        run.step(step);
-    }
-    Ok(if run.report.close()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Run::new(Workspace::find()?, tier, arguments.name.clone()).steps(chosen.into_iter())
 }
 
 fn list() {
@@ -115,6 +105,8 @@ struct Run {
     tier: Tier,
     /// Parts of the names of the tests to run; all if empty.
     names: Vec<String>,
+    /// The folders of the packages to which a check is limited.
+    folders: Option<BTreeSet<PathBuf>>,
     report: Report,
     /// The current step.
     step: &'static str,
@@ -125,6 +117,17 @@ struct Run {
 }
 
 impl Run {
+    fn new(workspace: Workspace, tier: Tier, names: Vec<String>) -> Self {
+        let report = Report::new(&workspace.target);
+        Self { workspace, tier, names, folders: None, report, step: "", suites: None, is_built: false }
+    }
+
+    /// Runs the steps, one after the other, and closes the report.
+    fn steps<'a>(mut self, steps: impl Iterator<Item = &'a Step>) -> Result<ExitCode> {
+        steps.for_each(|step| self.step(step));
+        Ok(if self.report.close()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
     /// Announces a step, runs it and prints how it went. An error is a failure: the run goes on with the next step.
     fn step(&mut self, step: &Step) {
         eprintln!("\n==== {}", step.name);
@@ -278,7 +281,8 @@ fn models(run: &mut Run) -> Result<()> {
 }
 
 fn plain(run: &mut Run) -> Result<()> {
-    run.end_to_end(&["tests/e2e/cgpu_e2e", "tests/e2e/plain"], processors(), &[])
+    let names = ["tests/e2e/cgpu_e2e", "tests/e2e/plain", "shim/loader", "tests/cuda/libcuda/loader"];
+    run.end_to_end(&names, processors(), &[])
 }
 
 /// Random programs against a model, the accounting and the simulated GPU's own state.

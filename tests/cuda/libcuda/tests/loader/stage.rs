@@ -1,20 +1,10 @@
-//! The stage for tests under the real loader: freshly built libraries in a folder of their own, compiled programs, private segments.
-//!
-//! `cargo test` does not build another package's libraries, nor this one's for its own tests; so cargo is called once more, and says
-//! where it put them.
+//! The stage for tests under the real loader: built libraries and programs, private segments.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
 
-/// Package, target, and the name that programs ask the loader for.
-const LIBRARIES: [(&str, &str, &str); 4] = [
-    ("cgpu-sim-libcuda", "cgpu_sim_libcuda", "sim/libcuda.so.1"),
-    ("cgpu-sim-libnvidia-ml", "cgpu_sim_libnvidia_ml", "sim/libnvidia-ml.so.1"),
-    ("cgpu-null-libcuda", "cgpu_null_libcuda", "null/libcuda.so.1"),
-    ("cgpu-null-libnvidia-ml", "cgpu_null_libnvidia_ml", "null/libnvidia-ml.so.1"),
-];
+use cgpu_e2e::Dist;
 
 /// The root of the workspace.
 pub(crate) fn root() -> PathBuf {
@@ -22,63 +12,13 @@ pub(crate) fn root() -> PathBuf {
 }
 
 /// The folder with the libraries under their names, in `sim/` and `null/`.
-pub(crate) fn libraries() -> &'static Path {
-    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    FOLDER.get_or_init(|| {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("drivers");
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--message-format=json"]).current_dir(root());
-        for (package, _, _) in LIBRARIES {
-            cargo.args(["--package", package]);
-        }
-        let output = cargo.stderr(Stdio::inherit()).output().expect("cargo runs");
-        assert!(output.status.success(), "the libraries do not build");
-        let messages = String::from_utf8(output.stdout).expect("cargo's messages are text");
-        for (_, target, name) in LIBRARIES {
-            let built = built(&messages, target);
-            let place = folder.join(name);
-            fs::create_dir_all(place.parent().expect("a file lies in a folder"))
-                .expect("the folder can be made");
-            // Whoever has the old one open keeps it: another run may be under way.
-            let fresh = place.with_extension(std::process::id().to_string());
-            fs::copy(&built, &fresh).expect("the library can be copied");
-            fs::rename(&fresh, &place).expect("the library can be placed");
-        }
-        folder
-    })
-}
-
-/// The library that cargo says it made for a target.
-fn built(messages: &str, target: &str) -> PathBuf {
-    let artifact = messages
-        .lines()
-        .filter(|line| line.contains("\"reason\":\"compiler-artifact\""))
-        .find(|line| line.contains(&format!("\"name\":\"{target}\"")))
-        .unwrap_or_else(|| panic!("cargo made no {target}"));
-    let paths = artifact.split('"').filter(|text| text.starts_with('/') && text.ends_with(".so"));
-    paths.map(PathBuf::from).next().expect("a library has a file")
+pub(crate) fn libraries() -> PathBuf {
+    Dist::find().folder().to_owned()
 }
 
 /// A compiled program of `tests/cuda/programs`.
 pub(crate) fn program(name: &str) -> PathBuf {
-    let source = root().join("tests/cuda/programs").join(name).with_extension("c");
-    let folder = libraries().join("programs");
-    fs::create_dir_all(&folder).expect("the folder can be made");
-    let place = folder.join(name);
-    // Tests run in threads of one process, and in several: each compiles under a name of its own.
-    let fresh = folder.join(format!("{name}-{}-{:?}", std::process::id(), std::thread::current().id()));
-    let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
-    compiler
-        .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
-        .arg(&fresh)
-        .arg(source);
-    if name.starts_with("needed") {
-        compiler.arg(libraries().join("sim/libcuda.so.1"));
-    }
-    let status = compiler.arg("-ldl").status().expect("there is a C compiler");
-    assert!(status.success(), "{name} does not compile");
-    fs::rename(fresh, &place).expect("the program can be placed");
-    place
+    Dist::find().program(name)
 }
 
 /// A machine of one's own: a segment in a private folder, gone with it.
