@@ -38,7 +38,8 @@ pub(crate) fn collect(workspace: &Workspace, collection: &Collection) -> Result<
     let folder = workspace.target.join(collection.folder);
     eprintln!("xtask: building {} ({})", folder.display(), collection.announcement);
     let items: Vec<&Item> = collection.items().filter(|item| item.name != STATIC).collect();
-    let packages: BTreeSet<&str> = items.iter().map(|item| item.package).collect();
+    let mut packages: BTreeSet<&str> = items.iter().map(|item| item.package).collect();
+    packages.extend(collection.features_of);
     let programs = items.iter().filter(|item| !item.name.contains(".so")).map(|item| item.target);
     let mut arguments = vec!["--profile", collection.profile, "--lib"];
     arguments.extend(packages.into_iter().flat_map(|package| ["--package", package]));

@@ -28,6 +28,11 @@ use verdict::{Observed, Round, Verdict};
 const ROUNDS: u32 = 3;
 /// How long one process runs alone in each round.
 const ALONE: Duration = Duration::from_secs(1);
+/// The policies of the two: the driver's own slicing, and turns by weight.
+const NATIVE: &str = "5";
+const WEIGHTED: &str = "2";
+/// How long after a new policy the next measurement begins.
+const SETTLE: Duration = Duration::from_millis(100);
 /// Interval between two lines of the table.
 const TABLE_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -98,12 +103,21 @@ fn measure(stage: &mut Stage, time: Duration) -> Result<Verdict> {
         eprintln!(
             "demo: round {number} of {ROUNDS}: one process alone, then both tenants, kernels of 60 us without a pause"
         );
+        // Under policy 2, by weight, an idle neighbour's time stays idle.
+        set_policy(stage, NATIVE)?;
         let alone = tenants[0].run_one_process(ALONE)?;
+        set_policy(stage, WEIGHTED)?;
         rounds.push(Round { alone, together: together(stage, &mut tenants, time / ROUNDS)? });
     }
     let after = stage.status()?;
     let observed = Observed { memory, rounds, seconds: (time / ROUNDS).as_secs_f64(), full, before, after };
     Ok(Verdict::of(stage, &tenants, &observed))
+}
+
+fn set_policy(stage: &Stage, policy: &str) -> Result<()> {
+    stage.write("0/policy", policy)?;
+    std::thread::sleep(SETTLE);
+    Ok(())
 }
 
 /// Both tenants side by side; the kernels that each completed.

@@ -184,7 +184,7 @@ fn the_demo_says_what_it_saw_and_exits_by_it() {
         let outcome = Outcome::of(command);
         let said: Value =
             serde_json::from_str(&outcome.stdout).unwrap_or_else(|error| panic!("{error}: {outcome:?}"));
-        assert_eq!(said["driver"], "simulated");
+        assert_eq!((&said["driver"], &said["build"]), (&"simulated".into(), &"unoptimized".into()));
         assert_eq!(said["oom_enforced"], true);
         assert_eq!(said["managed_refused"], true);
         let limits: Vec<u64> =
@@ -192,7 +192,9 @@ fn the_demo_says_what_it_saw_and_exits_by_it() {
         assert_eq!(limits, [23028 * 8 / 22, 23028 * 12 / 22]);
         let number = |key: &str| said[key].as_f64().unwrap_or_else(|| panic!("no {key} in {said}"));
         // How exact it is on a busy machine is not for a test to say; that the exit code says the same is.
-        let held = number("share_error_pct") <= 2.0 && number("aggregate_pct") >= 95.0;
+        let rounds = said["aggregate_pct_rounds"].as_array().expect("the rounds");
+        let possible = rounds.iter().all(|round| round.as_f64().is_some_and(|percent| percent <= 100.3));
+        let held = number("share_error_pct") <= 2.0 && number("aggregate_pct") >= 95.0 && possible;
         assert_eq!(outcome.code(), Some(i32::from(!held)), "{said}");
     });
 }

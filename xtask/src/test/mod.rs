@@ -22,6 +22,7 @@ use suite::Suite;
 use tier::{LEFT_OUT, SAMPLED, Tier};
 
 pub(crate) mod check;
+mod promises;
 mod report;
 mod runner;
 mod suite;
@@ -55,6 +56,7 @@ const STEPS: &[Step] = &[
     Step { name: "lint", tier: Tier::Fast, run: lint },
     Step { name: "licences", tier: Tier::Fast, run: licences },
     Step { name: "build", tier: Tier::Fast, run: build_all },
+    Step { name: "promises", tier: Tier::Fast, run: promises },
     Step { name: "unit", tier: Tier::Fast, run: unit },
     Step { name: "models", tier: Tier::Fast, run: models },
     Step { name: "portable", tier: Tier::Full, run: portable },
@@ -182,6 +184,18 @@ impl Run {
         Ok(suites)
     }
 
+    /// The test program of the models.
+    fn model_suites(&mut self) -> Result<Vec<Arc<Suite>>> {
+        let artifacts = self.compile(|workspace| {
+            let mut command = workspace.cargo(&["test"]);
+            // Its own folder: other flags would otherwise rebuild everything at every change of step.
+            command.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", workspace.target.join("loom"));
+            let arguments = ["--no-run", "--release", "--package", "cgpu-proto", "--test", "loom"];
+            workspace.build_by(&mut command, &arguments)
+        })?;
+        Ok(Suite::among(&self.workspace, artifacts))
+    }
+
     /// The files that end-to-end tests run.
     fn built(&mut self) -> Result<()> {
         if !self.is_built {
@@ -260,6 +274,17 @@ fn build_all(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
+/// Whether the fast tier still has a test of each promise.
+fn promises(run: &mut Run) -> Result<()> {
+    let mut cases = Vec::new();
+    for suite in [run.suites()?, run.model_suites()?].concat() {
+        cases.extend(suite.list()?.cases);
+    }
+    promises::check(&run.workspace, &cases)?;
+    run.count(true);
+    Ok(())
+}
+
 /// The modules by themselves; among them the layout in C, the generated documents and the model-free loom types.
 fn unit(run: &mut Run) -> Result<()> {
     let mut suites = run.suites()?;
@@ -269,14 +294,7 @@ fn unit(run: &mut Run) -> Result<()> {
 
 /// The shared-memory protocols under every interleaving that loom can think of.
 fn models(run: &mut Run) -> Result<()> {
-    let artifacts = run.compile(|workspace| {
-        let mut command = workspace.cargo(&["test"]);
-        // Its own folder: other flags would otherwise rebuild everything at every change of step.
-        command.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", workspace.target.join("loom"));
-        let arguments = ["--no-run", "--release", "--package", "cgpu-proto", "--test", "loom"];
-        workspace.build_by(&mut command, &arguments)
-    })?;
-    let suites = Suite::among(&run.workspace, artifacts);
+    let suites = run.model_suites()?;
     run.run(&suites, processors(), &[])
 }
 

@@ -21,6 +21,9 @@ const POLL_INTERVAL: [Duration; 2] = [Duration::from_millis(2), Duration::from_m
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(20);
 /// A test that takes longer gets a line of its own.
 const LONG: Duration = Duration::from_secs(20);
+/// How much of a failed test's output goes to the terminal; all of it stays in the step's folder.
+const MOST_LINES: usize = 60;
+const MOST_COLUMNS: usize = 1000;
 /// Up to this many failed tests run once more. More than these do not fail by chance.
 const MOST_REPEATED: usize = 10;
 
@@ -108,7 +111,7 @@ impl Runner<'_> {
                 eprintln!("skipped: {reason}");
             }
             Outcome::Failed => {
-                eprintln!("\n---- {} FAILED\n{}\n----", case.id(), attempt.output.trim_end());
+                eprintln!("\n---- {} FAILED\n{}\n----", case.id(), end_of(&attempt.output));
             }
         }
         &attempt.outcome
@@ -173,7 +176,7 @@ impl Runner<'_> {
         if status.is_none() {
             output += &format!("\nended: it ran longer than {} s", TIME_LIMIT.as_secs());
         }
-        files.remove();
+        files.remove(matches!(outcome, Outcome::Failed));
         Ok(Attempt { outcome, seconds, output })
     }
 }
@@ -188,6 +191,14 @@ fn judge(status: Option<ExitStatus>, output: &str, skip: Option<&str>) -> Outcom
     }
 }
 
+/// What of an output goes to the terminal: the last lines, and of each its beginning.
+fn end_of(output: &str) -> String {
+    let lines: Vec<&str> = output.trim_end().lines().collect();
+    let last = &lines[lines.len().saturating_sub(MOST_LINES)..];
+    let cut = |line: &&str| line.chars().take(MOST_COLUMNS).collect::<String>();
+    last.iter().map(cut).collect::<Vec<_>>().join("\n")
+}
+
 /// The files of one attempt.
 struct Files {
     output: PathBuf,
@@ -200,9 +211,11 @@ impl Files {
         Self { output: folder.join(format!("{name}.out")), skipped: folder.join(format!("{name}.skipped")) }
     }
 
-    fn remove(&self) {
-        for file in [&self.output, &self.skipped] {
-            let _ = fs::remove_file(file);
+    /// The output of a failed test stays.
+    fn remove(&self, failed: bool) {
+        let _ = fs::remove_file(&self.skipped);
+        if !failed {
+            let _ = fs::remove_file(&self.output);
         }
     }
 }

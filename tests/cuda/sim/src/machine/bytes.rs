@@ -55,10 +55,22 @@ pub(super) fn fill_bytes(books: &impl Books, memory: &mut Memory, fill: &Fill) -
         // SAFETY: the range was checked to lie in a live allocation when the fill was enqueued; its bytes stay mapped
         // until the machine is dropped, and whoever else reaches them holds the memory's lock, which we hold.
         let row = unsafe { core::slice::from_raw_parts_mut(to, index(width)) };
-        row.chunks_exact_mut(size).for_each(|place| place.copy_from_slice(element));
+        repeat(row, element);
         memory.spread(books, start, width)?;
     }
     Ok(())
+}
+
+/// Fills a row with copies of an element, each time as many as are there already: a loop over a megabyte of single bytes
+/// takes ten milliseconds where the code is not optimized.
+fn repeat(row: &mut [u8], element: &[u8]) {
+    let mut filled = element.len().min(row.len());
+    row[..filled].copy_from_slice(&element[..filled]);
+    while filled < row.len() {
+        let more = filled.min(row.len() - filled);
+        row.copy_within(..more, filled);
+        filled += more;
+    }
 }
 
 pub(super) fn write_word(
@@ -135,5 +147,15 @@ mod tests {
                 "{condition:?} {width:?} {word:x} {value:x}"
             );
         }
+    }
+
+    #[test]
+    fn row_of_any_length_is_filled_with_whole_elements() {
+        for (elements, element) in [(1, &[7_u8][..]), (5, &[1, 2]), (13, &[1, 2, 3, 4]), (64, &[9, 8])] {
+            let mut row = vec![0; elements * element.len()];
+            repeat(&mut row, element);
+            assert_eq!(row, element.repeat(elements));
+        }
+        repeat(&mut [], &[1]);
     }
 }

@@ -230,13 +230,14 @@ impl Scene {
         fate(self.client(store, libc::SIGKILL, operation)) == Fate::Killed
     }
 
-    /// Crashes `operation` before each of its stores, and now and then whoever repairs before some of the repair's;
-    /// then lets it through. In between, the state must be the one before.
+    /// Crashes `operation` before each of its stores (or some, see [`Sample`]), and now and then the repairing process
+    /// before some of the repair's; then lets it through. In between, the state must be the one before.
     fn crash_everywhere(&self, operation: impl Fn(&mut Timeline<'_, Transaction<'_>>)) {
         let before = self.state();
-        let mut store = 0;
+        let sample = Sample::of_the_environment();
+        let (mut store, mut crashes) = (0, 0);
         while self.crashes(store, &operation) {
-            if store % 32 == 7 {
+            if crashes % 32 == 7 {
                 let mut repair = 0;
                 while self.crashes(repair, |_| {}) {
                     repair += 1 + repair / 4;
@@ -244,9 +245,42 @@ impl Scene {
                 assert!(repair > 1, "there must be something to repair");
             }
             assert!(self.state() == before, "after a crash before store {store}");
-            store += 1;
+            store = sample.after(store);
+            crashes += 1;
         }
         assert!(store > 4, "the operation must change something: {store} stores");
         assert!(self.state() != before);
+    }
+}
+
+/// Which stores an operation is crashed before: all, or one of `CGPU_CRASH_SAMPLE`, by a seed that a failure prints.
+struct Sample {
+    /// One of so many.
+    stride: u64,
+    /// Less than the stride.
+    offset: u64,
+}
+
+impl Sample {
+    /// The first stores of an operation are always tried.
+    const FIRST: u64 = 8;
+
+    fn of_the_environment() -> Self {
+        let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse().ok());
+        let stride = number("CGPU_CRASH_SAMPLE").unwrap_or(1).max(1);
+        let seed = number("CGPU_CRASH_SEED").unwrap_or_else(|| u64::from(std::process::id()));
+        if stride > 1 {
+            eprintln!("one store of {stride}; again with CGPU_CRASH_SEED={seed}");
+        }
+        Self { stride, offset: seed % stride }
+    }
+
+    /// The next store after this one.
+    fn after(&self, store: u64) -> u64 {
+        match store + 1 {
+            Self::FIRST => Self::FIRST + self.offset,
+            next if next < Self::FIRST => next,
+            _ => store + self.stride,
+        }
     }
 }

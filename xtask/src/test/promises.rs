@@ -1,0 +1,66 @@
+//! Holds the tiers to `SPECIFICATION.md`: each promise that a test shows keeps one in the fast tier.
+
+use std::fs;
+
+use anyhow::{Context, Result, ensure};
+
+use super::suite::Case;
+use super::tier::{LEFT_OUT, Tier};
+use crate::cargo::Workspace;
+
+/// Checks the page and the table of what is left out against all tests that there are.
+pub(crate) fn check(workspace: &Workspace, cases: &[Case]) -> Result<()> {
+    let page = workspace.root.join("SPECIFICATION.md");
+    let page = fs::read_to_string(&page).with_context(|| format!("cannot read {}", page.display()))?;
+    let fast: Vec<String> = cases.iter().filter(|case| Tier::Fast.runs(case)).map(path).collect();
+    let lacking = without_test(&page, &fast);
+    ensure!(lacking.is_empty(), "the fast tier has no test of: {}", lacking.join("; "));
+    let stale = LEFT_OUT.iter().flat_map(|left_out| left_out.stale(cases)).collect::<Vec<_>>();
+    ensure!(stale.is_empty(), "tier.rs leaves out tests that do not exist: {}", stale.join("; "));
+    Ok(())
+}
+
+/// The test program and the test, e.g. `tests::e2e::plain::race::fresh`.
+fn path(case: &Case) -> String {
+    format!("{}::{}", case.suite.name.replace('/', "::"), case.name)
+}
+
+/// Whether a page means this test, or the module that it is in, by a name: it may leave out parts, as `tests`.
+fn cites(name: &str, path: &str) -> bool {
+    let mut parts = path.split("::");
+    name.split("::").all(|wanted| parts.any(|part| part == wanted))
+}
+
+/// The promises that name tests, and of these none that is in `tests`.
+fn without_test(page: &str, tests: &[String]) -> Vec<String> {
+    let rows = page.lines().filter(|line| line.starts_with('|') && !line.starts_with("|---"));
+    let mut lacking = Vec::new();
+    for row in rows {
+        let cells: Vec<&str> = row.split('|').collect();
+        let cited = cells.get(3).into_iter().flat_map(|cell| cell.split('`').skip(1).step_by(2));
+        // A name without a module is the key of a benchmark; one with a type, what tests use.
+        let is_test = |name: &&str| name.contains("::") && !name.starts_with(char::is_uppercase);
+        let cited: Vec<&str> = cited.filter(is_test).collect();
+        let is_there = |name: &&str| tests.iter().any(|test| cites(name, test));
+        if !cited.is_empty() && !cited.iter().any(is_there) {
+            lacking.push(cells[1].trim().to_owned());
+        }
+    }
+    lacking
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn promise_keeps_one_of_the_tests_that_it_names() {
+        let page = "| promise | number | shown by | card |\n|---|---|---|---|\n\
+                    | whole | 0 | `race::fresh`, `plays::long` | sim |\n| gone | 0 | `plays::long` | sim |\n\
+                    | measured | 1 ns | `launch_open_added_ns` | null |\n| module | 1 | `turns::policies` | sim |\n\
+                    | silent | 0 | `Outcome::silent` in all | sim |\n";
+        let tests =
+            ["tests::e2e::plain::race::tests::fresh", "monitor::turns::policies::cap"].map(str::to_owned);
+        assert_eq!(without_test(page, &tests), ["gone"]);
+    }
+}
