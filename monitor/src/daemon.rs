@@ -83,6 +83,8 @@ pub fn run(config: &Config, replace: bool) -> Result<()> {
         let estate = predecessor.hand_over().context("the running monitor does not hand over")?;
         tracing::info!("taking over from a monitor of {}", estate.release);
         host.inherit(now(), estate);
+        // The predecessor ends when the socket's name is ours.
+        service::is_main_process();
         socket = Some(Socket::succeed(&path).with_context(|| format!("cannot open {}", path.display()))?);
     }
     let socket = socket.context("no socket")?;

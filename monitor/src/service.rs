@@ -6,9 +6,15 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// It answers now. A successor is told by its process id: the manager follows it.
+/// This process, a successor, is the service's main process from now on. The manager must know before the predecessor ends:
+/// otherwise it takes the service for ended, and kills the successor.
+pub(crate) fn is_main_process() {
+    tell(&format!("MAINPID={}", std::process::id()));
+}
+
+/// It answers now.
 pub(crate) fn ready() {
-    tell(&format!("READY=1\nMAINPID={}", std::process::id()));
+    tell("READY=1");
 }
 
 /// It stops.

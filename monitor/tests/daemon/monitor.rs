@@ -15,6 +15,10 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Monitor {
     /// `timeout`, which ends the monitor when the test does not, and passes signals on.
     child: Child,
+    /// The same of a successor that has not taken over yet.
+    successor: Option<Child>,
+    /// The process that a succession is to end.
+    predecessor: Option<Pid>,
     root: PathBuf,
     config: PathBuf,
 }
@@ -31,8 +35,8 @@ impl Monitor {
         let tree = if more.contains("tree =") { "" } else { "tree = \"none\"\n" };
         let metrics = if more.contains("metrics =") { "" } else { "metrics = \"off\"\n" };
         std::fs::write(&config, format!("nvml = \"libno-such-nvml.so\"\n{tree}{metrics}{more}")).unwrap();
-        let child = spawn(root, &config, &[]);
-        let monitor = Self { child, root: root.to_owned(), config };
+        let child = spawn(root, &config, &[], &[]);
+        let monitor = Self { child, successor: None, predecessor: None, root: root.to_owned(), config };
         monitor.wait();
         monitor
     }
@@ -55,14 +59,26 @@ impl Monitor {
     pub(crate) fn replace(&mut self) {
         kill_process(self.pid(), Signal::KILL).unwrap();
         self.child.wait().unwrap();
-        self.child = spawn(&self.root, &self.config, &[]);
+        self.child = spawn(&self.root, &self.config, &[], &[]);
         self.wait();
     }
 
     /// Starts a successor and waits until it has taken over.
     pub(crate) fn succeed(&mut self) {
-        let before = self.pid();
-        let successor = spawn(&self.root, &self.config, &["--replace"]);
+        self.begin_succession(&[]);
+        self.end_succession();
+    }
+
+    /// Starts a successor with these variables.
+    pub(crate) fn begin_succession(&mut self, variables: &[(&str, &Path)]) {
+        self.predecessor = Some(self.pid());
+        self.successor = Some(spawn(&self.root, &self.config, &["--replace"], variables));
+    }
+
+    /// Waits until the successor has taken over.
+    pub(crate) fn end_succession(&mut self) {
+        let before = self.predecessor.take().unwrap();
+        let successor = self.successor.take().unwrap();
         eventually("a predecessor that ends", || rustix::process::test_kill_process(before).is_err());
         assert!(self.child.wait().unwrap().success());
         self.child = successor;
@@ -115,13 +131,14 @@ impl Monitor {
     }
 }
 
-fn spawn(root: &Path, config: &Path, more: &[&str]) -> Child {
+fn spawn(root: &Path, config: &Path, more: &[&str], variables: &[(&str, &Path)]) -> Child {
     Command::new("timeout")
         .args(["--kill-after=1", "300", env!("CARGO_BIN_EXE_cgpu-monitor"), "--log", "warn", "--root"])
         .arg(root)
         .arg("--config")
         .arg(config)
         .args(more)
+        .envs(variables.iter().copied())
         .stdin(Stdio::null())
         .spawn()
         .unwrap()
@@ -130,10 +147,12 @@ fn spawn(root: &Path, config: &Path, more: &[&str]) -> Child {
 impl Drop for Monitor {
     fn drop(&mut self) {
         // Passed on to the monitor; if both are gone already there is nothing to do.
-        if let Some(pid) = Pid::from_raw(i32::try_from(self.child.id()).unwrap()) {
-            let _ = kill_process(pid, Signal::TERM);
+        for child in std::iter::once(&mut self.child).chain(&mut self.successor) {
+            if let Some(pid) = Pid::from_raw(i32::try_from(child.id()).unwrap()) {
+                let _ = kill_process(pid, Signal::TERM);
+            }
+            let _ = child.wait();
         }
-        let _ = self.child.wait();
     }
 }
 

@@ -1,6 +1,8 @@
 //! The hot upgrade: a monitor takes over from another, and nothing is lost.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 use std::thread::{sleep, spawn};
 use std::time::Duration;
@@ -138,6 +140,33 @@ fn puts_beneath() -> bool {
     let mut parts = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));
     let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
     rustix::process::geteuid().is_root() && version >= (6, 5)
+}
+
+/// The predecessor ends once the socket's name is the successor's. If the service manager then still takes it for the main
+/// process, it takes the service for ended, and kills the successor.
+#[test]
+fn successor_is_announced_as_the_main_process_before_it_takes_the_socket() {
+    let scene = Scene::new();
+    // Mounting the tree takes a while after the socket has its name.
+    let more = if has_fuse("succession") { with_tree(scene.root()) } else { String::new() };
+    let mut monitor = Monitor::start_with(scene.root(), &more);
+    let manager = scene.root().join("notify");
+    let notifications = UnixDatagram::bind(&manager).unwrap();
+    notifications.set_nonblocking(true).unwrap();
+    let socket = paths::socket(scene.root());
+    let inode = || fs::metadata(&socket).map(|data| data.ino()).ok();
+    let before = inode();
+    monitor.begin_succession(&[("NOTIFY_SOCKET", &manager)]);
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    while inode() == before {
+        assert!(std::time::Instant::now() < deadline, "expected a successor");
+        std::hint::spin_loop();
+    }
+    let mut text = [0; 256];
+    let length = notifications.recv(&mut text).expect("a notification that came before the socket");
+    let text = String::from_utf8_lossy(&text[..length]).into_owned();
+    monitor.end_succession();
+    assert!(text.contains(&format!("MAINPID={}", monitor.pid().as_raw_nonzero())), "{text}");
 }
 
 #[test]
