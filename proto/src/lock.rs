@@ -244,6 +244,7 @@ impl Drop for Guard<'_> {
 mod tests {
     use super::*;
     use std::cell::Cell;
+    use std::time::Instant;
 
     fn owner(slot: u8) -> Owner {
         Owner::new(SlotIndex(slot), Generation::FIRST)
@@ -313,5 +314,63 @@ mod tests {
         let lock = SlotLock::default();
         lock.word.store(SLEEPERS, Ordering::Relaxed);
         assert!(matches!(lock.acquire(owner(2), PATIENCE, |_| Life::Alive), Ok(Acquired::Clean(_))));
+    }
+
+    #[test]
+    fn owner_is_named_whether_a_process_sleeps_or_not() {
+        let lock = SlotLock::default();
+        let _guard = lock.try_acquire(owner(1)).unwrap();
+        lock.word.fetch_or(SLEEPERS, Ordering::Relaxed);
+        assert_eq!(lock.owner(), Some(owner(1)));
+        assert_eq!(Owner::of(SLEEPERS), None);
+    }
+
+    #[test]
+    fn sleeper_gets_the_lock_when_it_is_released() {
+        let lock = SlotLock::default();
+        let guard = lock.try_acquire(owner(1)).unwrap();
+        std::thread::scope(|scope| {
+            let sleeper =
+                scope.spawn(|| match lock.acquire(owner(2), Nanos::from_millis(5_000), |_| Life::Alive) {
+                    Ok(Acquired::Clean(_)) => lock.owner(),
+                    other => panic!("{other:?}"),
+                });
+            while lock.word.load(Ordering::Relaxed) & SLEEPERS == 0 && !sleeper.is_finished() {
+                std::thread::yield_now();
+            }
+            drop(guard);
+            assert_eq!(sleeper.join().unwrap(), Some(owner(2)));
+        });
+        assert_eq!(lock.word.load(Ordering::Relaxed), 0, "free, and no process is said to sleep");
+    }
+
+    /// A section is shorter than that: to ask sooner would cost more than to wait.
+    #[test]
+    fn owner_is_doubted_only_after_a_while() {
+        let lock = SlotLock::default();
+        let _guard = lock.try_acquire(owner(1)).unwrap();
+        let begun = Instant::now();
+        let first = Cell::new(None);
+        let life = |_| {
+            first.set(first.get().or_else(|| Some(begun.elapsed())));
+            Life::Alive
+        };
+        assert!(lock.acquire(owner(2), Nanos::ZERO, life).is_err());
+        assert!(first.get().unwrap() >= DOUBT.duration());
+    }
+
+    #[test]
+    fn living_owner_is_waited_for_as_long_as_patience_lasts() {
+        let lock = SlotLock::default();
+        let _guard = lock.try_acquire(owner(1)).unwrap();
+        let begun = Instant::now();
+        assert!(lock.acquire(owner(2), PATIENCE, |_| Life::Alive).is_err());
+        assert!(begun.elapsed() >= PATIENCE.duration());
+    }
+
+    #[test]
+    fn timeout_message_names_the_owners_slot() {
+        let message = HeldBy(owner(5)).to_string();
+        assert!(message.contains("held by the process of slot 5"), "{message}");
     }
 }
