@@ -9,7 +9,7 @@ use cgpu_proto::atomic::{AtomicU32, AtomicU64, Ordering};
 use cgpu_proto::growth::Growth;
 use cgpu_proto::layout::{Card, Cell, Slot};
 use cgpu_proto::ledger::{self, Account, Column, Refused, Terms};
-use cgpu_proto::lock::{Life, Owner};
+use cgpu_proto::lock::{HeldBy, Life, Owner};
 use cgpu_proto::slots::{self, Claimant, LINGERS, Presence, State, Table, Word};
 use cgpu_proto::units::{Bytes, Generation, Nanos, SlotIndex};
 use proptest::prelude::*;
@@ -455,4 +455,278 @@ fn what_is_measured_of_one_that_is_away_counts() {
     container.account(other).is_back(me.slot(), || limit, Nanos::ZERO, |_| Life::Alive);
     assert_eq!(container.account(other).total(), limit + half);
     assert!(!charge_without_the_lock(&container, other, Bytes(512), limit));
+}
+
+// ---- checkpoints ----------------------------------------------------------------------------------
+
+const NEVER_HELD: fn(Owner) -> Life = |owner| panic!("the lock is free, yet {owner:?} has it");
+
+/// Charges 4096 bytes to a process, of which it exports 1024, and 512 bytes of implicit memory; then a
+/// checkpoint takes them off the GPU. What comes back later is 4096 - 1024 + 512 bytes.
+fn checkpoint(container: &Container, tool: Owner, worker: Owner, limit: Bytes) {
+    let account = container.account(worker);
+    assert!(charge(container, worker, Bytes(4096), limit));
+    account.own().export(Bytes(1024));
+    account.book(Column::Implicit, Bytes(512), || limit, Nanos::ZERO, NEVER_HELD);
+    container.account(tool).send_away(worker.slot());
+    assert_eq!(container.account(tool).total(), Bytes(1024), "others may hold what it exported");
+}
+
+#[test]
+fn bring_back_restores_a_process_only_if_all_it_had_fits() {
+    let container = Container::default();
+    let (tool, worker) = (claimed(&container), claimed(&container));
+    let (limit, returning) = (Bytes(8192), Bytes(4096 - 1024 + 512));
+    checkpoint(&container, tool, worker, limit);
+    let used = limit - returning + Bytes(1);
+    assert!(charge(&container, tool, used - Bytes(1024), limit));
+
+    let account = container.account(tool);
+    let bring_back = || account.bring_back(worker.slot(), || limit, Nanos::ZERO, NEVER_HELD);
+    assert_eq!(bring_back(), Err(Refused::Short { used, wanted: returning, limit }), "a byte short");
+    assert_eq!(account.total(), used, "a refusal leaves the process away");
+    account.own().refund(Column::Used, Bytes(1));
+    assert_eq!(bring_back(), Ok(true));
+    assert_eq!(account.total(), limit);
+    assert_eq!(bring_back(), Ok(false), "it is there already");
+    assert_eq!(account.total(), limit);
+}
+
+#[test]
+fn bring_back_takes_cached_memory_of_others_for_the_process() {
+    let container = Container::default();
+    let (tool, worker) = (claimed(&container), claimed(&container));
+    let limit = Bytes(4096 + 512);
+    checkpoint(&container, tool, worker, limit);
+    assert!(charge(&container, tool, Bytes(2048), limit));
+    container.account(tool).own().refund(Column::Used, Bytes(2048));
+    let account = container.account(tool);
+    assert_eq!(account.bring_back(worker.slot(), || limit, Nanos::ZERO, NEVER_HELD), Ok(true));
+    assert_eq!(account.claimed(), limit);
+    assert!(!charge_without_the_lock(&container, tool, Bytes(512), limit));
+}
+
+#[test]
+fn bring_back_discards_what_was_measured_while_the_process_was_away() {
+    let container = Container::default();
+    let (tool, worker) = (claimed(&container), claimed(&container));
+    let limit = Bytes(8192);
+    checkpoint(&container, tool, worker, limit);
+    container.measure(worker.slot().get(), 1024);
+    let account = container.account(tool);
+    assert_eq!(account.total(), Bytes(2048), "another tool may have brought a part of it back");
+    assert_eq!(account.bring_back(worker.slot(), || limit, Nanos::ZERO, NEVER_HELD), Ok(true));
+    assert_eq!(account.total(), Bytes(4096 + 512), "nothing counts twice");
+}
+
+#[test]
+fn bring_back_of_a_process_that_is_there_changes_nothing() {
+    let container = Container::default();
+    let (tool, worker) = (claimed(&container), claimed(&container));
+    let limit = Bytes(8192);
+    assert!(charge(&container, worker, Bytes(4096), limit));
+    container.account(worker).own().refund(Column::Used, Bytes(4096));
+    for slot in [worker.slot(), SlotIndex(200)] {
+        let brought = container.account(tool).bring_back(slot, || limit, Nanos::ZERO, NEVER_HELD);
+        assert_eq!(brought, Ok(false), "{slot}");
+    }
+    assert!(charge_without_the_lock(&container, worker, Bytes(4096), limit), "its cache is kept");
+}
+
+#[test]
+fn bring_back_is_refused_while_a_living_process_holds_the_lock() {
+    let container = Container::default();
+    let (tool, worker) = (claimed(&container), claimed(&container));
+    let limit = Bytes(8192);
+    checkpoint(&container, tool, worker, limit);
+    let guard = container.card.lock.try_acquire(worker).unwrap();
+    let account = container.account(tool);
+    let brought = account.bring_back(worker.slot(), || limit, Nanos::ZERO, |_| Life::Alive);
+    assert_eq!(brought, Err(Refused::Held(HeldBy(worker))));
+    drop(guard);
+    assert_eq!(account.total(), Bytes(1024), "it is away as before");
+}
+
+#[test]
+fn is_back_of_a_process_that_was_never_away_keeps_what_was_measured() {
+    let container = Container::default();
+    let (tool, worker) = (claimed(&container), claimed(&container));
+    let limit = Bytes(8192);
+    assert!(charge(&container, worker, Bytes(4096), limit));
+    container.measure(worker.slot().get(), 1024);
+    container.account(tool).is_back(worker.slot(), || limit, Nanos::ZERO, NEVER_HELD);
+    assert_eq!(container.account(tool).total(), Bytes(4096 + 1024));
+}
+
+// ---- what a container uses, and how it is told apart ----------------------------------------------
+
+/// One process whose figures rise by measurement, one that has returned what it exported, one that drains
+/// and an orphan.
+#[test]
+fn usage_tells_living_draining_and_orphaned_memory_apart() {
+    let container = Container::default();
+    let owners: [Owner; SLOTS] = std::array::from_fn(|_| claimed(&container));
+    for (owner, [used, implicit, exported]) in
+        owners.iter().zip([[4096, 512, 0], [8192, 512, 4096], [1024, 2048, 0], [2048, 512, 1536]])
+    {
+        let account = container.account(*owner);
+        assert!(charge(&container, *owner, Bytes(used), LIMIT));
+        account.book(Column::Implicit, Bytes(implicit), || LIMIT, Nanos::ZERO, NEVER_HELD);
+        account.own().export(Bytes(exported));
+    }
+    let [me, _, draining, orphan] = owners;
+    for dead in [draining, orphan] {
+        container.kernel.taken[dead.slot().get()].set(false);
+    }
+    let sweep = |gone: Option<SlotIndex>| {
+        let wind_up = |slot: SlotIndex, _| {
+            assert!(ledger::bequeath(&container.cells[slot.get()]));
+            State::Orphan
+        };
+        container.table().sweep(&container.kernel, Nanos(2), |slot, _, _| gone == Some(slot), wind_up)
+    };
+    assert_eq!(sweep(None).unwrap().mourned, 2);
+    assert_eq!(sweep(Some(orphan.slot())).unwrap().orphans, 1);
+    for (slot, bytes) in [(0, 1024), (1, -2560), (2, 512), (3, 512)] {
+        container.measure(slot, bytes);
+    }
+
+    let account = container.account(me);
+    let parts = [4096 + 512 + 1024, 8192 - 2560 + 512, 1024 + 2048 + 512, 1536].map(Bytes);
+    let states = [State::Live, State::Live, State::Draining, State::Orphan];
+    let expected = states.map(|state| Word::new(Generation::FIRST, state));
+    let shares: Vec<_> = account.shares().collect();
+    assert_eq!(shares.len(), SLOTS);
+    for (share, (place, (word, part))) in shares.iter().zip(expected.into_iter().zip(parts).enumerate()) {
+        assert_eq!(*share, (SlotIndex::new(place).unwrap(), word, part));
+    }
+    let usage = account.usage();
+    assert_eq!(usage.total(), parts.into_iter().sum());
+    assert_eq!(usage.used, Bytes(4096 + (8192 - 2048) + 1024 + 1536));
+    assert_eq!(usage.implicit, Bytes((512 + 1024) + (2048 + 512)));
+    assert_eq!(usage.growth, Bytes(1024 + 512), "what a correction takes off is no growth");
+    assert_eq!((usage.draining, usage.orphan), (parts[2], parts[3]));
+    assert_eq!(account.total(), usage.total());
+}
+
+#[test]
+fn booked_memory_does_not_depend_on_what_was_measured() {
+    let container = Container::default();
+    let (me, worker) = (claimed(&container), claimed(&container));
+    checkpoint(&container, me, worker, LIMIT);
+    assert!(charge(&container, me, Bytes(2048), LIMIT));
+    container.account(me).book(Column::Implicit, Bytes(512), || LIMIT, Nanos::ZERO, NEVER_HELD);
+    container.measure(0, 4096);
+    container.measure(1, 4096);
+    // Of a process that is away only what it exported counts.
+    assert_eq!(container.account(me).booked(), Bytes(2048 + 512 + 1024));
+}
+
+#[test]
+fn accounting_is_valid_only_within_the_limit_and_below_the_peak() {
+    let container = Container::default();
+    let me = claimed(&container);
+    let limit = Bytes(4096);
+    assert!(charge(&container, me, limit, limit));
+    let account = container.account(me);
+    assert!(account.is_valid(limit));
+    assert!(!account.is_valid(limit - Bytes(1)), "more is in use than the limit allows");
+    container.cells[me.slot().get()].peak.store(limit.0 - 1, Ordering::Relaxed);
+    assert!(!account.is_valid(limit), "the peak has not seen what is in use");
+}
+
+#[test]
+fn refusal_names_the_amounts_and_the_process_in_the_way() {
+    let short = Refused::Short { used: Bytes(10), wanted: Bytes(20), limit: Bytes(25) };
+    assert_eq!(short.to_string(), "20 bytes do not fit: 10 bytes are in use of a limit of 25 bytes");
+    let held = Refused::Held(HeldBy(Owner::new(SlotIndex(5), Generation::FIRST))).to_string();
+    assert!(held.contains("held by the process of slot 5"), "{held}");
+}
+
+// ---- cached memory --------------------------------------------------------------------------------
+
+#[test]
+fn cached_memory_of_an_older_edition_is_not_taken() {
+    let container = Container::default();
+    let me = claimed(&container);
+    let bytes = Bytes(4096);
+    let terms = |edition| Terms { limit: LIMIT, edition };
+    let account = container.account(me);
+    assert_eq!(account.charge(Column::Used, bytes, || terms(1), Nanos::ZERO, NEVER_HELD), Ok(()));
+    account.own().refund(Column::Used, bytes);
+    assert!(!account.own().take(bytes, terms(2)), "growth that was published since was not compared");
+    assert!(account.own().take(bytes, terms(1)));
+}
+
+#[test]
+fn booking_up_to_the_limit_leaves_cached_memory_and_beyond_it_none() {
+    for (excess, keeps) in [(0, true), (1, false)] {
+        let container = Container::default();
+        let (me, other) = (claimed(&container), claimed(&container));
+        let (limit, half) = (Bytes(8192), Bytes(4096));
+        assert!(charge(&container, me, half, limit));
+        container.account(me).own().refund(Column::Used, half);
+        let growth = half + Bytes(excess);
+        container.account(other).book(Column::Implicit, growth, || limit, Nanos::ZERO, NEVER_HELD);
+        assert_eq!(charge_without_the_lock(&container, me, half, limit), keeps, "{excess} over");
+    }
+}
+
+#[test]
+fn booking_without_the_lock_leaves_no_cached_memory() {
+    let container = Container::default();
+    let (me, other) = (claimed(&container), claimed(&container));
+    let (limit, half) = (Bytes(8192), Bytes(4096));
+    assert!(charge(&container, me, half, limit));
+    container.account(me).own().refund(Column::Used, half);
+    let stopped = container.card.lock.try_acquire(me).unwrap();
+    let account = container.account(other);
+    account.book(Column::Used, Bytes(512), || limit, Nanos::ZERO, |_| Life::Alive);
+    drop(stopped);
+    assert_eq!(account.total(), Bytes(512), "what the driver has taken counts all the same");
+    assert!(!charge_without_the_lock(&container, me, half, limit));
+}
+
+// ---- what a dead process leaves -------------------------------------------------------------------
+
+#[test]
+fn dead_process_that_exported_nothing_leaves_nothing() {
+    let container = Container::default();
+    let me = claimed(&container);
+    let cell = &container.cells[me.slot().get()];
+    assert!(charge(&container, me, Bytes(4096), LIMIT));
+    container.account(me).book(Column::Implicit, Bytes(512), || LIMIT, Nanos::ZERO, NEVER_HELD);
+    assert!(!ledger::bequeath(cell));
+    assert_eq!(container.account(me).total(), Bytes::ZERO);
+}
+
+#[test]
+fn dead_process_leaves_what_it_exported_however_often_it_is_wound_up() {
+    let container = Container::default();
+    let me = claimed(&container);
+    let cell = &container.cells[me.slot().get()];
+    assert!(charge(&container, me, Bytes(4096), LIMIT));
+    container.account(me).own().export(Bytes(1024));
+    container.measure(me.slot().get(), 2048);
+    for _ in 0..2 {
+        assert!(ledger::bequeath(cell));
+        assert_eq!(container.account(me).total(), Bytes(1024), "not what was measured of the process");
+    }
+    ledger::clear(cell);
+    assert!(ledger::is_clear(cell));
+}
+
+#[test]
+fn cleared_cell_has_no_word_of_its_former_process() {
+    const HALVES: usize = size_of::<Cell>() / size_of::<AtomicU32>();
+    let cell = Cell::default();
+    // SAFETY: a cell consists of atomic words and halves of words, of which each half is an atomic, too.
+    let halves = unsafe { &*std::ptr::from_ref(&cell).cast::<[AtomicU32; HALVES]>() };
+    for (place, half) in halves.iter().enumerate() {
+        half.store(1, Ordering::Relaxed);
+        assert!(!ledger::is_clear(&cell), "half {place} is not looked at");
+        ledger::clear(&cell);
+        assert!(ledger::is_clear(&cell), "half {place} is not cleared");
+        assert_eq!(half.load(Ordering::Relaxed), 0, "half {place}");
+    }
 }
