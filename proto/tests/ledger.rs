@@ -7,10 +7,10 @@ use std::io;
 
 use cgpu_proto::atomic::{AtomicU32, AtomicU64, Ordering};
 use cgpu_proto::growth::Growth;
-use cgpu_proto::layout::{Card, Cell, Slot};
+use cgpu_proto::layout::{Card, Cell, Slot, bytes_of};
 use cgpu_proto::ledger::{self, Account, Column, Refused, Terms};
 use cgpu_proto::lock::{HeldBy, Life, Owner};
-use cgpu_proto::slots::{self, Claimant, LINGERS, Presence, State, Table, Word};
+use cgpu_proto::slots::{self, Claimant, LINGERS, Presence, State, Swept, Table, Word};
 use cgpu_proto::units::{Bytes, Generation, Nanos, SlotIndex};
 use proptest::prelude::*;
 
@@ -729,4 +729,221 @@ fn cleared_cell_has_no_word_of_its_former_process() {
         assert!(ledger::is_clear(&cell), "half {place} is not cleared");
         assert_eq!(half.load(Ordering::Relaxed), 0, "half {place}");
     }
+}
+
+// ---- slots ----------------------------------------------------------------------------------------
+
+fn set_word(container: &Container, slot: usize, word: Word) {
+    container.slots[slot].state.store(word.0, Ordering::Relaxed);
+}
+
+fn claim_at(container: &Container, now: Nanos) -> Option<slots::Claim<()>> {
+    container.table().claim(&container.kernel, Claimant::default(), now).unwrap()
+}
+
+/// The numbers of `include/cgpu.h`.
+#[test]
+fn slot_word_says_user_and_state() {
+    let generation = Generation::from_bits(0x12_3456);
+    for (number, state) in [State::Free, State::Live, State::Draining, State::Orphan].into_iter().enumerate()
+    {
+        let word = Word::new(generation, state);
+        assert_eq!(word, Word(0x1234_5600 + number as u64));
+        assert_eq!((word.generation(), word.state()), (generation, Some(state)));
+    }
+    assert_eq!(Word(0x1234_5604).state(), None);
+}
+
+#[test]
+fn memory_is_gone_when_the_monitor_says_so_or_without_one_after_a_time() {
+    let word = Word::new(Generation::FIRST, State::Draining);
+    let (since, later) = (Nanos(7), Nanos(7) + LINGERS);
+    assert!(!slots::is_gone(word, since, later - Nanos(1), None));
+    assert!(slots::is_gone(word, since, later, None));
+    assert!(slots::is_gone(word, since, since, Some(word)));
+    let former = Word::new(Generation::FIRST.next(), State::Draining);
+    assert!(!slots::is_gone(word, since, later, Some(former)), "the monitor speaks of another process");
+}
+
+/// A kernel under which another process claims a slot, and is killed, just before ours takes its byte.
+struct Overtaken<'a>(&'a Container);
+
+impl Presence for Overtaken<'_> {
+    type Stay = ();
+    type Visit = ();
+
+    fn take(&self, slot: SlotIndex) -> io::Result<Option<()>> {
+        if slot == SlotIndex(0) {
+            set_word(self.0, 0, Word::new(Generation::FIRST, State::Live));
+        }
+        Ok(Some(()))
+    }
+
+    fn borrow(&self, _: SlotIndex) -> io::Result<Option<()>> {
+        Err(io::ErrorKind::Other.into())
+    }
+
+    fn life(&self, _: SlotIndex) -> io::Result<Life> {
+        Err(io::ErrorKind::Other.into())
+    }
+}
+
+#[test]
+fn claim_passes_over_a_slot_that_was_claimed_since_it_was_seen_free() {
+    let container = Container::default();
+    let kernel = Overtaken(&container);
+    let claim = container.table().claim(&kernel, Claimant::default(), Nanos(1)).unwrap().unwrap();
+    assert_eq!((claim.slot, claim.generation), (SlotIndex(1), Generation::FIRST));
+    let other = container.table().word(SlotIndex(0)).unwrap();
+    assert_eq!(other, Word::new(Generation::FIRST, State::Live), "its dead user is still to be found");
+}
+
+#[test]
+fn claim_names_the_process_and_marks_its_slot_as_used() {
+    let container = Container::default();
+    assert_eq!(container.table().high_water(), 0);
+    let who = Claimant { pid: 77, comm: b"a-name-of-twenty-byt" };
+    let claim = container.table().claim(&container.kernel, who, Nanos(5)).unwrap().unwrap();
+    let entry = &container.slots[0];
+    assert_eq!((claim.slot, claim.owner()), (SlotIndex(0), Owner::new(SlotIndex(0), Generation::FIRST)));
+    assert_eq!(entry.pid.load(Ordering::Relaxed), 77);
+    assert_eq!(entry.since.load(Ordering::Relaxed), 5);
+    assert!(bytes_of(&entry.comm).eq(*b"a-name-of-twent\0"), "15 bytes of the name are kept");
+    assert_eq!(container.table().high_water(), 1);
+    assert_eq!(container.table().word(SlotIndex(0)), Some(Word::new(Generation::FIRST, State::Live)));
+    assert_eq!(container.table().word(SlotIndex(200)), None);
+}
+
+#[test]
+fn claim_finds_no_slot_while_all_are_taken() {
+    let container = Container::default();
+    for _ in 0..SLOTS {
+        claimed(&container);
+    }
+    assert!(claim_at(&container, Nanos(1)).is_none());
+}
+
+#[test]
+fn sweep_counts_and_lists_each_slot_by_its_state() {
+    let container = Container::default();
+    let owners: [Owner; SLOTS] = std::array::from_fn(|_| claimed(&container));
+    for dead in &owners[1..] {
+        container.kernel.taken[dead.slot().get()].set(false);
+    }
+    let sweep = |now: u64, gone: &dyn Fn(SlotIndex, Word, Nanos) -> bool| {
+        let wind_up = |slot, state| match state {
+            State::Draining if slot == SlotIndex(2) => State::Orphan,
+            _ => State::Free,
+        };
+        container.table().sweep(&container.kernel, Nanos(now), gone, wind_up).unwrap()
+    };
+    let states = || container.table().occupied().map(|(_, state)| state).collect::<Vec<_>>();
+    let orphans = || container.table().orphans().collect::<Vec<_>>();
+
+    let swept = sweep(10, &|_, _, _| panic!("no slot drained yet"));
+    assert_eq!(swept, Swept { mourned: 3, draining: 3, ..Swept::default() });
+    assert_eq!(states(), [State::Live, State::Draining, State::Draining, State::Draining]);
+    assert_eq!(orphans(), []);
+
+    let draining = Word::new(Generation::FIRST, State::Draining);
+    let swept = sweep(20, &|slot, word, since| {
+        assert_eq!((word, since), (draining, Nanos(10)), "as it was found dead");
+        slot != SlotIndex(3)
+    });
+    assert_eq!(swept, Swept { buried: 1, draining: 1, orphans: 1, ..Swept::default() });
+    assert!(container.table().occupied().map(|(slot, _)| slot).eq([0, 3].map(SlotIndex)));
+    assert_eq!(states(), [State::Live, State::Draining]);
+    assert_eq!(orphans(), [SlotIndex(2)]);
+
+    let swept = sweep(30, &|slot, word, since| {
+        let is_orphan = word == Word::new(Generation::FIRST, State::Orphan);
+        assert_eq!(
+            (is_orphan, since),
+            if slot == SlotIndex(2) { (true, Nanos(20)) } else { (false, Nanos(10)) }
+        );
+        true
+    });
+    assert_eq!(swept, Swept { buried: 2, ..Swept::default() });
+    assert_eq!((states(), orphans()), (vec![State::Live], vec![]));
+    assert_eq!(sweep(40, &|_, _, _| panic!("none is left")), Swept::default());
+    let claim = claim_at(&container, Nanos(50)).unwrap();
+    assert_eq!((claim.slot, claim.generation), (SlotIndex(1), Generation::FIRST.next()));
+}
+
+#[test]
+fn sweep_waits_anew_for_memory_that_drains_since_a_time_to_come() {
+    let container = Container::default();
+    set_word(&container, 0, Word::new(Generation::FIRST, State::Draining));
+    container.slots[0].since.store(100, Ordering::Relaxed);
+    container.high_water.store(1, Ordering::Relaxed);
+    let sweep = |now| {
+        let gone = |_, word, since| slots::is_gone(word, since, now, None);
+        container.table().sweep(&container.kernel, now, gone, |_, _| State::Free).unwrap()
+    };
+    let restarted = Nanos(1);
+    for now in [restarted, LINGERS] {
+        assert_eq!(sweep(now), Swept { draining: 1, ..Swept::default() }, "{now}");
+    }
+    assert_eq!(sweep(restarted + LINGERS).buried, 1);
+}
+
+#[test]
+fn sweep_takes_a_word_without_sense_for_a_dead_process() {
+    let container = Container::default();
+    set_word(&container, 0, Word(7 << 8 | 99));
+    container.high_water.store(1, Ordering::Relaxed);
+    let gone = |_, _, _| panic!("it is found dead only now");
+    let swept = container.table().sweep(&container.kernel, Nanos(1), gone, |_, state| state).unwrap();
+    assert_eq!(swept, Swept { mourned: 1, draining: 1, ..Swept::default() });
+    let draining = Word::new(Generation::from_bits(7), State::Draining);
+    assert_eq!(container.table().word(SlotIndex(0)), Some(draining));
+}
+
+#[test]
+fn owner_lives_only_as_the_present_user_of_its_slot() {
+    let container = Container::default();
+    let (me, other) = (claimed(&container), claimed(&container));
+    let life = |owner| container.table().life(&container.kernel, owner);
+    assert_eq!(life(me), Life::Alive);
+    assert_eq!(life(Owner::new(me.slot(), Generation::FIRST.next())), Life::Dead, "not the present user");
+    assert_eq!(life(Owner::new(SlotIndex(200), Generation::FIRST)), Life::Dead, "beyond the table");
+    // The byte is taken by the process that winds the slot up.
+    set_word(&container, other.slot().get(), Word::new(Generation::FIRST, State::Draining));
+    assert_eq!(life(other), Life::Dead);
+    container.kernel.taken[me.slot().get()].set(false);
+    assert_eq!(life(me), Life::Dead);
+    let unknown = container.table().life(&Overtaken(&container), me);
+    assert_eq!(unknown, Life::Alive, "where nothing can be said an owner keeps its lock");
+}
+
+#[test]
+fn table_is_valid_only_without_traces_in_free_and_unused_slots() {
+    let container = Container::default();
+    let is_valid = || container.table().is_valid(|_| true);
+    assert!(is_valid());
+    let me = claimed(&container);
+    assert!(is_valid());
+    assert!(container.table().is_valid(|slot| slot != me.slot()), "a living process has something");
+    set_word(&container, 1, Word::new(Generation::FIRST, State::Live));
+    assert!(!is_valid(), "beyond the slots that were ever used");
+    container.high_water.store(2, Ordering::Relaxed);
+    assert!(is_valid());
+    set_word(&container, 1, Word::new(Generation::FIRST, State::Free));
+    assert!(is_valid());
+    assert!(!container.table().is_valid(|slot| slot == me.slot()), "a free slot has something");
+    set_word(&container, 1, Word(1 << 8 | 4));
+    assert!(!is_valid(), "a word without sense");
+}
+
+#[test]
+fn orphan_is_let_go_when_no_process_has_it_open() {
+    let container = Container::default();
+    let (me, maker) = (claimed(&container), claimed(&container));
+    let table = container.table();
+    table.lend(maker.slot(), 1 << 5);
+    set_word(&container, maker.slot().get(), Word::new(Generation::FIRST, State::Orphan));
+    table.set_opened(me.slot(), 1 << 5 | 1);
+    assert!(!table.is_let_go(maker.slot()));
+    table.set_opened(me.slot(), 1);
+    assert!(table.is_let_go(maker.slot()));
 }
