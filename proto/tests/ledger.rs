@@ -687,10 +687,10 @@ fn booking_without_the_lock_leaves_no_cached_memory() {
     assert!(!charge_without_the_lock(&container, me, half, limit));
 }
 
-// ---- what a dead process leaves -------------------------------------------------------------------
+// ---- what an exited process leaves -------------------------------------------------------------------
 
 #[test]
-fn dead_process_that_exported_nothing_leaves_nothing() {
+fn exited_process_that_exported_nothing_leaves_nothing() {
     let container = Container::default();
     let me = claimed(&container);
     let cell = &container.cells[me.slot().get()];
@@ -701,7 +701,7 @@ fn dead_process_that_exported_nothing_leaves_nothing() {
 }
 
 #[test]
-fn dead_process_leaves_what_it_exported_however_often_it_is_wound_up() {
+fn exited_process_leaves_what_it_exported_however_often_it_is_wound_up() {
     let container = Container::default();
     let me = claimed(&container);
     let cell = &container.cells[me.slot().get()];
@@ -795,7 +795,7 @@ fn claim_passes_over_a_slot_that_was_claimed_since_it_was_seen_free() {
     let claim = container.table().claim(&kernel, Claimant::default(), Nanos(1)).unwrap().unwrap();
     assert_eq!((claim.slot, claim.generation), (SlotIndex(1), Generation::FIRST));
     let other = container.table().word(SlotIndex(0)).unwrap();
-    assert_eq!(other, Word::new(Generation::FIRST, State::Live), "its dead user is still to be found");
+    assert_eq!(other, Word::new(Generation::FIRST, State::Live), "its exited user is still to be found");
 }
 
 #[test]
@@ -847,7 +847,7 @@ fn sweep_counts_and_lists_each_slot_by_its_state() {
 
     let draining = Word::new(Generation::FIRST, State::Draining);
     let swept = sweep(20, &|slot, word, since| {
-        assert_eq!((word, since), (draining, Nanos(10)), "as it was found dead");
+        assert_eq!((word, since), (draining, Nanos(10)), "since its exit was found");
         slot != SlotIndex(3)
     });
     assert_eq!(swept, Swept { buried: 1, draining: 1, orphans: 1, ..Swept::default() });
@@ -888,11 +888,11 @@ fn sweep_waits_anew_for_memory_that_drains_since_a_time_to_come() {
 }
 
 #[test]
-fn sweep_takes_a_word_without_sense_for_a_dead_process() {
+fn sweep_takes_an_invalid_word_for_an_exited_process() {
     let container = Container::default();
     set_word(&container, 0, Word(7 << 8 | 99));
     container.high_water.store(1, Ordering::Relaxed);
-    let gone = |_, _, _| panic!("it is found dead only now");
+    let gone = |_, _, _| panic!("its exit is found only now");
     let swept = container.table().sweep(&container.kernel, Nanos(1), gone, |_, state| state).unwrap();
     assert_eq!(swept, Swept { mourned: 1, draining: 1, ..Swept::default() });
     let draining = Word::new(Generation::from_bits(7), State::Draining);
@@ -932,7 +932,7 @@ fn table_is_valid_only_without_traces_in_free_and_unused_slots() {
     assert!(is_valid());
     assert!(!container.table().is_valid(|slot| slot == me.slot()), "a free slot has something");
     set_word(&container, 1, Word(1 << 8 | 4));
-    assert!(!is_valid(), "a word without sense");
+    assert!(!is_valid(), "an invalid word");
 }
 
 #[test]
