@@ -454,3 +454,6 @@ impl Ledger {
         let _ = self.region.sweep(now, monitor);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,407 @@
+//! Refusals, what ends a measured correction, and when exited processes are looked for.
+
+use cgpu_proto::grant::Grantor;
+use cgpu_proto::growth::Growth;
+use cgpu_proto::slots::LINGERS;
+
+use super::*;
+use crate::Tenant;
+use crate::doubles::{Container, card};
+
+fn mib(count: u64) -> Bytes {
+    Bytes(count << 20)
+}
+
+fn count(ledger: &Ledger, reason: Reason) -> u32 {
+    ledger.region.slot(ledger.claim.slot).counter[reason as usize].load(Ordering::Relaxed)
+}
+
+fn charge(ledger: &Ledger, bytes: Bytes) -> bool {
+    ledger.charge(card(), Column::Used, bytes, Reason::OverLimit).is_ok()
+}
+
+fn word(ledger: &Ledger) -> Word {
+    ledger.word_of(ledger.claim.slot)
+}
+
+/// What a monitor would say that it measures of a process now.
+fn measured(ledger: &Ledger, bytes: i64) -> Growth {
+    let ended = ledger.region.cell(card(), ledger.claim.slot).ended.load(Ordering::Relaxed);
+    Growth::new(word(ledger), ended, bytes)
+}
+
+/// Publishes what was measured of a process; as a new edition if it is more than before.
+fn publish(container: &Container, ledger: &Ledger, growth: Growth, risen: bool) {
+    let monitor = Grantor::open(container.run()).expect("the grant file");
+    monitor.set_growth(card(), ledger.claim.slot, growth, risen);
+}
+
+fn signed_mib(count: i64) -> i64 {
+    count << 20
+}
+
+// ---- limits ---------------------------------------------------------------------------------------
+
+#[test]
+fn limit_set_from_outside_is_not_lifted_by_the_region() {
+    let container = Container::limited(50);
+    let mut tenant = container.tenant();
+    let told = mib(10);
+    tenant.ledger.told[card().get()] = told;
+    let registered = &tenant.ledger.region.card(card()).limit;
+    for written in [told, told + Bytes(1), Bytes::MAX, Bytes::ZERO] {
+        registered.store(written.0, Ordering::Relaxed);
+        assert_eq!(tenant.ledger.limit(card()), told, "{written}");
+    }
+    registered.store(told.0 - 1, Ordering::Relaxed);
+    assert_eq!(tenant.ledger.limit(card()), told - Bytes(1), "a lower limit holds");
+}
+
+#[test]
+fn booking_is_counted_only_beyond_the_limit() {
+    let container = Container::limited(10);
+    let Tenant { ledger, .. } = container.tenant();
+    ledger.book(card(), Column::Implicit, mib(10));
+    assert_eq!(count(&ledger, Reason::ImplicitOverLimit), 0);
+    ledger.book(card(), Column::Implicit, Bytes(1));
+    assert_eq!(count(&ledger, Reason::ImplicitOverLimit), 1);
+    assert_eq!(ledger.total(card()), mib(10) + Bytes(1));
+}
+
+#[test]
+fn cached_memory_is_taken_up_to_what_was_given_back() {
+    let container = Container::limited(10);
+    let Tenant { ledger, .. } = container.tenant();
+    assert!(charge(&ledger, mib(2)));
+    ledger.refund(card(), Column::Used, mib(2));
+    assert!(!ledger.take_spare(card(), mib(3)));
+    assert_eq!(ledger.total(card()), Bytes::ZERO);
+    assert!(ledger.take_spare(card(), mib(2)));
+    assert_eq!(ledger.total(card()), mib(2));
+}
+
+/// A user sees once that the GPU holds more than was requested, not at every refusal.
+#[test]
+fn measured_excess_is_counted_once_an_edition() {
+    let container = Container::limited(10);
+    let Tenant { ledger, .. } = container.tenant();
+    let counted = || count(&ledger, Reason::ImplicitOverLimit);
+    assert!(charge(&ledger, mib(8)));
+    assert!(!charge(&ledger, mib(4)));
+    assert_eq!(counted(), 0, "nothing was measured");
+    publish(&container, &ledger, measured(&ledger, signed_mib(2)), true);
+    assert!(!charge(&ledger, mib(1)));
+    assert_eq!(counted(), 0, "the limit is reached and not exceeded");
+    for (edition, growth) in [(1, 3), (2, 4)] {
+        publish(&container, &ledger, measured(&ledger, signed_mib(growth)), true);
+        for _ in 0..2 {
+            assert!(!charge(&ledger, mib(1)));
+            assert_eq!(counted(), edition);
+        }
+    }
+}
+
+#[test]
+fn booked_excess_is_not_counted_as_measured() {
+    let container = Container::limited(10);
+    let Tenant { ledger, .. } = container.tenant();
+    ledger.book(card(), Column::Implicit, mib(11));
+    assert_eq!(count(&ledger, Reason::ImplicitOverLimit), 1);
+    // As after any growth that has gone again.
+    publish(&container, &ledger, measured(&ledger, 0), true);
+    assert!(!charge(&ledger, mib(1)));
+    assert_eq!(count(&ledger, Reason::ImplicitOverLimit), 1);
+}
+
+// ---- what was measured, and with what it ends -----------------------------------------------------
+
+#[test]
+fn booked_memory_is_without_what_was_measured() {
+    let container = Container::limited(50);
+    let Tenant { ledger, .. } = container.tenant();
+    assert!(charge(&ledger, mib(3)));
+    ledger.book(card(), Column::Implicit, mib(10));
+    publish(&container, &ledger, measured(&ledger, signed_mib(4)), true);
+    assert_eq!((ledger.booked(card()), ledger.total(card())), (mib(13), mib(17)));
+}
+
+#[test]
+fn end_of_a_context_ends_what_was_measured() {
+    for growth in [-4, 4] {
+        let container = Container::limited(50);
+        let Tenant { ledger, .. } = container.tenant();
+        ledger.book(card(), Column::Implicit, mib(10));
+        publish(&container, &ledger, measured(&ledger, signed_mib(growth)), true);
+        assert_eq!(ledger.total(card()), Bytes(mib(10).0.saturating_add_signed(signed_mib(growth))));
+        ledger.end(card(), mib(2));
+        assert_eq!(ledger.total(card()), mib(8), "{growth}");
+    }
+}
+
+/// What the monitor has taken off may be what is unloaded now: it must not be taken off twice.
+#[test]
+fn shrink_ends_a_correction_and_keeps_growth() {
+    for (growth, total) in [(-4, 8), (4, 12)] {
+        let container = Container::limited(50);
+        let Tenant { ledger, .. } = container.tenant();
+        ledger.book(card(), Column::Implicit, mib(10));
+        publish(&container, &ledger, measured(&ledger, signed_mib(growth)), true);
+        ledger.shrink(card(), mib(2));
+        assert_eq!(ledger.total(card()), mib(total), "{growth}");
+    }
+}
+
+#[test]
+fn shrink_ends_a_correction_that_is_on_its_way() {
+    let container = Container::limited(50);
+    let Tenant { ledger, .. } = container.tenant();
+    ledger.book(card(), Column::Implicit, mib(10));
+    let on_its_way = measured(&ledger, signed_mib(-4));
+    ledger.shrink(card(), mib(2));
+    publish(&container, &ledger, on_its_way, false);
+    assert_eq!(ledger.total(card()), mib(8));
+}
+
+/// A process with 10 MiB, of which it exported 4 MiB, and 4 MiB of implicit memory.
+fn exporter(container: &Container) -> Ledger {
+    let Tenant { ledger, .. } = container.tenant();
+    assert!(charge(&ledger, mib(10)));
+    ledger.book(card(), Column::Implicit, mib(4));
+    ledger.export(card(), mib(4));
+    ledger
+}
+
+fn exported(ledger: &Ledger) -> Bytes {
+    Bytes(ledger.region.cell(card(), ledger.claim.slot).exported.load(Ordering::Relaxed))
+}
+
+#[test]
+fn withdraw_ends_a_correction_that_may_be_what_was_exported() {
+    let container = Container::limited(50);
+    let ledger = exporter(&container);
+    assert_eq!(exported(&ledger), mib(4));
+    publish(&container, &ledger, measured(&ledger, signed_mib(-6)), false);
+    assert_eq!(ledger.total(card()), mib(8), "the implicit part and some of what was exported are gone");
+    ledger.withdraw(card(), mib(3));
+    assert_eq!(exported(&ledger), mib(1));
+    assert_eq!(ledger.total(card()), mib(14), "it counts until it is given back");
+}
+
+/// A process that exports and frees all day would never be measured.
+#[test]
+fn withdraw_keeps_a_correction_that_is_on_its_way() {
+    let container = Container::limited(50);
+    let ledger = exporter(&container);
+    let on_its_way = measured(&ledger, signed_mib(-2));
+    ledger.withdraw(card(), mib(4));
+    publish(&container, &ledger, on_its_way, false);
+    assert_eq!(ledger.total(card()), mib(12));
+}
+
+#[test]
+fn withdraw_kept_ends_a_correction_that_is_on_its_way() {
+    let container = Container::limited(50);
+    let ledger = exporter(&container);
+    let on_its_way = measured(&ledger, signed_mib(-2));
+    ledger.withdraw_kept(card(), mib(4));
+    publish(&container, &ledger, on_its_way, false);
+    assert_eq!((ledger.total(card()), exported(&ledger)), (mib(14), Bytes::ZERO));
+}
+
+// ---- what other processes of the container see ----------------------------------------------------
+
+#[test]
+fn handles_opened_by_any_process_are_seen_by_all() {
+    let container = Container::limited(50);
+    let (Tenant { ledger: first, .. }, Tenant { ledger: second, .. }) =
+        (container.tenant(), container.tenant());
+    assert_eq!(first.opened(), 0);
+    first.set_opened(0b101);
+    second.set_opened(0b10);
+    assert_eq!((first.opened(), second.opened()), (0b111, 0b111));
+    first.lend(0b1000);
+    first.lend(0b1);
+    let slot = second.region.slot(first.claim.slot);
+    assert_eq!(slot.lent.load(Ordering::Relaxed), 0b1001, "readable after it has exited");
+}
+
+#[test]
+fn context_creations_of_all_processes_are_counted() {
+    let container = Container::limited(50);
+    let (Tenant { ledger: first, .. }, Tenant { ledger: second, .. }) =
+        (container.tenant(), container.tenant());
+    let begun = [&first, &second, &first].map(|ledger| ledger.creation_begins(card()));
+    assert_eq!(begun, [0, 1, 2], "how many are under way besides");
+    assert_eq!(second.creations(card()), 3);
+    for left in [2, 1, 1] {
+        first.creation_ends(card());
+        assert_eq!(second.creations(card()), left, "no end lowers another process's count");
+    }
+}
+
+#[test]
+fn first_context_is_learned_by_one_process_at_a_time() {
+    let container = Container::limited(50);
+    let (Tenant { ledger: first, .. }, Tenant { ledger: second, .. }) =
+        (container.tenant(), container.tenant());
+    let lock = &second.region.card(card()).learning;
+    let guard = first.learning(card()).expect("it is free");
+    assert_eq!(lock.owner(), Some(first.me()));
+    drop(guard);
+    assert!(second.learning(card()).is_some());
+    assert_eq!(lock.owner(), None);
+}
+
+#[test]
+fn process_is_alone_when_no_other_one_is_left_on_the_gpu() {
+    let container = Container::limited(50);
+    let Tenant { ledger, .. } = container.tenant();
+    assert!(ledger.is_alone());
+    let other = container.tenant();
+    assert!(!ledger.is_alone());
+    drop(other);
+    ledger.sweep();
+    assert!(!ledger.is_alone(), "its memory may still be on the GPU");
+    container.clock.advance(LINGERS);
+    ledger.sweep();
+    assert!(ledger.is_alone());
+}
+
+// ---- checkpoints ----------------------------------------------------------------------------------
+
+fn named(container: &Container, pid: u32) -> Ledger {
+    let Tenant { ledger, .. } = container.tenant();
+    ledger.region.slot(ledger.claim.slot).pid.store(pid, Ordering::Relaxed);
+    ledger
+}
+
+#[test]
+fn process_is_found_by_its_id_while_it_lives() {
+    let container = Container::limited(50);
+    let (tool, worker) = (named(&container, 7), named(&container, 8));
+    assert_eq!(tool.slot_of(8), Some((worker.claim.slot, word(&worker))));
+    assert_eq!(tool.slot_of(9), None);
+    drop(worker);
+    assert_eq!(tool.slot_of(8), None, "it is draining");
+}
+
+#[test]
+fn former_user_of_a_slot_is_neither_sent_away_nor_back() {
+    let container = Container::limited(50);
+    let (tool, worker) = (named(&container, 7), named(&container, 8));
+    assert!(charge(&worker, mib(6)));
+    let now = (worker.claim.slot, word(&worker));
+    let former = (worker.claim.slot, Word(word(&worker).0 + (1 << 8)));
+    tool.send_away(card(), former);
+    assert_eq!(tool.total(card()), mib(6));
+    tool.send_away(card(), now);
+    assert_eq!(tool.total(card()), Bytes::ZERO);
+    tool.is_back(card(), former);
+    assert_eq!(tool.total(card()), Bytes::ZERO);
+    tool.is_back(card(), now);
+    assert_eq!(tool.total(card()), mib(6));
+}
+
+/// A container of 10 MiB with a process of 6 MiB that is away; others have taken its place, one of which
+/// has exited.
+fn occupied(living: Bytes, exited: Bytes) -> (Container, Ledger, Ledger) {
+    let container = Container::limited(10);
+    let (tool, worker) = (named(&container, 7), named(&container, 8));
+    assert!(charge(&worker, mib(6)));
+    tool.send_away(card(), (worker.claim.slot, word(&worker)));
+    let exiting = named(&container, 9);
+    assert!(charge(&exiting, exited) && charge(&tool, living));
+    drop(exiting);
+    (container, tool, worker)
+}
+
+#[test]
+fn bring_back_waits_for_draining_memory() {
+    let (container, tool, worker) = occupied(mib(4), mib(6));
+    assert_eq!(tool.bring_back(card(), worker.claim.slot), Ok(true));
+    assert!(container.clock.slept() >= LINGERS);
+    assert_eq!(tool.total(card()), mib(10));
+    assert_eq!(tool.bring_back(card(), worker.claim.slot), Ok(false), "it is there");
+}
+
+#[test]
+fn bring_back_does_not_wait_where_that_would_not_help() {
+    let (container, tool, worker) = occupied(mib(5), mib(5));
+    let refused = Refused::Short { used: mib(10), wanted: mib(6), limit: mib(10) };
+    assert_eq!(tool.bring_back(card(), worker.claim.slot), Err(refused));
+    assert_eq!(container.clock.slept(), Nanos::ZERO);
+}
+
+// ---- waiting --------------------------------------------------------------------------------------
+
+#[test]
+fn charge_that_finds_memory_already_gone_is_not_counted_as_waiting() {
+    let container = Container::limited(10);
+    let (survivor, exiting) = (named(&container, 7), named(&container, 8));
+    assert!(charge(&exiting, mib(6)));
+    drop(exiting);
+    survivor.sweep();
+    container.clock.advance(LINGERS);
+    assert!(charge(&survivor, mib(8)));
+    assert_eq!(container.clock.slept(), Nanos::ZERO);
+    assert_eq!(count(&survivor, Reason::WaitedForDraining), 0);
+}
+
+#[test]
+fn driver_is_asked_once_more_when_the_last_memory_has_gone() {
+    let container = Container::limited(10);
+    let (survivor, exiting) = (named(&container, 7), named(&container, 8));
+    assert!(charge(&exiting, mib(6)));
+    drop(exiting);
+    let mut patience = Patience::default();
+    assert!(survivor.ask_again(card(), &mut patience), "it drains");
+    assert!(container.clock.slept() > Nanos::ZERO);
+    container.clock.advance(LINGERS);
+    let slept = container.clock.slept();
+    assert!(survivor.ask_again(card(), &mut patience), "it has just gone");
+    assert!(!survivor.ask_again(card(), &mut patience), "the driver was asked since");
+    assert_eq!(container.clock.slept(), slept);
+}
+
+#[test]
+fn wait_for_the_gpu_begins_short_and_ends() {
+    let container = Container::limited(10);
+    let Tenant { ledger, .. } = container.tenant();
+    let mut patience = Patience::default();
+    let mut naps = Vec::new();
+    loop {
+        let before = container.clock.slept();
+        if !ledger.nap(&mut patience) {
+            break;
+        }
+        naps.push(container.clock.slept() - before);
+    }
+    assert_eq!((naps.first(), naps.last()), (Some(&MOMENT), Some(&PAUSE)));
+    assert!(naps.is_sorted());
+    let slept = container.clock.slept();
+    assert!(slept >= DRAIN_PATIENCE && slept < DRAIN_PATIENCE + PAUSE, "{slept}");
+    ledger.pause();
+    assert_eq!(container.clock.slept() - slept, MOMENT);
+}
+
+/// A program that only reads how much is free sees that the memory of an exited process has gone.
+#[test]
+fn glance_finds_exited_processes_at_intervals() {
+    let container = Container::limited(10);
+    let Tenant { ledger, .. } = container.tenant();
+    let exits = || {
+        let exiting = named(&container, 8);
+        assert!(charge(&exiting, mib(1)));
+    };
+    let draining = || ledger.usage(card()).draining;
+    exits();
+    ledger.glance();
+    assert_eq!(draining(), mib(1), "the first look is due");
+    // A claim sweeps, too; this process exits after it.
+    exits();
+    ledger.glance();
+    assert_eq!(draining(), mib(1), "the next one is not");
+    container.clock.advance(GLANCE);
+    ledger.glance();
+    assert_eq!(draining(), mib(2));
+}
