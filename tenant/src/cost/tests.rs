@@ -183,3 +183,273 @@ fn copies_of_about_the_same_size_share_an_estimate() {
         assert_ne!(Kernel::moving(bytes), Kernel::graph(usize::try_from(bytes).expect("small")));
     }
 }
+
+// ---- digests --------------------------------------------------------------------------------------
+
+#[test]
+fn digest_depends_on_each_dimension_of_a_launch() {
+    let shape = [1, 2, 3, 4, 5, 6, 7];
+    let digest = |[a, b, c, d, e, f, shared]: [u32; 7]| Kernel::new(7, [a, b, c], [d, e, f], shared);
+    for place in 0..shape.len() {
+        for value in [0, 9, 1 << 31] {
+            let mut other = shape;
+            other[place] = value;
+            assert_ne!(digest(other), digest(shape), "{place}: {value}");
+        }
+    }
+}
+
+#[test]
+fn digest_on_a_stream_depends_on_kernel_and_stream() {
+    let keys = [(1, 0), (1, 1), (1, 2), (2, 0), (2, 1)];
+    let digests = keys.map(|(function, stream)| kernel(function).on(stream));
+    for (place, digest) in digests.iter().enumerate() {
+        assert!(!digests[..place].contains(digest), "{:?}", keys[place]);
+    }
+}
+
+#[test]
+fn copies_share_an_estimate_if_the_first_three_bits_of_their_sizes_agree() {
+    let group = |bytes: u64| {
+        let magnitude = (0..64).rev().find(|bit| bytes >> bit & 1 == 1).unwrap_or(0).max(2);
+        (magnitude, bytes >> (magnitude - 2))
+    };
+    let sizes: Vec<u64> = (0..70).chain([1 << 20, (1 << 20) + 1, (5 << 20) - 1, 5 << 20, u64::MAX]).collect();
+    for one in &sizes {
+        for other in &sizes {
+            let shared = Kernel::moving(*one) == Kernel::moving(*other);
+            assert_eq!(shared, group(*one) == group(*other), "{one} and {other}");
+        }
+    }
+}
+
+// ---- learning -------------------------------------------------------------------------------------
+
+/// A table that knows what each kernel, numbered from 0, takes.
+fn learned(costs_of: &[u64]) -> Costs {
+    let mut costs = Costs::new();
+    for (function, cost) in costs_of.iter().enumerate() {
+        run(&mut costs, &[(function, 1)], |_| *cost);
+        run(&mut costs, &[(function, 1)], |_| *cost);
+        assert_eq!(u64::from(costs.expect(kernel(function)).cost), *cost);
+    }
+    costs
+}
+
+/// What the first kernel of a table is taken to cost after a batch of `launches` has taken `measured`.
+fn after(costs_of: &[u64], launches: &[(usize, u64)], measured: u64, company: Company) -> u32 {
+    let mut costs = learned(costs_of);
+    let bill = bill(&mut costs, launches);
+    costs.learn(&bill, Nanos(measured), company);
+    costs.expect(kernel(0)).cost
+}
+
+#[test]
+fn single_launch_of_a_kernel_is_fresh_until_it_was_measured_twice() {
+    let mut costs = Costs::new();
+    for _ in 0..2 {
+        let single = bill(&mut costs, &[(1, 1)]);
+        assert!(costs.is_fresh(&single));
+        run(&mut costs, &[(1, 1)], |_| 60_000);
+    }
+    let single = bill(&mut costs, &[(1, 1)]);
+    assert!(!costs.is_fresh(&single));
+    for together in [&[(2, 2)][..], &[(2, 1), (3, 1)]] {
+        let together = bill(&mut costs, together);
+        assert!(!costs.is_fresh(&together), "no kernel is measured by itself there");
+    }
+}
+
+/// Up to 20 ms: longer, the host may have been waited for.
+#[test]
+fn second_execution_that_takes_very_long_is_measured_once_more() {
+    let learn = |costs: &mut Costs, took: u64| {
+        run(costs, &[(0, 1)], |_| took);
+        costs.expect(kernel(0))
+    };
+    let long = 5 * STRANGE.0;
+    let mut costs = Costs::new();
+    assert!(learn(&mut costs, 2 * long).fresh, "the first one may have loaded the code");
+    assert_eq!(learn(&mut costs, long), Expected { cost: 20_000_000, fresh: false });
+
+    let mut costs = Costs::new();
+    learn(&mut costs, 1);
+    assert_eq!(learn(&mut costs, long + 1), Expected { cost: UNKNOWN, fresh: true });
+    assert_eq!(learn(&mut costs, 60_000), Expected { cost: 60_000, fresh: false });
+
+    let mut costs = Costs::new();
+    learn(&mut costs, 1);
+    learn(&mut costs, long + 1);
+    assert_eq!(learn(&mut costs, long + 1), Expected { cost: 20_000_001, fresh: false }, "twice is true");
+}
+
+#[test]
+fn batch_corrects_a_quarter_of_its_error() {
+    let batch = |measured| after(&[60_000], &[(0, 4)], measured, Company::Alone);
+    assert_eq!(batch(240_000), 60_000);
+    assert_eq!(batch(480_000), 75_000, "twice as long");
+    assert_eq!(batch(120_000), 52_500, "half as long");
+}
+
+#[test]
+fn batch_beside_others_corrects_little_upwards_and_as_much_downwards() {
+    let batch = |measured| after(&[60_000], &[(0, 4)], measured, Company::Beside);
+    assert_eq!(batch(240_000), 60_000);
+    assert_eq!(batch(360_000), 60_625, "half of a twelfth of a quarter");
+    assert_eq!(batch(120_000), 52_500);
+}
+
+/// However wrong a measurement is, an estimate follows it only so far.
+#[test]
+fn batch_corrects_at_most_eightfold_errors() {
+    let batch = |measured| after(&[100_000], &[(0, 1)], measured, Company::Alone);
+    assert_eq!(batch(0), 78_125, "7/8 less, of which a quarter");
+    assert_eq!(batch(1_000_000), batch(800_000));
+    assert_eq!(batch(800_000), 275_000, "7 times more, of which a quarter");
+}
+
+/// A quarter of the error, or less: by the square of the kernel's part.
+#[test]
+fn batch_corrects_each_kernel_by_its_part() {
+    let mut costs = learned(&[100_000, 100_000]);
+    let bill = bill(&mut costs, &[(0, 1), (1, 3)]);
+    costs.learn(&bill, Nanos(800_000), Company::Alone);
+    let learnt = [0, 1].map(|function| costs.expect(kernel(function)).cost);
+    assert_eq!(learnt, [110_000, 125_000]);
+}
+
+#[test]
+fn kernels_beyond_the_parts_of_a_batch_are_expected_to_take_what_they_were_charged() {
+    let launches: Vec<(usize, u64)> = (0..PARTS + 2).map(|function| (function, 1)).collect();
+    let costs_of = vec![100_000; launches.len()];
+    let measured = costs_of.iter().sum();
+    assert_eq!(after(&costs_of, &launches, measured, Company::Alone), 100_000);
+}
+
+/// A batch that takes 4 ms for each launch more than expected, and more than eight times that, is ignored once.
+#[test]
+fn batch_is_strange_only_beyond_both_bounds() {
+    for (cost, launches, most) in [
+        (100_000, 1, 4_100_000),
+        (100_000, 2, 8_200_000),
+        (1_000_000, 1, 8_000_000),
+        (1_000_000, 2, 16_000_000),
+    ] {
+        let batch = |measured| after(&[cost], &[(0, launches)], measured, Company::Alone);
+        let case = format!("{launches} of {cost}");
+        assert!(u64::from(batch(most)) > cost, "{case}");
+        assert_eq!(u64::from(batch(most + 1)), cost, "{case}");
+    }
+}
+
+#[test]
+fn batch_is_strange_only_the_first_time_in_a_row() {
+    let mut costs = learned(&[100_000]);
+    let mut learn = |measured| {
+        let bill = bill(&mut costs, &[(0, 1)]);
+        costs.learn(&bill, Nanos(measured), Company::Alone);
+        costs.expect(kernel(0)).cost
+    };
+    assert_eq!(learn(10_000_000), 100_000);
+    assert_eq!(learn(100_000), 100_000, "as expected");
+    assert_eq!(learn(10_000_000), 100_000, "it is the first one again");
+    assert_eq!(learn(10_000_000), 275_000, "the second one is what the kernel costs");
+}
+
+#[test]
+fn estimate_stays_within_the_clocks_resolution_and_four_seconds() {
+    for (took, estimate) in [(0, LEAST), (LEAST.into(), LEAST), (5_000_000_000, u32::MAX)] {
+        let mut costs = Costs::new();
+        for _ in 0..3 {
+            run(&mut costs, &[(0, 1)], |_| took);
+        }
+        assert_eq!(costs.expect(kernel(0)).cost, estimate, "{took}");
+    }
+}
+
+// ---- the table ------------------------------------------------------------------------------------
+
+/// Programs have some hundred kernels, whose handles are aligned, and launch them in some shapes.
+#[test]
+fn hundreds_of_kernels_keep_their_estimates() {
+    let handles = |count: usize| (0..count).map(|place| 0x5555_5600_0000 + place * 64);
+    let shaped = |handle, blocks| Kernel::new(handle, [blocks, 1, 1], [256, 1, 1], 0);
+    let by_shape = (0..600).map(|blocks| shaped(0x5555_5600_0000, blocks));
+    for kernels in [
+        handles(600).map(|handle| shaped(handle, 1)).collect::<Vec<_>>(),
+        by_shape.collect(),
+        handles(600).map(Kernel::graph).collect(),
+    ] {
+        let mut costs = Costs::new();
+        let took = |place: usize| 10_000 + place as u32;
+        for _ in 0..2 {
+            for (place, kernel) in kernels.iter().enumerate() {
+                let mut bill = Bill::default();
+                bill.add(*kernel, Nanos(1), 1);
+                costs.learn(&bill, Nanos(took(place).into()), Company::Alone);
+            }
+        }
+        for (place, kernel) in kernels.iter().enumerate() {
+            let expected = Expected { cost: took(place), fresh: false };
+            assert_eq!(costs.expect(*kernel), expected, "{place}");
+        }
+    }
+}
+
+// ---- bills ----------------------------------------------------------------------------------------
+
+/// Launches of the kernels with these numbers, of which each costs so much.
+fn launched(kernels: impl IntoIterator<Item = usize>) -> Bill {
+    let mut bill = Bill::default();
+    for function in kernels {
+        bill.add(kernel(function), Nanos(10 + function as u64), 1);
+    }
+    bill
+}
+
+#[test]
+fn bill_sums_up_what_is_added() {
+    assert!(Bill::default().is_empty());
+    let bill = launched([1, 1, 2]);
+    assert!(!bill.is_empty());
+    assert_eq!((bill.cost, bill.launches), (Nanos(34), 3));
+    assert!(
+        bill.parts()
+            .eq([(1, 2), (2, 1)].map(|(function, launches)| Part { kernel: kernel(function), launches }))
+    );
+    assert_eq!(bill.single(), None);
+    let many = launched((0..PARTS + 2).chain([PARTS]));
+    assert_eq!(many.parts().count(), PARTS);
+    assert_eq!(many.rest, Nanos(18 + 19 + 18), "of kernels that find no part");
+}
+
+#[test]
+fn joined_bills_are_one_of_all_launches() {
+    let joined = launched([1, 1, 2]).with(&launched([2, 3, 2]));
+    assert_eq!(joined, Some(launched([1, 1, 2, 2, 3, 2])));
+    // What has no part of its own is in no part of the whole either.
+    let many = launched(0..PARTS + 2);
+    let twice = many.with(&many).expect("the same kernels");
+    assert_eq!(twice, launched((0..PARTS + 2).chain(0..PARTS + 2)));
+    assert_eq!(launched(0..PARTS).with(&launched([PARTS])), None, "too many kernels");
+    assert_eq!(launched([1]).with(&Bill::default()), Some(launched([1])));
+}
+
+#[test]
+fn removed_launch_leaves_the_bill_as_before() {
+    let mut bill = launched([1, 1, 2]);
+    bill.remove(kernel(1), Nanos(11));
+    assert_eq!(bill, launched([1, 2]));
+    let mut many = launched(0..PARTS + 2);
+    many.remove(kernel(PARTS + 1), Nanos(10 + PARTS as u64 + 1));
+    assert_eq!(many, launched(0..PARTS + 1));
+}
+
+#[test]
+fn single_launch_is_found_beside_removed_ones() {
+    let mut bill = launched([1, 2]);
+    bill.remove(kernel(1), Nanos(11));
+    assert_eq!(bill.single(), Some(kernel(2)));
+    bill.remove(kernel(2), Nanos(12));
+    assert_eq!(bill.single(), None);
+}
