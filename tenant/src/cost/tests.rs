@@ -396,6 +396,16 @@ fn hundreds_of_kernels_keep_their_estimates() {
     }
 }
 
+/// An empty place of the table has that digest, too.
+#[test]
+fn kernel_of_digest_zero_has_an_estimate_of_its_own() {
+    let zero = Kernel::new(0, [0; 3], [0; 3], 0);
+    let mut costs = Costs::new();
+    assert_eq!(costs.expect(zero), Expected { cost: UNKNOWN, fresh: true });
+    costs.forget(zero);
+    assert_eq!(costs.expect(zero), Expected { cost: UNKNOWN, fresh: true });
+}
+
 // ---- bills ----------------------------------------------------------------------------------------
 
 /// Launches of the kernels with these numbers, of which each costs so much.
