@@ -163,4 +163,29 @@ mod tests {
             assert_eq!(policy.weight(terms), weight, "{policy:?} {terms:?}");
         }
     }
+
+    /// `docs/scheduling.md`, "The policies".
+    #[test]
+    fn idle_share_burns_stays_idle_or_goes_to_background_tenants_by_policy() {
+        for (policy, burns, fixed, guests) in [
+            (Policy::Average { slots: 20 }, false, true, false),
+            (Policy::Preemptive, false, false, true),
+            (Policy::Weighted { conserving: false }, true, false, false),
+            (Policy::Weighted { conserving: true }, false, false, true),
+            (Policy::Fixed { slots: 20 }, false, true, false),
+            (Policy::Soft, false, false, true),
+            (Policy::Native, false, false, false),
+        ] {
+            let found = (policy.burns(), policy.is_fixed(), policy.has_guests());
+            assert_eq!(found, (burns, fixed, guests), "{policy:?}");
+        }
+    }
+
+    /// `docs/turns.md`, section 2.
+    #[test]
+    fn single_active_member_needs_turns_only_where_idle_slots_burn() {
+        assert_eq!(Policy::Weighted { conserving: false }.contended_at(), 1);
+        assert_eq!(Policy::Weighted { conserving: true }.contended_at(), 2);
+        assert_eq!(Policy::Preemptive.contended_at(), 2);
+    }
 }

@@ -145,6 +145,36 @@ mod tests {
         assert_eq!(candidate(0, 6, true).after(2), 12_000_000);
     }
 
+    #[test]
+    fn scaled_weights_bring_the_same_quanta() {
+        let (base, round) = (Nanos::from_millis(6), Nanos::from_millis(50));
+        for (small, large) in [([1, 1], [7, 7]), ([1, 3], [20, 60]), ([1, 9], [11, 99])] {
+            for (one, other) in small.into_iter().zip(large) {
+                let quanta = (quantum(one, &small, base, round), quantum(other, &large, base, round));
+                assert_eq!(quanta.0, quanta.1, "{one} of {small:?}, {other} of {large:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn credit_lasts_while_a_quarter_of_the_quantum_is_left() {
+        // The floor of 500 us keeps a turn worth its switch. A quantum below the floor is enough by itself.
+        for (quantum_us, enough_us) in [(6_000, 1_500), (48_000, 12_000), (1_000, 500), (300, 300)] {
+            let quantum = Nanos::from_micros(quantum_us);
+            let enough = signed(Nanos::from_micros(enough_us));
+            let left = |balance| Candidate { balance, quantum, wants: true }.has_credit(LEAST);
+            assert!(left(enough) && !left(enough - 1), "quantum of {quantum_us} us");
+        }
+    }
+
+    #[test]
+    fn slice_is_due_once_the_whole_quantum_is_there() {
+        let quantum = Nanos::from_millis(5);
+        let due = |balance| Candidate { balance, quantum, wants: true }.has_slice();
+        assert!(!due(0) && !due(4_999_999));
+        assert!(due(5_000_000) && due(9_000_000));
+    }
+
     proptest! {
         #[test]
         fn whoever_is_chosen_wants_and_has_enough(
