@@ -150,7 +150,7 @@ impl Tenant {
 
     /// Learns from a settled turn: what a switch costs, and how much its processes overlap.
     pub(super) fn learn(&mut self, closed: &Closed, reported: Nanos, finding: Finding, tuning: &Tuning) {
-        let held = closed.end - closed.start - closed.excluded;
+        let held = closed.end - closed.start;
         if finding == Finding::Distrusted || held < tuning.tolerance || closed.excluded > Nanos::ZERO {
             return;
         }
