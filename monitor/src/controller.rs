@@ -36,6 +36,8 @@ pub mod books;
 mod conduct;
 mod drains;
 pub mod estate;
+#[cfg(test)]
+mod fixture;
 pub mod gangs;
 mod gates;
 mod guests;

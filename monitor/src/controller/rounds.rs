@@ -121,3 +121,223 @@ impl Card {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controller::fixture::{NOW, busy, candidates, card, fill_allowance, fixed, give_turn, ms, us};
+    use crate::controller::policy::{Policy, Standing};
+    use crate::controller::tenants::Terms;
+
+    const FAIR: Policy = Policy::Preemptive;
+    const WEIGHTED: Policy = Policy::Weighted { conserving: true };
+    const STRICT: Policy = Policy::Weighted { conserving: false };
+    const MS: i64 = 1_000_000;
+
+    fn next(card: &Card) -> Option<(u64, usize)> {
+        card.choose(NOW, &candidates(card))
+    }
+
+    fn quanta_us(card: &Card) -> Vec<u64> {
+        card.line.iter().map(|tenant| (card.quantum(NOW, tenant).0 + 500) / 1000).collect()
+    }
+
+    fn wanting(card: &Card) -> Vec<bool> {
+        card.line.iter().map(|tenant| card.wants(NOW, tenant)).collect()
+    }
+
+    #[test]
+    fn idle_member_wants_the_gpu_only_where_its_slots_burn() {
+        for (policy, wants) in
+            [(STRICT, true), (WEIGHTED, false), (FAIR, false), (Policy::Fixed { slots: 20 }, false)]
+        {
+            assert_eq!(wanting(&card(policy, &[1])), [wants], "{policy:?}");
+        }
+    }
+
+    #[test]
+    fn overrunning_or_high_priority_container_burns_no_slots() {
+        let mut card = card(STRICT, &[1, 1, 1]);
+        card.line[0].overrun = true;
+        card.line[1].terms.high = true;
+        assert_eq!(wanting(&card), [false, false, true]);
+    }
+
+    #[test]
+    fn waiting_container_wants_the_gpu_only_as_a_member() {
+        let mut card = busy(FAIR, &[1, 1, 0]);
+        card.line[1].standing.open = false;
+        assert_eq!(wanting(&card), [true, false, false]);
+        let members: Vec<bool> = card.line.iter().map(|tenant| card.is_member(tenant)).collect();
+        assert_eq!(members, [true, false, false]);
+    }
+
+    #[test]
+    fn turn_belongs_to_its_holder_alone() {
+        let mut card = busy(FAIR, &[1, 1]);
+        assert!(!card.holds(TenantId(0)));
+        give_turn(&mut card, 0, ms(6));
+        assert!(card.holds(TenantId(0)) && !card.holds(TenantId(1)));
+    }
+
+    #[test]
+    fn waiting_container_with_credit_comes_before_one_in_debt_and_an_idle_one() {
+        let mut card = busy(FAIR, &[1, 1, 1]);
+        card.line[0].waiting = false;
+        (card.line[0].balance, card.line[1].balance, card.line[2].balance) = (6 * MS, -20 * MS, 2 * MS);
+        assert_eq!(next(&card), Some((0, 2)));
+        card.line[2].balance = -50 * MS;
+        // Four rounds of 6 ms.
+        assert_eq!(next(&card), Some((4, 1)));
+        card.line.iter_mut().for_each(|tenant| tenant.waiting = false);
+        assert_eq!(next(&card), None);
+    }
+
+    #[test]
+    fn summoned_container_is_next_as_far_as_it_has_credit() {
+        let mut card = busy(FAIR, &[1, 1, 1]);
+        card.line.iter_mut().for_each(|tenant| tenant.balance = 6 * MS);
+        assert_eq!(next(&card), Some((0, 0)));
+        card.summon(Some(TenantId(2)));
+        assert_eq!(next(&card), Some((0, 2)));
+        card.line[2].balance = 0;
+        assert_eq!(next(&card), Some((0, 0)));
+    }
+
+    #[test]
+    fn fixed_share_has_no_turn_before_a_slice_is_there() {
+        let mut card = fixed(&[50]);
+        card.line[0].balance = 6 * MS - 1;
+        assert_eq!(next(&card), None);
+        card.line[0].balance = 6 * MS;
+        assert_eq!(next(&card), Some((0, 0)));
+    }
+
+    #[test]
+    fn high_priority_comes_first_while_its_allowance_lasts_and_last_afterwards() {
+        let mut card = busy(FAIR, &[1, 1]);
+        card.line[0].terms.high = true;
+        (card.line[0].balance, card.line[1].balance) = (6 * MS, -20 * MS);
+        assert_eq!(next(&card), Some((4, 1)), "an allowance has to grow first");
+        card.line[1].waiting = false;
+        assert_eq!(next(&card), Some((0, 0)), "it has what the others leave");
+        card.line[1].waiting = true;
+        card.line.swap(0, 1);
+        fill_allowance(&mut card);
+        card.line[0].balance = 6 * MS;
+        assert_eq!(next(&card), Some((0, 1)));
+    }
+
+    #[test]
+    fn slices_are_shared_among_containers_that_compute() {
+        // Slices in proportion, the mean at least 6 ms, the least at least 5.
+        let idle_third = |policy| {
+            let mut card = busy(policy, &[3, 3, 1]);
+            (card.line[2].active, card.line[2].waiting) = (Nanos::ZERO, false);
+            quanta_us(&card)
+        };
+        assert_eq!(quanta_us(&busy(WEIGHTED, &[3, 3, 1])), [15_000, 15_000, 5_000]);
+        assert_eq!(idle_third(WEIGHTED)[..2], [6_000, 6_000]);
+        assert_eq!(idle_third(STRICT), [15_000, 15_000, 5_000], "its slots burn");
+    }
+
+    #[test]
+    fn high_priority_and_non_members_do_not_shorten_slices() {
+        let mut high = busy(WEIGHTED, &[3, 3, 1]);
+        high.line[2].terms.high = true;
+        assert_eq!(quanta_us(&high), [6_000; 3]);
+        let mut gone = busy(WEIGHTED, &[3, 3, 1]);
+        gone.line[2].standing = Standing::default();
+        assert_eq!(quanta_us(&gone)[..2], [6_000, 6_000]);
+    }
+
+    /// `docs/turns.md`, section 4: the idle part of the GPU counts as one more member.
+    #[test]
+    fn fixed_slices_are_parts_of_a_round_with_the_idle_part() {
+        for (percent, slice_us) in [(50, 6_000), (30, 5_000), (10, 5_000)] {
+            assert_eq!(quanta_us(&fixed(&[percent])), [slice_us], "{percent} %");
+        }
+        assert_eq!(quanta_us(&fixed(&[30, 50])), [7_500, 12_500]);
+    }
+
+    #[test]
+    fn fully_promised_gpu_has_longer_rounds_unless_kernels_are_long() {
+        let round_us = |card: &Card| quanta_us(card).iter().sum::<u64>();
+        let mut card = fixed(&[50, 50]);
+        assert!((20_000..=30_000).contains(&round_us(&card)), "{} us", round_us(&card));
+        card.line[1].tail = ms(2);
+        assert_eq!(round_us(&card), 12_000);
+    }
+
+    #[test]
+    fn short_slices_grow_where_switches_must_fit_into_a_small_idle_part() {
+        let short = |percents: &[u32]| {
+            let mut card = fixed(percents);
+            card.tuning = card.tuning.with_base(ms(2));
+            quanta_us(&card)
+        };
+        // Two switches of 100 us are 4 % of 5 ms: a mean slice of 2.5 instead of 2 ms.
+        assert_eq!(short(&[48, 48]), [24_000, 24_000]);
+        // A container alone with its share makes no switches.
+        assert_eq!(short(&[96]), [40_000]);
+    }
+
+    #[test]
+    fn new_rounds_bring_quanta_to_all_and_hoards_to_none() {
+        let mut card = busy(FAIR, &[1, 1, 1]);
+        card.line[2].waiting = false;
+        give_turn(&mut card, 0, ms(6));
+        card.line.iter_mut().for_each(|tenant| tenant.balance = 5 * MS);
+        card.refill(NOW, 2, Some(TenantId(0)));
+        let balances: Vec<i64> = card.line.iter().map(|tenant| tenant.balance).collect();
+        assert_eq!(balances, [17 * MS, 17 * MS, 6 * MS]);
+        assert!(card.line.iter().all(|tenant| tenant.quantum == ms(6)));
+    }
+
+    #[test]
+    fn turn_grants_the_balance_up_to_two_quanta() {
+        let mut card = busy(FAIR, &[1]);
+        let mut grant = |quantum, balance| {
+            (card.line[0].quantum, card.line[0].balance) = (quantum, balance);
+            card.grant(TenantId(0))
+        };
+        assert_eq!(grant(ms(6), 4 * MS), ms(4));
+        assert_eq!(grant(ms(6), 20 * MS), ms(12));
+        assert_eq!(grant(ms(48), 90 * MS), ms(50), "a round at most");
+        assert_eq!(grant(ms(6), -MS), us(500), "what is worth a switch");
+        assert_eq!(grant(us(300), -MS), us(300));
+    }
+
+    #[test]
+    fn grant_of_overlapping_processes_is_longer_by_their_overlap() {
+        let mut card = busy(FAIR, &[1, 1]);
+        card.line[0].overlap = 2_500;
+        assert_eq!(card.measure(TenantId(0), ms(6)), ms(15));
+        assert_eq!(card.measure(TenantId(1), ms(6)), ms(6));
+        assert_eq!(card.measure(TenantId(7), ms(6)), ms(6));
+    }
+
+    #[test]
+    fn new_weight_leaves_no_more_than_one_new_quantum() {
+        let mut card = busy(WEIGHTED, &[1, 1]);
+        (card.line[0].balance, card.line[1].balance) = (12 * MS, -3 * MS);
+        card.set_terms(NOW, TenantId(1), Terms::weighing(3));
+        assert_eq!((card.line[0].balance, card.line[1].balance), (5 * MS, -3 * MS));
+        assert_eq!((card.line[0].quantum, card.line[1].quantum), (ms(5), ms(15)));
+    }
+
+    #[test]
+    fn new_weight_cuts_the_present_turn_without_debt() {
+        // The turn has lasted so long, and is cut to a quantum of 5 ms, or to what it has had.
+        for (passed, end, balance) in [(2, 5, 4), (8, 8, 7)] {
+            let mut card = busy(WEIGHTED, &[1, 1]);
+            give_turn(&mut card, 0, ms(12));
+            card.line[0].balance = 12 * MS;
+            card.turn.as_mut().unwrap().charged = ms(1);
+            card.set_terms(NOW + ms(passed), TenantId(1), Terms::weighing(3));
+            assert_eq!(card.turn.as_ref().unwrap().end, NOW + ms(end), "after {passed} ms");
+            // What the turn costs until then, less what was charged.
+            assert_eq!(card.line[0].balance, balance * MS, "after {passed} ms");
+        }
+    }
+}
