@@ -1,13 +1,14 @@
 //! A GPU with containers, for the unit tests of what the controller decides.
 
-use cgpu_proto::units::Nanos;
+use cgpu_proto::units::{Nanos, SlotIndex};
 
 use super::Card;
 use super::policy::{Policy, Standing};
 use super::refill::Candidate;
-use super::tenants::{TenantId, Terms};
+use super::tenants::{Gate, Sight, Tenant, TenantId, Terms};
 use super::tuning::Tuning;
 use super::turns::{Phase, Turn};
+use super::words::Words;
 
 /// When the tests begin.
 pub(super) const NOW: Nanos = ms(10_000);
@@ -81,4 +82,42 @@ pub(super) fn fill_allowance(card: &mut Card) {
 /// The containers as the choice of the next turn sees them.
 pub(super) fn candidates(card: &Card) -> Vec<Candidate> {
     card.line.iter().map(|tenant| card.candidate(NOW, tenant)).collect()
+}
+
+/// A container of which nothing is known yet.
+pub(super) fn tenant() -> Tenant {
+    Tenant::new(TenantId(0), Terms::weighing(1), Gate::shut(0), Nanos::ZERO)
+}
+
+/// What a process that has done nothing so far says of itself.
+pub(super) fn words(slot: u8) -> Words {
+    Words {
+        slot: SlotIndex(slot),
+        generation: 1,
+        turn: 0,
+        waiting: 0,
+        active: 0,
+        busy: 0,
+        inflight: 0,
+        ends: 0,
+        spent: 0,
+        last: 0,
+    }
+}
+
+/// One look at a container with these processes.
+pub(super) fn sight(words: &[Words]) -> Sight {
+    Sight {
+        tenant: TenantId(0),
+        standing: Standing { created: true, open: true },
+        bell: true,
+        rang: false,
+        garbled: false,
+        words: words.to_vec(),
+    }
+}
+
+/// Takes in one look at a container with these processes.
+pub(super) fn see(tenant: &mut Tenant, now: Nanos, words: &[Words]) {
+    tenant.see(now, &sight(words), &Tuning::DEFAULT);
 }

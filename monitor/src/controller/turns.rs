@@ -184,6 +184,8 @@ impl Tenant {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::controller::fixture::{NOW, busy, give_turn, ms, see, tenant, us, words};
+    use crate::controller::policy::Policy;
 
     fn closed(held_us: u64, handed: bool) -> Closed {
         let start = Nanos::from_millis(1000);
@@ -226,5 +228,153 @@ mod tests {
     fn without_a_switch_there_is_no_bubble() {
         let (charge, _) = closed(6000, false).charge(Nanos::ZERO, true, Nanos::from_micros(100));
         assert_eq!(charge, Nanos::from_micros(6000));
+    }
+
+    const TUNING: Tuning = Tuning::DEFAULT;
+
+    /// A container with so many processes.
+    fn tenant_of(processes: u8) -> Tenant {
+        let mut tenant = tenant();
+        see(&mut tenant, NOW, &(0..processes).map(words).collect::<Vec<_>>());
+        tenant
+    }
+
+    fn turn() -> Turn {
+        let mut card = busy(Policy::Preemptive, &[1]);
+        give_turn(&mut card, 0, ms(6));
+        card.turn.unwrap()
+    }
+
+    #[test]
+    fn time_of_work_beside_a_turn_is_not_held() {
+        let turn = Turn { excluded: ms(2), ..turn() };
+        assert_eq!(turn.held(NOW + ms(10)), ms(8));
+    }
+
+    #[test]
+    fn work_runs_beside_other_turns_only_after_an_overrun() {
+        let close = |cause| turn().close(NOW + ms(6), cause, NOW).beside;
+        assert_eq!(close(Cause::Overrun), Some(NOW + ms(6)));
+        assert_eq!(close(Cause::Spent), None);
+        assert_eq!(close(Cause::Preempted), None);
+    }
+
+    #[test]
+    fn time_of_work_beside_a_turn_is_not_charged() {
+        let closed = Closed { excluded: ms(2), ..closed(6000, true) };
+        assert_eq!(closed.charge(us(3_950), true, us(100)), (us(3_950), Finding::Fits));
+        assert_eq!(closed.charge(us(1_000), true, us(100)), (us(3_850), Finding::Under));
+        assert_eq!(closed.charge(us(5_000), true, us(100)), (us(3_900), Finding::Over));
+    }
+
+    #[test]
+    fn lateness_is_learned_as_three_halves_of_its_mean() {
+        let mut tenant = tenant();
+        tenant.learn_end(&closed(6000, true), us(40), us(80), &TUNING);
+        // An eighth of the way with each turn.
+        assert_eq!((tenant.late, tenant.early), (us(15), us(5)));
+        (0..100).for_each(|_| tenant.learn_end(&closed(6000, true), us(40), us(80), &TUNING));
+        assert!(us(120) - tenant.late < us(1) && us(40) - tenant.early < us(1), "{tenant:?}");
+    }
+
+    #[test]
+    fn lateness_counts_up_to_what_may_be_in_flight() {
+        let mut tenant = tenant();
+        (0..100).for_each(|_| tenant.learn_end(&closed(6000, true), Nanos::ZERO, ms(10), &TUNING));
+        assert_eq!(tenant.late, TUNING.bound);
+    }
+
+    #[test]
+    fn interrupted_turn_says_nothing_of_lateness() {
+        let mut tenant = tenant();
+        let closed = Closed { cause: Cause::Preempted, ..closed(6000, true) };
+        tenant.learn_end(&closed, us(40), us(80), &TUNING);
+        assert_eq!((tenant.late, tenant.early), (Nanos::ZERO, Nanos::ZERO));
+    }
+
+    #[test]
+    fn switch_cost_is_learned_from_turns_that_were_used_up() {
+        let mut tenant = tenant();
+        for turns in 1..=4 {
+            assert_eq!(tenant.learned_bubble(), None, "before turn {turns}");
+            tenant.learn(&closed(6000, true), us(5_900), Finding::Fits, &TUNING);
+        }
+        assert_eq!(tenant.learned_bubble(), Some(us(100)));
+        // An eighth of the way with each turn.
+        tenant.learn(&closed(6000, true), us(5_740), Finding::Fits, &TUNING);
+        assert_eq!(tenant.learned_bubble(), Some(us(120)));
+    }
+
+    #[test]
+    fn switch_cost_is_not_learned_from_other_turns() {
+        let silent = Closed { cause: Cause::Silent, ..closed(6000, true) };
+        for (name, closed, reported_us, finding) in [
+            ("without a switch", closed(6000, false), 5_900, Finding::Fits),
+            ("fell silent", silent, 5_900, Finding::Fits),
+            ("processes that overlap", closed(6000, true), 6_100, Finding::Over),
+            ("missing more than a switch costs", closed(6000, true), 5_499, Finding::Under),
+        ] {
+            let mut tenant = tenant();
+            tenant.learn(&closed, us(reported_us), finding, &TUNING);
+            assert_eq!(tenant.bubble, (Nanos::ZERO, 0), "{name}");
+        }
+    }
+
+    #[test]
+    fn turn_that_cannot_be_measured_teaches_nothing() {
+        let beside = Closed { excluded: ms(1), ..closed(6000, true) };
+        for (name, closed, reported_us, finding) in [
+            ("distrusted", closed(6000, true), 5_900, Finding::Distrusted),
+            ("shorter than 1 ms", closed(999, true), 990, Finding::Fits),
+            ("with work beside it", beside, 4_990, Finding::Fits),
+        ] {
+            let mut tenant = tenant();
+            tenant.learn(&closed, us(reported_us), finding, &TUNING);
+            assert_eq!((tenant.bubble, tenant.duty), ((Nanos::ZERO, 0), (999, 0)), "{name}");
+        }
+        let mut tenant = tenant();
+        tenant.learn(&closed(1000, true), us(900), Finding::Fits, &TUNING);
+        assert_eq!((tenant.bubble, tenant.duty), ((us(100), 1), (900, 1)));
+    }
+
+    #[test]
+    fn duty_is_the_computed_part_of_the_turns() {
+        let mut tenant = tenant();
+        tenant.learn(&closed(5000, false), us(4_000), Finding::Under, &TUNING);
+        assert_eq!(tenant.duty, (800, 1));
+        tenant.learn(&closed(5000, false), us(3_000), Finding::Under, &TUNING);
+        assert_eq!(tenant.duty, (700, 2));
+    }
+
+    #[test]
+    fn duty_of_a_silent_holder_counts_its_whole_gap() {
+        let mut tenant = tenant();
+        tenant.gap = ms(4);
+        // It was silent for the last millisecond of these 5, and would have been for 3 more.
+        let closed = Closed { cause: Cause::Silent, ..closed(5000, false) };
+        tenant.learn(&closed, us(4_000), Finding::Under, &TUNING);
+        assert_eq!(tenant.duty, (500, 1));
+    }
+
+    #[test]
+    fn overlap_of_processes_is_learned_up_to_their_number() {
+        for (processes, reported_ms, overlap) in
+            [(4, 12, 2000), (4, 60, 4000), (16, 600, 8000), (1, 12, 1000)]
+        {
+            let mut tenant = tenant_of(processes);
+            tenant.learn(&closed(6000, true), ms(reported_ms), Finding::Over, &TUNING);
+            // A quarter of the way with each turn.
+            assert_eq!(tenant.overlap, (3000 + overlap) / 4, "{processes} processes, {reported_ms} ms");
+        }
+    }
+
+    #[test]
+    fn turn_of_which_at_most_half_was_used_says_nothing_of_overlap() {
+        for (reported_us, overlap) in [(1_000, 2000), (3_000, 2000), (3_001, 1750)] {
+            let mut tenant = tenant_of(4);
+            tenant.overlap = 2000;
+            tenant.learn(&closed(6000, true), us(reported_us), Finding::Under, &TUNING);
+            assert_eq!(tenant.overlap, overlap, "{reported_us} us");
+        }
     }
 }
