@@ -162,3 +162,285 @@ impl Tenant {
         part(used + switches, 1000, time).0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controller::fixture::{NOW, busy, give_turn, ms, see, tenant, us, words};
+    use crate::controller::policy::Standing;
+    use crate::controller::turns::Cause;
+    use crate::controller::words::Words;
+
+    const FAIR: Policy = Policy::Preemptive;
+    const STRICT: Policy = Policy::Weighted { conserving: false };
+
+    /// A GPU of which the second container has the turn, and the first computes for 100 us every 5 ms.
+    fn gpu(policy: Policy, weights: &[u32]) -> Card {
+        let mut card = busy(policy, weights);
+        card.sharing = Sharing::Contended;
+        give_turn(&mut card, 1, ms(6));
+        let tenant = &mut card.line[0];
+        tenant.waiting = false;
+        (tenant.gap, tenant.duty) = (ms(5), (20, SAMPLES));
+        tenant.books.reported = ms(100);
+        card
+    }
+
+    /// The same after a first look.
+    fn host() -> Card {
+        let mut card = gpu(FAIR, &[1, 1]);
+        card.watch_guests(NOW, NOW);
+        assert!(is_guest(&card));
+        card
+    }
+
+    fn is_guest(card: &Card) -> bool {
+        card.line[0].guest.is_some()
+    }
+
+    fn guest(card: &Card) -> Guest {
+        card.line[0].guest.unwrap()
+    }
+
+    /// Whether the first container is a guest after a first look.
+    fn is_invited(change: impl FnOnce(&mut Card)) -> bool {
+        let mut card = gpu(FAIR, &[1, 1, 1]);
+        (card.line[2].active, card.line[2].waiting) = (Nanos::ZERO, false);
+        change(&mut card);
+        card.watch_guests(NOW, NOW);
+        is_guest(&card)
+    }
+
+    /// A look after so many milliseconds, the last one so long before. Both containers compute; the guest has reported so much more.
+    fn look(card: &mut Card, from: u64, to: u64, used: Nanos) {
+        card.line.iter_mut().for_each(|tenant| tenant.active = NOW + ms(to));
+        card.line[0].books.reported = card.line[0].books.reported + used;
+        card.watch_guests(NOW + ms(from), NOW + ms(to));
+    }
+
+    /// The guest has seen its grant, used so much of it, and waits or not.
+    fn take(card: &mut Card, spent: Nanos, waiting: bool) {
+        let turn = guest(card).word;
+        let process = Words { turn, spent: spent.0, waiting: u64::from(waiting), ..words(0) };
+        see(&mut card.line[0], NOW, &[process]);
+    }
+
+    /// Whether a guest with such gaps and duty stays after it has used so much of 50 ms.
+    fn stays(gap: Nanos, duty: u64, used: Nanos) -> bool {
+        let mut card = host();
+        (card.line[0].gap, card.line[0].duty) = (gap, (duty, SAMPLES));
+        look(&mut card, 0, 50, used);
+        is_guest(&card)
+    }
+
+    #[test]
+    fn container_that_computes_now_and_then_runs_beside_the_turns() {
+        assert!(is_invited(|_| ()));
+        assert!(is_invited(|card| card.rule = Policy::Soft));
+        assert!(is_invited(|card| card.rule = Policy::Weighted { conserving: true }));
+        assert!(is_invited(|card| card.line[0].gap = us(750)), "gaps of a slice of the GPU's own");
+        assert!(is_invited(|card| card.line[0].uninvited = NOW), "it was sent back in line long ago");
+    }
+
+    #[test]
+    fn gpu_that_keeps_idle_time_or_has_no_turns_has_no_guests() {
+        assert!(!is_invited(|card| card.sharing = Sharing::Watched));
+        assert!(!is_invited(|card| card.rule = STRICT));
+        assert!(!is_invited(|card| card.rule = Policy::Fixed { slots: 20 }));
+        assert!(!is_invited(|card| card.line[2].terms.high = true));
+    }
+
+    #[test]
+    fn container_that_cannot_be_trusted_or_measured_is_no_guest() {
+        assert!(!is_invited(|card| card.line[0].standing = Standing::default()));
+        assert!(!is_invited(|card| card.line[0].overrun = true));
+        assert!(!is_invited(|card| card.line[0].lied = NOW + ms(1)));
+        assert!(!is_invited(|card| card.line[0].uninvited = NOW + ms(1)));
+        assert!(!is_invited(|card| card.line[0].active = NOW - ms(20)));
+        assert!(!is_invited(|card| card.line[0].duty.1 = SAMPLES - 1), "too few turns were measured");
+        let closed = |card: &mut Card| {
+            let turn = card.turn.clone().unwrap();
+            card.line[0].closed = Some(turn.close(NOW, Cause::Spent, NOW));
+        };
+        assert!(!is_invited(closed), "its last turn is not settled");
+    }
+
+    #[test]
+    fn container_with_short_gaps_or_the_turn_is_no_guest() {
+        assert!(!is_invited(|card| card.line[0].gap = us(749)));
+        assert!(!is_invited(|card| give_turn(card, 0, ms(6))));
+    }
+
+    #[test]
+    fn guest_costs_at_most_nine_tenths_of_its_share_with_its_switches() {
+        // Of gaps of 5 ms, 3.9 ms of work and two switches of 100 us are 45 %.
+        assert!(is_invited(|card| card.line[0].duty.0 = 438));
+        assert!(!is_invited(|card| card.line[0].duty.0 = 439));
+    }
+
+    #[test]
+    fn guest_is_granted_its_share_of_50_ms() {
+        let granted = |policy, weights: &[u32], idle: usize| {
+            let mut card = gpu(policy, weights);
+            for tenant in &mut card.line[2..2 + idle] {
+                (tenant.active, tenant.waiting) = (Nanos::ZERO, false);
+            }
+            card.watch_guests(NOW, NOW);
+            assert_eq!(guest(&card).word & 0xff, YOURS);
+            guest(&card).granted
+        };
+        assert_eq!(granted(FAIR, &[1, 1], 0), ms(25));
+        assert_eq!(granted(FAIR, &[1, 1, 1], 1), ms(25), "a silent container has no part");
+        assert_eq!(granted(Policy::Weighted { conserving: true }, &[3, 1], 0), us(37_500));
+        assert_eq!(granted(Policy::Soft, &[1, 1], 0), us(27_500), "a tenth more");
+    }
+
+    #[test]
+    fn guest_is_charged_what_it_reports_and_the_turn_beside_is_not() {
+        let mut card = host();
+        look(&mut card, 0, 10, ms(2));
+        look(&mut card, 10, 20, ms(1));
+        look(&mut card, 20, 21, Nanos::ZERO);
+        let excluded = |card: &Card| card.turn.as_ref().unwrap().excluded;
+        assert_eq!(card.line[0].books.charged, ms(3));
+        assert_eq!((card.charged, excluded(&card)), (ms(3), ms(3)));
+        // No more than the time that has passed, and of the turn no more than it has lasted.
+        card.turn.as_mut().unwrap().start = NOW + ms(27);
+        look(&mut card, 21, 31, ms(40));
+        assert_eq!(card.line[0].books.charged, ms(13));
+        assert_eq!((card.charged, excluded(&card)), (ms(13), ms(7)));
+    }
+
+    #[test]
+    fn guest_that_has_used_up_its_grant_early_is_back_in_line_for_two_seconds() {
+        let mut card = host();
+        take(&mut card, ms(25), true);
+        look(&mut card, 0, 49, ms(1));
+        assert!(!is_guest(&card));
+        assert_eq!(card.line[0].uninvited, NOW + ms(2049));
+        assert_eq!(card.line[0].presumed, NOW + ms(50), "it wants the GPU");
+    }
+
+    #[test]
+    fn guest_stays_while_its_grant_lasts() {
+        let mut card = host();
+        look(&mut card, 0, 10, Nanos::ZERO);
+        assert!(is_guest(&card));
+        take(&mut card, ms(1), false);
+        look(&mut card, 10, 20, Nanos::ZERO);
+        assert!(is_guest(&card), "it does not wait");
+        card.line[0].processes.clear();
+        card.line[0].waiting = true;
+        look(&mut card, 20, 30, Nanos::ZERO);
+        assert!(is_guest(&card), "it waits under an older word");
+    }
+
+    #[test]
+    fn guest_leaves_when_the_gpu_has_no_guests_any_more() {
+        let mut card = host();
+        card.line[1].terms.high = true;
+        look(&mut card, 0, 10, Nanos::ZERO);
+        assert!(!is_guest(&card));
+    }
+
+    #[test]
+    fn guest_stays_while_its_cost_is_within_its_share() {
+        // With gaps of 5 ms, 24 ms of work and 5 visits are half of 50 ms.
+        assert!(stays(ms(5), 20, ms(24)));
+        assert!(!stays(ms(5), 20, us(24_100)));
+        // With gaps of 600 us, a third of the time and 42 visits are.
+        assert!(stays(us(600), 20, us(16_660)));
+        assert!(!stays(us(600), 20, us(16_800)));
+    }
+
+    #[test]
+    fn guest_stays_while_its_gaps_are_long() {
+        assert!(stays(Nanos(562_500), 20, us(900)));
+        assert!(!stays(Nanos(562_499), 20, us(900)));
+    }
+
+    #[test]
+    fn guest_stays_while_it_does_what_turns_would_give_it() {
+        // Three quarters of half of what it does alone, 2 % of 50 ms.
+        assert!(stays(ms(5), 20, us(375)));
+        assert!(!stays(ms(5), 20, us(374)));
+    }
+
+    #[test]
+    fn guest_has_a_new_grant_in_good_time() {
+        for (spent_us, waiting, renewed) in
+            [(12_500, false, false), (12_501, false, true), (1_000, true, true)]
+        {
+            let mut card = host();
+            let word = guest(&card).word;
+            take(&mut card, us(spent_us), waiting);
+            look(&mut card, 0, 49, ms(1));
+            if waiting {
+                // Before 50 ms have passed it would be back in line.
+                card = host();
+                take(&mut card, us(spent_us), waiting);
+            } else {
+                assert_eq!(guest(&card).word, word, "{spent_us} us, before 50 ms have passed");
+            }
+            look(&mut card, 49, 50, ms(1));
+            assert!(is_guest(&card));
+            assert_eq!(guest(&card).word != word, renewed, "{spent_us} us, waiting {waiting}");
+        }
+    }
+
+    #[test]
+    fn new_grant_does_not_put_off_the_judgement() {
+        let mut card = host();
+        // Looked at late: the next stretch begins 10 ms after the grant has had its time.
+        look(&mut card, 0, 60, ms(2));
+        let word = guest(&card).word;
+        take(&mut card, ms(25), true);
+        look(&mut card, 60, 70, us(100));
+        assert_ne!(guest(&card).word, word);
+        // In 50 ms since then it has done 100 us, a third of what turns would give it.
+        card.line[0].waiting = false;
+        look(&mut card, 70, 110, Nanos::ZERO);
+        assert!(!is_guest(&card));
+        assert!(card.line[0].uninvited > NOW + ms(110));
+    }
+
+    #[test]
+    fn work_before_a_new_grant_counts_in_its_stretch() {
+        let mut card = host();
+        look(&mut card, 0, 60, ms(2));
+        take(&mut card, ms(25), true);
+        look(&mut card, 60, 70, us(400));
+        card.line[0].waiting = false;
+        look(&mut card, 70, 110, Nanos::ZERO);
+        assert!(is_guest(&card));
+    }
+
+    #[test]
+    fn guests_beside_a_container_are_counted_without_itself() {
+        let mut card = host();
+        for _ in 0..2 {
+            card.line.push(Tenant { guest: card.line[0].guest, ..tenant() });
+        }
+        assert_eq!([card.guests(0), card.guests(1), card.guests(2)], [2, 3, 2]);
+    }
+
+    #[test]
+    fn guest_does_not_want_a_turn() {
+        let mut card = host();
+        card.line[0].waiting = true;
+        assert!(!card.line[0].wants(NOW));
+    }
+
+    #[test]
+    fn gap_of_a_guest_is_learned_from_what_was_measured() {
+        // From the end of its last settled work, whatever was predicted.
+        for (last_ms, gap_us) in [(1, 4_750), (5, 5_000), (6, 5_000)] {
+            let mut card = host();
+            let tenant = &mut card.line[0];
+            let now = NOW + ms(5);
+            let process = Words { active: now.0, last: (NOW + ms(last_ms)).0, ..words(0) };
+            see(tenant, now + ms(5), &[process]);
+            assert_eq!(tenant.gap, us(gap_us), "work ended at {last_ms} ms");
+        }
+    }
+}
