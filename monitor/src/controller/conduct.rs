@@ -331,3 +331,628 @@ impl Card {
         self.turns += 1;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controller::fixture::{
+        NOW, busy, fill_allowance, fixed, give_turn, ms, see, tenant, us, words,
+    };
+    use crate::controller::policy::{Policy, Standing};
+    use crate::controller::priority::Allowance;
+    use crate::controller::tuning::Tuning;
+    use crate::controller::words::Words;
+
+    const FAIR: Policy = Policy::Preemptive;
+    const STRICT: Policy = Policy::Weighted { conserving: false };
+    const TUNING: Tuning = Tuning::DEFAULT;
+    const MS: i64 = 1_000_000;
+    const HOLDER: TenantId = TenantId(0);
+    const OTHER: TenantId = TenantId(1);
+
+    #[derive(Debug, PartialEq)]
+    enum Decision {
+        Keep,
+        Vacate,
+        Close(Cause),
+        Over(Nanos, Cause),
+    }
+
+    use Decision::{Close, Keep, Over, Vacate};
+
+    fn decide(card: &Card, now: Nanos) -> Decision {
+        match card.verdict(now, card.turn.as_ref().unwrap()) {
+            Verdict::Keep => Keep,
+            Verdict::Vacate => Vacate,
+            Verdict::Close(cause) => Close(cause),
+            Verdict::Over { boundary, cause } => Over(boundary, cause),
+        }
+    }
+
+    /// What the holder's process says: it has seen the turn, launched at this instant, and has work in flight until another, if at all.
+    fn says(card: &Card, active: Nanos, ends: Nanos) -> Words {
+        Words {
+            turn: card.turn.as_ref().unwrap().word,
+            active: active.0,
+            inflight: u64::from(ends > Nanos::ZERO),
+            ends: ends.0,
+            ..words(0)
+        }
+    }
+
+    /// Two containers under this policy. The first has had the turn since [`NOW`], for 6 ms, and has seen it. The second waits.
+    fn gpu(policy: Policy) -> Card {
+        let mut card = busy(policy, &[1, 1]);
+        give_turn(&mut card, 0, ms(6));
+        let words = says(&card, NOW, Nanos::ZERO);
+        see(&mut card.line[0], NOW, &[words]);
+        card
+    }
+
+    /// The same, the holder having launched at this instant work that takes so long.
+    fn running(policy: Policy, now: Nanos, remaining: Nanos) -> Card {
+        let mut card = gpu(policy);
+        let words = says(&card, now, now + remaining);
+        see(&mut card.line[0], now, &[words]);
+        card
+    }
+
+    /// The holder has high priority and all of its allowance.
+    fn rank(card: &mut Card) {
+        card.line[0].terms.high = true;
+        card.turn.as_mut().unwrap().high = true;
+        fill_allowance(card);
+    }
+
+    fn closing(card: &mut Card, least: Nanos) {
+        card.turn.as_mut().unwrap().phase = Phase::Closing { since: NOW, least, cause: Cause::Spent };
+    }
+
+    fn others_idle(card: &mut Card) {
+        card.line[1].waiting = false;
+    }
+
+    #[test]
+    fn turn_of_a_container_without_a_process_is_over() {
+        let now = NOW + us(300);
+        let mut card = gpu(FAIR);
+        card.line[0].processes.clear();
+        assert_eq!(decide(&card, now), Over(now, Cause::Gone));
+        let mut card = gpu(FAIR);
+        card.line[0].standing = Standing::default();
+        assert_eq!(decide(&card, now), Over(now, Cause::Gone));
+        let mut card = gpu(FAIR);
+        card.line.remove(0);
+        assert_eq!(decide(&card, now), Over(now, Cause::Gone));
+    }
+
+    #[test]
+    fn turn_that_burns_or_of_a_distrusted_container_goes_by_the_clock_alone() {
+        for (policy, distrusted) in [(STRICT, false), (FAIR, true)] {
+            for gone in [false, true] {
+                let mut card = gpu(policy);
+                if distrusted {
+                    card.line[0].lied = NOW + ms(100);
+                }
+                if gone {
+                    card.line[0].processes.clear();
+                }
+                assert_eq!(decide(&card, NOW + ms(3)), Keep, "{policy:?}, gone {gone}");
+            }
+        }
+        let mut card = gpu(STRICT);
+        rank(&mut card);
+        assert_eq!(
+            decide(&card, NOW + ms(3)),
+            Over(NOW + ms(3), Cause::Silent),
+            "high priority burns nothing"
+        );
+    }
+
+    #[test]
+    fn closing_turn_is_over_a_lead_before_its_work_has_run() {
+        let now = NOW + ms(7);
+        for (remaining_us, decision) in [(61, Keep), (60, Over(now + us(60), Cause::Spent))] {
+            let mut card = running(FAIR, now, us(remaining_us));
+            closing(&mut card, NOW);
+            assert_eq!(decide(&card, now), decision, "{remaining_us} us");
+        }
+    }
+
+    #[test]
+    fn closing_turn_is_not_over_before_an_honest_gate_has_drained() {
+        let now = NOW + ms(7);
+        let mut card = gpu(FAIR);
+        closing(&mut card, now + us(61));
+        assert_eq!(decide(&card, now), Keep);
+        closing(&mut card, now + us(60));
+        assert_eq!(decide(&card, now), Over(now + us(60), Cause::Spent));
+    }
+
+    #[test]
+    fn drain_has_24_ms() {
+        for (after, decision) in [(23_999, Keep), (24_000, Over(NOW + ms(24), Cause::Overrun))] {
+            let now = NOW + us(after);
+            let mut card = running(FAIR, now, ms(500));
+            closing(&mut card, NOW);
+            assert_eq!(decide(&card, now), decision, "after {after} us");
+        }
+    }
+
+    #[test]
+    fn vacant_turn_lasts_until_any_container_wants_the_gpu() {
+        let (since, now) = (NOW, NOW + ms(9));
+        let vacant = |change: fn(&mut Card)| {
+            let mut card = gpu(FAIR);
+            others_idle(&mut card);
+            card.turn.as_mut().unwrap().phase = Phase::Vacant { since };
+            change(&mut card);
+            decide(&card, now)
+        };
+        assert_eq!(vacant(|_| ()), Keep);
+        assert_eq!(vacant(|card| card.line[0].active = NOW + us(1)), Over(now, Cause::Resumed));
+        assert_eq!(vacant(|card| card.line[0].waiting = true), Over(now, Cause::Resumed));
+        assert_eq!(vacant(|card| card.line[1].waiting = true), Over(now, Cause::Silent));
+    }
+
+    #[test]
+    fn turn_is_exhausted_when_its_holder_waits_with_nothing_left() {
+        let now = NOW + us(500);
+        let exhausted = |change: &dyn Fn(&mut Words)| {
+            let mut card = gpu(FAIR);
+            let mut words = says(&card, now, Nanos::ZERO);
+            words.waiting = 1;
+            change(&mut words);
+            see(&mut card.line[0], now, &[words]);
+            decide(&card, now)
+        };
+        assert_eq!(exhausted(&|_| ()), Close(Cause::Spent));
+        assert_eq!(exhausted(&|words| words.waiting = 0), Keep);
+        assert_eq!(exhausted(&|words| words.turn = 0), Keep, "it has not seen the turn");
+        let spent = |words: &mut Words, spent: Nanos| {
+            (words.inflight, words.ends, words.spent) = (1, (now + ms(1)).0, spent.0);
+        };
+        assert_eq!(exhausted(&|words| spent(words, ms(6))), Close(Cause::Spent));
+        assert_eq!(exhausted(&|words| spent(words, ms(6) - Nanos(1))), Keep);
+    }
+
+    #[test]
+    fn distrusted_container_cannot_end_its_turn_early() {
+        let mut card = gpu(FAIR);
+        card.line[0].waiting = true;
+        assert_eq!(decide(&card, NOW + us(500)), Close(Cause::Spent));
+        card.line[0].lied = NOW + ms(100);
+        assert_eq!(decide(&card, NOW + us(500)), Keep);
+    }
+
+    #[test]
+    fn exhausted_holder_is_not_taken_to_be_silent() {
+        let mut card = gpu(FAIR);
+        card.line[0].waiting = true;
+        assert_eq!(decide(&card, NOW + ms(2)), Close(Cause::Spent));
+    }
+
+    #[test]
+    fn silent_holder_loses_its_turn_after_the_tolerance() {
+        let now = NOW + ms(1);
+        let mut card = gpu(FAIR);
+        assert_eq!(decide(&card, now - Nanos(1)), Keep);
+        assert_eq!(decide(&card, now), Over(now, Cause::Silent));
+        others_idle(&mut card);
+        assert_eq!(decide(&card, now), Vacate, "no other container wants it");
+        let mut card = gpu(FAIR);
+        see(&mut card.line[0], NOW, &[words(0)]);
+        assert_eq!(decide(&card, now), Over(now, Cause::Missed), "it has not taken up its turn");
+    }
+
+    #[test]
+    fn silence_begins_with_the_end_of_work_or_the_last_word_given() {
+        let now = NOW + ms(3);
+        let mut card = running(FAIR, NOW, us(2_500));
+        assert_eq!(decide(&card, now), Keep);
+        card.line[0].processes.clear();
+        see(&mut card.line[0], NOW, &[Words { turn: 0x101, ..words(0) }]);
+        assert_eq!(decide(&card, now), Over(now, Cause::Silent));
+        card.line[0].given = NOW + us(2_500);
+        assert_eq!(decide(&card, now), Keep);
+    }
+
+    #[test]
+    fn turn_closes_a_lead_before_its_end() {
+        let at = NOW + us(5_940);
+        assert_eq!(decide(&running(FAIR, at, us(500)), at), Close(Cause::Spent));
+        assert_eq!(decide(&running(FAIR, at, us(500)), at - Nanos(1)), Keep);
+    }
+
+    #[test]
+    fn turn_of_high_priority_closes_when_its_allowance_is_used_up_and_others_want_the_gpu() {
+        let now = NOW + us(500);
+        let mut card = running(FAIR, now, us(500));
+        assert_eq!(decide(&card, now), Keep, "an ordinary turn needs no allowance");
+        rank(&mut card);
+        assert_eq!(decide(&card, now), Keep);
+        card.allowance = Allowance::new(80);
+        assert_eq!(decide(&card, now), Close(Cause::Spent));
+        others_idle(&mut card);
+        assert_eq!(decide(&card, now), Keep);
+    }
+
+    #[test]
+    fn high_priority_takes_the_turn_however_short_it_was() {
+        let now = NOW + us(100);
+        let mut card = running(FAIR, now, us(500));
+        card.line[1].terms.high = true;
+        fill_allowance(&mut card);
+        assert_eq!(decide(&card, now), Close(Cause::Preempted));
+    }
+
+    /// Under this policy the second container has credit, and is summoned or has come back at [`NOW`] + 200 us.
+    fn rival(policy: Policy, now: Nanos, summoned: bool) -> Card {
+        let mut card = running(policy, now, us(500));
+        card.line[1].balance = 6 * MS;
+        if summoned {
+            card.summon(Some(OTHER));
+        } else {
+            card.line[1].returned = NOW + us(200);
+        }
+        card
+    }
+
+    #[test]
+    fn summoned_or_returning_container_with_credit_takes_the_turn_after_1_ms() {
+        let now = NOW + ms(1);
+        for summoned in [true, false] {
+            assert_eq!(decide(&rival(FAIR, now, summoned), now), Close(Cause::Preempted), "{summoned}");
+            assert_eq!(decide(&rival(FAIR, now, summoned), now - Nanos(1)), Keep, "{summoned}");
+            assert_eq!(decide(&rival(STRICT, now, summoned), now), Keep, "slots that burn: {summoned}");
+            let mut high = rival(FAIR, now, summoned);
+            rank(&mut high);
+            assert_eq!(decide(&high, now), Keep, "high priority: {summoned}");
+        }
+        assert_eq!(decide(&running(FAIR, now, us(500)), now), Keep);
+    }
+
+    #[test]
+    fn next_turn_is_decided_early_only_where_the_holder_goes_on() {
+        let lead = |change: fn(&mut Card), remaining| {
+            let mut card = running(FAIR, NOW, remaining);
+            others_idle(&mut card);
+            change(&mut card);
+            card.lead(NOW, &card.line[0])
+        };
+        assert_eq!(lead(|_| (), us(500)), TUNING.ahead);
+        assert_eq!(lead(|_| (), Nanos::ZERO), TUNING.lead, "nothing is in flight");
+        assert_eq!(lead(|card| card.line[1].waiting = true, us(500)), TUNING.lead);
+        assert_eq!(lead(|card| card.line[0].lied = NOW + ms(1), us(500)), TUNING.bound);
+    }
+
+    #[test]
+    fn holder_goes_on_where_no_other_container_could_be_next() {
+        let goes_on = |card: &Card| card.goes_on(NOW, &card.line[0]);
+        let mut card = gpu(FAIR);
+        assert!(!goes_on(&card));
+        others_idle(&mut card);
+        assert!(goes_on(&card));
+        let mut card = fixed(&[50, 30]);
+        give_turn(&mut card, 0, ms(6));
+        others_idle(&mut card);
+        assert!(!goes_on(&card), "its credit may run out");
+        card.line[1].waiting = true;
+        rank(&mut card);
+        assert!(goes_on(&card), "only an ordinary container waits");
+        card.line[1].terms.high = true;
+        assert!(!goes_on(&card), "it has a rival");
+        let mut card = gpu(FAIR);
+        card.line[0].terms.high = true;
+        assert!(!goes_on(&card), "without allowance it is an ordinary one");
+    }
+
+    #[test]
+    fn container_comes_back_with_a_wait_that_began_during_the_turn_and_credit() {
+        let comes_back = |change: fn(&mut Card), at: usize| {
+            let mut card = rival(FAIR, NOW, false);
+            change(&mut card);
+            card.comes_back(NOW, &card.line[at], NOW)
+        };
+        assert!(comes_back(|_| (), 1));
+        assert!(!comes_back(|card| card.line[1].returned = NOW, 1), "it waited already");
+        assert!(!comes_back(|card| card.line[1].returned = NOW - us(1), 1), "it waited already");
+        assert!(!comes_back(others_idle, 1));
+        assert!(!comes_back(|card| card.line[1].terms.high = true, 1));
+        assert!(!comes_back(|card| card.line[1].balance = MS, 1), "less than a quarter of its quantum");
+        let holder = |card: &mut Card| {
+            let holder = &mut card.line[0];
+            (holder.waiting, holder.returned, holder.balance) = (true, NOW + us(200), 6 * MS);
+        };
+        assert!(!comes_back(holder, 0));
+        let promised = |card: &mut Card| card.rule = Policy::Fixed { slots: 2 };
+        assert!(!comes_back(promised, 1), "a fixed share needs a whole slice");
+    }
+
+    #[test]
+    fn turn_is_called_away_only_by_another_container_that_could_use_it() {
+        let called = |change: fn(&mut Card)| {
+            let mut card = rival(FAIR, NOW, true);
+            change(&mut card);
+            card.is_summoned_away(NOW, HOLDER)
+        };
+        assert!(called(|_| ()));
+        assert!(!called(others_idle));
+        assert!(!called(|card| card.line[1].balance = MS));
+        let itself = |card: &mut Card| {
+            (card.line[0].waiting, card.line[0].balance) = (true, 6 * MS);
+            card.summon(Some(HOLDER));
+        };
+        assert!(!called(itself));
+        assert!(!called(|card| _ = card.summon(None)));
+    }
+
+    #[test]
+    fn high_priority_gives_the_gpu_up_after_1_ms_whatever_its_gaps() {
+        let mut card = gpu(FAIR);
+        (card.line[0].gap, card.line[0].quantum) = (us(1_200), ms(6));
+        let tolerance = |card: &Card| card.tolerance(card.turn.as_ref().unwrap(), &card.line[0]);
+        assert_eq!(tolerance(&card), us(4_800));
+        rank(&mut card);
+        assert_eq!(tolerance(&card), ms(1));
+    }
+
+    fn told(card: &Card) -> Nanos {
+        card.told(NOW, card.turn.as_ref().unwrap())
+    }
+
+    #[test]
+    fn holder_has_more_in_flight_where_no_container_comes_who_would_wait() {
+        let told_after = |change: fn(&mut Card)| {
+            let mut card = gpu(FAIR);
+            card.line.push(Tenant { id: TenantId(2), active: NOW, ..tenant() });
+            change(&mut card);
+            told(&card)
+        };
+        assert_eq!(told_after(|_| ()), TUNING.wide, "the other one is in line");
+        assert_eq!(told_after(others_idle), Nanos::ZERO, "the other one may come back");
+        let silent = |card: &mut Card| (card.line[1].waiting, card.line[1].active) = (false, NOW - ms(20));
+        assert_eq!(told_after(silent), TUNING.wide);
+        let back = |card: &mut Card| (card.line[1].returned, card.line[1].balance) = (NOW + us(1), 6 * MS);
+        assert_eq!(told_after(back), Nanos::ZERO, "the other one is about to take the turn");
+        let member = |card: &mut Card| card.line[2].standing.open = true;
+        assert_eq!(told_after(member), Nanos::ZERO);
+        assert_eq!(told_after(|card| _ = card.summon(Some(HOLDER))), Nanos::ZERO);
+        assert_eq!(told_after(|card| card.line[0].lied = NOW + ms(1)), Nanos::ZERO);
+    }
+
+    #[test]
+    fn ordinary_holder_has_less_in_flight_beside_high_priority() {
+        let mut card = gpu(FAIR);
+        card.line[1].terms.high = true;
+        assert_eq!(told(&card), TUNING.tight);
+    }
+
+    #[test]
+    fn high_priority_has_more_in_flight_while_it_cannot_lose_its_turn() {
+        let mut card = gpu(FAIR);
+        rank(&mut card);
+        assert_eq!(told(&card), Nanos::ZERO, "it does not tell when its work ends");
+        card.line[0].foretold = NOW;
+        assert_eq!(told(&card), TUNING.wide);
+        card.turn.as_mut().unwrap().high = false;
+        assert_eq!(told(&card), Nanos::ZERO, "its turn was given to it as to any other container");
+    }
+
+    fn close(card: &mut Card, now: Nanos, cause: Cause) -> Phase {
+        card.begin_closing(now, cause);
+        card.turn.as_ref().unwrap().phase
+    }
+
+    #[test]
+    fn what_is_in_flight_at_the_end_of_turns_is_learned() {
+        let mut card = running(FAIR, NOW, ms(2));
+        close(&mut card, NOW, Cause::Spent);
+        assert_eq!((card.line[0].tail, card.line[1].tail), (us(500), Nanos::ZERO));
+        card.line[0].tail = ms(4);
+        close(&mut card, NOW, Cause::Spent);
+        assert_eq!(card.line[0].tail, us(3_500));
+    }
+
+    #[test]
+    fn closing_turn_lasts_as_long_as_an_honest_gate_may_have_work_in_flight() {
+        for (told, least_us) in [(Nanos::ZERO, 1_500), (us(250), 1_250), (ms(2), 3_000), (ms(9), 6_000)] {
+            let now = NOW + ms(1);
+            let mut card = running(FAIR, now, us(400));
+            card.line[1].balance = 6 * MS;
+            card.line[0].gate.bound = told;
+            let cause = Cause::Preempted;
+            let least = NOW + us(least_us);
+            assert_eq!(close(&mut card, now, cause), Phase::Closing { since: now, least, cause });
+        }
+    }
+
+    #[test]
+    fn only_a_used_up_turn_is_followed_by_the_same_container() {
+        let mut card = running(FAIR, NOW, Nanos::ZERO);
+        others_idle(&mut card);
+        card.line[0].balance = 20 * MS;
+        assert!(matches!(close(&mut card, NOW, Cause::Preempted), Phase::Closing { .. }));
+        card.turn.as_mut().unwrap().phase = Phase::Running;
+        assert_eq!(close(&mut card, NOW, Cause::Spent), Phase::Running);
+        // The other one has credit, and the holder has used up its own.
+        let mut card = running(FAIR, NOW + ms(6), Nanos::ZERO);
+        (card.line[0].balance, card.line[1].balance) = (6 * MS, 6 * MS);
+        assert!(matches!(close(&mut card, NOW + ms(6), Cause::Spent), Phase::Closing { .. }));
+    }
+
+    #[test]
+    fn turn_goes_on_with_what_is_left_of_the_balance() {
+        // It has had 4 ms, of which 2 are charged, and 1 ms is in flight. The other one's debt takes four rounds.
+        for (balance, rounds) in [(13, 0), (10, 0), (8, 1)] {
+            let now = NOW + ms(4);
+            let mut card = running(FAIR, now, ms(1));
+            (card.line[0].balance, card.line[1].balance) = (balance * MS / 2, -20 * MS);
+            card.turn.as_mut().unwrap().charged = ms(2);
+            assert_eq!(close(&mut card, now, Cause::Spent), Phase::Running);
+            assert_eq!(card.line[1].balance, (6 * rounds - 20) * MS, "balance {balance} / 2 ms");
+        }
+    }
+
+    #[test]
+    fn extended_turn_has_a_new_word_and_begins_where_its_work_ends() {
+        let now = NOW + us(5_700);
+        let mut card = running(FAIR, now, us(200));
+        others_idle(&mut card);
+        (card.line[0].balance, card.line[0].overlap) = (6 * MS, 2000);
+        assert!(card.conduct(now));
+        let turn = card.turn.clone().unwrap();
+        assert_ne!(turn.word, 0x101);
+        assert_eq!(turn.word & 0xff, YOURS);
+        assert_eq!((turn.start, turn.charged), (NOW, us(5_900)));
+        // 100 us are left of its balance, and another round begins.
+        assert_eq!((turn.end, turn.granted), (NOW + us(5_900) + us(6_100), us(12_200)));
+        assert!(!turn.high && turn.phase == Phase::Running);
+        assert_eq!(card.line[0].given, now);
+        assert_eq!(card.turns(), 1);
+        assert_eq!((card.line[0].books.charged, card.charged), (us(5_900), us(5_900)));
+    }
+
+    #[test]
+    fn turn_goes_on_at_high_priority_once_its_holder_has_it() {
+        let mut card = gpu(FAIR);
+        others_idle(&mut card);
+        card.line[0].terms.high = true;
+        assert_eq!(close(&mut card, NOW + ms(1), Cause::Spent), Phase::Running);
+        assert!(card.turn.as_ref().unwrap().high);
+    }
+
+    #[test]
+    fn turn_is_charged_as_it_goes_and_once() {
+        let mut card = gpu(FAIR);
+        let turn = card.turn.take().unwrap();
+        let turn = card.charge(NOW, NOW + ms(2), turn);
+        let turn = card.charge(NOW, NOW + ms(5), turn);
+        assert_eq!(turn.charged, ms(5));
+        assert_eq!((card.line[0].balance, card.line[1].balance), (-5 * MS, 0));
+        assert_eq!((card.line[0].books.charged, card.charged), (ms(5), ms(5)));
+        let high = Turn { high: true, ..turn };
+        card.charge(NOW, NOW + ms(6), high);
+        assert_eq!(card.line[0].balance, -5 * MS, "high priority costs no balance");
+        assert_eq!(card.charged, ms(6));
+    }
+
+    /// Ends the turn of the last of three containers after 6 ms.
+    fn end(cause: Cause, change: impl FnOnce(&mut Card)) -> Card {
+        let mut card = busy(FAIR, &[1, 1, 1]);
+        give_turn(&mut card, 2, ms(6));
+        change(&mut card);
+        let turn = card.turn.take().unwrap();
+        card.close(NOW + ms(5), NOW + ms(6), cause, turn);
+        card
+    }
+
+    fn ended(card: &Card) -> &Tenant {
+        card.line.iter().find(|tenant| tenant.id == TenantId(2)).unwrap()
+    }
+
+    #[test]
+    fn ended_turn_is_charged_less_a_switch_until_its_report_is_in() {
+        let card = end(Cause::Spent, |_| ());
+        let closed = ended(&card).closed.as_ref().unwrap();
+        assert_eq!((closed.end, closed.charged, closed.by), (NOW + ms(6), us(5_900), NOW + ms(55)));
+        let card = end(Cause::Spent, |card| card.turn.as_mut().unwrap().handed = false);
+        assert_eq!(ended(&card).books.charged, ms(6), "there was no switch");
+    }
+
+    #[test]
+    fn vacant_time_is_not_charged() {
+        let vacant = |card: &mut Card| {
+            let turn = card.turn.as_mut().unwrap();
+            turn.phase = Phase::Vacant { since: NOW + ms(2) };
+            turn.charged = ms(2);
+        };
+        let card = end(Cause::Silent, vacant);
+        let closed = ended(&card).closed.as_ref().unwrap();
+        assert_eq!((closed.end, closed.charged), (NOW + ms(2), ms(2)));
+        assert_eq!(ended(&card).books.charged, Nanos::ZERO);
+    }
+
+    #[test]
+    fn container_whose_turn_was_ended_still_wants_the_gpu() {
+        for (cause, presumed) in [
+            (Cause::Spent, NOW + ms(6)),
+            (Cause::Preempted, NOW + ms(6)),
+            (Cause::Resumed, NOW + ms(6)),
+            (Cause::Silent, Nanos::ZERO),
+            (Cause::Gone, Nanos::ZERO),
+        ] {
+            assert_eq!(ended(&end(cause, |_| ())).presumed, presumed, "{cause:?}");
+        }
+    }
+
+    #[test]
+    fn missed_and_overrun_turns_are_counted() {
+        let missed = end(Cause::Missed, |_| ());
+        assert!(ended(&missed).dormant.is_some());
+        assert_eq!((ended(&missed).books.odd.missed, ended(&missed).books.odd.overruns), (1, 0));
+        let overrun = end(Cause::Overrun, |_| ());
+        assert!(ended(&overrun).overrun && ended(&overrun).dormant.is_none());
+        assert_eq!((ended(&overrun).books.odd.missed, ended(&overrun).books.odd.overruns), (0, 1));
+    }
+
+    #[test]
+    fn container_that_uses_up_its_turns_is_steady_though_others_come_between() {
+        for (cause, before, steady) in [
+            (Cause::Spent, false, true),
+            (Cause::Spent, true, true),
+            (Cause::Preempted, true, true),
+            (Cause::Preempted, false, false),
+            (Cause::Silent, true, false),
+        ] {
+            let card = end(cause, |card| card.line[2].steady = before);
+            assert_eq!(ended(&card).steady, steady, "{cause:?} after {before}");
+        }
+    }
+
+    #[test]
+    fn interrupted_container_is_next_after_the_one_that_came_back() {
+        let order = |cause| {
+            let back = |card: &mut Card| {
+                (card.line[1].returned, card.line[1].balance) = (NOW + ms(1), 6 * MS);
+            };
+            end(cause, back).line.iter().map(|tenant| tenant.id.0).collect::<Vec<_>>()
+        };
+        assert_eq!(order(Cause::Preempted), [1, 2, 0]);
+        assert_eq!(order(Cause::Spent), [0, 1, 2]);
+    }
+
+    #[test]
+    fn turn_after_another_container_has_room_for_the_switch() {
+        for (from, handed, length_us) in
+            [(Some(OTHER), true, 4_100), (None, true, 4_100), (Some(HOLDER), false, 4_000)]
+        {
+            let mut card = busy(FAIR, &[1, 1]);
+            card.line[0].balance = 4 * MS;
+            card.begin(NOW, NOW + us(50), from);
+            let turn = card.turn.as_ref().unwrap();
+            assert_eq!((turn.holder, turn.handed, turn.granted), (HOLDER, handed, ms(4)));
+            assert_eq!((turn.start, turn.end), (NOW + us(50), NOW + us(50 + length_us)));
+            assert_eq!(card.turns(), 1);
+            assert_eq!((card.line[1].id, card.line[1].books.turns), (HOLDER, 1), "it is last in line");
+        }
+    }
+
+    #[test]
+    fn step_carries_out_what_it_decides() {
+        let mut card = gpu(FAIR);
+        card.line[1].balance = 6 * MS;
+        assert!(!card.conduct(NOW + us(500)), "nothing changes");
+        assert!(card.conduct(NOW + ms(1)), "the turn of the silent holder passes on");
+        assert_eq!(card.holder(), Some(OTHER));
+        let mut card = gpu(FAIR);
+        others_idle(&mut card);
+        assert!(!card.conduct(NOW + ms(1)));
+        assert_eq!(card.turn.as_ref().unwrap().phase, Phase::Vacant { since: NOW + ms(1) });
+        assert_eq!(card.line[0].books.charged, ms(1));
+        card.turn = None;
+        card.line[1].waiting = true;
+        assert!(!card.conduct(NOW + ms(2)));
+        assert_eq!(card.holder(), Some(OTHER));
+    }
+}
