@@ -22,43 +22,43 @@ pub(super) const fn us(time: u64) -> Nanos {
 }
 
 /// A GPU with a container of each weight. Each has a process that has the GPU open. None has launched, waits or has credit.
-pub(super) fn card(policy: Policy, weights: &[u32]) -> Card {
-    let mut card = Card::new(Tuning::DEFAULT, policy);
+pub(super) fn idle(policy: Policy, weights: &[u32]) -> Card {
+    let mut gpu = Card::new(Tuning::DEFAULT, policy);
     for (number, weight) in (0..).zip(weights) {
-        card.admit(NOW, TenantId(number), Terms::weighing(*weight));
+        gpu.admit(NOW, TenantId(number), Terms::weighing(*weight));
     }
-    for tenant in &mut card.line {
+    for tenant in &mut gpu.line {
         tenant.standing = Standing { created: true, open: true };
         tenant.balance = 0;
     }
-    card.now = NOW;
-    card
+    gpu.now = NOW;
+    gpu
 }
 
 /// The same with fixed shares in percent. All containers compute and wait at their gates.
 pub(super) fn fixed(percents: &[u32]) -> Card {
-    let mut card = busy(Policy::Fixed { slots: 20 }, &vec![1; percents.len()]);
-    for (tenant, percent) in card.line.iter_mut().zip(percents) {
+    let mut gpu = busy(Policy::Fixed { slots: 20 }, &vec![1; percents.len()]);
+    for (tenant, percent) in gpu.line.iter_mut().zip(percents) {
         tenant.terms.percent = Some(*percent);
     }
-    card
+    gpu
 }
 
 /// A GPU whose containers compute and wait at their gates.
 pub(super) fn busy(policy: Policy, weights: &[u32]) -> Card {
-    let mut card = card(policy, weights);
-    for tenant in &mut card.line {
+    let mut gpu = idle(policy, weights);
+    for tenant in &mut gpu.line {
         tenant.active = NOW;
         tenant.waiting = true;
     }
-    card
+    gpu
 }
 
 /// Gives a container a turn that began at [`NOW`]. It waits no longer.
-pub(super) fn give_turn(card: &mut Card, number: usize, length: Nanos) {
-    let tenant = &mut card.line[number];
+pub(super) fn give_turn(gpu: &mut Card, number: usize, length: Nanos) {
+    let tenant = &mut gpu.line[number];
     tenant.waiting = false;
-    card.turn = Some(Turn {
+    gpu.turn = Some(Turn {
         holder: tenant.id,
         word: 1 << 8 | 1,
         start: NOW,
@@ -74,14 +74,14 @@ pub(super) fn give_turn(card: &mut Card, number: usize, length: Nanos) {
 }
 
 /// Lets high priority gain all of its allowance.
-pub(super) fn fill_allowance(card: &mut Card) {
-    card.keep_allowance(NOW - ms(1000), NOW);
-    assert!(card.may_preempt());
+pub(super) fn fill_allowance(gpu: &mut Card) {
+    gpu.keep_allowance(NOW - ms(1000), NOW);
+    assert!(gpu.may_preempt());
 }
 
 /// The containers as the choice of the next turn sees them.
-pub(super) fn candidates(card: &Card) -> Vec<Candidate> {
-    card.line.iter().map(|tenant| card.candidate(NOW, tenant)).collect()
+pub(super) fn candidates(gpu: &Card) -> Vec<Candidate> {
+    gpu.line.iter().map(|tenant| gpu.candidate(NOW, tenant)).collect()
 }
 
 /// A container of which nothing is known yet.

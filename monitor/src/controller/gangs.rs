@@ -33,44 +33,44 @@ pub fn summons(cards: &[&Card]) -> Vec<Option<TenantId>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::controller::fixture::{busy, card, give_turn, ms};
+    use crate::controller::fixture::{busy, give_turn, idle, ms};
     use crate::controller::policy::Policy;
 
     const FIRST: TenantId = TenantId(0);
     const SECOND: TenantId = TenantId(1);
 
     /// A GPU on which two containers compute, and one of them has the turn.
-    fn gpu(holder: usize) -> Card {
-        let mut card = busy(Policy::Preemptive, &[1, 1]);
-        give_turn(&mut card, holder, ms(6));
-        card
+    fn held_by(holder: usize) -> Card {
+        let mut gpu = busy(Policy::Preemptive, &[1, 1]);
+        give_turn(&mut gpu, holder, ms(6));
+        gpu
     }
 
     #[test]
     fn holder_of_its_first_gpu_is_summoned_on_its_others() {
-        let cards = [gpu(0), gpu(1), gpu(1)];
-        assert_eq!(summons(&cards.each_ref()), [None, Some(FIRST), Some(FIRST)]);
+        let gpus = [held_by(0), held_by(1), held_by(1)];
+        assert_eq!(summons(&gpus.each_ref()), [None, Some(FIRST), Some(FIRST)]);
     }
 
     #[test]
     fn container_that_does_not_compute_on_a_gpu_is_not_summoned_there() {
-        let idle = card(Policy::Preemptive, &[1, 1]);
-        let cards = [gpu(1), idle, gpu(0)];
-        assert_eq!(summons(&cards.each_ref()), [None, None, Some(SECOND)]);
+        let unused = idle(Policy::Preemptive, &[1, 1]);
+        let gpus = [held_by(1), unused, held_by(0)];
+        assert_eq!(summons(&gpus.each_ref()), [None, None, Some(SECOND)]);
     }
 
     #[test]
     fn summons_of_the_first_gpu_comes_before_a_later_one() {
-        let mut first = gpu(0);
+        let mut first = held_by(0);
         // The second container has not computed here lately, so its first GPU is the next one.
         (first.line[1].active, first.line[1].waiting) = (Default::default(), false);
-        let cards = [first, gpu(1), gpu(1)];
-        assert_eq!(summons(&cards.each_ref()), [None, Some(FIRST), Some(FIRST)]);
+        let gpus = [first, held_by(1), held_by(1)];
+        assert_eq!(summons(&gpus.each_ref()), [None, Some(FIRST), Some(FIRST)]);
     }
 
     #[test]
     fn gpu_without_a_turn_summons_no_container() {
-        let cards = [busy(Policy::Preemptive, &[1, 1]), gpu(0)];
-        assert_eq!(summons(&cards.each_ref()), [None, None]);
+        let gpus = [busy(Policy::Preemptive, &[1, 1]), held_by(0)];
+        assert_eq!(summons(&gpus.each_ref()), [None, None]);
     }
 }

@@ -175,119 +175,119 @@ mod tests {
     const STRICT: Policy = Policy::Weighted { conserving: false };
 
     /// A GPU of which the second container has the turn, and the first computes for 100 us every 5 ms.
-    fn gpu(policy: Policy, weights: &[u32]) -> Card {
-        let mut card = busy(policy, weights);
-        card.sharing = Sharing::Contended;
-        give_turn(&mut card, 1, ms(6));
-        let tenant = &mut card.line[0];
+    fn shared(policy: Policy, weights: &[u32]) -> Card {
+        let mut gpu = busy(policy, weights);
+        gpu.sharing = Sharing::Contended;
+        give_turn(&mut gpu, 1, ms(6));
+        let tenant = &mut gpu.line[0];
         tenant.waiting = false;
         (tenant.gap, tenant.duty) = (ms(5), (20, SAMPLES));
         tenant.books.reported = ms(100);
-        card
+        gpu
     }
 
     /// The same after a first look.
     fn host() -> Card {
-        let mut card = gpu(FAIR, &[1, 1]);
-        card.watch_guests(NOW, NOW);
-        assert!(is_guest(&card));
-        card
+        let mut gpu = shared(FAIR, &[1, 1]);
+        gpu.watch_guests(NOW, NOW);
+        assert!(is_guest(&gpu));
+        gpu
     }
 
-    fn is_guest(card: &Card) -> bool {
-        card.line[0].guest.is_some()
+    fn is_guest(gpu: &Card) -> bool {
+        gpu.line[0].guest.is_some()
     }
 
-    fn guest(card: &Card) -> Guest {
-        card.line[0].guest.unwrap()
+    fn guest(gpu: &Card) -> Guest {
+        gpu.line[0].guest.unwrap()
     }
 
-    /// Whether the first container is a guest after a first look.
+    /// Whether the first container is a background tenant after a first look.
     fn is_invited(change: impl FnOnce(&mut Card)) -> bool {
-        let mut card = gpu(FAIR, &[1, 1, 1]);
-        (card.line[2].active, card.line[2].waiting) = (Nanos::ZERO, false);
-        change(&mut card);
-        card.watch_guests(NOW, NOW);
-        is_guest(&card)
+        let mut gpu = shared(FAIR, &[1, 1, 1]);
+        (gpu.line[2].active, gpu.line[2].waiting) = (Nanos::ZERO, false);
+        change(&mut gpu);
+        gpu.watch_guests(NOW, NOW);
+        is_guest(&gpu)
     }
 
-    /// A look after so many milliseconds, the last one so long before. Both containers compute; the guest has reported so much more.
-    fn look(card: &mut Card, from: u64, to: u64, used: Nanos) {
-        card.line.iter_mut().for_each(|tenant| tenant.active = NOW + ms(to));
-        card.line[0].books.reported = card.line[0].books.reported + used;
-        card.watch_guests(NOW + ms(from), NOW + ms(to));
+    /// A look after so many milliseconds, the last one so long before. Both containers compute; the background tenant has reported so much more.
+    fn look(gpu: &mut Card, from: u64, to: u64, used: Nanos) {
+        gpu.line.iter_mut().for_each(|tenant| tenant.active = NOW + ms(to));
+        gpu.line[0].books.reported = gpu.line[0].books.reported + used;
+        gpu.watch_guests(NOW + ms(from), NOW + ms(to));
     }
 
-    /// The guest has seen its grant, used so much of it, and waits or not.
-    fn take(card: &mut Card, spent: Nanos, waiting: bool) {
-        let turn = guest(card).word;
+    /// The background tenant has seen its grant, used so much of it, and waits or not.
+    fn take(gpu: &mut Card, spent: Nanos, waiting: bool) {
+        let turn = guest(gpu).word;
         let process = Words { turn, spent: spent.0, waiting: u64::from(waiting), ..words(0) };
-        see(&mut card.line[0], NOW, &[process]);
+        see(&mut gpu.line[0], NOW, &[process]);
     }
 
-    /// Whether a guest with such gaps and duty stays after it has used so much of 50 ms.
+    /// Whether a background tenant with such gaps and duty stays after it has used so much of 50 ms.
     fn stays(gap: Nanos, duty: u64, used: Nanos) -> bool {
-        let mut card = host();
-        (card.line[0].gap, card.line[0].duty) = (gap, (duty, SAMPLES));
-        look(&mut card, 0, 50, used);
-        is_guest(&card)
+        let mut gpu = host();
+        (gpu.line[0].gap, gpu.line[0].duty) = (gap, (duty, SAMPLES));
+        look(&mut gpu, 0, 50, used);
+        is_guest(&gpu)
     }
 
     #[test]
     fn container_that_computes_now_and_then_runs_beside_the_turns() {
         assert!(is_invited(|_| ()));
-        assert!(is_invited(|card| card.rule = Policy::Soft));
-        assert!(is_invited(|card| card.rule = Policy::Weighted { conserving: true }));
-        assert!(is_invited(|card| card.line[0].gap = us(750)), "gaps of a slice of the GPU's own");
-        assert!(is_invited(|card| card.line[0].uninvited = NOW), "it was sent back in line long ago");
+        assert!(is_invited(|gpu| gpu.rule = Policy::Soft));
+        assert!(is_invited(|gpu| gpu.rule = Policy::Weighted { conserving: true }));
+        assert!(is_invited(|gpu| gpu.line[0].gap = us(750)), "gaps of a slice of the GPU's own");
+        assert!(is_invited(|gpu| gpu.line[0].uninvited = NOW), "it was sent back in line long ago");
     }
 
     #[test]
-    fn gpu_that_keeps_idle_time_or_has_no_turns_has_no_guests() {
-        assert!(!is_invited(|card| card.sharing = Sharing::Watched));
-        assert!(!is_invited(|card| card.rule = STRICT));
-        assert!(!is_invited(|card| card.rule = Policy::Fixed { slots: 20 }));
-        assert!(!is_invited(|card| card.line[2].terms.high = true));
+    fn gpu_that_keeps_idle_time_or_has_no_turns_has_no_background_tenants() {
+        assert!(!is_invited(|gpu| gpu.sharing = Sharing::Watched));
+        assert!(!is_invited(|gpu| gpu.rule = STRICT));
+        assert!(!is_invited(|gpu| gpu.rule = Policy::Fixed { slots: 20 }));
+        assert!(!is_invited(|gpu| gpu.line[2].terms.high = true));
     }
 
     #[test]
-    fn container_that_cannot_be_trusted_or_measured_is_no_guest() {
-        assert!(!is_invited(|card| card.line[0].standing = Standing::default()));
-        assert!(!is_invited(|card| card.line[0].overrun = true));
-        assert!(!is_invited(|card| card.line[0].lied = NOW + ms(1)));
-        assert!(!is_invited(|card| card.line[0].uninvited = NOW + ms(1)));
-        assert!(!is_invited(|card| card.line[0].active = NOW - ms(20)));
-        assert!(!is_invited(|card| card.line[0].duty.1 = SAMPLES - 1), "too few turns were measured");
-        let closed = |card: &mut Card| {
-            let turn = card.turn.clone().unwrap();
-            card.line[0].closed = Some(turn.close(NOW, Cause::Spent, NOW));
+    fn container_that_cannot_be_trusted_or_measured_is_no_background_tenant() {
+        assert!(!is_invited(|gpu| gpu.line[0].standing = Standing::default()));
+        assert!(!is_invited(|gpu| gpu.line[0].overrun = true));
+        assert!(!is_invited(|gpu| gpu.line[0].lied = NOW + ms(1)));
+        assert!(!is_invited(|gpu| gpu.line[0].uninvited = NOW + ms(1)));
+        assert!(!is_invited(|gpu| gpu.line[0].active = NOW - ms(20)));
+        assert!(!is_invited(|gpu| gpu.line[0].duty.1 = SAMPLES - 1), "too few turns were measured");
+        let closed = |gpu: &mut Card| {
+            let turn = gpu.turn.clone().unwrap();
+            gpu.line[0].closed = Some(turn.close(NOW, Cause::Spent, NOW));
         };
         assert!(!is_invited(closed), "its last turn is not settled");
     }
 
     #[test]
-    fn container_with_short_gaps_or_the_turn_is_no_guest() {
-        assert!(!is_invited(|card| card.line[0].gap = us(749)));
-        assert!(!is_invited(|card| give_turn(card, 0, ms(6))));
+    fn container_with_short_gaps_or_the_turn_is_no_background_tenant() {
+        assert!(!is_invited(|gpu| gpu.line[0].gap = us(749)));
+        assert!(!is_invited(|gpu| give_turn(gpu, 0, ms(6))));
     }
 
     #[test]
-    fn guest_costs_at_most_nine_tenths_of_its_share_with_its_switches() {
+    fn background_tenant_costs_at_most_nine_tenths_of_its_share_with_its_switches() {
         // Of gaps of 5 ms, 3.9 ms of work and two switches of 100 us are 45 %.
-        assert!(is_invited(|card| card.line[0].duty.0 = 438));
-        assert!(!is_invited(|card| card.line[0].duty.0 = 439));
+        assert!(is_invited(|gpu| gpu.line[0].duty.0 = 438));
+        assert!(!is_invited(|gpu| gpu.line[0].duty.0 = 439));
     }
 
     #[test]
-    fn guest_is_granted_its_share_of_50_ms() {
+    fn background_tenant_is_granted_its_share_of_50_ms() {
         let granted = |policy, weights: &[u32], idle: usize| {
-            let mut card = gpu(policy, weights);
-            for tenant in &mut card.line[2..2 + idle] {
+            let mut gpu = shared(policy, weights);
+            for tenant in &mut gpu.line[2..2 + idle] {
                 (tenant.active, tenant.waiting) = (Nanos::ZERO, false);
             }
-            card.watch_guests(NOW, NOW);
-            assert_eq!(guest(&card).word & 0xff, YOURS);
-            guest(&card).granted
+            gpu.watch_guests(NOW, NOW);
+            assert_eq!(guest(&gpu).word & 0xff, YOURS);
+            guest(&gpu).granted
         };
         assert_eq!(granted(FAIR, &[1, 1], 0), ms(25));
         assert_eq!(granted(FAIR, &[1, 1, 1], 1), ms(25), "a silent container has no part");
@@ -296,55 +296,55 @@ mod tests {
     }
 
     #[test]
-    fn guest_is_charged_what_it_reports_and_the_turn_beside_is_not() {
-        let mut card = host();
-        look(&mut card, 0, 10, ms(2));
-        look(&mut card, 10, 20, ms(1));
-        look(&mut card, 20, 21, Nanos::ZERO);
-        let excluded = |card: &Card| card.turn.as_ref().unwrap().excluded;
-        assert_eq!(card.line[0].books.charged, ms(3));
-        assert_eq!((card.charged, excluded(&card)), (ms(3), ms(3)));
+    fn background_tenant_is_charged_what_it_reports_and_the_turn_beside_is_not() {
+        let mut gpu = host();
+        look(&mut gpu, 0, 10, ms(2));
+        look(&mut gpu, 10, 20, ms(1));
+        look(&mut gpu, 20, 21, Nanos::ZERO);
+        let excluded = |gpu: &Card| gpu.turn.as_ref().unwrap().excluded;
+        assert_eq!(gpu.line[0].books.charged, ms(3));
+        assert_eq!((gpu.charged, excluded(&gpu)), (ms(3), ms(3)));
         // No more than the time that has passed, and of the turn no more than it has lasted.
-        card.turn.as_mut().unwrap().start = NOW + ms(27);
-        look(&mut card, 21, 31, ms(40));
-        assert_eq!(card.line[0].books.charged, ms(13));
-        assert_eq!((card.charged, excluded(&card)), (ms(13), ms(7)));
+        gpu.turn.as_mut().unwrap().start = NOW + ms(27);
+        look(&mut gpu, 21, 31, ms(40));
+        assert_eq!(gpu.line[0].books.charged, ms(13));
+        assert_eq!((gpu.charged, excluded(&gpu)), (ms(13), ms(7)));
     }
 
     #[test]
-    fn guest_that_has_used_up_its_grant_early_is_back_in_line_for_two_seconds() {
-        let mut card = host();
-        take(&mut card, ms(25), true);
-        look(&mut card, 0, 49, ms(1));
-        assert!(!is_guest(&card));
-        assert_eq!(card.line[0].uninvited, NOW + ms(2049));
-        assert_eq!(card.line[0].presumed, NOW + ms(50), "it wants the GPU");
+    fn background_tenant_that_has_used_up_its_grant_early_is_back_in_line_for_two_seconds() {
+        let mut gpu = host();
+        take(&mut gpu, ms(25), true);
+        look(&mut gpu, 0, 49, ms(1));
+        assert!(!is_guest(&gpu));
+        assert_eq!(gpu.line[0].uninvited, NOW + ms(2049));
+        assert_eq!(gpu.line[0].presumed, NOW + ms(50), "it wants the GPU");
     }
 
     #[test]
-    fn guest_stays_while_its_grant_lasts() {
-        let mut card = host();
-        look(&mut card, 0, 10, Nanos::ZERO);
-        assert!(is_guest(&card));
-        take(&mut card, ms(1), false);
-        look(&mut card, 10, 20, Nanos::ZERO);
-        assert!(is_guest(&card), "it does not wait");
-        card.line[0].processes.clear();
-        card.line[0].waiting = true;
-        look(&mut card, 20, 30, Nanos::ZERO);
-        assert!(is_guest(&card), "it waits under an older word");
+    fn background_tenant_stays_while_its_grant_lasts() {
+        let mut gpu = host();
+        look(&mut gpu, 0, 10, Nanos::ZERO);
+        assert!(is_guest(&gpu));
+        take(&mut gpu, ms(1), false);
+        look(&mut gpu, 10, 20, Nanos::ZERO);
+        assert!(is_guest(&gpu), "it does not wait");
+        gpu.line[0].processes.clear();
+        gpu.line[0].waiting = true;
+        look(&mut gpu, 20, 30, Nanos::ZERO);
+        assert!(is_guest(&gpu), "it waits under an older word");
     }
 
     #[test]
-    fn guest_leaves_when_the_gpu_has_no_guests_any_more() {
-        let mut card = host();
-        card.line[1].terms.high = true;
-        look(&mut card, 0, 10, Nanos::ZERO);
-        assert!(!is_guest(&card));
+    fn background_tenant_leaves_when_the_gpu_has_no_background_tenants_any_more() {
+        let mut gpu = host();
+        gpu.line[1].terms.high = true;
+        look(&mut gpu, 0, 10, Nanos::ZERO);
+        assert!(!is_guest(&gpu));
     }
 
     #[test]
-    fn guest_stays_while_its_cost_is_within_its_share() {
+    fn background_tenant_stays_while_its_cost_is_within_its_share() {
         // With gaps of 5 ms, 24 ms of work and 5 visits are half of 50 ms.
         assert!(stays(ms(5), 20, ms(24)));
         assert!(!stays(ms(5), 20, us(24_100)));
@@ -354,89 +354,89 @@ mod tests {
     }
 
     #[test]
-    fn guest_stays_while_its_gaps_are_long() {
+    fn background_tenant_stays_while_its_gaps_are_long() {
         assert!(stays(Nanos(562_500), 20, us(900)));
         assert!(!stays(Nanos(562_499), 20, us(900)));
     }
 
     #[test]
-    fn guest_stays_while_it_does_what_turns_would_give_it() {
+    fn background_tenant_stays_while_it_does_what_turns_would_give_it() {
         // Three quarters of half of what it does alone, 2 % of 50 ms.
         assert!(stays(ms(5), 20, us(375)));
         assert!(!stays(ms(5), 20, us(374)));
     }
 
     #[test]
-    fn guest_has_a_new_grant_in_good_time() {
-        for (spent_us, waiting, renewed) in
-            [(12_500, false, false), (12_501, false, true), (1_000, true, true)]
-        {
-            let mut card = host();
-            let word = guest(&card).word;
-            take(&mut card, us(spent_us), waiting);
-            look(&mut card, 0, 49, ms(1));
-            if waiting {
-                // Before 50 ms have passed it would be back in line.
-                card = host();
-                take(&mut card, us(spent_us), waiting);
-            } else {
-                assert_eq!(guest(&card).word, word, "{spent_us} us, before 50 ms have passed");
-            }
-            look(&mut card, 49, 50, ms(1));
-            assert!(is_guest(&card));
-            assert_eq!(guest(&card).word != word, renewed, "{spent_us} us, waiting {waiting}");
+    fn background_tenant_has_a_new_grant_once_half_of_the_old_one_is_used() {
+        for (spent_us, renewed) in [(12_500, false), (12_501, true)] {
+            let mut gpu = host();
+            let word = guest(&gpu).word;
+            take(&mut gpu, us(spent_us), false);
+            look(&mut gpu, 0, 49, ms(1));
+            assert_eq!(guest(&gpu).word, word, "{spent_us} us, before 50 ms have passed");
+            look(&mut gpu, 49, 50, ms(1));
+            assert_eq!(guest(&gpu).word != word, renewed, "{spent_us} us");
         }
+    }
+
+    #[test]
+    fn background_tenant_that_waits_when_its_grant_has_had_its_time_has_a_new_one() {
+        let mut gpu = host();
+        let word = guest(&gpu).word;
+        take(&mut gpu, ms(1), true);
+        look(&mut gpu, 0, 50, ms(2));
+        assert_ne!(guest(&gpu).word, word);
     }
 
     #[test]
     fn new_grant_does_not_put_off_the_judgement() {
-        let mut card = host();
+        let mut gpu = host();
         // Looked at late: the next stretch begins 10 ms after the grant has had its time.
-        look(&mut card, 0, 60, ms(2));
-        let word = guest(&card).word;
-        take(&mut card, ms(25), true);
-        look(&mut card, 60, 70, us(100));
-        assert_ne!(guest(&card).word, word);
+        look(&mut gpu, 0, 60, ms(2));
+        let word = guest(&gpu).word;
+        take(&mut gpu, ms(25), true);
+        look(&mut gpu, 60, 70, us(100));
+        assert_ne!(guest(&gpu).word, word);
         // In 50 ms since then it has done 100 us, a third of what turns would give it.
-        card.line[0].waiting = false;
-        look(&mut card, 70, 110, Nanos::ZERO);
-        assert!(!is_guest(&card));
-        assert!(card.line[0].uninvited > NOW + ms(110));
+        gpu.line[0].waiting = false;
+        look(&mut gpu, 70, 110, Nanos::ZERO);
+        assert!(!is_guest(&gpu));
+        assert!(gpu.line[0].uninvited > NOW + ms(110));
     }
 
     #[test]
     fn work_before_a_new_grant_counts_in_its_stretch() {
-        let mut card = host();
-        look(&mut card, 0, 60, ms(2));
-        take(&mut card, ms(25), true);
-        look(&mut card, 60, 70, us(400));
-        card.line[0].waiting = false;
-        look(&mut card, 70, 110, Nanos::ZERO);
-        assert!(is_guest(&card));
+        let mut gpu = host();
+        look(&mut gpu, 0, 60, ms(2));
+        take(&mut gpu, ms(25), true);
+        look(&mut gpu, 60, 70, us(400));
+        gpu.line[0].waiting = false;
+        look(&mut gpu, 70, 110, Nanos::ZERO);
+        assert!(is_guest(&gpu));
     }
 
     #[test]
-    fn guests_beside_a_container_are_counted_without_itself() {
-        let mut card = host();
+    fn background_tenants_beside_a_container_are_counted_without_itself() {
+        let mut gpu = host();
         for _ in 0..2 {
-            card.line.push(Tenant { guest: card.line[0].guest, ..tenant() });
+            gpu.line.push(Tenant { guest: gpu.line[0].guest, ..tenant() });
         }
-        assert_eq!([card.guests(0), card.guests(1), card.guests(2)], [2, 3, 2]);
+        assert_eq!([gpu.guests(0), gpu.guests(1), gpu.guests(2)], [2, 3, 2]);
     }
 
     #[test]
-    fn guest_does_not_want_a_turn() {
-        let mut card = host();
-        card.line[0].waiting = true;
-        assert!(!card.line[0].wants(NOW));
+    fn background_tenant_does_not_want_a_turn() {
+        let mut gpu = host();
+        gpu.line[0].waiting = true;
+        assert!(!gpu.line[0].wants(NOW));
     }
 
     #[test]
-    fn gap_of_a_guest_is_learned_from_what_was_measured() {
+    fn gap_of_a_background_tenant_is_learned_from_what_was_measured() {
         // From the end of its last settled work, whatever was predicted.
         for (last_ms, gap_us) in [(1, 4_750), (5, 5_000), (6, 5_000)] {
-            let mut card = host();
-            let tenant = &mut card.line[0];
+            let mut gpu = host();
+            let tenant = &mut gpu.line[0];
             let now = NOW + ms(5);
             let process = Words { active: now.0, last: (NOW + ms(last_ms)).0, ..words(0) };
             see(tenant, now + ms(5), &[process]);

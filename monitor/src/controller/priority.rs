@@ -155,7 +155,7 @@ impl Card {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::controller::fixture::{NOW, busy, candidates, card, fill_allowance, fixed, give_turn, ms, us};
+    use crate::controller::fixture::{NOW, busy, candidates, fill_allowance, fixed, give_turn, idle, ms, us};
     use crate::controller::policy::Policy;
 
     #[test]
@@ -199,17 +199,17 @@ mod tests {
 
     const FAIR: Policy = Policy::Preemptive;
 
-    fn credit(card: &Card) -> Nanos {
-        card.allowance.credit
+    fn credit(gpu: &Card) -> Nanos {
+        gpu.allowance.credit
     }
 
     /// Two containers that want the GPU, the second one with high priority and all of its allowance of 20 ms.
     fn ranked(policy: Policy) -> Card {
-        let mut card = busy(policy, &[1, 1]);
-        card.line[1].terms.high = true;
-        fill_allowance(&mut card);
-        assert_eq!(credit(&card), ms(20));
-        card
+        let mut gpu = busy(policy, &[1, 1]);
+        gpu.line[1].terms.high = true;
+        fill_allowance(&mut gpu);
+        assert_eq!(credit(&gpu), ms(20));
+        gpu
     }
 
     #[test]
@@ -246,156 +246,156 @@ mod tests {
         for (high, open, weight, expected) in
             [(true, true, 1, true), (false, true, 1, false), (true, false, 1, false), (true, true, 0, false)]
         {
-            let mut card = card(FAIR, &[1, weight]);
-            card.line[1].terms.high = high;
-            card.line[1].standing.open = open;
-            assert_eq!(card.has_high(NOW), expected, "high {high}, open {open}, weight {weight}");
+            let mut gpu = idle(FAIR, &[1, weight]);
+            gpu.line[1].terms.high = high;
+            gpu.line[1].standing.open = open;
+            assert_eq!(gpu.has_high(NOW), expected, "high {high}, open {open}, weight {weight}");
         }
     }
 
     #[test]
     fn gpu_is_contested_while_ordinary_containers_could_use_it() {
-        let mut card = ranked(FAIR);
-        assert!(card.is_contested(NOW));
-        card.line[0].waiting = false;
-        assert!(!card.is_contested(NOW), "only high priority wants the GPU");
-        let mut card = fixed(&[50]);
-        assert!(!card.is_contested(NOW), "no slice is there");
-        card.line[0].balance = 6_000_000;
-        assert!(card.is_contested(NOW));
+        let mut gpu = ranked(FAIR);
+        assert!(gpu.is_contested(NOW));
+        gpu.line[0].waiting = false;
+        assert!(!gpu.is_contested(NOW), "only high priority wants the GPU");
+        let mut gpu = fixed(&[50]);
+        assert!(!gpu.is_contested(NOW), "no slice is there");
+        gpu.line[0].balance = 6_000_000;
+        assert!(gpu.is_contested(NOW));
     }
 
     #[test]
     fn allowance_grows_only_for_members_of_high_priority() {
-        let mut card = busy(FAIR, &[1, 1]);
-        card.keep_allowance(NOW, NOW + ms(10));
-        assert_eq!(credit(&card), Nanos::ZERO);
-        card.line[1].terms.high = true;
-        card.line[1].standing.open = false;
-        card.keep_allowance(NOW, NOW + ms(10));
-        assert_eq!(credit(&card), Nanos::ZERO);
-        card.line[1].standing.open = true;
-        card.keep_allowance(NOW, NOW + ms(10));
-        assert_eq!(credit(&card), ms(8));
+        let mut gpu = busy(FAIR, &[1, 1]);
+        gpu.keep_allowance(NOW, NOW + ms(10));
+        assert_eq!(credit(&gpu), Nanos::ZERO);
+        gpu.line[1].terms.high = true;
+        gpu.line[1].standing.open = false;
+        gpu.keep_allowance(NOW, NOW + ms(10));
+        assert_eq!(credit(&gpu), Nanos::ZERO);
+        gpu.line[1].standing.open = true;
+        gpu.keep_allowance(NOW, NOW + ms(10));
+        assert_eq!(credit(&gpu), ms(8));
     }
 
     #[test]
     fn larger_ordinary_share_bounds_high_priority_instead_of_the_ratio() {
-        let mut card = busy(Policy::Weighted { conserving: true }, &[1, 9]);
-        card.line[1].terms.high = true;
-        card.keep_allowance(NOW, NOW + ms(10));
-        assert_eq!(credit(&card), ms(9));
-        let mut card = fixed(&[5, 90]);
-        card.line[1].terms.high = true;
-        card.keep_allowance(NOW, NOW + ms(10));
-        assert_eq!(credit(&card), ms(9));
+        let mut gpu = busy(Policy::Weighted { conserving: true }, &[1, 9]);
+        gpu.line[1].terms.high = true;
+        gpu.keep_allowance(NOW, NOW + ms(10));
+        assert_eq!(credit(&gpu), ms(9));
+        let mut gpu = fixed(&[5, 90]);
+        gpu.line[1].terms.high = true;
+        gpu.keep_allowance(NOW, NOW + ms(10));
+        assert_eq!(credit(&gpu), ms(9));
     }
 
     #[test]
     fn high_priority_that_shares_with_no_other_container_is_not_bounded() {
-        let mut card = busy(FAIR, &[1, 1]);
-        card.line.iter_mut().for_each(|tenant| tenant.terms.high = true);
-        fill_allowance(&mut card);
-        give_turn(&mut card, 1, ms(10_000));
-        card.keep_allowance(NOW, NOW + ms(10_000));
-        assert!(card.may_preempt());
+        let mut gpu = busy(FAIR, &[1, 1]);
+        gpu.line.iter_mut().for_each(|tenant| tenant.terms.high = true);
+        fill_allowance(&mut gpu);
+        give_turn(&mut gpu, 1, ms(10_000));
+        gpu.keep_allowance(NOW, NOW + ms(10_000));
+        assert!(gpu.may_preempt());
     }
 
     #[test]
     fn only_turns_of_high_priority_use_up_the_allowance() {
         // Of 10 ms, the turn has had all, or the last 5. Meanwhile 8 ms are gained.
         for (holder, start, left) in [(0, 0, 18), (1, 0, 8), (1, 5, 13)] {
-            let mut card = ranked(FAIR);
-            card.allowance.credit = ms(10);
-            give_turn(&mut card, holder, ms(10));
-            card.turn.as_mut().unwrap().start = NOW + ms(start);
-            assert_eq!(card.holder_is_high(NOW), holder == 1);
-            card.keep_allowance(NOW, NOW + ms(10));
-            assert_eq!(credit(&card), ms(left), "holder {holder}, from {start} ms");
+            let mut gpu = ranked(FAIR);
+            gpu.allowance.credit = ms(10);
+            give_turn(&mut gpu, holder, ms(10));
+            gpu.turn.as_mut().unwrap().start = NOW + ms(start);
+            assert_eq!(gpu.holder_is_high(NOW), holder == 1);
+            gpu.keep_allowance(NOW, NOW + ms(10));
+            assert_eq!(credit(&gpu), ms(left), "holder {holder}, from {start} ms");
         }
     }
 
     #[test]
     fn allowance_is_looked_at_when_it_is_used_up_by_a_contested_turn() {
-        let mut card = ranked(FAIR);
-        give_turn(&mut card, 1, ms(50));
-        assert_eq!(card.next_allowance(NOW), NOW + ms(20));
-        card.line[0].waiting = false;
-        assert_eq!(card.next_allowance(NOW), Nanos::MAX, "no other container wants the GPU");
-        card.line[0].waiting = true;
-        card.allowance.spent = true;
-        assert_eq!(card.next_allowance(NOW), Nanos::MAX, "used up already");
+        let mut gpu = ranked(FAIR);
+        give_turn(&mut gpu, 1, ms(50));
+        assert_eq!(gpu.next_allowance(NOW), NOW + ms(20));
+        gpu.line[0].waiting = false;
+        assert_eq!(gpu.next_allowance(NOW), Nanos::MAX, "no other container wants the GPU");
+        gpu.line[0].waiting = true;
+        gpu.allowance.spent = true;
+        assert_eq!(gpu.next_allowance(NOW), Nanos::MAX, "used up already");
     }
 
     #[test]
     fn allowance_is_looked_at_when_it_has_grown_back_for_a_waiting_container() {
-        let mut card = busy(FAIR, &[1, 1]);
-        card.line[1].terms.high = true;
-        give_turn(&mut card, 0, ms(6));
-        card.keep_allowance(NOW - ms(1), NOW);
-        assert_eq!(card.next_allowance(NOW), NOW + us(6_500));
-        card.line[1].waiting = false;
-        assert_eq!(card.next_allowance(NOW), Nanos::MAX);
+        let mut gpu = busy(FAIR, &[1, 1]);
+        gpu.line[1].terms.high = true;
+        give_turn(&mut gpu, 0, ms(6));
+        gpu.keep_allowance(NOW - ms(1), NOW);
+        assert_eq!(gpu.next_allowance(NOW), NOW + us(6_500));
+        gpu.line[1].waiting = false;
+        assert_eq!(gpu.next_allowance(NOW), Nanos::MAX);
     }
 
     /// Whether the second container, which has the turn and tells when its work ends, may have more in flight.
     fn is_supreme(now: Nanos, change: impl FnOnce(&mut Card)) -> bool {
-        let mut card = busy(FAIR, &[1, 1, 1]);
-        card.line[1].terms.high = true;
-        fill_allowance(&mut card);
-        card.line[1].foretold = now;
-        change(&mut card);
-        card.is_supreme(now, &card.line[1])
+        let mut gpu = busy(FAIR, &[1, 1, 1]);
+        gpu.line[1].terms.high = true;
+        fill_allowance(&mut gpu);
+        gpu.line[1].foretold = now;
+        change(&mut gpu);
+        gpu.is_supreme(now, &gpu.line[1])
     }
 
     #[test]
     fn high_priority_without_a_rival_may_have_more_in_flight() {
         assert!(is_supreme(NOW, |_| ()));
-        assert!(!is_supreme(NOW, |card| card.line[2].terms.high = true));
-        let absent = |card: &mut Card| {
-            card.line[2].terms.high = true;
-            card.line[2].standing.open = false;
+        assert!(!is_supreme(NOW, |gpu| gpu.line[2].terms.high = true));
+        let absent = |gpu: &mut Card| {
+            gpu.line[2].terms.high = true;
+            gpu.line[2].standing.open = false;
         };
         assert!(is_supreme(NOW, absent), "a container without a process is no rival");
     }
 
     #[test]
     fn high_priority_has_more_in_flight_only_while_it_tells_when_work_ends() {
-        assert!(is_supreme(NOW, |card| card.line[1].foretold = NOW - ms(999)));
-        assert!(!is_supreme(NOW, |card| card.line[1].foretold = NOW - ms(1000)));
+        assert!(is_supreme(NOW, |gpu| gpu.line[1].foretold = NOW - ms(999)));
+        assert!(!is_supreme(NOW, |gpu| gpu.line[1].foretold = NOW - ms(1000)));
         // Also on a host that has just booted: it has never told.
-        assert!(!is_supreme(ms(500), |card| card.line[1].foretold = Nanos::ZERO));
+        assert!(!is_supreme(ms(500), |gpu| gpu.line[1].foretold = Nanos::ZERO));
     }
 
     #[test]
     fn high_priority_has_more_in_flight_only_while_its_allowance_outlasts_it() {
         // A slice of 6 ms and 2 ms in flight, at a fifth of the time.
-        assert!(is_supreme(NOW, |card| card.allowance.credit = us(1_600) + us(1)));
-        assert!(!is_supreme(NOW, |card| card.allowance.credit = us(1_600)));
+        assert!(is_supreme(NOW, |gpu| gpu.allowance.credit = us(1_600) + us(1)));
+        assert!(!is_supreme(NOW, |gpu| gpu.allowance.credit = us(1_600)));
     }
 
     #[test]
     fn first_waiting_container_of_high_priority_is_found() {
-        let mut card = busy(FAIR, &[1, 1, 1, 1]);
-        assert_eq!(card.first_high(NOW, &candidates(&card)), None);
-        card.line[1..].iter_mut().for_each(|tenant| tenant.terms.high = true);
-        card.line[1].waiting = false;
-        assert_eq!(card.first_high(NOW, &candidates(&card)), Some(2));
+        let mut gpu = busy(FAIR, &[1, 1, 1, 1]);
+        assert_eq!(gpu.first_high(NOW, &candidates(&gpu)), None);
+        gpu.line[1..].iter_mut().for_each(|tenant| tenant.terms.high = true);
+        gpu.line[1].waiting = false;
+        assert_eq!(gpu.first_high(NOW, &candidates(&gpu)), Some(2));
     }
 
     #[test]
     fn ordinary_holder_is_outranked_by_waiting_high_priority_with_allowance() {
         let holder = TenantId(0);
-        let mut card = busy(FAIR, &[1, 1, 1]);
-        card.line[1].terms.high = true;
-        give_turn(&mut card, 0, ms(6));
-        assert!(!card.is_outranked(NOW, holder), "an allowance has to grow first");
-        fill_allowance(&mut card);
-        assert!(card.is_outranked(NOW, holder));
-        card.line[1].waiting = false;
-        assert!(!card.is_outranked(NOW, holder), "only an ordinary container waits");
-        card.line[1].waiting = true;
-        card.line[0].terms.high = true;
-        assert!(!card.is_outranked(NOW, holder), "high priority does not outrank its like");
+        let mut gpu = busy(FAIR, &[1, 1, 1]);
+        gpu.line[1].terms.high = true;
+        give_turn(&mut gpu, 0, ms(6));
+        assert!(!gpu.is_outranked(NOW, holder), "an allowance has to grow first");
+        fill_allowance(&mut gpu);
+        assert!(gpu.is_outranked(NOW, holder));
+        gpu.line[1].waiting = false;
+        assert!(!gpu.is_outranked(NOW, holder), "only an ordinary container waits");
+        gpu.line[1].waiting = true;
+        gpu.line[0].terms.high = true;
+        assert!(!gpu.is_outranked(NOW, holder), "high priority does not outrank its like");
     }
 }

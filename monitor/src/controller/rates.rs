@@ -88,102 +88,102 @@ mod tests {
 
     const MS: i64 = 1_000_000;
 
-    fn balances(card: &Card) -> Vec<i64> {
-        card.line.iter().map(|tenant| tenant.balance).collect()
+    fn balances(gpu: &Card) -> Vec<i64> {
+        gpu.line.iter().map(|tenant| tenant.balance).collect()
     }
 
     #[test]
     fn credit_grows_by_the_share_of_all_time() {
-        let mut card = fixed(&[30, 50]);
-        card.accrue(NOW, NOW + ms(10));
-        assert_eq!(balances(&card), [3 * MS, 5 * MS]);
+        let mut gpu = fixed(&[30, 50]);
+        gpu.accrue(NOW, NOW + ms(10));
+        assert_eq!(balances(&gpu), [3 * MS, 5 * MS]);
     }
 
     #[test]
     fn shares_beyond_the_whole_gpu_are_kept_in_proportion() {
-        let mut card = fixed(&[80, 80, 40]);
-        card.accrue(NOW, NOW + ms(10));
-        assert_eq!(balances(&card), [4 * MS, 4 * MS, 2 * MS]);
+        let mut gpu = fixed(&[80, 80, 40]);
+        gpu.accrue(NOW, NOW + ms(10));
+        assert_eq!(balances(&gpu), [4 * MS, 4 * MS, 2 * MS]);
     }
 
     #[test]
     fn credit_grows_with_the_clock_only_under_fixed_shares() {
-        let mut card = busy(Policy::Weighted { conserving: true }, &[1, 1]);
-        card.accrue(NOW, NOW + ms(10));
-        assert_eq!(balances(&card), [0, 0]);
-        assert_eq!(card.next_credit(NOW), Nanos::MAX);
+        let mut gpu = busy(Policy::Weighted { conserving: true }, &[1, 1]);
+        gpu.accrue(NOW, NOW + ms(10));
+        assert_eq!(balances(&gpu), [0, 0]);
+        assert_eq!(gpu.next_credit(NOW), Nanos::MAX);
     }
 
     #[test]
     fn container_without_weight_or_with_high_priority_accrues_nothing() {
-        let mut card = fixed(&[30, 30, 30]);
-        card.line[0].terms.weight = 0;
-        card.line[1].terms.high = true;
-        card.accrue(NOW, NOW + ms(10));
-        assert_eq!(balances(&card), [0, 0, 3 * MS]);
+        let mut gpu = fixed(&[30, 30, 30]);
+        gpu.line[0].terms.weight = 0;
+        gpu.line[1].terms.high = true;
+        gpu.accrue(NOW, NOW + ms(10));
+        assert_eq!(balances(&gpu), [0, 0, 3 * MS]);
     }
 
     #[test]
     fn idle_container_keeps_one_slice_of_credit() {
-        let mut card = fixed(&[30, 30]);
-        card.line[0].waiting = false;
-        card.line.iter_mut().for_each(|tenant| tenant.quantum = ms(5));
-        card.accrue(NOW, NOW + ms(100));
-        assert_eq!(balances(&card), [5 * MS, 30 * MS]);
+        let mut gpu = fixed(&[30, 30]);
+        gpu.line[0].waiting = false;
+        gpu.line.iter_mut().for_each(|tenant| tenant.quantum = ms(5));
+        gpu.accrue(NOW, NOW + ms(100));
+        assert_eq!(balances(&gpu), [5 * MS, 30 * MS]);
     }
 
     #[test]
     fn holder_gathers_credit_though_it_does_not_wait() {
-        let mut card = fixed(&[30, 30]);
-        give_turn(&mut card, 0, ms(5));
-        card.line.iter_mut().for_each(|tenant| tenant.quantum = ms(5));
+        let mut gpu = fixed(&[30, 30]);
+        give_turn(&mut gpu, 0, ms(5));
+        gpu.line.iter_mut().for_each(|tenant| tenant.quantum = ms(5));
         // Its turn costs 60 ms, which are not yet off its balance.
-        card.line[0].balance = 60 * MS;
-        card.accrue(NOW, NOW + ms(60));
-        assert_eq!(balances(&card), [78 * MS, 18 * MS]);
+        gpu.line[0].balance = 60 * MS;
+        gpu.accrue(NOW, NOW + ms(60));
+        assert_eq!(balances(&gpu), [78 * MS, 18 * MS]);
     }
 
     #[test]
     fn credit_beyond_a_round_is_taken_back_in_proportion_to_shares() {
-        let mut card = fixed(&[75, 25]);
-        card.line.iter_mut().for_each(|tenant| tenant.balance = 35 * MS);
-        card.accrue(NOW, NOW);
-        assert_eq!(balances(&card), [20 * MS, 30 * MS]);
+        let mut gpu = fixed(&[75, 25]);
+        gpu.line.iter_mut().for_each(|tenant| tenant.balance = 35 * MS);
+        gpu.accrue(NOW, NOW);
+        assert_eq!(balances(&gpu), [20 * MS, 30 * MS]);
         // A round's worth is kept.
-        card.accrue(NOW, NOW);
-        assert_eq!(balances(&card), [20 * MS, 30 * MS]);
+        gpu.accrue(NOW, NOW);
+        assert_eq!(balances(&gpu), [20 * MS, 30 * MS]);
     }
 
     #[test]
     fn running_turn_counts_against_credit_as_far_as_it_is_not_charged() {
-        let mut card = fixed(&[50]);
-        give_turn(&mut card, 0, ms(20));
-        card.turn.as_mut().unwrap().charged = ms(4);
-        card.line[0].balance = 55 * MS;
+        let mut gpu = fixed(&[50]);
+        give_turn(&mut gpu, 0, ms(20));
+        gpu.turn.as_mut().unwrap().charged = ms(4);
+        gpu.line[0].balance = 55 * MS;
         // Of 10 ms that the turn has had, 6 are still to be charged. It has gained 5.
-        card.accrue(NOW, NOW + ms(10));
-        assert_eq!(balances(&card), [56 * MS]);
+        gpu.accrue(NOW, NOW + ms(10));
+        assert_eq!(balances(&gpu), [56 * MS]);
     }
 
     #[test]
     fn next_credit_is_due_when_the_first_waiting_container_has_a_slice() {
-        let mut card = fixed(&[20, 50, 80, 80]);
-        card.line.iter_mut().for_each(|tenant| tenant.quantum = ms(5));
-        card.line[2].waiting = false;
-        card.line[3].terms.high = true;
+        let mut gpu = fixed(&[20, 50, 80, 80]);
+        gpu.line.iter_mut().for_each(|tenant| tenant.quantum = ms(5));
+        gpu.line[2].waiting = false;
+        gpu.line[3].terms.high = true;
         // The shares add up to 230 %. The first misses 1 ms, the second 4.
-        (card.line[0].balance, card.line[1].balance) = (4 * MS, MS);
-        assert_eq!(card.next_credit(NOW), NOW + Nanos::from_micros(11_500));
-        card.line[1].balance = 3 * MS;
-        assert_eq!(card.next_credit(NOW), NOW + Nanos::from_micros(9_200));
+        (gpu.line[0].balance, gpu.line[1].balance) = (4 * MS, MS);
+        assert_eq!(gpu.next_credit(NOW), NOW + Nanos::from_micros(11_500));
+        gpu.line[1].balance = 3 * MS;
+        assert_eq!(gpu.next_credit(NOW), NOW + Nanos::from_micros(9_200));
     }
 
     #[test]
     fn credit_that_is_there_is_due_at_once() {
-        let mut card = fixed(&[50]);
-        (card.line[0].quantum, card.line[0].balance) = (ms(5), 7 * MS);
-        assert_eq!(card.next_credit(NOW), NOW);
-        card.line[0].waiting = false;
-        assert_eq!(card.next_credit(NOW), Nanos::MAX);
+        let mut gpu = fixed(&[50]);
+        (gpu.line[0].quantum, gpu.line[0].balance) = (ms(5), 7 * MS);
+        assert_eq!(gpu.next_credit(NOW), NOW);
+        gpu.line[0].waiting = false;
+        assert_eq!(gpu.next_credit(NOW), Nanos::MAX);
     }
 }

@@ -125,7 +125,7 @@ impl Card {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::controller::fixture::{NOW, busy, candidates, card, fill_allowance, fixed, give_turn, ms, us};
+    use crate::controller::fixture::{NOW, busy, candidates, fill_allowance, fixed, give_turn, idle, ms, us};
     use crate::controller::policy::{Policy, Standing};
     use crate::controller::tenants::Terms;
 
@@ -134,16 +134,16 @@ mod tests {
     const STRICT: Policy = Policy::Weighted { conserving: false };
     const MS: i64 = 1_000_000;
 
-    fn next(card: &Card) -> Option<(u64, usize)> {
-        card.choose(NOW, &candidates(card))
+    fn next(gpu: &Card) -> Option<(u64, usize)> {
+        gpu.choose(NOW, &candidates(gpu))
     }
 
-    fn quanta_us(card: &Card) -> Vec<u64> {
-        card.line.iter().map(|tenant| (card.quantum(NOW, tenant).0 + 500) / 1000).collect()
+    fn quanta_us(gpu: &Card) -> Vec<u64> {
+        gpu.line.iter().map(|tenant| (gpu.quantum(NOW, tenant).0 + 500) / 1000).collect()
     }
 
-    fn wanting(card: &Card) -> Vec<bool> {
-        card.line.iter().map(|tenant| card.wants(NOW, tenant)).collect()
+    fn wanting(gpu: &Card) -> Vec<bool> {
+        gpu.line.iter().map(|tenant| gpu.wants(NOW, tenant)).collect()
     }
 
     #[test]
@@ -151,90 +151,90 @@ mod tests {
         for (policy, wants) in
             [(STRICT, true), (WEIGHTED, false), (FAIR, false), (Policy::Fixed { slots: 20 }, false)]
         {
-            assert_eq!(wanting(&card(policy, &[1])), [wants], "{policy:?}");
+            assert_eq!(wanting(&idle(policy, &[1])), [wants], "{policy:?}");
         }
     }
 
     #[test]
     fn overrunning_or_high_priority_container_burns_no_slots() {
-        let mut card = card(STRICT, &[1, 1, 1]);
-        card.line[0].overrun = true;
-        card.line[1].terms.high = true;
-        assert_eq!(wanting(&card), [false, false, true]);
+        let mut gpu = idle(STRICT, &[1, 1, 1]);
+        gpu.line[0].overrun = true;
+        gpu.line[1].terms.high = true;
+        assert_eq!(wanting(&gpu), [false, false, true]);
     }
 
     #[test]
     fn waiting_container_wants_the_gpu_only_as_a_member() {
-        let mut card = busy(FAIR, &[1, 1, 0]);
-        card.line[1].standing.open = false;
-        assert_eq!(wanting(&card), [true, false, false]);
-        let members: Vec<bool> = card.line.iter().map(|tenant| card.is_member(tenant)).collect();
+        let mut gpu = busy(FAIR, &[1, 1, 0]);
+        gpu.line[1].standing.open = false;
+        assert_eq!(wanting(&gpu), [true, false, false]);
+        let members: Vec<bool> = gpu.line.iter().map(|tenant| gpu.is_member(tenant)).collect();
         assert_eq!(members, [true, false, false]);
     }
 
     #[test]
     fn turn_belongs_to_its_holder_alone() {
-        let mut card = busy(FAIR, &[1, 1]);
-        assert!(!card.holds(TenantId(0)));
-        give_turn(&mut card, 0, ms(6));
-        assert!(card.holds(TenantId(0)) && !card.holds(TenantId(1)));
+        let mut gpu = busy(FAIR, &[1, 1]);
+        assert!(!gpu.holds(TenantId(0)));
+        give_turn(&mut gpu, 0, ms(6));
+        assert!(gpu.holds(TenantId(0)) && !gpu.holds(TenantId(1)));
     }
 
     #[test]
     fn waiting_container_with_credit_comes_before_one_in_debt_and_an_idle_one() {
-        let mut card = busy(FAIR, &[1, 1, 1]);
-        card.line[0].waiting = false;
-        (card.line[0].balance, card.line[1].balance, card.line[2].balance) = (6 * MS, -20 * MS, 2 * MS);
-        assert_eq!(next(&card), Some((0, 2)));
-        card.line[2].balance = -50 * MS;
+        let mut gpu = busy(FAIR, &[1, 1, 1]);
+        gpu.line[0].waiting = false;
+        (gpu.line[0].balance, gpu.line[1].balance, gpu.line[2].balance) = (6 * MS, -20 * MS, 2 * MS);
+        assert_eq!(next(&gpu), Some((0, 2)));
+        gpu.line[2].balance = -50 * MS;
         // Four rounds of 6 ms.
-        assert_eq!(next(&card), Some((4, 1)));
-        card.line.iter_mut().for_each(|tenant| tenant.waiting = false);
-        assert_eq!(next(&card), None);
+        assert_eq!(next(&gpu), Some((4, 1)));
+        gpu.line.iter_mut().for_each(|tenant| tenant.waiting = false);
+        assert_eq!(next(&gpu), None);
     }
 
     #[test]
     fn summoned_container_is_next_as_far_as_it_has_credit() {
-        let mut card = busy(FAIR, &[1, 1, 1]);
-        card.line.iter_mut().for_each(|tenant| tenant.balance = 6 * MS);
-        assert_eq!(next(&card), Some((0, 0)));
-        card.summon(Some(TenantId(2)));
-        assert_eq!(next(&card), Some((0, 2)));
-        card.line[2].balance = 0;
-        assert_eq!(next(&card), Some((0, 0)));
+        let mut gpu = busy(FAIR, &[1, 1, 1]);
+        gpu.line.iter_mut().for_each(|tenant| tenant.balance = 6 * MS);
+        assert_eq!(next(&gpu), Some((0, 0)));
+        gpu.summon(Some(TenantId(2)));
+        assert_eq!(next(&gpu), Some((0, 2)));
+        gpu.line[2].balance = 0;
+        assert_eq!(next(&gpu), Some((0, 0)));
     }
 
     #[test]
     fn fixed_share_has_no_turn_before_a_slice_is_there() {
-        let mut card = fixed(&[50]);
-        card.line[0].balance = 6 * MS - 1;
-        assert_eq!(next(&card), None);
-        card.line[0].balance = 6 * MS;
-        assert_eq!(next(&card), Some((0, 0)));
+        let mut gpu = fixed(&[50]);
+        gpu.line[0].balance = 6 * MS - 1;
+        assert_eq!(next(&gpu), None);
+        gpu.line[0].balance = 6 * MS;
+        assert_eq!(next(&gpu), Some((0, 0)));
     }
 
     #[test]
     fn high_priority_comes_first_while_its_allowance_lasts_and_last_afterwards() {
-        let mut card = busy(FAIR, &[1, 1]);
-        card.line[0].terms.high = true;
-        (card.line[0].balance, card.line[1].balance) = (6 * MS, -20 * MS);
-        assert_eq!(next(&card), Some((4, 1)), "an allowance has to grow first");
-        card.line[1].waiting = false;
-        assert_eq!(next(&card), Some((0, 0)), "it has what the others leave");
-        card.line[1].waiting = true;
-        card.line.swap(0, 1);
-        fill_allowance(&mut card);
-        card.line[0].balance = 6 * MS;
-        assert_eq!(next(&card), Some((0, 1)));
+        let mut gpu = busy(FAIR, &[1, 1]);
+        gpu.line[0].terms.high = true;
+        (gpu.line[0].balance, gpu.line[1].balance) = (6 * MS, -20 * MS);
+        assert_eq!(next(&gpu), Some((4, 1)), "an allowance has to grow first");
+        gpu.line[1].waiting = false;
+        assert_eq!(next(&gpu), Some((0, 0)), "it has what the others leave");
+        gpu.line[1].waiting = true;
+        gpu.line.swap(0, 1);
+        fill_allowance(&mut gpu);
+        gpu.line[0].balance = 6 * MS;
+        assert_eq!(next(&gpu), Some((0, 1)));
     }
 
     #[test]
     fn slices_are_shared_among_containers_that_compute() {
         // Slices in proportion, the mean at least 6 ms, the least at least 5.
         let idle_third = |policy| {
-            let mut card = busy(policy, &[3, 3, 1]);
-            (card.line[2].active, card.line[2].waiting) = (Nanos::ZERO, false);
-            quanta_us(&card)
+            let mut gpu = busy(policy, &[3, 3, 1]);
+            (gpu.line[2].active, gpu.line[2].waiting) = (Nanos::ZERO, false);
+            quanta_us(&gpu)
         };
         assert_eq!(quanta_us(&busy(WEIGHTED, &[3, 3, 1])), [15_000, 15_000, 5_000]);
         assert_eq!(idle_third(WEIGHTED)[..2], [6_000, 6_000]);
@@ -262,19 +262,19 @@ mod tests {
 
     #[test]
     fn fully_promised_gpu_has_longer_rounds_unless_kernels_are_long() {
-        let round_us = |card: &Card| quanta_us(card).iter().sum::<u64>();
-        let mut card = fixed(&[50, 50]);
-        assert!((20_000..=30_000).contains(&round_us(&card)), "{} us", round_us(&card));
-        card.line[1].tail = ms(2);
-        assert_eq!(round_us(&card), 12_000);
+        let round_us = |gpu: &Card| quanta_us(gpu).iter().sum::<u64>();
+        let mut gpu = fixed(&[50, 50]);
+        assert!((20_000..=30_000).contains(&round_us(&gpu)), "{} us", round_us(&gpu));
+        gpu.line[1].tail = ms(2);
+        assert_eq!(round_us(&gpu), 12_000);
     }
 
     #[test]
     fn short_slices_grow_where_switches_must_fit_into_a_small_idle_part() {
         let short = |percents: &[u32]| {
-            let mut card = fixed(percents);
-            card.tuning = card.tuning.with_base(ms(2));
-            quanta_us(&card)
+            let mut gpu = fixed(percents);
+            gpu.tuning = gpu.tuning.with_base(ms(2));
+            quanta_us(&gpu)
         };
         // Two switches of 100 us are 4 % of 5 ms: a mean slice of 2.5 instead of 2 ms.
         assert_eq!(short(&[48, 48]), [24_000, 24_000]);
@@ -284,22 +284,22 @@ mod tests {
 
     #[test]
     fn new_rounds_bring_quanta_to_all_and_hoards_to_none() {
-        let mut card = busy(FAIR, &[1, 1, 1]);
-        card.line[2].waiting = false;
-        give_turn(&mut card, 0, ms(6));
-        card.line.iter_mut().for_each(|tenant| tenant.balance = 5 * MS);
-        card.refill(NOW, 2, Some(TenantId(0)));
-        let balances: Vec<i64> = card.line.iter().map(|tenant| tenant.balance).collect();
+        let mut gpu = busy(FAIR, &[1, 1, 1]);
+        gpu.line[2].waiting = false;
+        give_turn(&mut gpu, 0, ms(6));
+        gpu.line.iter_mut().for_each(|tenant| tenant.balance = 5 * MS);
+        gpu.refill(NOW, 2, Some(TenantId(0)));
+        let balances: Vec<i64> = gpu.line.iter().map(|tenant| tenant.balance).collect();
         assert_eq!(balances, [17 * MS, 17 * MS, 6 * MS]);
-        assert!(card.line.iter().all(|tenant| tenant.quantum == ms(6)));
+        assert!(gpu.line.iter().all(|tenant| tenant.quantum == ms(6)));
     }
 
     #[test]
     fn turn_grants_the_balance_up_to_two_quanta() {
-        let mut card = busy(FAIR, &[1]);
+        let mut gpu = busy(FAIR, &[1]);
         let mut grant = |quantum, balance| {
-            (card.line[0].quantum, card.line[0].balance) = (quantum, balance);
-            card.grant(TenantId(0))
+            (gpu.line[0].quantum, gpu.line[0].balance) = (quantum, balance);
+            gpu.grant(TenantId(0))
         };
         assert_eq!(grant(ms(6), 4 * MS), ms(4));
         assert_eq!(grant(ms(6), 20 * MS), ms(12));
@@ -310,34 +310,34 @@ mod tests {
 
     #[test]
     fn grant_of_overlapping_processes_is_longer_by_their_overlap() {
-        let mut card = busy(FAIR, &[1, 1]);
-        card.line[0].overlap = 2_500;
-        assert_eq!(card.measure(TenantId(0), ms(6)), ms(15));
-        assert_eq!(card.measure(TenantId(1), ms(6)), ms(6));
-        assert_eq!(card.measure(TenantId(7), ms(6)), ms(6));
+        let mut gpu = busy(FAIR, &[1, 1]);
+        gpu.line[0].overlap = 2_500;
+        assert_eq!(gpu.measure(TenantId(0), ms(6)), ms(15));
+        assert_eq!(gpu.measure(TenantId(1), ms(6)), ms(6));
+        assert_eq!(gpu.measure(TenantId(7), ms(6)), ms(6));
     }
 
     #[test]
     fn new_weight_leaves_no_more_than_one_new_quantum() {
-        let mut card = busy(WEIGHTED, &[1, 1]);
-        (card.line[0].balance, card.line[1].balance) = (12 * MS, -3 * MS);
-        card.set_terms(NOW, TenantId(1), Terms::weighing(3));
-        assert_eq!((card.line[0].balance, card.line[1].balance), (5 * MS, -3 * MS));
-        assert_eq!((card.line[0].quantum, card.line[1].quantum), (ms(5), ms(15)));
+        let mut gpu = busy(WEIGHTED, &[1, 1]);
+        (gpu.line[0].balance, gpu.line[1].balance) = (12 * MS, -3 * MS);
+        gpu.set_terms(NOW, TenantId(1), Terms::weighing(3));
+        assert_eq!((gpu.line[0].balance, gpu.line[1].balance), (5 * MS, -3 * MS));
+        assert_eq!((gpu.line[0].quantum, gpu.line[1].quantum), (ms(5), ms(15)));
     }
 
     #[test]
     fn new_weight_cuts_the_present_turn_without_debt() {
         // The turn has lasted so long, and is cut to a quantum of 5 ms, or to what it has had.
         for (passed, end, balance) in [(2, 5, 4), (8, 8, 7)] {
-            let mut card = busy(WEIGHTED, &[1, 1]);
-            give_turn(&mut card, 0, ms(12));
-            card.line[0].balance = 12 * MS;
-            card.turn.as_mut().unwrap().charged = ms(1);
-            card.set_terms(NOW + ms(passed), TenantId(1), Terms::weighing(3));
-            assert_eq!(card.turn.as_ref().unwrap().end, NOW + ms(end), "after {passed} ms");
+            let mut gpu = busy(WEIGHTED, &[1, 1]);
+            give_turn(&mut gpu, 0, ms(12));
+            gpu.line[0].balance = 12 * MS;
+            gpu.turn.as_mut().unwrap().charged = ms(1);
+            gpu.set_terms(NOW + ms(passed), TenantId(1), Terms::weighing(3));
+            assert_eq!(gpu.turn.as_ref().unwrap().end, NOW + ms(end), "after {passed} ms");
             // What the turn costs until then, less what was charged.
-            assert_eq!(card.line[0].balance, balance * MS, "after {passed} ms");
+            assert_eq!(gpu.line[0].balance, balance * MS, "after {passed} ms");
         }
     }
 }

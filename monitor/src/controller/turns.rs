@@ -240,9 +240,9 @@ mod tests {
     }
 
     fn turn() -> Turn {
-        let mut card = busy(Policy::Preemptive, &[1]);
-        give_turn(&mut card, 0, ms(6));
-        card.turn.unwrap()
+        let mut gpu = busy(Policy::Preemptive, &[1]);
+        give_turn(&mut gpu, 0, ms(6));
+        gpu.turn.unwrap()
     }
 
     #[test]
