@@ -170,6 +170,7 @@ mod tests {
         while allowance.lasts() > Nanos::ZERO {
             allowance.pass(ratio, step, step, &tuning);
             passed = passed + step;
+            assert!(passed < ms(200), "it is not used up");
         }
         assert!((Nanos::from_millis(99)..=Nanos::from_millis(101)).contains(&passed), "{passed:?}");
         let mut whole = Allowance::new(100);
