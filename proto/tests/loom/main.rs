@@ -175,7 +175,8 @@ fn two_processes() -> (Arc<Container>, [Owner; SLOTS]) {
 
 fn model(test: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
+    // LOOM_MAX_PREEMPTIONS sets another bound.
+    builder.preemption_bound = builder.preemption_bound.or(Some(3));
     builder.max_branches = 10_000;
     let runs = std::sync::Arc::new(Observed::new(0));
     let counted = std::sync::Arc::clone(&runs);
