@@ -239,9 +239,14 @@ impl Run {
     }
 }
 
-/// As many tests at a time as there are processors.
+/// As many tests at a time as there are processors: for those that compute.
 fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Twice as many: for those that mostly wait for processes, timers and the simulated GPU.
+fn waiting() -> usize {
+    2 * processors()
 }
 
 fn format(run: &mut Run) -> Result<()> {
@@ -300,7 +305,7 @@ fn models(run: &mut Run) -> Result<()> {
 
 fn plain(run: &mut Run) -> Result<()> {
     let names = ["tests/e2e/cgpu_e2e", "tests/e2e/plain", "shim/loader", "tests/cuda/libcuda/loader"];
-    run.end_to_end(&names, processors(), &[])
+    run.end_to_end(&names, waiting(), &[])
 }
 
 /// Random programs against a model, the accounting and the simulated GPU's own state.
@@ -310,13 +315,13 @@ fn differential(run: &mut Run) -> Result<()> {
 
 /// The programs of a cluster before an API server and a kubelet that are emulated.
 fn kubernetes(run: &mut Run) -> Result<()> {
-    run.end_to_end(&["tests/kubernetes/"], processors(), &[])
+    run.end_to_end(&["tests/kubernetes/"], waiting(), &[])
 }
 
 /// Containers as real runtimes make them, where these are installed.
 fn containers(run: &mut Run) -> Result<()> {
     let python = run.python()?;
-    run.end_to_end(&["tests/e2e/containers"], processors(), &[python])
+    run.end_to_end(&["tests/e2e/containers"], waiting(), &[python])
 }
 
 /// Real programs of others, from an environment made for them.
