@@ -194,7 +194,8 @@ fn the_demo_says_what_it_saw_and_exits_by_it() {
         // How exact it is on a busy machine is not for a test to say; that the exit code says the same is.
         let rounds = said["aggregate_pct_rounds"].as_array().expect("the rounds");
         let possible = rounds.iter().all(|round| round.as_f64().is_some_and(|percent| percent <= 100.3));
-        let held = number("share_error_pct") <= 2.0 && number("aggregate_pct") >= 95.0 && possible;
+        let held = number("share_error_pct") <= 2.0 && number("aggregate_pct") >= 90.0 && possible;
+        assert_eq!(number("aggregate_bound_pct"), 90.0, "of an unoptimized build");
         assert_eq!(outcome.code(), Some(i32::from(!held)), "{said}");
     });
 }
