@@ -64,7 +64,7 @@ impl Stage {
     pub fn configured(dist: &Path, simulated: Option<Simulated>, configuration: &str) -> Result<Self> {
         let dist = dist
             .canonicalize()
-            .with_context(|| format!("{}: not there; run `cargo xtask build` first", dist.display()))?;
+            .with_context(|| format!("{}: not there; run `cargo xtask demo` (target/demo) or `cargo xtask build` (target/dist) first", dist.display()))?;
         let memory = Path::new("/dev/shm");
         let root = if memory.is_dir() { tempfile::tempdir_in(memory)? } else { tempfile::tempdir()? };
         fs::create_dir(root.path().join("cards"))?;
@@ -206,7 +206,11 @@ impl Drop for Stage {
 
 fn built(dist: &Path, name: &str) -> Result<PathBuf> {
     let file = dist.join(name);
-    ensure!(file.is_file(), "{}: not there; run `cargo xtask build` first", file.display());
+    ensure!(
+        file.is_file(),
+        "{}: not there; run `cargo xtask demo` (target/demo) or `cargo xtask build` (target/dist) first",
+        file.display()
+    );
     Ok(file)
 }
 

@@ -13,7 +13,7 @@ use crate::line::{self, Line};
 /// Where everything is: the built files, the simulated card, the container.
 #[derive(Clone, Debug)]
 pub struct Stage {
-    /// `target/dist`.
+    /// `target/test`.
     pub dist: PathBuf,
     /// The actor's program.
     pub actor: PathBuf,

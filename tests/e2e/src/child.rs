@@ -111,7 +111,10 @@ impl Child {
     /// If the input is closed.
     pub fn write(&mut self, text: &str) {
         let input = self.process.stdin.as_mut().expect("its input was closed");
-        input.write_all(text.as_bytes()).expect("it has closed its input");
+        if let Err(error) = input.write_all(text.as_bytes()) {
+            let outcome = self.collect();
+            panic!("{} reads no more ({error}): {outcome:?}", self.what);
+        }
     }
 
     /// Ends its standard input.

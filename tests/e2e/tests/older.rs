@@ -1,6 +1,6 @@
 //! What is shipped, on systems that are older than the one that built it: with their C library, their loader, their tools.
 //!
-//! `cargo xtask test --only portable` makes their root file systems and what is tried there, and names both: CGPU_OLD_ROOTS, with colons between, and
+//! `cargo xtask test --full --only portable` makes their root file systems and what is tried there, and names both: CGPU_OLD_ROOTS, with colons between, and
 //! CGPU_DIST. Folders of one's own work as well, as `debootstrap --variant=minbase` makes them.
 
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! A cluster without a cluster: an API server and a kubelet that are played, and what tests need to drive the real programs through them.
 //!
-//! Nothing here depends on a crate that it tests: programs are started from `target/dist`, and objects are JSON.
+//! Nothing here depends on a crate that it tests: programs are started from `target/test`, and objects are JSON.
 
 #![forbid(unsafe_code)]
 

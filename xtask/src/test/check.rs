@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde_json::Value;
 
-use super::{END_TO_END, Run, Step, Tier, format, lint, processors};
+use super::{Run, Step, Tier, format, is_end_to_end, lint, processors};
 use crate::cargo::Workspace;
 
 #[derive(Args)]
@@ -59,7 +59,7 @@ fn unit(run: &mut Run) -> Result<()> {
     let mut suites = run.suites()?;
     suites.retain(|suite| {
         let folder = suite.folder.strip_prefix(&run.workspace.root).unwrap_or(&suite.folder);
-        folders.contains(folder) && !END_TO_END.iter().any(|name| suite.name.starts_with(name))
+        folders.contains(folder) && !is_end_to_end(suite)
     });
     run.run(&suites, processors(), &[])
 }
@@ -88,10 +88,11 @@ fn changed(workspace: &Workspace, since: &str) -> Result<Vec<PathBuf>> {
         command.args(arguments).current_dir(&workspace.root);
         let output = command.output().context("cannot run git")?;
         ensure!(output.status.success(), "git: {}", String::from_utf8_lossy(&output.stderr).trim());
-        Ok(String::from_utf8_lossy(&output.stdout).lines().map(PathBuf::from).collect())
+        let names = String::from_utf8_lossy(&output.stdout).into_owned();
+        Ok(names.split('\0').filter(|name| !name.is_empty()).map(PathBuf::from).collect())
     };
-    let tracked = git(&["diff", "--name-only", "--relative", since, "--"])?;
-    Ok([tracked, git(&["ls-files", "--others", "--exclude-standard"])?].concat())
+    let tracked = git(&["diff", "--name-only", "--no-renames", "-z", "--relative", since, "--"])?;
+    Ok([tracked, git(&["ls-files", "--others", "--exclude-standard", "-z"])?].concat())
 }
 
 /// The folders of the packages in which these files lie, and of all that depend on them.
@@ -100,12 +101,8 @@ fn affected(packages: &[Package], files: &[PathBuf]) -> BTreeSet<PathBuf> {
         let owners = packages.iter().filter(|package| file.starts_with(&package.folder));
         owners.max_by_key(|package| package.folder.components().count())
     };
-    // What lies in no package, the normative header and the manifest of the workspace apart, is checked by no unit test.
-    let is_everywhere = |file: &PathBuf| {
-        let is_page = file.extension().is_some_and(|extension| extension == "md");
-        let at_root = file.parent() == Some(Path::new(""));
-        file.starts_with("include") || file.starts_with(".cargo") || at_root && !is_page
-    };
+    // Manifests, the normative header, pages that unit tests read: what lies in no package may concern any.
+    let is_everywhere = |file: &PathBuf| owner(file).is_none();
     let mut names: BTreeSet<&str> =
         files.iter().filter_map(|file| owner(file)).map(|package| package.name.as_str()).collect();
     if files.iter().any(is_everywhere) {
@@ -159,10 +156,11 @@ mod tests {
     fn change_of_the_workspace_affects_all() {
         assert_eq!(affected_by("Cargo.toml").len(), 4);
         assert_eq!(affected_by("include/cgpu.h").len(), 4);
+        assert_eq!(affected_by("docs/support.md").len(), 4);
     }
 
     #[test]
-    fn change_of_a_page_affects_none() {
-        assert!(affected_by("docs/testing.md").is_empty() && affected_by("README.md").is_empty());
+    fn no_change_affects_none() {
+        assert!(affected(&[package("proto", &[])], &[]).is_empty());
     }
 }

@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use clap::Args;
 
 use crate::cargo::Workspace;
@@ -68,9 +68,20 @@ const STEPS: &[Step] = &[
     Step { name: "timed", tier: Tier::Fast, run: timed },
 ];
 
-/// What the names of test programs begin with that run built files: other steps have them.
-const END_TO_END: &[&str] =
-    &["tests/e2e/", "tests/differential/", "tests/kubernetes/", "shim/loader", "tests/cuda/libcuda/loader"];
+/// What the names of the test programs of a step begin with. They run built files; `unit` runs all others.
+const PLAIN: &[&str] = &["tests/e2e/cgpu_e2e", "tests/e2e/plain", "shim/loader", "tests/cuda/libcuda/loader"];
+const DIFFERENTIAL: &[&str] = &["tests/differential/"];
+const KUBERNETES: &[&str] = &["tests/kubernetes/"];
+const CONTAINERS: &[&str] = &["tests/e2e/containers"];
+const CLIENTS: &[&str] = &["tests/e2e/clients", "tests/e2e/view"];
+const TIMED: &[&str] = &["tests/e2e/timed"];
+const OLDER: &[&str] = &["tests/e2e/older"];
+
+/// Whether a step other than `unit` has this test program.
+fn is_end_to_end(suite: &Suite) -> bool {
+    let steps = [PLAIN, DIFFERENTIAL, KUBERNETES, CONTAINERS, CLIENTS, TIMED, OLDER];
+    steps.concat().iter().any(|name| suite.name.starts_with(name))
+}
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if arguments.list {
@@ -80,8 +91,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let tier = if arguments.full { Tier::Full } else { Tier::Fast };
     let chosen: Vec<&Step> =
         STEPS.iter().filter(|step| step.tier <= tier && chooses(&arguments.only, step.name)).collect();
-    if chosen.is_empty() {
-        bail!("no step of this tier is called {}; --list shows them", arguments.only.join(" or "));
+    for wanted in &arguments.only {
+        let is_there = chosen.iter().any(|step| step.name.contains(wanted.as_str()));
+        ensure!(is_there, "no step is called {wanted}, or only --full has it; --list shows the steps");
     }
     Run::new(Workspace::find()?, tier, arguments.name.clone()).steps(chosen.into_iter())
 }
@@ -127,6 +139,8 @@ impl Run {
     /// Runs the steps, one after the other, and closes the report.
     fn steps<'a>(mut self, steps: impl Iterator<Item = &'a Step>) -> Result<ExitCode> {
         steps.for_each(|step| self.step(step));
+        let missed = !self.names.is_empty() && self.report.is_empty();
+        ensure!(!missed, "no test of these steps has such a name, or only --full runs it; --list says which");
         Ok(if self.report.close()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
@@ -215,9 +229,17 @@ impl Run {
             cases.extend(listing.cases);
         }
         cases.retain(|case| self.tier.runs(case) && chooses(&self.names, &case.id()));
-        let environment = [self.tier.environment(), more.to_vec()].concat();
-        let folder = self.workspace.target.join("test-output");
-        let runner = Runner { step: self.step, folder, threads, environment: &environment };
+        let built = self.workspace.target.join(TEST.folder).display().to_string();
+        let environment =
+            [vec![("CGPU_DIST".to_owned(), built)], self.tier.environment(), more.to_vec()].concat();
+        let runner = Runner {
+            step: self.step,
+            folder: self.workspace.target.join("test-output"),
+            threads,
+            environment: &environment,
+            removed: &self.tier.removed(),
+            time_limit: self.tier.time_limit(),
+        };
         runner.run(cases, &mut self.report)
     }
 
@@ -225,6 +247,10 @@ impl Run {
     fn end_to_end(&mut self, names: &[&str], threads: usize, more: &[(String, String)]) -> Result<()> {
         self.built()?;
         let mut suites = self.suites()?;
+        for name in names {
+            let is_there = suites.iter().any(|suite| suite.name.starts_with(name));
+            ensure!(is_there, "no test program is called {name}");
+        }
         suites.retain(|suite| names.iter().any(|name| suite.name.starts_with(name)));
         self.run(&suites, threads, more)
     }
@@ -293,7 +319,7 @@ fn promises(run: &mut Run) -> Result<()> {
 /// The modules by themselves; among them the layout in C, the generated documents and the model-free loom types.
 fn unit(run: &mut Run) -> Result<()> {
     let mut suites = run.suites()?;
-    suites.retain(|suite| !END_TO_END.iter().any(|name| suite.name.starts_with(name)));
+    suites.retain(|suite| !is_end_to_end(suite));
     run.run(&suites, processors(), &[])
 }
 
@@ -304,34 +330,33 @@ fn models(run: &mut Run) -> Result<()> {
 }
 
 fn plain(run: &mut Run) -> Result<()> {
-    let names = ["tests/e2e/cgpu_e2e", "tests/e2e/plain", "shim/loader", "tests/cuda/libcuda/loader"];
-    run.end_to_end(&names, waiting(), &[])
+    run.end_to_end(PLAIN, waiting(), &[])
 }
 
 /// Random programs against a model, the accounting and the simulated GPU's own state.
 fn differential(run: &mut Run) -> Result<()> {
-    run.end_to_end(&["tests/differential/"], processors(), &[])
+    run.end_to_end(DIFFERENTIAL, processors(), &[])
 }
 
 /// The programs of a cluster before an API server and a kubelet that are emulated.
 fn kubernetes(run: &mut Run) -> Result<()> {
-    run.end_to_end(&["tests/kubernetes/"], waiting(), &[])
+    run.end_to_end(KUBERNETES, waiting(), &[])
 }
 
 /// Containers as real runtimes make them, where these are installed.
 fn containers(run: &mut Run) -> Result<()> {
     let python = run.python()?;
-    run.end_to_end(&["tests/e2e/containers"], waiting(), &[python])
+    run.end_to_end(CONTAINERS, waiting(), &[python])
 }
 
 /// Real programs of others, from an environment made for them.
 fn clients(run: &mut Run) -> Result<()> {
     let python = run.python()?;
-    run.end_to_end(&["tests/e2e/clients", "tests/e2e/view"], processors(), &[python])
+    run.end_to_end(CLIENTS, processors(), &[python])
 }
 
 fn timed(run: &mut Run) -> Result<()> {
-    run.end_to_end(&["tests/e2e/timed"], 1, &[])
+    run.end_to_end(TIMED, 1, &[])
 }
 
 /// The shim for old systems, and what is shipped beside it, on such systems, where what that needs is here or can be fetched.
@@ -368,7 +393,5 @@ fn portable(run: &mut Run) -> Result<()> {
         // The shim of this system, which older ones cannot load.
         named("CGPU_NEW_SHIM", folder.join("libcgpu.so")),
     ];
-    let mut suites = run.suites()?;
-    suites.retain(|suite| suite.name == "tests/e2e/older");
-    run.run(&suites, processors(), &variables)
+    run.end_to_end(OLDER, processors(), &variables)
 }

@@ -109,11 +109,7 @@ impl Report {
     /// The last line goes to stdout: scripts read it.
     pub(crate) fn close(mut self) -> Result<bool> {
         eprint!("{}", self.tables());
-        let known = serde_json::to_vec_pretty(&self.known_seconds)?;
-        fs::write(&self.seconds_file, known)
-            .with_context(|| format!("cannot write {}", self.seconds_file.display()))?;
-        fs::write(&self.flaky_file, serde_json::to_vec_pretty(&self.flaky_json())?)
-            .with_context(|| format!("cannot write {}", self.flaky_file.display()))?;
+        let kept = self.keep();
         let total = self.total();
         let too_flaky = self.flaky.len() > MOST_FLAKY;
         if too_flaky {
@@ -123,7 +119,24 @@ impl Report {
         let separator = if names.is_empty() { "" } else { ": " };
         println!("flaky: {}{separator}{}", names.len(), names.join(", "));
         println!("{total}");
+        kept?;
         Ok(total.failed == 0 && !too_flaky)
+    }
+
+    /// Writes the files, if tests ran.
+    fn keep(&self) -> Result<()> {
+        if self.seconds.is_empty() {
+            return Ok(());
+        }
+        fs::write(&self.seconds_file, serde_json::to_vec_pretty(&self.known_seconds)?)
+            .with_context(|| format!("cannot write {}", self.seconds_file.display()))?;
+        fs::write(&self.flaky_file, serde_json::to_vec_pretty(&self.flaky_json())?)
+            .with_context(|| format!("cannot write {}", self.flaky_file.display()))
+    }
+
+    /// Whether no test ran.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.seconds.is_empty()
     }
 
     /// The slowest tests and the steps.

@@ -13,8 +13,6 @@ use anyhow::{Context, Result};
 use super::report::{Flaky, Report};
 use super::suite::Case;
 
-/// Time limit of one test, which ends only what hangs. The longest one fills containers for ten minutes in a soak.
-const TIME_LIMIT: Duration = Duration::from_secs(1200);
 /// Interval between two polls of a running test: short while it is young.
 const POLL_INTERVAL: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(20)];
 /// Interval between two lines of progress.
@@ -37,11 +35,17 @@ pub(crate) struct Runner<'a> {
     pub threads: usize,
     /// Variables of every test.
     pub environment: &'a [(String, String)],
+    /// Variables that no test gets.
+    pub removed: &'a [&'static str],
+    /// Time limit of one test, which ends only what hangs.
+    pub time_limit: Duration,
 }
 
 /// One run of one test.
 struct Attempt {
     outcome: Outcome,
+    /// Whether the time limit ended it: such a test does not run once more.
+    hung: bool,
     seconds: f64,
     output: String,
 }
@@ -124,11 +128,19 @@ impl Runner<'_> {
             return Ok(());
         }
         for (case, first) in failed {
+            if first.hung {
+                report.counts.failed += 1;
+                continue;
+            }
             eprintln!("{}: {} runs once more, alone", self.step, case.id());
             let second = self.attempt(&case)?;
             match self.enter(&case, &second, report) {
                 Outcome::Failed => report.counts.failed += 1,
-                Outcome::Skipped(_) => {}
+                // A test that could run once and failed has not become good by running no more.
+                Outcome::Skipped(_) => {
+                    report.counts.skipped -= 1;
+                    report.counts.failed += 1;
+                }
                 Outcome::Passed => {
                     report.counts.passed -= 1;
                     report.flaky.push(Flaky {
@@ -145,14 +157,19 @@ impl Runner<'_> {
 
     fn attempt(&self, case: &Case) -> Result<Attempt> {
         let files = Files::of(&self.folder, &case.id());
+        // An interrupted run may have left it.
+        let _ = fs::remove_file(&files.skipped);
         let output = File::create(&files.output).context("cannot keep a test's output")?;
         let start = Instant::now();
-        let mut child = Command::new(&case.suite.file)
+        let mut command = Command::new(&case.suite.file);
+        command
             .args([case.name.as_str(), "--exact", "--nocapture"])
             .current_dir(&case.suite.folder)
             .env("CARGO_MANIFEST_DIR", &case.suite.folder)
             .env("CGPU_SKIPPED", &files.skipped)
-            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .envs(self.environment.iter().map(|(name, value)| (name, value)));
+        self.removed.iter().for_each(|name| _ = command.env_remove(name));
+        let mut child = command
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output)
@@ -162,7 +179,7 @@ impl Runner<'_> {
             if let Some(status) = child.try_wait()? {
                 break Some(status);
             }
-            if start.elapsed() > TIME_LIMIT {
+            if start.elapsed() > self.time_limit {
                 child.kill()?;
                 child.wait()?;
                 break None;
@@ -174,10 +191,10 @@ impl Runner<'_> {
         let skips = fs::read_to_string(&files.skipped).unwrap_or_default();
         let outcome = judge(status, &output, skips.lines().next());
         if status.is_none() {
-            output += &format!("\nended: it ran longer than {} s", TIME_LIMIT.as_secs());
+            output += &format!("\nended: it ran longer than {} s", self.time_limit.as_secs());
         }
         files.remove(matches!(outcome, Outcome::Failed));
-        Ok(Attempt { outcome, seconds, output })
+        Ok(Attempt { outcome, hung: status.is_none(), seconds, output })
     }
 }
 

@@ -4,6 +4,7 @@
 //! of `SPECIFICATION.md` keeps a test in the fast tier: a test below holds this table to that.
 
 use std::fmt;
+use std::time::Duration;
 
 use super::suite::Case;
 
@@ -31,6 +32,16 @@ pub(crate) struct Sampled {
 }
 
 pub(crate) const LEFT_OUT: &[LeftOut] = &[
+    LeftOut {
+        suite: "tests/e2e/older",
+        tests: &[""],
+        why: "unpacks two older systems and builds for them: minutes; `library` holds the shim to its glibc symbols",
+    },
+    LeftOut {
+        suite: "tests/e2e/plain",
+        tests: &["library::the_portable_build"],
+        why: "needs what the step portable builds",
+    },
     LeftOut {
         suite: "tests/e2e/plain",
         tests: &["surroundings::the_address_sanitizer", "surroundings::the_thread_sanitizer"],
@@ -233,10 +244,22 @@ impl Tier {
         self == Self::Full || !LEFT_OUT.iter().any(|left_out| left_out.names(case))
     }
 
-    /// Variables for the tests.
+    /// Variables for the tests: those that the caller has not set.
     pub(crate) fn environment(self) -> Vec<(String, String)> {
         let sampled = if self == Self::Fast { SAMPLED } else { &[] };
-        sampled.iter().map(|one| (one.variable.0.to_owned(), one.variable.1.to_owned())).collect()
+        let unset = sampled.iter().filter(|one| std::env::var_os(one.variable.0).is_none());
+        unset.map(|one| (one.variable.0.to_owned(), one.variable.1.to_owned())).collect()
+    }
+
+    /// Variables that the tests do not get.
+    pub(crate) fn removed(self) -> Vec<&'static str> {
+        let sampled = if self == Self::Full { SAMPLED } else { &[] };
+        sampled.iter().map(|one| one.variable.0).collect()
+    }
+
+    /// Time limit of one test. The longest one of the full tier takes two minutes.
+    pub(crate) fn time_limit(self) -> Duration {
+        Duration::from_secs(if self == Self::Fast { 300 } else { 900 })
     }
 }
 
@@ -256,7 +279,7 @@ impl LeftOut {
 
 impl fmt::Display for LeftOut {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{} {}", self.suite, self.tests.join(", "))
+        write!(out, "{} {}", self.suite, self.tests.join(", ").trim())
     }
 }
 

@@ -209,7 +209,7 @@ pub struct Outcome {
 /// The files that a play needs.
 #[derive(Clone, Debug)]
 pub struct Files {
-    /// `target/dist`.
+    /// `target/test`.
     pub dist: PathBuf,
     /// The actor's program.
     pub actor: PathBuf,

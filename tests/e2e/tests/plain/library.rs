@@ -30,13 +30,17 @@ fn exports_needs_and_versions_are_the_golden_ones() {
     assert!(newer.is_empty(), "versions of glibc that the list does not have: {newer:?}");
 }
 
-/// `cargo xtask build --portable`: no newer glibc than 2.17's, and a limit that holds.
+/// The step portable of `cargo xtask test --full`: no newer glibc than 2.17's, and a limit that holds.
 #[test]
 fn the_portable_build_is_the_same_for_old_systems() {
     let dist = Dist::find();
     let file = dist.folder().join("portable/libcgpu.so");
     if !file.exists() {
-        return skip("library", "zig", "no portable build: `cargo xtask build --portable` makes one");
+        return skip(
+            "library",
+            "zig",
+            "no portable build: the step portable of `cargo xtask test --full` makes one",
+        );
     }
     let Some(shim) = Elf::read(&file) else {
         return skip("library", "readelf", "no readelf: install binutils");

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use cgpu_e2e::{Child, MIB, Outcome, Scene, skip};
@@ -183,10 +182,11 @@ fn real_drivers_answer_alike() {
 /// The libraries of both branches out of the distribution's non-free packages, unpacked into a folder of the tests: nothing is installed.
 /// Kept there for the next run.
 fn real_drivers() -> Result<Vec<(PathBuf, u32)>, String> {
-    // Tests run beside each other: one unpacks, and nobody reads what is half there.
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("real-drivers");
+    // Each test is a process: one unpacks, and the other waits until all is there.
+    let one_at_a_time = fs::create_dir_all(&folder).and_then(|()| fs::File::create(folder.join("lock")));
+    let one_at_a_time = one_at_a_time.map_err(|error| format!("{}: {error}", folder.display()))?;
+    one_at_a_time.lock().map_err(|error| format!("{}: {error}", folder.display()))?;
     let apt = Apt::in_folder(&folder)?;
     let mut versions = None;
     BRANCHES
