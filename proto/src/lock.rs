@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn living_owner_is_waited_for_as_long_as_patience_lasts() {
+    fn living_owner_is_waited_for_until_the_timeout() {
         let lock = SlotLock::default();
         let _guard = lock.try_acquire(owner(1)).unwrap();
         let begun = Instant::now();
