@@ -1,8 +1,9 @@
-//! `cgpu-sim`: looks at simulated cards (`status`) and at what happened on them (`trace`), lets errors happen to them (`xid`), and
-//! measures how fast it is itself (`speed`).
+//! `cgpu-sim`: looks at simulated cards (`status`) and at what happened on them (`trace`), lets errors happen to them (`xid`),
+//! changes their clocks (`clock`), and measures how fast it is itself (`speed`).
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout)] // `tell` writes there
 
+mod clock;
 mod readable;
 mod speed;
 mod status;
@@ -31,6 +32,8 @@ enum Command {
     Status(status::Arguments),
     /// Let a card report an error (XID)
     Xid(xid::Arguments),
+    /// Show or change how a GPU's own clock runs beside the host's
+    Clock(clock::Arguments),
     /// Measure how fast the simulator itself is
     Speed(speed::Arguments),
 }
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         Command::Trace(arguments) => trace::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::Xid(arguments) => xid::run(&arguments),
+        Command::Clock(arguments) => clock::run(&arguments),
         Command::Speed(arguments) => speed::run(&arguments),
     };
     match answer.and_then(|answer| tell(&answer)) {

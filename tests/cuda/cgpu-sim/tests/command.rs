@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use cgpu_sim::journal::{Journal, Line, Process, SpanLine};
 use cgpu_sim::settings::Figures;
-use cgpu_sim::timeline::{Span, SpanKind};
+use cgpu_sim::timeline::{ClockRate, Span, SpanKind};
 use cgpu_sim::{CardSpec, Machine, Nanos, Settings};
 
 fn cgpu_sim(arguments: &[&str], state: &Path) -> Output {
@@ -155,4 +155,29 @@ fn an_error_of_a_card_reaches_the_machine() {
     assert!(text(&refused.stderr).contains("there is no card 9"), "{}", text(&refused.stderr));
     let status = text(&cgpu_sim(&["status"], &state).stdout);
     assert!(status.contains("A100 in instances") && status.contains("A100 2g.10gb"), "{status}");
+}
+
+#[test]
+fn clock_changed_by_command_is_changed_for_every_process() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let state = folder.path().join("segment");
+    assert!(!cgpu_sim(&["clock", "0"], &state).status.success(), "there is no machine");
+    let cards = Some(CardSpec::parse_list("T4,A10").unwrap());
+    let figures = Figures { clock_rate: ClockRate(-2_500), ..Figures::default() };
+    let machine =
+        Machine::open(&Settings { state: state.clone(), cards, dilation_milli: 1_000, figures }).unwrap();
+    let shown = cgpu_sim(&["clock", "1"], &state);
+    assert!(shown.status.success(), "{}", text(&shown.stderr));
+    assert_eq!(text(&shown.stdout), "GPU 1: -2.5 ppm beside the host's clock\n");
+    let changed = cgpu_sim(&["clock", "1", "--ppm", "-100", "--step-us", "-20"], &state);
+    assert!(changed.status.success(), "{}", text(&changed.stderr));
+    assert_eq!(machine.clock_rate(1), Ok(ClockRate(-100_000)));
+    assert_eq!(machine.clock_rate(0), Ok(ClockRate(-2_500)), "another GPU's");
+    for (arguments, said) in [
+        (&["clock", "2"][..], "there is no GPU 2"),
+        (&["clock", "1", "--ppm", "501"], "expected parts per million"),
+    ] {
+        let refused = cgpu_sim(arguments, &state);
+        assert!(text(&refused.stderr).contains(said), "{}", text(&refused.stderr));
+    }
 }

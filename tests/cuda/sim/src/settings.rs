@@ -8,6 +8,7 @@ use cgpu_proto::units::{Bytes, Nanos};
 
 use crate::card::CardSpec;
 use crate::error::Error;
+use crate::timeline::ClockRate;
 
 /// A figure as a word of the segment.
 trait Word: Copy {
@@ -28,6 +29,15 @@ macro_rules! words {
     )*};
 }
 words!(Nanos Bytes);
+
+impl Word for ClockRate {
+    fn word(self) -> u64 {
+        self.0.cast_unsigned()
+    }
+    fn of(word: u64) -> Self {
+        Self(word.cast_signed())
+    }
+}
 
 impl Word for u64 {
     fn word(self) -> u64 {
@@ -123,6 +133,8 @@ figures! {
     sampling: Nanos = Nanos::from_millis(1),
     /// What the first `nvmlInit` of a process takes.
     attaching: Nanos = Nanos::from_millis(10),
+    /// How fast the GPUs' clocks run beside the host's, at first (`CGPU_SIM_CLOCK_PPM`).
+    clock_rate: ClockRate = ClockRate(0),
     /// Seed of all draws (`CGPU_SIM_SEED`).
     seed: u64 = 0,
 }
@@ -204,6 +216,10 @@ impl Settings {
             host_pids: switch("CGPU_SIM_HOST_PIDS")?,
             noise: millionths("CGPU_SIM_NOISE", 100.0)?,
             corun: millionths("CGPU_SIM_CORUN", 1_000.0)?,
+            clock_rate: match get("CGPU_SIM_CLOCK_PPM") {
+                None => figures.clock_rate,
+                Some(text) => clock_rate(&text)?,
+            },
             seed: match get("CGPU_SIM_SEED") {
                 None => figures.seed,
                 Some(text) => seed(&text)?,
@@ -241,6 +257,14 @@ fn default_state() -> PathBuf {
 /// Reads `CGPU_SIM_SEED`.
 pub(crate) fn seed(text: &str) -> Result<u64, Error> {
     text.parse().map_err(|_| Error::Settings(format!("CGPU_SIM_SEED={text}: expected a whole number")))
+}
+
+fn clock_rate(text: &str) -> Result<ClockRate, Error> {
+    ClockRate::parse_ppm(text).ok_or_else(|| {
+        Error::Settings(format!(
+            "CGPU_SIM_CLOCK_PPM={text}: expected parts per million from -500 to 500, negative for a slow clock"
+        ))
+    })
 }
 
 fn dilation(text: &str) -> Result<u64, Error> {
@@ -284,6 +308,7 @@ mod tests {
             ("CGPU_SIM_MPS", "1"),
             ("CGPU_SIM_NOISE", "1.5"),
             ("CGPU_SIM_CORUN", "10"),
+            ("CGPU_SIM_CLOCK_PPM", "-12.5"),
             ("CGPU_SIM_SEED", "42"),
             ("CGPU_SIM_DILATION", "2.5"),
         ])
@@ -297,6 +322,7 @@ mod tests {
             (1, 15_000, 100_000)
         );
         assert_eq!(settings.figures.window, Nanos::from_millis(1_000));
+        assert_eq!(settings.figures.clock_rate, ClockRate(-12_500));
         assert_eq!(settings.figures.seed, 42);
         assert_eq!(settings.dilation_milli, 2_500);
     }
@@ -312,6 +338,7 @@ mod tests {
             ("CGPU_SIM_HOST_PIDS", "2"),
             ("CGPU_SIM_NOISE", "-1"),
             ("CGPU_SIM_CORUN", "lots"),
+            ("CGPU_SIM_CLOCK_PPM", "501"),
             ("CGPU_SIM_SEED", "-1"),
             ("CGPU_SIM_DILATION", "0"),
             ("CGPU_SIM_DILATION", "NaN"),

@@ -4,6 +4,7 @@ use cgpu_sim::clock::{Clock, VirtualClock};
 use cgpu_sim::kernel::mix;
 use cgpu_sim::machine::{EventId, Launch, StreamKind, milliseconds};
 use cgpu_sim::settings::Figures;
+use cgpu_sim::timeline::ClockRate;
 use cgpu_sim::{Error, Kernel, Machine, Nanos, Settings};
 
 struct Stage {
@@ -120,4 +121,34 @@ fn elapsed_times_lose_precision_as_a_float_of_milliseconds_does() {
     let untimed = machine.create_event(context, false).unwrap();
     machine.record_event(untimed, stream).unwrap();
     assert_eq!(machine.elapsed(base, untimed), Err(Error::NotRecorded));
+}
+
+#[test]
+fn a_clock_that_drifts_or_steps_shows_in_elapsed_times_and_nowhere_else() {
+    let mut stage = Stage::new();
+    stage.settings.figures.clock_rate = ClockRate(-100_000);
+    let machine = stage.machine();
+    let context = machine.create_context(0).unwrap();
+    let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
+    let events = [(); 4].map(|()| machine.create_event(context, true).unwrap());
+    let record_after = |event, seconds| {
+        stage.clock.set(machine.now() + Nanos::from_millis(1_000 * seconds));
+        machine.record_event(event, stream).unwrap();
+        machine.synchronize_event(event).unwrap();
+    };
+    record_after(events[0], 1);
+    record_after(events[1], 10);
+    let another = stage.machine();
+    another.set_clock(0, ClockRate(50_000), 0).unwrap();
+    record_after(events[2], 10);
+    another.set_clock(0, ClockRate(50_000), -20_000_000_000).unwrap();
+    record_after(events[3], 1);
+    let off = |from, to| {
+        let (told, was) = times(&machine, from, to);
+        told - was
+    };
+    let near = |off: i64, expected: i64| assert!((off - expected).abs() <= 1_000, "{off} for {expected}");
+    near(off(events[0], events[1]), -1_000_000);
+    near(off(events[1], events[2]), 500_000);
+    near(off(events[2], events[3]), -19_999_950_000);
 }

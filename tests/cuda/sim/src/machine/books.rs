@@ -2,7 +2,7 @@
 
 use cgpu_proto::units::Nanos;
 
-use super::{CardSample, ContextId, EngineTime, Machine, ProcessSample, ProcessUse, Xid};
+use super::{CardSample, ClockRate, ContextId, EngineTime, Machine, ProcessSample, ProcessUse, Xid};
 use crate::error::Error;
 use crate::identity::{Asker, Identity};
 
@@ -82,6 +82,28 @@ impl Machine {
         self.check_card(card)?;
         self.core.with(|timeline, now| {
             timeline.inject_xid(card, code, now);
+            Ok(())
+        })
+    }
+
+    /// The rate of a GPU's clock, by which events are stamped.
+    ///
+    /// # Errors
+    /// [`Error::NoCard`].
+    pub fn clock_rate(&self, gpu: usize) -> Result<ClockRate, Error> {
+        self.check_card(gpu)?;
+        self.core.with(|timeline, _| Ok(timeline.clock_rate(gpu)))
+    }
+
+    /// Changes the rate of a GPU's clock from now on, and sets the clock forward by `step`
+    /// nanoseconds; back if it is negative.
+    ///
+    /// # Errors
+    /// [`Error::NoCard`].
+    pub fn set_clock(&self, gpu: usize, rate: ClockRate, step: i64) -> Result<(), Error> {
+        self.check_card(gpu)?;
+        self.core.with(|timeline, _| {
+            timeline.set_clock(gpu, rate, step);
             Ok(())
         })
     }

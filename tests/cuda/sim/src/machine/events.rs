@@ -140,24 +140,25 @@ impl Machine {
         })
     }
 
-    /// Card time between two records in nanoseconds, on the grid of event timestamps; negative if `end` came first.
+    /// Time between two records by the GPU's own clock in nanoseconds, on the grid of event timestamps; negative if `end` came first.
     /// `None`: one of them is not complete yet (CUDA_ERROR_NOT_READY). Programs see it as [`milliseconds`].
     ///
     /// # Errors
     /// [`Error::NoEvent`]; [`Error::NotRecorded`].
     pub fn elapsed(&self, start: EventId, end: EventId) -> Result<Option<i64>, Error> {
-        let grid = self.figures().event_grid.0;
+        let grid = self.figures().event_grid.0.cast_signed();
         self.core.with(|timeline, now| {
-            let times = (self.core.recorded(timeline, start)?, self.core.recorded(timeline, end)?);
+            self.core.recorded(timeline, start)?;
+            self.core.recorded(timeline, end)?;
+            let stamps = (timeline.stamp_of(start), timeline.stamp_of(end));
             // By the same rule as cuEventQuery: what that has told as complete has a time.
             let seen = |event| {
                 let visible = timeline.last_record(event).and_then(|record| timeline.visible_at(record));
                 visible.is_some_and(|instant| instant <= now)
             };
-            Ok(match times {
+            Ok(match stamps {
                 (Some(start_at), Some(end_at)) if seen(start) && seen(end) => {
-                    // Device times are far from the end of 63 bits.
-                    Some((end_at.0 / grid * grid).cast_signed() - (start_at.0 / grid * grid).cast_signed())
+                    Some(end_at.div_euclid(grid) * grid - start_at.div_euclid(grid) * grid)
                 }
                 _ => None,
             })

@@ -49,8 +49,8 @@ pub use crate::memory::{
 };
 pub use crate::timeline::Progress;
 pub use crate::timeline::{
-    CardSample, ContextId, EngineTime, EventId, GREATEST_PRIORITY, ProcessSample, ProcessUse, SemaphoreId,
-    Site, StreamId, Team, Ticket, Xid,
+    CardSample, ClockRate, ContextId, EngineTime, EventId, GREATEST_PRIORITY, ProcessSample, ProcessUse,
+    SemaphoreId, Site, StreamId, Team, Ticket, Xid,
 };
 pub use accounting::Life;
 pub use allocations::MemoryInfo;

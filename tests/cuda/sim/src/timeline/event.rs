@@ -5,7 +5,7 @@ use cgpu_proto::units::Nanos;
 use super::Timeline;
 use super::list::List;
 use super::pool::Pool;
-use super::records::{ContextId, EventId, Global};
+use super::records::{Card, ContextId, EventId, Global};
 use super::stream::Ticket;
 use crate::error::Error;
 use crate::words::Words;
@@ -41,6 +41,7 @@ impl<W: Words> Timeline<'_, W> {
             (event.stream(), 0),
             (event.number(), 0),
             (event.at(), 0),
+            (event.stamp(), 0),
         ] {
             self.set(at, value);
         }
@@ -100,10 +101,20 @@ impl<W: Words> Timeline<'_, W> {
         (self.is_done(record) && at != Nanos::ZERO).then_some(at)
     }
 
+    /// When the last record completed by the GPU's own clock, which only means something beside
+    /// another event's. `None` as for [`Timeline::recorded_at`].
+    #[must_use]
+    pub fn stamp_of(&self, event: EventId) -> Option<i64> {
+        self.recorded_at(event).map(|_| self.get(event.stamp()).cast_signed())
+    }
+
     /// A record completes: it counts if it is still the event's last.
     pub(super) fn mark(&mut self, event: EventId, ticket: Ticket, t: Nanos) {
         if self.last_record(event) == Some(ticket) {
+            let context = ContextId(self.get(event.context()));
+            let stamp = self.stamp(Card(self.get(context.card())), t);
             self.set(event.at(), t.0);
+            self.set(event.stamp(), stamp.cast_unsigned());
         }
     }
 }

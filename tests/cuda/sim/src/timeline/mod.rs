@@ -28,6 +28,7 @@
 //! | `copier` | the two copy engines |
 //! | `rendezvous` | kernels that spin until others have started |
 //! | `event` | marks with a time |
+//! | `clock` | the GPU's own clock, by which they are stamped |
 //! | `semaphore` | what orders work of several processes, and of others than cards |
 //! | `context`, `process` | who owns what, memory, death |
 //! | `checkpoint` | memory of a process that leaves the cards for a while |
@@ -48,6 +49,7 @@ mod accounting;
 mod agenda;
 mod check;
 mod checkpoint;
+mod clock;
 mod command;
 mod context;
 mod copier;
@@ -82,6 +84,7 @@ use records::Global;
 
 pub use accounting::{ACCOUNTS, AccountOf, GroupLimit};
 pub use checkpoint::Progress;
+pub use clock::ClockRate;
 pub use command::{Command, Meeting};
 pub use domains::Site;
 pub use exports::{ExportKind, Lingering};

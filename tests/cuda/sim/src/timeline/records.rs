@@ -82,6 +82,9 @@ records! {
     /// Streams with a copy to the card, the first one's under way; and from it.
     first_up, last_up,
     first_down, last_down,
+    /// Its clock: how much more than the figures' rate it runs fast, since when, and how far it was
+    /// ahead then. Signed.
+    clock_rate, clock_since, clock_ahead,
 }
 
 records! {
@@ -222,6 +225,8 @@ records! {
     name,
     /// Its last record: the stream, the number of the command there, and when it completed.
     stream, number, at,
+    /// The same instant by the GPU's own clock.
+    stamp,
 }
 
 records! {
