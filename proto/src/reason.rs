@@ -112,6 +112,9 @@ reasons! {
     PoolOutlived, Notice, "pool_outlived", "A pool was destroyed while it held memory: it stays charged, and ends when it holds none.";
     PoolUnread, Notice, "pool_unread", "The driver did not say what a pool holds: what was charged in advance stays charged.";
     GraphGrew, Notice, "graph_grew", "A graph's launch took more than it was charged in advance, past the limit: shown, and in the way of new allocations.";
+    // The GPU's clock.
+    LengthClamped, Notice, "length_clamped", "The GPU's clock gave a length of work that cannot be: its estimate was charged.";
+    ClockReanchored, Notice, "clock_reanchored", "The GPU's clock was compared with the host's anew: after a pause of 8 s, or because it was set.";
 }
 
 const _: () = assert!(Reason::ALL.len() <= COUNTERS);

@@ -45,6 +45,7 @@ use self::line::Line;
 use self::reading::Reading;
 pub use self::thread::Thread;
 use self::visit::Visitor;
+pub use crate::clock::Clocks;
 pub use crate::cost::Kernel;
 pub use crate::settlement::{ContextKey, Event, Stream};
 use crate::settlement::{LaneId, ThreadKey, WORDS};
@@ -163,10 +164,10 @@ impl<'r> Gate<'r> {
     /// A thread has ended: what it launched last is booked, its credit is given back.
     pub fn ended(&self, thread: &Thread, edge: &impl Edge) {
         if let Some((key, card)) = thread.key(self.address()).zip(thread.card()) {
-            let now = edge.now();
+            let clocks = edge.clocks();
             let mut account = self.desk(card).account.lock();
-            account.take_back(thread, key, now);
-            account.publish(self.cell(card), self.siblings(card, account.turn(), now), now);
+            account.take_back(thread, key, clocks.raw);
+            account.publish(self.cell(card), self.siblings(card, account.turn(), clocks), clocks);
         }
     }
 
@@ -225,20 +226,21 @@ impl<'r> Gate<'r> {
     }
 
     /// What the container's other processes say about the card and this turn.
-    fn siblings(&self, card: Card, turn: Turn, now: Nanos) -> Siblings {
-        self.others(card).fold(Siblings::default(), |sum, (_, cell)| sum.with(cell, turn, now))
+    fn siblings(&self, card: Card, turn: Turn, clocks: Clocks) -> Siblings {
+        self.others(card).fold(Siblings::default(), |sum, (_, cell)| sum.with(cell, turn, clocks))
     }
 
     /// Those of them that live, for one that has waited `since` then.
-    fn line(&self, card: Card, since: Nanos, now: Nanos) -> Line {
+    fn line(&self, card: Card, since: Nanos, clocks: Clocks) -> Line {
         let lives = |slot: usize| {
             let word =
                 SlotIndex::new(slot).map(|slot| Word(self.region.slot(slot).state.load(Ordering::Relaxed)));
             word.and_then(Word::state) == Some(State::Live)
         };
         let living = self.others(card).filter(|(slot, _)| lives(*slot));
-        living
-            .fold(Line::default(), |line, (slot, cell)| line.with(cell, (since, slot < self.slot.get()), now))
+        living.fold(Line::default(), |line, (slot, cell)| {
+            line.with(cell, (since, slot < self.slot.get()), clocks)
+        })
     }
 
     /// The cells of the other slots that are, or were, in use.

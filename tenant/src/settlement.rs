@@ -10,7 +10,7 @@
 //!                        ever mark it
 //! ```
 
-mod anchor;
+mod gpu_clock;
 mod lane;
 mod lot;
 mod union;
@@ -18,7 +18,7 @@ mod union;
 use cgpu_proto::intervals::Span;
 use cgpu_proto::units::Nanos;
 
-use self::anchor::Anchor;
+use self::gpu_clock::{GpuClock, Placed as Located, TOLERANCE};
 use self::lane::Batch;
 pub(crate) use self::lane::{Lane, LaneId, LaneKey, Open, Start};
 use self::lot::Lot;
@@ -145,13 +145,25 @@ pub(crate) struct Due {
     pub(crate) ask: bool,
 }
 
-/// What the driver said about a batch's events.
+/// What the driver said about a batch's events, in nanoseconds of the GPU's clock; negative only
+/// where that was set back.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Timing {
     /// From the base event to the end.
-    pub(crate) since_base: Option<Nanos>,
+    pub(crate) since_base: Option<i64>,
     /// From the start event to the end.
-    pub(crate) length: Option<Nanos>,
+    pub(crate) length: Option<i64>,
+}
+
+/// A batch that was settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Settled {
+    /// When it ran, in the host's time.
+    pub(crate) span: Span,
+    /// What the GPU's clock said of its length cannot be: it was settled by its estimate.
+    pub(crate) clamped: bool,
+    /// The GPU's clock was found to be another than what was known of it.
+    pub(crate) reanchored: bool,
 }
 
 /// What a marker consists of.
@@ -174,7 +186,7 @@ pub(crate) struct Settlement {
     union: Union,
     /// What of the unsettled work has run between work that is settled: several lanes' runs in turns.
     ahead: Nanos,
-    anchors: Vec<Anchor>,
+    clock: GpuClock,
     free: Vec<(ContextKey, Event)>,
     lot: Lot,
     serial: u32,
@@ -190,7 +202,7 @@ impl Settlement {
             loose: Open::empty(),
             union: Union::default(),
             ahead: Nanos::ZERO,
-            anchors: Vec::new(),
+            clock: GpuClock::default(),
             free: Vec::new(),
             lot: Lot::default(),
             serial: 0,
@@ -388,36 +400,54 @@ impl Settlement {
             (!batch.written || batch.number <= word(usize::from(lane.id.place))).then_some((lane.id, batch))
         });
         let (lane, batch) = over.next()?;
-        let anchor = self.anchors.iter().find(|anchor| anchor.context == context);
         let (number, start, end, ask) = (batch.number, batch.start, batch.end, !batch.written);
-        Some(Due { lane, number, start, end, base: anchor.map(|anchor| anchor.base), ask })
+        Some(Due { lane, number, start, end, base: self.clock.base(context), ask })
     }
 
-    /// Settles a batch that is over, and was seen to be at `seen`. Returns the interval in which it ran.
-    pub(crate) fn settle(&mut self, due: &Due, timing: Timing, seen: Nanos) -> Option<Span> {
+    /// Settles a batch that is over, and was seen to be at `seen`.
+    ///
+    /// Its length is what the GPU's clock says, and never longer than the time since its launch by
+    /// more than [`TOLERANCE`] and a thousandth. Where it follows another batch and was launched
+    /// after that had ended, it begins at its launch: the stream stood idle in between.
+    pub(crate) fn settle(&mut self, due: &Due, timing: Timing, seen: Nanos) -> Option<Settled> {
         let lane = self.find(due.lane)?;
         if lane.batches.front().is_none_or(|batch| batch.number != due.number) {
             return None;
         }
         let batch = lane.batches.pop_front()?;
-        let (context, ended, ended_after) = (lane.key.context, lane.ended, lane.ended_after.take());
-        let end = self.placed(context, batch.end, timing.since_base, seen);
-        let after = due.base.zip(timing.since_base);
-        let measured = match batch.start {
+        let (context, ended, ended_by_gpu) = (lane.key.context, lane.ended, lane.ended_by_gpu.take());
+        let stamp = timing.since_base.and_then(|elapsed| self.clock.stamp(context, elapsed));
+        let told = match batch.start {
             Start::Event(_) => timing.length,
-            // By the card's time, if it is from the same base.
-            Start::Previous => Some(match (ended_after, after) {
-                (Some((base, before)), Some((same, now))) if base == same => now - before,
-                _ => end - ended,
-            }),
+            Start::Previous => stamp.zip(ended_by_gpu).and_then(|(now, before)| now.since(before)),
+            _ => None,
+        };
+        let most = seen - batch.first;
+        let most = most + TOLERANCE + Nanos(most.0 / 1000);
+        let told = told.map(|told| u64::try_from(told).map(Nanos));
+        let clamped = match (told, batch.start) {
+            (Some(Err(_)), _) => true,
+            (Some(Ok(told)), Start::Event(_)) => told > most,
+            _ => false,
+        };
+        let told = told.and_then(Result::ok).filter(|_| !clamped);
+        let least = match batch.start {
+            Start::Event(_) => batch.first + told.unwrap_or_default(),
+            _ => batch.first,
+        };
+        let located = self.clock.place(context, batch.end, timing.since_base, (least, seen));
+        let end = self.located(context, located);
+        let measured = match batch.start {
+            Start::Event(_) => told,
+            _ if clamped => None,
+            Start::Previous => Some(told.unwrap_or(end - ended).min(end - batch.first)),
             Start::At(start) => Some(end - start),
             Start::Unknown => None,
         };
-        // It cannot have begun before it was launched.
-        let length = measured.unwrap_or(batch.bill.cost).min(end - batch.first);
+        let length = measured.unwrap_or(batch.bill.cost.min(end - batch.first));
         if let Some(lane) = self.find(due.lane) {
             lane.ended = end;
-            lane.ended_after = after;
+            lane.ended_by_gpu = located.stamp;
         }
         if let Start::Event(event) = batch.start {
             self.free.push((context, event));
@@ -428,26 +458,14 @@ impl Settlement {
             self.learn(due.lane, &batch.bill, length, added, batch.company);
         }
         self.ahead = self.others_ahead(due.lane, end, self.ahead + added - batch.bill.cost);
-        Some(span)
+        Some(Settled { span, clamped, reanchored: located.reanchored })
     }
 
-    /// When the event happened; afterwards it is free, or the new base.
-    fn placed(&mut self, context: ContextKey, event: Event, since_base: Option<Nanos>, seen: Nanos) -> Nanos {
-        let anchor = self.anchors.iter_mut().find(|anchor| anchor.context == context);
-        let (at, spare) = match (anchor, since_base) {
-            (None, _) => {
-                self.anchors.push(Anchor::new(context, event, seen));
-                (seen, None)
-            }
-            (Some(_), None) => (seen, Some(event)),
-            (Some(anchor), Some(elapsed)) => {
-                let (at, late) = anchor.place(elapsed, seen);
-                self.union.pull(late);
-                (at, Some(if anchor.is_old(elapsed) { anchor.replace(event, at, seen) } else { event }))
-            }
-        };
-        self.free.extend(spare.map(|event| (context, event)));
-        at
+    /// When an event happened that was located; it is free, or the new base.
+    fn located(&mut self, context: ContextKey, located: Located) -> Nanos {
+        self.union.shift(located.shift);
+        self.free.extend(located.free.map(|event| (context, event)));
+        located.at
     }
 
     /// Settles, by their estimates, launches that no marker will ever follow. Returns how many lots there were.
@@ -501,7 +519,7 @@ impl Settlement {
         }
         let span = Span { start: open.first.max(lane.ended), end: seen };
         lane.ended = seen;
-        lane.ended_after = None;
+        lane.ended_by_gpu = None;
         let added = self.book(&open.bill, span);
         self.learn(id, &open.bill, span.end - span.start, added, Company::Alone);
     }
@@ -542,7 +560,7 @@ impl Settlement {
             }
             self.settle_open(place);
         }
-        self.anchors.retain(|anchor| anchor.context != context);
+        self.clock.forget(context);
         self.free.retain(|(of, _)| *of != context);
     }
 

@@ -181,6 +181,9 @@ causes! {
     LetThrough, Throttle, Wrong, "let_through",
         "Launches were let through because the monitor's heart did not beat.",
         "See why the monitor was away or held up (its log, the load of the host).";
+    GpuClock, Throttle, Wrong, "gpu_clock",
+        "The GPU's clock gave lengths of work that cannot be: the clock was set, or is more than 500 ppm off.",
+        "If the count no longer grows, nothing: a reset of the GPU does this once. Otherwise report it, with the GPU and the driver's version.";
     EndedProcess, Throttle, ByDesign, "ended_process",
         "The monitor has ended a process that used a card without the shim, or held too much of it, as its configuration wants.",
         "Start the process with the shim and within its limit, or take end_unshimmed, end_over_limit_mib out of monitor.toml.";

@@ -170,6 +170,11 @@ pub(crate) fn counted(
         if matches!(cause, Cause::OverLimit | Cause::CardFull) {
             lines.extend(container.cards.iter().map(tell));
         }
+        if cause == Cause::GpuClock {
+            let reanchored = sums.get(Reason::ClockReanchored.name());
+            let sentence = Reason::ClockReanchored.sentence();
+            lines.extend(reanchored.map(|count| format!("{count} times: {sentence}")));
+        }
         findings.add(cause, subject, lines.join(" "));
     }
 }
@@ -181,6 +186,7 @@ fn cause(reason: Reason) -> Option<Cause> {
         Reason::DriverRefused => Some(Cause::CardFull),
         Reason::LockHeld => Some(Cause::StoppedProcess),
         Reason::StaleMonitor => Some(Cause::LetThrough),
+        Reason::LengthClamped => Some(Cause::GpuClock),
         other => (other.kind() == ReasonKind::Refusal).then_some(Cause::Unsupported),
     }
 }

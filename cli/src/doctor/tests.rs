@@ -361,10 +361,12 @@ fn what_the_monitor_says_of_containers() {
         ("missing_function", "unsupported"),
         ("lock_held", "stopped_process"),
         ("stale_monitor", "let_through"),
+        ("length_clamped", "gpu_clock"),
     ] {
         assert_eq!(counted(reason), [cause], "{reason}");
     }
     assert_eq!(counted("capturing"), [""; 0]);
+    assert_eq!(counted("clock_reanchored"), [""; 0], "every pause of 8 s does that");
     assert_eq!(counted("of another release"), [""; 0]);
 }
 

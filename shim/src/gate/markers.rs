@@ -105,16 +105,18 @@ impl Driver for Markers {
         answered(|| unsafe { driver::cuEventQuery(CUevent(event.0)) })
     }
 
-    fn elapsed(&self, from: Event, to: Event) -> Result<Nanos, Failed> {
+    fn elapsed(&self, from: Event, to: Event) -> Result<i64, Failed> {
         let mut milliseconds = 0.0_f32;
         // SAFETY: the time is writable; both events are ours, of this context.
         relaxed(|| unsafe {
             driver::cuEventElapsedTime(&raw mut milliseconds, CUevent(from.0), CUevent(to.0))
         })?;
-        // Negative, or not a number: zero.
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        let nanoseconds = (f64::from(milliseconds) * 1e6) as u64;
-        Ok(self.time_scale.host(Nanos(nanoseconds)))
+        // Not a number: zero.
+        #[allow(clippy::cast_possible_truncation)]
+        let nanoseconds = (f64::from(milliseconds) * 1e6) as i64;
+        let host = self.time_scale.host(Nanos(nanoseconds.unsigned_abs()));
+        let host = i64::try_from(host.0).unwrap_or(i64::MAX);
+        Ok(if nanoseconds < 0 { -host } else { host })
     }
 }
 

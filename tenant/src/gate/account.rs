@@ -9,6 +9,7 @@ use cgpu_proto::units::Nanos;
 
 use super::line::Stint;
 use super::thread::Thread;
+use crate::clock::Clocks;
 use crate::settlement::{Settlement, ThreadKey, Work};
 
 /// Credit that a thread has not come back with for so much longer than it lasts is not counted as in flight any more: the thread
@@ -42,13 +43,14 @@ pub(crate) struct Siblings {
 
 impl Siblings {
     /// With one more of them; `turn` is the turn that counts.
-    pub(crate) fn with(self, cell: &Cell, turn: Turn, now: Nanos) -> Self {
+    pub(crate) fn with(self, cell: &Cell, turn: Turn, clocks: Clocks) -> Self {
+        let now = clocks.raw;
         let read = |word: &AtomicU64| Nanos(word.load(Ordering::Relaxed));
         // HB cell: Acquire meets the Release in `publish`.
         let same = cell.turn.load(Ordering::Acquire) == turn.0;
         let spent = if same { read(&cell.spent) } else { Nanos::ZERO };
         // One that was killed, or has not come by since, leaves its prediction behind.
-        let ends = read(&cell.ends);
+        let ends = clocks.heard(read(&cell.ends));
         let working = ends > now;
         // What it has not settled may have run for the most part.
         let inflight = read(&cell.inflight).min(ends - now).min(MOST);
@@ -56,7 +58,7 @@ impl Siblings {
             spent: self.spent + spent,
             inflight: self.inflight + inflight,
             working: self.working + u64::from(working),
-            last: self.last.max(read(&cell.last).min(now)),
+            last: self.last.max(clocks.heard(read(&cell.last)).min(now)),
         }
     }
 }
@@ -191,18 +193,19 @@ impl Account {
     }
 
     /// Publishes all of it.
-    pub(crate) fn publish(&self, cell: &Cell, siblings: Siblings, now: Nanos) {
+    pub(crate) fn publish(&self, cell: &Cell, siblings: Siblings, clocks: Clocks) {
+        let now = clocks.raw;
         let work = self.work(now);
         let relaxed = Ordering::Relaxed;
         cell.waiting.store(self.waiting, relaxed);
-        cell.active.store(self.active.0, relaxed);
+        cell.active.store(clocks.told(self.active).0, relaxed);
         cell.busy.store(self.settlement.busy().0, relaxed);
         cell.launches.store(self.settlement.launches(), relaxed);
         cell.inflight.store(work.inflight().0, relaxed);
-        cell.ends.store((now + self.remaining(siblings, now)).0, relaxed);
+        cell.ends.store((clocks.monotonic + self.remaining(siblings, now)).0, relaxed);
         cell.spent.store(self.spent(now).0, relaxed);
-        cell.first.store(self.first.0, relaxed);
-        cell.last.store(self.settlement.last().min(now).0, relaxed);
+        cell.first.store(clocks.told(self.first).0, relaxed);
+        cell.last.store(clocks.told(self.settlement.last().min(now)).0, relaxed);
         // HB cell: Release; siblings that see the turn see what was spent in it.
         cell.turn.store(self.turn.0, Ordering::Release);
     }

@@ -8,8 +8,8 @@ use cgpu_proto::futex;
 use cgpu_proto::region::Region;
 use cgpu_proto::units::Nanos;
 
+use crate::clock::{self, Clocks};
 use crate::settlement::{Event, Stream};
-use crate::{Clock, Monotonic};
 
 /// The driver refused something that the gate asked of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,17 +53,23 @@ pub trait Driver {
     /// As the driver says.
     fn is_over(&self, event: Event) -> Result<bool, Failed>;
 
-    /// From one event to another, both of which have happened; zero if it is the other way round.
+    /// From one event to another, both of which have happened, in nanoseconds of the GPU's clock;
+    /// negative if it is the other way round.
     ///
     /// # Errors
     /// As the driver says.
-    fn elapsed(&self, from: Event, to: Event) -> Result<Nanos, Failed>;
+    fn elapsed(&self, from: Event, to: Event) -> Result<i64, Failed>;
 }
 
 /// Time, and the ways to let it pass.
 pub trait Edge {
-    /// Now, by `CLOCK_MONOTONIC`.
-    fn now(&self) -> Nanos;
+    /// The host's clocks, now.
+    fn clocks(&self) -> Clocks;
+
+    /// Now, by `CLOCK_MONOTONIC_RAW`.
+    fn now(&self) -> Nanos {
+        self.clocks().raw
+    }
 
     /// Sleeps for about `time`.
     fn sleep(&self, time: Nanos);
@@ -92,8 +98,12 @@ impl<'r> Host<'r> {
 }
 
 impl Edge for Host<'_> {
+    fn clocks(&self) -> Clocks {
+        Clocks::now()
+    }
+
     fn now(&self) -> Nanos {
-        Monotonic.now()
+        clock::read(libc::CLOCK_MONOTONIC_RAW)
     }
 
     /// By a futex of our own, not by a call of the C library that a thread could be cancelled in: its destructors must not run

@@ -10,6 +10,8 @@ use cgpu_proto::atomic::{AtomicU64, Ordering};
 use cgpu_proto::layout::Cell;
 use cgpu_proto::units::Nanos;
 
+use crate::clock::Clocks;
+
 /// How long a process keeps the card while siblings wait: an ordinary turn.
 pub(crate) const STINT: Nanos = Nanos::from_millis(6);
 /// The next one's kernels are queued this much before the end of the last one's.
@@ -36,9 +38,11 @@ pub(crate) struct Line {
 
 impl Line {
     /// With one more of them, which lives. `mine`: since when we have waited, and whether it comes before us among those that came at the same time.
-    pub(crate) fn with(self, cell: &Cell, (since, before): (Nanos, bool), now: Nanos) -> Self {
-        let read = |word: &AtomicU64| Nanos(word.load(Ordering::Relaxed));
-        let (waits, ends, came) = (read(&cell.waiting) > Nanos::ZERO, read(&cell.ends), read(&cell.active));
+    pub(crate) fn with(self, cell: &Cell, (since, before): (Nanos, bool), clocks: Clocks) -> Self {
+        let now = clocks.raw;
+        let read = |word: &AtomicU64| clocks.heard(Nanos(word.load(Ordering::Relaxed)));
+        let waits = cell.waiting.load(Ordering::Relaxed) > 0;
+        let (ends, came) = (read(&cell.ends), read(&cell.active));
         // Who does not wait may launch more until the end that it foretells, and a little longer.
         let taken = if waits || ends - LEAD > now { ends - LEAD } else { ends + GRACE };
         let elder = waits && (came < since || (came == since && before));
@@ -126,7 +130,7 @@ mod tests {
         cell.ends.store(ends.0, Ordering::Relaxed);
         cell.active.store(came.0, Ordering::Relaxed);
         cell.last.store(now.0, Ordering::Relaxed);
-        line.with(&cell, (us(1000), false), now)
+        line.with(&cell, (us(1000), false), Clocks { raw: now, monotonic: now })
     }
 
     #[test]

@@ -173,6 +173,50 @@ fn shares_come_out_as_the_turns_are() {
     }
 }
 
+/// NTP slews the host's clock by up to 8 %: what is measured does not change, and what is published is
+/// in the clock that the monitor reads.
+#[test]
+fn a_host_clock_that_is_slewed_changes_no_length() {
+    for millionths in [80_000, -80_000] {
+        let stage = Stage::new(2);
+        let end = BEGIN + ms(2500);
+        stage.card(|card| card.slew = (BEGIN + ms(500), BEGIN + ms(1500), millionths));
+        let opens = [AtomicU32::new(0), AtomicU32::new(0)];
+        let gates = [0, 1].map(|number: usize| Gate::new(&stage.regions[number], SLOT, &opens[number]));
+        let clamped = AtomicU32::new(0);
+        let actor = |number: usize| {
+            let (gate, clamped) = (&gates[number], &clamped);
+            move |role: &Role<'_>| {
+                role.sleep(us(10));
+                let program = Program::new(gate, role.edge(number));
+                for step in 1..=25 {
+                    saturate(role, &program, us(60), BEGIN + ms(100 * step));
+                    let cell = program.cell();
+                    let last = Nanos(cell.last.load(Ordering::Relaxed));
+                    let (now, old) = (role.monotonic(), ms(60));
+                    assert!(last <= now && last + old > now, "{last} was published at {now}");
+                }
+                let odd = [Reason::LengthClamped, Reason::ClockReanchored];
+                let counted = odd.into_iter().map(|reason| program.counted(reason)).sum();
+                clamped.fetch_add(counted, Ordering::Relaxed);
+            }
+        };
+        let books = Mutex::new(monitor::Books::default());
+        stage.play(&[
+            &|role| *books.lock().expect("books") = conduct(role, &[ms(6), ms(12)], end),
+            &actor(0),
+            &actor(1),
+        ]);
+        let books = books.into_inner().expect("books");
+        let ran = stage.card(|card| card.ran.clone());
+        for tenant in 0..2 {
+            let error = books.busy[tenant].0.abs_diff(ran[&tenant].0);
+            assert!(error < 8_000_000, "{tenant} reported {:?} of {ran:?}", books.busy);
+        }
+        assert_eq!(clamped.into_inner(), 0);
+    }
+}
+
 #[test]
 fn most_launches_in_a_turn_ask_nobody() {
     let stage = alone(yours(ms(1_000_000)), |role, program| {

@@ -15,7 +15,7 @@
 
 use cgpu_proto::atomic::Ordering;
 use cgpu_proto::grant::TurnState;
-use cgpu_proto::intervals;
+use cgpu_proto::intervals::{self, Span};
 use cgpu_proto::units::Nanos;
 
 use super::account::Account;
@@ -174,11 +174,12 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
 
     fn pass_open(&self, reading: &Reading, now: Nanos) {
         let mut passage = Passage::new(Expected::NOTHING, self.thread.account(now), false, true);
-        let siblings = self.gate.siblings(self.launch.card, reading.turn, now);
+        let clocks = self.edge.clocks();
+        let siblings = self.gate.siblings(self.launch.card, reading.turn, clocks);
         let step = {
             let mut account = self.account();
             let step = passage.step(&mut account, reading, siblings, Line::default(), now);
-            account.publish(self.gate.cell(self.launch.card), siblings, now);
+            account.publish(self.gate.cell(self.launch.card), siblings, clocks);
             step
         };
         if let Step::Go(way) = step {
@@ -205,7 +206,8 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
     /// Finds the launch's lane, and sees to what was launched there before.
     fn tidy_up(&self, visit: thread::Visit, reading: &Reading, now: Nanos) -> (Option<LaneId>, Expected) {
         let key = LaneKey { thread: self.key, context: self.launch.context, stream: self.launch.stream };
-        let beside = self.gate.siblings(self.launch.card, reading.turn, now).working > 0;
+        let clocks = self.edge.clocks();
+        let beside = self.gate.siblings(self.launch.card, reading.turn, clocks).working > 0;
         let (lane, expected, chore) = {
             let mut account = self.account();
             account.obey(reading.turn, now);
@@ -239,14 +241,15 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
             if let Some(lane) = lane.filter(|_| self.launch.programmatic) {
                 self.settle_dry(lane);
             }
-            let now = self.edge.now();
+            let clocks = self.edge.clocks();
+            let now = clocks.raw;
             let reading = self.gate.read(card, now);
-            let siblings = self.gate.siblings(card, reading.turn, now);
+            let siblings = self.gate.siblings(card, reading.turn, clocks);
             let step = {
                 let mut account = self.account();
-                let line = self.gate.line(card, passage.since(&account, now), now);
+                let line = self.gate.line(card, passage.since(&account, now), clocks);
                 let step = passage.step(&mut account, &reading, siblings, line, now);
-                account.publish(self.gate.cell(card), siblings, now);
+                account.publish(self.gate.cell(card), siblings, clocks);
                 step
             };
             match step {
@@ -281,7 +284,8 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
         expected: Expected,
         credit: Nanos,
     ) -> Passed {
-        let (launch, now) = (self.launch, self.edge.now());
+        let (launch, clocks) = (self.launch, self.edge.clocks());
+        let now = clocks.raw;
         let cost = Nanos(expected.cost.into());
         let found =
             lane.and_then(|lane| Some(Mode::of(self.account().settlement.find(lane)?, expected, visit, now)));
@@ -293,8 +297,8 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
             let mut account = self.account();
             account.settlement.charge(lane, launch.kernel, cost, 1, now);
             account.lend(self.key, credit, now);
-            let siblings = self.gate.siblings(launch.card, reading.turn, now);
-            account.publish(self.gate.cell(launch.card), siblings, now);
+            let siblings = self.gate.siblings(launch.card, reading.turn, clocks);
+            account.publish(self.gate.cell(launch.card), siblings, clocks);
         }
         let credit = u32::try_from(credit.0).unwrap_or(u32::MAX);
         self.thread.lend(now, visit, launch.card, reading.word, expected.cost, credit);
@@ -329,11 +333,11 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
         let place = self.launch.card.get() * WORDS;
         let write = |word| self.driver.write(self.launch.stream, place + word, marker.number).is_ok();
         let written = marker.word.is_some_and(write);
-        let now = self.edge.now();
+        let clocks = self.edge.clocks();
         let mut account = self.account();
-        let siblings = self.gate.siblings(self.launch.card, account.turn(), now);
+        let siblings = self.gate.siblings(self.launch.card, account.turn(), clocks);
         let company = if siblings.working > 0 { Company::Beside } else { Company::Alone };
-        account.settlement.close(lane, &marker, event, written, Placed { at: now, company, backlog });
+        account.settlement.close(lane, &marker, event, written, Placed { at: clocks.raw, company, backlog });
         true
     }
 
@@ -408,11 +412,19 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
     }
 
     fn book(&self, due: &Due, timing: Timing) {
-        let now = self.edge.now();
+        let clocks = self.edge.clocks();
         let mut account = self.account();
-        let Some(span) = account.settlement.settle(due, timing, now) else { return };
-        account.note(span.start);
-        intervals::publish(self.gate.cell(self.launch.card), span);
+        let Some(settled) = account.settlement.settle(due, timing, clocks.raw) else { return };
+        account.note(settled.span.start);
+        let (start, end) = (clocks.told(settled.span.start), clocks.told(settled.span.end));
+        intervals::publish(self.gate.cell(self.launch.card), Span { start, end });
+        drop(account);
+        if settled.clamped {
+            self.gate.count(Reason::LengthClamped);
+        }
+        if settled.reanchored {
+            self.gate.count(Reason::ClockReanchored);
+        }
     }
 
     /// Settles what nobody will ever be asked about.

@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 
 use cgpu_proto::units::Nanos;
 
+use super::gpu_clock::Stamp;
 use super::{ContextKey, Event, Stream, ThreadKey};
 use crate::cost::{Bill, Company};
 
@@ -83,8 +84,8 @@ pub(crate) struct Lane {
     pub(crate) number: u64,
     /// When the last settled batch ended.
     pub(crate) ended: Nanos,
-    /// The same as the card has it: how long after which base event.
-    pub(crate) ended_after: Option<(Event, Nanos)>,
+    /// The same by the GPU's clock.
+    pub(crate) ended_by_gpu: Option<Stamp>,
     /// When a marker was last placed.
     pub(crate) marked: Nanos,
     /// When the thread last came by.
@@ -110,7 +111,7 @@ impl Lane {
             batches: VecDeque::new(),
             number,
             ended: Nanos::ZERO,
-            ended_after: None,
+            ended_by_gpu: None,
             marked: Nanos::ZERO,
             used: now,
             period: 0,

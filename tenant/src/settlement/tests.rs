@@ -2,6 +2,8 @@
 
 use super::*;
 
+mod drift;
+
 const CONTEXT: ContextKey = ContextKey(1);
 const KERNEL: Nanos = Nanos::from_micros(60);
 const BEGIN: Nanos = Nanos::from_millis(1000);
@@ -79,7 +81,7 @@ fn what_several_lanes_have_left_is_foretold() {
             for lane in 0..lanes {
                 loop {
                     let id = settlement.lane(key(lane), now).expect("a lane").id;
-                    let base = settlement.anchors.first().map(|anchor| anchor.base);
+                    let base = settlement.clock.base(CONTEXT);
                     let Some(batch) = settlement.find(id).and_then(|lane| lane.batches.front()) else {
                         break;
                     };
@@ -92,7 +94,9 @@ fn what_several_lanes_have_left_is_foretold() {
                         base,
                         ask: true,
                     };
-                    let since = |event: Event| card.events[event.0].map(|from| at - from);
+                    let since = |event: Event| {
+                        card.events[event.0].map(|from| at.0.cast_signed() - from.0.cast_signed())
+                    };
                     let length = match batch.start {
                         Start::Event(event) => since(event),
                         _ => None,

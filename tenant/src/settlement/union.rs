@@ -42,11 +42,12 @@ impl Union {
         (to - from) - covered
     }
 
-    /// All of it was earlier by so much than it was taken to be.
-    pub(crate) fn pull(&mut self, by: Nanos) {
-        self.floor = self.floor - by;
+    /// All of it was later by so much than it was taken to be; earlier, if that is negative.
+    pub(crate) fn shift(&mut self, by: i64) {
+        let shifted = |at: Nanos| Nanos(at.0.saturating_add_signed(by));
+        self.floor = shifted(self.floor);
         for span in &mut self.spans {
-            *span = Span { start: span.start - by, end: span.end - by };
+            *span = Span { start: shifted(span.start), end: shifted(span.end) };
         }
     }
 

@@ -55,7 +55,7 @@ pub(super) fn conduct(role: &Role<'_>, slices: &[Nanos], end: Nanos) -> Books {
             stage.grantors[container].beat();
             epoch += 1;
             let granted = slice.0.cast_signed() - debt[container];
-            let (start, used) = (role.now(), read(container));
+            let start = role.monotonic();
             let granted = Nanos(granted.max(500_000).cast_unsigned());
             say(stage, container, epoch, TurnState::Yours, granted);
             role.sleep(granted - lead);
@@ -64,16 +64,15 @@ pub(super) fn conduct(role: &Role<'_>, slices: &[Nanos], end: Nanos) -> Books {
             // At most 24 ms for the drain.
             for _ in 0..240 {
                 let ends = ends(container);
-                if ends <= role.now() + lead {
+                if ends <= role.monotonic() + lead {
                     break;
                 }
                 role.sleep(
-                    (ends - role.now() - lead).max(Nanos::from_micros(20)).min(Nanos::from_micros(100)),
+                    (ends - role.monotonic() - lead).max(Nanos::from_micros(20)).min(Nanos::from_micros(100)),
                 );
             }
-            let held = role.now() + lead - start;
+            let held = role.monotonic() + lead - start;
             debt[container] += held.0.cast_signed() - slice.0.cast_signed();
-            let _ = used;
             books.turns += 1;
         }
     }

@@ -11,7 +11,7 @@ use cgpu_proto::region::{Birth, Region};
 use cgpu_proto::slots::{State, Word};
 use cgpu_proto::units::{Generation, Nanos, SlotIndex};
 
-use super::super::{Driver, Edge, Event, Failed, Stream};
+use super::super::{Clocks, Driver, Edge, Event, Failed, Stream};
 
 /// Where time begins.
 pub(super) const BEGIN: Nanos = Nanos::from_millis(1_000_000);
@@ -52,6 +52,8 @@ pub(super) struct Card {
     pub(super) latency: Nanos,
     /// How late sleepers wake.
     pub(super) late: Nanos,
+    /// The host's monotonic clock is slewed in this span, by so many millionths.
+    pub(super) slew: (Nanos, Nanos, i64),
     /// What a change from one tenant's work to another's costs, who ran last, and how often it changed.
     pub(super) switch: Nanos,
     last: Option<usize>,
@@ -217,6 +219,13 @@ impl<'s> Role<'s> {
         self.stage.world().now
     }
 
+    /// Now, by the clock that the host slews.
+    pub(super) fn monotonic(&self) -> Nanos {
+        let (now, (from, until, millionths)) = (self.now(), self.stage.card(|card| card.slew));
+        let slewed = (now.min(until) - from).0.cast_signed() * millionths / 1_000_000;
+        Nanos(now.0.saturating_add_signed(slewed))
+    }
+
     /// Time passes, and others act.
     pub(super) fn sleep(&self, time: Nanos) {
         self.sleep_until(time, None);
@@ -360,19 +369,22 @@ impl Driver for Place<'_, '_> {
         })
     }
 
-    fn elapsed(&self, from: Event, to: Event) -> Result<Nanos, Failed> {
+    fn elapsed(&self, from: Event, to: Event) -> Result<i64, Failed> {
         let now = self.role.now();
         self.role.stage.card(|card| {
             card.journal.push(Did::Ask);
             let (from, to) = (card.events[from.0], card.events[to.0]);
-            if from > now || to > now { Err(Failed) } else { Ok(to - from) }
+            if from > now || to > now {
+                return Err(Failed);
+            }
+            Ok(to.0.cast_signed() - from.0.cast_signed())
         })
     }
 }
 
 impl Edge for Place<'_, '_> {
-    fn now(&self) -> Nanos {
-        self.role.now()
+    fn clocks(&self) -> Clocks {
+        Clocks { raw: self.role.now(), monotonic: self.role.monotonic() }
     }
 
     fn sleep(&self, time: Nanos) {

@@ -1,0 +1,204 @@
+//! A GPU whose oscillator is off, seen through a program that keeps it busy in turns.
+
+use super::*;
+
+const CONTEXT: ContextKey = ContextKey(1);
+const US: i64 = 1_000;
+const MS: i64 = 1_000 * US;
+const SECOND: i64 = 1_000 * MS;
+
+/// A GPU and a host that looks at it.
+struct Bench {
+    clock: GpuClock,
+    /// The true time, which is the host's.
+    now: i64,
+    /// The GPU's clock: parts per billion, since when, and what it showed then.
+    rate: i64,
+    since: i64,
+    shown: i64,
+    base: Option<i64>,
+    events: usize,
+    draws: u64,
+    reanchored: u32,
+    /// How far off the last event was placed, and the furthest of all since last asked.
+    off: i64,
+    worst: (i64, i64),
+}
+
+impl Bench {
+    fn new(ppm: f64) -> Self {
+        #[allow(clippy::cast_possible_truncation)]
+        let rate = (ppm * 1_000.0) as i64;
+        Self {
+            clock: GpuClock::default(),
+            now: 1_000 * SECOND,
+            rate,
+            since: 0,
+            shown: 0,
+            base: None,
+            events: 0,
+            draws: 1,
+            reanchored: 0,
+            off: 0,
+            worst: (0, 0),
+        }
+    }
+
+    fn draw(&mut self, most: i64) -> i64 {
+        self.draws =
+            self.draws.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        i64::try_from(self.draws >> 33).unwrap() % most
+    }
+
+    fn gpu(&self, at: i64) -> i64 {
+        let passed = at - self.since;
+        self.shown + passed + over(passed, self.rate)
+    }
+
+    fn set(&mut self, rate: i64, step: i64) {
+        (self.shown, self.since) = (self.gpu(self.now) + step, self.now);
+        self.rate = rate;
+    }
+
+    /// An event that happened at `at`, launched at the earliest `ahead` before it, and is seen now.
+    fn see(&mut self, at: i64, ahead: i64) -> Placed {
+        let gpu = self.gpu(at) / 500 * 500;
+        self.events += 1;
+        // As the driver gives it.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
+        let elapsed = self.base.map(|base| (f64::from(((gpu - base) as f64 * 1e-6) as f32) * 1e6) as i64);
+        let bounds = (unsigned(at - ahead), unsigned(self.now));
+        let placed = self.clock.place(CONTEXT, Event(self.events), elapsed, bounds);
+        if self.clock.base(CONTEXT) == Some(Event(self.events)) {
+            self.base = Some(gpu);
+        }
+        self.reanchored += u32::from(placed.reanchored);
+        self.off = signed(placed.at) - at;
+        self.worst = (self.worst.0.min(self.off), self.worst.1.max(self.off));
+        placed
+    }
+
+    /// Launches batches for a while, in turns of 15 ms of 60. Each is seen as late as a sleeper wakes.
+    fn saturate(&mut self, time: i64) {
+        let end = self.now + time;
+        self.worst = (0, 0);
+        while self.now < end {
+            for _ in 0..25 {
+                self.now += 600 * US;
+                let late = 3 * US + self.draw(300 * US);
+                self.see(self.now - late, 900 * US + late);
+            }
+            self.now += 45 * MS;
+        }
+    }
+}
+
+#[test]
+fn a_busy_gpu_is_placed_to_a_few_microseconds_whatever_its_rate() {
+    for ppm in [0.0, 2.0, -2.0, 15.0, -15.0, 50.0, -50.0, 100.0, -100.0, 200.0, -200.0, 450.0, -450.0] {
+        let mut bench = Bench::new(ppm);
+        bench.saturate(10 * SECOND);
+        let early = bench.worst;
+        bench.saturate(20 * SECOND);
+        bench.saturate(300 * SECOND);
+        println!("{ppm} ppm: at first {early:?}, later {:?} ns, {:?}", bench.worst, bench.clock.rate);
+        // Two windows, each as long as it takes to the end of a turn.
+        #[allow(clippy::cast_possible_truncation)]
+        let lag = (ppm.abs() * 0.6 * 1_000.0) as i64;
+        assert!(early.0 >= -lag && early.1 < 400 * US, "{ppm} ppm");
+        assert!(bench.worst.0 > -5 * US && bench.worst.1 < 40 * US, "{ppm} ppm");
+        #[allow(clippy::cast_precision_loss)]
+        let known = -(bench.clock.rate.0 as f64) / 1_000.0;
+        assert!((known - ppm).abs() < 5.0, "{ppm} ppm taken for {known}");
+        assert_eq!(bench.reanchored, 0, "{ppm} ppm");
+    }
+}
+
+#[test]
+fn an_idle_hour_costs_one_new_anchor() {
+    for ppm in [2.0, -2.0, 100.0, -100.0] {
+        let mut bench = Bench::new(ppm);
+        bench.saturate(30 * SECOND);
+        for hour in 1..4 {
+            bench.now += 3_600 * SECOND;
+            // The first batch after a pause begins at once, on an idle GPU.
+            let at = bench.now;
+            bench.now += 50 * US;
+            bench.see(at, 6 * US);
+            assert!((-6 * US..=50 * US).contains(&bench.off), "{ppm} ppm: {}", bench.off);
+            assert_eq!(bench.reanchored, hour);
+            bench.saturate(SECOND);
+            assert!(bench.worst.0 > -200 * US, "{ppm} ppm: {:?}", bench.worst);
+        }
+    }
+}
+
+#[test]
+fn a_rate_that_changes_is_followed() {
+    let mut bench = Bench::new(-100.0);
+    for step in 0..40 {
+        let rate = bench.draw(400_000) - 200_000;
+        bench.set(rate, 0);
+        let time = (5 + bench.draw(30)) * SECOND;
+        bench.saturate(time);
+        println!("{step}: {rate} ppb, {:?} ns", bench.worst);
+        assert!(bench.worst.0 > -250 * US, "{rate} ppb: {:?} ns", bench.worst);
+    }
+    assert_eq!(bench.reanchored, 0);
+}
+
+#[test]
+fn a_clock_that_was_set_is_found_out() {
+    for step in [20 * MS, -20 * MS, 3_600 * SECOND, -3_600 * SECOND] {
+        let mut bench = Bench::new(30.0);
+        bench.saturate(30 * SECOND);
+        bench.set(30_000, step);
+        bench.saturate(30 * SECOND);
+        assert!(bench.reanchored > 0, "{step}");
+        bench.saturate(20 * SECOND);
+        assert!(bench.worst.0 > -200 * US && bench.worst.1 < 400 * US, "{step}: {:?}", bench.worst);
+    }
+}
+
+#[test]
+fn sightings_that_are_all_late_do_not_move_what_is_known() {
+    let mut bench = Bench::new(20.0);
+    bench.saturate(30 * SECOND);
+    // One launch a second, which is seen when the next one comes.
+    for _ in 0..60 {
+        let at = bench.now + 100 * US;
+        bench.now += SECOND;
+        bench.see(at, 100 * US);
+        assert!(bench.off.abs() < 500 * US, "{}", bench.off);
+    }
+}
+
+#[test]
+fn nothing_is_placed_before_it_can_have_run_nor_after_it_was_seen() {
+    let mut bench = Bench::new(-50.0);
+    for _ in 0..20_000 {
+        let (ahead, late, pause) = (bench.draw(2 * MS), bench.draw(5 * MS), bench.draw(30 * MS));
+        bench.now += pause + late;
+        let at = bench.now - late;
+        let placed = bench.see(at, ahead);
+        assert!(placed.at >= unsigned(at - ahead) && placed.at <= unsigned(bench.now));
+    }
+}
+
+#[test]
+fn stamps_of_one_epoch_tell_lengths_and_others_do_not() {
+    let mut bench = Bench::new(100.0);
+    let first = bench.see(bench.now - 10 * US, MS).stamp.unwrap();
+    bench.now += 3 * SECOND;
+    let second = bench.see(bench.now - 10 * US, MS).stamp.unwrap();
+    bench.now += MS;
+    let third = bench.see(bench.now - 10 * US, MS).stamp.unwrap();
+    let near = |told: Option<i64>, length: i64| told.is_some_and(|told| (told - length).abs() < 2 * US);
+    assert!(near(second.since(first), 3 * SECOND + 300 * US), "over a change of the base, too");
+    assert!(near(third.since(second), MS) && near(first.since(third), -3 * SECOND - MS - 300 * US));
+    bench.now += 10 * SECOND;
+    let later = bench.see(bench.now - 10 * US, MS);
+    assert!(later.reanchored && later.stamp.unwrap().since(third).is_none());
+    bench.clock.forget(CONTEXT);
+    assert_eq!((bench.clock.base(CONTEXT), bench.clock.stamp(CONTEXT, 0)), (None, None));
+}
