@@ -136,6 +136,7 @@ pub(crate) const FIGURES: &[Figure] = &[
     at_most("share_error_threads_pct", "one has 8 threads", 2.0),
     at_most("share_error_procs_pct", "one has 4 processes", 2.0),
     at_most("share_error_copies_pct", "one copies much", 2.0),
+    at_most("share_error_drift_pct", "the GPU's clock fast or slow, last 20 s of 120, virtual time", 1.0),
     at_most("share_error_50ms_pct", "50 ms kernels at 25, 60 us kernels at 75", 2.0)
         .peers("200 where overrun is forgotten"),
     recorded("share_error_1s_pct_50ms", "worst window of a second of it"),

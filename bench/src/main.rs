@@ -14,6 +14,7 @@
 
 mod contended;
 mod cost;
+mod emulation;
 mod figure;
 mod host;
 mod memory;

@@ -5,6 +5,7 @@
 //! long each had the card, as the card counts it.
 
 mod compare;
+mod drift;
 mod faults;
 mod load;
 mod response;
@@ -70,6 +71,7 @@ const EXPERIMENTS: &[Experiment] = &[
     experiment(&["share_error_50ms_pct", "share_error_1s_pct_50ms"], shares::long_kernels),
     experiment(&["tenants_20_error_pct"], |bench| bench.weighed("tenants_20_error_pct", &[1; 20])),
     experiment(&["tenants_25_error_pct"], |bench| bench.weighed("tenants_25_error_pct", &[1; 25])),
+    experiment(&["share_error_drift_pct"], drift::measure),
     experiment(&["cap_error_points_10"], |bench| shares::cap(bench, "cap_error_points_10", 10)),
     experiment(&["cap_error_points_30"], |bench| shares::cap(bench, "cap_error_points_30", 30)),
     experiment(&["cap_error_points_50"], |bench| shares::cap(bench, "cap_error_points_50", 50)),

@@ -1,0 +1,177 @@
+//! The driver of one program: what the gate asks of it, on the simulated GPU's timeline.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use cgpu_proto::units::Nanos;
+use cgpu_sim::Kernel as Work;
+use cgpu_sim::machine::{ContextId, EventId, StreamId, Ticket, milliseconds};
+use cgpu_sim::timeline::Command;
+use cgpu_tenant::gate::{Clocks, Driver as Asked, Edge, Event, Failed, Stream};
+
+use super::world::Role;
+
+pub(super) struct Driver<'a> {
+    pub(super) role: &'a Role<'a, 'a>,
+    context: ContextId,
+    made: Mutex<Made>,
+}
+
+/// What the program, or the gate for it, has made.
+#[derive(Default)]
+struct Made {
+    streams: BTreeMap<usize, StreamId>,
+    events: Vec<EventId>,
+    last: BTreeMap<StreamId, Ticket>,
+}
+
+impl<'a> Driver<'a> {
+    pub(super) fn new(role: &'a Role<'a, 'a>, number: usize) -> Result<Self, cgpu_sim::Error> {
+        let context = role.gpu(|timeline, _| {
+            // Only to tell them apart.
+            timeline.attach(number, 1 + u32::try_from(number).unwrap_or(0));
+            timeline.create_context(number, 0)
+        })?;
+        Ok(Self { role, context, made: Mutex::default() })
+    }
+
+    fn made<T>(&self, what: impl FnOnce(&mut Made) -> T) -> T {
+        what(&mut self.made.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn stream(&self, stream: Stream) -> Result<StreamId, Failed> {
+        if let Some(known) = self.made(|made| made.streams.get(&stream.handle).copied()) {
+            return Ok(known);
+        }
+        let new = self.role.gpu(|timeline, _| timeline.create_stream(self.context, false));
+        let new = new.map_err(|_| Failed)?;
+        self.made(|made| made.streams.insert(stream.handle, new));
+        Ok(new)
+    }
+
+    fn event(&self, event: Event) -> Result<EventId, Failed> {
+        self.made(|made| made.events.get(event.0).copied()).ok_or(Failed)
+    }
+
+    /// Puts a command into a stream; a full queue blocks until it has drained by a sixteenth.
+    fn enqueue(&self, stream: Stream, command: Command, cost: Nanos) -> Result<Ticket, Failed> {
+        let stream = self.stream(stream)?;
+        loop {
+            match self.role.gpu(|timeline, now| timeline.enqueue(stream, command, 0, now)) {
+                Ok(ticket) => {
+                    self.made(|made| made.last.insert(stream, ticket));
+                    self.role.spend(cost);
+                    return Ok(ticket);
+                }
+                Err(full) => self.role.wait_for(full.room),
+            }
+        }
+    }
+
+    fn costs(&self) -> (Nanos, Nanos) {
+        self.role.gpu(|timeline, _| (timeline.figures().launch_cost, timeline.figures().call_cost))
+    }
+
+    pub(super) fn launch(&self, stream: Stream, work: Nanos) -> Result<(), Failed> {
+        let into = self.stream(stream)?;
+        let launch = self.costs().0;
+        loop {
+            match self.role.gpu(|timeline, now| timeline.launch(into, Work::Spin(Some(work)), now)) {
+                Ok(ticket) => {
+                    self.made(|made| made.last.insert(into, ticket));
+                    self.role.spend(launch);
+                    return Ok(());
+                }
+                Err(full) => self.role.wait_for(full.room),
+            }
+        }
+    }
+
+    pub(super) fn synchronize(&self) {
+        let last = self.made(|made| made.last.values().copied().collect::<Vec<_>>());
+        last.into_iter().for_each(|ticket| self.role.wait_for(ticket));
+    }
+
+    /// GPU time that the program's work has run.
+    pub(super) fn ran(&self) -> Nanos {
+        self.role.gpu(|timeline, now| {
+            timeline.settle(0, now);
+            timeline.context_busy(self.context)
+        })
+    }
+}
+
+impl Asked for Driver<'_> {
+    fn is_capturing(&self, _stream: Stream) -> bool {
+        false
+    }
+
+    fn may_ask(&self) -> bool {
+        true
+    }
+
+    fn is_dry(&self, stream: Stream) -> Result<bool, Failed> {
+        let stream = self.stream(stream)?;
+        let last = self.made(|made| made.last.get(&stream).copied());
+        Ok(last.is_none_or(|last| self.role.gpu(|timeline, _| timeline.is_done(last))))
+    }
+
+    fn create(&self) -> Result<Event, Failed> {
+        let event = self.role.gpu(|timeline, _| timeline.create_event(self.context, true));
+        let event = event.map_err(|_| Failed)?;
+        self.made(|made| {
+            made.events.push(event);
+            Ok(Event(made.events.len() - 1))
+        })
+    }
+
+    fn record(&self, event: Event, stream: Stream) -> Result<(), Failed> {
+        let event = self.event(event)?;
+        self.enqueue(stream, Command::Mark(event), self.costs().1).map(|_| ())
+    }
+
+    fn write(&self, stream: Stream, word: usize, value: u64) -> Result<(), Failed> {
+        let ticket = self.enqueue(stream, Command::Write, self.costs().1)?;
+        self.role.write_at(ticket, word, value);
+        Ok(())
+    }
+
+    fn is_over(&self, event: Event) -> Result<bool, Failed> {
+        let event = self.event(event)?;
+        Ok(self.role.gpu(|timeline, now| {
+            let record = timeline.last_record(event);
+            record.and_then(|record| timeline.visible_at(record)).is_some_and(|at| at <= now)
+        }))
+    }
+
+    fn elapsed(&self, from: Event, to: Event) -> Result<i64, Failed> {
+        let (from, to) = (self.event(from)?, self.event(to)?);
+        let told = self.role.gpu(|timeline, _| {
+            let grid = timeline.figures().event_grid.0.cast_signed();
+            let at = |event| Some(timeline.stamp_of(event)?.div_euclid(grid) * grid);
+            Some(milliseconds(at(to)? - at(from)?))
+        });
+        told.map(|told| (f64::from(told) * 1e6) as i64).ok_or(Failed)
+    }
+}
+
+impl Edge for Driver<'_> {
+    fn clocks(&self) -> Clocks {
+        let now = self.role.now();
+        Clocks { raw: now, monotonic: now }
+    }
+
+    fn sleep(&self, time: Nanos) {
+        self.role.nap(time);
+    }
+
+    fn wait(&self, word: u32, timeout: Nanos) {
+        self.role.wait_for_gate(word, timeout);
+    }
+
+    fn ring(&self) {
+        if self.role.home().region.granted().must_ring() {
+            self.role.ring();
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! The monitor: the controller as the daemon runs it, over the tenants' real pages.
+
+use cgpu_monitor::controller::policy::{Policy, Standing};
+use cgpu_monitor::controller::tenants::{Sight, TenantId, Terms};
+use cgpu_monitor::controller::tuning::Tuning;
+use cgpu_monitor::controller::words::Words;
+use cgpu_monitor::controller::{Card, Order};
+use cgpu_proto::atomic::{AtomicU64, Ordering};
+use cgpu_proto::grant::Turn;
+use cgpu_proto::units::Nanos;
+
+use super::world::Role;
+use super::{Home, SLOT, Tenant, gpu};
+
+/// Between two beats of the heart.
+const BEAT: Nanos = Nanos::from_millis(250);
+
+/// Runs the controller until the run's end.
+pub(super) fn run(role: &Role<'_, '_>, policy: Policy, tenants: &[Tenant<'_>]) {
+    let homes = role.homes();
+    let mut controller = Card::new(Tuning::DEFAULT, policy);
+    for (number, tenant) in tenants.iter().enumerate() {
+        homes[number].grantor.adopt(1);
+        controller.admit(role.now(), TenantId(number as u64), Terms::weighing(tenant.weight));
+    }
+    let (mut stale, mut beat) = (true, Nanos::ZERO);
+    while role.now() < role.end() {
+        let now = role.now();
+        if now >= beat {
+            homes.iter().for_each(|home| home.grantor.beat());
+            beat = now + BEAT;
+        }
+        let rung = role.take_rung();
+        rung.iter().for_each(|number| homes[*number].grantor.disarm());
+        let mut looked: Vec<usize> = if std::mem::take(&mut stale) {
+            (0..homes.len()).collect()
+        } else {
+            let interest = controller.interest(now, !rung.is_empty());
+            interest.filter_map(|id| usize::try_from(id.0).ok()).collect()
+        };
+        looked.extend(&rung);
+        looked.sort_unstable();
+        looked.dedup();
+        let sights: Vec<Sight> =
+            looked.into_iter().map(|number| sight(&homes[number], number, rung.contains(&number))).collect();
+        let plan = controller.advance(now, &sights);
+        plan.orders.iter().for_each(|order| obey(homes, order));
+        for (number, home) in homes.iter().enumerate() {
+            match controller.is_armed(TenantId(number as u64)) {
+                true => home.grantor.arm(),
+                false => home.grantor.disarm(),
+            }
+        }
+        role.wait_for_bell(plan.look.max(now + Nanos::from_micros(1)).min(beat).min(role.end()));
+    }
+}
+
+fn sight(home: &Home, number: usize, rang: bool) -> Sight {
+    let cell = home.region.cell(gpu(), SLOT);
+    let read = |word: &AtomicU64| word.load(Ordering::Acquire);
+    let words = Words {
+        slot: SLOT,
+        generation: 1,
+        turn: read(&cell.turn),
+        waiting: read(&cell.waiting),
+        active: read(&cell.active),
+        busy: read(&cell.busy),
+        inflight: read(&cell.inflight),
+        ends: read(&cell.ends),
+        spent: read(&cell.spent),
+        last: read(&cell.last),
+    };
+    let (tenant, standing) = (TenantId(number as u64), Standing { created: true, open: true });
+    Sight { tenant, standing, bell: true, rang, garbled: false, words: vec![words] }
+}
+
+fn obey(homes: &[Home], order: &Order) {
+    let Some(home) = usize::try_from(order.tenant.0).ok().and_then(|number| homes.get(number)) else {
+        return;
+    };
+    let (grantor, gate) = (&home.grantor, &order.gate);
+    grantor.card(gpu()).beside.store(gate.beside, Ordering::Relaxed);
+    grantor.card(gpu()).bound.store(gate.bound.0, Ordering::Relaxed);
+    grantor.set_ring(gpu(), gate.ring);
+    grantor.set_turn(gpu(), Turn(gate.turn), gate.granted, gate.until);
+    if order.bump {
+        if order.wake { grantor.turn_gate() } else { grantor.bump_gate() }
+    }
+}

@@ -1,0 +1,53 @@
+//! That the emulation is one: shares as the policy says, the GPU's own slicing without a monitor, and
+//! the same run from the same seed.
+
+use std::sync::Mutex;
+
+use cgpu_monitor::controller::policy::Policy;
+
+use super::*;
+
+const WEIGHTED: Policy = Policy::Weighted { conserving: true };
+const SECOND: u64 = 1_000;
+
+/// What each of two programs ran in the second half of two seconds.
+fn ran(policy: Option<Policy>, weights: [u32; 2], seed: u64) -> [u64; 2] {
+    let sums = [const { Mutex::new(0) }; 2];
+    let saturate = |program: &Program<'_>, sum: &Mutex<u64>| {
+        let mut before = None;
+        while program.goes_on() {
+            program.launch(Kernel::new(1, [64, 1, 1], [256, 1, 1], 0), 0, Nanos::from_micros(60))?;
+            if before.is_none() && program.now() >= Nanos::from_millis(SECOND) {
+                before = Some(program.ran());
+            }
+        }
+        *sum.lock().unwrap() = (program.ran() - before.unwrap()).0;
+        Ok(())
+    };
+    let [first, second] = &sums;
+    let tenants = [
+        Tenant { weight: weights[0], script: &|program| saturate(program, first) },
+        Tenant { weight: weights[1], script: &|program| saturate(program, second) },
+    ];
+    let length = Nanos::from_millis(2 * SECOND);
+    run(&Scene { figures: Figures::default(), policy, tenants: &tenants, seed, length }).unwrap();
+    sums.map(|sum| sum.into_inner().unwrap())
+}
+
+#[test]
+fn shares_are_the_weights_and_a_run_repeats() {
+    let [one, three] = ran(Some(WEIGHTED), [1, 3], 7);
+    let share = three as f64 / (one + three) as f64;
+    println!("{one} and {three} ns");
+    assert!((0.73..0.77).contains(&share) && one + three > 960_000_000, "{one} and {three}");
+    assert_eq!(ran(Some(WEIGHTED), [1, 3], 7), [one, three]);
+    assert_ne!(ran(Some(WEIGHTED), [1, 3], 8), [one, three]);
+}
+
+#[test]
+fn without_a_monitor_the_gpu_takes_turns_and_loses_a_tenth() {
+    let [one, other] = ran(None, [1, 3], 7);
+    println!("{one} and {other} ns");
+    assert!(one.abs_diff(other) < 20_000_000, "{one} and {other}");
+    assert!((880_000_000..930_000_000).contains(&(one + other)), "{one} and {other}");
+}

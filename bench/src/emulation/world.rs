@@ -1,0 +1,276 @@
+//! Virtual time, and the actors that live in it.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use cgpu_proto::atomic::Ordering;
+use cgpu_proto::units::{Bytes, Nanos};
+use cgpu_sim::machine::Ticket;
+use cgpu_sim::settings::Figures;
+use cgpu_sim::timeline::{Forecast, Timeline, WORDS};
+use cgpu_sim::words::Plain;
+
+use super::{Home, SLOT};
+
+/// Where the host's clock begins.
+pub(super) const BEGIN: Nanos = Nanos::from_millis(1_000_000);
+/// How late a sleeper wakes, in nanoseconds: at least, and at most.
+const LATE: (u64, u64) = (10_000, 60_000);
+/// The same of a thread that is woken by a futex.
+const WOKEN: (u64, u64) = (15_000, 60_000);
+/// The same of the monitor by a byte in a doorbell's pipe.
+const RUNG: (u64, u64) = (5_000, 30_000);
+
+/// The same of its timer.
+const TIMER: (u64, u64) = (2_000, 20_000);
+
+/// An actor that sleeps.
+struct Actor {
+    wakes: Nanos,
+    /// It is also woken when its gate word is not that any more.
+    word: Option<u32>,
+    over: bool,
+}
+
+/// Memory that the GPU writes when it comes to that command.
+struct Write {
+    ticket: Ticket,
+    tenant: usize,
+    word: usize,
+    value: u64,
+}
+
+struct State {
+    now: Nanos,
+    running: usize,
+    actors: Vec<Actor>,
+    words: Plain,
+    writes: Vec<Write>,
+    /// Tenants whose doorbell has rung.
+    rung: Vec<usize>,
+    draws: u64,
+}
+
+/// A run.
+pub(super) struct World<'h> {
+    pub(super) homes: &'h [Home],
+    figures: Figures,
+    end: Nanos,
+    state: Mutex<State>,
+    next: Condvar,
+}
+
+impl<'h> World<'h> {
+    pub(super) fn new(homes: &'h [Home], figures: Figures, seed: u64, end: Nanos) -> Self {
+        let mut words = Plain::new(WORDS);
+        let mut timeline = Timeline::new(&mut words, &figures);
+        timeline.install(0, Bytes::from_mib(64 << 10));
+        timeline.advance(BEGIN);
+        let actors = (0..=homes.len()).map(|_| Actor { wakes: BEGIN, word: None, over: false }).collect();
+        let (writes, rung, draws) = (Vec::new(), Vec::new(), seed);
+        let state = State { now: BEGIN, running: 0, actors, words, writes, rung, draws };
+        Self { homes, figures, end: BEGIN + end, state: Mutex::new(state), next: Condvar::new() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets the actor run that wakes first.
+    fn pass_on(&self, state: &mut State) {
+        let gate = |number: usize| self.homes.get(number).map(|home| home.region.granted().gate());
+        for number in 0..state.actors.len() {
+            let word = state.actors[number].word;
+            if word.is_some() && word != gate(number) {
+                let wakes = state.now + state.draw(WOKEN);
+                let actor = &mut state.actors[number];
+                (actor.word, actor.wakes) = (None, actor.wakes.min(wakes));
+            }
+        }
+        let sleepers = state.actors.iter().enumerate().filter(|(_, actor)| !actor.over);
+        if let Some((number, actor)) = sleepers.min_by_key(|(_, actor)| actor.wakes) {
+            state.now = state.now.max(actor.wakes);
+            state.running = number;
+        }
+        self.come_by(state);
+        self.next.notify_all();
+    }
+
+    /// The GPU's writes up to now.
+    fn come_by(&self, state: &mut State) {
+        let State { now, words, writes, .. } = state;
+        if writes.is_empty() {
+            return;
+        }
+        let mut timeline = Timeline::new(words, &self.figures);
+        timeline.advance(*now);
+        writes.retain(|write| {
+            let done = timeline.is_done(write.ticket);
+            if done {
+                let page = &self.homes[write.tenant].region.shared().progress[SLOT.get()];
+                page.word[write.word].store(write.value, Ordering::Release);
+            }
+            !done
+        });
+    }
+}
+
+impl State {
+    fn draw(&mut self, (least, most): (u64, u64)) -> Nanos {
+        self.draws =
+            self.draws.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        Nanos(least + (self.draws >> 33) % (most - least))
+    }
+}
+
+/// An actor of a run; the monitor is the last.
+pub(super) struct Role<'w, 'h> {
+    world: &'w World<'h>,
+    number: usize,
+}
+
+impl Drop for Role<'_, '_> {
+    fn drop(&mut self) {
+        let mut state = self.world.state();
+        state.actors[self.number].over = true;
+        self.world.pass_on(&mut state);
+    }
+}
+
+impl<'w, 'h> Role<'w, 'h> {
+    /// Waits for its first instant.
+    pub(super) fn take(world: &'w World<'h>, number: usize) -> Self {
+        let role = Self { world, number };
+        role.wait_for_turn();
+        role
+    }
+
+    pub(super) fn home(&self) -> &'h Home {
+        &self.world.homes[self.number]
+    }
+
+    pub(super) fn homes(&self) -> &'h [Home] {
+        self.world.homes
+    }
+
+    pub(super) fn now(&self) -> Nanos {
+        self.world.state().now
+    }
+
+    pub(super) fn end(&self) -> Nanos {
+        self.world.end
+    }
+
+    /// Time passes, in which the actor computes.
+    pub(super) fn spend(&self, time: Nanos) {
+        let mut state = self.world.state();
+        let wakes = state.now + time;
+        let sleeps = |actor: &Actor| actor.over || actor.wakes > wakes;
+        let mut others = state.actors.iter().enumerate().filter(|(number, _)| *number != self.number);
+        // Nobody else would run meanwhile: there is nothing to wait for. Gate words change only when
+        // others run.
+        if others.all(|(_, actor)| sleeps(actor)) {
+            state.now = wakes;
+            self.world.come_by(&mut state);
+            return;
+        }
+        self.sleep(state, wakes, None);
+    }
+
+    /// Sleeps until then, exactly.
+    pub(super) fn sleep_until(&self, at: Nanos) {
+        let state = self.world.state();
+        let wakes = state.now.max(at);
+        self.sleep(state, wakes, None);
+    }
+
+    /// Sleeps until then or until a doorbell rings, and wakes as late as a timer is.
+    pub(super) fn wait_for_bell(&self, at: Nanos) {
+        let mut state = self.world.state();
+        let wakes = match state.rung.is_empty() {
+            true => state.now.max(at) + state.draw(TIMER),
+            false => state.now + state.draw(RUNG),
+        };
+        self.sleep(state, wakes, None);
+    }
+
+    /// Sleeps as the kernel lets one sleep.
+    pub(super) fn nap(&self, time: Nanos) {
+        let mut state = self.world.state();
+        let wakes = state.now + time + state.draw(LATE);
+        self.sleep(state, wakes, None);
+    }
+
+    /// Sleeps until its gate word is not `word` any more, or for that long.
+    pub(super) fn wait_for_gate(&self, word: u32, timeout: Nanos) {
+        let mut state = self.world.state();
+        if self.home().region.granted().gate() != word {
+            return;
+        }
+        let wakes = state.now + timeout + state.draw(LATE);
+        self.sleep(state, wakes, Some(word));
+    }
+
+    fn sleep(&self, mut state: MutexGuard<'_, State>, wakes: Nanos, word: Option<u32>) {
+        state.actors[self.number] = Actor { wakes, word, over: false };
+        self.world.pass_on(&mut state);
+        drop(state);
+        self.wait_for_turn();
+    }
+
+    fn wait_for_turn(&self) {
+        let mut state = self.world.state();
+        while state.running != self.number {
+            state = self.world.next.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.actors[self.number].word = None;
+    }
+
+    /// Rings the doorbell, which wakes the monitor.
+    pub(super) fn ring(&self) {
+        let mut state = self.world.state();
+        state.rung.push(self.number);
+        let wakes = state.now + state.draw(RUNG);
+        if let Some(monitor) = state.actors.last_mut() {
+            monitor.wakes = monitor.wakes.min(wakes);
+        }
+    }
+
+    /// The doorbells that have rung since last asked.
+    pub(super) fn take_rung(&self) -> Vec<usize> {
+        std::mem::take(&mut self.world.state().rung)
+    }
+
+    /// Does something on the GPU, which has come to the present instant.
+    pub(super) fn gpu<T>(&self, what: impl FnOnce(&mut Timeline<'_, Plain>, Nanos) -> T) -> T {
+        let mut state = self.world.state();
+        let now = state.now;
+        let mut timeline = Timeline::new(&mut state.words, &self.world.figures);
+        timeline.advance(now);
+        what(&mut timeline, now)
+    }
+
+    /// A word of this container's progress page is written when the GPU comes to that command.
+    pub(super) fn write_at(&self, ticket: Ticket, word: usize, value: u64) {
+        self.world.state().writes.push(Write { ticket, tenant: self.number, word, value });
+    }
+
+    /// Waits until the host sees that a command is done.
+    pub(super) fn wait_for(&self, ticket: Ticket) {
+        let visibility = self.world.figures.visibility;
+        loop {
+            let next = self.gpu(|timeline, now| match timeline.visible_at(ticket) {
+                Some(at) if at <= now => None,
+                Some(at) => Some(at),
+                None => Some(match timeline.forecast(&[ticket]) {
+                    Forecast::At(at) => at + visibility,
+                    Forecast::NotBefore(at) => at.max(now + Nanos(1)),
+                    Forecast::Unknown => now + Nanos::from_millis(1),
+                }),
+            });
+            match next {
+                Some(at) => self.sleep_until(at),
+                None => return,
+            }
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Shares on a GPU whose clock runs fast or slow beside the host's, in virtual time.
+
+use std::sync::Mutex;
+
+use anyhow::{Result, anyhow};
+use cgpu_monitor::controller::policy::Policy;
+use cgpu_proto::units::Nanos;
+use cgpu_sim::settings::Figures as Model;
+use cgpu_sim::timeline::ClockRate;
+use cgpu_tenant::gate::{Failed, Kernel};
+
+use super::{Bench, Figures};
+use crate::emulation::{Program, Scene, Tenant, run};
+use crate::figure::Reading;
+
+/// A clock, and when the tenants do nothing.
+struct Case {
+    name: &'static str,
+    ppm: f64,
+    /// After how many seconds, and for how many.
+    pause: Option<(u64, u64)>,
+}
+
+const CASES: &[Case] = &[
+    Case { name: "100 ppm slow", ppm: -100.0, pause: None },
+    Case { name: "100 ppm fast", ppm: 100.0, pause: None },
+    Case { name: "2 ppm slow, an idle hour", ppm: -2.0, pause: Some((60, 3_600)) },
+    Case { name: "2 ppm fast, an idle hour", ppm: 2.0, pause: Some((60, 3_600)) },
+];
+
+/// Seconds of work, and of these the last that count.
+const WORK: u64 = 120;
+const COUNTED: u64 = 20;
+
+fn seconds(seconds: u64) -> Nanos {
+    Nanos::from_millis(1_000 * seconds)
+}
+
+/// `share_error_drift_pct`.
+pub(super) fn measure(bench: &mut Bench) -> Result<Figures> {
+    let mut worst = Vec::new();
+    for case in CASES {
+        let error = error_of(case, bench.switch)?;
+        eprintln!("    {}: {error:.2} % off", case.name);
+        worst.push(error);
+    }
+    let error = worst.into_iter().fold(0.0, f64::max);
+    Ok(vec![("share_error_drift_pct", Reading::from(error))])
+}
+
+/// The relative error of 25:75 in percent, the greater of the two.
+fn error_of(case: &Case, switch_us: u32) -> Result<f64> {
+    let idle = case.pause.map_or(0, |(_, idle)| idle);
+    let end = WORK + idle;
+    let sums = [const { Mutex::new(0) }; 2];
+    let saturate = |program: &Program<'_>, sum: &Mutex<u64>| -> Result<(), Failed> {
+        let (mut pause, mut before) = (case.pause, None);
+        while program.goes_on() {
+            if let Some((at, idle)) = pause.filter(|(at, _)| program.now() >= seconds(*at)) {
+                program.synchronize();
+                program.sleep_until(seconds(at + idle));
+                pause = None;
+            }
+            program.launch(Kernel::new(1, [64, 1, 1], [256, 1, 1], 0), 0, Nanos::from_micros(60))?;
+            if before.is_none() && program.now() >= seconds(end - COUNTED) {
+                before = Some(program.ran());
+            }
+        }
+        if let (Some(before), Ok(mut sum)) = (before, sum.lock()) {
+            *sum = (program.ran() - before).0;
+        }
+        Ok(())
+    };
+    let [first, second] = &sums;
+    let figures = Model {
+        switch: Nanos::from_micros(u64::from(switch_us)),
+        clock_rate: ClockRate((case.ppm * 1_000.0) as i64),
+        ..Model::default()
+    };
+    let tenants = [
+        Tenant { weight: 1, script: &|program| saturate(program, first) },
+        Tenant { weight: 3, script: &|program| saturate(program, second) },
+    ];
+    let policy = Some(Policy::Weighted { conserving: true });
+    run(&Scene { figures, policy, tenants: &tenants, seed: 1, length: seconds(end) })?;
+    let [one, three] = sums.map(|sum| sum.into_inner().unwrap_or(0) as f64);
+    if one == 0.0 || three == 0.0 {
+        return Err(anyhow!("{}: a tenant did nothing", case.name));
+    }
+    let share = three / (one + three);
+    Ok(((share / 0.75 - 1.0).abs()).max(((1.0 - share) / 0.25 - 1.0).abs()) * 100.0)
+}
