@@ -33,6 +33,7 @@ pub struct Scene {
     gpus: String,
     driver: &'static str,
     dilation: u32,
+    clock_ppm: i32,
     lifetime: Duration,
 }
 
@@ -77,6 +78,7 @@ impl Scene {
             gpus: gpus.to_owned(),
             driver: "sim",
             dilation: 1,
+            clock_ppm: 0,
             lifetime: LIFETIME,
         }
     }
@@ -97,6 +99,12 @@ impl Scene {
     #[must_use]
     pub fn slowed(self, dilation: u32) -> Self {
         Self { dilation, ..self }
+    }
+
+    /// The same GPUs, whose own clock is so many millionths fast; negative: slow.
+    #[must_use]
+    pub fn drifting(self, clock_ppm: i32) -> Self {
+        Self { clock_ppm, ..self }
     }
 
     /// The same, for a test that takes so much longer than others.
@@ -149,6 +157,7 @@ impl Scene {
             .env("CGPU_SIM_GPUS", &self.gpus)
             .env("CGPU_SIM_STATE", self.path("cards"))
             .env("CGPU_SIM_DILATION", self.dilation.to_string())
+            .env("CGPU_SIM_CLOCK_PPM", self.clock_ppm.to_string())
             .current_dir(self.folder.path());
         command
     }

@@ -111,6 +111,21 @@ fn shares_follow_the_weights() {
     });
 }
 
+/// A GPU whose clock is half a millisecond a second slow: lengths measured by its events stay what they are.
+#[test]
+fn shares_follow_the_weights_on_a_gpu_with_a_slow_clock() {
+    undisturbed("shares_follow_the_weights_on_a_gpu_with_a_slow_clock", || {
+        let mut pair = Pair::start_on(Scene::new("A10:23028").drifting(-500), [1, 3]);
+        let [a, b] = pair.run(2.0 * SECONDS);
+        let smi = pair.scene.smi();
+        assert!(near(b / a, 3.0, 15.0), "1:3 came out as 1:{:.2}: {smi}", b / a);
+        let clamped = |container: &Value| container["counters"]["length_clamped"].as_u64();
+        let containers = smi["containers"].as_array().expect("containers");
+        assert!(containers.iter().all(|container| clamped(container).unwrap_or(0) == 0), "{smi}");
+        pair.finish();
+    });
+}
+
 /// The same between two containers of a Docker daemon, in windows of two seconds: the median of their ratios, which a moment of disturbance does not move.
 #[test]
 fn two_docker_containers_share_one_to_two() {
