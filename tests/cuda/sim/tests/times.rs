@@ -131,7 +131,7 @@ fn a_clock_that_drifts_or_steps_shows_in_elapsed_times_and_nowhere_else() {
     let context = machine.create_context(0).unwrap();
     let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
     let events = [(); 4].map(|()| machine.create_event(context, true).unwrap());
-    let record_after = |event, seconds| {
+    let record_after = |event, seconds: u64| {
         stage.clock.set(machine.now() + Nanos::from_millis(1_000 * seconds));
         machine.record_event(event, stream).unwrap();
         machine.synchronize_event(event).unwrap();
