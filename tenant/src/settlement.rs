@@ -18,7 +18,7 @@ mod union;
 use cgpu_proto::intervals::Span;
 use cgpu_proto::units::Nanos;
 
-use self::gpu_clock::{GpuClock, Placed as Located, TOLERANCE};
+use self::gpu_clock::{GpuClock, Limits, Placed as Located, TOLERANCE};
 use self::lane::Batch;
 pub(crate) use self::lane::{Lane, LaneId, LaneKey, Open, Start};
 use self::lot::Lot;
@@ -43,6 +43,9 @@ const TAIL: Nanos = Nanos::from_millis(1);
 const ABANDONED: Nanos = Nanos::from_millis(50);
 /// What is in flight at least while the length of the backlog is not known, and how long it still takes at least.
 const BACKLOG: (Nanos, Nanos) = (Nanos::from_micros(1), Nanos::from_micros(500));
+
+/// How much later than it happens the host may see what the GPU writes, and record a marker's time.
+const VISIBILITY: Nanos = Nanos::from_micros(20);
 
 /// A thread of this process, by the gate's number for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -386,18 +389,23 @@ impl Settlement {
 
     // ---- settling --------------------------------------------------------------------------------------------------
 
-    /// A batch that is over, or may be, of a lane in this context and none of `blocked`; `word` reads the card's words.
+    /// A batch that is over, or may be, of a lane in this context and none of `blocked`; `word` reads the card's words, from `now` on.
     pub(crate) fn due(
-        &self,
+        &mut self,
         context: ContextKey,
         blocked: &[LaneId],
         word: impl Fn(usize) -> u64,
+        now: Nanos,
     ) -> Option<Due> {
-        let lanes =
-            self.lanes.iter().filter(|lane| lane.key.context == context && !blocked.contains(&lane.id));
+        let lanes = self.lanes.iter_mut();
+        let lanes = lanes.filter(|lane| lane.key.context == context && !blocked.contains(&lane.id));
         let mut over = lanes.filter_map(|lane| {
             let batch = lane.batches.front()?;
-            (!batch.written || batch.number <= word(usize::from(lane.id.place))).then_some((lane.id, batch))
+            let over = !batch.written || batch.number <= word(usize::from(lane.id.place));
+            if !over {
+                lane.went_on = now;
+            }
+            over.then_some((lane.id, batch))
         });
         let (lane, batch) = over.next()?;
         let (number, start, end, ask) = (batch.number, batch.start, batch.end, !batch.written);
@@ -416,6 +424,7 @@ impl Settlement {
         }
         let batch = lane.batches.pop_front()?;
         let (context, ended, ended_by_gpu) = (lane.key.context, lane.ended, lane.ended_by_gpu.take());
+        let went_on = lane.went_on;
         let stamp = timing.since_base.and_then(|elapsed| self.clock.stamp(context, elapsed));
         let told = match batch.start {
             Start::Event(_) => timing.length,
@@ -435,7 +444,12 @@ impl Settlement {
             Start::Event(_) => batch.first + told.unwrap_or_default(),
             _ => batch.first,
         };
-        let located = self.clock.place(context, batch.end, timing.since_base, (least, seen));
+        // It went on when it was last looked at, but for what the host sees late.
+        let least = least.max(went_on.max(batch.placed) - VISIBILITY);
+        // A launch into an idle stream runs at once, as a rule.
+        let likely = if matches!(batch.start, Start::Event(_)) { least } else { seen };
+        let limits = Limits { least, likely, seen };
+        let located = self.clock.place(context, batch.end, timing.since_base, limits);
         let end = self.located(context, located);
         let measured = match batch.start {
             Start::Event(_) => told,
@@ -459,6 +473,13 @@ impl Settlement {
         }
         self.ahead = self.others_ahead(due.lane, end, self.ahead + added - batch.bill.cost);
         Some(Settled { span, clamped, reanchored: located.reanchored })
+    }
+
+    /// A batch of the lane was asked for at `now`, and is not over.
+    pub(crate) fn goes_on(&mut self, id: LaneId, now: Nanos) {
+        if let Some(lane) = self.find(id) {
+            lane.went_on = now;
+        }
     }
 
     /// When an event happened that was located; it is free, or the new base.

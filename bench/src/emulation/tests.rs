@@ -51,3 +51,38 @@ fn without_a_monitor_the_gpu_takes_turns_and_loses_a_tenth() {
     assert!(one.abs_diff(other) < 20_000_000, "{one} and {other}");
     assert!((880_000_000..930_000_000).contains(&(one + other)), "{one} and {other}");
 }
+
+/// How often a program with gaps ran its kernel of 100 us in two seconds beside a saturating one.
+fn visits(policy: Option<Policy>, gap: Nanos) -> u64 {
+    let count = Mutex::new(0);
+    let with_gaps = |program: &Program<'_>| {
+        while program.goes_on() {
+            program.launch(Kernel::new(1, [64, 1, 1], [256, 1, 1], 0), 0, Nanos::from_micros(100))?;
+            program.synchronize();
+            *count.lock().unwrap() += u64::from(program.now() > Nanos::from_millis(SECOND));
+            program.sleep_until(program.now() + gap);
+        }
+        Ok(())
+    };
+    let saturate = |program: &Program<'_>| {
+        while program.goes_on() {
+            program.launch(Kernel::new(1, [64, 1, 1], [256, 1, 1], 0), 0, Nanos::from_micros(60))?;
+        }
+        Ok(())
+    };
+    let tenants = [Tenant { weight: 1, script: &with_gaps }, Tenant { weight: 1, script: &saturate }];
+    let length = Nanos::from_millis(3 * SECOND);
+    run(&Scene { figures: Figures::default(), policy, tenants: &tenants, seed: 1, length }).unwrap();
+    count.into_inner().unwrap()
+}
+
+/// Also where the gap is about as long as the GPU's slice, and a slice that begins anew costs a whole one.
+#[test]
+fn a_program_with_gaps_does_as_well_as_by_the_gpus_own_slicing() {
+    for micros in [20, 200, 500, 900, 1000, 1050, 1100, 1200, 2000, 5000] {
+        let gap = Nanos::from_micros(micros);
+        let (native, ours) = (visits(None, gap), visits(Some(Policy::Preemptive), gap));
+        println!("gaps of {micros} us: {ours} visits, {native} by the GPU's own slicing");
+        assert!(ours * 100 >= native * 99, "gaps of {micros} us: {ours} visits of {native}");
+    }
+}

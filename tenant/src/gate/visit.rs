@@ -336,7 +336,9 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
         let clocks = self.edge.clocks();
         let mut account = self.account();
         let siblings = self.gate.siblings(self.launch.card, account.turn(), clocks);
-        let company = if siblings.working > 0 { Company::Beside } else { Company::Alone };
+        let others = self.gate.region.granted().card(self.launch.card).beside.load(Ordering::Relaxed);
+        let beside = siblings.working > 0 || others > 0;
+        let company = if beside { Company::Beside } else { Company::Alone };
         account.settlement.close(lane, &marker, event, written, Placed { at: clocks.raw, company, backlog });
         true
     }
@@ -374,10 +376,15 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
         let mut blocked = Vec::new();
         for _ in 0..BUNCH {
             let word = |lane| self.gate.word(self.launch.card, lane);
-            let Some(due) = self.account().settlement.due(self.launch.context, &blocked, word) else { break };
+            let now = self.edge.now();
+            let due = self.account().settlement.due(self.launch.context, &blocked, word, now);
+            let Some(due) = due else { break };
             match self.ask(&due) {
                 Ok(Some(timing)) => self.book(&due, timing),
-                Ok(None) => blocked.push(due.lane),
+                Ok(None) => {
+                    self.account().settlement.goes_on(due.lane, now);
+                    blocked.push(due.lane);
+                }
                 Err(Failed) => {
                     self.failed();
                     break;

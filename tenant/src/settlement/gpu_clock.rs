@@ -3,24 +3,26 @@
 //! The driver only tells how long after one event of a context another one happened, by the GPU's
 //! own oscillator, which runs 10 to 100 ppm fast or slow. What is measured between two events is a
 //! length and needs nothing else. Only to place work in the host's time (whether a stream stood
-//! idle before it, which of several streams' work overlaps) the two clocks are compared:
+//! idle before it, which of several streams' work overlaps) the two clocks are compared. Each event
+//! bounds its own instant:
 //!
 //! ```text
-//!   launched + length  <=  true end  <=  seen          each batch bounds its own end
-//!
-//!   seen - elapsed    .  . .    .  . .                 a sighting is late by what it took to look
-//!                      \.  .\ .. . .\_                 the lower envelope is the line of the clock:
-//!                      ------------------              its height the offset, its slope the rate
+//!   launched + length, last seen to go on  <=  true instant  <=  seen to be over
 //! ```
 //!
-//! * **Offset**, per context, because the driver compares no events of different contexts. It falls
-//!   with each sighting that shows it too high. It rises with each batch that would otherwise have
-//!   ended before it can have run, and when a [`WINDOW`] of sightings is over, by the tightest of
-//!   them. So at any rate up to [`Rate::MOST`] it lags behind the truth by what the clocks drift
-//!   apart in two windows: 250 us at 500 ppm, 50 us at 100 ppm, nothing once the rate is known.
-//! * **Rate**, per GPU: the slope of the envelope over [`BASELINE`] at least.
-//! * Where the stamps of two events cannot be of one clock that is off by 500 ppm at most, or the
-//!   slope is greater, the clock was set: what was learned is dropped (*re-anchored*).
+//! A program that keeps the GPU busy is looked at several times a millisecond, so some of its events
+//! are bounded to a few microseconds from both sides. One that launches now and then is seen late,
+//! but begins to run as it is launched, so its lower bounds are tight.
+//!
+//! * **Offset**, per context, because the driver compares no events of different contexts: where the
+//!   bounds of an event do not contain it, it moves to the nearer one. It starts at the first lower
+//!   bound, if that is when the work should have run, else at the upper one. Where the nearest lower bound of a [`WINDOW`] is further away than the nearest upper one,
+//!   or than [`TOLERANCE`], it falls towards that, by what drifts apart at 100 ppm since an upper one
+//!   was last near.
+//! * **Rate**, per GPU: the tightest bounds of each second, over [`BASELINE`] at least, bound the
+//!   slope between them; the rate moves into these bounds.
+//! * Where the stamps of two events cannot be of one clock that is off by 500 ppm at most, the clock
+//!   was set: what was learned is dropped (*re-anchored*).
 //! * After a pause of [`PAUSE`] the context starts anew with its next event, at the old rate: a
 //!   length in single precision is worth little then, and a rate known to 1 ppm is off by 3.6 ms
 //!   after an hour.
@@ -36,18 +38,15 @@ use super::{ContextKey, Event};
 
 /// A base event serves for so long: the driver gives elapsed time as a 32-bit float of milliseconds.
 const SERVICE: i64 = 2_000_000_000;
-/// Sightings of so long are taken together, if they are [`SIGHTINGS`] at least.
+/// Lower bounds of so long are taken together.
 const WINDOW: Nanos = Nanos::from_millis(250);
-const SIGHTINGS: u32 = 16;
-/// Sightings that took longer to come together are far between: each may be late by as much.
-const SPARSE: Nanos = Nanos::from_millis(2_000);
-/// One point of the envelope for each of these.
-const STEP: Nanos = Nanos::from_millis(1_000);
-/// The envelope's slope is the rate when it spans so much.
-const BASELINE: Nanos = Nanos::from_millis(8_000);
-/// Points of the envelope.
+/// The tightest bounds of so long are kept.
+const STEP: i64 = 1_000_000_000;
+/// Between bounds that lie so far apart the slope is the rate.
+const BASELINE: i64 = 8 * STEP;
+/// How many are kept: 16 s.
 const POINTS: usize = 16;
-/// Without any sighting for so long, a context starts anew.
+/// Without any event for so long, a context starts anew.
 const PAUSE: Nanos = Nanos::from_millis(8_000);
 /// What a length by the GPU's clock may be longer than the host's time in which it ran: the grid of
 /// time stamps, the float, and two reads of the host's clock.
@@ -60,6 +59,8 @@ pub(crate) struct Rate(i64);
 impl Rate {
     /// No oscillator is further off: 500 ppm.
     const MOST: i64 = 500_000;
+    /// Nor, as a rule, than this: 100 ppm.
+    const USUAL: i64 = 100_000;
 
     /// What a GPU's time is on the host.
     fn host(self, gpu: i64) -> i64 {
@@ -85,6 +86,17 @@ impl Stamp {
     pub(crate) fn since(self, earlier: Self) -> Option<i64> {
         (self.epoch == earlier.epoch).then(|| self.gpu.saturating_sub(earlier.gpu))
     }
+}
+
+/// What the host knows of when an event happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Not before this.
+    pub(crate) least: Nanos,
+    /// When, if nothing else is known.
+    pub(crate) likely: Nanos,
+    /// It was seen to be over then.
+    pub(crate) seen: Nanos,
 }
 
 /// Where an event lies in the host's time.
@@ -120,64 +132,57 @@ impl GpuClock {
         self.contexts.iter().find(|anchor| anchor.context == context).map(|anchor| anchor.stamp(elapsed))
     }
 
-    /// Places an event that happened `elapsed` after the context's base, was seen to be over at
-    /// `seen`, and cannot have happened before `least`.
+    /// Places an event that happened `elapsed` after the context's base.
     pub(crate) fn place(
         &mut self,
         context: ContextKey,
         event: Event,
         elapsed: Option<i64>,
-        (least, seen): (Nanos, Nanos),
+        Limits { least, likely, seen }: Limits,
     ) -> Placed {
-        let least = signed(least.min(seen));
+        let (least, most) = (signed(least.min(seen)), signed(seen));
         let Some(place) = self.contexts.iter().position(|anchor| anchor.context == context) else {
-            let anchor = self.anchor(context, event, (seen, seen));
+            let at = signed(likely).clamp(least, most);
+            let anchor = self.anchor(context, event, (at, seen));
             let stamp = Some(anchor.stamp(0));
             self.contexts.push(anchor);
-            return Placed { at: seen, stamp, shift: 0, free: None, reanchored: false };
+            return Placed { at: unsigned(at), stamp, shift: 0, free: None, reanchored: false };
         };
         let rate = self.rate;
         let Some((anchor, elapsed)) = self.contexts.get_mut(place).zip(elapsed) else {
             return Placed { at: seen, stamp: None, shift: 0, free: Some(event), reanchored: false };
         };
-        let paused = seen > anchor.sight.seen + PAUSE;
+        let paused = seen > anchor.last.seen + PAUSE;
         let stamp = anchor.stamp(elapsed);
         let sight = Sight { gpu: stamp.gpu, least, seen };
         let guess = anchor.at.saturating_add(rate.host(elapsed));
-        let at = guess.clamp(least, signed(seen));
-        if paused || !sight.may_follow(anchor.sight) {
-            let fresh = self.anchor(context, event, (unsigned(at), seen));
+        let at = guess.clamp(least, most);
+        if paused || !sight.may_follow(anchor.last) {
+            let fresh = self.anchor(context, event, (at, seen));
             let stamp = Some(fresh.stamp(0));
             let free = self.contexts.get_mut(place).map(|anchor| core::mem::replace(anchor, fresh).base);
             let shift = if paused { 0 } else { at - guess };
             return Placed { at: unsigned(at), stamp, shift, free, reanchored: true };
         }
-        anchor.sight = sight;
+        anchor.last = sight;
+        let at = at - anchor.window.add((at - least, most - at), seen);
         anchor.at += at - guess;
-        let raise = anchor.window.add(signed(seen) - at, seen);
-        anchor.at += raise;
-        let slope = anchor.envelope.add(stamp.gpu, signed(seen) - stamp.gpu);
-        let at = at + raise;
+        let bounds = Bounds { least: (stamp.gpu, least - stamp.gpu), most: (stamp.gpu, most - stamp.gpu) };
+        if let Some((slowest, fastest)) = anchor.history.add(bounds) {
+            // The line turns about this event. Bounds that exclude each other are of a rate that
+            // changes.
+            let turned = Rate(rate.0.clamp(slowest.min(fastest), fastest).clamp(-Rate::MOST, Rate::MOST));
+            anchor.at += rate.host(elapsed) - turned.host(elapsed);
+            self.rate = turned;
+        }
         let free = if elapsed >= SERVICE {
-            (anchor.at, anchor.gpu) = (at, stamp.gpu);
+            (anchor.at, anchor.gpu) = (anchor.at + self.rate.host(elapsed), stamp.gpu);
             core::mem::replace(&mut anchor.base, event)
         } else {
             event
         };
-        let mut reanchored = false;
-        if let Some(slope) = slope {
-            if slope.abs() <= Rate::MOST {
-                // The line turns about this event.
-                let elapsed = stamp.gpu - anchor.gpu;
-                anchor.at += rate.host(elapsed) - Rate(slope).host(elapsed);
-                self.rate = Rate(slope);
-            } else {
-                anchor.envelope = Envelope::default();
-                reanchored = true;
-            }
-        }
-        let stamp = Some(stamp);
-        Placed { at: unsigned(at), stamp, shift: at - guess, free: Some(free), reanchored }
+        let (stamp, free) = (Some(stamp), Some(free));
+        Placed { at: unsigned(at), stamp, shift: at - guess, free, reanchored: false }
     }
 
     /// A context is gone, or its events are worth nothing.
@@ -186,17 +191,17 @@ impl GpuClock {
     }
 
     /// An anchor whose base happened at `at` and was seen at `seen`.
-    fn anchor(&mut self, context: ContextKey, base: Event, (at, seen): (Nanos, Nanos)) -> Anchor {
+    fn anchor(&mut self, context: ContextKey, base: Event, (at, seen): (i64, Nanos)) -> Anchor {
         self.epochs = self.epochs.wrapping_add(1);
         Anchor {
             context,
             base,
-            at: signed(at),
+            at,
             gpu: 0,
             epoch: self.epochs,
-            sight: Sight { gpu: 0, least: signed(at), seen },
+            last: Sight { gpu: 0, least: at, seen },
             window: Window::from(seen),
-            envelope: Envelope::default(),
+            history: History::default(),
         }
     }
 }
@@ -212,9 +217,9 @@ struct Anchor {
     gpu: i64,
     epoch: u32,
     /// The event that was seen last.
-    sight: Sight,
+    last: Sight,
     window: Window,
-    envelope: Envelope,
+    history: History,
 }
 
 impl Anchor {
@@ -242,91 +247,94 @@ impl Sight {
     }
 }
 
-/// Sightings since the offset was last raised.
+/// Bounds since the offset was last compared with them.
 #[derive(Debug)]
 struct Window {
     since: Nanos,
-    sightings: u32,
-    /// How late the tightest of them was by the offset as it is.
-    least: i64,
+    /// How far below the offset the nearest lower bound was, and above it the nearest upper one.
+    nearest: (i64, i64),
+    /// When an upper bound last came so near that the offset is not too late.
+    confirmed: Option<Nanos>,
 }
 
 impl Window {
     fn from(since: Nanos) -> Self {
-        Self { since, sightings: 0, least: i64::MAX }
+        Self { since, nearest: (i64::MAX, i64::MAX), confirmed: None }
     }
 
-    /// Adds a sighting that was `late`; by how much the offset is to be raised.
-    fn add(&mut self, late: i64, seen: Nanos) -> i64 {
-        self.sightings += 1;
-        self.least = self.least.min(late);
-        let length = seen - self.since;
-        if length < WINDOW || self.sightings < SIGHTINGS {
+    /// Adds the distances of an event's bounds; by how much the offset is to fall.
+    fn add(&mut self, distances: (i64, i64), seen: Nanos) -> i64 {
+        self.nearest = (self.nearest.0.min(distances.0), self.nearest.1.min(distances.1));
+        if distances.1 <= signed(TOLERANCE) {
+            self.confirmed = Some(seen);
+        }
+        if seen - self.since < WINDOW {
             return 0;
         }
-        let least = core::mem::replace(self, Self::from(seen)).least;
-        if length > SPARSE { 0 } else { least }
+        let confirmed = self.confirmed;
+        let (below, above) = core::mem::replace(self, Self { confirmed, ..Self::from(seen) }).nearest;
+        let drifted = confirmed.map_or(i64::MAX, |at| over(signed(seen - at), Rate::USUAL));
+        ((below - above.min(signed(TOLERANCE))) / 2).clamp(0, drifted)
     }
 }
 
-/// The tightest sightings of each second: the GPU's time, and the host's less that.
-#[derive(Debug, Default)]
-struct Envelope {
-    points: VecDeque<(i64, i64)>,
-    /// The point that is being found.
-    next: Option<(i64, i64)>,
-    until: i64,
+/// The GPU's time of an event, and how much further the host's was.
+type Point = (i64, i64);
+
+/// Two events between which the clock passed: not below the one, not above the other.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    least: Point,
+    most: Point,
 }
 
-impl Envelope {
-    /// Adds a sighting. Returns the rate in parts per billion when a point is complete and they
-    /// span enough.
-    fn add(&mut self, gpu: i64, host_ahead: i64) -> Option<i64> {
-        let Some(next) = &mut self.next else {
-            self.next = Some((gpu, host_ahead));
-            self.until = gpu.saturating_add(signed(STEP));
+impl Bounds {
+    /// The tighter ones of two.
+    fn with(self, other: Self) -> Self {
+        let least = if other.least.1 > self.least.1 { other.least } else { self.least };
+        let most = if other.most.1 < self.most.1 { other.most } else { self.most };
+        Self { least, most }
+    }
+}
+
+/// The tightest bounds of each second.
+#[derive(Debug, Default)]
+struct History {
+    seconds: VecDeque<Bounds>,
+    /// Those of the present second, and its end by the GPU's clock.
+    present: Option<(Bounds, i64)>,
+}
+
+impl History {
+    /// Adds an event's bounds. When a second is over: the least and the greatest slope, in parts per
+    /// billion, that all of them allow.
+    fn add(&mut self, bounds: Bounds) -> Option<(i64, i64)> {
+        let gpu = bounds.least.0;
+        let Some((present, end)) = self.present else {
+            self.present = Some((bounds, gpu.saturating_add(STEP)));
             return None;
         };
-        if gpu < self.until {
-            if host_ahead < next.1 {
-                *next = (gpu, host_ahead);
-            }
+        if gpu < end {
+            self.present = Some((present.with(bounds), end));
             return None;
         }
-        let point = *next;
-        self.next = Some((gpu, host_ahead));
-        self.until = gpu.saturating_add(signed(STEP));
-        // What lies before a pause tells nothing of the present.
-        if self.points.back().is_some_and(|last| point.0 - last.0 > signed(PAUSE)) {
-            self.points.clear();
+        self.present = Some((bounds, gpu.saturating_add(STEP)));
+        if self.seconds.len() == POINTS {
+            self.seconds.pop_front();
         }
-        if self.points.len() == POINTS {
-            self.points.pop_front();
-        }
-        self.points.push_back(point);
-        self.slope()
+        let far = |from: Point, to: Point| to.0 - from.0 >= BASELINE;
+        let earlier = self.seconds.iter();
+        let slopes = earlier.filter(|from| far(from.least, present.most) && far(from.most, present.least));
+        let slopes = slopes.map(|from| (slope(from.most, present.least), slope(from.least, present.most)));
+        let allowed = slopes.reduce(|all, one| (all.0.max(one.0), all.1.min(one.1)));
+        self.seconds.push_back(present);
+        allowed
     }
+}
 
-    /// The slope of the envelope's edge over the middle of the points.
-    fn slope(&self) -> Option<i64> {
-        let (first, last) = (self.points.front()?.0, self.points.back()?.0);
-        if last - first < signed(BASELINE) {
-            return None;
-        }
-        let middle = first.midpoint(last);
-        // Of all lines through a point on each side of the middle, the one that is lowest there has
-        // every other point above it.
-        let before = self.points.iter().filter(|point| point.0 <= middle);
-        let edges = before.flat_map(|from| {
-            let behind = self.points.iter().filter(|point| point.0 > middle);
-            behind.map(|to| {
-                let slope = i128::from(to.1 - from.1) * 1_000_000_000 / i128::from(to.0 - from.0);
-                let slope = i64::try_from(slope).unwrap_or(i64::MAX);
-                (from.1.saturating_add(over(middle - from.0, slope)), slope)
-            })
-        });
-        edges.min().map(|(_, slope)| slope)
-    }
+fn slope(from: Point, to: Point) -> i64 {
+    let slope = i128::from(to.1 - from.1) * 1_000_000_000 / i128::from((to.0 - from.0).max(1));
+    i64::try_from(slope).unwrap_or(if slope < 0 { i64::MIN } else { i64::MAX })
 }
 
 /// An instant as a signed number; the host's clock does not come near the end of 63 bits.

@@ -86,6 +86,8 @@ pub(crate) struct Lane {
     pub(crate) ended: Nanos,
     /// The same by the GPU's clock.
     pub(crate) ended_by_gpu: Option<Stamp>,
+    /// When its first batch was last seen not to be over.
+    pub(crate) went_on: Nanos,
     /// When a marker was last placed.
     pub(crate) marked: Nanos,
     /// When the thread last came by.
@@ -112,6 +114,7 @@ impl Lane {
             number,
             ended: Nanos::ZERO,
             ended_by_gpu: None,
+            went_on: Nanos::ZERO,
             marked: Nanos::ZERO,
             used: now,
             period: 0,

@@ -78,15 +78,18 @@ impl Program {
         let event = self.event(end);
         let marker = self.settlement.plan(id).unwrap();
         let placed = super::Placed { at: now, company: Company::Alone, backlog: false };
-        self.settlement.close(id, &marker, event, false, placed);
+        self.settlement.close(id, &marker, event, true, placed);
         self.flying.push_back((self.now, end));
         self.busy += BATCH;
     }
 
     fn settle(&mut self) {
-        while self.flying.front().is_some_and(|first| first.1 + 3 * US <= self.now) {
+        loop {
+            let over = self.flying.front().is_some_and(|first| first.1 + 3 * US <= self.now);
+            let word = if over { u64::MAX } else { 0 };
+            let due = self.settlement.due(CONTEXT, &[], |_| word, Nanos(self.now));
+            let Some(due) = due.filter(|_| over) else { return };
             self.flying.pop_front();
-            let due = self.settlement.due(CONTEXT, &[], |_| u64::MAX).unwrap();
             let since_base = due.base.map(|base| self.elapsed(base, due.end));
             let length = match due.start {
                 Start::Event(start) => Some(self.elapsed(start, due.end)),
