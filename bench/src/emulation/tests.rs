@@ -86,3 +86,44 @@ fn a_program_with_gaps_does_as_well_as_by_the_gpus_own_slicing() {
         assert!(ours * 100 >= native * 99, "gaps of {micros} us: {ours} visits of {native}");
     }
 }
+
+/// GPU time of a program that launches a hundred kernels of 20 us, then pauses without waiting for them, over two
+/// seconds beside a saturating one.
+fn ran_with_pauses(policy: Option<Policy>, pause: Nanos) -> u64 {
+    let sum = Mutex::new(0);
+    let with_pauses = |program: &Program<'_>| {
+        let mut before = None;
+        while program.goes_on() {
+            for _ in 0..100 {
+                program.launch(Kernel::new(1, [64, 1, 1], [256, 1, 1], 0), 0, Nanos::from_micros(20))?;
+            }
+            if before.is_none() && program.now() > Nanos::from_millis(SECOND) {
+                before = Some(program.ran());
+            }
+            program.sleep_until(program.now() + pause);
+        }
+        *sum.lock().unwrap() = (program.ran() - before.unwrap()).0;
+        Ok(())
+    };
+    let saturate = |program: &Program<'_>| {
+        while program.goes_on() {
+            program.launch(Kernel::new(1, [64, 1, 1], [256, 1, 1], 0), 0, Nanos::from_micros(60))?;
+        }
+        Ok(())
+    };
+    let tenants = [Tenant { weight: 1, script: &with_pauses }, Tenant { weight: 1, script: &saturate }];
+    let length = Nanos::from_millis(3 * SECOND);
+    run(&Scene { figures: Figures::default(), policy, tenants: &tenants, seed: 1, length }).unwrap();
+    sum.into_inner().unwrap()
+}
+
+/// A background tenant may run ahead of its own pauses, as it would without us.
+#[test]
+fn a_program_that_runs_ahead_of_its_pauses_does_as_well_as_by_the_gpus_own_slicing() {
+    for millis in [5, 10] {
+        let pause = Nanos::from_millis(millis);
+        let (native, ours) = (ran_with_pauses(None, pause), ran_with_pauses(Some(Policy::Preemptive), pause));
+        println!("pauses of {millis} ms: {ours} ns, {native} by the GPU's own slicing");
+        assert!(ours * 100 >= native * 97, "pauses of {millis} ms: {ours} of {native} ns");
+    }
+}

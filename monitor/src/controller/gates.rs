@@ -75,8 +75,9 @@ impl Card {
         let runs_beside = self.guests(at) + usize::from(tenant.guest.is_some() && self.turn.is_some());
         let beside = u32::try_from(beside.saturating_add(runs_beside)).unwrap_or(u32::MAX);
         if let Some(guest) = tenant.guest {
-            // It rings when its grant is used up.
-            let bound = Nanos::ZERO;
+            // It rings when its grant is used up. What it has in flight runs by the GPU's own slices, as
+            // it would without us, so a program may run ahead of a pause of its own.
+            let bound = guest.granted;
             return Gate { granted: guest.granted, armed: true, beside, bound, ..Gate::shut(guest.word) };
         }
         match self.turn.as_ref().filter(|turn| turn.holder == tenant.id) {

@@ -296,6 +296,14 @@ mod tests {
     }
 
     #[test]
+    fn background_tenant_may_have_its_whole_grant_in_flight() {
+        let mut gpu = host();
+        let plan = gpu.plan(NOW);
+        let gate = plan.orders.iter().find(|order| order.tenant == gpu.line[0].id).unwrap().gate;
+        assert_eq!((gate.granted, gate.bound), (ms(25), ms(25)));
+    }
+
+    #[test]
     fn background_tenant_is_charged_what_it_reports_and_the_turn_beside_is_not() {
         let mut gpu = host();
         look(&mut gpu, 0, 10, ms(2));
