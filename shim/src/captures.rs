@@ -33,7 +33,8 @@ pub(crate) fn any_global() -> bool {
 }
 
 /// Whether any goes on that began here.
-fn any() -> bool {
+#[inline]
+pub(crate) fn any() -> bool {
     COUNT.load(Relaxed) != 0
 }
 

@@ -169,12 +169,13 @@ pub(crate) fn is_open() -> bool {
     word() == OPEN.load(Relaxed)
 }
 
-/// Whether the thread has credit for the launch; it is booked then.
+/// Whether the thread has credit for the launch; it is booked then. Not while anything is captured: a
+/// captured launch is not executed, and whether this one is, only the driver knows.
 #[inline(always)]
 pub(crate) fn spend(launch: &Launch) -> bool {
     // SAFETY: null, or this thread's own part, which stays until it ends.
     let thread = unsafe { thread::current().as_ref() };
-    thread.is_some_and(|thread| thread.spend(word(), launch.kernel, launch.stream()))
+    !captures::any() && thread.is_some_and(|thread| thread.spend(word(), launch.kernel, launch.stream()))
 }
 
 /// What a kernel, or whatever is launched under that name, costs is not known any more.

@@ -164,6 +164,23 @@ fn the_driver_is_asked_nothing_while_a_global_capture_goes_on() {
     }
 }
 
+/// A captured launch is not executed: it is neither charged nor measured, also where the thread has credit left for it.
+#[test]
+fn captured_launches_are_not_charged() {
+    let contended = Contended::new("A10:23028").begin();
+    let mut child = contended.start("captured_launches", &[]);
+    let launched: u64 = play(&mut child).concat().parse().expect("a number");
+    let (measured, passed) = (contended.measured(), contended.counted("capturing"));
+    child.finish().silent();
+    contended.finish();
+    assert!(measured > launched / 4 && measured <= launched, "{measured} of {launched} are measured");
+    // To 50 that are executed there are 40 that are captured.
+    assert!(
+        passed * 50 > measured * 40 * 4 / 5,
+        "{passed} were seen to be captured, {measured} are measured"
+    );
+}
+
 /// Everything that computes, by whatever function and flavour, is measured and charged. What a thread has not asked for yet is not told,
 /// nor what went by before anybody knew that the card was wanted by two.
 #[test]
