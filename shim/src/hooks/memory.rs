@@ -78,7 +78,8 @@ pub(crate) unsafe fn cuMemFree_v2(address: CUdeviceptr) -> CUresult {
 pub(crate) unsafe fn cuMemGetInfo(free: *mut c_uint, total: *mut c_uint) -> CUresult {
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuMemGetInfo(free, total) };
-    if let (CUresult::SUCCESS, Some(view)) = (answer, view()) {
+    // What the GPU has free may be more than 32 bits hold.
+    if let (CUresult::SUCCESS, Some(view)) = (answer, view(None)) {
         let clamp = |bytes: Bytes| c_uint::try_from(bytes.0).unwrap_or(c_uint::MAX);
         // SAFETY: where it is not null, the driver has just written there.
         unsafe { write(free, clamp(view.free)) };
@@ -92,7 +93,12 @@ pub(crate) unsafe fn cuMemGetInfo(free: *mut c_uint, total: *mut c_uint) -> CUre
 pub(crate) unsafe fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUresult {
     // SAFETY: the program's own call. What the driver makes of null is the driver's to say.
     let answer = unsafe { driver::cuMemGetInfo_v2(free, total) };
-    if let (CUresult::SUCCESS, Some(view)) = (answer, view()) {
+    if answer != CUresult::SUCCESS {
+        return answer;
+    }
+    // SAFETY: null, or the driver has just written there.
+    let physical = unsafe { free.as_ref() }.map_or(Bytes::MAX, |free| Bytes(*free as u64));
+    if let Some(view) = view(Some(physical)) {
         let clamp = |bytes: Bytes| usize::try_from(bytes.0).unwrap_or(usize::MAX);
         // SAFETY: where it is not null, the driver has just written there.
         unsafe { write(free, clamp(view.free)) };
@@ -203,14 +209,18 @@ fn trimmed_after(answer: CUresult, pooled: bool) -> CUresult {
     if pooled { waited(answer) } else { answer }
 }
 
-/// The current card as the program sees it.
-fn view() -> Option<View> {
+/// The current GPU as the program sees it. `physical` is what the driver has just said to be free; where
+/// that is not known, it is asked.
+fn view(physical: Option<Bytes>) -> Option<View> {
     let tenant = process::tenant()?;
     let card = current(tenant)?.card();
-    let (mut free, mut total) = (0, 0);
-    // SAFETY: both are writable.
-    let answer = unsafe { driver::cuMemGetInfo_v2(&raw mut free, &raw mut total) };
-    (answer == CUresult::SUCCESS).then(|| tenant.view(card, Bytes(free as u64))).flatten()
+    let ask = || {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both are writable.
+        let answer = unsafe { driver::cuMemGetInfo_v2(&raw mut free, &raw mut total) };
+        (answer == CUresult::SUCCESS).then_some(Bytes(free as u64))
+    };
+    tenant.view(card, physical.or_else(ask)?)
 }
 
 /// # Safety

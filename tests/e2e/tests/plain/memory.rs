@@ -61,6 +61,23 @@ fn every_getter_says_the_same_to_the_byte() {
     assert_eq!(outcome.number("total"), 6 * 1024 * MIB);
 }
 
+/// On a driver with many processes each question waits for a lock of the whole GPU.
+#[test]
+fn a_question_about_free_memory_asks_the_driver_once() {
+    let scene = Scene::new(A10);
+    let (container, journal) = (scene.limited("a", 8 * 1024), scene.path("journal"));
+    let mut command = scene.program_in(&container, "meminfo");
+    command.env("CGPU_SIM_JOURNAL", &journal);
+    Outcome::of(command).silent();
+    let text = std::fs::read_to_string(journal).expect("a journal");
+    let calls: Vec<serde_json::Value> =
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let names: Vec<&str> = calls.iter().filter_map(|call| call["name"].as_str()).collect();
+    let last_current = names.iter().rposition(|name| *name == "cuCtxSetCurrent").expect("a context");
+    let asked = names[last_current..].iter().filter(|name| name.starts_with("cuMemGetInfo")).count();
+    assert_eq!(asked, 2, "the program asks twice: {:?}", &names[last_current..]);
+}
+
 #[test]
 fn getters_of_one_process_see_what_another_of_the_container_holds() {
     let scene = Scene::new(A10);
