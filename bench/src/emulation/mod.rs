@@ -141,13 +141,18 @@ impl Program<'_> {
 
     /// Launches a kernel that takes `cost`, as the shim does it.
     pub(crate) fn launch(&self, kernel: Kernel, stream: u32, cost: Nanos) -> Result<(), Failed> {
+        self.launch_as(kernel, stream, cost, false)
+    }
+
+    /// The same; `programmatic`: it may begin before its predecessor has ended.
+    fn launch_as(&self, kernel: Kernel, stream: u32, cost: Nanos, programmatic: bool) -> Result<(), Failed> {
         let stream = Stream { handle: 16 * (1 + stream as usize), per_thread: false };
         let word = self.home.region.granted().gate();
         if word == self.home.open.load(Ordering::Relaxed) || self.thread.spend(word, kernel, stream) {
             self.driver.launch(stream, cost)?;
         } else {
             let (context, card) = (ContextKey(1), gpu());
-            let launch = Launch { kernel, stream, context, card, programmatic: false, asks: false };
+            let launch = Launch { kernel, stream, context, card, programmatic, asks: false };
             let passed = self.gate.pass(&self.thread, launch, &self.driver, &self.driver);
             let answer = self.driver.launch(stream, cost);
             if let Some(passed) = passed {

@@ -127,3 +127,40 @@ fn a_program_that_runs_ahead_of_its_pauses_does_as_well_as_by_the_gpus_own_slici
         assert!(ours * 100 >= native * 97, "pauses of {millis} ms: {ours} of {native} ns");
     }
 }
+
+/// What two saturating programs ran in two seconds, of which the first launches programmatically or not.
+fn ran_programmatically(programmatic: bool, micros: u64) -> [u64; 2] {
+    let sums = [const { Mutex::new(0) }; 2];
+    let saturate = |program: &Program<'_>, sum: &Mutex<u64>, programmatic: bool, micros: u64| {
+        let mut before = None;
+        while program.goes_on() {
+            let kernel = Kernel::new(1, [64, 1, 1], [256, 1, 1], 0);
+            program.launch_as(kernel, 0, Nanos::from_micros(micros), programmatic)?;
+            if before.is_none() && program.now() >= Nanos::from_millis(SECOND) {
+                before = Some(program.ran());
+            }
+        }
+        *sum.lock().unwrap() = (program.ran() - before.unwrap()).0;
+        Ok(())
+    };
+    let [first, second] = &sums;
+    let tenants = [
+        Tenant { weight: 1, script: &|program| saturate(program, first, programmatic, micros) },
+        Tenant { weight: 1, script: &|program| saturate(program, second, false, 60) },
+    ];
+    let length = Nanos::from_millis(3 * SECOND);
+    run(&Scene { figures: Figures::default(), policy: Some(WEIGHTED), tenants: &tenants, seed: 1, length })
+        .unwrap();
+    sums.map(|sum| sum.into_inner().unwrap())
+}
+
+/// Nothing stands between launches that overlap, so their stream is let run dry every 4 ms to see where it is.
+#[test]
+fn programmatic_launches_cost_a_few_percent() {
+    for micros in [5, 20, 60, 300] {
+        let (plain, programmatic) = (ran_programmatically(false, micros), ran_programmatically(true, micros));
+        println!("kernels of {micros} us: {programmatic:?} ns programmatically, {plain:?} ns otherwise");
+        assert!(programmatic[0] * 100 >= plain[0] * 96, "{programmatic:?} of {plain:?} ns");
+        assert!(programmatic[1] * 100 >= plain[1] * 99, "{programmatic:?} of {plain:?} ns");
+    }
+}
