@@ -135,7 +135,8 @@ struct cgpu_cell {
     uint64_t ends;       /* ATOMIC: when what is in flight is predicted to have run */
 };
 
-/* Written by the card itself (stream memory writes), one page per process. */
+/* One page per process. Not written any more: the GPU writes a page of the process's own for each context, which no other
+ * process reads. It goes with the next change of the layout. */
 struct cgpu_progress {
     uint64_t word[512];  /* ATOMIC */
 };

@@ -161,7 +161,7 @@ pub struct Cell {
     pub ends: AtomicU64,
 }
 
-/// `struct cgpu_progress`: the page that the cards write for one process.
+/// `struct cgpu_progress`: words that the GPU writes. The page in `use` is not written any more.
 #[derive(Debug)]
 #[repr(C)]
 #[allow(missing_docs)] // the header says it

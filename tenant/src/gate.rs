@@ -48,7 +48,7 @@ use self::visit::Visitor;
 pub use crate::clock::Clocks;
 pub use crate::cost::Kernel;
 pub use crate::settlement::{ContextKey, Event, Stream};
-use crate::settlement::{LaneId, ThreadKey, WORDS};
+use crate::settlement::{LaneId, ThreadKey};
 use crate::spin::Spin;
 use crate::{Card, Reason};
 
@@ -212,17 +212,6 @@ impl<'r> Gate<'r> {
         let reading = Reading::of(self.region.granted(), card, self.slot, &self.heart, now);
         self.region.slot(self.slot).acked.store(reading.word.into(), Ordering::Relaxed);
         reading
-    }
-
-    /// The word of a lane that the card writes.
-    fn word(&self, card: Card, lane: usize) -> u64 {
-        if lane >= WORDS {
-            return 0;
-        }
-        let page = self.region.shared().progress.get(self.slot.get());
-        let word = page.and_then(|page| page.word.get(card.get() * WORDS + lane));
-        // Acquire: what is read afterwards is no older than the end of the batch.
-        word.map_or(0, |word| word.load(Ordering::Acquire))
     }
 
     /// What the container's other processes say about the card and this turn.

@@ -590,14 +590,14 @@ impl Settlement {
         &self,
         present: ContextKey,
         now: Nanos,
-        word: impl Fn(usize) -> u64,
+        word: impl Fn(ContextKey, usize) -> u64,
     ) -> Option<ContextKey> {
         let others = self.lanes.iter().filter(|lane| lane.key.context != present);
         let mut late = others.filter(|lane| {
             let over = |batch: &Batch| {
                 batch.placed + ABANDONED < now
                     && batch.written
-                    && batch.number <= word(usize::from(lane.id.place))
+                    && batch.number <= word(lane.key.context, usize::from(lane.id.place))
             };
             lane.batches.front().is_some_and(over)
         });

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
+use cgpu_proto::atomic::Ordering;
 use cgpu_proto::units::Nanos;
 use cgpu_sim::Kernel as Work;
 use cgpu_sim::machine::{ContextId, EventId, StreamId, Ticket, milliseconds};
 use cgpu_sim::timeline::Command;
-use cgpu_tenant::gate::{Clocks, Driver as Asked, Edge, Event, Failed, Stream};
+use cgpu_tenant::gate::{Clocks, ContextKey, Driver as Asked, Edge, Event, Failed, Stream};
 
+use super::SLOT;
 use super::world::Role;
 
 pub(super) struct Driver<'a> {
@@ -134,6 +136,11 @@ impl Asked for Driver<'_> {
         let ticket = self.enqueue(stream, Command::Write, self.costs().1)?;
         self.role.write_at(ticket, word, value);
         Ok(())
+    }
+
+    fn written(&self, _context: ContextKey, word: usize) -> u64 {
+        let page = &self.role.home().region.shared().progress[SLOT.get()];
+        page.word[word].load(Ordering::Acquire)
     }
 
     fn is_over(&self, event: Event) -> Result<bool, Failed> {

@@ -7,7 +7,7 @@
 use cgpu_abi::driver_index;
 use cgpu_abi::types::*;
 use cgpu_proto::atomic::{AtomicU64, Ordering::Relaxed};
-use cgpu_tenant::gate::{Driver, Event, Failed, Stream};
+use cgpu_tenant::gate::{ContextKey, Driver, Event, Failed, Stream};
 use cgpu_tenant::{Clock, Monotonic, Nanos, TimeScale};
 
 use super::progress;
@@ -92,12 +92,16 @@ impl Driver for Markers {
         let address = progress::address(self, word).ok_or(Failed)?;
         let (handle, flags) = (CUstream(stream.handle), CU_STREAM_WRITE_VALUE_DEFAULT);
         accepted(if stream.per_thread {
-            // SAFETY: the stream is the program's; the address is a word of our own page, registered in this context.
+            // SAFETY: the stream is the program's; the address is a word of a page of ours, registered in this context.
             unsafe { driver::cuStreamWriteValue64_v2_ptsz(handle, address, value, flags) }
         } else {
             // SAFETY: as above.
             unsafe { driver::cuStreamWriteValue64_v2(handle, address, value, flags) }
         })
+    }
+
+    fn written(&self, context: ContextKey, word: usize) -> u64 {
+        progress::written(context.0, word)
     }
 
     fn is_over(&self, event: Event) -> Result<bool, Failed> {

@@ -1,84 +1,130 @@
-//! The page that the card writes.
+//! The words that the GPU writes as it comes by: a page for each context.
 //!
-//! It is registered once, with the first context that wants to write it. Other contexts do without (their events are asked instead):
-//! the registration goes with its context, and a write that came after it would be an error of the program's.
+//! A page is registered with the driver in the context whose streams write it, and the registration goes
+//! with that context. One page for several contexts would have a write in one of them fault when another
+//! one is destroyed. Pages are never unmapped, and serve other contexts later: numbers in them only grow.
 
 use core::ptr;
 
 use cgpu_abi::driver_index;
 use cgpu_abi::types::*;
-use cgpu_proto::atomic::{AtomicU64, AtomicUsize, Ordering};
+use cgpu_proto::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use cgpu_proto::layout::Progress;
 use cgpu_tenant::gate::Driver;
 
 use super::markers::{Markers, relaxed};
+use crate::driver;
 use crate::library::DRIVER;
-use crate::{driver, process};
 
-/// Memory that the card can reach (`CU_MEMHOSTREGISTER_DEVICEMAP`).
+/// Memory that the GPU can reach (`CU_MEMHOSTREGISTER_DEVICEMAP`).
 const DEVICE_MAP: c_uint = 2;
 
-/// Nobody has registered the page.
-const NOBODY: usize = 0;
-/// A thread is at it, or it cannot be done. No driver's handle is odd.
-const BARRED: usize = 1;
+/// Of no context.
+const FREE: usize = 0;
+/// A thread is at it. No driver's handle is odd.
+const BUSY: usize = 1;
 
-/// The context with which the page is registered.
-static CONTEXT: AtomicUsize = AtomicUsize::new(NOBODY);
-/// The page's address as the card knows it, when `CONTEXT` is a context.
-static ADDRESS: AtomicU64 = AtomicU64::new(0);
+/// A context's page.
+struct Page {
+    context: AtomicUsize,
+    /// Where it is; null: not made yet.
+    words: AtomicPtr<Progress>,
+    /// Where the context's streams write it; 0: they cannot.
+    address: AtomicU64,
+}
+
+/// More contexts than this at once do without: their events are asked.
+static PAGES: [Page; 16] = [const {
+    Page {
+        context: AtomicUsize::new(FREE),
+        words: AtomicPtr::new(ptr::null_mut()),
+        address: AtomicU64::new(0),
+    }
+}; 16];
 
 /// The address of a word, for streams of this context; none where they cannot write it.
 pub(super) fn address(markers: &Markers, word: usize) -> Option<CUdeviceptr> {
-    // HB registration: Acquire meets the Release below: the address is there.
-    let known = CONTEXT.load(Ordering::Acquire);
-    if known == NOBODY {
-        register(markers);
-    }
-    // HB registration: as above.
-    let mine = CONTEXT.load(Ordering::Acquire) == markers.context.0;
-    mine.then(|| ADDRESS.load(Ordering::Relaxed) + word as u64 * 8)
+    let page = find(markers.context.0).or_else(|| register(markers))?;
+    let address = page.address.load(Ordering::Relaxed);
+    (address != 0).then(|| address + word as u64 * 8)
+}
+
+/// What was last written into a word of this context's page.
+pub(super) fn written(context: usize, word: usize) -> u64 {
+    let Some(page) = find(context) else { return 0 };
+    // SAFETY: null, or a page that is never unmapped.
+    let words = unsafe { page.words.load(Ordering::Relaxed).as_ref() };
+    // Acquire: what is read afterwards is no older than the write.
+    words.and_then(|page| page.word.get(word)).map_or(0, |word| word.load(Ordering::Acquire))
 }
 
 /// A context is going.
 pub(super) fn forget(context: CUcontext) {
-    // Whoever finds it gone registers the page anew.
-    let _ = CONTEXT.compare_exchange(context.0, NOBODY, Ordering::AcqRel, Ordering::Relaxed);
+    if let Some(page) = find(context.0) {
+        // HB page: Release; whoever takes it next sees what was written before.
+        page.context.store(FREE, Ordering::Release);
+    }
 }
 
-/// This process's page is another one from now on (in a forked child), or is registered for the first time.
+/// In a forked child, whose pages are its own and registered nowhere, or at the start.
 pub(super) fn reset() {
-    CONTEXT.store(NOBODY, Ordering::Release);
+    for page in &PAGES {
+        page.words.store(ptr::null_mut(), Ordering::Relaxed);
+        page.address.store(0, Ordering::Relaxed);
+        page.context.store(FREE, Ordering::Release);
+    }
+}
+
+fn find(context: usize) -> Option<&'static Page> {
+    // HB page: Acquire meets the Release of `register`: where it is is there.
+    PAGES.iter().find(|page| page.context.load(Ordering::Acquire) == context)
 }
 
 #[cold]
-fn register(markers: &Markers) {
-    if !markers.may_ask()
-        || CONTEXT.compare_exchange(NOBODY, BARRED, Ordering::AcqRel, Ordering::Relaxed).is_err()
-    {
-        return;
+fn register(markers: &Markers) -> Option<&'static Page> {
+    if !markers.may_ask() {
+        return None;
     }
-    if let Some(address) = find(markers) {
-        ADDRESS.store(address, Ordering::Relaxed);
-        // HB registration: Release publishes the address.
-        CONTEXT.store(markers.context.0, Ordering::Release);
-    }
+    let take = |page: &&Page| {
+        page.context.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    };
+    let page = PAGES.iter().find(take)?;
+    // Another thread may have been at it for the same context: one of the two is found, the other is lost
+    // until the context goes.
+    page.address.store(map(markers, page).unwrap_or(0), Ordering::Relaxed);
+    // HB page: Release publishes where it is.
+    page.context.store(markers.context.0, Ordering::Release);
+    Some(page)
 }
 
-fn find(markers: &Markers) -> Option<CUdeviceptr> {
-    let tenant = process::tenant().filter(|_| markers.can_write())?;
-    let page = tenant.region().shared().progress.get(tenant.name().slot().get())?;
-    let page = ptr::from_ref(page).cast_mut().cast::<c_void>();
-    // SAFETY: the page stays mapped as long as the process lives.
-    relaxed(|| unsafe { driver::cuMemHostRegister_v2(page, size_of::<Progress>(), DEVICE_MAP) }).ok()?;
+fn map(markers: &Markers, page: &Page) -> Option<CUdeviceptr> {
+    if !markers.can_write() {
+        return None;
+    }
+    let mut words = page.words.load(Ordering::Relaxed);
+    if words.is_null() {
+        words = make()?;
+        page.words.store(words, Ordering::Relaxed);
+    }
+    let place = words.cast::<c_void>();
+    // SAFETY: the page is never unmapped.
+    relaxed(|| unsafe { driver::cuMemHostRegister_v2(place, size_of::<Progress>(), DEVICE_MAP) }).ok()?;
     let mut address = 0;
     // SAFETY: the address is writable, and the page was just registered.
-    relaxed(|| unsafe { driver::cuMemHostGetDevicePointer_v2(&raw mut address, page, 0) }).ok()?;
+    relaxed(|| unsafe { driver::cuMemHostGetDevicePointer_v2(&raw mut address, place, 0) }).ok()?;
     Some(address)
 }
 
+/// A page of zeros.
+fn make() -> Option<*mut Progress> {
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: asks for a new mapping anywhere; no memory that is in use is touched.
+    let page = unsafe { libc::mmap(ptr::null_mut(), size_of::<Progress>(), protection, flags, -1, 0) };
+    (page != libc::MAP_FAILED).then(|| page.cast())
+}
+
 impl Markers {
-    /// Whether the context's card can write to the host in stream order.
+    /// Whether the context's GPU can write to the host in stream order.
     fn can_write(&self) -> bool {
         let (mut device, mut can) = (0, 0);
         let known = !DRIVER.known(driver_index::cuStreamWriteValue64_v2).is_null();

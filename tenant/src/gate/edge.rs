@@ -9,7 +9,7 @@ use cgpu_proto::region::Region;
 use cgpu_proto::units::Nanos;
 
 use crate::clock::{self, Clocks};
-use crate::settlement::{Event, Stream};
+use crate::settlement::{ContextKey, Event, Stream};
 
 /// The driver refused something that the gate asked of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,11 +41,15 @@ pub trait Driver {
     /// As the driver says.
     fn record(&self, event: Event, stream: Stream) -> Result<(), Failed>;
 
-    /// Lets the stream write `value` into a word of this process's progress page.
+    /// Lets the stream write `value` into a word of its context's page.
     ///
     /// # Errors
-    /// As the driver says, or the card cannot do it, or not from this context.
+    /// As the driver says, or the GPU cannot do it, or not from this context.
     fn write(&self, stream: Stream, word: usize, value: u64) -> Result<(), Failed>;
+
+    /// What streams of the context have written into a word of its page; 0: nothing yet. What is read
+    /// afterwards is no older.
+    fn written(&self, context: ContextKey, word: usize) -> u64;
 
     /// Whether an event has happened.
     ///

@@ -26,7 +26,9 @@ use super::thread::{self, Thread};
 use super::{Driver, Edge, Failed, Gate, Launch, Passed};
 use crate::Reason;
 use crate::cost::{Company, Expected};
-use crate::settlement::{Due, Event, Lane, LaneId, LaneKey, Placed, Start, ThreadKey, Timing, WORDS};
+use crate::settlement::{
+    ContextKey, Due, Event, Lane, LaneId, LaneKey, Placed, Start, ThreadKey, Timing, WORDS,
+};
 use crate::spin::Held;
 
 /// Open launches of so much are worth a marker: every second time that a busy thread comes by.
@@ -375,7 +377,7 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
         }
         let mut blocked = Vec::new();
         for _ in 0..BUNCH {
-            let word = |lane| self.gate.word(self.launch.card, lane);
+            let word = |lane| self.word(self.launch.context, lane);
             let now = self.edge.now();
             let due = self.account().settlement.due(self.launch.context, &blocked, word, now);
             let Some(due) = due else { break };
@@ -434,10 +436,16 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
         }
     }
 
+    /// What the GPU has written for a lane of this context.
+    fn word(&self, context: ContextKey, lane: usize) -> u64 {
+        let place = self.launch.card.get() * WORDS;
+        if lane < WORDS { self.driver.written(context, place + lane) } else { 0 }
+    }
+
     /// Settles what nobody will ever be asked about.
     fn write_off(&self) {
         let now = self.edge.now();
-        let word = |lane| self.gate.word(self.launch.card, lane);
+        let word = |context, lane| self.word(context, lane);
         let mut account = self.account();
         let settlement = &mut account.settlement;
         let lots = settlement.expire(now);

@@ -11,7 +11,7 @@ use cgpu_proto::region::{Birth, Region};
 use cgpu_proto::slots::{State, Word};
 use cgpu_proto::units::{Generation, Nanos, SlotIndex};
 
-use super::super::{Clocks, Driver, Edge, Event, Failed, Stream};
+use super::super::{Clocks, ContextKey, Driver, Edge, Event, Failed, Stream};
 
 /// Where time begins.
 pub(super) const BEGIN: Nanos = Nanos::from_millis(1_000_000);
@@ -359,6 +359,11 @@ impl Driver for Place<'_, '_> {
             card.writes.push((last.max(now), self.tenant, word, value));
             Ok(())
         })
+    }
+
+    fn written(&self, _context: ContextKey, word: usize) -> u64 {
+        let (container, slot) = self.role.stage.homes[self.tenant];
+        self.role.stage.regions[container].shared().progress[slot.get()].word[word].load(Ordering::Acquire)
     }
 
     fn is_over(&self, event: Event) -> Result<bool, Failed> {

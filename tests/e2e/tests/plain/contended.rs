@@ -181,6 +181,28 @@ fn captured_launches_are_not_charged() {
     );
 }
 
+/// Each context has a page of its own that the GPU writes; none is asked for its events, and one that goes takes no other's.
+#[test]
+fn every_context_is_told_of_its_ends_by_the_gpu() {
+    let contended = Contended::new("A10:23028").begin();
+    let journal = contended.scene.path("journal");
+    let mut command = contended.scene.program_in(&contended.container, "context_turns");
+    command.env("CGPU_SIM_JOURNAL", &journal);
+    let mut child = ready(command);
+    let _ = contended.scene.books(&contended.container);
+    play(&mut child);
+    let failed = contended.counted("marker_failed");
+    child.finish().silent();
+    let text = fs::read_to_string(journal).expect("a journal");
+    contended.finish();
+    let calls: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let count = |name: &str| named(&calls, name).count();
+    let (pages, writes, asked) =
+        (count("cuMemHostRegister_v2"), count("cuStreamWriteValue64_v2"), count("cuEventQuery"));
+    assert!(pages == 3 && writes > 20, "{pages} pages, {writes} writes");
+    assert_eq!((asked, failed), (0, 0), "events that were asked for, and refusals");
+}
+
 /// Everything that computes, by whatever function and flavour, is measured and charged. What a thread has not asked for yet is not told,
 /// nor what went by before anybody knew that the card was wanted by two.
 #[test]
