@@ -12,6 +12,7 @@ use cgpu_sim::watch::{Arguments, Watch};
 
 use crate::answer::result;
 use crate::argument::Received;
+use crate::library;
 
 /// The functions behind the rows that are played.
 mod played {
@@ -65,14 +66,20 @@ macro_rules! export {
 }
 
 /// What `CGPU_SIM_FAULT` and `CGPU_SIM_JOURNAL` ask for, read at the first call.
-static WATCH: LazyLock<Watch> = LazyLock::new(|| Watch::from_environment(Library::Nvml));
+pub(crate) static WATCH: LazyLock<Watch> = LazyLock::new(|| Watch::from_environment(Library::Nvml));
 
-/// Runs a call, or makes it fail; writes it down. What the cards did is for the driver's journal to tell.
+/// Runs a call, or makes it fail; writes it down. What the cards did is for the driver's journal to tell. An `nvmlInit` that only counts
+/// one more user does nothing that could fail.
 fn watched(
     position: usize,
     describe: impl FnOnce(&mut Arguments),
     call: impl FnOnce() -> nvmlReturn_t,
 ) -> nvmlReturn_t {
+    let is_init =
+        [nvml_index::nvmlInit, nvml_index::nvmlInit_v2, nvml_index::nvmlInitWithFlags].contains(&position);
+    if is_init && library::is_started() {
+        return nvmlReturn_t(WATCH.journaled(position, describe, || None, || call().0));
+    }
     nvmlReturn_t(WATCH.around(position, describe, || None, || call().0))
 }
 cgpu_abi::nvml_table!(exports);

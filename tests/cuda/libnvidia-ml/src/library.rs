@@ -1,7 +1,9 @@
 //! Start and end, errors, versions.
 //!
-//! Users are counted: the library is attached to the machine from the first `nvmlInit` to the last `nvmlShutdown`. Unlike the
-//! driver it lives through a fork: the child attaches for itself when it next calls.
+//! Users are counted: the library is attached to the machine from the first `nvmlInit` to the last `nvmlShutdown`. That `nvmlInit` is a
+//! *start*: it takes `CGPU_SIM_NVML_INIT_MS`, its line in the journal has the number of starts so far (`starts`), and `CGPU_SIM_FAULT`
+//! counts and strikes starts only. Unlike the driver the library lives through a fork: the child attaches for itself when it next calls,
+//! which is no start.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,24 +12,31 @@ use cgpu_sim::Machine;
 
 use crate::answer::{Answer, Failure, INSUFFICIENT_SIZE, NOT_FOUND, UNINITIALIZED};
 use crate::argument::{Out, Received, values};
+use crate::exports::WATCH;
 use crate::version;
 
 values!(nvmlDevice_t);
 
-static LIBRARY: Mutex<Library> = Mutex::new(Library { users: 0, machine: None });
+static LIBRARY: Mutex<Library> = Mutex::new(Library { users: 0, starts: 0, machine: None });
 
 struct Library {
     users: usize,
+    /// So far, of this process and those that it was forked from.
+    starts: u64,
     machine: Option<Arc<Machine>>,
 }
 
-fn open() -> Answer<Arc<Machine>> {
+fn attach() -> Answer<Arc<Machine>> {
     let machine = Machine::from_environment().map_err(|error| {
         eprintln!("cgpu-sim: {error}");
         Failure::from(error)
     })?;
-    machine.spend(machine.figures().attaching);
     Ok(Arc::new(machine))
+}
+
+/// Whether the library has users: one more `nvmlInit` is then no start.
+pub(crate) fn is_started() -> bool {
+    LIBRARY.lock().unwrap_or_else(PoisonError::into_inner).users > 0
 }
 
 /// The machine, if anybody uses the library.
@@ -38,7 +47,7 @@ pub(crate) fn machine() -> Answer<Arc<Machine>> {
         Some(machine) if machine.is_inherited() => {
             // The parent's; not ours to detach.
             core::mem::forget(machine);
-            Ok(Arc::clone(library.machine.insert(open()?)))
+            Ok(Arc::clone(library.machine.insert(attach()?)))
         }
         Some(machine) => Ok(Arc::clone(library.machine.insert(machine))),
     }
@@ -47,7 +56,11 @@ pub(crate) fn machine() -> Answer<Arc<Machine>> {
 pub(crate) fn nvmlInitWithFlags(_flags: c_uint) -> Answer {
     let mut library = LIBRARY.lock().unwrap_or_else(PoisonError::into_inner);
     if library.machine.is_none() {
-        library.machine = Some(open()?);
+        library.starts += 1;
+        WATCH.note("starts", || library.starts);
+        let machine = attach()?;
+        machine.spend(machine.figures().attaching);
+        library.machine = Some(machine);
     }
     library.users += 1;
     Ok(())

@@ -1,7 +1,8 @@
 //! The answers that a caller goes on with: the one card, its names, its memory, its empty lists.
 
 use core::ffi::CStr;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::Duration;
 
 use cgpu_abi::nvml_types::*;
 
@@ -19,6 +20,13 @@ static MEMORY: LazyLock<c_ulonglong> = LazyLock::new(|| {
 });
 /// The bytes of the null `libcuda.so.1`'s UUID, as text.
 const UUID: &CStr = c"GPU-6e756c6c-2d64-7269-7665-722d63617264";
+/// Host time of a start, an `nvmlInit` while the library has no users: as many milliseconds as `CGPU_SIM_NVML_INIT_MS` says.
+static START: LazyLock<Duration> = LazyLock::new(|| {
+    let asked = std::env::var("CGPU_SIM_NVML_INIT_MS").ok().and_then(|text| text.parse().ok());
+    Duration::from_millis(asked.filter(|millis| *millis <= 60_000).unwrap_or(0))
+});
+/// The library's users. Locked for as long as a start takes, as in a real NVML.
+static USERS: Mutex<usize> = Mutex::new(0);
 const CARD: nvmlDevice_t = nvmlDevice_t(0x6e75_6c6c);
 
 /// Gives the caller a value.
@@ -84,7 +92,35 @@ macro_rules! nobody {
     )*};
 }
 
+fn init() -> nvmlReturn_t {
+    let mut users = USERS.lock().unwrap_or_else(PoisonError::into_inner);
+    if *users == 0 && !START.is_zero() {
+        std::thread::sleep(*START);
+    }
+    *users += 1;
+    nvmlReturn_t::SUCCESS
+}
+
 impl Nvml for Null {
+    unsafe fn nvmlInit() -> nvmlReturn_t {
+        init()
+    }
+
+    unsafe fn nvmlInit_v2() -> nvmlReturn_t {
+        init()
+    }
+
+    unsafe fn nvmlInitWithFlags(_flags: c_uint) -> nvmlReturn_t {
+        init()
+    }
+
+    unsafe fn nvmlShutdown() -> nvmlReturn_t {
+        let mut users = USERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(left) = users.checked_sub(1) else { return nvmlReturn_t::ERROR_UNINITIALIZED };
+        *users = left;
+        nvmlReturn_t::SUCCESS
+    }
+
     unsafe fn nvmlErrorString(result: nvmlReturn_t) -> *const c_char {
         result.description().unwrap_or(c"Unknown Error").as_ptr()
     }

@@ -10,6 +10,7 @@
 //!   CODE   a number, or the vendor's name for it: 2, CUDA_ERROR_OUT_OF_MEMORY, NVML_ERROR_GPU_IS_LOST
 //!          KILL        the process is killed (SIGKILL) before the call does anything
 //!          KILL_AFTER  it is killed when the call has done everything, before it returns
+//!          HANG        the call does nothing and never returns
 //! ```
 //!
 //! The first entry that says so decides; each counts the calls that it names, whoever decides. A name with a star that fits symbols
@@ -47,6 +48,8 @@ pub enum Strike {
     Kills,
     /// Its process is killed when it has done everything, before it returns.
     KillsAfter,
+    /// It does nothing and never returns.
+    Hangs,
 }
 
 #[derive(Debug)]
@@ -178,6 +181,7 @@ impl Rule {
         let (of_driver, of_nvml) = match (code, code.parse()) {
             ("KILL", _) => (Some(Strike::Kills), Some(Strike::Kills)),
             ("KILL_AFTER", _) => (Some(Strike::KillsAfter), Some(Strike::KillsAfter)),
+            ("HANG", _) => (Some(Strike::Hangs), Some(Strike::Hangs)),
             (_, Ok(code)) => (answers(Some(code)), answers(Some(code))),
             (name, Err(_)) => (answers(Library::Driver.code(name)), answers(Library::Nvml.code(name))),
         };
@@ -260,6 +264,15 @@ mod tests {
         assert_eq!(faults.strike(driver_index::cuMemFree_v2), Some(Strike::KillsAfter));
         let nvml = Faults::parse("nvml*:p1:KILL", 0, Library::Nvml).unwrap();
         assert_eq!(nvml.strike(nvml_index::nvmlInit_v2), Some(Strike::Kills));
+    }
+
+    #[test]
+    fn hang_strikes_the_named_call_of_either_library() {
+        let list = "nvmlInit*:2:HANG,cuInit:1:HANG";
+        let nvml = Faults::parse(list, 0, Library::Nvml).unwrap();
+        assert_eq!(nvml.strike(nvml_index::nvmlInit_v2), None);
+        assert_eq!(nvml.strike(nvml_index::nvmlInit), Some(Strike::Hangs));
+        assert_eq!(driver(list).strike(driver_index::cuInit), Some(Strike::Hangs));
     }
 
     #[test]

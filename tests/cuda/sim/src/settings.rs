@@ -131,7 +131,7 @@ figures! {
     query: Nanos = Nanos::from_micros(50),
     /// What it takes NVML to read a sample buffer: utilisation, clocks, power.
     sampling: Nanos = Nanos::from_millis(1),
-    /// What the first `nvmlInit` of a process takes.
+    /// Host time of a start of NVML: an `nvmlInit` while the process has none (`CGPU_SIM_NVML_INIT_MS`).
     attaching: Nanos = Nanos::from_millis(10),
     /// How fast the GPUs' clocks run beside the host's, at first (`CGPU_SIM_CLOCK_PPM`).
     clock_rate: ClockRate = ClockRate(0),
@@ -182,6 +182,15 @@ impl Settings {
                 ))),
             },
         };
+        let millis = |name, least, default: Nanos| match get(name) {
+            None => Ok(default),
+            Some(text) => match text.parse::<u64>() {
+                Ok(millis) if (least..=60_000).contains(&millis) => Ok(Nanos::from_millis(millis)),
+                _ => Err(Error::Settings(format!(
+                    "{name}={text}: expected whole milliseconds from {least} to 60000"
+                ))),
+            },
+        };
         let millionths = |name, most: f64| match get(name) {
             None => Ok(0),
             Some(text) => match text.parse::<f64>() {
@@ -201,17 +210,8 @@ impl Settings {
             switch: micros("CGPU_SIM_SWITCH_US", 0, figures.switch)?,
             slice: micros("CGPU_SIM_SLICE_US", 1, figures.slice)?,
             kernel: micros("CGPU_SIM_KERNEL_US", 1, figures.kernel)?,
-            window: match get("CGPU_SIM_WINDOW_MS") {
-                None => figures.window,
-                Some(text) => match text.parse::<u64>() {
-                    Ok(millis) if (1..=60_000).contains(&millis) => Nanos::from_millis(millis),
-                    _ => {
-                        return Err(Error::Settings(format!(
-                            "CGPU_SIM_WINDOW_MS={text}: expected whole milliseconds from 1 to 60000"
-                        )));
-                    }
-                },
-            },
+            window: millis("CGPU_SIM_WINDOW_MS", 1, figures.window)?,
+            attaching: millis("CGPU_SIM_NVML_INIT_MS", 0, figures.attaching)?,
             mps: switch("CGPU_SIM_MPS")?,
             host_pids: switch("CGPU_SIM_HOST_PIDS")?,
             noise: millionths("CGPU_SIM_NOISE", 100.0)?,
@@ -305,6 +305,7 @@ mod tests {
             ("CGPU_SIM_SLICE_US", "2000"),
             ("CGPU_SIM_KERNEL_US", "60"),
             ("CGPU_SIM_WINDOW_MS", "1000"),
+            ("CGPU_SIM_NVML_INIT_MS", "0"),
             ("CGPU_SIM_MPS", "1"),
             ("CGPU_SIM_NOISE", "1.5"),
             ("CGPU_SIM_CORUN", "10"),
@@ -323,6 +324,7 @@ mod tests {
         );
         assert_eq!(settings.figures.window, Nanos::from_millis(1_000));
         assert_eq!(settings.figures.clock_rate, ClockRate(-12_500));
+        assert_eq!(settings.figures.attaching, Nanos::ZERO);
         assert_eq!(settings.figures.seed, 42);
         assert_eq!(settings.dilation_milli, 2_500);
     }
@@ -334,6 +336,7 @@ mod tests {
             ("CGPU_SIM_SLICE_US", "0"),
             ("CGPU_SIM_KERNEL_US", "-1"),
             ("CGPU_SIM_WINDOW_MS", "0"),
+            ("CGPU_SIM_NVML_INIT_MS", "60001"),
             ("CGPU_SIM_MPS", "yes"),
             ("CGPU_SIM_HOST_PIDS", "2"),
             ("CGPU_SIM_NOISE", "-1"),

@@ -89,7 +89,7 @@ impl Watch {
         machine: impl FnOnce() -> Option<&'a Machine>,
         call: impl FnOnce() -> u32,
     ) -> u32 {
-        let watched = || match self.strike(position) {
+        self.journaled(position, describe, machine, || match self.strike(position) {
             None => call(),
             Some(Strike::Answers(code)) => code,
             Some(Strike::Kills) => die(),
@@ -97,13 +97,25 @@ impl Watch {
                 call();
                 die()
             }
-        };
+            Some(Strike::Hangs) => hang(),
+        })
+    }
+
+    /// Runs the call as [`Watch::around`] does, but without a fault: `CGPU_SIM_FAULT` neither strikes nor counts it.
+    #[inline]
+    pub fn journaled<'a>(
+        &self,
+        position: usize,
+        describe: impl FnOnce(&mut Arguments),
+        machine: impl FnOnce() -> Option<&'a Machine>,
+        call: impl FnOnce() -> u32,
+    ) -> u32 {
         match &self.journal {
-            None => watched(),
+            None => call(),
             Some(journal) => {
                 let mut arguments = Arguments::default();
                 describe(&mut arguments);
-                let (answer, call) = write_down(self.library.symbol(position), arguments, watched);
+                let (answer, call) = write_down(self.library.symbol(position), arguments, call);
                 let mut lines = vec![Line::Call(call)];
                 if let Some(machine) = machine() {
                     lines.extend(news(machine));
@@ -137,6 +149,15 @@ fn die() -> ! {
     loop {
         // SAFETY: two integers; the process is our own.
         unsafe { libc::kill(pid, libc::SIGKILL) };
+    }
+}
+
+/// As a driver that waits for something which never comes. Signals are handled meanwhile, and may end the process.
+#[cold]
+fn hang() -> ! {
+    loop {
+        // SAFETY: has no preconditions.
+        unsafe { libc::pause() };
     }
 }
 
