@@ -32,6 +32,7 @@
 #define CGPU_COUNTERS 48u /* counted reasons per process */
 #define CGPU_INTERVALS 7u /* published busy intervals per process and card */
 #define CGPU_NAME 64u
+#define CGPU_DEVICES 56u  /* devices of a host that the monitor can tell of: eight GPUs of seven instances each */
 
 /* Liveness: the open-file-description lock that a living process holds on byte CGPU_LOCK_BASE + slot of `use`. */
 #define CGPU_LOCK_BASE (UINT64_C(1) << 40)
@@ -171,6 +172,22 @@ struct cgpu_grant_card {
     uint64_t reserved0[7];
 };
 
+/* A device of the host, as NVML tells the monitor: a GPU, or an instance of one (MIG). A container's process need not start NVML for it. */
+struct cgpu_device {
+    uint8_t uuid[16];
+    uint32_t total;      /* ATOMIC: its memory, in steps of CGPU_DEVICE_STEP */
+    uint32_t free;       /* ATOMIC: what of it was free at `grant.sampled`, in the same steps; CGPU_DEVICE_UNTOLD: not told */
+    uint32_t order;      /* ATOMIC: NVML's index << 4 | an instance's place on its GPU from 1, 0: the whole GPU; CGPU_DEVICE_PARTITIONED */
+    uint32_t reserved0;
+};
+#define CGPU_DEVICE_STEP 4096
+#define CGPU_DEVICE_UNTOLD UINT32_C(0xffffffff)
+/* In `order`: the GPU is partitioned into instances, so no program computes on it; its instances are devices of their own. */
+#define CGPU_DEVICE_PARTITIONED UINT32_C(0x80000000)
+
+/* grant.devices: how many of `device` count, in the low 8 bits; 0: not told, or being rewritten. The rest changes when the list does. */
+#define CGPU_DEVICES_COUNT(word) ((word) & 0xff)
+
 /* grant.process: the low half of the slot's generation << 32 | the process's id on the host; 0: not known. */
 #define CGPU_PROCESS_HOST_PID(word) ((uint32_t)(word))
 
@@ -190,7 +207,11 @@ struct cgpu_grant {
     uint32_t gate;       /* ATOMIC futex: changes whenever something for this container's launches does. 0: open */
     uint32_t reserved1[15];
     uint32_t armed;      /* ATOMIC: not 0: write one byte to `bell` */
-    uint8_t reserved2[1916];
+    uint32_t devices;    /* ATOMIC, written after the list (release): CGPU_DEVICES_COUNT */
+    uint64_t sampled;    /* ATOMIC, written after every `free` (release): when NVML was asked for them; 0: never */
+    uint64_t pid_namespace; /* ATOMIC: inode of the monitor's PID namespace: who is in it sees the devices that the monitor sees. 0: not known */
+    uint8_t reserved2[104];
+    struct cgpu_device device[CGPU_DEVICES];
     struct cgpu_grant_card card[CGPU_CARDS];
     uint64_t gone[CGPU_SLOTS]; /* ATOMIC: the state word of a draining slot whose memory the monitor has seen go */
     uint64_t process[CGPU_SLOTS]; /* ATOMIC: who the slot is on the host: CGPU_PROCESS_* */
@@ -224,6 +245,8 @@ CGPU_ASSERT(sizeof(struct cgpu_use) == 2166784);
 CGPU_ASSERT(sizeof(struct cgpu_grant_card) == 128 + 0);
 CGPU_ASSERT(offsetof(struct cgpu_grant, gate) == 64);
 CGPU_ASSERT(offsetof(struct cgpu_grant, armed) == 128);
+CGPU_ASSERT(sizeof(struct cgpu_device) == 32);
+CGPU_ASSERT(offsetof(struct cgpu_grant, device) == 256);
 CGPU_ASSERT(offsetof(struct cgpu_grant, card) == 2048);
 CGPU_ASSERT(offsetof(struct cgpu_grant, gone) == 4096);
 CGPU_ASSERT(offsetof(struct cgpu_grant, growth) == 8192);

@@ -12,6 +12,7 @@ mod arrivals;
 pub(crate) mod board;
 mod cards;
 pub(crate) mod container;
+pub(crate) mod devices;
 pub(crate) mod ear;
 mod measures;
 mod news;
@@ -52,6 +53,8 @@ pub(crate) struct Host {
     pub(crate) sampled: Option<Nanos>,
     /// All cards of the host, and when NVML has told of them.
     pub(crate) inventory: Option<(Nanos, Vec<Found>)>,
+    /// The same for the containers' processes, and what was free of each when.
+    devices: devices::Devices,
     /// How they answered last, and when: also when NVML has stopped telling.
     pub(crate) pulses: Option<(Nanos, Vec<Pulse>)>,
     pub(crate) scout: Scout,
@@ -110,6 +113,7 @@ impl Host {
             warnings: Vec::new(),
             sampled: None,
             inventory: None,
+            devices: devices::Devices::default(),
             pulses: None,
             scout,
             next: 1,

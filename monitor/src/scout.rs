@@ -99,6 +99,8 @@ pub(crate) struct Sample {
     pub(crate) cards: Vec<CardSample>,
     /// All of them, for whoever starts containers; none: one has not answered.
     pub(crate) all: Option<Vec<Found>>,
+    /// GPUs that are partitioned into instances, which are among `all` in their place, by NVML's index.
+    pub(crate) partitioned: Vec<(u32, Uuid)>,
     /// How all of them answer; none: it is not told how many there are.
     pub(crate) pulses: Option<Vec<Pulse>>,
     /// Containers whose processes had all been searched for before, so that all of theirs on the cards are recognised: [`Kin::tenant`].
@@ -113,6 +115,7 @@ pub(crate) struct CardSample {
     pub(crate) name: String,
     pub(crate) total: u64,
     pub(crate) used: Option<u64>,
+    pub(crate) free: Option<u64>,
     /// How much of the time it computes, in percent; none: not told.
     pub(crate) utilization: Option<u32>,
     /// The same for each process that computed lately, by its id on the host; none: not told.
@@ -269,7 +272,9 @@ fn run(
             };
             let all = library.as_ref().ok().and_then(Library::inventory);
             let pulses = library.as_ref().ok().and_then(Library::pulses);
-            let sample = cards.map(|cards| Sample { at, cards, all, pulses, sought: sought(&kin) });
+            let partitioned = library.as_ref().map_or_else(|_| Vec::new(), Library::partitioned);
+            let sought = sought(&kin);
+            let sample = cards.map(|cards| Sample { at, cards, all, partitioned, pulses, sought });
             let sample = sample.map(|sample| recognise(sample, &kin));
             if news.send(News::Sampled(sample)).is_err() {
                 return;

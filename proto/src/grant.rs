@@ -8,6 +8,7 @@ use std::path::Path;
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::cut::Watched;
+use crate::devices::{self, Device};
 use crate::file::{self, Access, Error, Fault};
 use crate::futex::{self, Waited};
 use crate::growth::Growth;
@@ -17,6 +18,7 @@ use crate::mapping::{Mapping, Shared};
 use crate::preamble::Kind;
 use crate::slots::Word;
 use crate::units::{Bytes, CardIndex, Nanos, SlotIndex};
+use crate::uuid::Uuid;
 
 /// A heartbeat that has not changed for so long is stale: the monitor is gone. It beats four times as often, at least.
 pub const STALE: Nanos = Nanos::from_millis(1000);
@@ -207,6 +209,30 @@ impl<'a> Granted<'a> {
         Growth(self.growth(card)[slot.get()].load(Ordering::Relaxed))
     }
 
+    /// Whether a monitor has ever written here.
+    #[must_use]
+    pub fn has_monitor(self) -> bool {
+        self.page.monitor.load(Ordering::Relaxed) != 0
+    }
+
+    /// The devices of the host; none: not told.
+    #[must_use]
+    pub fn devices(self) -> Option<Vec<Device>> {
+        devices::list(self.page)
+    }
+
+    /// The inode of the PID namespace that the monitor lives in; 0: not told.
+    #[must_use]
+    pub fn pid_namespace(self) -> u64 {
+        self.page.pid_namespace.load(Ordering::Relaxed)
+    }
+
+    /// What of a device's memory was free when NVML was last asked, and when that was; none: not told.
+    #[must_use]
+    pub fn device_free(self, uuid: Uuid) -> Option<(Bytes, Nanos)> {
+        devices::free(self.page, uuid)
+    }
+
     /// A card's words.
     #[inline]
     #[must_use]
@@ -251,7 +277,7 @@ impl Heartbeat {
     ///
     /// A heart seen for the first time counts as beating; so a dead monitor is known one [`STALE`] later.
     pub fn observe(&self, granted: Granted<'_>, now: Nanos) -> Monitor {
-        if granted.page.monitor.load(Ordering::Relaxed) == 0 {
+        if !granted.has_monitor() {
             return Monitor::Never;
         }
         let beat = granted.page.heartbeat.load(Ordering::Relaxed);
@@ -350,6 +376,17 @@ impl Grantor {
     pub fn adopt(&self, monitor: u64) {
         self.beat();
         self.page().monitor.store(monitor.max(1), Ordering::Relaxed);
+    }
+
+    /// Says which devices the host has, as seen from the PID namespace of this inode; none, or more than there is room for: not told.
+    pub fn set_devices(&self, devices: &[Device], pid_namespace: u64) {
+        self.page().pid_namespace.store(pid_namespace, Ordering::Relaxed);
+        devices::publish(self.page(), devices);
+    }
+
+    /// Says what of each device's memory was free at a time, in the order of the list.
+    pub fn set_device_free(&self, free: impl Iterator<Item = Option<Bytes>>, sampled: Nanos) {
+        devices::publish_free(self.page(), free, sampled);
     }
 
     /// Asks for the bell; the container's page is to be looked at once more before sleeping.

@@ -26,6 +26,8 @@ pub const SLOTS: usize = 256;
 pub const COUNTERS: usize = 48;
 /// Published busy intervals per process and card.
 pub const INTERVALS: usize = 7;
+/// Devices of a host that the monitor can tell of.
+pub const DEVICES: usize = 56;
 /// Bytes of a container's name, with the closing zero.
 pub const NAME: usize = 64;
 /// Words of a process's progress page.
@@ -200,6 +202,18 @@ pub struct GrantCard {
     pub reserved0: Reserved<56>,
 }
 
+/// `struct cgpu_device`: a device of the host, as the monitor knows it.
+#[derive(Debug, Default)]
+#[repr(C)]
+#[allow(missing_docs)] // the header says it
+pub struct Device {
+    pub uuid: [AtomicU64; 2],
+    pub total: AtomicU32,
+    pub free: AtomicU32,
+    pub order: AtomicU32,
+    pub reserved0: Reserved<4>,
+}
+
 /// `struct cgpu_grant`: the file that the monitor writes.
 #[derive(Debug)]
 #[repr(C)]
@@ -214,7 +228,11 @@ pub struct Grant {
     pub gate: AtomicU32,
     pub reserved1: Reserved<60>,
     pub armed: AtomicU32,
-    pub reserved2: Reserved<1916>,
+    pub devices: AtomicU32,
+    pub sampled: AtomicU64,
+    pub pid_namespace: AtomicU64,
+    pub reserved2: Reserved<104>,
+    pub device: [Device; DEVICES],
     pub card: [GrantCard; CARDS],
     pub gone: [AtomicU64; SLOTS],
     pub process: [AtomicU64; SLOTS],
@@ -256,6 +274,8 @@ const _: () = {
     assert!(size_of::<GrantCard>() == 128);
     assert!(offset_of!(Grant, gate) == 64);
     assert!(offset_of!(Grant, armed) == 128);
+    assert!(size_of::<Device>() == 32);
+    assert!(offset_of!(Grant, device) == 256);
     assert!(offset_of!(Grant, card) == 2048);
     assert!(offset_of!(Grant, gone) == 4096);
     assert!(offset_of!(Grant, growth) == 8192);

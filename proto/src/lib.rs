@@ -15,7 +15,7 @@
 //! | [`ledger`] | who has charged how much of a card |
 //! | [`mod@file`], [`mapping`] | a file made exactly once, looked at, mapped |
 //! | [`region`], [`cards`] | both files as the container's processes use them |
-//! | [`grant`] | what the monitor says: the reader's side and the writer's |
+//! | [`grant`], [`devices`] | what the monitor says: the reader's side and the writer's; the host's devices |
 //! | [`snapshot`], [`intervals`] | what the container says, as the monitor copies it |
 //! | [`notes`] | what the monitor tells the container, as people see it |
 //! | [`peer`] | who is at the other end of a socket |
@@ -61,6 +61,8 @@ pub mod uuid;
 pub mod cards;
 #[cfg(not(loom))]
 pub mod cut;
+#[cfg(not(loom))]
+pub mod devices;
 #[cfg(not(loom))]
 pub mod file;
 #[cfg(not(loom))]

@@ -18,6 +18,10 @@ int main(void)
     VALUE(CGPU_COUNTERS);
     VALUE(CGPU_INTERVALS);
     VALUE(CGPU_NAME);
+    VALUE(CGPU_DEVICES);
+    VALUE(CGPU_DEVICE_STEP);
+    VALUE(CGPU_DEVICE_UNTOLD);
+    VALUE(CGPU_DEVICE_PARTITIONED);
     VALUE(CGPU_LOCK_BASE);
     VALUE(CGPU_LOCK_REGION);
     VALUE(CGPU_LOCK_SLEEPERS);
@@ -117,6 +121,13 @@ int main(void)
     FIELD(cgpu_grant_card, bound);
     FIELD(cgpu_grant_card, reserved0);
 
+    SIZE(cgpu_device);
+    FIELD(cgpu_device, uuid);
+    FIELD(cgpu_device, total);
+    FIELD(cgpu_device, free);
+    FIELD(cgpu_device, order);
+    FIELD(cgpu_device, reserved0);
+
     SIZE(cgpu_grant);
     FIELD(cgpu_grant, version);
     FIELD(cgpu_grant, magic);
@@ -127,7 +138,11 @@ int main(void)
     FIELD(cgpu_grant, gate);
     FIELD(cgpu_grant, reserved1);
     FIELD(cgpu_grant, armed);
+    FIELD(cgpu_grant, devices);
+    FIELD(cgpu_grant, sampled);
+    FIELD(cgpu_grant, pid_namespace);
     FIELD(cgpu_grant, reserved2);
+    FIELD(cgpu_grant, device);
     FIELD(cgpu_grant, card);
     FIELD(cgpu_grant, gone);
     FIELD(cgpu_grant, process);

@@ -11,6 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use cgpu_proto::devices::{PARTITIONED, STEP, UNTOLD};
 use cgpu_proto::grant::TurnState;
 use cgpu_proto::layout::*;
 use cgpu_proto::lock::SLEEPERS;
@@ -55,6 +56,10 @@ fn what_rust_says() -> String {
         ("CGPU_COUNTERS", COUNTERS as u64),
         ("CGPU_INTERVALS", INTERVALS as u64),
         ("CGPU_NAME", NAME as u64),
+        ("CGPU_DEVICES", DEVICES as u64),
+        ("CGPU_DEVICE_STEP", STEP),
+        ("CGPU_DEVICE_UNTOLD", u64::from(UNTOLD)),
+        ("CGPU_DEVICE_PARTITIONED", u64::from(PARTITIONED)),
         ("CGPU_LOCK_BASE", LOCK_BASE),
         ("CGPU_LOCK_REGION", LOCK_REGION),
         ("CGPU_LOCK_SLEEPERS", u64::from(SLEEPERS)),
@@ -82,8 +87,10 @@ fn what_rust_says() -> String {
         cgpu_progress = Progress { word }
         cgpu_use = Use { header, slot, cell, progress }
         cgpu_grant_card = GrantCard { turn, granted, until, limit, ring, policy, weight, share, busy, beside, edition, bound, reserved0 }
+        cgpu_device = Device { uuid, total, free, order, reserved0 }
         cgpu_grant = Grant {
-            version, magic, size, heartbeat, monitor, reserved0, gate, reserved1, armed, reserved2, card, gone, process, growth,
+            version, magic, size, heartbeat, monitor, reserved0, gate, reserved1, armed, devices, sampled, pid_namespace, reserved2,
+            device, card, gone, process, growth,
         }
     }
     out

@@ -57,6 +57,7 @@ impl Host {
             self.drop_cards(|board| board.known || sample.cards.iter().any(|card| card.uuid == board.uuid));
         }
         self.sampled = Some(sample.at);
+        self.take_devices(&sample);
         self.inventory = sample.all.map(|cards| (sample.at, cards));
         self.pulses = sample.pulses.map(|pulses| (sample.at, pulses)).or(self.pulses.take());
         let told: BTreeSet<Uuid> = sample.cards.iter().map(|card| card.uuid).collect();

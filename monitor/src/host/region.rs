@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use cgpu_proto::atomic::Ordering;
+use cgpu_proto::devices::Device;
 use cgpu_proto::file::{Error, Fault};
 use cgpu_proto::grant::{Grantor, Turn};
 use cgpu_proto::growth::Growth;
@@ -16,6 +17,7 @@ use cgpu_proto::units::{Bytes, CardIndex, Generation, Nanos, SlotIndex};
 use cgpu_proto::uuid::Uuid;
 use rustix::fs::fstat;
 
+use super::devices::Devices;
 use crate::controller::tenants::Gate;
 use crate::controller::words::Words;
 
@@ -38,6 +40,8 @@ pub(crate) struct Region {
     pub(crate) garbled: Option<String>,
     /// What the page's `armed` says.
     armed: bool,
+    /// The devices that the page tells of.
+    told: Vec<Device>,
     cells: Vec<Cell>,
 }
 
@@ -61,6 +65,7 @@ impl Region {
             moved: true,
             garbled: None,
             armed: false,
+            told: Vec::new(),
             cells: Vec::new(),
         };
         region.look();
@@ -224,6 +229,15 @@ impl Region {
     /// Says it anew. `risen`: it is more.
     pub(crate) fn set_growth(&self, card: CardIndex, slot: SlotIndex, growth: Growth, risen: bool) {
         self.grantor.set_growth(card, slot, growth, risen);
+    }
+
+    /// Says which devices the host has, and what of each is free.
+    pub(crate) fn tell_devices(&mut self, devices: &Devices) {
+        if self.told != devices.list {
+            self.told.clone_from(&devices.list);
+            self.grantor.set_devices(&self.told, devices.pid_namespace);
+        }
+        self.grantor.set_device_free(devices.free.iter().copied(), devices.sampled);
     }
 
     /// Says who a slot's user is on the host.

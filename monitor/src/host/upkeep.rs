@@ -29,6 +29,11 @@ impl Host {
         let had_one = container.region.is_some();
         if container.find_region(monitor) {
             self.changes.push(Change::Bell(tenant));
+            if let Some(region) = &mut container.region {
+                region.tell_devices(&self.devices);
+            }
+            // Its first process will measure its context by what is told to be free: the newer, the less of it is others' doing.
+            self.scout.sample();
         } else if let Some(region) = &mut container.region {
             region.look();
             if region.find_bell(&container.dir) {

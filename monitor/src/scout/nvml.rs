@@ -51,7 +51,8 @@ impl Library {
                 uuid,
                 name: device.name().unwrap_or_default(),
                 total: memory.as_ref().map_or(0, |memory| memory.total),
-                used: memory.map(|memory| memory.used),
+                used: memory.as_ref().map(|memory| memory.used),
+                free: memory.map(|memory| memory.free),
                 processes,
                 readings,
                 residents: Vec::new(),
@@ -66,6 +67,13 @@ impl Library {
     /// All cards; none: one does not answer.
     pub(super) fn inventory(&self) -> Option<Vec<Found>> {
         inventory::ask(&self.nvml).ok()
+    }
+
+    /// GPUs that are partitioned into instances, by their indexes.
+    pub(super) fn partitioned(&self) -> Vec<(u32, Uuid)> {
+        let place = |index| self.place(index).filter(|place| is_partitioned(&place.device));
+        let places = (0..self.nvml.device_count().unwrap_or(0)).filter_map(place);
+        places.map(|place| (place.index.card(), place.uuid)).collect()
     }
 
     /// How all cards answer; none: it is not told how many there are.
@@ -118,11 +126,14 @@ impl<'a> Place<'a> {
     }
 }
 
+fn is_partitioned(device: &Device<'_>) -> bool {
+    device.mig_mode().is_ok_and(|mode| mode.current == MIG_ENABLED)
+}
+
 /// A card's instances, or the card itself where there are none. Drivers before R470 name instances after their card, and so do we then: all
 /// of them are that one card.
 fn places(card: Place<'_>) -> Vec<Place<'_>> {
-    let is_cut = card.device.mig_mode().is_ok_and(|mode| mode.current == MIG_ENABLED);
-    let most = if is_cut { card.device.mig_device_count().unwrap_or(0) } else { 0 };
+    let most = if is_partitioned(&card.device) { card.device.mig_device_count().unwrap_or(0) } else { 0 };
     // An instance that is destroyed leaves its number empty.
     let instance = |number| {
         let device = card.device.mig_device_by_index(number).ok()?;
