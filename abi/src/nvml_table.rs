@@ -8,13 +8,13 @@ macro_rules! nvml_table {
             $([$($through)*])?
 
             // Start and end.
-            call nvmlInit { 1200 } Starts Passed played "counts the users of the library in this process"
+            hook nvmlInit { 1200 } Starts Tracked played "counts the users of the library in this process"
                 ();
-            call nvmlInit_v2 { 1200 } Starts Passed played "counts the users of the library in this process"
+            hook nvmlInit_v2 { 1200 } Starts Tracked played "counts the users of the library in this process"
                 ();
-            call nvmlInitWithFlags { 1200 } Starts Passed played "counts the users of the library in this process"
+            hook nvmlInitWithFlags { 1200 } Starts Tracked played "counts the users of the library in this process"
                 (flags: c_uint);
-            call nvmlShutdown { 1200 } Starts Passed played "counts the users of the library in this process"
+            hook nvmlShutdown { 1200 } Starts Tracked played "counts the users of the library in this process"
                 ();
             pass nvmlInternalGetExportTable { 0 } Routes Passed stub "private tables pass untouched: they are the vendor's own";
             call nvmlErrorString { 1200 } Passes Passed played "names a result"
@@ -93,21 +93,21 @@ macro_rules! nvml_table {
                 (device: nvmlDevice_t, mode: nvmlEnableState_t);
 
             // Which cards there are.
-            call nvmlDeviceGetCount { 1200 } Passes Passed played "cards are hidden by the container's runtime, not by us"
+            hook nvmlDeviceGetCount { 1200 } Passes Guarded played "cards are hidden by the container's runtime, not by us"
                 (device_count: *mut c_uint);
-            call nvmlDeviceGetCount_v2 { 1200 } Passes Passed played "cards are hidden by the container's runtime, not by us"
+            hook nvmlDeviceGetCount_v2 { 1200 } Passes Guarded played "cards are hidden by the container's runtime, not by us"
                 (device_count: *mut c_uint);
-            call nvmlDeviceGetHandleByIndex { 1200 } Passes Passed played "cards are hidden by the container's runtime, not by us"
+            hook nvmlDeviceGetHandleByIndex { 1200 } Passes Guarded played "cards are hidden by the container's runtime, not by us"
                 (index: c_uint, device: *mut nvmlDevice_t);
-            call nvmlDeviceGetHandleByIndex_v2 { 1200 } Passes Passed played "cards are hidden by the container's runtime, not by us"
+            hook nvmlDeviceGetHandleByIndex_v2 { 1200 } Passes Guarded played "cards are hidden by the container's runtime, not by us"
                 (index: c_uint, device: *mut nvmlDevice_t);
-            call nvmlDeviceGetHandleByPciBusId { 1200 } Passes Passed played "cards are hidden by the container's runtime, not by us"
+            hook nvmlDeviceGetHandleByPciBusId { 1200 } Passes Guarded played "cards are hidden by the container's runtime, not by us"
                 (pci_bus_id: *const c_char, device: *mut nvmlDevice_t);
-            call nvmlDeviceGetHandleByPciBusId_v2 { 1200 } Passes Passed played "cards are hidden by the container's runtime, not by us"
+            hook nvmlDeviceGetHandleByPciBusId_v2 { 1200 } Passes Guarded played "cards are hidden by the container's runtime, not by us"
                 (pci_bus_id: *const c_char, device: *mut nvmlDevice_t);
-            call nvmlDeviceGetHandleBySerial { 1200 } Passes Passed played "cards are hidden by the container's runtime, not by us"
+            hook nvmlDeviceGetHandleBySerial { 1200 } Passes Guarded played "cards are hidden by the container's runtime, not by us"
                 (serial: *const c_char, device: *mut nvmlDevice_t);
-            call nvmlDeviceGetHandleByUUID { 1200 } Passes Passed played "cards are hidden by the container's runtime, not by us"
+            hook nvmlDeviceGetHandleByUUID { 1200 } Passes Guarded played "cards are hidden by the container's runtime, not by us"
                 (uuid: *const c_char, device: *mut nvmlDevice_t);
             call nvmlDeviceGetIndex { 1200 } Passes Passed played "cards are hidden by the container's runtime, not by us"
                 (device: nvmlDevice_t, index: *mut c_uint);
@@ -118,13 +118,13 @@ macro_rules! nvml_table {
             call nvmlDeviceGetUUID { 1200 } Passes Passed played "cards are hidden by the container's runtime, not by us"
                 (device: nvmlDevice_t, uuid: *mut c_char, length: c_uint);
             pass nvmlDeviceGetHandleByUUIDV { 1209 } Passes Passed stub "cards are hidden by the container's runtime, not by us";
-            call nvmlSystemGetCudaDriverVersion { 1200 } Passes Passed played "reads a version"
+            hook nvmlSystemGetCudaDriverVersion { 1200 } Passes Guarded played "reads a version"
                 (cuda_driver_version: *mut c_int);
-            call nvmlSystemGetCudaDriverVersion_v2 { 1200 } Passes Passed played "reads a version"
+            hook nvmlSystemGetCudaDriverVersion_v2 { 1200 } Passes Guarded played "reads a version"
                 (cuda_driver_version: *mut c_int);
-            call nvmlSystemGetDriverVersion { 1200 } Passes Passed played "reads a version"
+            hook nvmlSystemGetDriverVersion { 1200 } Passes Guarded played "reads a version"
                 (version: *mut c_char, length: c_uint);
-            call nvmlSystemGetNVMLVersion { 1200 } Passes Passed played "reads a version"
+            hook nvmlSystemGetNVMLVersion { 1200 } Passes Guarded played "reads a version"
                 (version: *mut c_char, length: c_uint);
 
             // The card's properties.

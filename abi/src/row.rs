@@ -62,6 +62,8 @@ pub enum Treatment {
     Routed,
     /// Goes to the driver, and is counted.
     Counted,
+    /// Goes to the library once the program has initialised it: it does not notice that others in the process have.
+    Guarded,
     /// Goes to the driver unseen.
     Passed,
 }

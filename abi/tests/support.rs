@@ -22,7 +22,7 @@ const ROLES: [(Role, &str); 13] = [
     (Role::Passes, "Everything else"),
 ];
 
-const TREATMENTS: [(Treatment, &str, &str); 9] = [
+const TREATMENTS: [(Treatment, &str, &str); 10] = [
     (
         Treatment::Charged,
         "charged",
@@ -35,6 +35,7 @@ const TREATMENTS: [(Treatment, &str, &str); 9] = [
     (Treatment::Tracked, "tracked", "goes to the driver; what it means for the books is noted"),
     (Treatment::Routed, "routed", "hands out our functions in place of the driver's"),
     (Treatment::Counted, "counted", "goes to the driver, and is counted"),
+    (Treatment::Guarded, "guarded", "goes to the library once the program has initialised it"),
     (Treatment::Passed, "passed", "goes to the driver unseen"),
 ];
 

@@ -130,6 +130,14 @@ impl Region {
         Err(last)
     }
 
+    /// Opens the region of the first candidate that has one which can be used; none: no candidate has.
+    #[must_use]
+    pub fn find(candidates: &[Candidate]) -> Option<Self> {
+        let open =
+            |candidate: &Candidate| vouch(candidate).and_then(|()| Self::open(&candidate.directory)).ok();
+        candidates.iter().find_map(open)
+    }
+
     fn open_when_ready(directory: &Path) -> Result<Self, Error> {
         for _ in 0..LOOKS {
             match Self::open(directory) {

@@ -5,33 +5,10 @@ use core::ffi::{CStr, c_int, c_uint};
 use cgpu_abi::nvml_types::{nvmlDevice_t, nvmlMemory_t, nvmlPciInfo_t, nvmlReturn_t};
 use cgpu_abi::types::{CUcontext, CUdevice, CUresult, CUuuid};
 use cgpu_proto::atomic::{AtomicUsize, Ordering::Relaxed};
-use cgpu_tenant::{Bytes, Card, CardInfo, Inventory, Tenant, Uuid};
+use cgpu_tenant::{Bytes, Card, CardInfo, Found, System, Tenant, Told, Uuid};
 
-use crate::library::NVML;
 use crate::process::Starter;
-use crate::{driver, nvml};
-
-/// The cards found.
-pub(crate) struct Found {
-    cards: Vec<CardInfo>,
-    cut: Vec<Uuid>,
-    complete: bool,
-}
-
-impl Found {
-    /// None: nobody wants to know.
-    pub(crate) const NOTHING: Found = Found { cards: Vec::new(), cut: Vec::new(), complete: false };
-
-    /// Whether there are none.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.cards.is_empty()
-    }
-
-    /// As the books want it.
-    pub(crate) fn as_given(&self) -> Inventory<'_> {
-        Inventory { cards: &self.cards, cut: &self.cut, complete: self.complete }
-    }
-}
+use crate::{driver, nvml, nvml_uses};
 
 /// Which of the driver's devices are on the books, by ordinal.
 pub(crate) struct Devices {
@@ -101,10 +78,21 @@ impl Devices {
     }
 }
 
-/// All cards: NVML's list, which no variable of the program hides from; where there is no NVML, the driver's. A card that is cut into MIG
-/// instances is these instead: no program computes on the card itself.
+/// All cards, as the monitor has told; else NVML's list, which no variable of the program hides from; where there is no NVML, the driver's. A
+/// card that is partitioned into MIG instances is these instead: no program computes on the card itself.
 pub(crate) fn inventory(starter: Starter) -> Found {
-    let (mut cards, cut) = nvml_cards().unwrap_or_default();
+    // SAFETY: the name is NUL-ended.
+    let hides = !unsafe { libc::getenv(c"CUDA_VISIBLE_DEVICES".as_ptr()) }.is_null();
+    if starter == Starter::Driver
+        && let Some(told) = Told::read(&System)
+        && let Some(seen) = devices().map(driver_uuid).collect::<Option<Vec<_>>>()
+        && let Some(found) = told.found(&seen, hides)
+    {
+        return found;
+    }
+    // The program has started NVML itself, if it is that which asks.
+    let is_started = starter == Starter::Nvml || nvml_uses::start();
+    let (mut cards, cut) = is_started.then(nvml_cards).unwrap_or_default();
     let listed = !cards.is_empty();
     if starter == Starter::Driver {
         for device in devices() {
@@ -115,9 +103,7 @@ pub(crate) fn inventory(starter: Starter) -> Found {
             }
         }
     }
-    // SAFETY: the name is NUL-ended.
-    let hidden = !unsafe { libc::getenv(c"CUDA_VISIBLE_DEVICES".as_ptr()) }.is_null();
-    Found { complete: listed || !hidden, cards, cut }
+    Found { complete: listed || !hides, cards, cut }
 }
 
 /// Whether the driver answers.
@@ -132,13 +118,11 @@ pub(crate) fn driver_has_cards() -> bool {
     devices().next().is_some()
 }
 
-/// The card's free memory now; none where NVML cannot tell.
-pub(crate) fn physical_free(device: CUdevice) -> Option<Bytes> {
+/// The device's free memory by NVML, which is started; none where it cannot tell.
+pub(crate) fn nvml_free(device: CUdevice) -> Option<Bytes> {
     let uuid = driver_uuid(device)?;
-    with_nvml(|| {
-        let part = parts().find(|part| nvml_uuid(part.handle) == Some(uuid))?;
-        nvml_memory(part.handle).map(|memory| Bytes(memory.free))
-    })
+    let part = parts().find(|part| nvml_uuid(part.handle) == Some(uuid))?;
+    nvml_memory(part.handle).map(|memory| Bytes(memory.free))
 }
 
 /// The UUID of NVML's device.
@@ -230,17 +214,15 @@ struct Part {
 const INSTANCE_BITS: u32 = CardInfo::INSTANCE.count_ones();
 
 /// What programs can use, and the cards that are cut, by their own names.
-fn nvml_cards() -> Option<(Vec<CardInfo>, Vec<Uuid>)> {
-    with_nvml(|| {
-        let mut cards: Vec<CardInfo> = Vec::new();
-        for card in parts().filter_map(|part| nvml_card(&part)) {
-            // Drivers before R470 name all instances of a card after it.
-            if cards.iter().all(|other| other.uuid != card.uuid) {
-                cards.push(card);
-            }
+fn nvml_cards() -> (Vec<CardInfo>, Vec<Uuid>) {
+    let mut cards: Vec<CardInfo> = Vec::new();
+    for card in parts().filter_map(|part| nvml_card(&part)) {
+        // Drivers before R470 name all instances of a card after it.
+        if cards.iter().all(|other| other.uuid != card.uuid) {
+            cards.push(card);
         }
-        Some((cards, handles().filter(|card| is_cut(*card)).filter_map(nvml_uuid).collect()))
-    })
+    }
+    (cards, handles().filter(|card| is_cut(*card)).filter_map(nvml_uuid).collect())
 }
 
 fn nvml_card(part: &Part) -> Option<CardInfo> {
@@ -311,17 +293,4 @@ fn handles() -> impl Iterator<Item = nvmlDevice_t> {
         let answer = unsafe { nvml::nvmlDeviceGetHandleByIndex_v2(index, &raw mut handle) };
         (answer == nvmlReturn_t::SUCCESS).then_some(handle)
     })
-}
-
-/// Runs `body` with NVML initialised; it counts its users. `None`: there is no NVML, or `body` found nothing.
-fn with_nvml<T>(body: impl FnOnce() -> Option<T>) -> Option<T> {
-    NVML.hold();
-    // SAFETY: no obligations.
-    if unsafe { nvml::nvmlInit_v2() } != nvmlReturn_t::SUCCESS {
-        return None;
-    }
-    let found = body();
-    // SAFETY: initialised above. What it answers changes nothing.
-    let _ = unsafe { nvml::nvmlShutdown() };
-    found
 }

@@ -5,6 +5,7 @@
 //! | Gated | the hook of that name; its slow path has its own border |
 //! | Refused | refused and counted under a limit, else the driver's function |
 //! | Counted | counted, then the driver's function |
+//! | Guarded, and all others of NVML but those that count its users | refused while the program has not initialised NVML, else as below |
 //! | any other of a launch | the hook of that name; its slow path has its own border |
 //! | all others | the hook of that name |
 
@@ -14,7 +15,7 @@ use core::ptr;
 use cgpu_abi::{DRIVER, NVML, Role, driver_table, nvml_table};
 
 use crate::library::Hook;
-use crate::{boundary, driver, hooks};
+use crate::{boundary, driver, hooks, nvml};
 
 macro_rules! exports {
     ([$types:ident $answer:ident] $($kind:ident $symbol:ident { $($meta:tt)* } $role:ident $treatment:ident $played:ident
@@ -25,6 +26,24 @@ macro_rules! exports {
 }
 
 macro_rules! export {
+    ([nvmlReturn_t Starts $treatment:ident] hook $symbol:ident ($($arg:ident: $type:ty),*)) => {
+        function! { nvmlReturn_t $symbol ($($arg: $type),*) {
+            // SAFETY: the program's own call.
+            boundary::guard(|| unsafe { hooks::$symbol($($arg),*) })
+        }}
+    };
+    ([nvmlReturn_t $role:ident Guarded] hook $symbol:ident ($($arg:ident: $type:ty),*)) => {
+        function! { nvmlReturn_t $symbol ($($arg: $type),*) {
+            // SAFETY: the program's own call.
+            boundary::guard(|| hooks::if_initialised(|| unsafe { nvml::$symbol($($arg),*) }))
+        }}
+    };
+    ([nvmlReturn_t $role:ident $treatment:ident] hook $symbol:ident ($($arg:ident: $type:ty),*)) => {
+        function! { nvmlReturn_t $symbol ($($arg: $type),*) {
+            // SAFETY: the program's own call.
+            boundary::guard(|| hooks::if_initialised(|| unsafe { hooks::$symbol($($arg),*) }))
+        }}
+    };
     ([$answer:ident $role:ident Gated] hook $symbol:ident ($($arg:ident: $type:ty),*)) => {
         function! { $answer $symbol ($($arg: $type),*) {
             // SAFETY: the program's own call.

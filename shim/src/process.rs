@@ -18,9 +18,9 @@ use core::ptr;
 use once_cell::race::OnceBox;
 
 use cgpu_proto::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
-use cgpu_tenant::{Monotonic, Reason, Refusal, Start, System, Tenant, is_called_for};
+use cgpu_tenant::{Found, Monotonic, Reason, Refusal, Start, System, Tenant, is_called_for};
 
-use crate::cards::{self, Devices, Found};
+use crate::cards::{self, Devices};
 use crate::{driver, gate};
 
 /// How this process stands.
@@ -60,6 +60,8 @@ struct Page {
     state: AtomicPtr<State>,
     devices: AtomicPtr<Devices>,
     announced: AtomicBool,
+    /// Whether a start of NVML was tried in this process.
+    nvml_tried: AtomicBool,
     /// What was counted before there was a slot to count in.
     counts: [AtomicU32; Reason::ALL.len()],
 }
@@ -106,6 +108,11 @@ pub(crate) fn announce(refusal: &Refusal) {
     if !announced.swap(true, Ordering::Relaxed) {
         refusal.announce();
     }
+}
+
+/// Whether NVML may be started here: once in a process.
+pub(crate) fn try_nvml() -> bool {
+    page().is_some_and(|page| !page.nvml_tried.swap(true, Ordering::Relaxed))
 }
 
 /// Which of the driver's devices are on the books; none before the driver is initialised.
@@ -186,7 +193,7 @@ fn begin(starter: Starter) -> &'static State {
 
 /// Asks the settings, and whether they can be kept.
 fn judge(starter: Starter) -> State {
-    // Asking NVML for the cards takes longer than all else together.
+    // Where no monitor has told of the cards, NVML is started for them, which takes longer than all else together.
     let found = if is_called_for(&System) { cards::inventory(starter) } else { Found::NOTHING };
     let by_driver = starter == Starter::Driver;
     match Tenant::start(&System, found.as_given(), &Monotonic) {

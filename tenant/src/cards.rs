@@ -65,6 +65,34 @@ impl CardInfo {
     }
 }
 
+/// The cards that whoever starts has found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// [`Inventory::cards`].
+    pub cards: Vec<CardInfo>,
+    /// [`Inventory::cut`].
+    pub cut: Vec<Uuid>,
+    /// [`Inventory::complete`].
+    pub complete: bool,
+}
+
+impl Found {
+    /// Nothing was looked for.
+    pub const NOTHING: Found = Found { cards: Vec::new(), cut: Vec::new(), complete: false };
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.cards.is_empty()
+    }
+
+    /// As [`crate::Tenant::start`] takes it.
+    #[must_use]
+    pub fn as_given(&self) -> Inventory<'_> {
+        Inventory { cards: &self.cards, cut: &self.cut, complete: self.complete }
+    }
+}
+
 /// The cards known at start.
 #[derive(Clone, Copy, Debug)]
 pub struct Inventory<'a> {

@@ -13,6 +13,7 @@ use cgpu_proto::lock::{Acquired, Guard, Owner};
 use cgpu_proto::region::Region;
 use cgpu_proto::slots::{Claim, State, Word};
 use cgpu_proto::units::{Bytes, CardIndex, Nanos, SlotIndex};
+use cgpu_proto::uuid::Uuid;
 
 use crate::{Clock, Reason};
 
@@ -28,6 +29,8 @@ const LEARNING_PATIENCE: Nanos = Nanos::from_millis(10_000);
 const PAUSE: Nanos = Nanos::from_millis(5);
 /// Between two looks for the dead by those who only want to see: who waits until a dead process's memory is free waits little longer for it.
 const GLANCE: Nanos = Nanos::from_millis(100);
+/// How old what a monitor has told may be. It tells anew every second.
+const TOLD_LATELY: Nanos = Nanos::from_millis(3000);
 /// About as long as a call of the driver takes.
 const MOMENT: Nanos = Nanos::from_micros(50);
 
@@ -444,6 +447,12 @@ impl Ledger {
             self.glanced.store(now.get(), Ordering::Relaxed);
             self.sweep();
         }
+    }
+
+    /// What of a device was free when a monitor asked NVML last, if that was lately: a monitor tells it every second.
+    pub(crate) fn told_free(&self, uuid: Uuid) -> Option<Bytes> {
+        let (free, sampled) = self.region.granted().device_free(uuid)?;
+        (self.clock.now() - sampled < TOLD_LATELY).then_some(free)
     }
 
     /// Looks for the dead.

@@ -246,6 +246,19 @@ impl Tenant {
         self.ledger.learning(card).filter(|_| self.learned(card) == Bytes::ZERO)
     }
 
+    /// Whether it is known what a context costs on `card`: then one is charged before it is created.
+    #[must_use]
+    pub fn context_size_is_known(&self, card: Card) -> bool {
+        self.learned(card) > Bytes::ZERO
+    }
+
+    /// What of `card` was free when a monitor asked NVML last; none: no monitor has told it lately.
+    #[must_use]
+    pub fn told_free(&self, card: Card) -> Option<Bytes> {
+        let (uuid, _) = self.cards.iter().find(|(_, known)| *known == card)?;
+        self.ledger.told_free(*uuid)
+    }
+
     /// Takes up a context whose creation was not seen (made by a private path of the runtime), with the learned size as
     /// implicit memory, which may exceed the limit. One that is known is left as it is.
     pub fn context_seen(&self, context: ContextId, card: Card) -> Context {

@@ -80,7 +80,7 @@ pub(crate) fn start(
 }
 
 /// Where the region may lie, best first.
-fn candidates(environment: &dyn Environment, directory: Option<&Path>) -> Vec<Candidate> {
+pub(crate) fn candidates(environment: &dyn Environment, directory: Option<&Path>) -> Vec<Candidate> {
     if let Some(directory) = directory {
         return vec![Candidate { directory: directory.to_owned(), owner: None }];
     }
@@ -102,8 +102,7 @@ fn share(
     clock: &'static dyn Clock,
 ) -> Started {
     let off = Started::Off(Reason::NoLimit);
-    let known = candidates.iter().find_map(|candidate| Region::open(&candidate.directory).ok());
-    let Some(region) = known else { return off };
+    let Some(region) = Region::find(candidates) else { return off };
     if Heartbeat::default().observe(region.granted(), clock.now()) == Monitor::Never {
         return off;
     }

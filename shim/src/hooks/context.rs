@@ -6,8 +6,9 @@ use cgpu_tenant::{Context, ContextId, Reason, Tenant};
 use super::NOT_STARTED;
 use super::memory::ask;
 use super::synchronise::waited;
+use crate::free::Gauge;
 use crate::process::{self, Standing};
-use crate::{cards, driver, gate};
+use crate::{driver, gate};
 
 /// The first version.
 pub(crate) unsafe fn cuCtxCreate(context: *mut CUcontext, flags: c_uint, device: CUdevice) -> CUresult {
@@ -188,14 +189,15 @@ fn create(context: *mut CUcontext, device: CUdevice, call: impl Fn() -> CUresult
         tenant.count(Reason::NativeCard);
         return call();
     };
-    let Ok(starting) = tenant.context_starting(card, || cards::physical_free(device)) else {
+    let gauge = Gauge::new(tenant, card, device);
+    let Ok(starting) = tenant.context_starting(card, || gauge.before()) else {
         return CUresult::ERROR_OUT_OF_MEMORY;
     };
     let answer = ask(tenant, card, call);
     if answer == CUresult::SUCCESS {
         // SAFETY: the driver has just written there.
         let made = unsafe { context.read() };
-        starting.created(ContextId(made.0), cards::physical_free(device));
+        starting.created(ContextId(made.0), gauge.after(made));
     }
     answer
 }

@@ -5,8 +5,8 @@ use cgpu_abi::types::*;
 use cgpu_tenant::{Bytes, Cause, Context, ContextId, GreenId, Tenant};
 
 use super::{NOT_STARTED, context, module};
-use crate::driver;
 use crate::process::{self, Standing};
+use crate::{driver, free};
 
 /// The first one makes the primary context, if there is none: that is made here before, so that each is measured, and refused, by itself.
 pub(crate) unsafe fn cuGreenCtxCreate(
@@ -30,7 +30,7 @@ pub(crate) unsafe fn cuGreenCtxCreate(
     }
     let answer = match tenant.context(ContextId(whole.0)) {
         // SAFETY: called after the driver has succeeded, so it has written there.
-        Some(whole) => make(tenant, whole, call, || unsafe { green.read() }),
+        Some(context) => make(tenant, (whole, context), call, || unsafe { green.read() }),
         None => call(),
     };
     // SAFETY: no obligations. The green context holds it now; if there is none, it goes as it came.
@@ -40,15 +40,16 @@ pub(crate) unsafe fn cuGreenCtxCreate(
 
 fn make(
     tenant: &Tenant,
-    whole: Context,
+    (whole, context): (CUcontext, Context),
     call: impl Fn() -> CUresult,
     made: impl Fn() -> CUgreenCtx,
 ) -> CUresult {
     // SAFETY: the handle is the driver's own, and the program has not seen it.
     let undo = || unsafe { driver::cuGreenCtxDestroy(made()) };
-    let answer = module::make(tenant, whole, Bytes::ZERO, call, undo, || Cause::Green(made().0));
+    let free = || free::of_context(whole);
+    let answer = module::make(tenant, context, Bytes::ZERO, free, call, undo, || Cause::Green(made().0));
     if answer == CUresult::SUCCESS {
-        tenant.green_made(GreenId(made().0), whole);
+        tenant.green_made(GreenId(made().0), context);
     }
     answer
 }

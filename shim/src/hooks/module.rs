@@ -20,7 +20,7 @@ use super::context::current;
 use super::memory::ask;
 use crate::image::{self, Size};
 use crate::process::{self, Standing};
-use crate::{cards, driver};
+use crate::{driver, free};
 
 /// From a file.
 pub(crate) unsafe fn cuModuleLoad(module: *mut CUmodule, file_name: *const c_char) -> CUresult {
@@ -250,7 +250,8 @@ unsafe fn load(
     // SAFETY: the handle is the driver's own, and the program has not seen it.
     let unload = || unsafe { driver::cuModuleUnload(made.get()) };
     let load = || call(made.place_for(module));
-    let answer = make(tenant, context, at_once(size()), load, unload, || Cause::Module(made.get().0));
+    let cause = || Cause::Module(made.get().0);
+    let answer = make(tenant, context, at_once(size()), free::of_current, load, unload, cause);
     // SAFETY: the caller vouches for it.
     unsafe { made.tell(module, answer) }
 }
@@ -281,18 +282,18 @@ impl<H: Copy> Made<H> {
     }
 }
 
-/// Makes what takes memory of a context that nobody asked for. If it goes past the limit, it is undone; if it was not this that took so
+/// Makes what takes memory of a context that nobody asked for; `free` reads what is free of its card. If it goes past the limit, it is undone; if it was not this that took so
 /// much, it is made once more.
 pub(super) fn make(
     tenant: &Tenant,
     context: Context,
     known: Bytes,
+    free: impl Fn() -> Option<Bytes>,
     call: impl Fn() -> CUresult,
     undo: impl FnOnce() -> CUresult,
     cause: impl FnOnce() -> Cause,
 ) -> CUresult {
-    let free = || physical_free(tenant, context);
-    let Ok(growing) = tenant.growing(context, known, free) else {
+    let Ok(growing) = tenant.growing(context, known, &free) else {
         return CUresult::ERROR_OUT_OF_MEMORY;
     };
     let mut answer = ask(tenant, context.card(), &call);
@@ -333,7 +334,8 @@ unsafe fn load_library(
         Some(context) => {
             // SAFETY: the handle is the driver's own, and the program has not seen it.
             let unload = || unsafe { driver::cuLibraryUnload(made.get()) };
-            make(tenant, context, at_once(size), load, unload, || Cause::Library(made.get().0))
+            let cause = || Cause::Library(made.get().0);
+            make(tenant, context, at_once(size), free::of_current, load, unload, cause)
         }
         None => load(),
     };
@@ -353,15 +355,14 @@ pub(super) fn bring_library(library: CUlibrary, call: impl Fn() -> CUresult) -> 
 /// way to undo that: what goes past the limit is shown, and nothing more is brought.
 fn bring(what: usize, library: Option<CUlibrary>, call: impl Fn() -> CUresult) -> CUresult {
     let Place::On(tenant, context) = place() else { return call() };
-    let free = || physical_free(tenant, context);
-    let growing = match tenant.bringing(context, what, library.map(|library| library.0), free) {
+    let growing = match tenant.bringing(context, what, library.map(|library| library.0), free::of_current) {
         Ok(Some(growing)) => growing,
         Ok(None) => return call(),
         Err(_) => return CUresult::ERROR_OUT_OF_MEMORY,
     };
     let answer = ask(tenant, context.card(), call);
     if answer == CUresult::SUCCESS {
-        growing.brought(free());
+        growing.brought(free::of_current());
     }
     answer
 }
@@ -390,10 +391,6 @@ fn is_eager() -> bool {
         let _ = unsafe { driver::cuModuleGetLoadingMode(&raw mut mode) };
     }
     mode == CU_MODULE_EAGER_LOADING
-}
-
-fn physical_free(tenant: &Tenant, context: Context) -> Option<Bytes> {
-    cards::physical_free(process::devices(tenant).of_card(context.card())?)
 }
 
 /// # Safety

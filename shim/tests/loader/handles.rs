@@ -16,6 +16,7 @@ fn only_the_drivers_own_symbols_are_exchanged() {
         "driver cuMemAlloc_v2",
         "driver cuLaunchKernel_ptsz",
         "driver cuGetProcAddress_v2",
+        "nvml nvmlInit_v2",
         "nvml nvmlDeviceGetMemoryInfo",
         "nvml nvmlDeviceGetMemoryInfo_v2",
     ];

@@ -32,9 +32,7 @@ pub fn read(path: &Path, inventory: Inventory<'_>) -> Result<Option<Settings>, R
     let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let file = match opened {
         Ok(file) => file,
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-            return Ok(None);
-        }
+        Err(error) if is_absent(&error) => return Ok(None),
         Err(error) => return Err(refused(format!("expected a file that can be read, but {error}"))),
     };
     if could_have_been_written(path, &file) {
@@ -47,6 +45,20 @@ pub fn read(path: &Path, inventory: Inventory<'_>) -> Result<Option<Settings>, R
     let cards = cards(&limits, inventory).map_err(refused)?;
     let name = limits.name;
     Ok(Some(Settings { cards, name, weight: limits.weight, core_percentage: None, high_priority: false }))
+}
+
+/// Whether there is a file at `path` that counts, whatever it says.
+#[must_use]
+pub(crate) fn counts(path: &Path) -> bool {
+    let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    match opened {
+        Ok(file) => !could_have_been_written(path, &file),
+        Err(error) => !is_absent(&error),
+    }
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 /// All cards of the file: one that is not visible now may be later (MIG instances are not NVML's to list). One that was whole when the container was started, and has been

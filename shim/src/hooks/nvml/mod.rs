@@ -6,6 +6,7 @@
 //! | [`processes`] | who is on it |
 //! | [`utilisation`] | how busy each of them keeps it |
 //! | [`accounting`] | what each has done in its life |
+//! | [`uses`] | nothing: the program's own uses are counted |
 //!
 //! NVML itself is asked first, always: what it makes of a handle, a version, a null pointer is its to say, and its errors reach the
 //! program as they are. Only what it would have answered is exchanged. Without a limit on the card it is the real call.
@@ -13,11 +14,13 @@
 mod accounting;
 mod memory;
 mod processes;
+mod uses;
 mod utilisation;
 
 pub(crate) use accounting::*;
 pub(crate) use memory::*;
 pub(crate) use processes::*;
+pub(crate) use uses::*;
 pub(crate) use utilisation::*;
 
 use core::ptr;

@@ -23,6 +23,7 @@ mod live;
 mod lookups;
 mod memory;
 mod mig;
+mod nvml;
 mod physical;
 mod pools;
 mod race;

@@ -35,6 +35,7 @@ const RUNS: &[Run] = &[
     with("alloc_fill", &["256M", "2"]),
     with("imported", &["64M"]),
     with("init", &["3"]),
+    with("kernels", &["8", "64", "last"]),
     with("managed", &["granted"]),
     with("needed", &["256M"]),
     Run { arguments: &["multicast"], ..on(SWITCHED, "13010", "bound") },

@@ -1,0 +1,116 @@
+//! How much memory of a device is free, around something that takes some of it.
+//!
+//! | whose figure | when |
+//! |---|---|
+//! | the driver's (`cuMemGetInfo`) | a context of the device is current |
+//! | NVML's | it is started already, or no monitor tells the same: then it is started ([`crate::nvml_uses`]) |
+//! | the monitor's before, the driver's after | the first context of a container that has a monitor, whose size nobody knows yet |
+//! | what is on no books before, the driver's after | the same where neither can be asked: all that is in use counts as the context's |
+//!
+//! With a monitor later contexts are not measured here: they are charged what the first one was seen to take, and the monitor's own figure for
+//! each process sets it right (`docs/memory.md`).
+
+use core::cell::Cell;
+
+use cgpu_abi::types::{CUcontext, CUdevice, CUresult};
+use cgpu_tenant::{Bytes, Card, Tenant};
+
+use crate::order::Unbound;
+use crate::{captures, cards, driver, nvml_uses};
+
+/// The current context's device, as the driver says; none: no context is current, or the driver does not answer.
+pub(crate) fn of_current() -> Option<Bytes> {
+    // In a capture's global mode the driver may take a question amiss.
+    let _unbound = captures::any_global().then(Unbound::begin);
+    let (mut free, mut total) = (0, 0);
+    // SAFETY: both are writable.
+    let answer = unsafe { driver::cuMemGetInfo_v2(&raw mut free, &raw mut total) };
+    (answer == CUresult::SUCCESS).then_some(Bytes(free as u64))
+}
+
+/// The same of a context that need not be the current one.
+pub(crate) fn of_context(context: CUcontext) -> Option<Bytes> {
+    // SAFETY: the context is alive; whatever is current is so again below.
+    if unsafe { driver::cuCtxPushCurrent_v2(context) } != CUresult::SUCCESS {
+        return None;
+    }
+    let free = of_current();
+    let mut popped = CUcontext::NULL;
+    // SAFETY: the place is writable; what was pushed above is on top.
+    let _ = unsafe { driver::cuCtxPopCurrent_v2(&raw mut popped) };
+    free
+}
+
+/// What is free before a context is created and after, by one and the same measure.
+pub(crate) struct Gauge<'a> {
+    tenant: &'a Tenant,
+    card: Card,
+    device: CUdevice,
+    measure: Cell<Measure>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Measure {
+    /// Nothing is measured.
+    Nothing,
+    /// By the current context, before and after.
+    Current,
+    /// By NVML.
+    Nvml,
+    /// By the new context, after; before, by what the monitor has told or the books say.
+    Made,
+}
+
+impl<'a> Gauge<'a> {
+    /// Of a context on `device`, which is `card`.
+    pub(crate) fn new(tenant: &'a Tenant, card: Card, device: CUdevice) -> Self {
+        Self { tenant, card, device, measure: Cell::new(Measure::Nothing) }
+    }
+
+    /// Before the context is created.
+    pub(crate) fn before(&self) -> Option<Bytes> {
+        let by = |measure, free| {
+            self.measure.set(measure);
+            free
+        };
+        if current_device() == Some(self.device) {
+            return by(Measure::Current, of_current());
+        }
+        if nvml_uses::is_started() {
+            return by(Measure::Nvml, cards::nvml_free(self.device));
+        }
+        let is_known = self.tenant.context_size_is_known(self.card);
+        if let Some(free) = self.tenant.told_free(self.card) {
+            return if is_known { None } else { by(Measure::Made, Some(free)) };
+        }
+        if nvml_uses::start() {
+            return by(Measure::Nvml, cards::nvml_free(self.device));
+        }
+        if is_known { None } else { by(Measure::Made, self.unbooked()) }
+    }
+
+    /// When `made` is there.
+    pub(crate) fn after(&self, made: CUcontext) -> Option<Bytes> {
+        match self.measure.get() {
+            Measure::Nothing => None,
+            Measure::Current => of_current(),
+            Measure::Nvml => cards::nvml_free(self.device),
+            Measure::Made => of_context(made),
+        }
+    }
+
+    /// What would be free if nobody but this container had anything on the device: no more than that is.
+    fn unbooked(&self) -> Option<Bytes> {
+        let mut total = 0;
+        // SAFETY: the total is writable.
+        let answer = unsafe { driver::cuDeviceTotalMem_v2(&raw mut total, self.device) };
+        (answer == CUresult::SUCCESS).then(|| Bytes(total as u64) - self.tenant.usage(self.card).total())
+    }
+}
+
+fn current_device() -> Option<CUdevice> {
+    let mut device = CUdevice::default();
+    // SAFETY: the device is writable.
+    let answer = unsafe { driver::cuCtxGetDevice(&raw mut device) };
+    (answer == CUresult::SUCCESS).then_some(device)
+}

@@ -1,0 +1,34 @@
+//! Start and end: the program's uses of NVML are told from our own ([`crate::nvml_uses`]).
+
+use cgpu_abi::nvml_types::{c_uint, nvmlReturn_t};
+
+use crate::{nvml, nvml_uses};
+
+/// The first version.
+pub(crate) unsafe fn nvmlInit() -> nvmlReturn_t {
+    // SAFETY: the program's own call.
+    nvml_uses::begin(|| unsafe { nvml::nvmlInit() })
+}
+
+/// One more use.
+pub(crate) unsafe fn nvmlInit_v2() -> nvmlReturn_t {
+    // SAFETY: the program's own call.
+    nvml_uses::begin(|| unsafe { nvml::nvmlInit_v2() })
+}
+
+/// The same with flags, which count for a start only.
+pub(crate) unsafe fn nvmlInitWithFlags(flags: c_uint) -> nvmlReturn_t {
+    // SAFETY: the program's own call.
+    nvml_uses::begin(|| unsafe { nvml::nvmlInitWithFlags(flags) })
+}
+
+/// One use less.
+pub(crate) unsafe fn nvmlShutdown() -> nvmlReturn_t {
+    // SAFETY: the program's own call.
+    nvml_uses::end(|| unsafe { nvml::nvmlShutdown() })
+}
+
+/// Makes a call that NVML refuses while nobody has initialised it: nobody is the program alone.
+pub(crate) fn if_initialised(call: impl FnOnce() -> nvmlReturn_t) -> nvmlReturn_t {
+    if nvml_uses::is_hidden() { nvmlReturn_t::ERROR_UNINITIALIZED } else { call() }
+}

@@ -1,0 +1,159 @@
+//! What a monitor has told a container of the host's devices, and what one of its processes may conclude from that.
+//!
+//! The monitor asks NVML all the time; a process that asked it as well would wait for its start, which takes tens of milliseconds, one process
+//! after the other. But the monitor tells of the host, and NVML in a container only of what the container has. Which of these that is the
+//! driver shows, unless the program hides some from itself (`CUDA_VISIBLE_DEVICES`), and unless they are instances (MIG), of which a program
+//! sees one only. So:
+//!
+//! | where the process is | the devices are |
+//! |---|---|
+//! | in the monitor's own PID namespace: no container stands between | all that were told |
+//! | elsewhere, its limits mounted from outside: they name devices by UUID | those that the driver shows |
+//! | elsewhere, and the driver shows all that there are | the same |
+//! | elsewhere | not known: NVML must be asked |
+//!
+//! A driver that shows a device which was not told of has other devices than the monitor's: nothing is known then, either.
+
+use cgpu_proto::devices::Device;
+use cgpu_proto::region::Region;
+use cgpu_proto::uuid::Uuid;
+
+use crate::settings::{Variables, file};
+use crate::{CardInfo, Environment, Found, start};
+
+/// What a monitor has told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    devices: Vec<Device>,
+    /// Whether the process sees the host as the monitor does.
+    is_beside_monitor: bool,
+    /// Whether its limits are mounted from outside.
+    is_limited_from_outside: bool,
+}
+
+impl Told {
+    /// Reads it from the region of this process; none: there is no region yet, or no monitor has told of devices there.
+    #[must_use]
+    pub fn read(environment: &dyn Environment) -> Option<Self> {
+        let is_limited_from_outside = file::counts(&environment.run_directory().join("limits"));
+        // Which region it is no variable says then.
+        let directory = (!is_limited_from_outside).then(|| Variables::read(environment).directory().ok());
+        let candidates = start::candidates(environment, directory.flatten().flatten().as_deref());
+        let region = Region::find(&candidates)?;
+        let granted = region.granted();
+        let devices = granted.has_monitor().then(|| granted.devices()).flatten()?;
+        let namespace = environment.pid_namespace();
+        let is_beside_monitor = namespace != 0 && namespace == granted.pid_namespace();
+        Some(Self { devices, is_beside_monitor, is_limited_from_outside })
+    }
+
+    /// The devices of a process whose driver shows `seen`, and that `hides` some from itself, or not; none: not known.
+    #[must_use]
+    pub fn found(&self, seen: &[Uuid], hides: bool) -> Option<Found> {
+        let all: Vec<CardInfo> =
+            self.devices.iter().filter(|device| !device.is_partitioned).map(CardInfo::from).collect();
+        let partitioned = self.devices.iter().filter(|device| device.is_partitioned);
+        let cut = partitioned.map(|device| device.uuid).collect();
+        let seen = seen.iter().map(|uuid| all.iter().find(|card| card.uuid == *uuid).copied());
+        let seen = seen.collect::<Option<Vec<_>>>()?;
+        if self.is_beside_monitor {
+            return Some(Found { cards: all, cut, complete: true });
+        }
+        let complete = !hides && !seen.iter().any(CardInfo::is_instance);
+        (complete || self.is_limited_from_outside).then_some(Found { cards: seen, cut, complete })
+    }
+}
+
+impl From<&Device> for CardInfo {
+    fn from(device: &Device) -> Self {
+        Self { uuid: device.uuid, total: device.total, order: device.order() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cgpu_proto::grant::Grantor;
+    use cgpu_proto::region::Birth;
+    use cgpu_proto::units::Bytes;
+
+    use super::*;
+    use crate::doubles::Container;
+
+    fn device(byte: u8, index: u32, instance: u32) -> Device {
+        let total = Bytes::from_mib(15109);
+        Device { uuid: Uuid([byte; 16]), total, index, instance, is_partitioned: false }
+    }
+
+    /// Two GPUs, and one that is partitioned into two instances.
+    fn devices() -> Vec<Device> {
+        let partitioned = Device { is_partitioned: true, ..device(3, 2, 0) };
+        vec![device(1, 0, 0), device(2, 1, 0), partitioned, device(4, 2, 1), device(5, 2, 2)]
+    }
+
+    fn told(is_beside_monitor: bool, is_limited_from_outside: bool) -> Told {
+        Told { devices: devices(), is_beside_monitor, is_limited_from_outside }
+    }
+
+    /// The devices found, by the byte of their UUID, and whether these are all.
+    fn found(told: &Told, seen: &[u8], hides: bool) -> Option<(Vec<u8>, bool)> {
+        let seen: Vec<Uuid> = seen.iter().map(|byte| Uuid([*byte; 16])).collect();
+        let found = told.found(&seen, hides)?;
+        assert_eq!(found.cut, [Uuid([3; 16])]);
+        Some((found.cards.iter().map(|card| card.uuid.0[0]).collect(), found.complete))
+    }
+
+    #[test]
+    fn process_beside_the_monitor_has_all_devices_whatever_it_hides() {
+        for hides in [false, true] {
+            assert_eq!(found(&told(true, false), &[2], hides), Some((vec![1, 2, 4, 5], true)));
+            assert_eq!(found(&told(true, false), &[], hides), Some((vec![1, 2, 4, 5], true)));
+        }
+    }
+
+    #[test]
+    fn process_in_a_container_has_what_the_driver_shows() {
+        assert_eq!(found(&told(false, false), &[2, 1], false), Some((vec![2, 1], true)));
+        assert_eq!(found(&told(false, true), &[2], true), Some((vec![2], false)));
+        assert_eq!(found(&told(false, true), &[4], false), Some((vec![4], false)));
+    }
+
+    #[test]
+    fn process_in_a_container_that_may_have_more_than_the_driver_shows_is_not_known() {
+        assert_eq!(found(&told(false, false), &[2], true), None);
+        assert_eq!(found(&told(false, false), &[4], false), None);
+    }
+
+    #[test]
+    fn device_that_was_not_told_of_or_is_partitioned_makes_all_unknown() {
+        for told in [told(true, false), told(false, true)] {
+            assert_eq!(found(&told, &[1, 9], false), None);
+            assert_eq!(found(&told, &[3], false), None);
+        }
+    }
+
+    #[test]
+    fn orders_and_totals_are_nvmls() {
+        let found = told(true, false).found(&[], false).expect("all are told");
+        assert!(found.cards.is_sorted_by_key(|card| card.order));
+        assert_eq!(
+            found.cards.iter().map(CardInfo::is_instance).collect::<Vec<_>>(),
+            [false, false, true, true]
+        );
+        assert_eq!(found.cards[0].total, Bytes::from_mib(15109));
+    }
+
+    #[test]
+    fn monitor_tells_by_the_region_of_the_process() {
+        let container = Container::with(&[]);
+        assert_eq!(Told::read(&container.environment), None, "no region");
+        Region::make(container.run(), Birth::default()).expect("a region");
+        let monitor = Grantor::open(container.run()).expect("the grant file");
+        assert_eq!(Told::read(&container.environment), None, "no monitor");
+        monitor.adopt(1);
+        assert_eq!(Told::read(&container.environment), None, "nothing is told");
+        monitor.set_devices(&devices(), container.environment.pid_namespace());
+        assert_eq!(Told::read(&container.environment), Some(told(true, false)));
+        monitor.set_devices(&devices(), 1);
+        assert_eq!(Told::read(&container.environment), Some(told(false, false)));
+    }
+}

@@ -1,0 +1,137 @@
+//! How often the shim starts NVML, and what a program notices of it. Real ones take 5 to 50 ms to start, one process after the other, and some
+//! hang when they are started again and again.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use cgpu_e2e::{Container, MIB, Monitor, Outcome, Scene};
+use serde_json::Value;
+
+const A10: &str = "A10:23028";
+/// What a context of the simulated GPU takes.
+const CONTEXT: u64 = 256 * MIB;
+/// Modules and kernels of a program, and what the code of these takes: 64 KiB each, in blocks of 2 MiB.
+const PROGRAM: [&str; 2] = ["8", "64"];
+const CODE: u64 = 4 * MIB;
+/// What a program is shown as free in the end, which allocates 2 MiB.
+const FREE: u64 = 4096 * MIB - CONTEXT - CODE - 2 * MIB;
+
+/// Starts of NVML that a journal tells of.
+fn starts(journal: &Path) -> usize {
+    let text = fs::read_to_string(journal).unwrap_or_default();
+    let calls = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    calls.filter(|call| call["arguments"]["starts"].is_u64()).count()
+}
+
+/// `kernels` in a container with a limit of 4 GiB.
+fn kernels(scene: &Scene, container: &Container, more: &[&str]) -> Command {
+    let mut program = scene.program_in(container, "kernels");
+    program.args(PROGRAM).args(more);
+    program
+}
+
+/// The same, started by `cgpu run`, on the scene's GPUs. Only the program keeps a journal.
+fn run(scene: &Scene, name: &str, program: &str, arguments: &[&str]) -> Command {
+    let mut run = scene.cgpu(&["run", "--mem", "4GiB", "--name", name, "--root"]);
+    run.arg(scene.root()).arg("--").arg(scene.dist().program(program)).args(arguments);
+    run
+}
+
+#[test]
+fn process_without_a_monitor_starts_nvml_once() {
+    for more in [&[][..], &["first"], &["last"]] {
+        let scene = Scene::new(A10);
+        let journal = scene.path("journal");
+        let container = scene.limited("a", 4096).with("CGPU_SIM_JOURNAL", &journal.to_string_lossy());
+        let outcome = Outcome::of(kernels(&scene, &container, more)).silent();
+        assert_eq!(outcome.number("free"), FREE, "{more:?}");
+        assert_eq!(starts(&journal), 1, "{more:?}");
+    }
+}
+
+#[test]
+fn process_with_a_monitor_starts_no_nvml() {
+    let scene = Scene::new("A10:23028,T4:15109");
+    let _monitor = Monitor::start(&scene);
+    let used = || scene.smi()["cards"][0]["memory_used"].as_u64();
+    let idle = used();
+    for (name, more) in [("a", &[][..]), ("b", &[]), ("own", &["last"])] {
+        // What is told to be free is up to a second old: memory of the one before would be taken for the context's.
+        scene.eventually("an idle GPU", || (scene.on_card() == 0 && used() == idle).then_some(()));
+        let journal = scene.path(&format!("journal-{name}"));
+        let mut program = run(&scene, name, "kernels", &[&PROGRAM[..], more].concat());
+        program.env("CGPU_SIM_JOURNAL", &journal);
+        let outcome = Outcome::of(program).silent();
+        assert_eq!(outcome.number("free"), FREE, "{name}: the context and the code count at once");
+        assert_eq!(starts(&journal), more.len(), "{name}: those of the program");
+    }
+}
+
+/// Lists of limits by index need all devices, also those that the program hides from itself.
+#[test]
+fn monitor_tells_hidden_devices_and_their_order() {
+    let scene = Scene::new("T4:15109,A100:40960,A10:23028");
+    let _monitor = Monitor::start(&scene);
+    let journal = scene.path("journal");
+    for (hidden, limits) in [("2", [5]), ("0", [4])] {
+        let mut program = scene.cgpu(&["run", "--mem", "3GiB,4GiB,5GiB", "--root"]);
+        program.arg(scene.root()).arg("--").arg(scene.dist().program("visible"));
+        program.env("CGPU_SIM_JOURNAL", &journal).env("CUDA_VISIBLE_DEVICES", hidden);
+        // The driver numbers them from the fastest on.
+        let order = if hidden == "2" { "PCI_BUS_ID" } else { "FASTEST_FIRST" };
+        program.env("CUDA_DEVICE_ORDER", order);
+        let outcome = Outcome::of(program).silent();
+        let totals = outcome.stdout.lines().map(|line| {
+            let card: Value = serde_json::from_str(line).expect("JSON");
+            card["total"].as_u64().expect("a total") >> 30
+        });
+        assert_eq!(totals.collect::<Vec<_>>(), limits, "{hidden}");
+    }
+    // What `visible` asks of NVML is its own.
+    let processes = fs::read_to_string(&journal).expect("a journal").matches("\"cuInit\"").count();
+    assert_eq!((processes, starts(&journal)), (2, 2));
+}
+
+#[test]
+fn hang_at_the_second_start_is_never_met() {
+    for more in [&[][..], &["first"], &["last"]] {
+        let scene = Scene::new(A10);
+        let container = scene.limited("a", 4096).with("CGPU_SIM_FAULT", "nvmlInit*:2+:HANG");
+        assert_eq!(Outcome::of(kernels(&scene, &container, more)).silent().number("free"), FREE, "{more:?}");
+    }
+    // A monitor starts its own, once; the programs none.
+    let scene = Scene::new(A10);
+    let _monitor = Monitor::start_faulty(&scene, "nvmlInit*:2+:HANG");
+    let mut program = run(&scene, "a", "kernels", &PROGRAM);
+    program.env("CGPU_SIM_FAULT", "nvmlInit*:1+:HANG");
+    assert_eq!(Outcome::of(program).silent().number("free"), FREE);
+}
+
+#[test]
+fn failing_start_leaves_the_program_running_within_its_limit() {
+    let scene = Scene::new(A10);
+    let journal = scene.path("journal");
+    let container = scene
+        .limited("a", 4096)
+        .with("CGPU_SIM_FAULT", "nvmlInit*:1+:NVML_ERROR_DRIVER_NOT_LOADED")
+        .with("CGPU_SIM_JOURNAL", &journal.to_string_lossy());
+    assert_eq!(Outcome::of(kernels(&scene, &container, &[])).silent().number("free"), FREE);
+    let text = fs::read_to_string(&journal).expect("a journal");
+    assert_eq!(text.matches("\"nvmlInit_v2\"").count(), 1, "it is not tried again");
+    // The books are right for whoever comes next, and end at the limit.
+    let mut fill = scene.program_in(&container, "alloc_fill");
+    fill.arg("64M");
+    let outcome = Outcome::of(fill).silent();
+    assert_eq!(outcome.number("error"), 2);
+    assert!(outcome.number("granted") <= 4096 * MIB - CONTEXT);
+}
+
+#[test]
+fn programs_own_uses_of_nvml_are_answered_as_without_the_shim() {
+    let scene = Scene::new(A10);
+    assert_eq!(Outcome::of(scene.program("nvml_uses")).silent().stdout, "ok\n");
+    assert_eq!(Outcome::of(scene.program_in(&scene.limited("a", 4096), "nvml_uses")).silent().stdout, "ok\n");
+    let _monitor = Monitor::start(&scene);
+    assert_eq!(Outcome::of(run(&scene, "b", "nvml_uses", &[])).silent().stdout, "ok\n");
+}
