@@ -30,7 +30,7 @@ const PAIRS: usize = 2 * MOST;
 const BURIED: usize = 1;
 
 /// A context on the books: which, and on which card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Context {
     card: CardIndex,
     owner: Owner,

@@ -15,6 +15,7 @@
 //! What is booked for an object belongs to the context that it was loaded into: it goes back with the object, or with the context.
 //! The monitor's figure for the process ([`cgpu_proto::growth`]) corrects all of it.
 
+use std::collections::HashMap;
 use std::mem::ManuallyDrop;
 
 use cgpu_proto::atomic::Ordering;
@@ -120,7 +121,7 @@ impl Causes {
     pub(crate) fn forget(&self, context: Context) {
         self.shares.lock().retain(|share| share.context != context);
         self.came.lock().retain(|share| share.context != context);
-        self.libraries.lock().brought.retain(|brought| brought.context != context);
+        self.libraries.lock().brought.retain(|(_, other), _| *other != context);
     }
 }
 
@@ -130,43 +131,30 @@ impl Causes {
 struct Libraries {
     /// What the variables of each take in a context, as its image says.
     variables: Vec<(usize, Bytes)>,
-    /// What has been brought, in the order of the handles.
-    brought: Vec<Brought>,
-}
-
-/// What is in a context.
-#[derive(Clone, Copy, Debug)]
-struct Brought {
-    what: usize,
-    context: Context,
-    /// What it is of, if that is known.
-    library: Option<usize>,
+    /// What is in which context, and of which library it is, if that is known. A framework looks up thousands.
+    brought: HashMap<(usize, Context), Option<usize>>,
 }
 
 impl Libraries {
     fn is_brought(&self, what: usize, context: Context) -> bool {
-        let from = self.brought.partition_point(|other| other.what < what);
-        let its = self.brought.get(from..).unwrap_or_default().iter();
-        its.take_while(|other| other.what == what).any(|other| other.context == context)
+        self.brought.contains_key(&(what, context))
     }
 
-    fn bring(&mut self, brought: Brought) {
-        let Brought { what, context, .. } = brought;
-        if !self.is_brought(what, context) && self.brought.try_reserve(1).is_ok() {
-            let place = self.brought.partition_point(|other| other.what < what);
-            self.brought.insert(place, brought);
+    fn bring(&mut self, what: usize, context: Context, library: Option<usize>) {
+        if self.brought.try_reserve(1).is_ok() {
+            self.brought.entry((what, context)).or_insert(library);
         }
     }
 
     /// A library is gone, and what is of it; its handles may be others' next. So may be those of which nobody knows what they are of.
     fn unload(&mut self, library: usize) {
         self.variables.retain(|(handle, _)| *handle != library);
-        self.brought.retain(|other| other.library.is_some_and(|its| its != library));
+        self.brought.retain(|_, its| its.is_some_and(|its| its != library));
     }
 
     /// A module is gone, and its functions, of which nobody knows which they are: their handles may be others' next.
     fn forget_functions(&mut self) {
-        self.brought.retain(|other| other.library.is_some());
+        self.brought.retain(|_, library| library.is_some());
     }
 
     fn variables(&self, library: usize) -> Bytes {
@@ -180,7 +168,7 @@ impl Tenant {
     pub fn library_loaded(&self, library: usize, variables: Bytes, context: Option<Context>) {
         let mut libraries = self.causes.libraries.lock();
         if let Some(context) = context {
-            libraries.bring(Brought { what: library, context, library: Some(library) });
+            libraries.bring(library, context, Some(library));
         }
         if variables > Bytes::ZERO && libraries.variables.try_reserve(1).is_ok() {
             libraries.variables.push((library, variables));
@@ -426,7 +414,7 @@ impl Bringing<'_> {
         }
         let mut libraries = tenant.causes.libraries.lock();
         let both = [Some(what), library].into_iter().flatten();
-        both.for_each(|what| libraries.bring(Brought { what, context, library }));
+        both.for_each(|what| libraries.bring(what, context, library));
     }
 }
 

@@ -18,7 +18,7 @@ const UNITS_BITS: u32 = 31;
 pub(crate) const MOST_UNITS: u32 = 1 << UNITS_BITS;
 
 /// Who owns an allocation: a place in the registry, and which user of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Owner(u32);
 
 impl Owner {
