@@ -42,7 +42,7 @@
 /* ---- file `use` ------------------------------------------------------------------------------------------------------- */
 
 /* A card as the container knows it. Registered by UUID under CGPU_LOCK_REGION, then counted; `total`, `limit` and `ordinal` are renewed
- * only by a process that registers while no other lives. `context` and `lock` change at any time. */
+ * only by a process that registers while no other lives. `context`, `agreed` and `lock` change at any time. */
 struct cgpu_card {
     uint8_t uuid[16];
     uint64_t total;      /* the card's memory, as NVML gives it */
@@ -51,7 +51,7 @@ struct cgpu_card {
     uint32_t reserved0;
     uint64_t reserved1;
     uint64_t context;    /* ATOMIC: what a context was last seen to cost on this card; 0: not known yet */
-    uint64_t reserved2;
+    uint64_t agreed;     /* ATOMIC: not 0: two contexts in turn were seen to cost what `context` says */
     uint32_t lock;       /* ATOMIC futex: 0 free, else the owner; see CGPU_LOCK_WORD. Serialises charges */
     uint32_t learning;   /* ATOMIC futex, as `lock`: who creates the container's first context here, to learn what one costs */
     uint32_t reserved3[14];

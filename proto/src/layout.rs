@@ -71,7 +71,7 @@ pub struct Card {
     pub reserved0: Reserved<4>,
     pub reserved1: Reserved<8>,
     pub context: AtomicU64,
-    pub reserved2: Reserved<8>,
+    pub agreed: AtomicU64,
     pub lock: SlotLock,
     pub learning: SlotLock,
     pub reserved3: Reserved<56>,

@@ -42,7 +42,7 @@ int main(void)
     FIELD(cgpu_card, reserved0);
     FIELD(cgpu_card, reserved1);
     FIELD(cgpu_card, context);
-    FIELD(cgpu_card, reserved2);
+    FIELD(cgpu_card, agreed);
     FIELD(cgpu_card, lock);
     FIELD(cgpu_card, learning);
     FIELD(cgpu_card, reserved3);

@@ -75,7 +75,7 @@ fn what_rust_says() -> String {
         writeln!(out, "{name} {value}").unwrap();
     }
     rust! { out,
-        cgpu_card = Card { uuid, total, limit, ordinal, reserved0, reserved1, context, reserved2, lock, learning, reserved3 }
+        cgpu_card = Card { uuid, total, limit, ordinal, reserved0, reserved1, context, agreed, lock, learning, reserved3 }
         cgpu_use_header = UseHeader { version, magic, size, cards, high_water, created, name, time_scale, reserved, card }
         cgpu_slot = Slot { state, pid, reserved0, since, comm, acked, opened, lent, counter }
         cgpu_interval = Interval { start, end }

@@ -78,14 +78,14 @@ impl Devices {
     }
 }
 
-/// All cards, as the monitor has told; else NVML's list, which no variable of the program hides from; where there is no NVML, the driver's. A
+/// All cards, as the monitor has told, or a process of the container before this one; else NVML's list, which no variable of the program hides from; where there is no NVML, the driver's. A
 /// card that is partitioned into MIG instances is these instead: no program computes on the card itself.
 pub(crate) fn inventory(starter: Starter) -> Found {
     // SAFETY: the name is NUL-ended.
     let hides = !unsafe { libc::getenv(c"CUDA_VISIBLE_DEVICES".as_ptr()) }.is_null();
     if starter == Starter::Driver
         && let Some(told) = Told::read(&System)
-        && let Some(seen) = devices().map(driver_uuid).collect::<Option<Vec<_>>>()
+        && let Some(seen) = devices().map(driver_card).collect::<Option<Vec<_>>>()
         && let Some(found) = told.found(&seen, hides)
     {
         return found;

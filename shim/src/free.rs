@@ -7,12 +7,14 @@
 //! | the monitor's before, the driver's after | the first context of a container that has a monitor, whose size nobody knows yet |
 //! | what is on no books before, the driver's after | the same where neither can be asked: all that is in use counts as the context's |
 //!
-//! With a monitor later contexts are not measured here: they are charged what the first one was seen to take, and the monitor's own figure for
-//! each process sets it right (`docs/memory.md`).
+//! Nothing is measured where nothing is left to learn. With a monitor that is so from the second context on: it is charged what the first one was
+//! seen to take, and the monitor's own figure for each process sets it right (`docs/memory.md`). Without one, when two contexts in turn took
+//! the same.
 
 use core::cell::Cell;
 
 use cgpu_abi::types::{CUcontext, CUdevice, CUresult};
+use cgpu_proto::atomic::{AtomicU64, Ordering::Relaxed};
 use cgpu_tenant::{Bytes, Card, Tenant};
 
 use crate::order::Unbound;
@@ -27,6 +29,37 @@ pub(crate) fn of_current() -> Option<Bytes> {
     let answer = unsafe { driver::cuMemGetInfo_v2(&raw mut free, &raw mut total) };
     (answer == CUresult::SUCCESS).then_some(Bytes(free as u64))
 }
+
+/// The same, while no other thread of this process is in the middle of an allocation or a free on the card: what these take or give back is on
+/// the card before or after it is on the books, and would be measured as something else's. None: others are at it all the time.
+pub(crate) fn of_current_at_rest(tenant: &Tenant, card: Card) -> Option<Bytes> {
+    /// What the process had done when it was last seen at rest.
+    static AT_REST: AtomicU64 = AtomicU64::new(0);
+
+    let look = || (tenant.activity(card), of_current());
+    let mut last = look();
+    if AT_REST.load(Relaxed) == last.0 {
+        return last.1;
+    }
+    let mut same = 0;
+    for _ in 0..LOOKS {
+        // Whoever is in the middle of something and lacks a processor goes on now.
+        // SAFETY: no obligations.
+        unsafe { libc::sched_yield() };
+        let now = look();
+        same = if now == last { same + 1 } else { 0 };
+        last = now;
+        if same == LOOKS_ALIKE {
+            AT_REST.store(now.0, Relaxed);
+            return now.1;
+        }
+    }
+    None
+}
+
+/// How often a process is looked at that is not at rest, and how many looks must be alike.
+const LOOKS: u32 = 20;
+const LOOKS_ALIKE: u32 = 2;
 
 /// The same of a context that need not be the current one.
 pub(crate) fn of_context(context: CUcontext) -> Option<Bytes> {
@@ -82,6 +115,9 @@ impl<'a> Gauge<'a> {
         let is_known = self.tenant.context_size_is_known(self.card);
         if let Some(free) = self.tenant.told_free(self.card) {
             return if is_known { None } else { by(Measure::Made, Some(free)) };
+        }
+        if self.tenant.context_size_is_agreed(self.card) {
+            return None;
         }
         if nvml_uses::start() {
             return by(Measure::Nvml, cards::nvml_free(self.device));

@@ -13,7 +13,7 @@
 //! one. The driver may give the handle of a destroyed context to another thread before the destroying call has returned here;
 //! that thread enters it as new, and the leaving one is then off the table though not yet gone.
 
-mod size;
+pub(crate) mod size;
 
 use cgpu_proto::atomic::{AtomicU64, AtomicUsize, Ordering};
 use cgpu_proto::units::{Bytes, CardIndex};

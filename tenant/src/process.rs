@@ -26,7 +26,7 @@ use cgpu_proto::uuid::Uuid;
 
 use crate::allocations::{Allocation, Allocations, Inserted, MOST_UNITS, Owner, UNIT};
 use crate::arrays::Requirements;
-use crate::contexts::{Before, Context, Contexts, Entered, Estate};
+use crate::contexts::{Before, Context, Contexts, Entered, Estate, size};
 use crate::exports::Exports;
 use crate::graphs::Graphs;
 use crate::implicit::Causes;
@@ -250,6 +250,20 @@ impl Tenant {
     #[must_use]
     pub fn context_size_is_known(&self, card: Card) -> bool {
         self.learned(card) > Bytes::ZERO
+    }
+
+    /// Whether two contexts in turn were seen to cost the same on `card`: then there is nothing left to learn.
+    #[must_use]
+    pub fn context_size_is_agreed(&self, card: Card) -> bool {
+        self.ledger.region().card(card).agreed.load(Ordering::Relaxed) != 0
+    }
+
+    /// A number that changes with every charge and every refund of this process on `card`.
+    #[must_use]
+    pub fn activity(&self, card: Card) -> u64 {
+        let cell = self.ledger.region().cell(card, self.name().slot());
+        let charges = u64::from(cell.charges.load(Ordering::Relaxed));
+        charges.rotate_left(32) ^ cell.held.load(Ordering::Relaxed)
     }
 
     /// What of `card` was free when a monitor asked NVML last; none: no monitor has told it lately.
@@ -526,7 +540,9 @@ impl Starting<'_> {
             ),
         };
         if let Some(size) = measured {
-            ledger.region().card(card).context.store(size.0, Ordering::Relaxed);
+            let record = ledger.region().card(card);
+            record.context.store(size.0, Ordering::Relaxed);
+            record.agreed.store(size::agree(size, charged).into(), Ordering::Relaxed);
         }
         let implicit = measured.unwrap_or(known);
         if implicit > charged {

@@ -13,18 +13,25 @@
 //! | elsewhere | not known: NVML must be asked |
 //!
 //! A driver that shows a device which was not told of has other devices than the monitor's: nothing is known then, either.
+//!
+//! Where no monitor has told anything, a process of the container that started before may have asked NVML: the cards that it registered are known if
+//! they are just those that the driver shows.
 
 use cgpu_proto::devices::Device;
 use cgpu_proto::region::Region;
+use cgpu_proto::units::Bytes;
 use cgpu_proto::uuid::Uuid;
 
 use crate::settings::{Variables, file};
 use crate::{CardInfo, Environment, Found, start};
 
-/// What a monitor has told.
+/// What a monitor has told, or a process before this one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
+    /// By the monitor; none: it has told nothing.
     devices: Vec<Device>,
+    /// The cards of the container, and their memory.
+    registered: Vec<(Uuid, Bytes)>,
     /// Whether the process sees the host as the monitor does.
     is_beside_monitor: bool,
     /// Whether its limits are mounted from outside.
@@ -32,7 +39,7 @@ pub struct Told {
 }
 
 impl Told {
-    /// Reads it from the region of this process; none: there is no region yet, or no monitor has told of devices there.
+    /// Reads it from the region of this process; none: there is no region yet.
     #[must_use]
     pub fn read(environment: &dyn Environment) -> Option<Self> {
         let is_limited_from_outside = file::counts(&environment.run_directory().join("limits"));
@@ -41,26 +48,45 @@ impl Told {
         let candidates = start::candidates(environment, directory.flatten().flatten().as_deref());
         let region = Region::find(&candidates)?;
         let granted = region.granted();
-        let devices = granted.has_monitor().then(|| granted.devices()).flatten()?;
+        let devices = granted.has_monitor().then(|| granted.devices()).flatten().unwrap_or_default();
+        let registered = region.cards().map(|(_, card)| (card.uuid, card.total)).collect();
         let namespace = environment.pid_namespace();
         let is_beside_monitor = namespace != 0 && namespace == granted.pid_namespace();
-        Some(Self { devices, is_beside_monitor, is_limited_from_outside })
+        Some(Self { devices, registered, is_beside_monitor, is_limited_from_outside })
     }
 
     /// The devices of a process whose driver shows `seen`, and that `hides` some from itself, or not; none: not known.
     #[must_use]
-    pub fn found(&self, seen: &[Uuid], hides: bool) -> Option<Found> {
+    pub fn found(&self, seen: &[CardInfo], hides: bool) -> Option<Found> {
+        if self.devices.is_empty() {
+            return self.registered(seen).filter(|_| !hides || self.is_limited_from_outside);
+        }
         let all: Vec<CardInfo> =
             self.devices.iter().filter(|device| !device.is_partitioned).map(CardInfo::from).collect();
         let partitioned = self.devices.iter().filter(|device| device.is_partitioned);
         let cut = partitioned.map(|device| device.uuid).collect();
-        let seen = seen.iter().map(|uuid| all.iter().find(|card| card.uuid == *uuid).copied());
+        let seen = seen.iter().map(|seen| all.iter().find(|card| card.uuid == seen.uuid).copied());
         let seen = seen.collect::<Option<Vec<_>>>()?;
         if self.is_beside_monitor {
             return Some(Found { cards: all, cut, complete: true });
         }
         let complete = !hides && !seen.iter().any(CardInfo::is_instance);
         (complete || self.is_limited_from_outside).then_some(Found { cards: seen, cut, complete })
+    }
+
+    /// The devices that the driver shows, if they are the registered ones. With one that the driver does not show, or that nobody has registered,
+    /// there may be more.
+    fn registered(&self, seen: &[CardInfo]) -> Option<Found> {
+        if seen.is_empty() || seen.len() != self.registered.len() {
+            return None;
+        }
+        let known = |seen: &CardInfo| {
+            let (_, total) = self.registered.iter().find(|(uuid, _)| *uuid == seen.uuid)?;
+            // Of a card that was not visible nothing is known.
+            (*total > Bytes::ZERO).then_some(CardInfo { total: *total, ..*seen })
+        };
+        let cards = seen.iter().map(known).collect::<Option<Vec<_>>>()?;
+        Some(Found { cards, cut: Vec::new(), complete: true })
     }
 }
 
@@ -74,7 +100,6 @@ impl From<&Device> for CardInfo {
 mod tests {
     use cgpu_proto::grant::Grantor;
     use cgpu_proto::region::Birth;
-    use cgpu_proto::units::Bytes;
 
     use super::*;
     use crate::doubles::Container;
@@ -91,13 +116,22 @@ mod tests {
     }
 
     fn told(is_beside_monitor: bool, is_limited_from_outside: bool) -> Told {
-        Told { devices: devices(), is_beside_monitor, is_limited_from_outside }
+        Told { devices: devices(), registered: Vec::new(), is_beside_monitor, is_limited_from_outside }
+    }
+
+    /// Devices as a driver shows them: smaller, and in the order of the bus.
+    fn shown(bytes: &[u8]) -> Vec<CardInfo> {
+        let card = |byte: &u8| CardInfo {
+            uuid: Uuid([*byte; 16]),
+            total: Bytes::from_mib(15000),
+            order: u64::from(*byte) << 8,
+        };
+        bytes.iter().map(card).collect()
     }
 
     /// The devices found, by the byte of their UUID, and whether these are all.
     fn found(told: &Told, seen: &[u8], hides: bool) -> Option<(Vec<u8>, bool)> {
-        let seen: Vec<Uuid> = seen.iter().map(|byte| Uuid([*byte; 16])).collect();
-        let found = told.found(&seen, hides)?;
+        let found = told.found(&shown(seen), hides)?;
         assert_eq!(found.cut, [Uuid([3; 16])]);
         Some((found.cards.iter().map(|card| card.uuid.0[0]).collect(), found.complete))
     }
@@ -148,12 +182,33 @@ mod tests {
         assert_eq!(Told::read(&container.environment), None, "no region");
         Region::make(container.run(), Birth::default()).expect("a region");
         let monitor = Grantor::open(container.run()).expect("the grant file");
-        assert_eq!(Told::read(&container.environment), None, "no monitor");
+        let nothing = Told { devices: Vec::new(), ..told(false, false) };
+        assert_eq!(Told::read(&container.environment), Some(nothing.clone()), "no monitor");
         monitor.adopt(1);
-        assert_eq!(Told::read(&container.environment), None, "nothing is told");
+        assert_eq!(Told::read(&container.environment), Some(nothing), "nothing is told");
         monitor.set_devices(&devices(), container.environment.pid_namespace());
         assert_eq!(Told::read(&container.environment), Some(told(true, false)));
         monitor.set_devices(&devices(), 1);
         assert_eq!(Told::read(&container.environment), Some(told(false, false)));
+    }
+
+    #[test]
+    fn cards_that_a_process_before_has_registered_are_known_if_the_driver_shows_just_those() {
+        let told = |cards: &[(u8, u64)], is_limited_from_outside| Told {
+            devices: Vec::new(),
+            registered: cards.iter().map(|(byte, mib)| (Uuid([*byte; 16]), Bytes::from_mib(*mib))).collect(),
+            is_beside_monitor: false,
+            is_limited_from_outside,
+        };
+        let two = told(&[(1, 15109), (2, 23028)], false);
+        let found = two.found(&shown(&[2, 1]), false).expect("both are known");
+        let cards: Vec<_> = found.cards.iter().map(|card| (card.total.0 >> 20, card.order)).collect();
+        assert_eq!((cards, found.complete), (vec![(23028, 0x200), (15109, 0x100)], true));
+        for seen in [&[1][..], &[], &[1, 3], &[1, 2, 3]] {
+            assert_eq!(two.found(&shown(seen), false), None, "{seen:?}");
+        }
+        assert_eq!(two.found(&shown(&[1, 2]), true), None, "there may be more that it hides");
+        assert!(told(&[(1, 15109)], true).found(&shown(&[1]), true).is_some(), "limits name what they mean");
+        assert_eq!(told(&[(1, 0)], false).found(&shown(&[1]), false), None, "its size is not known");
     }
 }

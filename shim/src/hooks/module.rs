@@ -251,7 +251,8 @@ unsafe fn load(
     let unload = || unsafe { driver::cuModuleUnload(made.get()) };
     let load = || call(made.place_for(module));
     let cause = || Cause::Module(made.get().0);
-    let answer = make(tenant, context, at_once(size()), free::of_current, load, unload, cause);
+    let free = || free::of_current_at_rest(tenant, context.card());
+    let answer = make(tenant, context, at_once(size()), free, load, unload, cause);
     // SAFETY: the caller vouches for it.
     unsafe { made.tell(module, answer) }
 }
@@ -335,7 +336,8 @@ unsafe fn load_library(
             // SAFETY: the handle is the driver's own, and the program has not seen it.
             let unload = || unsafe { driver::cuLibraryUnload(made.get()) };
             let cause = || Cause::Library(made.get().0);
-            make(tenant, context, at_once(size), free::of_current, load, unload, cause)
+            let free = || free::of_current_at_rest(tenant, context.card());
+            make(tenant, context, at_once(size), free, load, unload, cause)
         }
         None => load(),
     };
@@ -355,14 +357,15 @@ pub(super) fn bring_library(library: CUlibrary, call: impl Fn() -> CUresult) -> 
 /// way to undo that: what goes past the limit is shown, and nothing more is brought.
 fn bring(what: usize, library: Option<CUlibrary>, call: impl Fn() -> CUresult) -> CUresult {
     let Place::On(tenant, context) = place() else { return call() };
-    let growing = match tenant.bringing(context, what, library.map(|library| library.0), free::of_current) {
+    let free = || free::of_current_at_rest(tenant, context.card());
+    let growing = match tenant.bringing(context, what, library.map(|library| library.0), free) {
         Ok(Some(growing)) => growing,
         Ok(None) => return call(),
         Err(_) => return CUresult::ERROR_OUT_OF_MEMORY,
     };
     let answer = ask(tenant, context.card(), call);
     if answer == CUresult::SUCCESS {
-        growing.brought(free::of_current());
+        growing.brought(free());
     }
     answer
 }

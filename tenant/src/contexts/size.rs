@@ -19,6 +19,14 @@ const GREATEST: Bytes = Bytes::from_mib(1024);
 /// By how much a size rises at a time, be it ever so small.
 const STEP: Bytes = Bytes::from_mib(64);
 
+/// Two sizes that differ by less are one: drivers take memory in blocks of 2 MiB.
+const SAME: Bytes = Bytes::from_mib(4);
+
+/// Whether a size that was measured is the one that was known before; zero: none was.
+pub(crate) fn agree(measured: Bytes, known: Bytes) -> bool {
+    known > Bytes::ZERO && (measured - known).max(known - measured) < SAME
+}
+
 /// What was known before a creation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Before {
@@ -135,6 +143,16 @@ mod tests {
         assert_eq!(busy.size(Some(mib(720)), mib(500), 0), Some(mib(280)));
         assert_eq!(busy.came(Some(mib(900)), mib(500), 0), Some(mib(256)));
         assert_eq!(busy.came(Some(mib(700)), mib(500), 0), Some(mib(300)));
+    }
+
+    #[test]
+    fn sizes_agree_within_two_blocks() {
+        for (measured, known, agrees) in
+            [(256, 256, true), (258, 256, true), (256, 259, true), (260, 256, false)]
+        {
+            assert_eq!(agree(mib(measured), mib(known)), agrees, "{measured} {known}");
+        }
+        assert!(!agree(mib(1), mib(0)), "nothing was known");
     }
 
     #[test]

@@ -50,6 +50,22 @@ fn process_without_a_monitor_starts_nvml_once() {
     }
 }
 
+/// The first two measure what a context costs; from then on there is nothing to ask.
+#[test]
+fn third_process_of_a_container_without_a_monitor_starts_no_nvml() {
+    let scene = Scene::new(A10);
+    let container = scene.limited("a", 4096);
+    for expected in [1, 1, 0, 0] {
+        let journal = scene.path("journal");
+        let mut program = kernels(&scene, &container, &[]);
+        program.env("CGPU_SIM_JOURNAL", &journal);
+        let outcome = Outcome::of(program).silent();
+        assert_eq!((starts(&journal), outcome.number("free")), (expected, FREE));
+        fs::remove_file(&journal).expect("a journal");
+        scene.wait_until_empty(&container);
+    }
+}
+
 #[test]
 fn process_with_a_monitor_starts_no_nvml() {
     let scene = Scene::new("A10:23028,T4:15109");
