@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * costs - what the design rests on, measured on the driver at hand; prints one JSON object (microseconds, bytes).
+ * costs [ROUNDS] - what the design rests on, measured on the driver at hand; prints one JSON object (microseconds, bytes): medians
+ * of ROUNDS (1 to 7, the default).
  *
  *     launch_host_us          host time of one cuLaunchKernel of an empty kernel
  *     event_record_host_us    host time of one cuEventRecord, timing enabled
@@ -105,7 +106,7 @@ static double ping_pong(CUcontext *context, struct spin *spin, CUstream *stream,
     return (seconds_now() - start) * 1e6 / (COUNT / 4);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     CUdevice device;
     CUcontext context[2];
     CUstream stream[2];
@@ -114,6 +115,11 @@ int main(void) {
     void *host;
     CUdeviceptr word;
     double values[3][ROUNDS];
+    int rounds = argc > 1 ? atoi(argv[1]) : ROUNDS;
+    if (rounds < 1 || rounds > ROUNDS) {
+        fprintf(stderr, "usage: costs [ROUNDS]\n");
+        return 2;
+    }
     watchdog(300);
     context[0] = driver_open();
     CHECK(cu.cuCtxGetDevice(&device));
@@ -129,7 +135,7 @@ int main(void) {
     struct spin brief = spin[0];
     brief.iterations = brief.iterations / 12 + 1; /* about 5 us */
     double launch_us[ROUNDS], record_host[ROUNDS], record_gpu[ROUNDS], write_host[ROUNDS], write_gpu[ROUNDS];
-    for (int i = 0; i < ROUNDS; i++) {
+    for (int i = 0; i < rounds; i++) {
         launch_us[i] = launch_host(&brief, stream[0]);
         struct cost bare = row(&brief, stream[0], NOTHING, word);
         struct cost record = row(&brief, stream[0], RECORD, word);
@@ -147,7 +153,7 @@ int main(void) {
     CHECK(cu.cuStreamCreate(&stream[1], CU_STREAM_NON_BLOCKING));
     CHECK(cu.cuMemGetInfo(&after, &total));
     spin[1] = spin_open(60, spin[0].iterations, stream[1]);
-    for (int i = 0; i < ROUNDS; i++) {
+    for (int i = 0; i < rounds; i++) {
         values[0][i] = ping_pong(context, spin, stream, 0);
         values[1][i] = ping_pong(context, spin, stream, 1);
         values[2][i] = values[1][i] - values[0][i];
@@ -156,9 +162,9 @@ int main(void) {
     printf("{\"launch_host_us\": %.3f, \"event_record_host_us\": %.3f, \"event_record_gpu_us\": %.3f, "
            "\"memory_write_host_us\": %.3f, \"memory_write_gpu_us\": %.3f, \"memory_write_visible_us\": %.3f, "
            "\"switch_us\": %.3f, \"context_bytes\": %zu, \"kernel_us\": %.3f, \"iterations_60us\": %" PRIu32 "}\n",
-           median(launch_us, ROUNDS), median(record_host, ROUNDS), median(record_gpu, ROUNDS),
-           writes ? median(write_host, ROUNDS) : -1.0, writes ? median(write_gpu, ROUNDS) : -1.0,
-           writes ? write_visible(&spin[0], stream[0], word, host) : -1.0, median(values[2], ROUNDS), before - after,
+           median(launch_us, rounds), median(record_host, rounds), median(record_gpu, rounds),
+           writes ? median(write_host, rounds) : -1.0, writes ? median(write_gpu, rounds) : -1.0,
+           writes ? write_visible(&spin[0], stream[0], word, host) : -1.0, median(values[2], rounds), before - after,
            kernel_us, spin[0].iterations);
     return 0;
 }

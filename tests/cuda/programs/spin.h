@@ -18,6 +18,7 @@ struct spin {
     CUfunction function;
     CUdeviceptr sink;    /* the kernel writes here, so that the loop is not optimised away */
     unsigned blocks;     /* that fill the card */
+    unsigned threads;    /* of each block */
     uint32_t iterations; /* of one launch */
 };
 
@@ -54,7 +55,7 @@ static inline CUfunction spin_function(const char *name) {
 static inline CUresult spin_launch(const struct spin *spin, uint32_t iterations, CUstream stream) {
     CUdeviceptr sink = spin->sink;
     void *params[] = {&iterations, &sink};
-    return cu.cuLaunchKernel(spin->function, spin->blocks, 1, 1, SPIN_THREADS, 1, 1, 0, stream, params, NULL);
+    return cu.cuLaunchKernel(spin->function, spin->blocks, 1, 1, spin->threads, 1, 1, 0, stream, params, NULL);
 }
 
 /* Blocks of the card of the current context. */
@@ -85,9 +86,25 @@ static inline float spin_measure(const struct spin *spin, uint32_t iterations, C
 
 /* A kernel of this name: on the simulated card it does what its name says, on a real one next to nothing. */
 static inline struct spin spin_named(const char *name) {
-    struct spin spin = {.function = spin_function(name), .blocks = spin_blocks(), .iterations = 1};
+    struct spin spin = {.function = spin_function(name), .blocks = spin_blocks(), .threads = SPIN_THREADS, .iterations = 1};
     CHECK(cu.cuMemAlloc(&spin.sink, 4));
     return spin;
+}
+
+/* Calibrates: the iterations of a launch that takes `us` microseconds. */
+static inline uint32_t spin_iterations(const struct spin *spin, unsigned us, CUstream stream) {
+    /* The difference of two lengths leaves the launch itself out; a card whose kernels do not get longer with their
+     * argument is the simulated one, and keeps the name's time. */
+    const uint32_t few = 20000, many = 220000;
+    float best_few = 1e9f, best_many = 1e9f;
+    for (int i = 0; i < 5; i++) {
+        float ms = spin_measure(spin, few, stream);
+        if (ms < best_few) best_few = ms;
+        ms = spin_measure(spin, many, stream);
+        if (ms < best_many) best_many = ms;
+    }
+    float per_iteration_us = (best_many - best_few) * 1000.0f / (float)(many - few);
+    return per_iteration_us > 1e-4f ? (uint32_t)((float)us / per_iteration_us) + 1 : 1;
 }
 
 /* A kernel of `us` microseconds. `iterations` is what an earlier calibration found, 0 to calibrate now. */
@@ -95,21 +112,7 @@ static inline struct spin spin_open(unsigned us, uint32_t iterations, CUstream s
     char name[32];
     snprintf(name, sizeof name, "spin_%uus", us);
     struct spin spin = spin_named(name);
-    spin.iterations = iterations ? iterations : 1;
-    if (!iterations) {
-        /* The difference of two lengths leaves the launch itself out; a card whose kernels do not get longer with their
-         * argument is the simulated one, and keeps the name's time. */
-        const uint32_t few = 20000, many = 220000;
-        float best_few = 1e9f, best_many = 1e9f;
-        for (int i = 0; i < 5; i++) {
-            float ms = spin_measure(&spin, few, stream);
-            if (ms < best_few) best_few = ms;
-            ms = spin_measure(&spin, many, stream);
-            if (ms < best_many) best_many = ms;
-        }
-        float per_iteration_us = (best_many - best_few) * 1000.0f / (float)(many - few);
-        if (per_iteration_us > 1e-4f) spin.iterations = (uint32_t)((float)us / per_iteration_us) + 1;
-    }
+    spin.iterations = iterations ? iterations : spin_iterations(&spin, us, stream);
     return spin;
 }
 
