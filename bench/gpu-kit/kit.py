@@ -1,215 +1,397 @@
-"""cgpu on a real GPU: limits, refusals, what the tools show, shares, and the costs that the design rests on.
+"""Tries cgpu on this machine's GPU; run.sh starts it. docs/gpu-kit.md says what it does and why so.
 
-Every check is a function that returns what it saw; `ok` says whether what was promised held, None where nothing is promised
-(a measurement). A check that cannot run says why under `skipped`. Needs only the standard library.
+Each row has a time limit, after which it and all that it started are ended. Results and logs are
+written after each row. Needs only the standard library.
 """
 
 import argparse
-import json
+import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-LIMIT_MIB = 4096
-TIMEOUT = 150
+import processes
+import results
+import rows
+
+MACHINE_LIMIT = 30
+QUICK = 0.1
+# Below this a container's files and a simulated GPU do not fit.
+WORK_MIB = 32
+# Where containers and distributions put the driver without telling the loader.
+DRIVER_FOLDERS = [
+    "/usr/local/nvidia/lib64",
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib/wsl/lib",
+    "/run/opengl-driver/lib",
+]
+TOOL_FOLDERS = ["/usr/local/nvidia/bin", "/usr/local/cuda/bin", "/opt/cuda/bin"]
 
 
-class Skipped(Exception):
-    """The machine lacks what the check needs."""
+class Unusable(Exception):
+    """The kit cannot run here at all."""
+
+
+class RowEnded(Exception):
+    """The row's time is up, or the kit was told to stop."""
+
+
+class Watchdog:
+    """Ends a row by an exception, at its time limit or when the kit gets a signal to stop."""
+
+    def __init__(self):
+        self.stopped, self.in_row, self.limit = None, False, 0
+        for number in (signal.SIGALRM, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self.ring)
+
+    def ring(self, number, _frame):
+        if number != signal.SIGALRM:
+            self.stopped = signal.Signals(number).name
+        if self.in_row:
+            self.in_row = False
+            raise RowEnded(self.reason())
+
+    def reason(self):
+        if self.stopped:
+            return f"the kit was stopped by {self.stopped}"
+        return f"not done within {self.limit} s"
+
+    def guard(self, limit, run):
+        """Calls `run`; its exceptions, and that of the watchdog, are the caller's."""
+        self.limit, self.in_row = limit, True
+        signal.setitimer(signal.ITIMER_REAL, limit)
+        try:
+            return run()
+        finally:
+            self.in_row = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 class Kit:
-    """The files of the kit, and a folder of its own for containers."""
+    """What rows use: the files, the environment of programs, the machine."""
 
-    def __init__(self, folder, root):
-        self.folder, self.root = folder, root
+    def __init__(self, folder, work, scratch, logs, scale):
+        # Containers' files, files that are started, and what programs write.
+        self.work, self.scratch, self.logs = work, scratch, logs
+        self.folder, self.scale, self.environment = folder, scale, environment()
+        self.machine, self.root, self.row, self.programs = {}, work, "", 0
+
+    @property
+    def is_simulated(self):
+        return any(name.startswith("CGPU_SIM_") for name in self.environment)
+
+    def begin(self, row):
+        """Gives a row a root of its own, which has nothing of the rows before it."""
+        self.row, self.programs, self.root = row, 0, self.work / row
+        self.root.mkdir(exist_ok=True)
+
+    def end(self):
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def scaled(self, seconds):
+        return seconds * self.scale
+
+    def file(self, name):
+        return self.folder / "dist" / name
 
     def program(self, name):
-        return str(self.folder / "dist" / "programs" / name)
+        return self.file("programs") / name
 
-    def plain(self, *command, timeout=TIMEOUT, env=None):
-        return finish(list(command), timeout, env)
+    def start(self, *command, variables=None, commanded=False):
+        self.programs += 1
+        command = [str(part) for part in command]
+        log = self.logs / f"{self.row}-{self.programs:02}-{Path(command[0]).name}"
+        return processes.Process(command, log, {**self.environment, **(variables or {})}, commanded)
 
-    def limited(self, *command, mem=f"{LIMIT_MIB}MiB", timeout=TIMEOUT, env=None):
+    def run(self, *command, variables=None):
+        return self.start(*command, variables=variables).wait()
+
+    def limited(self, mib, *command, variables=None):
         """Runs a command in a container of its own with this much memory."""
-        run = [str(self.folder / "dist" / "cgpu"), "run", "--root", str(self.root), "--mem", mem, "--"]
-        return finish(run + list(command), timeout, env)
+        run = [self.file("cgpu"), "run", "--root", self.root, "--mem", f"{mib}MiB", "--"]
+        return self.run(*run, *command, variables=variables)
 
 
-def finish(command, timeout, env):
-    environment = dict(os.environ, **(env or {}))
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment)
-    return {"exit": done.returncode, "stdout": done.stdout.strip()[-4000:], "stderr": done.stderr.strip()[-2000:]}
+def environment():
+    """The caller's, without variables that would give programs another limit than the kit's."""
+    ours = ("CGPU_", "ALIYUN_COM_GPU_")
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(ours) or name.startswith("CGPU_SIM_")
+    }
+    home = kept.get("CUDA_HOME") or kept.get("CUDA_PATH")
+    folders = [kept.get("PATH", os.defpath), home and f"{home}/bin", *TOOL_FOLDERS]
+    kept["PATH"] = ":".join(filter(None, folders))
+    return kept
 
 
-def last_json(done):
-    """The last line of a program's output, which is one JSON object."""
-    if done["exit"] != 0 or not done["stdout"]:
-        raise AssertionError(f"exit {done['exit']}: {done['stderr'] or done['stdout']}")
-    return json.loads(done["stdout"].splitlines()[-1])
+def look_at_machine(kit):
+    """The GPU and the driver, by a process of its own; then all programs see this one GPU."""
+
+    def ask():
+        seen = kit.run(sys.executable, "-B", kit.folder / "machine.py").json()
+        kit.machine = seen
+        return seen
+
+    seen = ask()
+    if "libcuda.so.1 cannot be loaded" in seen.get("error", ""):
+        found = [folder for folder in DRIVER_FOLDERS if Path(folder, "libcuda.so.1").exists()]
+        if found:
+            given = kit.environment.get("LD_LIBRARY_PATH")
+            kit.environment["LD_LIBRARY_PATH"] = ":".join(filter(None, [given, found[0]]))
+            seen = {**ask(), "library_path": found[0]}
+    if seen.get("devices", 0) > 1 and "uuid" in seen["nvml"]:
+        kit.environment.setdefault("CUDA_VISIBLE_DEVICES", seen["nvml"]["uuid"])
+    if "error" in seen:
+        raise processes.Failed(seen["error"])
+    if any("libcgpu" in library for library in seen["libraries"]):
+        raise processes.Failed(
+            "cgpu is preloaded here already: run the kit outside of the container"
+        )
+    told = "{free_mib} of {total_mib} MiB free, CUDA {cuda}, compute mode {compute_mode}"
+    told = told.format(**seen)
+    if others := seen["nvml"].get("other_processes"):
+        told += f"; {others} OTHER PROCESSES USE IT: times are not the kit's alone"
+    return {"ok": None, "figure": told, **seen}
 
 
-def needs(tool):
-    if not shutil.which(tool):
-        raise Skipped(f"{tool} is not installed")
-    return tool
+def attempt(watchdog, kit, name, limit, run):
+    """Runs a row within its limit, and ends what it leaves."""
+    kit.begin(name)
+    start = time.monotonic()
+    try:
+        data = watchdog.guard(limit, run)
+        verdict = {True: "held", False: "FAILED", None: "measured"}[data.pop("ok")]
+        seen = {"result": verdict, "figure": data.pop("figure"), "data": data}
+    except rows.NotPossible as reason:
+        seen = {"result": "not possible", "because": str(reason)}
+    except RowEnded as ended:
+        seen = {
+            "result": "not possible" if watchdog.stopped else "FAILED",
+            "because": str(ended),
+            "error": str(ended),
+        }
+    except Exception as error:  # A defect in one row must not take the others with it.
+        seen = {"result": "FAILED", "error": f"{type(error).__name__}: {error}"}
+    seen["seconds"] = round(time.monotonic() - start, 1)
+    if left := processes.end_children():
+        seen["left_running"] = left
+    kit.end()
+    return seen
 
 
-def needs_torch():
-    if finish([sys.executable, "-c", "import torch"], 120, None)["exit"] != 0:
-        raise Skipped("PyTorch is not installed")
+def chosen(arguments):
+    if arguments.only:
+        return [row for row in rows.ROWS if row.name in arguments.only]
+    return [row for row in rows.ROWS if row.is_long == arguments.long]
 
 
-def machine(kit):
-    """The card and the driver."""
-    query = "name,driver_version,memory.total,compute_mode,mig.mode.current,clocks.max.sm"
-    seen = kit.plain(needs("nvidia-smi"), f"--query-gpu={query}", "--format=csv,noheader")
-    return {"ok": None, "gpu": dict(zip(query.split(","), [field.strip() for field in seen["stdout"].split(",")]))}
+def measure(kit, arguments, folder, name):
+    """Runs the rows; returns the exit code."""
+    watchdog = Watchdog()
+    head = {
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "commit": commit(kit.folder),
+        "arguments": sys.argv[1:],
+        "scale": kit.scale,
+        "gpu": "no GPU",
+        "driver": "unknown",
+        "driver_kind": "simulated" if kit.is_simulated else "real",
+    }
+    done = results.Results(folder, name, kit.logs, head)
+    seen = attempt(watchdog, kit, "machine", MACHINE_LIMIT, lambda: look_at_machine(kit))
+    done.all["gpu"] = kit.machine.get("gpu", "no GPU")
+    done.all["driver"] = kit.machine.get("nvml", {}).get("driver", "unknown")
+    print("{gpu}, driver {driver} ({driver_kind}), kit {commit}".format(**done.all), flush=True)
+    tell(done, "machine", seen)
+    for row in chosen(arguments):
+        if watchdog.stopped:
+            seen = {"result": "not possible", "because": watchdog.reason(), "seconds": 0.0}
+        elif "error" in done.all["rows"]["machine"]:
+            reason = f"the GPU cannot be used: {done.all['rows']['machine']['error']}"
+            seen = {"result": "not possible", "because": reason, "seconds": 0.0}
+        else:
+            seen = attempt(watchdog, kit, row.name, row.limit, lambda row=row: row.run(kit))
+        tell(done, row.name, seen)
+    done.finish()
+    print(done.archive, flush=True)
+    return 1 if done.count("FAILED") or watchdog.stopped else 0
 
 
-def costs(kit):
-    """Costs of the driver alone, without the shim."""
-    return {"ok": None, **last_json(kit.plain(kit.program("costs")))}
+def tell(done, name, seen):
+    done.add(name, seen)
+    print(results.line(name, seen), flush=True)
 
 
-def meminfo(kit):
-    """The limit is the card's size, whichever way a program asks."""
-    seen = last_json(kit.limited(kit.program("meminfo")))
-    limit = LIMIT_MIB << 20
-    return {"ok": seen["total"] == limit and seen["total_device"] == limit and seen["free"] <= limit, **seen}
+def commit(folder):
+    file = folder / "commit"
+    return file.read_text().strip() if file.exists() else "unknown"
 
 
-def fill(kit):
-    """Memory up to the limit, then the ordinary error, then on."""
-    seen = last_json(kit.limited(kit.program("alloc_fill"), "64M", "3"))
-    granted = seen["granted"]
-    return {"ok": granted <= LIMIT_MIB << 20 and granted >= (LIMIT_MIB - 1024) << 20, **seen}
+def check_folder(folder):
+    """Whether the kit's programs can be started from where they lie."""
+    if any(character in str(folder) for character in ": "):
+        raise Unusable(
+            f"{folder} has a colon or a blank, which separate files in LD_PRELOAD: move the kit"
+        )
+    programs = [
+        folder / "dist" / "cgpu",
+        *(folder / "dist").glob("cgpu-*"),
+        *(folder / "dist" / "programs").glob("*"),
+    ]
+    for program in programs:
+        if not os.access(program, os.X_OK):
+            # Copied without its mode, as object stores do.
+            try:
+                program.chmod(0o755)
+            except OSError as error:
+                raise Unusable(
+                    f"{program} is not executable: {error.strerror}; copy the kit to another place"
+                ) from error
+    try:
+        seen = subprocess.run(
+            [programs[0], "--version"], capture_output=True, text=True, timeout=60
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Unusable(
+            f"{programs[0]} does not start: {error}; is the kit for another processor than "
+            f"{os.uname().machine}, or on a noexec mount?"
+        ) from error
+    if seen.returncode != 0:
+        raise Unusable(f"{programs[0]} does not start: {seen.stderr.strip()}")
 
 
-def managed(kit):
-    """Managed memory is refused."""
-    done = kit.limited(kit.program("managed"), "refused")
-    return {"ok": done["exit"] == 0, **done}
-
-
-def fail_closed(kit):
-    """A limit that cannot be understood refuses the start with one line."""
-    done = finish(
-        [kit.program("init")],
-        60,
-        {"LD_PRELOAD": str(kit.folder / "dist" / "libcgpu.so"), "CGPU_DIR": str(kit.root / "bad"),
-         "ALIYUN_COM_GPU_MEM_CONTAINER": "lots"},
+def usable(folder, mib=0, executable=False):
+    """Whether files can be made here, as many, and be started."""
+    if not (os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)):
+        return False
+    seen = os.statvfs(folder)
+    return (seen.f_bavail * seen.f_frsize) >> 20 >= mib and not (
+        executable and seen.f_flag & os.ST_NOEXEC
     )
-    seen = last_json(done)
-    return {"ok": seen["init"] == 1 and len(done["stderr"].splitlines()) == 1, "sentence": done["stderr"], **seen}
 
 
-def nvidia_smi(kit):
-    """What nvidia-smi shows as the card's memory inside a container."""
-    command = [needs("nvidia-smi"), "--query-gpu=memory.total,memory.used,memory.free", "--format=csv,noheader,nounits"]
-    outside, inside = kit.plain(*command), kit.limited(*command)
-    table = kit.limited("nvidia-smi")
-    line = next((line for line in table["stdout"].splitlines() if "MiB /" in line), None)
-    return {"ok": inside["stdout"].startswith(f"{LIMIT_MIB},"), "outside": outside, "inside": inside, "table_line": line}
+def temporary(folders, **needs):
+    """A folder of its own in the first of these that will do, locked while the kit runs."""
+    places = [place for place in folders if place and usable(place, **needs)]
+    if not places:
+        raise Unusable(
+            f"none of {', '.join(filter(None, folders))} can be used: set TMPDIR to one that can"
+        )
+    sweep(places[0])
+    made = Path(tempfile.mkdtemp(prefix="cgpu-kit-", dir=places[0]))
+    lock = open(made / "lock", "w")
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return made, lock
 
 
-def torch_memory(kit):
-    """PyTorch sees the limit, runs out of memory as usual, frees and goes on."""
-    needs_torch()
-    program = str(kit.folder / "torch_memory.py")
-    done = kit.limited(sys.executable, program)
-    seen = last_json(done)
-    limit = LIMIT_MIB << 20
-    ok = seen["total"] == limit and seen["out_of_memory"] and seen["went_on"] and seen["most"] <= limit
-    return {"ok": ok, "stderr": done["stderr"], **seen}
+def sweep(place):
+    """Removes what killed kits have left: their folders, which no process locks any more."""
+    for left in Path(place).glob("cgpu-kit-*/lock"):
+        try:
+            with open(left, "r+") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left.parent, ignore_errors=True)
+        except OSError:
+            # Another kit's that runs, or another user's.
+            continue
 
 
-def torch_training(kit):
-    """A small training loop with and without the shim: the same losses, and the time of a step."""
-    needs_torch()
-    program = str(kit.folder / "torch_training.py")
-    rounds = [(last_json(kit.plain(sys.executable, program)), last_json(kit.limited(sys.executable, program, mem="16GiB")))
-              for _ in range(2)]
-    plain = min(pair[0]["step_ms"] for pair in rounds)
-    shim = min(pair[1]["step_ms"] for pair in rounds)
-    same = all(pair[0]["losses"] == pair[1]["losses"] for pair in rounds)
-    return {"ok": same, "step_ms_plain": plain, "step_ms_shim": shim, "ratio": shim / plain, "rounds": rounds}
+def listing():
+    lines = [f"{'machine':<15}{MACHINE_LIMIT:>4} s  The GPU, the driver and the host; always done"]
+    for row in rows.ROWS:
+        lines.append(
+            f"{row.name:<15}{row.limit:>4} s  {row.about}{'  (--long)' if row.is_long else ''}"
+        )
+    short = MACHINE_LIMIT + sum(row.limit for row in rows.ROWS if not row.is_long)
+    lines.append(
+        f"\n./run.sh runs all but the last, at most {short} s in all; ./run.sh --long that one."
+    )
+    return "\n".join(lines)
 
 
-def cudart(kit):
-    """A program of the CUDA runtime, static and shared: the limit and the ordinary error."""
-    nvcc = needs("nvcc")
-    results = {}
-    for kind in ("static", "shared"):
-        binary = kit.root / f"runtime_fill_{kind}"
-        built = kit.plain(nvcc, f"--cudart={kind}", "-o", str(binary), str(kit.folder / "runtime_fill.cu"))
-        if built["exit"] != 0:
-            raise AssertionError(built["stderr"])
-        results[kind] = last_json(kit.limited(str(binary)))
-    limit = LIMIT_MIB << 20
-    ok = all(seen["total"] == limit and seen["granted"] <= limit and seen["error"] == 2 and seen["managed"] == 801
-             for seen in results.values())
-    return {"ok": ok, **results}
-
-
-def overhead(kit):
-    """Launch rate of a program alone, with and without the shim, in turn."""
-    command = [kit.program("launch_loop"), "spin_0us", "--count", "300000"]
-    ptx = {"CGPU_TEST_PTX": str(kit.folder / "empty.ptx")}
-    pairs = []
-    for _ in range(5):
-        plain = last_json(kit.plain(*command, env=ptx))
-        shim = last_json(kit.limited(*command, env=ptx))
-        pairs.append(shim["rate"] / plain["rate"])
-    pairs.sort()
-    return {"ok": None, "rate_ratio_median": pairs[len(pairs) // 2], "rate_ratios": pairs}
-
-
-def shares(kit):
-    """Two weighted tenants on this card: the demo."""
-    dist = kit.folder / "dist"
-    done = kit.plain(str(dist / "cgpu-demo"), "--dist", str(dist), "--json", "--seconds", "10")
-    seen = json.loads(done["stdout"]) if done["stdout"] else {}
-    return {"ok": done["exit"] == 0 and seen.get("driver") == "real", "demo": seen, "log": done["stderr"]}
-
-
-CHECKS = [machine, costs, meminfo, fill, managed, fail_closed, nvidia_smi, torch_memory, cudart, overhead, shares,
-          torch_training]
+def parsed():
+    parser = argparse.ArgumentParser(
+        prog="run.sh", description="Try cgpu on this machine's GPU and write results."
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        metavar="ROW",
+        choices=[row.name for row in rows.ROWS],
+        help="run these rows only",
+    )
+    parser.add_argument(
+        "--long", action="store_true", help="run the long rows instead of the others"
+    )
+    parser.add_argument("--quick", action="store_true", help=f"the same as --scale {QUICK}")
+    parser.add_argument(
+        "--scale",
+        type=float,
+        default=1.0,
+        metavar="FACTOR",
+        help="multiply the measuring times by this, 0.001 to 1",
+    )
+    parser.add_argument("--list", action="store_true", help="list the rows and end")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="the folder for results [default: results/ beside run.sh]",
+    )
+    arguments = parser.parse_args()
+    if not 0.001 <= arguments.scale <= 1:
+        parser.error(f"--scale {arguments.scale}: expected 0.001 to 1")
+    return arguments
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kit", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--only", nargs="*", default=[], help="names of checks")
-    arguments = parser.parse_args()
-    results = {"date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "checks": {}}
-    failed = 0
-    with tempfile.TemporaryDirectory(prefix="cgpu-kit-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as root:
-        kit = Kit(arguments.kit.resolve(), Path(root))
-        for check in CHECKS:
-            if arguments.only and check.__name__ not in arguments.only:
-                continue
-            start = time.monotonic()
-            try:
-                seen = check(kit)
-            except Skipped as reason:
-                seen = {"ok": None, "skipped": str(reason)}
-            except (AssertionError, KeyError, ValueError, OSError, subprocess.TimeoutExpired) as error:
-                seen = {"ok": False, "error": f"{type(error).__name__}: {error}"}
-            seen["seconds"] = round(time.monotonic() - start, 1)
-            results["checks"][check.__name__] = seen
-            word = {True: "held", False: "FAILED", None: "skipped" if "skipped" in seen else "measured"}[seen["ok"]]
-            failed += seen["ok"] is False
-            print(f"{word:<9}{check.__name__:<16}{(check.__doc__ or '').strip()}  [{seen['seconds']} s]", file=sys.stderr)
-            # After each check: a machine that is taken away leaves what was done so far.
-            arguments.out.write_text(json.dumps(results, indent=1) + "\n")
-    print(arguments.out)
-    return 1 if failed else 0
+    arguments = parsed()
+    if arguments.list:
+        print(listing())
+        return 0
+    folder = Path(__file__).resolve().parent
+    scale = min(arguments.scale, QUICK) if arguments.quick else arguments.scale
+    made = []
+    try:
+        check_folder(folder)
+        out = arguments.out or folder / "results"
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            results.replace(out / "writable", Path.touch)
+            (out / "writable").unlink()
+        except OSError as error:
+            raise Unusable(
+                f"{out} cannot be written: {error.strerror}; name another folder by --out"
+            ) from error
+        work, work_lock = temporary(
+            ["/dev/shm", os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir()], mib=WORK_MIB
+        )
+        made.append(work)
+        # What nvcc builds is started there; /dev/shm is often mounted noexec.
+        scratch, scratch_lock = temporary(
+            [tempfile.gettempdir(), str(out), "/dev/shm"], executable=True
+        )
+        made.append(scratch)
+        logs = scratch / "logs"
+        logs.mkdir()
+        processes.adopt_orphans()
+        name = time.strftime("cgpu-gpu-kit-%Y%m%dT%H%M%SZ", time.gmtime())
+        return measure(Kit(folder, work, scratch, logs, scale), arguments, out.resolve(), name)
+    except Unusable as error:
+        print(f"run.sh: {error}", file=sys.stderr)
+        return 2
+    finally:
+        for one in made:
+            shutil.rmtree(one, ignore_errors=True)
 
 
 if __name__ == "__main__":

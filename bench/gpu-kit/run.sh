@@ -1,9 +1,24 @@
-#!/usr/bin/env bash
-# Runs cgpu on this machine's GPU and writes JSON results. Needs the driver and Python 3; uses nvcc and PyTorch where they are.
+#!/bin/sh
+# Tries cgpu on this machine's GPU. Needs the driver and Python 3.8; uses nvcc and PyTorch where
+# they are.
 #
-#   ./run.sh [RESULTS-FILE]     default: results.json beside this script
+#   ./run.sh                  all rows but the long one: about five minutes, at most ten
+#   ./run.sh --long           shares over five minutes and after three idle ones: 9.5 minutes
+#   ./run.sh --only ROW ...   these rows
+#   ./run.sh --quick          shorter measurements: about two minutes
+#   ./run.sh --list           the rows, what each shows and its time limit
+#   ./run.sh --out DIR        where the results go (default: results/ beside this script)
 #
-# Takes about two minutes. Changes no setting of the GPU and takes no managed memory.
+# No run takes more than ten minutes. Results are written row by row, so what is done survives an
+# interruption; the last line names the one archive to bring back. Changes no setting of the GPU,
+# asks for 1 MiB of managed memory at most, which cgpu refuses, and ends what it started and nothing
+# else. PYTHON names another interpreter, such as the one that has PyTorch.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
-exec python3 "$here/kit.py" --kit "$here" --out "${1:-$here/results.json}"
+python=${PYTHON:-python3}
+if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 8))'; then
+    echo "run.sh: $python is not a Python 3.8 or newer: install one, or set PYTHON" >&2
+    exit 2
+fi
+# -B: the folder may be read-only; -u: what is printed is seen at once, whatever ends the run.
+exec "$python" -B -u "$here/kit.py" "$@"

@@ -1,51 +1,112 @@
-//! `cargo xtask gpu-kit`: a folder that runs on a machine with a GPU, Python 3 and neither cargo nor a network.
+//! `cargo xtask gpu-kit`: a folder that tries cgpu on a machine with a GPU, Python 3 and neither
+//! cargo nor a network. `docs/gpu-kit.md` has its design.
+//!
+//! All that is built in it runs with glibc 2.17 and newer ([`portable`]): what the machine has is not
+//! known beforehand. The tests run the same folder with the files that they have built.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::build;
 use crate::cargo::Workspace;
-use crate::collection::DIST;
+use crate::collection::TEST;
+use crate::{build, portable, programs};
 
-/// What a machine can be expected to be handed.
+/// Size limit of the kit: it travels to the machine as a whole.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// What `kit.py` and the demo run of `target/dist`, beside the programs. The simulated driver stays behind: a real one is there.
-const FILES: &[&str] = &["libcgpu.so", "cgpu", "cgpu-monitor", "cgpu-demo"];
+/// The folder of the kit's scripts.
+const SCRIPTS: &str = "bench/gpu-kit";
+/// The folder of built files in the kit.
+const DIST: &str = "dist";
+/// The file that names the commit that the kit was built from.
+const COMMIT: &str = "commit";
 
-/// Builds, collects in `target/gpu-kit` and returns the folder.
+/// Built by itself, as it is shipped: what is built beside the shim changes its instructions.
+const SHIM: &[&str] = &["libcgpu.so"];
+/// What the rows and the demo run beside the shim. The simulated driver stays behind: the machine
+/// has a real one.
+const TOOLS: &[&str] = &["cgpu", "cgpu-monitor", "cgpu-demo"];
+/// The C programs of the rows and of the demo.
+const PROGRAMS: &[&str] = &[
+    "alloc_fill",
+    "clock",
+    "costs",
+    "init",
+    "launch_loop",
+    "managed",
+    "meminfo",
+    "nvml_start",
+    "steady",
+    "worker",
+];
+
+/// Builds the kit in `target/gpu-kit` and returns the folder.
 pub(crate) fn run() -> Result<PathBuf> {
     let workspace = Workspace::find()?;
-    let dist = build::collect(&workspace, &DIST)?;
     let kit = workspace.target.join("gpu-kit");
-    if kit.exists() {
-        fs::remove_dir_all(&kit).with_context(|| format!("cannot clear {}", kit.display()))?;
+    copy_scripts(&workspace, &kit)?;
+    let dist = kit.join(DIST);
+    for names in [SHIM, TOOLS] {
+        portable::programs(&workspace, "release", &dist, names)?;
+        names.iter().try_for_each(|name| build::lighten(&dist.join(name)))?;
     }
-    copy(&workspace.root.join("bench/gpu-kit"), &kit)?;
-    for name in FILES {
-        copy(&dist.join(name), &kit.join("dist").join(name))?;
-        build::lighten(&kit.join("dist").join(name))?;
-    }
-    copy(&dist.join("programs"), &kit.join("dist/programs"))?;
+    let prepared = portable::compiler(&workspace)?;
+    programs::compile_by(&workspace, || portable::again(&prepared), PROGRAMS, &dist.join("programs"))?;
     let bytes = size(&kit)?;
-    ensure!(bytes <= MOST_BYTES, "the kit has {bytes} bytes; it must not have more than {MOST_BYTES}");
+    ensure!(bytes <= MOST_BYTES, "the kit has {bytes} bytes, more than {MOST_BYTES}");
     eprintln!("xtask: {} MiB in {}; on the machine with the GPU: ./run.sh", bytes >> 20, kit.display());
     Ok(kit)
 }
 
-/// Copies a file or a folder with all that is in it; links are followed.
-fn copy(from: &Path, to: &Path) -> Result<()> {
-    if from.is_dir() {
-        for entry in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
-            let entry = entry?;
-            copy(&entry.path(), &to.join(entry.file_name()))?;
-        }
-        Ok(())
-    } else {
-        build::place(from, to)
+/// Makes the kit that the tests run, `gpu-kit` in their folder, from what is built there.
+pub(crate) fn collect_for_tests(workspace: &Workspace) -> Result<()> {
+    let built = workspace.target.join(TEST.folder);
+    let kit = built.join("gpu-kit");
+    copy_scripts(workspace, &kit)?;
+    let tools = SHIM.iter().chain(TOOLS).map(|&name| name.to_owned());
+    let programs = PROGRAMS.iter().map(|name| format!("programs/{name}"));
+    tools.chain(programs).try_for_each(|name| share(&built.join(&name), &kit.join(DIST).join(&name)))
+}
+
+/// Clears the kit and copies what it has of the sources.
+fn copy_scripts(workspace: &Workspace, kit: &Path) -> Result<()> {
+    if kit.exists() {
+        fs::remove_dir_all(kit).with_context(|| format!("cannot clear {}", kit.display()))?;
     }
+    for file in scripts(workspace)? {
+        let name = file.file_name().context("a file has a name")?;
+        build::place(&file, &kit.join(name))?;
+    }
+    fs::write(kit.join(COMMIT), commit(workspace)).context("cannot write the commit")
+}
+
+/// The kit's own files; what Python leaves beside them is in a folder.
+fn scripts(workspace: &Workspace) -> Result<Vec<PathBuf>> {
+    let folder = workspace.root.join(SCRIPTS);
+    let entries = fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let files = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<PathBuf>>>()?;
+    Ok(files.into_iter().filter(|file| file.is_file()).collect())
+}
+
+/// One file under two names, or a copy where the two lie on different file systems.
+fn share(from: &Path, to: &Path) -> Result<()> {
+    let parent = to.parent().context("a file of the kit has a folder")?;
+    fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
+    fs::hard_link(from, to).or_else(|_| build::place(from, to))
+}
+
+/// The commit, and whether the sources differ from it.
+fn commit(workspace: &Workspace) -> String {
+    let git = |arguments: &[&str]| {
+        let output = Command::new("git").arg("-C").arg(&workspace.root).args(arguments).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let Some(commit) = git(&["rev-parse", "HEAD"]) else { return "unknown".to_owned() };
+    let changed = git(&["status", "--porcelain", "--untracked-files=no"]).is_none_or(|text| !text.is_empty());
+    if changed { format!("{commit} with changes") } else { commit }
 }
 
 fn size(folder: &Path) -> Result<u64> {
@@ -60,17 +121,27 @@ fn size(folder: &Path) -> Result<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
+    /// The names in all calls `FUNCTION("NAME")` of the kit's scripts.
+    fn named(function: &str) -> BTreeSet<String> {
+        let scripts = scripts(&Workspace::find().unwrap()).unwrap();
+        let python = scripts.iter().filter(|file| file.extension().is_some_and(|found| found == "py"));
+        let text: String = python.map(|file| fs::read_to_string(file).unwrap()).collect();
+        let calls = text.split(&format!("{function}(\"")).skip(1).map(str::to_owned).collect::<Vec<_>>();
+        calls.iter().filter_map(|rest| rest.split('"').next()).map(str::to_owned).collect()
+    }
+
     #[test]
-    fn what_the_kit_runs_goes_along() {
-        let script =
-            fs::read_to_string(Workspace::find().unwrap().root.join("bench/gpu-kit/kit.py")).unwrap();
-        let named = script.split("\"dist\" / \"").skip(1).chain(script.split("(dist / \"").skip(1));
-        let named: Vec<&str> = named.filter_map(|rest| rest.split('"').next()).collect();
-        assert!(named.contains(&"cgpu"), "{named:?}");
-        for name in named.iter().filter(|name| **name != "programs") {
-            assert!(FILES.contains(name), "kit.py runs {name}");
-        }
+    fn kit_has_every_file_that_its_rows_run_and_no_other() {
+        let programs: BTreeSet<String> = PROGRAMS.iter().map(|&name| name.to_owned()).collect();
+        // The demo runs one more.
+        let mut run = named("kit.program");
+        run.insert("worker".to_owned());
+        assert_eq!(run, programs);
+        let files: BTreeSet<String> = SHIM.iter().chain(TOOLS).map(|&name| name.to_owned()).collect();
+        assert_eq!(named("kit.file"), files);
     }
 }

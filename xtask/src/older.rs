@@ -46,13 +46,7 @@ pub(crate) fn collect(workspace: &Workspace, shim: &Path) -> Result<PathBuf> {
     build::place(shim, &folder.join("libcgpu.so"))?;
     build::runtime(workspace, PROFILE, &folder)?;
     let compiler = portable::compiler(workspace)?;
-    let again = || {
-        let mut command = Command::new(compiler.get_program());
-        let set = compiler.get_envs().filter_map(|(name, value)| Some((name, value?)));
-        command.args(compiler.get_args()).envs(set);
-        command
-    };
-    programs::compile_by(workspace, again, PROGRAMS, &folder.join("programs"))?;
+    programs::compile_by(workspace, || portable::again(&compiler), PROGRAMS, &folder.join("programs"))?;
     Ok(folder)
 }
 

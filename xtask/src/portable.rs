@@ -62,7 +62,8 @@ pub(crate) fn tools(workspace: &Workspace, profile: &str, to: &Path) -> Result<(
     programs(workspace, profile, to, TOOLS)
 }
 
-fn programs(workspace: &Workspace, profile: &str, to: &Path, names: &[&str]) -> Result<()> {
+/// Builds these files of [`collection::ITEMS`] in a profile, into a folder.
+pub(crate) fn programs(workspace: &Workspace, profile: &str, to: &Path, names: &[&str]) -> Result<()> {
     let items: Vec<_> = collection::ITEMS.iter().filter(|item| names.contains(&item.name)).collect();
     let packages: Vec<&str> = items.iter().map(|item| item.package).collect();
     let folder = against(workspace, profile, &packages)?;
@@ -80,6 +81,14 @@ pub(crate) fn compiler(workspace: &Workspace) -> Result<Command> {
     command.args(["-m", "ziglang", "cc", "-target", &target]);
     command.env("XDG_CACHE_HOME", cache(workspace));
     Ok(command)
+}
+
+/// A command that is not started yet, once more.
+pub(crate) fn again(command: &Command) -> Command {
+    let mut fresh = Command::new(command.get_program());
+    let set = command.get_envs().filter_map(|(name, value)| Some((name, value?)));
+    fresh.args(command.get_args()).envs(set);
+    fresh
 }
 
 /// Zig's own caches belong to the environment.

@@ -15,7 +15,7 @@ use clap::Args;
 use crate::cargo::Workspace;
 use crate::collection::{TEST, TEST_RELEASE};
 use crate::require::requires;
-use crate::{build, older, portable, python};
+use crate::{build, gpu_kit, older, portable, python};
 use report::Report;
 use runner::Runner;
 use suite::Suite;
@@ -215,6 +215,7 @@ impl Run {
         if !self.is_built {
             self.compile(|workspace| build::collect(workspace, &TEST))?;
             self.compile(|workspace| build::collect(workspace, &TEST_RELEASE))?;
+            gpu_kit::collect_for_tests(&self.workspace)?;
             self.is_built = true;
         }
         Ok(())

@@ -1,0 +1,400 @@
+"""The rows: what the kit tries and measures.
+
+A row is a function that returns what it saw. `ok` is whether what was promised holds, None where
+the row only measures; `figure` is its line in the table. NotPossible says what the machine lacks.
+Nothing here waits with a time limit of its own: the kit's watchdog ends a row, and the processes
+that it started, at the row's limit.
+"""
+
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Callable, NamedTuple
+
+import clock as clocks
+from processes import Failed
+from tenants import Monitor, error_pct, rate, shares
+
+# The limit of a container, where the GPU has as much free, and what a context and a last piece may
+# take of it.
+LIMIT_MIB = 4096
+SLACK_MIB = 1024
+SHAPES = 4000
+# Relative error of a share, in percent, as the demo judges it.
+SHARE_ERROR_PCT = 2.0
+
+
+class NotPossible(Exception):
+    """The machine lacks what the row needs."""
+
+
+class Row(NamedTuple):
+    """One row; its name is that of its function."""
+
+    run: Callable
+    # Time limit in seconds. Those of the short rows add up to less than ten minutes.
+    limit: int
+    is_long: bool = False
+
+    @property
+    def name(self):
+        return self.run.__name__
+
+    @property
+    def about(self):
+        return self.run.__doc__.splitlines()[0]
+
+
+def tool(kit, name):
+    found = shutil.which(name, path=kit.environment["PATH"])
+    if not found:
+        raise NotPossible(f"{name} is not installed")
+    return found
+
+
+def needs_vendor_driver(kit, what):
+    if kit.is_simulated:
+        raise NotPossible(f"{what} accepts the vendor's driver only, and this one is simulated")
+
+
+def needs_tenants(kit):
+    if "error" in kit.machine["nvml"]:
+        raise NotPossible(f"the monitor finds GPUs by NVML: {kit.machine['nvml']['error']}")
+    mode = kit.machine.get("compute_mode")
+    if mode not in ("Default", None):
+        raise NotPossible(f"the GPU's compute mode is {mode}, and the kit changes no setting")
+
+
+def torch(kit):
+    """PyTorch's version."""
+    needs_vendor_driver(kit, "PyTorch")
+    probe = "import torch; torch.cuda.init(); print(torch.__version__)"
+    seen = kit.run(sys.executable, "-c", probe)
+    if "No module named 'torch'" in seen.stderr:
+        raise NotPossible(
+            f"PyTorch is not installed for {sys.executable} (PYTHON names another interpreter)"
+        )
+    if seen.exit != 0:
+        raise NotPossible(f"PyTorch does not start: {seen.reason()}")
+    return seen.stdout.strip()
+
+
+def limit_mib(kit, most=LIMIT_MIB):
+    """A limit that fits beside what others have of the GPU."""
+    limit = min(most, kit.machine["free_mib"] - SLACK_MIB)
+    if limit < 2 * SLACK_MIB:
+        raise NotPossible(f"only {kit.machine['free_mib']} MiB of the GPU are free")
+    return limit
+
+
+def median(values):
+    return sorted(values)[len(values) // 2]
+
+
+def mib(number_of_bytes):
+    return number_of_bytes >> 20
+
+
+def meminfo(kit):
+    """The limit is the GPU's size, by every function of the driver."""
+    limit = limit_mib(kit)
+    seen = kit.limited(limit, kit.program("meminfo")).json()
+    ok = seen["total"] == seen["total_device"] == limit << 20 and seen["free"] <= limit << 20
+    return {"ok": ok, "figure": f"limit {limit} MiB, shown {mib(seen['total'])} MiB", **seen}
+
+
+def fill(kit):
+    """Memory can be allocated up to the limit; then comes the ordinary error, and work goes on."""
+    limit = limit_mib(kit)
+    seen = kit.limited(limit, kit.program("alloc_fill"), "64M", "3").json()
+    granted = mib(seen["granted"])
+    ok = limit - SLACK_MIB <= granted and seen["granted"] <= limit << 20
+    return {
+        "ok": ok,
+        "figure": f"limit {limit} MiB, granted {granted} MiB, then error {seen['error']}",
+        **seen,
+    }
+
+
+def managed(kit):
+    """Managed memory, which could exceed any limit, is refused on every route."""
+    seen = kit.limited(limit_mib(kit), kit.program("managed"), "refused")
+    return {
+        "ok": seen.exit == 0,
+        "figure": "refused" if seen.exit == 0 else seen.reason(),
+        **seen.summary(),
+    }
+
+
+def fail_closed(kit):
+    """A limit that cannot be understood refuses the start, with one line."""
+    variables = {
+        "CGPU_DIR": str(kit.root / "unreadable"),
+        "ALIYUN_COM_GPU_MEM_CONTAINER": "lots",
+        "LD_PRELOAD": str(kit.file("libcgpu.so")),
+    }
+    seen = kit.run(kit.program("init"), variables=variables)
+    answer, lines = seen.json()["init"], len(seen.stderr.splitlines())
+    return {
+        "ok": answer == 1 and lines == 1,
+        "figure": f"cuInit answered {answer}, {lines} line on stderr",
+        **seen.summary(),
+    }
+
+
+def nvml_start(kit):
+    """What NVML takes to start, in a fresh process that starts and ends it ten times."""
+    seen = kit.run(kit.program("nvml_start"), "10")
+    if seen.exit == 3:
+        raise NotPossible(f"there is no NVML: {seen.reason()}")
+    cycles = [one for one in seen.lines() if "init_ms" in one]
+    starts = [one["init_ms"] for one in cycles]
+    figures = {"first_ms": starts[0], "median_ms": median(starts), "worst_ms": max(starts)}
+    told = "first {first_ms:.2f} ms, median {median_ms:.2f}, worst {worst_ms:.2f} of 10".format(
+        **figures
+    )
+    return {
+        "ok": None,
+        "figure": told,
+        **figures,
+        "cycles": cycles,
+        "persistence": kit.machine["nvml"].get("persistence"),
+    }
+
+
+def nvidia_smi(kit):
+    """nvidia-smi shows the limit as the GPU's memory inside a container."""
+    if kit.machine["nvml"].get("mig"):
+        raise NotPossible(
+            "the device is a MIG instance, and nvidia-smi queries the memory of whole GPUs only"
+        )
+    limit = limit_mib(kit)
+    query = ["--query-gpu=memory.total,memory.used,memory.free", "--format=csv,noheader,nounits"]
+    command = [tool(kit, "nvidia-smi"), "-i", kit.machine["nvml"].get("uuid", "0"), *query]
+    outside, inside = kit.run(*command), kit.limited(limit, *command)
+    table = kit.limited(limit, command[0])
+    shown = inside.stdout.split(",")[0].strip()
+    return {
+        "ok": shown == str(limit),
+        "figure": f"limit {limit} MiB, shown {shown or inside.reason()} MiB",
+        "outside": outside.summary(),
+        "inside": inside.summary(),
+        "table": table.summary(),
+    }
+
+
+def costs(kit):
+    """What launches, events, memory writes and context switches cost on the driver alone."""
+    seen = kit.run(kit.program("costs"), round(max(1, kit.scaled(7)))).json()
+    told = "launch {launch_host_us:.2f} us, event {event_record_gpu_us:.2f} us, "
+    told = (told + "switch {switch_us:.1f} us").format(**seen)
+    return {"ok": None, "figure": told, **seen}
+
+
+def overhead(kit):
+    """Launch rate of a program that is alone, with the shim over without it."""
+    command = [
+        kit.program("launch_loop"),
+        "spin_0us",
+        "--count",
+        str(int(max(2000, kit.scaled(300_000)))),
+    ]
+    kernel = {"CGPU_TEST_PTX": str(kit.folder / "empty.ptx")}
+    limit = limit_mib(kit)
+    ratios, start = [], time.monotonic()
+    # A driver that is not kept loaded takes seconds for each start: what fits into half of the
+    # row's time.
+    while len(ratios) < 5 and (not ratios or time.monotonic() - start < 20):
+        plain = kit.run(*command, variables=kernel).json()
+        shim = kit.limited(limit, *command, variables=kernel).json()
+        ratios.append(shim["rate"] / plain["rate"])
+    return {
+        "ok": None,
+        "figure": f"{median(ratios):.4f} of the rate without it",
+        "ratio": median(ratios),
+        "ratios": ratios,
+    }
+
+
+def clock(kit):
+    """How fast the GPU's clock runs against the host's CLOCK_MONOTONIC_RAW, in ppm."""
+    seen = clocks.estimate(kit.run(kit.program("clock"), max(1.0, kit.scaled(60)), "6").lines())
+    told = "{ppm:+.3f} ppm +- {uncertainty_ppm:.3f} over {seconds:.0f} s; "
+    told = (told + "host slew {host_slew_ppm:+.3f} ppm").format(**seen)
+    return {"ok": None, "figure": told, **seen}
+
+
+def shapes(kit):
+    """Launch rate of 4,000 shapes of 10 us beside a neighbour, over that of one shape."""
+    needs_tenants(kit)
+    monitor = Monitor(kit)
+    seconds = max(0.5, kit.scaled(4))
+    tenant = monitor.tenant("shapes", 1, kernel_us=10)
+    neighbour = monitor.tenant("neighbour", 1)
+
+    def launches(count, beside):
+        if beside:
+            neighbour.begin(seconds, seconds)
+        tenant.begin(seconds, seconds / 4, count)
+        windows = tenant.windows()
+        if beside:
+            neighbour.windows()
+        return rate(windows)
+
+    alone = [launches(count, beside=False) for count in (1, SHAPES)]
+    rounds = [[launches(count, beside=True) for count in (1, SHAPES)] for _ in range(3)]
+    ratio = median([many / one for one, many in rounds])
+    told = f"{ratio:.3f} (goal >= 0.9), alone {alone[1] / alone[0]:.3f}"
+    return {
+        "ok": None,
+        "figure": told,
+        "ratio": ratio,
+        "alone": alone,
+        "rounds": rounds,
+        "shapes": SHAPES,
+        "status": monitor.status(),
+    }
+
+
+def demo(kit):
+    """Two weighted tenants fill their memory and share the GPU 1:2."""
+    needs_tenants(kit)
+    seconds = str(max(3.0, kit.scaled(10)))
+    done = kit.run(
+        kit.file("cgpu-demo"), "--dist", kit.folder / "dist", "--json", "--seconds", seconds
+    )
+    if not done.stdout.strip():
+        raise Failed(done.reason())
+    seen = done.parse(done.stdout)
+    told = (
+        f"share error {seen['share_error_pct']} %, together {seen['aggregate_pct']} % of one alone"
+    )
+    return {"ok": done.exit == 0, "figure": told, "demo": seen}
+
+
+def cudart(kit):
+    """Programs of the CUDA runtime, static and shared, get the limit and the ordinary error."""
+    needs_vendor_driver(kit, "the CUDA runtime")
+    nvcc, limit, results = tool(kit, "nvcc"), limit_mib(kit), {}
+    # The toolkit's own libraries: a program that nvcc builds does not name their folder.
+    places = [Path(nvcc).resolve().parent.parent / name for name in ("lib64", "lib")]
+    variables = {
+        "LD_LIBRARY_PATH": ":".join([
+            *map(str, places),
+            kit.environment.get("LD_LIBRARY_PATH", ""),
+        ]).rstrip(":")
+    }
+    for kind in ("static", "shared"):
+        binary = kit.scratch / f"runtime_fill_{kind}"
+        built = kit.run(nvcc, f"--cudart={kind}", "-o", binary, kit.folder / "runtime_fill.cu")
+        if built.exit != 0:
+            raise NotPossible(f"nvcc does not build the program: {built.reason()}")
+        results[kind] = kit.limited(limit, binary, variables=variables).json()
+    ok = all(
+        seen["total"] == limit << 20
+        and seen["granted"] <= limit << 20
+        and seen["error"] == 2
+        and seen["managed"] == 801
+        for seen in results.values()
+    )
+    granted = ", ".join(f"{kind} {mib(seen['granted'])} MiB" for kind, seen in results.items())
+    return {"ok": ok, "figure": f"limit {limit} MiB, granted {granted}", **results}
+
+
+def torch_memory(kit):
+    """PyTorch sees the limit, runs out of memory as usual, frees and goes on."""
+    torch(kit)
+    limit = limit_mib(kit)
+    seen = kit.limited(limit, sys.executable, kit.folder / "torch_memory.py").json()
+    ok = (
+        seen["total"] == limit << 20
+        and seen["out_of_memory"]
+        and seen["went_on"]
+        and seen["most"] <= limit << 20
+    )
+    return {"ok": ok, "figure": f"limit {limit} MiB, reserved {mib(seen['most'])} MiB", **seen}
+
+
+def torch_training(kit):
+    """A training loop has the same losses with and without the shim; the cost of a step."""
+    version = torch(kit)
+    limit = limit_mib(kit, most=16384)
+    command = [sys.executable, kit.folder / "torch_training.py"]
+    # Without it cuBLAS may sum in another order from run to run.
+    variables = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    rounds = [
+        (
+            kit.run(*command, variables=variables).json(),
+            kit.limited(limit, *command, variables=variables).json(),
+        )
+        for _ in range(2)
+    ]
+    plain, shim = (min(pair[side]["step_ms"] for pair in rounds) for side in (0, 1))
+    same = all(pair[0]["losses"] == pair[1]["losses"] for pair in rounds)
+    told = f"losses {'equal' if same else 'differ'}, step {shim / plain:.4f} of that without"
+    return {"ok": same, "figure": told, "ratio": shim / plain, "torch": version, "rounds": rounds}
+
+
+def shares_long(kit):
+    """Shares of 25:75 over five minutes, and for one more after three idle ones."""
+    needs_tenants(kit)
+    monitor = Monitor(kit)
+    wanted, tenants = [25, 75], [monitor.tenant("a", 1)]
+    tenants.append(monitor.tenant("b", 3, iterations=tenants[0].iterations))
+    window = max(1.0, kit.scaled(10))
+
+    def together(seconds):
+        before = monitor.gpu_time_ms()
+        for tenant in tenants:
+            tenant.begin(max(3.0, kit.scaled(seconds)), window)
+        windows = [tenant.windows() for tenant in tenants]
+        after = monitor.gpu_time_ms()
+        accounted = [after[name] - before[name] for name in ("a", "b")]
+        # The first window has the tenants' start in it.
+        return [one[1:] for one in windows], [100 * one / sum(accounted) for one in accounted]
+
+    busy, busy_accounted = together(300)
+    time.sleep(kit.scaled(180))
+    again, again_accounted = together(60)
+    of_minute = max(2, int(60 / window)) if kit.scale == 1 else 2
+    seen = {
+        "first": shares([one[:of_minute] for one in busy]),
+        "whole": shares(busy),
+        "last": shares([one[-of_minute:] for one in busy]),
+        "after_idle": shares(again),
+        "windows": [shares([[a], [b]]) for a, b in zip(*busy)],
+        "accounted": {"busy": busy_accounted, "after_idle": again_accounted},
+        "status": monitor.status(),
+    }
+    worst = max(error_pct(seen[part], wanted) for part in ("whole", "last", "after_idle"))
+    told = ", ".join(
+        f"{part.replace('_', ' ')} {seen[part][0]:.2f}:{seen[part][1]:.2f}"
+        for part in ("first", "last", "after_idle")
+    )
+    return {
+        "ok": worst <= SHARE_ERROR_PCT,
+        "figure": f"{told}; error {worst:.2f} %",
+        "error_pct": worst,
+        **seen,
+    }
+
+
+# What is cheap and tells most comes first: a machine may be taken away at any time.
+ROWS = [
+    Row(nvml_start, 30),
+    Row(meminfo, 15),
+    Row(fill, 25),
+    Row(managed, 15),
+    Row(fail_closed, 10),
+    Row(nvidia_smi, 20),
+    Row(costs, 30),
+    Row(clock, 75),
+    Row(shapes, 55),
+    Row(demo, 45),
+    Row(overhead, 40),
+    Row(torch_memory, 75),
+    Row(torch_training, 85),
+    Row(cudart, 45),
+    Row(shares_long, 570, is_long=True),
+]

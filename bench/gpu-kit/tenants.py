@@ -1,0 +1,79 @@
+"""A monitor and tenants of it that launch kernels without a pause."""
+
+import json
+import time
+
+import processes
+
+POLL_SECONDS = 0.05
+KERNEL_US = 60
+
+
+class Monitor:
+    """A monitor of its own, with a root of its own: one that the host has is not touched."""
+
+    def __init__(self, kit):
+        self.kit, self.root = kit, kit.root
+        config = self.root / "monitor.toml"
+        config.write_text('tree = "none"\nmetrics = "off"\n')
+        self.process = kit.start(kit.file("cgpu-monitor"), "--root", self.root, "--config", config)
+        while not self.status().get("cards"):
+            if self.process.popen.poll() is not None:
+                raise processes.Failed(self.process.finished().reason())
+            time.sleep(POLL_SECONDS)
+
+    def status(self):
+        """What the monitor says, as `cgpu smi --json` gives it."""
+        seen = self.kit.run(self.kit.file("cgpu"), "smi", "--root", self.root, "--json")
+        return seen.json() if seen.exit == 0 else {}
+
+    def gpu_time_ms(self):
+        """GPU time of each container so far, by the monitor's accounting."""
+        containers = self.status().get("containers", [])
+        return {
+            one["name"]: sum(card["gpu_time_ms"] for card in one["cards"]) for one in containers
+        }
+
+    def tenant(self, name, weight, kernel_us=KERNEL_US, iterations=0):
+        return Tenant(self, name, weight, kernel_us, iterations)
+
+
+class Tenant:
+    """A container with one process, the program `steady`."""
+
+    def __init__(self, monitor, name, weight, kernel_us, iterations):
+        kit = monitor.kit
+        run = [kit.file("cgpu"), "run", "--root", monitor.root, "--name", name, "--weight", weight]
+        program = [kit.program("steady"), kernel_us, iterations]
+        self.process = kit.start(*run, "--", *program, commanded=True)
+        self.seen, ready = self.process.line("ready")
+        self.iterations = ready["iterations"]
+
+    def begin(self, seconds, window, shapes=1):
+        self.process.write(f"run {seconds} {window} {shapes}")
+
+    def windows(self):
+        """Waits for the end of what `begin` began; the windows of it."""
+        first, (self.seen, _) = self.seen + 1, self.process.line("done", self.seen + 1)
+        text = self.process.out.read_text(errors="replace").split("\n")
+        return [json.loads(line) for line in text[first : self.seen]]
+
+
+def rate(windows):
+    """Launches per second over these windows."""
+    if not windows:
+        raise processes.Failed(
+            "no window of a tenant is complete: it got no turn, or the measurement is too short"
+        )
+    return sum(one["launches"] for one in windows) / sum(one["to"] - one["from"] for one in windows)
+
+
+def shares(tenants):
+    """The part of each tenant in all completed work, in percent, from the windows of each."""
+    rates = [rate(windows) for windows in tenants]
+    return [100 * one / sum(rates) for one in rates]
+
+
+def error_pct(got, wanted):
+    """The greatest relative error of a share, in percent."""
+    return max(100 * abs(one - set_to) / set_to for one, set_to in zip(got, wanted))
