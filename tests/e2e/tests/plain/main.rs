@@ -18,6 +18,7 @@ mod implicit;
 mod input;
 mod instructions;
 mod journal;
+mod kit;
 mod library;
 mod live;
 mod lookups;

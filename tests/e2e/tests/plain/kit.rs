@@ -1,0 +1,329 @@
+//! The kit for a machine with a GPU (`bench/gpu-kit`), run whole on the simulated one: the folder
+//! that `cargo xtask gpu-kit` makes, with the files that the tests have built.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use cgpu_e2e::{Child, Outcome, Scene, skip};
+use serde_json::Value;
+
+/// Rows that need more than a driver, and what the simulated GPU has in place of it.
+const IMPOSSIBLE: [(&str, &str); 3] = [
+    ("torch_memory", "PyTorch accepts the vendor's driver only"),
+    ("torch_training", "PyTorch accepts the vendor's driver only"),
+    ("cudart", "the CUDA runtime accepts the vendor's driver only"),
+];
+/// Rows whose promise does not depend on how busy this machine is.
+const EXACT: [&str; 4] = ["meminfo", "fill", "managed", "fail_closed"];
+/// Rows that measure; a promise of theirs may be missed on a busy machine, and the row says so.
+const MEASURED: [&str; 6] = ["nvml_start", "costs", "clock", "shapes", "demo", "overhead"];
+
+/// A kit, a host to run it on, and where its results go.
+struct Kit {
+    scene: Scene,
+    folder: PathBuf,
+}
+
+impl Kit {
+    /// The kit that was built for the tests; none, after recording the skip, without Python.
+    fn new(test: &str) -> Option<Self> {
+        let scene = Scene::new("A10:23028");
+        let version = "import sys; sys.exit(sys.version_info < (3, 8))";
+        let python = Command::new("python3").args(["-c", version]).status();
+        if !python.is_ok_and(|status| status.success()) {
+            skip(test, "python", "there is no Python 3.8 or newer");
+            return None;
+        }
+        fs::create_dir(scene.path("tmp")).expect("a folder");
+        let folder = scene.dist().file("gpu-kit");
+        Some(Self { scene, folder })
+    }
+
+    /// The same kit in a folder of its own, to be changed.
+    fn copied(mut self) -> Self {
+        let to = self.scene.path("kit");
+        let copied = Command::new("cp").arg("-r").arg(&self.folder).arg(&to).status();
+        assert!(copied.is_ok_and(|status| status.success()), "the kit can be copied");
+        self.folder = to;
+        self
+    }
+
+    /// Changes one of its scripts, which must have what is to be changed.
+    fn change(&self, script: &str, from: &str, to: &str) {
+        let script = self.folder.join(script);
+        let text = fs::read_to_string(&script).expect("a script");
+        assert!(text.contains(from), "{} has no {from}", script.display());
+        fs::write(&script, text.replace(from, to)).expect("a script that can be written");
+    }
+
+    /// Puts a script of the shell in the place of one of its programs.
+    fn replace_program(&self, name: &str, script: &str) {
+        use std::os::unix::fs::PermissionsExt;
+        let program = self.folder.join("dist/programs").join(name);
+        fs::remove_file(&program).expect("a program");
+        fs::write(&program, format!("#!/bin/sh\n{script}\n")).expect("a program can be written");
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("a mode");
+    }
+
+    fn run(&self, arguments: &[&str]) -> Command {
+        let mut command = self.scene.native(&self.folder.join("run.sh"));
+        command.args(arguments).arg("--out").arg(self.out()).env("TMPDIR", self.scene.path("tmp"));
+        command
+    }
+
+    fn out(&self) -> PathBuf {
+        self.scene.path("out")
+    }
+
+    /// The file of results with this ending.
+    fn result(&self, ending: &str) -> Option<PathBuf> {
+        let entries = fs::read_dir(self.out()).ok()?;
+        let mut paths = entries.map(|entry| entry.expect("an entry").path());
+        paths.find(|path| path.to_string_lossy().ends_with(ending))
+    }
+
+    /// The only JSON file of its results.
+    fn results(&self) -> Value {
+        let file = self.result(".json").expect("results");
+        serde_json::from_slice(&fs::read(file).expect("results")).expect("JSON")
+    }
+
+    /// The results in the archive.
+    fn packed(&self) -> Value {
+        let archive = self.result(".tar.gz").expect("an archive");
+        let mut tar = Command::new("tar");
+        tar.args(["-xzOf"]).arg(archive).args(["--wildcards", "*/results.json"]);
+        let outcome = Outcome::of(tar).silent();
+        serde_json::from_str(&outcome.stdout).expect("JSON")
+    }
+
+    /// Waits until no process of this host is left, nor a temporary folder of the kit.
+    fn leaves_nothing(&self) {
+        let host = self.scene.path("").to_string_lossy().into_owned();
+        self.scene.none_is_left("processes of the kit", || processes_of(&host));
+        let left = fs::read_dir(self.scene.path("tmp")).expect("a folder").count();
+        assert_eq!(left, 0, "temporary folders are left");
+    }
+}
+
+/// The processes whose environment names this folder.
+fn processes_of(folder: &str) -> Vec<String> {
+    let entries = fs::read_dir("/proc").expect("/proc").flatten();
+    let named = entries.filter(|entry| {
+        let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
+        String::from_utf8_lossy(&environment).contains(folder)
+    });
+    named.map(|entry| fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default()).collect()
+}
+
+/// A figure of a row.
+fn number(row: &Value, key: &str) -> f64 {
+    row["data"][key].as_f64().unwrap_or_else(|| panic!("no number {key} in {row:#}"))
+}
+
+fn tells(row: &Value, key: &str, text: &str) -> bool {
+    row[key].as_str().is_some_and(|found| found.contains(text))
+}
+
+#[test]
+fn every_row_is_measured_or_not_possible_here() {
+    let Some(kit) = Kit::new("every_row_is_measured_or_not_possible_here") else { return };
+    let outcome = Outcome::of(kit.run(&["--scale", "0.02"]));
+    let all = kit.results();
+    let rows = &all["rows"];
+
+    // A row may have failed on a busy machine, and then the code says so: 1, but never 2.
+    assert!(outcome.code() < Some(2) && outcome.stderr.is_empty(), "{outcome:#?}");
+    let archive = kit.result(".tar.gz").expect("an archive");
+    assert_eq!(outcome.stdout.lines().next_back(), archive.to_str(), "{outcome:#?}");
+    assert_eq!(kit.packed(), all);
+    assert_eq!(all["finished"], true);
+    assert_eq!((&all["driver_kind"], &all["gpu"]), (&"simulated".into(), &"NVIDIA A10".into()));
+    for key in ["commit", "date", "driver"] {
+        assert!(all[key].as_str().is_some_and(|text| text != "unknown"), "{key}: {all:#}");
+    }
+
+    for name in EXACT {
+        assert_eq!(rows[name]["result"], "held", "{name}: {:#}", rows[name]);
+    }
+    for name in MEASURED {
+        assert!(rows[name]["result"] != "not possible", "{name}: {:#}", rows[name]);
+        assert!(rows[name].get("error").is_none(), "{name}: {:#}", rows[name]);
+    }
+    for (name, reason) in IMPOSSIBLE {
+        assert_eq!(rows[name]["result"], "not possible", "{name}: {:#}", rows[name]);
+        assert!(tells(&rows[name], "because", reason), "{name}: {:#}", rows[name]);
+    }
+    let smi = &rows["nvidia_smi"];
+    assert!(smi["result"] == "held" || tells(smi, "because", "nvidia-smi is not installed"), "{smi:#}");
+    let count = IMPOSSIBLE.len() + EXACT.len() + MEASURED.len() + 2;
+    assert_eq!(rows.as_object().expect("rows").len(), count, "a row that this test does not know");
+
+    // The simulated GPU's clock is CLOCK_MONOTONIC.
+    let clock = &rows["clock"];
+    let uncertainty = number(clock, "uncertainty_monotonic_ppm");
+    assert!(number(clock, "ppm_monotonic").abs() <= uncertainty, "{clock:#}");
+    assert!(number(clock, "ppm").abs() <= uncertainty + number(clock, "host_slew_ppm").abs(), "{clock:#}");
+    let nvml = &rows["nvml_start"];
+    assert_eq!(nvml["data"]["cycles"].as_array().map(Vec::len), Some(10));
+    assert!(number(nvml, "worst_ms") >= number(nvml, "median_ms") && number(nvml, "first_ms") > 0.0);
+    let shapes = &rows["shapes"];
+    assert!((0.0..1.5).contains(&number(shapes, "ratio")) && number(shapes, "ratio") > 0.0, "{shapes:#}");
+    assert!((0.2..5.0).contains(&number(&rows["overhead"], "ratio")), "{:#}", rows["overhead"]);
+    assert_eq!(rows["demo"]["data"]["demo"]["oom_enforced"], true, "{:#}", rows["demo"]);
+    assert!(number(&rows["costs"], "switch_us") > 10.0, "{:#}", rows["costs"]);
+    kit.leaves_nothing();
+}
+
+#[test]
+fn long_row_tells_shares_before_and_after_idleness() {
+    let Some(kit) = Kit::new("long_row_tells_shares_before_and_after_idleness") else { return };
+    let outcome = Outcome::of(kit.run(&["--long", "--scale", "0.01"]));
+    assert!(outcome.code() < Some(2) && outcome.stderr.is_empty(), "{outcome:#?}");
+    let row = &kit.results()["rows"]["shares_long"];
+    assert!(row.get("error").is_none(), "{row:#}");
+    for part in ["first", "whole", "last", "after_idle"] {
+        let shares: Vec<f64> =
+            row["data"][part].as_array().expect("shares").iter().flat_map(Value::as_f64).collect();
+        assert!((shares[0] + shares[1] - 100.0).abs() < 0.01, "{row:#}");
+        // Wide: it tells 25 from the 50 of a GPU that is not shared by weight.
+        assert!((10.0..40.0).contains(&shares[0]), "{part}: {row:#}");
+    }
+    kit.leaves_nothing();
+}
+
+/// A simulated GPU that is a thousandth slower has a clock that is 999 ppm slow.
+#[test]
+fn rate_of_a_slow_clock_is_found() {
+    let Some(kit) = Kit::new("rate_of_a_slow_clock_is_found") else { return };
+    let mut run = kit.run(&["--only", "clock", "--scale", "0.02"]);
+    run.env("CGPU_SIM_DILATION", "1.001");
+    Outcome::of(run).exits(0);
+    let row = &kit.results()["rows"]["clock"];
+    let expected = (1.0 / 1.001 - 1.0) * 1e6;
+    let error = (number(row, "ppm_monotonic") - expected).abs();
+    assert!(error <= number(row, "uncertainty_monotonic_ppm"), "{row:#}");
+    assert!(number(row, "uncertainty_ppm") < 500.0, "{row:#}");
+}
+
+#[test]
+fn computed_figures_are_right() {
+    let Some(kit) = Kit::new("computed_figures_are_right") else { return };
+    let mut python = kit.scene.native(Path::new("python3"));
+    python.args(["-B", "-m", "unittest", "tests"]).current_dir(&kit.folder);
+    let outcome = Outcome::of(python).exits(0);
+    assert!(outcome.stderr.contains("\nOK"), "{outcome:#?}");
+}
+
+/// A program that hangs, with another one behind it that holds its output and has left its session.
+#[test]
+fn hanging_program_is_ended_at_its_limit_and_other_rows_run() {
+    let test = "hanging_program_is_ended_at_its_limit_and_other_rows_run";
+    let Some(kit) = Kit::new(test).map(Kit::copied) else { return };
+    kit.replace_program("meminfo", "echo begun; setsid sleep 1000 & sleep 1000");
+    kit.change("rows.py", "Row(meminfo, 15)", "Row(meminfo, 1)");
+    let outcome = Outcome::of(kit.run(&["--only", "meminfo", "managed"])).exits(1);
+    let rows = &kit.results()["rows"];
+    assert_eq!(rows["meminfo"]["result"], "FAILED", "{outcome:#?}");
+    assert!(tells(&rows["meminfo"], "error", "not done within 1 s"), "{rows:#}");
+    assert_eq!(rows["managed"]["result"], "held", "{rows:#}");
+    // What it wrote before is in the archive.
+    let mut tar = Command::new("tar");
+    tar.arg("-xzOf").arg(kit.result(".tar.gz").expect("an archive"));
+    tar.args(["--wildcards", "*/logs/meminfo-*.out"]);
+    assert_eq!(Outcome::of(tar).silent().stdout, "begun\n");
+    kit.leaves_nothing();
+}
+
+/// A kit that is in the row `meminfo` and stays there.
+fn hung(test: &str) -> Option<(Kit, Child)> {
+    let kit = Kit::new(test)?.copied();
+    kit.replace_program("meminfo", "sleep 1000");
+    kit.change("rows.py", "Row(meminfo, 15)", "Row(meminfo, 100)");
+    let run = Child::start(kit.run(&["--only", "managed", "meminfo", "fail_closed"]));
+    let host = kit.scene.path("").to_string_lossy().into_owned();
+    let hangs = || processes_of(&host).into_iter().find(|command| command.starts_with("sleep"));
+    kit.scene.eventually("the program hangs", hangs);
+    Some((kit, run))
+}
+
+#[test]
+fn stopped_kit_says_which_rows_were_not_done() {
+    let Some((kit, run)) = hung("stopped_kit_says_which_rows_were_not_done") else { return };
+    run.signal(libc::SIGTERM);
+    run.end().exits(1);
+    let all = kit.results();
+    assert_eq!(all, kit.packed());
+    assert_eq!((&all["finished"], &all["rows"]["machine"]["result"]), (&true.into(), &"measured".into()));
+    for name in ["meminfo", "managed", "fail_closed"] {
+        let row = &all["rows"][name];
+        let is_done = row["result"] == "held";
+        assert!(is_done || tells(row, "because", "stopped by SIGTERM"), "{name}: {all:#}");
+    }
+    assert!(tells(&all["rows"]["meminfo"], "because", "stopped by SIGTERM"), "{all:#}");
+    kit.leaves_nothing();
+}
+
+/// As where a machine is taken away: all that is left is what was written.
+#[test]
+fn killed_kit_leaves_the_rows_that_were_done() {
+    let Some((kit, run)) = hung("killed_kit_leaves_the_rows_that_were_done") else { return };
+    run.kill();
+    let all = kit.results();
+    assert_eq!(all, kit.packed());
+    assert_eq!((&all["finished"], &all["rows"]["machine"]["result"]), (&false.into(), &"measured".into()));
+    fs::remove_dir_all(kit.out()).expect("results");
+    // The next one clears up behind it.
+    Outcome::of(kit.run(&["--only", "fail_closed"])).exits(0);
+    kit.leaves_nothing();
+}
+
+#[test]
+fn driver_that_refuses_is_the_reason_of_every_row() {
+    let Some(kit) = Kit::new("driver_that_refuses_is_the_reason_of_every_row") else { return };
+    let mut run = kit.run(&["--scale", "0.02"]);
+    run.env("CGPU_SIM_FAULT", "cuInit:1+:CUDA_ERROR_NO_DEVICE");
+    let outcome = Outcome::of(run).exits(1);
+    let all = kit.results();
+    let rows = all["rows"].as_object().expect("rows");
+    for (name, row) in rows.iter().filter(|(name, _)| *name != "machine") {
+        let reason = "the GPU cannot be used: Failed: cuInit answered 100 (CUDA_ERROR_NO_DEVICE)";
+        assert!(tells(row, "because", reason), "{name}: {row:#}");
+        let line = format!("not possible here, because {reason}");
+        assert!(outcome.stdout.contains(&line), "{outcome:#?}");
+    }
+    kit.leaves_nothing();
+}
+
+#[test]
+fn folder_that_cannot_hold_programs_or_results_is_refused_with_what_to_do() {
+    let test = "folder_that_cannot_hold_programs_or_results_is_refused_with_what_to_do";
+    let Some(mut kit) = Kit::new(test).map(Kit::copied) else { return };
+    let refused = |kit: &Kit, advice: &str| {
+        let outcome = Outcome::of(kit.run(&["--only", "meminfo"])).exits(2);
+        assert!(outcome.stderr.contains(advice) && outcome.stderr.lines().count() == 1, "{outcome:#?}");
+    };
+    fs::write(kit.out(), "a file").expect("a file");
+    refused(&kit, "name another folder by --out");
+    fs::remove_file(kit.out()).expect("a file");
+
+    let blank = kit.scene.path("my kit");
+    fs::rename(&kit.folder, &blank).expect("a folder");
+    kit.folder = blank;
+    refused(&kit, "move the kit");
+}
+
+/// Object stores and some copies lose the modes of files.
+#[test]
+fn programs_without_their_mode_are_started_all_the_same() {
+    use std::os::unix::fs::PermissionsExt;
+    let test = "programs_without_their_mode_are_started_all_the_same";
+    let Some(kit) = Kit::new(test).map(Kit::copied) else { return };
+    for name in ["dist/cgpu", "dist/programs/managed"] {
+        // A file of its own: the copy may share no inode with the built one.
+        fs::set_permissions(kit.folder.join(name), fs::Permissions::from_mode(0o644)).expect("a mode");
+    }
+    Outcome::of(kit.run(&["--only", "managed"])).exits(0);
+    assert_eq!(kit.results()["rows"]["managed"]["result"], "held");
+}
