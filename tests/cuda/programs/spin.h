@@ -86,25 +86,32 @@ static inline float spin_measure(const struct spin *spin, uint32_t iterations, C
 
 /* A kernel of this name: on the simulated card it does what its name says, on a real one next to nothing. */
 static inline struct spin spin_named(const char *name) {
-    struct spin spin = {.function = spin_function(name), .blocks = spin_blocks(), .threads = SPIN_THREADS, .iterations = 1};
+    struct spin spin = {.function = spin_function(name),
+                        .blocks = spin_blocks(),
+                        .threads = SPIN_THREADS,
+                        .iterations = 1};
     CHECK(cu.cuMemAlloc(&spin.sink, 4));
     return spin;
 }
 
 /* Calibrates: the iterations of a launch that takes `us` microseconds. */
 static inline uint32_t spin_iterations(const struct spin *spin, unsigned us, CUstream stream) {
-    /* The difference of two lengths leaves the launch itself out; a card whose kernels do not get longer with their
-     * argument is the simulated one, and keeps the name's time. */
+    /* The difference of two lengths leaves the launch itself out; a GPU whose kernels do not get
+     * longer with their argument is the simulated one, and keeps the name's time. A real one
+     * raises its clocks by a factor of five once it has work, which takes a part of a second. */
     const uint32_t few = 20000, many = 220000;
-    float best_few = 1e9f, best_many = 1e9f;
-    for (int i = 0; i < 5; i++) {
+    const double warm_up_s = 0.5;
+    float best_few = 1e9f, best_many = 1e9f, per_iteration_us = 0;
+    double start = seconds_now();
+    for (int i = 0; i < 5 || (per_iteration_us > 0 && seconds_now() - start < warm_up_s); i++) {
         float ms = spin_measure(spin, few, stream);
         if (ms < best_few) best_few = ms;
         ms = spin_measure(spin, many, stream);
         if (ms < best_many) best_many = ms;
+        per_iteration_us = (best_many - best_few) * 1000.0f / (float)(many - few);
+        if (per_iteration_us < 1e-4f) per_iteration_us = 0;
     }
-    float per_iteration_us = (best_many - best_few) * 1000.0f / (float)(many - few);
-    return per_iteration_us > 1e-4f ? (uint32_t)((float)us / per_iteration_us) + 1 : 1;
+    return per_iteration_us > 0 ? (uint32_t)((float)us / per_iteration_us) + 1 : 1;
 }
 
 /* A kernel of `us` microseconds. `iterations` is what an earlier calibration found, 0 to calibrate now. */
