@@ -127,6 +127,8 @@ def environment():
         for name, value in os.environ.items()
         if not name.startswith(ours) or name.startswith("CGPU_SIM_")
     }
+    # The first GPU is NVML's first, whose policy the demo sets.
+    kept.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     home = kept.get("CUDA_HOME") or kept.get("CUDA_PATH")
     folders = [kept.get("PATH", os.defpath), home and f"{home}/bin", *TOOL_FOLDERS]
     kept["PATH"] = ":".join(filter(None, folders))
@@ -179,6 +181,8 @@ def attempt(watchdog, kit, name, limit, run):
             "because": str(ended),
             "error": str(ended),
         }
+    except processes.Failed as error:
+        seen = {"result": "FAILED", "error": str(error)}
     except Exception as error:  # A defect in one row must not take the others with it.
         seen = {"result": "FAILED", "error": f"{type(error).__name__}: {error}"}
     seen["seconds"] = round(time.monotonic() - start, 1)

@@ -58,7 +58,9 @@ def device(cuda):
     call(cuda, "cuDeviceGetCount", ctypes.byref(number))
     seen["devices"] = number.value
     call(cuda, "cuDeviceGetName", name, len(name), 0)
-    call(cuda, "cuDeviceGetUuid", uuid, 0)
+    # The newer one tells a MIG instance from its GPU.
+    newest = "cuDeviceGetUuid_v2" if hasattr(cuda, "cuDeviceGetUuid_v2") else "cuDeviceGetUuid"
+    call(cuda, newest, uuid, 0)
     text = bytes(uuid).hex()
     seen["gpu"] = name.value.decode()
     seen["uuid"] = "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))

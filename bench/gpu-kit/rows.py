@@ -66,6 +66,11 @@ def needs_tenants(kit):
         raise NotPossible(f"the GPU's compute mode is {mode}, and the kit changes no setting")
 
 
+def needs_whole_gpu(kit, what):
+    if kit.machine["nvml"].get("mig"):
+        raise NotPossible(f"the device is a MIG instance, and {what}")
+
+
 def torch(kit):
     """PyTorch's version."""
     needs_vendor_driver(kit, "PyTorch")
@@ -165,10 +170,7 @@ def nvml_start(kit):
 
 def nvidia_smi(kit):
     """nvidia-smi shows the limit as the GPU's memory inside a container."""
-    if kit.machine["nvml"].get("mig"):
-        raise NotPossible(
-            "the device is a MIG instance, and nvidia-smi queries the memory of whole GPUs only"
-        )
+    needs_whole_gpu(kit, "nvidia-smi queries the memory of whole GPUs")
     limit = limit_mib(kit)
     query = ["--query-gpu=memory.total,memory.used,memory.free", "--format=csv,noheader,nounits"]
     command = [tool(kit, "nvidia-smi"), "-i", kit.machine["nvml"].get("uuid", "0"), *query]
@@ -260,6 +262,7 @@ def shapes(kit):
 def demo(kit):
     """Two weighted tenants fill their memory and share the GPU 1:2."""
     needs_tenants(kit)
+    needs_whole_gpu(kit, "the demo sets the policy of a whole GPU")
     seconds = str(max(3.0, kit.scaled(10)))
     done = kit.run(
         kit.file("cgpu-demo"), "--dist", kit.folder / "dist", "--json", "--seconds", seconds

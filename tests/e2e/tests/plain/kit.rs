@@ -26,9 +26,15 @@ struct Kit {
 }
 
 impl Kit {
-    /// The kit that was built for the tests; none, after recording the skip, without Python.
+    /// The kit that was built for the tests, on a host with one GPU; none, after recording the
+    /// skip, without Python.
     fn new(test: &str) -> Option<Self> {
-        let scene = Scene::new("A10:23028");
+        Self::on(test, "A10:23028")
+    }
+
+    /// The same on a host with these GPUs.
+    fn on(test: &str, gpus: &str) -> Option<Self> {
+        let scene = Scene::new(gpus);
         let version = "import sys; sys.exit(sys.version_info < (3, 8))";
         let python = Command::new("python3").args(["-c", version]).status();
         if !python.is_ok_and(|status| status.success()) {
@@ -288,12 +294,43 @@ fn driver_that_refuses_is_the_reason_of_every_row() {
     let all = kit.results();
     let rows = all["rows"].as_object().expect("rows");
     for (name, row) in rows.iter().filter(|(name, _)| *name != "machine") {
-        let reason = "the GPU cannot be used: Failed: cuInit answered 100 (CUDA_ERROR_NO_DEVICE)";
+        let reason = "the GPU cannot be used: cuInit answered 100 (CUDA_ERROR_NO_DEVICE)";
         assert!(tells(row, "because", reason), "{name}: {row:#}");
         let line = format!("not possible here, because {reason}");
         assert!(outcome.stdout.contains(&line), "{outcome:#?}");
     }
     kit.leaves_nothing();
+}
+
+#[test]
+fn mig_instance_has_the_rows_that_need_no_whole_gpu() {
+    let test = "mig_instance_has_the_rows_that_need_no_whole_gpu";
+    let Some(kit) = Kit::on(test, "A100:40960/mig=3g.20gb,1g.5gb") else { return };
+    Outcome::of(kit.run(&["--scale", "0.02", "--only", "meminfo", "demo", "nvidia_smi"])).exits(0);
+    let rows = &kit.results()["rows"];
+    assert_eq!(rows["meminfo"]["result"], "held", "{rows:#}");
+    for name in ["demo", "nvidia_smi"] {
+        assert!(tells(&rows[name], "because", "the device is a MIG instance"), "{rows:#}");
+    }
+}
+
+#[test]
+fn missing_nvml_is_the_reason_of_the_rows_that_need_it() {
+    let test = "missing_nvml_is_the_reason_of_the_rows_that_need_it";
+    let Some(kit) = Kit::new(test) else { return };
+    let driver = kit.scene.path("driver");
+    fs::create_dir(&driver).expect("a folder");
+    fs::copy(kit.scene.dist().file("sim/libcuda.so.1"), driver.join("libcuda.so.1")).expect("a copy");
+    // In the way of one that this machine may have.
+    fs::write(driver.join("libnvidia-ml.so.1"), "no library").expect("a file");
+    let mut run = kit.run(&["--scale", "0.02", "--only", "meminfo", "nvml_start", "shapes", "demo"]);
+    run.env("LD_LIBRARY_PATH", &driver);
+    Outcome::of(run).exits(0);
+    let rows = &kit.results()["rows"];
+    assert_eq!(rows["meminfo"]["result"], "held", "{rows:#}");
+    for name in ["nvml_start", "shapes", "demo"] {
+        assert!(tells(&rows[name], "because", "libnvidia-ml.so.1"), "{name}: {rows:#}");
+    }
 }
 
 #[test]
