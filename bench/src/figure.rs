@@ -118,6 +118,12 @@ pub(crate) const FIGURES: &[Figure] = &[
     at_most("getproc_added_ns", "added to cuGetProcAddress", 100.0).peers("HAMi-core 1,640-1,950").quick(),
     recorded("launch_instructions", "instructions added to a launch (callgrind)").quick(),
     recorded("dlsym_instructions", "instructions added to a dlsym (callgrind)").quick(),
+    // Start of a program: 40 modules, 2,000 kernels, NVML takes 20 ms; on the simulated card
+    recorded("startup_slow_nvml_ratio_monitored", "start with the shim over without, under a monitor"),
+    recorded("startup_slow_nvml_ratio_first", "first process of a container without a monitor"),
+    recorded("startup_slow_nvml_ratio_later", "its third process, and later ones"),
+    recorded("startup_slow_nvml_ratio_own", "a first one that starts NVML itself"),
+    at_most("startup_slow_nvml_ratio", "the worst of a program without NVML of its own", 1.05),
     // Sharing
     at_most("share_error_pct_50_50", "greatest error of a share, 50:50", 1.0)
         .peers("XSched 0.4-2; cGPU's document 1-11 for 1:2; HAMi 11-33"),

@@ -21,6 +21,7 @@ mod memory;
 mod pair;
 mod plot;
 mod probe;
+mod program_start;
 mod sharing;
 mod simulator;
 mod startup;
@@ -85,6 +86,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
     sharing::measure(dist, switch, &wanted, &mut measured, &mut gallery);
     memory::measure(dist, &wanted, &mut measured);
     simulator::measure(dist, &wanted, &mut measured);
+    program_start::measure(dist, &wanted, &mut measured);
     startup::measure(dist, &wanted, &mut measured);
     gallery.hang()?;
     if arguments.json {

@@ -172,6 +172,12 @@ impl Stage {
         self.file(&format!("programs/{name}"))
     }
 
+    /// The monitor's root.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        self.root.path()
+    }
+
     /// The monitor's process id.
     #[must_use]
     pub fn monitor(&self) -> u32 {
