@@ -54,9 +54,9 @@ pub(crate) fn prepare(driver: &Driver, function: &Function, shape: Shape) -> Ans
     {
         return Err(INVALID_VALUE);
     }
-    let footprint = spec
-        .footprint(blocks, threads, u64::from(shape.shared), function.registers(spec)?)
-        .ok_or(LAUNCH_OUT_OF_RESOURCES)?;
+    let (shared, registers) = (u64::from(shape.shared), function.registers(spec)?);
+    let footprint = spec.footprint(blocks, threads, shared, registers).ok_or(LAUNCH_OUT_OF_RESOURCES)?;
+    let waves = spec.waves(blocks, threads, shared, registers).ok_or(LAUNCH_OUT_OF_RESOURCES)?;
     let footprint = match shape.cooperative {
         // All blocks must be on the card at once.
         true if !footprint.fits_at_once() => return Err(COOPERATIVE_LAUNCH_TOO_LARGE),
@@ -68,7 +68,7 @@ pub(crate) fn prepare(driver: &Driver, function: &Function, shape: Shape) -> Ans
         None => footprint,
     };
     function.load(driver)?;
-    Ok(Launch { kernel: function.behaviour, footprint })
+    Ok(Launch { kernel: function.behaviour.in_waves(waves), footprint })
 }
 
 fn launch(call: &Call, f: CUfunction, shape: Shape, stream: CUstream, (values, extra): Values) -> Answer {

@@ -296,10 +296,21 @@ impl CardSpec {
     /// How much of the card a kernel takes; `None`: not one block of it fits a multiprocessor.
     #[must_use]
     pub fn footprint(&self, blocks: u64, threads: u64, shared: u64, registers: u64) -> Option<Footprint> {
-        let resident = self.model.resident_blocks(threads, shared, registers);
-        let resident = resident * u64::from(self.multiprocessors());
         let grids = u64::from(self.model.generation().grids);
-        (resident != 0).then(|| Footprint::of_blocks(blocks, resident, grids))
+        let resident = self.resident(threads, shared, registers)?;
+        Some(Footprint::of_blocks(blocks, resident, grids))
+    }
+
+    /// The waves in which a kernel goes over the card; `None`: not one block of it fits a multiprocessor.
+    #[must_use]
+    pub fn waves(&self, blocks: u64, threads: u64, shared: u64, registers: u64) -> Option<u64> {
+        Some(blocks.div_ceil(self.resident(threads, shared, registers)?))
+    }
+
+    /// Blocks that the card holds at once, if it holds any.
+    fn resident(&self, threads: u64, shared: u64, registers: u64) -> Option<u64> {
+        let each = self.model.resident_blocks(threads, shared, registers);
+        Some(each * u64::from(self.multiprocessors())).filter(|&blocks| blocks > 0)
     }
 
     /// What contexts and programs can have of it; of a divided card, nothing.

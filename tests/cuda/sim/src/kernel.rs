@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `spin_<n>us`, `spin_<n>ms` | runs exactly that long |
 //! | `lognormal_<mean>us_<sigma>` | drawn anew for each launch, seeded: the given mean, sigma of the logarithm |
+//! | `wave_<n>us` | runs that long for each wave of its grid: it takes longer the larger the grid is |
+//! | `alternating_<a>us_<b>ms_<n>` | of its context's launches the first n run for a, the next n for b, and so on |
 //! | `persistent` | never ends by itself |
 //! | `wait_peer_<k>` | spins until two kernels of this name have started, on any cards, by any processes; then ends after the default time |
 //! | `ncclDevKernel_<...>` | the same among the cards on which its process has contexts; on one card, the default time |
@@ -24,6 +26,15 @@ pub enum Kernel {
         mean: Nanos,
         /// Standard deviation of its logarithm.
         sigma: f64,
+    },
+    /// Runs that long for each wave of its grid.
+    Wave(Nanos),
+    /// One length or the other, by the number of the launch in its context.
+    Alternating {
+        /// The lengths.
+        lengths: [Nanos; 2],
+        /// Launches in a row that have the same one.
+        run: u64,
     },
     /// Never ends.
     Persistent,
@@ -47,6 +58,14 @@ impl Kernel {
         {
             return Self::Lognormal { mean, sigma };
         }
+        if let Some(length) = name.strip_prefix("wave_").and_then(span) {
+            return Self::Wave(length);
+        }
+        if let Some([a, b, run]) = name.strip_prefix("alternating_").and_then(parts)
+            && let (Some(a), Some(b), Ok(run @ 1..)) = (span(a), span(b), run.parse())
+        {
+            return Self::Alternating { lengths: [a, b], run };
+        }
         if let Some(key) = name.strip_prefix("wait_peer_").and_then(|key| key.parse().ok()) {
             return Self::WaitPeer(key);
         }
@@ -56,12 +75,35 @@ impl Kernel {
         if name == "persistent" { Self::Persistent } else { Self::Spin(None) }
     }
 
+    /// What it is to a grid of so many waves: a part of one counts as a whole.
+    #[must_use]
+    pub fn in_waves(self, waves: u64) -> Self {
+        match self {
+            Self::Wave(length) => {
+                Self::Spin(Some(Nanos(length.0.saturating_mul(waves.max(1)).min(NEVER.0 - 1))))
+            }
+            kernel => kernel,
+        }
+    }
+
+    /// What it is to one launch: the `number`th of its context.
+    #[must_use]
+    pub fn at_launch(self, number: u64) -> Self {
+        match self {
+            Self::Alternating { lengths: [a, b], run } => {
+                Self::Spin(Some(if (number / run).is_multiple_of(2) { a } else { b }))
+            }
+            kernel => kernel,
+        }
+    }
+
     /// How long one launch computes, given the default time and a draw: the seed makes it the same in every run.
     #[must_use]
     pub fn duration(self, default: Nanos, seed: u64) -> Nanos {
         match self {
             Self::Spin(length) => length.unwrap_or(default),
             Self::Lognormal { mean, sigma } => lognormal(mean, sigma, seed),
+            Self::Wave(length) | Self::Alternating { lengths: [length, _], .. } => length,
             Self::Persistent => NEVER,
             Self::WaitPeer(_) | Self::Collective(_) => default,
         }
@@ -88,6 +130,11 @@ pub fn noisy(length: Nanos, noise: u64, seed: u64) -> Nanos {
 fn span(text: &str) -> Option<Nanos> {
     let number = |suffix| text.strip_suffix(suffix)?.parse::<u64>().ok().filter(|&n| n <= 3_600_000_000);
     number("us").map(Nanos::from_micros).or_else(|| number("ms").map(Nanos::from_millis))
+}
+
+/// What underscores part in three.
+fn parts(text: &str) -> Option<[&str; 3]> {
+    text.split('_').collect::<Vec<_>>().try_into().ok()
 }
 
 /// `_Z9spin_60us...` is `spin_60us`.
@@ -137,6 +184,9 @@ mod tests {
             Kernel::named("lognormal_100us_0.8"),
             Kernel::Lognormal { mean: Nanos::from_micros(100), sigma: 0.8 }
         );
+        assert_eq!(Kernel::named("wave_10us"), Kernel::Wave(Nanos::from_micros(10)));
+        let lengths = [Nanos::from_micros(10), Nanos::from_millis(5)];
+        assert_eq!(Kernel::named("alternating_10us_5ms_3"), Kernel::Alternating { lengths, run: 3 });
         assert_eq!(Kernel::named("persistent"), Kernel::Persistent);
         assert_eq!(Kernel::named("wait_peer_7"), Kernel::WaitPeer(7));
         assert!(matches!(Kernel::named("ncclDevKernel_AllReduce_Sum_f32_RING_LL"), Kernel::Collective(_)));
@@ -147,6 +197,11 @@ mod tests {
             "spin_60",
             "lognormal_5us",
             "lognormal_5us_x",
+            "wave_",
+            "wave_5",
+            "alternating_5us_5ms",
+            "alternating_5us_5ms_0",
+            "alternating_5us_5ms_1_1",
             "wait_peer_",
             "_Z",
             "_Z99x",
@@ -154,6 +209,27 @@ mod tests {
         ] {
             assert_eq!(Kernel::named(plain), Kernel::Spin(None), "{plain}");
         }
+    }
+
+    #[test]
+    fn wave_kernel_takes_its_time_for_each_wave() {
+        let wave = Kernel::named("wave_10us");
+        for (waves, us) in [(0, 10), (1, 10), (2, 20), (76, 760)] {
+            assert_eq!(wave.in_waves(waves), Kernel::Spin(Some(Nanos::from_micros(us))), "{waves}");
+        }
+        assert!(wave.in_waves(u64::MAX).duration(Nanos::ZERO, 0) < NEVER);
+        let spin = Kernel::named("spin_10us");
+        assert_eq!(spin.in_waves(76), spin);
+    }
+
+    #[test]
+    fn alternating_kernel_changes_its_length_after_every_run_of_launches() {
+        let took = |name: &str| -> Vec<u64> {
+            let kernel = Kernel::named(name);
+            (0..7).map(|number| kernel.at_launch(number).duration(Nanos::ZERO, 0).0 / 1000).collect()
+        };
+        assert_eq!(took("alternating_10us_5ms_1"), [10, 5000, 10, 5000, 10, 5000, 10]);
+        assert_eq!(took("alternating_10us_5ms_3"), [10, 10, 10, 5000, 5000, 5000, 10]);
     }
 
     #[test]

@@ -102,6 +102,7 @@ impl<W: Words> Timeline<'_, W> {
         // Before anything is drawn: a launch that is tried again draws the same.
         self.room(stream)?;
         let context = ContextId(self.get(stream.context()));
+        let kernel = kernel.at_launch(self.get(context.launches()));
         let seed = self.draw(context);
         let meeting = match kernel {
             Kernel::WaitPeer(key) => Some(Meeting { key: mix(key), size: 2 }),
