@@ -146,6 +146,8 @@ pub(crate) const FIGURES: &[Figure] = &[
     at_most("share_error_50ms_pct", "50 ms kernels at 25, 60 us kernels at 75", 2.0)
         .peers("200 where overrun is forgotten"),
     recorded("share_error_1s_pct_50ms", "worst window of a second of it"),
+    at_least("shapes_throughput_ratio", "10 us kernels in many launch shapes, over one shape", 0.9),
+    at_most("share_error_shapes_pct", "of these, of costs that shapes do not tell, of 50 functions", 1.0),
     at_most("tenants_20_error_pct", "20 tenants alike", 2.0).peers("20 is cGPU's bound"),
     at_most("tenants_25_error_pct", "25 tenants alike", 2.0).peers("20 is cGPU's bound"),
     at_most("cap_error_points_10", "policy 3, alone and beside, points off 10 %", 1.0)

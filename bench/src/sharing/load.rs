@@ -2,6 +2,17 @@
 
 use std::fmt::Write;
 
+/// In which shapes a process launches: grid, block and shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shapes {
+    /// The one that fills the GPU.
+    One,
+    /// So many, drawn.
+    Drawn(u32),
+    /// Always new ones.
+    New,
+}
+
 /// How a process keeps the card busy; the options of the program `load`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
@@ -25,6 +36,13 @@ pub(crate) struct Load {
     pub(crate) copy: u32,
     /// Percent of the card that a token bucket of its own allows it; 0: it has none.
     pub(crate) bucket: u32,
+    pub(crate) shapes: Shapes,
+    /// Kernels, drawn: half take their time, half take it for each wave of the grid; 0: one of `us`.
+    pub(crate) functions: u32,
+    /// Runs of so many launches take `us` and 5 ms in turn; 0: all take `us`.
+    pub(crate) alternating: u32,
+    /// What is drawn.
+    pub(crate) seed: u32,
 }
 
 impl Load {
@@ -43,6 +61,10 @@ impl Load {
             graph: false,
             copy: 0,
             bucket: 0,
+            shapes: Shapes::One,
+            functions: 0,
+            alternating: 0,
+            seed: 1,
         }
     }
 
@@ -76,6 +98,20 @@ impl Load {
         }
         if self.graph {
             text += " --graph";
+        }
+        let shapes = match self.shapes {
+            Shapes::One => None,
+            Shapes::Drawn(count) => Some(count),
+            Shapes::New => Some(0),
+        };
+        if let Some(shapes) = shapes {
+            let _ = write!(text, " --shapes {shapes} --seed {}", self.seed);
+        }
+        if self.functions > 0 {
+            let _ = write!(text, " --functions {}", self.functions);
+        }
+        if self.alternating > 0 {
+            let _ = write!(text, " --kernel alternating_{}us_5ms_{}", self.us, self.alternating);
         }
         if self.persistent {
             text += " --kernel persistent";

@@ -12,6 +12,7 @@ mod response;
 mod scene;
 mod scrapes;
 mod seed;
+mod shapes;
 mod shares;
 mod track;
 
@@ -69,6 +70,7 @@ const EXPERIMENTS: &[Experiment] = &[
     experiment(&["share_error_procs_pct"], shares::processes),
     experiment(&["share_error_copies_pct"], shares::copies),
     experiment(&["share_error_50ms_pct", "share_error_1s_pct_50ms"], shares::long_kernels),
+    experiment(&["shapes_throughput_ratio", "share_error_shapes_pct"], shapes::many),
     experiment(&["tenants_20_error_pct"], |bench| bench.weighed("tenants_20_error_pct", &[1; 20])),
     experiment(&["tenants_25_error_pct"], |bench| bench.weighed("tenants_25_error_pct", &[1; 25])),
     experiment(&["share_error_drift_pct"], drift::measure),

@@ -4,6 +4,10 @@
  *
  *     --us N          microseconds of a kernel (60)
  *     --kernel NAME   this kernel instead of one of N us; the simulated card knows some by name (lognormal_60us_0.5, persistent)
+ *     --shapes N      launches have N shapes (grid, block, shared memory), drawn from the seed; 0: each has a new one
+ *     --functions N   N kernels instead of one, drawn from the seed, each with a block of its own: half take their time, half take it for each
+ *                     wave of their grid
+ *     --seed N        what is drawn (1)
  *     --iterations N  what another process's calibration of this kernel found (see spin.h)
  *     --batch N       kernels of a batch (32)
  *     --ahead N       batches on their way before the program waits for the oldest (2); 0: it waits for each
@@ -29,16 +33,17 @@
 
 #include "spin.h"
 
+enum { ONE_SHAPE = UINT32_MAX, MOST_FUNCTIONS = 64 };
 enum { MOST_THREADS = 64, MOST_STREAMS = 64, MOST_AHEAD = 64, MOST_STEPS = 1 << 20, MOST_BATCHES = 1 << 20 };
 
 static struct {
-    unsigned us, batch, ahead, streams, threads, bucket;
-    uint32_t iterations;
+    unsigned us, batch, ahead, streams, threads, bucket, functions, seed;
+    uint32_t iterations, shapes;
     const char *kernel;
     double gap;
     size_t copy;
     int graph;
-} plan = {.us = 60, .batch = 32, .ahead = 2, .streams = 1, .threads = 1};
+} plan = {.us = 60, .batch = 32, .ahead = 2, .streams = 1, .threads = 1, .seed = 1, .shapes = ONE_SHAPE};
 
 static struct {
     double start, seconds, step;
@@ -48,6 +53,8 @@ static struct {
 struct part {
     pthread_t thread;
     struct spin spin;
+    CUfunction function[MOST_FUNCTIONS];
+    uint64_t launches; /* in drawn shapes */
     CUstream stream[MOST_STREAMS];
     void *executable;
     void *host;
@@ -64,8 +71,45 @@ static CUcontext context;
 static struct part part[MOST_THREADS];
 static CUresult (*graph_launch)(void *executable, CUstream stream);
 
-static void launch_batch(const struct part *part, CUstream stream) {
-    for (unsigned i = 0; i < plan.batch; i++) CHECK(spin_launch(&part->spin, part->spin.iterations, stream));
+/* splitmix64 of the seed and two numbers. */
+static uint64_t draw_number(uint64_t one, uint64_t other) {
+    uint64_t state = (plan.seed * UINT64_C(0x9e3779b97f4a7c15) + one) * UINT64_C(0xbf58476d1ce4e5b9) + other;
+    state = (state ^ state >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    state = (state ^ state >> 27) * UINT64_C(0x94d049bb133111eb);
+    return state ^ state >> 31;
+}
+
+/* The next launch of a part: its grid spans twelve powers of two. */
+static CUresult launch_drawn(struct part *part, CUstream stream) {
+    uint64_t number = part->launches++, which = draw_number(1, number);
+    if (plan.shapes == ONE_SHAPE) number = 0;
+    else if (plan.shapes) number = (which >> 32) % plan.shapes;
+    uint64_t shape = draw_number(2, number), block = shape >> 32;
+    unsigned least = 1u << shape % 12, x = least + (unsigned)(shape >> 8) % least, y = 1 + (shape >> 24) % 4;
+    CUfunction function = part->spin.function;
+    if (plan.functions) {
+        function = part->function[which % plan.functions];
+        block = draw_number(4, which % plan.functions); /* of several functions each has its own */
+    }
+    unsigned threads = 32 * (unsigned)(1 + block % 32), shared = 16 * (unsigned)((block >> 8) % 1024);
+    uint32_t iterations = part->spin.iterations;
+    void *params[] = {&iterations, &part->spin.sink};
+    return cu.cuLaunchKernel(function, x, y, 1, threads, 1, 1, shared, stream, params, NULL);
+}
+
+static void launch_batch(struct part *part, CUstream stream) {
+    int drawn = plan.functions || plan.shapes != ONE_SHAPE;
+    for (unsigned i = 0; i < plan.batch; i++)
+        CHECK(drawn ? launch_drawn(part, stream) : spin_launch(&part->spin, part->spin.iterations, stream));
+}
+
+static void open_functions(struct part *part) {
+    char name[32];
+    for (unsigned i = 0; i < plan.functions; i++) {
+        unsigned us = 2 + (unsigned)(draw_number(3, i) % (2 * plan.us));
+        snprintf(name, sizeof name, "%s_%uus", i % 2 ? "wave" : "spin", us);
+        part->function[i] = spin_function(name);
+    }
 }
 
 static void make_graph(struct part *part) {
@@ -85,6 +129,7 @@ static void make_graph(struct part *part) {
 static void open_part(struct part *part, uint32_t iterations) {
     for (unsigned i = 0; i < plan.streams; i++) CHECK(cu.cuStreamCreate(&part->stream[i], CU_STREAM_NON_BLOCKING));
     part->spin = plan.kernel ? spin_named(plan.kernel) : spin_open(plan.us, iterations, part->stream[0]);
+    open_functions(part);
     if (plan.graph) make_graph(part);
     if (plan.copy) {
         CHECK(cu.cuMemHostAlloc(&part->host, plan.copy, 0));
@@ -101,7 +146,7 @@ static void tell(struct part *part, uint64_t done, size_t all) {
     while (part->steps < all && (double)part->steps * command.step <= now) part->done[part->steps++] = done;
 }
 
-static void submit(const struct part *part, CUstream stream) {
+static void submit(struct part *part, CUstream stream) {
     if (plan.copy) CHECK(cu.cuMemcpyHtoDAsync(part->card, part->host, plan.copy, stream));
     if (plan.graph) CHECK(graph_launch(part->executable, stream));
     else launch_batch(part, stream);
@@ -251,6 +296,9 @@ static void read_plan(int argc, char **argv) {
         const char *value = i + 1 < argc ? argv[++i] : "";
         if (!strcmp(name, "--us")) plan.us = number(value, 1, 10000000);
         else if (!strcmp(name, "--kernel")) plan.kernel = value;
+        else if (!strcmp(name, "--shapes")) plan.shapes = number(value, 0, 10000000);
+        else if (!strcmp(name, "--functions")) plan.functions = number(value, 1, MOST_FUNCTIONS);
+        else if (!strcmp(name, "--seed")) plan.seed = number(value, 0, INT32_MAX);
         else if (!strcmp(name, "--iterations")) plan.iterations = number(value, 0, UINT32_MAX);
         else if (!strcmp(name, "--batch")) plan.batch = number(value, 1, 100000);
         else if (!strcmp(name, "--ahead")) plan.ahead = number(value, 0, MOST_AHEAD);

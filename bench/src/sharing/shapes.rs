@@ -1,0 +1,65 @@
+//! Programs that launch in many shapes, as those with dynamic shapes do: what they lose against one
+//! shape, and whether shares hold where a shape does not tell the cost.
+//!
+//! Kernels, grids, blocks and shared memory are drawn by the program `load` from a seed that is printed.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+
+use super::load::{Load, Party, Shapes};
+use super::shares::SATURATING;
+use super::track::{error_pct, parts};
+use super::{Bench, Figures, WARM};
+
+/// Kernels of 10 us, for which the slow path of every launch would show.
+const SHORT: Load = Load::saturating(10);
+
+/// Sets of shapes whose throughput is compared with one shape's.
+const SETS: [Shapes; 4] = [Shapes::Drawn(1_000), Shapes::Drawn(4_000), Shapes::Drawn(100_000), Shapes::New];
+
+/// Throughput in each set of shapes over throughput in one, and the greatest error of a share: of all
+/// these, and of loads whose costs the shapes do not tell.
+pub(super) fn many(bench: &mut Bench) -> Result<Figures> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).context("a clock before 1970")?;
+    let seed = since.subsec_nanos();
+    eprintln!("    seed of the shapes: {seed}");
+    let (mut one, mut worst, mut error) = (0.0, f64::INFINITY, 0.0_f64);
+    for shapes in [Shapes::One].iter().chain(&SETS) {
+        let parties = [Party::of(Load { shapes: *shapes, seed, ..SHORT }), SATURATING];
+        let seen = bench.run(&parties, &[])?;
+        let track = &seen.tracks[0];
+        let rate = track.rate(WARM, track.length());
+        if *shapes == Shapes::One {
+            one = rate;
+        }
+        let off = by_time(&seen.card, [1, 1]);
+        eprintln!(
+            "    {shapes:?}: {rate:.0} launches/s, {:.3} of one shape's; share off by {off:.2} %",
+            rate / one
+        );
+        (worst, error) = (worst.min(rate / one), error.max(off));
+    }
+    let drawn = |functions| Load { shapes: Shapes::New, functions, seed, ..SHORT };
+    let alternating = |run| Load { alternating: run, batch: 20, ..SHORT };
+    for (name, load) in [
+        ("costs of which half rise with the grid", drawn(2)),
+        ("50 functions", drawn(50)),
+        ("10 us and 5 ms in turn", alternating(1)),
+        ("10 us and 5 ms in runs of 100", alternating(100)),
+    ] {
+        let seen = bench.run(&[Party::of(load), SATURATING.weighing(3)], &[])?;
+        let off = by_time(&seen.card, [1, 3]);
+        eprintln!("    {name}: share off by {off:.2} %");
+        error = error.max(off);
+    }
+    Ok(vec![("shapes_throughput_ratio", worst.into()), ("share_error_shapes_pct", error.into())])
+}
+
+/// The greatest error of a share by the time for which each had the GPU: completed launches say
+/// nothing where their costs differ.
+fn by_time(seconds: &[f64], weights: [u32; 2]) -> f64 {
+    let all: f64 = seconds.iter().sum();
+    let got: Vec<f64> = seconds.iter().map(|seconds| seconds / all).collect();
+    error_pct(&got, &parts(&weights))
+}
