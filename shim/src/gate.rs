@@ -51,7 +51,7 @@ impl Launch {
     pub(crate) const PER_THREAD: Launch = Launch::of(DefaultStream::PerThread);
 
     const fn of(default: DefaultStream) -> Launch {
-        let (kernel, stream) = (Kernel::new(0, [0; 3], [0; 3], 0), CUstream::NULL);
+        let (kernel, stream) = (Kernel::new(0, [0; 3], [0; 3]), CUstream::NULL);
         Launch { kernel, stream, default, config: ptr::null(), anywhere: false, asks: false }
     }
 
@@ -70,7 +70,7 @@ impl Launch {
         let Some(record) = (unsafe { config.as_ref() }) else { return flavour };
         let grid = [record.grid_dim_x, record.grid_dim_y, record.grid_dim_z];
         let block = [record.block_dim_x, record.block_dim_y, record.block_dim_z];
-        let kernel = Kernel::new(function.0, grid, block, record.shared_mem_bytes);
+        let kernel = Kernel::new(function.0, grid, block);
         Launch { kernel, stream: record.stream, config, ..flavour }
     }
 

@@ -23,7 +23,7 @@ use self::lane::Batch;
 pub(crate) use self::lane::{Lane, LaneId, LaneKey, Open, Start};
 use self::lot::Lot;
 use self::union::Union;
-use crate::cost::{Bill, Company, Costs, Expected, Kernel};
+use crate::cost::{Bill, Company, Costs, Expected, Function, Kernel, SIZES};
 
 /// Lanes per card whose progress the card can write: words of the process's page.
 pub(crate) const WORDS: usize = 32;
@@ -232,6 +232,11 @@ impl Settlement {
     /// What a launch is expected to cost.
     pub(crate) fn expect(&mut self, kernel: Kernel) -> Expected {
         self.costs.expect(kernel)
+    }
+
+    /// What a launch of each size of a function may be taken to cost without the slow path.
+    pub(crate) fn prices(&mut self, function: Function, fresh: bool) -> [u32; SIZES] {
+        self.costs.prices(function, fresh)
     }
 
     /// What a kernel was expected to cost counts no more.

@@ -10,8 +10,8 @@ use crate::gate::{self, Kernel, Launch};
 use crate::{boundary, driver};
 
 #[inline(always)]
-fn kernel(function: CUfunction, grid: [c_uint; 3], block: [c_uint; 3], shared: c_uint) -> Kernel {
-    Kernel::new(function.0, grid, block, shared)
+fn kernel(function: CUfunction, grid: [c_uint; 3], block: [c_uint; 3]) -> Kernel {
+    Kernel::new(function.0, grid, block)
 }
 
 #[inline(always)]
@@ -55,33 +55,33 @@ launches! {
     cuLaunchKernel(
         function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint,
         shared: c_uint, stream: CUstream, parameters: *mut *mut c_void, extra: *mut *mut c_void,
-    ) => Launch { kernel: kernel(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared), stream, ..Launch::LEGACY };
+    ) => Launch { kernel: kernel(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z]), stream, ..Launch::LEGACY };
 
     cuLaunchKernel_ptsz(
         function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint,
         shared: c_uint, stream: CUstream, parameters: *mut *mut c_void, extra: *mut *mut c_void,
-    ) => Launch { kernel: kernel(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared), stream, ..Launch::PER_THREAD };
+    ) => Launch { kernel: kernel(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z]), stream, ..Launch::PER_THREAD };
 
     cuLaunchCooperativeKernel(
         function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint,
         shared: c_uint, stream: CUstream, parameters: *mut *mut c_void,
-    ) => Launch { kernel: kernel(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared), stream, ..Launch::LEGACY };
+    ) => Launch { kernel: kernel(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z]), stream, ..Launch::LEGACY };
 
     cuLaunchCooperativeKernel_ptsz(
         function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint,
         shared: c_uint, stream: CUstream, parameters: *mut *mut c_void,
-    ) => Launch { kernel: kernel(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared), stream, ..Launch::PER_THREAD };
+    ) => Launch { kernel: kernel(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z]), stream, ..Launch::PER_THREAD };
 
-    // Before CUDA 4: on the legacy stream unless said; the shape of a block is the function's, and launches of all shapes share an estimate.
-    cuLaunch(function: CUfunction) => Launch { kernel: kernel(function, [1; 3], [0; 3], 0), ..Launch::LEGACY };
+    // Before CUDA 4: on the legacy stream unless said; the shape of a block is the function's, so blocks stand for threads.
+    cuLaunch(function: CUfunction) => Launch { kernel: kernel(function, [1; 3], [1; 3]), ..Launch::LEGACY };
 
     cuLaunchGrid(
         function: CUfunction, width: c_int, height: c_int,
-    ) => Launch { kernel: kernel(function, plane(width, height), [0; 3], 0), ..Launch::LEGACY };
+    ) => Launch { kernel: kernel(function, plane(width, height), [1; 3]), ..Launch::LEGACY };
 
     cuLaunchGridAsync(
         function: CUfunction, width: c_int, height: c_int, stream: CUstream,
-    ) => Launch { kernel: kernel(function, plane(width, height), [0; 3], 0), stream, ..Launch::LEGACY };
+    ) => Launch { kernel: kernel(function, plane(width, height), [1; 3]), stream, ..Launch::LEGACY };
 
     cuLaunchKernelEx(
         config: *const CUlaunchConfig, function: CUfunction, parameters: *mut *mut c_void, extra: *mut *mut c_void,
@@ -115,7 +115,7 @@ pub(crate) unsafe fn cuLaunchCooperativeKernelMultiDevice(
         let launches = parts.iter().map(|part| {
             let grid = [part.grid_dim_x, part.grid_dim_y, part.grid_dim_z];
             let block = [part.block_dim_x, part.block_dim_y, part.block_dim_z];
-            let kernel = kernel(part.function, grid, block, part.shared_mem_bytes);
+            let kernel = kernel(part.function, grid, block);
             Launch { kernel, stream: part.stream, anywhere: true, ..Launch::LEGACY }
         });
         gate::enter_all(launches, call)

@@ -5,11 +5,23 @@
     reason = "times far below 2^52 ns"
 )]
 
+use super::function::LEAST;
 use super::*;
 use proptest::prelude::*;
 
 fn kernel(function: usize) -> Kernel {
-    Kernel::new(function, [1; 3], [32, 1, 1], 0)
+    Kernel::new(function, [1; 3], [32, 1, 1])
+}
+
+/// One of a function that launches so many threads.
+fn sized(function: usize, threads: u32) -> Kernel {
+    Kernel::new(function, [threads, 1, 1], [1; 3])
+}
+
+const NOTHING_KNOWN: Expected = Expected { cost: UNKNOWN, fresh: true, unknown: true };
+
+fn known(cost: u32) -> Expected {
+    Expected { cost, fresh: false, unknown: false }
 }
 
 fn bill(costs: &mut Costs, launches: &[(usize, u64)]) -> Bill {
@@ -31,26 +43,11 @@ fn run(costs: &mut Costs, launches: &[(usize, u64)], true_cost: impl Fn(usize) -
 #[test]
 fn the_first_execution_teaches_nothing_and_the_second_all() {
     let mut costs = Costs::new();
-    assert_eq!(costs.expect(kernel(1)), Expected { cost: UNKNOWN, fresh: true });
+    assert_eq!(costs.expect(kernel(1)), NOTHING_KNOWN);
     run(&mut costs, &[(1, 1)], |_| 9_000_000);
-    assert_eq!(costs.expect(kernel(1)), Expected { cost: UNKNOWN, fresh: true });
+    assert_eq!(costs.expect(kernel(1)), NOTHING_KNOWN);
     run(&mut costs, &[(1, 1)], |_| 60_000);
-    assert_eq!(costs.expect(kernel(1)), Expected { cost: 60_000, fresh: false });
-}
-
-#[test]
-fn shapes_are_told_apart() {
-    let shapes = [
-        Kernel::new(7, [1, 2, 3], [4, 5, 6], 7),
-        Kernel::new(7, [2, 1, 3], [4, 5, 6], 7),
-        Kernel::new(7, [1, 2, 4], [3, 5, 6], 7),
-        Kernel::new(7, [1, 2, 3], [4, 6, 5], 7),
-        Kernel::new(7, [1, 2, 3], [4, 5, 6], 8),
-        Kernel::new(8, [1, 2, 3], [4, 5, 6], 7),
-    ];
-    for (place, shape) in shapes.iter().enumerate() {
-        assert!(!shapes[..place].contains(shape));
-    }
+    assert_eq!(costs.expect(kernel(1)), known(60_000));
 }
 
 #[test]
@@ -100,7 +97,7 @@ fn what_was_waited_for_once_is_not_what_a_kernel_costs() {
 #[test]
 fn a_full_table_forgets_but_serves() {
     let mut costs = Costs::new();
-    for function in 0..3 * KERNELS {
+    for function in 0..3 * FUNCTIONS {
         assert_eq!(costs.expect(kernel(function)).cost, UNKNOWN);
     }
 }
@@ -169,16 +166,15 @@ fn what_comes_under_the_name_of_a_graph_that_is_gone_is_another_one() {
         bill.add(graph, Nanos(costs.expect(graph).cost.into()), 1);
         costs.learn(&bill, Nanos(took), Company::Alone);
     }
-    assert_eq!(costs.expect(graph), Expected { cost: 5_000_000, fresh: false });
+    assert_eq!(costs.expect(graph), known(5_000_000));
     costs.forget(graph);
-    assert_eq!(costs.expect(graph), Expected { cost: UNKNOWN, fresh: true });
+    assert_eq!(costs.expect(graph), NOTHING_KNOWN);
 }
 
 #[test]
 fn copies_of_about_the_same_size_share_an_estimate() {
     assert_eq!(Kernel::moving(1 << 20), Kernel::moving((1 << 20) + 1000));
     assert_ne!(Kernel::moving(1 << 20), Kernel::moving(5 << 18));
-    assert_ne!(Kernel::moving(0), Kernel::moving(2));
     for bytes in 0..64 {
         assert_ne!(Kernel::moving(bytes), Kernel::graph(usize::try_from(bytes).expect("small")));
     }
@@ -187,40 +183,54 @@ fn copies_of_about_the_same_size_share_an_estimate() {
 // ---- digests --------------------------------------------------------------------------------------
 
 #[test]
-fn digest_depends_on_each_dimension_of_a_launch() {
-    let shape = [1, 2, 3, 4, 5, 6, 7];
-    let digest = |[a, b, c, d, e, f, shared]: [u32; 7]| Kernel::new(7, [a, b, c], [d, e, f], shared);
-    for place in 0..shape.len() {
-        for value in [0, 9, 1 << 31] {
-            let mut other = shape;
-            other[place] = value;
-            assert_ne!(digest(other), digest(shape), "{place}: {value}");
+fn launches_share_an_estimate_if_their_threads_have_the_same_power_of_two() {
+    let power = |threads: u64| threads.max(1).ilog2().min(SIZES as u32 - 1);
+    let dimensions = [1, 2, 3, 7, 32, 100, 1024, 65_535];
+    let mut shapes = Vec::new();
+    for x in dimensions {
+        for y in dimensions {
+            for threads in [1, 32, 96, 1024] {
+                shapes.push(([x, y, 1], [threads, 1, 1]));
+                shapes.push(([1, x, y], [1, threads, 1]));
+                shapes.push(([y, 1, x], [1, 1, threads]));
+            }
         }
     }
+    let volume = |of: [u32; 3]| of.map(u64::from).iter().product::<u64>();
+    for (grid, block) in &shapes {
+        let size = Kernel::new(7, *grid, *block).size();
+        assert_eq!(size as u32, power(volume(*grid) * volume(*block)), "{grid:?} {block:?}");
+    }
+    assert_eq!(
+        Kernel::new(7, [u32::MAX; 3], [1024; 3]).function(),
+        Kernel::new(7, [1; 3], [1; 3]).function()
+    );
+    assert_ne!(kernel(7).function(), kernel(8).function());
 }
 
 #[test]
-fn digest_on_a_stream_depends_on_kernel_and_stream() {
+fn digest_on_a_stream_depends_on_function_and_stream() {
     let keys = [(1, 0), (1, 1), (1, 2), (2, 0), (2, 1)];
-    let digests = keys.map(|(function, stream)| kernel(function).on(stream));
+    let digests = keys.map(|(function, stream)| kernel(function).function().on(stream));
     for (place, digest) in digests.iter().enumerate() {
         assert!(!digests[..place].contains(digest), "{:?}", keys[place]);
     }
 }
 
+/// Of a kilobyte and more: what smaller ones take does not depend on what they move.
 #[test]
 fn copies_share_an_estimate_if_the_first_three_bits_of_their_sizes_agree() {
-    let group = |bytes: u64| {
-        let magnitude = (0..64).rev().find(|bit| bytes >> bit & 1 == 1).unwrap_or(0).max(2);
-        (magnitude, bytes >> (magnitude - 2))
-    };
-    let sizes: Vec<u64> = (0..70).chain([1 << 20, (1 << 20) + 1, (5 << 20) - 1, 5 << 20, u64::MAX]).collect();
+    let group = |bytes: u64| (bytes.ilog2(), bytes >> (bytes.ilog2() - 2));
+    let sizes = (1024..1100).chain([1 << 20, (1 << 20) + 1, (5 << 20) - 1, 5 << 20, (8 << 30) - 1, 8 << 30]);
+    let sizes: Vec<u64> = sizes.collect();
     for one in &sizes {
         for other in &sizes {
             let shared = Kernel::moving(*one) == Kernel::moving(*other);
             assert_eq!(shared, group(*one) == group(*other), "{one} and {other}");
         }
     }
+    assert_eq!(Kernel::moving(0).size(), Kernel::moving(1000).size());
+    assert_eq!(Kernel::moving(u64::MAX).size(), SIZES - 1);
 }
 
 // ---- learning -------------------------------------------------------------------------------------
@@ -270,17 +280,17 @@ fn second_execution_that_takes_very_long_is_measured_once_more() {
     let long = 5 * STRANGE.0;
     let mut costs = Costs::new();
     assert!(learn(&mut costs, 2 * long).fresh, "the first one may have loaded the code");
-    assert_eq!(learn(&mut costs, long), Expected { cost: 20_000_000, fresh: false });
+    assert_eq!(learn(&mut costs, long), known(20_000_000));
 
     let mut costs = Costs::new();
     learn(&mut costs, 1);
-    assert_eq!(learn(&mut costs, long + 1), Expected { cost: UNKNOWN, fresh: true });
-    assert_eq!(learn(&mut costs, 60_000), Expected { cost: 60_000, fresh: false });
+    assert_eq!(learn(&mut costs, long + 1), NOTHING_KNOWN);
+    assert_eq!(learn(&mut costs, 60_000), known(60_000));
 
     let mut costs = Costs::new();
     learn(&mut costs, 1);
     learn(&mut costs, long + 1);
-    assert_eq!(learn(&mut costs, long + 1), Expected { cost: 20_000_001, fresh: false }, "twice is true");
+    assert_eq!(learn(&mut costs, long + 1), known(20_000_001), "twice is true");
 }
 
 #[test]
@@ -367,17 +377,114 @@ fn estimate_stays_within_the_clocks_resolution_and_four_seconds() {
     }
 }
 
+// ---- sizes ----------------------------------------------------------------------------------------
+
+/// Measures a launch by itself.
+fn measure(costs: &mut Costs, kernel: Kernel, took: u64) {
+    let mut bill = Bill::default();
+    bill.add(kernel, Nanos(costs.expect(kernel).cost.into()), 1);
+    assert!(costs.is_fresh(&bill));
+    costs.learn(&bill, Nanos(took), Company::Alone);
+}
+
+#[test]
+fn function_is_unknown_until_one_of_its_sizes_was_measured_after_the_first_launch() {
+    let mut costs = Costs::new();
+    measure(&mut costs, sized(1, 1), 9_000_000);
+    for size in [0, 5, 31] {
+        assert_eq!(costs.expect(sized(1, 1 << size)), NOTHING_KNOWN, "{size}");
+    }
+    measure(&mut costs, sized(1, 1 << 10), 20_000);
+    assert_eq!(costs.expect(sized(1, 1 << 10)), known(20_000));
+    assert!(!costs.expect(sized(1, 1)).unknown && costs.expect(sized(1, 1)).fresh);
+    assert_eq!(costs.expect(sized(2, 1 << 10)), NOTHING_KNOWN);
+    measure(&mut costs, sized(1, 1), 7_000);
+    assert_eq!(costs.expect(sized(1, 1)), known(7_000));
+}
+
+#[test]
+fn size_that_was_not_measured_is_priced_by_the_nearest_ones_that_were() {
+    let mut costs = Costs::new();
+    measure(&mut costs, sized(1, 1), 1);
+    measure(&mut costs, sized(1, 1 << 10), 20_000);
+    let price = |costs: &mut Costs, size: u32| costs.expect(sized(1, 1 << size)).cost;
+    // No smaller one can cost more.
+    assert_eq!([0, 9].map(|size| price(&mut costs, size)), [20_000, 20_000]);
+    // A larger one may cost as much more as it is larger, up to what an unknown function is priced at.
+    assert_eq!(
+        [11, 12, 13, 14, 31].map(|size| price(&mut costs, size)),
+        [40_000, 80_000, 160_000, UNKNOWN, UNKNOWN]
+    );
+    measure(&mut costs, sized(1, 1 << 13), 30_000);
+    assert_eq!([11, 12].map(|size| price(&mut costs, size)), [30_000, 30_000]);
+    measure(&mut costs, sized(1, 1 << 20), 5_000_000);
+    assert_eq!([14, 16, 19].map(|size| price(&mut costs, size)), [60_000, 240_000, UNKNOWN]);
+    // What is known to cost more than an unknown function is not priced below that.
+    assert_eq!([21, 31].map(|size| price(&mut costs, size)), [5_000_000, 5_000_000]);
+}
+
+#[test]
+fn thread_has_prices_of_measured_sizes_only_unless_nothing_can_be_measured() {
+    let mut costs = Costs::new();
+    measure(&mut costs, sized(1, 1), 1);
+    measure(&mut costs, sized(1, 1 << 10), 20_000);
+    let function = sized(1, 1).function();
+    let measured = costs.prices(function, false);
+    let guessed = costs.prices(function, true);
+    for size in 0..SIZES {
+        let own = if size == 10 { 20_000 } else { u32::MAX };
+        assert_eq!(measured[size], own, "{size}");
+        assert_eq!(guessed[size], costs.expect(sized(1, 1 << size)).cost, "{size}");
+    }
+}
+
+proptest! {
+    /// However many shapes a function has, and whether or not its cost rises with them: a launch of each size
+    /// is measured by itself once, and what batches are expected to take comes to what they take.
+    #[test]
+    fn always_new_shapes_are_learned_from_a_launch_of_each_size(
+        fixed in 1_000_u64..100_000,
+        each in prop_oneof![Just(0_u64), 1_u64..2_000],
+        shapes in proptest::collection::vec((0_u32..12, any::<u32>()), 600),
+    ) {
+        let mut costs = Costs::new();
+        let drawn = |&(power, low): &(u32, u32)| (1_u32 << power) + low % (1 << power);
+        // A wave has 100 blocks.
+        let cost = |blocks: u32| fixed + each * u64::from(blocks).div_ceil(100);
+        let kernel = |blocks| Kernel::new(1, [blocks, 1, 1], [128, 1, 1]);
+        let mut alone = 0;
+        let mut batches = shapes.chunks(20);
+        for (number, batch) in batches.by_ref().enumerate() {
+            let (mut bill, mut took) = (Bill::default(), 0);
+            for blocks in batch.iter().map(drawn) {
+                let expected = costs.expect(kernel(blocks));
+                if expected.fresh {
+                    alone += 1;
+                    measure(&mut costs, kernel(blocks), cost(blocks));
+                    prop_assert!(!costs.expect(kernel(blocks)).unknown || alone == 1);
+                } else {
+                    bill.add(kernel(blocks), Nanos(expected.cost.into()), 1);
+                    took += cost(blocks);
+                }
+            }
+            let off = bill.cost.0 as f64 / took.max(1) as f64;
+            prop_assert!(bill.is_empty() || (0.6..1.7).contains(&off), "batch {number}: off by {off}");
+            costs.learn(&bill, Nanos(took), Company::Alone);
+        }
+        prop_assert!(alone <= 12 + 1, "{alone} launches were measured by themselves");
+    }
+}
+
 // ---- the table ------------------------------------------------------------------------------------
 
-/// Programs have some hundred kernels, whose handles are aligned, and launch them in some shapes.
+/// Programs have some hundred functions, whose handles are aligned, and launch them in all sizes.
 #[test]
-fn hundreds_of_kernels_keep_their_estimates() {
+fn hundreds_of_functions_keep_their_estimates() {
     let handles = |count: usize| (0..count).map(|place| 0x5555_5600_0000 + place * 64);
-    let shaped = |handle, blocks| Kernel::new(handle, [blocks, 1, 1], [256, 1, 1], 0);
-    let by_shape = (0..600).map(|blocks| shaped(0x5555_5600_0000, blocks));
+    let in_all_sizes = |handle| (0..SIZES).map(move |size| sized(handle, 1 << size));
     for kernels in [
-        handles(600).map(|handle| shaped(handle, 1)).collect::<Vec<_>>(),
-        by_shape.collect(),
+        handles(1200).map(kernel).collect::<Vec<_>>(),
+        handles(600).flat_map(in_all_sizes).collect(),
         handles(600).map(Kernel::graph).collect(),
     ] {
         let mut costs = Costs::new();
@@ -390,7 +497,7 @@ fn hundreds_of_kernels_keep_their_estimates() {
             }
         }
         for (place, kernel) in kernels.iter().enumerate() {
-            let expected = Expected { cost: took(place), fresh: false };
+            let expected = known(took(place));
             assert_eq!(costs.expect(*kernel), expected, "{place}");
         }
     }
@@ -399,11 +506,11 @@ fn hundreds_of_kernels_keep_their_estimates() {
 /// An empty place of the table has that digest, too.
 #[test]
 fn kernel_of_digest_zero_has_an_estimate_of_its_own() {
-    let zero = Kernel::new(0, [0; 3], [0; 3], 0);
+    let zero = Kernel::new(0, [0; 3], [0; 3]);
     let mut costs = Costs::new();
-    assert_eq!(costs.expect(zero), Expected { cost: UNKNOWN, fresh: true });
+    assert_eq!(costs.expect(zero), NOTHING_KNOWN);
     costs.forget(zero);
-    assert_eq!(costs.expect(zero), Expected { cost: UNKNOWN, fresh: true });
+    assert_eq!(costs.expect(zero), NOTHING_KNOWN);
 }
 
 // ---- bills ----------------------------------------------------------------------------------------

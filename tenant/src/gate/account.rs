@@ -115,8 +115,10 @@ impl Account {
         thread.withdraw();
         thread.take(|unasked| {
             let lane = Some(unasked.lane);
-            self.settlement.charge(lane, unasked.kernel, unasked.cost, unasked.launches, since);
-            self.settlement.expect(unasked.kernel).cost
+            let cost = self.settlement.expect(unasked.kernel).cost;
+            let all = Nanos(u64::from(cost) * unasked.launches);
+            self.settlement.charge(lane, unasked.kernel, all, unasked.launches, since);
+            cost
         });
     }
 

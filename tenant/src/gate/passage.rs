@@ -226,7 +226,7 @@ impl Passage {
         let bound = match told {
             Nanos::ZERO => usual,
             // Two launches of what nobody knows are enough.
-            told if self.expected.fresh => told.min(usual),
+            told if self.expected.unknown => told.min(usual),
             told => told,
         };
         // Siblings see each other's credit a little late; threads of one process see each other's at once.
@@ -259,7 +259,7 @@ impl Passage {
             return go(chunk, true);
         }
         // So that a new kernel is not waited for by what it is only taken to cost.
-        let time = if overdue || self.expected.fresh { SLACK } else { remaining + chunk - bound - SLACK };
+        let time = if overdue || self.expected.unknown { SLACK } else { remaining + chunk - bound - SLACK };
         Step::Sleep(time.max(NAP).min((limit - waited).max(NAP)))
     }
 }

@@ -14,6 +14,7 @@ use super::*;
 
 mod markers;
 mod monitor;
+mod shapes;
 mod siblings;
 mod stage;
 
@@ -48,8 +49,11 @@ impl<'a, 'r, 's> Program<'a, 'r, 's> {
     }
 
     fn launch_as(&self, function: usize, stream: Stream, cost: Nanos, programmatic: bool) {
+        self.launch_kernel(Kernel::new(function, [1; 3], [32, 1, 1]), stream, cost, programmatic);
+    }
+
+    fn launch_kernel(&self, kernel: Kernel, stream: Stream, cost: Nanos, programmatic: bool) {
         let word = self.gate.region.granted().gate();
-        let kernel = Kernel::new(function, [1; 3], [32, 1, 1], 0);
         if word == self.gate.open.load(Ordering::Relaxed) || self.thread.spend(word, kernel, stream) {
             self.unasked.set(self.unasked.get() + 1);
             self.place.launch(stream, cost, programmatic);
@@ -483,7 +487,7 @@ fn what_waits_for_the_host_uses_up_no_turn() {
                 .account
                 .lock()
                 .settlement
-                .expect(Kernel::new(1, [1; 3], [32, 1, 1], 0))
+                .expect(Kernel::new(1, [1; 3], [32, 1, 1]))
                 .cost;
             assert!((80_000..130_000).contains(&cost), "100 us are taken for {cost} ns");
         },

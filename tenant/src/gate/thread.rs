@@ -1,32 +1,60 @@
 //! A thread's own part of the gate: the fast path of a metered launch.
 //!
-//! A thread gets credit on the slow path, and spends it without asking anybody: one look into a table of its own, keyed by kernel and
+//! A thread gets credit on the slow path, and spends it without asking anybody: one look into a table of its own, keyed by function and
 //! stream, one comparison, one subtraction. What it launched is counted in the table and taken on the process's books when the
 //! thread comes by the next time. Nobody else touches the table, so that nothing here needs to be atomic.
+//!
+//! An entry has the prices of all sizes that were measured, so a program that launches its functions in thousands of shapes
+//! needs as many entries as it has functions.
 
 use core::cell::Cell;
 
 use cgpu_proto::units::Nanos;
 
 use crate::Card;
-use crate::cost::Kernel;
+use crate::cost::{Function, Kernel, SIZES};
 use crate::settlement::{LaneId, Stream, ThreadKey};
 
-/// Entries of the table: as many as a word has bits.
-const ENTRIES: usize = 64;
+/// Entries of the table, by as many bits of a key: of 50 functions four in five have one to themselves.
+const ENTRIES: usize = 1 << ENTRY_BITS;
+const ENTRY_BITS: u32 = 8;
 /// A thread that took longer than this, and than twice its credit, since it came by last, has let the card run dry.
 const LATE: u64 = 200_000;
 /// One, as a thread's pace is counted.
 const FULL: u32 = 1024;
 
-/// Kernels on a stream: what one costs, and how many were launched since the thread came by last.
+/// A function on a stream.
 #[derive(Debug)]
 struct Entry {
     key: Cell<u64>,
-    kernel: Cell<Kernel>,
+    function: Cell<Function>,
     lane: Cell<LaneId>,
-    cost: Cell<u32>,
+    /// Sizes with launches, one bit each.
+    touched: Cell<u32>,
+    sizes: [Size; SIZES],
+}
+
+/// How much credit a launch of one size takes, and how many were made since the thread came by last.
+#[derive(Debug)]
+struct Size {
+    price: Cell<u32>,
     launches: Cell<u32>,
+}
+
+impl Entry {
+    fn empty() -> Self {
+        Self {
+            key: Cell::new(0),
+            function: Cell::new(Kernel::graph(0).function()),
+            lane: Cell::new(LaneId::default()),
+            touched: Cell::new(0),
+            sizes: core::array::from_fn(|_| Size { price: Cell::new(u32::MAX), launches: Cell::new(0) }),
+        }
+    }
+
+    fn price(&self, prices: &[u32; SIZES]) {
+        self.sizes.iter().zip(prices).for_each(|(size, price)| size.price.set(*price));
+    }
 }
 
 /// One thread.
@@ -37,9 +65,11 @@ pub struct Thread {
     word: Cell<u32>,
     /// What may be launched without asking, in nanoseconds.
     credit: Cell<u32>,
-    /// Entries with launches.
-    touched: Cell<u64>,
-    entries: [Entry; ENTRIES],
+    /// Entries with launches, in the order of the first of them.
+    touched: [Cell<u8>; ENTRIES],
+    touches: Cell<usize>,
+    /// On the heap: 72 KiB may be more than a thread's stack has left.
+    entries: Box<[Entry; ENTRIES]>,
     /// The gate at which the number is its.
     gate: Cell<usize>,
     key: Cell<ThreadKey>,
@@ -56,7 +86,6 @@ pub struct Thread {
 pub(crate) struct Unasked {
     pub(crate) kernel: Kernel,
     pub(crate) lane: LaneId,
-    pub(crate) cost: Nanos,
     pub(crate) launches: u64,
 }
 
@@ -65,14 +94,9 @@ impl Default for Thread {
         Self {
             word: Cell::new(0),
             credit: Cell::new(0),
-            touched: Cell::new(0),
-            entries: core::array::from_fn(|_| Entry {
-                key: Cell::new(0),
-                kernel: Cell::new(Kernel::new(0, [0; 3], [0; 3], 0)),
-                lane: Cell::new(LaneId::default()),
-                cost: Cell::new(u32::MAX),
-                launches: Cell::new(0),
-            }),
+            touched: [const { Cell::new(0) }; ENTRIES],
+            touches: Cell::new(0),
+            entries: entries(),
             gate: Cell::new(0),
             key: Cell::new(ThreadKey(0)),
             card: Cell::new(None),
@@ -87,23 +111,40 @@ impl Default for Thread {
 impl Thread {
     /// Whether a launch may pass without asking; it is counted then. `word` is the gate word as just read.
     ///
-    /// An entry that is not there costs more than any credit.
+    /// A size that is not there costs more than any credit.
     #[inline(always)]
     #[must_use]
     pub fn spend(&self, word: u32, kernel: Kernel, stream: Stream) -> bool {
-        let key = kernel.on(stream.key());
+        let key = kernel.function().on(stream.key());
         let place = place(key);
-        // The place has as many values as there are entries.
+        // The place has as many values as there are entries, and the size as there are sizes.
         #[allow(clippy::indexing_slicing)]
         let entry = &self.entries[place];
-        let (cost, credit) = (entry.cost.get(), self.credit.get());
-        if self.word.get() != word || entry.key.get() != key || cost > credit {
+        #[allow(clippy::indexing_slicing)]
+        let size = &entry.sizes[kernel.size()];
+        let (price, credit) = (size.price.get(), self.credit.get());
+        if self.word.get() != word || entry.key.get() != key || price > credit {
             return false;
         }
-        self.credit.set(credit - cost);
-        self.touched.set(self.touched.get() | 1 << place);
-        entry.launches.set(entry.launches.get() + 1);
+        self.credit.set(credit - price);
+        size.launches.set(size.launches.get() + 1);
+        let touched = entry.touched.get();
+        entry.touched.set(touched | 1 << kernel.size());
+        if touched == 0 {
+            self.touch(place);
+        }
         true
+    }
+
+    #[inline(always)]
+    fn touch(&self, place: usize) {
+        let touches = self.touches.get();
+        // Each entry at most once.
+        if let Some(touch) = self.touched.get(touches) {
+            #[allow(clippy::cast_possible_truncation)] // eight bits
+            touch.set(place as u8);
+            self.touches.set(touches + 1);
+        }
     }
 
     /// Takes the thread in; false if it is inside already: a signal handler launches.
@@ -130,11 +171,12 @@ impl Thread {
         self.came.set(Nanos::ZERO);
         self.pace.set(FULL);
         self.withdraw();
-        for entry in &self.entries {
-            entry.cost.set(u32::MAX);
-            entry.launches.set(0);
+        for entry in self.entries.iter() {
+            entry.price(&[u32::MAX; SIZES]);
+            entry.sizes.iter().for_each(|size| size.launches.set(0));
+            entry.touched.set(0);
         }
-        self.touched.set(0);
+        self.touches.set(0);
     }
 
     /// The card that its credit is, or was last, for.
@@ -155,17 +197,20 @@ impl Thread {
         Visit { pace: self.pace.get().midpoint(pace), late }
     }
 
-    /// What it launched without asking; forgets it.
+    /// What it launched without asking; forgets it. `each` answers the price of such a launch now.
     pub(crate) fn take(&self, mut each: impl FnMut(Unasked) -> u32) {
-        let mut touched = self.touched.replace(0);
-        while touched != 0 {
-            let place = touched.trailing_zeros() as usize;
-            touched &= touched - 1;
-            let Some(entry) = self.entries.get(place) else { continue };
-            let launches = u64::from(entry.launches.replace(0));
-            let cost = Nanos(u64::from(entry.cost.get()) * launches);
-            let (kernel, lane) = (entry.kernel.get(), entry.lane.get());
-            entry.cost.set(each(Unasked { kernel, lane, cost, launches }));
+        for touch in self.touched.iter().take(self.touches.replace(0)) {
+            let Some(entry) = self.entries.get(usize::from(touch.get())) else { continue };
+            let (function, lane) = (entry.function.get(), entry.lane.get());
+            let mut touched = entry.touched.replace(0);
+            while touched != 0 {
+                let place = touched.trailing_zeros() as usize;
+                touched &= touched - 1;
+                let Some(size) = entry.sizes.get(place) else { continue };
+                let launches = u64::from(size.launches.replace(0));
+                let kernel = Kernel::of(function, place);
+                size.price.set(each(Unasked { kernel, lane, launches }));
+            }
         }
     }
 
@@ -185,16 +230,22 @@ impl Thread {
         self.credit.set(credit);
     }
 
-    /// Enters a kernel into its table. Whatever had the place has been taken before.
-    pub(crate) fn remember(&self, kernel: Kernel, stream: Stream, lane: LaneId, cost: u32) {
-        let key = kernel.on(stream.key());
+    /// Enters a function and what its sizes cost into its table. Whatever had the place has been taken before.
+    pub(crate) fn remember(&self, function: Function, stream: Stream, lane: LaneId, prices: &[u32; SIZES]) {
+        let key = function.on(stream.key());
         if let Some(entry) = self.entries.get(place(key)) {
             entry.key.set(key);
-            entry.kernel.set(kernel);
+            entry.function.set(function);
             entry.lane.set(lane);
-            entry.cost.set(cost);
+            entry.price(prices);
         }
     }
+}
+
+fn entries() -> Box<[Entry; ENTRIES]> {
+    let entries: Box<[Entry]> = (0..ENTRIES).map(|_| Entry::empty()).collect();
+    // As many as the array has: the conversion does not fail.
+    entries.try_into().unwrap_or_else(|_| Box::new(core::array::from_fn(|_| Entry::empty())))
 }
 
 /// What a thread's coming by tells.
@@ -219,9 +270,9 @@ impl Visit {
 }
 
 #[inline(always)]
-#[allow(clippy::cast_possible_truncation)] // six bits
+#[allow(clippy::cast_possible_truncation)] // eight bits
 const fn place(key: u64) -> usize {
-    (key >> 58) as usize
+    (key >> (u64::BITS - ENTRY_BITS)) as usize
 }
 
 #[cfg(test)]
@@ -231,7 +282,7 @@ mod tests {
     const STREAM: Stream = Stream { handle: 0, per_thread: false };
 
     fn kernel(function: usize) -> Kernel {
-        Kernel::new(function, [1; 3], [32, 1, 1], 0)
+        Kernel::new(function, [1; 3], [32, 1, 1])
     }
 
     fn lent(credit: u32) -> Thread {
@@ -239,7 +290,7 @@ mod tests {
         thread.introduce(1, ThreadKey(1));
         let visit = thread.account(Nanos(1000));
         thread.lend(Nanos(1000), visit, Card::new(0).expect("a card"), 7, 60, credit);
-        thread.remember(kernel(1), STREAM, LaneId::default(), 60);
+        thread.remember(kernel(1).function(), STREAM, LaneId::default(), &[60; SIZES]);
         thread
     }
 
@@ -249,10 +300,10 @@ mod tests {
         assert_eq!((0..10).filter(|_| thread.spend(7, kernel(1), STREAM)).count(), 3);
         let mut counted = Vec::new();
         thread.take(|unasked| {
-            counted.push((unasked.kernel, unasked.cost, unasked.launches));
+            counted.push((unasked.kernel, unasked.launches));
             60
         });
-        assert_eq!(counted, [(kernel(1), Nanos(180), 3)]);
+        assert_eq!(counted, [(kernel(1), 3)]);
         thread.take(|_| unreachable!("all was taken"));
     }
 
@@ -267,6 +318,57 @@ mod tests {
         thread.withdraw();
         assert!(!thread.spend(7, kernel(1), STREAM));
         assert!(!thread.spend(0, kernel(1), STREAM), "a gate that was never written");
+    }
+
+    /// What was not measured is priced beyond any credit.
+    #[test]
+    fn each_size_of_a_function_has_its_price() {
+        let thread = lent(1000);
+        let sized = |threads| Kernel::new(1, [threads, 1, 1], [1; 3]);
+        let mut prices = [u32::MAX; SIZES];
+        (prices[0], prices[10], prices[31]) = (10, 100, 400);
+        thread.remember(sized(1).function(), STREAM, LaneId::default(), &prices);
+        for (threads, passes) in [
+            (1, true),
+            (2, false),
+            (1024, true),
+            (2047, true),
+            (2048, false),
+            (u32::MAX, true),
+            (1 << 31, false),
+        ] {
+            assert_eq!(thread.spend(7, sized(threads), STREAM), passes, "{threads} threads");
+        }
+        let mut taken = Vec::new();
+        thread.take(|unasked| {
+            taken.push((unasked.kernel, unasked.launches));
+            50
+        });
+        assert_eq!(taken, [(sized(1), 1), (sized(1024), 2), (sized(u32::MAX), 1)]);
+        assert!(thread.spend(7, sized(1 << 31), STREAM), "it costs less now");
+        assert!(!thread.spend(7, sized(2), STREAM));
+    }
+
+    /// As programs have them: handles of functions are aligned, and their numbers are not drawn.
+    #[test]
+    fn fifty_functions_have_their_places() {
+        for (first, apart) in
+            [(0x5555_5600_0000, 64), (0x7f00_0000_1000, 4096), (1, 1), (0x5555_5600_0000, 0x120)]
+        {
+            let thread = lent(u32::MAX - 100);
+            let kernels: Vec<Kernel> = (0..50).map(|place| kernel(first + place * apart)).collect();
+            for kernel in &kernels {
+                thread.remember(kernel.function(), STREAM, LaneId::default(), &[60; SIZES]);
+            }
+            let passed = kernels.iter().filter(|kernel| thread.spend(7, **kernel, STREAM)).count();
+            assert!(passed >= 40, "{first:#x}, {apart} apart: {passed} of 50");
+            let mut order = Vec::new();
+            thread.take(|unasked| {
+                order.push(unasked.kernel);
+                60
+            });
+            assert!(order.iter().eq(kernels.iter().filter(|kernel| order.contains(kernel))), "as launched");
+        }
     }
 
     #[test]

@@ -96,6 +96,8 @@ struct Mode {
     begins: bool,
     /// The kernel's launches need no measuring one by one any more.
     known: bool,
+    /// Nor do those of sizes that were never measured, because nothing may stand behind them.
+    guessed: bool,
 }
 
 impl Mode {
@@ -108,7 +110,7 @@ impl Mode {
         }
         // A host function, or a wait for a word or another stream, may stand between the two. The card is not busy with that.
         let begins = if lane.is_idle() { alone || !visit.is_sparse() } else { first && lane.is_stuck(now) };
-        Self { alone, begins, known: !expected.fresh || lane.programmatic }
+        Self { alone, begins, known: !expected.fresh || lane.programmatic, guessed: lane.programmatic }
     }
 }
 
@@ -291,21 +293,23 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
         let cost = Nanos(expected.cost.into());
         let found =
             lane.and_then(|lane| Some(Mode::of(self.account().settlement.find(lane)?, expected, visit, now)));
-        let mode = found.unwrap_or(Mode { alone: false, begins: false, known: false });
+        let mode = found.unwrap_or(Mode { alone: false, begins: false, known: false, guessed: false });
         if let Some(lane) = lane.filter(|_| mode.begins && !launch.programmatic) {
             self.start(lane);
         }
-        {
+        let function = launch.kernel.function();
+        let prices = {
             let mut account = self.account();
             account.settlement.charge(lane, launch.kernel, cost, 1, now);
             account.lend(self.key, credit, now);
             let siblings = self.gate.siblings(launch.card, reading.turn, clocks);
             account.publish(self.gate.cell(launch.card), siblings, clocks);
-        }
+            account.settlement.prices(function, mode.guessed)
+        };
         let credit = u32::try_from(credit.0).unwrap_or(u32::MAX);
         self.thread.lend(now, visit, launch.card, reading.word, expected.cost, credit);
         if let Some(lane) = lane.filter(|_| mode.known && !launch.asks) {
-            self.thread.remember(launch.kernel, launch.stream, lane, expected.cost);
+            self.thread.remember(function, launch.stream, lane, &prices);
         }
         Passed { launch, lane, cost, alone: mode.alone }
     }

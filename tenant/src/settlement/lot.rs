@@ -50,7 +50,7 @@ mod tests {
     use crate::cost::{Company, Costs, Kernel};
 
     fn kernel(function: usize) -> Kernel {
-        Kernel::new(function, [1; 3], [32, 1, 1], 0)
+        Kernel::new(function, [1; 3], [32, 1, 1])
     }
 
     /// Eight lanes' batches run between each other: whichever is settled first adds all of their time, the others nothing.

@@ -12,7 +12,7 @@ const BEGIN: Nanos = Nanos::from_millis(1000);
 const OFF: u64 = 300;
 
 fn kernel() -> Kernel {
-    Kernel::new(1, [1; 3], [32, 1, 1], 0)
+    Kernel::new(1, [1; 3], [32, 1, 1])
 }
 
 /// A card that runs one kernel of each stream in turn.

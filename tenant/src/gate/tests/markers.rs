@@ -82,7 +82,6 @@ fn a_stream_of_programmatic_launches_is_measured_where_it_runs_dry() {
                 1,
                 [1; 3],
                 [32, 1, 1],
-                0,
             ));
             assert!(
                 (cost * 9 / 10..cost + 20).contains(&(u64::from(learned.cost) / 1000)),
