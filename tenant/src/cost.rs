@@ -11,6 +11,9 @@
 //! | a batch beside other processes' work | the same downwards; upwards hardly, because the others' time is in it |
 //!
 //! The last row makes of the estimate a low quantile of what was measured: what the kernel takes when nobody interrupts it.
+//!
+//! How much is in flight follows a *high* quantile: a shape may take 10 us or 5 ms by its arguments. Where the two differ, each
+//! launch is measured by itself, so that all of them are charged what they took.
 
 mod function;
 mod kernel;
@@ -28,6 +31,9 @@ const PACE: f64 = 0.25;
 /// A batch that takes more than eight times what was expected, and so much more for each of its launches, is strange. A slice or two of
 /// others' are not, nor are many short kernels that a busy host launches slowly.
 const STRANGE: Nanos = Nanos::from_millis(4);
+/// What other containers' time slices can add to a batch: two of 1 ms, and the switches. Launches did
+/// take longer if it took more than that.
+const INTERRUPTION: Nanos = Nanos::from_micros(2500);
 /// Functions remembered per GPU: a power of two. Programs launch some hundred.
 const FUNCTIONS: usize = 4096;
 /// Places that are looked at for one function.
@@ -38,15 +44,36 @@ const PROBES: usize = 8;
 pub(crate) struct Expected {
     /// The estimate, in nanoseconds.
     pub(crate) cost: u32,
-    /// None of its size was measured: to be measured by itself.
+    /// By how much such launches exceed it at times; 0 where that is little.
+    pub(crate) beyond: u32,
+    /// A batch with the function took far longer than expected.
+    pub(crate) doubtful: bool,
+    /// No launch of this size was measured by itself.
     pub(crate) fresh: bool,
-    /// Nor was any of its function: the cost is a guess.
+    /// Nor was one of any other size of the function: the cost is a guess.
     pub(crate) unknown: bool,
 }
 
 impl Expected {
     /// Of a launch that is not metered.
-    pub(crate) const NOTHING: Self = Self { cost: 0, fresh: false, unknown: false };
+    pub(crate) const NOTHING: Self =
+        Self { cost: 0, beyond: 0, doubtful: false, fresh: false, unknown: false };
+
+    /// Whether each such launch is measured by itself, because the estimate says little about it.
+    pub(crate) fn is_uncertain(self) -> bool {
+        self.fresh || self.doubtful || self.beyond > 0
+    }
+
+    /// The credit that a launch takes on a thread's fast path. One that has to be measured by itself
+    /// takes more than there is, unless it cannot be measured (`guessed`).
+    pub(crate) fn price(self, guessed: bool) -> u32 {
+        if guessed || !self.is_uncertain() { self.cost } else { u32::MAX }
+    }
+
+    /// A high quantile of what such launches take: it says how many may be in flight.
+    pub(crate) fn high(self) -> u32 {
+        self.cost.saturating_add(self.beyond)
+    }
 }
 
 /// Whether a sample was taken while the process had the card to itself.
@@ -74,14 +101,13 @@ impl Costs {
         self.function(kernel.function()).expect(kernel.size())
     }
 
-    /// What a thread may take a launch of each size of a function to cost without the slow path:
-    /// nothing that is to be measured by itself, unless `fresh` ones may go, too.
-    pub(crate) fn prices(&mut self, function: Function, fresh: bool) -> [u32; SIZES] {
+    /// The price of each size of a function on a thread's fast path.
+    pub(crate) fn prices(&mut self, function: Function, guessed: bool) -> [u32; SIZES] {
         let costs = self.function(function);
-        core::array::from_fn(|size| if fresh || !costs.is_fresh(size) { costs.cost(size) } else { u32::MAX })
+        core::array::from_fn(|size| costs.expect(size).price(guessed))
     }
 
-    /// It is gone: what comes under its name next is another one.
+    /// Forgets a kernel that is gone: its handle may be given to another one.
     pub(crate) fn forget(&mut self, kernel: Kernel) {
         if let Some(place) = self.find(kernel.function())
             && let Some(entry) = self.functions.get_mut(place)
@@ -95,9 +121,18 @@ impl Costs {
         bill.single().is_some_and(|kernel| self.expect(kernel).fresh)
     }
 
-    /// Learns from launches that took `measured` in all.
-    #[allow(clippy::cast_precision_loss)] // times far below 2^53 ns
+    /// Learns from launches that took `measured` in all, waits for the host or another stream included.
     pub(crate) fn learn(&mut self, batch: &Bill, measured: Nanos, company: Company) {
+        self.learn_from(batch, measured, company, false);
+    }
+
+    /// Learns from one launch that took `measured`: by an event right before it and one right behind it.
+    pub(crate) fn learn_exactly(&mut self, launch: &Bill, measured: Nanos, company: Company) {
+        self.learn_from(launch, measured, company, true);
+    }
+
+    #[allow(clippy::cast_precision_loss)] // times far below 2^53 ns
+    fn learn_from(&mut self, batch: &Bill, measured: Nanos, company: Company, exactly: bool) {
         if let Some(kernel) = batch.single().filter(|kernel| self.expect(*kernel).fresh) {
             self.function(kernel.function()).measure(kernel.size(), measured);
             return;
@@ -109,9 +144,19 @@ impl Costs {
         }
         let expected = costs.iter().sum::<f64>() + batch.rest.0 as f64;
         let excess = measured.0 as f64 - expected;
-        let odd = excess > (STRANGE.0 * batch.launches) as f64 && excess > 7.0 * expected;
-        if self.is_strange(batch, odd) {
+        let odd = !exactly && excess > (STRANGE.0 * batch.launches) as f64 && excess > 7.0 * expected;
+        if self.is_strange(batch, odd, exactly) {
             return;
+        }
+        if company == Company::Alone {
+            for (cost, part) in costs.iter().zip(batch.parts()) {
+                let each = cost / part.launches as f64 * measured.0 as f64 / expected.max(1.0);
+                // Which of several kernels took longer is not known.
+                if excess <= 0.0 || *cost > expected / 2.0 {
+                    let longer = excess > INTERRUPTION.0 as f64;
+                    self.function(part.kernel.function()).observe(part.kernel.size(), each, longer);
+                }
+            }
         }
         let error = (measured.0 as f64 / expected.max(1.0)).clamp(1.0 / 8.0, 8.0) - 1.0;
         // Normalised least mean squares, in units of the estimates: who has the greater part is the likelier cause.
@@ -128,17 +173,18 @@ impl Costs {
 
     /// Whether a batch is the first of its kind that is `odd`: once, it is a host function or another stream that was waited for; twice in a
     /// row, it is what the kernels cost.
-    fn is_strange(&mut self, batch: &Bill, odd: bool) -> bool {
+    fn is_strange(&mut self, batch: &Bill, odd: bool, exactly: bool) -> bool {
         let mut first = false;
         for part in batch.parts() {
             let costs = self.function(part.kernel.function());
             first |= odd && !costs.strange;
             costs.strange = odd;
+            costs.doubt(odd, exactly);
         }
         first
     }
 
-    /// The function's costs; in the place of another one, if all that it may have are taken.
+    /// The function's costs. They replace another one's if all their places are taken.
     fn function(&mut self, function: Function) -> &mut FunctionCosts {
         let free = |place: &usize| self.functions.get(*place).is_some_and(Option::is_none);
         let known = self.find(function);
@@ -184,6 +230,8 @@ const PARTS: usize = 8;
 pub(crate) struct Bill {
     /// What they were expected to cost in all when they were charged.
     pub(crate) cost: Nanos,
+    /// By how much they may exceed that.
+    pub(crate) beyond: Nanos,
     /// How many they are.
     pub(crate) launches: u64,
     parts: [Option<Part>; PARTS],
@@ -217,14 +265,18 @@ impl Bill {
             let before = place.map_or(0, |it| it.launches);
             *place = Some(Part { launches: before + part.launches, ..part });
         }
-        let (cost, rest) = (self.cost + other.cost, self.rest + other.rest);
-        Some(Self { cost, launches: self.launches + other.launches, rest, ..self })
+        let (cost, beyond) = (self.cost + other.cost, self.beyond + other.beyond);
+        let rest = self.rest + other.rest;
+        Some(Self { cost, beyond, launches: self.launches + other.launches, rest, ..self })
     }
 
     /// Takes back one launch, which the driver refused.
     pub(crate) fn remove(&mut self, kernel: Kernel, cost: Nanos) {
         self.cost = self.cost - cost;
         self.launches = self.launches.saturating_sub(1);
+        if self.launches == 0 {
+            self.beyond = Nanos::ZERO;
+        }
         match self.parts.iter_mut().flatten().find(|part| part.kernel == kernel) {
             Some(part) => part.launches = part.launches.saturating_sub(1),
             None => self.rest = self.rest - cost,

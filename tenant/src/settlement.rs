@@ -81,6 +81,8 @@ pub struct Event(pub usize);
 pub(crate) struct Work {
     /// What it is expected to take, from its beginning.
     pub(crate) cost: Nanos,
+    /// By how much it exceeds that if all of it takes as long as such launches do at times.
+    pub(crate) beyond: Nanos,
     pub(crate) launches: u64,
     /// Since when it runs, as if nothing else had run between.
     since: Option<Nanos>,
@@ -90,6 +92,9 @@ pub(crate) struct Work {
     pub(crate) blind: bool,
     /// Some of it is of unknown length.
     pub(crate) backlog: bool,
+    /// When the first marker should have been reached, if the launches before it take as long as
+    /// such launches do at times.
+    ends: Option<Nanos>,
     /// When the first marker should have been reached, even if others share the card and the estimates are low.
     reached: Option<Nanos>,
 }
@@ -108,7 +113,7 @@ impl Work {
     pub(crate) fn remaining(&self, others: Nanos, last: Nanos, now: Nanos) -> Nanos {
         let since = self.since.map(|since| since.max(last));
         let ran = since.map_or(Nanos::ZERO, |since| now - since);
-        let remaining = self.cost + others - ran;
+        let remaining = self.longest() + others - ran;
         if self.backlog { remaining.max(BACKLOG.1) } else { remaining }
     }
 
@@ -119,9 +124,31 @@ impl Work {
         if self.backlog { remaining.max(BACKLOG.1) } else { remaining }
     }
 
+    /// What it takes if all of it takes as long as such launches do at times.
+    pub(crate) fn longest(&self) -> Nanos {
+        self.cost + self.beyond
+    }
+
+    /// The part of [`longest`](Self::longest) that is still to run, as in
+    /// [`own_remaining`](Self::own_remaining).
+    pub(crate) fn own_longest(&self, working: u64, now: Nanos) -> Nanos {
+        Self { cost: self.longest(), ..*self }.own_remaining(working, now)
+    }
+
+    /// Interval to the next look at what has run. Work that may take far longer than expected may
+    /// as well take far less: it is looked at in growing intervals, up to the end at the latest.
+    pub(crate) fn next_look(&self, now: Nanos) -> Nanos {
+        if self.beyond == Nanos::ZERO {
+            return self.own_remaining(0, now);
+        }
+        let ran = self.since.map_or(Nanos::ZERO, |since| now - since);
+        let ends = self.ends.map_or(Nanos::ZERO, |ends| ends - now);
+        Nanos(ran.0 / 4).min(ends)
+    }
+
     /// For how long it should have run already, were it alone on the card.
     pub(crate) fn overdue(&self, now: Nanos) -> Nanos {
-        self.since.map_or(Nanos::ZERO, |since| now - (since + self.cost))
+        self.since.map_or(Nanos::ZERO, |since| now - (since + self.longest()))
     }
 
     /// When a marker should have been reached, if that was long ago: something does not end, and what is behind it has not run.
@@ -234,9 +261,9 @@ impl Settlement {
         self.costs.expect(kernel)
     }
 
-    /// What a launch of each size of a function may be taken to cost without the slow path.
-    pub(crate) fn prices(&mut self, function: Function, fresh: bool) -> [u32; SIZES] {
-        self.costs.prices(function, fresh)
+    /// The price of each size of a function on a thread's fast path.
+    pub(crate) fn prices(&mut self, function: Function, guessed: bool) -> [u32; SIZES] {
+        self.costs.prices(function, guessed)
     }
 
     /// What a kernel was expected to cost counts no more.
@@ -249,6 +276,7 @@ impl Settlement {
         let mut work = Work::default();
         let mut take = |bill: &Bill| {
             work.cost = work.cost + bill.cost;
+            work.beyond = work.beyond + bill.beyond;
             work.launches += bill.launches;
         };
         for lane in &self.lanes {
@@ -260,6 +288,7 @@ impl Settlement {
         let since = self.lanes.iter().filter_map(Lane::since).chain(loose);
         work.since = since.min().map(|since| since.max(self.union.last()));
         work.cost = work.cost - self.ahead;
+        work.ends = self.lanes.iter().filter_map(Lane::ends).min();
         work.reached = self.lanes.iter().filter_map(Lane::reached).min();
         work.watched = self
             .lanes
@@ -326,14 +355,15 @@ impl Settlement {
         &mut self,
         lane: Option<LaneId>,
         kernel: Kernel,
-        cost: Nanos,
+        expected: Expected,
         launches: u64,
         now: Nanos,
     ) {
-        let open = match lane {
-            Some(id) if self.find(id).is_some() => self.find(id).map(|lane| &mut lane.open),
-            _ => None,
-        };
+        let each = |part: u32| Nanos(u64::from(part) * launches);
+        let lane = lane.and_then(|id| self.find(id));
+        // No marker tells the end of launches with programmatic serialization.
+        let beyond = if lane.as_ref().is_some_and(|lane| lane.programmatic) { 0 } else { expected.beyond };
+        let open = lane.map(|lane| &mut lane.open);
         let open = match open {
             Some(open) => open,
             None => &mut self.loose,
@@ -341,7 +371,8 @@ impl Settlement {
         if open.bill.is_empty() {
             open.first = now;
         }
-        open.bill.add(kernel, cost, launches);
+        open.bill.add(kernel, each(expected.cost), launches);
+        open.bill.beyond = open.bill.beyond + each(beyond);
     }
 
     /// Takes back a launch that the driver refused.
@@ -474,7 +505,8 @@ impl Settlement {
         let span = Span { start: end - length, end };
         let added = self.book(&batch.bill, span);
         if measured.is_some() && !batch.bill.is_empty() {
-            self.learn(due.lane, &batch.bill, length, added, batch.company);
+            let exactly = matches!(batch.start, Start::Event(_)) && batch.bill.launches == 1;
+            self.learn(due.lane, &batch.bill, length, added, (batch.company, exactly));
         }
         self.ahead = self.others_ahead(due.lane, end, self.ahead + added - batch.bill.cost);
         Some(Settled { span, clamped, reanchored: located.reanchored })
@@ -547,7 +579,7 @@ impl Settlement {
         lane.ended = seen;
         lane.ended_by_gpu = None;
         let added = self.book(&open.bill, span);
-        self.learn(id, &open.bill, span.end - span.start, added, Company::Alone);
+        self.learn(id, &open.bill, span.end - span.start, added, (Company::Alone, false));
     }
 
     /// Settles what is open in a lane by its estimate.
@@ -610,10 +642,20 @@ impl Settlement {
     }
 
     /// Learns from a batch that was settled: it lasted so long, and so much of that it added to the card's time.
-    fn learn(&mut self, lane: LaneId, bill: &Bill, length: Nanos, added: Nanos, company: Company) {
+    fn learn(
+        &mut self,
+        lane: LaneId,
+        bill: &Bill,
+        length: Nanos,
+        added: Nanos,
+        (company, exactly): (Company, bool),
+    ) {
         let others = self.lanes.iter().filter(|other| other.id != lane && !other.is_idle()).count();
         if self.costs.is_fresh(bill) || (others == 0 && self.lot.is_empty() && added == length) {
-            self.costs.learn(bill, length, company);
+            match exactly {
+                true => self.costs.learn_exactly(bill, length, company),
+                false => self.costs.learn(bill, length, company),
+            }
             return;
         }
         let batch = Lot { bill: *bill, added, batches: 1, beside: company == Company::Beside };

@@ -19,28 +19,60 @@ use super::{Expected, STRANGE, UNKNOWN};
 /// No estimate is below the resolution of the GPU's own time stamps.
 pub(super) const LEAST: u32 = 500;
 
+/// Launches that are measured by themselves after an odd batch.
+pub(super) const DOUBTS: u8 = 16;
+/// Part of the way that the high quantile goes to a sample: one that is higher, one that is more than
+/// half of it (a long launch as well, so that its length is known), and a short one.
+const RISE: f64 = 0.5;
+const FOLLOW: f64 = 0.25;
+const FALL: f64 = 1.0 / 64.0;
+/// Launches that exceed their estimate by less at times are as certain as measurements are.
+const UNCERTAIN: u32 = 150_000;
+/// Most by which launches are taken to exceed their estimate: a turn or so.
+const MOST: u32 = 10_000_000;
+
 /// The costs of one function.
 #[derive(Debug)]
 pub(super) struct FunctionCosts {
     pub(super) function: Function,
     /// It was measured by itself, so its code is on the GPU.
     loaded: bool,
-    /// The last batch with it took so much longer than expected that something else may have been waited for.
+    /// The last batch with it took so much longer than expected that it may have waited for the host.
     pub(super) strange: bool,
+    /// Launches to be measured by themselves since a batch took that long.
+    doubts: u8,
     /// Sizes that were measured by themselves, one bit each.
     measured: u32,
     /// The estimate of each size, in nanoseconds; 0: none.
     cost: [u32; SIZES],
+    /// What a launch of each size takes at times, in nanoseconds; 0: not known.
+    high: [u32; SIZES],
 }
 
 impl FunctionCosts {
     pub(super) const fn new(function: Function) -> Self {
-        Self { function, loaded: false, strange: false, measured: 0, cost: [0; SIZES] }
+        Self {
+            function,
+            loaded: false,
+            strange: false,
+            doubts: 0,
+            measured: 0,
+            cost: [0; SIZES],
+            high: [0; SIZES],
+        }
     }
 
     /// What a launch of this size is expected to cost.
     pub(super) fn expect(&self, size: usize) -> Expected {
-        Expected { cost: self.cost(size), fresh: self.is_fresh(size), unknown: self.measured == 0 }
+        let cost = self.cost(size);
+        let beyond = self.high.get(size).map_or(0, |high| high.saturating_sub(cost));
+        Expected {
+            cost,
+            beyond: if beyond < UNCERTAIN { 0 } else { beyond },
+            doubtful: self.doubts > 0,
+            fresh: self.is_fresh(size),
+            unknown: self.measured == 0,
+        }
     }
 
     /// Whether a launch of this size is to be measured by itself.
@@ -77,6 +109,28 @@ impl FunctionCosts {
             self.set(size, took.0 as f64);
             self.measured |= 1 << size;
         }
+    }
+
+    /// Takes note of a batch that was odd, or of a launch that was measured exactly. An odd batch has
+    /// waited for the host, or its launches did take that long: exact measurements tell.
+    pub(super) fn doubt(&mut self, odd: bool, exactly: bool) {
+        self.doubts = if odd { DOUBTS } else { self.doubts.saturating_sub(exactly.into()) };
+    }
+
+    /// Learns what launches of a size take at times: some took so long each. Where no long one is known
+    /// a higher sample counts only if they did take `longer`, and were not interrupted.
+    pub(super) fn observe(&mut self, size: usize, took: f64, longer: bool) {
+        let cost = f64::from(self.cost(size));
+        let Some(high) = self.high.get_mut(size) else { return };
+        let known = f64::from(*high).max(cost);
+        let seen = took.clamp(cost, cost + f64::from(MOST));
+        let pace = match seen {
+            _ if seen > known && (longer || known - cost >= f64::from(UNCERTAIN)) => RISE,
+            _ if seen > known => return,
+            _ if seen > known / 2.0 => FOLLOW,
+            _ => FALL,
+        };
+        *high = bounded(known + pace * (seen - known));
     }
 
     /// Corrects an estimate by a factor.

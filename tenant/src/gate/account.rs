@@ -114,11 +114,10 @@ impl Account {
         self.loans.retain(|loan| loan.thread != key);
         thread.withdraw();
         thread.take(|unasked| {
-            let lane = Some(unasked.lane);
-            let cost = self.settlement.expect(unasked.kernel).cost;
-            let all = Nanos(u64::from(cost) * unasked.launches);
-            self.settlement.charge(lane, unasked.kernel, all, unasked.launches, since);
-            cost
+            let expected = self.settlement.expect(unasked.kernel);
+            let guessed = self.settlement.find(unasked.lane).is_some_and(|lane| lane.programmatic);
+            self.settlement.charge(Some(unasked.lane), unasked.kernel, expected, unasked.launches, since);
+            expected.price(guessed)
         });
     }
 
@@ -150,14 +149,18 @@ impl Account {
     /// When what was launched has run, as predicted, if the card is its own.
     pub(crate) fn ends(&self, now: Nanos) -> Nanos {
         let work = self.work(now);
-        if work.inflight() > Nanos::ZERO { now + work.own_remaining(0, now) } else { self.settlement.last() }
+        if work.inflight() > Nanos::ZERO { now + work.own_longest(0, now) } else { self.settlement.last() }
     }
 
     /// What the container still has to run, as predicted. Its processes' work runs in turn; each is done when all are, more or less.
     pub(crate) fn remaining(&self, siblings: Siblings, now: Nanos) -> Nanos {
         let work = self.work(now);
         let remaining = work.remaining(siblings.inflight, siblings.last, now);
-        if work.inflight() > Nanos::ZERO { remaining.min(work.inflight() + AHEAD) } else { Nanos::ZERO }
+        if work.inflight() > Nanos::ZERO {
+            remaining.min(work.inflight() + work.beyond + AHEAD)
+        } else {
+            Nanos::ZERO
+        }
     }
 
     /// Obeys a turn word from now on.

@@ -19,6 +19,7 @@ use super::account::{Account, Siblings};
 use super::line::Line;
 use super::reading::Reading;
 use super::thread::Visit;
+use super::visit::MARK;
 use crate::cost::Expected;
 
 /// Most that may be in flight by estimate, unless it is fewer than [`PIPELINE`] launches.
@@ -36,6 +37,8 @@ const PIPELINE: u64 = 2;
 const PATIENCE: Nanos = Nanos::from_millis(2);
 /// How much before its time a sleeper wants to wake: what timers are late.
 const SLACK: Nanos = Nanos::from_micros(50);
+/// Work that outlasts a sleep: so much, as expected, may be in flight even if it may take far longer.
+const LEAST: Nanos = Nanos::from_micros(100);
 /// Shortest sleep.
 const NAP: Nanos = Nanos::from_micros(20);
 /// A held thread looks for the heartbeat this often, at least.
@@ -188,7 +191,7 @@ impl Passage {
         let timeout = if unsettled {
             // When it can have run at the earliest; if it has not, later and later. What siblings have in flight delays it, too: they
             // are told often how much of ours is left.
-            let predicted = if work.backlog { Nanos::ZERO } else { work.own_remaining(0, now) };
+            let predicted = if work.backlog { Nanos::ZERO } else { work.next_look(now) };
             // What several streams have is foretold less well, and one thread's looks are enough.
             let streams = account.settlement.busy_lanes() > 1 && account.waiting <= 1;
             let often = siblings.working > 0 || streams;
@@ -236,30 +239,45 @@ impl Passage {
         let share = Nanos(bound.0 * tenths / 10 / threads);
         let credit = if bound > SHARED_BOUND { share } else { share.min(CREDIT) };
         let most = if self.each { Nanos::ZERO } else { self.visit.credit(credit).min(left) };
-        let cost = self.cost();
-        let chunk = most.max(cost);
+        // A high quantile, not the mean, says how many launches are in flight: where each may be long they are few.
+        let high = Nanos(self.expected.high().into());
+        let chunk = most.max(high);
         let work = account.work(now);
-        let go = |chunk: Nanos, forced| Step::Go(Way::Metered { credit: chunk.max(cost) - cost, forced });
-        let (remaining, stuck) = (work.own_remaining(siblings.working, now), work.stuck(now));
+        let go = |chunk: Nanos, forced| Step::Go(Way::Metered { credit: chunk.max(high) - high, forced });
+        let (longest, stuck) = (work.own_longest(siblings.working, now), work.stuck(now));
         // It should have run but has not: estimates are too low, or somebody else has the card. Its end will be seen.
-        let overdue = (remaining == Nanos::ZERO && work.watched) || stuck.is_some() || work.blind;
+        let overdue = (longest == Nanos::ZERO && work.watched) || stuck.is_some() || work.blind;
+        // Predictions are trusted for twice the bound, and what may not be marked yet: if no marker
+        // is reached meanwhile they are wrong.
+        let trusted = !work.watched || work.longest() + chunk <= Nanos(2 * bound.0) + MARK;
         // A sleeper aims at this much before there is room for all, and takes what there is: to sleep on for the rest would be to poll.
-        let fits = remaining + chunk <= bound + SLACK && !overdue;
-        if work.launches < PIPELINE || work.inflight() + chunk <= bound {
+        let fits = longest + chunk <= bound + SLACK && !overdue && trusted;
+        // A launch that may be long goes behind others only if all may be long within the turn: else
+        // the turn's end could not be predicted.
+        let ends = self.expected.beyond == 0 || work.launches == 0 || work.beyond + high <= left;
+        if ends && (work.launches < PIPELINE || work.longest() + chunk <= bound) {
             return go(chunk, false);
         }
-        if fits {
-            return go(chunk.min(bound - remaining), false);
+        // The GPU must not wait for a thread that sleeps.
+        if work.inflight() + self.cost() <= LEAST {
+            return go(high, false);
+        }
+        if ends && fits {
+            return go(chunk.min(bound - longest), false);
         }
         let waited = now - *self.throttled.get_or_insert(now);
-        let limit = Nanos(2 * work.cost.0).min(PATIENCE.max(Nanos(2 * bound.0)));
-        // What does not end was waited for before: it may wait for what comes now. That goes on as fast as it would run.
-        let limit = if stuck.is_some() && stuck == account.waited_for { limit.min(cost) } else { limit };
+        let limit = Nanos(2 * work.longest().0).min(PATIENCE.max(Nanos(2 * bound.0)).max(high));
+        // Work that does not end was waited for before: it may wait for this launch. Or it takes far
+        // longer than expected, and so may this one: so launches go on one by one, ever more slowly.
+        let waits = stuck.is_some() && stuck == account.waited_for;
+        let pace = self.cost().max(Nanos((work.overdue(now) + work.beyond).0 / 4));
+        let limit = if waits { limit.min(pace) } else { limit };
         if waited >= limit {
-            return go(chunk, true);
+            return go(if waits { high } else { chunk }, true);
         }
         // So that a new kernel is not waited for by what it is only taken to cost.
-        let time = if overdue || self.expected.unknown { SLACK } else { remaining + chunk - bound - SLACK };
+        let time = if overdue || self.expected.unknown { SLACK } else { longest + chunk - bound - SLACK };
+        let time = if work.beyond > Nanos::ZERO { work.next_look(now).max(SLACK) } else { time };
         Step::Sleep(time.max(NAP).min((limit - waited).max(NAP)))
     }
 }

@@ -32,7 +32,7 @@ use crate::settlement::{
 use crate::spin::Held;
 
 /// Open launches of so much are worth a marker: every second time that a busy thread comes by.
-const MARK: Nanos = Nanos::from_micros(600);
+pub(super) const MARK: Nanos = Nanos::from_micros(600);
 /// The same beside siblings, or on several streams: then predictions are worth less, and ends that are seen more.
 const SHARED_MARK: Nanos = Nanos::from_micros(150);
 /// A launch of a thread with gaps is measured by itself this often.
@@ -79,7 +79,7 @@ impl Chore {
             Self::Nothing
         } else if late && lane.batches.is_empty() {
             Self::Estimate
-        } else if late || fresh || open.cost >= worth || lane.programmatic {
+        } else if late || fresh || open.cost + open.beyond >= worth || lane.programmatic {
             Self::Mark
         } else {
             Self::Nothing
@@ -96,20 +96,24 @@ struct Mode {
     begins: bool,
     /// The kernel's launches need no measuring one by one any more.
     known: bool,
-    /// Nor do those of sizes that were never measured, because nothing may stand behind them.
+    /// Nor do those of sizes that were not measured: no marker may follow them.
     guessed: bool,
 }
 
 impl Mode {
     fn of(lane: &mut Lane, expected: Expected, visit: thread::Visit, now: Nanos) -> Self {
-        let due = expected.fresh || (visit.is_sparse() && lane.marked + SAMPLE <= now);
+        let due = expected.is_uncertain() || (visit.is_sparse() && lane.marked + SAMPLE <= now);
         let alone = due && !lane.programmatic;
         let first = lane.open.bill.is_empty();
         if first && !lane.batches.is_empty() {
             lane.open.start = Start::Previous;
         }
         // A host function, or a wait for a word or another stream, may stand between the two. The card is not busy with that.
-        let begins = if lane.is_idle() { alone || !visit.is_sparse() } else { first && lane.is_stuck(now) };
+        let begins = if lane.is_idle() {
+            alone || !visit.is_sparse()
+        } else {
+            first && (lane.is_stuck(now) || (alone && expected.is_uncertain()))
+        };
         Self { alone, begins, known: !expected.fresh || lane.programmatic, guessed: lane.programmatic }
     }
 }
@@ -220,9 +224,10 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
             let expected = settlement.expect(self.launch.kernel);
             let worth = if beside || settlement.busy_lanes() > 1 { SHARED_MARK } else { MARK };
             let (lane, chore) = match settlement.lane(key, now) {
-                Some(lane) => {
-                    (Some(lane.id), Chore::of(lane, &self.launch, worth, expected.fresh, visit.late, period))
-                }
+                Some(lane) => (
+                    Some(lane.id),
+                    Chore::of(lane, &self.launch, worth, expected.is_uncertain(), visit.late, period),
+                ),
                 None => (None, Chore::Nothing),
             };
             if let (Some(lane), Chore::Estimate | Chore::Backlog) = (lane, chore) {
@@ -300,7 +305,7 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
         let function = launch.kernel.function();
         let prices = {
             let mut account = self.account();
-            account.settlement.charge(lane, launch.kernel, cost, 1, now);
+            account.settlement.charge(lane, launch.kernel, expected, 1, now);
             account.lend(self.key, credit, now);
             let siblings = self.gate.siblings(launch.card, reading.turn, clocks);
             account.publish(self.gate.cell(launch.card), siblings, clocks);

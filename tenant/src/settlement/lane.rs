@@ -132,6 +132,13 @@ impl Lane {
         self.batches.iter().fold(self.open.bill.cost, |sum, batch| sum + batch.bill.cost)
     }
 
+    /// When its first marker should have been reached, if the launches before it take as long as
+    /// such launches do at times.
+    pub(crate) fn ends(&self) -> Option<Nanos> {
+        let first = self.batches.front()?;
+        Some(first.first.max(self.ended) + first.bill.cost + first.bill.beyond)
+    }
+
     /// When its first marker should have been reached: at the latest, if all is well.
     pub(crate) fn reached(&self) -> Option<Nanos> {
         let first = self.batches.front().filter(|batch| !batch.backlog)?;

@@ -125,8 +125,8 @@ fn what_several_lanes_have_left_is_foretold() {
                 } else if let Some(lane) = settlement.find(id).filter(|lane| lane.open.bill.is_empty()) {
                     lane.open.start = Start::Previous;
                 }
-                let cost = Nanos(settlement.expect(kernel()).cost.into());
-                settlement.charge(Some(id), kernel(), Nanos(10 * cost.0), 10, now);
+                let expected = settlement.expect(kernel());
+                settlement.charge(Some(id), kernel(), expected, 10, now);
                 launched += 10;
                 (0..10).for_each(|_| card.streams[stream].push_back(None));
                 let end = event(&mut card);

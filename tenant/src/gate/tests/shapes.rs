@@ -82,3 +82,86 @@ proptest! {
         prop_assert!(many.unasked > 0.6, "{many:?}");
     }
 }
+
+/// Plays a tenant beside one of 60 us kernels for `LENGTH`, in turns of 6 ms. Its launches have one
+/// shape, and the `number`th one takes `cost(number)`. Returns the most that it had in flight in the
+/// second half.
+fn most_in_flight(cost: impl Fn(u64) -> Nanos + Sync) -> Nanos {
+    const LENGTH: Nanos = Nanos::from_millis(4000);
+    let stage = Stage::new(2);
+    let end = BEGIN + LENGTH;
+    let opens = [AtomicU32::new(0), AtomicU32::new(0)];
+    let gates = [0, 1].map(|number: usize| Gate::new(&stage.regions[number], SLOT, &opens[number]));
+    stage.play(&[
+        &|role| drop(conduct(role, &[ms(6), ms(6)], end)),
+        &|role| {
+            role.sleep(us(10));
+            let program = Program::new(&gates[0], role.edge(0));
+            let (mut number, mut learning) = (0, true);
+            while role.now() < end {
+                if learning && role.now() > BEGIN + Nanos(LENGTH.0 / 2) {
+                    learning = false;
+                    stage.card(|card| card.most.remove(&0));
+                }
+                program.launch(1, STREAM, cost(number));
+                number += 1;
+                role.sleep(us(3));
+            }
+        },
+        &|role| {
+            role.sleep(us(10));
+            saturate(role, &Program::new(&gates[1], role.edge(1)), us(60), end);
+        },
+    ]);
+    stage.card(|card| card.most.get(&0).copied().unwrap_or_default())
+}
+
+/// Two of the long ones, and what the neighbour has in flight: what is in flight follows a high
+/// quantile of what such launches took. It was some hundred long launches, because the estimate is
+/// that of short ones most of the time.
+#[test]
+fn shape_that_alternates_between_short_and_long_has_few_launches_in_flight() {
+    for (run, most) in [(1, 2), (2, 4), (5, 8), (20, 12)] {
+        let found = most_in_flight(|number| if number / run % 2 == 0 { us(10) } else { ms(5) });
+        println!("runs of {run}: {} us in flight", found.0 / 1000);
+        assert!(found < ms(5 * most) + ms(2), "runs of {run}: {found}");
+    }
+    for rare in [2, 5, 20] {
+        let found = most_in_flight(|number| {
+            let mut draws = Draws(number.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+            draws.below(1);
+            if draws.below(rare) == 0 { ms(5) } else { us(10) }
+        });
+        println!("one in {rare}: {} us in flight", found.0 / 1000);
+        assert!(found < ms(5 * 8) + ms(2), "one in {rare}: {found}");
+    }
+}
+
+/// Without a neighbour that waits, few launches in flight must not leave the GPU idle.
+#[test]
+fn shape_that_is_long_now_and_then_keeps_the_gpu_busy() {
+    for rare in [2, 5, 20, 100, 1000] {
+        let shape = ([1; 3], [32, 1, 1]);
+        let ran = run(1, |draws, _| (kernel(1, shape), if draws.below(rare) == 0 { ms(5) } else { us(10) }));
+        println!("one in {rare}: {ran:?}");
+        assert!(ran.used > 0.85, "one in {rare}: {ran:?}");
+    }
+}
+
+/// What a tenant reports is what it ran, though each launch was expected to take something else.
+#[test]
+fn shape_that_alternates_is_charged_what_it_took() {
+    let counts = Mutex::new((Nanos::ZERO, Nanos::ZERO));
+    alone(yours(ms(1_000_000)), |role, program| {
+        for number in 0..600_u64 {
+            program.launch(1, STREAM, if number % 2 == 0 { us(10) } else { ms(5) });
+            role.sleep(us(3));
+        }
+        role.sleep(ms(200));
+        program.launch(2, STREAM, us(10));
+        let ran = role.stage.card(|card| card.ran[&0]);
+        *counts.lock().expect("it") = (Nanos(program.cell().busy.load(Ordering::Relaxed)), ran);
+    });
+    let (busy, ran) = counts.into_inner().expect("it");
+    assert!(busy.0.abs_diff(ran.0) < ran.0 / 100, "{busy} of {ran}");
+}
