@@ -17,7 +17,7 @@ const CALLS: u64 = 20_000;
 /// in the commit.
 const BUDGETS: &[(&str, u64)] = &[
     ("launches", 11),
-    (IN_TURN, 88),
+    (IN_TURN, 80),
     ("copies", 0),
     ("allocations", 762),
     ("lookups_elsewhere", 33),
