@@ -16,7 +16,7 @@ fn ran(policy: Option<Policy>, weights: [u32; 2], seed: u64) -> [u64; 2] {
     let saturate = |program: &Program<'_>, sum: &Mutex<u64>| {
         let mut before = None;
         while program.goes_on() {
-            program.launch(Kernel::new(1, [64, 1, 1], [256, 1, 1], 0), 0, Nanos::from_micros(60))?;
+            program.launch(Kernel::new(1, [64, 1, 1], [256, 1, 1]), 0, Nanos::from_micros(60))?;
             if before.is_none() && program.now() >= Nanos::from_millis(SECOND) {
                 before = Some(program.ran());
             }
@@ -57,7 +57,7 @@ fn visits(policy: Option<Policy>, gap: Nanos) -> u64 {
     let count = Mutex::new(0);
     let with_gaps = |program: &Program<'_>| {
         while program.goes_on() {
-            program.launch(Kernel::new(1, [64, 1, 1], [256, 1, 1], 0), 0, Nanos::from_micros(100))?;
+            program.launch(Kernel::new(1, [64, 1, 1], [256, 1, 1]), 0, Nanos::from_micros(100))?;
             program.synchronize();
             *count.lock().unwrap() += u64::from(program.now() > Nanos::from_millis(SECOND));
             program.sleep_until(program.now() + gap);
@@ -66,7 +66,7 @@ fn visits(policy: Option<Policy>, gap: Nanos) -> u64 {
     };
     let saturate = |program: &Program<'_>| {
         while program.goes_on() {
-            program.launch(Kernel::new(1, [64, 1, 1], [256, 1, 1], 0), 0, Nanos::from_micros(60))?;
+            program.launch(Kernel::new(1, [64, 1, 1], [256, 1, 1]), 0, Nanos::from_micros(60))?;
         }
         Ok(())
     };
@@ -95,7 +95,7 @@ fn ran_with_pauses(policy: Option<Policy>, pause: Nanos) -> u64 {
         let mut before = None;
         while program.goes_on() {
             for _ in 0..100 {
-                program.launch(Kernel::new(1, [64, 1, 1], [256, 1, 1], 0), 0, Nanos::from_micros(20))?;
+                program.launch(Kernel::new(1, [64, 1, 1], [256, 1, 1]), 0, Nanos::from_micros(20))?;
             }
             if before.is_none() && program.now() > Nanos::from_millis(SECOND) {
                 before = Some(program.ran());
@@ -107,7 +107,7 @@ fn ran_with_pauses(policy: Option<Policy>, pause: Nanos) -> u64 {
     };
     let saturate = |program: &Program<'_>| {
         while program.goes_on() {
-            program.launch(Kernel::new(1, [64, 1, 1], [256, 1, 1], 0), 0, Nanos::from_micros(60))?;
+            program.launch(Kernel::new(1, [64, 1, 1], [256, 1, 1]), 0, Nanos::from_micros(60))?;
         }
         Ok(())
     };
@@ -134,7 +134,7 @@ fn ran_programmatically(programmatic: bool, micros: u64) -> [u64; 2] {
     let saturate = |program: &Program<'_>, sum: &Mutex<u64>, programmatic: bool, micros: u64| {
         let mut before = None;
         while program.goes_on() {
-            let kernel = Kernel::new(1, [64, 1, 1], [256, 1, 1], 0);
+            let kernel = Kernel::new(1, [64, 1, 1], [256, 1, 1]);
             program.launch_as(kernel, 0, Nanos::from_micros(micros), programmatic)?;
             if before.is_none() && program.now() >= Nanos::from_millis(SECOND) {
                 before = Some(program.ran());

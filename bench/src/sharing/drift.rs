@@ -61,7 +61,7 @@ fn error_of(case: &Case, switch_us: u32) -> Result<f64> {
                 program.sleep_until(seconds(at + idle));
                 pause = None;
             }
-            program.launch(Kernel::new(1, [64, 1, 1], [256, 1, 1], 0), 0, Nanos::from_micros(60))?;
+            program.launch(Kernel::new(1, [64, 1, 1], [256, 1, 1]), 0, Nanos::from_micros(60))?;
             if before.is_none() && program.now() >= seconds(end - COUNTED) {
                 before = Some(program.ran());
             }

@@ -73,7 +73,8 @@ impl Program {
             false => Start::Previous,
         };
         self.settlement.find(id).unwrap().open.start = start;
-        self.settlement.charge(Some(id), kernel(), Nanos(BATCH), 10, now);
+        let expected = self.settlement.expect(kernel());
+        self.settlement.charge(Some(id), kernel(), expected, 10, now);
         let end = begins + BATCH;
         let event = self.event(end);
         let marker = self.settlement.plan(id).unwrap();
