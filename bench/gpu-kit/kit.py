@@ -186,6 +186,8 @@ def attempt(watchdog, kit, name, limit, run):
     except Exception as error:  # A defect in one row must not take the others with it.
         seen = {"result": "FAILED", "error": f"{type(error).__name__}: {error}"}
     seen["seconds"] = round(time.monotonic() - start, 1)
+    # Other work of the host disturbs shares and rates.
+    seen["load"] = os.getloadavg()[0]
     if left := processes.end_children():
         seen["left_running"] = left
     kit.end()

@@ -3,7 +3,7 @@
 # they are.
 #
 #   ./run.sh                  all rows but the long one: about five minutes, at most ten
-#   ./run.sh --long           shares over five minutes and after three idle ones: 9.5 minutes
+#   ./run.sh --long           shares over five minutes and after three idle ones: nine minutes
 #   ./run.sh --only ROW ...   these rows
 #   ./run.sh --quick          shorter measurements: about two minutes
 #   ./run.sh --list           the rows, what each shows and its time limit
