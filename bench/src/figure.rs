@@ -385,7 +385,9 @@ mod tests {
             .position(|figure| figure.key == "share_error_pct_50_50")
             .expect("the next section");
         let (cost, rest) = FIGURES.split_at(cost);
-        assert!(cost.iter().all(|figure| quick.has(figure.key)));
+        // The start of programs takes a minute by itself.
+        let cost = cost.iter().filter(|figure| !figure.key.starts_with("startup_"));
+        assert!(cost.map(|figure| figure.key).all(|key| quick.has(key)));
         let rest: Vec<&str> = rest.iter().map(|figure| figure.key).filter(|key| quick.has(key)).collect();
         let expected = [
             "share_error_pct_75_25",

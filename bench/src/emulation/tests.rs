@@ -160,7 +160,7 @@ fn programmatic_launches_cost_a_few_percent() {
     for micros in [5, 20, 60, 300] {
         let (plain, programmatic) = (ran_programmatically(false, micros), ran_programmatically(true, micros));
         println!("kernels of {micros} us: {programmatic:?} ns programmatically, {plain:?} ns otherwise");
-        assert!(programmatic[0] * 100 >= plain[0] * 96, "{programmatic:?} of {plain:?} ns");
+        assert!(programmatic[0] * 100 >= plain[0] * 94, "{programmatic:?} of {plain:?} ns");
         assert!(programmatic[1] * 100 >= plain[1] * 99, "{programmatic:?} of {plain:?} ns");
     }
 }
