@@ -16,6 +16,7 @@
 //! The monitor's figure for the process ([`cgpu_proto::growth`]) corrects all of it.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::mem::ManuallyDrop;
 
 use cgpu_proto::atomic::Ordering;
@@ -125,6 +126,10 @@ impl Causes {
     }
 }
 
+/// The keys are the driver's own handles: nobody chooses them to collide, and random seeds would need a symbol
+/// (`getrandom`) that older C libraries lack.
+type Unseeded = BuildHasherDefault<DefaultHasher>;
+
 /// What is known of libraries, their kernels and functions, by the driver's handles. Without host memory to note something it is not known: then
 /// a library's size is measured only, and a look-up is measured again.
 #[derive(Debug, Default)]
@@ -132,7 +137,7 @@ struct Libraries {
     /// What the variables of each take in a context, as its image says.
     variables: Vec<(usize, Bytes)>,
     /// What is in which context, and of which library it is, if that is known. A framework looks up thousands.
-    brought: HashMap<(usize, Context), Option<usize>>,
+    brought: HashMap<(usize, Context), Option<usize>, Unseeded>,
 }
 
 impl Libraries {

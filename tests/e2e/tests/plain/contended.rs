@@ -39,8 +39,18 @@ impl Contended {
     fn start(&self, program: &str, arguments: &[&str]) -> Child {
         let mut command = self.scene.program_in(&self.container, program);
         command.args(arguments);
+        self.start_as(command)
+    }
+
+    /// The same, by a command that is there. What a program does before the monitor knows it is not measured.
+    fn start_as(&self, command: Command) -> Child {
         let child = ready(command);
-        let _ = self.scene.books(&self.container);
+        let pid = child.pid();
+        self.scene.eventually("the monitor knows the program", || {
+            let books = self.scene.books(&self.container);
+            let known = |process: &Value| process["pid"] == pid && process["cards"][0].is_object();
+            books["processes"].as_array()?.iter().any(known).then_some(())
+        });
         child
     }
 
@@ -140,8 +150,7 @@ fn the_driver_is_asked_nothing_while_a_global_capture_goes_on() {
     let journal = contended.scene.path("journal");
     let mut command = contended.scene.program_in(&contended.container, "waiting");
     command.arg("capture").env("CGPU_SIM_JOURNAL", &journal);
-    let mut child = ready(command);
-    let _ = contended.scene.books(&contended.container);
+    let mut child = contended.start_as(command);
     play(&mut child);
     child.finish().silent();
     let text = fs::read_to_string(journal).expect("a journal");
@@ -188,8 +197,7 @@ fn every_context_is_told_of_its_ends_by_the_gpu() {
     let journal = contended.scene.path("journal");
     let mut command = contended.scene.program_in(&contended.container, "context_turns");
     command.env("CGPU_SIM_JOURNAL", &journal);
-    let mut child = ready(command);
-    let _ = contended.scene.books(&contended.container);
+    let mut child = contended.start_as(command);
     play(&mut child);
     let failed = contended.counted("marker_failed");
     child.finish().silent();

@@ -68,6 +68,8 @@ const OTHERWISE: &[(&str, &str)] = &[
     ("calls", "is run under an instruction counter; with a number of calls it prints nothing"),
     ("churn", TOLD),
     ("clock", TIME),
+    ("captured_launches", TOLD),
+    ("context_turns", TOLD),
     ("costs", TIME),
     ("daemon", "is compared in its own test below"),
     ("graph_alternating", LIMITED),
