@@ -359,8 +359,8 @@ mod tests {
     fn a_goal_that_is_missed_is_marked_with_what_others_reach() {
         let measured = Measured::default();
         let figure = find("share_error_pct_90_10").expect("a figure");
-        assert_eq!(measured.verdict(figure, 1.0), "goal <= 1.00: met");
-        assert_eq!(measured.verdict(figure, 1.01), "goal <= 1.00: MISSED (others: HAMi 11-33)");
+        assert_eq!(measured.verdict(figure, 0.5), "goal <= 0.50: met");
+        assert_eq!(measured.verdict(figure, 0.51), "goal <= 0.50: MISSED (others: HAMi 11-33)");
     }
 
     #[test]
