@@ -26,7 +26,8 @@ pub(super) const DOUBTS: u8 = 16;
 const RISE: f64 = 0.5;
 const FOLLOW: f64 = 0.25;
 const FALL: f64 = 1.0 / 64.0;
-/// Launches that exceed their estimate by less at times are as certain as measurements are.
+/// Launches that exceed their estimate by less at times, or by less than an eighth of it, are as certain
+/// as measurements are.
 const UNCERTAIN: u32 = 150_000;
 /// Most by which launches are taken to exceed their estimate: a turn or so.
 const MOST: u32 = 10_000_000;
@@ -68,7 +69,7 @@ impl FunctionCosts {
         let beyond = self.high.get(size).map_or(0, |high| high.saturating_sub(cost));
         Expected {
             cost,
-            beyond: if beyond < UNCERTAIN { 0 } else { beyond },
+            beyond: if beyond < UNCERTAIN.max(cost / 8) { 0 } else { beyond },
             doubtful: self.doubts > 0,
             fresh: self.is_fresh(size),
             unknown: self.measured == 0,

@@ -509,6 +509,11 @@ fn shape_that_is_long_at_times_is_uncertain_until_it_was_short_for_long() {
 
 #[test]
 fn jitter_makes_no_shape_uncertain() {
+    let mut costs = learned(&[5_000_000]);
+    for round in 0..1000 {
+        let took = 4_900_000 + 200_000 * (round % 2);
+        assert!(!exactly(&mut costs, took).is_uncertain(), "{round}");
+    }
     let mut costs = short();
     for round in 0..1000 {
         assert!(!exactly(&mut costs, 10_000 + 7_000 * (round % 20)).is_uncertain(), "{round}");
