@@ -233,12 +233,6 @@ impl<'a> Granted<'a> {
         devices::free(self.page, uuid)
     }
 
-    /// When a monitor last asked NVML what is free; zero: never.
-    #[must_use]
-    pub fn devices_sampled(self) -> Nanos {
-        Nanos(self.page.sampled.load(Ordering::Relaxed))
-    }
-
     /// A card's words.
     #[inline]
     #[must_use]

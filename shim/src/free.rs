@@ -7,9 +7,6 @@
 //! | the monitor's before, the driver's after | the first context of a container that has a monitor, whose size nobody knows yet |
 //! | what is on no books before, the driver's after | the same where neither can be asked: all that is in use counts as the context's |
 //!
-//! The monitor tells what is free every second, so a context of another container may have come in between, and counts as this one's
-//! until the monitor has looked again. Until then an allocation that only this would refuse waits for it.
-//!
 //! Nothing is measured where nothing is left to learn. With a monitor that is so from the second context on: it is charged what the first one was
 //! seen to take, and the monitor's own figure for each process sets it right (`docs/memory.md`). Without one, when two contexts in turn took
 //! the same.
@@ -93,10 +90,8 @@ enum Measure {
     Current,
     /// By NVML.
     Nvml,
-    /// By the new context, after; before, by what the books say.
+    /// By the new context, after; before, by what the monitor has told or the books say.
     Made,
-    /// The same; before, by what the monitor has told.
-    Told,
 }
 
 impl<'a> Gauge<'a> {
@@ -119,7 +114,7 @@ impl<'a> Gauge<'a> {
         }
         let is_known = self.tenant.context_size_is_known(self.card);
         if let Some(free) = self.tenant.told_free(self.card) {
-            return if is_known { None } else { by(Measure::Told, Some(free)) };
+            return if is_known { None } else { by(Measure::Made, Some(free)) };
         }
         if self.tenant.context_size_is_agreed(self.card) {
             return None;
@@ -137,10 +132,6 @@ impl<'a> Gauge<'a> {
             Measure::Current => of_current(),
             Measure::Nvml => cards::nvml_free(self.device),
             Measure::Made => of_context(made),
-            Measure::Told => {
-                self.tenant.context_is_guessed(self.card);
-                of_context(made)
-            }
         }
     }
 

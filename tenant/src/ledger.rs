@@ -31,8 +31,6 @@ const PAUSE: Nanos = Nanos::from_millis(5);
 const GLANCE: Nanos = Nanos::from_millis(100);
 /// How old what a monitor has told may be. It tells anew every second.
 const TOLD_LATELY: Nanos = Nanos::from_millis(3000);
-/// A look that is so much later than a guess is not the first one after it.
-const LOOKED_TWICE: Nanos = Nanos::from_millis(1100);
 /// About as long as a call of the driver takes.
 const MOMENT: Nanos = Nanos::from_micros(50);
 
@@ -85,8 +83,6 @@ pub(crate) struct Ledger {
     told: [Bytes; CARDS],
     /// By card: the edition of growth whose excess was counted.
     counted: [AtomicU32; CARDS],
-    /// By card: when a context was booked by a figure of free memory that others may have changed meanwhile; 0: none was.
-    guessed: [AtomicU64; CARDS],
     /// When the dead were last looked for because somebody wanted to see.
     glanced: AtomicU64,
 }
@@ -105,7 +101,6 @@ impl Ledger {
             clock,
             told,
             counted: Default::default(),
-            guessed: Default::default(),
             glanced: AtomicU64::new(0),
         }
     }
@@ -438,12 +433,6 @@ impl Ledger {
             let usage = self.usage(card);
             let stays = usage.total() - usage.draining;
             let by_the_dead = matches!(refused, Refused::Short { limit, .. } if stays + bytes <= limit);
-            let asked_for = usage.total() - usage.implicit;
-            let by_a_guess = matches!(refused, Refused::Short { limit, .. } if asked_for + bytes <= limit);
-            if by_a_guess && self.is_guessed(card) {
-                self.clock.sleep(PAUSE);
-                continue;
-            }
             if !by_the_dead || !patience.rest(self.clock) {
                 return Err(refused);
             }
@@ -464,21 +453,6 @@ impl Ledger {
     pub(crate) fn told_free(&self, uuid: Uuid) -> Option<Bytes> {
         let (free, sampled) = self.region.granted().device_free(uuid)?;
         (self.clock.now() - sampled < TOLD_LATELY).then_some(free)
-    }
-
-    /// What was just booked for a context is a guess: the monitor's figure from before it was made may have another
-    /// container's context in it.
-    pub(crate) fn guess(&self, card: CardIndex) {
-        if let Some(guessed) = self.guessed.get(card.get()) {
-            guessed.store(self.clock.now().0, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether the monitor has not looked twice since something was guessed: what it finds once may be on its way. It looks every second.
-    fn is_guessed(&self, card: CardIndex) -> bool {
-        let guessed = self.guessed.get(card.get()).map_or(0, |guessed| guessed.load(Ordering::Relaxed));
-        let looked = self.region.granted().devices_sampled() > Nanos(guessed) + LOOKED_TWICE;
-        guessed != 0 && !looked && self.clock.now() < Nanos(guessed) + TOLD_LATELY
     }
 
     /// Looks for the dead.

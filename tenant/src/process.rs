@@ -266,11 +266,6 @@ impl Tenant {
         charges.rotate_left(32) ^ cell.held.load(Ordering::Relaxed)
     }
 
-    /// What a context on `card` takes was found by what the monitor had told before: it may have another container's in it.
-    pub fn context_is_guessed(&self, card: Card) {
-        self.ledger.guess(card);
-    }
-
     /// What of `card` was free when a monitor asked NVML last; none: no monitor has told it lately.
     #[must_use]
     pub fn told_free(&self, card: Card) -> Option<Bytes> {
