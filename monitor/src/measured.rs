@@ -97,6 +97,8 @@ pub struct Verdict {
 pub struct Measured {
     growth: i64,
     ended: u32,
+    /// The accounted implicit memory of which a reading has shown that it and `growth` are exactly what NVML measures.
+    confirmed: Option<Bytes>,
     /// How far the last reading would have let the figure rise.
     excess: Option<i64>,
     still: Option<Still>,
@@ -130,9 +132,15 @@ impl Measured {
         self.ended
     }
 
+    /// Whether the process's implicit memory and its growth are known to be what NVML measures.
+    #[must_use]
+    pub const fn is_confirmed(&self) -> bool {
+        self.confirmed.is_some()
+    }
+
     /// NVML does not tell of the process: nothing is known, and said.
     pub fn untold(&mut self) -> Option<Verdict> {
-        (self.excess, self.still) = (None, None);
+        (self.excess, self.still, self.confirmed) = (None, None, None);
         self.publish(0)
     }
 
@@ -168,6 +176,10 @@ impl Measured {
         if let Some(bound) = rises {
             growth = growth.max(bound.max(-implicit));
         }
+        let allocates = before.used + after.used > Bytes::ZERO;
+        let is_exact = settled.is_some() || (!creating && !allocates && before == after);
+        let accounted = after.implicit;
+        self.confirmed = is_exact.then_some(accounted).or(self.confirmed.filter(|known| *known == accounted));
         self.publish(growth)
     }
 

@@ -209,6 +209,21 @@ impl<'a> Granted<'a> {
         Growth(self.growth(card)[slot.get()].load(Ordering::Relaxed))
     }
 
+    /// Whether NVML has confirmed the implicit memory of a slot's user on a card, `growth` included.
+    ///
+    /// `slot_word` and `ended` say which user and which contexts, as for [`Growth::bytes`].
+    #[must_use]
+    pub fn is_confirmed(self, card: CardIndex, slot: SlotIndex, slot_word: Word, ended: u32) -> bool {
+        let (word, bit) = confirmation(self.card(card), slot);
+        word.load(Ordering::Acquire) & bit != 0 && self.growth_of(card, slot).speaks_of(slot_word, ended)
+    }
+
+    /// When NVML was last asked what is free on the devices; zero: never.
+    #[must_use]
+    pub fn sampled(self) -> Nanos {
+        Nanos(self.page.sampled.load(Ordering::Relaxed))
+    }
+
     /// Whether a monitor has ever written here.
     #[must_use]
     pub fn has_monitor(self) -> bool {
@@ -241,6 +256,13 @@ impl<'a> Granted<'a> {
         #[allow(clippy::indexing_slicing)]
         &self.page.card[card.get()]
     }
+}
+
+/// The word and the bit of `confirmed` that are a slot's.
+fn confirmation(card: &GrantCard, slot: SlotIndex) -> (&AtomicU64, u64) {
+    // The array has a bit for each slot.
+    #[allow(clippy::indexing_slicing)]
+    (&card.confirmed[slot.get() / 64], 1 << (slot.get() % 64))
 }
 
 /// What is known of the monitor.
@@ -418,6 +440,17 @@ impl Grantor {
     pub fn set_growth(&self, card: CardIndex, slot: SlotIndex, growth: Growth, risen: bool) {
         let edition = risen.then(|| &self.card(card).edition);
         ledger::publish_growth(self.growth_word(card, slot), growth, edition);
+    }
+
+    /// Says whether NVML has confirmed a slot's implicit memory on a card. Withdraw it before, and confirm after, the
+    /// growth that it belongs to is set.
+    pub fn set_confirmed(&self, card: CardIndex, slot: SlotIndex, confirmed: bool) {
+        let (word, bit) = confirmation(self.card(card), slot);
+        if confirmed {
+            word.fetch_or(bit, Ordering::Release);
+        } else {
+            word.fetch_and(!bit, Ordering::Release);
+        }
     }
 
     fn growth_word(&self, card: CardIndex, slot: SlotIndex) -> &AtomicU64 {

@@ -199,7 +199,8 @@ pub struct GrantCard {
     pub beside: AtomicU32,
     pub edition: AtomicU32,
     pub bound: AtomicU64,
-    pub reserved0: Reserved<56>,
+    pub confirmed: [AtomicU64; SLOTS / 64],
+    pub reserved0: Reserved<24>,
 }
 
 /// `struct cgpu_device`: a device of the host, as the monitor knows it.

@@ -86,7 +86,7 @@ fn what_rust_says() -> String {
         }
         cgpu_progress = Progress { word }
         cgpu_use = Use { header, slot, cell, progress }
-        cgpu_grant_card = GrantCard { turn, granted, until, limit, ring, policy, weight, share, busy, beside, edition, bound, reserved0 }
+        cgpu_grant_card = GrantCard { turn, granted, until, limit, ring, policy, weight, share, busy, beside, edition, bound, confirmed, reserved0 }
         cgpu_device = Device { uuid, total, free, order, reserved0 }
         cgpu_grant = Grant {
             version, magic, size, heartbeat, monitor, reserved0, gate, reserved1, armed, devices, sampled, pid_namespace, reserved2,

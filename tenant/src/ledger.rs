@@ -15,7 +15,10 @@ use cgpu_proto::slots::{Claim, State, Word};
 use cgpu_proto::units::{Bytes, CardIndex, Nanos, SlotIndex};
 use cgpu_proto::uuid::Uuid;
 
+use self::confirmation::Unconfirmable;
 use crate::{Clock, Reason};
+
+mod confirmation;
 
 /// How long a charge waits for a card's lock. Its owner holds it for some 20 ns; after so long it is stopped (SIGSTOP, a
 /// debugger).
@@ -85,6 +88,7 @@ pub(crate) struct Ledger {
     counted: [AtomicU32; CARDS],
     /// When the dead were last looked for because somebody wanted to see.
     glanced: AtomicU64,
+    unconfirmable: Unconfirmable,
 }
 
 impl Ledger {
@@ -102,6 +106,7 @@ impl Ledger {
             told,
             counted: Default::default(),
             glanced: AtomicU64::new(0),
+            unconfirmable: Unconfirmable::default(),
         }
     }
 
@@ -384,7 +389,12 @@ impl Ledger {
         first: Refused,
     ) -> Result<(), Denied> {
         let answer = match first {
-            Refused::Short { .. } => self.charge_patiently(card, column, bytes),
+            Refused::Short { .. } => {
+                if column == Column::Used {
+                    self.await_confirmation(card, bytes);
+                }
+                self.charge_patiently(card, column, bytes)
+            }
             // Who has the lock was waited for.
             Refused::Held(_) => Err(first),
         };

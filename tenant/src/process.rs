@@ -219,6 +219,8 @@ impl Tenant {
         physical_free: impl FnOnce() -> Option<Bytes>,
     ) -> Result<Starting<'_>, Denied> {
         let first = self.first_context(card);
+        // Before the creation is marked: while it is, nothing is confirmed.
+        self.ledger.await_confirmation(card, self.learned(card));
         self.relearn(card);
         let charged = self.learned(card);
         // Others are looked for before and after the readings: who is found by neither has all of its own before them or all

@@ -49,8 +49,15 @@ impl Host {
             Some(_) => Growth::new(word, measured.ended(), less(measured.growth(), returned)),
             None => Growth::default(),
         };
+        let is_confirmed = measured.is_confirmed();
+        if !is_confirmed {
+            region.set_confirmed(card, slot, false);
+        }
         if growth != region.growth(card, slot) {
             region.set_growth(card, slot, growth, verdict.is_some_and(|verdict| verdict.risen));
+        }
+        if is_confirmed {
+            region.set_confirmed(card, slot, true);
         }
     }
 

@@ -231,6 +231,11 @@ impl Region {
         self.grantor.set_growth(card, slot, growth, risen);
     }
 
+    /// Says whether NVML has confirmed a slot's implicit memory.
+    pub(crate) fn set_confirmed(&self, card: CardIndex, slot: SlotIndex, confirmed: bool) {
+        self.grantor.set_confirmed(card, slot, confirmed);
+    }
+
     /// Says which devices the host has, and what of each is free.
     pub(crate) fn tell_devices(&mut self, devices: &Devices) {
         if self.told != devices.list {

@@ -47,6 +47,37 @@ fn a_context_that_was_taken_for_too_much_is_set_right() {
     assert_eq!(process.take(&reading(4, 1000, 512, 0)), fallen(-512));
 }
 
+/// Takes readings in turn; whether the implicit memory is confirmed after each.
+fn confirmations(readings: &[Reading]) -> Vec<bool> {
+    let mut process = Measured::default();
+    let mut confirmed_after = |reading| {
+        process.take(reading);
+        process.is_confirmed()
+    };
+    readings.iter().map(&mut confirmed_after).collect()
+}
+
+#[test]
+fn implicit_memory_is_confirmed_by_one_reading_without_allocations_and_else_by_three() {
+    assert_eq!(confirmations(&[reading(1, 0, 512, 256)]), [true]);
+    let same = |second| reading(second, 1000, 512, 1256);
+    assert_eq!(confirmations(&[same(1), same(2), same(3)]), [false, false, true]);
+    // The program allocates before each reading.
+    let busy = |second| reading(second, 1000 + second, 512, 1512 + second);
+    assert_eq!(confirmations(&[busy(1), busy(2), busy(3), busy(4)]), [false; 4]);
+}
+
+#[test]
+fn confirmation_is_lost_with_new_implicit_memory_and_kept_by_new_allocations() {
+    let module_loaded = [reading(1, 0, 512, 512), reading(2, 1000, 600, 1600)];
+    assert_eq!(confirmations(&module_loaded), [true, false]);
+    let allocated = [reading(1, 0, 512, 512), reading(2, 1000, 512, 1512)];
+    assert_eq!(confirmations(&allocated), [true, true]);
+    let mut creating = reading(1, 0, 512, 512);
+    creating.after.creating = 1;
+    assert_eq!(confirmations(&[creating]), [false]);
+}
+
 #[test]
 fn readings_in_a_row_are_no_evidence_if_too_near() {
     let mut process = Measured::default();

@@ -40,6 +40,64 @@ fn signed_mib(count: i64) -> i64 {
     count << 20
 }
 
+// ---- confirmation by the monitor ------------------------------------------------------------------
+
+/// A container with a limit of 100 MiB, of which a context whose size is not confirmed has 60.
+fn unconfirmed() -> (Container, Ledger) {
+    let container = Container::limited(100);
+    let Tenant { ledger, .. } = container.tenant();
+    ledger.book(card(), Column::Implicit, mib(60));
+    (container, ledger)
+}
+
+/// The monitor samples now.
+fn sample(container: &Container) {
+    let monitor = Grantor::open(container.run()).expect("the grant file");
+    monitor.set_device_free([].into_iter(), container.clock.now());
+}
+
+/// How long a charge takes, and whether it is granted.
+fn timed_charge(container: &Container, ledger: &Ledger, bytes: Bytes) -> (Nanos, bool) {
+    let begin = container.clock.now();
+    let granted = charge(ledger, bytes);
+    (container.clock.now() - begin, granted)
+}
+
+#[test]
+fn charge_beside_unconfirmed_memory_waits_while_the_monitor_samples() {
+    let (container, ledger) = unconfirmed();
+    assert_eq!(timed_charge(&container, &ledger, mib(50)), (Nanos::ZERO, false), "no monitor");
+    sample(&container);
+    let (waited, granted) = timed_charge(&container, &ledger, mib(50));
+    assert!(!granted && waited >= TOLD_LATELY, "{waited:?}");
+    assert_eq!(timed_charge(&container, &ledger, mib(50)), (Nanos::ZERO, false), "the monitor has ended");
+}
+
+#[test]
+fn charge_that_never_fits_or_beside_confirmed_memory_is_refused_at_once() {
+    let (container, ledger) = unconfirmed();
+    sample(&container);
+    assert_eq!(timed_charge(&container, &ledger, mib(101)), (Nanos::ZERO, false));
+    publish(&container, &ledger, measured(&ledger, 0), false);
+    let monitor = Grantor::open(container.run()).expect("the grant file");
+    monitor.set_confirmed(card(), ledger.claim.slot, true);
+    assert_eq!(timed_charge(&container, &ledger, mib(50)), (Nanos::ZERO, false));
+    // That was said of other contexts.
+    ledger.region.cell(card(), ledger.claim.slot).ended.fetch_add(1, Ordering::Relaxed);
+    assert!(timed_charge(&container, &ledger, mib(50)).0 > Nanos::ZERO);
+}
+
+#[test]
+fn wait_for_confirmation_times_out_once() {
+    let (container, ledger) = unconfirmed();
+    let monitor = Grantor::open(container.run()).expect("the grant file");
+    // So that it stays recent for all of the wait.
+    monitor.set_device_free([].into_iter(), container.clock.now() + Nanos::from_millis(60_000));
+    let (waited, granted) = timed_charge(&container, &ledger, mib(50));
+    assert!(!granted && waited >= Nanos::from_millis(5000), "{waited:?}");
+    assert_eq!(timed_charge(&container, &ledger, mib(50)), (Nanos::ZERO, false));
+}
+
 // ---- limits ---------------------------------------------------------------------------------------
 
 #[test]

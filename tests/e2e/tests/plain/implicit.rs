@@ -97,6 +97,27 @@ fn a_neighbour_that_starts_at_the_same_instant_leaves_no_error() {
     }
 }
 
+/// What a neighbour's context takes in the same second must not be in the way of what fits.
+#[test]
+fn containers_that_start_together_have_all_of_their_limits() {
+    let scene = Scene::new(A10);
+    let _monitor = Monitor::start(&scene);
+    // The monitor knows these before their programs begin.
+    let start = |index: usize| {
+        let mut command = scene.cgpu(&["run", "--mem", "320MiB", "--name", &format!("c{index}"), "--root"]);
+        command.arg(scene.root()).arg("--").arg(scene.dist().program("hold")).arg("48M");
+        Child::start(command)
+    };
+    let mut children: Vec<Child> = (0..6).map(start).collect();
+    for child in &mut children {
+        let line = child.line();
+        assert!(line.contains("\"held\": 50331648"), "{line}");
+    }
+    for child in children {
+        child.finish().silent();
+    }
+}
+
 #[test]
 fn a_context_that_ends_takes_its_growth_along() {
     let scene = Scene::new(A10);

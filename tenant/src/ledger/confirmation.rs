@@ -1,0 +1,57 @@
+//! Implicit memory that NVML has not confirmed yet, and the allocations that wait for it.
+//!
+//! A container's first context is charged by the fall of the device's free memory since the monitor's last sample, up to
+//! a second before. The context of another container that starts in that second is then charged, too, until the monitor
+//! has measured the process (`monitor/src/measured.rs`). An allocation that fits without the unconfirmed memory waits for
+//! that measurement instead of being refused.
+
+use cgpu_proto::atomic::{AtomicU32, Ordering};
+use cgpu_proto::slots::{State, Word};
+use cgpu_proto::units::{Bytes, CardIndex, Nanos, SlotIndex};
+
+use super::{Ledger, PAUSE, TOLD_LATELY};
+
+/// Longest wait for a confirmation. The monitor needs three samples, a second apart, of a process that does not allocate.
+const CONFIRMATION_TIMEOUT: Nanos = Nanos::from_millis(5000);
+
+/// Devices, a bit each, on which a wait has timed out: NVML does not report this container's processes, or one of them
+/// never pauses. Later allocations do not wait again.
+#[derive(Debug, Default)]
+pub(super) struct Unconfirmable(AtomicU32);
+
+impl Ledger {
+    /// Waits while only implicit memory that the monitor is about to confirm leaves no room for `bytes`, 5 s at most, and
+    /// after a timeout never again on that device.
+    pub(crate) fn await_confirmation(&self, card: CardIndex, bytes: Bytes) {
+        let begin = self.clock.now();
+        let bit = 1 << card.get();
+        while self.unconfirmable.0.load(Ordering::Relaxed) & bit == 0 && self.confirmation_may_help(card, bytes) {
+            if self.clock.now() - begin >= CONFIRMATION_TIMEOUT {
+                self.unconfirmable.0.fetch_or(bit, Ordering::Relaxed);
+                return;
+            }
+            self.clock.sleep(PAUSE);
+            self.glance();
+        }
+    }
+
+    fn confirmation_may_help(&self, card: CardIndex, bytes: Bytes) -> bool {
+        let (usage, limit) = (self.usage(card), self.limit(card));
+        let fits = |used: Bytes| used + bytes <= limit;
+        let monitor_samples = self.clock.now() - self.region.granted().sampled() < TOLD_LATELY;
+        !fits(usage.total()) && fits(usage.total() - usage.implicit) && monitor_samples && !self.is_confirmed(card)
+    }
+
+    /// Whether the monitor has confirmed the implicit memory of all live processes of the container on a device.
+    fn is_confirmed(&self, card: CardIndex) -> bool {
+        SlotIndex::all().take(self.region.slots().high_water()).all(|slot| {
+            let word = Word(self.region.slot(slot).state.load(Ordering::Relaxed));
+            let cell = self.region.cell(card, slot);
+            let has_none = cell.implicit.load(Ordering::Relaxed) == 0;
+            let ended = cell.ended.load(Ordering::Relaxed);
+            has_none
+                || word.state() != Some(State::Live)
+                || self.region.granted().is_confirmed(card, slot, word, ended)
+        })
+    }
+}
