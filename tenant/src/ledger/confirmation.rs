@@ -25,7 +25,9 @@ impl Ledger {
     pub(crate) fn await_confirmation(&self, card: CardIndex, bytes: Bytes) {
         let begin = self.clock.now();
         let bit = 1 << card.get();
-        while self.unconfirmable.0.load(Ordering::Relaxed) & bit == 0 && self.confirmation_may_help(card, bytes) {
+        while self.unconfirmable.0.load(Ordering::Relaxed) & bit == 0
+            && self.confirmation_may_help(card, bytes)
+        {
             if self.clock.now() - begin >= CONFIRMATION_TIMEOUT {
                 self.unconfirmable.0.fetch_or(bit, Ordering::Relaxed);
                 return;
@@ -39,7 +41,10 @@ impl Ledger {
         let (usage, limit) = (self.usage(card), self.limit(card));
         let fits = |used: Bytes| used + bytes <= limit;
         let monitor_samples = self.clock.now() - self.region.granted().sampled() < TOLD_LATELY;
-        !fits(usage.total()) && fits(usage.total() - usage.implicit) && monitor_samples && !self.is_confirmed(card)
+        !fits(usage.total())
+            && fits(usage.total() - usage.implicit)
+            && monitor_samples
+            && !self.is_confirmed(card)
     }
 
     /// Whether the monitor has confirmed the implicit memory of all live processes of the container on a device.
