@@ -40,6 +40,23 @@ enumerations! {
         CU_MEMORYTYPE_ARRAY = 3,
         CU_MEMORYTYPE_UNIFIED = 4,
     }
+    /// When a copy with attributes may read its source; the destination is written in stream order.
+    CUmemcpySrcAccessOrder {
+        CU_MEMCPY_SRC_ACCESS_ORDER_INVALID = 0,
+        CU_MEMCPY_SRC_ACCESS_ORDER_STREAM = 1,
+        CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL = 2,
+        CU_MEMCPY_SRC_ACCESS_ORDER_ANY = 3,
+    }
+    /// Hints about a copy with attributes.
+    CUmemcpyFlags {
+        CU_MEMCPY_FLAG_DEFAULT = 0,
+        CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE = 1,
+    }
+    /// What one side of a copy with attributes is.
+    CUmemcpy3DOperandType {
+        CU_MEMCPY_OPERAND_TYPE_POINTER = 1,
+        CU_MEMCPY_OPERAND_TYPE_ARRAY = 2,
+    }
     /// Where memory lies. `DEVICE` and `DEVICE_LOCALITY_DOMAIN` are a card's memory; `HOST*` is not.
     CUmemLocationType {
         CU_MEM_LOCATION_TYPE_INVALID = 0,

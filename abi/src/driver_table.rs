@@ -596,16 +596,22 @@ macro_rules! driver_table {
                 (copy: *const CUDA_MEMCPY3D, stream: CUstream);
             hook cuMemcpy3DAsync_v2_ptsz { "cuMemcpy3DAsync", ptsz, 7000, 1107 } Copies Gated played "within the card it computes, and waits for the container's turn; to and from the host it does not"
                 (copy: *const CUDA_MEMCPY3D, stream: CUstream);
-            pass cuMemcpy3DBatchAsync { "cuMemcpy3DBatchAsync", legacy, 12080, 1208 } Copies Passed stub "many copies, each to or from anywhere: not gated";
-            pass cuMemcpy3DBatchAsync_ptsz { "cuMemcpy3DBatchAsync", ptsz, 12080, 1208 } Copies Passed stub "many copies, each to or from anywhere: not gated";
-            pass cuMemcpy3DBatchAsync_v2 { "cuMemcpy3DBatchAsync", legacy, 13000, 1300 } Copies Passed stub "many copies, each to or from anywhere: not gated";
-            pass cuMemcpy3DBatchAsync_v2_ptsz { "cuMemcpy3DBatchAsync", ptsz, 13000, 1300 } Copies Passed stub "many copies, each to or from anywhere: not gated";
+            hook cuMemcpy3DBatchAsync { "cuMemcpy3DBatchAsync", legacy, 12080, 1208 } Copies Gated played "within the card it computes, and waits for the container's turn; from and to the host alone it does not"
+                (num_ops: usize, op_list: *mut CUDA_MEMCPY3D_BATCH_OP, fail_idx: *mut usize, flags: c_ulonglong, stream: CUstream);
+            hook cuMemcpy3DBatchAsync_ptsz { "cuMemcpy3DBatchAsync", ptsz, 12080, 1208 } Copies Gated played "within the card it computes, and waits for the container's turn; from and to the host alone it does not"
+                (num_ops: usize, op_list: *mut CUDA_MEMCPY3D_BATCH_OP, fail_idx: *mut usize, flags: c_ulonglong, stream: CUstream);
+            hook cuMemcpy3DBatchAsync_v2 { "cuMemcpy3DBatchAsync", legacy, 13000, 1300 } Copies Gated played "within the card it computes, and waits for the container's turn; from and to the host alone it does not"
+                (num_ops: usize, op_list: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, stream: CUstream);
+            hook cuMemcpy3DBatchAsync_v2_ptsz { "cuMemcpy3DBatchAsync", ptsz, 13000, 1300 } Copies Gated played "within the card it computes, and waits for the container's turn; from and to the host alone it does not"
+                (num_ops: usize, op_list: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, stream: CUstream);
             pass cuMemcpy3DPeer { "cuMemcpy3DPeer", legacy, 4000, 1107 } Copies Passed stub "between cards: the copy engines' work is not gated";
             pass cuMemcpy3DPeer_ptds { "cuMemcpy3DPeer", ptds, 7000, 1107 } Copies Passed stub "between cards: the copy engines' work is not gated";
             pass cuMemcpy3DPeerAsync { "cuMemcpy3DPeerAsync", legacy, 4000, 1107 } Copies Passed stub "between cards: the copy engines' work is not gated";
             pass cuMemcpy3DPeerAsync_ptsz { "cuMemcpy3DPeerAsync", ptsz, 7000, 1107 } Copies Passed stub "between cards: the copy engines' work is not gated";
-            pass cuMemcpy3DWithAttributesAsync { "cuMemcpy3DWithAttributesAsync", legacy, 13020, 1302 } Copies Passed stub "with hints, to or from anywhere: not gated";
-            pass cuMemcpy3DWithAttributesAsync_ptsz { "cuMemcpy3DWithAttributesAsync", ptsz, 13020, 1302 } Copies Passed stub "with hints, to or from anywhere: not gated";
+            hook cuMemcpy3DWithAttributesAsync { "cuMemcpy3DWithAttributesAsync", legacy, 13020, 1302 } Copies Gated played "within the card it computes, and waits for the container's turn; from and to the host alone it does not"
+                (op: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, stream: CUstream);
+            hook cuMemcpy3DWithAttributesAsync_ptsz { "cuMemcpy3DWithAttributesAsync", ptsz, 13020, 1302 } Copies Gated played "within the card it computes, and waits for the container's turn; from and to the host alone it does not"
+                (op: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, stream: CUstream);
             pass cuMemcpyAtoA { "cuMemcpyAtoA", legacy, 2000, 1107 } Copies Passed stub "with addresses of 32 bits, from before CUDA 3.2: not gated";
             hook cuMemcpyAtoA_v2 { "cuMemcpyAtoA", legacy, 3020, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
                 (dst_array: CUarray, dst_offset: usize, src_array: CUarray, src_offset: usize, byte_count: usize);
@@ -626,10 +632,14 @@ macro_rules! driver_table {
                 (dst_host: *mut c_void, src_array: CUarray, src_offset: usize, byte_count: usize, stream: CUstream);
             call cuMemcpyAtoHAsync_v2_ptsz { "cuMemcpyAtoHAsync", ptsz, 7000, 1107 } Copies Passed played "between host and card: the copy engines' work is not gated"
                 (dst_host: *mut c_void, src_array: CUarray, src_offset: usize, byte_count: usize, stream: CUstream);
-            pass cuMemcpyBatchAsync { "cuMemcpyBatchAsync", legacy, 12080, 1208 } Copies Passed stub "many copies, each to or from anywhere: not gated";
-            pass cuMemcpyBatchAsync_ptsz { "cuMemcpyBatchAsync", ptsz, 12080, 1208 } Copies Passed stub "many copies, each to or from anywhere: not gated";
-            pass cuMemcpyBatchAsync_v2 { "cuMemcpyBatchAsync", legacy, 13000, 1300 } Copies Passed stub "many copies, each to or from anywhere: not gated";
-            pass cuMemcpyBatchAsync_v2_ptsz { "cuMemcpyBatchAsync", ptsz, 13000, 1300 } Copies Passed stub "many copies, each to or from anywhere: not gated";
+            hook cuMemcpyBatchAsync { "cuMemcpyBatchAsync", legacy, 12080, 1208 } Copies Gated played "within the card it computes, and waits for the container's turn; from and to the host alone it does not"
+                (dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut CUmemcpyAttributes, attrs_idxs: *mut usize, num_attrs: usize, fail_idx: *mut usize, stream: CUstream);
+            hook cuMemcpyBatchAsync_ptsz { "cuMemcpyBatchAsync", ptsz, 12080, 1208 } Copies Gated played "within the card it computes, and waits for the container's turn; from and to the host alone it does not"
+                (dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut CUmemcpyAttributes, attrs_idxs: *mut usize, num_attrs: usize, fail_idx: *mut usize, stream: CUstream);
+            hook cuMemcpyBatchAsync_v2 { "cuMemcpyBatchAsync", legacy, 13000, 1300 } Copies Gated played "within the card it computes, and waits for the container's turn; from and to the host alone it does not"
+                (dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut CUmemcpyAttributes, attrs_idxs: *mut usize, num_attrs: usize, stream: CUstream);
+            hook cuMemcpyBatchAsync_v2_ptsz { "cuMemcpyBatchAsync", ptsz, 13000, 1300 } Copies Gated played "within the card it computes, and waits for the container's turn; from and to the host alone it does not"
+                (dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut CUmemcpyAttributes, attrs_idxs: *mut usize, num_attrs: usize, stream: CUstream);
             pass cuMemcpyDtoA { "cuMemcpyDtoA", legacy, 2000, 1107 } Copies Passed stub "with addresses of 32 bits, from before CUDA 3.2: not gated";
             hook cuMemcpyDtoA_v2 { "cuMemcpyDtoA", legacy, 3020, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
                 (dst_array: CUarray, dst_offset: usize, src_device: CUdeviceptr, byte_count: usize);
@@ -655,8 +665,10 @@ macro_rules! driver_table {
             pass cuMemcpyPeer_ptds { "cuMemcpyPeer", ptds, 7000, 1107 } Copies Passed stub "between cards: the copy engines' work is not gated";
             pass cuMemcpyPeerAsync { "cuMemcpyPeerAsync", legacy, 4000, 1107 } Copies Passed stub "between cards: the copy engines' work is not gated";
             pass cuMemcpyPeerAsync_ptsz { "cuMemcpyPeerAsync", ptsz, 7000, 1107 } Copies Passed stub "between cards: the copy engines' work is not gated";
-            pass cuMemcpyWithAttributesAsync { "cuMemcpyWithAttributesAsync", legacy, 13020, 1302 } Copies Passed stub "with hints, to or from anywhere: not gated";
-            pass cuMemcpyWithAttributesAsync_ptsz { "cuMemcpyWithAttributesAsync", ptsz, 13020, 1302 } Copies Passed stub "with hints, to or from anywhere: not gated";
+            hook cuMemcpyWithAttributesAsync { "cuMemcpyWithAttributesAsync", legacy, 13020, 1302 } Copies Gated played "within the card it computes, and waits for the container's turn; from and to the host alone it does not"
+                (dst: CUdeviceptr, src: CUdeviceptr, size: usize, attr: *mut CUmemcpyAttributes, stream: CUstream);
+            hook cuMemcpyWithAttributesAsync_ptsz { "cuMemcpyWithAttributesAsync", ptsz, 13020, 1302 } Copies Gated played "within the card it computes, and waits for the container's turn; from and to the host alone it does not"
+                (dst: CUdeviceptr, src: CUdeviceptr, size: usize, attr: *mut CUmemcpyAttributes, stream: CUstream);
             hook cuMemsetD2D8_v2 { "cuMemsetD2D8", legacy, 3020, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
                 (dst_device: CUdeviceptr, dst_pitch: usize, value: u8, width: usize, height: usize);
             hook cuMemsetD2D8_v2_ptds { "cuMemsetD2D8", ptds, 7000, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
@@ -723,8 +735,8 @@ macro_rules! driver_table {
             pass cuMemPrefetchBatchAsync_ptsz { "cuMemPrefetchBatchAsync", ptsz, 13000, 1300 } Copies Passed stub "managed ranges there are none; system memory moves as it does without us: a documented limit";
             pass cuFabricCpyBatchAsync { "cuFabricCpyBatchAsync", legacy, 13050, 1305 } Copies Passed stub "between cards: the copy engines' work is not gated";
             pass cuFabricCpyBatchAsync_ptsz { "cuFabricCpyBatchAsync", ptsz, 13050, 1305 } Copies Passed stub "between cards: the copy engines' work is not gated";
-            pass cuMemBatchDecompressAsync { "cuMemBatchDecompressAsync", legacy, 12060, 1208 } Copies Passed stub "many copies, each to or from anywhere: not gated";
-            pass cuMemBatchDecompressAsync_ptsz { "cuMemBatchDecompressAsync", ptsz, 12060, 1208 } Copies Passed stub "many copies, each to or from anywhere: not gated";
+            pass cuMemBatchDecompressAsync { "cuMemBatchDecompressAsync", legacy, 12060, 1208 } Copies Passed stub "decompresses: not gated";
+            pass cuMemBatchDecompressAsync_ptsz { "cuMemBatchDecompressAsync", ptsz, 12060, 1208 } Copies Passed stub "decompresses: not gated";
 
             // Streams.
             call cuStreamCreate { "cuStreamCreate", legacy, 2000, 1107 } Stream Passed played "a stream's own memory is implicit"

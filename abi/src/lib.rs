@@ -73,6 +73,7 @@
 
 mod completeness;
 mod constants;
+mod copy_types;
 pub mod driver;
 mod driver_table;
 mod external_types;

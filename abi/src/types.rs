@@ -5,6 +5,7 @@
 pub use core::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
 pub use crate::constants::*;
+pub use crate::copy_types::*;
 pub use crate::external_types::*;
 pub use crate::graph_types::*;
 pub use crate::memory_types::*;
@@ -461,6 +462,11 @@ layouts! {
     CUgraphEdgeData 8 1,
     CUstreamBatchMemOpParams 48 8,
     CUDA_MEMCPY3D 200 8,
+    CUmemcpyAttributes 24 4,
+    CUoffset3D 24 8,
+    CUextent3D 24 8,
+    CUmemcpy3DOperand 40 8,
+    CUDA_MEMCPY3D_BATCH_OP 112 8,
     CUDA_ARRAY_MEMORY_REQUIREMENTS 32 8,
     CUDA_ARRAY_SPARSE_PROPERTIES 48 8,
     CUarrayMapInfo 96 8,

@@ -119,6 +119,7 @@ int main(void)
     FIELD(cgpu_grant_card, beside);
     FIELD(cgpu_grant_card, edition);
     FIELD(cgpu_grant_card, bound);
+    FIELD(cgpu_grant_card, confirmed);
     FIELD(cgpu_grant_card, reserved0);
 
     SIZE(cgpu_device);

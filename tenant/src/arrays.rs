@@ -94,7 +94,8 @@ impl Shape {
     }
 
     /// Bytes of an element at most.
-    fn element(&self) -> u64 {
+    #[must_use]
+    pub fn element(&self) -> u64 {
         let channel = match self.format {
             0x01 | 0x08 => 1,
             0x02 | 0x09 | 0x10 => 2,

@@ -190,7 +190,7 @@ fn flat(width: u64, height: u64, format: CUarray_format, channels: c_uint) -> Sh
     Shape { width, height, depth: 0, format, channels, flags: 0, levels: 0 }
 }
 
-fn shape(of: &CUDA_ARRAY3D_DESCRIPTOR, levels: c_uint) -> Shape {
+pub(super) fn shape(of: &CUDA_ARRAY3D_DESCRIPTOR, levels: c_uint) -> Shape {
     Shape {
         depth: of.depth as u64,
         flags: of.flags,

@@ -1,12 +1,16 @@
 //! Copies and fills. Within the card they compute, beside kernels and in their place, so they go through the gate as kernels do. Between host
 //! and card other engines copy: those are not gated.
 //!
+//! A batch is one call and one launch: it waits for the turn if any of its copies is within the GPU, and is
+//! priced by what those move.
+//!
 //! No border against panics on the open path, as for launches.
 
-use core::ptr;
+use core::{ptr, slice};
 
 use cgpu_abi::types::*;
 
+use super::array::shape;
 use super::launch::launches;
 use crate::gate::{self, Launch};
 use crate::{boundary, driver};
@@ -117,6 +121,7 @@ macro_rules! copies {
     ($($symbol:ident ($($arg:ident: $type:ty),*) $flavour:ident $stream:expr, $what:expr;)*) => {$(
         /// Waits for the container's turn, if it copies within the card.
         #[inline(always)]
+        #[allow(clippy::too_many_arguments, reason = "the driver's own")]
         pub(crate) unsafe fn $symbol($($arg: $type),*) -> CUresult {
             #[cold]
             #[inline(never)]
@@ -153,6 +158,44 @@ copies! {
     cuMemcpy3D_v2_ptds(copy: *const CUDA_MEMCPY3D) PER_THREAD CUstream::NULL, solid(copy);
     cuMemcpy3DAsync_v2(copy: *const CUDA_MEMCPY3D, stream: CUstream) LEGACY stream, solid(copy);
     cuMemcpy3DAsync_v2_ptsz(copy: *const CUDA_MEMCPY3D, stream: CUstream) PER_THREAD stream, solid(copy);
+    cuMemcpyWithAttributesAsync(
+        to: CUdeviceptr, from: CUdeviceptr, bytes: usize, attributes: *mut CUmemcpyAttributes, stream: CUstream
+    ) LEGACY stream, line(to, from, bytes);
+    cuMemcpyWithAttributesAsync_ptsz(
+        to: CUdeviceptr, from: CUdeviceptr, bytes: usize, attributes: *mut CUmemcpyAttributes, stream: CUstream
+    ) PER_THREAD stream, line(to, from, bytes);
+    cuMemcpyBatchAsync(
+        to: *mut CUdeviceptr, from: *mut CUdeviceptr, bytes: *mut usize, count: usize,
+        attributes: *mut CUmemcpyAttributes, starts: *mut usize, attribute_count: usize, failed: *mut usize, stream: CUstream
+    ) LEGACY stream, lines(to, from, bytes, count);
+    cuMemcpyBatchAsync_ptsz(
+        to: *mut CUdeviceptr, from: *mut CUdeviceptr, bytes: *mut usize, count: usize,
+        attributes: *mut CUmemcpyAttributes, starts: *mut usize, attribute_count: usize, failed: *mut usize, stream: CUstream
+    ) PER_THREAD stream, lines(to, from, bytes, count);
+    cuMemcpyBatchAsync_v2(
+        to: *mut CUdeviceptr, from: *mut CUdeviceptr, bytes: *mut usize, count: usize,
+        attributes: *mut CUmemcpyAttributes, starts: *mut usize, attribute_count: usize, stream: CUstream
+    ) LEGACY stream, lines(to, from, bytes, count);
+    cuMemcpyBatchAsync_v2_ptsz(
+        to: *mut CUdeviceptr, from: *mut CUdeviceptr, bytes: *mut usize, count: usize,
+        attributes: *mut CUmemcpyAttributes, starts: *mut usize, attribute_count: usize, stream: CUstream
+    ) PER_THREAD stream, lines(to, from, bytes, count);
+    cuMemcpy3DWithAttributesAsync(copy: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, stream: CUstream)
+        LEGACY stream, boxes(copy, 1);
+    cuMemcpy3DWithAttributesAsync_ptsz(copy: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, stream: CUstream)
+        PER_THREAD stream, boxes(copy, 1);
+    cuMemcpy3DBatchAsync(
+        count: usize, copies: *mut CUDA_MEMCPY3D_BATCH_OP, failed: *mut usize, flags: c_ulonglong, stream: CUstream
+    ) LEGACY stream, boxes(copies, count);
+    cuMemcpy3DBatchAsync_ptsz(
+        count: usize, copies: *mut CUDA_MEMCPY3D_BATCH_OP, failed: *mut usize, flags: c_ulonglong, stream: CUstream
+    ) PER_THREAD stream, boxes(copies, count);
+    cuMemcpy3DBatchAsync_v2(
+        count: usize, copies: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, stream: CUstream
+    ) LEGACY stream, boxes(copies, count);
+    cuMemcpy3DBatchAsync_v2_ptsz(
+        count: usize, copies: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, stream: CUstream
+    ) PER_THREAD stream, boxes(copies, count);
 }
 
 /// Bytes that are copied within the card; none: not all of it is there.
@@ -184,6 +227,78 @@ unsafe fn solid(copy: *const CUDA_MEMCPY3D) -> Option<usize> {
     within.then(|| area(copy.depth, copy.width_in_bytes, copy.height))
 }
 
+/// Bytes that a batch copies within the GPU.
+///
+/// # Safety
+///
+/// Each pointer is null, or `count` values can be read there.
+unsafe fn lines(
+    to: *const CUdeviceptr,
+    from: *const CUdeviceptr,
+    bytes: *const usize,
+    count: usize,
+) -> Option<usize> {
+    // SAFETY: the caller vouches for it.
+    let to = unsafe { all(to, count) }?;
+    // SAFETY: the caller vouches for it.
+    let from = unsafe { all(from, count) }?;
+    // SAFETY: the caller vouches for it.
+    let bytes = unsafe { all(bytes, count) }?;
+    // SAFETY: it has no obligations.
+    sum(to.iter().zip(from).zip(bytes).map(|((to, from), bytes)| unsafe { line(*to, *from, *bytes) }))
+}
+
+/// The same of a batch of boxes.
+///
+/// # Safety
+///
+/// `copies` is null, or `count` of them can be read there.
+unsafe fn boxes(copies: *const CUDA_MEMCPY3D_BATCH_OP, count: usize) -> Option<usize> {
+    // SAFETY: the caller vouches for it.
+    sum(unsafe { all(copies, count) }?.iter().map(volume))
+}
+
+/// The values of a program's array; `None` for a null one, which the driver refuses, and for one that no memory holds.
+///
+/// # Safety
+///
+/// `first` is null, or `count` values can be read there, which stay as they are during the call.
+unsafe fn all<'a, T>(first: *const T, count: usize) -> Option<&'a [T]> {
+    let bytes = count.checked_mul(size_of::<T>()).and_then(|bytes| isize::try_from(bytes).ok());
+    // SAFETY: neither null nor larger than memory, and the caller vouches for the rest.
+    (!first.is_null() && bytes.is_some()).then(|| unsafe { slice::from_raw_parts(first, count) })
+}
+
+/// A batch is one launch, as large as all of its copies within the GPU; `None` if it has none of them.
+fn sum(copies: impl Iterator<Item = Option<usize>>) -> Option<usize> {
+    copies.flatten().reduce(usize::saturating_add)
+}
+
+/// Bytes that one copy of boxes moves within the GPU. An extent counts elements: those of an array
+/// that takes part, else bytes.
+fn volume(copy: &CUDA_MEMCPY3D_BATCH_OP) -> Option<usize> {
+    let sides = [copy.dst.get()?, copy.src.get()?];
+    let within = sides.iter().all(|side| match side {
+        CopyOperand::Pointer { address, .. } => is_on_a_card(*address),
+        CopyOperand::Array(..) => true,
+    });
+    let element = sides.iter().find_map(|side| match side {
+        CopyOperand::Pointer { .. } => None,
+        CopyOperand::Array(array, _) => element(*array),
+    });
+    let CUextent3D { width, height, depth } = copy.extent;
+    within.then(|| area(element.unwrap_or(1), width, area(1, height, depth)))
+}
+
+/// Bytes of an array's element; `None` for an array that the driver does not know.
+fn element(array: CUarray) -> Option<usize> {
+    let mut descriptor = CUDA_ARRAY3D_DESCRIPTOR::default();
+    // SAFETY: the descriptor is writable; a handle that is none is refused.
+    let answer = unsafe { driver::cuArray3DGetDescriptor_v2(&raw mut descriptor, array) };
+    let bytes = usize::try_from(shape(&descriptor, 0).element()).ok()?;
+    (answer == CUresult::SUCCESS).then_some(bytes)
+}
+
 fn side(kind: CUmemorytype, address: CUdeviceptr) -> bool {
     match kind {
         CU_MEMORYTYPE_DEVICE | CU_MEMORYTYPE_ARRAY => true,
@@ -199,4 +314,21 @@ fn is_on_a_card(address: CUdeviceptr) -> bool {
     // SAFETY: the attribute is a number of that size.
     let answer = unsafe { driver::cuPointerGetAttribute(value, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) };
     answer == CUresult::SUCCESS && kind == CU_MEMORYTYPE_DEVICE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batch_is_priced_by_the_sum_of_its_copies_within_the_gpu() {
+        assert_eq!(sum([Some(1 << 20), None, Some(5)].into_iter()), Some((1 << 20) + 5));
+        assert_eq!(sum([Some(usize::MAX), Some(1)].into_iter()), Some(usize::MAX));
+    }
+
+    #[test]
+    fn batch_without_a_copy_within_the_gpu_is_no_launch() {
+        assert_eq!(sum([None, None].into_iter()), None);
+        assert_eq!(sum([].into_iter()), None);
+    }
 }

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * launches FUNCTION SECONDS - has the card compute by that function of the driver for so long, again and again, and stays so that it can be
- * looked at. Prints "ready", reads a line, and prints how often, and "over", when all has run.
+ * launches FUNCTION SECONDS [host|mixed] - has the card compute by that function of the driver for so long, again and again, and stays so that
+ * it can be looked at. Prints "ready", reads a line, and prints how often, and "over", when all has run. With `host` a copy comes from
+ * pinned memory of the host; with `mixed` every second copy of a batch does.
  */
+#include "batch.h"
 #include "graph.h"
 
-enum { BYTES = 1 << 16, SIDE = 512, AHEAD = 256 };
+enum { BYTES = 1 << 16, SIDE = 512, AHEAD = 256, COPIES = 4 };
 
 typedef struct {
     unsigned grid[3], block[3], shared;
@@ -46,7 +48,7 @@ static void *function;
 static CUfunction kernel;
 static CUgraphExec exec;
 static CUstream stream;
-static CUdeviceptr to, from;
+static CUdeviceptr to, from, other;
 
 static int begins(const char *with) { return strncmp(name, with, strlen(with)) == 0; }
 static int has(const char *part) { return strstr(name, part) != NULL; }
@@ -63,6 +65,32 @@ static CUresult fill(void) {
     return later ? AS(Fill32Async)(to, 1, BYTES / 4, stream) : AS(Fill32)(to, 1, BYTES / 4);
 }
 
+/* The bytes in equal parts, as one batch: of lines or of boxes, by version 1 or 2. */
+static CUresult batch(void) {
+    enum { PART = BYTES / COPIES };
+    struct attributes attributes = {.access = IN_STREAM_ORDER};
+    struct operation boxes[COPIES];
+    CUdeviceptr tos[COPIES], froms[COPIES];
+    size_t sizes[COPIES], start = 0, failed;
+    for (int i = 0; i < COPIES; i++) {
+        tos[i] = to + (CUdeviceptr)i * PART;
+        froms[i] = (i % 2 ? from : other) + (CUdeviceptr)i * PART;
+        sizes[i] = PART;
+        boxes[i] = (struct operation){.from = {.kind = POINTER, .pointer = {.address = froms[i]}},
+                                      .to = {.kind = POINTER, .pointer = {.address = tos[i]}},
+                                      .width = PART,
+                                      .height = 1,
+                                      .depth = 1,
+                                      .access = IN_STREAM_ORDER};
+    }
+    if (begins("cuMemcpyWithAttributes")) return AS(WithAttributes)(to, from, BYTES, &attributes, stream);
+    if (begins("cuMemcpy3DWithAttributes")) return AS(BoxWithAttributes)(&boxes[1], 0, stream);
+    if (begins("cuMemcpyBatchAsync_v2")) return AS(Batch)(tos, froms, sizes, COPIES, &attributes, &start, 1, stream);
+    if (begins("cuMemcpyBatch")) return AS(BatchIndexed)(tos, froms, sizes, COPIES, &attributes, &start, 1, &failed, stream);
+    if (begins("cuMemcpy3DBatchAsync_v2")) return AS(Boxes)(COPIES, boxes, 0, stream);
+    return AS(BoxesIndexed)(COPIES, boxes, &failed, 0, stream);
+}
+
 static CUresult once(void) {
     LaunchConfig config = {{1, 1, 1}, {32, 1, 1}, 0, stream, NULL, 0};
     Part part = {kernel, {1, 1, 1}, {32, 1, 1}, 0, stream, NULL};
@@ -75,6 +103,7 @@ static CUresult once(void) {
     if (begins("cuLaunch")) return AS(Plain)(kernel);
     if (begins("cuGraphLaunch")) return AS(Graph)(exec, stream);
     if (begins("cuMemset")) return fill();
+    if (has("Batch") || has("WithAttributes")) return batch();
     return has("Async") ? AS(CopyAsync)(to, from, BYTES, stream) : AS(Copy)(to, from, BYTES);
 }
 
@@ -91,6 +120,13 @@ int main(int argc, char **argv) {
     CHECK(shape(kernel, 32, 1, 1));
     CHECK(cu.cuMemAlloc(&to, BYTES));
     CHECK(cu.cuMemAlloc(&from, BYTES));
+    other = from;
+    if (argc > 3) {
+        void *pinned;
+        CHECK(cu.cuMemHostAlloc(&pinned, BYTES, 0));
+        other = (CUdeviceptr)(uintptr_t)pinned;
+        if (strcmp(argv[3], "host") == 0) from = other;
+    }
     CUgraph made;
     CHECK(graph.BeginCapture(stream, RELAXED));
     CHECK(cu.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL));

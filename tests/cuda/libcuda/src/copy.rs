@@ -21,7 +21,7 @@ use crate::graph::node::Body;
 use crate::range::{self, Side};
 
 /// Copies up to this size from pageable memory go through a buffer.
-const STAGED: u64 = 64 << 10;
+pub(crate) const STAGED: u64 = 64 << 10;
 
 /// Whether the program waits for the copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +93,7 @@ pub(crate) fn kind(to: Side, from: Side) -> CopyKind {
 }
 
 /// Takes a copy's bytes at once, and lets the card copy them when it comes to it.
-fn stage(driver: &Driver, stream: StreamId, kind: CopyKind, what: Pitched) -> Answer {
+pub(crate) fn stage(driver: &Driver, stream: StreamId, kind: CopyKind, what: Pitched) -> Answer {
     let bytes = usize::try_from(what.width).map_err(|_| INVALID_VALUE)?;
     let source = usize::try_from(what.from).map_err(|_| INVALID_VALUE)?;
     // SAFETY: the program says that it may be read, and nobody changes it while the call lasts.

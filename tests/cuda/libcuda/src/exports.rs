@@ -16,6 +16,7 @@ use crate::call;
 mod played {
     pub(super) use crate::array::*;
     pub(super) use crate::assembly::*;
+    pub(super) use crate::batch::*;
     pub(super) use crate::boxes::*;
     pub(super) use crate::capture::*;
     pub(super) use crate::checkpoint::*;

@@ -27,6 +27,7 @@ mod argument;
 mod array;
 mod assembly;
 mod attribute;
+mod batch;
 mod boxes;
 mod call;
 mod capture;

@@ -54,6 +54,21 @@ impl Contended {
         child
     }
 
+    /// Runs `launches` with a driver that has every function; returns how many launches it made, and how
+    /// many of them were measured.
+    fn launches(&self, arguments: &[&str]) -> (u64, u64) {
+        let mut command = self.scene.program_in(&self.container, "launches");
+        command.args(arguments).env("CGPU_SIM_DRIVER", "13020");
+        let mut child = self.start_as(command);
+        let made = play(&mut child).concat().parse().expect("a number");
+        // The one before may be on the books yet.
+        let pid = child.pid();
+        let measured = self.measured_of(|process| process["pid"] == pid);
+        child.finish().silent();
+        assert!(measured <= made, "{arguments:?}: {measured} of {made}");
+        (made, measured)
+    }
+
     /// What was counted in the container's processes.
     fn counted(&self, name: &str) -> u64 {
         let books = self.scene.books(&self.container);
@@ -233,6 +248,12 @@ fn every_function_that_computes_is_counted() {
             "cuMemsetD2D32Async",
             "cuMemcpyDtoDAsync_v2",
             "cuMemcpyAsync",
+            "cuMemcpyBatchAsync",
+            "cuMemcpyBatchAsync_v2",
+            "cuMemcpyWithAttributesAsync",
+            "cuMemcpy3DBatchAsync",
+            "cuMemcpy3DBatchAsync_v2",
+            "cuMemcpy3DWithAttributesAsync",
         ],
         "_ptsz",
     );
@@ -256,17 +277,38 @@ fn every_function_that_computes_is_counted() {
     let contended = Contended::new("A10:23028").begin();
     // Of what a function does for the first time on a busy machine much may have gone by.
     let is_counted = |name: &str| {
-        let mut child = contended.start("launches", &[name, SECONDS]);
-        let made: u64 = play(&mut child).concat().parse().expect("a number");
-        // The one before may be on the books yet.
-        let pid = child.pid();
-        let measured = contended.measured_of(|process| process["pid"] == pid);
-        child.finish().silent();
-        assert!(measured <= made, "{name}: {measured} of {made}");
+        let (made, measured) = contended.launches(&[name, SECONDS]);
         measured >= made / 2
     };
     for name in &names {
         assert!((0..10).any(|_| is_counted(name)), "most of {name} are not measured");
+    }
+    contended.finish();
+}
+
+/// Copies from the host are the copy engines'; a batch of nothing else passes.
+#[test]
+fn batch_from_the_host_is_not_gated() {
+    let contended = Contended::new("A10:23028").begin();
+    for name in
+        ["cuMemcpyBatchAsync_v2", "cuMemcpy3DBatchAsync_ptsz", "cuMemcpyWithAttributesAsync", "cuMemcpyAsync"]
+    {
+        let (made, measured) = contended.launches(&[name, "0.2", "host"]);
+        assert!(made > 0 && measured == 0, "{name}: {measured} of {made}");
+    }
+    contended.finish();
+}
+
+/// A batch waits as a whole if any of its copies is within the GPU.
+#[test]
+fn batch_with_copies_from_the_host_is_one_launch() {
+    let contended = Contended::new("A10:23028").begin();
+    for name in ["cuMemcpyBatchAsync", "cuMemcpy3DBatchAsync_v2"] {
+        let is_one = || {
+            let (made, measured) = contended.launches(&[name, "0.4", "mixed"]);
+            measured >= made / 2
+        };
+        assert!((0..10).any(|_| is_one()), "most of {name} are not measured");
     }
     contended.finish();
 }

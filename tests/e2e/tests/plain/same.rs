@@ -54,6 +54,7 @@ const RUNS: &[Run] = &[
     on(TWO_CARDS, DRIVER, "pool_of_another_card"),
     on("A10:2048", DRIVER, "pool_out_of_memory"),
     on("A10", "13040", "uneven"),
+    on("A10", "13020", "batches"),
 ];
 
 const LIMITED: &str = "is about what only a limit does";

@@ -10,7 +10,8 @@ use crate::answer::{Answer, INVALID_VALUE};
 use crate::array;
 use crate::context::Context;
 use crate::copy;
-use crate::driver::Driver;
+use crate::driver::{Driver, count};
+use crate::layout;
 use crate::range::{self, Side};
 
 /// One side of a copy: where a box begins, and how far apart its rows and slices are.
@@ -50,6 +51,33 @@ impl Corner {
             array: CUarray::NULL,
             pitch: size(row),
             height: size(slice.checked_div(row).unwrap_or(0)),
+        }
+    }
+
+    /// One side of a copy with attributes, whose box begins there and counts elements of so many bytes.
+    fn of(side: CopyOperand, extent: &CUextent3D, element: usize) -> Answer<Self> {
+        let corner = Self {
+            position: [0; 3],
+            level: 0,
+            kind: CU_MEMORYTYPE_UNIFIED,
+            host: 0,
+            device: 0,
+            array: CUarray::NULL,
+            pitch: 0,
+            height: 0,
+        };
+        let bytes = |elements: usize| elements.checked_mul(element).ok_or(INVALID_VALUE);
+        match side {
+            CopyOperand::Pointer { address, row_length, layer_height } => {
+                let holds = |length: usize, needed| length == 0 || length >= needed;
+                if !holds(row_length, extent.width) || !holds(layer_height, extent.height) {
+                    return Err(INVALID_VALUE);
+                }
+                Ok(Self { device: address, pitch: bytes(row_length)?, height: layer_height, ..corner })
+            }
+            CopyOperand::Array(array, CUoffset3D { x, y, z }) => {
+                Ok(Self { kind: CU_MEMORYTYPE_ARRAY, array, position: [bytes(x)?, y, z], ..corner })
+            }
         }
     }
 
@@ -120,6 +148,33 @@ impl Copying {
             height: what.dst_height,
         };
         Self { to, from, extent: [what.width_in_bytes, what.height, what.depth], context }
+    }
+
+    /// What a copy with attributes is given, whose extent counts the elements of its arrays, else bytes.
+    pub(crate) fn with_attributes(driver: &Driver, what: &CUDA_MEMCPY3D_BATCH_OP) -> Answer<Self> {
+        let (to, from) = (what.dst.get().ok_or(INVALID_VALUE)?, what.src.get().ok_or(INVALID_VALUE)?);
+        let CUextent3D { width, height, depth } = what.extent;
+        if width == 0 || height == 0 || depth == 0 {
+            return Err(INVALID_VALUE);
+        }
+        let element = |side| match side {
+            CopyOperand::Pointer { .. } => Ok(None),
+            CopyOperand::Array(array, _) => {
+                layout::element(&array::find(driver, array)?.descriptor).and_then(count).map(Some)
+            }
+        };
+        let element = match (element(to)?, element(from)?) {
+            (None, None) => 1,
+            (Some(element), None) | (None, Some(element)) => element,
+            (Some(one), Some(other)) if one == other => one,
+            _ => return Err(INVALID_VALUE),
+        };
+        Ok(Self {
+            to: Corner::of(to, &what.extent, element)?,
+            from: Corner::of(from, &what.extent, element)?,
+            extent: [width.checked_mul(element).ok_or(INVALID_VALUE)?, height, depth],
+            context: driver.current()?,
+        })
     }
 
     /// As programs know it.

@@ -61,6 +61,11 @@ fn bytes_are_where_they_were_put() {
 }
 
 #[test]
+fn copies_in_batches_and_with_attributes_are_made_or_refused_as_documented() {
+    Machine::new("batches", "A10").with("CGPU_SIM_DRIVER", "13020").prints("batches");
+}
+
+#[test]
 fn streams_and_events_keep_order_and_time() {
     let answer = Machine::new("streams", "A10").prints("streams");
     assert!(number(&answer, "ten_ms") >= 9.9, "{answer}");

@@ -204,6 +204,16 @@ impl Machine {
         }
     }
 
+    /// Refuses what [`Machine::copy`] would refuse of a copy's ranges, and enqueues nothing.
+    ///
+    /// # Errors
+    /// [`Error::NoAllocation`] where a device range leaves its allocation; [`Error::Invalid`] for a range
+    /// that is larger than memory.
+    pub fn check_copy(&self, kind: CopyKind, what: &Pitched) -> Result<(), Error> {
+        self.check_lineage()?;
+        self.copying(kind, what).map(|_| ())
+    }
+
     /// Enqueues a fill of device memory.
     ///
     /// # Errors
