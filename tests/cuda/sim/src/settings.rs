@@ -81,6 +81,8 @@ figures! {
     slice: Nanos = Nanos::from_micros(1_024),
     /// Cost of changing the context that computes (`CGPU_SIM_SWITCH_US`).
     switch: Nanos = Nanos::from_micros(100),
+    /// How long a context without work keeps the card while others wait (`CGPU_SIM_IDLE_US`).
+    idle: Nanos = Nanos::ZERO,
     /// Length of a kernel whose name says none (`CGPU_SIM_KERNEL_US`).
     kernel: Nanos = Nanos::from_micros(20),
     /// 1: the contexts of a card take no turns but compute beside each other (`CGPU_SIM_MPS`).
@@ -209,6 +211,7 @@ impl Settings {
         let figures = Figures {
             switch: micros("CGPU_SIM_SWITCH_US", 0, figures.switch)?,
             slice: micros("CGPU_SIM_SLICE_US", 1, figures.slice)?,
+            idle: micros("CGPU_SIM_IDLE_US", 0, figures.idle)?,
             kernel: micros("CGPU_SIM_KERNEL_US", 1, figures.kernel)?,
             window: millis("CGPU_SIM_WINDOW_MS", 1, figures.window)?,
             attaching: millis("CGPU_SIM_NVML_INIT_MS", 0, figures.attaching)?,
@@ -303,6 +306,7 @@ mod tests {
             ("CGPU_SIM_STATE", "/tmp/x"),
             ("CGPU_SIM_SWITCH_US", "40"),
             ("CGPU_SIM_SLICE_US", "2000"),
+            ("CGPU_SIM_IDLE_US", "20"),
             ("CGPU_SIM_KERNEL_US", "60"),
             ("CGPU_SIM_WINDOW_MS", "1000"),
             ("CGPU_SIM_NVML_INIT_MS", "0"),
@@ -317,6 +321,7 @@ mod tests {
         assert_eq!(settings.state, PathBuf::from("/tmp/x"));
         assert_eq!(settings.figures.switch, Nanos::from_micros(40));
         assert_eq!(settings.figures.slice, Nanos::from_micros(2_000));
+        assert_eq!(settings.figures.idle, Nanos::from_micros(20));
         assert_eq!(settings.figures.kernel, Nanos::from_micros(60));
         assert_eq!(
             (settings.figures.mps, settings.figures.noise, settings.figures.corun),
@@ -334,6 +339,7 @@ mod tests {
         for (name, value) in [
             ("CGPU_SIM_SWITCH_US", "fast"),
             ("CGPU_SIM_SLICE_US", "0"),
+            ("CGPU_SIM_IDLE_US", "-1"),
             ("CGPU_SIM_KERNEL_US", "-1"),
             ("CGPU_SIM_WINDOW_MS", "0"),
             ("CGPU_SIM_NVML_INIT_MS", "60001"),

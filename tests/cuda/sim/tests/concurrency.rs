@@ -196,6 +196,41 @@ fn shares_survive_the_slices_of_others() {
     assert_eq!(card.ends(tickets), [180, 250, 220]);
 }
 
+/// A stream that waits for another one's end begins in that same instant: the context is never without work.
+#[test]
+fn streams_that_wait_for_each_other_keep_their_slice() {
+    let mut card = Card::new(Figures { switch: Nanos::from_micros(100), ..bare() });
+    let chained = card.context(0);
+    let neighbour = card.context(1);
+    let [a, b] = card.streams(chained);
+    let [other] = card.streams(neighbour);
+    let mut last = card.launch(a, 50, Footprint::WHOLE, 0);
+    card.launch(other, 10_000, Footprint::WHOLE, 0);
+    for stream in [b, a].into_iter().cycle().take(19) {
+        let mut timeline = card.timeline();
+        timeline.enqueue(stream, cgpu_sim::timeline::Command::Wait(last), 0, Nanos::ZERO).unwrap();
+        last = card.launch(stream, 50, Footprint::WHOLE, 0);
+    }
+    // One switch before the first, and 1,000 us of the slice of 1,024.
+    assert_eq!(card.ends([last]), [1_100]);
+}
+
+#[test]
+fn an_idle_context_keeps_its_slice_for_as_long_as_is_set() {
+    for (idle, end) in [(0, 1_424), (9, 1_433), (20, 210)] {
+        let idle = Nanos::from_micros(idle);
+        let mut card = Card::new(Figures { switch: Nanos::from_micros(100), idle, ..bare() });
+        let contexts = [0, 1].map(|process| card.context(process));
+        let [[own], [other]] = contexts.map(|context| card.streams(context));
+        card.launch(own, 50, Footprint::WHOLE, 0);
+        card.launch(other, 10_000, Footprint::WHOLE, 1);
+        // 10 us after the end of the first one.
+        let second = card.launch(own, 50, Footprint::WHOLE, 160);
+        // Else after a slice of the other context and two switches.
+        assert_eq!(card.ends([second]), [end], "{idle}");
+    }
+}
+
 #[test]
 fn event_records_do_not_wait_for_kernels_of_other_streams() {
     let mut card = Card::new(bare());

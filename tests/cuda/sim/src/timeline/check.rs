@@ -74,7 +74,12 @@ impl<W: Words> Timeline<'_, W> {
             State::Running => {
                 let group = Group(self.get(card.resident()));
                 demand!(self.turn(group) == Turn::Current, "{card:?} runs {group:?}, not current");
-                demand!(running != 0, "{card:?} runs {group:?}, and nothing computes");
+                let idles = self.get(card.idle_until()) != 0;
+                demand!(idles == self.is_empty(group), "{card:?} runs {group:?}, idle: {idles}");
+                demand!(
+                    idles == (running == 0),
+                    "{card:?} runs {group:?}, idle: {idles}, and {running} compute"
+                );
                 demand!(self.get(card.run_start()) <= self.now().0, "{card:?} will have begun to run");
                 self.check_running(card, group)?;
             }

@@ -12,6 +12,10 @@
 //! What computes while a group has the card is `placement`'s business. A slice that ends while nobody waits begins anew at
 //! once, so a newcomer waits for the end of the present one, wherever that began. What ends at the very end of a slice has
 //! ended: streams' timers come before engines'.
+//!
+//! A group without work keeps the GPU for the figures' `idle` time, and forfeits its slice then. At 0 that is still after all that
+//! happens to streams in the same instant: a stream that waits for an event of another one goes on there, so a chain of
+//! streams is never without work.
 
 use cgpu_proto::units::Nanos;
 
@@ -37,7 +41,13 @@ impl<W: Words> Timeline<'_, W> {
         let (card, group) = (Card(self.get(context.card())), self.group_of(context));
         ready_of(group, self.urgency_of(stream)).push(self.words, stream.0);
         match (self.turn(group), self.engine_state(card)) {
-            (Turn::Current, State::Running) => self.place(card, group, t),
+            (Turn::Current, State::Running) => {
+                self.place(card, group, t);
+                if self.get(card.idle_until()) != 0 {
+                    self.set(card.idle_until(), 0);
+                    self.schedule_slice(card);
+                }
+            }
             (Turn::Current | Turn::Waiting | Turn::Gone, _) => {}
             (Turn::Parked, State::Idle) => self.load(card, group, t),
             (Turn::Parked, state) => {
@@ -62,17 +72,21 @@ impl<W: Words> Timeline<'_, W> {
             return;
         }
         let group = Group(self.get(card.resident()));
-        self.each_on_card(card, group, t, Self::halt);
-        self.wait_in_ring(card, group);
+        if self.get(card.idle_until()) == 0 {
+            self.each_on_card(card, group, t, Self::halt);
+            self.wait_in_ring(card, group);
+        } else {
+            self.set_turn(group, Turn::Parked);
+        }
         self.load_first_waiting(card, t);
     }
 
-    /// The group that has the card has changed: what can be is placed, and an empty group forfeits its slice.
+    /// The group that has the card has changed: what can be is placed, and a group without work is about to forfeit its slice.
     pub(super) fn carry_on(&mut self, card: Card, group: Group, t: Nanos) {
         self.place(card, group, t);
         if self.is_empty(group) {
-            self.set_turn(group, Turn::Parked);
-            self.load_first_waiting(card, t);
+            self.set(card.idle_until(), (t + self.figures.idle).0.max(1));
+            self.schedule_slice(card);
         }
     }
 
@@ -119,6 +133,7 @@ impl<W: Words> Timeline<'_, W> {
     fn begin_slice(&mut self, card: Card, group: Group, t: Nanos) {
         self.set_engine_state(card, State::Running);
         self.set(card.slice_start(), t.0);
+        self.set(card.idle_until(), 0);
         self.schedule_slice(card);
         self.each_on_card(card, group, t, Self::resume);
         self.carry_on(card, group, t);
@@ -138,16 +153,18 @@ impl<W: Words> Timeline<'_, W> {
         self.set_turn(group, Turn::Waiting);
     }
 
-    /// The slice's end counts while somebody waits for it. A switch keeps its timer.
+    /// The slice's end counts while a group waits for it, and the end of an idle group's time always. A switch keeps its
+    /// timer.
     fn schedule_slice(&mut self, card: Card) {
         if self.engine_state(card) != State::Running {
             return;
         }
-        if ring_of(card).is_empty(self.words) {
-            agenda::cancel(self.words, Due::Engine(card));
-        } else {
-            let end = Nanos(self.get(card.slice_start())) + self.figures.slice;
-            agenda::schedule(self.words, Due::Engine(card), end);
+        let idle_end = Some(Nanos(self.get(card.idle_until()))).filter(|end| *end != Nanos::ZERO);
+        let slice_end = Nanos(self.get(card.slice_start())) + self.figures.slice;
+        let slice_end = (!ring_of(card).is_empty(self.words)).then_some(slice_end);
+        match idle_end.into_iter().chain(slice_end).min() {
+            Some(end) => agenda::schedule(self.words, Due::Engine(card), end),
+            None => agenda::cancel(self.words, Due::Engine(card)),
         }
     }
 

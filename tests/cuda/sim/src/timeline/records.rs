@@ -67,6 +67,8 @@ records! {
     target, switch_start,
     /// Start of the present slice.
     slice_start,
+    /// When the group that runs forfeits its slice, because it has no work; 0: it has some.
+    idle_until,
     /// Commands that compute, and since when there are any; of them those that take a part of the card, where kernels
     /// slow each other down.
     running, run_start, kernels,
