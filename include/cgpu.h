@@ -168,7 +168,7 @@ struct cgpu_grant_card {
     uint64_t busy;       /* ATOMIC: GPU time on the monitor's books, for people */
     uint32_t beside;     /* ATOMIC: how many other containers' work runs at the same time */
     uint32_t edition;    /* ATOMIC: changes after any of the card's `growth` has risen (release): spare parts are to be compared anew */
-    uint64_t bound;      /* ATOMIC: most work that may be in flight while metered; 0: 500 us */
+    uint64_t bound;      /* ATOMIC: most predicted work that may be in flight; 0: 500 us in a turn, any while open */
     uint64_t confirmed[4]; /* ATOMIC, a bit a slot: its process's implicit memory, with its `growth`, is what NVML measures. Cleared before a `growth` of which that is not so */
     uint64_t reserved0[3];
 };

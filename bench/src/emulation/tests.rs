@@ -128,6 +128,49 @@ fn a_program_that_runs_ahead_of_its_pauses_does_as_well_as_by_the_gpus_own_slici
     }
 }
 
+/// Kernels of 20 us that a newcomer completes in its second and third second beside a program that queued all it could while it was
+/// alone: kernels of so many microseconds on some streams.
+fn newcomer(policy: Option<Policy>, micros: u64, streams: u32) -> u64 {
+    let ran = Mutex::new(0);
+    let queue = |program: &Program<'_>| {
+        for stream in (0..streams).cycle() {
+            if !program.goes_on() {
+                break;
+            }
+            program.launch(Kernel::new(1, [64, 1, 1], [256, 1, 1]), stream, Nanos::from_micros(micros))?;
+        }
+        Ok(())
+    };
+    let come = |program: &Program<'_>| {
+        program.sleep_until(Nanos::from_millis(SECOND));
+        let mut before = None;
+        while program.goes_on() {
+            program.launch(Kernel::new(2, [64, 1, 1], [256, 1, 1]), 0, Nanos::from_micros(20))?;
+            if before.is_none() && program.now() >= Nanos::from_millis(2 * SECOND) {
+                before = Some(program.ran());
+            }
+        }
+        *ran.lock().unwrap() = (program.ran() - before.unwrap()).0;
+        Ok(())
+    };
+    let tenants = [Tenant { weight: 1, script: &queue }, Tenant { weight: 1, script: &come }];
+    let length = Nanos::from_millis(4 * SECOND);
+    run(&Scene { figures: Figures::default(), policy, tenants: &tenants, seed: 1, length }).unwrap();
+    ran.into_inner().unwrap() / 20_000
+}
+
+#[test]
+fn newcomer_beside_a_queue_filled_while_alone_has_its_share() {
+    for (micros, streams) in [(100, 1), (1_000, 4), (5_000, 1), (5_000, 4)] {
+        let (native, ours) = (newcomer(None, micros, streams), newcomer(Some(WEIGHTED), micros, streams));
+        println!(
+            "beside {streams} streams of {micros} us: {ours} kernels, {native} by the GPU's own slicing"
+        );
+        // Half of two seconds are 50,000.
+        assert!(ours >= 47_500, "beside {streams} streams of {micros} us: {ours} kernels, {native} natively");
+    }
+}
+
 /// What two saturating programs ran in two seconds, of which the first launches programmatically or not.
 fn ran_programmatically(programmatic: bool, micros: u64) -> [u64; 2] {
     let sums = [const { Mutex::new(0) }; 2];

@@ -65,7 +65,7 @@ impl Card {
         let barred = tenant.is_barred() && self.rule != Policy::Native;
         if (free || !self.is_member(tenant)) && !barred {
             let turn = keep(OPEN).unwrap_or_else(|| self.word(now, OPEN));
-            return Gate { armed: true, ..Gate::shut(turn) };
+            return Gate { armed: true, bound: self.backlog(at), ..Gate::shut(turn) };
         }
         let runs = |other: &&Tenant| {
             other.overrun
@@ -105,6 +105,16 @@ impl Card {
         }
     }
 
+    /// Work that a container whose gate is open may have in flight; zero: any.
+    fn backlog(&self, at: usize) -> Nanos {
+        let (alone, beside_others) = self.tuning.backlog;
+        match self.sharing {
+            _ if !self.is_member(&self.line[at]) => Nanos::ZERO,
+            Sharing::Open => alone,
+            Sharing::Watched | Sharing::Contended => beside_others,
+        }
+    }
+
     pub(super) fn anyone_active(&self, now: Nanos) -> bool {
         self.line.iter().any(|tenant| self.is_member(tenant) && tenant.is_active(now, &self.tuning))
     }
@@ -141,5 +151,41 @@ impl Card {
             Phase::Vacant { .. } => Nanos::MAX,
         };
         bump.min(due).max(now + tuning.spacing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controller::fixture::{NOW, busy, idle, ms};
+
+    /// What the first container's gate says after a step.
+    fn gate(gpu: &mut Card) -> Gate {
+        gpu.advance(NOW, &[]);
+        gpu.line.iter().find(|tenant| tenant.id.0 == 0).unwrap().gate
+    }
+
+    #[test]
+    fn open_gate_bounds_work_in_flight_by_who_else_has_the_gpu_open() {
+        let alone = gate(&mut busy(Policy::Preemptive, &[1]));
+        assert_eq!((alone.turn & 0xff, alone.bound), (OPEN, ms(200)));
+        let mut gpu = idle(Policy::Preemptive, &[1, 1]);
+        gpu.line[0].active = NOW;
+        let watched = gate(&mut gpu);
+        assert_eq!((watched.turn & 0xff, watched.bound), (OPEN, ms(20)));
+        let native = gate(&mut busy(Policy::Native, &[1, 1]));
+        assert_eq!((native.turn & 0xff, native.bound), (OPEN, Nanos::ZERO));
+    }
+
+    #[test]
+    fn container_whose_work_in_flight_is_bounded_anew_looks_at_its_gate() {
+        let mut gpu = busy(Policy::Preemptive, &[1]);
+        gpu.advance(NOW, &[]);
+        let mut other = gpu.line[0].clone();
+        (other.id, other.active, other.waiting) = (super::super::tenants::TenantId(1), Nanos::ZERO, false);
+        gpu.line.push(other);
+        let plan = gpu.advance(NOW + ms(1), &[]);
+        let order = plan.orders.iter().find(|order| order.tenant.0 == 0).unwrap();
+        assert!(order.bump && order.gate.bound == ms(20), "{order:?}");
     }
 }

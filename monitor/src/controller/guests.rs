@@ -10,8 +10,8 @@
 //!   in line ----------------------------------------------> guest: a grant for each stretch, charged what it reports
 //!      ^                                                      |
 //!      +------------------------------------------------------+
-//!        grant used up before its time; cost over its share; gaps grown short;
-//!        less work done than in turns. Not again for two seconds
+//!        grant used up before its time; cost over its share in two stretches;
+//!        gaps grown short; less work done than in turns. Not again for two seconds
 //! ```
 //!
 //! A visit costs the others two switches, and that is part of its *cost*: so nobody's share is touched. The grant is kept by
@@ -40,6 +40,8 @@ pub(super) struct Guest {
     /// What it had reported when the stretch began, and at the last step.
     start: Nanos,
     seen: Nanos,
+    /// What it cost in the stretch before, in thousandths of the card. Bursts fall into stretches unevenly, so two count together.
+    before: Option<u64>,
 }
 
 /// Of its share, in thousandths: costing more, nobody becomes a guest.
@@ -74,7 +76,7 @@ impl Card {
     fn invite(&mut self, now: Nanos, limit: u64, reported: Nanos) -> Guest {
         let granted = part(self.tuning.visit.0, limit, 1000).max(self.tuning.least);
         let word = self.word(now, YOURS);
-        Guest { word, granted, given: now, since: now, start: reported, seen: reported }
+        Guest { word, granted, given: now, since: now, start: reported, seen: reported, before: None }
     }
 
     /// Books what a guest has used, and looks whether it may stay.
@@ -99,7 +101,9 @@ impl Card {
             let used = (reported - guest.start).0.min(time);
             let gap = Nanos(self.tuning.sparse.0 * SHORTER / 1000);
             let worth = used.saturating_mul(1000) / tenant.duty().max(1);
-            tenant.cost_of(used, time, self.bubble()) > limit
+            let cost = tenant.cost_of(used, time, self.bubble());
+            next.before = Some(cost);
+            u64::midpoint(guest.before.unwrap_or(cost), cost) > limit
                 || tenant.gap < gap
                 || worth.saturating_mul(1000) < time.saturating_mul(limit * WORTH / 1000)
         } else {
@@ -114,7 +118,9 @@ impl Card {
         }
         // A new grant in good time, so that nobody waits for it.
         if spent || (over && tenant.spent(guest.word).0 > guest.granted.0 / 2) {
-            next = Guest { since: guest.since, start: guest.start, ..self.invite(now, limit, reported) };
+            let Guest { before, .. } = next;
+            next =
+                Guest { since: guest.since, start: guest.start, before, ..self.invite(now, limit, reported) };
         }
         if over {
             (next.since, next.start) = (now, reported);
@@ -359,6 +365,18 @@ mod tests {
         // With gaps of 600 us, a third of the time and 42 visits are.
         assert!(stays(us(600), 20, us(16_660)));
         assert!(!stays(us(600), 20, us(16_800)));
+    }
+
+    #[test]
+    fn cost_of_a_background_tenant_is_judged_over_two_stretches() {
+        for (first, second, stays) in [(ms(15), ms(27), true), (ms(20), ms(29), false)] {
+            let mut gpu = host();
+            (gpu.line[0].gap, gpu.line[0].duty) = (ms(5), (20, SAMPLES));
+            look(&mut gpu, 0, 50, first);
+            assert!(is_guest(&gpu), "{first}");
+            look(&mut gpu, 50, 100, second);
+            assert_eq!(is_guest(&gpu), stays, "{first}, {second}");
+        }
     }
 
     #[test]

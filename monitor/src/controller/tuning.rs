@@ -34,6 +34,9 @@ pub struct Tuning {
     pub wide: Nanos,
     /// The same where somebody of high priority may come at any moment, who waits for it.
     pub tight: Nanos,
+    /// Work that a container may have in flight while its gate is open: as the only one that has the GPU open, and beside others
+    /// that do not compute. A newcomer has it beside its first turns; a program keeps the GPU busy with it while it pauses.
+    pub backlog: (Nanos, Nanos),
     /// High priority takes the card for about this long at a stretch from those who want it too.
     pub window: Nanos,
     /// Gaps from which a container is better off beside the others than in turns: about a slice of the card's own.
@@ -85,6 +88,7 @@ impl Tuning {
         bound: Nanos::from_micros(500),
         wide: Nanos::from_millis(2),
         tight: Nanos::from_micros(250),
+        backlog: (Nanos::from_millis(200), Nanos::from_millis(20)),
         window: Nanos::from_millis(100),
         sparse: Nanos::from_micros(750),
         visit: Nanos::from_millis(50),
@@ -138,6 +142,7 @@ impl Tuning {
             bound: stretch(self.bound),
             wide: stretch(self.wide),
             tight: stretch(self.tight),
+            backlog: (stretch(self.backlog.0), stretch(self.backlog.1)),
             window: stretch(self.window),
             sparse: stretch(self.sparse),
             visit: stretch(self.visit),

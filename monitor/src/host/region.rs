@@ -286,6 +286,7 @@ impl Region {
     fn set_open(&self, card: CardIndex) {
         let words = self.grantor.card(card);
         let epoch = words.turn.load(Ordering::Relaxed) >> 8;
+        words.bound.store(0, Ordering::Relaxed);
         self.grantor.set_turn(card, Turn((epoch + 1) << 8), Nanos::ZERO, Nanos::ZERO);
     }
 }

@@ -3,11 +3,12 @@
 //! The cell is written from here and never read back: what others write there cannot mislead us.
 
 use cgpu_proto::atomic::{AtomicU64, Ordering};
-use cgpu_proto::grant::{Turn, TurnState};
+use cgpu_proto::grant::Turn;
 use cgpu_proto::layout::Cell;
 use cgpu_proto::units::Nanos;
 
 use super::line::Stint;
+use super::reading::Reading;
 use super::thread::Thread;
 use crate::clock::Clocks;
 use crate::settlement::{Settlement, ThreadKey, Work};
@@ -67,8 +68,9 @@ impl Siblings {
 #[derive(Debug)]
 pub(crate) struct Account {
     pub(crate) settlement: Settlement,
-    /// The turn word obeyed last.
+    /// The turn word obeyed last, and whether launches were measured under it.
     turn: Turn,
+    metered: bool,
     /// When it was first seen.
     obeyed: Nanos,
     /// Busy and in flight then.
@@ -95,6 +97,7 @@ impl Account {
         Self {
             settlement: Settlement::new(),
             turn: Turn(0),
+            metered: false,
             obeyed: Nanos::ZERO,
             base: Nanos::ZERO,
             period: 0,
@@ -164,13 +167,14 @@ impl Account {
     }
 
     /// Obeys a turn word from now on.
-    pub(crate) fn obey(&mut self, turn: Turn, now: Nanos) {
+    pub(crate) fn obey(&mut self, reading: &Reading, now: Nanos) {
+        let (turn, metered) = (reading.turn, reading.is_metered());
+        if metered && !self.metered {
+            self.period += 1;
+        }
+        self.metered = metered;
         if turn == self.turn {
             return;
-        }
-        let metered = |turn: Turn| turn.state() != TurnState::Open;
-        if metered(turn) && !metered(self.turn) {
-            self.period += 1;
         }
         if turn.epoch() != self.turn.epoch() {
             self.base = self.settlement.busy() + self.work(now).inflight();

@@ -28,6 +28,8 @@ pub(crate) const BOUND: Nanos = Nanos::from_micros(500);
 /// (1 to 2 ms) or earlier, when one has run dry; so each should have about a slice's work queued, or the card switches more often
 /// than it has to.
 pub(crate) const SHARED_BOUND: Nanos = Nanos::from_millis(1);
+/// Most credit in one go on an open card: if none of it is used, a newcomer takes it for work in flight all the same.
+const OPEN_CREDIT: Nanos = Nanos::from_millis(5);
 /// Most credit in one go: so that the greater part of the bound is asked for while the rest runs. What is left when a sleeper wakes has to
 /// outlast the latest wake-up; what is not is the price of a visit and a sleep, for each credit.
 pub(crate) const CREDIT: Nanos = Nanos::from_micros(350);
@@ -35,6 +37,8 @@ pub(crate) const CREDIT: Nanos = Nanos::from_micros(350);
 const PIPELINE: u64 = 2;
 /// A throttled launch waits for this long at most, or for twice the bound where that is longer, whatever is in flight.
 const PATIENCE: Nanos = Nanos::from_millis(2);
+/// The same for a launch of unknown length on an open card.
+const OPEN_PATIENCE: Nanos = Nanos::from_millis(10);
 /// How much before its time a sleeper wants to wake: what timers are late.
 const SLACK: Nanos = Nanos::from_micros(50);
 /// Work that outlasts a sleep: so much, as expected, may be in flight even if it may take far longer.
@@ -106,11 +110,23 @@ pub(crate) struct Passage {
     under: Option<Turn>,
     /// The gate word under which it was told that all has run.
     rung: Option<u32>,
+    /// It is the first launch on an open card after a silence, of which the monitor may want to know.
+    pub(crate) rings: bool,
 }
 
 impl Passage {
     pub(crate) fn new(expected: Expected, visit: Visit, elsewhere: bool, each: bool) -> Self {
-        Self { expected, visit, elsewhere, each, held: false, throttled: None, under: None, rung: None }
+        Self {
+            expected,
+            visit,
+            elsewhere,
+            each,
+            held: false,
+            throttled: None,
+            under: None,
+            rung: None,
+            rings: false,
+        }
     }
 
     fn cost(&self) -> Nanos {
@@ -131,7 +147,7 @@ impl Passage {
         line: Line,
         now: Nanos,
     ) -> Step {
-        account.obey(reading.turn, now);
+        account.obey(reading, now);
         let before = core::mem::replace(&mut account.active, now);
         let step = self.decide(account, reading, (siblings, line), now, before);
         if let Step::Go(Way::Metered { forced: true, .. }) = step {
@@ -162,6 +178,10 @@ impl Passage {
         before: Nanos,
     ) -> Step {
         match reading.turn.state() {
+            TurnState::Open if reading.is_metered() => {
+                self.rings |= now - before > SILENCE;
+                return self.throttle(account, Nanos::MAX, reading, siblings, now);
+            }
             TurnState::Open => return Step::Go(Way::Open { ring: now - before > SILENCE }),
             TurnState::Yours => {
                 let left = reading.granted - account.spent(now) - siblings.spent;
@@ -171,7 +191,7 @@ impl Passage {
                         Some(timeout) => {
                             Step::Wait { word: reading.word, timeout: timeout.max(NAP), ring: false }
                         }
-                        None => self.throttle(account, left, reading.bound, siblings, now),
+                        None => self.throttle(account, left, reading, siblings, now),
                     };
                 }
             }
@@ -216,20 +236,23 @@ impl Passage {
         &mut self,
         account: &Account,
         left: Nanos,
-        told: Nanos,
+        reading: &Reading,
         siblings: Siblings,
         now: Nanos,
     ) -> Step {
         // What one thread may launch without asking another cannot: several have more in all, and smaller parts of it. So have several streams,
         // each of which has an end of its own to be seen.
         let threads = 1 + account.borrowers(now);
+        let is_open = reading.turn.state() == TurnState::Open;
         let several = siblings.working > 0 || threads > 1 || account.settlement.busy_lanes() > 1;
         // The monitor knows better, who sees whether anybody may come who would wait for what is in flight.
         let usual = if several { SHARED_BOUND } else { BOUND };
-        let bound = match told {
+        let bound = match reading.bound {
             Nanos::ZERO => usual,
             // Two launches of what nobody knows are enough.
             told if self.expected.unknown => told.min(usual),
+            // On an open card the processes of a container run beside each other.
+            told if is_open => Nanos(told.0 / (1 + siblings.working)),
             told => told,
         };
         // Siblings see each other's credit a little late; threads of one process see each other's at once.
@@ -237,7 +260,11 @@ impl Passage {
         // What several streams have left is foretold less well: more of it is to be there when a sleeper wakes.
         let tenths = if account.settlement.busy_lanes() > 1 { 4 } else { 7 };
         let share = Nanos(bound.0 * tenths / 10 / threads);
-        let credit = if bound > SHARED_BOUND { share } else { share.min(CREDIT) };
+        let credit = match bound > SHARED_BOUND {
+            true if is_open => share.min(OPEN_CREDIT),
+            true => share,
+            false => share.min(CREDIT),
+        };
         let most = if self.each { Nanos::ZERO } else { self.visit.credit(credit).min(left) };
         // A high quantile, not the mean, says how many launches are in flight: where each may be long they are few.
         let high = Nanos(self.expected.high().into());
@@ -250,8 +277,10 @@ impl Passage {
         // Predictions are trusted for twice the bound, and what may not be marked yet: if no marker
         // is reached meanwhile they are wrong.
         let trusted = !work.watched || work.longest() + chunk <= Nanos(2 * bound.0) + MARK;
+        // On an open card, which no turn's end hurries, the first launches of unknown length are to be seen to end.
+        let unseen = is_open && self.expected.unknown;
         // A sleeper aims at this much before there is room for all, and takes what there is: to sleep on for the rest would be to poll.
-        let fits = longest + chunk <= bound + SLACK && !overdue && trusted;
+        let fits = longest + chunk <= bound + SLACK && !overdue && trusted && !unseen;
         // A launch that may be long goes behind others only if all may be long within the turn: else
         // the turn's end could not be predicted.
         let ends = self.expected.beyond == 0 || work.launches == 0 || work.beyond + high <= left;
@@ -267,6 +296,7 @@ impl Passage {
         }
         let waited = now - *self.throttled.get_or_insert(now);
         let limit = Nanos(2 * work.longest().0).min(PATIENCE.max(Nanos(2 * bound.0)).max(high));
+        let limit = if unseen { limit.max(OPEN_PATIENCE) } else { limit };
         // Work that does not end was waited for before: it may wait for this launch. Or it takes far
         // longer than expected, and so may this one: so launches go on one by one, ever more slowly.
         let waits = stuck.is_some() && stuck == account.waited_for;

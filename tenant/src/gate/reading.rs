@@ -17,7 +17,7 @@ pub(crate) struct Reading {
     pub(crate) word: u32,
     pub(crate) turn: Turn,
     pub(crate) granted: Nanos,
-    /// Most that may be in flight; zero: as usual.
+    /// Most that may be in flight. Zero: as usual in a turn, and without a bound on an open card.
     pub(crate) bound: Nanos,
     /// This process is to ring when its work has run out.
     pub(crate) rings: bool,
@@ -52,7 +52,23 @@ impl Reading {
     }
 }
 
-/// Whether every card of the container is open.
-pub(crate) fn all_open(granted: Granted<'_>) -> bool {
-    CardIndex::all().all(|card| granted.turn(card).state() == TurnState::Open)
+impl Reading {
+    /// Whether launches are measured: in turns, and on an open card while a monitor bounds what may be in flight there.
+    pub(crate) fn is_metered(&self) -> bool {
+        self.turn.state() != TurnState::Open || (self.bound > Nanos::ZERO && self.monitor.lives())
+    }
+
+    /// Without the bound of an open card.
+    pub(crate) fn unbounded_if_open(self) -> Self {
+        if self.turn.state() == TurnState::Open { Self { bound: Nanos::ZERO, ..self } } else { self }
+    }
+}
+
+/// Whether launches need not be looked at: every card of the container is open, and without a bound
+/// if `bounded` says that bounds count.
+pub(crate) fn all_open(granted: Granted<'_>, bounded: bool) -> bool {
+    CardIndex::all().all(|card| {
+        let has_bound = bounded && granted.bound(card) > Nanos::ZERO;
+        granted.turn(card).state() == TurnState::Open && !has_bound
+    })
 }

@@ -14,6 +14,7 @@ use super::*;
 
 mod markers;
 mod monitor;
+mod open;
 mod shapes;
 mod siblings;
 mod stage;

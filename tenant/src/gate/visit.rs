@@ -35,6 +35,8 @@ use crate::spin::Held;
 pub(super) const MARK: Nanos = Nanos::from_micros(600);
 /// The same beside siblings, or on several streams: then predictions are worth less, and ends that are seen more.
 const SHARED_MARK: Nanos = Nanos::from_micros(150);
+/// The same on an open card, where nothing waits for the end of what was launched.
+const OPEN_MARK: Nanos = Nanos::from_millis(4);
 /// A launch of a thread with gaps is measured by itself this often.
 const SAMPLE: Nanos = Nanos::from_micros(500);
 /// After a refusal of the driver, nothing of ours goes on a stream for so long.
@@ -125,7 +127,7 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
         let visit = self.thread.account(now);
         self.return_credit(now);
         let reading = self.gate.read(self.launch.card, now);
-        if reading.turn.state() == TurnState::Open {
+        if !reading.is_metered() {
             self.pass_open(&reading, now);
             return None;
         }
@@ -140,6 +142,9 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
         let each = self.gate.several.load(Ordering::Relaxed);
         let mut passage = Passage::new(expected, visit, elsewhere, each);
         let (way, reading) = self.wait(&mut passage, lane);
+        if passage.rings {
+            self.edge.ring();
+        }
         let credit = match way {
             Way::Open { .. } | Way::Stale => {
                 self.leave_open(way, &reading);
@@ -202,7 +207,8 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
                 if ring {
                     self.edge.ring();
                 }
-                if !all_open(self.gate.region.granted()) {
+                let bounded = reading.monitor.lives() && !self.gate.several.load(Ordering::Relaxed);
+                if !all_open(self.gate.region.granted(), bounded) {
                     return;
                 }
             }
@@ -218,11 +224,17 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
         let beside = self.gate.siblings(self.launch.card, reading.turn, clocks).working > 0;
         let (lane, expected, chore) = {
             let mut account = self.account();
-            account.obey(reading.turn, now);
+            account.obey(reading, now);
             let period = account.period();
             let settlement = &mut account.settlement;
             let expected = settlement.expect(self.launch.kernel);
-            let worth = if beside || settlement.busy_lanes() > 1 { SHARED_MARK } else { MARK };
+            let worth = if reading.turn.state() == TurnState::Open {
+                OPEN_MARK
+            } else if beside || settlement.busy_lanes() > 1 {
+                SHARED_MARK
+            } else {
+                MARK
+            };
             let (lane, chore) = match settlement.lane(key, now) {
                 Some(lane) => (
                     Some(lane.id),
@@ -316,7 +328,10 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
         if let Some(lane) = lane.filter(|_| mode.known && !launch.asks) {
             self.thread.remember(function, launch.stream, lane, &prices);
         }
-        Passed { launch, lane, cost, alone: mode.alone }
+        // A thread that launches into several streams waits at the gate with one of them: long work in the others would have no marker.
+        let worth = if reading.turn.state() == TurnState::Open { OPEN_MARK } else { MARK };
+        let long = cost >= worth && !launch.programmatic && !mode.guessed;
+        Passed { launch, lane, cost, alone: mode.alone || long }
     }
 }
 

@@ -1,0 +1,103 @@
+//! Launches on an open card on which the monitor bounds what may be in flight.
+
+use super::*;
+
+/// The card is open, and so much may be in flight. The monitor lives for `time`.
+fn open(bound: Nanos, time: Nanos) -> impl Fn(&Role<'_>) + Sync {
+    move |role| {
+        role.stage.grantors[0].card(card()).bound.store(bound.0, Ordering::Relaxed);
+        say(role.stage, 0, 1, TurnState::Open, Nanos::ZERO);
+        while role.now() < BEGIN + time {
+            role.sleep(ms(100));
+            role.stage.grantors[0].beat();
+        }
+    }
+}
+
+/// The work that ran, and the most that was in flight after a launch.
+fn ran_and_most(stage: &Stage) -> (Nanos, Nanos) {
+    stage.card(|card| (card.ran[&0], card.most[&0]))
+}
+
+#[test]
+fn work_in_flight_on_an_open_card_is_bounded_and_the_card_stays_busy() {
+    for (kernel, bound) in [(us(20), ms(20)), (ms(1), ms(20)), (ms(5), ms(20)), (ms(5), ms(200))] {
+        let stage = alone(open(bound, ms(1000)), |role, program| {
+            saturate(role, program, kernel, BEGIN + ms(900));
+        });
+        let (ran, most) = ran_and_most(&stage);
+        // A launch goes when the one that ends makes room, and those of unknown length are two.
+        assert!(most <= Nanos(bound.0 * 6 / 5 + 2 * kernel.0), "{kernel}: {most} of {bound}");
+        assert!(ran >= ms(895), "{kernel}: {ran}");
+    }
+}
+
+#[test]
+fn program_that_pauses_for_less_than_the_bound_loses_nothing() {
+    let paused = |pause: Nanos| {
+        let stage = alone(open(ms(20), ms(1100)), |role, program| {
+            while role.now() < BEGIN + ms(1000) {
+                saturate(role, program, us(100), role.now() + ms(80));
+                role.sleep(pause);
+            }
+        });
+        ran_and_most(&stage).0
+    };
+    assert!(paused(ms(15)) >= ms(985), "{}", paused(ms(15)));
+    assert!(paused(ms(40)) < ms(900), "{}", paused(ms(40)));
+}
+
+#[test]
+fn launches_on_an_open_card_seldom_take_the_slow_path() {
+    alone(open(ms(200), ms(1000)), |role, program| {
+        saturate(role, program, us(20), BEGIN + ms(100));
+        let (before, mut launches) = (program.unasked.get(), 0);
+        while role.now() < BEGIN + ms(900) {
+            program.launch(1, STREAM, us(20));
+            launches += 1;
+            role.sleep(us(25));
+        }
+        let slow = launches - (program.unasked.get() - before);
+        assert!(slow * 100 <= launches, "{slow} of {launches}");
+    });
+}
+
+#[test]
+fn card_is_open_without_a_bound_when_the_monitor_is_gone() {
+    let stage = alone(open(ms(20), ms(100)), |role, program| {
+        saturate(role, program, ms(1), BEGIN + ms(1500));
+        assert!(program.gate.open.load(Ordering::Relaxed) != 0);
+    });
+    let (_, most) = ran_and_most(&stage);
+    assert!(most > ms(200), "{most}");
+}
+
+/// Credit is for one context: with several, each launch would take the slow path.
+#[test]
+fn program_with_several_contexts_is_not_bounded() {
+    let stage = alone(open(ms(20), ms(1000)), |role, program| {
+        program.launch(1, STREAM, ms(1));
+        let kernel = Kernel::new(1, [1; 3], [32, 1, 1]);
+        let context = ContextKey(CONTEXT.0 + 0x1000);
+        let launch =
+            Launch { kernel, stream: STREAM, context, card: card(), programmatic: false, asks: false };
+        let passed = program.gate.pass(&program.thread, launch, &program.place, &program.place);
+        if let Some(passed) = passed {
+            program.gate.launched(&program.thread, passed, true, &program.place, &program.place);
+        }
+        saturate(role, program, ms(1), BEGIN + ms(500));
+    });
+    let (_, most) = ran_and_most(&stage);
+    assert!(most > ms(200), "{most}");
+}
+
+#[test]
+fn first_launch_after_a_silence_rings_on_a_bounded_open_card() {
+    let stage = alone(open(ms(20), ms(500)), |role, program| {
+        for _ in 0..3 {
+            saturate(role, program, us(60), role.now() + ms(10));
+            role.sleep(ms(50));
+        }
+    });
+    assert_eq!(stage.rings(), 3);
+}
