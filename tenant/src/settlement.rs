@@ -409,7 +409,7 @@ impl Settlement {
         let Some(lane) = self.find(id) else { return };
         let open = core::mem::replace(&mut lane.open, Open::empty());
         let backlog = placed.backlog && open.bill.is_empty();
-        lane.marked = placed.at;
+        (lane.marked, lane.throttled) = (placed.at, false);
         lane.batches.push_back(Batch {
             number: marker.number,
             bill: open.bill,
@@ -419,6 +419,8 @@ impl Settlement {
             first: if backlog { placed.at } else { open.first },
             placed: placed.at,
             company: placed.company,
+            among: placed.among,
+            dry: placed.dry,
             backlog,
         });
     }
@@ -503,13 +505,24 @@ impl Settlement {
             self.free.push((context, event));
         }
         let span = Span { start: end - length, end };
-        let added = self.book(&batch.bill, span);
-        if measured.is_some() && !batch.bill.is_empty() {
-            let exactly = matches!(batch.start, Start::Event(_)) && batch.bill.launches == 1;
+        let exactly = matches!(batch.start, Start::Event(_)) && batch.bill.launches == 1;
+        let gaps = batch.dry && !exactly && length > Nanos(batch.bill.cost.0 / 4 * 5);
+        let added = self.book(&batch.bill, span, batch.among || gaps);
+        if let Some(lane) = self.find(due.lane).filter(|_| !exactly) {
+            lane.gaps = gaps;
+        }
+        if measured.is_some() && !batch.bill.is_empty() && !gaps {
             self.learn(due.lane, &batch.bill, length, added, (batch.company, exactly));
         }
         self.ahead = self.others_ahead(due.lane, end, self.ahead + added - batch.bill.cost);
         Some(Settled { span, clamped, reanchored: located.reanchored })
+    }
+
+    /// A launch of the lane waits for room.
+    pub(crate) fn throttled(&mut self, id: LaneId) {
+        if let Some(lane) = self.find(id) {
+            lane.throttled = true;
+        }
     }
 
     /// A batch of the lane was asked for at `now`, and is not over.
@@ -561,7 +574,7 @@ impl Settlement {
         }
         if overdue(&self.loose, self.loose.first) {
             let loose = core::mem::replace(&mut self.loose, Open::empty());
-            self.book(&loose.bill, Span { start: loose.first, end: loose.first + loose.bill.cost });
+            self.book(&loose.bill, Span { start: loose.first, end: loose.first + loose.bill.cost }, false);
             lots += 1;
         }
         lots
@@ -578,7 +591,7 @@ impl Settlement {
         let span = Span { start: open.first.max(lane.ended), end: seen };
         lane.ended = seen;
         lane.ended_by_gpu = None;
-        let added = self.book(&open.bill, span);
+        let added = self.book(&open.bill, span, false);
         self.learn(id, &open.bill, span.end - span.start, added, (Company::Alone, false));
     }
 
@@ -598,7 +611,7 @@ impl Settlement {
         if let Start::Event(event) = open.start {
             self.free.push((context, event));
         }
-        let added = self.book(&open.bill, Span { start, end: start + open.bill.cost });
+        let added = self.book(&open.bill, Span { start, end: start + open.bill.cost }, false);
         self.ahead = self.ahead + added - open.bill.cost;
     }
 
@@ -613,7 +626,7 @@ impl Settlement {
             let mut start = lane.ended;
             for batch in batches {
                 start = start.max(batch.first);
-                self.book(&batch.bill, Span { start, end: start + batch.bill.cost });
+                self.book(&batch.bill, Span { start, end: start + batch.bill.cost }, false);
                 start = start + batch.bill.cost;
             }
             self.settle_open(place);
@@ -665,10 +678,11 @@ impl Settlement {
         }
     }
 
-    /// Takes work that ran in `span` on the books; how much of the card's time that adds.
-    fn book(&mut self, bill: &Bill, span: Span) -> Nanos {
+    /// Takes work that ran in `span` on the books; how much of the card's time that adds. With `gaps`, of others' work or of the host, no
+    /// more of it is charged than the work is expected to take.
+    fn book(&mut self, bill: &Bill, span: Span, gaps: bool) -> Nanos {
         let added = self.union.add(span);
-        self.busy = self.busy + added;
+        self.busy = self.busy + if gaps { added.min(bill.cost) } else { added };
         self.launches += bill.launches;
         added
     }
@@ -679,6 +693,10 @@ impl Settlement {
 pub(crate) struct Placed {
     pub(crate) at: Nanos,
     pub(crate) company: Company,
+    /// Other containers' work runs at the same time, by the GPU's own slices.
+    pub(crate) among: bool,
+    /// The stream had run dry: the host may have kept the GPU waiting between the launches before it.
+    pub(crate) dry: bool,
     /// With nothing open before it, it marks a backlog.
     pub(crate) backlog: bool,
 }

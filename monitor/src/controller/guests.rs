@@ -40,6 +40,8 @@ pub(super) struct Guest {
     /// What it had reported when the stretch began, and at the last step.
     start: Nanos,
     seen: Nanos,
+    /// It shares the turns of others because its host keeps the GPU busy only for a part of its own ones: since when.
+    joint: Option<Nanos>,
     /// What it cost in the stretch before, in thousandths of the card. Bursts fall into stretches unevenly, so two count together.
     before: Option<u64>,
 }
@@ -48,6 +50,11 @@ pub(super) struct Guest {
 const MODEST: u64 = 900;
 /// Of its share of what it does alone, in thousandths: a guest that does less is better off in line.
 const WORTH: u64 = 750;
+/// How much of its own turns a container computes, in thousandths, that shares others' turns. From there on a switch costs more than
+/// its idle time is worth.
+const HOST_BOUND: u64 = 800;
+/// What the GPU's own slicing leaves of its time to those that share it, in thousandths.
+const SLICED: u64 = 900;
 /// Of the gaps that a guest must have, in thousandths: with shorter ones, it is one no longer.
 const SHORTER: u64 = 750;
 
@@ -61,10 +68,13 @@ impl Card {
             match tenant.guest {
                 Some(guest) if may => self.watch_guest(from, now, at, guest),
                 Some(_) => self.line[at].guest = None,
-                None if may && tenant.gap >= self.tuning.sparse && !self.holds(tenant.id) => {
+                None if may && !self.holds(tenant.id) => {
                     let limit = self.limit(now, tenant);
-                    if tenant.cost_alone(self.bubble()) <= limit * MODEST / 1000 {
-                        let guest = self.invite(now, limit, self.line[at].books.reported);
+                    let modest = tenant.cost_alone(self.bubble()) <= limit * MODEST / 1000;
+                    let sparse = tenant.gap >= self.tuning.sparse && modest;
+                    if sparse || self.gains_jointly(at, limit) {
+                        let joint = (!sparse).then_some(now);
+                        let guest = Guest { joint, ..self.invite(now, limit, tenant.books.reported) };
                         self.line[at].guest = Some(guest);
                     }
                 }
@@ -73,10 +83,27 @@ impl Card {
         }
     }
 
+    /// Whether a container does more beside another's turns than in turns of its own, because its host leaves those idle for a part: by
+    /// the GPU's own slicing each of those who compute has an equal part.
+    fn gains_jointly(&self, at: usize, limit: u64) -> bool {
+        let duty = self.line[at].duty();
+        let slices = SLICED / (self.guests(at) as u64 + 2);
+        duty < HOST_BOUND && slices.min(duty) > limit * duty / 1000
+    }
+
     fn invite(&mut self, now: Nanos, limit: u64, reported: Nanos) -> Guest {
         let granted = part(self.tuning.visit.0, limit, 1000).max(self.tuning.least);
         let word = self.word(now, YOURS);
-        Guest { word, granted, given: now, since: now, start: reported, seen: reported, before: None }
+        Guest {
+            word,
+            granted,
+            given: now,
+            since: now,
+            start: reported,
+            seen: reported,
+            joint: None,
+            before: None,
+        }
     }
 
     /// Books what a guest has used, and looks whether it may stay.
@@ -94,7 +121,9 @@ impl Card {
         let spent = tenant.took(guest.word) && tenant.waiting;
         let early = now < guest.given + self.tuning.visit;
         let over = now >= guest.since + self.tuning.visit;
-        let leaves = if spent && early {
+        let leaves = if let Some(since) = guest.joint {
+            now >= since + self.tuning.joint
+        } else if spent && early {
             true
         } else if over {
             let time = (now - guest.since).0.max(1);
@@ -112,15 +141,20 @@ impl Card {
         if leaves {
             let tenant = &mut self.line[at];
             tenant.guest = None;
-            tenant.uninvited = now + self.tuning.uninvited;
             tenant.presumed = now + self.tuning.tolerance;
+            if guest.joint.is_some() {
+                // How much of its own turns it computes is to be measured anew.
+                tenant.duty.1 = 0;
+            } else {
+                tenant.uninvited = now + self.tuning.uninvited;
+            }
             return;
         }
         // A new grant in good time, so that nobody waits for it.
-        if spent || (over && tenant.spent(guest.word).0 > guest.granted.0 / 2) {
-            let Guest { before, .. } = next;
-            next =
-                Guest { since: guest.since, start: guest.start, before, ..self.invite(now, limit, reported) };
+        let used_up = if guest.joint.is_some() { !early } else { spent };
+        if used_up || (over && tenant.spent(guest.word).0 > guest.granted.0 / 2) {
+            let (Guest { before, .. }, invited) = (next, self.invite(now, limit, reported));
+            next = Guest { since: guest.since, start: guest.start, joint: guest.joint, before, ..invited };
         }
         if over {
             (next.since, next.start) = (now, reported);
@@ -272,16 +306,78 @@ mod tests {
     }
 
     #[test]
-    fn container_with_short_gaps_or_the_turn_is_no_background_tenant() {
-        assert!(!is_invited(|gpu| gpu.line[0].gap = us(749)));
+    fn busy_container_with_short_gaps_or_the_turn_is_no_background_tenant() {
+        let busy = |gpu: &mut Card| (gpu.line[0].gap, gpu.line[0].duty.0) = (us(749), 800);
+        assert!(!is_invited(busy));
         assert!(!is_invited(|gpu| give_turn(gpu, 0, ms(6))));
+    }
+
+    /// Whether the first container shares others' turns as a host-bound one, if it does at all.
+    fn is_joint(change: impl FnOnce(&mut Card)) -> Option<bool> {
+        let mut gpu = shared(FAIR, &[1, 1, 1]);
+        (gpu.line[2].active, gpu.line[2].waiting) = (Nanos::ZERO, false);
+        change(&mut gpu);
+        gpu.watch_guests(NOW, NOW);
+        Some(gpu.line[0].guest?.joint.is_some())
     }
 
     #[test]
     fn background_tenant_costs_at_most_nine_tenths_of_its_share_with_its_switches() {
         // Of gaps of 5 ms, 3.9 ms of work and two switches of 100 us are 45 %.
-        assert!(is_invited(|gpu| gpu.line[0].duty.0 = 438));
-        assert!(!is_invited(|gpu| gpu.line[0].duty.0 = 439));
+        assert_eq!(is_joint(|gpu| gpu.line[0].duty.0 = 438), Some(false));
+        assert_eq!(is_joint(|gpu| gpu.line[0].duty.0 = 439), Some(true));
+    }
+
+    #[test]
+    fn host_bound_container_shares_the_turns_of_others() {
+        let with = |gap, duty| is_joint(|gpu| (gpu.line[0].gap, gpu.line[0].duty.0) = (gap, duty));
+        assert_eq!(with(us(20), 799), Some(true));
+        assert_eq!(with(us(20), 800), None);
+        assert_eq!(with(ms(5), 20), Some(false), "one that computes now and then costs little");
+    }
+
+    /// By slices it has 45 % of the GPU, in its own turns its share of what it computes.
+    #[test]
+    fn host_bound_container_with_a_large_share_keeps_its_own_turns() {
+        let is_joint = |weights: &[u32], duty| {
+            let mut gpu = shared(Policy::Weighted { conserving: true }, weights);
+            (gpu.line[0].gap, gpu.line[0].duty.0) = (us(20), duty);
+            gpu.watch_guests(NOW, NOW);
+            is_guest(&gpu)
+        };
+        assert!(is_joint(&[1, 3], 790) && is_joint(&[1, 1], 790) && is_joint(&[3, 1], 590));
+        assert!(!is_joint(&[3, 1], 610));
+    }
+
+    /// A host-bound container that shares the turns of another one.
+    fn joint_host() -> Card {
+        let mut gpu = shared(FAIR, &[1, 1]);
+        (gpu.line[0].gap, gpu.line[0].duty.0) = (us(20), 600);
+        gpu.watch_guests(NOW, NOW);
+        assert!(guest(&gpu).joint.is_some());
+        gpu
+    }
+
+    #[test]
+    fn host_bound_container_that_has_used_up_its_grant_waits_for_the_next_one() {
+        let mut gpu = joint_host();
+        let word = guest(&gpu).word;
+        take(&mut gpu, ms(25), true);
+        look(&mut gpu, 0, 49, ms(25));
+        assert_eq!(guest(&gpu).word, word);
+        look(&mut gpu, 49, 50, Nanos::ZERO);
+        assert_ne!(guest(&gpu).word, word);
+    }
+
+    #[test]
+    fn host_bound_container_is_measured_in_its_own_turns_again_after_a_second() {
+        let mut gpu = joint_host();
+        (0..99).for_each(|step| look(&mut gpu, step * 10, step * 10 + 10, ms(4)));
+        assert!(is_guest(&gpu));
+        look(&mut gpu, 990, 1000, ms(4));
+        assert!(!is_guest(&gpu));
+        assert_eq!(gpu.line[0].duty, (600, 0));
+        assert!(gpu.line[0].uninvited <= NOW, "it may share turns again when that is measured");
     }
 
     #[test]

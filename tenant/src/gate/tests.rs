@@ -264,7 +264,8 @@ fn a_saturating_thread_sleeps_and_marks_as_seldom_as_the_bound_allows() {
                 "{cost} us, {late} us late: {sleeps} sleeps, {records} records, {writes} writes, {asked} questions per ms; ran {ran}"
             );
             assert!(sleeps < 4.0, "{told}");
-            assert!(records < 2.0 && writes <= records && asked <= records, "{told}");
+            // The first one also asks whether the stream has run dry: no launch has waited yet.
+            assert!(records < 2.0 && writes <= records && asked <= records + 0.02, "{told}");
             assert!(ran > ms(199), "the card runs dry: {told}");
         });
     }

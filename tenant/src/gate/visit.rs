@@ -39,6 +39,8 @@ const SHARED_MARK: Nanos = Nanos::from_micros(150);
 const OPEN_MARK: Nanos = Nanos::from_millis(4);
 /// A launch of a thread with gaps is measured by itself this often.
 const SAMPLE: Nanos = Nanos::from_micros(500);
+/// The same of a thread that keeps the GPU waiting between its launches.
+const GAP_SAMPLE: Nanos = Nanos::from_millis(2);
 /// After a refusal of the driver, nothing of ours goes on a stream for so long.
 const SHY: Nanos = Nanos::from_millis(100);
 /// Batches settled by one visit; the next one takes the others.
@@ -104,8 +106,12 @@ struct Mode {
 
 impl Mode {
     fn of(lane: &mut Lane, expected: Expected, visit: thread::Visit, now: Nanos) -> Self {
-        let due = expected.is_uncertain() || (visit.is_sparse() && lane.marked + SAMPLE <= now);
+        let sample = lane.gaps && lane.sampled + GAP_SAMPLE <= now;
+        let due = expected.is_uncertain() || (visit.is_sparse() && lane.marked + SAMPLE <= now) || sample;
         let alone = due && !lane.programmatic;
+        if alone {
+            lane.sampled = now;
+        }
         let first = lane.open.bill.is_empty();
         if first && !lane.batches.is_empty() {
             lane.open.start = Start::Previous;
@@ -114,7 +120,7 @@ impl Mode {
         let begins = if lane.is_idle() {
             alone || !visit.is_sparse()
         } else {
-            first && (lane.is_stuck(now) || (alone && expected.is_uncertain()))
+            first && (lane.is_stuck(now) || (alone && (expected.is_uncertain() || sample)))
         };
         Self { alone, begins, known: !expected.fresh || lane.programmatic, guessed: lane.programmatic }
     }
@@ -275,7 +281,12 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
             };
             match step {
                 Step::Go(way) => return (way, reading),
-                Step::Sleep(time) => self.edge.sleep(time),
+                Step::Sleep(time) => {
+                    if let Some(lane) = lane {
+                        self.account().settlement.throttled(lane);
+                    }
+                    self.edge.sleep(time);
+                }
                 Step::Wait { word, timeout, ring } => {
                     if ring {
                         self.edge.ring();
@@ -353,6 +364,8 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
     fn mark(&self, lane: LaneId, backlog: bool) -> bool {
         let Ok(Some(marker)) = self.may_mark(|account| account.settlement.plan(lane)) else { return false };
         let Some(event) = self.event(marker.event) else { return false };
+        let throttled = self.account().settlement.find(lane).is_some_and(|lane| lane.throttled);
+        let dry = !throttled && self.driver.may_ask() && self.driver.is_dry(self.launch.stream) == Ok(true);
         if self.record(event).is_err() {
             return false;
         }
@@ -363,9 +376,10 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
         let mut account = self.account();
         let siblings = self.gate.siblings(self.launch.card, account.turn(), clocks);
         let others = self.gate.region.granted().card(self.launch.card).beside.load(Ordering::Relaxed);
-        let beside = siblings.working > 0 || others > 0;
-        let company = if beside { Company::Beside } else { Company::Alone };
-        account.settlement.close(lane, &marker, event, written, Placed { at: clocks.raw, company, backlog });
+        let among = others > 0;
+        let company = if siblings.working > 0 || among { Company::Beside } else { Company::Alone };
+        let placed = Placed { at: clocks.raw, company, among, dry, backlog };
+        account.settlement.close(lane, &marker, event, written, placed);
         true
     }
 

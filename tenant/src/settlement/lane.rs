@@ -69,6 +69,10 @@ pub(crate) struct Batch {
     pub(crate) first: Nanos,
     pub(crate) placed: Nanos,
     pub(crate) company: Company,
+    /// Other containers' work ran at the same time.
+    pub(crate) among: bool,
+    /// The stream had run dry when the marker was placed.
+    pub(crate) dry: bool,
     /// Launches of unknown number and length from before anything was metered.
     pub(crate) backlog: bool,
 }
@@ -90,6 +94,12 @@ pub(crate) struct Lane {
     pub(crate) went_on: Nanos,
     /// When a marker was last placed.
     pub(crate) marked: Nanos,
+    /// Its last batch had gaps: the host keeps the GPU waiting. Then only launches that are measured by themselves tell what they cost.
+    pub(crate) gaps: bool,
+    /// The thread has waited for room since the last marker, so the GPU had work in this lane.
+    pub(crate) throttled: bool,
+    /// When a launch was last measured by itself.
+    pub(crate) sampled: Nanos,
     /// When the thread last came by.
     pub(crate) used: Nanos,
     /// The metered period for which the backlog has been marked.
@@ -116,6 +126,9 @@ impl Lane {
             ended_by_gpu: None,
             went_on: Nanos::ZERO,
             marked: Nanos::ZERO,
+            gaps: false,
+            throttled: false,
+            sampled: Nanos::ZERO,
             used: now,
             period: 0,
             programmatic: false,
