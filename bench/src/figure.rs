@@ -25,6 +25,8 @@ pub(crate) struct Figure {
     /// What is measured, for people.
     what: &'static str,
     goal: Goal,
+    /// Another name under which it is asked for, with others of one table.
+    row: &'static str,
     /// What others reach, as published or measured in the same way; empty where nothing is known.
     peers: &'static str,
     /// Part of a quick run.
@@ -36,13 +38,23 @@ impl Figure {
         Self { quick: true, ..self }
     }
 
+    /// One of several that `row` names together.
+    const fn of(self, row: &'static str) -> Self {
+        Self { row, ..self }
+    }
+
+    /// Whether a name on the command line means it: a part of its key, or its row.
+    pub(crate) fn is_meant_by(&self, name: &str) -> bool {
+        self.key.contains(name) || self.row == name
+    }
+
     const fn peers(self, peers: &'static str) -> Self {
         Self { peers, ..self }
     }
 }
 
 const fn figure(key: &'static str, what: &'static str, goal: Goal) -> Figure {
-    Figure { key, what, goal, peers: "", quick: false }
+    Figure { key, what, goal, row: "", peers: "", quick: false }
 }
 
 const fn at_most(key: &'static str, what: &'static str, goal: f64) -> Figure {
@@ -179,6 +191,18 @@ pub(crate) const FIGURES: &[Figure] = &[
     at_most("shim_cpu_pct", "CPU that gating adds to a saturating tenant", 2.0),
     at_most("monitor_cpu_pct", "CPU of the monitor, two saturating tenants", 0.5).peers("XSched < 5"),
     at_most("scrape_cpu_pct", "CPU of the monitor that 100 scrapes a second add", 1.0),
+    // Progress: completed work over the rate alone, in virtual time
+    at_least("pattern_sum_ratio", "policy 1: progress of program and neighbour, over native; worst", 0.97)
+        .of("patterns"),
+    at_least("pattern_bound_ratio", "the same over the max-min bound", 0.95).of("patterns"),
+    at_least("pattern_own_ratio", "the program's, over the smaller of its fair share and native's", 0.97)
+        .of("patterns"),
+    at_most("pattern_latency_ratio", "mean latency of its requests, over native", 1.0).of("patterns"),
+    at_least("backlog_newcomer_ratio", "newcomer's work in its third second over its fair share", 0.95),
+    at_most("mixes_worst_pct", "random mixes, policy 2: worst share of progress off its weight", 5.0)
+        .of("mixes"),
+    at_most("mixes_median_pct", "median over the mixes of their worst", 1.5).of("mixes"),
+    at_least("mixes_sum_min", "least sum of progress", 0.95).of("mixes"),
     // The same two tenants without turns, for comparison
     recorded("bucket_share_error_pct_75_25", "75:25 by buckets that overlap, charged event times"),
     recorded("bucket_aggregate_pct_75_25", "and the work of all over the same work alone"),
@@ -230,7 +254,7 @@ impl Wanted {
         if self.names.is_empty() {
             return !self.quick || find(key).is_some_and(|figure| figure.quick);
         }
-        self.names.iter().any(|name| key.contains(name.as_str()))
+        find(key).is_some_and(|figure| self.names.iter().any(|name| figure.is_meant_by(name)))
     }
 
     /// Whether one of these is.
@@ -403,5 +427,12 @@ mod tests {
             "holder_kill_recover_ms",
         ];
         assert_eq!(rest, expected);
+    }
+
+    #[test]
+    fn row_names_all_its_figures_and_no_other() {
+        let wanted = Wanted { names: vec!["patterns".to_owned()], quick: false };
+        let named = FIGURES.iter().map(|figure| figure.key).filter(|key| wanted.has(key));
+        assert!(named.clone().count() == 4 && named.clone().all(|key| key.starts_with("pattern_")));
     }
 }

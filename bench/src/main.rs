@@ -2,8 +2,8 @@
 //!
 //! Every cost is a difference taken in one run: the same probe process ([`probe`]) with and without the shim, in turn
 //! ([`pair`]), medians over the rounds. The probes run on the null driver, which answers every call at once, so that only
-//! the shim's own cost is seen. Shares are measured on the simulated card ([`sharing`]). What cannot be measured says so, and the
-//! rest goes on.
+//! the shim's own cost is seen. Shares are measured on the simulated card ([`sharing`]), completed work beside others in
+//! virtual time ([`progress`]). What cannot be measured says so, and the rest goes on.
 
 #![allow(
     clippy::cast_precision_loss,
@@ -22,11 +22,13 @@ mod pair;
 mod plot;
 mod probe;
 mod program_start;
+mod progress;
 mod sharing;
 mod simulator;
 mod startup;
 
 use anyhow::{Result, bail};
+use cgpu_proto::units::Nanos;
 use clap::Parser;
 use figure::{FIGURES, Measured, Wanted};
 use pair::Built;
@@ -54,7 +56,10 @@ struct Arguments {
     /// Write pictures of the shares into this folder.
     #[arg(long, value_name = "DIR")]
     plots: Option<PathBuf>,
-    /// Only figures whose key contains one of these.
+    /// The seed of random mixes.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Only figures whose key contains one of these; or rows: patterns, backlog, mixes.
     names: Vec<String>,
     /// Internal: run one probe in this process and print its result.
     #[arg(long, hide = true)]
@@ -73,17 +78,23 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         return probe::run(probe).map(|()| ExitCode::SUCCESS);
     }
     for name in &arguments.names {
-        if !FIGURES.iter().any(|figure| figure.key.contains(name.as_str())) {
+        if !FIGURES.iter().any(|figure| figure.is_meant_by(name)) {
             let keys: Vec<&str> = FIGURES.iter().map(|figure| figure.key).collect();
             bail!("no figure's key contains '{name}'; there are: {}", keys.join(", "));
         }
     }
     let (dist, switch) = (&arguments.dist, arguments.switch_us);
+    let options = progress::Options {
+        quick: arguments.quick,
+        switch: Nanos::from_micros(switch.into()),
+        seed: arguments.seed,
+    };
     let wanted = Wanted { names: arguments.names, quick: arguments.quick };
     let mut measured = Measured::default();
     cost::measure(&Built::find(dist)?, &wanted, &mut measured);
     let mut gallery = Gallery::new(arguments.plots, switch)?;
     sharing::measure(dist, switch, &wanted, &mut measured, &mut gallery);
+    progress::measure(&options, &wanted, &mut measured);
     memory::measure(dist, &wanted, &mut measured);
     simulator::measure(dist, &wanted, &mut measured);
     program_start::measure(dist, &wanted, &mut measured);

@@ -4,51 +4,70 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use cgpu_proto::atomic::Ordering;
-use cgpu_proto::units::Nanos;
-use cgpu_sim::Kernel as Work;
+use cgpu_proto::units::{Bytes, Nanos};
 use cgpu_sim::machine::{ContextId, EventId, StreamId, Ticket, milliseconds};
 use cgpu_sim::timeline::Command;
+use cgpu_sim::{Footprint, Kernel as SimulatedKernel};
 use cgpu_tenant::gate::{Clocks, ContextKey, Driver as Asked, Edge, Event, Failed, Stream};
 
 use super::SLOT;
-use super::world::Role;
+use super::world::{Role, World};
 
-pub(super) struct Driver<'a> {
-    pub(super) role: &'a Role<'a, 'a>,
+/// A program's context, with all that it and its gate have made there.
+pub(super) struct Device {
     context: ContextId,
     made: Mutex<Made>,
 }
 
-/// What the program, or the gate for it, has made.
 #[derive(Default)]
 struct Made {
     streams: BTreeMap<usize, StreamId>,
     events: Vec<EventId>,
+    /// Events by which other streams wait for these.
+    joints: BTreeMap<StreamId, EventId>,
     last: BTreeMap<StreamId, Ticket>,
 }
 
-impl<'a> Driver<'a> {
-    pub(super) fn new(role: &'a Role<'a, 'a>, number: usize) -> Result<Self, cgpu_sim::Error> {
-        let context = role.gpu(|timeline, _| {
+impl Device {
+    /// The context of the tenant with this number.
+    pub(super) fn new(world: &World<'_>, number: usize) -> Result<Self, cgpu_sim::Error> {
+        let context = world.gpu(|timeline, _| {
             // Only to tell them apart.
             timeline.attach(number, 1 + u32::try_from(number).unwrap_or(0));
             timeline.create_context(number, 0)
         })?;
-        Ok(Self { role, context, made: Mutex::default() })
+        Ok(Self { context, made: Mutex::default() })
     }
 
     fn made<T>(&self, what: impl FnOnce(&mut Made) -> T) -> T {
         what(&mut self.made.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The driver as one thread of a program calls it.
+pub(super) struct Driver<'a> {
+    pub(super) role: &'a Role<'a, 'a>,
+    pub(super) device: &'a Device,
+}
+
+impl Driver<'_> {
+    fn made<T>(&self, what: impl FnOnce(&mut Made) -> T) -> T {
+        self.device.made(what)
     }
 
     fn stream(&self, stream: Stream) -> Result<StreamId, Failed> {
         if let Some(known) = self.made(|made| made.streams.get(&stream.handle).copied()) {
             return Ok(known);
         }
-        let new = self.role.gpu(|timeline, _| timeline.create_stream(self.context, false));
+        let new = self.role.gpu(|timeline, _| timeline.create_stream(self.device.context, false));
         let new = new.map_err(|_| Failed)?;
         self.made(|made| made.streams.insert(stream.handle, new));
         Ok(new)
+    }
+
+    fn new_event(&self) -> Result<EventId, Failed> {
+        let event = self.role.gpu(|timeline, _| timeline.create_event(self.device.context, true));
+        event.map_err(|_| Failed)
     }
 
     fn event(&self, event: Event) -> Result<EventId, Failed> {
@@ -70,18 +89,19 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn costs(&self) -> (Nanos, Nanos) {
-        self.role.gpu(|timeline, _| (timeline.figures().launch_cost, timeline.figures().call_cost))
+    fn call_cost(&self) -> Nanos {
+        self.role.figures().call_cost
     }
 
-    pub(super) fn launch(&self, stream: Stream, work: Nanos) -> Result<(), Failed> {
+    /// Launches a kernel that takes this part of the GPU for so long.
+    pub(super) fn launch(&self, stream: Stream, footprint: Footprint, length: Nanos) -> Result<(), Failed> {
         let into = self.stream(stream)?;
-        let launch = self.costs().0;
+        let kernel = SimulatedKernel::Spin(Some(length));
         loop {
-            match self.role.gpu(|timeline, now| timeline.launch(into, Work::Spin(Some(work)), now)) {
+            match self.role.gpu(|timeline, now| timeline.launch_in(into, kernel, footprint, now)) {
                 Ok(ticket) => {
                     self.made(|made| made.last.insert(into, ticket));
-                    self.role.spend(launch);
+                    self.role.spend(self.role.figures().launch_cost);
                     return Ok(());
                 }
                 Err(full) => self.role.wait_for(full.room),
@@ -89,16 +109,54 @@ impl<'a> Driver<'a> {
         }
     }
 
+    /// Copies between host and GPU, to the GPU if `up`.
+    pub(super) fn copy(&self, stream: Stream, up: bool, bytes: Bytes) -> Result<(), Failed> {
+        let figures = self.role.figures();
+        let cost = figures.copy_latency + Nanos(bytes.0.saturating_mul(1_000) / figures.copy_rate);
+        self.enqueue(stream, Command::Copy { up, cost }, self.call_cost()).map(|_| ())
+    }
+
+    /// Lets what is launched into `stream` from now on wait for what `awaited` holds: an event is
+    /// recorded there, and waited for here.
+    pub(super) fn join(&self, stream: Stream, awaited: Stream) -> Result<(), Failed> {
+        let from = self.stream(awaited)?;
+        let event = match self.made(|made| made.joints.get(&from).copied()) {
+            Some(event) => event,
+            None => self.new_event()?,
+        };
+        self.made(|made| made.joints.insert(from, event));
+        let recorded = self.enqueue(awaited, Command::Mark(event), self.call_cost())?;
+        self.enqueue(stream, Command::Wait(recorded), self.call_cost()).map(|_| ())
+    }
+
+    /// Whether the host sees that the stream's work is over.
+    pub(super) fn query(&self, stream: Stream) -> Result<bool, Failed> {
+        let stream = self.stream(stream)?;
+        self.role.spend(self.call_cost());
+        let last = self.made(|made| made.last.get(&stream).copied());
+        let is_over = |last| {
+            self.role.gpu(|timeline, now| timeline.visible_at(last).is_some_and(|visible| visible <= now))
+        };
+        Ok(last.is_none_or(is_over))
+    }
+
     pub(super) fn synchronize(&self) {
         let last = self.made(|made| made.last.values().copied().collect::<Vec<_>>());
         last.into_iter().for_each(|ticket| self.role.wait_for(ticket));
+    }
+
+    pub(super) fn synchronize_stream(&self, stream: Stream) -> Result<(), Failed> {
+        let stream = self.stream(stream)?;
+        let last = self.made(|made| made.last.get(&stream).copied());
+        last.into_iter().for_each(|ticket| self.role.wait_for(ticket));
+        Ok(())
     }
 
     /// GPU time that the program's work has run.
     pub(super) fn ran(&self) -> Nanos {
         self.role.gpu(|timeline, now| {
             timeline.settle(0, now);
-            timeline.context_busy(self.context)
+            timeline.context_busy(self.device.context)
         })
     }
 }
@@ -119,8 +177,7 @@ impl Asked for Driver<'_> {
     }
 
     fn create(&self) -> Result<Event, Failed> {
-        let event = self.role.gpu(|timeline, _| timeline.create_event(self.context, true));
-        let event = event.map_err(|_| Failed)?;
+        let event = self.new_event()?;
         self.made(|made| {
             made.events.push(event);
             Ok(Event(made.events.len() - 1))
@@ -129,11 +186,11 @@ impl Asked for Driver<'_> {
 
     fn record(&self, event: Event, stream: Stream) -> Result<(), Failed> {
         let event = self.event(event)?;
-        self.enqueue(stream, Command::Mark(event), self.costs().1).map(|_| ())
+        self.enqueue(stream, Command::Mark(event), self.call_cost()).map(|_| ())
     }
 
     fn write(&self, stream: Stream, word: usize, value: u64) -> Result<(), Failed> {
-        let ticket = self.enqueue(stream, Command::Write, self.costs().1)?;
+        let ticket = self.enqueue(stream, Command::Write, self.call_cost())?;
         self.role.write_at(ticket, word, value);
         Ok(())
     }

@@ -19,13 +19,18 @@ const BEAT: Nanos = Nanos::from_millis(250);
 pub(super) fn run(role: &Role<'_, '_>, policy: Policy, tenants: &[Tenant<'_>]) {
     let homes = role.homes();
     let mut controller = Card::new(Tuning::DEFAULT, policy);
-    for (number, tenant) in tenants.iter().enumerate() {
-        homes[number].grantor.adopt(1);
-        controller.admit(role.now(), TenantId(number as u64), Terms::weighing(tenant.weight));
-    }
+    let mut admitted = vec![false; homes.len()];
     let (mut stale, mut beat) = (true, Nanos::ZERO);
     while role.now() < role.end() {
         let now = role.now();
+        for number in 0..homes.len() {
+            if !admitted[number] && homes[number].has_started() {
+                admitted[number] = true;
+                homes[number].grantor.adopt(1);
+                let terms = Terms::weighing(tenants[number].weight);
+                controller.admit(now, TenantId(number as u64), terms);
+            }
+        }
         if now >= beat {
             homes.iter().for_each(|home| home.grantor.beat());
             beat = now + BEAT;

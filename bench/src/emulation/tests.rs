@@ -4,6 +4,8 @@
 use std::sync::Mutex;
 
 use cgpu_monitor::controller::policy::Policy;
+use cgpu_proto::units::Bytes;
+use cgpu_tenant::gate::Kernel;
 
 use super::*;
 
@@ -26,8 +28,8 @@ fn ran(policy: Option<Policy>, weights: [u32; 2], seed: u64) -> [u64; 2] {
     };
     let [first, second] = &sums;
     let tenants = [
-        Tenant { weight: weights[0], script: &|program| saturate(program, first) },
-        Tenant { weight: weights[1], script: &|program| saturate(program, second) },
+        Tenant { weight: weights[0], script: &|program| saturate(program, first), threads: 1 },
+        Tenant { weight: weights[1], script: &|program| saturate(program, second), threads: 1 },
     ];
     let length = Nanos::from_millis(2 * SECOND);
     run(&Scene { figures: Figures::default(), policy, tenants: &tenants, seed, length }).unwrap();
@@ -70,7 +72,10 @@ fn visits(policy: Option<Policy>, gap: Nanos) -> u64 {
         }
         Ok(())
     };
-    let tenants = [Tenant { weight: 1, script: &with_gaps }, Tenant { weight: 1, script: &saturate }];
+    let tenants = [
+        Tenant { weight: 1, script: &with_gaps, threads: 1 },
+        Tenant { weight: 1, script: &saturate, threads: 1 },
+    ];
     let length = Nanos::from_millis(3 * SECOND);
     run(&Scene { figures: Figures::default(), policy, tenants: &tenants, seed: 1, length }).unwrap();
     count.into_inner().unwrap()
@@ -111,7 +116,10 @@ fn ran_with_pauses(policy: Option<Policy>, pause: Nanos) -> u64 {
         }
         Ok(())
     };
-    let tenants = [Tenant { weight: 1, script: &with_pauses }, Tenant { weight: 1, script: &saturate }];
+    let tenants = [
+        Tenant { weight: 1, script: &with_pauses, threads: 1 },
+        Tenant { weight: 1, script: &saturate, threads: 1 },
+    ];
     let length = Nanos::from_millis(3 * SECOND);
     run(&Scene { figures: Figures::default(), policy, tenants: &tenants, seed: 1, length }).unwrap();
     sum.into_inner().unwrap()
@@ -178,7 +186,7 @@ fn ran_programmatically(programmatic: bool, micros: u64) -> [u64; 2] {
         let mut before = None;
         while program.goes_on() {
             let kernel = Kernel::new(1, [64, 1, 1], [256, 1, 1]);
-            program.launch_as(kernel, 0, Nanos::from_micros(micros), programmatic)?;
+            program.launch_as(kernel, 0, Work::full(Nanos::from_micros(micros)), programmatic)?;
             if before.is_none() && program.now() >= Nanos::from_millis(SECOND) {
                 before = Some(program.ran());
             }
@@ -188,8 +196,8 @@ fn ran_programmatically(programmatic: bool, micros: u64) -> [u64; 2] {
     };
     let [first, second] = &sums;
     let tenants = [
-        Tenant { weight: 1, script: &|program| saturate(program, first, programmatic, micros) },
-        Tenant { weight: 1, script: &|program| saturate(program, second, false, 60) },
+        Tenant { weight: 1, script: &|program| saturate(program, first, programmatic, micros), threads: 1 },
+        Tenant { weight: 1, script: &|program| saturate(program, second, false, 60), threads: 1 },
     ];
     let length = Nanos::from_millis(3 * SECOND);
     run(&Scene { figures: Figures::default(), policy: Some(WEIGHTED), tenants: &tenants, seed: 1, length })
@@ -205,5 +213,154 @@ fn programmatic_launches_cost_a_few_percent() {
         println!("kernels of {micros} us: {programmatic:?} ns programmatically, {plain:?} ns otherwise");
         assert!(programmatic[0] * 100 >= plain[0] * 94, "{programmatic:?} of {plain:?} ns");
         assert!(programmatic[1] * 100 >= plain[1] * 99, "{programmatic:?} of {plain:?} ns");
+    }
+}
+
+const fn us(micros: u64) -> Nanos {
+    Nanos::from_micros(micros)
+}
+
+/// What a program of one container did alone, without a monitor, from the first second to the third.
+fn alone(threads: u32, script: &Script<'_>) -> Observed {
+    let tenants = [Tenant { weight: 1, script, threads }];
+    let length = Nanos::from_millis(3 * SECOND);
+    let scene = Scene { figures: Figures::default(), policy: None, tenants: &tenants, seed: 1, length };
+    let observed = observe(&scene, &[Nanos::from_millis(SECOND), length]).unwrap();
+    Observed {
+        kernels: observed[1][0].kernels - observed[0][0].kernels,
+        computed: observed[1][0].computed - observed[0][0].computed,
+        reported: observed[1][0].reported - observed[0][0].reported,
+    }
+}
+
+#[test]
+fn full_grids_run_one_by_one_and_quarter_grids_beside_each_other() {
+    let on_four_streams = |grid| {
+        alone(1, &|program| {
+            while program.goes_on() {
+                (0..4).try_for_each(|stream| program.submit(Work { grid, length: us(500) }, stream))?;
+            }
+            Ok(())
+        })
+    };
+    let (full, quarter) = (on_four_streams(Grid::Full), on_four_streams(Grid::Quarter));
+    assert!((3_980..=4_000).contains(&full.kernels), "{full:?}");
+    assert!((15_900..=16_000).contains(&quarter.kernels), "{quarter:?}");
+    assert!(quarter.computed <= Nanos::from_millis(2 * SECOND), "{quarter:?}");
+}
+
+#[test]
+fn kernels_of_a_stream_that_waits_for_another_run_after_its_own() {
+    let chained = |joined: bool| {
+        alone(1, &move |program| {
+            while program.goes_on() {
+                program.submit(Work { grid: Grid::Quarter, length: us(500) }, 0)?;
+                if joined {
+                    program.wait_for_stream(1, 0)?;
+                }
+                program.submit(Work { grid: Grid::Quarter, length: us(500) }, 1)?;
+                if joined {
+                    program.wait_for_stream(0, 1)?;
+                }
+            }
+            Ok(())
+        })
+    };
+    let (free, joined) = (chained(false).kernels, chained(true).kernels);
+    assert!((7_900..=8_000).contains(&free), "{free}");
+    // Two events a pair of kernels.
+    assert!((3_900..=4_000).contains(&joined), "{joined}");
+}
+
+#[test]
+fn threads_of_a_program_launch_beside_each_other() {
+    let kernels = |threads| {
+        let script = |program: &Program<'_>| {
+            while program.goes_on() {
+                program.submit(Work::full(us(20)), program.thread())?;
+                program.synchronize_stream(program.thread())?;
+                program.compute(us(180));
+            }
+            Ok(())
+        };
+        alone(threads, &script).kernels
+    };
+    let (one, four) = (kernels(1), kernels(4));
+    assert!(four.abs_diff(4 * one) <= 4 * one / 50, "{one} and {four}");
+}
+
+#[test]
+fn copies_run_beside_kernels_and_take_their_time() {
+    // 96 us at 12 GB/s, and 8 us before the first byte.
+    let bytes = Bytes(96 * 12_000);
+    let kernels = |copies: bool| {
+        let script = |program: &Program<'_>| {
+            while program.goes_on() {
+                if copies {
+                    program.upload(bytes, 1)?;
+                    program.download(bytes, 2)?;
+                }
+                program.submit(Work::full(us(80)), 0)?;
+                program.synchronize();
+            }
+            Ok(())
+        };
+        alone(1, &script).kernels
+    };
+    let (without, with) = (kernels(false), kernels(true));
+    let period = |kernels: u64| 2_000_000 / kernels;
+    assert!((85..100).contains(&period(without)), "{} us", period(without));
+    assert!((105..125).contains(&period(with)), "{} us", period(with));
+}
+
+#[test]
+fn polling_sees_the_end_of_the_last_launch_and_not_before() {
+    let earliest = Mutex::new(Nanos::MAX);
+    let polls = alone(1, &|program| {
+        while program.goes_on() {
+            let begun = program.now();
+            program.submit(Work::full(us(300)), 0)?;
+            while !program.is_over(0)? {
+                program.compute(us(4));
+            }
+            let mut earliest = earliest.lock().unwrap();
+            *earliest = earliest.min(program.now() - begun);
+        }
+        Ok(())
+    });
+    let earliest = earliest.into_inner().unwrap();
+    assert!(earliest >= us(300) && polls.kernels > 6_000, "{earliest}, {polls:?}");
+}
+
+/// The monitor admits a container when its program starts; until then there is nobody to share with.
+#[test]
+fn tenant_that_starts_later_leaves_the_gpu_to_the_others_until_then() {
+    let saturate = |program: &Program<'_>| {
+        while program.goes_on() {
+            program.submit(Work::full(us(60)), 0)?;
+        }
+        Ok(())
+    };
+    let at = Nanos::from_millis;
+    let newcomer = |program: &Program<'_>| {
+        program.sleep_until(at(SECOND));
+        saturate(program)
+    };
+    let tenants = [
+        Tenant { weight: 1, script: &saturate, threads: 1 },
+        Tenant { weight: 1, script: &newcomer, threads: 1 },
+    ];
+    let policy = Some(Policy::Weighted { conserving: false });
+    let length = at(3 * SECOND);
+    let scene = Scene { figures: Figures::default(), policy, tenants: &tenants, seed: 1, length };
+    let observed = observe(&scene, &[at(SECOND), at(2 * SECOND), length]).unwrap();
+    let alone = observed[0][0].computed;
+    assert!(alone > at(990) && observed[0][1].computed == Nanos::ZERO, "{observed:?}");
+    let beside = [0, 1].map(|tenant| (observed[2][tenant].computed - observed[1][tenant].computed).0);
+    assert!(beside.iter().all(|computed| (480_000_000..500_000_000).contains(computed)), "{observed:?}");
+    // What each reports is what it did.
+    for tenant in [0, 1] {
+        let reported = (observed[2][tenant].reported - observed[1][tenant].reported).0;
+        assert!(reported.abs_diff(beside[tenant]) < 10_000_000, "{observed:?}");
     }
 }

@@ -25,6 +25,8 @@ const TIMER: (u64, u64) = (2_000, 20_000);
 
 /// An actor that sleeps.
 struct Actor {
+    /// The tenant whose thread it is; none: it is not a program's.
+    tenant: Option<usize>,
     wakes: Nanos,
     /// It is also woken when its gate word is not that any more.
     word: Option<u32>,
@@ -56,19 +58,40 @@ pub(super) struct World<'h> {
     figures: Figures,
     end: Nanos,
     state: Mutex<State>,
-    next: Condvar,
+    /// One for each actor, which is woken by its own.
+    next: Vec<Condvar>,
 }
 
 impl<'h> World<'h> {
-    pub(super) fn new(homes: &'h [Home], figures: Figures, seed: u64, end: Nanos) -> Self {
+    /// A run of which each actor is a thread of that tenant's program, or none; the last is the
+    /// monitor.
+    pub(super) fn new(
+        homes: &'h [Home],
+        actors: &[Option<usize>],
+        figures: Figures,
+        seed: u64,
+        end: Nanos,
+    ) -> Self {
         let mut words = Plain::new(WORDS);
         let mut timeline = Timeline::new(&mut words, &figures);
         timeline.install(0, Bytes::from_mib(64 << 10));
         timeline.advance(BEGIN);
-        let actors = (0..=homes.len()).map(|_| Actor { wakes: BEGIN, word: None, over: false }).collect();
+        let next = actors.iter().map(|_| Condvar::new()).collect();
+        let sleeping =
+            |tenant: &Option<usize>| Actor { tenant: *tenant, wakes: BEGIN, word: None, over: false };
+        let actors = actors.iter().map(sleeping).collect();
         let (writes, rung, draws) = (Vec::new(), Vec::new(), seed);
         let state = State { now: BEGIN, running: 0, actors, words, writes, rung, draws };
-        Self { homes, figures, end: BEGIN + end, state: Mutex::new(state), next: Condvar::new() }
+        Self { homes, figures, end: BEGIN + end, state: Mutex::new(state), next }
+    }
+
+    /// Changes the GPU, which has come to the present instant.
+    pub(super) fn gpu<T>(&self, what: impl FnOnce(&mut Timeline<'_, Plain>, Nanos) -> T) -> T {
+        let mut state = self.state();
+        let now = state.now;
+        let mut timeline = Timeline::new(&mut state.words, &self.figures);
+        timeline.advance(now);
+        what(&mut timeline, now)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -77,10 +100,10 @@ impl<'h> World<'h> {
 
     /// Lets the actor run that wakes first.
     fn pass_on(&self, state: &mut State) {
-        let gate = |number: usize| self.homes.get(number).map(|home| home.region.granted().gate());
+        let gate = |tenant: Option<usize>| Some(self.homes.get(tenant?)?.region.granted().gate());
         for number in 0..state.actors.len() {
-            let word = state.actors[number].word;
-            if word.is_some() && word != gate(number) {
+            let Actor { tenant, word, .. } = state.actors[number];
+            if word.is_some() && word != gate(tenant) {
                 let wakes = state.now + state.draw(WOKEN);
                 let actor = &mut state.actors[number];
                 (actor.word, actor.wakes) = (None, actor.wakes.min(wakes));
@@ -92,7 +115,7 @@ impl<'h> World<'h> {
             state.running = number;
         }
         self.come_by(state);
-        self.next.notify_all();
+        self.next[state.running].notify_one();
     }
 
     /// The GPU's writes up to now.
@@ -122,10 +145,11 @@ impl State {
     }
 }
 
-/// An actor of a run; the monitor is the last.
+/// An actor of a run.
 pub(super) struct Role<'w, 'h> {
     world: &'w World<'h>,
     number: usize,
+    tenant: Option<usize>,
 }
 
 impl Drop for Role<'_, '_> {
@@ -139,13 +163,19 @@ impl Drop for Role<'_, '_> {
 impl<'w, 'h> Role<'w, 'h> {
     /// Waits for its first instant.
     pub(super) fn take(world: &'w World<'h>, number: usize) -> Self {
-        let role = Self { world, number };
+        let tenant = world.state().actors[number].tenant;
+        let role = Self { world, number, tenant };
         role.wait_for_turn();
         role
     }
 
+    /// The number of the tenant whose program it is.
+    fn tenant(&self) -> usize {
+        self.tenant.unwrap_or_else(|| unreachable!("only a program has a container"))
+    }
+
     pub(super) fn home(&self) -> &'h Home {
-        &self.world.homes[self.number]
+        &self.world.homes[self.tenant()]
     }
 
     pub(super) fn homes(&self) -> &'h [Home] {
@@ -211,7 +241,8 @@ impl<'w, 'h> Role<'w, 'h> {
     }
 
     fn sleep(&self, mut state: MutexGuard<'_, State>, wakes: Nanos, word: Option<u32>) {
-        state.actors[self.number] = Actor { wakes, word, over: false };
+        let actor = &mut state.actors[self.number];
+        (actor.wakes, actor.word) = (wakes, word);
         self.world.pass_on(&mut state);
         drop(state);
         self.wait_for_turn();
@@ -220,15 +251,20 @@ impl<'w, 'h> Role<'w, 'h> {
     fn wait_for_turn(&self) {
         let mut state = self.world.state();
         while state.running != self.number {
-            state = self.world.next.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.world.next[self.number].wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.actors[self.number].word = None;
     }
 
     /// Rings the doorbell, which wakes the monitor.
     pub(super) fn ring(&self) {
+        self.world.state().rung.push(self.tenant());
+        self.wake_monitor();
+    }
+
+    /// Wakes the monitor, which looks for what has changed.
+    pub(super) fn wake_monitor(&self) {
         let mut state = self.world.state();
-        state.rung.push(self.number);
         let wakes = state.now + state.draw(RUNG);
         if let Some(monitor) = state.actors.last_mut() {
             monitor.wakes = monitor.wakes.min(wakes);
@@ -242,16 +278,16 @@ impl<'w, 'h> Role<'w, 'h> {
 
     /// Does something on the GPU, which has come to the present instant.
     pub(super) fn gpu<T>(&self, what: impl FnOnce(&mut Timeline<'_, Plain>, Nanos) -> T) -> T {
-        let mut state = self.world.state();
-        let now = state.now;
-        let mut timeline = Timeline::new(&mut state.words, &self.world.figures);
-        timeline.advance(now);
-        what(&mut timeline, now)
+        self.world.gpu(what)
+    }
+
+    pub(super) fn figures(&self) -> &'w Figures {
+        &self.world.figures
     }
 
     /// A word of this container's progress page is written when the GPU comes to that command.
     pub(super) fn write_at(&self, ticket: Ticket, word: usize, value: u64) {
-        self.world.state().writes.push(Write { ticket, tenant: self.number, word, value });
+        self.world.state().writes.push(Write { ticket, tenant: self.tenant(), word, value });
     }
 
     /// Waits until the host sees that a command is done.

@@ -1,0 +1,99 @@
+//! The most that a closed loop and a tenant that saturates the GPU can complete together.
+//!
+//! The loop alone computes for `work` of each `period`, then waits for the end of it. Beside the
+//! other tenant the GPU is handed over to the loop, stays there for some of its cycles, and is handed
+//! back. The launches of one of these cycles were queued meanwhile, so that cycle holds the GPU for
+//! its `work` only; in the others the GPU stands still for the rest of the period. Of the ways to do
+//! that, one cycle to each hand-over, two, and so on, the bound is the best. `docs/scheduling.md` has
+//! the formula and what it assumes.
+
+/// A closed loop as it runs alone, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Cycle {
+    /// GPU time of a cycle.
+    pub(super) work: f64,
+    /// From one cycle to the next.
+    pub(super) period: f64,
+}
+
+/// What hand-overs cost, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Turns {
+    /// Cost of a switch.
+    pub(super) switch: f64,
+    /// Longest that a tenant keeps the GPU while the other wants it.
+    pub(super) turn: f64,
+}
+
+/// Progress of the loop and of the tenant that saturates the GPU, where each holds the GPU for the
+/// same time unless the loop needs less.
+pub(super) fn max_min(cycle: Cycle, turns: Turns) -> [f64; 2] {
+    let most = (turns.turn / cycle.period).ceil().max(1.0) as u32;
+    let ways = (1..=most).map(|cycles| of_cycles(f64::from(cycles), cycle, turns));
+    ways.fold([0.0; 2], |best, way| if sum(way) > sum(best) { way } else { best })
+}
+
+/// The same with so many cycles to each hand-over.
+fn of_cycles(cycles: f64, cycle: Cycle, Turns { switch, turn }: Turns) -> [f64; 2] {
+    let held = (cycles - 1.0) * cycle.period + cycle.work;
+    // To the loop and back, and once more for each turn that it takes.
+    let switches = 2.0 * switch * (held / turn).max(1.0);
+    let round = (cycles * cycle.period).max(2.0 * held + switches);
+    [cycles * cycle.period / round, (round - held - switches) / round]
+}
+
+/// Progress of both.
+pub(super) fn sum([own, other]: [f64; 2]) -> f64 {
+    own + other
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TURNS: Turns = Turns { switch: 100e-6, turn: 6e-3 };
+
+    fn assert_near(found: [f64; 2], expected: [f64; 2]) {
+        let near = found.iter().zip(expected).all(|(found, expected)| (found - expected).abs() < 0.002);
+        assert!(near, "{found:?}, not {expected:?}");
+    }
+
+    #[test]
+    fn two_saturating_tenants_lose_a_switch_a_turn() {
+        for period in [60e-6, 2e-3, 6e-3, 12e-3] {
+            let half = 0.5 / (1.0 + 100e-6 / 6e-3);
+            assert_near(max_min(Cycle { work: period, period }, TURNS), [half, half]);
+        }
+    }
+
+    #[test]
+    fn loop_that_needs_less_than_its_share_runs_as_if_alone() {
+        // 6.4 ms of kernels, then 30 ms of quiet: 6.6 of 36.4 ms are not the neighbour's.
+        let requests = Cycle { work: 6.3e-3, period: 36.4e-3 };
+        let two_switches = 2.0 * 100e-6 * 6.3 / 6.0;
+        assert_near(max_min(requests, TURNS), [1.0, 1.0 - (6.3e-3 + two_switches) / 36.4e-3]);
+    }
+
+    #[test]
+    fn loop_whose_host_is_the_bottleneck_computes_while_the_neighbour_does() {
+        // 2 ms of kernels in 3.3 ms: both get 2 ms of each 4.2.
+        let eager = Cycle { work: 2e-3, period: 3.3e-3 };
+        assert_near(max_min(eager, TURNS), [3.3 / 4.2, 2.0 / 4.2]);
+    }
+
+    #[test]
+    fn gaps_shorter_than_two_switches_are_not_handed_over() {
+        // 160 us of kernels in 180 us: in turns, 34 cycles to each.
+        let polling = Cycle { work: 160e-6, period: 180e-6 };
+        let [own, other] = max_min(polling, TURNS);
+        assert!((0.49..0.5).contains(&own) && (0.49..0.5).contains(&other), "{own} and {other}");
+    }
+
+    #[test]
+    fn switches_that_cost_nothing_leave_no_gap_unused() {
+        let free = Turns { switch: 0.0, ..TURNS };
+        let loader = Cycle { work: 2e-3, period: 4e-3 };
+        assert_near(max_min(loader, free), [1.0, 0.5]);
+        assert_near(max_min(Cycle { work: 3e-3, period: 4e-3 }, free), [2.0 / 3.0, 0.5]);
+    }
+}

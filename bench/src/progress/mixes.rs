@@ -1,0 +1,240 @@
+//! `mixes`: closed loops of random kernels and weights beside each other, under policy 2.
+
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context, Result};
+use cgpu_proto::units::Nanos;
+use cgpu_sim::settings::Figures as Model;
+use cgpu_tenant::gate::Failed;
+
+use super::{Figures, Options, WEIGHTED, as_seconds, between, seconds};
+use crate::emulation::{Grid, Program, Scene, Tenant, Work, run};
+
+/// Mixes of a full run, and of a quick one.
+const MIXES: u64 = 40;
+const QUICK_MIXES: u64 = 8;
+
+/// Not counted: the tenants come to be known, and what they queued at first runs.
+const WARM: Nanos = seconds(2);
+/// Turns, or kernels where those are longer, of the tenant that has the fewest of them in the counted
+/// time: one of them at its edges is half a hundredth of the tenant's work.
+const TURNS: u64 = 200;
+/// GPU time that is taken for a turn.
+const TURN: Nanos = Nanos::from_millis(10);
+/// Bounds of the counted time.
+const COUNTED: (Nanos, Nanos) = (seconds(6), seconds(60));
+
+/// Batches of kernels, each of which is waited for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Loop {
+    work: Work,
+    streams: u32,
+    /// Kernels between two waits.
+    batch: u32,
+    weight: u32,
+}
+
+/// Random numbers (SplitMix64).
+struct Draws(u64);
+
+impl Draws {
+    fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ mixed >> 31
+    }
+
+    /// From `least` to `most`, all alike.
+    fn within(&mut self, least: u32, most: u32) -> u32 {
+        least + (self.bits() % u64::from(most - least + 1)) as u32
+    }
+
+    /// From `least` to `most`, their logarithms alike.
+    fn over_magnitudes(&mut self, least: f64, most: f64) -> f64 {
+        let part = (self.bits() >> 11) as f64 / (1_u64 << 53) as f64;
+        least * (most / least).powf(part)
+    }
+}
+
+impl Loop {
+    fn drawn(draws: &mut Draws) -> Self {
+        let length = Nanos(draws.over_magnitudes(5e3, 20e6) as u64);
+        let grid = if draws.within(0, 1) == 0 { Grid::Full } else { Grid::Quarter };
+        let streams = draws.within(1, 4);
+        let batch = draws.over_magnitudes(2.0, 1_024.0).round() as u32;
+        Self { work: Work { grid, length }, streams, batch, weight: draws.within(1, 4) }
+    }
+
+    /// A batch; ends early with the run.
+    fn cycle(&self, program: &Program<'_>) -> Result<(), Failed> {
+        for kernel in 0..self.batch {
+            if !program.goes_on() {
+                break;
+            }
+            program.submit(self.work, kernel % self.streams)?;
+        }
+        program.synchronize();
+        Ok(())
+    }
+
+    /// Kernels per second alone, from whole batches.
+    fn solo(&self, model: Model) -> Result<f64> {
+        let ends = Mutex::new(Vec::new());
+        let batches = |program: &Program<'_>| {
+            while program.goes_on() {
+                self.cycle(program)?;
+                if program.goes_on() {
+                    ends.lock().unwrap_or_else(PoisonError::into_inner).push(program.now());
+                }
+            }
+            Ok(())
+        };
+        // Kernels one by one, and the host's time for each: no batch takes longer.
+        let longest = Nanos((self.work.length.0 + 10_000) * u64::from(self.batch));
+        let length = Nanos(4 * longest.0).max(Nanos::from_millis(100));
+        let tenants = [Tenant { weight: 1, script: &batches, threads: 1 }];
+        run(&Scene { figures: model, policy: None, tenants: &tenants, seed: 1, length })?;
+        let ends = ends.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let (first, last) = ends.first().zip(ends.last()).context("no batch ended alone")?;
+        let kernels = (ends.len() - 1) as f64 * f64::from(self.batch);
+        Ok(kernels / as_seconds(*last - *first))
+    }
+}
+
+impl fmt::Display for Loop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { work, streams, batch, weight } = self;
+        let grid = if work.grid == Grid::Full { "" } else { "quarter " };
+        let us = work.length.0 as f64 / 1e3;
+        write!(f, "{weight}: {grid}{us:.0} us x{streams} /{batch}")
+    }
+}
+
+fn drawn(seed: u64, number: u64) -> Vec<Loop> {
+    // Each mix has draws of its own, so that it is the same however many there are.
+    let mut draws = Draws(seed.wrapping_mul(1_000_003).wrapping_add(number));
+    let loops = draws.within(2, 4);
+    (0..loops).map(|_| Loop::drawn(&mut draws)).collect()
+}
+
+/// How long a mix is counted.
+fn counted(loops: &[Loop]) -> Nanos {
+    let weights: u32 = loops.iter().map(|tenant| tenant.weight).sum();
+    let needed = loops.iter().map(|tenant| {
+        let own = TURNS * TURN.max(tenant.work.length).0;
+        Nanos(own * u64::from(weights) / u64::from(tenant.weight))
+    });
+    needed.max().unwrap_or_default().clamp(COUNTED.0, COUNTED.1)
+}
+
+/// Progress of each.
+fn progress(loops: &[Loop], model: Model) -> Result<Vec<f64>> {
+    let scripts = loops.iter().map(|tenant| {
+        move |program: &Program<'_>| {
+            while program.goes_on() {
+                tenant.cycle(program)?;
+            }
+            Ok(())
+        }
+    });
+    let scripts: Vec<_> = scripts.collect();
+    let tenants = loops.iter().zip(&scripts);
+    let tenants = tenants.map(|(tenant, script)| Tenant { weight: tenant.weight, script, threads: 1 });
+    let tenants: Vec<Tenant<'_>> = tenants.collect();
+    let counted = counted(loops);
+    let seen = between(model, Some(WEIGHTED), &tenants, &[WARM, WARM + counted])?;
+    let of = |(tenant, seen): (&Loop, &crate::emulation::Observed)| {
+        Ok(seen.kernels as f64 / as_seconds(counted) / tenant.solo(model)?)
+    };
+    loops.iter().zip(&seen[0]).map(of).collect()
+}
+
+/// Percent by which each part of all progress misses its weight's part of all weights.
+fn deviations(progress: &[f64], weights: &[u32]) -> Vec<f64> {
+    let sum: f64 = progress.iter().sum();
+    let weight: u32 = weights.iter().sum();
+    let off = progress
+        .iter()
+        .zip(weights)
+        .map(|(progress, own)| 100.0 * ((progress / sum) / (f64::from(*own) / f64::from(weight)) - 1.0));
+    off.collect()
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let half = values.len() / 2;
+    if values.len().is_multiple_of(2) { f64::midpoint(values[half - 1], values[half]) } else { values[half] }
+}
+
+pub(super) fn measure(options: &Options) -> Result<Figures> {
+    let model = Model { switch: options.switch, ..Model::default() };
+    let mixes = if options.quick { QUICK_MIXES } else { MIXES };
+    eprintln!(
+        "    mixes of seed {}: weight: kernel x streams / kernels between waits, off by percent",
+        options.seed
+    );
+    let (mut worst, mut least) = (Vec::new(), f64::INFINITY);
+    for number in 0..mixes {
+        let loops = drawn(options.seed, number);
+        let progress = progress(&loops, model).with_context(|| format!("mix {number}"))?;
+        let weights: Vec<u32> = loops.iter().map(|tenant| tenant.weight).collect();
+        let off = deviations(&progress, &weights);
+        let sum: f64 = progress.iter().sum();
+        let described = loops.iter().zip(&off).map(|(tenant, off)| format!("{tenant} {off:+.1}"));
+        eprintln!("    {number:2}: sum {sum:.2}; {}", described.collect::<Vec<_>>().join("; "));
+        worst.push(off.iter().fold(0.0_f64, |worst, off| worst.max(off.abs())));
+        least = least.min(sum);
+    }
+    let most = worst.iter().copied().fold(0.0, f64::max);
+    Ok(vec![("mixes_worst_pct", most), ("mixes_median_pct", median(&mut worst)), ("mixes_sum_min", least)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn draws_of_a_seed_repeat_and_stay_within_their_bounds() {
+        assert_eq!(drawn(1, 3), drawn(1, 3));
+        assert_ne!(drawn(1, 3), drawn(2, 3));
+        let loops: Vec<Loop> = (0..500).flat_map(|number| drawn(1, number)).collect();
+        let all = |holds: fn(&Loop) -> bool| loops.iter().all(holds);
+        assert!(all(|tenant| (5_000..=20_000_000).contains(&tenant.work.length.0)));
+        assert!(all(|tenant| (1..=4).contains(&tenant.streams) && (1..=4).contains(&tenant.weight)));
+        assert!(all(|tenant| (2..=1_024).contains(&tenant.batch)));
+        // As many below 316 us, the middle of the magnitudes, as above it.
+        let short = loops.iter().filter(|tenant| tenant.work.length.0 < 316_000).count();
+        assert!(
+            (loops.len() * 45 / 100..loops.len() * 55 / 100).contains(&short),
+            "{short} of {}",
+            loops.len()
+        );
+    }
+
+    #[test]
+    fn deviation_is_of_the_share_and_in_percent_of_it() {
+        let off = deviations(&[0.3, 0.2], &[1, 1]);
+        assert!((off[0] - 20.0).abs() < 1e-9 && (off[1] + 20.0).abs() < 1e-9, "{off:?}");
+        assert!(deviations(&[0.6, 0.2], &[3, 1]).iter().all(|off| off.abs() < 1e-9));
+    }
+
+    #[test]
+    fn solo_rate_is_of_whole_batches() {
+        let work = Work { grid: Grid::Full, length: Nanos::from_millis(1) };
+        let tenant = Loop { work, streams: 2, batch: 10, weight: 1 };
+        let rate = tenant.solo(Model::default()).unwrap();
+        // 10 ms, and some 20 us until the next batch's first kernel begins.
+        assert!((990.0..1_000.0).contains(&rate), "{rate}");
+        let quarters = Loop { work: Work { grid: Grid::Quarter, ..work }, streams: 4, batch: 400, ..tenant };
+        let rate = quarters.solo(Model::default()).unwrap();
+        assert!((3_980.0..4_000.0).contains(&rate), "{rate}");
+    }
+
+    #[test]
+    fn median_of_an_even_number_is_between_the_middle_two() {
+        assert!((median(&mut [4.0, 1.0, 3.0, 2.0]) - 2.5).abs() < 1e-9);
+        assert!((median(&mut [3.0, 1.0, 2.0]) - 2.0).abs() < 1e-9);
+    }
+}
