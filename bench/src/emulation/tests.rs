@@ -161,7 +161,8 @@ fn newcomer(policy: Option<Policy>, micros: u64, streams: u32) -> u64 {
         *ran.lock().unwrap() = (program.ran() - before.unwrap()).0;
         Ok(())
     };
-    let tenants = [Tenant { weight: 1, script: &queue }, Tenant { weight: 1, script: &come }];
+    let tenants =
+        [Tenant { weight: 1, script: &queue, threads: 1 }, Tenant { weight: 1, script: &come, threads: 1 }];
     let length = Nanos::from_millis(4 * SECOND);
     run(&Scene { figures: Figures::default(), policy, tenants: &tenants, seed: 1, length }).unwrap();
     ran.into_inner().unwrap() / 20_000
