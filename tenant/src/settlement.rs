@@ -509,9 +509,11 @@ impl Settlement {
         let gaps = batch.dry && !exactly && length > Nanos(batch.bill.cost.0 / 4 * 5);
         let added = self.book(&batch.bill, span, batch.among || gaps);
         if let Some(lane) = self.find(due.lane).filter(|_| !exactly) {
-            lane.gaps = gaps;
+            lane.dry = batch.dry;
         }
-        if measured.is_some() && !batch.bill.is_empty() && !gaps {
+        // Others' slices lengthen a span and never shorten it.
+        let lengthened = batch.among && length > batch.bill.cost && !self.costs.is_fresh(&batch.bill);
+        if measured.is_some() && !batch.bill.is_empty() && !gaps && !lengthened {
             self.learn(due.lane, &batch.bill, length, added, (batch.company, exactly));
         }
         self.ahead = self.others_ahead(due.lane, end, self.ahead + added - batch.bill.cost);

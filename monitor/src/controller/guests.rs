@@ -42,8 +42,9 @@ pub(super) struct Guest {
     seen: Nanos,
     /// It shares the turns of others because its host keeps the GPU busy only for a part of its own ones: since when.
     joint: Option<Nanos>,
-    /// What it cost in the stretch before, in thousandths of the card. Bursts fall into stretches unevenly, so two count together.
-    before: Option<u64>,
+    /// What it cost in the stretch before, in thousandths of the card, and whether it computed all the time. Bursts fall into stretches
+    /// unevenly, so two count together.
+    before: Option<(u64, bool)>,
 }
 
 /// Of its share, in thousandths: costing more, nobody becomes a guest.
@@ -53,6 +54,10 @@ const WORTH: u64 = 750;
 /// How much of its own turns a container computes, in thousandths, that shares others' turns. From there on a switch costs more than
 /// its idle time is worth.
 const HOST_BOUND: u64 = 800;
+/// What it is taken to compute, after it has shared turns, until its own ones have shown it: four of them for one that computes 60 %.
+const MEASURED_ANEW: u64 = 900;
+/// Each time in a row that it is better off in its own turns it tries twice as late again, up to so many times.
+const MOST_VAIN: u32 = 4;
 /// What the GPU's own slicing leaves of its time to those that share it, in thousandths.
 const SLICED: u64 = 900;
 /// Of the gaps that a guest must have, in thousandths: with shorter ones, it is one no longer.
@@ -72,9 +77,10 @@ impl Card {
                     let limit = self.limit(now, tenant);
                     let modest = tenant.cost_alone(self.bubble()) <= limit * MODEST / 1000;
                     let sparse = tenant.gap >= self.tuning.sparse && modest;
-                    if sparse || self.gains_jointly(at, limit) {
+                    if sparse || self.gains_jointly(now, at, limit) {
                         let joint = (!sparse).then_some(now);
-                        let guest = Guest { joint, ..self.invite(now, limit, tenant.books.reported) };
+                        let limit = if sparse { limit } else { Self::joint_limit(limit) };
+                        let guest = Guest { joint, ..self.invite(now, limit, self.line[at].books.reported) };
                         self.line[at].guest = Some(guest);
                     }
                 }
@@ -85,10 +91,31 @@ impl Card {
 
     /// Whether a container does more beside another's turns than in turns of its own, because its host leaves those idle for a part: by
     /// the GPU's own slicing each of those who compute has an equal part.
-    fn gains_jointly(&self, at: usize, limit: u64) -> bool {
-        let duty = self.line[at].duty();
-        let slices = SLICED / (self.guests(at) as u64 + 2);
-        duty < HOST_BOUND && slices.min(duty) > limit * duty / 1000
+    fn gains_jointly(&self, now: Nanos, at: usize, limit: u64) -> bool {
+        let tenant = &self.line[at];
+        let duty = tenant.duty();
+        let slices = self.slices(at);
+        let known = tenant.duty.1 >= SAMPLES && tenant.high_duty < HOST_BOUND;
+        known && self.in_line(now, at) <= 1 && slices.min(duty) > limit * duty / 1000
+    }
+
+    /// How many others have turns. Those of two of them could not be told apart while a third one computes in both.
+    fn in_line(&self, now: Nanos, at: usize) -> usize {
+        let has_turns = |one: &Tenant| one.guest.is_none() && one.is_active(now, &self.tuning);
+        let others = self.line.iter().enumerate().filter(|(other, one)| *other != at && self.is_member(one));
+        others.filter(|(_, one)| has_turns(one)).count()
+    }
+
+    /// What the GPU's own slicing gives a background tenant at this place in line that computes all the time, in thousandths.
+    fn slices(&self, at: usize) -> u64 {
+        SLICED / (self.guests(at) as u64 + 2)
+    }
+
+    /// Of the GPU's time, in thousandths, what a host-bound container of this share has beside one that computes all the time, if
+    /// each has its part of what both compute: while they share turns, switches take a part.
+    fn joint_limit(limit: u64) -> u64 {
+        let slices = SLICED / 2;
+        limit * slices / (slices + (1000 - SLICED) * limit / 1000)
     }
 
     fn invite(&mut self, now: Nanos, limit: u64, reported: Nanos) -> Guest {
@@ -117,12 +144,18 @@ impl Card {
             turn.excluded = turn.excluded + used.min(now - from.max(turn.start));
         }
         let mut next = Guest { seen: reported, ..guest };
+        let mut vain = None;
         let (tenant, limit) = (&self.line[at], self.limit(now, &self.line[at]));
         let spent = tenant.took(guest.word) && tenant.waiting;
         let early = now < guest.given + self.tuning.visit;
         let over = now >= guest.since + self.tuning.visit;
         let leaves = if let Some(since) = guest.joint {
-            now >= since + self.tuning.joint
+            // Less than turns would give it: it waits for its own kernels, and each of them for a slice of the others'.
+            let time = (now - guest.since).0.max(1);
+            let used = (reported - guest.start).0.min(time);
+            let in_vain = over && part(used, 1000, time).0 < limit * tenant.duty() / 1000;
+            vain = in_vain.then_some(tenant.vain);
+            in_vain || now >= since + self.tuning.joint || self.in_line(now, at) > 1
         } else if spent && early {
             true
         } else if over {
@@ -131,8 +164,12 @@ impl Card {
             let gap = Nanos(self.tuning.sparse.0 * SHORTER / 1000);
             let worth = used.saturating_mul(1000) / tenant.duty().max(1);
             let cost = tenant.cost_of(used, time, self.bubble());
-            next.before = Some(cost);
-            u64::midpoint(guest.before.unwrap_or(cost), cost) > limit
+            // One that takes all that the GPU's own slicing gives it has no gaps any more, whatever was learned.
+            let saturates = part(used, 1000, time).0 >= self.slices(at) * 9 / 10;
+            next.before = Some((cost, saturates));
+            let (cost_before, saturated) = guest.before.unwrap_or((cost, false));
+            u64::midpoint(cost_before, cost) > limit
+                || (saturates && saturated)
                 || tenant.gap < gap
                 || worth.saturating_mul(1000) < time.saturating_mul(limit * WORTH / 1000)
         } else {
@@ -142,9 +179,12 @@ impl Card {
             let tenant = &mut self.line[at];
             tenant.guest = None;
             tenant.presumed = now + self.tuning.tolerance;
-            if guest.joint.is_some() {
+            if let Some(vain) = vain {
+                tenant.uninvited = now + Nanos(self.tuning.uninvited.0 << vain);
+                tenant.vain = (vain + 1).min(MOST_VAIN);
+            } else if guest.joint.is_some() {
                 // How much of its own turns it computes is to be measured anew.
-                tenant.duty.1 = 0;
+                (tenant.high_duty, tenant.vain) = (MEASURED_ANEW, 0);
             } else {
                 tenant.uninvited = now + self.tuning.uninvited;
             }
@@ -153,7 +193,8 @@ impl Card {
         // A new grant in good time, so that nobody waits for it.
         let used_up = if guest.joint.is_some() { !early } else { spent };
         if used_up || (over && tenant.spent(guest.word).0 > guest.granted.0 / 2) {
-            let (Guest { before, .. }, invited) = (next, self.invite(now, limit, reported));
+            let granted = if guest.joint.is_some() { Self::joint_limit(limit) } else { limit };
+            let (Guest { before, .. }, invited) = (next, self.invite(now, granted, reported));
             next = Guest { since: guest.since, start: guest.start, joint: guest.joint, before, ..invited };
         }
         if over {
@@ -325,12 +366,17 @@ mod tests {
     fn background_tenant_costs_at_most_nine_tenths_of_its_share_with_its_switches() {
         // Of gaps of 5 ms, 3.9 ms of work and two switches of 100 us are 45 %.
         assert_eq!(is_joint(|gpu| gpu.line[0].duty.0 = 438), Some(false));
-        assert_eq!(is_joint(|gpu| gpu.line[0].duty.0 = 439), Some(true));
+        assert_eq!(is_joint(|gpu| (gpu.line[0].duty.0, gpu.line[0].high_duty) = (439, 439)), Some(true));
     }
 
     #[test]
     fn host_bound_container_shares_the_turns_of_others() {
-        let with = |gap, duty| is_joint(|gpu| (gpu.line[0].gap, gpu.line[0].duty.0) = (gap, duty));
+        let with = |gap, duty| {
+            is_joint(|gpu| {
+                let tenant = &mut gpu.line[0];
+                (tenant.gap, tenant.duty.0, tenant.high_duty) = (gap, duty, duty);
+            })
+        };
         assert_eq!(with(us(20), 799), Some(true));
         assert_eq!(with(us(20), 800), None);
         assert_eq!(with(ms(5), 20), Some(false), "one that computes now and then costs little");
@@ -341,7 +387,7 @@ mod tests {
     fn host_bound_container_with_a_large_share_keeps_its_own_turns() {
         let is_joint = |weights: &[u32], duty| {
             let mut gpu = shared(Policy::Weighted { conserving: true }, weights);
-            (gpu.line[0].gap, gpu.line[0].duty.0) = (us(20), duty);
+            (gpu.line[0].gap, gpu.line[0].duty.0, gpu.line[0].high_duty) = (us(20), duty, duty);
             gpu.watch_guests(NOW, NOW);
             is_guest(&gpu)
         };
@@ -352,7 +398,7 @@ mod tests {
     /// A host-bound container that shares the turns of another one.
     fn joint_host() -> Card {
         let mut gpu = shared(FAIR, &[1, 1]);
-        (gpu.line[0].gap, gpu.line[0].duty.0) = (us(20), 600);
+        (gpu.line[0].gap, gpu.line[0].duty.0, gpu.line[0].high_duty) = (us(20), 600, 600);
         gpu.watch_guests(NOW, NOW);
         assert!(guest(&gpu).joint.is_some());
         gpu
@@ -376,7 +422,7 @@ mod tests {
         assert!(is_guest(&gpu));
         look(&mut gpu, 990, 1000, ms(4));
         assert!(!is_guest(&gpu));
-        assert_eq!(gpu.line[0].duty, (600, 0));
+        assert_eq!(gpu.line[0].high_duty, MEASURED_ANEW);
         assert!(gpu.line[0].uninvited <= NOW, "it may share turns again when that is measured");
     }
 

@@ -105,8 +105,12 @@ pub(super) struct Tenant {
     pub(super) guest: Option<super::guests::Guest>,
     /// It may not do so again before then.
     pub(super) uninvited: Nanos,
+    /// How often in a row it shared others' turns in vain.
+    pub(super) vain: u32,
     /// How much of its own turns it is busy, in thousandths, and from how many of them.
     pub(super) duty: (u64, u32),
+    /// The same, but a turn in which it was less busy counts an eighth only: one that was stopped once is as busy as before.
+    pub(super) high_duty: u64,
     /// Its work runs beside others' turns.
     pub(super) overrun: bool,
     /// How long its long work may take to end when its turn is over.
@@ -163,7 +167,9 @@ impl Tenant {
             dormant: None,
             guest: None,
             uninvited: Nanos::ZERO,
+            vain: 0,
             duty: (999, 0),
+            high_duty: 1000,
             overrun: false,
             long: super::drains::Long::default(),
             lied: Nanos::ZERO,

@@ -165,8 +165,13 @@ impl Tenant {
         let cycle =
             held + if closed.cause == Cause::Silent { self.gap - tuning.tolerance } else { Nanos::ZERO };
         let duty = (reported.0.saturating_mul(1000) / cycle.0.max(1)).min(1000);
-        let (mean, samples) = self.duty;
-        self.duty = (if samples == 0 { duty } else { u64::midpoint(mean, duty) }, samples.saturating_add(1));
+        // A report of more than was held is in part of work from before the turn.
+        if finding != Finding::Over {
+            let (mean, samples) = self.duty;
+            let mean = if samples == 0 { duty } else { u64::midpoint(mean, duty) };
+            self.duty = (mean, samples.saturating_add(1));
+            self.high_duty = duty.max(self.high_duty - (self.high_duty.saturating_sub(duty)).div_ceil(8));
+        }
         if reported > Nanos(held.0 / 2) {
             let ratio = reported.0.saturating_mul(1000) / held.0.max(1);
             // One process by itself overlaps with nobody: its work waited for something.

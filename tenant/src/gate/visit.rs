@@ -39,8 +39,8 @@ const SHARED_MARK: Nanos = Nanos::from_micros(150);
 const OPEN_MARK: Nanos = Nanos::from_millis(4);
 /// A launch of a thread with gaps is measured by itself this often.
 const SAMPLE: Nanos = Nanos::from_micros(500);
-/// The same of a thread that keeps the GPU waiting between its launches.
-const GAP_SAMPLE: Nanos = Nanos::from_millis(2);
+/// The same on a stream that runs dry.
+const DRY_SAMPLE: Nanos = Nanos::from_millis(2);
 /// After a refusal of the driver, nothing of ours goes on a stream for so long.
 const SHY: Nanos = Nanos::from_millis(100);
 /// Batches settled by one visit; the next one takes the others.
@@ -106,7 +106,7 @@ struct Mode {
 
 impl Mode {
     fn of(lane: &mut Lane, expected: Expected, visit: thread::Visit, now: Nanos) -> Self {
-        let sample = lane.gaps && lane.sampled + GAP_SAMPLE <= now;
+        let sample = lane.dry && lane.sampled + DRY_SAMPLE <= now;
         let due = expected.is_uncertain() || (visit.is_sparse() && lane.marked + SAMPLE <= now) || sample;
         let alone = due && !lane.programmatic;
         if alone {

@@ -94,8 +94,9 @@ pub(crate) struct Lane {
     pub(crate) went_on: Nanos,
     /// When a marker was last placed.
     pub(crate) marked: Nanos,
-    /// Its last batch had gaps: the host keeps the GPU waiting. Then only launches that are measured by themselves tell what they cost.
-    pub(crate) gaps: bool,
+    /// It had run dry when its last marker was placed. If the host keeps the GPU waiting between launches, only those that are measured
+    /// by themselves tell what they cost.
+    pub(crate) dry: bool,
     /// The thread has waited for room since the last marker, so the GPU had work in this lane.
     pub(crate) throttled: bool,
     /// When a launch was last measured by itself.
@@ -126,7 +127,7 @@ impl Lane {
             ended_by_gpu: None,
             went_on: Nanos::ZERO,
             marked: Nanos::ZERO,
-            gaps: false,
+            dry: false,
             throttled: false,
             sampled: Nanos::ZERO,
             used: now,
