@@ -42,6 +42,9 @@ pub(super) struct Guest {
     seen: Nanos,
     /// It shares the turns of others because its host keeps the GPU busy only for a part of its own ones: since when.
     joint: Option<Nanos>,
+    /// When it became a guest, and what it had reported then.
+    joined: Nanos,
+    joined_with: Nanos,
     /// What it cost in the stretch before, in thousandths of the card, and whether it computed all the time. Bursts fall into stretches
     /// unevenly, so two count together.
     before: Option<(u64, bool)>,
@@ -54,8 +57,8 @@ const WORTH: u64 = 750;
 /// How much of its own turns a container computes, in thousandths, that shares others' turns. From there on a switch costs more than
 /// its idle time is worth.
 const HOST_BOUND: u64 = 800;
-/// What it is taken to compute, after it has shared turns, until its own ones have shown it: four of them for one that computes 60 %.
-const MEASURED_ANEW: u64 = 900;
+/// What it is taken to compute, after it has shared turns, until its own ones have shown it: two of them for one that computes 60 %.
+const MEASURED_ANEW: u64 = 850;
 /// Each time in a row that it is better off in its own turns it tries twice as late again, up to so many times.
 const MOST_VAIN: u32 = 4;
 /// What the GPU's own slicing leaves of its time to those that share it, in thousandths.
@@ -115,6 +118,9 @@ impl Card {
     /// each has its part of what both compute: while they share turns, switches take a part.
     fn joint_limit(limit: u64) -> u64 {
         let slices = SLICED / 2;
+        if limit >= slices {
+            return limit;
+        }
         limit * slices / (slices + (1000 - SLICED) * limit / 1000)
     }
 
@@ -129,6 +135,8 @@ impl Card {
             start: reported,
             seen: reported,
             joint: None,
+            joined: now,
+            joined_with: reported,
             before: None,
         }
     }
@@ -144,16 +152,19 @@ impl Card {
             turn.excluded = turn.excluded + used.min(now - from.max(turn.start));
         }
         let mut next = Guest { seen: reported, ..guest };
-        let mut vain = None;
+        let (mut vain, mut costly) = (None, false);
         let (tenant, limit) = (&self.line[at], self.limit(now, &self.line[at]));
         let spent = tenant.took(guest.word) && tenant.waiting;
         let early = now < guest.given + self.tuning.visit;
         let over = now >= guest.since + self.tuning.visit;
         let leaves = if let Some(since) = guest.joint {
-            // Less than turns would give it: it waits for its own kernels, and each of them for a slice of the others'.
-            let time = (now - guest.since).0.max(1);
-            let used = (reported - guest.start).0.min(time);
-            let in_vain = over && part(used, 1000, time).0 < limit * tenant.duty() / 1000;
+            // Less than turns would give it: it waits for its own kernels, and each of them for a slice of the others'. A stretch by
+            // itself shows that only roughly.
+            let time = (now - guest.joined).0.max(1);
+            let used = part((reported - guest.joined_with).0.min(time), 1000, time).0;
+            let in_turns = limit * tenant.duty() / 1000;
+            let shown = time >= 4 * self.tuning.visit.0 && used < in_turns * 97 / 100;
+            let in_vain = over && (used < in_turns * 3 / 4 || shown);
             vain = in_vain.then_some(tenant.vain);
             in_vain || now >= since + self.tuning.joint || self.in_line(now, at) > 1
         } else if spent && early {
@@ -168,14 +179,18 @@ impl Card {
             let saturates = part(used, 1000, time).0 >= self.slices(at) * 9 / 10;
             next.before = Some((cost, saturates));
             let (cost_before, saturated) = guest.before.unwrap_or((cost, false));
-            u64::midpoint(cost_before, cost) > limit
-                || (saturates && saturated)
+            costly = u64::midpoint(cost_before, cost) > limit || (saturates && saturated);
+            costly
                 || tenant.gap < gap
                 || worth.saturating_mul(1000) < time.saturating_mul(limit * WORTH / 1000)
         } else {
             false
         };
-        if leaves {
+        if costly && self.gains_jointly(now, at, limit) {
+            // Or its own turns show before long that it has no gaps any more.
+            next.joint = Some(now - Nanos(self.tuning.joint.0 / 8 * 7));
+            (next.joined, next.joined_with) = (now, reported);
+        } else if leaves {
             let tenant = &mut self.line[at];
             tenant.guest = None;
             tenant.presumed = now + self.tuning.tolerance;
@@ -191,11 +206,12 @@ impl Card {
             return;
         }
         // A new grant in good time, so that nobody waits for it.
-        let used_up = if guest.joint.is_some() { !early } else { spent };
+        let used_up = if next.joint.is_some() { !early } else { spent };
         if used_up || (over && tenant.spent(guest.word).0 > guest.granted.0 / 2) {
-            let granted = if guest.joint.is_some() { Self::joint_limit(limit) } else { limit };
-            let (Guest { before, .. }, invited) = (next, self.invite(now, granted, reported));
-            next = Guest { since: guest.since, start: guest.start, joint: guest.joint, before, ..invited };
+            let granted = if next.joint.is_some() { Self::joint_limit(limit) } else { limit };
+            let Guest { since, start, joint, joined, joined_with, before, .. } = next;
+            let invited = self.invite(now, granted, reported);
+            next = Guest { since, start, joint, joined, joined_with, before, ..invited };
         }
         if over {
             (next.since, next.start) = (now, reported);
@@ -416,11 +432,11 @@ mod tests {
     }
 
     #[test]
-    fn host_bound_container_is_measured_in_its_own_turns_again_after_a_second() {
+    fn host_bound_container_is_measured_in_its_own_turns_again_after_four_seconds() {
         let mut gpu = joint_host();
-        (0..99).for_each(|step| look(&mut gpu, step * 10, step * 10 + 10, ms(4)));
+        (0..399).for_each(|step| look(&mut gpu, step * 10, step * 10 + 10, ms(4)));
         assert!(is_guest(&gpu));
-        look(&mut gpu, 990, 1000, ms(4));
+        look(&mut gpu, 3990, 4000, ms(4));
         assert!(!is_guest(&gpu));
         assert_eq!(gpu.line[0].high_duty, MEASURED_ANEW);
         assert!(gpu.line[0].uninvited <= NOW, "it may share turns again when that is measured");

@@ -95,7 +95,7 @@ impl Tuning {
         sparse: Nanos::from_micros(750),
         visit: Nanos::from_millis(50),
         uninvited: Nanos::from_millis(2000),
-        joint: Nanos::from_millis(1000),
+        joint: Nanos::from_millis(4000),
         drain: Nanos::from_millis(24),
         long_drain: Nanos::from_millis(100),
         least: Nanos::from_micros(500),
