@@ -184,6 +184,12 @@ impl<'a> Program<'a> {
     pub(crate) fn ran(&self) -> Nanos {
         self.driver.ran()
     }
+
+    /// GPU time that its gate says that it ran.
+    #[cfg(test)]
+    pub(crate) fn reported(&self) -> Nanos {
+        Nanos(self.process.home.region.cell(gpu(), super::SLOT).busy.load(Ordering::Relaxed))
+    }
 }
 
 fn handle(stream: u32) -> Stream {

@@ -136,6 +136,56 @@ fn a_program_that_runs_ahead_of_its_pauses_does_as_well_as_by_the_gpus_own_slici
     }
 }
 
+/// What a program ran in two seconds, and what its gate reported, that launches a kernel of 20 us every 33 us and waits for a hundred
+/// of them, beside a saturating one.
+fn eager(policy: Option<Policy>) -> (u64, u64) {
+    let sums = Mutex::new((0, 0));
+    let launch = |program: &Program<'_>| {
+        let mut before = None;
+        while program.goes_on() {
+            for _ in 0..100 {
+                program.submit(Work::full(Nanos::from_micros(20)), 0)?;
+                program.compute(Nanos(30_500));
+            }
+            program.synchronize();
+            if before.is_none() && program.now() > Nanos::from_millis(SECOND) {
+                before = Some((program.ran(), program.reported()));
+            }
+        }
+        let (ran, reported) = before.unwrap();
+        *sums.lock().unwrap() = ((program.ran() - ran).0, (program.reported() - reported).0);
+        Ok(())
+    };
+    let saturate = |program: &Program<'_>| {
+        while program.goes_on() {
+            program.submit(Work::full(Nanos::from_micros(60)), 0)?;
+        }
+        Ok(())
+    };
+    let tenants = [
+        Tenant { weight: 1, script: &launch, threads: 1 },
+        Tenant { weight: 1, script: &saturate, threads: 1 },
+    ];
+    let length = Nanos::from_millis(3 * SECOND);
+    run(&Scene { figures: Figures::default(), policy, tenants: &tenants, seed: 1, length }).unwrap();
+    sums.into_inner().unwrap()
+}
+
+#[test]
+fn host_bound_program_does_as_well_as_by_the_gpus_own_slicing() {
+    let ((native, _), (ours, reported)) = (eager(None), eager(Some(Policy::Preemptive)));
+    println!("{ours} ns, {native} by the GPU's own slicing, {reported} reported");
+    assert!(ours * 100 >= native * 97, "{ours} of {native} ns");
+}
+
+#[test]
+fn gaps_of_the_host_are_not_charged() {
+    let (ran, reported) = eager(Some(Policy::Weighted { conserving: false }));
+    println!("{ran} ns, {reported} reported");
+    // A launch that is measured by itself has its way from the host between the two events: 3 us of 23.
+    assert!(reported.abs_diff(ran) * 5 <= ran, "{reported} reported of {ran} ns");
+}
+
 /// Kernels of 20 us that a newcomer completes in its second and third second beside a program that queued all it could while it was
 /// alone: kernels of so many microseconds on some streams.
 fn newcomer(policy: Option<Policy>, micros: u64, streams: u32) -> u64 {
