@@ -116,6 +116,8 @@ pub(crate) struct CardSample {
     pub(crate) total: u64,
     pub(crate) used: Option<u64>,
     pub(crate) free: Option<u64>,
+    /// What is used and of no process at most, the driver's own included; none: not told.
+    pub(crate) unowned: Option<Bytes>,
     /// How much of the time it computes, in percent; none: not told.
     pub(crate) utilization: Option<u32>,
     /// The same for each process that computed lately, by its id on the host; none: not told.

@@ -59,9 +59,7 @@ impl Board {
 
     /// What of the card is nobody's, by a sample: on it, and of no process, and not the driver's own. None: NVML does not tell.
     pub(crate) fn unowned(&mut self, sample: &CardSample) -> Option<Bytes> {
-        let processes = sample.processes.as_ref()?.values();
-        let theirs = processes.copied().try_fold(Bytes::ZERO, |sum, bytes| Some(sum + bytes?))?;
-        let rest = sample.used?.saturating_sub(theirs.0);
+        let rest = sample.unowned?.0;
         let own = *self.own.insert(self.own.map_or(rest, |own| own.min(rest)));
         Some(Bytes(rest - own))
     }

@@ -44,8 +44,11 @@ impl Library {
     ) -> Result<Vec<CardSample>, NvmlError> {
         let count = self.nvml.device_count()?;
         let mut sample = |Place { index, uuid, device }| {
+            let before = device.memory_info().ok();
+            let (listed, readings) = enclose(uuid, &|| processes(&device));
+            let again = processes(&device);
             let memory = device.memory_info().ok();
-            let (processes, readings) = enclose(uuid, &|| processes(&device));
+            let used = before.iter().chain(&memory).map(|memory| Bytes(memory.used)).max();
             CardSample {
                 index,
                 uuid,
@@ -53,7 +56,8 @@ impl Library {
                 total: memory.as_ref().map_or(0, |memory| memory.total),
                 used: memory.as_ref().map(|memory| memory.used),
                 free: memory.map(|memory| memory.free),
-                processes,
+                unowned: used.zip(least(listed.as_ref(), again.as_ref())).map(|(used, owned)| used - owned),
+                processes: listed,
                 readings,
                 residents: Vec::new(),
                 utilization: device.utilization_rates().ok().map(|rates| rates.gpu),
@@ -144,6 +148,20 @@ fn places(card: Place<'_>) -> Vec<Place<'_>> {
     if instances.is_empty() { vec![card] } else { instances }
 }
 
+/// What processes have by either of two lists; none: not told. Other containers allocate and free between NVML's answers, and what they
+/// have gained by the time of a list must not be taken off what was used before.
+fn least(
+    first: Option<&BTreeMap<u32, Option<Bytes>>>,
+    second: Option<&BTreeMap<u32, Option<Bytes>>>,
+) -> Option<Bytes> {
+    let second = second?;
+    let of_both = |(pid, bytes): (&u32, &Option<Bytes>)| {
+        let again = second.get(pid).copied().unwrap_or(Some(Bytes::ZERO));
+        Some((*bytes)?.min(again?))
+    };
+    first?.iter().map(of_both).sum()
+}
+
 /// Who is on a card, by host process ids, with what the driver holds for each there; none: not told.
 fn processes(device: &Device<'_>) -> Processes {
     let compute = device.running_compute_processes().ok()?;
@@ -159,4 +177,23 @@ fn processes(device: &Device<'_>) -> Processes {
         *known = (*known).max(used);
     }
     Some(processes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_a_process_gains_between_two_lists_is_not_taken_off_what_was_used_before() {
+        let list = |of: &[(u32, Option<u64>)]| -> BTreeMap<u32, Option<Bytes>> {
+            of.iter().map(|(pid, mib)| (*pid, mib.map(Bytes::from_mib))).collect()
+        };
+        let both = |first: &[_], second: &[_]| least(Some(&list(first)), Some(&list(second)));
+        let same = [(1, Some(5)), (2, Some(7))];
+        assert_eq!(both(&same, &same), Some(Bytes::from_mib(12)));
+        assert_eq!(both(&[(1, Some(5)), (2, Some(700))], &same), Some(Bytes::from_mib(12)), "a spike");
+        assert_eq!(both(&same, &[(1, Some(4))]), Some(Bytes::from_mib(4)), "one that has ended");
+        assert_eq!(both(&[(1, None)], &same), None, "not told");
+        assert_eq!(least(None, Some(&list(&same))), None);
+    }
 }
