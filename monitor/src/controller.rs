@@ -12,6 +12,7 @@
 //!                                                        +-- rates       fixed shares: credit that grows with the clock
 //!                                                        +-- priority    who takes the card at once, and how much of it
 //!                                                        +-- guests      who runs beside the others' turns
+//!                                                        +-- shared_turns  the same for those whose host is the bottleneck
 //!                                                        +-- gangs       who has its turns on several cards at the same time
 //!                                                        +-- conduct     the turn going on: runs, closes, passes on
 //!                                                        +-- drains      how long the end of a turn's work is waited for
@@ -48,6 +49,7 @@ mod rates;
 pub mod refill;
 mod rounds;
 mod settlement;
+mod shared_turns;
 pub mod tenants;
 pub mod tuning;
 mod turns;

@@ -32,7 +32,7 @@ const LANES: usize = 64;
 /// A lane where nothing has happened for so long is taken for another stream before a new one is made.
 const LEFT: Nanos = Nanos::from_millis(1000);
 /// Batches of a lane that can be unsettled.
-const BATCHES: usize = 16;
+pub(crate) const BATCHES: usize = 16;
 /// Work that nobody marks is taken to have run this long after it should have.
 const OVERDUE: Nanos = Nanos::from_millis(2);
 /// Most work that is launched on the word of estimates alone.

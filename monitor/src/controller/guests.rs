@@ -14,15 +14,16 @@
 //!        gaps grown short; less work done than in turns. Not again for two seconds
 //! ```
 //!
-//! A visit costs the others two switches, and that is part of its *cost*: so nobody's share is touched. The grant is kept by
-//! the gate, not by what the container says of itself: a liar has a part of its share for the length of a grant, and then waits in line.
-//! Shorter gaps than a slice are better served by turns: a kernel then waits for the others' slices longer than for its own program.
+//! A visit costs the others two switches, and that is part of its *cost*, so their shares are not touched. The grant is kept by
+//! the gate, not by what the container reports: one that misreports has at most what the GPU's own slicing gives it.
+//! With shorter gaps than a slice a container is better served by turns, or shares them (`shared_turns.rs`).
 
 use cgpu_proto::units::Nanos;
 
 use super::Card;
 use super::policy::Policy;
 use super::refill::part;
+use super::shared_turns::{self, SharedTurns};
 use super::tenants::{Tenant, YOURS};
 use super::tuning::Tuning;
 use super::turns::SAMPLES;
@@ -40,29 +41,41 @@ pub(super) struct Guest {
     /// What it had reported when the stretch began, and at the last step.
     start: Nanos,
     seen: Nanos,
-    /// It shares the turns of others because its host keeps the GPU busy only for a part of its own ones: since when.
-    joint: Option<Nanos>,
-    /// When it became a guest, and what it had reported then.
-    joined: Nanos,
-    joined_with: Nanos,
-    /// What it cost in the stretch before, in thousandths of the card, and whether it computed all the time. Bursts fall into stretches
-    /// unevenly, so two count together.
-    before: Option<(u64, bool)>,
+    pub(super) why: Why,
+}
+
+/// Why a container runs beside others' turns, and what is known of it since.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Why {
+    /// It computes a little now and then. With its cost in the stretch before: bursts fall into
+    /// stretches unevenly, so two count together.
+    Sparse(Option<Stretch>),
+    /// Its host is the bottleneck.
+    HostBound(SharedTurns),
+}
+
+/// What a sparse guest cost in a stretch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stretch {
+    /// In thousandths of the GPU, switches included.
+    cost: u64,
+    /// It took all that the GPU's own slicing gives it: it has no gaps, whatever was learned.
+    saturates: bool,
+}
+
+/// What becomes of a guest.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Outcome {
+    /// It runs beside others' turns for this reason.
+    Stays(Why),
+    /// It is back in line, and no guest for so long.
+    Leaves(Nanos),
 }
 
 /// Of its share, in thousandths: costing more, nobody becomes a guest.
 const MODEST: u64 = 900;
 /// Of its share of what it does alone, in thousandths: a guest that does less is better off in line.
 const WORTH: u64 = 750;
-/// How much of its own turns a container computes, in thousandths, that shares others' turns. From there on a switch costs more than
-/// its idle time is worth.
-const HOST_BOUND: u64 = 800;
-/// What it is taken to compute, after it has shared turns, until its own ones have shown it: two of them for one that computes 60 %.
-const MEASURED_ANEW: u64 = 850;
-/// Each time in a row that it is better off in its own turns it tries twice as late again, up to so many times.
-const MOST_VAIN: u32 = 4;
-/// What the GPU's own slicing leaves of its time to those that share it, in thousandths.
-const SLICED: u64 = 900;
 /// Of the gaps that a guest must have, in thousandths: with shorter ones, it is one no longer.
 const SHORTER: u64 = 750;
 
@@ -80,65 +93,25 @@ impl Card {
                     let limit = self.limit(now, tenant);
                     let modest = tenant.cost_alone(self.bubble()) <= limit * MODEST / 1000;
                     let sparse = tenant.gap >= self.tuning.sparse && modest;
-                    if sparse || self.gains_jointly(now, at, limit) {
-                        let joint = (!sparse).then_some(now);
-                        let limit = if sparse { limit } else { Self::joint_limit(limit) };
-                        let guest = Guest { joint, ..self.invite(now, limit, self.line[at].books.reported) };
-                        self.line[at].guest = Some(guest);
-                    }
+                    let reported = tenant.books.reported;
+                    let why = if sparse {
+                        Some(Why::Sparse(None))
+                    } else {
+                        self.gains_by_sharing(now, at, limit)
+                            .then(|| Why::HostBound(SharedTurns::new(now, self.tuning.shared, reported)))
+                    };
+                    self.line[at].guest = why.map(|why| self.invite(now, why, limit, reported));
                 }
                 None => {}
             }
         }
     }
 
-    /// Whether a container does more beside another's turns than in turns of its own, because its host leaves those idle for a part: by
-    /// the GPU's own slicing each of those who compute has an equal part.
-    fn gains_jointly(&self, now: Nanos, at: usize, limit: u64) -> bool {
-        let tenant = &self.line[at];
-        let duty = tenant.duty();
-        let slices = self.slices(at);
-        let known = tenant.duty.1 >= SAMPLES && tenant.high_duty < HOST_BOUND;
-        known && self.in_line(now, at) <= 1 && slices.min(duty) > limit * duty / 1000
-    }
-
-    /// How many others have turns. Those of two of them could not be told apart while a third one computes in both.
-    fn in_line(&self, now: Nanos, at: usize) -> usize {
-        let has_turns = |one: &Tenant| one.guest.is_none() && one.is_active(now, &self.tuning);
-        let others = self.line.iter().enumerate().filter(|(other, one)| *other != at && self.is_member(one));
-        others.filter(|(_, one)| has_turns(one)).count()
-    }
-
-    /// What the GPU's own slicing gives a background tenant at this place in line that computes all the time, in thousandths.
-    fn slices(&self, at: usize) -> u64 {
-        SLICED / (self.guests(at) as u64 + 2)
-    }
-
-    /// Of the GPU's time, in thousandths, what a host-bound container of this share has beside one that computes all the time, if
-    /// each has its part of what both compute: while they share turns, switches take a part.
-    fn joint_limit(limit: u64) -> u64 {
-        let slices = SLICED / 2;
-        if limit >= slices {
-            return limit;
-        }
-        limit * slices / (slices + (1000 - SLICED) * limit / 1000)
-    }
-
-    fn invite(&mut self, now: Nanos, limit: u64, reported: Nanos) -> Guest {
+    fn invite(&mut self, now: Nanos, why: Why, limit: u64, reported: Nanos) -> Guest {
+        let limit = if let Why::HostBound(_) = why { shared_turns::limit(limit) } else { limit };
         let granted = part(self.tuning.visit.0, limit, 1000).max(self.tuning.least);
         let word = self.word(now, YOURS);
-        Guest {
-            word,
-            granted,
-            given: now,
-            since: now,
-            start: reported,
-            seen: reported,
-            joint: None,
-            joined: now,
-            joined_with: reported,
-            before: None,
-        }
+        Guest { word, granted, given: now, since: now, start: reported, seen: reported, why }
     }
 
     /// Books what a guest has used, and looks whether it may stay.
@@ -151,67 +124,33 @@ impl Card {
         if let Some(turn) = &mut self.turn {
             turn.excluded = turn.excluded + used.min(now - from.max(turn.start));
         }
-        let mut next = Guest { seen: reported, ..guest };
-        let (mut vain, mut costly) = (None, false);
         let (tenant, limit) = (&self.line[at], self.limit(now, &self.line[at]));
         let spent = tenant.took(guest.word) && tenant.waiting;
         let early = now < guest.given + self.tuning.visit;
         let over = now >= guest.since + self.tuning.visit;
-        let leaves = if let Some(since) = guest.joint {
-            // Less than turns would give it: it waits for its own kernels, and each of them for a slice of the others'. A stretch by
-            // itself shows that only roughly.
-            let time = (now - guest.joined).0.max(1);
-            let used = part((reported - guest.joined_with).0.min(time), 1000, time).0;
-            let in_turns = limit * tenant.duty() / 1000;
-            let shown = time >= 4 * self.tuning.visit.0 && used < in_turns * 97 / 100;
-            let in_vain = over && (used < in_turns * 3 / 4 || shown);
-            vain = in_vain.then_some(tenant.vain);
-            in_vain || now >= since + self.tuning.joint || self.in_line(now, at) > 1
-        } else if spent && early {
-            true
-        } else if over {
-            let time = (now - guest.since).0.max(1);
-            let used = (reported - guest.start).0.min(time);
-            let gap = Nanos(self.tuning.sparse.0 * SHORTER / 1000);
-            let worth = used.saturating_mul(1000) / tenant.duty().max(1);
-            let cost = tenant.cost_of(used, time, self.bubble());
-            // One that takes all that the GPU's own slicing gives it has no gaps any more, whatever was learned.
-            let saturates = part(used, 1000, time).0 >= self.slices(at) * 9 / 10;
-            next.before = Some((cost, saturates));
-            let (cost_before, saturated) = guest.before.unwrap_or((cost, false));
-            costly = u64::midpoint(cost_before, cost) > limit || (saturates && saturated);
-            costly
-                || tenant.gap < gap
-                || worth.saturating_mul(1000) < time.saturating_mul(limit * WORTH / 1000)
-        } else {
-            false
+        let outcome = match guest.why {
+            Why::HostBound(shared) => self.judge_shared(now, at, shared, over),
+            Why::Sparse(_) if spent && early => Outcome::Leaves(self.tuning.uninvited),
+            Why::Sparse(before) if over => self.judge_sparse(now, at, guest, before),
+            Why::Sparse(_) => Outcome::Stays(guest.why),
         };
-        if costly && self.gains_jointly(now, at, limit) {
-            // Or its own turns show before long that it has no gaps any more.
-            next.joint = Some(now - Nanos(self.tuning.joint.0 / 8 * 7));
-            (next.joined, next.joined_with) = (now, reported);
-        } else if leaves {
-            let tenant = &mut self.line[at];
-            tenant.guest = None;
-            tenant.presumed = now + self.tuning.tolerance;
-            if let Some(vain) = vain {
-                tenant.uninvited = now + Nanos(self.tuning.uninvited.0 << vain);
-                tenant.vain = (vain + 1).min(MOST_VAIN);
-            } else if guest.joint.is_some() {
-                // How much of its own turns it computes is to be measured anew.
-                (tenant.high_duty, tenant.vain) = (MEASURED_ANEW, 0);
-            } else {
-                tenant.uninvited = now + self.tuning.uninvited;
+        let why = match outcome {
+            Outcome::Stays(why) => why,
+            Outcome::Leaves(uninvited) => {
+                let tenant = &mut self.line[at];
+                tenant.guest = None;
+                tenant.uninvited = now + uninvited;
+                tenant.presumed = now + self.tuning.tolerance;
+                return;
             }
-            return;
-        }
+        };
         // A new grant in good time, so that nobody waits for it.
-        let used_up = if next.joint.is_some() { !early } else { spent };
-        if used_up || (over && tenant.spent(guest.word).0 > guest.granted.0 / 2) {
-            let granted = if next.joint.is_some() { Self::joint_limit(limit) } else { limit };
-            let Guest { since, start, joint, joined, joined_with, before, .. } = next;
-            let invited = self.invite(now, granted, reported);
-            next = Guest { since, start, joint, joined, joined_with, before, ..invited };
+        let used_up = if let Why::HostBound(_) = why { !early } else { spent };
+        let half = self.line[at].spent(guest.word).0 > guest.granted.0 / 2;
+        let mut next = Guest { seen: reported, why, ..guest };
+        if used_up || (over && half) {
+            let Guest { since, start, .. } = guest;
+            next = Guest { since, start, ..self.invite(now, why, limit, reported) };
         }
         if over {
             (next.since, next.start) = (now, reported);
@@ -219,9 +158,36 @@ impl Card {
         self.line[at].guest = Some(next);
     }
 
+    /// Whether a sparse guest may stay after a stretch. One that costs too much shares turns, if it
+    /// gains by that; its own turns show before long whether it has gaps at all any more.
+    fn judge_sparse(&self, now: Nanos, at: usize, guest: Guest, before: Option<Stretch>) -> Outcome {
+        let (tenant, limit) = (&self.line[at], self.limit(now, &self.line[at]));
+        let reported = tenant.books.reported;
+        let time = (now - guest.since).0.max(1);
+        let used = (reported - guest.start).0.min(time);
+        let saturates = part(used, 1000, time).0 >= self.slices(at) * 9 / 10;
+        let stretch = Stretch { cost: tenant.cost_of(used, time, self.bubble()), saturates };
+        let before = before.unwrap_or(Stretch { saturates: false, ..stretch });
+        let costly = u64::midpoint(before.cost, stretch.cost) > limit;
+        if costly || (before.saturates && stretch.saturates) {
+            if self.gains_by_sharing(now, at, limit) {
+                let length = Nanos(self.tuning.shared.0 / 8);
+                return Outcome::Stays(Why::HostBound(SharedTurns::new(now, length, reported)));
+            }
+            return Outcome::Leaves(self.tuning.uninvited);
+        }
+        let gap = Nanos(self.tuning.sparse.0 * SHORTER / 1000);
+        let worth = used.saturating_mul(1000) / tenant.duty().max(1);
+        let is_worth_it = worth.saturating_mul(1000) >= time.saturating_mul(limit * WORTH / 1000);
+        if tenant.gap < gap || !is_worth_it {
+            return Outcome::Leaves(self.tuning.uninvited);
+        }
+        Outcome::Stays(Why::Sparse(Some(stretch)))
+    }
+
     /// What a guest may cost, in thousandths of the card: its share among those who are busy, and a tenth more where the policy
     /// leaves that to it.
-    fn limit(&self, now: Nanos, tenant: &Tenant) -> u64 {
+    pub(super) fn limit(&self, now: Nanos, tenant: &Tenant) -> u64 {
         let busy = self.line.iter().filter(|one| self.is_member(one) && one.is_active(now, &self.tuning));
         let whole = busy.map(|one| self.rule.weight(&one.terms)).sum::<u64>();
         let share = 1000 * self.rule.weight(&tenant.terms) / whole.max(1);
@@ -242,7 +208,7 @@ impl Tenant {
     }
 
     /// How much of its time it computes when it has the card to itself, in thousandths.
-    fn duty(&self) -> u64 {
+    pub(super) fn duty(&self) -> u64 {
         if self.duty.1 < SAMPLES { 999 } else { self.duty.0.min(999) }
     }
 
@@ -363,83 +329,16 @@ mod tests {
     }
 
     #[test]
-    fn busy_container_with_short_gaps_or_the_turn_is_no_background_tenant() {
-        let busy = |gpu: &mut Card| (gpu.line[0].gap, gpu.line[0].duty.0) = (us(749), 800);
-        assert!(!is_invited(busy));
+    fn container_with_short_gaps_or_the_turn_is_no_background_tenant() {
+        assert!(!is_invited(|gpu| gpu.line[0].gap = us(749)));
         assert!(!is_invited(|gpu| give_turn(gpu, 0, ms(6))));
-    }
-
-    /// Whether the first container shares others' turns as a host-bound one, if it does at all.
-    fn is_joint(change: impl FnOnce(&mut Card)) -> Option<bool> {
-        let mut gpu = shared(FAIR, &[1, 1, 1]);
-        (gpu.line[2].active, gpu.line[2].waiting) = (Nanos::ZERO, false);
-        change(&mut gpu);
-        gpu.watch_guests(NOW, NOW);
-        Some(gpu.line[0].guest?.joint.is_some())
     }
 
     #[test]
     fn background_tenant_costs_at_most_nine_tenths_of_its_share_with_its_switches() {
         // Of gaps of 5 ms, 3.9 ms of work and two switches of 100 us are 45 %.
-        assert_eq!(is_joint(|gpu| gpu.line[0].duty.0 = 438), Some(false));
-        assert_eq!(is_joint(|gpu| (gpu.line[0].duty.0, gpu.line[0].high_duty) = (439, 439)), Some(true));
-    }
-
-    #[test]
-    fn host_bound_container_shares_the_turns_of_others() {
-        let with = |gap, duty| {
-            is_joint(|gpu| {
-                let tenant = &mut gpu.line[0];
-                (tenant.gap, tenant.duty.0, tenant.high_duty) = (gap, duty, duty);
-            })
-        };
-        assert_eq!(with(us(20), 799), Some(true));
-        assert_eq!(with(us(20), 800), None);
-        assert_eq!(with(ms(5), 20), Some(false), "one that computes now and then costs little");
-    }
-
-    /// By slices it has 45 % of the GPU, in its own turns its share of what it computes.
-    #[test]
-    fn host_bound_container_with_a_large_share_keeps_its_own_turns() {
-        let is_joint = |weights: &[u32], duty| {
-            let mut gpu = shared(Policy::Weighted { conserving: true }, weights);
-            (gpu.line[0].gap, gpu.line[0].duty.0, gpu.line[0].high_duty) = (us(20), duty, duty);
-            gpu.watch_guests(NOW, NOW);
-            is_guest(&gpu)
-        };
-        assert!(is_joint(&[1, 3], 790) && is_joint(&[1, 1], 790) && is_joint(&[3, 1], 590));
-        assert!(!is_joint(&[3, 1], 610));
-    }
-
-    /// A host-bound container that shares the turns of another one.
-    fn joint_host() -> Card {
-        let mut gpu = shared(FAIR, &[1, 1]);
-        (gpu.line[0].gap, gpu.line[0].duty.0, gpu.line[0].high_duty) = (us(20), 600, 600);
-        gpu.watch_guests(NOW, NOW);
-        assert!(guest(&gpu).joint.is_some());
-        gpu
-    }
-
-    #[test]
-    fn host_bound_container_that_has_used_up_its_grant_waits_for_the_next_one() {
-        let mut gpu = joint_host();
-        let word = guest(&gpu).word;
-        take(&mut gpu, ms(25), true);
-        look(&mut gpu, 0, 49, ms(25));
-        assert_eq!(guest(&gpu).word, word);
-        look(&mut gpu, 49, 50, Nanos::ZERO);
-        assert_ne!(guest(&gpu).word, word);
-    }
-
-    #[test]
-    fn host_bound_container_is_measured_in_its_own_turns_again_after_four_seconds() {
-        let mut gpu = joint_host();
-        (0..399).for_each(|step| look(&mut gpu, step * 10, step * 10 + 10, ms(4)));
-        assert!(is_guest(&gpu));
-        look(&mut gpu, 3990, 4000, ms(4));
-        assert!(!is_guest(&gpu));
-        assert_eq!(gpu.line[0].high_duty, MEASURED_ANEW);
-        assert!(gpu.line[0].uninvited <= NOW, "it may share turns again when that is measured");
+        assert!(is_invited(|gpu| gpu.line[0].duty.0 = 438));
+        assert!(!is_invited(|gpu| gpu.line[0].duty.0 = 439));
     }
 
     #[test]

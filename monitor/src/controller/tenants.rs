@@ -105,11 +105,12 @@ pub(super) struct Tenant {
     pub(super) guest: Option<super::guests::Guest>,
     /// It may not do so again before then.
     pub(super) uninvited: Nanos,
-    /// How often in a row it shared others' turns in vain.
+    /// Number of attempts in a row to share turns that gained nothing.
     pub(super) vain: u32,
     /// How much of its own turns it is busy, in thousandths, and from how many of them.
     pub(super) duty: (u64, u32),
-    /// The same, but a turn in which it was less busy counts an eighth only: one that was stopped once is as busy as before.
+    /// The same, but a turn in which it was less busy counts an eighth only: one that was stopped once
+    /// is as busy as before.
     pub(super) high_duty: u64,
     /// Its work runs beside others' turns.
     pub(super) overrun: bool,

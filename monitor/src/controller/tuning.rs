@@ -45,8 +45,9 @@ pub struct Tuning {
     pub visit: Nanos,
     /// Who was no good guest is not one again for this long.
     pub uninvited: Nanos,
-    /// A host-bound container shares others' turns for this long, then shows in its own ones whether it still is.
-    pub joint: Nanos,
+    /// A host-bound container shares another's turns for this long, then shows in its own ones
+    /// whether it still is.
+    pub shared: Nanos,
     /// Longest wait for a drain, or four slices where those are longer; then others run beside it.
     pub drain: Nanos,
     /// The same for one whose work has shown that it ends by itself within that time: beside others it would take longer, and what
@@ -95,7 +96,7 @@ impl Tuning {
         sparse: Nanos::from_micros(750),
         visit: Nanos::from_millis(50),
         uninvited: Nanos::from_millis(2000),
-        joint: Nanos::from_millis(4000),
+        shared: Nanos::from_millis(4000),
         drain: Nanos::from_millis(24),
         long_drain: Nanos::from_millis(100),
         least: Nanos::from_micros(500),
@@ -150,7 +151,7 @@ impl Tuning {
             sparse: stretch(self.sparse),
             visit: stretch(self.visit),
             uninvited: stretch(self.uninvited),
-            joint: stretch(self.joint),
+            shared: stretch(self.shared),
             drain: stretch(self.drain),
             long_drain: stretch(self.long_drain),
             least: stretch(self.least),

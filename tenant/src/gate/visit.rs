@@ -27,7 +27,7 @@ use super::{Driver, Edge, Failed, Gate, Launch, Passed};
 use crate::Reason;
 use crate::cost::{Company, Expected};
 use crate::settlement::{
-    ContextKey, Due, Event, Lane, LaneId, LaneKey, Placed, Start, ThreadKey, Timing, WORDS,
+    BATCHES, ContextKey, Due, Event, Lane, LaneId, LaneKey, Placed, Start, ThreadKey, Timing, WORDS,
 };
 use crate::spin::Held;
 
@@ -45,6 +45,12 @@ const DRY_SAMPLE: Nanos = Nanos::from_millis(2);
 const SHY: Nanos = Nanos::from_millis(100);
 /// Batches settled by one visit; the next one takes the others.
 const BUNCH: usize = 8;
+
+/// Launches of how much are worth a marker on an open card: a lane has markers for all that may be in flight, or the last batch would be
+/// the greater part of it, and be reported when all of it has run.
+fn open_worth(reading: &Reading) -> Nanos {
+    OPEN_MARK.max(Nanos(reading.bound.0 / (BATCHES as u64 * 3 / 4)))
+}
 
 /// A thread with a launch, at the gate.
 pub(super) struct Visitor<'a, 'r, D, E> {
@@ -235,7 +241,7 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
             let settlement = &mut account.settlement;
             let expected = settlement.expect(self.launch.kernel);
             let worth = if reading.turn.state() == TurnState::Open {
-                OPEN_MARK
+                open_worth(reading)
             } else if beside || settlement.busy_lanes() > 1 {
                 SHARED_MARK
             } else {
@@ -340,7 +346,7 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
             self.thread.remember(function, launch.stream, lane, &prices);
         }
         // A thread that launches into several streams waits at the gate with one of them: long work in the others would have no marker.
-        let worth = if reading.turn.state() == TurnState::Open { OPEN_MARK } else { MARK };
+        let worth = if reading.turn.state() == TurnState::Open { open_worth(reading) } else { MARK };
         let long = cost >= worth && !launch.programmatic && !mode.guessed;
         Passed { launch, lane, cost, alone: mode.alone || long }
     }
