@@ -76,13 +76,15 @@ impl Expected {
     }
 }
 
-/// Whether a sample was taken while the process had the card to itself.
+/// Whether a sample was taken while the process had the GPU to itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Company {
-    /// Nobody else ran, as far as is known.
+    /// No other process computed, as far as is known.
     Alone,
-    /// Others ran beside.
+    /// Other processes of the container computed.
     Beside,
+    /// Other containers computed, by the GPU's own slices.
+    Among,
 }
 
 /// The estimates of one GPU.
@@ -162,7 +164,7 @@ impl Costs {
         // Normalised least mean squares, in units of the estimates: who has the greater part is the likelier cause.
         let squares: f64 = costs.iter().map(|cost| cost * cost).sum();
         let pace = match company {
-            Company::Beside if error > 0.0 => PACE / (8.0 + 8.0 * error),
+            Company::Beside | Company::Among if error > 0.0 => PACE / (8.0 + 8.0 * error),
             _ => PACE,
         };
         for (cost, part) in costs.iter().zip(batch.parts()) {

@@ -14,6 +14,7 @@ mod gpu_clock;
 mod lane;
 mod lot;
 mod union;
+mod work;
 
 use cgpu_proto::intervals::Span;
 use cgpu_proto::units::Nanos;
@@ -23,6 +24,7 @@ use self::lane::Batch;
 pub(crate) use self::lane::{Lane, LaneId, LaneKey, Open, Start};
 use self::lot::Lot;
 use self::union::Union;
+pub(crate) use self::work::Work;
 use crate::cost::{Bill, Company, Costs, Expected, Function, Kernel, SIZES};
 
 /// Lanes per card whose progress the card can write: words of the process's page.
@@ -41,8 +43,6 @@ const BLIND: Nanos = Nanos::from_millis(4);
 const TAIL: Nanos = Nanos::from_millis(1);
 /// Work of a context in which no thread comes by any more.
 const ABANDONED: Nanos = Nanos::from_millis(50);
-/// What is in flight at least while the length of the backlog is not known, and how long it still takes at least.
-const BACKLOG: (Nanos, Nanos) = (Nanos::from_micros(1), Nanos::from_micros(500));
 
 /// How much later than it happens the host may see what the GPU writes, and record a marker's time.
 const VISIBILITY: Nanos = Nanos::from_micros(20);
@@ -75,92 +75,6 @@ impl Stream {
 /// A timing event of the driver's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event(pub usize);
-
-/// What is unsettled.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Work {
-    /// What it is expected to take, from its beginning.
-    pub(crate) cost: Nanos,
-    /// By how much it exceeds that if all of it takes as long as such launches do at times.
-    pub(crate) beyond: Nanos,
-    pub(crate) launches: u64,
-    /// Since when it runs, as if nothing else had run between.
-    since: Option<Nanos>,
-    /// Some of it has a marker behind it, or is on a stream that is asked: its end will be seen.
-    pub(crate) watched: bool,
-    /// So much was launched into a stream that takes no markers that it must run dry before more is.
-    pub(crate) blind: bool,
-    /// Some of it is of unknown length.
-    pub(crate) backlog: bool,
-    /// When the first marker should have been reached, if the launches before it take as long as
-    /// such launches do at times.
-    ends: Option<Nanos>,
-    /// When the first marker should have been reached, even if others share the card and the estimates are low.
-    reached: Option<Nanos>,
-}
-
-impl Work {
-    /// With credit that may be used at any moment: so much, since when.
-    pub(crate) fn with(mut self, credit: impl Iterator<Item = (Nanos, Nanos)>) -> Self {
-        for (amount, since) in credit {
-            self.cost = self.cost + amount;
-            self.since = self.since.or(Some(since));
-        }
-        self
-    }
-
-    /// What is still to run of it and of `others`, as predicted; `last` is when some of the others' was seen to end.
-    pub(crate) fn remaining(&self, others: Nanos, last: Nanos, now: Nanos) -> Nanos {
-        let since = self.since.map(|since| since.max(last));
-        let ran = since.map_or(Nanos::ZERO, |since| now - since);
-        let remaining = self.longest() + others - ran;
-        if self.backlog { remaining.max(BACKLOG.1) } else { remaining }
-    }
-
-    /// What is still to run of it alone, as predicted, while `working` others share the card with it.
-    pub(crate) fn own_remaining(&self, working: u64, now: Nanos) -> Nanos {
-        let ran = self.since.map_or(Nanos::ZERO, |since| Nanos((now - since).0 / (working + 1)));
-        let remaining = self.cost - ran;
-        if self.backlog { remaining.max(BACKLOG.1) } else { remaining }
-    }
-
-    /// What it takes if all of it takes as long as such launches do at times.
-    pub(crate) fn longest(&self) -> Nanos {
-        self.cost + self.beyond
-    }
-
-    /// The part of [`longest`](Self::longest) that is still to run, as in
-    /// [`own_remaining`](Self::own_remaining).
-    pub(crate) fn own_longest(&self, working: u64, now: Nanos) -> Nanos {
-        Self { cost: self.longest(), ..*self }.own_remaining(working, now)
-    }
-
-    /// Interval to the next look at what has run. Work that may take far longer than expected may
-    /// as well take far less: it is looked at in growing intervals, up to the end at the latest.
-    pub(crate) fn next_look(&self, now: Nanos) -> Nanos {
-        if self.beyond == Nanos::ZERO {
-            return self.own_remaining(0, now);
-        }
-        let ran = self.since.map_or(Nanos::ZERO, |since| now - since);
-        let ends = self.ends.map_or(Nanos::ZERO, |ends| ends - now);
-        Nanos(ran.0 / 4).min(ends)
-    }
-
-    /// For how long it should have run already, were it alone on the card.
-    pub(crate) fn overdue(&self, now: Nanos) -> Nanos {
-        self.since.map_or(Nanos::ZERO, |since| now - (since + self.longest()))
-    }
-
-    /// When a marker should have been reached, if that was long ago: something does not end, and what is behind it has not run.
-    pub(crate) fn stuck(&self, now: Nanos) -> Option<Nanos> {
-        self.reached.filter(|reached| *reached < now)
-    }
-
-    /// What is charged for it.
-    pub(crate) fn inflight(&self) -> Nanos {
-        if self.backlog { self.cost.max(BACKLOG.0) } else { self.cost }
-    }
-}
 
 /// A batch that is over, as far as the card's word goes.
 #[derive(Clone, Copy, Debug)]
@@ -419,7 +333,6 @@ impl Settlement {
             first: if backlog { placed.at } else { open.first },
             placed: placed.at,
             company: placed.company,
-            among: placed.among,
             dry: placed.dry,
             backlog,
         });
@@ -506,18 +419,27 @@ impl Settlement {
         }
         let span = Span { start: end - length, end };
         let exactly = matches!(batch.start, Start::Event(_)) && batch.bill.launches == 1;
-        let gaps = batch.dry && !exactly && length > Nanos(batch.bill.cost.0 / 4 * 5);
-        let added = self.book(&batch.bill, span, batch.among || gaps);
         if let Some(lane) = self.find(due.lane).filter(|_| !exactly) {
             lane.dry = batch.dry;
         }
-        // Others' slices lengthen a span and never shorten it.
-        let lengthened = batch.among && length > batch.bill.cost && !self.costs.is_fresh(&batch.bill);
-        if measured.is_some() && !batch.bill.is_empty() && !gaps && !lengthened {
+        let lengthened = self.lengthened(due.lane, &batch, length, exactly);
+        let added =
+            if lengthened { self.book_expected(&batch.bill, span) } else { self.book(&batch.bill, span) };
+        let teaches = !lengthened || self.costs.is_fresh(&batch.bill);
+        if measured.is_some() && !batch.bill.is_empty() && teaches {
             self.learn(due.lane, &batch.bill, length, added, (batch.company, exactly));
         }
         self.ahead = self.others_ahead(due.lane, end, self.ahead + added - batch.bill.cost);
         Some(Settled { span, clamped, reanchored: located.reanchored })
+    }
+
+    /// Whether something else than its launches made a batch longer than they are expected to take:
+    /// other containers' slices, or gaps of a host that launches into one stream only.
+    fn lengthened(&self, id: LaneId, batch: &Batch, length: Nanos, exactly: bool) -> bool {
+        let expected = batch.bill.cost;
+        let others = self.lanes.iter().any(|lane| lane.id != id && !lane.is_idle());
+        let has_gaps = batch.dry && !exactly && !others && length > Nanos(expected.0 / 4 * 5);
+        (batch.company == Company::Among && length > expected) || has_gaps
     }
 
     /// A launch of the lane waits for room.
@@ -576,7 +498,7 @@ impl Settlement {
         }
         if overdue(&self.loose, self.loose.first) {
             let loose = core::mem::replace(&mut self.loose, Open::empty());
-            self.book(&loose.bill, Span { start: loose.first, end: loose.first + loose.bill.cost }, false);
+            self.book(&loose.bill, Span { start: loose.first, end: loose.first + loose.bill.cost });
             lots += 1;
         }
         lots
@@ -593,7 +515,7 @@ impl Settlement {
         let span = Span { start: open.first.max(lane.ended), end: seen };
         lane.ended = seen;
         lane.ended_by_gpu = None;
-        let added = self.book(&open.bill, span, false);
+        let added = self.book(&open.bill, span);
         self.learn(id, &open.bill, span.end - span.start, added, (Company::Alone, false));
     }
 
@@ -613,7 +535,7 @@ impl Settlement {
         if let Start::Event(event) = open.start {
             self.free.push((context, event));
         }
-        let added = self.book(&open.bill, Span { start, end: start + open.bill.cost }, false);
+        let added = self.book(&open.bill, Span { start, end: start + open.bill.cost });
         self.ahead = self.ahead + added - open.bill.cost;
     }
 
@@ -628,7 +550,7 @@ impl Settlement {
             let mut start = lane.ended;
             for batch in batches {
                 start = start.max(batch.first);
-                self.book(&batch.bill, Span { start, end: start + batch.bill.cost }, false);
+                self.book(&batch.bill, Span { start, end: start + batch.bill.cost });
                 start = start + batch.bill.cost;
             }
             self.settle_open(place);
@@ -673,18 +595,25 @@ impl Settlement {
             }
             return;
         }
-        let batch = Lot { bill: *bill, added, batches: 1, beside: company == Company::Beside };
+        let batch = Lot { bill: *bill, added, batches: 1, beside: company != Company::Alone };
         if let Some(lot) = self.lot.add(batch, others) {
             let company = if lot.beside { Company::Beside } else { Company::Alone };
             self.costs.learn(&lot.bill, lot.added, company);
         }
     }
 
-    /// Takes work that ran in `span` on the books; how much of the card's time that adds. With `gaps`, of others' work or of the host, no
-    /// more of it is charged than the work is expected to take.
-    fn book(&mut self, bill: &Bill, span: Span, gaps: bool) -> Nanos {
+    /// Accounts work that ran in `span`. Returns by how much that extends the GPU's busy time.
+    fn book(&mut self, bill: &Bill, span: Span) -> Nanos {
         let added = self.union.add(span);
-        self.busy = self.busy + if gaps { added.min(bill.cost) } else { added };
+        self.busy = self.busy + added;
+        self.launches += bill.launches;
+        added
+    }
+
+    /// The same, charged with what the work is expected to take at most.
+    fn book_expected(&mut self, bill: &Bill, span: Span) -> Nanos {
+        let added = self.union.add(span);
+        self.busy = self.busy + added.min(bill.cost);
         self.launches += bill.launches;
         added
     }
@@ -695,8 +624,6 @@ impl Settlement {
 pub(crate) struct Placed {
     pub(crate) at: Nanos,
     pub(crate) company: Company,
-    /// Other containers' work runs at the same time, by the GPU's own slices.
-    pub(crate) among: bool,
     /// The stream had run dry: the host may have kept the GPU waiting between the launches before it.
     pub(crate) dry: bool,
     /// With nothing open before it, it marks a backlog.

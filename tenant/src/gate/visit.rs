@@ -382,9 +382,12 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
         let mut account = self.account();
         let siblings = self.gate.siblings(self.launch.card, account.turn(), clocks);
         let others = self.gate.region.granted().card(self.launch.card).beside.load(Ordering::Relaxed);
-        let among = others > 0;
-        let company = if siblings.working > 0 || among { Company::Beside } else { Company::Alone };
-        let placed = Placed { at: clocks.raw, company, among, dry, backlog };
+        let company = match (others > 0, siblings.working > 0) {
+            (true, _) => Company::Among,
+            (false, true) => Company::Beside,
+            (false, false) => Company::Alone,
+        };
+        let placed = Placed { at: clocks.raw, company, dry, backlog };
         account.settlement.close(lane, &marker, event, written, placed);
         true
     }

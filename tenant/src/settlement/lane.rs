@@ -69,8 +69,6 @@ pub(crate) struct Batch {
     pub(crate) first: Nanos,
     pub(crate) placed: Nanos,
     pub(crate) company: Company,
-    /// Other containers' work ran at the same time.
-    pub(crate) among: bool,
     /// The stream had run dry when the marker was placed.
     pub(crate) dry: bool,
     /// Launches of unknown number and length from before anything was metered.

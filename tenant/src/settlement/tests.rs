@@ -132,8 +132,7 @@ fn what_several_lanes_have_left_is_foretold() {
                 let end = event(&mut card);
                 card.streams[stream].push_back(Some(end));
                 if let Some(marker) = settlement.plan(id) {
-                    let placed =
-                        Placed { at: now, company: Company::Alone, among: false, dry: false, backlog: false };
+                    let placed = Placed { at: now, company: Company::Alone, dry: false, backlog: false };
                     settlement.close(id, &marker, end, false, placed);
                 }
             }

@@ -78,8 +78,7 @@ impl Program {
         let end = begins + BATCH;
         let event = self.event(end);
         let marker = self.settlement.plan(id).unwrap();
-        let placed =
-            super::Placed { at: now, company: Company::Alone, among: false, dry: false, backlog: false };
+        let placed = super::Placed { at: now, company: Company::Alone, dry: false, backlog: false };
         self.settlement.close(id, &marker, event, true, placed);
         self.flying.push_back((self.now, end));
         self.busy += BATCH;
