@@ -1,5 +1,5 @@
-//! The driver's types of copies with attributes and in batches, laid out as its header has them. Sizes
-//! are asserted with those of [`types`](crate::types).
+//! The driver's types of copies with attributes and in batches, laid out as its header has them.
+//! Sizes are asserted with those of [`types`](crate::types).
 
 use crate::types::*;
 

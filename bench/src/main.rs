@@ -1,9 +1,10 @@
 //! The figures of the specification, measured.
 //!
-//! Every cost is a difference taken in one run: the same probe process ([`probe`]) with and without the shim, in turn
-//! ([`pair`]), medians over the rounds. The probes run on the null driver, which answers every call at once, so that only
-//! the shim's own cost is seen. Shares are measured on the simulated card ([`sharing`]), completed work beside others in
-//! virtual time ([`progress`]). What cannot be measured says so, and the rest goes on.
+//! Every cost is a difference taken in one run: the same probe process ([`probe`]) with and without
+//! the shim, in turn ([`pair`]), medians over the rounds. The probes run on the null driver, which
+//! answers every call at once, so that only the shim's own cost is seen. Shares are measured on the
+//! simulated card ([`sharing`]), completed work beside others in virtual time ([`progress`]). What
+//! cannot be measured says so, and the rest goes on.
 
 #![allow(
     clippy::cast_precision_loss,

@@ -97,7 +97,8 @@ pub struct Verdict {
 pub struct Measured {
     growth: i64,
     ended: u32,
-    /// The accounted implicit memory of which a reading has shown that it and `growth` are exactly what NVML measures.
+    /// The accounted implicit memory of which a reading has shown that it and `growth` are exactly
+    /// what NVML measures.
     confirmed: Option<Bytes>,
     /// How far the last reading would have let the figure rise.
     excess: Option<i64>,

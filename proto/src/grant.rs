@@ -209,7 +209,8 @@ impl<'a> Granted<'a> {
         Growth(self.growth(card)[slot.get()].load(Ordering::Relaxed))
     }
 
-    /// Whether NVML has confirmed the implicit memory of a slot's user on a card, `growth` included.
+    /// Whether NVML has confirmed the implicit memory of a slot's user on a card, `growth`
+    /// included.
     ///
     /// `slot_word` and `ended` say which user and which contexts, as for [`Growth::bytes`].
     #[must_use]
@@ -442,8 +443,8 @@ impl Grantor {
         ledger::publish_growth(self.growth_word(card, slot), growth, edition);
     }
 
-    /// Says whether NVML has confirmed a slot's implicit memory on a card. Withdraw it before, and confirm after, the
-    /// growth that it belongs to is set.
+    /// Says whether NVML has confirmed a slot's implicit memory on a card. Withdraw it before, and
+    /// confirm after, the growth that it belongs to is set.
     pub fn set_confirmed(&self, card: CardIndex, slot: SlotIndex, confirmed: bool) {
         let (word, bit) = confirmation(self.card(card), slot);
         if confirmed {

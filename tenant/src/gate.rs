@@ -211,7 +211,8 @@ impl<'r> Gate<'r> {
     fn read(&self, card: Card, now: Nanos) -> Reading {
         let reading = Reading::of(self.region.granted(), card, self.slot, &self.heart, now);
         self.region.slot(self.slot).acked.store(reading.word.into(), Ordering::Relaxed);
-        // Credit is for one context: with several, every launch on an open card would take the slow path.
+        // Credit is for one context: with several, every launch on an open card would take the slow
+        // path.
         if self.several.load(Ordering::Relaxed) { reading.unbounded_if_open() } else { reading }
     }
 

@@ -624,7 +624,8 @@ impl Settlement {
 pub(crate) struct Placed {
     pub(crate) at: Nanos,
     pub(crate) company: Company,
-    /// The stream had run dry: the host may have kept the GPU waiting between the launches before it.
+    /// The stream had run dry: the host may have kept the GPU waiting between the launches before
+    /// it.
     pub(crate) dry: bool,
     /// With nothing open before it, it marks a backlog.
     pub(crate) backlog: bool,

@@ -136,8 +136,8 @@ fn a_program_that_runs_ahead_of_its_pauses_does_as_well_as_by_the_gpus_own_slici
     }
 }
 
-/// What a program ran in two seconds, and what its gate reported, that launches a kernel of 20 us every 33 us and waits for a hundred
-/// of them, beside a saturating one.
+/// What a program ran in two seconds, and what its gate reported, that launches a kernel of 20 us
+/// every 33 us and waits for a hundred of them, beside a saturating one.
 fn eager(policy: Option<Policy>) -> (u64, u64) {
     let sums = Mutex::new((0, 0));
     let launch = |program: &Program<'_>| {
@@ -182,12 +182,13 @@ fn host_bound_program_does_as_well_as_by_the_gpus_own_slicing() {
 fn gaps_of_the_host_are_not_charged() {
     let (ran, reported) = eager(Some(Policy::Weighted { conserving: false }));
     println!("{ran} ns, {reported} reported");
-    // A launch that is measured by itself has its way from the host between the two events: 3 us of 23.
+    // A launch that is measured by itself has its way from the host between the two events: 3 us of
+    // 23.
     assert!(reported.abs_diff(ran) * 5 <= ran, "{reported} reported of {ran} ns");
 }
 
-/// Kernels of 20 us that a newcomer completes in its second and third second beside a program that queued all it could while it was
-/// alone: kernels of so many microseconds on some streams.
+/// Kernels of 20 us that a newcomer completes in its second and third second beside a program that
+/// queued all it could while it was alone: kernels of so many microseconds on some streams.
 fn newcomer(policy: Option<Policy>, micros: u64, streams: u32) -> u64 {
     let ran = Mutex::new(0);
     let queue = |program: &Program<'_>| {
@@ -271,7 +272,8 @@ const fn us(micros: u64) -> Nanos {
     Nanos::from_micros(micros)
 }
 
-/// What a program of one container did alone, without a monitor, from the first second to the third.
+/// What a program of one container did alone, without a monitor, from the first second to the
+/// third.
 fn alone(threads: u32, script: &Script<'_>) -> Observed {
     let tenants = [Tenant { weight: 1, script, threads }];
     let length = Nanos::from_millis(3 * SECOND);
@@ -383,7 +385,7 @@ fn polling_sees_the_end_of_the_last_launch_and_not_before() {
     assert!(earliest >= us(300) && polls.kernels > 6_000, "{earliest}, {polls:?}");
 }
 
-/// The monitor admits a container when its program starts; until then there is nobody to share with.
+/// The monitor admits a container when its program starts; until then the other one is alone.
 #[test]
 fn tenant_that_starts_later_leaves_the_gpu_to_the_others_until_then() {
     let saturate = |program: &Program<'_>| {

@@ -1,11 +1,11 @@
 //! The most that a closed loop and a tenant that saturates the GPU can complete together.
 //!
 //! The loop alone computes for `work` of each `period`, then waits for the end of it. Beside the
-//! other tenant the GPU is handed over to the loop, stays there for some of its cycles, and is handed
-//! back. The launches of one of these cycles were queued meanwhile, so that cycle holds the GPU for
-//! its `work` only; in the others the GPU stands still for the rest of the period. Of the ways to do
-//! that, one cycle to each hand-over, two, and so on, the bound is the best. `docs/scheduling.md` has
-//! the formula and what it assumes.
+//! other tenant the GPU is handed over to the loop, stays there for some of its cycles, and is
+//! handed back. The launches of one of these cycles were queued meanwhile, so that cycle holds the
+//! GPU for its `work` only; in the others the GPU stands still for the rest of the period. Of the
+//! ways to do that, one cycle to each hand-over, two, and so on, the bound is the best.
+//! `docs/scheduling.md` has the formula and what it assumes.
 
 /// A closed loop as it runs alone, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -17,8 +17,8 @@ const QUICK_MIXES: u64 = 8;
 
 /// Not counted: the tenants come to be known, and what they queued at first runs.
 const WARM: Nanos = seconds(2);
-/// Turns, or kernels where those are longer, of the tenant that has the fewest of them in the counted
-/// time: one of them at its edges is half a hundredth of the tenant's work.
+/// Turns, or kernels where those are longer, of the tenant that has the fewest of them in the
+/// counted time: one of them at its edges is half a hundredth of the tenant's work.
 const TURNS: u64 = 200;
 /// GPU time that is taken for a turn.
 const TURN: Nanos = Nanos::from_millis(10);

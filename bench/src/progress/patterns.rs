@@ -435,7 +435,8 @@ mod tests {
         assert!((ran.latency()[0] - 50e-6).abs() < 1e-12);
     }
 
-    /// Two programs that saturate the GPU: their progress under native slicing is what is left of it.
+    /// Two programs that saturate the GPU: their progress under native slicing is what is left of
+    /// it.
     #[test]
     fn progress_is_over_what_each_completes_alone() {
         let pattern = Pattern::new("", |program| batch(program, LONG, 20));

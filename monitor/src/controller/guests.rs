@@ -14,9 +14,10 @@
 //!        gaps grown short; less work done than in turns. Not again for two seconds
 //! ```
 //!
-//! A visit costs the others two switches, and that is part of its *cost*, so their shares are not touched. The grant is kept by
-//! the gate, not by what the container reports: one that misreports has at most what the GPU's own slicing gives it.
-//! With shorter gaps than a slice a container is better served by turns, or shares them (`shared_turns.rs`).
+//! A visit costs the others two switches, and that is part of its *cost*, so their shares are not
+//! touched. The grant is kept by the gate, not by what the container reports: one that misreports
+//! has at most what the GPU's own slicing gives it. With shorter gaps than a slice a container is
+//! better served by turns, or shares them (`shared_turns.rs`).
 
 use cgpu_proto::units::Nanos;
 

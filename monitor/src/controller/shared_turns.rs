@@ -1,9 +1,9 @@
 //! Shared turns: a container whose host is the bottleneck runs beside another one's turn.
 //!
 //! Eager programs launch a short kernel, compute on the host, and launch the next one. Such a
-//! container leaves a part of its own turns idle, and a closed gate keeps it from launching ahead in
-//! those of others. By the GPU's own slicing it does more: while the other's slice runs, its queue
-//! fills.
+//! container leaves a part of its own turns idle, and a closed gate keeps it from launching ahead
+//! in those of others. By the GPU's own slicing it does more: while the other's slice runs, its
+//! queue fills.
 //!
 //! ```text
 //!              computes < 80 % of its turns, one other in line,
@@ -15,8 +15,8 @@
 //!        after 4 s, or with a third one in line: when its own turns have been measured
 //! ```
 //!
-//! Its grant is its share of the GPU time, so weights are kept. Both lose the switches between their
-//! slices, as without us.
+//! Its grant is its share of the GPU time, so weights are kept. Both lose the switches between
+//! their slices, as without us.
 
 use cgpu_proto::units::Nanos;
 
@@ -58,7 +58,8 @@ impl SharedTurns {
     }
 }
 
-/// Returns what a host-bound container is granted, in thousandths of the GPU, for a share of so much.
+/// Returns what a host-bound container is granted, in thousandths of the GPU, for a share of so
+/// much.
 ///
 /// While turns are shared, switches take a part of both: below an even share the grant is less, so
 /// that each has its part of what both compute.
@@ -77,14 +78,14 @@ impl Card {
         is_host_bound && gains && self.in_line(now, at) <= 1
     }
 
-    /// What the GPU's own slicing gives a container at this place in line that computes all the time, in
-    /// thousandths.
+    /// What the GPU's own slicing gives a container at this place in line that computes all the
+    /// time, in thousandths.
     pub(super) fn slices(&self, at: usize) -> u64 {
         SLICED / (self.guests(at) as u64 + 2)
     }
 
-    /// Number of other containers that have turns. While a third one computes beside both, what two of
-    /// them computed could not be told apart.
+    /// Number of other containers that have turns. While a third one computes beside both, what two
+    /// of them computed could not be told apart.
     fn in_line(&self, now: Nanos, at: usize) -> usize {
         let has_turns = |one: &Tenant| one.guest.is_none() && one.is_active(now, &self.tuning);
         let others = self.line.iter().enumerate().filter(|(other, one)| *other != at && self.is_member(one));

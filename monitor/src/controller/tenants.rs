@@ -109,8 +109,8 @@ pub(super) struct Tenant {
     pub(super) vain: u32,
     /// How much of its own turns it is busy, in thousandths, and from how many of them.
     pub(super) duty: (u64, u32),
-    /// The same, but a turn in which it was less busy counts an eighth only: one that was stopped once
-    /// is as busy as before.
+    /// The same, but a turn in which it was less busy counts an eighth only: one that was stopped
+    /// once is as busy as before.
     pub(super) high_duty: u64,
     /// Its work runs beside others' turns.
     pub(super) overrun: bool,

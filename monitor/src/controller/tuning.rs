@@ -34,8 +34,9 @@ pub struct Tuning {
     pub wide: Nanos,
     /// The same where somebody of high priority may come at any moment, who waits for it.
     pub tight: Nanos,
-    /// Work that a container may have in flight while its gate is open: as the only one that has the GPU open, and beside others
-    /// that do not compute. A newcomer has it beside its first turns; a program keeps the GPU busy with it while it pauses.
+    /// Work that a container may have in flight while its gate is open: as the only one that has
+    /// the GPU open, and beside others that do not compute. A newcomer has it beside its first
+    /// turns; a program keeps the GPU busy with it while it pauses.
     pub backlog: (Nanos, Nanos),
     /// High priority takes the card for about this long at a stretch from those who want it too.
     pub window: Nanos,

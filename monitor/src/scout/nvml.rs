@@ -148,8 +148,9 @@ fn places(card: Place<'_>) -> Vec<Place<'_>> {
     if instances.is_empty() { vec![card] } else { instances }
 }
 
-/// What processes have by either of two lists; none: not told. Other containers allocate and free between NVML's answers, and what they
-/// have gained by the time of a list must not be taken off what was used before.
+/// What processes have by either of two lists; none: not told. Other containers allocate and free
+/// between NVML's answers, and what they have gained by the time of a list must not be taken off
+/// what was used before.
 fn least(
     first: Option<&BTreeMap<u32, Option<Bytes>>>,
     second: Option<&BTreeMap<u32, Option<Bytes>>>,

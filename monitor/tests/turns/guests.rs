@@ -107,7 +107,8 @@ fn who_plays_the_guest_gains_nothing() {
         let parts = world.run_and_measure(2 * TIME).map_parts(2 * TIME);
         println!("{name}: {parts:.2?}");
         assert!(parts[0] <= 50.5, "{name}: the liar has {:.1} %", parts[0]);
-        // As much as by the GPU's own slicing: beside others its gate charges it what its kernels cost alone.
+        // As much as by the GPU's own slicing: beside others its gate charges it what its kernels
+        // cost alone.
         assert!(parts[1] >= 45.0, "{name}: the neighbour has {:.1} %", parts[1]);
     }
 }

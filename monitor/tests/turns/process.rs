@@ -488,7 +488,8 @@ impl Process {
             self.since = end;
             let unsettled = self.cell.inflight.saturating_sub(batch.estimate);
             self.due = now.max(end + unsettled);
-            // Beside others the span has their slices in it: no more than the work is expected to take is charged.
+            // Beside others the span has their slices in it: no more than the work is expected to
+            // take is charged.
             self.cell.busy += if beside { measured.min(batch.estimate) } else { measured };
             self.cell.last = end + 2 * US;
             self.cell.inflight = self.cell.inflight.saturating_sub(batch.estimate);

@@ -1,8 +1,8 @@
 //! Copies and fills. Within the card they compute, beside kernels and in their place, so they go through the gate as kernels do. Between host
 //! and card other engines copy: those are not gated.
 //!
-//! A batch is one call and one launch: it waits for the turn if any of its copies is within the GPU, and is
-//! priced by what those move.
+//! A batch is one call and one launch: it waits for the turn if any of its copies is within the
+//! GPU, and is priced by what those move.
 //!
 //! No border against panics on the open path, as for launches.
 
@@ -258,7 +258,8 @@ unsafe fn boxes(copies: *const CUDA_MEMCPY3D_BATCH_OP, count: usize) -> Option<u
     sum(unsafe { all(copies, count) }?.iter().map(volume))
 }
 
-/// The values of a program's array; `None` for a null one, which the driver refuses, and for one that no memory holds.
+/// The values of a program's array; `None` for a null one, which the driver refuses, and for one
+/// that no memory holds.
 ///
 /// # Safety
 ///
@@ -269,7 +270,8 @@ unsafe fn all<'a, T>(first: *const T, count: usize) -> Option<&'a [T]> {
     (!first.is_null() && bytes.is_some()).then(|| unsafe { slice::from_raw_parts(first, count) })
 }
 
-/// A batch is one launch, as large as all of its copies within the GPU; `None` if it has none of them.
+/// A batch is one launch, as large as all of its copies within the GPU; `None` if it has none of
+/// them.
 fn sum(copies: impl Iterator<Item = Option<usize>>) -> Option<usize> {
     copies.flatten().reduce(usize::saturating_add)
 }

@@ -28,7 +28,8 @@ pub(crate) const BOUND: Nanos = Nanos::from_micros(500);
 /// (1 to 2 ms) or earlier, when one has run dry; so each should have about a slice's work queued, or the card switches more often
 /// than it has to.
 pub(crate) const SHARED_BOUND: Nanos = Nanos::from_millis(1);
-/// Most credit in one go on an open card: if none of it is used, a newcomer takes it for work in flight all the same.
+/// Most credit in one go on an open card: if none of it is used, a newcomer takes it for work in
+/// flight all the same.
 const OPEN_CREDIT: Nanos = Nanos::from_millis(5);
 /// Most credit in one go: so that the greater part of the bound is asked for while the rest runs. What is left when a sleeper wakes has to
 /// outlast the latest wake-up; what is not is the price of a visit and a sleep, for each credit.
@@ -110,7 +111,8 @@ pub(crate) struct Passage {
     under: Option<Turn>,
     /// The gate word under which it was told that all has run.
     rung: Option<u32>,
-    /// It is the first launch on an open card after a silence, of which the monitor may want to know.
+    /// It is the first launch on an open card after a silence, of which the monitor may want to
+    /// know.
     pub(crate) rings: bool,
 }
 
@@ -277,7 +279,8 @@ impl Passage {
         // Predictions are trusted for twice the bound, and what may not be marked yet: if no marker
         // is reached meanwhile they are wrong.
         let trusted = !work.watched || work.longest() + chunk <= Nanos(2 * bound.0) + MARK;
-        // On an open card, which no turn's end hurries, the first launches of unknown length are to be seen to end.
+        // On an open card, which no turn's end hurries, the first launches of unknown length are to
+        // be seen to end.
         let unseen = is_open && self.expected.unknown;
         // A sleeper aims at this much before there is room for all, and takes what there is: to sleep on for the rest would be to poll.
         let fits = longest + chunk <= bound + SLACK && !overdue && trusted && !unseen;

@@ -53,7 +53,8 @@ impl Reading {
 }
 
 impl Reading {
-    /// Whether launches are measured: in turns, and on an open card while a monitor bounds what may be in flight there.
+    /// Whether launches are measured: in turns, and on an open card while a monitor bounds what may
+    /// be in flight there.
     pub(crate) fn is_metered(&self) -> bool {
         self.turn.state() != TurnState::Open || (self.bound > Nanos::ZERO && self.monitor.lives())
     }

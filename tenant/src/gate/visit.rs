@@ -46,10 +46,13 @@ const SHY: Nanos = Nanos::from_millis(100);
 /// Batches settled by one visit; the next one takes the others.
 const BUNCH: usize = 8;
 
-/// Launches of how much are worth a marker on an open card: a lane has markers for all that may be in flight, or the last batch would be
-/// the greater part of it, and be reported when all of it has run.
-fn open_worth(reading: &Reading) -> Nanos {
-    OPEN_MARK.max(Nanos(reading.bound.0 / (BATCHES as u64 * 3 / 4)))
+/// Returns how much work is worth a marker. On an open card a lane has markers for all that may be in
+/// flight: else its last batch would be the greater part of it, and be reported when all has run.
+fn mark_worth(reading: &Reading) -> Nanos {
+    match reading.turn.state() {
+        TurnState::Open => OPEN_MARK.max(Nanos(reading.bound.0 / (BATCHES as u64 * 3 / 4))),
+        TurnState::Yours | TurnState::Wait => MARK,
+    }
 }
 
 /// A thread with a launch, at the gate.
@@ -240,12 +243,9 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
             let period = account.period();
             let settlement = &mut account.settlement;
             let expected = settlement.expect(self.launch.kernel);
-            let worth = if reading.turn.state() == TurnState::Open {
-                open_worth(reading)
-            } else if beside || settlement.busy_lanes() > 1 {
-                SHARED_MARK
-            } else {
-                MARK
+            let worth = match mark_worth(reading) {
+                MARK if beside || settlement.busy_lanes() > 1 => SHARED_MARK,
+                worth => worth,
             };
             let (lane, chore) = match settlement.lane(key, now) {
                 Some(lane) => (
@@ -345,9 +345,9 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
         if let Some(lane) = lane.filter(|_| mode.known && !launch.asks) {
             self.thread.remember(function, launch.stream, lane, &prices);
         }
-        // A thread that launches into several streams waits at the gate with one of them: long work in the others would have no marker.
-        let worth = if reading.turn.state() == TurnState::Open { open_worth(reading) } else { MARK };
-        let long = cost >= worth && !launch.programmatic && !mode.guessed;
+        // A thread that launches into several streams waits at the gate with one of them: long work
+        // in the others would have no marker.
+        let long = cost >= mark_worth(reading) && !launch.programmatic && !mode.guessed;
         Passed { launch, lane, cost, alone: mode.alone || long }
     }
 }

@@ -1,8 +1,9 @@
 //! Implicit memory that NVML has not confirmed yet, and the allocations that wait for it.
 //!
-//! A container's first context is charged by the fall of the device's free memory since the monitor's last sample, up to
-//! a second before. The context of another container that starts in that second is then charged, too, until the monitor
-//! has measured the process (`monitor/src/measured.rs`). An allocation that fits without the unconfirmed memory waits for
+//! A container's first context is charged by the fall of the device's free memory since the
+//! monitor's last sample, up to a second before. The context of another container that starts in
+//! that second is then charged, too, until the monitor has measured the process
+//! (`monitor/src/measured.rs`). An allocation that fits without the unconfirmed memory waits for
 //! that measurement instead of being refused.
 
 use cgpu_proto::atomic::{AtomicU32, Ordering};
@@ -11,17 +12,18 @@ use cgpu_proto::units::{Bytes, CardIndex, Nanos, SlotIndex};
 
 use super::{Ledger, PAUSE, TOLD_LATELY};
 
-/// Longest wait for a confirmation. The monitor needs three samples, a second apart, of a process that does not allocate.
+/// Longest wait for a confirmation. The monitor needs three samples, a second apart, of a process
+/// that does not allocate.
 const CONFIRMATION_TIMEOUT: Nanos = Nanos::from_millis(5000);
 
-/// Devices, a bit each, on which a wait has timed out: NVML does not report this container's processes, or one of them
-/// never pauses. Later allocations do not wait again.
+/// Devices, a bit each, on which a wait has timed out: NVML does not report this container's
+/// processes, or one of them never pauses. Later allocations do not wait again.
 #[derive(Debug, Default)]
 pub(super) struct Unconfirmable(AtomicU32);
 
 impl Ledger {
-    /// Waits while only implicit memory that the monitor is about to confirm leaves no room for `bytes`, 5 s at most, and
-    /// after a timeout never again on that device.
+    /// Waits while only implicit memory that the monitor is about to confirm leaves no room for
+    /// `bytes`, 5 s at most, and after a timeout never again on that device.
     pub(crate) fn await_confirmation(&self, card: CardIndex, bytes: Bytes) {
         let begin = self.clock.now();
         let bit = 1 << card.get();
@@ -47,7 +49,8 @@ impl Ledger {
             && !self.is_confirmed(card)
     }
 
-    /// Whether the monitor has confirmed the implicit memory of all live processes of the container on a device.
+    /// Whether the monitor has confirmed the implicit memory of all live processes of the container
+    /// on a device.
     fn is_confirmed(&self, card: CardIndex) -> bool {
         SlotIndex::all().take(self.region.slots().high_water()).all(|slot| {
             let word = Word(self.region.slot(slot).state.load(Ordering::Relaxed));

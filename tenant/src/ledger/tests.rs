@@ -40,7 +40,8 @@ fn signed_mib(count: i64) -> i64 {
     count << 20
 }
 
-// ---- confirmation by the monitor ------------------------------------------------------------------
+// ---- confirmation by the monitor
+// ------------------------------------------------------------------
 
 /// A container with a limit of 100 MiB, of which a context whose size is not confirmed has 60.
 fn unconfirmed() -> (Container, Ledger) {

@@ -92,8 +92,8 @@ pub(crate) struct Lane {
     pub(crate) went_on: Nanos,
     /// When a marker was last placed.
     pub(crate) marked: Nanos,
-    /// It had run dry when its last marker was placed. If the host keeps the GPU waiting between launches, only those that are measured
-    /// by themselves tell what they cost.
+    /// It had run dry when its last marker was placed. If the host keeps the GPU waiting between
+    /// launches, only those that are measured by themselves tell what they cost.
     pub(crate) dry: bool,
     /// The thread has waited for room since the last marker, so the GPU had work in this lane.
     pub(crate) throttled: bool,

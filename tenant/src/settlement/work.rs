@@ -2,7 +2,8 @@
 
 use cgpu_proto::units::Nanos;
 
-/// What is in flight at least while the length of the backlog is not known, and how long it still takes at least.
+/// What is in flight at least while the length of the backlog is not known, and how long it still
+/// takes at least.
 const BACKLOG: (Nanos, Nanos) = (Nanos::from_micros(1), Nanos::from_micros(500));
 
 /// What is unsettled.
@@ -17,14 +18,16 @@ pub(crate) struct Work {
     pub(super) since: Option<Nanos>,
     /// Some of it has a marker behind it, or is on a stream that is asked: its end will be seen.
     pub(crate) watched: bool,
-    /// So much was launched into a stream that takes no markers that it must run dry before more is.
+    /// So much was launched into a stream that takes no markers that it must run dry before more
+    /// is.
     pub(crate) blind: bool,
     /// Some of it is of unknown length.
     pub(crate) backlog: bool,
     /// When the first marker should have been reached, if the launches before it take as long as
     /// such launches do at times.
     pub(super) ends: Option<Nanos>,
-    /// When the first marker should have been reached, even if others share the card and the estimates are low.
+    /// When the first marker should have been reached, even if others share the card and the
+    /// estimates are low.
     pub(super) reached: Option<Nanos>,
 }
 
@@ -38,7 +41,8 @@ impl Work {
         self
     }
 
-    /// What is still to run of it and of `others`, as predicted; `last` is when some of the others' was seen to end.
+    /// What is still to run of it and of `others`, as predicted; `last` is when some of the others'
+    /// was seen to end.
     pub(crate) fn remaining(&self, others: Nanos, last: Nanos, now: Nanos) -> Nanos {
         let since = self.since.map(|since| since.max(last));
         let ran = since.map_or(Nanos::ZERO, |since| now - since);
@@ -46,7 +50,8 @@ impl Work {
         if self.backlog { remaining.max(BACKLOG.1) } else { remaining }
     }
 
-    /// What is still to run of it alone, as predicted, while `working` others share the card with it.
+    /// What is still to run of it alone, as predicted, while `working` others share the card with
+    /// it.
     pub(crate) fn own_remaining(&self, working: u64, now: Nanos) -> Nanos {
         let ran = self.since.map_or(Nanos::ZERO, |since| Nanos((now - since).0 / (working + 1)));
         let remaining = self.cost - ran;
@@ -80,7 +85,8 @@ impl Work {
         self.since.map_or(Nanos::ZERO, |since| now - (since + self.longest()))
     }
 
-    /// When a marker should have been reached, if that was long ago: something does not end, and what is behind it has not run.
+    /// When a marker should have been reached, if that was long ago: something does not end, and
+    /// what is behind it has not run.
     pub(crate) fn stuck(&self, now: Nanos) -> Option<Nanos> {
         self.reached.filter(|reached| *reached < now)
     }

@@ -101,3 +101,19 @@ fn first_launch_after_a_silence_rings_on_a_bounded_open_card() {
     });
     assert_eq!(stage.rings(), 3);
 }
+
+/// A lane has markers for all that may be in flight: else its last batch would be reported when all
+/// of it has run.
+#[test]
+fn reports_keep_up_with_a_full_queue() {
+    alone(open(ms(200), ms(1100)), |role, program| {
+        saturate(role, program, ms(1), BEGIN + ms(300));
+        let mut most = Nanos::ZERO;
+        while role.now() < BEGIN + ms(1000) {
+            program.launch(1, STREAM, ms(1));
+            let busy = Nanos(program.cell().busy.load(Ordering::Relaxed));
+            most = most.max(role.now() - BEGIN - busy);
+        }
+        assert!(most < ms(40), "reported {most} late");
+    });
+}

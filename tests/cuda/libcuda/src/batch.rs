@@ -1,7 +1,8 @@
 //! Copies with attributes, one by one and in batches.
 //!
-//! All of a batch is checked before any of it is enqueued, so a refused batch copies nothing. Version 1
-//! returns the index of the copy that was refused, or `SIZE_MAX` if no copy in particular was.
+//! All of a batch is checked before any of it is enqueued, so a refused batch copies nothing.
+//! Version 1 returns the index of the copy that was refused, or `SIZE_MAX` if no copy in particular
+//! was.
 //!
 //! | what | answer | source |
 //! |---|---|---|
@@ -10,7 +11,8 @@
 //! | an empty batch, a null pointer in one | INVALID_VALUE | assumed: the documentation does not say |
 //! | no bytes between two pointers | success | assumed, as of `cuMemcpyAsync` |
 //!
-//! Location hints are ignored, as documented of memory with a fixed location; there is no other here.
+//! Location hints are ignored, as documented of memory with a fixed location; there is no other
+//! here.
 
 use cgpu_abi::types::*;
 use cgpu_sim::machine::{Pitched, StreamId, Ticket};
@@ -100,8 +102,8 @@ impl Checked {
         if is_staged {
             return copy::stage(driver, stream, kind, what).map(|()| None);
         }
-        // SAFETY: host ranges stay valid until the copy is done: the call waits for it, or the program has promised it by pinning
-        // them or by the access it chose.
+        // SAFETY: host ranges stay valid until the copy is done: the call waits for it, or the
+        // program has promised it by pinning them or by the access it chose.
         let ticket = unsafe { driver.machine.copy(stream, kind, what) }?;
         let waits = match access {
             SourceAccess::InStreamOrder => !from.side.is_reachable(),

@@ -196,7 +196,8 @@ fn shares_survive_the_slices_of_others() {
     assert_eq!(card.ends(tickets), [180, 250, 220]);
 }
 
-/// A stream that waits for another one's end begins in that same instant: the context is never without work.
+/// A stream that waits for another one's end begins in that same instant: the context is never
+/// without work.
 #[test]
 fn streams_that_wait_for_each_other_keep_their_slice() {
     let mut card = Card::new(Figures { switch: Nanos::from_micros(100), ..bare() });

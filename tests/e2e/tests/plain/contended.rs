@@ -54,8 +54,8 @@ impl Contended {
         child
     }
 
-    /// Runs `launches` with a driver that has every function; returns how many launches it made, and how
-    /// many of them were measured.
+    /// Runs `launches` with a driver that has every function; returns how many launches it made,
+    /// and how many of them were measured.
     fn launches(&self, arguments: &[&str]) -> (u64, u64) {
         let mut command = self.scene.program_in(&self.container, "launches");
         command.args(arguments).env("CGPU_SIM_DRIVER", "13020");

@@ -54,7 +54,8 @@ impl Corner {
         }
     }
 
-    /// One side of a copy with attributes, whose box begins there and counts elements of so many bytes.
+    /// One side of a copy with attributes, whose box begins there and counts elements of so many
+    /// bytes.
     fn of(side: CopyOperand, extent: &CUextent3D, element: usize) -> Answer<Self> {
         let corner = Self {
             position: [0; 3],
@@ -150,7 +151,8 @@ impl Copying {
         Self { to, from, extent: [what.width_in_bytes, what.height, what.depth], context }
     }
 
-    /// What a copy with attributes is given, whose extent counts the elements of its arrays, else bytes.
+    /// What a copy with attributes is given, whose extent counts the elements of its arrays, else
+    /// bytes.
     pub(crate) fn with_attributes(driver: &Driver, what: &CUDA_MEMCPY3D_BATCH_OP) -> Answer<Self> {
         let (to, from) = (what.dst.get().ok_or(INVALID_VALUE)?, what.src.get().ok_or(INVALID_VALUE)?);
         let CUextent3D { width, height, depth } = what.extent;

@@ -13,9 +13,9 @@
 //! once, so a newcomer waits for the end of the present one, wherever that began. What ends at the very end of a slice has
 //! ended: streams' timers come before engines'.
 //!
-//! A group without work keeps the GPU for the figures' `idle` time, and forfeits its slice then. At 0 that is still after all that
-//! happens to streams in the same instant: a stream that waits for an event of another one goes on there, so a chain of
-//! streams is never without work.
+//! A group without work keeps the GPU for the figures' `idle` time, and forfeits its slice then. At
+//! 0 that is still after all that happens to streams in the same instant: a stream that waits for
+//! an event of another one goes on there, so a chain of streams is never without work.
 
 use cgpu_proto::units::Nanos;
 
@@ -81,7 +81,8 @@ impl<W: Words> Timeline<'_, W> {
         self.load_first_waiting(card, t);
     }
 
-    /// The group that has the card has changed: what can be is placed, and a group without work is about to forfeit its slice.
+    /// The group that has the card has changed: what can be is placed, and a group without work is
+    /// about to forfeit its slice.
     pub(super) fn carry_on(&mut self, card: Card, group: Group, t: Nanos) {
         self.place(card, group, t);
         if self.is_empty(group) {
@@ -153,8 +154,8 @@ impl<W: Words> Timeline<'_, W> {
         self.set_turn(group, Turn::Waiting);
     }
 
-    /// The slice's end counts while a group waits for it, and the end of an idle group's time always. A switch keeps its
-    /// timer.
+    /// The slice's end counts while a group waits for it, and the end of an idle group's time
+    /// always. A switch keeps its timer.
     fn schedule_slice(&mut self, card: Card) {
         if self.engine_state(card) != State::Running {
             return;
