@@ -46,11 +46,13 @@ const SHY: Nanos = Nanos::from_millis(100);
 /// Batches settled by one visit; the next one takes the others.
 const BUNCH: usize = 8;
 
-/// Returns how much work is worth a marker. On an open card a lane has markers for all that may be in
-/// flight: else its last batch would be the greater part of it, and be reported when all has run.
-fn mark_worth(reading: &Reading) -> Nanos {
+/// Returns how much work in a lane is worth a marker, if so many have work. On an open card they have
+/// markers for all that may be in flight: else a lane's last batch would be the greater part of it, and
+/// be reported when all has run.
+fn mark_worth(reading: &Reading, lanes: usize) -> Nanos {
+    let markers = (lanes.max(1) * BATCHES * 3 / 4) as u64;
     match reading.turn.state() {
-        TurnState::Open => OPEN_MARK.max(Nanos(reading.bound.0 / (BATCHES as u64 * 3 / 4))),
+        TurnState::Open => OPEN_MARK.max(Nanos(reading.bound.0 / markers)),
         TurnState::Yours | TurnState::Wait => MARK,
     }
 }
@@ -243,8 +245,9 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
             let period = account.period();
             let settlement = &mut account.settlement;
             let expected = settlement.expect(self.launch.kernel);
-            let worth = match mark_worth(reading) {
-                MARK if beside || settlement.busy_lanes() > 1 => SHARED_MARK,
+            let lanes = settlement.busy_lanes();
+            let worth = match mark_worth(reading, lanes) {
+                MARK if beside || lanes > 1 => SHARED_MARK,
                 worth => worth,
             };
             let (lane, chore) = match settlement.lane(key, now) {
@@ -332,13 +335,13 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
             self.start(lane);
         }
         let function = launch.kernel.function();
-        let prices = {
+        let (prices, lanes) = {
             let mut account = self.account();
             account.settlement.charge(lane, launch.kernel, expected, 1, now);
             account.lend(self.key, credit, now);
             let siblings = self.gate.siblings(launch.card, reading.turn, clocks);
             account.publish(self.gate.cell(launch.card), siblings, clocks);
-            account.settlement.prices(function, mode.guessed)
+            (account.settlement.prices(function, mode.guessed), account.settlement.busy_lanes())
         };
         let credit = u32::try_from(credit.0).unwrap_or(u32::MAX);
         self.thread.lend(now, visit, launch.card, reading.word, expected.cost, credit);
@@ -347,7 +350,7 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
         }
         // A thread that launches into several streams waits at the gate with one of them: long work
         // in the others would have no marker.
-        let long = cost >= mark_worth(reading) && !launch.programmatic && !mode.guessed;
+        let long = cost >= mark_worth(reading, lanes) && !launch.programmatic && !mode.guessed;
         Passed { launch, lane, cost, alone: mode.alone || long }
     }
 }
