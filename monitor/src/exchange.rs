@@ -1,15 +1,17 @@
-//! How much of what a container's processes exported has gone from a card, told from what NVML says of them all. Pure.
+//! How much of what a container's processes exported has left a card, told from what NVML says of them all. Pure.
 //!
 //! The driver has memory of several processes on the books of one: of its maker as long as that holds it, then of whoever holds it longest,
 //! and of nobody's where only a descriptor holds it. So no process's figure tells whether what it exported is still there, but the sum does:
 //! what is measured of all the container's processes, and what is on the card and nobody's, is the most that it can hold. What its books say
-//! beyond that is gone; and what can be gone is what was exported and let go. First what dead processes have left, then the living's share.
+//! beyond that has left the card; and what can have left it is what was exported and let go. Whose it was, the sum does not tell: so it is
+//! taken off the container's sum, and each byte that leaves the books afterwards may be one of these (`withdrawn` in `cgpu_card`).
 //!
-//! A charge is ahead of the driver, so a figure counts only when no books have moved between two looks, and of both looks the lesser.
+//! A charge is ahead of the driver, and a free behind it. So a figure counts only between two looks that are [`SETTLED`] apart with books
+//! that have not moved, and of both looks the lesser: what is under way at one of them is not at the other.
 
-use cgpu_proto::units::Bytes;
+use cgpu_proto::units::{Bytes, Nanos};
 
-use crate::measured::Books;
+use crate::measured::{Books, SETTLED};
 
 /// A process at a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,63 +24,78 @@ pub struct Member {
     pub after: Books,
     /// What the driver has for it.
     pub measured: Bytes,
-    /// What is published of it beyond its books, by its own figure.
+    /// What is published of it beyond its books.
     pub growth: i64,
 }
 
-/// What was found to have gone.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// A look at all of a container's processes on a card.
+#[derive(Clone, Debug)]
+pub struct Look<'a> {
+    /// When.
+    pub at: Nanos,
+    /// The living.
+    pub members: &'a [Member],
+    /// What dead ones had exported.
+    pub orphans: Bytes,
+    /// What the card has that is nobody's.
+    pub unowned: Bytes,
+    /// What had been taken off the books.
+    pub withdrawn: Bytes,
+}
+
+/// What was found to have left the card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gone {
-    /// All that dead processes had exported.
+    /// All that dead processes had exported, and it is something.
     pub orphans: bool,
-    /// Of what living ones have exported: by name.
-    pub returned: Vec<((u8, u64), Bytes)>,
+    /// Of what the living and the dead have exported.
+    pub returned: Bytes,
 }
 
 /// What is known of one container on one card.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exchange {
-    last: Option<Look>,
+    last: Option<Seen>,
 }
 
-/// The books at a look, and what they said beyond what can be there.
+/// What a look saw: the books, and what they said beyond what can be there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Look {
+struct Seen {
+    at: Nanos,
     books: Vec<((u8, u64), Books)>,
     orphans: Bytes,
-    surplus: i64,
+    withdrawn: Bytes,
+    surplus: Bytes,
 }
 
 impl Exchange {
-    /// Takes a look at all of the container's processes. `orphans` is what dead ones had exported, `unowned` what the card has that is
-    /// nobody's. None: nothing is sure.
-    pub fn look(&mut self, members: &[Member], orphans: Bytes, unowned: Bytes) -> Option<Gone> {
+    /// Takes a look. None: nothing is sure.
+    pub fn look(&mut self, look: &Look<'_>) -> Option<Gone> {
+        let Look { at, members, orphans, unowned, withdrawn } = *look;
         let still = members.iter().all(|member| member.before == member.after && member.after.creating == 0);
-        let books: Vec<_> = members.iter().map(|member| (member.name, member.after)).collect();
+        if !still {
+            self.last = None;
+            return None;
+        }
+        let books = members.iter().map(|member| (member.name, member.after)).collect();
         let booked: i64 = members.iter().fold(signed(orphans), |sum, member| {
             sum.saturating_add(signed(member.after.used + member.after.implicit))
                 .saturating_add(member.growth)
         });
         let there: Bytes = members.iter().map(|member| member.measured).sum::<Bytes>() + unowned;
-        let surplus = booked.saturating_sub(signed(there));
-        let last = self.last.take();
-        if !still {
+        let surplus = Bytes(u64::try_from(booked.saturating_sub(signed(there))).unwrap_or(0));
+        let now = Seen { at, books, orphans, withdrawn, surplus };
+        let last = self.last.get_or_insert_with(|| now.clone());
+        if (&last.books, last.orphans, last.withdrawn) != (&now.books, orphans, withdrawn) {
+            *last = now;
             return None;
         }
-        let now = self.last.insert(Look { books, orphans, surplus });
-        let last = last?;
-        if last.books != now.books || last.orphans != orphans {
+        if at - last.at < SETTLED {
             return None;
         }
-        let mut rest = Bytes(u64::try_from(surplus.min(last.surplus)).unwrap_or(0));
-        let gone = rest >= orphans;
-        rest = rest - if gone { orphans } else { Bytes::ZERO };
-        let share = |member: &Member| {
-            let returned = rest.min(member.after.exported);
-            rest = rest - returned;
-            (member.name, returned)
-        };
-        Some(Gone { orphans: gone && orphans > Bytes::ZERO, returned: members.iter().map(share).collect() })
+        let surplus = surplus.min(std::mem::replace(last, now).surplus);
+        let exported = members.iter().map(|member| member.after.exported).sum::<Bytes>() + orphans;
+        Some(Gone { orphans: orphans > Bytes::ZERO && surplus >= orphans, returned: surplus.min(exported) })
     }
 }
 
@@ -99,57 +116,103 @@ mod tests {
         Member { name: (slot, 1), before: books, after: books, measured: mib(measured), growth: 0 }
     }
 
-    fn returned(gone: Option<Gone>) -> Vec<u64> {
-        gone.expect("sure").returned.iter().map(|(_, bytes)| bytes.0 >> 20).collect()
+    /// Looks a second apart.
+    #[derive(Default)]
+    struct Looks {
+        exchange: Exchange,
+        seconds: u64,
+    }
+
+    impl Looks {
+        fn at(&mut self, at: Nanos, members: &[Member], orphans: u64, unowned: u64) -> Option<Gone> {
+            let (orphans, unowned, withdrawn) = (mib(orphans), mib(unowned), Bytes(7));
+            self.exchange.look(&Look { at, members, orphans, unowned, withdrawn })
+        }
+
+        fn look(&mut self, members: &[Member], orphans: u64, unowned: u64) -> Option<Gone> {
+            self.seconds += 1;
+            self.at(Nanos::from_millis(self.seconds * 1000), members, orphans, unowned)
+        }
+
+        fn returned(&mut self, members: &[Member], orphans: u64, unowned: u64) -> u64 {
+            self.look(members, orphans, unowned).expect("sure").returned.0 >> 20
+        }
     }
 
     #[test]
-    fn what_an_importer_holds_is_not_gone() {
-        let mut exchange = Exchange::default();
+    fn what_an_importer_holds_has_not_left_the_card() {
+        let mut looks = Looks::default();
         // The first one has let go of 6, which the second one has.
         let both = [member(0, 10, 6, 4), member(1, 0, 0, 6)];
-        assert_eq!(exchange.look(&both, Bytes::ZERO, Bytes::ZERO), None, "once is not sure");
-        assert_eq!(returned(exchange.look(&both, Bytes::ZERO, Bytes::ZERO)), [0, 0]);
+        assert_eq!(looks.look(&both, 0, 0), None, "once is not sure");
+        assert_eq!(looks.returned(&both, 0, 0), 0);
         // Now nobody has it; then only a descriptor.
         let none = [member(0, 10, 6, 4), member(1, 0, 0, 0)];
-        assert_eq!(
-            returned(exchange.look(&none, Bytes::ZERO, Bytes::ZERO)),
-            [0, 0],
-            "it was there a look ago"
-        );
-        assert_eq!(returned(exchange.look(&none, Bytes::ZERO, Bytes::ZERO)), [6, 0]);
-        assert_eq!(returned(exchange.look(&none, Bytes::ZERO, mib(6))), [0, 0]);
+        assert_eq!(looks.returned(&none, 0, 0), 0, "it was there a look ago");
+        let found = Gone { orphans: false, returned: mib(6) };
+        assert_eq!(looks.look(&none, 0, 0), Some(found));
+        assert_eq!(looks.returned(&none, 0, 6), 0);
     }
 
     #[test]
-    fn what_was_not_exported_never_goes() {
-        let mut exchange = Exchange::default();
-        let over = [member(0, 10, 2, 0)];
-        exchange.look(&over, Bytes::ZERO, Bytes::ZERO);
-        assert_eq!(returned(exchange.look(&over, Bytes::ZERO, Bytes::ZERO)), [2]);
+    fn what_was_not_exported_never_leaves() {
+        let mut looks = Looks::default();
+        let over = [member(0, 10, 2, 0), member(1, 5, 1, 5)];
+        looks.look(&over, 0, 0);
+        assert_eq!(looks.returned(&over, 0, 0), 3);
     }
 
     #[test]
-    fn orphans_go_when_none_of_them_can_be_there() {
-        let mut exchange = Exchange::default();
+    fn orphans_have_left_when_none_of_them_can_be_there() {
+        let mut looks = Looks::default();
         let holds = [member(1, 4, 0, 7)];
-        exchange.look(&holds, mib(6), Bytes::ZERO);
-        assert!(!exchange.look(&holds, mib(6), Bytes::ZERO).expect("sure").orphans, "3 of 6 are there");
+        looks.look(&holds, 6, 0);
+        let some = looks.look(&holds, 6, 0).expect("sure");
+        assert_eq!((some.orphans, some.returned), (false, mib(3)), "3 of 6 are there");
         let free = [member(1, 4, 0, 4)];
-        exchange.look(&free, mib(6), Bytes::ZERO);
-        assert!(exchange.look(&free, mib(6), Bytes::ZERO).expect("sure").orphans);
-        assert!(!exchange.look(&free, mib(6), mib(1)).expect("sure").orphans, "or nobody's");
+        looks.look(&free, 6, 0);
+        assert!(looks.look(&free, 6, 0).expect("sure").orphans);
+        assert!(!looks.look(&free, 6, 1).expect("sure").orphans, "or nobody's");
+        assert!(!looks.look(&free, 0, 0).is_some_and(|gone| gone.orphans));
+        assert!(!looks.look(&free, 0, 0).expect("sure").orphans, "there are none");
     }
 
     #[test]
     fn books_that_move_say_nothing() {
-        let mut exchange = Exchange::default();
+        let mut looks = Looks::default();
         let moving = Member { after: Books { charges: 1, ..Books::default() }, ..member(0, 10, 6, 4) };
-        assert_eq!(exchange.look(&[moving], Bytes::ZERO, Bytes::ZERO), None);
+        assert_eq!(looks.look(&[moving], 0, 0), None);
+        let creating = Books { creating: 1, ..member(0, 10, 6, 4).after };
+        let creating = Member { before: creating, after: creating, ..member(0, 10, 6, 4) };
         let still = [member(0, 10, 6, 4)];
-        assert_eq!(exchange.look(&still, Bytes::ZERO, Bytes::ZERO), None);
+        assert_eq!(looks.look(&still, 0, 0), None);
+        assert_eq!(looks.look(&[creating], 0, 0), None);
+        assert_eq!(looks.look(&still, 0, 0), None, "it moved in between");
         let other = [member(0, 12, 8, 6)];
-        assert_eq!(exchange.look(&other, Bytes::ZERO, Bytes::ZERO), None);
-        assert_eq!(returned(exchange.look(&other, Bytes::ZERO, Bytes::ZERO)), [6]);
+        assert_eq!(looks.look(&other, 0, 0), None);
+        assert_eq!(looks.returned(&other, 0, 0), 6);
+        assert_eq!(looks.look(&other, 3, 0), None, "another one has died");
+        let look = |seconds: u64, withdrawn| Look {
+            at: Nanos::from_millis(seconds * 1000),
+            members: &other,
+            orphans: mib(3),
+            unowned: Bytes::ZERO,
+            withdrawn,
+        };
+        assert_eq!(looks.exchange.look(&look(21, Bytes(8))), None, "some was withdrawn");
+        assert!(looks.exchange.look(&look(22, Bytes(8))).is_some());
+    }
+
+    #[test]
+    fn looks_that_a_slow_call_may_outlast_say_nothing() {
+        let mut looks = Looks::default();
+        // The driver has freed 6, and the call has not come back to take them off the books.
+        let freed = [member(0, 10, 6, 4)];
+        let at = |ms: u64| Nanos::from_millis(10_000 + ms);
+        assert_eq!(looks.at(at(0), &freed, 0, 0), None);
+        assert_eq!(looks.at(at(1), &freed, 0, 0), None);
+        assert_eq!(looks.at(at(799), &freed, 0, 0), None);
+        assert!(looks.at(at(800), &freed, 0, 0).is_some());
+        assert_eq!(looks.at(at(801), &freed, 0, 0), None);
     }
 }

@@ -7,14 +7,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use cgpu_proto::atomic::{AtomicBool, Ordering};
 use cgpu_proto::units::{Bytes, Nanos};
 use cgpu_proto::uuid::Uuid;
+use nvml_wrapper::Nvml;
 use parking_lot::Mutex;
 
 use crate::daemon::poll::now;
@@ -34,9 +35,8 @@ mod residents;
 mod search;
 mod stat;
 
-use errors::Losses;
 use nvml::Library;
-pub(crate) use readings::{Ask, Taken};
+pub(crate) use readings::{Ask, ContainerBooks, Taken};
 use residents::Census;
 pub(crate) use residents::{Kin, Resident};
 use search::prove;
@@ -171,11 +171,11 @@ impl Scout {
         let (outbox, news) = channel();
         let under_way = Arc::new(UnderWay::default());
         let known = Arc::clone(&under_way);
-        let losses = Losses::default();
-        let reports = errors::listen(library.clone(), Losses::clone(&losses))?;
+        let (opened, listened) = channel();
+        let reports = errors::listen(library.clone(), listened)?;
         thread::Builder::new()
             .name("scout".into())
-            .spawn(move || run(&inbox, &outbox, &library, &losses, &state, &known))?;
+            .spawn(move || run(&inbox, &outbox, &library, &opened, &state, &known))?;
         Ok(Self { errands, news, under_way, reports })
     }
 
@@ -239,11 +239,15 @@ fn run(
     errands: &Receiver<Errand>,
     news: &Sender<News>,
     name: &str,
-    losses: &Losses,
+    opened: &Sender<Weak<Nvml>>,
     state: &Path,
     under_way: &UnderWay,
 ) {
-    let mut library = Library::open(name);
+    let open = || {
+        // Who listens may have ended.
+        Library::open(name).inspect(|library| _ = opened.send(library.lend()))
+    };
+    let mut library = open();
     let mut tried = Instant::now();
     if let Err(error) = &library {
         tracing::warn!(
@@ -256,7 +260,7 @@ fn run(
     loop {
         if Instant::now() >= due {
             if library.is_err() && tried.elapsed() >= RETRY {
-                library = Library::open(name);
+                library = open();
                 tried = Instant::now();
             }
             let at = now();
@@ -268,7 +272,6 @@ fn run(
                 Err(error) => {
                     tracing::warn!("{name} has stopped telling: {error}");
                     (library, tried) = (Err(Unknown::Count(error)), Instant::now());
-                    losses.fetch_add(1, Ordering::AcqRel);
                     None
                 }
             };

@@ -13,7 +13,7 @@ use crate::file::{self, Access, Error, Fault};
 use crate::futex::{self, Waited};
 use crate::growth::Growth;
 use crate::layout::{Grant, GrantCard, SLOTS};
-use crate::ledger::{self, Terms};
+use crate::ledger::{self, Measured, Terms};
 use crate::mapping::{Mapping, Shared};
 use crate::preamble::Kind;
 use crate::slots::Word;
@@ -199,6 +199,13 @@ impl<'a> Granted<'a> {
         // The type holds nothing that is out of bounds.
         #[allow(clippy::indexing_slicing)]
         &self.page.growth[card.get()]
+    }
+
+    /// What the monitor has measured of a card beyond the books.
+    #[inline]
+    #[must_use]
+    pub fn measured(self, card: CardIndex) -> Measured<'a> {
+        Measured { growth: self.growth(card), returned: &self.card(card).returned }
     }
 
     /// What one slot's process has on a card beyond its cell.
@@ -441,6 +448,21 @@ impl Grantor {
     pub fn set_growth(&self, card: CardIndex, slot: SlotIndex, growth: Growth, risen: bool) {
         let edition = risen.then(|| &self.card(card).edition);
         ledger::publish_growth(self.growth_word(card, slot), growth, edition);
+    }
+
+    /// The word that says how much of a card's exported memory has left the card
+    /// ([`Measured::returned`]).
+    #[must_use]
+    pub fn returned(&self, card: CardIndex) -> u64 {
+        self.card(card).returned.load(Ordering::Relaxed)
+    }
+
+    /// Says how much of a card's exported memory has left the card. If that is less than before, spare
+    /// parts are compared anew.
+    pub fn set_returned(&self, card: CardIndex, returned: u64) {
+        let card = self.card(card);
+        let edition = (returned < card.returned.load(Ordering::Relaxed)).then_some(&card.edition);
+        ledger::publish_returned(&card.returned, returned, edition);
     }
 
     /// Says whether NVML has confirmed a slot's implicit memory on a card. Withdraw it before, and

@@ -69,7 +69,7 @@ pub struct Card {
     pub limit: AtomicU64,
     pub ordinal: AtomicU32,
     pub reserved0: Reserved<4>,
-    pub reserved1: Reserved<8>,
+    pub withdrawn: AtomicU64,
     pub context: AtomicU64,
     pub agreed: AtomicU64,
     pub lock: SlotLock,
@@ -200,7 +200,8 @@ pub struct GrantCard {
     pub edition: AtomicU32,
     pub bound: AtomicU64,
     pub confirmed: [AtomicU64; SLOTS / 64],
-    pub reserved0: Reserved<24>,
+    pub returned: AtomicU64,
+    pub reserved0: Reserved<16>,
 }
 
 /// `struct cgpu_device`: a device of the host, as the monitor knows it.

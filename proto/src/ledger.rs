@@ -22,7 +22,10 @@
 //!
 //! What a process has on the card beyond its cell, as the monitor has measured it ([`Growth`]), counts with it in every sum. Growth that is
 //! published after a word was opened is not in what the word was compared with; so the *edition* of growth is part of the terms. Where it takes
-//! something off, that ends with what it was measured of (`ended`, `exported`): then the claim rises again, and is compared again.
+//! something off, that ends with what it was measured of (`ended`): then the claim rises again, and is compared again.
+//!
+//! What has been *returned* ([`Measured::returned`]), exported memory that nobody holds any more, is known of all processes together and of
+//! none alone. So it is taken off the sum, and whatever leaves the books of any process and may be part of it is counted (`withdrawn`).
 //!
 //! All orderings but the lock's and growth's are Relaxed: a cell is one word and nothing else is published through it. `terms` is stored before the
 //! word is opened, but nobody needs to see it so: terms seen too early come with spare bytes that were compared with them, under the
@@ -132,28 +135,41 @@ impl Usage {
 pub struct Account<'a> {
     lock: &'a SlotLock,
     high_water: &'a AtomicU32,
+    withdrawn: &'a AtomicU64,
     cells: &'a [Cell],
     slots: &'a [Slot],
-    growth: &'a [AtomicU64],
+    measured: Measured<'a>,
     mine: OwnCell<'a>,
     me: Owner,
 }
 
+/// What the monitor has measured of a card beyond its books.
+#[derive(Clone, Copy, Debug)]
+pub struct Measured<'a> {
+    /// A [`Growth`] for each slot.
+    pub growth: &'a [AtomicU64],
+    /// What of all exported memory has left the card and is still on the books, plus the card's
+    /// `withdrawn` when that was found. So each byte that is withdrawn later is a byte less: it may have
+    /// been one of those. At most `withdrawn`: nothing has left.
+    pub returned: &'a AtomicU64,
+}
+
 impl<'a> Account<'a> {
     /// The books of `card`, whose cells are `cells`, for the process that `me` names and whose cell is `mine`, one of them. `slots` and
-    /// `growth` are those of the cells; without them nothing is corrected.
+    /// `measured` are those of the cells.
     #[inline]
     #[must_use]
     pub fn new(
         card: &'a Card,
         cells: &'a [Cell],
         slots: &'a [Slot],
-        growth: &'a [AtomicU64],
+        measured: Measured<'a>,
         high_water: &'a AtomicU32,
         mine: &'a Cell,
         me: Owner,
     ) -> Self {
-        Self { lock: &card.lock, high_water, cells, slots, growth, mine: OwnCell(mine), me }
+        let (lock, withdrawn) = (&card.lock, &card.withdrawn);
+        Self { lock, high_water, withdrawn, cells, slots, measured, mine: OwnCell(mine), me }
     }
 
     /// Charges `bytes` to this process if the container then keeps the terms that `terms` reads.
@@ -236,8 +252,15 @@ impl<'a> Account<'a> {
     ) -> Bytes {
         self.unasked(terms, patience, life, || {
             self.mine.outdate();
-            self.mine.refund(Column::Implicit, bytes)
+            self.shrink(bytes)
         })
+    }
+
+    /// Gives back `bytes` of implicit memory of something that was unloaded or made smaller; returns
+    /// what was there to give back.
+    pub fn shrink(&self, bytes: Bytes) -> Bytes {
+        count_withdrawn(self.withdrawn, bytes);
+        self.mine.refund(Column::Implicit, bytes)
     }
 
     /// Books `bytes` that the driver has taken already, whether they fit or not: growth that cannot be refused. Saturates. If the
@@ -263,22 +286,20 @@ impl<'a> Account<'a> {
         self.mine.raise_peak();
     }
 
-    /// Nobody else can hold `bytes` any more of what was exported: before they are given back. `outdates`: the monitor may have seen them go
-    /// already, and taken them off; they count again until they are given back.
+    /// Nobody else can hold `bytes` any more of what was exported: before they are given back. The
+    /// monitor may have seen them leave the card, and taken them off; they count again until they are
+    /// given back.
     ///
     /// `terms`, `patience` and `life` as for [`Account::book`].
     pub fn withdraw<T: Into<Terms>>(
         &self,
         bytes: Bytes,
-        outdates: bool,
         terms: impl Fn() -> T,
         patience: Nanos,
         life: impl FnMut(Owner) -> Life,
     ) {
         self.unasked(terms, patience, life, || {
-            if outdates {
-                self.mine.outdate();
-            }
+            count_withdrawn(self.withdrawn, bytes);
             self.mine.withdraw(bytes);
         });
     }
@@ -307,6 +328,8 @@ impl<'a> Account<'a> {
         if let Some(cell) = self.cells.get(slot.get()) {
             // What was measured of it was measured while it was there; what is measured of it from now on is there.
             OwnCell::new(cell).outdate();
+            let left = held(cell).left(get(&cell.exported)).used();
+            count_withdrawn(self.withdrawn, held(cell).used() - left + get(&cell.implicit));
             cell.away.store(1, Ordering::Relaxed);
         }
     }
@@ -368,8 +391,7 @@ impl<'a> Account<'a> {
     pub fn usage(&self) -> Usage {
         let mut usage = Usage::default();
         for entry in self.entries() {
-            let (implicit, returned) = entry.corrected();
-            let used = entry.held().used() - returned;
+            let (implicit, used) = (entry.corrected(), entry.held().used());
             usage.used = usage.used + used;
             usage.implicit = usage.implicit + implicit;
             usage.growth = usage.growth + (implicit - get(&entry.cell.implicit));
@@ -379,14 +401,17 @@ impl<'a> Account<'a> {
                 _ => {}
             }
         }
+        usage.used = usage.used - self.returned();
         usage
     }
 
     /// Who has ever had each slot, and what is on the card for it: the parts of [`Account::total`].
     pub fn shares(&self) -> impl Iterator<Item = (SlotIndex, Word, Bytes)> {
-        let share = |(slot, entry): (SlotIndex, Entry<'a>)| {
-            let (implicit, returned) = entry.corrected();
-            (slot, entry.word(), entry.held().used() - returned + implicit)
+        let mut rest = self.returned();
+        let share = move |(slot, entry): (SlotIndex, Entry<'a>)| {
+            let returned = rest.min(get(&entry.cell.exported));
+            rest = rest - returned;
+            (slot, entry.word(), entry.held().used() - returned + entry.corrected())
         };
         SlotIndex::all().zip(self.entries()).map(share)
     }
@@ -413,11 +438,27 @@ impl<'a> Account<'a> {
 
     #[inline]
     fn sum(&self, part: impl Fn(Held) -> Bytes) -> Bytes {
-        let of = |entry: Entry<'_>| {
-            let (implicit, returned) = entry.corrected();
-            part(entry.held()) - returned + implicit
-        };
-        self.entries().map(of).sum()
+        let all: Bytes = self.entries().map(|entry| part(entry.held()) + entry.corrected()).sum();
+        all - self.returned()
+    }
+
+    /// What of the exported memory on the books has left the card. To be taken off a sum of the cells
+    /// that was made before.
+    #[inline]
+    fn returned(&self) -> Bytes {
+        match self.measured.returned.load(Ordering::Relaxed) {
+            0 => Bytes::ZERO,
+            _ => self.returned_now(),
+        }
+    }
+
+    #[cold]
+    fn returned_now(&self) -> Bytes {
+        let exported: Bytes = self.entries().map(|entry| get(&entry.cell.exported)).sum();
+        // HB withdrawn: meets the Releases in `count_withdrawn` and `publish_returned`.
+        fence(Ordering::Acquire);
+        let returned = get(self.measured.returned) - get(self.withdrawn);
+        returned.min(exported)
     }
 
     /// Takes every process's spare part away.
@@ -437,14 +478,27 @@ impl<'a> Account<'a> {
 
     #[inline]
     fn entries(&self) -> impl Iterator<Item = Entry<'a>> {
-        let entries = self.cells.iter().zip(self.slots).zip(self.growth).take(high_water(self.high_water));
+        let entries =
+            self.cells.iter().zip(self.slots).zip(self.measured.growth).take(high_water(self.high_water));
         entries.map(|((cell, slot), growth)| Entry { cell, slot, growth })
     }
 }
 
-/// Leaves of a dead process's cell what it had exported; whether that is anything. To be called again where a caller has died.
-pub fn bequeath(cell: &Cell) -> bool {
+/// `bytes` are about to leave a card's books without a look at the card: they may be among those that
+/// the monitor has seen to have left it. Counted twice where a caller has died.
+fn count_withdrawn(withdrawn: &AtomicU64, bytes: Bytes) {
+    if bytes > Bytes::ZERO {
+        withdrawn.fetch_add(bytes.0, Ordering::Relaxed);
+        // HB withdrawn: Release, so that whoever sees the books fall takes these bytes off no more.
+        fence(Ordering::Release);
+    }
+}
+
+/// Leaves of a dead process's cell what it had exported; whether that is anything. `withdrawn` is the
+/// card's. To be called again where a caller has died.
+pub fn bequeath(cell: &Cell, withdrawn: &AtomicU64) -> bool {
     let exported = get(&cell.exported);
+    count_withdrawn(withdrawn, get(&cell.implicit));
     // `held` first: what is cleared before it would be missing if we died here.
     let _ = update(cell, |held| Some(held.left(exported)));
     passing(cell).0.for_each(|word| _ = word.swap(0, Ordering::Relaxed));
@@ -475,31 +529,22 @@ impl Entry<'_> {
         if is_away(self.cell) { Bytes::ZERO } else { get(&self.cell.implicit) }
     }
 
-    /// What came with what the program asked for, as booked and measured; and what of what it asked for has been returned. That is
-    /// never more than it exported and nobody holds any more: all else it has, and a charge may be ahead of the driver.
+    /// What came with what the program asked for, as booked and measured.
     #[inline]
-    fn corrected(&self) -> (Bytes, Bytes) {
+    fn corrected(&self) -> Bytes {
         let implicit = self.implicit();
         match self.growth.load(Ordering::Relaxed) {
-            0 => (implicit, Bytes::ZERO),
+            0 => implicit,
             growth => self.corrected_by(implicit, Growth(growth)),
         }
     }
 
     #[cold]
-    fn corrected_by(&self, implicit: Bytes, growth: Growth) -> (Bytes, Bytes) {
-        let measured = self.measured(growth);
-        let returned = Bytes(measured.unsigned_abs()) - implicit;
-        match measured {
-            0.. => (Bytes(implicit.0.saturating_add_signed(measured)), Bytes::ZERO),
-            _ => (implicit - Bytes(measured.unsigned_abs()), returned.min(get(&self.cell.exported))),
-        }
-    }
-
-    fn measured(&self, growth: Growth) -> i64 {
-        // HB ended: meets the Release in `Account::end`.
+    fn corrected_by(&self, implicit: Bytes, growth: Growth) -> Bytes {
+        // HB ended: meets the Release in `OwnCell::outdate`.
         fence(Ordering::Acquire);
-        growth.bytes(self.word(), self.cell.ended.load(Ordering::Relaxed))
+        let measured = growth.bytes(self.word(), self.cell.ended.load(Ordering::Relaxed));
+        Bytes(implicit.0.saturating_add_signed(measured))
     }
 
     fn word(&self) -> Word {
@@ -516,8 +561,22 @@ pub fn publish_growth(word: &AtomicU64, growth: Growth, edition: Option<&AtomicU
     }
 }
 
-/// Zeroes a cell, for a slot that is buried.
-pub fn clear(cell: &Cell) {
+/// Says what of a card's exported memory has left it ([`Measured::returned`]), and with `edition` that it
+/// is less than before.
+pub fn publish_returned(word: &AtomicU64, returned: u64, edition: Option<&AtomicU32>) {
+    word.store(returned, Ordering::Relaxed);
+    // HB withdrawn: Release, so that whoever sees a growth that falls next no longer takes these bytes
+    // off as well.
+    fence(Ordering::Release);
+    if let Some(edition) = edition {
+        // HB growth: as in `publish_growth`.
+        edition.store(edition.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+    }
+}
+
+/// Zeroes a cell, for a slot that is buried. `withdrawn` is the card's.
+pub fn clear(cell: &Cell, withdrawn: &AtomicU64) {
+    count_withdrawn(withdrawn, get(&cell.implicit) + get(&cell.exported));
     // Swapped, not stored: somebody may be closing `held` at this instant, and loom keeps no order between an exchange and a store.
     let (words, halves) = words(cell);
     words.for_each(|word| _ = word.swap(0, Ordering::Relaxed));

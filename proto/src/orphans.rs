@@ -9,7 +9,7 @@
 //! slot says so (`opened`, a bit for the hash of the bytes); what can hold memory by itself ([`LENT_UNSEEN`]) stays as long as anybody
 //! lives who may have it.
 
-use crate::atomic::{Ordering, fence};
+use crate::atomic::{AtomicU64, Ordering, fence};
 use crate::layout::{Cell, LENT_UNSEEN, Slot};
 use crate::ledger;
 use crate::slots::{State, Table};
@@ -75,24 +75,25 @@ impl Table<'_> {
     }
 
     /// Leaves of a dead process what it had exported, if it had; else zeroes its cells and what it had
-    /// lent. To be called again where a caller has died.
+    /// lent. To be called again where a caller has died. `cells` are its cells, each with its card's
+    /// `withdrawn`.
     pub fn wind_up<'c>(
         &self,
         slot: SlotIndex,
         state: State,
-        cells: impl Iterator<Item = &'c Cell> + Clone,
+        cells: impl Iterator<Item = (&'c Cell, &'c AtomicU64)> + Clone,
     ) -> State {
         let Some(entry) = self.slot(slot) else { return state };
         entry.opened.store(0, Ordering::Relaxed);
         if state == State::Draining {
             // All of them: none may be left out for what another one keeps.
-            let kept = cells.clone().filter(|cell| ledger::bequeath(cell)).count();
+            let kept = cells.clone().filter(|(cell, withdrawn)| ledger::bequeath(cell, withdrawn)).count();
             if kept > 0 {
                 return State::Orphan;
             }
         }
         entry.lent.store(0, Ordering::Relaxed);
-        cells.for_each(ledger::clear);
+        cells.for_each(|(cell, withdrawn)| ledger::clear(cell, withdrawn));
         State::Free
     }
 }

@@ -232,9 +232,9 @@ impl Region {
         // The type holds nothing that is out of bounds.
         #[allow(clippy::indexing_slicing)]
         let cells = &self.shared().cell[card.get()];
-        let (slots, growth) = (&self.shared().slot, self.granted().growth(card));
+        let (slots, measured) = (&self.shared().slot, self.granted().measured(card));
         let (high_water, mine) = (&self.shared().header.high_water, self.cell(card, me.slot()));
-        Account::new(self.card(card), cells, slots, growth, high_water, mine, me)
+        Account::new(self.card(card), cells, slots, measured, high_water, mine, me)
     }
 
     /// Claims a slot for this process, for life. `None` when all are taken by processes that live, or whose memory lingers.
@@ -299,7 +299,8 @@ impl Region {
 
     /// Leaves of a dead process what it had exported, if it had; else zeroes all that belongs to its slot, for the next process.
     fn wind_up(&self, slot: SlotIndex, state: State) -> State {
-        let becomes = self.slots().wind_up(slot, state, CardIndex::all().map(|card| self.cell(card, slot)));
+        let cell = |card| (self.cell(card, slot), &self.card(card).withdrawn);
+        let becomes = self.slots().wind_up(slot, state, CardIndex::all().map(cell));
         if becomes == State::Free {
             let entry = self.slot(slot);
             entry.acked.store(0, Ordering::Relaxed);

@@ -47,6 +47,8 @@ pub struct Card {
     pub ordinal: u32,
     /// What a context was last seen to cost; zero: not known yet.
     pub context: Bytes,
+    /// What has been taken off its books without a look at the card, since the container began.
+    pub withdrawn: Bytes,
     /// One per slot of [`Snapshot::slots`].
     pub cells: Vec<Cell>,
 }
@@ -57,15 +59,24 @@ impl Card {
     pub fn used(&self) -> Bytes {
         self.cells.iter().map(Cell::total).sum()
     }
+
+    /// Takes in what the monitor says in `grant.returned`.
+    fn take_returned(&mut self, returned: u64) {
+        let mut rest = Bytes(returned) - self.withdrawn;
+        for cell in &mut self.cells {
+            cell.returned = rest.min(cell.exported);
+            rest = rest - cell.returned;
+        }
+    }
 }
 
 impl Snapshot {
-    /// What dead processes had exported of a card's memory, and others may hold; part of [`Card::used`].
+    /// What dead processes had exported of a card's memory, and others may hold.
     #[must_use]
     pub fn orphan(&self, card: &Card) -> Bytes {
         let orphans = self.slots.iter().zip(&card.cells);
         let orphans = orphans.filter(|(slot, _)| slot.word.state() == Some(State::Orphan));
-        orphans.map(|(_, cell)| cell.kept()).sum()
+        orphans.map(|(_, cell)| cell.used).sum()
     }
 }
 
@@ -96,6 +107,8 @@ pub struct Cell {
     pub implicit: Bytes,
     /// What the monitor has measured beyond the cell, as far as it goes for its present user; below 0: short of it. Only where all was read.
     pub growth: i64,
+    /// What of `exported` has been seen to have left the card. That is known of all cells together, and told of the first ones.
+    pub returned: Bytes,
     pub peak: Bytes,
     pub waiting: u64,
     pub creating: u32,
@@ -122,11 +135,10 @@ impl Cell {
         Bytes(self.implicit.0.saturating_add_signed(self.growth))
     }
 
-    /// What the program asked for, less what of it was exported and has been seen to go: what the ledger counts.
+    /// What the program asked for, less what of it was exported and has left the card: what the ledger counts.
     #[must_use]
     pub fn kept(&self) -> Bytes {
-        let below = Bytes(self.growth.min(0).unsigned_abs()) - self.implicit;
-        self.used - below.min(self.exported)
+        self.used - self.returned
     }
 
     /// All of it, as the ledger counts it.
@@ -179,22 +191,29 @@ impl Reader {
         snapshot.slots.extend((0..slots).map(|slot| decode_slot(part::<layout::Slot>(bytes, slot))));
         for (index, card) in CardIndex::all().zip(&mut snapshot.cards) {
             self.read_cells(index, slots, &mut card.cells)?;
-            self.read_growth(index, &snapshot.slots, &mut card.cells);
+            self.read_measured(index, &snapshot.slots, card);
         }
         Ok(snapshot)
     }
 
     /// Takes what was measured from the monitor's page. Where that cannot be read, nothing was.
-    fn read_growth(&mut self, card: CardIndex, slots: &[Slot], cells: &mut [Cell]) {
+    fn read_measured(&mut self, index: CardIndex, slots: &[Slot], card: &mut Card) {
         let Some(grant) = &self.grant else { return };
-        let row = offset_of!(Grant, growth) + card.get() * SLOTS * size_of::<u64>();
-        self.buffer.resize(cells.len() * size_of::<u64>(), 0);
+        let row = offset_of!(Grant, growth) + index.get() * SLOTS * size_of::<u64>();
+        self.buffer.resize(card.cells.len() * size_of::<u64>(), 0);
         if grant.read_exact_at(&mut self.buffer, row as u64).is_err() {
             return;
         }
-        for (at, (slot, cell)) in slots.iter().zip(cells).enumerate() {
+        for (at, (slot, cell)) in slots.iter().zip(&mut card.cells).enumerate() {
             let growth = Growth(Record(&self.buffer).u64(at * size_of::<u64>()));
             cell.growth = growth.bytes(slot.word, cell.ended);
+        }
+        let word = offset_of!(Grant, card)
+            + index.get() * size_of::<layout::GrantCard>()
+            + offset_of!(layout::GrantCard, returned);
+        self.buffer.resize(size_of::<u64>(), 0);
+        if grant.read_exact_at(&mut self.buffer, word as u64).is_ok() {
+            card.take_returned(Record(&self.buffer).u64(0));
         }
     }
 
@@ -283,6 +302,7 @@ fn decode_card(bytes: Record<'_>) -> Card {
         limit: Bytes(bytes.u64(offset_of!(At, limit))),
         ordinal: bytes.u32(offset_of!(At, ordinal)),
         context: Bytes(bytes.u64(offset_of!(At, context))),
+        withdrawn: Bytes(bytes.u64(offset_of!(At, withdrawn))),
         cells: Vec::new(),
     }
 }
@@ -312,6 +332,7 @@ fn decode_cell(bytes: Record<'_>) -> Cell {
         used: if there { held.used() } else { held.left(exported).used() },
         implicit: if there { implicit } else { Bytes::ZERO },
         growth: 0,
+        returned: Bytes::ZERO,
         peak: Bytes(bytes.u64(offset_of!(At, peak))),
         waiting: bytes.u64(offset_of!(At, waiting)),
         creating: bytes.u32(offset_of!(At, creating)),

@@ -40,7 +40,7 @@ int main(void)
     FIELD(cgpu_card, limit);
     FIELD(cgpu_card, ordinal);
     FIELD(cgpu_card, reserved0);
-    FIELD(cgpu_card, reserved1);
+    FIELD(cgpu_card, withdrawn);
     FIELD(cgpu_card, context);
     FIELD(cgpu_card, agreed);
     FIELD(cgpu_card, lock);
@@ -120,6 +120,7 @@ int main(void)
     FIELD(cgpu_grant_card, edition);
     FIELD(cgpu_grant_card, bound);
     FIELD(cgpu_grant_card, confirmed);
+    FIELD(cgpu_grant_card, returned);
     FIELD(cgpu_grant_card, reserved0);
 
     SIZE(cgpu_device);

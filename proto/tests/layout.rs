@@ -75,7 +75,7 @@ fn what_rust_says() -> String {
         writeln!(out, "{name} {value}").unwrap();
     }
     rust! { out,
-        cgpu_card = Card { uuid, total, limit, ordinal, reserved0, reserved1, context, agreed, lock, learning, reserved3 }
+        cgpu_card = Card { uuid, total, limit, ordinal, reserved0, withdrawn, context, agreed, lock, learning, reserved3 }
         cgpu_use_header = UseHeader { version, magic, size, cards, high_water, created, name, time_scale, reserved, card }
         cgpu_slot = Slot { state, pid, reserved0, since, comm, acked, opened, lent, counter }
         cgpu_interval = Interval { start, end }
@@ -86,7 +86,7 @@ fn what_rust_says() -> String {
         }
         cgpu_progress = Progress { word }
         cgpu_use = Use { header, slot, cell, progress }
-        cgpu_grant_card = GrantCard { turn, granted, until, limit, ring, policy, weight, share, busy, beside, edition, bound, confirmed, reserved0 }
+        cgpu_grant_card = GrantCard { turn, granted, until, limit, ring, policy, weight, share, busy, beside, edition, bound, confirmed, returned, reserved0 }
         cgpu_device = Device { uuid, total, free, order, reserved0 }
         cgpu_grant = Grant {
             version, magic, size, heartbeat, monitor, reserved0, gate, reserved1, armed, devices, sampled, pid_namespace, reserved2,

@@ -8,7 +8,7 @@ use std::io;
 use cgpu_proto::atomic::{AtomicU32, AtomicU64, Ordering};
 use cgpu_proto::growth::Growth;
 use cgpu_proto::layout::{Card, Cell, Slot, bytes_of};
-use cgpu_proto::ledger::{self, Account, Column, Refused, Terms};
+use cgpu_proto::ledger::{self, Account, Column, Measured, Refused, Terms};
 use cgpu_proto::lock::{HeldBy, Life, Owner};
 use cgpu_proto::slots::{self, Claimant, LINGERS, Presence, State, Swept, Table, Word};
 use cgpu_proto::units::{Bytes, Generation, Nanos, SlotIndex};
@@ -49,6 +49,7 @@ struct Container {
     card: Card,
     cells: [Cell; SLOTS],
     growth: [AtomicU64; SLOTS],
+    returned: AtomicU64,
     edition: AtomicU32,
 }
 
@@ -59,7 +60,8 @@ impl Container {
 
     fn account(&self, me: Owner) -> Account<'_> {
         let mine = &self.cells[me.slot().get()];
-        Account::new(&self.card, &self.cells, &self.slots, &self.growth, &self.high_water, mine, me)
+        let measured = Measured { growth: &self.growth, returned: &self.returned };
+        Account::new(&self.card, &self.cells, &self.slots, measured, &self.high_water, mine, me)
     }
 
     fn terms(&self) -> Terms {
@@ -71,6 +73,12 @@ impl Container {
         let word = Word(self.slots[slot].state.load(Ordering::Relaxed));
         let growth = Growth::new(word, self.cells[slot].ended.load(Ordering::Relaxed), bytes);
         ledger::publish_growth(&self.growth[slot], growth, Some(&self.edition));
+    }
+
+    /// The monitor has seen that so much of what was exported has left the card.
+    fn find_returned(&self, bytes: Bytes) {
+        let withdrawn = self.card.withdrawn.load(Ordering::Relaxed);
+        ledger::publish_returned(&self.returned, withdrawn + bytes.0, None);
     }
 
     /// What holds whatever has happened.
@@ -229,7 +237,7 @@ proptest! {
                     now = now + Nanos(time);
                     let gone = |_, word, since| slots::is_gone(word, since, now, None);
                     let clear = |slot: SlotIndex, _| {
-                        ledger::clear(&container.cells[slot.get()]);
+                        ledger::clear(&container.cells[slot.get()], &container.card.withdrawn);
                         State::Free
                     };
                     let swept = container.table().sweep(&container.kernel, now, gone, clear).unwrap();
@@ -298,14 +306,14 @@ fn orphans_count() {
     assert_eq!(charge(other, LIMIT.0), Ok(()));
     container.account(other).book(Column::Implicit, Bytes(7), || LIMIT, Nanos::ZERO, |_| Life::Alive);
     container.account(other).own().export(LIMIT);
-    container.account(other).withdraw(Bytes(40), false, || LIMIT, Nanos::ZERO, |_| Life::Alive);
+    container.account(other).withdraw(Bytes(40), || LIMIT, Nanos::ZERO, |_| Life::Alive);
     container.kernel.taken[other.slot().get()].set(false);
     let sweep = |gone: bool| {
         let cell = |slot: SlotIndex| &container.cells[slot.get()];
         let wind_up = |slot, state| match state {
-            State::Draining if ledger::bequeath(cell(slot)) => State::Orphan,
+            State::Draining if ledger::bequeath(cell(slot), &container.card.withdrawn) => State::Orphan,
             _ => {
-                ledger::clear(cell(slot));
+                ledger::clear(cell(slot), &container.card.withdrawn);
                 State::Free
             }
         };
@@ -412,15 +420,81 @@ fn what_was_exported_is_never_spare_to_whom_it_was_not_let_in() {
         let (limit, bytes) = (Bytes(8192), Bytes(bytes));
         assert!(charge(&container, me, bytes, limit));
         container.account(me).own().export(bytes);
-        container.measure(0, -bytes.0.cast_signed());
-        // As the monitor does: the edition changes only with what rises.
-        container.edition.store(0, Ordering::Relaxed);
+        container.find_returned(bytes);
         assert!(charge(&container, other, limit, limit), "nothing of it is on the card");
-        container.account(me).withdraw(bytes, true, || limit, Nanos::ZERO, |_| Life::Alive);
+        container.account(me).withdraw(bytes, || limit, Nanos::ZERO, |_| Life::Alive);
         assert_eq!(container.account(me).own().refund(Column::Used, bytes), bytes);
         assert!(!charge_without_the_lock(&container, me, Bytes(512), limit), "others have it all");
         assert!(!charge(&container, me, Bytes(512), limit));
     }
+}
+
+// ---- exported memory that has left the card ---------------------------------------------------------
+
+/// Two processes, each with 4096 bytes, all exported, and 512 bytes of implicit memory.
+fn two_exporters(container: &Container) -> [Owner; 2] {
+    let both = [claimed(container), claimed(container)];
+    for me in both {
+        assert!(charge(container, me, Bytes(4096), LIMIT));
+        container.account(me).own().export(Bytes(4096));
+        container.account(me).book(Column::Implicit, Bytes(512), || LIMIT, Nanos::ZERO, NEVER_HELD);
+    }
+    both
+}
+
+#[test]
+fn returned_memory_is_taken_off_once_whoever_gives_it_back() {
+    let container = Container::default();
+    let [first, second] = two_exporters(&container);
+    let total = || container.account(first).total();
+    container.find_returned(Bytes(3000));
+    assert_eq!(total(), Bytes(2 * 4608 - 3000));
+    let usage = container.account(first).usage();
+    assert_eq!(usage.total(), total());
+    assert_eq!(container.account(first).shares().map(|(_, _, bytes)| bytes).sum::<Bytes>(), total());
+    // The sum does not tell whose it was: it may be just this.
+    container.account(second).withdraw(Bytes(1000), || LIMIT, Nanos::ZERO, NEVER_HELD);
+    assert_eq!(total(), Bytes(2 * 4608 - 2000), "it counts until it is given back");
+    container.account(second).own().refund(Column::Used, Bytes(1000));
+    assert_eq!(total(), Bytes(2 * 4608 - 3000));
+    container.account(second).withdraw(Bytes(3000), || LIMIT, Nanos::ZERO, NEVER_HELD);
+    container.account(second).own().refund(Column::Used, Bytes(3000));
+    assert_eq!(total(), Bytes(2 * 4608 - 4000), "all that was found has been given back");
+    assert!(charge(&container, second, Bytes(512), LIMIT));
+}
+
+#[test]
+fn implicit_memory_that_goes_may_have_been_found_as_returned() {
+    let container = Container::default();
+    let [first, second] = two_exporters(&container);
+    let total = || container.account(first).total();
+    container.find_returned(Bytes(1400));
+    let mut before = total();
+    assert_eq!(container.account(second).shrink(Bytes(400)), Bytes(400));
+    assert_eq!(total(), before);
+    assert_eq!(container.account(second).end(Bytes(112), || LIMIT, Nanos::ZERO, NEVER_HELD), Bytes(112));
+    assert_eq!(total(), before);
+    let cell = &container.cells[second.slot().get()];
+    container.account(second).book(Column::Implicit, Bytes(512), || LIMIT, Nanos::ZERO, NEVER_HELD);
+    before = total();
+    assert!(ledger::bequeath(cell, &container.card.withdrawn));
+    assert_eq!(total(), before, "an exited process's");
+    ledger::clear(cell, &container.card.withdrawn);
+    assert_eq!(total(), Bytes(4608), "what it had exported, and what was left of the finding");
+    container.find_returned(Bytes(1000));
+    container.account(second).send_away(first.slot());
+    assert_eq!(total(), Bytes(4096 - (1000 - 512)));
+}
+
+#[test]
+fn returned_memory_is_no_more_than_what_is_exported() {
+    let container = Container::default();
+    let [first, _] = two_exporters(&container);
+    container.find_returned(Bytes(1 << 40));
+    assert_eq!(container.account(first).total(), Bytes(2 * 512));
+    ledger::publish_returned(&container.returned, 0, Some(&container.edition));
+    assert_eq!(container.account(first).total(), Bytes(2 * 4608));
+    assert_eq!(container.edition.load(Ordering::Relaxed), 1);
 }
 
 /// It was mistaken for more than it is, and that was known; when a part of it ends, that is known no more.
@@ -580,7 +654,7 @@ fn usage_tells_living_draining_and_orphaned_memory_apart() {
     }
     let sweep = |gone: Option<SlotIndex>| {
         let wind_up = |slot: SlotIndex, _| {
-            assert!(ledger::bequeath(&container.cells[slot.get()]));
+            assert!(ledger::bequeath(&container.cells[slot.get()], &container.card.withdrawn));
             State::Orphan
         };
         container.table().sweep(&container.kernel, Nanos(2), |slot, _, _| gone == Some(slot), wind_up)
@@ -590,6 +664,7 @@ fn usage_tells_living_draining_and_orphaned_memory_apart() {
     for (slot, bytes) in [(0, 1024), (1, -2560), (2, 512), (3, 512)] {
         container.measure(slot, bytes);
     }
+    container.find_returned(Bytes(2048));
 
     let account = container.account(me);
     let parts = [4096 + 512 + 1024, 8192 - 2560 + 512, 1024 + 2048 + 512, 1536].map(Bytes);
@@ -696,7 +771,7 @@ fn exited_process_that_exported_nothing_leaves_nothing() {
     let cell = &container.cells[me.slot().get()];
     assert!(charge(&container, me, Bytes(4096), LIMIT));
     container.account(me).book(Column::Implicit, Bytes(512), || LIMIT, Nanos::ZERO, NEVER_HELD);
-    assert!(!ledger::bequeath(cell));
+    assert!(!ledger::bequeath(cell, &container.card.withdrawn));
     assert_eq!(container.account(me).total(), Bytes::ZERO);
 }
 
@@ -709,10 +784,10 @@ fn exited_process_leaves_what_it_exported_however_often_it_is_wound_up() {
     container.account(me).own().export(Bytes(1024));
     container.measure(me.slot().get(), 2048);
     for _ in 0..2 {
-        assert!(ledger::bequeath(cell));
+        assert!(ledger::bequeath(cell, &container.card.withdrawn));
         assert_eq!(container.account(me).total(), Bytes(1024), "not what was measured of the process");
     }
-    ledger::clear(cell);
+    ledger::clear(cell, &container.card.withdrawn);
     assert!(ledger::is_clear(cell));
 }
 
@@ -725,7 +800,7 @@ fn cleared_cell_has_no_word_of_its_former_process() {
     for (place, half) in halves.iter().enumerate() {
         half.store(1, Ordering::Relaxed);
         assert!(!ledger::is_clear(&cell), "half {place} is not looked at");
-        ledger::clear(&cell);
+        ledger::clear(&cell, &AtomicU64::default());
         assert!(ledger::is_clear(&cell), "half {place} is not cleared");
         assert_eq!(half.load(Ordering::Relaxed), 0, "half {place}");
     }

@@ -250,7 +250,7 @@ impl Tenant {
             let Some(place) = tables.kept.iter().position(|kept| kept.ways & opened == 0) else { return };
             let Kept { card, bytes, .. } = tables.kept.swap_remove(place);
             drop(tables);
-            self.ledger.withdraw_kept(card, bytes);
+            self.ledger.withdraw(card, bytes);
             self.ledger.refund(card, Column::Used, bytes);
         }
     }

@@ -197,7 +197,7 @@ impl Ledger {
         if self.growth(card) <= 0 {
             self.end(card, bytes);
         } else {
-            self.refund(card, Column::Implicit, bytes);
+            self.account(card).shrink(bytes);
         }
     }
 
@@ -214,20 +214,10 @@ impl Ledger {
         self.own(card).export(bytes);
     }
 
-    /// They can no more, of what was let go here before.
-    pub(crate) fn withdraw_kept(&self, card: CardIndex, bytes: Bytes) {
-        self.withdraw_any(card, bytes, true);
-    }
-
-    /// They can no more. What the monitor has taken off may have been just this, and ends with it. (Not a figure that is on its way, as in
-    /// [`Ledger::shrink`]: whoever exports and frees all day would never be measured. The monitor sets that right by the next look.)
+    /// They can no more.
     pub(crate) fn withdraw(&self, card: CardIndex, bytes: Bytes) {
-        self.withdraw_any(card, bytes, self.growth(card) < 0);
-    }
-
-    fn withdraw_any(&self, card: CardIndex, bytes: Bytes, outdates: bool) {
         let life = |owner| self.region.life(owner);
-        self.account(card).withdraw(bytes, outdates, || self.terms(card), LOCK_PATIENCE, life);
+        self.account(card).withdraw(bytes, || self.terms(card), LOCK_PATIENCE, life);
     }
 
     /// Others may hold what this process exported, by handles with these bits.

@@ -1,6 +1,6 @@
 //! A container: where it lies, who made it, what it is allowed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Metadata;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -81,8 +81,8 @@ pub(crate) struct Container {
     pub(crate) measured: BTreeMap<(SlotIndex, u64, CardIndex), Measured>,
     /// What is known of what its processes exported, by card.
     pub(crate) exchanges: BTreeMap<CardIndex, Exchange>,
-    /// What of it has been seen to go, by slot, generation and card; of dead processes all.
-    pub(crate) returned: BTreeMap<(SlotIndex, u64, CardIndex), Bytes>,
+    /// Dead ones whose exported memory has left a card, by slot, generation and card.
+    pub(crate) left: BTreeSet<(SlotIndex, u64, CardIndex)>,
     /// How often each counted reason happened in it.
     pub(crate) tally: Tally,
     /// How its bell is listened to.
@@ -115,7 +115,7 @@ impl Container {
             searching: false,
             measured: BTreeMap::new(),
             exchanges: BTreeMap::new(),
-            returned: BTreeMap::new(),
+            left: BTreeSet::new(),
             tally: Tally::default(),
             ear: Ear::default(),
         }
@@ -135,7 +135,7 @@ impl Container {
                 self.deaths.clear();
                 self.measured.clear();
                 self.exchanges.clear();
-                self.returned.clear();
+                self.left.clear();
                 self.tally.take(&[]);
                 // The files may have been made by whoever also wrote the limits.
                 match read_limits(&self.dir) {
@@ -331,7 +331,7 @@ impl Container {
         self.deaths.retain(|slot, (generation, _)| live.contains(&(*slot, *generation)));
         self.measured.retain(|(slot, generation, _), _| live.contains(&(*slot, *generation)));
         let seen = &region.seen;
-        self.returned.retain(|(slot, generation, _), _| {
+        self.left.retain(|(slot, generation, _)| {
             seen.slots.get(slot.get()).is_some_and(|slot| slot.word.generation().get() == *generation)
         });
     }

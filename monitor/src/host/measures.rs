@@ -2,14 +2,14 @@
 
 use cgpu_proto::growth::Growth;
 use cgpu_proto::slots::{State, Word};
-use cgpu_proto::units::{Bytes, CardIndex, Generation, Nanos, SlotIndex};
+use cgpu_proto::units::{Bytes, CardIndex, Generation, SlotIndex};
 
 use super::Host;
 use super::container::Container;
 use crate::controller::tenants::TenantId;
-use crate::exchange::Member;
-use crate::measured::{Books, Measured, Reading};
-use crate::scout::{Ask, Taken};
+use crate::exchange::{Exchange, Look, Member};
+use crate::measured::Measured;
+use crate::scout::{Ask, ContainerBooks, Taken};
 
 impl Host {
     /// Tells the scout whose books to read, when that has changed.
@@ -34,19 +34,13 @@ impl Host {
             let ended = taken.reading.map_or(0, |reading| reading.after.ended);
             Measured::from_published(region.growth(card, slot).bytes(word, ended), ended)
         });
-        let known = measured.ended();
         let verdict = match &taken.reading {
             Some(reading) => measured.take(reading),
             None => measured.untold(),
         };
-        // What was found to be gone was found of those books: some of it may have left them itself.
-        if measured.ended() != known {
-            container.returned.remove(&(slot, generation, card));
-        }
-        let returned = container.returned.get(&(slot, generation, card)).copied().unwrap_or_default();
         // Also where it is nothing: a process wants to know that it is measured.
         let growth = match &taken.reading {
-            Some(_) => Growth::new(word, measured.ended(), less(measured.growth(), returned)),
+            Some(_) => Growth::new(word, measured.ended(), measured.growth()),
             None => Growth::default(),
         };
         let is_confirmed = measured.is_confirmed();
@@ -54,6 +48,10 @@ impl Host {
             region.set_confirmed(card, slot, false);
         }
         if growth != region.growth(card, slot) {
+            // Implicit memory that was booked and is not there may have been taken for returned memory.
+            let bytes = |growth: Growth| growth.bytes(word, measured.ended());
+            let fallen = bytes(region.growth(card, slot)).saturating_sub(bytes(growth)).max(0);
+            region.set_returned(card, region.returned(card).saturating_sub(fallen.unsigned_abs()));
             region.set_growth(card, slot, growth, verdict.is_some_and(|verdict| verdict.risen));
         }
         if is_confirmed {
@@ -70,70 +68,41 @@ impl Host {
                 continue;
             };
             let Some(card) = group.first().map(|taken| taken.card) else { continue };
-            container.bound_returned(card);
             container.take_exchange(card, group, unowned);
         }
     }
 }
 
 impl Container {
-    /// What was found to have gone of a living process's exports is no more than it still exports: the rest has left its books by itself.
-    fn bound_returned(&mut self, card: CardIndex) {
-        let Some(region) = &self.region else { return };
-        let Some(seen) = region.seen.cards.get(card.get()) else { return };
-        let too_much = region.live.iter().filter_map(|&(slot, generation)| {
-            let exported = seen.cells.get(slot.get())?.exported;
-            let returned = *self.returned.get(&(slot, generation, card))?;
-            (returned > exported).then_some((slot, generation, exported))
-        });
-        for (slot, generation, exported) in too_much.collect::<Vec<_>>() {
-            self.give_back(slot, generation, card, exported);
-        }
-    }
-
     fn take_exchange(&mut self, card: CardIndex, readings: &[Taken], unowned: Bytes) {
         let Some(region) = &self.region else { return };
-        let Some(seen) = region.seen.cards.get(card.get()) else { return };
-        let orphans = region.seen.orphan(seen);
-        let exports = orphans > Bytes::ZERO || seen.cells.iter().any(|cell| cell.exported > Bytes::ZERO);
-        let all = region.live.iter().all(|&(slot, generation)| {
-            readings.iter().any(|taken| (taken.slot, taken.generation) == (slot, generation))
-        });
-        if !exports || !all {
-            self.exchanges.remove(&card);
+        let exchange = self.exchanges.entry(card).or_default();
+        let Some(container) = readings.first().and_then(|taken| taken.container) else {
+            *exchange = Exchange::default();
             return;
-        }
+        };
         let member = |taken: &Taken| {
+            let (before, after) = taken.books;
             // Who has no context on the card is not told of, and has nothing there.
-            let reading = taken.reading.or_else(|| {
-                let cell = seen.cells.get(taken.slot.get())?;
-                let books = Books::of(cell);
-                let none = cell.used + cell.implicit == Bytes::ZERO;
-                none.then_some(Reading {
-                    at: Nanos::ZERO,
-                    before: books,
-                    measured: Bytes::ZERO,
-                    after: books,
-                    lent: Bytes::ZERO,
-                })
-            })?;
-            let measured = self.measured.get(&(taken.slot, taken.generation, card));
-            let growth = measured.map_or(0, Measured::growth);
-            let Reading { before, after, measured, .. } = reading;
+            let none = after.used + after.implicit == Bytes::ZERO;
+            let measured = taken.reading.map(|reading| reading.measured);
+            let measured = measured.or_else(|| none.then_some(Bytes::ZERO))?;
+            let growth = self.measured.get(&(taken.slot, taken.generation, card)).map_or(0, Measured::growth);
             Some(Member { name: (taken.slot.0, taken.generation), before, after, measured, growth })
         };
         let Some(members) = readings.iter().map(member).collect::<Option<Vec<_>>>() else {
-            self.exchanges.remove(&card);
+            *exchange = Exchange::default();
             return;
         };
-        let Some(gone) = self.exchanges.entry(card).or_default().look(&members, orphans, unowned) else {
+        let at = readings.iter().map(|taken| taken.at).max().unwrap_or_default();
+        let ContainerBooks { orphans, withdrawn } = container;
+        let Some(gone) = exchange.look(&Look { at, members: &members, orphans, unowned, withdrawn }) else {
             return;
         };
+        let none = gone.returned == Bytes::ZERO;
+        region.set_returned(card, if none { 0 } else { (withdrawn + gone.returned).0 });
         if gone.orphans {
             self.let_go(card);
-        }
-        for ((slot, generation), returned) in gone.returned {
-            self.give_back(SlotIndex(slot), generation, card, returned);
         }
     }
 
@@ -144,35 +113,15 @@ impl Container {
         for (index, slot) in slots.filter(|(_, slot)| slot.word.state() == Some(State::Orphan)) {
             let Some(index) = SlotIndex::new(index) else { break };
             let generation = slot.word.generation().get();
-            self.returned.insert((index, generation, card), Bytes::MAX);
+            self.left.insert((index, generation, card));
             let mut cards = CardIndex::all().zip(&region.seen.cards);
             let is_gone = cards.all(|(card, seen)| {
                 let none = seen.cells.get(index.get()).is_none_or(|cell| cell.used == Bytes::ZERO);
-                none || self.returned.contains_key(&(index, generation, card))
+                none || self.left.contains(&(index, generation, card))
             });
             if is_gone {
                 region.set_let_go(index, generation);
             }
         }
     }
-
-    /// So much of what a living process has exported is gone: it is taken off its books.
-    fn give_back(&mut self, slot: SlotIndex, generation: u64, card: CardIndex, returned: Bytes) {
-        let Some(region) = &self.region else { return };
-        let name = (slot, generation, card);
-        let before = self.returned.insert(name, returned).unwrap_or_default();
-        if before == returned {
-            return;
-        }
-        let Some((growth, ended)) = self.measured.get(&name).map(|known| (known.growth(), known.ended()))
-        else {
-            return;
-        };
-        let word = Word::new(Generation::from_bits(generation), State::Live);
-        region.set_growth(card, slot, Growth::new(word, ended, less(growth, returned)), before > returned);
-    }
-}
-
-fn less(growth: i64, returned: Bytes) -> i64 {
-    growth.saturating_sub(i64::try_from(returned.0).unwrap_or(i64::MAX))
 }

@@ -231,6 +231,16 @@ impl Region {
         self.grantor.set_growth(card, slot, growth, risen);
     }
 
+    /// [`Grantor::returned`].
+    pub(crate) fn returned(&self, card: CardIndex) -> u64 {
+        self.grantor.returned(card)
+    }
+
+    /// [`Grantor::set_returned`].
+    pub(crate) fn set_returned(&self, card: CardIndex, returned: u64) {
+        self.grantor.set_returned(card, returned);
+    }
+
     /// Says whether NVML has confirmed a slot's implicit memory.
     pub(crate) fn set_confirmed(&self, card: CardIndex, slot: SlotIndex, confirmed: bool) {
         self.grantor.set_confirmed(card, slot, confirmed);

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use cgpu_proto::atomic::{AtomicU64, Ordering};
 use cgpu_proto::units::Nanos;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
@@ -18,59 +18,53 @@ use crate::health::{Listener, Report, Reports};
 /// How long one wait is; as often it is looked whether anybody still wants to know.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How often somebody else in this process has let go of NVML because it had lost its cards.
+/// Listens until nobody has the reports any more. `opened` brings NVML each time the scout has opened it.
 ///
-/// Users of NVML are counted, per process: as long as one is left nobody opens it anew, so all have to let go.
-pub(super) type Losses = Arc<AtomicU64>;
-
-/// Listens until nobody has the reports any more.
+/// Users of NVML are counted, per process: as long as one is left nobody opens it anew. So it is started
+/// by the scout alone, and let go of here when the scout has.
 ///
 /// # Errors
 /// When no thread can be made.
-pub(super) fn listen(library: String, losses: Losses) -> io::Result<Arc<Mutex<Reports>>> {
+pub(super) fn listen(library: String, opened: Receiver<Weak<Nvml>>) -> io::Result<Arc<Mutex<Reports>>> {
     let reports = Arc::default();
     let told = Arc::downgrade(&reports);
-    thread::Builder::new().name("errors".into()).spawn(move || run(&library, &losses, &told))?;
+    thread::Builder::new().name("errors".into()).spawn(move || run(&library, &opened, &told))?;
     Ok(reports)
 }
 
-fn run(library: &str, losses: &Losses, told: &Weak<Mutex<Reports>>) {
-    let mut said = String::new();
+fn run(library: &str, opened: &Receiver<Weak<Nvml>>, told: &Weak<Mutex<Reports>>) {
+    let (mut nvml, mut said) = (Weak::new(), String::new());
     while told.strong_count() > 0 {
-        let heard = hear(library, losses, told, &mut said);
+        let heard = Weak::upgrade(&nvml).map(|nvml| hear(&nvml, told, &mut said));
         if let Some(reports) = told.upgrade() {
             reports.lock().listens = false;
         }
-        let Err(why) = heard else { continue };
-        if let Some(why) = why
+        if let Some(Err(why)) = heard
             && said != why.to_string()
         {
             said = why.to_string();
             tracing::warn!("{library} does not tell of errors (XID) of the cards: {said}");
         }
-        thread::sleep(PATIENCE);
+        match opened.recv_timeout(PATIENCE) {
+            Ok(newer) => nvml = newer,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
     }
 }
 
-/// Until nobody wants to know, or NVML has to be opened anew. What was `said` of errors before is over when it listens.
+/// Until nobody wants to know, or the scout has let go of NVML. What was `said` of errors before is over when it listens.
 ///
 /// # Errors
-/// NVML tells of no more; none: it is not there, as whoever samples says.
-fn hear(
-    library: &str,
-    losses: &Losses,
-    told: &Weak<Mutex<Reports>>,
-    said: &mut String,
-) -> Result<(), Option<NvmlError>> {
-    let before = losses.load(Ordering::Acquire);
-    let nvml = Nvml::builder().lib_path(library.as_ref()).init().map_err(|_| None)?;
-    let mut listener = Listener::new(&nvml)?;
+/// NVML tells of no more.
+fn hear(nvml: &Arc<Nvml>, told: &Weak<Mutex<Reports>>, said: &mut String) -> Result<(), NvmlError> {
+    let mut listener = Listener::new(nvml)?;
     let mut lines = Lines::default();
     loop {
         let Some(reports) = told.upgrade() else { return Ok(()) };
         reports.lock().listens = true;
         drop(reports);
-        if losses.load(Ordering::Acquire) != before {
+        if Arc::strong_count(nvml) == 1 {
             return Ok(());
         }
         let report = listener.wait(PATIENCE)?;

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::{Arc, Weak};
 
 use cgpu_proto::units::Bytes;
 use cgpu_proto::uuid::Uuid;
@@ -21,14 +22,20 @@ const MIG_ENABLED: u32 = 1;
 
 /// The library, loaded and initialised.
 pub(super) struct Library {
-    nvml: Nvml,
+    nvml: Arc<Nvml>,
     /// The time of the newest sample of processes' utilisation, by card.
     newest: RefCell<BTreeMap<Uuid, u64>>,
 }
 
 impl Library {
     pub(super) fn open(name: &str) -> Result<Self, Unknown> {
-        inventory::open(Path::new(name)).map(|nvml| Self { nvml, newest: RefCell::default() })
+        let nvml = inventory::open(Path::new(name))?;
+        Ok(Self { nvml: Arc::new(nvml), newest: RefCell::default() })
+    }
+
+    /// For who listens: not to be held longer than this is.
+    pub(super) fn lend(&self) -> Weak<Nvml> {
+        Arc::downgrade(&self.nvml)
     }
 
     /// Every card that can be asked, and in place of one that is cut (MIG) its instances: those compute and hold memory, the card itself

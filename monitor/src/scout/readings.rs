@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use cgpu_proto::snapshot::{Reader, Snapshot};
+use cgpu_proto::slots::State;
+use cgpu_proto::snapshot::{Reader, Slot, Snapshot};
 use cgpu_proto::units::{Bytes, CardIndex, Nanos, SlotIndex};
 use cgpu_proto::uuid::Uuid;
 use rustix::fs::fstat;
@@ -33,8 +34,23 @@ pub(crate) struct Taken {
     pub(crate) generation: u64,
     /// The container's number for the card.
     pub(crate) card: CardIndex,
+    /// When that was.
+    pub(crate) at: Nanos,
+    /// Its books before NVML was asked, and after.
+    pub(crate) books: (Books, Books),
+    /// What its container's books said; none: that changed, or not all of its processes were read.
+    pub(crate) container: Option<ContainerBooks>,
     /// None: NVML does not tell of it.
     pub(crate) reading: Option<Reading>,
+}
+
+/// What a container's books say of a card, beside its processes' cells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ContainerBooks {
+    /// What dead processes had exported.
+    pub(crate) orphans: Bytes,
+    /// What has been taken off the books without a look at the card.
+    pub(crate) withdrawn: Bytes,
 }
 
 /// Who is on a card, and what was read around the question.
@@ -74,7 +90,8 @@ impl Witness {
         for ((ask, _), (before, after)) in self.watched.iter().zip(before.iter().zip(&after)) {
             let (Some(before), Some(after)) = (before, after) else { continue };
             let around = Around { at, card, before, after };
-            let read = |process: &_| around.taken(ask.tenant, *process, &processes);
+            let container = around.container(&ask.processes);
+            let read = |process: &_| around.taken(ask.tenant, container, *process, &processes);
             taken.extend(ask.processes.iter().filter_map(read));
         }
         (processes, taken)
@@ -99,13 +116,39 @@ struct Around<'a> {
 
 impl Around<'_> {
     /// What is told by it of a process; none: it has gone meanwhile.
-    fn taken(&self, tenant: u64, process: (SlotIndex, u64, u32), processes: &Processes) -> Option<Taken> {
+    fn taken(
+        &self,
+        tenant: u64,
+        container: Option<ContainerBooks>,
+        process: (SlotIndex, u64, u32),
+        processes: &Processes,
+    ) -> Option<Taken> {
         let (slot, generation, pid) = process;
         let (card, before, _) = self.books(self.before, slot, generation)?;
         let (_, after, lent) = self.books(self.after, slot, generation)?;
         let measured = processes.as_ref().and_then(|list| list.get(&pid).copied().flatten());
         let reading = measured.map(|measured| Reading { at: self.at, before, measured, after, lent });
-        Some(Taken { tenant, slot, generation, card, reading })
+        let books = (before, after);
+        Some(Taken { tenant, slot, generation, card, at: self.at, books, container, reading })
+    }
+
+    /// What the container's books said before and after. None: not the same, or some of its processes
+    /// are not among those that are read. Of one that has just died the driver may still hold memory.
+    fn container(&self, read: &[(SlotIndex, u64, u32)]) -> Option<ContainerBooks> {
+        let books = |seen: &Snapshot| {
+            let is_read = |(slot, about): (SlotIndex, &Slot)| match about.word.state() {
+                Some(State::Live) => {
+                    let name = (slot, about.word.generation().get());
+                    read.iter().any(|(slot, generation, _)| (*slot, *generation) == name)
+                }
+                Some(State::Draining) => false,
+                _ => true,
+            };
+            let card = seen.cards.iter().find(|card| card.uuid == self.card)?;
+            let all = SlotIndex::all().zip(&seen.slots).all(is_read);
+            all.then_some(ContainerBooks { orphans: seen.orphan(card), withdrawn: card.withdrawn })
+        };
+        books(self.before).filter(|before| books(self.after) == Some(*before))
     }
 
     /// A process's books, and what the container's others have exported.

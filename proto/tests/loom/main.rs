@@ -20,7 +20,7 @@ use loom::thread;
 use cgpu_proto::growth::Growth;
 use cgpu_proto::held::STEP;
 use cgpu_proto::layout::{Card, Cell, Slot};
-use cgpu_proto::ledger::{self, Account, Column, Refused, Terms};
+use cgpu_proto::ledger::{self, Account, Column, Measured, Refused, Terms};
 use cgpu_proto::lock::{Acquired, Life, Owner, SlotLock};
 use cgpu_proto::preamble::{Kind, Preamble, Unfit};
 use cgpu_proto::slots::{Claimant, Presence, State, Table, Word};
@@ -88,6 +88,7 @@ struct Container {
     card: Card,
     cells: [Cell; SLOTS],
     growth: [AtomicU64; SLOTS],
+    returned: AtomicU64,
     edition: AtomicU32,
     /// What is really on the card, as the driver would know it.
     card_memory: Observed,
@@ -100,7 +101,8 @@ impl Container {
 
     fn account(&self, me: Owner) -> Account<'_> {
         let mine = &self.cells[me.slot().get()];
-        Account::new(&self.card, &self.cells, &self.slots, &self.growth, &self.high_water, mine, me)
+        let measured = Measured { growth: &self.growth, returned: &self.returned };
+        Account::new(&self.card, &self.cells, &self.slots, measured, &self.high_water, mine, me)
     }
 
     fn life(&self, owner: Owner) -> Life {
@@ -118,7 +120,7 @@ impl Container {
         let gone = |_, _, _| true;
         self.table()
             .sweep(&&self.kernel, Nanos(1), gone, |slot, _| {
-                ledger::clear(&self.cells[slot.get()]);
+                ledger::clear(&self.cells[slot.get()], &self.card.withdrawn);
                 State::Free
             })
             .unwrap();
@@ -318,6 +320,55 @@ fn measured_growth_ends_what_is_spare() {
         other.join().unwrap();
         assert!(!container.allocate(owners[1], 1, 2));
         assert!(!container.allocate(owners[0], 1, 2));
+    });
+}
+
+/// Of exported memory some has left the card, and its process gives it back: whoever sees that its bytes are
+/// gone takes nothing more off for what the monitor has found.
+#[test]
+fn returned_memory_is_withdrawn_before_it_leaves_the_books() {
+    model(|| {
+        let (container, owners) = two_processes();
+        assert!(container.allocate(owners[0], 2, 4));
+        container.account(owners[0]).own().export(Bytes(2 * STEP));
+        ledger::publish_returned(&container.returned, STEP, None);
+        let other = {
+            let container = Arc::clone(&container);
+            thread::spawn(move || {
+                let life = |owner| container.life(owner);
+                let account = container.account(owners[0]);
+                account.withdraw(Bytes(STEP), || Bytes(4 * STEP), FOREVER, life);
+                account.own().refund(Column::Used, Bytes(STEP));
+            })
+        };
+        assert!(container.account(owners[1]).total() >= Bytes(STEP));
+        other.join().unwrap();
+        assert_eq!(container.account(owners[1]).total(), Bytes(STEP));
+    });
+}
+
+/// The monitor finds that implicit memory was booked too high, which it had taken for returned memory:
+/// whoever sees the one sees the other.
+#[test]
+fn returned_memory_is_lowered_before_growth_falls() {
+    model(|| {
+        let (container, owners) = two_processes();
+        let life = |owner| container.life(owner);
+        assert!(container.allocate(owners[0], 1, 4));
+        container.account(owners[0]).own().export(Bytes(STEP));
+        let (implicit, limit) = (Bytes(2 * STEP), || Bytes(4 * STEP));
+        container.account(owners[0]).book(Column::Implicit, implicit, limit, FOREVER, life);
+        ledger::publish_returned(&container.returned, STEP, None);
+        let monitor = {
+            let container = Arc::clone(&container);
+            thread::spawn(move || {
+                ledger::publish_returned(&container.returned, 0, Some(&container.edition));
+                container.measure(owners[0], -1);
+            })
+        };
+        assert!(container.account(owners[1]).total() >= Bytes(2 * STEP));
+        monitor.join().unwrap();
+        assert_eq!(container.account(owners[1]).total(), Bytes(2 * STEP));
     });
 }
 

@@ -49,7 +49,11 @@ impl Bereaved {
         let (container, table) = (&self.container, self.container.table());
         let gone = |slot, word: Word, _| word.state() != Some(State::Orphan) || table.is_let_go(slot);
         let wind_up = |slot: SlotIndex, state| {
-            let becomes = table.wind_up(slot, state, iter::once(&container.cells[slot.get()]));
+            let becomes = table.wind_up(
+                slot,
+                state,
+                iter::once((&container.cells[slot.get()], &container.card.withdrawn)),
+            );
             let kept = becomes == State::Orphan;
             assert!(kept || slot != SlotIndex(0) || self.holders.load(SeqCst) == 0, "it is still held");
             becomes

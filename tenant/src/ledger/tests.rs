@@ -235,15 +235,24 @@ fn exported(ledger: &Ledger) -> Bytes {
 }
 
 #[test]
-fn withdraw_ends_a_correction_that_may_be_what_was_exported() {
+fn withdrawn_memory_counts_until_it_is_given_back() {
     let container = Container::limited(50);
-    let ledger = exporter(&container);
-    assert_eq!(exported(&ledger), mib(4));
-    publish(&container, &ledger, measured(&ledger, signed_mib(-6)), false);
-    assert_eq!(ledger.total(card()), mib(8), "the implicit part and some of what was exported are gone");
-    ledger.withdraw(card(), mib(3));
-    assert_eq!(exported(&ledger), mib(1));
-    assert_eq!(ledger.total(card()), mib(14), "it counts until it is given back");
+    let (ledger, other) = (exporter(&container), exporter(&container));
+    let monitor = Grantor::open(container.run()).expect("the grant file");
+    monitor.set_returned(card(), mib(5).0);
+    assert_eq!(ledger.total(card()), mib(23));
+    other.withdraw(card(), mib(3));
+    assert_eq!(exported(&other), mib(1));
+    assert_eq!(ledger.total(card()), mib(26));
+    other.refund(card(), Column::Used, mib(3));
+    assert_eq!(
+        ledger.total(card()),
+        mib(23),
+        "what the monitor has seen to have left the card may be just this"
+    );
+    other.withdraw(card(), mib(1));
+    ledger.withdraw(card(), mib(4));
+    assert_eq!(ledger.total(card()), mib(25), "nothing is left of it");
 }
 
 /// A process that exports and frees all day would never be measured.
@@ -255,16 +264,6 @@ fn withdraw_keeps_a_correction_that_is_on_its_way() {
     ledger.withdraw(card(), mib(4));
     publish(&container, &ledger, on_its_way, false);
     assert_eq!(ledger.total(card()), mib(12));
-}
-
-#[test]
-fn withdraw_kept_ends_a_correction_that_is_on_its_way() {
-    let container = Container::limited(50);
-    let ledger = exporter(&container);
-    let on_its_way = measured(&ledger, signed_mib(-2));
-    ledger.withdraw_kept(card(), mib(4));
-    publish(&container, &ledger, on_its_way, false);
-    assert_eq!((ledger.total(card()), exported(&ledger)), (mib(14), Bytes::ZERO));
 }
 
 // ---- what other processes of the container see ----------------------------------------------------
