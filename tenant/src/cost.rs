@@ -123,6 +123,12 @@ impl Costs {
         bill.single().is_some_and(|kernel| self.expect(kernel).fresh)
     }
 
+    /// What launches are expected to take one by one.
+    pub(crate) fn sum(&mut self, batch: &Bill) -> Nanos {
+        let parts = batch.parts().map(|part| Nanos(u64::from(self.expect(part.kernel).cost) * part.launches));
+        parts.fold(batch.rest, |sum, part| sum + part)
+    }
+
     /// Learns from launches that took `measured` in all, waits for the host or another stream included.
     pub(crate) fn learn(&mut self, batch: &Bill, measured: Nanos, company: Company) {
         self.learn_from(batch, measured, company, false);

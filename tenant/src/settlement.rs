@@ -13,6 +13,7 @@
 mod gpu_clock;
 mod lane;
 mod lot;
+mod overlap;
 mod union;
 mod work;
 
@@ -23,6 +24,7 @@ use self::gpu_clock::{GpuClock, Limits, Placed as Located, TOLERANCE};
 use self::lane::Batch;
 pub(crate) use self::lane::{Lane, LaneId, LaneKey, Open, Start};
 use self::lot::Lot;
+use self::overlap::{Overlap, makespan, times};
 use self::union::Union;
 pub(crate) use self::work::Work;
 use crate::cost::{Bill, Company, Costs, Expected, Function, Kernel, SIZES};
@@ -133,6 +135,7 @@ pub(crate) struct Settlement {
     clock: GpuClock,
     free: Vec<(ContextKey, Event)>,
     lot: Lot,
+    overlap: Overlap,
     serial: u32,
     busy: Nanos,
     launches: u64,
@@ -149,6 +152,7 @@ impl Settlement {
             clock: GpuClock::default(),
             free: Vec::new(),
             lot: Lot::default(),
+            overlap: Overlap::default(),
             serial: 0,
             busy: Nanos::ZERO,
             launches: 0,
@@ -201,7 +205,10 @@ impl Settlement {
         let loose = (!self.loose.bill.is_empty()).then_some(self.loose.first);
         let since = self.lanes.iter().filter_map(Lane::since).chain(loose);
         work.since = since.min().map(|since| since.max(self.union.last()));
-        work.cost = work.cost - self.ahead;
+        work.all = work.cost - self.ahead;
+        let longest = self.lanes.iter().map(|lane| lane.cost() - lane.ran).max().unwrap_or_default();
+        work.longest_lane = longest;
+        work.cost = makespan(work.all, longest, self.overlap.among(self.busy_lanes()));
         work.ends = self.lanes.iter().filter_map(Lane::ends).min();
         work.reached = self.lanes.iter().filter_map(Lane::reached).min();
         work.watched = self
@@ -211,19 +218,6 @@ impl Settlement {
         work.blind = self.lanes.iter().any(|lane| lane.programmatic && lane.open.bill.cost > BLIND);
         work.backlog = self.lanes.iter().flat_map(|lane| &lane.batches).any(|batch| batch.backlog);
         work
-    }
-
-    /// What of the other lanes' unsettled work has run when a batch of `lane` ended: of its own lane nothing has run since. `surplus` is
-    /// what was known of it, and what that batch added to the card's time beyond its own: that was theirs. Such a sum goes astray with the
-    /// estimates, so it is drawn to what it would be had all had the card in equal parts.
-    fn others_ahead(&self, lane: LaneId, end: Nanos, surplus: Nanos) -> Nanos {
-        let busy = self.busy_lanes().max(1) as u64;
-        let others = self.lanes.iter().filter(|other| other.id != lane);
-        let others = others.filter_map(|other| Some((other.cost(), other.since()?)));
-        let (all, fair) = others.fold((Nanos::ZERO, Nanos::ZERO), |(all, fair), (cost, since)| {
-            (all + cost, fair + Nanos((end - since).0 / busy).min(cost))
-        });
-        Nanos((3 * surplus.min(all).0 + fair.0) / 4)
     }
 
     // ---- lanes -----------------------------------------------------------------------------------------------------
@@ -427,9 +421,13 @@ impl Settlement {
             if lengthened { self.book_expected(&batch.bill, span) } else { self.book(&batch.bill, span) };
         let teaches = !lengthened || self.costs.is_fresh(&batch.bill);
         if measured.is_some() && !batch.bill.is_empty() && teaches {
-            self.learn(due.lane, &batch.bill, length, added, (batch.company, exactly));
+            self.learn(due.lane, &batch.bill, length, added, (batch.company, exactly), seen);
         }
-        self.ahead = self.others_ahead(due.lane, end, self.ahead + added - batch.bill.cost);
+        if let Some(lane) = self.find(due.lane) {
+            lane.ran = Nanos::ZERO;
+        }
+        let done = times(added, self.overlap.among(1 + self.busy_lanes()));
+        self.ahead = self.others_ahead(due.lane, end, self.ahead + done - batch.bill.cost);
         Some(Settled { span, clamped, reanchored: located.reanchored })
     }
 
@@ -516,7 +514,7 @@ impl Settlement {
         lane.ended = seen;
         lane.ended_by_gpu = None;
         let added = self.book(&open.bill, span);
-        self.learn(id, &open.bill, span.end - span.start, added, (Company::Alone, false));
+        self.learn(id, &open.bill, span.end - span.start, added, (Company::Alone, false), seen);
     }
 
     /// Settles what is open in a lane by its estimate.
@@ -586,6 +584,7 @@ impl Settlement {
         length: Nanos,
         added: Nanos,
         (company, exactly): (Company, bool),
+        now: Nanos,
     ) {
         let others = self.lanes.iter().filter(|other| other.id != lane && !other.is_idle()).count();
         if self.costs.is_fresh(bill) || (others == 0 && self.lot.is_empty() && added == length) {
@@ -595,10 +594,16 @@ impl Settlement {
             }
             return;
         }
-        let batch = Lot { bill: *bill, added, batches: 1, beside: company != Company::Alone };
+        let batch = Lot {
+            bill: *bill,
+            added,
+            lengths: length,
+            batches: 1,
+            lanes: others + 1,
+            beside: company != Company::Alone,
+        };
         if let Some(lot) = self.lot.add(batch, others) {
-            let company = if lot.beside { Company::Beside } else { Company::Alone };
-            self.costs.learn(&lot.bill, lot.added, company);
+            self.learn_lot(&lot, now);
         }
     }
 

@@ -21,6 +21,7 @@ use super::reading::Reading;
 use super::thread::Visit;
 use super::visit::MARK;
 use crate::cost::Expected;
+use crate::settlement::{LaneId, Settlement};
 
 /// Most that may be in flight by estimate, unless it is fewer than [`PIPELINE`] launches.
 pub(crate) const BOUND: Nanos = Nanos::from_micros(500);
@@ -105,6 +106,8 @@ pub(crate) struct Passage {
     pub(crate) elsewhere: bool,
     /// No credit: the next launch may be for another card.
     pub(crate) each: bool,
+    /// Where it is launched.
+    pub(crate) lane: Option<LaneId>,
     held: bool,
     throttled: Option<Nanos>,
     /// The turn under which it was last held.
@@ -123,6 +126,7 @@ impl Passage {
             visit,
             elsewhere,
             each,
+            lane: None,
             held: false,
             throttled: None,
             under: None,
@@ -186,7 +190,11 @@ impl Passage {
             }
             TurnState::Open => return Step::Go(Way::Open { ring: now - before > SILENCE }),
             TurnState::Yours => {
-                let left = reading.granted - account.spent(now) - siblings.spent;
+                let spent = account.spent(now) + siblings.spent;
+                let left = reading.granted - spent;
+                if left == Nanos::ZERO && self.overlaps(account, spent - reading.granted, now) {
+                    return Step::Go(Way::Metered { credit: Nanos::ZERO, forced: false });
+                }
                 if left > Nanos::ZERO {
                     let ends = account.ends(now);
                     return match account.stint.wait(line, ends, now).filter(|_| !self.elsewhere) {
@@ -205,6 +213,24 @@ impl Passage {
             return Step::Go(Way::Stale);
         }
         self.hold(account, reading, siblings, now)
+    }
+
+    /// Whether a launch runs beside what is in flight in other streams, which has used up the turn and is
+    /// so much `over`: it hardly delays the end of all.
+    fn overlaps(&self, account: &mut Account, over: Nanos, now: Nanos) -> bool {
+        let settlement = &mut account.settlement;
+        if settlement.busy_lanes() == 0 || self.expected.is_uncertain() || over > self.cost() {
+            return false;
+        }
+        if self.ahead(settlement) == 0 {
+            settlement.try_overlap(now);
+        }
+        settlement.growth(self.lane, self.cost(), now) <= Nanos(self.cost().0 / 4)
+    }
+
+    /// Launches of its own lane that are unsettled.
+    fn ahead(&self, settlement: &mut Settlement) -> u64 {
+        self.lane.and_then(|lane| settlement.find(lane)).map_or(0, |lane| lane.launches())
     }
 
     fn hold(&mut self, account: &Account, reading: &Reading, siblings: Siblings, now: Nanos) -> Step {
@@ -236,7 +262,7 @@ impl Passage {
     /// Sleeps to the time for which there is room predicted; does not poll.
     fn throttle(
         &mut self,
-        account: &Account,
+        account: &mut Account,
         left: Nanos,
         reading: &Reading,
         siblings: Siblings,
@@ -289,6 +315,12 @@ impl Passage {
         let ends = self.expected.beyond == 0 || work.launches == 0 || work.beyond + high <= left;
         if ends && (work.launches < PIPELINE || work.longest() + chunk <= bound) {
             return go(chunk, false);
+        }
+        // What several streams have may run at the same time, and what fits the turn need not wait.
+        let ahead = self.ahead(&mut account.settlement);
+        let streams = account.settlement.busy_lanes() > usize::from(ahead > 0);
+        if ends && streams && ahead < PIPELINE && !is_open && !self.expected.unknown && bound >= usual {
+            return go(high, false);
         }
         // The GPU must not wait for a thread that sleeps.
         if work.inflight() + self.cost() <= LEAST {

@@ -272,6 +272,7 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
     fn wait(&self, passage: &mut Passage, lane: Option<LaneId>) -> (Way, Reading) {
         let card = self.launch.card;
         let mut last = lane;
+        passage.lane = lane;
         loop {
             self.settle();
             if let Some(lane) = lane.filter(|_| self.launch.programmatic) {

@@ -88,6 +88,8 @@ pub(crate) struct Lane {
     pub(crate) ended: Nanos,
     /// The same by the GPU's clock.
     pub(crate) ended_by_gpu: Option<Stamp>,
+    /// What of it had run when a batch of another lane ended.
+    pub(crate) ran: Nanos,
     /// When its first batch was last seen not to be over.
     pub(crate) went_on: Nanos,
     /// When a marker was last placed.
@@ -123,6 +125,7 @@ impl Lane {
             number,
             ended: Nanos::ZERO,
             ended_by_gpu: None,
+            ran: Nanos::ZERO,
             went_on: Nanos::ZERO,
             marked: Nanos::ZERO,
             dry: false,
@@ -137,6 +140,11 @@ impl Lane {
     /// Whether nothing of it is unsettled.
     pub(crate) fn is_idle(&self) -> bool {
         self.open.bill.is_empty() && self.batches.is_empty()
+    }
+
+    /// Unsettled launches.
+    pub(crate) fn launches(&self) -> u64 {
+        self.batches.iter().fold(self.open.bill.launches, |sum, batch| sum + batch.bill.launches)
     }
 
     /// The expected cost of what is unsettled.

@@ -17,7 +17,11 @@ pub(super) struct Lot {
     pub(super) bill: Bill,
     /// What they added to the union.
     pub(super) added: Nanos,
+    /// What each of them took by itself, what the others had in between included, added up.
+    pub(super) lengths: Nanos,
     pub(super) batches: usize,
+    /// Most that had work at the same time.
+    pub(super) lanes: usize,
     /// Others ran beside some of them.
     pub(super) beside: bool,
 }
@@ -35,7 +39,9 @@ impl Lot {
         let sum = Lot {
             bill,
             added: self.added + batch.added,
+            lengths: self.lengths + batch.lengths,
             batches: self.batches + batch.batches,
+            lanes: self.lanes.max(batch.lanes),
             beside: self.beside || batch.beside,
         };
         let whole = others == 0 || sum.batches >= EACH * (others + 1);
@@ -76,7 +82,9 @@ mod tests {
                 let added = Nanos(if place == 0 { all } else { 0 });
                 // In every hundredth round all end; else there is always more to come.
                 let lanes = if round % 100 == 99 { 7 - place } else { 8 };
-                if let Some(lot) = lot.add(Lot { bill, added, batches: 1, beside: false }, lanes) {
+                if let Some(lot) =
+                    lot.add(Lot { bill, added, lengths: added, batches: 1, lanes: 1, beside: false }, lanes)
+                {
                     costs.learn(&lot.bill, lot.added, Company::Alone);
                     learned += 1;
                 }
@@ -96,7 +104,10 @@ mod tests {
         let told = (0..20_usize).filter_map(|function| {
             let mut bill = Bill::default();
             bill.add(kernel(function), Nanos(1000), 1);
-            lot.add(Lot { bill, added: Nanos(1000), batches: 1, beside: false }, 20)
+            lot.add(
+                Lot { bill, added: Nanos(1000), lengths: Nanos(1000), batches: 1, lanes: 1, beside: false },
+                20,
+            )
         });
         let told: Vec<Lot> = told.collect();
         assert_eq!(told.iter().map(|lot| lot.batches).collect::<Vec<_>>(), [8, 8]);

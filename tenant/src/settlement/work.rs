@@ -9,11 +9,14 @@ const BACKLOG: (Nanos, Nanos) = (Nanos::from_micros(1), Nanos::from_micros(500))
 /// What is unsettled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Work {
-    /// What it is expected to take, from its beginning.
+    /// What it is expected to take, from its beginning, streams that run beside each other taken into account.
     pub(crate) cost: Nanos,
     /// By how much it exceeds that if all of it takes as long as such launches do at times.
     pub(crate) beyond: Nanos,
     pub(crate) launches: u64,
+    /// What it takes one by one, and what that of the lane takes which has most.
+    pub(super) all: Nanos,
+    pub(super) longest_lane: Nanos,
     /// Since when it runs, as if nothing else had run between.
     pub(super) since: Option<Nanos>,
     /// Some of it has a marker behind it, or is on a stream that is asked: its end will be seen.
