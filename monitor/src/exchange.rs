@@ -6,8 +6,9 @@
 //! beyond that has left the card; and what can have left it is what was exported and let go. Whose it was, the sum does not tell: so it is
 //! taken off the container's sum, and each byte that leaves the books afterwards may be one of these (`withdrawn` in `cgpu_card`).
 //!
-//! A charge is ahead of the driver, and a free behind it. So a figure counts only between two looks that are [`SETTLED`] apart with books
-//! that have not moved, and of both looks the lesser: what is under way at one of them is not at the other.
+//! A charge is ahead of the driver, and a free behind it. So what has left the card rises only by two looks that are [`SETTLED`] apart with
+//! books that have not moved, and of both by the lesser figure: what is under way at one of them is not at the other. It falls by any two
+//! looks, to the greater figure of both: a container that never stands still keeps no figure that is too high.
 
 use cgpu_proto::units::{Bytes, Nanos};
 
@@ -52,10 +53,22 @@ pub struct Gone {
     pub returned: Bytes,
 }
 
+/// What follows from a look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// No more than this can have left the card; none: the look does not tell. An earlier finding that is
+    /// higher is wrong.
+    pub most: Option<Bytes>,
+    /// What has left; none: nothing is sure.
+    pub gone: Option<Gone>,
+}
+
 /// What is known of one container on one card.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exchange {
     last: Option<Seen>,
+    /// What can have left the card by the last look.
+    most: Option<Bytes>,
 }
 
 /// What a look saw: the books, and what they said beyond what can be there.
@@ -69,21 +82,24 @@ struct Seen {
 }
 
 impl Exchange {
-    /// Takes a look. None: nothing is sure.
-    pub fn look(&mut self, look: &Look<'_>) -> Option<Gone> {
-        let Look { at, members, orphans, unowned, withdrawn } = *look;
+    /// Takes a look.
+    pub fn look(&mut self, look: &Look<'_>) -> Found {
+        let creating = look.members.iter().any(|member| member.before.creating + member.after.creating > 0);
+        let most = (!creating).then(|| surplus(look));
+        // What came and went during one look is measured, and on no books.
+        let last = std::mem::replace(&mut self.most, most);
+        Found { most: most.zip(last).map(|(now, last)| now.max(last)), gone: self.settled(look) }
+    }
+
+    fn settled(&mut self, look: &Look<'_>) -> Option<Gone> {
+        let Look { at, members, orphans, withdrawn, .. } = *look;
         let still = members.iter().all(|member| member.before == member.after && member.after.creating == 0);
         if !still {
             self.last = None;
             return None;
         }
         let books = members.iter().map(|member| (member.name, member.after)).collect();
-        let booked: i64 = members.iter().fold(signed(orphans), |sum, member| {
-            sum.saturating_add(signed(member.after.used + member.after.implicit))
-                .saturating_add(member.growth)
-        });
-        let there: Bytes = members.iter().map(|member| member.measured).sum::<Bytes>() + unowned;
-        let surplus = Bytes(u64::try_from(booked.saturating_sub(signed(there))).unwrap_or(0));
+        let surplus = surplus(look);
         let now = Seen { at, books, orphans, withdrawn, surplus };
         let last = self.last.get_or_insert_with(|| now.clone());
         if (&last.books, last.orphans, last.withdrawn) != (&now.books, orphans, withdrawn) {
@@ -97,6 +113,17 @@ impl Exchange {
         let exported = members.iter().map(|member| member.after.exported).sum::<Bytes>() + orphans;
         Some(Gone { orphans: orphans > Bytes::ZERO && surplus >= orphans, returned: surplus.min(exported) })
     }
+}
+
+/// What the books say beyond what can be on the card: the greater of them, before and after.
+fn surplus(look: &Look<'_>) -> Bytes {
+    let booked = look.members.iter().fold(signed(look.orphans), |sum, member| {
+        let books = |books: &Books| books.used + books.implicit;
+        let greater = books(&member.before).max(books(&member.after));
+        sum.saturating_add(signed(greater)).saturating_add(member.growth)
+    });
+    let there: Bytes = look.members.iter().map(|member| member.measured).sum::<Bytes>() + look.unowned;
+    Bytes(u64::try_from(booked.saturating_sub(signed(there))).unwrap_or(0))
 }
 
 fn signed(bytes: Bytes) -> i64 {
@@ -126,7 +153,7 @@ mod tests {
     impl Looks {
         fn at(&mut self, at: Nanos, members: &[Member], orphans: u64, unowned: u64) -> Option<Gone> {
             let (orphans, unowned, withdrawn) = (mib(orphans), mib(unowned), Bytes(7));
-            self.exchange.look(&Look { at, members, orphans, unowned, withdrawn })
+            self.exchange.look(&Look { at, members, orphans, unowned, withdrawn }).gone
         }
 
         fn look(&mut self, members: &[Member], orphans: u64, unowned: u64) -> Option<Gone> {
@@ -199,8 +226,28 @@ mod tests {
             unowned: Bytes::ZERO,
             withdrawn,
         };
-        assert_eq!(looks.exchange.look(&look(21, Bytes(8))), None, "some was withdrawn");
-        assert!(looks.exchange.look(&look(22, Bytes(8))).is_some());
+        assert_eq!(looks.exchange.look(&look(21, Bytes(8))).gone, None, "some was withdrawn");
+        assert!(looks.exchange.look(&look(22, Bytes(8))).gone.is_some());
+    }
+
+    /// A charge that no driver had answered was taken for memory that has left the card, and the books never
+    /// stood still again.
+    #[test]
+    fn no_more_has_left_than_two_looks_allow_whatever_moves() {
+        let mut exchange = Exchange::default();
+        let mut most = |member: Member| {
+            let (orphans, unowned) = (Bytes::ZERO, Bytes::ZERO);
+            let look = Look { at: Nanos(1), members: &[member], orphans, unowned, withdrawn: Bytes(7) };
+            exchange.look(&look).most.map(|most| most.0 >> 20)
+        };
+        let moving = |before: Member, after: Member| Member { before: before.before, ..after };
+        let (less, more) = (member(0, 10, 6, 8), member(0, 14, 6, 8));
+        assert_eq!(most(moving(less, more)), None, "once is not sure");
+        assert_eq!(most(moving(more, less)), Some(6), "the greater books");
+        assert_eq!(most(less), Some(6), "or a look ago");
+        assert_eq!(most(less), Some(2));
+        let creating = Books { creating: 1, ..less.after };
+        assert_eq!(most(Member { after: creating, ..less }), None, "it is measured before it is booked");
     }
 
     #[test]

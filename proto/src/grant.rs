@@ -438,6 +438,12 @@ impl Grantor {
         self.page().gone[slot.get()].store(word.0, Ordering::Relaxed);
     }
 
+    /// [`Granted::gone`].
+    #[must_use]
+    pub fn gone(&self, slot: SlotIndex) -> u64 {
+        Granted::new(self.page()).gone(slot)
+    }
+
     /// What the page says that the user of a slot has on a card beyond its cell.
     #[must_use]
     pub fn growth(&self, card: CardIndex, slot: SlotIndex) -> Growth {

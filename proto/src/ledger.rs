@@ -286,20 +286,22 @@ impl<'a> Account<'a> {
         self.mine.raise_peak();
     }
 
-    /// Nobody else can hold `bytes` any more of what was exported: before they are given back. The
-    /// monitor may have seen them leave the card, and taken them off; they count again until they are
-    /// given back.
+    /// Nobody else can hold `bytes` any more of what was exported: before they are given back.
+    /// `kept`: they had left this process before. Then the monitor may have seen them leave the card,
+    /// and taken them off; they count again until they are given back.
     ///
     /// `terms`, `patience` and `life` as for [`Account::book`].
     pub fn withdraw<T: Into<Terms>>(
         &self,
         bytes: Bytes,
+        kept: bool,
         terms: impl Fn() -> T,
         patience: Nanos,
         life: impl FnMut(Owner) -> Life,
     ) {
         self.unasked(terms, patience, life, || {
-            count_withdrawn(self.withdrawn, bytes);
+            let left = if kept { bytes } else { Bytes::ZERO };
+            count_withdrawn(self.withdrawn, left);
             self.mine.withdraw(bytes);
         });
     }
@@ -457,7 +459,10 @@ impl<'a> Account<'a> {
         let exported: Bytes = self.entries().map(|entry| get(&entry.cell.exported)).sum();
         // HB withdrawn: meets the Releases in `count_withdrawn` and `publish_returned`.
         fence(Ordering::Acquire);
-        let returned = get(self.measured.returned) - get(self.withdrawn);
+        let returned = get(self.measured.returned);
+        // `withdrawn` is not to be older than what was found beside it.
+        fence(Ordering::Acquire);
+        let returned = returned - get(self.withdrawn);
         returned.min(exported)
     }
 

@@ -71,12 +71,21 @@ impl Card {
 }
 
 impl Snapshot {
-    /// What dead processes had exported of a card's memory, and others may hold.
+    /// What dead processes had exported of a card's memory, and others may hold; part of [`Card::used`].
     #[must_use]
     pub fn orphan(&self, card: &Card) -> Bytes {
-        let orphans = self.slots.iter().zip(&card.cells);
-        let orphans = orphans.filter(|(slot, _)| slot.word.state() == Some(State::Orphan));
-        orphans.map(|(_, cell)| cell.used).sum()
+        self.orphans(card).map(Cell::kept).sum()
+    }
+
+    /// The same as it is on the books, whatever has been seen to have left the card.
+    #[must_use]
+    pub fn orphan_booked(&self, card: &Card) -> Bytes {
+        self.orphans(card).map(|cell| cell.used).sum()
+    }
+
+    fn orphans<'a>(&'a self, card: &'a Card) -> impl Iterator<Item = &'a Cell> {
+        let cells = self.slots.iter().zip(&card.cells);
+        cells.filter(|(slot, _)| slot.word.state() == Some(State::Orphan)).map(|(_, cell)| cell)
     }
 }
 

@@ -306,7 +306,7 @@ fn orphans_count() {
     assert_eq!(charge(other, LIMIT.0), Ok(()));
     container.account(other).book(Column::Implicit, Bytes(7), || LIMIT, Nanos::ZERO, |_| Life::Alive);
     container.account(other).own().export(LIMIT);
-    container.account(other).withdraw(Bytes(40), || LIMIT, Nanos::ZERO, |_| Life::Alive);
+    container.account(other).withdraw(Bytes(40), true, || LIMIT, Nanos::ZERO, |_| Life::Alive);
     container.kernel.taken[other.slot().get()].set(false);
     let sweep = |gone: bool| {
         let cell = |slot: SlotIndex| &container.cells[slot.get()];
@@ -422,7 +422,7 @@ fn what_was_exported_is_never_spare_to_whom_it_was_not_let_in() {
         container.account(me).own().export(bytes);
         container.find_returned(bytes);
         assert!(charge(&container, other, limit, limit), "nothing of it is on the card");
-        container.account(me).withdraw(bytes, || limit, Nanos::ZERO, |_| Life::Alive);
+        container.account(me).withdraw(bytes, true, || limit, Nanos::ZERO, |_| Life::Alive);
         assert_eq!(container.account(me).own().refund(Column::Used, bytes), bytes);
         assert!(!charge_without_the_lock(&container, me, Bytes(512), limit), "others have it all");
         assert!(!charge(&container, me, Bytes(512), limit));
@@ -453,11 +453,11 @@ fn returned_memory_is_taken_off_once_whoever_gives_it_back() {
     assert_eq!(usage.total(), total());
     assert_eq!(container.account(first).shares().map(|(_, _, bytes)| bytes).sum::<Bytes>(), total());
     // The sum does not tell whose it was: it may be just this.
-    container.account(second).withdraw(Bytes(1000), || LIMIT, Nanos::ZERO, NEVER_HELD);
+    container.account(second).withdraw(Bytes(1000), true, || LIMIT, Nanos::ZERO, NEVER_HELD);
     assert_eq!(total(), Bytes(2 * 4608 - 2000), "it counts until it is given back");
     container.account(second).own().refund(Column::Used, Bytes(1000));
     assert_eq!(total(), Bytes(2 * 4608 - 3000));
-    container.account(second).withdraw(Bytes(3000), || LIMIT, Nanos::ZERO, NEVER_HELD);
+    container.account(second).withdraw(Bytes(3000), true, || LIMIT, Nanos::ZERO, NEVER_HELD);
     container.account(second).own().refund(Column::Used, Bytes(3000));
     assert_eq!(total(), Bytes(2 * 4608 - 4000), "all that was found has been given back");
     assert!(charge(&container, second, Bytes(512), LIMIT));

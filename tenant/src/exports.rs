@@ -193,7 +193,7 @@ impl Tenant {
             Ok(None) => self.ledger.export(card, bytes),
             // A former allocation at this address, whose free nobody saw.
             Ok(Some(former)) => {
-                self.ledger.withdraw(former.card, former.bytes);
+                self.ledger.withdraw_kept(former.card, former.bytes);
                 self.ledger.export(card, bytes);
             }
             Err(_) => {
@@ -250,7 +250,7 @@ impl Tenant {
             let Some(place) = tables.kept.iter().position(|kept| kept.ways & opened == 0) else { return };
             let Kept { card, bytes, .. } = tables.kept.swap_remove(place);
             drop(tables);
-            self.ledger.withdraw(card, bytes);
+            self.ledger.withdraw_kept(card, bytes);
             self.ledger.refund(card, Column::Used, bytes);
         }
     }

@@ -214,10 +214,19 @@ impl Ledger {
         self.own(card).export(bytes);
     }
 
-    /// They can no more.
+    /// They can no more, of what was let go here before.
+    pub(crate) fn withdraw_kept(&self, card: CardIndex, bytes: Bytes) {
+        self.withdraw_any(card, bytes, true);
+    }
+
+    /// They can no more, of what this process has, or has just given back to the driver.
     pub(crate) fn withdraw(&self, card: CardIndex, bytes: Bytes) {
+        self.withdraw_any(card, bytes, false);
+    }
+
+    fn withdraw_any(&self, card: CardIndex, bytes: Bytes, kept: bool) {
         let life = |owner| self.region.life(owner);
-        self.account(card).withdraw(bytes, || self.terms(card), LOCK_PATIENCE, life);
+        self.account(card).withdraw(bytes, kept, || self.terms(card), LOCK_PATIENCE, life);
     }
 
     /// Others may hold what this process exported, by handles with these bits.

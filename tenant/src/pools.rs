@@ -446,7 +446,7 @@ impl Tenant {
 
     fn give_back(&self, estate: Option<Estate>) {
         if let Some(Estate { card, booked, exported }) = estate {
-            self.ledger.withdraw(card, exported);
+            self.ledger.withdraw_kept(card, exported);
             self.ledger.refund(card, Column::Used, booked);
         }
     }
@@ -489,7 +489,7 @@ impl Tenant {
         if held > Bytes::ZERO {
             self.count(Reason::ExportedKept);
         }
-        self.ledger.withdraw(at.card, less - held);
+        self.ledger.withdraw_kept(at.card, less - held);
         held
     }
 }

@@ -271,7 +271,12 @@ impl Settlement {
         let lane = lane.and_then(|id| self.find(id));
         // No marker tells the end of launches with programmatic serialization.
         let beyond = if lane.as_ref().is_some_and(|lane| lane.programmatic) { 0 } else { expected.beyond };
-        let open = lane.map(|lane| &mut lane.open);
+        let open = lane.map(|lane| {
+            if lane.is_idle() {
+                lane.ran = Nanos::ZERO;
+            }
+            &mut lane.open
+        });
         let open = match open {
             Some(open) => open,
             None => &mut self.loose,
@@ -426,7 +431,8 @@ impl Settlement {
         if let Some(lane) = self.find(due.lane) {
             lane.ran = Nanos::ZERO;
         }
-        let done = times(added, self.overlap.among(1 + self.busy_lanes()));
+        let others = self.lanes.iter().filter(|lane| lane.id != due.lane && !lane.is_idle()).count();
+        let done = times(added, self.overlap.among(1 + others));
         self.ahead = self.others_ahead(due.lane, end, self.ahead + done - batch.bill.cost);
         Some(Settled { span, clamped, reanchored: located.reanchored })
     }
@@ -600,6 +606,7 @@ impl Settlement {
             lengths: length,
             batches: 1,
             lanes: others + 1,
+            whole: true,
             beside: company != Company::Alone,
         };
         if let Some(lot) = self.lot.add(batch, others) {

@@ -96,9 +96,13 @@ impl Container {
         };
         let at = readings.iter().map(|taken| taken.at).max().unwrap_or_default();
         let ContainerBooks { orphans, withdrawn } = container;
-        let Some(gone) = exchange.look(&Look { at, members: &members, orphans, unowned, withdrawn }) else {
-            return;
-        };
+        let found = exchange.look(&Look { at, members: &members, orphans, unowned, withdrawn });
+        if let Some(most) = found.most.map(|most| (withdrawn + most).0)
+            && region.returned(card) > most
+        {
+            region.set_returned(card, most);
+        }
+        let Some(gone) = found.gone else { return };
         let none = gone.returned == Bytes::ZERO;
         region.set_returned(card, if none { 0 } else { (withdrawn + gone.returned).0 });
         if gone.orphans {

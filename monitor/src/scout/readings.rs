@@ -24,6 +24,8 @@ pub(crate) struct Ask {
     pub(crate) cards: Vec<Uuid>,
     /// Slot, generation and host process id of those that were found.
     pub(crate) processes: Vec<(SlotIndex, u64, u32)>,
+    /// Slot and generation of dead ones whose memory has gone. Their container may not have missed them.
+    pub(crate) gone: Vec<(SlotIndex, u64)>,
 }
 
 /// What was read of one process on a card.
@@ -90,7 +92,7 @@ impl Witness {
         for ((ask, _), (before, after)) in self.watched.iter().zip(before.iter().zip(&after)) {
             let (Some(before), Some(after)) = (before, after) else { continue };
             let around = Around { at, card, before, after };
-            let container = around.container(&ask.processes);
+            let container = around.container(ask);
             let read = |process: &_| around.taken(ask.tenant, container, *process, &processes);
             taken.extend(ask.processes.iter().filter_map(read));
         }
@@ -134,19 +136,21 @@ impl Around<'_> {
 
     /// What the container's books said before and after. None: not the same, or some of its processes
     /// are not among those that are read. Of one that has just died the driver may still hold memory.
-    fn container(&self, read: &[(SlotIndex, u64, u32)]) -> Option<ContainerBooks> {
+    fn container(&self, ask: &Ask) -> Option<ContainerBooks> {
         let books = |seen: &Snapshot| {
-            let is_read = |(slot, about): (SlotIndex, &Slot)| match about.word.state() {
-                Some(State::Live) => {
-                    let name = (slot, about.word.generation().get());
-                    read.iter().any(|(slot, generation, _)| (*slot, *generation) == name)
+            let is_read = |(slot, about): (SlotIndex, &Slot)| {
+                let name = (slot, about.word.generation().get());
+                let mut read = ask.processes.iter();
+                match about.word.state() {
+                    Some(State::Live | State::Draining) if ask.gone.contains(&name) => true,
+                    Some(State::Live) => read.any(|(slot, generation, _)| (*slot, *generation) == name),
+                    Some(State::Draining) => false,
+                    _ => true,
                 }
-                Some(State::Draining) => false,
-                _ => true,
             };
             let card = seen.cards.iter().find(|card| card.uuid == self.card)?;
             let all = SlotIndex::all().zip(&seen.slots).all(is_read);
-            all.then_some(ContainerBooks { orphans: seen.orphan(card), withdrawn: card.withdrawn })
+            all.then_some(ContainerBooks { orphans: seen.orphan_booked(card), withdrawn: card.withdrawn })
         };
         books(self.before).filter(|before| books(self.after) == Some(*before))
     }

@@ -337,7 +337,7 @@ fn returned_memory_is_withdrawn_before_it_leaves_the_books() {
             thread::spawn(move || {
                 let life = |owner| container.life(owner);
                 let account = container.account(owners[0]);
-                account.withdraw(Bytes(STEP), || Bytes(4 * STEP), FOREVER, life);
+                account.withdraw(Bytes(STEP), true, || Bytes(4 * STEP), FOREVER, life);
                 account.own().refund(Column::Used, Bytes(STEP));
             })
         };

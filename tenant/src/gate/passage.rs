@@ -192,7 +192,10 @@ impl Passage {
             TurnState::Yours => {
                 let spent = account.spent(now) + siblings.spent;
                 let left = reading.granted - spent;
-                if left == Nanos::ZERO && self.overlaps(account, spent - reading.granted, now) {
+                // Not where a sibling's stint is, nor where somebody of high priority may come.
+                let may =
+                    siblings.working == 0 && (reading.bound == Nanos::ZERO || reading.bound >= SHARED_BOUND);
+                if left == Nanos::ZERO && may && self.overlaps(account, spent - reading.granted, now) {
                     return Step::Go(Way::Metered { credit: Nanos::ZERO, forced: false });
                 }
                 if left > Nanos::ZERO {
@@ -317,9 +320,12 @@ impl Passage {
             return go(chunk, false);
         }
         // What several streams have may run at the same time, and what fits the turn need not wait.
+        // Short launches go by the bound.
         let ahead = self.ahead(&mut account.settlement);
         let streams = account.settlement.busy_lanes() > usize::from(ahead > 0);
-        if ends && streams && ahead < PIPELINE && !is_open && !self.expected.unknown && bound >= usual {
+        let long = Nanos(PIPELINE * high.0) > bound;
+        let known = self.lane.is_some() && !self.expected.fresh && !overdue;
+        if ends && streams && ahead < PIPELINE && long && known && !is_open && bound >= usual {
             return go(high, false);
         }
         // The GPU must not wait for a thread that sleeps.

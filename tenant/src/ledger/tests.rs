@@ -241,7 +241,7 @@ fn withdrawn_memory_counts_until_it_is_given_back() {
     let monitor = Grantor::open(container.run()).expect("the grant file");
     monitor.set_returned(card(), mib(5).0);
     assert_eq!(ledger.total(card()), mib(23));
-    other.withdraw(card(), mib(3));
+    other.withdraw_kept(card(), mib(3));
     assert_eq!(exported(&other), mib(1));
     assert_eq!(ledger.total(card()), mib(26));
     other.refund(card(), Column::Used, mib(3));
@@ -250,8 +250,8 @@ fn withdrawn_memory_counts_until_it_is_given_back() {
         mib(23),
         "what the monitor has seen to have left the card may be just this"
     );
-    other.withdraw(card(), mib(1));
-    ledger.withdraw(card(), mib(4));
+    other.withdraw_kept(card(), mib(1));
+    ledger.withdraw_kept(card(), mib(4));
     assert_eq!(ledger.total(card()), mib(25), "nothing is left of it");
 }
 

@@ -22,6 +22,8 @@ pub(super) struct Lot {
     pub(super) batches: usize,
     /// Most that had work at the same time.
     pub(super) lanes: usize,
+    /// All batches that ran between each other are in it, but for those at the edges.
+    pub(super) whole: bool,
     /// Others ran beside some of them.
     pub(super) beside: bool,
 }
@@ -34,7 +36,9 @@ impl Lot {
     /// Adds a batch; what to learn from, when there are enough, or no more are to come: so many `others` have unsettled work now.
     pub(super) fn add(&mut self, batch: Lot, others: usize) -> Option<Lot> {
         let Some(bill) = self.bill.with(&batch.bill) else {
-            return Some(core::mem::replace(self, batch));
+            // The next one lacks what is in this one.
+            let cut = core::mem::replace(self, Lot { whole: false, ..batch });
+            return Some(Lot { whole: false, ..cut });
         };
         let sum = Lot {
             bill,
@@ -42,6 +46,7 @@ impl Lot {
             lengths: self.lengths + batch.lengths,
             batches: self.batches + batch.batches,
             lanes: self.lanes.max(batch.lanes),
+            whole: self.whole || self.is_empty(),
             beside: self.beside || batch.beside,
         };
         let whole = others == 0 || sum.batches >= EACH * (others + 1);
@@ -82,9 +87,10 @@ mod tests {
                 let added = Nanos(if place == 0 { all } else { 0 });
                 // In every hundredth round all end; else there is always more to come.
                 let lanes = if round % 100 == 99 { 7 - place } else { 8 };
-                if let Some(lot) =
-                    lot.add(Lot { bill, added, lengths: added, batches: 1, lanes: 1, beside: false }, lanes)
-                {
+                if let Some(lot) = lot.add(
+                    Lot { bill, added, lengths: added, batches: 1, lanes: 1, whole: true, beside: false },
+                    lanes,
+                ) {
                     costs.learn(&lot.bill, lot.added, Company::Alone);
                     learned += 1;
                 }
@@ -105,7 +111,15 @@ mod tests {
             let mut bill = Bill::default();
             bill.add(kernel(function), Nanos(1000), 1);
             lot.add(
-                Lot { bill, added: Nanos(1000), lengths: Nanos(1000), batches: 1, lanes: 1, beside: false },
+                Lot {
+                    bill,
+                    added: Nanos(1000),
+                    lengths: Nanos(1000),
+                    batches: 1,
+                    lanes: 1,
+                    whole: true,
+                    beside: false,
+                },
                 20,
             )
         });

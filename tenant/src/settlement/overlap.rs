@@ -30,8 +30,11 @@ const FALL: f64 = 0.25;
 const NEARLY: f64 = 0.25;
 /// An overlap that is as good as none.
 const ALMOST_NONE: f64 = 1.25;
-/// Samples of a trial.
-const TRIAL: u8 = 4;
+/// What a trial takes: so many lots, so long at most.
+const LOTS: u8 = 4;
+const LONGEST: Nanos = Nanos::from_millis(1000);
+/// A trial by which the overlap rose by more has shown something.
+const GAIN: f64 = 0.5;
 /// From a trial to the next one; twice as long after each that has shown nothing.
 const PAUSES: (Nanos, Nanos) = (Nanos::from_millis(250), Nanos::from_millis(16_000));
 
@@ -39,10 +42,21 @@ const PAUSES: (Nanos, Nanos) = (Nanos::from_millis(250), Nanos::from_millis(16_0
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Overlap {
     factor: f64,
-    /// Samples that the present trial still takes, and the overlap at its start.
-    trial: Option<(u8, f64)>,
+    trial: Option<Trial>,
+    /// Between the last trial and the next.
     pause: Nanos,
     next: Nanos,
+}
+
+/// A trial.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Trial {
+    /// Lots that it still takes.
+    lots: u8,
+    /// It ends then, however few there were.
+    until: Nanos,
+    /// The overlap when it began.
+    before: f64,
 }
 
 impl Default for Overlap {
@@ -75,27 +89,36 @@ impl Overlap {
     ) {
         let sample = one_by_one.0 as f64 / measured.0.max(1) as f64;
         let sample = sample.clamp(1.0, count(lanes));
-        let error = sample - self.factor.min(count(lanes));
-        if error > 0.0 {
-            self.factor += RISE * error;
+        // More lanes than these may have been known to overlap.
+        let known = self.factor.min(count(lanes));
+        if sample > known {
+            self.factor += RISE * (sample - known);
         } else if waited {
-            self.factor += FALL * error;
+            self.factor = known + FALL * (sample - known);
         }
-        let Some((left, before)) = self.trial else { return };
-        self.trial = (left > 1).then_some((left - 1, before));
-        if self.trial.is_none() {
-            let gained = self.factor > before + 0.2;
-            self.pause = if gained { PAUSES.0 } else { Nanos(2 * self.pause.0).min(PAUSES.1) };
-            self.next = now + self.pause;
+        if let Some(trial) = &mut self.trial {
+            trial.lots -= 1;
+            if trial.lots == 0 {
+                self.end_trial(now);
+            }
         }
     }
 
     /// A launch into one more stream does not fit unless it overlaps: begins a trial, if one is due.
     pub(crate) fn attempt(&mut self, lanes: usize, now: Nanos) {
+        if self.trial.is_some_and(|trial| now >= trial.until) {
+            self.end_trial(now);
+        }
         let known = self.factor + NEARLY >= count(lanes);
         if self.trial.is_none() && now >= self.next && !known {
-            self.trial = Some((TRIAL, self.factor));
+            self.trial = Some(Trial { lots: LOTS, until: now + LONGEST, before: self.factor });
         }
+    }
+
+    fn end_trial(&mut self, now: Nanos) {
+        let gained = self.trial.take().is_some_and(|trial| self.factor > trial.before + GAIN);
+        self.pause = if gained { PAUSES.0 } else { Nanos(2 * self.pause.0).min(PAUSES.1) };
+        self.next = now + self.pause;
     }
 }
 
@@ -155,9 +178,13 @@ impl Settlement {
     pub(super) fn learn_lot(&mut self, lot: &Lot, now: Nanos) {
         let company = if lot.beside { Company::Beside } else { Company::Alone };
         let expected = self.costs.sum(&lot.bill);
-        let waited = lot.lengths > Nanos(expected.0 / 4 * 5);
-        // Other containers' slices say nothing of these streams.
-        self.overlap.learn(expected.min(lot.lengths), lot.added, (lot.lanes, waited && !lot.beside), now);
+        // Where others' slices are in it, or a part of what ran meanwhile is in another lot, the lengths
+        // tell nothing of these streams.
+        let tells = lot.whole && !lot.beside;
+        let waited = !tells || lot.lengths > Nanos(expected.0 / 4 * 5);
+        if tells {
+            self.overlap.learn(expected.min(lot.lengths), lot.added, (lot.lanes, waited), now);
+        }
         let overlap = self.overlap.among(lot.lanes);
         let took = match waited {
             false => lot.lengths,
