@@ -503,7 +503,8 @@ fn count_withdrawn(withdrawn: &AtomicU64, bytes: Bytes) {
 /// card's. To be called again where a caller has died.
 pub fn bequeath(cell: &Cell, withdrawn: &AtomicU64) -> bool {
     let exported = get(&cell.exported);
-    count_withdrawn(withdrawn, get(&cell.implicit));
+    // With it goes what was measured beyond its implicit memory, which is not known here.
+    count_withdrawn(withdrawn, held(cell).used() - exported + get(&cell.implicit));
     // `held` first: what is cleared before it would be missing if we died here.
     let _ = update(cell, |held| Some(held.left(exported)));
     passing(cell).0.for_each(|word| _ = word.swap(0, Ordering::Relaxed));

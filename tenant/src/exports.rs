@@ -210,7 +210,8 @@ impl Tenant {
     #[inline(never)]
     pub(crate) fn part_with(&self, card: Card, bytes: Bytes, ways: u64) {
         if !self.keep(card, bytes, ways) {
-            self.ledger.withdraw(card, bytes);
+            // Another process may have let go of it before this one asked.
+            self.ledger.withdraw_kept(card, bytes);
             self.ledger.refund(card, Column::Used, bytes);
         }
     }
