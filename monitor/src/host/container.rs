@@ -384,14 +384,12 @@ impl Container {
         let found =
             |&(slot, generation)| Some((slot, generation, (*self.names.get(&(slot, generation))?)?.pid));
         let processes: Vec<_> = region.live.iter().filter_map(found).collect();
-        let gone = self.draining.keys().filter(|(slot, generation)| region.is_gone(*slot, *generation));
         (!processes.is_empty()).then(|| Ask {
             tenant: self.tenant.0,
             dir: self.dir.clone(),
             file: region.identity(),
             cards: region.seen.cards.iter().map(|card| card.uuid).collect(),
             processes,
-            gone: gone.copied().collect(),
         })
     }
 

@@ -275,11 +275,6 @@ impl Region {
         self.grantor.set_gone(slot, Word::new(Generation::from_bits(generation), State::Draining));
     }
 
-    /// Whether that was said.
-    pub(crate) fn is_gone(&self, slot: SlotIndex, generation: u64) -> bool {
-        self.grantor.gone(slot) == Word::new(Generation::from_bits(generation), State::Draining).0
-    }
-
     /// Says that nobody holds what a dead process had exported.
     pub(crate) fn set_let_go(&self, slot: SlotIndex, generation: u64) {
         self.grantor.set_gone(slot, Word::new(Generation::from_bits(generation), State::Orphan));

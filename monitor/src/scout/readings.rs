@@ -24,8 +24,6 @@ pub(crate) struct Ask {
     pub(crate) cards: Vec<Uuid>,
     /// Slot, generation and host process id of those that were found.
     pub(crate) processes: Vec<(SlotIndex, u64, u32)>,
-    /// Slot and generation of dead ones whose memory has gone. Their container may not have missed them.
-    pub(crate) gone: Vec<(SlotIndex, u64)>,
 }
 
 /// What was read of one process on a card.
@@ -142,7 +140,6 @@ impl Around<'_> {
                 let name = (slot, about.word.generation().get());
                 let mut read = ask.processes.iter();
                 match about.word.state() {
-                    Some(State::Live | State::Draining) if ask.gone.contains(&name) => true,
                     Some(State::Live) => read.any(|(slot, generation, _)| (*slot, *generation) == name),
                     Some(State::Draining) => false,
                     _ => true,
