@@ -47,7 +47,8 @@ pub struct Look<'a> {
 /// What was found to have left the card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gone {
-    /// All that dead processes had exported, and it is something.
+    /// All that dead processes had exported, and it is something. So has all that the living have
+    /// exported: less may as well be theirs.
     pub orphans: bool,
     /// Of what the living and the dead have exported.
     pub returned: Bytes,
@@ -111,7 +112,7 @@ impl Exchange {
         }
         let surplus = surplus.min(std::mem::replace(last, now).surplus);
         let exported = members.iter().map(|member| member.after.exported).sum::<Bytes>() + orphans;
-        Some(Gone { orphans: orphans > Bytes::ZERO && surplus >= orphans, returned: surplus.min(exported) })
+        Some(Gone { orphans: orphans > Bytes::ZERO && surplus >= exported, returned: surplus.min(exported) })
     }
 }
 
@@ -202,6 +203,20 @@ mod tests {
         assert!(!looks.look(&free, 6, 1).expect("sure").orphans, "or nobody's");
         assert!(!looks.look(&free, 0, 0).is_some_and(|gone| gone.orphans));
         assert!(!looks.look(&free, 0, 0).expect("sure").orphans, "there are none");
+    }
+
+    /// An orphan was freed that a living process held, because what had left was the living one's own.
+    #[test]
+    fn orphans_have_not_left_while_it_may_be_what_the_living_exported() {
+        let mut looks = Looks::default();
+        // It holds 2 of the orphan's 6, and 6 of its own 8 have left the card.
+        let holds = [member(1, 8, 8, 4)];
+        looks.look(&holds, 6, 0);
+        let found = looks.look(&holds, 6, 0).expect("sure");
+        assert_eq!((found.orphans, found.returned), (false, mib(10)));
+        let none = [member(1, 8, 8, 0)];
+        looks.look(&none, 6, 0);
+        assert!(looks.look(&none, 6, 0).expect("sure").orphans);
     }
 
     #[test]
