@@ -49,7 +49,7 @@ struct cgpu_card {
     uint64_t limit;      /* the limit when the card was registered; 0: none. grant.limit, when not 0, wins */
     uint32_t ordinal;    /* the card's place in NVIDIA_VISIBLE_DEVICES */
     uint32_t reserved0;
-    uint64_t withdrawn;  /* ATOMIC, raised before the books fall (release): bytes that were taken off them without a look at the card */
+    uint64_t withdrawn;  /* ATOMIC: bytes taken off the ledger that `returned` may count */
     uint64_t context;    /* ATOMIC: what a context was last seen to cost on this card; 0: not known yet */
     uint64_t agreed;     /* ATOMIC: not 0: two contexts in turn were seen to cost what `context` says */
     uint32_t lock;       /* ATOMIC futex: 0 free, else the owner; see CGPU_LOCK_WORD. Serialises charges */
@@ -170,7 +170,7 @@ struct cgpu_grant_card {
     uint32_t edition;    /* ATOMIC: changes after any of the card's `growth` has risen (release): spare parts are to be compared anew */
     uint64_t bound;      /* ATOMIC: most predicted work that may be in flight; 0: 500 us in a turn, any while open */
     uint64_t confirmed[4]; /* ATOMIC, a bit a slot: its process's implicit memory, with its `growth`, is what NVML measures. Cleared before a `growth` of which that is not so */
-    uint64_t returned;   /* ATOMIC: `withdrawn` + what of the exported memory has left the card and is on the books; less than `withdrawn`: nothing */
+    uint64_t returned;   /* ATOMIC: `withdrawn` + exported memory that has left the GPU; less: none */
     uint64_t reserved0[2];
 };
 

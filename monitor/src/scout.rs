@@ -36,7 +36,7 @@ mod search;
 mod stat;
 
 use nvml::Library;
-pub(crate) use readings::{Ask, ContainerBooks, Taken};
+pub(crate) use readings::{Ask, ContainerTotals, Taken};
 use residents::Census;
 pub(crate) use residents::{Kin, Resident};
 use search::prove;
@@ -245,7 +245,7 @@ fn run(
 ) {
     let open = || {
         // Who listens may have ended.
-        Library::open(name).inspect(|library| _ = opened.send(library.lend()))
+        Library::open(name).inspect(|library| _ = opened.send(library.shared()))
     };
     let mut library = open();
     let mut tried = Instant::now();

@@ -463,8 +463,8 @@ impl Grantor {
         self.card(card).returned.load(Ordering::Relaxed)
     }
 
-    /// Says how much of a card's exported memory has left the card. If that is less than before, spare
-    /// parts are compared anew.
+    /// Says how much of a card's exported memory has left the card. If that is less than before,
+    /// spare parts are compared anew.
     pub fn set_returned(&self, card: CardIndex, returned: u64) {
         let card = self.card(card);
         let edition = (returned < card.returned.load(Ordering::Relaxed)).then_some(&card.edition);

@@ -20,12 +20,15 @@
 //! - What raises claims and cannot be refused is done under the lock, too, and closes all words if the claims then exceed the limit: growth, and
 //!   corrections that end (below). Nothing is let in until the use has fallen.
 //!
-//! What a process has on the card beyond its cell, as the monitor has measured it ([`Growth`]), counts with it in every sum. Growth that is
-//! published after a word was opened is not in what the word was compared with; so the *edition* of growth is part of the terms. Where it takes
-//! something off, that ends with what it was measured of (`ended`): then the claim rises again, and is compared again.
+//! What a process has on the card beyond its cell, as the monitor has measured it ([`Growth`]),
+//! counts with it in every sum. Growth that is published after a word was opened is not in what the
+//! word was compared with; so the *edition* of growth is part of the terms. Where it takes
+//! something off, that ends with what it was measured of (`ended`): then the claim rises again, and
+//! is compared again.
 //!
-//! What has been *returned* ([`Measured::returned`]), exported memory that nobody holds any more, is known of all processes together and of
-//! none alone. So it is taken off the sum, and whatever leaves the books of any process and may be part of it is counted (`withdrawn`).
+//! What has been *returned* ([`Measured::returned`]), exported memory that no process holds any
+//! more, is known of all processes together and of none alone. So it is taken off the sum, and what
+//! leaves the ledger of any process and may be part of it is counted (`withdrawn`).
 //!
 //! All orderings but the lock's and growth's are Relaxed: a cell is one word and nothing else is published through it. `terms` is stored before the
 //! word is opened, but nobody needs to see it so: terms seen too early come with spare bytes that were compared with them, under the
@@ -149,8 +152,8 @@ pub struct Measured<'a> {
     /// A [`Growth`] for each slot.
     pub growth: &'a [AtomicU64],
     /// What of all exported memory has left the card and is still on the books, plus the card's
-    /// `withdrawn` when that was found. So each byte that is withdrawn later is a byte less: it may have
-    /// been one of those. At most `withdrawn`: nothing has left.
+    /// `withdrawn` when that was found. So each byte that is withdrawn later is a byte less: it may
+    /// have been one of those. At most `withdrawn`: nothing has left.
     pub returned: &'a AtomicU64,
 }
 
@@ -256,8 +259,8 @@ impl<'a> Account<'a> {
         })
     }
 
-    /// Gives back `bytes` of implicit memory of something that was unloaded or made smaller; returns
-    /// what was there to give back.
+    /// Gives back `bytes` of implicit memory of something that was unloaded or made smaller;
+    /// returns what was there to give back.
     pub fn shrink(&self, bytes: Bytes) -> Bytes {
         count_withdrawn(self.withdrawn, bytes);
         self.mine.refund(Column::Implicit, bytes)
@@ -286,9 +289,9 @@ impl<'a> Account<'a> {
         self.mine.raise_peak();
     }
 
-    /// Nobody else can hold `bytes` any more of what was exported: before they are given back.
-    /// `kept`: they had left this process before. Then the monitor may have seen them leave the card,
-    /// and taken them off; they count again until they are given back.
+    /// No other process can hold `bytes` any more of what was exported: before they are given back.
+    /// `kept`: they had left this process before. Then the monitor may have seen them leave the
+    /// card, and taken them off; they count again until they are given back.
     ///
     /// `terms`, `patience` and `life` as for [`Account::book`].
     pub fn withdraw<T: Into<Terms>>(
@@ -444,8 +447,8 @@ impl<'a> Account<'a> {
         all - self.returned()
     }
 
-    /// What of the exported memory on the books has left the card. To be taken off a sum of the cells
-    /// that was made before.
+    /// What of the exported memory on the books has left the card. To be taken off a sum of the
+    /// cells that was made before.
     #[inline]
     fn returned(&self) -> Bytes {
         match self.measured.returned.load(Ordering::Relaxed) {
@@ -489,18 +492,19 @@ impl<'a> Account<'a> {
     }
 }
 
-/// `bytes` are about to leave a card's books without a look at the card: they may be among those that
-/// the monitor has seen to have left it. Counted twice where a caller has died.
+/// `bytes` are about to be taken off a GPU's ledger, and may be among those that the monitor has
+/// seen to have left the GPU. Counted twice where a caller has died.
 fn count_withdrawn(withdrawn: &AtomicU64, bytes: Bytes) {
     if bytes > Bytes::ZERO {
         withdrawn.fetch_add(bytes.0, Ordering::Relaxed);
-        // HB withdrawn: Release, so that whoever sees the books fall takes these bytes off no more.
+        // HB withdrawn: Release, so that a sum of the cells after they fall takes these bytes off
+        // no more.
         fence(Ordering::Release);
     }
 }
 
-/// Leaves of a dead process's cell what it had exported; whether that is anything. `withdrawn` is the
-/// card's. To be called again where a caller has died.
+/// Leaves of a dead process's cell what it had exported; whether that is anything. `withdrawn` is
+/// the card's. To be called again where a caller has died.
 pub fn bequeath(cell: &Cell, withdrawn: &AtomicU64) -> bool {
     let exported = get(&cell.exported);
     // With it goes what was measured beyond its implicit memory, which is not known here.
@@ -567,12 +571,12 @@ pub fn publish_growth(word: &AtomicU64, growth: Growth, edition: Option<&AtomicU
     }
 }
 
-/// Says what of a card's exported memory has left it ([`Measured::returned`]), and with `edition` that it
-/// is less than before.
+/// Says what of a card's exported memory has left it ([`Measured::returned`]), and with `edition`
+/// that it is less than before.
 pub fn publish_returned(word: &AtomicU64, returned: u64, edition: Option<&AtomicU32>) {
     word.store(returned, Ordering::Relaxed);
-    // HB withdrawn: Release, so that whoever sees a growth that falls next no longer takes these bytes
-    // off as well.
+    // HB withdrawn: Release, so that a sum with a growth that falls next no longer takes these
+    // bytes off as well.
     fence(Ordering::Release);
     if let Some(edition) = edition {
         // HB growth: as in `publish_growth`.

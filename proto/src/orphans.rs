@@ -74,9 +74,9 @@ impl Table<'_> {
         }
     }
 
-    /// Leaves of a dead process what it had exported, if it had; else zeroes its cells and what it had
-    /// lent. To be called again where a caller has died. `cells` are its cells, each with its card's
-    /// `withdrawn`.
+    /// Leaves of a dead process what it had exported, if it had; else zeroes its cells and what it
+    /// had lent. To be called again where a caller has died. `cells` are its cells, each with its
+    /// card's `withdrawn`.
     pub fn wind_up<'c>(
         &self,
         slot: SlotIndex,

@@ -47,7 +47,8 @@ pub struct Card {
     pub ordinal: u32,
     /// What a context was last seen to cost; zero: not known yet.
     pub context: Bytes,
-    /// What has been taken off its books without a look at the card, since the container began.
+    /// What has been taken off its ledger and may have been found to have left the GPU before,
+    /// since the container began.
     pub withdrawn: Bytes,
     /// One per slot of [`Snapshot::slots`].
     pub cells: Vec<Cell>,
@@ -116,7 +117,8 @@ pub struct Cell {
     pub implicit: Bytes,
     /// What the monitor has measured beyond the cell, as far as it goes for its present user; below 0: short of it. Only where all was read.
     pub growth: i64,
-    /// What of `exported` has been seen to have left the card. That is known of all cells together, and told of the first ones.
+    /// What of `exported` has been seen to have left the card. That is known of all cells together,
+    /// and told of the first ones.
     pub returned: Bytes,
     pub peak: Bytes,
     pub waiting: u64,
@@ -144,7 +146,8 @@ impl Cell {
         Bytes(self.implicit.0.saturating_add_signed(self.growth))
     }
 
-    /// What the program asked for, less what of it was exported and has left the card: what the ledger counts.
+    /// What the program asked for, less what of it was exported and has left the card: what the
+    /// ledger counts.
     #[must_use]
     pub fn kept(&self) -> Bytes {
         self.used - self.returned

@@ -429,7 +429,7 @@ fn what_was_exported_is_never_spare_to_whom_it_was_not_let_in() {
     }
 }
 
-// ---- exported memory that has left the card ---------------------------------------------------------
+// ---- exported memory that has left the card -------------------------------------------------------
 
 /// Two processes, each with 4096 bytes, all exported, and 512 bytes of implicit memory.
 fn two_exporters(container: &Container) -> [Owner; 2] {

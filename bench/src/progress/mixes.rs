@@ -232,8 +232,8 @@ mod tests {
         assert!((3_980.0..4_000.0).contains(&rate), "{rate}");
     }
 
-    /// The two had 46 % less and 61 % more than their weights say, and together .61 of what they do alone:
-    /// of the long kernels one ran at a time.
+    /// The two had 46 % less and 61 % more than their weights say, and together .61 of what they do
+    /// alone: of the long kernels one ran at a time.
     #[test]
     fn long_kernels_of_several_streams_run_beside_each_other() {
         let quarter = |us, streams, batch, weight| {

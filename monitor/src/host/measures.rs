@@ -7,9 +7,9 @@ use cgpu_proto::units::{Bytes, CardIndex, Generation, SlotIndex};
 use super::Host;
 use super::container::Container;
 use crate::controller::tenants::TenantId;
-use crate::exchange::{Exchange, Look, Member};
+use crate::exchange::{Exchange, Member, Observation};
 use crate::measured::Measured;
-use crate::scout::{Ask, ContainerBooks, Taken};
+use crate::scout::{Ask, ContainerTotals, Taken};
 
 impl Host {
     /// Tells the scout whose books to read, when that has changed.
@@ -48,7 +48,7 @@ impl Host {
             region.set_confirmed(card, slot, false);
         }
         if growth != region.growth(card, slot) {
-            // Implicit memory that was booked and is not there may have been taken for returned memory.
+            // Implicit memory that was charged too high may have been taken for returned memory.
             let bytes = |growth: Growth| growth.bytes(word, measured.ended());
             let fallen = bytes(region.growth(card, slot)).saturating_sub(bytes(growth)).max(0);
             region.set_returned(card, region.returned(card).saturating_sub(fallen.unsigned_abs()));
@@ -95,8 +95,8 @@ impl Container {
             return;
         };
         let at = readings.iter().map(|taken| taken.at).max().unwrap_or_default();
-        let ContainerBooks { orphans, withdrawn } = container;
-        let found = exchange.look(&Look { at, members: &members, orphans, unowned, withdrawn });
+        let ContainerTotals { orphans, withdrawn } = container;
+        let found = exchange.observe(&Observation { at, members: &members, orphans, unowned, withdrawn });
         if let Some(most) = found.most.map(|most| (withdrawn + most).0)
             && region.returned(card) > most
         {

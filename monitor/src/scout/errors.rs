@@ -18,10 +18,11 @@ use crate::health::{Listener, Report, Reports};
 /// How long one wait is; as often it is looked whether anybody still wants to know.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Listens until nobody has the reports any more. `opened` brings NVML each time the scout has opened it.
+/// Listens until the reports are dropped. `opened` brings NVML each time the sampling thread has
+/// opened it.
 ///
-/// Users of NVML are counted, per process: as long as one is left nobody opens it anew. So it is started
-/// by the scout alone, and let go of here when the scout has.
+/// Users of NVML are counted, per process: as long as one is left it cannot be opened anew. So only
+/// the sampling thread starts it, and it is released here when that thread has.
 ///
 /// # Errors
 /// When no thread can be made.
@@ -53,7 +54,8 @@ fn run(library: &str, opened: &Receiver<Weak<Nvml>>, told: &Weak<Mutex<Reports>>
     }
 }
 
-/// Until nobody wants to know, or the scout has let go of NVML. What was `said` of errors before is over when it listens.
+/// Until the reports are dropped, or the sampling thread has released NVML. What was `said` of
+/// errors before is over when it listens.
 ///
 /// # Errors
 /// NVML tells of no more.

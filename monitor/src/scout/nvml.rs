@@ -33,8 +33,8 @@ impl Library {
         Ok(Self { nvml: Arc::new(nvml), newest: RefCell::default() })
     }
 
-    /// For who listens: not to be held longer than this is.
-    pub(super) fn lend(&self) -> Weak<Nvml> {
+    /// For the thread that listens for errors: not to be held longer than this is.
+    pub(super) fn shared(&self) -> Weak<Nvml> {
         Arc::downgrade(&self.nvml)
     }
 

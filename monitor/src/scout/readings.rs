@@ -38,18 +38,18 @@ pub(crate) struct Taken {
     pub(crate) at: Nanos,
     /// Its books before NVML was asked, and after.
     pub(crate) books: (Books, Books),
-    /// What its container's books said; none: that changed, or not all of its processes were read.
-    pub(crate) container: Option<ContainerBooks>,
+    /// What its container's ledger said; none: that changed, or not all of its processes were read.
+    pub(crate) container: Option<ContainerTotals>,
     /// None: NVML does not tell of it.
     pub(crate) reading: Option<Reading>,
 }
 
-/// What a container's books say of a card, beside its processes' cells.
+/// What a container's ledger says of a GPU, beside its processes' cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ContainerBooks {
+pub(crate) struct ContainerTotals {
     /// What dead processes had exported.
     pub(crate) orphans: Bytes,
-    /// What has been taken off the books without a look at the card.
+    /// [`cgpu_proto::snapshot::Card::withdrawn`].
     pub(crate) withdrawn: Bytes,
 }
 
@@ -119,7 +119,7 @@ impl Around<'_> {
     fn taken(
         &self,
         tenant: u64,
-        container: Option<ContainerBooks>,
+        container: Option<ContainerTotals>,
         process: (SlotIndex, u64, u32),
         processes: &Processes,
     ) -> Option<Taken> {
@@ -132,9 +132,10 @@ impl Around<'_> {
         Some(Taken { tenant, slot, generation, card, at: self.at, books, container, reading })
     }
 
-    /// What the container's books said before and after. None: not the same, or some of its processes
-    /// are not among those that are read. Of one that has just died the driver may still hold memory.
-    fn container(&self, ask: &Ask) -> Option<ContainerBooks> {
+    /// What the container's ledger said before and after. None: not the same, or some of its
+    /// processes are not among those that are read. Of one that has just exited the driver may
+    /// still hold memory.
+    fn container(&self, ask: &Ask) -> Option<ContainerTotals> {
         let books = |seen: &Snapshot| {
             let is_read = |(slot, about): (SlotIndex, &Slot)| {
                 let name = (slot, about.word.generation().get());
@@ -147,7 +148,7 @@ impl Around<'_> {
             };
             let card = seen.cards.iter().find(|card| card.uuid == self.card)?;
             let all = SlotIndex::all().zip(&seen.slots).all(is_read);
-            all.then_some(ContainerBooks { orphans: seen.orphan_booked(card), withdrawn: card.withdrawn })
+            all.then_some(ContainerTotals { orphans: seen.orphan_booked(card), withdrawn: card.withdrawn })
         };
         books(self.before).filter(|before| books(self.after) == Some(*before))
     }

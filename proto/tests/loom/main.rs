@@ -323,8 +323,8 @@ fn measured_growth_ends_what_is_spare() {
     });
 }
 
-/// Of exported memory some has left the card, and its process gives it back: whoever sees that its bytes are
-/// gone takes nothing more off for what the monitor has found.
+/// Of exported memory some has left the GPU, and its process gives it back: a sum without its bytes
+/// takes nothing more off for what the monitor has found.
 #[test]
 fn returned_memory_is_withdrawn_before_it_leaves_the_books() {
     model(|| {
@@ -347,8 +347,8 @@ fn returned_memory_is_withdrawn_before_it_leaves_the_books() {
     });
 }
 
-/// The monitor finds that implicit memory was booked too high, which it had taken for returned memory:
-/// whoever sees the one sees the other.
+/// The monitor finds that implicit memory was charged too high, which it had taken for returned
+/// memory: a sum that has the one has the other.
 #[test]
 fn returned_memory_is_lowered_before_growth_falls() {
     model(|| {

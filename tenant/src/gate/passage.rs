@@ -192,7 +192,7 @@ impl Passage {
             TurnState::Yours => {
                 let spent = account.spent(now) + siblings.spent;
                 let left = reading.granted - spent;
-                // Not where a sibling's stint is, nor where somebody of high priority may come.
+                // Not beside a sibling's work, nor where a container of high priority may come.
                 let may =
                     siblings.working == 0 && (reading.bound == Nanos::ZERO || reading.bound >= SHARED_BOUND);
                 if left == Nanos::ZERO && may && self.overlaps(account, spent - reading.granted, now) {
@@ -218,8 +218,8 @@ impl Passage {
         self.hold(account, reading, siblings, now)
     }
 
-    /// Whether a launch runs beside what is in flight in other streams, which has used up the turn and is
-    /// so much `over`: it hardly delays the end of all.
+    /// Whether a launch runs beside what is in flight in other streams, which has used up the turn
+    /// and is so much `over`: it hardly delays the end of all.
     fn overlaps(&self, account: &mut Account, over: Nanos, now: Nanos) -> bool {
         let settlement = &mut account.settlement;
         if settlement.busy_lanes() == 0 || self.expected.is_uncertain() || over > self.cost() {

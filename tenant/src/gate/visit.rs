@@ -46,9 +46,9 @@ const SHY: Nanos = Nanos::from_millis(100);
 /// Batches settled by one visit; the next one takes the others.
 const BUNCH: usize = 8;
 
-/// Returns how much work in a lane is worth a marker, if so many have work. On an open card they have
-/// markers for all that may be in flight: else a lane's last batch would be the greater part of it, and
-/// be reported when all has run.
+/// Returns how much work in a lane is worth a marker, if so many have work. On an open card they
+/// have markers for all that may be in flight: else a lane's last batch would be the greater part
+/// of it, and be reported when all has run.
 fn mark_worth(reading: &Reading, lanes: usize) -> Nanos {
     let markers = (lanes.max(1) * BATCHES * 3 / 4) as u64;
     match reading.turn.state() {

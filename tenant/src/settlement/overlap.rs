@@ -1,21 +1,22 @@
-//! How much of what a process has in several streams runs at the same time, learned from what it took.
+//! How much of what a process has in several streams runs at the same time, learned from what it
+//! took.
 //!
-//! Kernels that leave room on the GPU run beside those of other streams; kernels that fill it run one by
-//! one. What batches of several lanes take one by one, over what they took together, is the *overlap*: 1
-//! where each waits for the others, 4 where four run beside each other. Until it was measured, lengths
-//! add up.
+//! Kernels that leave room on the GPU run beside those of other streams; kernels that fill it run
+//! one by one. What batches of several lanes take one by one, over what they took together, is the
+//! *overlap*: 1 where each waits for the others, 4 where four run beside each other. Until it was
+//! measured, lengths add up.
 //!
 //! | what a lot of batches shows | overlap | costs |
 //! |---|---|---|
 //! | each took what it takes alone | rises | learn from each one's own length |
 //! | they took longer: they waited for each other | goes to what is expected one by one, over what they took together | learn from the sum; they rise only where nothing overlaps |
 //!
-//! Were costs to rise in the second case, too, they and the overlap would drive each other up: kernels
-//! that fill the GPU would be taken to be three times as long, and to run three at a time.
+//! Were costs to rise in the second case, too, they and the overlap would drive each other up:
+//! kernels that fill the GPU would be taken to be three times as long, and to run three at a time.
 //!
-//! Who may only have in flight what fits one by one never shows an overlap. So it is *tried* now and then:
-//! for a few lots one stream more counts as running beside the others. A trial may cost the neighbours a
-//! kernel's time, and is charged like any other.
+//! Who may only have in flight what fits one by one never shows an overlap. So it is *tried* now
+//! and then: for a few lots one stream more counts as running beside the others. A trial may cost
+//! the neighbours a kernel's time, and is charged like any other.
 
 use cgpu_proto::units::Nanos;
 
@@ -77,8 +78,8 @@ impl Overlap {
         self.among(lanes).max(tried).min(count(lanes))
     }
 
-    /// Learns from batches of so many lanes that take `one_by_one`, took `measured` together, and have or
-    /// have not waited for each other.
+    /// Learns from batches of so many lanes that take `one_by_one`, took `measured` together, and
+    /// have or have not waited for each other.
     #[allow(clippy::cast_precision_loss)] // times far below 2^53 ns
     pub(crate) fn learn(
         &mut self,
@@ -104,7 +105,8 @@ impl Overlap {
         }
     }
 
-    /// A launch into one more stream does not fit unless it overlaps: begins a trial, if one is due.
+    /// A launch into one more stream does not fit unless it overlaps: begins a trial, if one is
+    /// due.
     pub(crate) fn attempt(&mut self, lanes: usize, now: Nanos) {
         if self.trial.is_some_and(|trial| now >= trial.until) {
             self.end_trial(now);
@@ -158,9 +160,10 @@ impl Settlement {
         self.overlap.attempt(lanes, now);
     }
 
-    /// What of the other lanes' unsettled work has run when a batch of `lane` ended: of its own lane nothing has run since. `surplus` is
-    /// what was known of it, and what that batch added to the card's time beyond its own: that was theirs. Such a sum goes astray with the
-    /// estimates, so it is drawn to what it would be had all had the card in equal parts.
+    /// What of the other lanes' unsettled work has run when a batch of `lane` ended: of its own
+    /// lane nothing has run since. `surplus` is what was known of it, and what that batch added to
+    /// the card's time beyond its own: that was theirs. Such a sum goes astray with the estimates,
+    /// so it is drawn to what it would be had all had the card in equal parts.
     pub(super) fn others_ahead(&mut self, lane: LaneId, end: Nanos, surplus: Nanos) -> Nanos {
         let busy = self.busy_lanes().max(1);
         let part = self.overlap.among(busy) / count(busy);
@@ -178,8 +181,8 @@ impl Settlement {
     pub(super) fn learn_lot(&mut self, lot: &Lot, now: Nanos) {
         let company = if lot.beside { Company::Beside } else { Company::Alone };
         let expected = self.costs.sum(&lot.bill);
-        // Where others' slices are in it, or a part of what ran meanwhile is in another lot, the lengths
-        // tell nothing of these streams.
+        // Where others' slices are in it, or a part of what ran meanwhile is in another lot, the
+        // lengths tell nothing of these streams.
         let tells = lot.whole && !lot.beside;
         let waited = !tells || lot.lengths > Nanos(expected.0 / 4 * 5);
         if tells {

@@ -9,7 +9,8 @@ const BACKLOG: (Nanos, Nanos) = (Nanos::from_micros(1), Nanos::from_micros(500))
 /// What is unsettled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Work {
-    /// What it is expected to take, from its beginning, streams that run beside each other taken into account.
+    /// What it is expected to take, from its beginning, streams that run beside each other taken
+    /// into account.
     pub(crate) cost: Nanos,
     /// By how much it exceeds that if all of it takes as long as such launches do at times.
     pub(crate) beyond: Nanos,
