@@ -173,7 +173,7 @@ def attempt(watchdog, kit, name, limit, run):
         data = watchdog.guard(limit, run)
         verdict = {True: "held", False: "FAILED", None: "measured"}[data.pop("ok")]
         seen = {"result": verdict, "figure": data.pop("figure"), "data": data}
-    except rows.NotPossible as reason:
+    except processes.NotPossible as reason:
         seen = {"result": "not possible", "because": str(reason)}
     except RowEnded as ended:
         seen = {
@@ -197,7 +197,7 @@ def attempt(watchdog, kit, name, limit, run):
 def chosen(arguments):
     if arguments.only:
         return [row for row in rows.ROWS if row.name in arguments.only]
-    return [row for row in rows.ROWS if row.is_long == arguments.long]
+    return [row for row in rows.ROWS if row.group == arguments.group]
 
 
 def measure(kit, arguments, folder, name):
@@ -311,15 +311,22 @@ def sweep(place):
             continue
 
 
+def most_seconds(group):
+    """The longest that a run of these rows can take."""
+    return MACHINE_LIMIT + sum(row.limit for row in rows.ROWS if row.group == group)
+
+
 def listing():
     lines = [f"{'machine':<15}{MACHINE_LIMIT:>4} s  The GPU, the driver and the host; always done"]
     for row in rows.ROWS:
         lines.append(
-            f"{row.name:<15}{row.limit:>4} s  {row.about}{'  (--long)' if row.is_long else ''}"
+            f"{row.name:<15}{row.limit:>4} s  {row.about}"
+            f"{'' if row.group == rows.SHORT else f'  (--{row.group})'}"
         )
-    short = MACHINE_LIMIT + sum(row.limit for row in rows.ROWS if not row.is_long)
+    most = {group: most_seconds(group) for group in (rows.SHORT, rows.LONG, rows.GATE)}
     lines.append(
-        f"\n./run.sh runs all but the last, at most {short} s in all; ./run.sh --long that one."
+        "\n./run.sh runs all without a mark, at most {short} s in all; --long and --gate run those "
+        "that they mark, at most {long} s and {gate} s.".format(**most)
     )
     return "\n".join(lines)
 
@@ -335,9 +342,22 @@ def parsed():
         choices=[row.name for row in rows.ROWS],
         help="run these rows only",
     )
-    parser.add_argument(
-        "--long", action="store_true", help="run the long rows instead of the others"
+    groups = parser.add_mutually_exclusive_group()
+    groups.add_argument(
+        "--long",
+        dest="group",
+        action="store_const",
+        const=rows.LONG,
+        help="run the long rows instead of the others",
     )
+    groups.add_argument(
+        "--gate",
+        dest="group",
+        action="store_const",
+        const=rows.GATE,
+        help="run the rows about a gate on the device instead of the others",
+    )
+    parser.set_defaults(group=rows.SHORT)
     parser.add_argument("--quick", action="store_true", help=f"the same as --scale {QUICK}")
     parser.add_argument(
         "--scale",

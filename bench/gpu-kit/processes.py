@@ -27,6 +27,10 @@ class Failed(Exception):
     """A program did not do what its row needs."""
 
 
+class NotPossible(Exception):
+    """The machine lacks what the row needs."""
+
+
 def adopt_orphans():
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 

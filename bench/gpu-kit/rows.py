@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Callable, NamedTuple
 
 import clock as clocks
-from processes import Failed
+from gate_rows import gate_calls, gate_contexts, gate_latency, gate_streams
+from processes import Failed, NotPossible
 from tenants import Monitor, error_pct, rate, shares
 
 # The limit of a container, where the GPU has as much free, and what a context and a last piece may
@@ -23,19 +24,17 @@ SLACK_MIB = 1024
 SHAPES = 4000
 # Relative error of a share, in percent, as the demo judges it.
 SHARE_ERROR_PCT = 2.0
-
-
-class NotPossible(Exception):
-    """The machine lacks what the row needs."""
+# Groups of rows. A run does one of them; `--long` and `--gate` name the others.
+SHORT, LONG, GATE = "short", "long", "gate"
 
 
 class Row(NamedTuple):
     """One row; its name is that of its function."""
 
     run: Callable
-    # Time limit in seconds. Those of the short rows add up to less than ten minutes.
+    # Time limit in seconds. Those of a group add up to less than ten minutes.
     limit: int
-    is_long: bool = False
+    group: str = SHORT
 
     @property
     def name(self):
@@ -399,5 +398,9 @@ ROWS = [
     Row(torch_memory, 75),
     Row(torch_training, 85),
     Row(cudart, 45),
-    Row(shares_long, 570, is_long=True),
+    Row(shares_long, 570, LONG),
+    Row(gate_contexts, 90, GATE),
+    Row(gate_latency, 45, GATE),
+    Row(gate_streams, 45, GATE),
+    Row(gate_calls, 45, GATE),
 ]

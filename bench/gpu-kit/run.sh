@@ -2,8 +2,9 @@
 # Tries cgpu on this machine's GPU. Needs the driver and Python 3.8; uses nvcc and PyTorch where
 # they are.
 #
-#   ./run.sh                  all rows but the long one: about five minutes, at most ten
+#   ./run.sh                  all rows but those of --long and --gate: about five minutes
 #   ./run.sh --long           shares over five minutes and after three idle ones: nine minutes
+#   ./run.sh --gate           what a gate on the device would rest on: about a minute
 #   ./run.sh --only ROW ...   these rows
 #   ./run.sh --quick          shorter measurements: about two minutes
 #   ./run.sh --list           the rows, what each shows and its time limit

@@ -38,14 +38,12 @@ class Monitor:
         return Tenant(self, name, weight, kernel_us, iterations)
 
 
-class Tenant:
-    """A container with one process, the program `steady`."""
+class Steady:
+    """A process of the program `steady`, which launches kernels without a pause."""
 
-    def __init__(self, monitor, name, weight, kernel_us, iterations):
-        kit = monitor.kit
-        run = [kit.file("cgpu"), "run", "--root", monitor.root, "--name", name, "--weight", weight]
+    def __init__(self, kit, kernel_us, iterations=0, within=()):
         program = [kit.program("steady"), kernel_us, iterations]
-        self.process = kit.start(*run, "--", *program, commanded=True)
+        self.process = kit.start(*within, *program, commanded=True)
         self.seen, ready = self.process.line("ready")
         self.iterations = ready["iterations"]
 
@@ -57,6 +55,15 @@ class Tenant:
         first, (self.seen, _) = self.seen + 1, self.process.line("done", self.seen + 1)
         text = self.process.out.read_text(errors="replace").split("\n")
         return [json.loads(line) for line in text[first : self.seen]]
+
+
+class Tenant(Steady):
+    """The same in a container of its own."""
+
+    def __init__(self, monitor, name, weight, kernel_us, iterations):
+        kit = monitor.kit
+        run = [kit.file("cgpu"), "run", "--root", monitor.root, "--name", name, "--weight", weight]
+        super().__init__(kit, kernel_us, iterations, within=[*run, "--"])
 
 
 def rate(windows):

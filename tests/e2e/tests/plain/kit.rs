@@ -19,6 +19,9 @@ const EXACT: [&str; 4] = ["meminfo", "fill", "managed", "fail_closed"];
 /// Rows that measure; a promise of theirs may be missed on a busy machine, and the row says so.
 const MEASURED: [&str; 6] = ["nvml_start", "costs", "clock", "shapes", "demo", "overhead"];
 
+/// Rows about a gate on the device.
+const GATE: [&str; 4] = ["gate_contexts", "gate_latency", "gate_streams", "gate_calls"];
+
 /// A kit, a host to run it on, and where its results go.
 struct Kit {
     scene: Scene,
@@ -201,6 +204,90 @@ fn long_row_tells_shares_before_and_after_idleness() {
     // Wide: it tells 25 from the 50 of a GPU that is not shared by weight.
     let whole = row["data"]["whole"][0].as_f64().expect("a share");
     assert!((10.0..42.0).contains(&whole), "{row:#}");
+    kit.leaves_nothing();
+}
+
+/// A wait of the simulated GPU holds its stream, what the driver orders behind all streams, and
+/// nothing else.
+#[test]
+fn gate_rows_measure_waits_that_hold_their_stream_only() {
+    let Some(kit) = Kit::new("gate_rows_measure_waits_that_hold_their_stream_only") else { return };
+    let outcome = Outcome::of(kit.run(&["--gate", "--scale", "0.02"])).exits(0);
+    assert!(outcome.stderr.is_empty(), "{outcome:#?}");
+    let rows = &kit.results()["rows"];
+    for name in GATE {
+        assert_eq!(rows[name]["result"], "measured", "{name}: {:#}", rows[name]);
+    }
+    assert_eq!(rows.as_object().expect("rows").len(), GATE.len() + 1, "a row that this test does not know");
+
+    // Wide: 24 processes of the simulated GPU look at their words all the time.
+    let contexts = &rows["gate_contexts"]["data"];
+    for state in ["24 idle", "1 waiting", "8 waiting", "24 waiting", "after opening"] {
+        let ratio = contexts["ratios"][state].as_f64().expect("a ratio");
+        assert!((0.01..100.0).contains(&ratio), "{state}: {contexts:#}");
+    }
+    assert_eq!(contexts["opened_ms"].as_array().map(Vec::len), Some(24), "{contexts:#}");
+
+    let latency = &rows["gate_latency"]["data"];
+    for place in ["alone", "beside"] {
+        for way in ["opened", "launched"] {
+            let us = |key: &str| latency[place][way][key].as_f64().expect("a time");
+            assert!(0.0 < us("p50_us") && us("p50_us") <= us("p99_us"), "{place}, {way}: {latency:#}");
+        }
+    }
+
+    let streams = &rows["gate_streams"]["data"]["connections"];
+    for connections in ["8", "32"] {
+        let counts = streams[connections].as_array().expect("counts");
+        assert_eq!(counts.len(), 4, "{streams:#}");
+        for count in counts {
+            assert_eq!(count["through"], count["others"], "{streams:#}");
+            assert_eq!(
+                (&count["not_held"], &count["opened_early"]),
+                (&0.into(), &false.into()),
+                "{streams:#}"
+            );
+        }
+    }
+
+    let calls = &rows["gate_calls"]["data"]["calls"];
+    let held = ["module_unload", "mem_free", "host_free"];
+    for call in calls.as_array().expect("calls") {
+        let name = call["call"].as_str().expect("a name");
+        assert_eq!(call["returned"], !held.contains(&name), "{name}: {calls:#}");
+        if let Some(ran) = call["ran"].as_bool() {
+            assert_eq!(ran, name != "legacy_launch", "{name}: {calls:#}");
+        }
+    }
+    kit.leaves_nothing();
+}
+
+#[test]
+fn gate_rows_are_not_possible_where_streams_cannot_wait() {
+    let Some(kit) = Kit::new("gate_rows_are_not_possible_where_streams_cannot_wait") else { return };
+    let mut run = kit.run(&["--gate", "--scale", "0.02"]);
+    run.env("CGPU_SIM_FAULT", "cuStreamWaitValue32*:1+:CUDA_ERROR_NOT_SUPPORTED");
+    Outcome::of(run).exits(0);
+    let rows = &kit.results()["rows"];
+    for name in GATE {
+        let reason = "streams cannot wait on memory: cuStreamWaitValue32_v2 answered 801";
+        assert_eq!(rows[name]["result"], "not possible", "{name}: {:#}", rows[name]);
+        assert!(tells(&rows[name], "because", reason), "{name}: {:#}", rows[name]);
+    }
+    kit.leaves_nothing();
+}
+
+/// A wait that is never opened holds its process; the row's limit ends both.
+#[test]
+fn waits_that_stay_closed_end_with_their_row() {
+    let test = "waits_that_stay_closed_end_with_their_row";
+    let Some(kit) = Kit::new(test).map(Kit::copied) else { return };
+    kit.change("rows.py", "Row(gate_contexts, 90, GATE)", "Row(gate_contexts, 4, GATE)");
+    kit.change("gate_rows.py", "one.process.write(\"open\")", "pass");
+    Outcome::of(kit.run(&["--scale", "0.001", "--only", "gate_contexts", "gate_streams"])).exits(1);
+    let rows = &kit.results()["rows"];
+    assert!(tells(&rows["gate_contexts"], "error", "not done within 4 s"), "{rows:#}");
+    assert_eq!(rows["gate_streams"]["result"], "measured", "{rows:#}");
     kit.leaves_nothing();
 }
 
