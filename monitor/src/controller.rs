@@ -34,6 +34,7 @@
 use cgpu_proto::units::Nanos;
 
 pub mod books;
+mod bursts;
 mod conduct;
 mod drains;
 pub mod estate;
@@ -394,7 +395,9 @@ impl Card {
     fn set_sharing(&mut self, now: Nanos) {
         let members = self.line.iter().filter(|tenant| self.is_member(tenant));
         let active = members.clone().filter(|tenant| tenant.is_active(now, &self.tuning)).count();
-        let enough = if self.has_high(now) { 1 } else { self.rule.contended_at() };
+        // Where a burst may come at any moment, nobody fills its queue as if it were alone.
+        let bursty = members.clone().any(|tenant| self.is_bursty(now, tenant));
+        let enough = if self.has_high(now) || bursty { 1 } else { self.rule.contended_at() };
         let sharing = match members.count() {
             0 => Sharing::Open,
             // Who has a part of the card asks for it, also when nobody else is there.

@@ -214,6 +214,52 @@ pub(crate) fn enter_all(launches: impl Iterator<Item = Launch>, call: impl FnOnc
     answer
 }
 
+/// Launches that the thread has waited for.
+#[derive(Clone, Copy)]
+pub(crate) enum Awaited {
+    /// All in the current context.
+    Current,
+    /// All in this context.
+    Context(CUcontext),
+    /// Those into a stream of the current context.
+    Stream(CUstream, DefaultStream),
+}
+
+/// The thread has waited for launches of its own, and all of them have run.
+#[inline]
+pub(crate) fn waited(awaited: Awaited) {
+    if !is_open() {
+        boundary::or((), || tell_waited(awaited));
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn tell_waited(awaited: Awaited) {
+    let (Some(bound), Some(tenant)) = (gate(), process::tenant()) else { return };
+    // SAFETY: null, or this thread's own part, which stays until it ends.
+    let Some(thread) = (unsafe { thread::current().as_ref() }) else { return };
+    if !bound.gate.listens(thread) {
+        return;
+    }
+    let mut current = CUcontext::NULL;
+    // SAFETY: the handle is writable.
+    if accepted(unsafe { driver::cuCtxGetCurrent(&raw mut current) }).is_err() || current.is_null() {
+        return;
+    }
+    let stream = match awaited {
+        Awaited::Current => None,
+        Awaited::Context(context) if context == current || context.is_null() => None,
+        // Its events are asked with it current.
+        Awaited::Context(_) => return,
+        Awaited::Stream(stream, default) => {
+            Some(Stream { handle: stream.0, per_thread: default == DefaultStream::PerThread })
+        }
+    };
+    let markers = Markers { context: current, time_scale: tenant.region().time_scale() };
+    bound.gate.waited(thread, (ContextKey(current.0), stream), &markers, &bound.host);
+}
+
 /// A launch that is metered.
 struct Metered {
     bound: &'static Bound,

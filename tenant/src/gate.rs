@@ -33,7 +33,7 @@ mod visit;
 use std::fmt;
 
 use cgpu_proto::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use cgpu_proto::grant::{Heartbeat, Turn};
+use cgpu_proto::grant::{Heartbeat, Turn, TurnState};
 use cgpu_proto::layout::{CARDS, Cell};
 use cgpu_proto::region::Region;
 use cgpu_proto::slots::{State, Word};
@@ -159,6 +159,38 @@ impl<'r> Gate<'r> {
             Visitor { gate: self, key: self.key(thread), thread, launch, driver, edge }.go(passed, accepted);
             thread.leave();
         }
+    }
+
+    /// The thread has waited for all that it had launched into `stream`, or, without one, into the
+    /// context. Where the monitor wants to know, what has run is settled, and it is told once
+    /// nothing is left.
+    pub fn waited(
+        &self,
+        thread: &Thread,
+        (context, stream): (ContextKey, Option<Stream>),
+        driver: &impl Driver,
+        edge: &impl Edge,
+    ) {
+        let Some((key, card)) = thread.key(self.address()).zip(thread.card()) else { return };
+        let launched = self.context.load(Ordering::Relaxed) == context.0;
+        if !launched || self.several.load(Ordering::Relaxed) || !thread.enter() {
+            return;
+        }
+        // No launch, but the place of one.
+        let kernel = Kernel::new(0, [0; 3], [0; 3]);
+        let at = stream.unwrap_or(Stream { handle: 0, per_thread: false });
+        let launch = Launch { kernel, stream: at, context, card, programmatic: false, asks: false };
+        Visitor { gate: self, key, thread, launch, driver, edge }.waited(stream);
+        thread.leave();
+    }
+
+    /// Whether the monitor wants to know when the work that this thread has launched has run.
+    #[must_use]
+    pub fn listens(&self, thread: &Thread) -> bool {
+        let card = thread.key(self.address()).and_then(|_| thread.card());
+        let granted = self.region.granted();
+        let holds = |card| granted.turn(card).state() == TurnState::Yours;
+        card.is_some_and(|card| holds(card) && granted.rings(card, self.slot))
     }
 
     /// A thread has ended: what it launched last is booked, its credit is given back.

@@ -418,10 +418,12 @@ impl Settlement {
         }
         let span = Span { start: end - length, end };
         let exactly = matches!(batch.start, Start::Event(_)) && batch.bill.launches == 1;
+        // A marker right behind a launch finds the stream busy, whatever gaps there were before.
+        let mut dry = batch.dry;
         if let Some(lane) = self.find(due.lane).filter(|_| !exactly) {
-            lane.dry = batch.dry;
+            dry |= core::mem::replace(&mut lane.dry, batch.dry);
         }
-        let lengthened = self.lengthened(due.lane, &batch, length, exactly);
+        let lengthened = self.lengthened(due.lane, &batch, length, dry && !exactly);
         let added =
             if lengthened { self.book_expected(&batch.bill, span) } else { self.book(&batch.bill, span) };
         let teaches = !lengthened || self.costs.is_fresh(&batch.bill);
@@ -438,12 +440,13 @@ impl Settlement {
     }
 
     /// Whether something else than its launches made a batch longer than they are expected to take:
-    /// other containers' slices, or gaps of a host that launches into one stream only.
-    fn lengthened(&self, id: LaneId, batch: &Batch, length: Nanos, exactly: bool) -> bool {
+    /// other containers' slices, or gaps of a host that launches into one stream only, which runs
+    /// `dry`.
+    fn lengthened(&self, id: LaneId, batch: &Batch, length: Nanos, dry: bool) -> bool {
         let expected = batch.bill.cost;
         let others = self.lanes.iter().any(|lane| lane.id != id && !lane.is_idle());
-        let has_gaps = batch.dry && !exactly && !others && length > Nanos(expected.0 / 4 * 5);
-        (batch.company == Company::Among && length > expected) || has_gaps
+        let has_gaps = dry && !others && length > Nanos(expected.0 / 4 * 5);
+        (batch.company == Company::Among || has_gaps) && length > expected
     }
 
     /// A launch of the lane waits for room.
@@ -526,6 +529,15 @@ impl Settlement {
     /// Settles what is open in a lane by its estimate.
     pub(crate) fn estimate(&mut self, id: LaneId) {
         self.settle_open(usize::from(id.place));
+    }
+
+    /// Settles by its estimate what is open in such lanes, all of which has run.
+    pub(crate) fn estimate_waited(&mut self, is_one: impl Fn(&LaneKey) -> bool) {
+        for place in 0..self.lanes.len() {
+            if self.lanes.get(place).is_some_and(|lane| lane.batches.is_empty() && is_one(&lane.key)) {
+                self.settle_open(place);
+            }
+        }
     }
 
     fn settle_open(&mut self, place: usize) {

@@ -173,11 +173,21 @@ impl<'a> Program<'a> {
     /// Waits until all that was launched has run.
     pub(crate) fn synchronize(&self) {
         self.driver.synchronize();
+        self.waited(None);
+    }
+
+    fn waited(&self, stream: Option<Stream>) {
+        let gate = &self.process.gate;
+        if gate.listens(&self.thread) {
+            gate.waited(&self.thread, (ContextKey(1), stream), &self.driver, &self.driver);
+        }
     }
 
     /// Waits until all that was launched into the stream has run.
     pub(crate) fn synchronize_stream(&self, stream: u32) -> Result<(), Failed> {
-        self.driver.synchronize_stream(handle(stream))
+        self.driver.synchronize_stream(handle(stream))?;
+        self.waited(Some(handle(stream)));
+        Ok(())
     }
 
     /// GPU time that its work really ran, as the GPU counts it.

@@ -448,4 +448,39 @@ mod tests {
         assert!(row.sum_ratio() > 1.03 && row.own_ratio() > 1.03, "{}", row.line());
         assert!((0.97..1.001).contains(&row.bound_ratio()), "{}", row.line());
     }
+
+    /// A pattern of the table beside its neighbour under policy 1 and native slicing.
+    fn check(name: &str, profile: &Profile, is_right: impl Fn(&Row<'_>) -> bool) {
+        let pattern = PATTERNS.iter().find(|pattern| pattern.name == name).unwrap();
+        let alone = Alone::measure(pattern, 1e6 / 60.4).unwrap();
+        let row = Row::measure(&alone, profile, &SHARINGS[1..]).unwrap();
+        assert!(is_right(&row), "{} {}", profile.describe(), row.line());
+    }
+
+    /// A request took 2.25 times as long as alone, and the neighbour did less than by native slicing.
+    #[test]
+    fn request_has_a_turn_of_its_own_at_once() {
+        let in_one_piece = |row: &Row<'_>| {
+            let [ours, _] = row.both();
+            let slower = ours.latency()[1] / row.alone.ran.latency()[1];
+            slower < 1.2 && row.sum_ratio() > 1.05 && row.bound_ratio() > 0.97
+        };
+        check(REQUESTS, &Profile::USUAL, in_one_piece);
+        check(REQUESTS, &Profile { slice: us(2_048), switch: us(180), ..Profile::USUAL }, in_one_piece);
+    }
+
+    /// It did .73 of what it does alone, as by native slicing with slices shorter than its batches.
+    #[test]
+    fn loader_has_a_turn_of_its_own_for_each_batch() {
+        check("loader", &Profile::USUAL, |row| row.own_ratio() > 0.88 && row.sum_ratio() > 1.04);
+    }
+
+    /// Gaps of the host were taken for longer kernels, so the program seemed to fill its turns.
+    #[test]
+    fn host_bound_program_shares_turns_whatever_the_slices() {
+        for (slice, switch) in [(1_024, 180), (2_048, 100)] {
+            let profile = Profile { slice: us(slice), switch: us(switch), idle: us(20) };
+            check("eager", &profile, |row| row.sum_ratio() > 0.97 && row.own_ratio() > 0.97);
+        }
+    }
 }

@@ -86,7 +86,7 @@ impl Card {
                 let held = holder.is_drained() || holder.spent(turn.word) >= turn.granted;
                 let exhausted = took && holder.waiting && held;
                 let quiet_since = self.quiet_since(turn, holder);
-                let tolerance = self.tolerance(turn, holder);
+                let tolerance = self.tolerance(now, turn, holder);
                 if !strict && !exhausted && now >= quiet_since + tolerance {
                     if others.count() == 0 {
                         return Verdict::Vacate;
@@ -136,7 +136,9 @@ impl Card {
 
     /// Whether it has come to its gate since the turn began, and has credit.
     fn comes_back(&self, now: Nanos, tenant: &Tenant, start: Nanos) -> bool {
+        let was_away = !self.rule.has_guests() || tenant.away >= self.tuning.sparse;
         tenant.returned > start
+            && was_away
             && self.wants(now, tenant)
             && !self.holds(tenant.id)
             && !tenant.is_high(now)
@@ -155,11 +157,6 @@ impl Card {
         summoned.is_some_and(|tenant| self.wants(now, tenant) && self.has_credit(now, tenant))
     }
 
-    /// How long the holder may be silent. High priority gives the card up at once: it has it back at once.
-    pub(super) fn tolerance(&self, turn: &Turn, holder: &Tenant) -> Nanos {
-        if turn.high { self.tuning.tolerance } else { holder.tolerance(&self.tuning) }
-    }
-
     /// What the holder of the turn is told to have in flight at most; zero: the usual.
     pub(super) fn told(&self, now: Nanos, turn: &Turn) -> Nanos {
         let Some(holder) = self.find(turn.holder) else { return Nanos::ZERO };
@@ -176,6 +173,9 @@ impl Card {
         }
         let in_line = |other: &Tenant| self.wants(now, other) && !self.comes_back(now, other, turn.start);
         let mut others = self.line.iter().filter(|other| other.id != turn.holder && self.is_member(other));
+        if others.clone().any(|other| self.is_bursty(now, other)) {
+            return self.tuning.tight;
+        }
         let nobody_comes = others.all(|other| in_line(other) || !other.is_active(now, &self.tuning));
         // Turns that follow another card's end when those do.
         if nobody_comes && self.summoned.is_none() { self.tuning.wide } else { Nanos::ZERO }
@@ -188,7 +188,7 @@ impl Card {
 
     /// Since when nothing is known to run for the holder.
     pub(super) fn quiet_since(&self, turn: &Turn, holder: &Tenant) -> Nanos {
-        turn.start.max(holder.given).max(holder.active).max(holder.latest_end())
+        turn.start.max(holder.given).max(holder.active).max(holder.latest_end()).max(holder.last())
     }
 
     /// Lets the holder launch no more, unless it is the next one as well.

@@ -92,8 +92,11 @@ impl Card {
                 turn: turn.word,
                 granted: turn.granted,
                 until: turn.end,
-                ring: None,
-                armed: matches!(turn.phase, Phase::Vacant { .. }),
+                ring: self
+                    .hears_waits(now, tenant)
+                    .then(|| tenant.processes.first().map(|one| one.slot))
+                    .flatten(),
+                armed: matches!(turn.phase, Phase::Vacant { .. }) || self.hears_waits(now, tenant),
                 beside,
                 bound: self.told(now, turn),
             },
@@ -132,9 +135,10 @@ impl Card {
         let due = match turn.phase {
             Phase::Running => {
                 let quiet_since = self.quiet_since(turn, holder);
-                let quiet = quiet_since + self.tolerance(turn, holder);
+                let quiet = quiet_since + self.tolerance(now, turn, holder);
                 // A saturating holder need not be watched closely; one with gaps, or one that is silent now, must.
-                let close = (!self.rule.burns() || turn.high) && (quiet_since <= now || !holder.steady);
+                let steady = holder.steady && !self.hears_waits(now, holder);
+                let close = (!self.rule.burns() || turn.high) && (quiet_since <= now || !steady);
                 let pending = self.line.iter().filter(|other| other.id != turn.holder);
                 let back =
                     pending.filter(|other| other.returned > turn.start && self.wants(now, other)).count();

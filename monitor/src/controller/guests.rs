@@ -86,11 +86,14 @@ impl Card {
         let hosts = self.sharing == Sharing::Contended && !self.has_high(now) && self.rule.has_guests();
         for at in 0..self.line.len() {
             let tenant = &self.line[at];
-            let may = hosts && self.is_member(tenant) && tenant.may_visit(now, &self.tuning);
+            let may = hosts
+                && self.is_member(tenant)
+                && tenant.may_visit(now, &self.tuning)
+                && !self.is_bursty(now, tenant);
             match tenant.guest {
                 Some(guest) if may => self.watch_guest(from, now, at, guest),
                 Some(_) => self.line[at].guest = None,
-                None if may && !self.holds(tenant.id) => {
+                None if may && !self.may_be_bursty(now, tenant) && !self.holds(tenant.id) => {
                     let limit = self.limit(now, tenant);
                     let modest = tenant.cost_alone(self.bubble()) <= limit * MODEST / 1000;
                     let sparse = tenant.gap >= self.tuning.sparse && modest;

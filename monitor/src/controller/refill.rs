@@ -13,6 +13,8 @@ pub struct Candidate {
     pub balance: i64,
     /// What a round brings it.
     pub quantum: Nanos,
+    /// Most that it keeps while it does not want the GPU.
+    pub most: Nanos,
     /// It wants the card now.
     pub wants: bool,
 }
@@ -21,11 +23,11 @@ impl Candidate {
     /// Balance after so many more rounds.
     #[must_use]
     pub fn after(self, rounds: u64) -> i64 {
-        let quantum = signed(self.quantum);
+        let most = signed(self.most);
         let added = signed(Nanos(self.quantum.0.saturating_mul(rounds)));
         let sum = self.balance.saturating_add(added);
         // The cap takes nothing away that was already there: a member that is between two launches keeps its turn's rest.
-        if self.wants { sum } else { sum.min(quantum.max(self.balance)) }
+        if self.wants { sum } else { sum.min(most.max(self.balance)) }
     }
 
     /// Balance from which a turn is worth its switch.
@@ -98,7 +100,12 @@ mod tests {
     const LEAST: Nanos = Nanos::from_micros(500);
 
     fn candidate(balance_ms: i64, quantum_ms: u64, wants: bool) -> Candidate {
-        Candidate { balance: balance_ms * 1_000_000, quantum: Nanos(quantum_ms * MS), wants }
+        Candidate {
+            balance: balance_ms * 1_000_000,
+            quantum: Nanos(quantum_ms * MS),
+            most: Nanos(quantum_ms * MS),
+            wants,
+        }
     }
 
     #[test]
@@ -162,7 +169,7 @@ mod tests {
         for (quantum_us, enough_us) in [(6_000, 1_500), (48_000, 12_000), (1_000, 500), (300, 300)] {
             let quantum = Nanos::from_micros(quantum_us);
             let enough = signed(Nanos::from_micros(enough_us));
-            let left = |balance| Candidate { balance, quantum, wants: true }.has_credit(LEAST);
+            let left = |balance| Candidate { balance, quantum, most: quantum, wants: true }.has_credit(LEAST);
             assert!(left(enough) && !left(enough - 1), "quantum of {quantum_us} us");
         }
     }
@@ -170,7 +177,7 @@ mod tests {
     #[test]
     fn slice_is_due_once_the_whole_quantum_is_there() {
         let quantum = Nanos::from_millis(5);
-        let due = |balance| Candidate { balance, quantum, wants: true }.has_slice();
+        let due = |balance| Candidate { balance, quantum, most: quantum, wants: true }.has_slice();
         assert!(!due(0) && !due(4_999_999));
         assert!(due(5_000_000) && due(9_000_000));
     }
@@ -182,6 +189,7 @@ mod tests {
                 (any::<i64>(), 1..u64::MAX, any::<bool>()).prop_map(|(balance, quantum, wants)| Candidate {
                     balance,
                     quantum: Nanos(quantum),
+                    most: Nanos(quantum),
                     wants,
                 }),
                 0..30,

@@ -43,9 +43,11 @@ impl Card {
     }
 
     pub(super) fn candidate(&self, now: Nanos, tenant: &Tenant) -> Candidate {
+        let quantum = self.quantum(now, tenant);
         Candidate {
             balance: tenant.balance,
-            quantum: self.quantum(now, tenant),
+            quantum,
+            most: self.most_saved(now, tenant, quantum),
             wants: self.wants(now, tenant),
         }
     }
@@ -94,6 +96,8 @@ impl Card {
         let Some(tenant) = self.find(id) else { return self.tuning.least };
         let balance = Nanos(u64::try_from(tenant.balance).unwrap_or(0));
         let most = Nanos(tenant.quantum.0.saturating_mul(2)).min(self.tuning.round);
+        // Debt is repaid, so this changes when it computes, and not how much.
+        let balance = balance + self.advance_of(self.now, tenant);
         balance.min(most).max(self.tuning.least.min(tenant.quantum))
     }
 

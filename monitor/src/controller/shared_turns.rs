@@ -28,7 +28,10 @@ use super::turns::SAMPLES;
 
 /// Most of its own turns, in thousandths, that a host-bound container computes. Above it, switches
 /// cost more than the idle time is worth.
-const HOST_BOUND: u64 = 800;
+pub(super) const HOST_BOUND: u64 = 800;
+/// Number of own turns from which that is known, and whether it is silent after what it waits for
+/// (`bursts.rs`).
+const KNOWN: u32 = 2 * SAMPLES;
 /// The high duty of a container that has shared turns, until its own ones are measured: two of them
 /// for one that computes 60 %.
 pub(super) const MEASURED_ANEW: u64 = 850;
@@ -68,14 +71,20 @@ pub(super) fn limit(share: u64) -> u64 {
     if share >= slices { share } else { share * slices / (slices + (1000 - SLICED) * share / 1000) }
 }
 
+impl Tenant {
+    /// Whether it leaves a part of its own turns idle, as far as is known.
+    pub(super) fn is_host_bound(&self) -> bool {
+        self.duty.1 >= SAMPLES && self.high_duty < HOST_BOUND
+    }
+}
+
 impl Card {
     /// Whether a container does more beside another's turns than in turns of its own.
     pub(super) fn gains_by_sharing(&self, now: Nanos, at: usize, share: u64) -> bool {
         let tenant = &self.line[at];
         let duty = tenant.duty();
-        let is_host_bound = tenant.duty.1 >= SAMPLES && tenant.high_duty < HOST_BOUND;
         let gains = self.slices(at).min(duty) > share * duty / 1000;
-        is_host_bound && gains && self.in_line(now, at) <= 1
+        tenant.is_host_bound() && tenant.duty.1 >= KNOWN && gains && self.in_line(now, at) <= 1
     }
 
     /// What the GPU's own slicing gives a container at this place in line that computes all the
@@ -133,7 +142,7 @@ mod tests {
         give_turn(&mut gpu, 1, ms(6));
         let tenant = &mut gpu.line[0];
         tenant.waiting = false;
-        (tenant.gap, tenant.duty, tenant.high_duty) = (gap, (duty, SAMPLES), duty);
+        (tenant.gap, tenant.duty, tenant.high_duty) = (gap, (duty, KNOWN), duty);
         tenant.books.reported = ms(100);
         gpu.watch_guests(NOW, NOW);
         gpu

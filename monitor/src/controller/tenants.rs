@@ -95,8 +95,9 @@ pub(super) struct Tenant {
     pub(super) waiting: bool,
     /// When it was last looked at.
     pub(super) looked: Nanos,
-    /// When `waiting` became true.
+    /// When `waiting` became true, and how long it had been silent until then.
     pub(super) returned: Nanos,
+    pub(super) away: Nanos,
     /// It was launching a moment ago: it counts as wanting until this time, though nobody waits at its gate yet.
     pub(super) presumed: Nanos,
     /// It missed a turn, and the print of its words then.
@@ -120,6 +121,8 @@ pub(super) struct Tenant {
     pub(super) lied: Nanos,
     /// Learned length of the gaps in its work.
     pub(super) gap: Nanos,
+    /// How its work comes.
+    pub(super) bursts: super::bursts::Bursts,
     /// Its last turn was used up: it need not be watched closely.
     pub(super) steady: bool,
     /// Learned lateness of the end of its work after it was predicted.
@@ -164,6 +167,7 @@ impl Tenant {
             waiting: false,
             looked: Nanos::ZERO,
             returned: Nanos::ZERO,
+            away: Nanos::ZERO,
             presumed: Nanos::ZERO,
             dormant: None,
             guest: None,
@@ -175,6 +179,7 @@ impl Tenant {
             long: super::drains::Long::default(),
             lied: Nanos::ZERO,
             gap: Nanos::ZERO,
+            bursts: super::bursts::Bursts::default(),
             steady: false,
             late: Nanos::ZERO,
             foretold: Nanos::ZERO,
@@ -224,6 +229,16 @@ impl Tenant {
         }
         self.looked = now;
         self.waiting = waiting;
+        if waiting && !held {
+            // All that ran before is settled when it comes to its gate.
+            let came = if self.active > active { self.active } else { now };
+            let over = if self.is_drained() { self.last() } else { ends };
+            let silence = came - active.max(over);
+            if active > Nanos::ZERO && self.gate.turn & 0xff == WAIT {
+                self.bursts.learn(silence, self.books.reported, tuning.sparse);
+            }
+            self.away = silence;
+        }
         // Who rings has a reason, and writes it down first.
         let silent = !waiting && now - self.active.max(self.last()).max(self.latest_end()) > tuning.active;
         if sight.garbled || (sight.rang && silent && sight.standing.open) {
@@ -232,7 +247,7 @@ impl Tenant {
         }
         if self.dormant.is_some_and(|print| print != self.print()) {
             self.dormant = None;
-            self.returned = now;
+            (self.returned, self.away) = (now, Nanos::MAX);
         }
         if self.active > active {
             if self.active - active > tuning.active {

@@ -170,6 +170,14 @@ impl Tenant {
             let (mean, samples) = self.duty;
             let mean = if samples == 0 { duty } else { u64::midpoint(mean, duty) };
             self.duty = (mean, samples.saturating_add(1));
+            // Silence at the end of a turn says nothing of how much it computes before.
+            let worked = match closed.cause {
+                Cause::Silent => self.last().min(closed.end) - closed.start,
+                _ => held,
+            };
+            let switch = if closed.handed { self.bubble.0.max(tuning.bubble) } else { Nanos::ZERO };
+            let worked = worked - switch;
+            let duty = (reported.0.saturating_mul(1000) / worked.0.max(1)).min(1000);
             self.high_duty = duty.max(self.high_duty - (self.high_duty.saturating_sub(duty)).div_ceil(8));
         }
         if reported > Nanos(held.0 / 2) {

@@ -1,37 +1,51 @@
-//! Waiting for the card: the driver lets pools give back what is above their thresholds then.
+//! Waiting for the GPU: the driver lets pools give back what is above their thresholds then, and the
+//! gate may have to tell that the work has run.
 
+use cgpu_abi::driver::DefaultStream;
 use cgpu_abi::types::{CUcontext, CUevent, CUresult, CUstream};
 
+use crate::gate::{self, Awaited};
 use crate::{driver, process};
 
 /// All streams of the current context.
 pub(crate) unsafe fn cuCtxSynchronize() -> CUresult {
     // SAFETY: the program's own call.
-    waited(unsafe { driver::cuCtxSynchronize() })
+    waited_for(Awaited::Current, unsafe { driver::cuCtxSynchronize() })
 }
 
 /// All streams of a context.
 pub(crate) unsafe fn cuCtxSynchronize_v2(context: CUcontext) -> CUresult {
     // SAFETY: the program's own call.
-    waited(unsafe { driver::cuCtxSynchronize_v2(context) })
+    waited_for(Awaited::Context(context), unsafe { driver::cuCtxSynchronize_v2(context) })
 }
 
 /// One stream.
 pub(crate) unsafe fn cuStreamSynchronize(stream: CUstream) -> CUresult {
     // SAFETY: the program's own call.
-    waited(unsafe { driver::cuStreamSynchronize(stream) })
+    waited_for(Awaited::Stream(stream, DefaultStream::Legacy), unsafe { driver::cuStreamSynchronize(stream) })
 }
 
 /// One stream; none is the thread's own.
 pub(crate) unsafe fn cuStreamSynchronize_ptsz(stream: CUstream) -> CUresult {
     // SAFETY: the program's own call.
-    waited(unsafe { driver::cuStreamSynchronize_ptsz(stream) })
+    waited_for(Awaited::Stream(stream, DefaultStream::PerThread), unsafe {
+        driver::cuStreamSynchronize_ptsz(stream)
+    })
 }
 
 /// A place in a stream.
 pub(crate) unsafe fn cuEventSynchronize(event: CUevent) -> CUresult {
     // SAFETY: the program's own call.
     waited(unsafe { driver::cuEventSynchronize(event) })
+}
+
+/// As [`waited`]; and what was waited for has run.
+#[inline]
+fn waited_for(awaited: Awaited, answer: CUresult) -> CUresult {
+    if answer == CUresult::SUCCESS {
+        gate::waited(awaited);
+    }
+    waited(answer)
 }
 
 /// What pools hold is read again; nothing, where there are none.

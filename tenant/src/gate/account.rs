@@ -79,6 +79,8 @@ pub(crate) struct Account {
     period: u64,
     /// When a launch, or a thread, last came by.
     pub(crate) active: Nanos,
+    /// When the monitor was last told that nothing was left.
+    pub(crate) told: Nanos,
     /// Threads held.
     pub(crate) waiting: u64,
     /// Start of the turn's first settled work.
@@ -102,6 +104,7 @@ impl Account {
             base: Nanos::ZERO,
             period: 0,
             active: Nanos::ZERO,
+            told: Nanos::ZERO,
             waiting: 0,
             first: Nanos::ZERO,
             shy: Nanos::ZERO,

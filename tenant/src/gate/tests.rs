@@ -18,6 +18,7 @@ mod open;
 mod shapes;
 mod siblings;
 mod stage;
+mod waited;
 
 const STREAM: Stream = Stream { handle: 0x10, per_thread: false };
 const CONTEXT: ContextKey = ContextKey(0x1000);
@@ -264,8 +265,9 @@ fn a_saturating_thread_sleeps_and_marks_as_seldom_as_the_bound_allows() {
                 "{cost} us, {late} us late: {sleeps} sleeps, {records} records, {writes} writes, {asked} questions per ms; ran {ran}"
             );
             assert!(sleeps < 4.0, "{told}");
-            // The first one also asks whether the stream has run dry: no launch has waited yet.
-            assert!(records < 2.0 && writes <= records && asked <= records + 0.02, "{told}");
+            // The first one also asks whether the stream has run dry: no launch has waited yet. So
+            // does every eighth.
+            assert!(records < 2.0 && writes <= records && asked <= records * 9.0 / 8.0 + 0.05, "{told}");
             assert!(ran > ms(199), "the card runs dry: {told}");
         });
     }

@@ -27,7 +27,7 @@ use super::{Driver, Edge, Failed, Gate, Launch, Passed};
 use crate::Reason;
 use crate::cost::{Company, Expected};
 use crate::settlement::{
-    BATCHES, ContextKey, Due, Event, Lane, LaneId, LaneKey, Placed, Start, ThreadKey, Timing, WORDS,
+    BATCHES, ContextKey, Due, Event, Lane, LaneId, LaneKey, Placed, Start, Stream, ThreadKey, Timing, WORDS,
 };
 use crate::spin::Held;
 
@@ -41,8 +41,12 @@ const OPEN_MARK: Nanos = Nanos::from_millis(4);
 const SAMPLE: Nanos = Nanos::from_micros(500);
 /// The same on a stream that runs dry.
 const DRY_SAMPLE: Nanos = Nanos::from_millis(2);
+/// Every so many markers of a thread that waits for room, its stream is asked whether it has run dry.
+const DOUBT: u64 = 8;
 /// After a refusal of the driver, nothing of ours goes on a stream for so long.
 const SHY: Nanos = Nanos::from_millis(100);
+/// The monitor is told this often that nothing is left.
+const TELL: Nanos = Nanos::from_micros(500);
 /// Batches settled by one visit; the next one takes the others.
 const BUNCH: usize = 8;
 
@@ -188,6 +192,39 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
             account.settlement.discharge(passed.lane, self.launch.kernel, passed.cost);
         } else if let Some(lane) = passed.lane.filter(|_| passed.alone) {
             self.mark(lane, false);
+        }
+    }
+
+    /// After the thread has waited for its launches into a stream, or into all: none of them is left.
+    pub(super) fn waited(&self, stream: Option<Stream>) {
+        let now = self.edge.now();
+        let visit = self.thread.account(now);
+        self.return_credit(now);
+        self.thread.lend(now, visit, self.launch.card, 0, 0, 0);
+        // So often at most: a lane has no more markers.
+        for _ in 0..BATCHES.div_ceil(BUNCH) {
+            self.settle();
+        }
+        let clocks = self.edge.clocks();
+        let now = clocks.raw;
+        let is_done = {
+            let mut account = self.account();
+            let context = self.launch.context;
+            let of = |lane: &LaneKey| {
+                (lane.thread, lane.context) == (self.key, context)
+                    && stream.is_none_or(|of| lane.stream == of)
+            };
+            account.settlement.estimate_waited(of);
+            let siblings = self.gate.siblings(self.launch.card, account.turn(), clocks);
+            account.publish(self.gate.cell(self.launch.card), siblings, clocks);
+            let done = account.work(now).launches == 0 && now >= account.told + TELL;
+            if done {
+                account.told = now;
+            }
+            done
+        };
+        if is_done {
+            self.edge.ring();
         }
     }
 
@@ -374,8 +411,14 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
     fn mark(&self, lane: LaneId, backlog: bool) -> bool {
         let Ok(Some(marker)) = self.may_mark(|account| account.settlement.plan(lane)) else { return false };
         let Some(event) = self.event(marker.event) else { return false };
-        let throttled = self.account().settlement.find(lane).is_some_and(|lane| lane.throttled);
-        let dry = !throttled && self.driver.may_ask() && self.driver.is_dry(self.launch.stream) == Ok(true);
+        // With one stream, now and then: what it waited for may not have been there.
+        let waited = {
+            let mut account = self.account();
+            let several = account.settlement.busy_lanes() > 1;
+            let doubtful = |lane: &Lane| !several && (lane.dry || marker.number % DOUBT == 0);
+            account.settlement.find(lane).is_some_and(|lane| lane.throttled && !doubtful(lane))
+        };
+        let dry = !waited && self.driver.may_ask() && self.driver.is_dry(self.launch.stream) == Ok(true);
         if self.record(event).is_err() {
             return false;
         }

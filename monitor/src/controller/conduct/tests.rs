@@ -253,7 +253,7 @@ fn rival(policy: Policy, now: Nanos, summoned: bool) -> Card {
     if summoned {
         gpu.summon(Some(OTHER));
     } else {
-        gpu.line[1].returned = NOW + us(200);
+        (gpu.line[1].returned, gpu.line[1].away) = (NOW + us(200), ms(1));
     }
     gpu
 }
@@ -315,6 +315,7 @@ fn container_comes_back_with_a_wait_that_began_during_the_turn_and_credit() {
         gpu.comes_back(NOW, &gpu.line[at], NOW)
     };
     assert!(comes_back(|_| (), 1));
+    assert!(!comes_back(|gpu| gpu.line[1].away = us(749), 1), "it was not silent before");
     assert!(!comes_back(|gpu| gpu.line[1].returned = NOW, 1), "it waited already");
     assert!(!comes_back(|gpu| gpu.line[1].returned = NOW - us(1), 1), "it waited already");
     assert!(!comes_back(others_idle, 1));
@@ -323,6 +324,7 @@ fn container_comes_back_with_a_wait_that_began_during_the_turn_and_credit() {
     let holder = |gpu: &mut Card| {
         let holder = &mut gpu.line[0];
         (holder.waiting, holder.returned, holder.balance) = (true, NOW + us(200), 6 * MS);
+        holder.away = ms(1);
     };
     assert!(!comes_back(holder, 0));
     let promised = |gpu: &mut Card| gpu.rule = Policy::Fixed { slots: 2 };
@@ -350,9 +352,9 @@ fn turn_is_called_away_only_by_another_container_that_could_use_it() {
 #[test]
 fn high_priority_gives_the_gpu_up_after_1_ms_whatever_its_gaps() {
     let mut gpu = taken(FAIR);
-    (gpu.line[0].gap, gpu.line[0].quantum) = (us(1_200), ms(6));
-    let tolerance = |gpu: &Card| gpu.tolerance(gpu.turn.as_ref().unwrap(), &gpu.line[0]);
-    assert_eq!(tolerance(&gpu), us(4_800));
+    (gpu.line[0].gap, gpu.line[0].quantum) = (us(700), ms(6));
+    let tolerance = |gpu: &Card| gpu.tolerance(NOW, gpu.turn.as_ref().unwrap(), &gpu.line[0]);
+    assert_eq!(tolerance(&gpu), us(2_800));
     rank(&mut gpu);
     assert_eq!(tolerance(&gpu), ms(1));
 }
@@ -373,7 +375,9 @@ fn holder_has_more_in_flight_where_no_other_container_would_wait_for_it() {
     assert_eq!(told_after(others_idle), Nanos::ZERO, "the other one may come back");
     let silent = |gpu: &mut Card| (gpu.line[1].waiting, gpu.line[1].active) = (false, NOW - ms(20));
     assert_eq!(told_after(silent), TUNING.wide);
-    let back = |gpu: &mut Card| (gpu.line[1].returned, gpu.line[1].balance) = (NOW + us(1), 6 * MS);
+    let back = |gpu: &mut Card| {
+        (gpu.line[1].returned, gpu.line[1].away, gpu.line[1].balance) = (NOW + us(1), ms(1), 6 * MS);
+    };
     assert_eq!(told_after(back), Nanos::ZERO, "the other one is about to take the turn");
     let member = |gpu: &mut Card| gpu.line[2].standing.open = true;
     assert_eq!(told_after(member), Nanos::ZERO);
@@ -574,7 +578,7 @@ fn container_that_uses_up_its_turns_is_steady_though_others_come_between() {
 fn interrupted_container_is_next_after_the_one_that_came_back() {
     let order = |cause| {
         let back = |gpu: &mut Card| {
-            (gpu.line[1].returned, gpu.line[1].balance) = (NOW + ms(1), 6 * MS);
+            (gpu.line[1].returned, gpu.line[1].away, gpu.line[1].balance) = (NOW + ms(1), ms(1), 6 * MS);
         };
         end(cause, back).line.iter().map(|tenant| tenant.id.0).collect::<Vec<_>>()
     };
