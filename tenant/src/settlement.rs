@@ -497,10 +497,10 @@ impl Settlement {
             };
             let Some(lane) = self.lanes.get(place) else { continue };
             if due(lane) {
-                self.settle_open(place);
+                self.settle_open(place, Nanos::MAX);
                 lots += 1;
             } else if overtaken(lane) {
-                self.settle_open(place);
+                self.settle_open(place, Nanos::MAX);
             }
         }
         if overdue(&self.loose, self.loose.first) {
@@ -528,19 +528,26 @@ impl Settlement {
 
     /// Settles what is open in a lane by its estimate.
     pub(crate) fn estimate(&mut self, id: LaneId) {
-        self.settle_open(usize::from(id.place));
+        self.settle_open(usize::from(id.place), Nanos::MAX);
     }
 
-    /// Settles by its estimate what is open in such lanes, all of which has run.
-    pub(crate) fn estimate_waited(&mut self, is_one: impl Fn(&LaneKey) -> bool) {
+    /// Settles what is open in such lanes, all of which has run by `now`: by its estimate, or, where
+    /// no marker ever tells, by when it ended.
+    pub(crate) fn settle_waited(&mut self, is_one: impl Fn(&LaneKey) -> bool, now: Nanos) {
         for place in 0..self.lanes.len() {
-            if self.lanes.get(place).is_some_and(|lane| lane.batches.is_empty() && is_one(&lane.key)) {
-                self.settle_open(place);
+            let Some(lane) = self.lanes.get(place) else { continue };
+            if !lane.batches.is_empty() || !is_one(&lane.key) {
+                continue;
+            }
+            match lane.programmatic {
+                true => self.settle_dry(lane.id, now),
+                false => self.settle_open(place, now),
             }
         }
     }
 
-    fn settle_open(&mut self, place: usize) {
+    /// Settles by its estimate what is open in a lane, and has ended by `latest`.
+    fn settle_open(&mut self, place: usize, latest: Nanos) {
         let Some(lane) = self.lanes.get_mut(place) else { return };
         let context = lane.key.context;
         let open = core::mem::replace(&mut lane.open, Open::empty());
@@ -551,7 +558,8 @@ impl Settlement {
         if let Start::Event(event) = open.start {
             self.free.push((context, event));
         }
-        let added = self.book(&open.bill, Span { start, end: start + open.bill.cost });
+        let end = (start + open.bill.cost).min(latest.max(start));
+        let added = self.book(&open.bill, Span { start, end });
         self.ahead = self.ahead + added - open.bill.cost;
     }
 
@@ -569,7 +577,7 @@ impl Settlement {
                 self.book(&batch.bill, Span { start, end: start + batch.bill.cost });
                 start = start + batch.bill.cost;
             }
-            self.settle_open(place);
+            self.settle_open(place, Nanos::MAX);
         }
         self.clock.forget(context);
         self.free.retain(|(of, _)| *of != context);

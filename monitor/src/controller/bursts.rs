@@ -3,7 +3,7 @@
 //! A data loader or a server has work for some milliseconds, waits for its end, and is silent until
 //! the next batch or request. Beside another one's turns (`guests.rs`) it would have every other
 //! slice of the GPU's own: it would take twice as long, and both would lose a switch for each slice.
-//! So a container that is known for such bursts has turns of its own, at once and in one piece:
+//! So a container that is known for such bursts, and waits for them, has turns of its own, at once and in one piece:
 //!
 //! - The GPU stays contended while it is silent: no other container fills its queue as if it were
 //!   alone, and the holder has less in flight.
@@ -18,6 +18,7 @@ use cgpu_proto::units::Nanos;
 use super::Card;
 use super::shared_turns::HOST_BOUND;
 use super::tenants::Tenant;
+use super::tuning::Tuning;
 use super::turns::Turn;
 
 /// Number of bursts after which a container is known.
@@ -43,24 +44,38 @@ pub(super) struct Bursts {
     pause: Nanos,
     /// What the container had reported when the present burst began.
     begun: Nanos,
+    /// The program has told that it has waited for all of the last burst, and of the present one.
+    waits: bool,
+    told: bool,
 }
 
 impl Bursts {
-    /// Takes in a silence before a launch, by a container that has reported so much. One of `sparse`
-    /// or more ends a burst.
-    pub(super) fn learn(&mut self, silence: Nanos, reported: Nanos, sparse: Nanos) {
-        if silence < sparse {
+    /// Takes in a silence before a launch, by a container that has reported so much. A sparse one
+    /// ends a burst.
+    pub(super) fn learn(&mut self, silence: Nanos, reported: Nanos, tuning: &Tuning) {
+        if silence < tuning.sparse {
             self.pause = silence.max(Nanos(self.pause.0 / 8 * 7));
             return;
         }
         let length = reported - self.begun;
         self.begun = reported;
-        let learn = |mean: Nanos, seen: Nanos| Nanos((mean.0.saturating_mul(3) + seen.0) / 4);
+        self.waits = core::mem::take(&mut self.told);
+        // Not one burst: it had an open gate meanwhile, ran beside others, or is not known for long.
+        if length > tuning.round {
+            self.samples = 0;
+            return;
+        }
+        let learn = |mean: Nanos, seen: Nanos| Nanos(mean.0.saturating_mul(3).saturating_add(seen.0) / 4);
         (self.length, self.silence) = match self.samples {
             0 => (length, silence),
             _ => (learn(self.length, length), learn(self.silence, silence)),
         };
         self.samples = self.samples.saturating_add(1);
+    }
+
+    /// The program has waited for all that it had launched.
+    pub(super) fn tell_waited(&mut self) {
+        self.told = true;
     }
 
     /// Half a burst.
@@ -73,20 +88,24 @@ impl Card {
     /// Whether a container is known for bursts that are worth turns of their own: no shorter than a
     /// turn's least run, computing all the time, with a longer silence between them.
     pub(super) fn is_bursty(&self, now: Nanos, tenant: &Tenant) -> bool {
-        let Bursts { length, silence, samples, begun, .. } = tenant.bursts;
+        let Bursts { length, silence, samples, begun, waits, .. } = tenant.bursts;
         let goes_on = tenant.books.reported - begun > Nanos(length.0.saturating_mul(LONG));
         self.rule.has_guests()
             && samples >= SAMPLES
+            && waits
             && !goes_on
+            && !tenant.is_distrusted(now)
             && length >= self.tuning.run
             && silence >= Nanos(self.tuning.run.0 / 2 * 3)
-            && tenant.high_duty >= HOST_BOUND
-            && tenant.was_silent_as_usual(now)
+            && tenant.burst_duty >= HOST_BOUND
+            && tenant.was_silent_as_usual(now, &self.tuning)
     }
 
-    /// Whether silences of a container were seen, and too few of them to know its bursts.
+    /// Whether a container waits for its work, as its process tells, and may turn out to have bursts.
     pub(super) fn may_be_bursty(&self, now: Nanos, tenant: &Tenant) -> bool {
-        (1..SAMPLES).contains(&tenant.bursts.samples) && tenant.was_silent_as_usual(now)
+        let Bursts { length, samples, waits, told, .. } = tenant.bursts;
+        let long = samples == 0 || length >= self.tuning.run;
+        self.rule.has_guests() && (waits || told) && long && tenant.was_silent_as_usual(now, &self.tuning)
     }
 
     /// Whether the holder is to tell when the program has waited for all its work: it may be silent
@@ -97,14 +116,16 @@ impl Card {
     }
 
     /// How long the holder may be silent. High priority gives the card up at once: it has it back at
-    /// once.
+    /// once. A burst is over when all of it has been settled: else it may not have begun, or may run
+    /// longer than predicted.
     pub(super) fn tolerance(&self, now: Nanos, turn: &Turn, holder: &Tenant) -> Nanos {
         let usual = self.tuning.tolerance;
         if turn.high {
             usual
-        } else if self.is_bursty(now, holder) {
+        } else if self.is_bursty(now, holder) && holder.is_drained() && holder.last() > turn.start {
             Nanos(holder.bursts.pause.0 * 2).clamp(PAUSE, usual)
-        } else if self.rule.has_guests() && holder.gap >= self.tuning.sparse {
+        } else if self.may_be_bursty(now, holder) {
+            // It keeps no turn through its gaps, so that its bursts become known.
             usual
         } else {
             holder.tolerance(&self.tuning)
@@ -126,18 +147,19 @@ impl Card {
 }
 
 impl Tenant {
-    /// Whether it was silent for no more than a few times as long as usual.
-    fn was_silent_as_usual(&self, now: Nanos) -> bool {
-        now - self.active <= Nanos(self.bursts.silence.0.saturating_mul(LASTING))
+    /// Whether it was silent for no more than a few times as long as usual, and for a second at most.
+    fn was_silent_as_usual(&self, now: Nanos, tuning: &Tuning) -> bool {
+        let usual = Nanos(self.bursts.silence.0.saturating_mul(LASTING)).min(tuning.quiet);
+        self.bursts.samples == 0 || now - self.active <= usual
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::controller::fixture::{NOW, busy, candidates, give_turn, ms, see, us, words};
+    use crate::controller::fixture::{NOW, busy, candidates, give_turn, ms, see, sight, us, words};
     use crate::controller::policy::Policy;
-    use crate::controller::tenants::YOURS;
+    use crate::controller::tenants::{Sight, YOURS};
     use crate::controller::words::Words;
     use crate::message::Sharing;
 
@@ -152,8 +174,15 @@ mod tests {
         let tenant = &mut gpu.line[0];
         (tenant.waiting, tenant.active) = (false, NOW - ms(2));
         tenant.books.reported = ms(100);
-        tenant.bursts =
-            Bursts { length: ms(2), silence: ms(2), samples: SAMPLES, pause: Nanos::ZERO, begun: ms(100) };
+        tenant.bursts = Bursts {
+            length: ms(2),
+            silence: ms(2),
+            samples: SAMPLES,
+            pause: Nanos::ZERO,
+            begun: ms(100),
+            waits: true,
+            told: false,
+        };
         gpu
     }
 
@@ -172,25 +201,34 @@ mod tests {
         assert!(!is_known(|gpu| gpu.line[0].bursts.silence = us(1_499)));
         assert!(!is_known(|gpu| gpu.line[0].bursts.samples = SAMPLES - 1));
         assert!(is_known(|gpu| gpu.rule = Policy::Soft));
+        // It launches ahead, and what it does meanwhile would be held up at a closed gate.
+        assert!(!is_known(|gpu| gpu.line[0].bursts.waits = false));
     }
 
     #[test]
     fn container_is_not_expected_where_its_work_has_changed_or_ended() {
-        assert!(!is_known(|gpu| gpu.line[0].high_duty = HOST_BOUND - 1), "its host is the bottleneck");
+        assert!(!is_known(|gpu| gpu.line[0].burst_duty = HOST_BOUND - 1), "its host is the bottleneck");
         assert!(is_known(|gpu| gpu.line[0].books.reported = ms(108)));
         assert!(!is_known(|gpu| gpu.line[0].books.reported = ms(108) + us(1)), "it pauses no more");
         assert!(is_known(|gpu| gpu.line[0].active = NOW - ms(16)));
         assert!(!is_known(|gpu| gpu.line[0].active = NOW - ms(16) - us(1)), "it has stopped");
+        let rare = |gpu: &mut Card| {
+            (gpu.line[0].bursts.silence, gpu.line[0].active) = (ms(1_000), NOW - ms(1_001));
+        };
+        assert!(!is_known(rare), "no neighbour waits for it for longer than a second");
+        assert!(!is_known(|gpu| gpu.line[0].lied = NOW + ms(1)), "it cannot be trusted");
         let keeps_idle_time = Policy::Weighted { conserving: false };
         assert!(!is_known(|gpu| gpu.rule = keeps_idle_time));
     }
 
-    /// The container comes to its gate after so much silence, having reported so much more.
-    fn come(tenant: &mut Tenant, now: Nanos, silence: Nanos, used: Nanos) {
+    /// The container comes to its gate after so much silence, having reported so much in all, and told
+    /// that it has waited for that or not.
+    fn come(tenant: &mut Tenant, now: Nanos, (silence, busy, waits): (Nanos, Nanos, bool)) {
         let last = now - silence;
-        let busy = (tenant.books.reported + used).0;
-        let quiet = Words { busy, active: last.0, last: last.0, ..words(0) };
-        see(tenant, last, &[quiet]);
+        let quiet = Words { busy: busy.0, active: last.0, last: last.0, ..words(0) };
+        let closed = core::mem::replace(&mut tenant.gate.turn, 0x101);
+        tenant.see(last, &Sight { rang: waits, ..sight(&[quiet]) }, &Tuning::DEFAULT);
+        tenant.gate.turn = closed;
         see(tenant, now, &[Words { active: now.0, waiting: 1, ..quiet }]);
     }
 
@@ -199,16 +237,17 @@ mod tests {
         let mut gpu = known(FAIR);
         let tenant = &mut gpu.line[0];
         (tenant.bursts, tenant.gate.turn) = (Bursts::default(), 0x102);
-        tenant.books.reported = Nanos::ZERO;
+        // It has computed for an hour while it was alone: that is no burst.
+        tenant.books.reported = Nanos::from_millis(3_600_000);
         see(tenant, NOW - ms(50), &[Words { active: (NOW - ms(50)).0, ..words(0) }]);
-        for burst in 0..4 {
-            come(tenant, NOW + ms(10 * burst), us(2_000 + burst), us(3_000));
+        for burst in 0..5 {
+            come(tenant, NOW + ms(10 * burst), (us(2_000 + burst), ms(3 * burst), burst == 4));
         }
-        let Bursts { length, silence, samples, .. } = tenant.bursts;
-        assert_eq!((length, samples), (ms(3), 4), "{:?}", tenant.bursts);
+        let Bursts { length, silence, samples, waits, .. } = tenant.bursts;
+        assert_eq!((length, samples, waits), (ms(3), 4, true), "{:?}", tenant.bursts);
         assert!((us(2_000)..us(2_004)).contains(&silence), "{silence}");
         // A pause in a burst ends none.
-        come(tenant, NOW + ms(50), us(740), us(500));
+        come(tenant, NOW + ms(50), (us(740), ms(13), false));
         assert_eq!((tenant.bursts.samples, tenant.bursts.pause), (4, us(740)));
     }
 
@@ -216,15 +255,15 @@ mod tests {
     fn container_with_too_few_bursts_is_neither_beside_others_nor_known() {
         let mut gpu = known(FAIR);
         let tenant = &mut gpu.line[0];
-        (tenant.gap, tenant.duty, tenant.active) = (ms(5), (20, 99), NOW - ms(1));
-        for (samples, invited) in [(0, true), (1, false), (SAMPLES - 1, false), (SAMPLES, false)] {
+        (tenant.gap, tenant.duty, tenant.active) = (ms(5), (20, 4), NOW - ms(1));
+        for (samples, invited) in [(0, false), (1, false), (SAMPLES - 1, false), (SAMPLES, false)] {
             gpu.line[0].bursts.samples = samples;
             gpu.line[0].guest = None;
             gpu.watch_guests(NOW, NOW);
             assert_eq!(gpu.line[0].guest.is_some(), invited, "{samples} bursts");
         }
         // Bursts of short kernels are better off beside the others.
-        gpu.line[0].bursts.length = us(100);
+        (gpu.line[0].bursts.length, gpu.line[0].bursts.waits) = (us(100), true);
         gpu.watch_guests(NOW, NOW);
         assert!(gpu.line[0].guest.is_some());
     }
@@ -242,8 +281,11 @@ mod tests {
 
     #[test]
     fn holder_has_less_in_flight_while_a_burst_may_come() {
-        let gpu = known(FAIR);
-        assert_eq!(gpu.told(NOW, gpu.turn.as_ref().unwrap()), gpu.tuning.tight);
+        let mut gpu = known(FAIR);
+        let told = |gpu: &Card| gpu.told(NOW, gpu.turn.as_ref().unwrap());
+        assert_eq!(told(&gpu), gpu.tuning.tight);
+        gpu.line[0].waiting = true;
+        assert_eq!(told(&gpu), gpu.tuning.wide, "it waits in line");
     }
 
     #[test]
@@ -256,7 +298,7 @@ mod tests {
             gpu.grant(gpu.line[0].id)
         };
         assert_eq!(grant(&mut gpu, 2 * MS), ms(3));
-        gpu.line[0].bursts.length = ms(50);
+        gpu.line[0].bursts.length = ms(40);
         assert_eq!(candidates(&gpu)[0].most, SAVED);
         assert_eq!(grant(&mut gpu, 2 * MS), ms(12), "two slices at most");
         gpu.line[0].bursts.samples = 0;
@@ -268,6 +310,11 @@ mod tests {
         let mut gpu = known(FAIR);
         give_turn(&mut gpu, 0, ms(6));
         let tolerance = |gpu: &Card| gpu.tolerance(NOW, gpu.turn.as_ref().unwrap(), &gpu.line[0]);
+        assert_eq!(tolerance(&gpu), ms(1), "it has not begun");
+        let settled = Words { last: NOW.0 + 1, ..words(0) };
+        see(&mut gpu.line[0], NOW + us(1), &[Words { inflight: 1, ends: NOW.0 + 1, ..settled }]);
+        assert_eq!(tolerance(&gpu), ms(1), "some of it may run for longer than predicted");
+        see(&mut gpu.line[0], NOW + us(1), &[settled]);
         assert_eq!(tolerance(&gpu), PAUSE);
         gpu.line[0].bursts.pause = us(300);
         assert_eq!(tolerance(&gpu), us(600));
@@ -278,7 +325,7 @@ mod tests {
     #[test]
     fn holder_with_pauses_is_asked_to_tell_when_its_work_has_run() {
         let gate = |gpu: &mut Card| {
-            see(&mut gpu.line[0], NOW, &[words(3)]);
+            see(&mut gpu.line[0], NOW, &[words(1), Words { active: NOW.0 - 1, ..words(3) }]);
             let gate = gpu.gate(NOW, 0);
             assert_eq!(gate.turn & 0xff, YOURS);
             (gate.ring.map(|slot| slot.0), gate.armed)

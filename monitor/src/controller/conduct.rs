@@ -136,7 +136,9 @@ impl Card {
 
     /// Whether it has come to its gate since the turn began, and has credit.
     fn comes_back(&self, now: Nanos, tenant: &Tenant, start: Nanos) -> bool {
-        let was_away = !self.rule.has_guests() || tenant.away >= self.tuning.sparse;
+        let holder = self.turn.as_ref().and_then(|turn| self.find(turn.holder));
+        let in_burst = holder.is_some_and(|holder| self.is_bursty(now, holder));
+        let was_away = !in_burst || tenant.away >= self.tuning.sparse;
         tenant.returned > start
             && was_away
             && self.wants(now, tenant)
@@ -173,7 +175,8 @@ impl Card {
         }
         let in_line = |other: &Tenant| self.wants(now, other) && !self.comes_back(now, other, turn.start);
         let mut others = self.line.iter().filter(|other| other.id != turn.holder && self.is_member(other));
-        if others.clone().any(|other| self.is_bursty(now, other)) {
+        let waits = |other: &Tenant| other.waiting && !self.comes_back(now, other, turn.start);
+        if others.clone().any(|other| self.is_bursty(now, other) && !waits(other)) {
             return self.tuning.tight;
         }
         let nobody_comes = others.all(|other| in_line(other) || !other.is_active(now, &self.tuning));
@@ -188,7 +191,7 @@ impl Card {
 
     /// Since when nothing is known to run for the holder.
     pub(super) fn quiet_since(&self, turn: &Turn, holder: &Tenant) -> Nanos {
-        turn.start.max(holder.given).max(holder.active).max(holder.latest_end()).max(holder.last())
+        turn.start.max(holder.given).max(holder.active).max(holder.latest_end())
     }
 
     /// Lets the holder launch no more, unless it is the next one as well.

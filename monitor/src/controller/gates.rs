@@ -92,10 +92,7 @@ impl Card {
                 turn: turn.word,
                 granted: turn.granted,
                 until: turn.end,
-                ring: self
-                    .hears_waits(now, tenant)
-                    .then(|| tenant.processes.first().map(|one| one.slot))
-                    .flatten(),
+                ring: self.hears_waits(now, tenant).then(|| tenant.last_active()).flatten(),
                 armed: matches!(turn.phase, Phase::Vacant { .. }) || self.hears_waits(now, tenant),
                 beside,
                 bound: self.told(now, turn),
@@ -137,7 +134,7 @@ impl Card {
                 let quiet_since = self.quiet_since(turn, holder);
                 let quiet = quiet_since + self.tolerance(now, turn, holder);
                 // A saturating holder need not be watched closely; one with gaps, or one that is silent now, must.
-                let steady = holder.steady && !self.hears_waits(now, holder);
+                let steady = holder.steady && !self.may_be_bursty(now, holder);
                 let close = (!self.rule.burns() || turn.high) && (quiet_since <= now || !steady);
                 let pending = self.line.iter().filter(|other| other.id != turn.holder);
                 let back =

@@ -24,7 +24,7 @@ use cgpu_proto::units::Nanos;
 use super::Card;
 use super::policy::Policy;
 use super::refill::part;
-use super::shared_turns::{self, SharedTurns};
+use super::shared_turns::{self, KNOWN, SharedTurns};
 use super::tenants::{Tenant, YOURS};
 use super::tuning::Tuning;
 use super::turns::SAMPLES;
@@ -93,15 +93,17 @@ impl Card {
             match tenant.guest {
                 Some(guest) if may => self.watch_guest(from, now, at, guest),
                 Some(_) => self.line[at].guest = None,
-                None if may && !self.may_be_bursty(now, tenant) && !self.holds(tenant.id) => {
+                None if may && !self.holds(tenant.id) => {
                     let limit = self.limit(now, tenant);
                     let modest = tenant.cost_alone(self.bubble()) <= limit * MODEST / 1000;
-                    let sparse = tenant.gap >= self.tuning.sparse && modest;
+                    // It is not put off for long: bursts are known after a few.
+                    let unsure = self.may_be_bursty(now, tenant) && tenant.duty.1 < KNOWN;
+                    let sparse = tenant.gap >= self.tuning.sparse && modest && !unsure;
                     let reported = tenant.books.reported;
                     let why = if sparse {
                         Some(Why::Sparse(None))
                     } else {
-                        self.gains_by_sharing(now, at, limit)
+                        (!unsure && self.gains_by_sharing(now, at, limit))
                             .then(|| Why::HostBound(SharedTurns::new(now, self.tuning.shared, reported)))
                     };
                     self.line[at].guest = why.map(|why| self.invite(now, why, limit, reported));

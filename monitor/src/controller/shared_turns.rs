@@ -31,7 +31,7 @@ use super::turns::SAMPLES;
 pub(super) const HOST_BOUND: u64 = 800;
 /// Number of own turns from which that is known, and whether it is silent after what it waits for
 /// (`bursts.rs`).
-const KNOWN: u32 = 2 * SAMPLES;
+pub(super) const KNOWN: u32 = 2 * SAMPLES;
 /// The high duty of a container that has shared turns, until its own ones are measured: two of them
 /// for one that computes 60 %.
 pub(super) const MEASURED_ANEW: u64 = 850;
@@ -84,7 +84,7 @@ impl Card {
         let tenant = &self.line[at];
         let duty = tenant.duty();
         let gains = self.slices(at).min(duty) > share * duty / 1000;
-        tenant.is_host_bound() && tenant.duty.1 >= KNOWN && gains && self.in_line(now, at) <= 1
+        tenant.is_host_bound() && gains && self.in_line(now, at) <= 1
     }
 
     /// What the GPU's own slicing gives a container at this place in line that computes all the

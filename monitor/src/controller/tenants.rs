@@ -113,6 +113,8 @@ pub(super) struct Tenant {
     /// The same, but a turn in which it was less busy counts an eighth only: one that was stopped
     /// once is as busy as before.
     pub(super) high_duty: u64,
+    /// The same of its turns without the silence at their end.
+    pub(super) burst_duty: u64,
     /// Its work runs beside others' turns.
     pub(super) overrun: bool,
     /// How long its long work may take to end when its turn is over.
@@ -175,6 +177,7 @@ impl Tenant {
             vain: 0,
             duty: (999, 0),
             high_duty: 1000,
+            burst_duty: 1000,
             overrun: false,
             long: super::drains::Long::default(),
             lied: Nanos::ZERO,
@@ -233,11 +236,16 @@ impl Tenant {
             // All that ran before is settled when it comes to its gate.
             let came = if self.active > active { self.active } else { now };
             let over = if self.is_drained() { self.last() } else { ends };
-            let silence = came - active.max(over);
+            // Whatever it says, it had the GPU until its gate closed.
+            let most = now - self.given + tuning.tolerance;
+            let silence = (came - active.max(over)).min(most);
             if active > Nanos::ZERO && self.gate.turn & 0xff == WAIT {
-                self.bursts.learn(silence, self.books.reported, tuning.sparse);
+                self.bursts.learn(silence, self.books.reported, tuning);
             }
             self.away = silence;
+        }
+        if sight.rang && !waiting && self.is_drained() && self.gate.turn & 0xff == YOURS {
+            self.bursts.tell_waited();
         }
         // Who rings has a reason, and writes it down first.
         let silent = !waiting && now - self.active.max(self.last()).max(self.latest_end()) > tuning.active;
@@ -349,6 +357,11 @@ impl Tenant {
     pub(super) fn tolerance(&self, tuning: &Tuning) -> Nanos {
         let four = Nanos(self.gap.0.saturating_mul(4));
         if four <= self.quantum { tuning.tolerance.max(four) } else { tuning.tolerance }
+    }
+
+    /// The process that launched last.
+    pub(super) fn last_active(&self) -> Option<SlotIndex> {
+        self.processes.iter().max_by_key(|process| process.active).map(|process| process.slot)
     }
 
     /// What is shown of the gate.

@@ -134,6 +134,16 @@ impl Closed {
     }
 }
 
+/// A duty, in thousandths, after a turn of so much `time` of which so much was `reported`. Lower ones
+/// count an eighth.
+fn high(duty: u64, reported: Nanos, time: Nanos) -> u64 {
+    if time == Nanos::ZERO {
+        return duty;
+    }
+    let seen = (reported.0.saturating_mul(1000) / time.0).min(1000);
+    seen.max(duty - duty.saturating_sub(seen).div_ceil(8))
+}
+
 /// Turns that what is learned of a tenant must come from before it counts.
 pub(super) const SAMPLES: u32 = 4;
 
@@ -170,15 +180,14 @@ impl Tenant {
             let (mean, samples) = self.duty;
             let mean = if samples == 0 { duty } else { u64::midpoint(mean, duty) };
             self.duty = (mean, samples.saturating_add(1));
+            let switch = if closed.handed { self.bubble.0.max(tuning.bubble) } else { Nanos::ZERO };
+            self.high_duty = high(self.high_duty, reported, cycle);
             // Silence at the end of a turn says nothing of how much it computes before.
             let worked = match closed.cause {
                 Cause::Silent => self.last().min(closed.end) - closed.start,
                 _ => held,
             };
-            let switch = if closed.handed { self.bubble.0.max(tuning.bubble) } else { Nanos::ZERO };
-            let worked = worked - switch;
-            let duty = (reported.0.saturating_mul(1000) / worked.0.max(1)).min(1000);
-            self.high_duty = duty.max(self.high_duty - (self.high_duty.saturating_sub(duty)).div_ceil(8));
+            self.burst_duty = high(self.burst_duty, reported, worked - switch);
         }
         if reported > Nanos(held.0 / 2) {
             let ratio = reported.0.saturating_mul(1000) / held.0.max(1);

@@ -214,6 +214,12 @@ impl Thread {
         }
     }
 
+    /// What is left of its credit is about to be taken, before the thread comes by with a launch: it
+    /// is not taken for used.
+    pub(crate) fn keep_pace(&self) {
+        self.lent.set(self.lent.get().saturating_sub(self.credit.get()));
+    }
+
     /// Takes what credit is left.
     pub(crate) fn withdraw(&self) {
         self.word.set(0);

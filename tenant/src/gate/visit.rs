@@ -197,10 +197,8 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
 
     /// After the thread has waited for its launches into a stream, or into all: none of them is left.
     pub(super) fn waited(&self, stream: Option<Stream>) {
-        let now = self.edge.now();
-        let visit = self.thread.account(now);
-        self.return_credit(now);
-        self.thread.lend(now, visit, self.launch.card, 0, 0, 0);
+        self.thread.keep_pace();
+        self.return_credit(self.edge.now());
         // So often at most: a lane has no more markers.
         for _ in 0..BATCHES.div_ceil(BUNCH) {
             self.settle();
@@ -214,10 +212,11 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
                 (lane.thread, lane.context) == (self.key, context)
                     && stream.is_none_or(|of| lane.stream == of)
             };
-            account.settlement.estimate_waited(of);
+            account.settlement.settle_waited(of, now);
             let siblings = self.gate.siblings(self.launch.card, account.turn(), clocks);
             account.publish(self.gate.cell(self.launch.card), siblings, clocks);
-            let done = account.work(now).launches == 0 && now >= account.told + TELL;
+            let is_new = account.settlement.last() > account.told && now >= account.told + TELL;
+            let done = is_new && account.work(now).launches == 0;
             if done {
                 account.told = now;
             }
