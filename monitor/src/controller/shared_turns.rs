@@ -79,12 +79,14 @@ impl Tenant {
 }
 
 impl Card {
-    /// Whether a container does more beside another's turns than in turns of its own.
+    /// Whether a container does more beside another's turns than in turns of its own. One that runs
+    /// beside them already does not fill its own.
     pub(super) fn gains_by_sharing(&self, now: Nanos, at: usize, share: u64) -> bool {
         let tenant = &self.line[at];
         let duty = tenant.duty();
         let gains = self.slices(at).min(duty) > share * duty / 1000;
-        tenant.is_host_bound() && gains && self.in_line(now, at) <= 1
+        let is_known = tenant.is_host_bound() || (tenant.guest.is_some() && duty < HOST_BOUND);
+        is_known && gains && self.in_line(now, at) <= 1
     }
 
     /// What the GPU's own slicing gives a container at this place in line that computes all the

@@ -110,7 +110,7 @@ pub(super) struct Tenant {
     pub(super) vain: u32,
     /// How much of its own turns it is busy, in thousandths, and from how many of them.
     pub(super) duty: (u64, u32),
-    /// The same, but a turn in which it was less busy counts an eighth only: one that was stopped
+    /// The same, but a turn in which it was less busy counts a sixteenth only: one that was stopped
     /// once is as busy as before.
     pub(super) high_duty: u64,
     /// The same of its turns without the silence at their end.

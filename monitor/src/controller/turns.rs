@@ -135,13 +135,13 @@ impl Closed {
 }
 
 /// A duty, in thousandths, after a turn of so much `time` of which so much was `reported`. Lower ones
-/// count an eighth.
+/// count a sixteenth: reports of several streams come in lumps.
 fn high(duty: u64, reported: Nanos, time: Nanos) -> u64 {
     if time == Nanos::ZERO {
         return duty;
     }
     let seen = (reported.0.saturating_mul(1000) / time.0).min(1000);
-    seen.max(duty - duty.saturating_sub(seen).div_ceil(8))
+    seen.max(duty - duty.saturating_sub(seen).div_ceil(16))
 }
 
 /// Turns that what is learned of a tenant must come from before it counts.
