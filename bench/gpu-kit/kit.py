@@ -343,20 +343,14 @@ def parsed():
         help="run these rows only",
     )
     groups = parser.add_mutually_exclusive_group()
-    groups.add_argument(
-        "--long",
-        dest="group",
-        action="store_const",
-        const=rows.LONG,
-        help="run the long rows instead of the others",
-    )
-    groups.add_argument(
-        "--gate",
-        dest="group",
-        action="store_const",
-        const=rows.GATE,
-        help="run the rows about a gate on the device instead of the others",
-    )
+    for group, about in ((rows.LONG, "the long rows"), (rows.GATE, "the rows about a gate on the device")):
+        groups.add_argument(
+            f"--{group}",
+            dest="group",
+            action="store_const",
+            const=group,
+            help=f"run {about} instead of the others",
+        )
     parser.set_defaults(group=rows.SHORT)
     parser.add_argument("--quick", action="store_true", help=f"the same as --scale {QUICK}")
     parser.add_argument(

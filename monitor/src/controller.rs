@@ -12,6 +12,7 @@
 //!                                                        +-- rates       fixed shares: credit that grows with the clock
 //!                                                        +-- priority    who takes the card at once, and how much of it
 //!                                                        +-- guests      who runs beside the others' turns
+//!                                                        +-- bursts      who has turns at once
 //!                                                        +-- shared_turns  the same for those whose host is the bottleneck
 //!                                                        +-- gangs       who has its turns on several cards at the same time
 //!                                                        +-- conduct     the turn going on: runs, closes, passes on
@@ -395,7 +396,7 @@ impl Card {
     fn set_sharing(&mut self, now: Nanos) {
         let members = self.line.iter().filter(|tenant| self.is_member(tenant));
         let active = members.clone().filter(|tenant| tenant.is_active(now, &self.tuning)).count();
-        // Where a burst may come at any moment, nobody fills its queue as if it were alone.
+        // Where a burst may come at any moment, no container fills its queue as if it were alone.
         let bursty = members.clone().any(|tenant| self.is_bursty(now, tenant));
         let enough = if self.has_high(now) || bursty { 1 } else { self.rule.contended_at() };
         let sharing = match members.count() {

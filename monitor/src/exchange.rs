@@ -3,8 +3,8 @@
 //!
 //! The driver counts memory that several processes share as one process's: its maker's as long as
 //! that holds it, then the one's that has held it longest, and no process's where only a descriptor
-//! holds it. So no process's figure tells whether what it exported is still there, but the sum does:
-//! what is measured of all the container's processes, and what of the GPU's memory no process has,
+//! holds it. So no process's figure tells whether what it exported is still there, but the sum
+//! does: what is measured of all the container's processes, and what of the GPU's memory no process has,
 //! is the most that the container can hold. What its ledger says beyond that has left the card; and
 //! only what was exported can have left it. Whose it was, the sum does not tell: so it is taken off
 //! the container's sum, and each byte that leaves the ledger afterwards may be one of these

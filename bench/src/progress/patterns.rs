@@ -457,7 +457,8 @@ mod tests {
         assert!(is_right(&row), "{} {}", profile.describe(), row.line());
     }
 
-    /// A request took 2.25 times as long as alone, and the neighbour did less than by native slicing.
+    /// A request took 2.25 times as long as alone, and the neighbour did less than by native
+    /// slicing.
     #[test]
     fn request_has_a_turn_of_its_own_at_once() {
         let in_one_piece = |row: &Row<'_>| {

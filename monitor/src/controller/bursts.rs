@@ -2,8 +2,10 @@
 //!
 //! A data loader or a server has work for some milliseconds, waits for its end, and is silent until
 //! the next batch or request. Beside another one's turns (`guests.rs`) it would have every other
-//! slice of the GPU's own: it would take twice as long, and both would lose a switch for each slice.
-//! So a container that is known for such bursts, and waits for them, has turns of its own, at once and in one piece:
+//! slice of the GPU's own: it would take twice as long, and both would lose a switch for each
+//! slice.
+//! So a container that is known for such bursts, and waits for them, has turns of its own, at once
+//! and in one piece:
 //!
 //! - The GPU stays contended while it is silent: no other container fills its queue as if it were
 //!   alone, and the holder has less in flight.
@@ -19,7 +21,7 @@ use super::Card;
 use super::shared_turns::HOST_BOUND;
 use super::tenants::Tenant;
 use super::tuning::Tuning;
-use super::turns::Turn;
+use super::turns::{self, Turn};
 
 /// Number of bursts after which a container is known.
 const SAMPLES: u32 = 3;
@@ -27,6 +29,8 @@ const SAMPLES: u32 = 3;
 const LASTING: u64 = 8;
 /// Bursts of the usual length after which work without silence is no burst any more.
 const LONG: u64 = 4;
+/// Number of own turns after which a container that may have bursts is judged without knowing them.
+const JUDGED: u32 = 2 * turns::SAMPLES;
 /// Most credit that a container keeps for a burst.
 const SAVED: Nanos = Nanos::from_millis(10);
 /// Least pause within a burst that ends no turn.
@@ -60,7 +64,7 @@ impl Bursts {
         let length = reported - self.begun;
         self.begun = reported;
         self.waits = core::mem::take(&mut self.told);
-        // Not one burst: it had an open gate meanwhile, ran beside others, or is not known for long.
+        // Not one burst: its gate was open meanwhile, it ran beside others, or has just been seen.
         if length > tuning.round {
             self.samples = 0;
             return;
@@ -101,11 +105,17 @@ impl Card {
             && tenant.was_silent_as_usual(now, &self.tuning)
     }
 
-    /// Whether a container waits for its work, as its process tells, and may turn out to have bursts.
+    /// Whether a container waits for its work, as its process tells, and may turn out to have
+    /// bursts.
     pub(super) fn may_be_bursty(&self, now: Nanos, tenant: &Tenant) -> bool {
         let Bursts { length, samples, waits, told, .. } = tenant.bursts;
         let long = samples == 0 || length >= self.tuning.run;
         self.rule.has_guests() && (waits || told) && long && tenant.was_silent_as_usual(now, &self.tuning)
+    }
+
+    /// The same, and for a few turns: it runs beside no others' turns until its bursts are known.
+    pub(super) fn is_unsure(&self, now: Nanos, tenant: &Tenant) -> bool {
+        self.may_be_bursty(now, tenant) && tenant.duty.1 < JUDGED
     }
 
     /// Whether the holder is to tell when the program has waited for all its work: it may be silent
@@ -115,9 +125,9 @@ impl Card {
         self.rule.has_guests() && (pauses || self.is_bursty(now, holder))
     }
 
-    /// How long the holder may be silent. High priority gives the card up at once: it has it back at
-    /// once. A burst is over when all of it has been settled: else it may not have begun, or may run
-    /// longer than predicted.
+    /// How long the holder may be silent. High priority gives the GPU up at once: it has it back at
+    /// once. A burst is over when all of it has been settled: else it may not have begun, or may
+    /// run longer than predicted.
     pub(super) fn tolerance(&self, now: Nanos, turn: &Turn, holder: &Tenant) -> Nanos {
         let usual = self.tuning.tolerance;
         if turn.high {
@@ -147,7 +157,8 @@ impl Card {
 }
 
 impl Tenant {
-    /// Whether it was silent for no more than a few times as long as usual, and for a second at most.
+    /// Whether it was silent for no more than a few times as long as usual, and for a second at
+    /// most.
     fn was_silent_as_usual(&self, now: Nanos, tuning: &Tuning) -> bool {
         let usual = Nanos(self.bursts.silence.0.saturating_mul(LASTING)).min(tuning.quiet);
         self.bursts.samples == 0 || now - self.active <= usual
@@ -166,7 +177,8 @@ mod tests {
     const FAIR: Policy = Policy::Preemptive;
     const MS: i64 = 1_000_000;
 
-    /// A GPU whose first container has bursts of 2 ms with 2 ms of silence after each, and is silent.
+    /// A GPU whose first container has bursts of 2 ms with 2 ms of silence after each, and is
+    /// silent.
     fn known(policy: Policy) -> Card {
         let mut gpu = busy(policy, &[1, 1]);
         gpu.sharing = Sharing::Contended;
@@ -221,8 +233,8 @@ mod tests {
         assert!(!is_known(|gpu| gpu.rule = keeps_idle_time));
     }
 
-    /// The container comes to its gate after so much silence, having reported so much in all, and told
-    /// that it has waited for that or not.
+    /// The container comes to its gate after so much silence, having reported so much in all, and
+    /// told that it has waited for that or not.
     fn come(tenant: &mut Tenant, now: Nanos, (silence, busy, waits): (Nanos, Nanos, bool)) {
         let last = now - silence;
         let quiet = Words { busy: busy.0, active: last.0, last: last.0, ..words(0) };
@@ -286,6 +298,31 @@ mod tests {
         assert_eq!(told(&gpu), gpu.tuning.tight);
         gpu.line[0].waiting = true;
         assert_eq!(told(&gpu), gpu.tuning.wide, "it waits in line");
+    }
+
+    #[test]
+    fn burst_is_cut_off_only_by_a_container_that_was_silent() {
+        let mut gpu = known(FAIR);
+        give_turn(&mut gpu, 0, ms(6));
+        let other = &mut gpu.line[1];
+        (other.waiting, other.returned, other.balance) = (true, NOW + us(1), 6 * MS);
+        for (away, bursty, back) in
+            [(us(749), true, false), (us(750), true, true), (Nanos::ZERO, false, true)]
+        {
+            gpu.line[0].bursts.waits = bursty;
+            gpu.line[1].away = away;
+            assert_eq!(gpu.comes_back(NOW + ms(1), &gpu.line[1], NOW), back, "{away}, {bursty}");
+        }
+    }
+
+    #[test]
+    fn silence_is_no_longer_than_the_gate_was_closed() {
+        let mut gpu = known(FAIR);
+        let tenant = &mut gpu.line[0];
+        (tenant.gate.turn, tenant.given) = (0x102, NOW - us(300));
+        see(tenant, NOW - ms(50), &[Words { active: (NOW - ms(50)).0, ..words(0) }]);
+        see(tenant, NOW, &[Words { active: NOW.0, waiting: 1, ..words(0) }]);
+        assert_eq!(tenant.away, us(1_300), "and what a holder may be silent");
     }
 
     #[test]

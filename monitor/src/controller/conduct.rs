@@ -135,7 +135,7 @@ impl Card {
     }
 
     /// Whether it has come to its gate since the turn began, and has credit.
-    fn comes_back(&self, now: Nanos, tenant: &Tenant, start: Nanos) -> bool {
+    pub(super) fn comes_back(&self, now: Nanos, tenant: &Tenant, start: Nanos) -> bool {
         let holder = self.turn.as_ref().and_then(|turn| self.find(turn.holder));
         let in_burst = holder.is_some_and(|holder| self.is_bursty(now, holder));
         let was_away = !in_burst || tenant.away >= self.tuning.sparse;

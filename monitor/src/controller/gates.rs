@@ -88,15 +88,18 @@ impl Card {
                 let turn = keep(WAIT).unwrap_or_else(|| self.word(now, WAIT));
                 Gate { turn, ring, armed, beside, ..before }
             }
-            Some(turn) => Gate {
-                turn: turn.word,
-                granted: turn.granted,
-                until: turn.end,
-                ring: self.hears_waits(now, tenant).then(|| tenant.last_active()).flatten(),
-                armed: matches!(turn.phase, Phase::Vacant { .. }) || self.hears_waits(now, tenant),
-                beside,
-                bound: self.told(now, turn),
-            },
+            Some(turn) => {
+                let hears = self.hears_waits(now, tenant);
+                Gate {
+                    turn: turn.word,
+                    granted: turn.granted,
+                    until: turn.end,
+                    ring: if hears { tenant.last_active() } else { None },
+                    armed: matches!(turn.phase, Phase::Vacant { .. }) || hears,
+                    beside,
+                    bound: self.told(now, turn),
+                }
+            }
             None => {
                 let armed = !tenant.waiting || tenant.dormant.is_some();
                 let turn = keep(WAIT).unwrap_or_else(|| self.word(now, WAIT));

@@ -24,7 +24,7 @@ use cgpu_proto::units::Nanos;
 use super::Card;
 use super::policy::Policy;
 use super::refill::part;
-use super::shared_turns::{self, KNOWN, SharedTurns};
+use super::shared_turns::{self, SharedTurns};
 use super::tenants::{Tenant, YOURS};
 use super::tuning::Tuning;
 use super::turns::SAMPLES;
@@ -96,8 +96,7 @@ impl Card {
                 None if may && !self.holds(tenant.id) => {
                     let limit = self.limit(now, tenant);
                     let modest = tenant.cost_alone(self.bubble()) <= limit * MODEST / 1000;
-                    // It is not put off for long: bursts are known after a few.
-                    let unsure = self.may_be_bursty(now, tenant) && tenant.duty.1 < KNOWN;
+                    let unsure = self.is_unsure(now, tenant);
                     let sparse = tenant.gap >= self.tuning.sparse && modest && !unsure;
                     let reported = tenant.books.reported;
                     let why = if sparse {

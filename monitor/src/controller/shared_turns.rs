@@ -29,9 +29,6 @@ use super::turns::SAMPLES;
 /// Most of its own turns, in thousandths, that a host-bound container computes. Above it, switches
 /// cost more than the idle time is worth.
 pub(super) const HOST_BOUND: u64 = 800;
-/// Number of own turns from which that is known, and whether it is silent after what it waits for
-/// (`bursts.rs`).
-pub(super) const KNOWN: u32 = 2 * SAMPLES;
 /// The high duty of a container that has shared turns, until its own ones are measured: two of them
 /// for one that computes 60 %.
 pub(super) const MEASURED_ANEW: u64 = 850;
@@ -144,7 +141,7 @@ mod tests {
         give_turn(&mut gpu, 1, ms(6));
         let tenant = &mut gpu.line[0];
         tenant.waiting = false;
-        (tenant.gap, tenant.duty, tenant.high_duty) = (gap, (duty, KNOWN), duty);
+        (tenant.gap, tenant.duty, tenant.high_duty) = (gap, (duty, SAMPLES), duty);
         tenant.books.reported = ms(100);
         gpu.watch_guests(NOW, NOW);
         gpu

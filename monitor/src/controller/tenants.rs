@@ -227,23 +227,15 @@ impl Tenant {
         if waiting && !held {
             self.returned = now;
             self.books.waits = self.books.waits.saturating_add(1);
+            self.away = self.silence(now, (active, ends), tuning);
+            if active > Nanos::ZERO && self.gate.turn & 0xff == WAIT {
+                self.bursts.learn(self.away, self.books.reported, tuning);
+            }
         } else if held {
             self.books.waited = self.books.waited + (now - self.looked);
         }
         self.looked = now;
         self.waiting = waiting;
-        if waiting && !held {
-            // All that ran before is settled when it comes to its gate.
-            let came = if self.active > active { self.active } else { now };
-            let over = if self.is_drained() { self.last() } else { ends };
-            // Whatever it says, it had the GPU until its gate closed.
-            let most = now - self.given + tuning.tolerance;
-            let silence = (came - active.max(over)).min(most);
-            if active > Nanos::ZERO && self.gate.turn & 0xff == WAIT {
-                self.bursts.learn(silence, self.books.reported, tuning);
-            }
-            self.away = silence;
-        }
         if sight.rang && !waiting && self.is_drained() && self.gate.turn & 0xff == YOURS {
             self.bursts.tell_waited();
         }
@@ -269,6 +261,16 @@ impl Tenant {
                 self.learn_gap(self.active - active.max(ends));
             }
         }
+    }
+
+    /// How long it had been silent when it came to its gate. Before, it was last `active` then, and its
+    /// work was to end at `ends`.
+    fn silence(&self, now: Nanos, (active, ends): (Nanos, Nanos), tuning: &Tuning) -> Nanos {
+        // All that ran before is settled when it comes to its gate.
+        let over = if self.is_drained() { self.last() } else { ends };
+        let came = if self.active > active { self.active } else { now };
+        // Whatever it says, it had the GPU until its gate closed.
+        (came - active.max(over)).min(now - self.given + tuning.tolerance)
     }
 
     /// A quarter of the way to each gap seen; work without gaps lets the memory fade.

@@ -134,8 +134,8 @@ impl Closed {
     }
 }
 
-/// A duty, in thousandths, after a turn of so much `time` of which so much was `reported`. Lower ones
-/// count a sixteenth: reports of several streams come in lumps.
+/// A duty, in thousandths, after a turn of so much `time` of which so much was `reported`. Lower
+/// ones count a sixteenth: reports of several streams come in lumps.
 fn high(duty: u64, reported: Nanos, time: Nanos) -> u64 {
     if time == Nanos::ZERO {
         return duty;
@@ -208,6 +208,7 @@ mod tests {
     use super::*;
     use crate::controller::fixture::{NOW, busy, give_turn, ms, see, tenant, us, words};
     use crate::controller::policy::Policy;
+    use crate::controller::words::Words;
 
     fn closed(held_us: u64, handed: bool) -> Closed {
         let start = Nanos::from_millis(1000);
@@ -376,6 +377,31 @@ mod tests {
         let closed = Closed { cause: Cause::Silent, ..closed(5000, false) };
         tenant.learn(&closed, us(4_000), Finding::Under, &TUNING);
         assert_eq!(tenant.duty, (500, 1));
+    }
+
+    /// It computed for 2 ms of the 2.1 after the switch, and was silent for the last millisecond.
+    #[test]
+    fn silence_at_the_end_of_a_turn_is_not_idleness_within_a_burst() {
+        let mut tenant = tenant();
+        let closed = Closed { cause: Cause::Silent, ..closed(3_200, true) };
+        let last = (closed.start + us(2_200)).0;
+        see(&mut tenant, closed.end, &[Words { last, ..words(0) }]);
+        tenant.learn(&closed, ms(2), Finding::Under, &TUNING);
+        // A sixteenth of the way: 2 of 3.2 ms are 625, 2 of 2.1 are 952.
+        assert_eq!((tenant.high_duty, tenant.burst_duty), (976, 997));
+        // One that was used up has no such end.
+        let spent = Closed { cause: Cause::Spent, ..closed };
+        tenant.learn(&spent, ms(2), Finding::Under, &TUNING);
+        assert_eq!(tenant.burst_duty, 975);
+    }
+
+    #[test]
+    fn turn_that_was_used_by_the_switch_alone_says_nothing_of_bursts() {
+        let mut tenant = tenant();
+        let closed = Closed { cause: Cause::Silent, ..closed(1_100, true) };
+        tenant.burst_duty = 500;
+        tenant.learn(&closed, us(20), Finding::Under, &TUNING);
+        assert_eq!(tenant.burst_duty, 500);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Waiting for the GPU: the driver lets pools give back what is above their thresholds then, and the
-//! gate may have to tell that the work has run.
+//! Waiting for the GPU: the driver lets pools give back what is above their thresholds then, and
+//! the gate may have to tell that the work has run.
 
 use cgpu_abi::driver::DefaultStream;
 use cgpu_abi::types::{CUcontext, CUevent, CUresult, CUstream};

@@ -214,8 +214,8 @@ impl Thread {
         }
     }
 
-    /// What is left of its credit is about to be taken, before the thread comes by with a launch: it
-    /// is not taken for used.
+    /// What is left of its credit is about to be taken, before the thread comes by with a launch:
+    /// it does not count as used.
     pub(crate) fn keep_pace(&self) {
         self.lent.set(self.lent.get().saturating_sub(self.credit.get()));
     }

@@ -41,7 +41,8 @@ const OPEN_MARK: Nanos = Nanos::from_millis(4);
 const SAMPLE: Nanos = Nanos::from_micros(500);
 /// The same on a stream that runs dry.
 const DRY_SAMPLE: Nanos = Nanos::from_millis(2);
-/// Every so many markers of a thread that waits for room, its stream is asked whether it has run dry.
+/// Every so many markers of a thread that waits for room, its stream is asked whether it has run
+/// dry.
 const DOUBT: u64 = 8;
 /// After a refusal of the driver, nothing of ours goes on a stream for so long.
 const SHY: Nanos = Nanos::from_millis(100);
@@ -195,7 +196,8 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
         }
     }
 
-    /// After the thread has waited for its launches into a stream, or into all: none of them is left.
+    /// After the thread has waited for its launches into a stream, or into all: none of them is
+    /// left.
     pub(super) fn waited(&self, stream: Option<Stream>) {
         self.thread.keep_pace();
         self.return_credit(self.edge.now());

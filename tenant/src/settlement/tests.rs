@@ -3,6 +3,7 @@
 use super::*;
 
 mod drift;
+mod waited;
 
 const CONTEXT: ContextKey = ContextKey(1);
 const KERNEL: Nanos = Nanos::from_micros(60);
