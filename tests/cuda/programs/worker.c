@@ -7,6 +7,8 @@
  *     free            gives it all back
  *     run SECONDS     launches kernels without a pause, two batches ahead of the GPU; prints how many completed within that
  *                     time, and how many seconds had passed when the last of them did
+ *     serve SECONDS   serves a request every REST_MS of quiet: REQUEST kernels, which it waits for; prints how many it
+ *                     served, and the median of how many seconds one took
  *     quit
  *
  * Kernels take KERNEL_US (60) microseconds; ITERATIONS is what another worker's calibration found (see spin.h).
@@ -15,6 +17,9 @@
 
 #define BATCH 32
 #define BLOCKS 65536
+#define REQUEST 64
+#define REST_MS 20
+#define REQUESTS 4096
 
 static CUdeviceptr block[BLOCKS];
 static size_t blocks;
@@ -80,6 +85,26 @@ static void run(const struct spin *spin, CUstream stream, double seconds) {
     printf("{\"launches\": %" PRIu64 ", \"counted_seconds\": %.6f, \"seconds\": %.6f}\n", done, counted, now - start);
 }
 
+static int by_length(const void *a, const void *b) {
+    double first = *(const double *)a, second = *(const double *)b;
+    return (first > second) - (first < second);
+}
+
+static void serve(const struct spin *spin, CUstream stream, double seconds) {
+    static double took[REQUESTS];
+    size_t served = 0;
+    double start = seconds_now();
+    while (seconds_now() - start < seconds && served < REQUESTS) {
+        double begun = seconds_now();
+        for (int i = 0; i < REQUEST; i++) CHECK(spin_launch(spin, spin->iterations, stream));
+        CHECK(cu.cuStreamSynchronize(stream));
+        took[served++] = seconds_now() - begun;
+        usleep(REST_MS * 1000);
+    }
+    qsort(took, served, sizeof *took, by_length);
+    printf("{\"requests\": %zu, \"median\": %.6f}\n", served, took[served / 2]);
+}
+
 int main(int argc, char **argv) {
     unsigned us = argc > 1 ? (unsigned)atoi(argv[1]) : 60;
     uint32_t iterations = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 0;
@@ -99,6 +124,9 @@ int main(int argc, char **argv) {
         else if (!strncmp(line, "run ", 4)) {
             watchdog(600 + (unsigned)atof(line + 4));
             run(&spin, stream, atof(line + 4));
+        } else if (!strncmp(line, "serve ", 6)) {
+            watchdog(600 + (unsigned)atof(line + 6));
+            serve(&spin, stream, atof(line + 6));
         } else if (!strcmp(line, "quit")) return 0;
         else {
             fprintf(stderr, "worker: not a command: %s\n", line);

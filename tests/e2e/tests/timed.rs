@@ -241,6 +241,27 @@ fn under_policy_one_the_idle_leave_their_share() {
     });
 }
 
+/// Beside a container that saturates the GPU a request takes about twice as long as alone where the
+/// GPU slices by itself.
+#[test]
+fn under_policy_one_requests_are_served_in_one_piece() {
+    undisturbed("under_policy_one_requests_are_served_in_one_piece", || {
+        let mut pair = Pair::start([1, 1]);
+        let mut median = |policy: &str| {
+            pair.scene.set("0/policy", policy);
+            let [server, other] = &mut pair.workers;
+            other.begin(SECONDS);
+            let served = server.ask(&format!("serve {}", SECONDS * 0.9));
+            other.done();
+            assert!(served["requests"].as_f64().is_some_and(|requests| requests > 30.0), "{served}");
+            served["median"].as_f64().expect("seconds")
+        };
+        let (native, turns) = (median("5"), median("1"));
+        assert!(turns < 0.8 * native, "{turns} s, {native} s by the GPU's own slicing");
+        pair.finish();
+    });
+}
+
 #[test]
 fn under_policy_five_nobody_waits() {
     undisturbed("under_policy_five_nobody_waits", || {
