@@ -395,9 +395,11 @@ impl Card {
 
     fn set_sharing(&mut self, now: Nanos) {
         let members = self.line.iter().filter(|tenant| self.is_member(tenant));
-        let active = members.clone().filter(|tenant| tenant.is_active(now, &self.tuning)).count();
-        // Where a burst may come at any moment, no container fills its queue as if it were alone.
-        let bursty = members.clone().any(|tenant| self.is_bursty(now, tenant));
+        let is_active = |tenant: &Tenant| tenant.is_active(now, &self.tuning);
+        let active = members.clone().filter(|tenant| is_active(tenant)).count();
+        // Where another one's burst may come at any moment, none fills its queue as if it were alone.
+        let comes = |tenant: &&Tenant| !is_active(tenant) && self.is_bursty(now, tenant);
+        let bursty = members.clone().any(|tenant| comes(&tenant));
         let enough = if self.has_high(now) || bursty { 1 } else { self.rule.contended_at() };
         let sharing = match members.count() {
             0 => Sharing::Open,

@@ -92,11 +92,11 @@ impl Card {
     /// Whether a container is known for bursts that are worth turns of their own: no shorter than a
     /// turn's least run, computing all the time, with a longer silence between them.
     pub(super) fn is_bursty(&self, now: Nanos, tenant: &Tenant) -> bool {
-        let Bursts { length, silence, samples, begun, waits, .. } = tenant.bursts;
+        let Bursts { length, silence, samples, begun, waits, told, .. } = tenant.bursts;
         let goes_on = tenant.books.reported - begun > Nanos(length.0.saturating_mul(LONG));
         self.rule.has_guests()
             && samples >= SAMPLES
-            && waits
+            && (waits || told)
             && !goes_on
             && !tenant.is_distrusted(now)
             && length >= self.tuning.run
@@ -118,11 +118,16 @@ impl Card {
         self.may_be_bursty(now, tenant) && tenant.duty.1 < JUDGED
     }
 
-    /// Whether the holder is to tell when the program has waited for all its work: it may be silent
-    /// for long afterwards, and others could compute.
-    pub(super) fn hears_waits(&self, now: Nanos, holder: &Tenant) -> bool {
-        let pauses = holder.gap >= self.tuning.sparse || holder.is_host_bound();
-        self.rule.has_guests() && (pauses || self.is_bursty(now, holder))
+    /// Whether a container is to tell when the program has waited for all its work. The holder: it
+    /// may be silent for long afterwards, and others could compute. One that runs beside others: if
+    /// its bursts are such that it is better off with turns of its own.
+    pub(super) fn hears_waits(&self, now: Nanos, tenant: &Tenant) -> bool {
+        let Bursts { length, samples, .. } = tenant.bursts;
+        let pauses = match tenant.guest {
+            Some(_) => samples > 0 && length >= self.tuning.run,
+            None => tenant.gap >= self.tuning.sparse || tenant.is_host_bound(),
+        };
+        self.rule.has_guests() && (pauses || self.is_bursty(now, tenant))
     }
 
     /// How long the holder may be silent. High priority gives the GPU up at once: it has it back at
@@ -289,6 +294,11 @@ mod tests {
             gpu.advance(NOW, &[]);
             assert_eq!(gpu.sharing, sharing, "{samples} bursts");
         }
+        // In its own burst it waits for no other.
+        let mut gpu = known(FAIR);
+        (gpu.line[0].active, gpu.line[1].active, gpu.line[1].waiting) = (NOW, Nanos::ZERO, false);
+        gpu.advance(NOW, &[]);
+        assert_eq!(gpu.sharing, Sharing::Watched, "alone");
     }
 
     #[test]
@@ -376,5 +386,20 @@ mod tests {
         assert_eq!(gate(&mut gpu), (Some(3), true));
         gpu.rule = Policy::Weighted { conserving: false };
         assert_eq!(gate(&mut gpu), (None, false), "its silence is its own");
+    }
+
+    /// A server ran beside others for good: it was asked in turns of its own only.
+    #[test]
+    fn container_beside_others_is_asked_if_its_bursts_are_long() {
+        for (length, asked) in [(us(999), None), (ms(1), Some(3))] {
+            let mut gpu = known(FAIR);
+            let tenant = &mut gpu.line[0];
+            (tenant.gap, tenant.duty, tenant.active) = (ms(5), (20, 99), NOW - ms(1));
+            (tenant.bursts.length, tenant.bursts.waits) = (length, false);
+            see(tenant, NOW, &[words(3)]);
+            gpu.watch_guests(NOW, NOW);
+            assert!(gpu.line[0].guest.is_some());
+            assert_eq!(gpu.gate(NOW, 0).ring.map(|slot| slot.0), asked, "{length}");
+        }
     }
 }

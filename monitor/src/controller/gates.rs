@@ -78,7 +78,9 @@ impl Card {
             // It rings when its grant is used up. What it has in flight runs by the GPU's own slices, as
             // it would without us, so a program may run ahead of a pause of its own.
             let bound = guest.granted;
-            return Gate { granted: guest.granted, armed: true, beside, bound, ..Gate::shut(guest.word) };
+            let ring = if self.hears_waits(now, tenant) { tenant.last_active() } else { None };
+            let shut = Gate::shut(guest.word);
+            return Gate { granted: guest.granted, ring, armed: true, beside, bound, ..shut };
         }
         match self.turn.as_ref().filter(|turn| turn.holder == tenant.id) {
             Some(Turn { phase: Phase::Closing { .. }, .. }) => {
