@@ -19,6 +19,7 @@
 //!                                                        +-- drains      how long the end of a turn's work is waited for
 //!                                                        +-- turns       a turn, and what it is charged
 //!                                                        +-- settlement  the last word on turns; who runs beside
+//!                                                        +-- debt        what a queue from before took of others' turns
 //!                                                        +-- gates       what the gates are to say
 //!                                                        +-- books       what was charged, what was odd
 //!                                                        +-- past        the turns that ended last
@@ -37,6 +38,7 @@ use cgpu_proto::units::Nanos;
 pub mod books;
 mod bursts;
 mod conduct;
+mod debt;
 mod drains;
 pub mod estate;
 #[cfg(test)]
@@ -416,6 +418,7 @@ impl Card {
             // The newcomer first: whoever launched unmetered until now has work queued, which will run beside.
             self.line.sort_by_key(|tenant| core::cmp::Reverse(tenant.awake));
             for tenant in &mut self.line {
+                tenant.queued = true;
                 if tenant.is_active(now, &self.tuning) {
                     tenant.presumed = now + self.tuning.tolerance;
                 }

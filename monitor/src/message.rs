@@ -476,6 +476,9 @@ pub struct ShareStatus {
     pub waited_ms: f64,
     /// GPU time by the books, in milliseconds.
     pub gpu_time_ms: f64,
+    /// The part of it that was forgiven, in milliseconds: it costs the container nothing later.
+    #[serde(default)]
+    pub forgiven_ms: f64,
     /// GPU time by its own reports, in milliseconds.
     pub reported_ms: f64,
     /// What its gate says.

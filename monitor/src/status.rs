@@ -164,6 +164,7 @@ fn share(container: &Container, board: &Board, now: Nanos) -> ShareStatus {
         status.waited_ms = millis(share.books.waited);
         status.share_total = share.total;
         status.gpu_time_ms = millis(share.books.charged);
+        status.forgiven_ms = millis(share.books.forgiven);
         status.reported_ms = millis(share.books.reported);
         status.gate = share.gate;
         status.turns = share.books.turns;

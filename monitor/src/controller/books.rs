@@ -9,6 +9,8 @@ use crate::message::Odd;
 pub struct Books {
     /// Charged so far.
     pub charged: Nanos,
+    /// Part of it that was forgiven: it counts as used, and costs no credit.
+    pub forgiven: Nanos,
     /// Growth of its own reports, as believed.
     pub reported: Nanos,
     /// How often somebody began to wait at its gate.

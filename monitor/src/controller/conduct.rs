@@ -286,6 +286,7 @@ impl Card {
             }
             Cause::Silent | Cause::Gone | Cause::Calm => {}
         }
+        tenant.queued &= cause == Cause::Overrun || !tenant.took(turn.word);
         tenant.learn_drain(now, cause, turn.phase, &self.tuning);
         tenant.closed = Some(turn.close(end, cause, by));
         // The pre-empted one is next after whoever came back.

@@ -25,10 +25,14 @@ pub struct Estate {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Legacy {
-    /// Credit, or below 0 debt, ns.
+    /// Credit, or below 0 what it has used beyond it, ns.
     pub balance: i64,
+    /// What it has yet to repay, ns.
+    pub debt: u64,
     /// Charged so far, ns.
     pub charged: u64,
+    /// Forgiven, ns.
+    pub forgiven: u64,
     /// By its own reports, ns.
     pub reported: u64,
     /// Turns begun.
@@ -65,7 +69,9 @@ impl Card {
         let legacies = self.line.iter().map(|tenant| {
             let legacy = Legacy {
                 balance: tenant.balance,
+                debt: tenant.debt.0,
                 charged: tenant.books.charged.0,
+                forgiven: tenant.books.forgiven.0,
                 reported: tenant.books.reported.0,
                 turns: tenant.books.turns,
                 odd: tenant.books.odd,
@@ -93,7 +99,9 @@ impl Card {
     pub fn inherit_tenant(&mut self, id: TenantId, legacy: &Legacy) {
         let Some(tenant) = self.find_mut(id) else { return };
         tenant.balance = legacy.balance;
+        tenant.debt = Nanos(legacy.debt);
         tenant.books.charged = Nanos(legacy.charged);
+        tenant.books.forgiven = Nanos(legacy.forgiven);
         tenant.books.reported = Nanos(legacy.reported);
         tenant.books.turns = legacy.turns;
         tenant.books.odd = legacy.odd;
@@ -128,7 +136,7 @@ mod tests {
         let mut old = card();
         (old.turns, old.charged) = (9, Nanos(700));
         let tenant = old.find_mut(TenantId(2)).unwrap();
-        tenant.balance = -4_000_000;
+        (tenant.balance, tenant.debt, tenant.books.forgiven) = (-4_000_000, Nanos(8), Nanos(9));
         tenant.books.charge(Nanos(6), Nanos(500));
         tenant.books.turns = 4;
         tenant.books.odd.over = 1;

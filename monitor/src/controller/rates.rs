@@ -39,12 +39,14 @@ impl Card {
             }
             let weight = self.rule.weight(&tenant.terms);
             let owed = self.uncharged(to, tenant.id);
-            let gain = signed(part(time, weight, whole));
+            let gain = part(time, weight, whole);
             let wants = self.wants(to, tenant) || self.holds(tenant.id);
             let tenant = &mut self.line[at];
+            let repaid = tenant.debt.min(if wants { Nanos(gain.0 / 2) } else { gain });
+            tenant.debt = tenant.debt - repaid;
             let limit = if wants { signed(Nanos(most)) } else { signed(tenant.quantum) };
             let limit = limit.saturating_add(owed).max(tenant.balance);
-            tenant.balance = tenant.balance.saturating_add(gain).min(limit);
+            tenant.balance = tenant.balance.saturating_add(signed(gain - repaid)).min(limit);
             if wants {
                 claims.push((at, weight, tenant.balance.saturating_sub(owed)));
             }

@@ -2,6 +2,7 @@
 //!
 //! A round gives every member a quantum in proportion to its weight. Who wants the card is served while its balance lasts; when no
 //! one who wants it has enough left, the next round begins. Overrun is a negative balance and stays, so that big kernels do not win.
+//! Debt is apart from that: it is repaid from half of what a round brings at most.
 //! Who does not want the card keeps at most one quantum: sleepers cannot hoard.
 
 use cgpu_proto::units::Nanos;
@@ -9,8 +10,10 @@ use cgpu_proto::units::Nanos;
 /// A member, as the choice of the next turn sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// GPU time that it may still use in this round, in ns; negative: debt.
+    /// GPU time that it may still use in this round, in ns; negative: it has used more.
     pub balance: i64,
+    /// What it has yet to repay.
+    pub debt: Nanos,
     /// What a round brings it.
     pub quantum: Nanos,
     /// Most that it keeps while it does not want the GPU.
@@ -24,10 +27,23 @@ impl Candidate {
     #[must_use]
     pub fn after(self, rounds: u64) -> i64 {
         let most = signed(self.most);
-        let added = signed(Nanos(self.quantum.0.saturating_mul(rounds)));
-        let sum = self.balance.saturating_add(added);
+        let added = self.added(rounds);
+        let sum = self.balance.saturating_add(signed(added - self.repaid(rounds)));
         // The cap takes nothing away that was already there: a member that is between two launches keeps its turn's rest.
         if self.wants { sum } else { sum.min(most.max(self.balance)) }
+    }
+
+    /// What so many rounds bring.
+    fn added(self, rounds: u64) -> Nanos {
+        Nanos(self.quantum.0.saturating_mul(rounds))
+    }
+
+    /// What it repays of its debt in so many rounds: half of what they bring, and all of it while it
+    /// does not want the GPU.
+    #[must_use]
+    pub fn repaid(self, rounds: u64) -> Nanos {
+        let added = self.added(rounds);
+        self.debt.min(if self.wants { Nanos(added.0 / 2) } else { added })
     }
 
     /// Balance from which a turn is worth its switch.
@@ -38,7 +54,9 @@ impl Candidate {
     /// Rounds until it has enough.
     fn rounds(self, least: Nanos) -> u64 {
         let missing = self.enough(least).saturating_sub(self.balance);
-        u64::try_from(missing).map_or(0, |missing| missing.div_ceil(self.quantum.0.max(1)))
+        // Half of it goes to the debt, until that is repaid.
+        let brought = |missing: u64| missing.saturating_add(self.debt.0.min(missing));
+        u64::try_from(missing).map_or(0, |missing| brought(missing).div_ceil(self.quantum.0.max(1)))
     }
 
     /// Whether it has what a round brings: where credit grows with the clock, it is due.
@@ -102,6 +120,7 @@ mod tests {
     fn candidate(balance_ms: i64, quantum_ms: u64, wants: bool) -> Candidate {
         Candidate {
             balance: balance_ms * 1_000_000,
+            debt: Nanos::ZERO,
             quantum: Nanos(quantum_ms * MS),
             most: Nanos(quantum_ms * MS),
             wants,
@@ -146,6 +165,21 @@ mod tests {
     }
 
     #[test]
+    fn debt_is_repaid_from_half_of_what_rounds_bring() {
+        let owing =
+            |balance, debt_ms, wants| Candidate { debt: Nanos(debt_ms * MS), ..candidate(balance, 6, wants) };
+        assert_eq!((owing(0, 10, true).repaid(2), owing(0, 10, true).after(2)), (Nanos(6 * MS), 6_000_000));
+        assert_eq!((owing(0, 10, true).repaid(4), owing(0, 10, true).after(4)), (Nanos(10 * MS), 14_000_000));
+        assert_eq!(owing(0, 10, false).repaid(1), Nanos(6 * MS), "it has no use for it");
+        // A quarter of 6 ms is enough: 1.5 ms and as much for the debt, or what is left of that.
+        for (balance, debt_ms, rounds) in [(0, 10, 1), (-3, 10, 2), (-3, 1, 1), (-10, 1, 3), (2, 10, 0)] {
+            let one = owing(balance, debt_ms, true);
+            assert_eq!(next(&[one], None, LEAST), Some((rounds, 0)), "{balance} and {debt_ms} ms");
+            assert!(one.after(rounds) >= 1_500_000);
+        }
+    }
+
+    #[test]
     fn who_does_not_want_keeps_one_quantum() {
         assert_eq!(candidate(0, 6, false).after(100), 6_000_000);
         assert_eq!(candidate(-30, 6, false).after(3), -12_000_000);
@@ -169,7 +203,10 @@ mod tests {
         for (quantum_us, enough_us) in [(6_000, 1_500), (48_000, 12_000), (1_000, 500), (300, 300)] {
             let quantum = Nanos::from_micros(quantum_us);
             let enough = signed(Nanos::from_micros(enough_us));
-            let left = |balance| Candidate { balance, quantum, most: quantum, wants: true }.has_credit(LEAST);
+            let left = |balance| {
+                Candidate { balance, debt: Nanos::ZERO, quantum, most: quantum, wants: true }
+                    .has_credit(LEAST)
+            };
             assert!(left(enough) && !left(enough - 1), "quantum of {quantum_us} us");
         }
     }
@@ -177,7 +214,9 @@ mod tests {
     #[test]
     fn slice_is_due_once_the_whole_quantum_is_there() {
         let quantum = Nanos::from_millis(5);
-        let due = |balance| Candidate { balance, quantum, most: quantum, wants: true }.has_slice();
+        let due = |balance| {
+            Candidate { balance, debt: Nanos::ZERO, quantum, most: quantum, wants: true }.has_slice()
+        };
         assert!(!due(0) && !due(4_999_999));
         assert!(due(5_000_000) && due(9_000_000));
     }
@@ -186,8 +225,9 @@ mod tests {
         #[test]
         fn whoever_is_chosen_wants_and_has_enough(
             line in proptest::collection::vec(
-                (any::<i64>(), 1..u64::MAX, any::<bool>()).prop_map(|(balance, quantum, wants)| Candidate {
+                (any::<i64>(), any::<u64>(), 1..u64::MAX, any::<bool>()).prop_map(|(balance, debt, quantum, wants)| Candidate {
                     balance,
+                    debt: Nanos(debt),
                     quantum: Nanos(quantum),
                     most: Nanos(quantum),
                     wants,

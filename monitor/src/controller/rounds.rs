@@ -46,6 +46,7 @@ impl Card {
         let quantum = self.quantum(now, tenant);
         Candidate {
             balance: tenant.balance,
+            debt: tenant.debt,
             quantum,
             most: self.most_saved(now, tenant, quantum),
             wants: self.wants(now, tenant),
@@ -87,6 +88,7 @@ impl Card {
             candidate.wants |= Some(tenant.id) == holder;
             let tenant = &mut self.line[at];
             tenant.balance = candidate.after(rounds);
+            tenant.debt = tenant.debt - candidate.repaid(rounds);
             tenant.quantum = candidate.quantum;
         }
     }

@@ -20,7 +20,11 @@ impl Card {
             turn.excluded = turn.excluded + Nanos(part.0 * runners);
         }
         for tenant in self.line.iter_mut().filter(|tenant| tenant.overrun) {
-            tenant.balance = tenant.balance.saturating_sub(signed(part));
+            if tenant.queued {
+                tenant.owe(part, self.tuning.debt);
+            } else {
+                tenant.balance = tenant.balance.saturating_sub(signed(part));
+            }
             tenant.books.charge(to, part);
             self.charged = self.charged + part;
         }
@@ -35,6 +39,7 @@ impl Card {
             let end = tenant.latest_end();
             if tenant.overrun {
                 tenant.overrun = end > Nanos::ZERO && end + patience > now;
+                tenant.queued &= tenant.overrun;
             } else if Some(tenant.id) != holder && tenant.gate.turn & 0xff == WAIT {
                 // Work under WAIT: a backlog from before, or launches that had to be let through.
                 let own = tenant.closed.as_ref().map_or(tenant.given, |closed| closed.end);

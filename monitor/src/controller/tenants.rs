@@ -86,6 +86,11 @@ pub(super) struct Tenant {
     pub(super) books: Books,
     /// What it may still use in this round, ns.
     pub(super) balance: i64,
+    /// What it has yet to repay: see `debt.rs`.
+    pub(super) debt: Nanos,
+    /// It may have work in flight from before the GPU was contended: no turn of its own has ended
+    /// with its work since.
+    pub(super) queued: bool,
     /// What a round brings it at present.
     pub(super) quantum: Nanos,
     /// Last launch seen.
@@ -163,6 +168,8 @@ impl Tenant {
             processes: Vec::new(),
             books: Books::default(),
             balance: 0,
+            debt: Nanos::ZERO,
+            queued: false,
             quantum: Nanos::ZERO,
             active: Nanos::ZERO,
             awake: Nanos::ZERO,

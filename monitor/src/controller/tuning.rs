@@ -54,6 +54,9 @@ pub struct Tuning {
     /// The same for one whose work has shown that it ends by itself within that time: beside others it would take longer, and what
     /// it takes could not be measured.
     pub long_drain: Nanos,
+    /// Most that a container owes for a queue from before its first turn. All of it takes a container
+    /// with half of the GPU one second to repay.
+    pub debt: Nanos,
     /// Least grant that is worth a switch.
     pub least: Nanos,
     /// What a switch costs until the reports have shown it.
@@ -100,6 +103,7 @@ impl Tuning {
         shared: Nanos::from_millis(4000),
         drain: Nanos::from_millis(24),
         long_drain: Nanos::from_millis(100),
+        debt: Nanos::from_millis(250),
         least: Nanos::from_micros(500),
         bubble: Nanos::from_micros(100),
         bubble_most: Nanos::from_micros(500),
@@ -155,6 +159,7 @@ impl Tuning {
             shared: stretch(self.shared),
             drain: stretch(self.drain),
             long_drain: stretch(self.long_drain),
+            debt: stretch(self.debt),
             least: stretch(self.least),
             bubble: stretch(self.bubble),
             bubble_most: stretch(self.bubble_most),

@@ -165,6 +165,8 @@ families! {
         |of, put| shares(of, put, |share| share.utilization.map(percent));
     "cgpu_gpu_time", Counter, Seconds, "GPU time that the container was charged.",
         |of, put| shares(of, put, |share| Some(share.gpu_time_ms / 1000.0));
+    "cgpu_forgiven_gpu_time", Counter, Seconds, "The part of it that was forgiven, because the container owes enough already.",
+        |of, put| shares(of, put, |share| Some(share.forgiven_ms / 1000.0));
     "cgpu_reported_gpu_time", Counter, Seconds, "GPU time that the container's processes have reported.",
         |of, put| shares(of, put, |share| Some(share.reported_ms / 1000.0));
     "cgpu_settlement_error", Gauge, Ratio, "How far the two are apart, of what was charged; absent before anything was.",
