@@ -171,8 +171,10 @@ struct cgpu_grant_card {
     uint64_t bound;      /* ATOMIC: most predicted work that may be in flight; 0: 500 us in a turn, any while open */
     uint64_t confirmed[4]; /* ATOMIC, a bit a slot: its process's implicit memory, with its `growth`, is what NVML measures. Cleared before a `growth` of which that is not so */
     uint64_t returned;   /* ATOMIC: `withdrawn` + exported memory that has left the GPU; less: none */
-    uint64_t reserved0[2];
+    uint32_t measured;   /* ATOMIC: share of the last second in thousandths of a percent, + 1; CGPU_ESTIMATE set: an estimate; 0: not metered. For people */
+    uint32_t reserved0[3];
 };
+#define CGPU_ESTIMATE (1u << 31)
 
 /* A device of the host, as NVML tells the monitor: a GPU, or an instance of one (MIG). A container's process need not start NVML for it. */
 struct cgpu_device {

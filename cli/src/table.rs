@@ -129,7 +129,7 @@ fn container_row(container: &ContainerStatus, share: &ShareStatus, report: &Repo
             share.utilization.map_or_else(nothing, |percent| format!("{percent} %")),
             card.map_or_else(nothing, |card| compute(container, card)),
             percent(report.monitor.then_some(share.share_set)),
-            percent(share.share_second),
+            measured(share, |share| format!("{share:.1} %")),
             mib(used),
             if share.limit == 0 { nothing() } else { mib(share.limit) },
             container.processes.iter().filter(|process| process.live).count().to_string(),
@@ -198,6 +198,12 @@ fn nothing() -> String {
 
 fn percent(share: Option<f64>) -> String {
     share.map_or_else(nothing, |share| format!("{share:.1} %"))
+}
+
+/// The measured share; `~` before an estimate.
+pub(crate) fn measured(share: &ShareStatus, text: impl Fn(f64) -> String) -> String {
+    let sign = if share.share_estimated { "~" } else { "" };
+    share.share_second.map_or_else(nothing, |percent| format!("{sign}{}", text(percent)))
 }
 
 /// Microseconds for people.

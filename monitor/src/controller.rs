@@ -22,6 +22,8 @@
 //!                                                        +-- debt        what a queue from before took of others' turns
 //!                                                        +-- gates       what the gates are to say
 //!                                                        +-- books       what was charged, what was odd
+//!                                                        +-- last_second  the same within the last second
+//!                                                        +-- measured    what share that was, as far as it can be told
 //!                                                        +-- past        the turns that ended last
 //!                                                        +-- estate      what is left to the next monitor
 //!                                                        +-- tuning      the times it goes by
@@ -33,6 +35,7 @@
 //!
 //! `docs/turns.md` is the protocol and the reasons. Limit: the union of overlapping processes of one container is taken as the time held.
 
+use cgpu_proto::notes::Measured;
 use cgpu_proto::units::Nanos;
 
 pub mod books;
@@ -46,6 +49,8 @@ mod fixture;
 pub mod gangs;
 mod gates;
 mod guests;
+mod last_second;
+mod measured;
 pub mod past;
 pub mod policy;
 mod priority;
@@ -60,6 +65,7 @@ mod turns;
 pub mod words;
 
 use books::Books;
+use last_second::LastSecond;
 use past::{Past, PastTurn};
 use policy::{Policy, WHOLE};
 use priority::Allowance;
@@ -91,6 +97,9 @@ pub struct Card {
     turns: u64,
     charged: Nanos,
     past: Past,
+    /// For how much of the last second there were turns, and how much of it was work beside them.
+    metered: LastSecond,
+    beside: LastSecond,
 }
 
 /// What is to be done after a step.
@@ -124,8 +133,8 @@ pub struct Share<'a> {
     pub gate: message::Gate,
     /// Share as set, in thousandths of a percent.
     pub set: u32,
-    /// Share of what was charged within the last second, in percent; none where nothing was.
-    pub second: Option<f64>,
+    /// What it computed within the last second; none while that is not metered.
+    pub second: Option<Measured>,
     /// Share of all that was charged since it became known, in percent; none where nothing was.
     pub total: Option<f64>,
     /// Its words were impossible within the last second.
@@ -159,6 +168,8 @@ impl Card {
             turns: 0,
             charged: Nanos::ZERO,
             past: Past::default(),
+            metered: LastSecond::default(),
+            beside: LastSecond::default(),
         }
     }
 
@@ -309,12 +320,11 @@ impl Card {
     pub fn share(&self, now: Nanos, id: TenantId) -> Option<Share<'_>> {
         let tenant = self.find(id)?;
         let set = self.set_share(now, tenant);
-        let second = self.line.iter().map(|tenant| tenant.books.last_second(now)).sum();
         Some(Share {
             books: &tenant.books,
             gate: tenant.gate_state(),
             set,
-            second: percent(tenant.books.last_second(now), second),
+            second: self.measured(now, tenant),
             total: percent(tenant.books.charged, self.charged - tenant.joined),
             lying: tenant.lied > now,
             barred: tenant.is_barred() && self.policy != Policy::Native,
@@ -341,6 +351,7 @@ impl Card {
         self.now = now.max(before);
         let now = self.now;
         let before = self.skip_lost(before, now);
+        self.note_sharing(before, now);
         self.share_overruns(before, now);
         self.keep_allowance(before, now);
         self.accrue(before, now);

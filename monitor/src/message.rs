@@ -461,8 +461,11 @@ pub struct ShareStatus {
     pub draining: u64,
     /// Share as set, in percent of the card: what it is sure of while it is busy.
     pub share_set: f64,
-    /// Share of the card's time by the books over the last second, in percent; none while nothing is metered.
+    /// Share of the last second for which the card computed for it, in percent; none while that is not metered.
     pub share_second: Option<f64>,
+    /// That is an estimate: others' work ran at the same time, and it is what the container was charged.
+    #[serde(default)]
+    pub share_estimated: bool,
     /// Share of all contended time since the monitor first saw it, in percent; none before any.
     pub share_total: Option<f64>,
     /// How much of the time the card computed for it, in percent, by NVML's samples of its processes; none: not told.

@@ -159,7 +159,8 @@ fn share(container: &Container, board: &Board, now: Nanos) -> ShareStatus {
     };
     if let Some(share) = board.controller.share(now, container.tenant) {
         status.share_set = f64::from(share.set) / 1000.0;
-        status.share_second = share.second;
+        status.share_second = share.second.map(|measured| f64::from(measured.share) / 1000.0);
+        status.share_estimated = share.second.is_some_and(|measured| !measured.exact);
         status.waits = share.books.waits;
         status.waited_ms = millis(share.books.waited);
         status.share_total = share.total;

@@ -201,7 +201,8 @@ pub struct GrantCard {
     pub bound: AtomicU64,
     pub confirmed: [AtomicU64; SLOTS / 64],
     pub returned: AtomicU64,
-    pub reserved0: Reserved<16>,
+    pub measured: AtomicU32,
+    pub reserved0: Reserved<12>,
 }
 
 /// `struct cgpu_device`: a device of the host, as the monitor knows it.

@@ -38,6 +38,34 @@ pub struct CardNote {
     pub share: u32,
     /// Its GPU time on the monitor's books.
     pub busy: Nanos,
+    /// What it computed within the last second; none while that is not metered.
+    pub measured: Option<Measured>,
+}
+
+/// `CGPU_ESTIMATE`.
+pub const ESTIMATE: u32 = 1 << 31;
+
+/// A share of the GPU's time, as measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Measured {
+    /// In thousandths of a percent.
+    pub share: u32,
+    /// False: an estimate, because others' work ran at the same time.
+    pub exact: bool,
+}
+
+impl Measured {
+    /// As the page has it.
+    #[must_use]
+    pub fn encode(measured: Option<Self>) -> u32 {
+        measured
+            .map_or(0, |Self { share, exact }| (share.min(100_000) + 1) | if exact { 0 } else { ESTIMATE })
+    }
+
+    fn decode(word: u32) -> Option<Self> {
+        let share = (word & !ESTIMATE).checked_sub(1)?;
+        Some(Self { share: share.min(100_000), exact: word & ESTIMATE == 0 })
+    }
 }
 
 /// Reads one container's page, again and again.
@@ -92,6 +120,7 @@ fn decode(bytes: Record<'_>) -> CardNote {
         weight: bytes.u32(offset_of!(GrantCard, weight)),
         share: bytes.u32(offset_of!(GrantCard, share)),
         busy: Nanos(bytes.u64(offset_of!(GrantCard, busy))),
+        measured: Measured::decode(bytes.u32(offset_of!(GrantCard, measured))),
     }
 }
 
@@ -122,6 +151,12 @@ mod tests {
         assert_eq!((after.monitor, after.cards.len()), (7, CARDS));
         let note = after.cards[1];
         assert_eq!((note.turn.state(), note.share, note.busy), (TurnState::Wait, 33_333, Nanos(5)));
-        assert_eq!(after.cards[0].share, 0);
+        assert_eq!((after.cards[0].share, after.cards[0].measured), (0, None));
+        for measured in
+            [None, Some(Measured { share: 0, exact: true }), Some(Measured { share: 100_000, exact: false })]
+        {
+            grantor.card(card).measured.store(Measured::encode(measured), Ordering::Relaxed);
+            assert_eq!(reader.read().unwrap().cards[1].measured, measured);
+        }
     }
 }

@@ -15,6 +15,7 @@ use cgpu_proto::devices::{PARTITIONED, STEP, UNTOLD};
 use cgpu_proto::grant::TurnState;
 use cgpu_proto::layout::*;
 use cgpu_proto::lock::SLEEPERS;
+use cgpu_proto::notes::ESTIMATE;
 use cgpu_proto::slots::State;
 
 /// The size of the field that `of` points to in a `T`.
@@ -58,6 +59,7 @@ fn what_rust_says() -> String {
         ("CGPU_NAME", NAME as u64),
         ("CGPU_DEVICES", DEVICES as u64),
         ("CGPU_DEVICE_STEP", STEP),
+        ("CGPU_ESTIMATE", u64::from(ESTIMATE)),
         ("CGPU_DEVICE_UNTOLD", u64::from(UNTOLD)),
         ("CGPU_DEVICE_PARTITIONED", u64::from(PARTITIONED)),
         ("CGPU_LOCK_BASE", LOCK_BASE),
@@ -86,7 +88,7 @@ fn what_rust_says() -> String {
         }
         cgpu_progress = Progress { word }
         cgpu_use = Use { header, slot, cell, progress }
-        cgpu_grant_card = GrantCard { turn, granted, until, limit, ring, policy, weight, share, busy, beside, edition, bound, confirmed, returned, reserved0 }
+        cgpu_grant_card = GrantCard { turn, granted, until, limit, ring, policy, weight, share, busy, beside, edition, bound, confirmed, returned, measured, reserved0 }
         cgpu_device = Device { uuid, total, free, order, reserved0 }
         cgpu_grant = Grant {
             version, magic, size, heartbeat, monitor, reserved0, gate, reserved1, armed, devices, sampled, pid_namespace, reserved2,

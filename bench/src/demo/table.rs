@@ -1,8 +1,15 @@
 //! The live table.
 
-use cgpu_monitor::message::Status;
+use cgpu_monitor::message::{ShareStatus, Status};
 use std::fmt::Write;
 use std::time::Duration;
+
+/// `~` before an estimate, and `-` while nothing is metered.
+fn measured(share: &ShareStatus) -> String {
+    let sign = if share.share_estimated { "~" } else { "" };
+    let percent = share.share_second.map_or_else(|| "-".into(), |percent| format!("{sign}{percent:.1} %"));
+    format!("{percent:>8}")
+}
 
 /// One line per tenant at `elapsed` since both began.
 pub(crate) fn lines(elapsed: Duration, status: &Status) -> String {
@@ -27,7 +34,7 @@ pub(crate) fn lines(elapsed: Duration, status: &Status) -> String {
                 (share.used + share.implicit) >> 20,
                 share.limit >> 20,
                 share.share_set,
-                share.share_second.map_or("    - ".to_owned(), |percent| format!("{percent:>5.1} %")),
+                measured(share),
                 share.turns,
                 launches,
             );

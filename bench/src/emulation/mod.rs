@@ -54,9 +54,18 @@ pub(crate) type Script<'a> = dyn Fn(&Program<'_>) -> Result<(), Failed> + Sync +
 /// A container with one program.
 pub(crate) struct Tenant<'a> {
     pub(crate) weight: u32,
+    /// Its part of the GPU in percent, where shares are fixed; none: by its weight.
+    pub(crate) percent: Option<u32>,
     pub(crate) script: &'a Script<'a>,
     /// Threads of the program, each of which follows the script.
     pub(crate) threads: u32,
+}
+
+impl<'a> Tenant<'a> {
+    /// Of this weight, with one thread.
+    pub(crate) fn new(weight: u32, script: &'a Script<'a>) -> Self {
+        Self { weight, percent: None, script, threads: 1 }
+    }
 }
 
 /// What a run is made of.
@@ -127,6 +136,7 @@ pub(crate) fn observe(scene: &Scene<'_>, instants: &[Nanos]) -> Result<Vec<Vec<O
     });
     let processes: Vec<Process<'_>> = processes.collect();
 
+    let controller = scene.policy.map(monitor::Monitor::new);
     std::thread::scope(|scope| {
         let mut first = 0;
         let mut threads = Vec::new();
@@ -143,12 +153,12 @@ pub(crate) fn observe(scene: &Scene<'_>, instants: &[Nanos]) -> Result<Vec<Vec<O
             }
         }
         let observer = observer.map(|actor| {
-            let world = &world;
-            scope.spawn(move || observer::observe(&Role::take(world, actor), instants))
+            let (world, controller) = (&world, controller.as_ref());
+            scope.spawn(move || observer::observe(&Role::take(world, actor), controller, instants))
         });
         let role = Role::take(&world, monitor);
-        match scene.policy {
-            Some(policy) => monitor::run(&role, policy, scene.tenants),
+        match &controller {
+            Some(controller) => monitor::run(&role, controller, scene.tenants),
             None => role.sleep_until(role.end()),
         }
         drop(role);

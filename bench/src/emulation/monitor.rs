@@ -1,5 +1,7 @@
 //! The monitor: the controller as the daemon runs it, over the tenants' real pages.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use cgpu_monitor::controller::policy::{Policy, Standing};
 use cgpu_monitor::controller::tenants::{Sight, TenantId, Terms};
 use cgpu_monitor::controller::tuning::Tuning;
@@ -7,6 +9,7 @@ use cgpu_monitor::controller::words::Words;
 use cgpu_monitor::controller::{Card, Order};
 use cgpu_proto::atomic::{AtomicU64, Ordering};
 use cgpu_proto::grant::Turn;
+use cgpu_proto::notes::Measured;
 use cgpu_proto::units::Nanos;
 
 use super::world::Role;
@@ -15,19 +18,38 @@ use super::{Home, SLOT, Tenant, gpu};
 /// Between two beats of the heart.
 const BEAT: Nanos = Nanos::from_millis(250);
 
+/// The controller, which is also asked what it has measured.
+pub(super) struct Monitor(Mutex<Card>);
+
+impl Monitor {
+    pub(super) fn new(policy: Policy) -> Self {
+        Self(Mutex::new(Card::new(Tuning::DEFAULT, policy)))
+    }
+
+    /// What it tells of a tenant's share.
+    pub(super) fn measured(&self, now: Nanos, number: usize) -> Option<Measured> {
+        self.controller().share(now, TenantId(number as u64))?.second
+    }
+
+    fn controller(&self) -> MutexGuard<'_, Card> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Runs the controller until the run's end.
-pub(super) fn run(role: &Role<'_, '_>, policy: Policy, tenants: &[Tenant<'_>]) {
+pub(super) fn run(role: &Role<'_, '_>, monitor: &Monitor, tenants: &[Tenant<'_>]) {
     let homes = role.homes();
-    let mut controller = Card::new(Tuning::DEFAULT, policy);
     let mut admitted = vec![false; homes.len()];
     let (mut stale, mut beat) = (true, Nanos::ZERO);
     while role.now() < role.end() {
         let now = role.now();
+        let mut controller = monitor.controller();
         for number in 0..homes.len() {
             if !admitted[number] && homes[number].has_started() {
                 admitted[number] = true;
                 homes[number].grantor.adopt(1);
-                let terms = Terms::weighing(tenants[number].weight);
+                let Tenant { weight, percent, .. } = tenants[number];
+                let terms = Terms { percent, ..Terms::weighing(weight) };
                 controller.admit(now, TenantId(number as u64), terms);
             }
         }
@@ -56,6 +78,7 @@ pub(super) fn run(role: &Role<'_, '_>, policy: Policy, tenants: &[Tenant<'_>]) {
                 false => home.grantor.disarm(),
             }
         }
+        drop(controller);
         role.wait_for_bell(plan.look.max(now + Nanos::from_micros(1)).min(beat).min(role.end()));
     }
 }

@@ -1,8 +1,10 @@
 //! The observer: an actor that reads at given instants what tenants have done.
 
 use cgpu_proto::atomic::Ordering;
+use cgpu_proto::notes::Measured;
 use cgpu_proto::units::Nanos;
 
+use super::monitor::Monitor;
 use super::world::{BEGIN, Role};
 use super::{SLOT, gpu};
 
@@ -13,19 +15,25 @@ pub(crate) struct Observed {
     pub(crate) kernels: u64,
     /// Time for which its work has computed, as the GPU counts it.
     pub(crate) computed: Nanos,
-    /// GPU time that the tenant's own cell reports: what is called measured where it is shown.
+    /// GPU time that the tenant's own cell reports.
     pub(crate) reported: Nanos,
+    /// Its share of the last second as the monitor shows it.
+    pub(crate) measured: Option<Measured>,
 }
 
-pub(super) fn observe(role: &Role<'_, '_>, instants: &[Nanos]) -> Vec<Vec<Observed>> {
+pub(super) fn observe(
+    role: &Role<'_, '_>,
+    monitor: Option<&Monitor>,
+    instants: &[Nanos],
+) -> Vec<Vec<Observed>> {
     let observed = instants.iter().map(|instant| {
         role.sleep_until(BEGIN + *instant);
-        tenants(role)
+        tenants(role, monitor)
     });
     observed.collect()
 }
 
-fn tenants(role: &Role<'_, '_>) -> Vec<Observed> {
+fn tenants(role: &Role<'_, '_>, monitor: Option<&Monitor>) -> Vec<Observed> {
     let used = role.gpu(|timeline, now| {
         timeline.settle(0, now);
         timeline.processes(0)
@@ -34,7 +42,8 @@ fn tenants(role: &Role<'_, '_>) -> Vec<Observed> {
         let used = used.iter().find(|used| used.process == number);
         let (kernels, computed) = used.map_or_else(Default::default, |used| (used.kernels, used.busy));
         let reported = home.region.cell(gpu(), SLOT).busy.load(Ordering::Relaxed);
-        Observed { kernels, computed, reported: Nanos(reported) }
+        let measured = monitor.and_then(|monitor| monitor.measured(role.now(), number));
+        Observed { kernels, computed, reported: Nanos(reported), measured }
     });
     observed.collect()
 }

@@ -28,8 +28,13 @@ fn ran(policy: Option<Policy>, weights: [u32; 2], seed: u64) -> [u64; 2] {
     };
     let [first, second] = &sums;
     let tenants = [
-        Tenant { weight: weights[0], script: &|program| saturate(program, first), threads: 1 },
-        Tenant { weight: weights[1], script: &|program| saturate(program, second), threads: 1 },
+        Tenant { weight: weights[0], percent: None, script: &|program| saturate(program, first), threads: 1 },
+        Tenant {
+            weight: weights[1],
+            percent: None,
+            script: &|program| saturate(program, second),
+            threads: 1,
+        },
     ];
     let length = Nanos::from_millis(2 * SECOND);
     run(&Scene { figures: Figures::default(), policy, tenants: &tenants, seed, length }).unwrap();
@@ -72,10 +77,7 @@ fn visits(policy: Option<Policy>, gap: Nanos) -> u64 {
         }
         Ok(())
     };
-    let tenants = [
-        Tenant { weight: 1, script: &with_gaps, threads: 1 },
-        Tenant { weight: 1, script: &saturate, threads: 1 },
-    ];
+    let tenants = [Tenant::new(1, &with_gaps), Tenant::new(1, &saturate)];
     let length = Nanos::from_millis(3 * SECOND);
     run(&Scene { figures: Figures::default(), policy, tenants: &tenants, seed: 1, length }).unwrap();
     count.into_inner().unwrap()
@@ -116,10 +118,7 @@ fn ran_with_pauses(policy: Option<Policy>, pause: Nanos) -> u64 {
         }
         Ok(())
     };
-    let tenants = [
-        Tenant { weight: 1, script: &with_pauses, threads: 1 },
-        Tenant { weight: 1, script: &saturate, threads: 1 },
-    ];
+    let tenants = [Tenant::new(1, &with_pauses), Tenant::new(1, &saturate)];
     let length = Nanos::from_millis(3 * SECOND);
     run(&Scene { figures: Figures::default(), policy, tenants: &tenants, seed: 1, length }).unwrap();
     sum.into_inner().unwrap()
@@ -162,10 +161,7 @@ fn eager(policy: Option<Policy>) -> (u64, u64) {
         }
         Ok(())
     };
-    let tenants = [
-        Tenant { weight: 1, script: &launch, threads: 1 },
-        Tenant { weight: 1, script: &saturate, threads: 1 },
-    ];
+    let tenants = [Tenant::new(1, &launch), Tenant::new(1, &saturate)];
     let length = Nanos::from_millis(3 * SECOND);
     run(&Scene { figures: Figures::default(), policy, tenants: &tenants, seed: 1, length }).unwrap();
     sums.into_inner().unwrap()
@@ -212,8 +208,7 @@ fn newcomer(policy: Option<Policy>, micros: u64, streams: u32) -> u64 {
         *ran.lock().unwrap() = (program.ran() - before.unwrap()).0;
         Ok(())
     };
-    let tenants =
-        [Tenant { weight: 1, script: &queue, threads: 1 }, Tenant { weight: 1, script: &come, threads: 1 }];
+    let tenants = [Tenant::new(1, &queue), Tenant::new(1, &come)];
     let length = Nanos::from_millis(4 * SECOND);
     run(&Scene { figures: Figures::default(), policy, tenants: &tenants, seed: 1, length }).unwrap();
     ran.into_inner().unwrap() / 20_000
@@ -248,8 +243,18 @@ fn ran_programmatically(programmatic: bool, micros: u64) -> [u64; 2] {
     };
     let [first, second] = &sums;
     let tenants = [
-        Tenant { weight: 1, script: &|program| saturate(program, first, programmatic, micros), threads: 1 },
-        Tenant { weight: 1, script: &|program| saturate(program, second, false, 60), threads: 1 },
+        Tenant {
+            weight: 1,
+            percent: None,
+            script: &|program| saturate(program, first, programmatic, micros),
+            threads: 1,
+        },
+        Tenant {
+            weight: 1,
+            percent: None,
+            script: &|program| saturate(program, second, false, 60),
+            threads: 1,
+        },
     ];
     let length = Nanos::from_millis(3 * SECOND);
     run(&Scene { figures: Figures::default(), policy: Some(WEIGHTED), tenants: &tenants, seed: 1, length })
@@ -275,11 +280,12 @@ const fn us(micros: u64) -> Nanos {
 /// What a program of one container did alone, without a monitor, from the first second to the
 /// third.
 fn alone(threads: u32, script: &Script<'_>) -> Observed {
-    let tenants = [Tenant { weight: 1, script, threads }];
+    let tenants = [Tenant { threads, ..Tenant::new(1, script) }];
     let length = Nanos::from_millis(3 * SECOND);
     let scene = Scene { figures: Figures::default(), policy: None, tenants: &tenants, seed: 1, length };
     let observed = observe(&scene, &[Nanos::from_millis(SECOND), length]).unwrap();
     Observed {
+        measured: None,
         kernels: observed[1][0].kernels - observed[0][0].kernels,
         computed: observed[1][0].computed - observed[0][0].computed,
         reported: observed[1][0].reported - observed[0][0].reported,
@@ -399,10 +405,7 @@ fn tenant_that_starts_later_leaves_the_gpu_to_the_others_until_then() {
         program.sleep_until(at(SECOND));
         saturate(program)
     };
-    let tenants = [
-        Tenant { weight: 1, script: &saturate, threads: 1 },
-        Tenant { weight: 1, script: &newcomer, threads: 1 },
-    ];
+    let tenants = [Tenant::new(1, &saturate), Tenant::new(1, &newcomer)];
     let policy = Some(Policy::Weighted { conserving: false });
     let length = at(3 * SECOND);
     let scene = Scene { figures: Figures::default(), policy, tenants: &tenants, seed: 1, length };

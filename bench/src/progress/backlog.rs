@@ -33,7 +33,7 @@ const QUICK: usize = 4;
 pub(super) fn measure(options: &Options) -> Result<Figures> {
     let model = Model { switch: options.switch, ..Model::default() };
     let queues = if options.quick { &QUEUES[QUICK..] } else { &QUEUES[..] };
-    let alone = [Tenant { weight: 1, script: &saturate, threads: 1 }];
+    let alone = [Tenant::new(1, &saturate)];
     let solo = between(model, None, &alone, &[seconds(0), seconds(1)])?[0][0].kernels as f64;
     eprintln!("    backlog: the newcomer's work over its fair share in its first {WATCHED} seconds");
     let mut worst = f64::INFINITY;
@@ -71,10 +71,7 @@ fn got(queue: &Queue, model: Model, sharing: Sharing) -> Result<[f64; WATCHED as
         }
         Ok(())
     };
-    let tenants = [
-        Tenant { weight: 1, script: &fill, threads: 1 },
-        Tenant { weight: 1, script: &newcomer, threads: 1 },
-    ];
+    let tenants = [Tenant::new(1, &fill), Tenant::new(1, &newcomer)];
     let instants: Vec<Nanos> = (0..=WATCHED).map(|second| ALONE + seconds(second)).collect();
     let seen = between(model, sharing, &tenants, &instants)?;
     let kernels = |second: usize| seen[second][1].kernels as f64 / as_seconds(seconds(1));

@@ -94,7 +94,7 @@ impl Loop {
         // Kernels one by one, and the host's time for each: no batch takes longer.
         let longest = Nanos((self.work.length.0 + 10_000) * u64::from(self.batch));
         let length = Nanos(4 * longest.0).max(Nanos::from_millis(100));
-        let tenants = [Tenant { weight: 1, script: &batches, threads: 1 }];
+        let tenants = [Tenant::new(1, &batches)];
         run(&Scene { figures: model, policy: None, tenants: &tenants, seed: 1, length })?;
         let ends = ends.into_inner().unwrap_or_else(PoisonError::into_inner);
         let (first, last) = ends.first().zip(ends.last()).context("no batch ended alone")?;
@@ -141,7 +141,7 @@ fn progress(loops: &[Loop], model: Model) -> Result<Vec<f64>> {
     });
     let scripts: Vec<_> = scripts.collect();
     let tenants = loops.iter().zip(&scripts);
-    let tenants = tenants.map(|(tenant, script)| Tenant { weight: tenant.weight, script, threads: 1 });
+    let tenants = tenants.map(|(tenant, script)| Tenant::new(tenant.weight, script));
     let tenants: Vec<Tenant<'_>> = tenants.collect();
     let counted = counted(loops);
     let seen = between(model, Some(WEIGHTED), &tenants, &[WARM, WARM + counted])?;

@@ -1,6 +1,7 @@
 //! Progress: the work that programs complete beside other tenants, over what they complete alone.
 //!
-//! Nothing that is reported counts, only kernels that the GPU has completed. Time is virtual: the
+//! Nothing that is reported counts, only kernels that the GPU has completed; one row compares the
+//! two. Time is virtual: the
 //! gate and the controller run as they are shipped around the simulated GPU's timeline
 //! ([`crate::emulation`]), so a row comes out the same each time.
 //!
@@ -10,9 +11,11 @@
 //! | `bound` | the most that they and their neighbour can do together |
 //! | `backlog` | a newcomer beside a queue that was filled while its owner was alone |
 //! | `mixes` | closed loops of random kernels and weights |
+//! | `measured` | what is shown as measured, against what the GPU computed |
 
 mod backlog;
 mod bound;
+mod measured;
 mod mixes;
 mod patterns;
 
@@ -50,6 +53,7 @@ const EXPERIMENTS: &[Experiment] = &[
     },
     Experiment { keys: &["backlog_newcomer_ratio"], measure: backlog::measure },
     Experiment { keys: &["mixes_worst_pct", "mixes_median_pct", "mixes_sum_min"], measure: mixes::measure },
+    Experiment { keys: &["share_measured_error_points"], measure: measured::measure },
 ];
 
 /// Measures every wanted figure of the section.
@@ -89,6 +93,7 @@ fn done(before: &[Observed], after: &[Observed]) -> Vec<Observed> {
         kernels: after.kernels - before.kernels,
         computed: after.computed - before.computed,
         reported: after.reported - before.reported,
+        measured: after.measured,
     });
     done.collect()
 }

@@ -173,9 +173,9 @@ fn run(pattern: &Pattern, model: Model, sharing: Sharing, beside: bool) -> Resul
         }
         Ok(())
     };
-    let mut tenants = vec![Tenant { weight: 1, script: &cycles, threads: pattern.threads }];
+    let mut tenants = vec![Tenant { threads: pattern.threads, ..Tenant::new(1, &cycles) }];
     if beside {
-        tenants.push(Tenant { weight: 1, script: &saturate, threads: 1 });
+        tenants.push(Tenant::new(1, &saturate));
     }
     let seen = between(model, sharing, &tenants, &[WARM, WARM + COUNTED])?;
     let [own, other] = [0, 1].map(|tenant| seen[0].get(tenant).copied().unwrap_or_default());
@@ -282,7 +282,7 @@ impl Worst {
 }
 
 pub(super) fn measure(options: &Options) -> Result<Figures> {
-    let neighbour = [Tenant { weight: 1, script: &saturate, threads: 1 }];
+    let neighbour = [Tenant::new(1, &saturate)];
     let neighbour = between(Model::default(), None, &neighbour, &[WARM, WARM + COUNTED])?;
     let neighbour = neighbour[0][0].kernels as f64 / as_seconds(COUNTED);
     let alone = PATTERNS.iter().map(|pattern| Alone::measure(pattern, neighbour));

@@ -126,6 +126,7 @@ impl Card {
         let used = (reported - guest.seen).min(now - from);
         tenant.books.charge(now, used);
         self.charged = self.charged + used;
+        self.beside.add(now, used);
         if let Some(turn) = &mut self.turn {
             turn.excluded = turn.excluded + used.min(now - from.max(turn.start));
         }

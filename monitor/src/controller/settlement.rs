@@ -19,6 +19,7 @@ impl Card {
         if let Some(turn) = &mut self.turn {
             turn.excluded = turn.excluded + Nanos(part.0 * runners);
         }
+        self.beside.add(to, Nanos(part.0 * runners));
         for tenant in self.line.iter_mut().filter(|tenant| tenant.overrun) {
             if tenant.queued {
                 tenant.owe(part, self.tuning.debt);

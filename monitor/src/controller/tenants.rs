@@ -212,10 +212,12 @@ impl Tenant {
         self.armed_anew = false;
         let (active, ends) = (self.active, self.latest_end());
         let mut processes = Vec::with_capacity(sight.words.len());
+        let (mut grown, mut busy) = (Nanos::ZERO, 0_u32);
         for words in &sight.words {
             let before = self.processes.iter().find(|process| process.slot == words.slot);
             let (process, growth, lies) = words::believe(words, before, now);
-            self.books.reported = self.books.reported + growth;
+            grown = grown + growth;
+            busy += u32::from(growth > Nanos::ZERO);
             if lies > 0 {
                 self.books.odd.lies = self.books.odd.lies.saturating_add(lies);
                 self.lied = now + tuning.distrust;
@@ -223,6 +225,8 @@ impl Tenant {
             processes.push(process);
         }
         self.processes = processes;
+        let by_itself = busy <= 1 && self.guest.is_none() && !self.overrun;
+        self.books.report(now, grown, by_itself && !self.is_distrusted(now));
         if self.latest_end() > now {
             self.foretold = now;
         }

@@ -11,6 +11,7 @@ use cgpu_proto::file::{Error, Fault};
 use cgpu_proto::grant::{Grantor, Turn};
 use cgpu_proto::growth::Growth;
 use cgpu_proto::liveness::{self, Life};
+use cgpu_proto::notes::Measured;
 use cgpu_proto::slots::{State, Word};
 use cgpu_proto::snapshot::{Cell, Reader, Snapshot};
 use cgpu_proto::units::{Bytes, CardIndex, Generation, Nanos, SlotIndex};
@@ -18,6 +19,7 @@ use cgpu_proto::uuid::Uuid;
 use rustix::fs::fstat;
 
 use super::devices::Devices;
+use crate::controller::Share;
 use crate::controller::tenants::Gate;
 use crate::controller::words::Words;
 
@@ -262,12 +264,13 @@ impl Region {
     }
 
     /// What people may see in the page.
-    pub(crate) fn show(&self, card: CardIndex, policy: u32, weight: u32, share: u32, busy: Nanos) {
+    pub(crate) fn show(&self, card: CardIndex, policy: u32, weight: u32, share: &Share<'_>) {
         let words = self.grantor.card(card);
         words.policy.store(policy, Ordering::Relaxed);
         words.weight.store(weight, Ordering::Relaxed);
-        words.share.store(share, Ordering::Relaxed);
-        words.busy.store(busy.0, Ordering::Relaxed);
+        words.share.store(share.set, Ordering::Relaxed);
+        words.busy.store(share.books.charged.0, Ordering::Relaxed);
+        words.measured.store(Measured::encode(share.second), Ordering::Relaxed);
     }
 
     /// Says that the memory of a dead process is gone, whether or not its container has noticed that it is dead.

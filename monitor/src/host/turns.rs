@@ -163,7 +163,7 @@ impl Host {
                 {
                     let policy = board.controller.policy().number();
                     let weight = places.of(container).weight;
-                    region.show(card, policy, weight, share.set, share.books.charged);
+                    region.show(card, policy, weight, &share);
                 }
             }
         }

@@ -94,10 +94,7 @@ fn line<'a>(
     }
     let limit = if share.limit == 0 { "-".into() } else { table::mib(share.limit) };
     spans.extend([
-        Span::styled(
-            format!("{:>5} {:>5} ", percent(Some(share.share_set)), percent(share.share_second)),
-            plain,
-        ),
+        Span::styled(format!("{:>5.1} {:>5} ", share.share_set, table::measured(share, brief)), plain),
         Span::styled(spark(theme, time.last(history), history), colour),
         Span::styled(format!(" {:>6} {limit:>6} ", table::mib(row.used())), plain),
         Span::styled(spark(theme, memory.last(history), history), theme.memory()),
@@ -137,8 +134,9 @@ pub(super) fn render_detail(model: &Model, theme: &Theme, frame: &mut Frame<'_>,
     frame.render_widget(Paragraph::new(lines), area);
 }
 
-fn percent(share: Option<f64>) -> String {
-    share.map_or_else(|| "-".to_owned(), |share| format!("{share:.1}"))
+/// A percentage in four columns.
+fn brief(percent: f64) -> String {
+    if percent < 99.95 { format!("{percent:.1}") } else { "100".into() }
 }
 
 const fn gate(gate: Gate) -> &'static str {

@@ -1,0 +1,170 @@
+//! `share_measured`: what is shown as a container's measured share, against what the GPU computed
+//! for it in the same time, under each policy, alone and in pairs.
+
+use anyhow::Result;
+use cgpu_monitor::controller::policy::Policy;
+use cgpu_proto::units::Nanos;
+use cgpu_sim::settings::Figures as Model;
+use cgpu_tenant::gate::Failed;
+
+use super::{Figures, Options, WEIGHTED, as_seconds, between, seconds};
+use crate::emulation::{Observed, Program, Tenant, Work};
+
+/// What a container runs.
+struct Client {
+    name: &'static str,
+    cycle: fn(&Program<'_>) -> Result<(), Failed>,
+    /// Its weight, and its part of the GPU where shares are fixed.
+    weight: u32,
+    percent: u32,
+}
+
+const fn us(micros: u64) -> Nanos {
+    Nanos::from_micros(micros)
+}
+
+const SATURATING: Client = Client { name: "saturating", cycle: saturate, weight: 1, percent: 40 };
+const HEAVY: Client = Client { name: "saturating, 9 : 1", weight: 9, percent: 50, ..SATURATING };
+const LONG: Client = Client { name: "5 ms kernels", cycle: long, weight: 1, percent: 30 };
+const EAGER: Client = Client { name: "eager", cycle: eager, weight: 1, percent: 25 };
+const LOADER: Client = Client { name: "loader", cycle: load, weight: 1, percent: 20 };
+const REQUESTS: Client = Client { name: "requests", cycle: serve, weight: 3, percent: 10 };
+
+const SCENES: &[&[Client]] = &[
+    &[SATURATING],
+    &[EAGER],
+    &[SATURATING, SATURATING],
+    &[HEAVY, SATURATING],
+    &[LONG, SATURATING],
+    &[EAGER, SATURATING],
+    &[LOADER, SATURATING],
+    &[REQUESTS, SATURATING],
+    &[EAGER, LOADER],
+];
+
+const POLICIES: &[Policy] = &[
+    Policy::Average { slots: 4 },
+    Policy::Preemptive,
+    WEIGHTED,
+    Policy::Weighted { conserving: true },
+    Policy::Fixed { slots: 20 },
+    Policy::Soft,
+    Policy::Native,
+];
+
+fn saturate(program: &Program<'_>) -> Result<(), Failed> {
+    program.submit(Work::full(us(60)), 0)
+}
+
+fn long(program: &Program<'_>) -> Result<(), Failed> {
+    program.submit(Work::full(us(5_000)), 0)
+}
+
+fn eager(program: &Program<'_>) -> Result<(), Failed> {
+    for _ in 0..100 {
+        program.submit(Work::full(us(20)), 0)?;
+        program.compute(us(33) - program.launch_cost());
+    }
+    program.synchronize();
+    Ok(())
+}
+
+fn load(program: &Program<'_>) -> Result<(), Failed> {
+    batch(program, 20, us(2_000))
+}
+
+fn serve(program: &Program<'_>) -> Result<(), Failed> {
+    batch(program, 64, us(30_000))
+}
+
+fn batch(program: &Program<'_>, kernels: u32, quiet: Nanos) -> Result<(), Failed> {
+    (0..kernels).try_for_each(|_| program.submit(Work::full(us(100)), 0))?;
+    program.synchronize_stream(0)?;
+    program.sleep_until(program.now() + quiet);
+    Ok(())
+}
+
+/// Before the first reading: tenants come to be known.
+const WARM: Nanos = seconds(3);
+/// From reading to reading; no multiple of a round.
+const INTERVAL: Nanos = Nanos::from_millis(1_150);
+/// What a reading is of: the window of the monitor, whose edges are multiples of 50 ms.
+const WINDOW: Nanos = Nanos::from_millis(950);
+
+/// Errors of readings, in percentage points.
+#[derive(Default)]
+struct Errors {
+    exact: Vec<f64>,
+    estimated: Vec<f64>,
+    /// Readings of nothing.
+    unmetered: usize,
+}
+
+impl Errors {
+    fn take(&mut self, seen: &Observed) {
+        let truth = 100.0 * as_seconds(seen.computed) / as_seconds(WINDOW);
+        match seen.measured {
+            None => self.unmetered += 1,
+            Some(measured) => {
+                let error = (f64::from(measured.share) / 1000.0 - truth).abs();
+                let errors = if measured.exact { &mut self.exact } else { &mut self.estimated };
+                errors.push(error);
+            }
+        }
+    }
+
+    fn worst(errors: &[f64]) -> f64 {
+        errors.iter().copied().fold(0.0, f64::max)
+    }
+
+    fn line(&self) -> String {
+        let part = |errors: &[f64]| match errors.len() {
+            0 => "none".into(),
+            count => format!("{count} off by {:.2} at most", Self::worst(errors)),
+        };
+        let [exact, estimated] = [&self.exact, &self.estimated].map(|errors| part(errors));
+        format!("{exact}; estimates: {estimated}; not metered: {}", self.unmetered)
+    }
+}
+
+pub(super) fn measure(options: &Options) -> Result<Figures> {
+    let model = Model { switch: options.switch, ..Model::default() };
+    let readings = if options.quick { 3 } else { 10 };
+    let mut worst: f64 = 0.0;
+    eprintln!("    measured shares, percentage points off the GPU's own count");
+    for policy in POLICIES {
+        for clients in SCENES {
+            let errors = errors(model, *policy, clients, readings)?;
+            let names: Vec<&str> = clients.iter().map(|client| client.name).collect();
+            eprintln!("    policy {policy:?}, {}: {}", names.join(" + "), errors.line());
+            worst = worst.max(Errors::worst(&errors.exact));
+        }
+    }
+    Ok(vec![("share_measured_error_points", worst)])
+}
+
+fn errors(model: Model, policy: Policy, clients: &[Client], readings: u32) -> Result<Errors> {
+    let scripts: Vec<_> = clients
+        .iter()
+        .map(|client| {
+            move |program: &Program<'_>| {
+                while program.goes_on() {
+                    (client.cycle)(program)?;
+                }
+                Ok(())
+            }
+        })
+        .collect();
+    let tenants = clients.iter().zip(&scripts).map(|(client, script)| Tenant {
+        percent: Some(client.percent),
+        ..Tenant::new(client.weight, script)
+    });
+    let tenants: Vec<Tenant<'_>> = tenants.collect();
+    let reading = |number: u32| WARM + Nanos(INTERVAL.0 * u64::from(number));
+    let instants: Vec<Nanos> =
+        (0..readings).flat_map(|number| [reading(number) - WINDOW, reading(number)]).collect();
+    let seen = between(model, Some(policy), &tenants, &instants)?;
+    let mut errors = Errors::default();
+    seen.iter().step_by(2).flatten().for_each(|seen| errors.take(seen));
+    Ok(errors)
+}
