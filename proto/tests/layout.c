@@ -20,6 +20,7 @@ int main(void)
     VALUE(CGPU_NAME);
     VALUE(CGPU_DEVICES);
     VALUE(CGPU_DEVICE_STEP);
+    VALUE(CGPU_ESTIMATE);
     VALUE(CGPU_DEVICE_UNTOLD);
     VALUE(CGPU_DEVICE_PARTITIONED);
     VALUE(CGPU_LOCK_BASE);
@@ -121,6 +122,7 @@ int main(void)
     FIELD(cgpu_grant_card, bound);
     FIELD(cgpu_grant_card, confirmed);
     FIELD(cgpu_grant_card, returned);
+    FIELD(cgpu_grant_card, measured);
     FIELD(cgpu_grant_card, reserved0);
 
     SIZE(cgpu_device);

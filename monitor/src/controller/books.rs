@@ -22,46 +22,30 @@ pub struct Books {
     pub turns: u64,
     /// Turns that did not go by the book.
     pub odd: Odd,
-    /// What of it was charged, and what was reported, within the last second.
-    pub(super) charges: LastSecond,
-    pub(super) reports: LastSecond,
+    /// What it has computed within the last second, by its reports.
+    pub(super) computed: LastSecond,
     /// Reports among these that do not tell what the container has computed.
     pub(super) unclear: LastSecond,
 }
 
 impl Books {
-    /// Charges so much, at this time.
-    pub fn charge(&mut self, now: Nanos, time: Nanos) {
+    /// Charges so much.
+    pub fn charge(&mut self, time: Nanos) {
         self.charged = self.charged + time;
-        self.charges.add(now, time);
     }
 
     /// Takes back what was charged too much.
-    pub fn refund(&mut self, now: Nanos, time: Nanos) {
+    pub fn refund(&mut self, time: Nanos) {
         self.charged = self.charged - time;
-        self.charges.take(now, time);
     }
 
-    /// Takes down GPU time that its processes have reported. `clear`: it is what they computed.
-    pub(super) fn report(&mut self, now: Nanos, time: Nanos, clear: bool) {
-        self.reported = self.reported + time;
-        self.reports.add(now, time);
+    /// Takes down GPU time that the container's processes have reported, and what it computed in
+    /// it. `clear`: that is sure.
+    pub(super) fn report(&mut self, now: Nanos, reported: Nanos, computed: Nanos, clear: bool) {
+        self.reported = self.reported + reported;
+        self.computed.add(now, computed);
         if !clear {
-            self.unclear.add(now, time);
+            self.unclear.add(now, computed);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn refunds_lower_both() {
-        let now = Nanos::from_millis(5000);
-        let mut books = Books::default();
-        books.charge(now, Nanos(100));
-        books.refund(now + Nanos(1), Nanos(30));
-        assert_eq!((books.charged, books.charges.sum(now + Nanos(1))), (Nanos(70), Nanos(70)));
     }
 }

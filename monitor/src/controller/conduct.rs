@@ -27,7 +27,7 @@ impl Card {
             Verdict::Keep => false,
             Verdict::Vacate => {
                 if let Some(turn) = self.turn.take() {
-                    let turn = self.charge(now, now, turn);
+                    let turn = self.charge(now, turn);
                     self.turn = Some(Turn { phase: Phase::Vacant { since: now }, ..turn });
                 }
                 false
@@ -235,7 +235,7 @@ impl Card {
         let Some(turn) = self.turn.take() else { return };
         let remaining = self.find(turn.holder).map_or(Nanos::ZERO, |holder| holder.remaining(now));
         let from = (now + remaining).min(turn.end).max(now).max(turn.start);
-        let turn = self.charge(now, from, turn);
+        let turn = self.charge(from, turn);
         self.refill(now, rounds, Some(turn.holder));
         let word = self.word(now, YOURS);
         let grant = self.grant(turn.holder);
@@ -250,13 +250,13 @@ impl Card {
     }
 
     /// Takes off the holder's balance what the turn has cost since it was last charged.
-    fn charge(&mut self, now: Nanos, until: Nanos, turn: Turn) -> Turn {
+    fn charge(&mut self, until: Nanos, turn: Turn) -> Turn {
         let charge = turn.held(until) - turn.charged;
         if let Some(tenant) = self.find_mut(turn.holder) {
             if !turn.high {
                 tenant.balance = tenant.balance.saturating_sub(signed(charge));
             }
-            tenant.books.charge(now, charge);
+            tenant.books.charge(charge);
         }
         self.charged = self.charged + charge;
         Turn { charged: turn.charged + charge, ..turn }
@@ -269,7 +269,7 @@ impl Card {
         let end = if let Phase::Vacant { since } = turn.phase { since } else { boundary };
         self.past.note(PastTurn { holder: turn.holder, start: turn.start, end: end.max(turn.start) });
         let bubble = if turn.handed { self.bubble() } else { Nanos::ZERO };
-        let turn = if idle { turn } else { self.charge(now, end - bubble, turn) };
+        let turn = if idle { turn } else { self.charge(end - bubble, turn) };
         let (start, by, presumed) = (turn.start, now + self.tuning.settle, now + self.tuning.tolerance);
         let Some(at) = self.line.iter().position(|tenant| tenant.id == turn.holder) else { return };
         let tenant = &mut self.line[at];

@@ -137,7 +137,7 @@ mod tests {
         (old.turns, old.charged) = (9, Nanos(700));
         let tenant = old.find_mut(TenantId(2)).unwrap();
         (tenant.balance, tenant.debt, tenant.books.forgiven) = (-4_000_000, Nanos(8), Nanos(9));
-        tenant.books.charge(Nanos(6), Nanos(500));
+        tenant.books.charge(Nanos(500));
         tenant.books.turns = 4;
         tenant.books.odd.over = 1;
         (tenant.gap, tenant.late, tenant.early) = (Nanos(1), Nanos(2), Nanos(3));

@@ -39,7 +39,7 @@ pub(super) struct Guest {
     /// When the grant was given, and when the present stretch began.
     given: Nanos,
     since: Nanos,
-    /// What it had reported when the stretch began, and at the last step.
+    /// What it had reported when the stretch began, and how much of that is charged.
     start: Nanos,
     seen: Nanos,
     pub(super) why: Why,
@@ -123,8 +123,9 @@ impl Card {
     fn watch_guest(&mut self, from: Nanos, now: Nanos, at: usize, guest: Guest) {
         let tenant = &mut self.line[at];
         let reported = tenant.books.reported;
+        // Reports come in lumps. What this time is too short for is charged later.
         let used = (reported - guest.seen).min(now - from);
-        tenant.books.charge(now, used);
+        tenant.books.charge(used);
         self.charged = self.charged + used;
         self.beside.add(now, used);
         if let Some(turn) = &mut self.turn {
@@ -153,10 +154,11 @@ impl Card {
         // A new grant in good time, so that nobody waits for it.
         let used_up = if let Why::HostBound(_) = why { !early } else { spent };
         let half = self.line[at].spent(guest.word).0 > guest.granted.0 / 2;
-        let mut next = Guest { seen: reported, why, ..guest };
+        let seen = (guest.seen + used).max(reported - self.tuning.visit);
+        let mut next = Guest { seen, why, ..guest };
         if used_up || (over && half) {
             let Guest { since, start, .. } = guest;
-            next = Guest { since, start, ..self.invite(now, why, limit, reported) };
+            next = Guest { since, start, seen, ..self.invite(now, why, limit, reported) };
         }
         if over {
             (next.since, next.start) = (now, reported);
@@ -391,6 +393,9 @@ mod tests {
         look(&mut gpu, 21, 31, ms(40));
         assert_eq!(gpu.line[0].books.charged, ms(13));
         assert_eq!((gpu.charged, excluded(&gpu)), (ms(13), ms(7)));
+        // A report that came in a lump is charged as time passes.
+        look(&mut gpu, 31, 41, Nanos::ZERO);
+        assert_eq!((gpu.charged, excluded(&gpu)), (ms(23), ms(17)));
     }
 
     #[test]

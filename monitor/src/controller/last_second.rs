@@ -5,9 +5,8 @@ use cgpu_proto::units::Nanos;
 /// Times of the last second, in buckets.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LastSecond {
-    /// (number of the bucket's stretch of time, sum in ns). Below 0 where more is taken back than
-    /// fell into it.
-    bucket: [(u64, i64); Self::BUCKETS],
+    /// (number of the bucket's stretch of time, sum in ns).
+    bucket: [(u64, u64); Self::BUCKETS],
 }
 
 impl LastSecond {
@@ -21,21 +20,16 @@ impl LastSecond {
             // A time that ends with a bucket is of that bucket.
             let stretch = (end - 1) / Self::WIDTH;
             let part = left.min(end - stretch * Self::WIDTH);
-            *self.at(stretch) += part.cast_signed();
+            *self.at(stretch) += part;
             (end, left) = (end - part, left - part);
         }
-    }
-
-    /// Takes time back, now.
-    pub(super) fn take(&mut self, now: Nanos, time: Nanos) {
-        *self.at(now.0 / Self::WIDTH) -= time.0.cast_signed();
     }
 
     /// The sum since [`Self::since`].
     pub(super) fn sum(&self, now: Nanos) -> Nanos {
         let stretches = Self::since(now).0 / Self::WIDTH..=now.0 / Self::WIDTH;
         let seen = self.bucket.iter().filter(|bucket| stretches.contains(&bucket.0));
-        Nanos(seen.map(|bucket| bucket.1).sum::<i64>().max(0).cast_unsigned())
+        Nanos(seen.map(|bucket| bucket.1).sum())
     }
 
     /// When the last second began: between 950 ms and a second ago.
@@ -44,7 +38,7 @@ impl LastSecond {
         Nanos(stretch * Self::WIDTH)
     }
 
-    fn at(&mut self, stretch: u64) -> &mut i64 {
+    fn at(&mut self, stretch: u64) -> &mut u64 {
         // The remainder is below BUCKETS.
         #[allow(clippy::cast_possible_truncation)]
         let bucket = &mut self.bucket[(stretch % Self::BUCKETS as u64) as usize];
@@ -80,10 +74,6 @@ mod tests {
         window.add(ms(5020), ms(60));
         assert_eq!(window.sum(ms(5020)), ms(60));
         // Since 4960: 40 ms are of the bucket until 5000.
-        assert_eq!(window.sum(ms(5960)), ms(20));
-        window.take(ms(5960), ms(30));
-        assert_eq!(window.sum(ms(5960)), ms(0), "more is taken back than is there");
-        window.add(ms(5960), ms(30));
         assert_eq!(window.sum(ms(5960)), ms(20));
     }
 

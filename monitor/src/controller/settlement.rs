@@ -26,7 +26,7 @@ impl Card {
             } else {
                 tenant.balance = tenant.balance.saturating_sub(signed(part));
             }
-            tenant.books.charge(to, part);
+            tenant.books.charge(part);
             self.charged = self.charged + part;
         }
     }
@@ -102,8 +102,8 @@ impl Card {
             tenant.balance =
                 tenant.balance.saturating_add(signed(closed.charged)).saturating_sub(signed(charge));
         }
-        tenant.books.charge(now, charge - closed.charged);
-        tenant.books.refund(now, closed.charged - charge);
+        tenant.books.charge(charge - closed.charged);
+        tenant.books.refund(closed.charged - charge);
         self.charged = self.charged + charge - closed.charged;
     }
 

@@ -116,6 +116,8 @@ impl Card {
         }
         if now >= shared.until || !alone_with_one {
             (tenant.high_duty, tenant.vain) = (MEASURED_ANEW, 0);
+            // Beside others its gaps are in part theirs.
+            tenant.gap = Nanos::ZERO;
             return Outcome::Leaves(Nanos::ZERO);
         }
         Outcome::Stays(Why::HostBound(shared))
@@ -235,7 +237,7 @@ mod tests {
         assert!(guest(&gpu).is_some());
         look(&mut gpu, 3990, 4000, ms(4));
         assert!(guest(&gpu).is_none());
-        assert_eq!(gpu.line[0].high_duty, MEASURED_ANEW);
+        assert_eq!((gpu.line[0].high_duty, gpu.line[0].gap), (MEASURED_ANEW, Nanos::ZERO));
         assert!(gpu.line[0].uninvited <= NOW + ms(4000), "it may share turns again when that is measured");
     }
 

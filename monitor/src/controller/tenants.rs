@@ -4,6 +4,7 @@ use cgpu_proto::units::{Nanos, SlotIndex};
 
 use super::books::Books;
 use super::policy::Standing;
+use super::refill::part;
 use super::tuning::Tuning;
 use super::words::{self, Process, Words};
 use crate::message;
@@ -226,7 +227,9 @@ impl Tenant {
         }
         self.processes = processes;
         let by_itself = busy <= 1 && self.guest.is_none() && !self.overrun;
-        self.books.report(now, grown, by_itself && !self.is_distrusted(now));
+        // Processes that overlap report more than they computed.
+        let computed = if busy <= 1 { grown } else { part(grown.0, 1000, self.overlap) };
+        self.books.report(now, grown, computed, by_itself);
         if self.latest_end() > now {
             self.foretold = now;
         }

@@ -489,13 +489,13 @@ fn turn_goes_on_at_high_priority_once_its_holder_has_it() {
 fn turn_is_charged_as_it_goes_and_once() {
     let mut gpu = taken(FAIR);
     let turn = gpu.turn.take().unwrap();
-    let turn = gpu.charge(NOW, NOW + ms(2), turn);
-    let turn = gpu.charge(NOW, NOW + ms(5), turn);
+    let turn = gpu.charge(NOW + ms(2), turn);
+    let turn = gpu.charge(NOW + ms(5), turn);
     assert_eq!(turn.charged, ms(5));
     assert_eq!((gpu.line[0].balance, gpu.line[1].balance), (-5 * MS, 0));
     assert_eq!((gpu.line[0].books.charged, gpu.charged), (ms(5), ms(5)));
     let high = Turn { high: true, ..turn };
-    gpu.charge(NOW, NOW + ms(6), high);
+    gpu.charge(NOW + ms(6), high);
     assert_eq!(gpu.line[0].balance, -5 * MS, "high priority costs no balance");
     assert_eq!(gpu.charged, ms(6));
 }
