@@ -197,14 +197,14 @@ impl Card {
     /// Lets the holder launch no more, unless it is the next one as well.
     fn begin_closing(&mut self, now: Nanos, cause: Cause) {
         let Some(turn) = &self.turn else { return };
-        let told = self.find(turn.holder).map_or(Nanos::ZERO, |holder| holder.gate.bound);
-        let bound = self.bound(told);
+        let Some(holder) = self.find(turn.holder) else { return };
+        let (bound, ahead) = (self.bound(holder.gate.bound), holder.remaining(now));
+        let distrusted = holder.is_distrusted(now);
         if let Some(holder) = self.line.iter_mut().find(|tenant| tenant.id == turn.holder) {
             let remaining = holder.remaining(now).min(self.tuning.drain);
             holder.tail = Nanos((holder.tail.0 * 3 + remaining.0) / 4);
         }
         // What is in flight will run, and is its as well: whoever has used up its turn by one long kernel has none of it left for another.
-        let ahead = self.find(turn.holder).map_or(Nanos::ZERO, |holder| holder.remaining(now));
         let (holder, charge) = (turn.holder, signed(turn.held(now) + ahead) - signed(turn.charged));
         let line: Vec<Candidate> = self
             .line
@@ -223,8 +223,10 @@ impl Card {
             _ => {
                 if let Some(turn) = &mut self.turn {
                     // What an honest gate has in flight has run by then, and the books gave the time until then.
-                    let least = turn.end.min(now + bound);
-                    turn.phase = Phase::Closing { since: now, least, cause };
+                    let paid = turn.end.min(now + bound);
+                    // Who comes back waits for no more than the holder has in flight, as it says.
+                    let least = if cause == Cause::Preempted && !distrusted { now } else { paid };
+                    turn.phase = Phase::Closing { since: now, least, paid, cause };
                 }
             }
         }
@@ -287,6 +289,10 @@ impl Card {
             Cause::Silent | Cause::Gone | Cause::Calm => {}
         }
         tenant.queued &= cause == Cause::Overrun || !tenant.took(turn.word);
+        if let Phase::Closing { paid, .. } = turn.phase {
+            // So that it gains nothing by saying less.
+            tenant.balance = tenant.balance.saturating_sub(signed(paid - end));
+        }
         tenant.learn_drain(now, cause, turn.phase, &self.tuning);
         tenant.closed = Some(turn.close(end, cause, by));
         // The pre-empted one is next after whoever came back.

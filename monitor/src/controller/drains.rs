@@ -89,7 +89,7 @@ mod tests {
 
     /// A turn that closed at 0 and was over at this time.
     fn turn(tenant: &mut Tenant, over: u64, cause: Cause) {
-        let phase = Phase::Closing { since: at(0), least: at(0), cause: Cause::Spent };
+        let phase = Phase::Closing { since: at(0), least: at(0), paid: at(0), cause: Cause::Spent };
         tenant.learn_drain(at(over), cause, phase, &TUNING);
     }
 

@@ -35,8 +35,9 @@ pub(super) struct Turn {
 pub(super) enum Phase {
     /// The holder launches.
     Running,
-    /// It launches no more since `since`; its work drains. Not over before `least`, whatever is claimed.
-    Closing { since: Nanos, least: Nanos, cause: Cause },
+    /// It launches no more since `since`; its work drains. Not over before `least`, whatever is
+    /// claimed. It pays until `paid`.
+    Closing { since: Nanos, least: Nanos, paid: Nanos, cause: Cause },
     /// The holder is silent and nobody else wants the card.
     Vacant { since: Nanos },
 }

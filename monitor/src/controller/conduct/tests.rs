@@ -69,7 +69,7 @@ fn rank(gpu: &mut Card) {
 }
 
 fn closing(gpu: &mut Card, least: Nanos) {
-    gpu.turn.as_mut().unwrap().phase = Phase::Closing { since: NOW, least, cause: Cause::Spent };
+    gpu.turn.as_mut().unwrap().phase = Phase::Closing { since: NOW, least, paid: least, cause: Cause::Spent };
 }
 
 fn others_idle(gpu: &mut Card) {
@@ -424,10 +424,30 @@ fn closing_turn_lasts_as_long_as_an_honest_gate_may_have_work_in_flight() {
         let mut gpu = running(FAIR, now, us(400));
         gpu.line[1].balance = 6 * MS;
         gpu.line[0].gate.bound = told;
-        let cause = Cause::Preempted;
+        let cause = Cause::Silent;
         let least = NOW + us(least_us);
-        assert_eq!(close(&mut gpu, now, cause), Phase::Closing { since: now, least, cause });
+        assert_eq!(close(&mut gpu, now, cause), Phase::Closing { since: now, least, paid: least, cause });
     }
+}
+
+/// A container that came back waited for 250 us where 100 us were in flight.
+#[test]
+fn pre_empted_holder_is_taken_at_its_word_and_pays_as_if_it_were_not() {
+    let closing = |lied| {
+        let mut gpu = running(FAIR, NOW + ms(1), us(400));
+        (gpu.line[1].balance, gpu.line[0].gate.bound, gpu.line[0].lied) = (6 * MS, us(250), lied);
+        close(&mut gpu, NOW + ms(1), Cause::Preempted)
+    };
+    let (since, paid, cause) = (NOW + ms(1), NOW + us(1_250), Cause::Preempted);
+    assert_eq!(closing(Nanos::ZERO), Phase::Closing { since, least: since, paid, cause });
+    assert_eq!(closing(NOW + ms(2)), Phase::Closing { since, least: paid, paid, cause }, "it has no word");
+
+    let mut gpu = busy(FAIR, &[1, 1]);
+    give_turn(&mut gpu, 0, ms(6));
+    let phase = Phase::Closing { since, least: since, paid, cause };
+    let turn = Turn { phase, handed: false, ..gpu.turn.take().unwrap() };
+    gpu.close(since, since + us(100), cause, turn);
+    assert_eq!(gpu.line.iter().map(|tenant| tenant.balance).min(), Some(-MS - 100_000 - 150_000));
 }
 
 #[test]
