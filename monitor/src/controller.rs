@@ -70,7 +70,7 @@ use past::{Past, PastTurn};
 use policy::{Policy, WHOLE};
 use priority::Allowance;
 use refill::signed;
-use tenants::{Gate, Sight, Tenant, TenantId, Terms};
+use tenants::{Gate, Sight, Tenant, TenantId, Terms, WAIT};
 use tuning::Tuning;
 use turns::{Cause, Phase, Turn};
 
@@ -352,6 +352,7 @@ impl Card {
         let now = self.now;
         let before = self.skip_lost(before, now);
         self.note_sharing(before, now);
+        self.write_off(before, now);
         self.share_overruns(before, now);
         self.keep_allowance(before, now);
         self.accrue(before, now);
@@ -429,13 +430,17 @@ impl Card {
             // The newcomer first: whoever launched unmetered until now has work queued, which will run beside.
             self.line.sort_by_key(|tenant| core::cmp::Reverse(tenant.awake));
             for tenant in &mut self.line {
-                tenant.queued = true;
+                tenant.queued = tenant.gate.turn & 0xff != WAIT;
                 if tenant.is_active(now, &self.tuning) {
                     tenant.presumed = now + self.tuning.tolerance;
                 }
             }
-        } else if let Some(turn) = self.turn.take() {
-            self.close(now, now.max(turn.start), Cause::Calm, turn);
+        } else {
+            if let Some(turn) = self.turn.take() {
+                self.close(now, now.max(turn.start), Cause::Calm, turn);
+            }
+            // There are no turns that anything could run beside.
+            self.line.iter_mut().for_each(|tenant| tenant.overrun = false);
         }
         self.sharing = sharing;
         self.next_bump = now;

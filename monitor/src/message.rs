@@ -463,7 +463,7 @@ pub struct ShareStatus {
     pub share_set: f64,
     /// Share of the last second for which the card computed for it, in percent; none while that is not metered.
     pub share_second: Option<f64>,
-    /// That is an estimate: others' work ran at the same time, and it is what the container was charged.
+    /// That is an estimate: others' work ran at the same time, or several processes of the container.
     #[serde(default)]
     pub share_estimated: bool,
     /// Share of all contended time since the monitor first saw it, in percent; none before any.

@@ -17,18 +17,22 @@ struct Client {
     /// Its weight, and its part of the GPU where shares are fixed.
     weight: u32,
     percent: u32,
+    /// It fills the GPU: beside another such one its share can be told exactly.
+    fills: bool,
 }
 
 const fn us(micros: u64) -> Nanos {
     Nanos::from_micros(micros)
 }
 
-const SATURATING: Client = Client { name: "saturating", cycle: saturate, weight: 1, percent: 40 };
+const SATURATING: Client =
+    Client { name: "saturating", cycle: saturate, weight: 1, percent: 40, fills: true };
 const HEAVY: Client = Client { name: "saturating, 9 : 1", weight: 9, percent: 50, ..SATURATING };
-const LONG: Client = Client { name: "5 ms kernels", cycle: long, weight: 1, percent: 30 };
-const EAGER: Client = Client { name: "eager", cycle: eager, weight: 1, percent: 25 };
-const LOADER: Client = Client { name: "loader", cycle: load, weight: 1, percent: 20 };
-const REQUESTS: Client = Client { name: "requests", cycle: serve, weight: 3, percent: 10 };
+const LONG: Client = Client { name: "5 ms kernels", cycle: long, weight: 1, percent: 30, fills: true };
+const EAGER: Client = Client { name: "eager", cycle: eager, weight: 1, percent: 25, fills: false };
+const LOADER: Client = Client { name: "loader", cycle: load, weight: 1, percent: 20, fills: false };
+const STREAMS: Client = Client { name: "four streams", cycle: streams, ..LONG };
+const REQUESTS: Client = Client { name: "requests", cycle: serve, weight: 3, percent: 10, fills: false };
 
 const SCENES: &[&[Client]] = &[
     &[SATURATING],
@@ -36,6 +40,7 @@ const SCENES: &[&[Client]] = &[
     &[SATURATING, SATURATING],
     &[HEAVY, SATURATING],
     &[LONG, SATURATING],
+    &[STREAMS, SATURATING],
     &[EAGER, SATURATING],
     &[LOADER, SATURATING],
     &[REQUESTS, SATURATING],
@@ -58,6 +63,10 @@ fn saturate(program: &Program<'_>) -> Result<(), Failed> {
 
 fn long(program: &Program<'_>) -> Result<(), Failed> {
     program.submit(Work::full(us(5_000)), 0)
+}
+
+fn streams(program: &Program<'_>) -> Result<(), Failed> {
+    (0..4).try_for_each(|stream| program.submit(Work::full(us(1_000)), stream))
 }
 
 fn eager(program: &Program<'_>) -> Result<(), Failed> {
@@ -136,6 +145,12 @@ pub(super) fn measure(options: &Options) -> Result<Figures> {
         for clients in SCENES {
             let errors = errors(model, *policy, clients, readings)?;
             let names: Vec<&str> = clients.iter().map(|client| client.name).collect();
+            let must = *policy != Policy::Native && clients.iter().all(|client| client.fills);
+            let is_alone = clients.len() == 1 && !policy.is_fixed();
+            anyhow::ensure!(
+                !must || is_alone || !errors.exact.is_empty(),
+                "policy {policy:?}: no exact share"
+            );
             eprintln!("    policy {policy:?}, {}: {}", names.join(" + "), errors.line());
             worst = worst.max(Errors::worst(&errors.exact));
         }

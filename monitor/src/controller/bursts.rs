@@ -92,12 +92,11 @@ impl Card {
     /// Whether a container is known for bursts that are worth turns of their own: no shorter than a
     /// turn's least run, computing all the time, with a longer silence between them.
     pub(super) fn is_bursty(&self, now: Nanos, tenant: &Tenant) -> bool {
-        let Bursts { length, silence, samples, begun, waits, told, .. } = tenant.bursts;
-        let goes_on = tenant.books.reported - begun > Nanos(length.0.saturating_mul(LONG));
+        let Bursts { length, silence, samples, waits, told, .. } = tenant.bursts;
         self.rule.has_guests()
             && samples >= SAMPLES
             && (waits || told)
-            && !goes_on
+            && !tenant.goes_on()
             && !tenant.is_distrusted(now)
             && length >= self.tuning.run
             && silence >= Nanos(self.tuning.run.0 / 2 * 3)
@@ -124,7 +123,10 @@ impl Card {
     pub(super) fn hears_waits(&self, now: Nanos, tenant: &Tenant) -> bool {
         let Bursts { length, samples, .. } = tenant.bursts;
         let pauses = match tenant.guest {
-            Some(_) => samples > 0 && length >= self.tuning.run,
+            Some(_) => {
+                let usual = !tenant.goes_on() && tenant.was_silent_as_usual(now, &self.tuning);
+                samples > 0 && length >= self.tuning.run && usual
+            }
             None => tenant.gap >= self.tuning.sparse || tenant.is_host_bound(),
         };
         self.rule.has_guests() && (pauses || self.is_bursty(now, tenant))
@@ -162,6 +164,11 @@ impl Card {
 }
 
 impl Tenant {
+    /// Whether it has computed for longer than its bursts last.
+    fn goes_on(&self) -> bool {
+        self.books.reported - self.bursts.begun > Nanos(self.bursts.length.0.saturating_mul(LONG))
+    }
+
     /// Whether it was silent for no more than a few times as long as usual, and for a second at
     /// most.
     fn was_silent_as_usual(&self, now: Nanos, tuning: &Tuning) -> bool {

@@ -283,16 +283,12 @@ impl Card {
                 tenant.books.odd.missed = tenant.books.odd.missed.saturating_add(1);
             }
             Cause::Overrun => {
-                tenant.overrun = true;
+                (tenant.overrun, tenant.left) = (true, tenant.latest_end() - now);
                 tenant.books.odd.overruns = tenant.books.odd.overruns.saturating_add(1);
             }
             Cause::Silent | Cause::Gone | Cause::Calm => {}
         }
         tenant.queued &= cause == Cause::Overrun || !tenant.took(turn.word);
-        if let Phase::Closing { paid, .. } = turn.phase {
-            // So that it gains nothing by saying less.
-            tenant.balance = tenant.balance.saturating_sub(signed(paid - end));
-        }
         tenant.learn_drain(now, cause, turn.phase, &self.tuning);
         tenant.closed = Some(turn.close(end, cause, by));
         // The pre-empted one is next after whoever came back.

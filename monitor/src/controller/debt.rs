@@ -10,8 +10,19 @@
 
 use cgpu_proto::units::Nanos;
 
+use super::Card;
 use super::refill::signed;
 use super::tenants::Tenant;
+use crate::message::Sharing;
+
+impl Card {
+    /// While nobody has to wait for turns nobody loses by what was computed before.
+    pub(super) fn write_off(&mut self, from: Nanos, to: Nanos) {
+        if self.sharing != Sharing::Contended {
+            self.line.iter_mut().for_each(|tenant| tenant.debt = tenant.debt - (to - from));
+        }
+    }
+}
 
 impl Tenant {
     /// Charges so much: its credit first, then debt up to `most`.
@@ -29,9 +40,9 @@ mod tests {
     use super::*;
     use crate::controller::fixture::{NOW, busy, fixed, give_turn, ms, see, tenant, words};
     use crate::controller::policy::Policy;
+    use crate::controller::tenants::{Gate, TenantId, WAIT};
     use crate::controller::turns::Cause;
     use crate::controller::words::Words;
-    use crate::message::Sharing;
 
     const MS: i64 = 1_000_000;
 
@@ -71,8 +82,13 @@ mod tests {
     #[test]
     fn queue_from_before_is_over_with_the_work_of_a_turn_or_by_itself() {
         let mut gpu = busy(Policy::Preemptive, &[1, 1]);
+        gpu.line[1].gate = Gate::shut(WAIT);
         gpu.advance(NOW, &[]);
-        assert!(gpu.line.iter().all(|tenant| tenant.queued), "it has become contended");
+        let queued = |gpu: &Card, id| gpu.find(id).unwrap().queued;
+        assert!(queued(&gpu, TenantId(0)), "its gate was open");
+        assert!(!queued(&gpu, TenantId(1)), "it had to ask, after a silence");
+        let holder = gpu.holder().unwrap();
+        gpu.find_mut(holder).unwrap().queued = true;
         let turn = gpu.turn.take().unwrap();
         for (cause, word, queued) in
             [(Cause::Silent, 0, true), (Cause::Overrun, turn.word, true), (Cause::Spent, turn.word, false)]
@@ -85,6 +101,24 @@ mod tests {
         gpu.line.iter_mut().for_each(|tenant| (tenant.queued, tenant.overrun) = (true, true));
         gpu.watch_overruns(NOW + ms(50));
         assert!(gpu.line.iter().all(|tenant| !tenant.queued && !tenant.overrun), "nothing is in flight");
+    }
+
+    #[test]
+    fn work_that_runs_while_there_are_no_turns_costs_nothing() {
+        let mut gpu = busy(Policy::Preemptive, &[1, 1]);
+        (gpu.line[0].overrun, gpu.line[0].debt) = (true, ms(10));
+        gpu.sharing = Sharing::Watched;
+        gpu.share_overruns(NOW, NOW + ms(4));
+        gpu.write_off(NOW, NOW + ms(4));
+        assert_eq!((gpu.line[0].balance, gpu.line[0].debt, gpu.charged), (0, ms(6), Nanos::ZERO));
+        gpu.sharing = Sharing::Contended;
+        gpu.write_off(NOW + ms(4), NOW + ms(8));
+        assert_eq!(gpu.line[0].debt, ms(6));
+        gpu.line.iter_mut().for_each(|tenant| (tenant.active, tenant.waiting) = (Nanos::ZERO, false));
+        (gpu.line[0].overrun, gpu.line[1].active) = (true, NOW);
+        gpu.line[0].standing.open = false;
+        gpu.set_sharing(NOW + ms(8));
+        assert!(gpu.sharing != Sharing::Contended && !gpu.line[0].overrun);
     }
 
     #[test]

@@ -399,6 +399,14 @@ mod tests {
     }
 
     #[test]
+    fn background_tenant_repays_no_debt_by_rounds_of_which_it_has_no_use() {
+        let mut gpu = host();
+        gpu.line.iter_mut().for_each(|tenant| tenant.debt = ms(5));
+        gpu.refill(NOW, 2, None);
+        assert_eq!((gpu.line[0].debt, gpu.line[1].debt), (ms(5), Nanos::ZERO));
+    }
+
+    #[test]
     fn background_tenant_that_has_used_up_its_grant_early_is_back_in_line_for_two_seconds() {
         let mut gpu = host();
         take(&mut gpu, ms(25), true);

@@ -75,6 +75,8 @@ impl Card {
         let due = |tenant: &Tenant| {
             let missing = signed(tenant.quantum).saturating_sub(tenant.balance);
             let missing = u64::try_from(missing).unwrap_or(0);
+            // Half goes to the debt.
+            let missing = missing.saturating_add(tenant.debt.0.min(missing));
             now + part(missing, whole, self.rule.weight(&tenant.terms).max(1))
         };
         let wanting = self.line.iter().filter(|tenant| self.wants(now, tenant) && !tenant.is_high(now));

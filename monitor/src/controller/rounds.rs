@@ -46,7 +46,8 @@ impl Card {
         let quantum = self.quantum(now, tenant);
         Candidate {
             balance: tenant.balance,
-            debt: tenant.debt,
+            // One that runs beside others has no use of rounds, and gives nothing up.
+            debt: if tenant.guest.is_some() { Nanos::ZERO } else { tenant.debt },
             quantum,
             most: self.most_saved(now, tenant, quantum),
             wants: self.wants(now, tenant),

@@ -6,12 +6,13 @@ use super::Card;
 use super::refill::signed;
 use super::tenants::WAIT;
 use super::turns::{Finding, Phase};
+use crate::message::Sharing;
 
 impl Card {
     /// Charges the stretch since the last step to those whose work runs beside others' turns: each its part of it.
     pub(super) fn share_overruns(&mut self, from: Nanos, to: Nanos) {
         let runners = self.line.iter().filter(|tenant| tenant.overrun).count() as u64;
-        if runners == 0 {
+        if runners == 0 || self.sharing != Sharing::Contended {
             return;
         }
         let from = self.turn.as_ref().map_or(from, |turn| from.max(turn.start));
@@ -26,6 +27,7 @@ impl Card {
             } else {
                 tenant.balance = tenant.balance.saturating_sub(signed(part));
             }
+            tenant.left = tenant.left - part;
             tenant.books.charge(part);
             self.charged = self.charged + part;
         }
@@ -39,13 +41,15 @@ impl Card {
             tenant.learn_overrun(now, &self.tuning);
             let end = tenant.latest_end();
             if tenant.overrun {
-                tenant.overrun = end > Nanos::ZERO && end + patience > now;
+                // Beside others it takes longer than was predicted when it was launched.
+                tenant.left = tenant.left.max(end - now);
+                tenant.overrun = end > Nanos::ZERO && (tenant.left > Nanos::ZERO || end + patience > now);
                 tenant.queued &= tenant.overrun;
             } else if Some(tenant.id) != holder && tenant.gate.turn & 0xff == WAIT {
                 // Work under WAIT: a backlog from before, or launches that had to be let through.
                 let own = tenant.closed.as_ref().map_or(tenant.given, |closed| closed.end);
                 if end > now && now > own + patience {
-                    tenant.overrun = true;
+                    (tenant.overrun, tenant.left) = (true, end - now);
                     if let Some(closed) = &mut tenant.closed {
                         closed.beside.get_or_insert(now);
                     }
@@ -94,13 +98,18 @@ impl Card {
         tenant.learn_end(&closed, early, late, &tuning);
         tenant.learn(&closed, reported, finding, &tuning);
         match finding {
-            Finding::Over => tenant.books.odd.over = tenant.books.odd.over.saturating_add(1),
+            Finding::Over => {
+                tenant.books.odd.over = tenant.books.odd.over.saturating_add(1);
+                tenant.books.unclear.add(now, reported - (closed.end - closed.start));
+            }
             Finding::Under => tenant.books.odd.under = tenant.books.odd.under.saturating_add(1),
             Finding::Fits | Finding::Distrusted => {}
         }
         if !closed.high {
+            // It pays for what it may have had in flight, so that it gains nothing by saying less.
+            let cost = charge + (closed.paid - closed.end);
             tenant.balance =
-                tenant.balance.saturating_add(signed(closed.charged)).saturating_sub(signed(charge));
+                tenant.balance.saturating_add(signed(closed.charged)).saturating_sub(signed(cost));
         }
         tenant.books.charge(charge - closed.charged);
         tenant.books.refund(closed.charged - charge);

@@ -89,8 +89,8 @@ pub(super) struct Tenant {
     pub(super) balance: i64,
     /// What it has yet to repay: see `debt.rs`.
     pub(super) debt: Nanos,
-    /// It may have work in flight from before the GPU was contended: no turn of its own has ended
-    /// with its work since.
+    /// It may have work in flight from before the GPU was contended: its gate was open then, and no
+    /// turn of its own has ended with its work since.
     pub(super) queued: bool,
     /// What a round brings it at present.
     pub(super) quantum: Nanos,
@@ -121,8 +121,9 @@ pub(super) struct Tenant {
     pub(super) high_duty: u64,
     /// The same of its turns without the silence at their end.
     pub(super) burst_duty: u64,
-    /// Its work runs beside others' turns.
+    /// Its work runs beside others' turns, and how much of it is left, if it has what it is charged.
     pub(super) overrun: bool,
+    pub(super) left: Nanos,
     /// How long its long work may take to end when its turn is over.
     pub(super) long: super::drains::Long,
     /// What it says is worth nothing until then.
@@ -187,6 +188,7 @@ impl Tenant {
             high_duty: 1000,
             burst_duty: 1000,
             overrun: false,
+            left: Nanos::ZERO,
             long: super::drains::Long::default(),
             lied: Nanos::ZERO,
             gap: Nanos::ZERO,

@@ -74,6 +74,8 @@ pub(super) struct Closed {
     pub(super) handed: bool,
     pub(super) high: bool,
     pub(super) cause: Cause,
+    /// Its holder pays until then, though it was over before.
+    pub(super) paid: Nanos,
     /// Settled by then, report or not.
     pub(super) by: Nanos,
     /// Since when its work ran beside others' turns, and was charged as it ran.
@@ -100,6 +102,7 @@ impl Turn {
     }
 
     pub(super) fn close(self, end: Nanos, cause: Cause, by: Nanos) -> Closed {
+        let paid = if let Phase::Closing { paid, .. } = self.phase { paid } else { end };
         Closed {
             start: self.start,
             end: end.max(self.start),
@@ -109,6 +112,7 @@ impl Turn {
             handed: self.handed,
             high: self.high,
             cause,
+            paid,
             by,
             beside: (cause == Cause::Overrun).then_some(end),
         }
@@ -222,6 +226,7 @@ mod tests {
             handed,
             high: false,
             cause: Cause::Spent,
+            paid: start,
             by: start,
             beside: None,
         }

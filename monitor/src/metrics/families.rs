@@ -159,7 +159,7 @@ families! {
         |of, put| shares(of, put, |share| Some(float(share.draining)));
     "cgpu_share_set", Gauge, Ratio, "Share of the card that the container is sure of while it is busy.",
         |of, put| shares(of, put, |share| Some(share.share_set / 100.0));
-    "cgpu_share_measured", Gauge, Ratio, "Part of the last second for which the card computed for it; absent while that is not metered, or others' work runs beside its own.",
+    "cgpu_share_measured", Gauge, Ratio, "Part of the last second for which the card computed for it; absent while that is not metered, others' work runs beside its own, or several of its processes compute.",
         |of, put| shares(of, put, |share| share.share_second.filter(|_| !share.share_estimated).map(|share| share / 100.0));
     "cgpu_container_utilization", Gauge, Ratio, "How much of the time the card computed for the container, by NVML.",
         |of, put| shares(of, put, |share| share.utilization.map(percent));

@@ -264,6 +264,21 @@ fn queue_filled_while_alone_is_repaid_from_half_a_share() {
     assert!((3_400..=4_100).contains(&forgiven), "{forgiven} ms forgiven");
 }
 
+/// A kernel launched after a pause is no queue from before, though the GPU was not contended
+/// meanwhile: by pausing, a container had 39 % where 20 were set.
+#[test]
+fn long_kernels_after_pauses_are_charged_in_full() {
+    for kernel_us in [150_000, 400_000] {
+        let long = [Load::bursts(kernel_us, 1, 25_000).during(SECOND, u64::MAX)];
+        let mut world = World::new(WEIGHTED, &[(1, &long), (4, SATURATING)]);
+        world.run_for(5 * SECOND);
+        let parts = world.run_and_measure(60 * SECOND).parts();
+        let forgiven = world.share(0).books.forgiven.0 / MS;
+        println!("{kernel_us} us: {parts:.2?}, {forgiven} ms forgiven");
+        assert!(parts[0] <= 23.0 && forgiven == 0, "{kernel_us} us");
+    }
+}
+
 /// Why what a container says of its queue is not compared with what the holder of the turn
 /// computes: hidden work has half of the holder's turns, and the holder reports as much as ever.
 #[test]
