@@ -171,7 +171,9 @@ impl Settlement {
         for other in self.lanes.iter_mut().filter(|other| other.id != lane) {
             let Some(since) = other.since() else { continue };
             let cost = other.cost();
-            other.ran = times(end - since, part).min(cost);
+            // Of kernels that run one by one, one that was launched later has not begun.
+            let waits = part * count(busy) <= 1.0 && other.launches() == 1;
+            other.ran = if waits { Nanos::ZERO } else { times(end - since, part).min(cost) };
             (all, fair) = (all + cost, fair + other.ran);
         }
         Nanos((3 * surplus.min(all).0 + fair.0) / 4)

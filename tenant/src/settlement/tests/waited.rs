@@ -102,3 +102,26 @@ fn gaps_of_a_host_are_not_learned_where_the_last_launch_still_runs() {
     // A kernel that takes longer from now on is learned all the same.
     assert!(cost(&[true, false, false, false]) > known + 5_000);
 }
+
+/// Two kernels that fill the GPU, of 60 us each, the second launched 40 us after the first. When
+/// the first had ended, 10 us of the second were taken to have run.
+#[test]
+fn kernel_behind_one_that_fills_the_gpu_has_not_begun() {
+    let (mut settlement, mut now) = (known(), BEGIN);
+    for stream in 1..=2 {
+        let id = settlement.lane(key(THREAD, stream), now).expect("a lane").id;
+        let expected = settlement.expect(kernel());
+        settlement.find(id).expect("the lane").open.start = Start::Event(Event(stream));
+        settlement.charge(Some(id), kernel(), expected, 1, now);
+        let marker = settlement.plan(id).expect("a marker");
+        let placed = Placed { at: now, company: Company::Alone, dry: false, backlog: false };
+        settlement.close(id, &marker, Event(10 + stream), false, placed);
+        now = now + us(40);
+    }
+    now = BEGIN + KERNEL;
+    let due = settlement.due(CONTEXT, &[], |_| 0, now).expect("the first is over");
+    let timing = Timing { since_base: None, length: Some(KERNEL.0.cast_signed()) };
+    settlement.settle(&due, timing, now).expect("it was due");
+    let left = settlement.work().own_remaining(0, now);
+    assert!((us(58)..us(63)).contains(&left), "{left}");
+}
