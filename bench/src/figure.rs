@@ -203,6 +203,8 @@ pub(crate) const FIGURES: &[Figure] = &[
         .of("mixes"),
     at_most("mixes_median_pct", "median over the mixes of their worst", 1.5).of("mixes"),
     at_least("mixes_sum_min", "least sum of progress", 0.95).of("mixes"),
+    at_most("many_streams_worst_pct", "the same of 4 and 32 streams beside one stream; worst", 5.0)
+        .of("mixes"),
     at_most("share_measured_error_points", "measured share as shown, off the GPU's own count; worst", 1.0),
     // The same two tenants without turns, for comparison
     recorded("bucket_share_error_pct_75_25", "75:25 by buckets that overlap, charged event times"),

@@ -1,4 +1,5 @@
-//! `mixes`: closed loops of random kernels and weights beside each other, under policy 2.
+//! `mixes`: closed loops of random kernels and weights beside each other, under policy 2; and rows
+//! of 4 and 32 streams beside one.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -119,6 +120,36 @@ fn drawn(seed: u64, number: u64) -> Vec<Loop> {
     (0..loops).map(|_| Loop::drawn(&mut draws)).collect()
 }
 
+/// A tenant with many streams.
+struct Streams {
+    number: u32,
+    grid: Grid,
+    /// Of a kernel.
+    length: Nanos,
+}
+
+/// Grids that fill the GPU and that leave room, short kernels and long ones.
+const MANY_STREAMS: &[Streams] = &[
+    Streams { number: 4, grid: Grid::Full, length: Nanos::from_micros(100) },
+    Streams { number: 4, grid: Grid::Full, length: Nanos::from_micros(5_000) },
+    Streams { number: 4, grid: Grid::Quarter, length: Nanos::from_micros(100) },
+    Streams { number: 4, grid: Grid::Quarter, length: Nanos::from_micros(5_000) },
+    Streams { number: 32, grid: Grid::Full, length: Nanos::from_micros(100) },
+    Streams { number: 32, grid: Grid::Full, length: Nanos::from_micros(5_000) },
+    Streams { number: 32, grid: Grid::Quarter, length: Nanos::from_micros(100) },
+    Streams { number: 32, grid: Grid::Quarter, length: Nanos::from_micros(5_000) },
+];
+
+impl Streams {
+    /// Beside a tenant with one stream, of the same weight.
+    fn beside_one(&self) -> Vec<Loop> {
+        let Self { number, grid, length } = *self;
+        let many = Loop { work: Work { grid, length }, streams: number, batch: 8 * number, weight: 1 };
+        let one = Loop { work: Work::full(Nanos::from_micros(60)), streams: 1, batch: 512, weight: 1 };
+        vec![many, one]
+    }
+}
+
 /// How long a mix is counted.
 fn counted(loops: &[Loop]) -> Nanos {
     let weights: u32 = loops.iter().map(|tenant| tenant.weight).sum();
@@ -175,9 +206,23 @@ pub(super) fn measure(options: &Options) -> Result<Figures> {
         "    mixes of seed {}: weight: kernel x streams / kernels between waits, off by percent",
         options.seed
     );
+    let random = (0..mixes).map(|number| drawn(options.seed, number));
+    let (mut worst, least) = rows(random, model)?;
+    let most = worst.iter().copied().fold(0.0, f64::max);
+    let many = if options.quick { &MANY_STREAMS[..1] } else { MANY_STREAMS };
+    let (off, _) = rows(many.iter().map(|streams| streams.beside_one()), model)?;
+    Ok(vec![
+        ("mixes_worst_pct", most),
+        ("mixes_median_pct", median(&mut worst)),
+        ("mixes_sum_min", least),
+        ("many_streams_worst_pct", off.iter().copied().fold(0.0, f64::max)),
+    ])
+}
+
+/// Of each mix, the worst percentage of a share off its weight; and the least sum of progress.
+fn rows(mixes: impl Iterator<Item = Vec<Loop>>, model: Model) -> Result<(Vec<f64>, f64)> {
     let (mut worst, mut least) = (Vec::new(), f64::INFINITY);
-    for number in 0..mixes {
-        let loops = drawn(options.seed, number);
+    for (number, loops) in mixes.enumerate() {
         let progress = progress(&loops, model).with_context(|| format!("mix {number}"))?;
         let weights: Vec<u32> = loops.iter().map(|tenant| tenant.weight).collect();
         let off = deviations(&progress, &weights);
@@ -187,8 +232,7 @@ pub(super) fn measure(options: &Options) -> Result<Figures> {
         worst.push(off.iter().fold(0.0_f64, |worst, off| worst.max(off.abs())));
         least = least.min(sum);
     }
-    let most = worst.iter().copied().fold(0.0, f64::max);
-    Ok(vec![("mixes_worst_pct", most), ("mixes_median_pct", median(&mut worst)), ("mixes_sum_min", least)])
+    Ok((worst, least))
 }
 
 #[cfg(test)]

@@ -52,7 +52,10 @@ const EXPERIMENTS: &[Experiment] = &[
         measure: patterns::measure,
     },
     Experiment { keys: &["backlog_newcomer_ratio"], measure: backlog::measure },
-    Experiment { keys: &["mixes_worst_pct", "mixes_median_pct", "mixes_sum_min"], measure: mixes::measure },
+    Experiment {
+        keys: &["mixes_worst_pct", "mixes_median_pct", "mixes_sum_min", "many_streams_worst_pct"],
+        measure: mixes::measure,
+    },
     Experiment { keys: &["share_measured_error_points"], measure: measured::measure },
 ];
 
