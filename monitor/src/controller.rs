@@ -411,7 +411,8 @@ impl Card {
         let members = self.line.iter().filter(|tenant| self.is_member(tenant));
         let is_active = |tenant: &Tenant| tenant.is_active(now, &self.tuning);
         let active = members.clone().filter(|tenant| is_active(tenant)).count();
-        // Where another one's burst may come at any moment, none fills its queue as if it were alone.
+        // Where another one's burst may come at any moment, none fills its queue as if it were
+        // alone.
         let comes = |tenant: &&Tenant| !is_active(tenant) && self.is_bursty(now, tenant);
         let bursty = members.clone().any(|tenant| comes(&tenant));
         let enough = if self.has_high(now) || bursty { 1 } else { self.rule.contended_at() };

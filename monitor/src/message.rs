@@ -461,9 +461,11 @@ pub struct ShareStatus {
     pub draining: u64,
     /// Share as set, in percent of the card: what it is sure of while it is busy.
     pub share_set: f64,
-    /// Share of the last second for which the card computed for it, in percent; none while that is not metered.
+    /// Share of the last second for which the card computed for it, in percent; none while that is
+    /// not metered.
     pub share_second: Option<f64>,
-    /// That is an estimate: others' work ran at the same time, or several processes of the container.
+    /// That is an estimate: others' work ran at the same time, or several processes of the
+    /// container.
     #[serde(default)]
     pub share_estimated: bool,
     /// Share of all contended time since the monitor first saw it, in percent; none before any.

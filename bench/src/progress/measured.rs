@@ -7,6 +7,7 @@ use cgpu_proto::units::Nanos;
 use cgpu_sim::settings::Figures as Model;
 use cgpu_tenant::gate::Failed;
 
+use super::patterns::{batch, eager};
 use super::{Figures, Options, WEIGHTED, as_seconds, between, seconds};
 use crate::emulation::{Observed, Program, Tenant, Work};
 
@@ -29,7 +30,7 @@ const SATURATING: Client =
     Client { name: "saturating", cycle: saturate, weight: 1, percent: 40, fills: true };
 const HEAVY: Client = Client { name: "saturating, 9 : 1", weight: 9, percent: 50, ..SATURATING };
 const LONG: Client = Client { name: "5 ms kernels", cycle: long, weight: 1, percent: 30, fills: true };
-const EAGER: Client = Client { name: "eager", cycle: eager, weight: 1, percent: 25, fills: false };
+const EAGER: Client = Client { name: "eager", cycle: run_eagerly, weight: 1, percent: 25, fills: false };
 const LOADER: Client = Client { name: "loader", cycle: load, weight: 1, percent: 20, fills: false };
 const STREAMS: Client = Client { name: "four streams", cycle: streams, ..LONG };
 const REQUESTS: Client = Client { name: "requests", cycle: serve, weight: 3, percent: 10, fills: false };
@@ -69,27 +70,19 @@ fn streams(program: &Program<'_>) -> Result<(), Failed> {
     (0..4).try_for_each(|stream| program.submit(Work::full(us(1_000)), stream))
 }
 
-fn eager(program: &Program<'_>) -> Result<(), Failed> {
-    for _ in 0..100 {
-        program.submit(Work::full(us(20)), 0)?;
-        program.compute(us(33) - program.launch_cost());
-    }
-    program.synchronize();
-    Ok(())
+fn run_eagerly(program: &Program<'_>) -> Result<(), Failed> {
+    eager(program, us(33))
 }
 
 fn load(program: &Program<'_>) -> Result<(), Failed> {
-    batch(program, 20, us(2_000))
+    batch(program, Work::full(us(100)), 20)?;
+    program.sleep_until(program.now() + us(2_000));
+    Ok(())
 }
 
 fn serve(program: &Program<'_>) -> Result<(), Failed> {
-    batch(program, 64, us(30_000))
-}
-
-fn batch(program: &Program<'_>, kernels: u32, quiet: Nanos) -> Result<(), Failed> {
-    (0..kernels).try_for_each(|_| program.submit(Work::full(us(100)), 0))?;
-    program.synchronize_stream(0)?;
-    program.sleep_until(program.now() + quiet);
+    batch(program, Work::full(us(100)), 64)?;
+    program.sleep_until(program.now() + us(30_000));
     Ok(())
 }
 

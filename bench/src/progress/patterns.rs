@@ -53,7 +53,7 @@ const PATTERNS: &[Pattern] = &[
 const REQUESTS: &str = "requests";
 
 /// A framework that launches layer by layer: the host takes so long for each launch.
-fn eager(program: &Program<'_>, host: Nanos) -> Result<(), Failed> {
+pub(super) fn eager(program: &Program<'_>, host: Nanos) -> Result<(), Failed> {
     for _ in 0..100 {
         program.submit(SHORT, 0)?;
         program.compute(host - program.launch_cost());
@@ -63,7 +63,7 @@ fn eager(program: &Program<'_>, host: Nanos) -> Result<(), Failed> {
 }
 
 /// So many kernels on the thread's own stream.
-fn batch(program: &Program<'_>, work: Work, kernels: u32) -> Result<(), Failed> {
+pub(super) fn batch(program: &Program<'_>, work: Work, kernels: u32) -> Result<(), Failed> {
     let stream = program.thread();
     (0..kernels).try_for_each(|_| program.submit(work, stream))?;
     program.synchronize_stream(stream)

@@ -282,10 +282,7 @@ impl Card {
                 tenant.dormant = Some(tenant.print());
                 tenant.books.odd.missed = tenant.books.odd.missed.saturating_add(1);
             }
-            Cause::Overrun => {
-                (tenant.overrun, tenant.left) = (true, tenant.latest_end() - now);
-                tenant.books.odd.overruns = tenant.books.odd.overruns.saturating_add(1);
-            }
+            Cause::Overrun => tenant.run_beside(now),
             Cause::Silent | Cause::Gone | Cause::Calm => {}
         }
         tenant.queued &= cause == Cause::Overrun || !tenant.took(turn.word);

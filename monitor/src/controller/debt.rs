@@ -5,8 +5,8 @@
 //! it: what exceeds its credit is debt, which is repaid from half of what each round brings
 //! (`refill.rs`). Debt has a limit. What exceeds that is forgiven, and counted.
 //!
-//! A kernel launched in a turn that runs beside later ones is charged in full. Otherwise a container
-//! could exceed its share for good by launching long kernels.
+//! A kernel launched in a turn that runs beside later ones is charged in full. Otherwise a
+//! container could exceed its share for good by launching long kernels.
 
 use cgpu_proto::units::Nanos;
 
@@ -16,7 +16,7 @@ use super::tenants::Tenant;
 use crate::message::Sharing;
 
 impl Card {
-    /// While nobody has to wait for turns nobody loses by what was computed before.
+    /// Where there are no turns, no container loses by what another one has computed before.
     pub(super) fn write_off(&mut self, from: Nanos, to: Nanos) {
         if self.sharing != Sharing::Contended {
             self.line.iter_mut().for_each(|tenant| tenant.debt = tenant.debt - (to - from));
@@ -62,7 +62,8 @@ mod tests {
         assert_eq!((tenant.balance, tenant.debt), (-3 * MS, ms(252)), "it has no credit");
     }
 
-    /// A GPU of which the second container has the turn, for 10 ms; the first one's work runs beside.
+    /// A GPU of which the second container has the turn, for 10 ms. The first one's work runs
+    /// beside.
     fn overrun(queued: bool) -> (i64, Nanos) {
         let mut gpu = busy(Policy::Preemptive, &[1, 1]);
         give_turn(&mut gpu, 1, ms(10));

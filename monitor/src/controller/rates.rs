@@ -11,7 +11,7 @@ use cgpu_proto::units::Nanos;
 
 use super::Card;
 use super::policy::WHOLE;
-use super::refill::{part, signed};
+use super::refill::{needed, part, repaid, signed};
 use super::tenants::{Tenant, TenantId};
 
 /// Rounds' worth of credit that one container can have.
@@ -42,7 +42,7 @@ impl Card {
             let gain = part(time, weight, whole);
             let wants = self.wants(to, tenant) || self.holds(tenant.id);
             let tenant = &mut self.line[at];
-            let repaid = tenant.debt.min(if wants { Nanos(gain.0 / 2) } else { gain });
+            let repaid = repaid(tenant.debt, gain, wants);
             tenant.debt = tenant.debt - repaid;
             let limit = if wants { signed(Nanos(most)) } else { signed(tenant.quantum) };
             let limit = limit.saturating_add(owed).max(tenant.balance);
@@ -74,10 +74,8 @@ impl Card {
         let whole = self.whole();
         let due = |tenant: &Tenant| {
             let missing = signed(tenant.quantum).saturating_sub(tenant.balance);
-            let missing = u64::try_from(missing).unwrap_or(0);
-            // Half goes to the debt.
-            let missing = missing.saturating_add(tenant.debt.0.min(missing));
-            now + part(missing, whole, self.rule.weight(&tenant.terms).max(1))
+            let missing = needed(tenant.debt, Nanos(u64::try_from(missing).unwrap_or(0)));
+            now + part(missing.0, whole, self.rule.weight(&tenant.terms).max(1))
         };
         let wanting = self.line.iter().filter(|tenant| self.wants(now, tenant) && !tenant.is_high(now));
         wanting.map(due).min().unwrap_or(Nanos::MAX)

@@ -38,12 +38,10 @@ impl Candidate {
         Nanos(self.quantum.0.saturating_mul(rounds))
     }
 
-    /// What it repays of its debt in so many rounds: half of what they bring, and all of it while it
-    /// does not want the GPU.
+    /// What it repays of its debt in so many rounds.
     #[must_use]
     pub fn repaid(self, rounds: u64) -> Nanos {
-        let added = self.added(rounds);
-        self.debt.min(if self.wants { Nanos(added.0 / 2) } else { added })
+        repaid(self.debt, self.added(rounds), self.wants)
     }
 
     /// Balance from which a turn is worth its switch.
@@ -54,9 +52,8 @@ impl Candidate {
     /// Rounds until it has enough.
     fn rounds(self, least: Nanos) -> u64 {
         let missing = self.enough(least).saturating_sub(self.balance);
-        // Half of it goes to the debt, until that is repaid.
-        let brought = |missing: u64| missing.saturating_add(self.debt.0.min(missing));
-        u64::try_from(missing).map_or(0, |missing| brought(missing).div_ceil(self.quantum.0.max(1)))
+        let missing = Nanos(u64::try_from(missing).unwrap_or(0));
+        needed(self.debt, missing).0.div_ceil(self.quantum.0.max(1))
     }
 
     /// Whether it has what a round brings: where credit grows with the clock, it is due.
@@ -94,6 +91,19 @@ pub fn quantum(weight: u64, busy: &[u64], base: Nanos, round: Nanos) -> Nanos {
     let whole = (base * count).max(base * 5 * sum / (6 * least)).min(round);
     let quantum = whole * u128::from(weight) / sum;
     Nanos(u64::try_from(quantum.min(round).max(1)).unwrap_or(u64::MAX))
+}
+
+/// What is repaid of a debt from new credit: half of that, and all of it where the container does
+/// not want the GPU.
+#[must_use]
+pub fn repaid(debt: Nanos, credit: Nanos, wants: bool) -> Nanos {
+    debt.min(if wants { Nanos(credit.0 / 2) } else { credit })
+}
+
+/// Credit of which so much is left beside the debt; saturates.
+#[must_use]
+pub fn needed(debt: Nanos, left: Nanos) -> Nanos {
+    Nanos(left.0.saturating_add(debt.0.min(left.0)))
 }
 
 /// `time * share / whole`; saturates.

@@ -4,7 +4,7 @@ use cgpu_proto::units::Nanos;
 
 use super::Card;
 use super::refill::signed;
-use super::tenants::WAIT;
+use super::tenants::{Tenant, WAIT};
 use super::turns::{Finding, Phase};
 use crate::message::Sharing;
 
@@ -49,11 +49,10 @@ impl Card {
                 // Work under WAIT: a backlog from before, or launches that had to be let through.
                 let own = tenant.closed.as_ref().map_or(tenant.given, |closed| closed.end);
                 if end > now && now > own + patience {
-                    (tenant.overrun, tenant.left) = (true, end - now);
+                    tenant.run_beside(now);
                     if let Some(closed) = &mut tenant.closed {
                         closed.beside.get_or_insert(now);
                     }
-                    tenant.books.odd.overruns = tenant.books.odd.overruns.saturating_add(1);
                 }
             }
         }
@@ -119,5 +118,13 @@ impl Card {
     /// What a switch costs, by the honest ones: who claims the least decides, so that a claim of much gains nothing.
     pub(super) fn bubble(&self) -> Nanos {
         self.switch_cost().unwrap_or(self.tuning.bubble).min(self.tuning.bubble_most)
+    }
+}
+
+impl Tenant {
+    /// Its work runs beside others' turns from now on.
+    pub(super) fn run_beside(&mut self, now: Nanos) {
+        (self.overrun, self.left) = (true, self.latest_end() - now);
+        self.books.odd.overruns = self.books.odd.overruns.saturating_add(1);
     }
 }

@@ -54,8 +54,8 @@ pub struct Tuning {
     /// The same for one whose work has shown that it ends by itself within that time: beside others it would take longer, and what
     /// it takes could not be measured.
     pub long_drain: Nanos,
-    /// Most that a container owes for a queue from before its first turn. All of it takes a container
-    /// with half of the GPU one second to repay.
+    /// Most that a container owes for a queue from before its first turn. All of it takes a
+    /// container with half of the GPU one second to repay.
     pub debt: Nanos,
     /// Least grant that is worth a switch.
     pub least: Nanos,

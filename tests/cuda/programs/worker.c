@@ -7,8 +7,8 @@
  *     free            gives it all back
  *     run SECONDS     launches kernels without a pause, two batches ahead of the GPU; prints how many completed within that
  *                     time, and how many seconds had passed when the last of them did
- *     serve SECONDS   serves requests with REST_US of quiet after each: REQUEST kernels, which it waits for; prints how
- *                     many
+ *     serve SECONDS   serves requests with REST_US of quiet after each: REQUEST kernels, which it
+ *                     waits for; prints how many
  *     quit
  *
  * Kernels take KERNEL_US (60) microseconds; ITERATIONS is what another worker's calibration found (see spin.h).

@@ -58,7 +58,8 @@ fn waited_for_work_that_was_short_ended_when_it_was_expected_to() {
     assert_eq!(settlement.last(), BEGIN + took);
 }
 
-/// No marker may stand behind programmatic launches: what they take is learned from when they ended.
+/// No marker may stand behind programmatic launches: what they take is learned from when they
+/// ended.
 #[test]
 fn programmatic_launches_that_were_waited_for_teach_what_they_took() {
     let mut settlement = known();
