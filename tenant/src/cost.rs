@@ -77,7 +77,7 @@ impl Expected {
 }
 
 /// Whether a sample was taken while the process had the GPU to itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Company {
     /// No other process computed, as far as is known.
     Alone,

@@ -35,6 +35,13 @@ pub(crate) const WORDS: usize = 32;
 const LANES: usize = 64;
 /// A lane where nothing has happened for so long is taken for another stream before a new one is made.
 const LEFT: Nanos = Nanos::from_millis(1000);
+/// A stream that had work so lately is one of those that the program uses now.
+const IN_USE: Nanos = Nanos::from_millis(100);
+/// A launch before which nothing was left on the GPU is measured by itself this often.
+const LONE: Nanos = Nanos::from_millis(5);
+/// A start event is recorded a few microseconds before its launch: a shorter launch tells no more
+/// than what it takes at most.
+const TELLING: Nanos = Nanos::from_micros(50);
 /// Batches of a lane that can be unsettled.
 pub(crate) const BATCHES: usize = 16;
 /// Work that nobody marks is taken to have run this long after it should have.
@@ -136,6 +143,8 @@ pub(crate) struct Settlement {
     free: Vec<(ContextKey, Event)>,
     lot: Lot,
     overlap: Overlap,
+    /// When a launch before which nothing was left on the GPU was last measured.
+    lone: Nanos,
     serial: u32,
     busy: Nanos,
     launches: u64,
@@ -153,6 +162,7 @@ impl Settlement {
             free: Vec::new(),
             lot: Lot::default(),
             overlap: Overlap::default(),
+            lone: Nanos::ZERO,
             serial: 0,
             busy: Nanos::ZERO,
             launches: 0,
@@ -208,7 +218,8 @@ impl Settlement {
         work.all = work.cost - self.ahead;
         let longest = self.lanes.iter().map(|lane| lane.cost() - lane.ran).max().unwrap_or_default();
         work.longest_lane = longest;
-        work.cost = makespan(work.all, longest, self.overlap.among(self.busy_lanes()));
+        let overlap = self.overlap.among(self.busy_lanes());
+        work.cost = makespan(work.all, longest, overlap).max(self.rounds(None, overlap));
         work.ends = self.lanes.iter().filter_map(Lane::ends).min();
         work.reached = self.lanes.iter().filter_map(Lane::reached).min();
         work.watched = self
@@ -251,6 +262,21 @@ impl Settlement {
     /// Lanes with unsettled work.
     pub(crate) fn busy_lanes(&self) -> usize {
         self.lanes.iter().filter(|lane| !lane.is_idle()).count()
+    }
+
+    /// Lanes that the program uses: those with unsettled work, and those that had some lately.
+    pub(crate) fn used_lanes(&self, now: Nanos) -> usize {
+        self.lanes.iter().filter(|lane| !lane.is_idle() || lane.used + IN_USE > now).count()
+    }
+
+    /// Whether the next launch is to be measured by itself because of several lanes nothing is left
+    /// on the GPU: what it takes is told apart from what the others do.
+    pub(crate) fn is_lone(&mut self, now: Nanos) -> bool {
+        let lone = self.busy_lanes() == 0 && self.used_lanes(now) > 1 && self.lone + LONE <= now;
+        if lone {
+            self.lone = now;
+        }
+        lone
     }
 
     /// The lane of this name, if it is still there.
@@ -321,6 +347,7 @@ impl Settlement {
     pub(crate) fn close(&mut self, id: LaneId, marker: &Marker, end: Event, written: bool, placed: Placed) {
         let Some(lane) = self.find(id) else { return };
         let open = core::mem::replace(&mut lane.open, Open::empty());
+        let lone = open.lone && open.bill.launches == 1;
         let backlog = placed.backlog && open.bill.is_empty();
         (lane.marked, lane.throttled) = (placed.at, false);
         lane.batches.push_back(Batch {
@@ -332,6 +359,7 @@ impl Settlement {
             first: if backlog { placed.at } else { open.first },
             placed: placed.at,
             company: placed.company,
+            lone,
             dry: placed.dry,
             backlog,
         });
@@ -349,7 +377,7 @@ impl Settlement {
     ) -> Option<Due> {
         let lanes = self.lanes.iter_mut();
         let lanes = lanes.filter(|lane| lane.key.context == context && !blocked.contains(&lane.id));
-        let mut over = lanes.filter_map(|lane| {
+        let over = lanes.filter_map(|lane| {
             let batch = lane.batches.front()?;
             let over = !batch.written || batch.number <= word(usize::from(lane.id.place));
             if !over {
@@ -357,7 +385,8 @@ impl Settlement {
             }
             over.then_some((lane.id, batch))
         });
-        let (lane, batch) = over.next()?;
+        // About in the order in which they ended: lot after lot is learned from.
+        let (lane, batch) = over.min_by_key(|(_, batch)| batch.placed)?;
         let (number, start, end, ask) = (batch.number, batch.start, batch.end, !batch.written);
         Some(Due { lane, number, start, end, base: self.clock.base(context), ask })
     }
@@ -427,8 +456,17 @@ impl Settlement {
         let added =
             if lengthened { self.book_expected(&batch.bill, span) } else { self.book(&batch.bill, span) };
         let teaches = !lengthened || self.costs.is_fresh(&batch.bill);
-        if measured.is_some() && !batch.bill.is_empty() && teaches {
-            self.learn(due.lane, &batch.bill, length, added, (batch.company, exactly), seen);
+        if !batch.bill.is_empty() && teaches {
+            match measured {
+                Some(_) => {
+                    let told = length < batch.bill.cost || (length >= TELLING && added == length);
+                    if batch.lone && exactly && told && !self.costs.is_fresh(&batch.bill) {
+                        self.costs.learn_exactly(&batch.bill, length, batch.company.max(Company::Beside));
+                    }
+                    self.learn(due.lane, &batch.bill, length, added, (batch.company, exactly), seen);
+                }
+                None => self.join(due.lane, Lot::of(&batch.bill, length, added, batch.company), seen),
+            }
         }
         if let Some(lane) = self.find(due.lane) {
             lane.ran = Nanos::ZERO;
@@ -549,7 +587,7 @@ impl Settlement {
     /// Settles by its estimate what is open in a lane, and has ended by `latest`.
     fn settle_open(&mut self, place: usize, latest: Nanos) {
         let Some(lane) = self.lanes.get_mut(place) else { return };
-        let context = lane.key.context;
+        let (id, context) = (lane.id, lane.key.context);
         let open = core::mem::replace(&mut lane.open, Open::empty());
         if open.bill.is_empty() {
             return;
@@ -560,6 +598,7 @@ impl Settlement {
         }
         let end = (start + open.bill.cost).min(latest.max(start));
         let added = self.book(&open.bill, Span { start, end });
+        self.join(id, Lot::of(&open.bill, end - start, added, Company::Alone), end.min(latest));
         self.ahead = self.ahead + added - open.bill.cost;
     }
 
@@ -620,16 +659,19 @@ impl Settlement {
             }
             return;
         }
-        let batch = Lot {
-            bill: *bill,
-            added,
-            lengths: length,
-            batches: 1,
-            lanes: others + 1,
-            whole: true,
-            beside: company != Company::Alone,
-        };
-        if let Some(lot) = self.lot.add(batch, others) {
+        let told = bill.cost;
+        self.join(lane, Lot { told, ..Lot::of(bill, length, added, company) }, now);
+    }
+
+    /// Adds to the lot of batches that ran between each other: of `told` the GPU has told, the rest is
+    /// settled by its estimate.
+    fn join(&mut self, lane: LaneId, batch: Lot, now: Nanos) {
+        let others = self.lanes.iter().filter(|other| other.id != lane && !other.is_idle()).count();
+        let alone = others == 0 && self.lot.is_empty();
+        if batch.told == Nanos::ZERO && (alone || self.costs.is_fresh(&batch.bill)) {
+            return;
+        }
+        if let Some(lot) = self.lot.add(Lot { lanes: others + 1, ..batch }, others) {
             self.learn_lot(&lot, now);
         }
     }

@@ -37,6 +37,8 @@ pub(super) const MARK: Nanos = Nanos::from_micros(600);
 const SHARED_MARK: Nanos = Nanos::from_micros(150);
 /// The same on an open card, where nothing waits for the end of what was launched.
 const OPEN_MARK: Nanos = Nanos::from_millis(4);
+/// What a launch costs at least that has a marker of its own. The marker takes a microsecond or two.
+const OWN_MARK: Nanos = Nanos::from_micros(50);
 /// A launch of a thread with gaps is measured by itself this often.
 const SAMPLE: Nanos = Nanos::from_micros(500);
 /// The same on a stream that runs dry.
@@ -60,6 +62,17 @@ fn mark_worth(reading: &Reading, lanes: usize) -> Nanos {
         TurnState::Open => OPEN_MARK.max(Nanos(reading.bound.0 / markers)),
         TurnState::Yours | TurnState::Wait => MARK,
     }
+}
+
+fn lane_worth(lanes: usize) -> Nanos {
+    Nanos(2 * SHARED_MARK.0 / lanes.max(1) as u64).min(SHARED_MARK).max(OWN_MARK)
+}
+
+/// Whether a launch has a marker of its own. A thread that goes from one stream to the next comes
+/// back to each when it has launched into all. What has no marker until then is settled by its
+/// estimate, and its time is taken for that of the launches which have one.
+fn marks_itself(reading: &Reading, lanes: usize, cost: Nanos) -> bool {
+    lanes > 1 && reading.turn.state() != TurnState::Open && cost >= lane_worth(lanes)
 }
 
 /// A thread with a launch, at the gate.
@@ -121,13 +134,14 @@ struct Mode {
 }
 
 impl Mode {
-    fn of(lane: &mut Lane, expected: Expected, visit: thread::Visit, now: Nanos) -> Self {
+    fn of(lane: &mut Lane, expected: Expected, visit: thread::Visit, lone: bool, now: Nanos) -> Self {
         let sample = lane.dry && lane.sampled + DRY_SAMPLE <= now;
-        let due = expected.is_uncertain() || (visit.is_sparse() && lane.marked + SAMPLE <= now) || sample;
+        let due = lone || expected.is_uncertain() || (visit.is_sparse() && lane.marked + SAMPLE <= now) || sample;
         let alone = due && !lane.programmatic;
         if alone {
             lane.sampled = now;
         }
+        lane.open.lone = lone;
         let first = lane.open.bill.is_empty();
         if first && !lane.batches.is_empty() {
             lane.open.start = Start::Previous;
@@ -159,9 +173,9 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
         }
         self.gate.know(self.launch.context);
         self.settle();
-        let (lane, expected) = self.tidy_up(visit, &reading, now);
+        let (lane, expected, marks_itself) = self.tidy_up(visit, &reading, now);
         let elsewhere = self.gate.works_elsewhere(self.launch.card);
-        let each = self.gate.several.load(Ordering::Relaxed);
+        let each = marks_itself || self.gate.several.load(Ordering::Relaxed);
         let mut passage = Passage::new(expected, visit, elsewhere, each);
         let (way, reading) = self.wait(&mut passage, lane);
         if passage.rings {
@@ -183,7 +197,7 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
                 Nanos::ZERO
             }
         };
-        Some(self.depart(visit, &reading, lane, expected, credit))
+        Some(self.depart(visit, &reading, (lane, marks_itself), expected, credit))
     }
 
     /// After the call of the driver.
@@ -272,20 +286,28 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
         self.gate.open.store(reading.word, Ordering::Relaxed);
     }
 
-    /// Finds the launch's lane, and sees to what was launched there before.
-    fn tidy_up(&self, visit: thread::Visit, reading: &Reading, now: Nanos) -> (Option<LaneId>, Expected) {
+    /// Finds the launch's lane, and sees to what was launched there before; whether the launch is to
+    /// have a marker of its own.
+    fn tidy_up(
+        &self,
+        visit: thread::Visit,
+        reading: &Reading,
+        now: Nanos,
+    ) -> (Option<LaneId>, Expected, bool) {
         let key = LaneKey { thread: self.key, context: self.launch.context, stream: self.launch.stream };
         let clocks = self.edge.clocks();
         let beside = self.gate.siblings(self.launch.card, reading.turn, clocks).working > 0;
-        let (lane, expected, chore) = {
+        let (lane, expected, chore, marks_itself) = {
             let mut account = self.account();
             account.obey(reading, now);
             let period = account.period();
             let settlement = &mut account.settlement;
             let expected = settlement.expect(self.launch.kernel);
             let lanes = settlement.busy_lanes();
+            let cost = Nanos(expected.cost.into());
+            let marks_itself = marks_itself(reading, settlement.used_lanes(now), cost);
             let worth = match mark_worth(reading, lanes) {
-                MARK if beside || lanes > 1 => SHARED_MARK,
+                MARK if beside || lanes > 1 => lane_worth(settlement.used_lanes(now)),
                 worth => worth,
             };
             let (lane, chore) = match settlement.lane(key, now) {
@@ -298,12 +320,12 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
             if let (Some(lane), Chore::Estimate | Chore::Backlog) = (lane, chore) {
                 settlement.estimate(lane);
             }
-            (lane, expected, chore)
+            (lane, expected, chore, marks_itself)
         };
         if let (Some(lane), Chore::Mark | Chore::Backlog) = (lane, chore) {
             self.mark(lane, chore == Chore::Backlog);
         }
-        (lane, expected)
+        (lane, expected, marks_itself)
     }
 
     /// Waits until the launch may go.
@@ -360,15 +382,18 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
         &self,
         visit: thread::Visit,
         reading: &Reading,
-        lane: Option<LaneId>,
+        (lane, marks_itself): (Option<LaneId>, bool),
         expected: Expected,
         credit: Nanos,
     ) -> Passed {
         let (launch, clocks) = (self.launch, self.edge.clocks());
         let now = clocks.raw;
         let cost = Nanos(expected.cost.into());
-        let found =
-            lane.and_then(|lane| Some(Mode::of(self.account().settlement.find(lane)?, expected, visit, now)));
+        let found = lane.and_then(|lane| {
+            let settlement = &mut self.account().settlement;
+            let lone = settlement.is_lone(now);
+            Some(Mode::of(settlement.find(lane)?, expected, visit, lone, now))
+        });
         let mode = found.unwrap_or(Mode { alone: false, begins: false, known: false, guessed: false });
         if let Some(lane) = lane.filter(|_| mode.begins && !launch.programmatic) {
             self.start(lane);
@@ -389,7 +414,8 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
         }
         // A thread that launches into several streams waits at the gate with one of them: long work
         // in the others would have no marker.
-        let long = cost >= mark_worth(reading, lanes) && !launch.programmatic && !mode.guessed;
+        let long = marks_itself || cost >= mark_worth(reading, lanes);
+        let long = long && !launch.programmatic && !mode.guessed;
         Passed { launch, lane, cost, alone: mode.alone || long }
     }
 }

@@ -54,6 +54,8 @@ pub(crate) struct Open {
     pub(crate) start: Start,
     /// When the first of them was launched.
     pub(crate) first: Nanos,
+    /// The first of them was launched when nothing of the process was left on the GPU.
+    pub(crate) lone: bool,
 }
 
 /// Launches with a marker behind them.
@@ -69,6 +71,9 @@ pub(crate) struct Batch {
     pub(crate) first: Nanos,
     pub(crate) placed: Nanos,
     pub(crate) company: Company,
+    /// A single launch, before which nothing of the process was left on the GPU: no other lane's
+    /// work is in what it took.
+    pub(crate) lone: bool,
     /// The stream had run dry when the marker was placed.
     pub(crate) dry: bool,
     /// Launches of unknown number and length from before anything was metered.
@@ -111,7 +116,7 @@ pub(crate) struct Lane {
 
 impl Open {
     pub(crate) fn empty() -> Self {
-        Self { bill: Bill::default(), start: Start::Unknown, first: Nanos::ZERO }
+        Self { bill: Bill::default(), start: Start::Unknown, first: Nanos::ZERO, lone: false }
     }
 }
 

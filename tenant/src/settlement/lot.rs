@@ -6,7 +6,7 @@
 
 use cgpu_proto::units::Nanos;
 
-use crate::cost::Bill;
+use crate::cost::{Bill, Company};
 
 /// Batches for each lane: those at the edges, whose neighbours are in another lot, are few among so many.
 const EACH: usize = 2;
@@ -20,6 +20,9 @@ pub(super) struct Lot {
     /// What each of them took by itself, what the others had in between included, added up.
     pub(super) lengths: Nanos,
     pub(super) batches: usize,
+    /// What those are expected to cost of which the GPU has told. The others are settled by their
+    /// estimates, but ran while these did.
+    pub(super) told: Nanos,
     /// Most that had work at the same time.
     pub(super) lanes: usize,
     /// All batches that ran between each other are in it, but for those at the edges.
@@ -29,11 +32,19 @@ pub(super) struct Lot {
 }
 
 impl Lot {
+    /// One batch, which lasted so long and added so much of that to the GPU's time.
+    pub(super) fn of(bill: &Bill, length: Nanos, added: Nanos, company: Company) -> Self {
+        let beside = company != Company::Alone;
+        let told = Nanos::ZERO;
+        Self { bill: *bill, added, lengths: length, batches: 1, told, lanes: 1, whole: true, beside }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.batches == 0
     }
 
     /// Adds a batch; what to learn from, when there are enough, or no more are to come: so many `others` have unsettled work now.
+    /// Where lanes run out of work one by one, the last of them are in the lot, too.
     pub(super) fn add(&mut self, batch: Lot, others: usize) -> Option<Lot> {
         let Some(bill) = self.bill.with(&batch.bill) else {
             // The next one lacks what is in this one.
@@ -45,11 +56,12 @@ impl Lot {
             added: self.added + batch.added,
             lengths: self.lengths + batch.lengths,
             batches: self.batches + batch.batches,
-            lanes: self.lanes.max(batch.lanes),
+            told: self.told + batch.told,
+            lanes: self.lanes.max(batch.lanes).max(others + 1),
             whole: self.whole || self.is_empty(),
             beside: self.beside || batch.beside,
         };
-        let whole = others == 0 || sum.batches >= EACH * (others + 1);
+        let whole = others == 0 || sum.batches >= EACH * sum.lanes;
         *self = if whole { Lot::default() } else { sum };
         whole.then_some(sum)
     }
@@ -58,7 +70,7 @@ impl Lot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cost::{Company, Costs, Kernel};
+    use crate::cost::{Costs, Kernel};
 
     fn kernel(function: usize) -> Kernel {
         Kernel::new(function, [1; 3], [32, 1, 1])
@@ -88,7 +100,7 @@ mod tests {
                 // In every hundredth round all end; else there is always more to come.
                 let lanes = if round % 100 == 99 { 7 - place } else { 8 };
                 if let Some(lot) = lot.add(
-                    Lot { bill, added, lengths: added, batches: 1, lanes: 1, whole: true, beside: false },
+                    Lot { lanes, told: bill.cost, ..Lot::of(&bill, added, added, Company::Alone) },
                     lanes,
                 ) {
                     costs.learn(&lot.bill, lot.added, Company::Alone);
@@ -111,15 +123,7 @@ mod tests {
             let mut bill = Bill::default();
             bill.add(kernel(function), Nanos(1000), 1);
             lot.add(
-                Lot {
-                    bill,
-                    added: Nanos(1000),
-                    lengths: Nanos(1000),
-                    batches: 1,
-                    lanes: 1,
-                    whole: true,
-                    beside: false,
-                },
+                Lot { lanes: 20, ..Lot::of(&bill, Nanos(1000), Nanos(1000), Company::Alone) },
                 20,
             )
         });

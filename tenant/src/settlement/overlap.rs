@@ -129,6 +129,12 @@ fn count(lanes: usize) -> f64 {
     lanes.max(1) as f64
 }
 
+/// How many launches run at the same time, at most.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // from 1 to 64
+fn places(overlap: f64) -> usize {
+    (overlap - NEARLY).ceil().max(1.0) as usize
+}
+
 /// When work that takes `all` one by one, and `longest` in the lane that has most, has run: so much
 /// of it runs at the same time.
 pub(super) fn makespan(all: Nanos, longest: Nanos, overlap: f64) -> Nanos {
@@ -151,7 +157,31 @@ impl Settlement {
         let own = own.map_or(Nanos::ZERO, |lane| lane.cost() - lane.ran).max(ran) + cost;
         let longest = work.longest_lane.max(own);
         let overlap = self.overlap.tried_among(lanes);
-        makespan(work.all + cost, longest, overlap) - makespan(work.all, work.longest_lane, overlap)
+        let all = makespan(work.all + cost, longest, overlap).max(self.rounds(Some((lane, cost)), overlap));
+        all - makespan(work.all, work.longest_lane, overlap).max(self.rounds(None, overlap))
+    }
+
+    /// When all has run where each lane has a single launch, `more` included: no launch is divided
+    /// among the places that others have left, so five that run four at a time take two rounds.
+    pub(super) fn rounds(&self, more: Option<(Option<LaneId>, Nanos)>, overlap: f64) -> Nanos {
+        if overlap <= 1.0 {
+            return Nanos::ZERO;
+        }
+        let busy = self.lanes.iter().filter(|lane| !lane.is_idle());
+        let single = |lane: &Lane| lane.launches() == 1 && more.is_none_or(|(id, _)| id != Some(lane.id));
+        if !busy.clone().all(single) {
+            return Nanos::ZERO;
+        }
+        let mut left: Vec<Nanos> = busy.map(|lane| lane.cost() - lane.ran).collect();
+        left.extend(more.map(|(_, cost)| cost));
+        left.sort_unstable_by(|one, other| other.cmp(one));
+        let mut places = vec![Nanos::ZERO; places(overlap)];
+        for launch in left {
+            if let Some(first) = places.iter_mut().min() {
+                *first = *first + launch;
+            }
+        }
+        places.into_iter().max().unwrap_or_default()
     }
 
     /// One more stream's launch does not fit unless it runs beside the others.
@@ -162,32 +192,37 @@ impl Settlement {
 
     /// What of the other lanes' unsettled work has run when a batch of `lane` ended: of its own
     /// lane nothing has run since. `surplus` is what was known of it, and what that batch added to
-    /// the card's time beyond its own: that was theirs. Such a sum goes astray with the estimates,
-    /// so it is drawn to what it would be had all had the card in equal parts.
+    /// the card's time beyond its own: that was theirs, but no more than the time since they were
+    /// launched. Such a sum goes astray with the estimates, so it is drawn to what it would be had
+    /// all had the card in equal parts.
     pub(super) fn others_ahead(&mut self, lane: LaneId, end: Nanos, surplus: Nanos) -> Nanos {
         let busy = self.busy_lanes().max(1);
         let part = self.overlap.among(busy) / count(busy);
-        let (mut all, mut fair) = (Nanos::ZERO, Nanos::ZERO);
+        let (mut most, mut fair) = (Nanos::ZERO, Nanos::ZERO);
         for other in self.lanes.iter_mut().filter(|other| other.id != lane) {
             let Some(since) = other.since() else { continue };
             let cost = other.cost();
             // Of kernels that run one by one, one that was launched later has not begun.
             let waits = part * count(busy) <= 1.0 && other.launches() == 1;
             other.ran = if waits { Nanos::ZERO } else { times(end - since, part).min(cost) };
-            (all, fair) = (all + cost, fair + other.ran);
+            (most, fair) = (most + (end - since).min(cost), fair + other.ran);
         }
-        Nanos((3 * surplus.min(all).0 + fair.0) / 4)
+        Nanos((3 * surplus.min(most).0 + fair.0) / 4)
     }
 
     /// Learns from batches of several lanes.
     pub(super) fn learn_lot(&mut self, lot: &Lot, now: Nanos) {
+        if 2 * lot.told.0 < lot.bill.cost.0 {
+            return;
+        }
         let company = if lot.beside { Company::Beside } else { Company::Alone };
         let expected = self.costs.sum(&lot.bill);
         // Where others' slices are in it, or a part of what ran meanwhile is in another lot, the
         // lengths tell nothing of these streams.
         let tells = lot.whole && !lot.beside;
         let waited = !tells || lot.lengths > Nanos(expected.0 / 4 * 5);
-        if tells {
+        // What the last lane ran beside is in other lots.
+        if tells && lot.lanes > 1 {
             self.overlap.learn(expected.min(lot.lengths), lot.added, (lot.lanes, waited), now);
         }
         let overlap = self.overlap.among(lot.lanes);
