@@ -37,7 +37,7 @@ const LANES: usize = 64;
 const LEFT: Nanos = Nanos::from_millis(1000);
 /// A stream that had work so lately is one of those that the program uses now.
 const IN_USE: Nanos = Nanos::from_millis(100);
-/// A launch before which nothing was left on the GPU is measured by itself this often.
+/// The first launch after all of a program's streams have run is measured by itself this often.
 const LONE: Nanos = Nanos::from_millis(5);
 /// A start event is recorded a few microseconds before its launch: a shorter launch tells no more
 /// than what it takes at most.
@@ -143,7 +143,7 @@ pub(crate) struct Settlement {
     free: Vec<(ContextKey, Event)>,
     lot: Lot,
     overlap: Overlap,
-    /// When a launch before which nothing was left on the GPU was last measured.
+    /// When the first launch after all had run was last measured by itself.
     lone: Nanos,
     serial: u32,
     busy: Nanos,
@@ -269,9 +269,9 @@ impl Settlement {
         self.lanes.iter().filter(|lane| !lane.is_idle() || lane.used + IN_USE > now).count()
     }
 
-    /// Whether the next launch is to be measured by itself because of several lanes nothing is left
-    /// on the GPU: what it takes is told apart from what the others do.
-    pub(crate) fn is_lone(&mut self, now: Nanos) -> bool {
+    /// Whether a launch of a program with several streams is to be measured by itself because it is
+    /// the first after all has run: no other stream's work is in what it takes.
+    pub(crate) fn begins_alone(&mut self, now: Nanos) -> bool {
         let lone = self.busy_lanes() == 0 && self.used_lanes(now) > 1 && self.lone + LONE <= now;
         if lone {
             self.lone = now;
@@ -457,21 +457,21 @@ impl Settlement {
             if lengthened { self.book_expected(&batch.bill, span) } else { self.book(&batch.bill, span) };
         let teaches = !lengthened || self.costs.is_fresh(&batch.bill);
         if !batch.bill.is_empty() && teaches {
+            let precision = match exactly {
+                true if batch.lone => Precision::LoneLaunch,
+                true => Precision::Launch,
+                false => Precision::Batch,
+            };
+            let of_lot = Lot::of(&batch.bill, length, added, batch.company);
             match measured {
-                Some(_) => {
-                    let told = length < batch.bill.cost || (length >= TELLING && added == length);
-                    if batch.lone && exactly && told && !self.costs.is_fresh(&batch.bill) {
-                        self.costs.learn_exactly(&batch.bill, length, batch.company.max(Company::Beside));
-                    }
-                    self.learn(due.lane, &batch.bill, length, added, (batch.company, exactly), seen);
-                }
-                None => self.join(due.lane, Lot::of(&batch.bill, length, added, batch.company), seen),
+                Some(_) => self.learn(due.lane, of_lot, (batch.company, precision), seen),
+                None => self.join(due.lane, of_lot, seen),
             }
         }
         if let Some(lane) = self.find(due.lane) {
             lane.ran = Nanos::ZERO;
         }
-        let others = self.lanes.iter().filter(|lane| lane.id != due.lane && !lane.is_idle()).count();
+        let others = self.others(due.lane);
         let done = times(added, self.overlap.among(1 + others));
         self.ahead = self.others_ahead(due.lane, end, self.ahead + done - batch.bill.cost);
         Some(Settled { span, clamped, reanchored: located.reanchored })
@@ -561,7 +561,8 @@ impl Settlement {
         lane.ended = seen;
         lane.ended_by_gpu = None;
         let added = self.book(&open.bill, span);
-        self.learn(id, &open.bill, span.end - span.start, added, (Company::Alone, false), seen);
+        let batch = Lot::of(&open.bill, span.end - span.start, added, Company::Alone);
+        self.learn(id, batch, (Company::Alone, Precision::Batch), seen);
     }
 
     /// Settles what is open in a lane by its estimate.
@@ -641,32 +642,36 @@ impl Settlement {
         late.next().map(|lane| lane.key.context)
     }
 
-    /// Learns from a batch that was settled: it lasted so long, and so much of that it added to the card's time.
-    fn learn(
-        &mut self,
-        lane: LaneId,
-        bill: &Bill,
-        length: Nanos,
-        added: Nanos,
-        (company, exactly): (Company, bool),
-        now: Nanos,
-    ) {
-        let others = self.lanes.iter().filter(|other| other.id != lane && !other.is_idle()).count();
-        if self.costs.is_fresh(bill) || (others == 0 && self.lot.is_empty() && added == length) {
-            match exactly {
-                true => self.costs.learn_exactly(bill, length, company),
-                false => self.costs.learn(bill, length, company),
+    /// Learns from a batch that was settled and measured.
+    fn learn(&mut self, lane: LaneId, batch: Lot, (company, precision): (Company, Precision), now: Nanos) {
+        let (bill, length) = (&batch.bill, batch.lengths);
+        let single = self.others(lane) == 0 && self.lot.is_empty() && batch.added == length;
+        let fresh = self.costs.is_fresh(bill);
+        // It may have waited all the same: the GPU takes up streams in any order. A low quantile of
+        // what such launches take is what one takes alone.
+        let telling = length < bill.cost || (length >= TELLING && batch.added == length);
+        if precision == Precision::LoneLaunch && telling && !fresh {
+            self.costs.learn_exactly(bill, length, company.max(Company::Beside));
+        }
+        if fresh || single {
+            match precision {
+                Precision::Batch => self.costs.learn(bill, length, company),
+                _ => self.costs.learn_exactly(bill, length, company),
             }
             return;
         }
-        let told = bill.cost;
-        self.join(lane, Lot { told, ..Lot::of(bill, length, added, company) }, now);
+        self.join(lane, Lot { told: bill.cost, ..batch }, now);
+    }
+
+    /// Other lanes that have work.
+    fn others(&self, lane: LaneId) -> usize {
+        self.lanes.iter().filter(|other| other.id != lane && !other.is_idle()).count()
     }
 
     /// Adds to the lot of batches that ran between each other: of `told` the GPU has told, the rest is
     /// settled by its estimate.
     fn join(&mut self, lane: LaneId, batch: Lot, now: Nanos) {
-        let others = self.lanes.iter().filter(|other| other.id != lane && !other.is_idle()).count();
+        let others = self.others(lane);
         let alone = others == 0 && self.lot.is_empty();
         if batch.told == Nanos::ZERO && (alone || self.costs.is_fresh(&batch.bill)) {
             return;
@@ -691,6 +696,17 @@ impl Settlement {
         self.launches += bill.launches;
         added
     }
+}
+
+/// What was measured of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Precision {
+    /// Launches between two markers.
+    Batch,
+    /// A single launch between two events.
+    Launch,
+    /// ... which was the first after all of the process's work had run.
+    LoneLaunch,
 }
 
 /// How a marker was placed.

@@ -37,7 +37,8 @@ pub(super) const MARK: Nanos = Nanos::from_micros(600);
 const SHARED_MARK: Nanos = Nanos::from_micros(150);
 /// The same on an open card, where nothing waits for the end of what was launched.
 const OPEN_MARK: Nanos = Nanos::from_millis(4);
-/// What a launch costs at least that has a marker of its own. The marker takes a microsecond or two.
+/// Work in a lane is worth no marker below that, however many lanes there are: a marker takes a
+/// microsecond or two.
 const OWN_MARK: Nanos = Nanos::from_micros(50);
 /// A launch of a thread with gaps is measured by itself this often.
 const SAMPLE: Nanos = Nanos::from_micros(500);
@@ -64,15 +65,17 @@ fn mark_worth(reading: &Reading, lanes: usize) -> Nanos {
     }
 }
 
-fn lane_worth(lanes: usize) -> Nanos {
-    Nanos(2 * SHARED_MARK.0 / lanes.max(1) as u64).min(SHARED_MARK).max(OWN_MARK)
+/// Returns how much work in a lane is worth a marker in a turn, if the program uses so many: each
+/// lane has a part of the turn, and the last of its launches may have no marker.
+fn shared_mark_worth(lanes: usize) -> Nanos {
+    Nanos(2 * SHARED_MARK.0 / lanes.max(1) as u64).clamp(OWN_MARK, SHARED_MARK)
 }
 
 /// Whether a launch has a marker of its own. A thread that goes from one stream to the next comes
 /// back to each when it has launched into all. What has no marker until then is settled by its
 /// estimate, and its time is taken for that of the launches which have one.
 fn marks_itself(reading: &Reading, lanes: usize, cost: Nanos) -> bool {
-    lanes > 1 && reading.turn.state() != TurnState::Open && cost >= lane_worth(lanes)
+    lanes > 1 && reading.turn.state() != TurnState::Open && cost >= shared_mark_worth(lanes)
 }
 
 /// A thread with a launch, at the gate.
@@ -136,7 +139,8 @@ struct Mode {
 impl Mode {
     fn of(lane: &mut Lane, expected: Expected, visit: thread::Visit, lone: bool, now: Nanos) -> Self {
         let sample = lane.dry && lane.sampled + DRY_SAMPLE <= now;
-        let due = lone || expected.is_uncertain() || (visit.is_sparse() && lane.marked + SAMPLE <= now) || sample;
+        let due =
+            lone || expected.is_uncertain() || (visit.is_sparse() && lane.marked + SAMPLE <= now) || sample;
         let alone = due && !lane.programmatic;
         if alone {
             lane.sampled = now;
@@ -304,10 +308,10 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
             let settlement = &mut account.settlement;
             let expected = settlement.expect(self.launch.kernel);
             let lanes = settlement.busy_lanes();
-            let cost = Nanos(expected.cost.into());
-            let marks_itself = marks_itself(reading, settlement.used_lanes(now), cost);
+            let (used, cost) = (settlement.used_lanes(now), Nanos(expected.cost.into()));
+            let marks_itself = marks_itself(reading, used, cost);
             let worth = match mark_worth(reading, lanes) {
-                MARK if beside || lanes > 1 => lane_worth(settlement.used_lanes(now)),
+                MARK if beside || lanes > 1 => shared_mark_worth(used),
                 worth => worth,
             };
             let (lane, chore) = match settlement.lane(key, now) {
@@ -391,7 +395,7 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
         let cost = Nanos(expected.cost.into());
         let found = lane.and_then(|lane| {
             let settlement = &mut self.account().settlement;
-            let lone = settlement.is_lone(now);
+            let lone = settlement.begins_alone(now);
             Some(Mode::of(settlement.find(lane)?, expected, visit, lone, now))
         });
         let mode = found.unwrap_or(Mode { alone: false, begins: false, known: false, guessed: false });

@@ -54,7 +54,7 @@ pub(crate) struct Open {
     pub(crate) start: Start,
     /// When the first of them was launched.
     pub(crate) first: Nanos,
-    /// The first of them was launched when nothing of the process was left on the GPU.
+    /// The first of them was launched when all of the process's work had run.
     pub(crate) lone: bool,
 }
 
@@ -71,8 +71,7 @@ pub(crate) struct Batch {
     pub(crate) first: Nanos,
     pub(crate) placed: Nanos,
     pub(crate) company: Company,
-    /// A single launch, before which nothing of the process was left on the GPU: no other lane's
-    /// work is in what it took.
+    /// A single launch, the first after all of the process's work had run.
     pub(crate) lone: bool,
     /// The stream had run dry when the marker was placed.
     pub(crate) dry: bool,

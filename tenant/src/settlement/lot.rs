@@ -122,10 +122,7 @@ mod tests {
         let told = (0..20_usize).filter_map(|function| {
             let mut bill = Bill::default();
             bill.add(kernel(function), Nanos(1000), 1);
-            lot.add(
-                Lot { lanes: 20, ..Lot::of(&bill, Nanos(1000), Nanos(1000), Company::Alone) },
-                20,
-            )
+            lot.add(Lot { lanes: 20, ..Lot::of(&bill, Nanos(1000), Nanos(1000), Company::Alone) }, 20)
         });
         let told: Vec<Lot> = told.collect();
         assert_eq!(told.iter().map(|lot| lot.batches).collect::<Vec<_>>(), [8, 8]);
