@@ -238,7 +238,9 @@ impl Settlement {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{ContextKey, LaneKey, Stream, ThreadKey};
     use super::*;
+    use crate::cost::{Bill, Expected, Kernel};
 
     const KERNEL: Nanos = Nanos::from_millis(5);
 
@@ -293,6 +295,66 @@ mod tests {
         assert!(overlap.among(4) > 3.5, "{overlap:?}");
         overlap.attempt(4, at(2000));
         assert_eq!(overlap.trial, None, "there is nothing more to be known");
+    }
+
+    /// Streams with a launch each, all of which were launched at `at(0)`.
+    fn streams(number: usize, overlap: f64) -> (Settlement, Vec<LaneId>) {
+        let mut settlement = Settlement::new();
+        settlement.overlap.factor = overlap;
+        let cost = u32::try_from(KERNEL.0).expect("5 ms");
+        let expected = Expected { cost, ..Expected::NOTHING };
+        let launched = (0..number).map(|stream| {
+            let stream = Stream { handle: 16 * (1 + stream), per_thread: false };
+            let key = LaneKey { thread: ThreadKey(1), context: ContextKey(1), stream };
+            let lane = settlement.lane(key, at(0)).expect("a lane").id;
+            settlement.charge(Some(lane), Kernel::graph(1), expected, 1, at(0));
+            lane
+        });
+        let lanes = launched.collect();
+        (settlement, lanes)
+    }
+
+    /// Were launches divided, a fifth one would take a quarter of its time longer, and four places
+    /// would be left in the second round.
+    #[test]
+    fn five_launches_four_at_a_time_take_two_rounds() {
+        let (settlement, _) = streams(4, 4.0);
+        assert_eq!(settlement.work().cost, KERNEL);
+        assert_eq!(settlement.growth(None, KERNEL, at(0)), KERNEL);
+        for (launched, more) in [(5, 0), (6, 0), (7, 0), (8, 1)] {
+            let (settlement, _) = streams(launched, 4.0);
+            assert_eq!(settlement.work().cost, Nanos(2 * KERNEL.0), "{launched}");
+            assert_eq!(settlement.growth(None, KERNEL, at(0)), Nanos(more * KERNEL.0), "{launched}");
+        }
+        // A stream with two has rounds of its own: what others leave of a place is used.
+        let (mut settlement, lanes) = streams(4, 2.0);
+        let expected = Expected { cost: 5_000_000, ..Expected::NOTHING };
+        settlement.charge(lanes.first().copied(), Kernel::graph(1), expected, 1, at(0));
+        assert_eq!(settlement.work().cost, Nanos(5 * KERNEL.0 / 2));
+    }
+
+    /// A launch right before another one's end had run for 4 ms when that ended, as was predicted,
+    /// and the turn was over with the most of it to come.
+    #[test]
+    fn what_has_run_is_no_more_than_the_time_since_its_launch() {
+        let (mut settlement, lanes) = streams(2, 2.0);
+        let ran = settlement.others_ahead(lanes[0], at(1), KERNEL);
+        assert!(ran <= Nanos::from_millis(1), "{ran}");
+        assert_eq!(settlement.others_ahead(lanes[0], at(20), KERNEL), KERNEL);
+    }
+
+    /// Estimates that lie within what others took looked like streams beside each other: 60 us for
+    /// what is expected to take 1.4 ms one by one.
+    #[test]
+    fn estimates_alone_show_no_overlap() {
+        let mut settlement = Settlement::new();
+        let mut bill = Bill::default();
+        bill.add(Kernel::graph(1), KERNEL, 1);
+        let estimated = Lot { lanes: 4, ..Lot::of(&bill, KERNEL, Nanos(1), Company::Alone) };
+        settlement.learn_lot(&estimated, at(0));
+        assert!((settlement.overlap.factor - 1.0).abs() < 1e-9, "{:?}", settlement.overlap);
+        settlement.learn_lot(&Lot { told: KERNEL, ..estimated }, at(0));
+        assert!(settlement.overlap.factor > 1.5, "{:?}", settlement.overlap);
     }
 
     #[test]
