@@ -40,6 +40,9 @@ const OPEN_MARK: Nanos = Nanos::from_millis(4);
 /// Work in a lane is worth no marker below that, however many lanes there are: a marker takes a
 /// microsecond or two.
 const OWN_MARK: Nanos = Nanos::from_micros(50);
+/// A launch below that has no marker of its own: it would take the slow path, which a host that
+/// launches into several streams has no time for.
+const OWN_PATH: Nanos = Nanos::from_micros(80);
 /// A launch of a thread with gaps is measured by itself this often.
 const SAMPLE: Nanos = Nanos::from_micros(500);
 /// The same on a stream that runs dry.
@@ -75,7 +78,7 @@ fn shared_mark_worth(lanes: usize) -> Nanos {
 /// back to each when it has launched into all. What has no marker until then is settled by its
 /// estimate, and its time is taken for that of the launches which have one.
 fn marks_itself(reading: &Reading, lanes: usize, cost: Nanos) -> bool {
-    lanes > 1 && reading.turn.state() != TurnState::Open && cost >= shared_mark_worth(lanes)
+    lanes > 1 && reading.turn.state() != TurnState::Open && cost >= shared_mark_worth(lanes).max(OWN_PATH)
 }
 
 /// A thread with a launch, at the gate.
