@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cgpu.h - the shared memory between a container and the host monitor. Normative: proto/src/layout.rs says the same in Rust,
+ * cgpu.h - the shared memory between a container and the host monitor. Normative: shm/src/layout.rs says the same in Rust,
  * and a test compiles this file and compares every offset.
  *
  * One container is one directory (CGPU_DIR, by default /run/cgpu inside the container):
@@ -95,7 +95,7 @@ struct cgpu_slot {
     uint64_t acked;      /* ATOMIC: the gate word this process has last acknowledged */
     uint64_t opened;     /* ATOMIC: bits of the handles that this process has open */
     uint64_t lent;       /* ATOMIC: bits of the handles by which others may hold what this process exported; CGPU_LENT_* */
-    uint32_t counter[CGPU_COUNTERS]; /* ATOMIC: how often each counted reason happened (proto/src/reason.rs names them) */
+    uint32_t counter[CGPU_COUNTERS]; /* ATOMIC: how often each counted reason happened (shm/src/reason.rs names them) */
 };
 
 struct cgpu_interval {

@@ -1,10 +1,10 @@
 //! A monitor that says only one thing: contended, and the turn is yours.
 
 use anyhow::{Context, Result};
-use cgpu_proto::atomic::{AtomicBool, Ordering};
-use cgpu_proto::grant::{Grantor, Turn, TurnState};
-use cgpu_proto::region::{Birth, Region};
-use cgpu_proto::units::{CardIndex, Nanos};
+use cgpu_shm::atomic::{AtomicBool, Ordering};
+use cgpu_shm::grant::{Grantor, Turn, TurnState};
+use cgpu_shm::region::{Birth, Region};
+use cgpu_shm::units::{CardIndex, Nanos};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;

@@ -1,10 +1,11 @@
 //! Cost: what the shim adds to single calls.
 
+use anyhow::{Context, Result};
+use serde_json::Value;
+
 use crate::contended::Contended;
 use crate::figure::{Measured, Wanted};
 use crate::pair::{Built, Side, median};
-use anyhow::{Context, Result};
-use serde_json::Value;
 
 /// A figure that is the difference of one number of one probe.
 struct Difference {

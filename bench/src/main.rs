@@ -29,7 +29,7 @@ mod simulator;
 mod startup;
 
 use anyhow::{Result, bail};
-use cgpu_proto::units::Nanos;
+use cgpu_shm::units::Nanos;
 use clap::Parser;
 use figure::{FIGURES, Measured, Wanted};
 use pair::Built;

@@ -3,12 +3,14 @@
 //! A probe is named `what[:argument][#calls]`; `calls` fixes the number of calls and leaves timing out, for instruction
 //! counts.
 
-use crate::pair::median;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::time::Instant;
+
 use anyhow::{Context, Result, bail};
 use libloading::os::unix::{Library, RTLD_NOW, Symbol};
 use serde_json::json;
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::time::Instant;
+
+use crate::pair::median;
 
 type Init = unsafe extern "C" fn(c_uint) -> c_int;
 type Retain = unsafe extern "C" fn(*mut *mut c_void, c_int) -> c_int;

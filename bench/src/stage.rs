@@ -7,8 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use cgpu_monitor::client::Client;
-use cgpu_monitor::message::Status;
+use cgpu_client::Client;
+use cgpu_client::message::Status;
 
 /// The card of the reference documents.
 pub const SIMULATED: &str = "A10:23028";

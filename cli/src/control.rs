@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use anyhow::anyhow;
-use cgpu_monitor::client::{Client, Failure as Absence};
-use cgpu_monitor::message::Kind;
-use cgpu_proto::paths;
+use cgpu_client::connection::{Client, Failure as Absence};
+use cgpu_client::message::Kind;
+use cgpu_shm::paths;
 use clap::Args;
 
 use crate::place::Root;

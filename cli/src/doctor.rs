@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use cgpu_proto::paths;
+use cgpu_shm::paths;
 use clap::{Args, Subcommand};
 
 use crate::place::{self, Root};

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cgpu_monitor::message::{CardStatus, ContainerStatus, Gate, Sharing, Status};
-use cgpu_proto::grant::{STALE, TurnState};
-use cgpu_proto::notes::{CardNote, Notes, NotesReader};
+use cgpu_client::message::{CardStatus, ContainerStatus, Gate, Sharing, Status};
+use cgpu_shm::grant::{STALE, TurnState};
+use cgpu_shm::notes::{CardNote, Notes, NotesReader};
 
 use crate::report::{self, NATIVE, Report, View};
 
@@ -78,11 +78,11 @@ fn tell(notes: &[CardNote], container: &mut ContainerStatus, cards: &mut [CardSt
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cgpu_monitor::message::ShareStatus;
-    use cgpu_proto::grant::{Grantor, Turn};
-    use cgpu_proto::notes::Measured;
-    use cgpu_proto::region::{Birth, Region};
-    use cgpu_proto::units::{Bytes, Nanos};
+    use cgpu_client::message::ShareStatus;
+    use cgpu_shm::grant::{Grantor, Turn};
+    use cgpu_shm::notes::Measured;
+    use cgpu_shm::region::{Birth, Region};
+    use cgpu_shm::units::{Bytes, Nanos};
 
     #[test]
     fn share_is_what_the_monitor_has_measured() {

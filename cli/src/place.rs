@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use cgpu_proto::paths;
+use cgpu_shm::paths;
 use clap::Args;
 
 /// Which monitor, and with it which containers.
@@ -107,7 +107,7 @@ pub(crate) fn fresh_name() -> Result<String> {
 mod tests {
     use std::fs;
 
-    use cgpu_proto::paths;
+    use cgpu_shm::paths;
 
     use super::{check_name, fresh_name, marked};
 

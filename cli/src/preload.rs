@@ -4,8 +4,8 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use cgpu_proto::paths;
-use cgpu_proto::units::TimeScale;
+use cgpu_shm::paths;
+use cgpu_shm::units::TimeScale;
 
 use crate::claim::Variables;
 

@@ -5,11 +5,11 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use anyhow::Result;
-use cgpu_proto::file::{self, Access, Fault};
-use cgpu_proto::liveness::{self, Life};
-use cgpu_proto::preamble::Kind;
-use cgpu_proto::region::{Birth, Region};
-use cgpu_proto::units::{Nanos, SlotIndex, TimeScale};
+use cgpu_shm::file::{self, Access, Fault};
+use cgpu_shm::liveness::{self, Life};
+use cgpu_shm::preamble::Kind;
+use cgpu_shm::region::{Birth, Region};
+use cgpu_shm::units::{Nanos, SlotIndex, TimeScale};
 
 /// Makes what is missing of them.
 pub(crate) fn make(folder: &Path, name: &str, time_scale: Option<TimeScale>) -> Result<()> {

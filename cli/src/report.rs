@@ -6,18 +6,18 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use cgpu_monitor::client::{Client, Failure as Absence};
-use cgpu_monitor::message::{CardStatus, ContainerStatus, ProcessCard, ProcessStatus, ShareStatus, Status};
-use cgpu_monitor::number::CardNumber;
-use cgpu_proto::file::Fault;
-use cgpu_proto::limits::Limits;
-use cgpu_proto::liveness::{self, Life};
-use cgpu_proto::notes::NotesReader;
-use cgpu_proto::paths;
-use cgpu_proto::reason::counted;
-use cgpu_proto::slots::State;
-use cgpu_proto::snapshot::{Reader, Snapshot};
-use cgpu_proto::units::SlotIndex;
+use cgpu_client::connection::{Client, Failure as Absence};
+use cgpu_client::message::{CardStatus, ContainerStatus, ProcessCard, ProcessStatus, ShareStatus, Status};
+use cgpu_client::number::CardNumber;
+use cgpu_shm::file::Fault;
+use cgpu_shm::limits::Limits;
+use cgpu_shm::liveness::{self, Life};
+use cgpu_shm::notes::NotesReader;
+use cgpu_shm::paths;
+use cgpu_shm::reason::counted;
+use cgpu_shm::slots::State;
+use cgpu_shm::snapshot::{Reader, Snapshot};
+use cgpu_shm::units::SlotIndex;
 use rustix::fs::OFlags;
 use serde::Serialize;
 
@@ -114,7 +114,7 @@ pub(crate) fn container(folder: &Path, cards: &mut Vec<CardStatus>) -> Option<Co
     let mut container = ContainerStatus {
         name: limits.name.unwrap_or_else(|| id.clone()),
         id,
-        image: cgpu_monitor::record::image(folder),
+        image: cgpu_client::record::image(folder),
         dir: folder.to_owned(),
         weight: limits.weight,
         percent: limits.percent,
@@ -169,7 +169,7 @@ fn fill(container: &mut ContainerStatus, snapshot: &Snapshot, reader: &Reader, c
         if matches!(entry.word.state(), Some(State::Free | State::Orphan)) {
             continue;
         }
-        let part = |(card, index): (&cgpu_proto::snapshot::Card, &CardNumber)| {
+        let part = |(card, index): (&cgpu_shm::snapshot::Card, &CardNumber)| {
             let cell = card.cells.get(slot)?;
             Some(ProcessCard {
                 card: *index,

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use cgpu_monitor::client::{Client, Failure as Absence};
-use cgpu_monitor::message::Registration;
-use cgpu_proto::limits::Limits;
-use cgpu_proto::paths;
+use cgpu_client::connection::{Client, Failure as Absence};
+use cgpu_client::message::Registration;
+use cgpu_shm::limits::Limits;
+use cgpu_shm::paths;
 use clap::Args;
 
 use crate::claim::{Claim, Variables};

@@ -5,10 +5,10 @@
 
 use std::fmt::Write;
 
-use cgpu_monitor::message::{
+use cgpu_client::message::{
     CardStatus, ContainerStatus, ProcessCard, ProcessStatus, ShareStatus, Sharing, Status,
 };
-use cgpu_monitor::number::CardNumber;
+use cgpu_client::number::CardNumber;
 use comfy_table::{Cell, CellAlignment, Row, Table, presets};
 
 use crate::report::{NATIVE, Report, View};
@@ -245,7 +245,7 @@ pub(crate) const fn sharing(sharing: Sharing) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cgpu_monitor::message::{Cause, Finding, Shim};
+    use cgpu_client::message::{Cause, Finding, Shim};
 
     fn sample() -> Report {
         let share = ShareStatus {

@@ -16,7 +16,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::Duration;
 
-use cgpu_proto::paths;
+use cgpu_shm::paths;
 use clap::Args;
 use ratatui::crossterm::event::{self, Event as Heard, KeyEventKind};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};

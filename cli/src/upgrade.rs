@@ -7,10 +7,10 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cgpu_monitor::client::Client;
-use cgpu_monitor::message::{ContainerStatus, Status};
-use cgpu_proto::layout::LAYOUT_VERSION;
-use cgpu_proto::paths;
+use cgpu_client::Client;
+use cgpu_client::message::{ContainerStatus, Status};
+use cgpu_shm::layout::LAYOUT_VERSION;
+use cgpu_shm::paths;
 use clap::Args;
 use serde::Serialize;
 

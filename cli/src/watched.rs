@@ -1,6 +1,6 @@
 //! What the monitor's watcher has found and done, as lines below the table of `cgpu smi`.
 
-use cgpu_monitor::message::{Cause, Ended, Finding, Shim, Signal, Status};
+use cgpu_client::message::{Cause, Ended, Finding, Shim, Signal, Status};
 
 use crate::table::{mib, plain};
 
@@ -64,7 +64,7 @@ fn ended(ended: &Ended) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cgpu_monitor::message::{CardStatus, ContainerStatus, ShareStatus};
+    use cgpu_client::message::{CardStatus, ContainerStatus, ShareStatus};
 
     fn finding(pid: u32, cause: Cause, container: Option<&str>) -> Finding {
         Finding {

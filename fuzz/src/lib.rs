@@ -7,8 +7,8 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use cgpu_proto::region::{Birth, Region};
-use cgpu_proto::units::Nanos;
+use cgpu_shm::region::{Birth, Region};
+use cgpu_shm::units::Nanos;
 use tempfile::TempDir;
 
 /// A container's directory with both files, as they were made.

@@ -2,9 +2,9 @@
 //! one; and what is handed on has everything that came, as it came: a container never gets less isolation than its engine has asked for.
 #![no_main]
 
-use cgpu_proto::units::Bytes;
-use cgpu_proto::uuid::Uuid;
-use cgpu_kubernetes::binding::OVERRULED;
+use cgpu_shm::units::Bytes;
+use cgpu_shm::uuid::Uuid;
+use cgpu_kubernetes_core::binding::OVERRULED;
 use cgpu_runtime::edit::{Additions, Configuration, bind, hook, preloading};
 use cgpu_runtime::plan::{Declared, HostCard, Plan, plan};
 use libfuzzer_sys::fuzz_target;

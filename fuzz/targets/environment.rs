@@ -6,8 +6,10 @@
 use std::ffi::{CStr, OsString};
 use std::os::unix::ffi::OsStringExt;
 
-use cgpu_tenant::settings::{Variables, Verdict};
-use cgpu_tenant::{Bytes, CardInfo, Environment, Inventory, Uuid};
+use cgpu_settings::{Variables, Verdict};
+use cgpu_settings::{CardInfo, Environment, Inventory};
+use cgpu_shm::units::Bytes;
+use cgpu_shm::uuid::Uuid;
 use libfuzzer_sys::fuzz_target;
 
 const NAMES: [&CStr; 10] = [

@@ -2,7 +2,7 @@
 //! that is there.
 #![no_main]
 
-use cgpu_proto::limits::Limits;
+use cgpu_shm::limits::Limits;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {

@@ -6,7 +6,7 @@ use std::ffi::{CStr, OsString};
 use std::path::PathBuf;
 
 use cgpu_fuzz::Container;
-use cgpu_proto::atomic::{AtomicU64, Ordering};
+use cgpu_shm::atomic::{AtomicU64, Ordering};
 use cgpu_tenant::{
     Address, Bytes, CardInfo, Clock, Environment, Inventory, Monotonic, Nanos, Start, Tenant, Uuid,
 };

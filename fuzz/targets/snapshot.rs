@@ -2,9 +2,9 @@
 #![no_main]
 
 use cgpu_fuzz::Container;
-use cgpu_proto::grant::Grantor;
-use cgpu_proto::snapshot::Reader;
-use cgpu_proto::units::{CardIndex, SlotIndex};
+use cgpu_shm::grant::Grantor;
+use cgpu_shm::snapshot::Reader;
+use cgpu_shm::units::{CardIndex, SlotIndex};
 use libfuzzer_sys::fuzz_target;
 
 thread_local! {

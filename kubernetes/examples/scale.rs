@@ -3,10 +3,10 @@
 
 use std::time::Instant;
 
-use cgpu_kubernetes::cluster::Cluster;
-use cgpu_kubernetes::extender::{self, Binding, Candidates, Filtered};
-use cgpu_kubernetes::names::Dialects;
-use cgpu_kubernetes::object::{Node, Pod};
+use cgpu_kubernetes_core::cluster::Cluster;
+use cgpu_kubernetes_core::extender::{self, Binding, Candidates, Filtered};
+use cgpu_kubernetes_core::names::Dialects;
+use cgpu_kubernetes_core::object::{Node, Pod};
 use fastrand::Rng;
 use serde_json::json;
 

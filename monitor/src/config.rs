@@ -31,21 +31,18 @@ use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
-use cgpu_proto::paths;
-use cgpu_proto::units::{Bytes, Nanos};
-use cgpu_proto::uuid::Uuid;
+use cgpu_client::number::CardNumber;
+use cgpu_scheduler::tuning::Tuning;
+use cgpu_shm::paths;
+use cgpu_shm::units::{Bytes, Nanos};
+use cgpu_shm::uuid::Uuid;
 use serde::Deserialize;
 use toml::Spanned;
 
 use crate::control::bounds;
-use crate::controller::tuning::Tuning;
 use crate::metrics::Endpoint;
-use crate::number::CardNumber;
 use crate::settings::CardSettings;
 use crate::watch::Rules;
-
-/// Where the configuration lies unless told.
-pub const PATH: &str = "/etc/cgpu/monitor.toml";
 
 /// Where metrics are served unless told.
 const METRICS: &str = "127.0.0.1:9445";
@@ -243,7 +240,7 @@ pub struct Config {
 /// What the caller says; it wins over the file.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
-    /// The file; none: [`PATH`], where there is one.
+    /// The file; none: [`paths::MONITOR_CONFIG`], where there is one.
     pub path: Option<PathBuf>,
     /// See [`Config::root`].
     pub root: Option<PathBuf>,
@@ -257,7 +254,7 @@ impl Config {
     /// # Errors
     /// When the file is asked for and missing, cannot be understood, or a value is out of range, or no root is known.
     pub fn load(source: Sources) -> Result<Self> {
-        let name = source.path.clone().unwrap_or_else(|| PATH.into());
+        let name = source.path.clone().unwrap_or_else(|| paths::MONITOR_CONFIG.into());
         let text = match fs::read_to_string(&name) {
             Err(error) if source.path.is_none() && error.kind() == ErrorKind::NotFound => String::new(),
             text => text.with_context(|| format!("cannot read {}", name.display()))?,

@@ -17,13 +17,12 @@
 
 use std::ops::RangeInclusive;
 
-use cgpu_proto::units::{Bytes, Nanos};
-use serde::{Deserialize, Serialize};
+use cgpu_client::message::{Errno, Kind, Refusal};
+use cgpu_client::number::CardNumber;
+use cgpu_scheduler::tenants::TenantId;
+use cgpu_shm::units::{Bytes, Nanos};
 
-use crate::controller::tenants::TenantId;
 use crate::host::Host;
-use crate::message::{Errno, Refusal};
-use crate::number::CardNumber;
 
 /// A node of the tree, for containers and cards that exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,18 +42,6 @@ enum Node {
     Meminfo(usize, TenantId),
     Weight(usize, TenantId),
     Highprio(usize, TenantId),
-}
-
-/// What can be done with a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// It can be listed.
-    Folder,
-    /// It can be read.
-    Read,
-    /// It can be read, and written by who may.
-    Write,
 }
 
 impl Node {

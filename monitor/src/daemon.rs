@@ -19,21 +19,22 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use cgpu_proto::paths;
-use cgpu_proto::units::Nanos;
+use cgpu_shm::paths;
+use cgpu_shm::units::Nanos;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 
 pub(crate) mod poll;
 mod promptness;
 
+use cgpu_client::connection::Client;
+use cgpu_client::message::{Errno, Refusal, Reply, Request};
+use cgpu_scheduler::tenants::TenantId;
 use poll::{Poll, Source, now};
 
-use crate::client::Client;
 use crate::config::Config;
-use crate::controller::tenants::TenantId;
+use crate::estate::Estate;
 use crate::host::{Change, Host, Process};
-use crate::message::{Errno, Refusal, Reply, Request};
 use crate::scout::Scout;
 use crate::service;
 use crate::settings::{Found, Settings};
@@ -57,7 +58,7 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 /// itself.
 pub fn run(config: &Config, replace: bool) -> Result<()> {
     promptness::be_prompt();
-    cgpu_proto::cut::outlive().context("no handler for files that are cut short")?;
+    cgpu_shm::cut::outlive().context("no handler for files that are cut short")?;
     allow_descriptors();
     let containers = paths::containers(&config.root);
     std::fs::create_dir_all(&containers).with_context(|| format!("cannot make {}", containers.display()))?;
@@ -81,6 +82,7 @@ pub fn run(config: &Config, replace: bool) -> Result<()> {
     host.hear_first(now());
     if let Some(mut predecessor) = predecessor {
         let estate = predecessor.hand_over().context("the running monitor does not hand over")?;
+        let estate: Estate = serde_json::from_value(estate).context("its state cannot be read")?;
         tracing::info!("taking over from a monitor of {}", estate.release);
         host.inherit(now(), estate);
         // The predecessor ends when the socket's name is ours.

@@ -15,10 +15,10 @@
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+use cgpu_client::message::{Errno, Refusal, Registration};
+use cgpu_scheduler::estate as books;
 use serde::{Deserialize, Serialize};
 
-use crate::controller::estate as books;
-use crate::message::{Errno, Refusal, Registration};
 use crate::settings::Settings;
 use crate::watch::Legacy;
 

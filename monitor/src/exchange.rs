@@ -15,7 +15,7 @@
 //! lesser figure: what is under way at one of them is not at the other. It falls by any two, to the
 //! greater figure of both: a container that never stands still keeps no figure that is too high.
 
-use cgpu_proto::units::{Bytes, Nanos};
+use cgpu_shm::units::{Bytes, Nanos};
 
 use crate::measured::{Books, SETTLED};
 

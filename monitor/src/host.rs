@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use cgpu_proto::units::{Nanos, SlotIndex};
+use cgpu_shm::units::{Nanos, SlotIndex};
 
 mod arrivals;
 pub(crate) mod board;
@@ -25,13 +25,13 @@ mod upkeep;
 mod watch;
 
 use board::Board;
+use cgpu_client::inventory::Found;
+use cgpu_inventory::health::Pulse;
+use cgpu_scheduler::tenants::TenantId;
 use container::Container;
 
 use crate::config::{Config, Start};
-use crate::controller::tenants::TenantId;
 use crate::estate::{CardBooks, Succession};
-use crate::health::Pulse;
-use crate::inventory::Found;
 use crate::scout::{Ask, Kin, Scout};
 use crate::settings::Settings;
 use crate::watch::Watch;

@@ -7,7 +7,6 @@ use std::process::ExitCode;
 
 use anyhow::anyhow;
 use cgpu_monitor::config::{Config, Sources};
-use cgpu_monitor::inventory;
 use clap::{Parser, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
@@ -61,7 +60,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(library) = &arguments.list_cards {
         // NVML may hang. Nobody wants to know any more then, once whoever asked has been ended.
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
-        writeln!(std::io::stdout(), "{}", inventory::list(library)?)?;
+        writeln!(std::io::stdout(), "{}", cgpu_inventory::list(library)?)?;
         return Ok(());
     }
     let filter = EnvFilter::try_new(&arguments.log).map_err(|_| {

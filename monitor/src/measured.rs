@@ -20,8 +20,8 @@
 //! - **When a context has ended**, what was measured before is worth nothing (`ended`), and the page's reader knows it as well.
 //! - Memory that others have exported may be in this process's figure, and what it exported may be in theirs: both make the range wider.
 
-use cgpu_proto::snapshot::Cell;
-use cgpu_proto::units::{Bytes, Nanos};
+use cgpu_shm::snapshot::Cell;
+use cgpu_shm::units::{Bytes, Nanos};
 
 /// As long as no call of a driver takes that does not say so: less than the time between two samples.
 pub const SETTLED: Nanos = Nanos::from_millis(800);

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::client::Client;
+use cgpu_client::connection::Client;
 
 mod exposition;
 pub mod families;

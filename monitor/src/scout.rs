@@ -12,16 +12,19 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cgpu_proto::atomic::{AtomicBool, Ordering};
-use cgpu_proto::units::{Bytes, Nanos};
-use cgpu_proto::uuid::Uuid;
+use cgpu_client::health::Health;
+use cgpu_client::inventory::Found;
+use cgpu_client::number::CardNumber;
+use cgpu_inventory::Unknown;
+use cgpu_inventory::health::Pulse;
+use cgpu_shm::atomic::{AtomicBool, Ordering};
+use cgpu_shm::units::{Bytes, Nanos};
+use cgpu_shm::uuid::Uuid;
 use nvml_wrapper::Nvml;
 use parking_lot::Mutex;
 
 use crate::daemon::poll::now;
-use crate::health::{Health, Pulse, Reports};
-use crate::inventory::{Found, Unknown};
-use crate::number::CardNumber;
+use crate::health::Reports;
 use crate::settings::Settings;
 use crate::watch::{Name, Order};
 

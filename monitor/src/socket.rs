@@ -10,12 +10,12 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use cgpu_proto::peer;
-use cgpu_proto::units::Nanos;
+use cgpu_client::message::{Errno, Refusal, Reply, Request};
+use cgpu_shm::peer;
+use cgpu_shm::units::Nanos;
 
 use crate::control;
 use crate::host::Host;
-use crate::message::{Errno, Refusal, Reply, Request};
 use crate::status;
 
 /// Clients at once; more wait.
@@ -251,7 +251,8 @@ pub(crate) fn answer(host: &mut Host, now: Nanos, request: Request, may_write: b
         Request::Upgrade => host.succession.begin().map(|()| Reply::Done),
         Request::HandOver => {
             host.is_succeeded = true;
-            Ok(Reply::Estate(Box::new(host.bequeath(now))))
+            let estate = serde_json::to_value(host.bequeath(now));
+            estate.map(Reply::Estate).map_err(|error| Refusal::new(Errno::EIO, error.to_string()))
         }
         Request::List { path } => control::list(host, &path).map(Reply::Names),
         Request::Turns => Ok(Reply::Turns(status::turns(host, now))),

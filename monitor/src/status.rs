@@ -2,21 +2,23 @@
 
 use std::collections::BTreeMap;
 
-use cgpu_proto::reason::counted;
-use cgpu_proto::slots::State;
-use cgpu_proto::snapshot::Cell;
-use cgpu_proto::units::{Bytes, Nanos, SlotIndex};
+use cgpu_client::health::Health;
+use cgpu_client::inventory::{Inventory, Listed};
+use cgpu_client::message::{
+    CardStatus, CardTurns, ContainerStatus, Errno, Gate, Odd, ProcessCard, ProcessStatus, Refusal,
+    ShareStatus, Sharing, Status, TurnStatus,
+};
+use cgpu_scheduler::books;
+use cgpu_scheduler::past::PastTurn;
+use cgpu_shm::grant::TurnState;
+use cgpu_shm::reason::counted;
+use cgpu_shm::slots::State;
+use cgpu_shm::snapshot::Cell;
+use cgpu_shm::units::{Bytes, Nanos, SlotIndex};
 
-use crate::controller::past::PastTurn;
-use crate::health::Health;
 use crate::host::Host;
 use crate::host::board::Board;
 use crate::host::container::Container;
-use crate::inventory::{self, Inventory, Listed};
-use crate::message::{
-    CardStatus, CardTurns, ContainerStatus, Errno, ProcessCard, ProcessStatus, Refusal, ShareStatus, Status,
-    TurnStatus,
-};
 
 /// The whole of it, as of now.
 pub(crate) fn of(host: &mut Host, now: Nanos) -> Status {
@@ -75,7 +77,7 @@ pub(crate) fn inventory(host: &Host, now: Nanos) -> Result<Inventory, Refusal> {
     Ok(Inventory {
         cards: cards.iter().map(Listed::from).collect(),
         age_ms: (now - *at).0 / 1_000_000,
-        simulated: inventory::simulated(),
+        simulated: cgpu_inventory::simulated(),
         allow_overcommit: host.start.allow_overcommit,
     })
 }
@@ -110,7 +112,7 @@ fn card(host: &Host, at: usize) -> CardStatus {
         free_weight: host.places(board).free(),
         prio_ratio: board.in_force().prio_ratio(),
         work_conserving: u32::from(board.in_force().work_conserving()),
-        sharing: board.controller.sharing(),
+        sharing: sharing(board.controller.sharing()),
         turns: board.controller.turns(),
         utilization: board.sample.utilization,
         switch_us: board.controller.switch_cost().map(|cost| cost.0 / 1000),
@@ -150,6 +152,27 @@ fn container(host: &Host, container: &Container, now: Nanos) -> ContainerStatus 
     }
 }
 
+fn sharing(sharing: cgpu_scheduler::Sharing) -> Sharing {
+    match sharing {
+        cgpu_scheduler::Sharing::Open => Sharing::Open,
+        cgpu_scheduler::Sharing::Watched => Sharing::Watched,
+        cgpu_scheduler::Sharing::Contended => Sharing::Contended,
+    }
+}
+
+fn gate(turn: TurnState) -> Gate {
+    match turn {
+        TurnState::Open => Gate::Open,
+        TurnState::Yours => Gate::Yours,
+        TurnState::Wait => Gate::Wait,
+    }
+}
+
+fn odd(odd: books::Odd) -> Odd {
+    let books::Odd { over, under, lies, overruns, missed } = odd;
+    Odd { over, under, lies, overruns, missed }
+}
+
 fn share(container: &Container, board: &Board, now: Nanos) -> ShareStatus {
     let mut status = ShareStatus {
         card: board.index,
@@ -167,9 +190,9 @@ fn share(container: &Container, board: &Board, now: Nanos) -> ShareStatus {
         status.gpu_time_ms = millis(share.books.charged);
         status.forgiven_ms = millis(share.books.forgiven);
         status.reported_ms = millis(share.books.reported);
-        status.gate = share.gate;
+        status.gate = gate(share.gate);
         status.turns = share.books.turns;
-        status.odd = share.books.odd;
+        status.odd = odd(share.books.odd);
     }
     status.utilization = container.utilization(&board.sample);
     let Some(region) = &container.region else { return status };

@@ -17,11 +17,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use cgpu_proto::units::{Bytes, Nanos};
-use cgpu_proto::uuid::Uuid;
-
-use crate::controller::tenants::TenantId;
-use crate::message::{Cause, Shim, Signal};
+use cgpu_client::message::{Cause, Shim, Signal};
+use cgpu_scheduler::tenants::TenantId;
+use cgpu_shm::units::{Bytes, Nanos};
+use cgpu_shm::uuid::Uuid;
 
 mod legacy;
 

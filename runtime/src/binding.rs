@@ -1,6 +1,6 @@
 //! Containers of pods: their variables name a slice that the kubelet counted, and the node's device plugin says what it is.
 //!
-//! The plugin could not know for which container it was asked ([`cgpu_kubernetes::binding`]). Here it is known: the engine has written into the configuration
+//! The plugin could not know for which container it was asked ([`cgpu_kubernetes_core::binding`]). Here it is known: the engine has written into the configuration
 //! which pod and which container this is, and nothing of it runs yet. So the plugin is asked, and what it answers takes the place of whatever the variables
 //! said of limits and cards, the image's and the pod's own included.
 
@@ -9,9 +9,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cgpu_kubernetes::binding::{Answer, LONGEST_LINE, OVERRULED, Question, SOCKET, unbound};
-use cgpu_kubernetes::names::variable;
-use cgpu_proto::peer;
+use cgpu_kubernetes_core::binding::{Answer, LONGEST_LINE, OVERRULED, Question, SOCKET, unbound};
+use cgpu_kubernetes_core::names::variable;
+use cgpu_shm::peer;
 
 use crate::config::Config;
 use crate::edit::Configuration;

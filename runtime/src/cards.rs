@@ -14,9 +14,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use cgpu_monitor::client::Client;
-use cgpu_monitor::inventory::{Found, Inventory, Listed};
-use cgpu_proto::paths;
+use cgpu_client::Client;
+use cgpu_client::inventory::{Found, Inventory, Listed};
+use cgpu_shm::paths;
 use rustix::fs::Mode;
 
 use crate::config::{Config, PATH};

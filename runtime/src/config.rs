@@ -13,7 +13,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use cgpu_proto::paths;
+use cgpu_shm::paths;
 use serde::Deserialize;
 
 /// Where the configuration lies unless told.
@@ -134,6 +134,19 @@ fn outside(map: &str, user: u32) -> u32 {
     ranges.next().unwrap_or(user)
 }
 
+/// Returns whether the monitor's configuration file allows the limits of a GPU to add up to more
+/// than it has. A file that is missing or not valid allows nothing.
+#[must_use]
+pub fn monitor_allows_overcommit(file: &Path) -> bool {
+    #[derive(Deserialize)]
+    struct Monitor {
+        #[serde(default)]
+        allow_overcommit: bool,
+    }
+    let text = fs::read_to_string(file).unwrap_or_default();
+    toml::from_str(&text).is_ok_and(|monitor: Monitor| monitor.allow_overcommit)
+}
+
 /// Ourselves, as a path that hooks can be started by.
 ///
 /// # Errors
@@ -155,6 +168,24 @@ fn beside(name: &str) -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn monitor_file_allows_overcommit_only_where_it_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("monitor.toml");
+        assert!(!monitor_allows_overcommit(&file), "there is none");
+        for (text, allows) in [
+            ("", false),
+            ("allow_overcommit = true", true),
+            ("root = '/x'\nallow_overcommit = true\n[card.0]\npolicy = 2", true),
+            ("allow_overcommit = false", false),
+            ("allow_overcommit = 1", false),
+            ("allow_overcommit = true\nnot toml", false),
+        ] {
+            fs::write(&file, text).unwrap();
+            assert_eq!(monitor_allows_overcommit(&file), allows, "{text}");
+        }
+    }
 
     fn load(text: &str) -> Result<Config> {
         let folder = tempfile::tempdir().unwrap();

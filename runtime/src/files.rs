@@ -207,7 +207,7 @@ fn parts(path: &Path) -> impl Iterator<Item = OsString> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use cgpu_proto::atomic::{AtomicBool, Ordering};
+    use cgpu_shm::atomic::{AtomicBool, Ordering};
     use std::fs;
     use std::os::unix::fs::symlink;
 

@@ -22,15 +22,15 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
-use cgpu_monitor::number::CardNumber;
-use cgpu_proto::file::{self, Access, Fault};
-use cgpu_proto::limits::Limits;
-use cgpu_proto::liveness::{self, Life};
-use cgpu_proto::paths;
-use cgpu_proto::preamble::Kind;
-use cgpu_proto::region::{Birth, Region};
-use cgpu_proto::units::{Bytes, Nanos, SlotIndex};
-use cgpu_proto::uuid::Uuid;
+use cgpu_client::number::CardNumber;
+use cgpu_shm::file::{self, Access, Fault};
+use cgpu_shm::limits::Limits;
+use cgpu_shm::liveness::{self, Life};
+use cgpu_shm::paths;
+use cgpu_shm::preamble::Kind;
+use cgpu_shm::region::{Birth, Region};
+use cgpu_shm::units::{Bytes, Nanos, SlotIndex};
+use cgpu_shm::uuid::Uuid;
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
@@ -453,7 +453,7 @@ fn check_room(order: &Order<'_>, others: &[Limits]) -> Result<(), Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cgpu_proto::slots::Claimant;
+    use cgpu_shm::slots::Claimant;
 
     const CARD: Uuid = Uuid([1; 16]);
 

@@ -7,9 +7,9 @@ use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use cgpu_monitor::client::{Client, Failure};
-use cgpu_monitor::message::Registration;
-use cgpu_proto::paths;
+use cgpu_client::connection::{Client, Failure};
+use cgpu_client::message::Registration;
+use cgpu_shm::paths;
 use oci_spec::runtime::{Mount, State};
 
 use crate::binding;

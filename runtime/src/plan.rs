@@ -5,13 +5,13 @@ use std::ffi::{CStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::OsStringExt;
 
-use cgpu_monitor::inventory::Found;
-use cgpu_monitor::number::CardNumber;
-use cgpu_proto::limits::Limits;
-use cgpu_proto::units::Bytes;
-use cgpu_proto::uuid::Uuid;
-use cgpu_tenant::settings::{Variables, Verdict};
-use cgpu_tenant::{CardInfo, Environment, Inventory};
+use cgpu_client::inventory::Found;
+use cgpu_client::number::CardNumber;
+use cgpu_settings::{CardInfo, Environment, Inventory};
+use cgpu_settings::{Variables, Verdict};
+use cgpu_shm::limits::Limits;
+use cgpu_shm::units::Bytes;
+use cgpu_shm::uuid::Uuid;
 
 /// What becomes of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,8 +34,8 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-impl From<cgpu_tenant::Refusal> for Refusal {
-    fn from(refusal: cgpu_tenant::Refusal) -> Self {
+impl From<cgpu_settings::Refusal> for Refusal {
+    fn from(refusal: cgpu_settings::Refusal) -> Self {
         Self(refusal.sentence().to_owned())
     }
 }
@@ -163,7 +163,7 @@ pub fn plan(
     let variables = Variables::read(declared);
     // Whether it is off at all can be told without cards; that spares the containers that say `0` a look at them.
     let nothing = Inventory { cards: &[], cut: &[], complete: false };
-    if let Ok(Verdict::Off(cgpu_tenant::Reason::NoLimit | cgpu_tenant::Reason::Disabled)) =
+    if let Ok(Verdict::Off(cgpu_settings::Reason::NoLimit | cgpu_settings::Reason::Disabled)) =
         variables.verdict(nothing)
     {
         return Ok(Plan::Native);
@@ -221,7 +221,7 @@ fn name_of(name: &str) -> Option<String> {
     let fit = |c: char| if c.is_whitespace() || c.is_control() || c == '#' { '_' } else { c };
     let mut fitting = String::new();
     for character in name.chars().map(fit) {
-        if fitting.len() + character.len_utf8() > cgpu_proto::limits::LONGEST_NAME {
+        if fitting.len() + character.len_utf8() > cgpu_shm::limits::LONGEST_NAME {
             break;
         }
         fitting.push(character);

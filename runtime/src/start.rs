@@ -4,11 +4,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use cgpu_kubernetes::binding::OVERRULED;
-use cgpu_monitor::client::Client;
-use cgpu_monitor::config::{Config as MonitorConfig, Sources};
-use cgpu_proto::limits::Limits;
-use cgpu_proto::paths;
+use cgpu_client::Client;
+use cgpu_kubernetes_core::binding::OVERRULED;
+use cgpu_shm::limits::Limits;
+use cgpu_shm::paths;
 use oci_spec::runtime::Mount;
 
 use crate::binding;
@@ -365,10 +364,10 @@ fn supply(cards: &[HostCard]) -> Vec<Supply> {
     cards.iter().map(supply).collect()
 }
 
-/// As the monitor says; without one, as it would be told.
+/// As the running monitor says; without one, as its configuration file says.
 fn allows_overcommit(root: &Path) -> bool {
     match Client::connect(&paths::socket(root)).and_then(|mut monitor| monitor.status()) {
         Ok(status) => status.allow_overcommit,
-        Err(_) => MonitorConfig::load(Sources::default()).is_ok_and(|config| config.start.allow_overcommit),
+        Err(_) => config::monitor_allows_overcommit(Path::new(paths::MONITOR_CONFIG)),
     }
 }

@@ -5,7 +5,7 @@
 //! Without a lock: a forked child may find its parent's threads in the middle of anything.
 
 use cgpu_abi::types::*;
-use cgpu_proto::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use cgpu_shm::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use cgpu_tenant::Lane;
 
 use crate::order::Order;

@@ -14,7 +14,7 @@
 use core::cell::Cell;
 
 use cgpu_abi::types::{CUcontext, CUdevice, CUresult};
-use cgpu_proto::atomic::{AtomicU64, Ordering::Relaxed};
+use cgpu_shm::atomic::{AtomicU64, Ordering::Relaxed};
 use cgpu_tenant::{Bytes, Card, Tenant};
 
 use crate::order::Unbound;

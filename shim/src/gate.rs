@@ -1,4 +1,4 @@
-//! The gate before a launch, bound to the driver. What it does and why is in [`cgpu_tenant::gate`].
+//! The gate before a launch, bound to the driver. What it does and why is in [`cgpu_launch::gate`].
 //!
 //! The monitor changes the container's gate word when something changes for its launches, and every few milliseconds while
 //! tenants contend for a card. A launch compares the word with the one under which every card is open: two loads and a branch. Where
@@ -18,9 +18,9 @@ use core::{ptr, slice};
 
 use cgpu_abi::driver::DefaultStream;
 use cgpu_abi::types::*;
-use cgpu_proto::atomic::{AtomicPtr, AtomicU32, Ordering, Ordering::Relaxed};
-pub(crate) use cgpu_tenant::gate::Kernel;
-use cgpu_tenant::gate::{self as gate, ContextKey, Gate, Host, Passed, Stream, Thread};
+pub(crate) use cgpu_launch::gate::Kernel;
+use cgpu_launch::gate::{self as gate, ContextKey, Gate, Host, Passed, Stream, Thread};
+use cgpu_shm::atomic::{AtomicPtr, AtomicU32, Ordering, Ordering::Relaxed};
 use cgpu_tenant::{Card, ContextId, Tenant};
 
 use self::markers::{Markers, accepted};

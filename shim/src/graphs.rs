@@ -5,7 +5,7 @@ use core::ptr;
 use std::collections::TryReserveError;
 
 use cgpu_abi::types::*;
-use cgpu_proto::atomic::{AtomicBool, Ordering::Relaxed};
+use cgpu_shm::atomic::{AtomicBool, Ordering::Relaxed};
 use cgpu_tenant::{Address, Bodies, Bytes, Card, Footprint, NodeId, PoolDriver, PoolId, Tenant};
 
 use crate::order::Unbound;

@@ -15,7 +15,7 @@ use core::ffi::{CStr, c_void};
 use core::ptr;
 
 use cgpu_abi::{DRIVER as DRIVER_ROWS, NVML as NVML_ROWS};
-use cgpu_proto::atomic::{AtomicBool, AtomicPtr, Ordering};
+use cgpu_shm::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use crate::boundary;
 use crate::entry;

@@ -21,7 +21,7 @@
 //! A forked child inherits NVML as it is, so these words are its own as well; only whether a start was tried is not.
 
 use cgpu_abi::nvml_types::nvmlReturn_t;
-use cgpu_proto::atomic::{AtomicBool, AtomicUsize, Ordering};
+use cgpu_shm::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::library::NVML;
 use crate::{nvml, process};

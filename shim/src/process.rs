@@ -15,10 +15,9 @@
 
 use core::ptr;
 
-use once_cell::race::OnceBox;
-
-use cgpu_proto::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use cgpu_shm::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use cgpu_tenant::{Found, Monotonic, Reason, Refusal, Start, System, Tenant, is_called_for};
+use once_cell::race::OnceBox;
 
 use crate::cards::{self, Devices};
 use crate::{driver, gate};

@@ -19,13 +19,14 @@ mod entry;
 mod leaf;
 mod stretch;
 
-use cgpu_proto::units::{Bytes, CardIndex};
+use cgpu_shm::units::{Bytes, CardIndex};
 
 use self::entry::{Entry, Offset};
 pub(crate) use self::entry::{MOST_UNITS, Owner};
 pub(crate) use self::leaf::Exhausted;
+use cgpu_shm::spin::Spin;
+
 use self::stretch::Stretches;
-use crate::spin::Spin;
 
 /// The least that a driver allocates, and what sizes are counted in: 31 bits of it are 1 TiB.
 pub(crate) const UNIT: u64 = 512;

@@ -3,7 +3,7 @@
 //! An array stands in the table of allocations, under an address that no driver gives out. So it goes with its context in the
 //! same step as linear memory, and is freed in the same way.
 
-use cgpu_proto::units::{Bytes, CardIndex as Card};
+use cgpu_shm::units::{Bytes, CardIndex as Card};
 
 use crate::{Address, Tenant};
 

@@ -7,8 +7,8 @@
 //! the second has brought the process back already: so who restores looks again when the driver has answered. What is restored from outside of
 //! the container comes with no such word; the monitor finds it on the card, as growth.
 
-use cgpu_proto::slots::Word;
-use cgpu_proto::units::{CardIndex as Card, SlotIndex};
+use cgpu_shm::slots::Word;
+use cgpu_shm::units::{CardIndex as Card, SlotIndex};
 
 use crate::{Reason, Tenant};
 
@@ -81,7 +81,7 @@ mod tests {
     fn named(container: &Container, pid: u32) -> Tenant {
         let tenant = container.tenant();
         let slot = tenant.region().slot(tenant.name().slot());
-        slot.pid.store(pid, cgpu_proto::atomic::Ordering::Relaxed);
+        slot.pid.store(pid, cgpu_shm::atomic::Ordering::Relaxed);
         tenant
     }
 

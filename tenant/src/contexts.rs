@@ -15,12 +15,13 @@
 
 pub(crate) mod size;
 
-use cgpu_proto::atomic::{AtomicU64, AtomicUsize, Ordering};
-use cgpu_proto::units::{Bytes, CardIndex};
+use cgpu_shm::atomic::{AtomicU64, AtomicUsize, Ordering};
+use cgpu_shm::units::{Bytes, CardIndex};
 
 pub(crate) use self::size::Before;
+use cgpu_shm::spin::Spin;
+
 use crate::allocations::{Allocations, Owner};
-use crate::spin::Spin;
 
 /// Contexts that can be told apart at a time. A context costs a card 100 MiB and more, so no process comes near.
 const MOST: usize = 512;
@@ -301,7 +302,7 @@ impl Contexts {
 
 impl Registry {
     fn place(context: Context) -> Option<usize> {
-        context.owner.place().checked_sub(cgpu_proto::layout::CARDS)
+        context.owner.place().checked_sub(cgpu_shm::layout::CARDS)
     }
 
     /// The record of a context that is not closed.
@@ -323,7 +324,7 @@ impl Registry {
         let reusable = |record: &Record| !record.open && record.context.owner.user() + 1 < Owner::USERS;
         let free = self.records.iter().position(reusable);
         let place = free.unwrap_or(self.records.len());
-        let number = u16::try_from(place + cgpu_proto::layout::CARDS).ok()?;
+        let number = u16::try_from(place + cgpu_shm::layout::CARDS).ok()?;
         if usize::from(number) >= Owner::PLACES {
             return None;
         }

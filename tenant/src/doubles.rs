@@ -1,70 +1,13 @@
-//! The outer edge as tests see it: an environment that they declare, a clock that they move, a container of their own.
+//! The outer edge as tests see it: a clock that they move, a container of their own.
 
-use std::collections::BTreeMap;
-use std::ffi::{CStr, OsString};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use cgpu_proto::atomic::{AtomicU64, AtomicUsize, Ordering};
-use cgpu_proto::units::{Bytes, CardIndex, Nanos};
-use cgpu_proto::uuid::Uuid;
+use cgpu_settings::declared::Declared;
+use cgpu_shm::atomic::{AtomicU64, AtomicUsize, Ordering};
+use cgpu_shm::units::{Bytes, CardIndex, Nanos};
+use cgpu_shm::uuid::Uuid;
 
-use crate::{CardInfo, Clock, Environment, Inventory, Monotonic, Refusal, Start, Tenant};
-
-/// An environment as a test declares it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Declared {
-    pub(crate) variables: BTreeMap<String, OsString>,
-    pub(crate) run_directory: PathBuf,
-    pub(crate) shared_memory_directory: PathBuf,
-}
-
-impl Declared {
-    /// With these variables, `NAME=value` each.
-    pub(crate) fn with(variables: &[&str]) -> Self {
-        let mut declared = Self::default();
-        declared.set(variables);
-        declared
-    }
-
-    /// With these variables too.
-    pub(crate) fn set(&mut self, variables: &[&str]) {
-        for variable in variables {
-            let (name, value) = variable.split_once('=').expect("NAME=value");
-            self.variables.insert(name.to_owned(), value.into());
-        }
-    }
-}
-
-impl Environment for Declared {
-    fn variable(&self, name: &CStr) -> Option<OsString> {
-        self.variables.get(name.to_str().expect("names are ASCII")).cloned()
-    }
-
-    fn user(&self) -> u32 {
-        // SAFETY: no obligations; geteuid cannot fail.
-        unsafe { libc::geteuid() }
-    }
-
-    fn pid_namespace(&self) -> u64 {
-        4_026_531_836
-    }
-
-    fn process_name(&self) -> Vec<u8> {
-        b"a-test".to_vec()
-    }
-
-    fn host_name(&self) -> String {
-        "012b2edccd7a".to_owned()
-    }
-
-    fn run_directory(&self) -> PathBuf {
-        self.run_directory.clone()
-    }
-
-    fn shared_memory_directory(&self) -> PathBuf {
-        self.shared_memory_directory.clone()
-    }
-}
+use crate::{CardInfo, Clock, Inventory, Monotonic, Refusal, Start, Tenant};
 
 /// A clock that stands still but for sleepers and for the test.
 #[derive(Debug)]

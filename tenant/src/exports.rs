@@ -4,7 +4,7 @@
 //!   export ---> lent ---- freed here ---> nobody can have it open: refunded
 //!                 |            |
 //!                 |            +--------> kept: still charged, until nobody has it open
-//!                 +-- this process dies: an orphan in its slot (`cgpu_proto::slots`)
+//!                 +-- this process dies: an orphan in its slot (`cgpu_shm::slots`)
 //!
 //!   open -----> opened: our slot says so, by which others keep what they have freed; costs nothing
 //! ```
@@ -17,15 +17,15 @@
 //!
 //! Two handles may share a bit: then what was freed stays charged a little longer.
 
-use cgpu_proto::atomic::{AtomicBool, Ordering};
-use cgpu_proto::layout::LENT_UNSEEN;
-use cgpu_proto::ledger::Column;
-use cgpu_proto::units::{Bytes, CardIndex as Card};
+use cgpu_shm::atomic::{AtomicBool, Ordering};
+use cgpu_shm::layout::LENT_UNSEEN;
+use cgpu_shm::ledger::Column;
+use cgpu_shm::spin::Spin;
+use cgpu_shm::units::{Bytes, CardIndex as Card};
 
 use crate::allocations::Owner;
 use crate::physical::ordered::Ordered;
 use crate::process::bytes;
-use crate::spin::Spin;
 use crate::{Address, Context, Reason, Tenant};
 
 /// How memory is handed from process to process.

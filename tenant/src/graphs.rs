@@ -14,9 +14,9 @@
 mod executables;
 mod footprint;
 
-use cgpu_proto::layout::CARDS;
-use cgpu_proto::ledger::Column;
-use cgpu_proto::units::{Bytes, CardIndex as Card};
+use cgpu_shm::layout::CARDS;
+use cgpu_shm::ledger::Column;
+use cgpu_shm::units::{Bytes, CardIndex as Card};
 
 pub use self::executables::GraphNumber;
 pub(crate) use self::executables::Graphs;

@@ -13,20 +13,20 @@
 //! exceeds, is shown, and blocks new allocations, and what else would be brought.
 //!
 //! What is booked for an object belongs to the context that it was loaded into: it goes back with the object, or with the context.
-//! The monitor's figure for the process ([`cgpu_proto::growth`]) corrects all of it.
+//! The monitor's figure for the process ([`cgpu_shm::growth`]) corrects all of it.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::mem::ManuallyDrop;
 
-use cgpu_proto::atomic::Ordering;
-use cgpu_proto::ledger::Column;
-use cgpu_proto::slots::{State, Word};
-use cgpu_proto::units::{Bytes, CardIndex as Card, SlotIndex};
+use cgpu_shm::atomic::Ordering;
+use cgpu_shm::ledger::Column;
+use cgpu_shm::slots::{State, Word};
+use cgpu_shm::spin::Spin;
+use cgpu_shm::units::{Bytes, CardIndex as Card, SlotIndex};
 
 use crate::contexts::{Before, Context};
 use crate::ledger::Denied;
-use crate::spin::Spin;
 use crate::{Reason, Tenant};
 
 /// What implicit memory came with.

@@ -1,19 +1,19 @@
 //! This process's part in the container's books: charges that wait where waiting helps, refunds, and what is in force.
 //!
 //! The books themselves, and why two charges never go over the limit together nor refuse each other, are
-//! [`cgpu_proto::ledger`]. Here is what a refusal is: not the first "does not fit", but that one that stands when the dead have
+//! [`cgpu_shm::ledger`]. Here is what a refusal is: not the first "does not fit", but that one that stands when the dead have
 //! been looked for and their memory has been waited for.
 
-use cgpu_proto::atomic::{AtomicU32, AtomicU64, Ordering};
-use cgpu_proto::grant::Heartbeat;
-use cgpu_proto::layout::CARDS;
-use cgpu_proto::ledger::{Account, Column, OwnCell, Refused, Terms, Usage};
-use cgpu_proto::liveness::Lifeline;
-use cgpu_proto::lock::{Acquired, Guard, Owner};
-use cgpu_proto::region::Region;
-use cgpu_proto::slots::{Claim, State, Word};
-use cgpu_proto::units::{Bytes, CardIndex, Nanos, SlotIndex};
-use cgpu_proto::uuid::Uuid;
+use cgpu_shm::atomic::{AtomicU32, AtomicU64, Ordering};
+use cgpu_shm::grant::Heartbeat;
+use cgpu_shm::layout::CARDS;
+use cgpu_shm::ledger::{Account, Column, OwnCell, Refused, Terms, Usage};
+use cgpu_shm::liveness::Lifeline;
+use cgpu_shm::lock::{Acquired, Guard, Owner};
+use cgpu_shm::region::Region;
+use cgpu_shm::slots::{Claim, State, Word};
+use cgpu_shm::units::{Bytes, CardIndex, Nanos, SlotIndex};
+use cgpu_shm::uuid::Uuid;
 
 use self::confirmation::Unconfirmable;
 use crate::{Clock, Reason};

@@ -4,8 +4,8 @@
 //! [`Environment`] and [`Clock`], with recording doubles in the tests.
 //!
 //! ```text
-//!   variables, limits file --> settings --+
-//!   the driver's cards ----> cards -------+--> process (Tenant) --> ledger ------> `use` file (cgpu_proto)
+//!   variables, limits file --> cgpu-settings
+//!   the driver's cards ------> cgpu-settings --> process (Tenant) --> ledger ------> `use` file (cgpu_shm)
 //!                                         |        |  |  |
 //!                              refusal <--+        |  |  +--> view, names  what the program is shown
 //!                                                  |  +-----> contexts     the card's own overhead
@@ -29,16 +29,11 @@
 
 mod allocations;
 mod arrays;
-mod cards;
 mod checkpoints;
-mod clock;
 mod contexts;
-mod cost;
 #[cfg(test)]
 mod doubles;
-mod environment;
 mod exports;
-pub mod gate;
 mod graphs;
 mod implicit;
 mod ledger;
@@ -46,25 +41,20 @@ mod names;
 mod physical;
 mod pools;
 mod process;
-mod refusal;
-pub mod settings;
-mod settlement;
-mod spin;
 mod start;
 mod told;
 mod view;
 mod views;
 
 pub use arrays::{ArrayId, Shape};
-pub use cards::{CardInfo, Found, Inventory};
-pub use cgpu_proto::ledger::Usage;
-pub use cgpu_proto::reason::Reason;
-pub use cgpu_proto::units::{Bytes, CardIndex as Card, Nanos, TimeScale};
-pub use cgpu_proto::uuid::Uuid;
+pub use cgpu_settings::{CardInfo, Environment, Found, Inventory, Refusal, System};
+pub use cgpu_shm::clock::{Clock, Monotonic};
+pub use cgpu_shm::ledger::Usage;
+pub use cgpu_shm::reason::Reason;
+pub use cgpu_shm::units::{Bytes, CardIndex as Card, Nanos, TimeScale};
+pub use cgpu_shm::uuid::Uuid;
 pub use checkpoints::Restoring;
-pub use clock::{Clock, Monotonic};
 pub use contexts::Context;
-pub use environment::{Environment, System};
 pub use exports::{Closing, Opening, Way};
 pub use graphs::{Bodies, Footprint, GraphId, GraphNumber, Lane, NodeId, Sending};
 pub use implicit::{Bringing, Cause, Growing};
@@ -73,7 +63,6 @@ pub use names::{Names, Namespace};
 pub use physical::{Handle, LeavingArray, Reference, Release, Tiles, Tiling, Unbinding, Unmapping, Untiled};
 pub use pools::{Ended, Ending, PoolDriver, PoolId, Unmade};
 pub use process::{Address, Charge, ContextId, Leaving, Settled, Start, Starting, Taken, Tenant};
-pub use refusal::Refusal;
 pub use start::is_called_for;
 pub use told::Told;
 pub use view::{Member, View};

@@ -62,7 +62,7 @@ impl Names {
 
 #[cfg(test)]
 mod tests {
-    use cgpu_proto::units::Bytes;
+    use cgpu_shm::units::Bytes;
 
     use super::*;
 

@@ -22,9 +22,9 @@ mod tiles;
 
 use std::mem::{self, ManuallyDrop};
 
-use cgpu_proto::layout::LENT_UNSEEN;
-use cgpu_proto::ledger::Column;
-use cgpu_proto::units::{Bytes, CardIndex as Card};
+use cgpu_shm::layout::LENT_UNSEEN;
+use cgpu_shm::ledger::Column;
+use cgpu_shm::units::{Bytes, CardIndex as Card};
 
 use self::bindings::Binding;
 pub use self::bindings::Unbinding;

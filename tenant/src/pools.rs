@@ -21,8 +21,8 @@ mod table;
 use std::fmt;
 use std::mem::ManuallyDrop;
 
-use cgpu_proto::ledger::Column;
-use cgpu_proto::units::{Bytes, CardIndex as Card};
+use cgpu_shm::ledger::Column;
+use cgpu_shm::units::{Bytes, CardIndex as Card};
 
 use self::growth::least;
 pub(crate) use self::table::Pools;

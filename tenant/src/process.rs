@@ -17,12 +17,13 @@
 use std::fmt;
 use std::mem::ManuallyDrop;
 
-use cgpu_proto::atomic::Ordering;
-use cgpu_proto::ledger::{Column, Refused, Usage};
-use cgpu_proto::lock::{Guard, Owner as Name};
-use cgpu_proto::region::Region;
-use cgpu_proto::units::{Bytes, CardIndex as Card};
-use cgpu_proto::uuid::Uuid;
+use cgpu_shm::atomic::Ordering;
+use cgpu_shm::ledger::{Column, Refused, Usage};
+use cgpu_shm::lock::{Guard, Owner as Name};
+use cgpu_shm::region::Region;
+use cgpu_shm::spin::Spin;
+use cgpu_shm::units::{Bytes, CardIndex as Card};
+use cgpu_shm::uuid::Uuid;
 
 use crate::allocations::{Allocation, Allocations, Inserted, MOST_UNITS, Owner, UNIT};
 use crate::arrays::Requirements;
@@ -33,7 +34,6 @@ use crate::implicit::Causes;
 use crate::ledger::{Denied, Ledger, Patience};
 use crate::physical::Physicals;
 use crate::pools::Pools;
-use crate::spin::Spin;
 use crate::start::{self, Started};
 use crate::views::Views;
 use crate::{Clock, Environment, Inventory, Member, Reason, Refusal, View};

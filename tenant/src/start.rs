@@ -7,18 +7,18 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use cgpu_proto::cards::Card as Registration;
-use cgpu_proto::grant::{Heartbeat, Monitor};
-use cgpu_proto::layout::{CARDS, SLOTS};
-use cgpu_proto::liveness::Lifeline;
-use cgpu_proto::paths::Candidate;
-use cgpu_proto::region::{Birth, Region};
-use cgpu_proto::slots::{Claim, Claimant};
-use cgpu_proto::units::{Bytes, CardIndex, Nanos, TimeScale};
-use cgpu_proto::uuid::Uuid;
+use cgpu_settings::{self as settings, Settings, Variables, Verdict};
+use cgpu_shm::cards::Card as Registration;
+use cgpu_shm::grant::{Heartbeat, Monitor};
+use cgpu_shm::layout::{CARDS, SLOTS};
+use cgpu_shm::liveness::Lifeline;
+use cgpu_shm::paths::Candidate;
+use cgpu_shm::region::{Birth, Region};
+use cgpu_shm::slots::{Claim, Claimant};
+use cgpu_shm::units::{Bytes, CardIndex, Nanos, TimeScale};
+use cgpu_shm::uuid::Uuid;
 
 use crate::ledger::Ledger;
-use crate::settings::{self, Settings, Variables, Verdict};
 use crate::{Clock, Environment, Inventory, Reason, Refusal};
 
 /// How long a start waits for a slot while all are taken, some of them by processes that have ended.

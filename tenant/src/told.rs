@@ -17,12 +17,12 @@
 //! Where no monitor has told anything, a process of the container that started before may have asked NVML: the cards that it registered are known if
 //! they are just those that the driver shows.
 
-use cgpu_proto::devices::Device;
-use cgpu_proto::region::Region;
-use cgpu_proto::units::Bytes;
-use cgpu_proto::uuid::Uuid;
+use cgpu_settings::{Variables, file};
+use cgpu_shm::devices::Device;
+use cgpu_shm::region::Region;
+use cgpu_shm::units::Bytes;
+use cgpu_shm::uuid::Uuid;
 
-use crate::settings::{Variables, file};
 use crate::{CardInfo, Environment, Found, start};
 
 /// What a monitor has told, or a process before this one.
@@ -62,7 +62,7 @@ impl Told {
             return self.registered(seen).filter(|_| !hides || self.is_limited_from_outside);
         }
         let all: Vec<CardInfo> =
-            self.devices.iter().filter(|device| !device.is_partitioned).map(CardInfo::from).collect();
+            self.devices.iter().filter(|device| !device.is_partitioned).map(card_of).collect();
         let partitioned = self.devices.iter().filter(|device| device.is_partitioned);
         let cut = partitioned.map(|device| device.uuid).collect();
         let seen = seen.iter().map(|seen| all.iter().find(|card| card.uuid == seen.uuid).copied());
@@ -90,16 +90,14 @@ impl Told {
     }
 }
 
-impl From<&Device> for CardInfo {
-    fn from(device: &Device) -> Self {
-        Self { uuid: device.uuid, total: device.total, order: device.order() }
-    }
+fn card_of(device: &Device) -> CardInfo {
+    CardInfo { uuid: device.uuid, total: device.total, order: device.order() }
 }
 
 #[cfg(test)]
 mod tests {
-    use cgpu_proto::grant::Grantor;
-    use cgpu_proto::region::Birth;
+    use cgpu_shm::grant::Grantor;
+    use cgpu_shm::region::Birth;
 
     use super::*;
     use crate::doubles::Container;

@@ -1,8 +1,8 @@
 //! What the program is shown.
 
-use cgpu_proto::atomic::Ordering;
-use cgpu_proto::slots::State;
-use cgpu_proto::units::{Bytes, CardIndex};
+use cgpu_shm::atomic::Ordering;
+use cgpu_shm::slots::State;
+use cgpu_shm::units::{Bytes, CardIndex};
 
 use crate::ledger::Ledger;
 
@@ -68,9 +68,9 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
-    use cgpu_proto::grant::Grantor;
-    use cgpu_proto::growth::Growth;
-    use cgpu_proto::units::Nanos;
+    use cgpu_shm::grant::Grantor;
+    use cgpu_shm::growth::Growth;
+    use cgpu_shm::units::Nanos;
     use proptest::prelude::*;
 
     use super::*;

@@ -1,8 +1,8 @@
 //! Views of contexts: green contexts, which compute on a part of the card and allocate in the primary context.
 
-use cgpu_proto::units::CardIndex as Card;
+use cgpu_shm::spin::Spin;
+use cgpu_shm::units::CardIndex as Card;
 
-use crate::spin::Spin;
 use crate::{Context, ContextId, Tenant};
 
 /// A green context as the driver names it (the `CUgreenCtx` pointer's value).

@@ -108,7 +108,7 @@ pub(crate) const ITEMS: &[Item] = &[
         target: "kubectl-inspect-gpushare",
         name: "kubectl-inspect-gpushare",
     },
-    Item { package: "cgpu-sim-command", folder: "tests/cuda/cgpu-sim", target: "cgpu-sim", name: "cgpu-sim" },
+    Item { package: "cgpu-sim-command", folder: "sim/command", target: "cgpu-sim", name: "cgpu-sim" },
     Item { package: "cgpu-bench", folder: "bench", target: "cgpu-demo", name: "cgpu-demo" },
     Item { package: "cgpu-bench", folder: "bench", target: "cgpu-bench", name: "cgpu-bench" },
     Item {
@@ -125,25 +125,25 @@ pub(crate) const ITEMS: &[Item] = &[
     },
     Item {
         package: "cgpu-sim-libcuda",
-        folder: "tests/cuda/libcuda",
+        folder: "sim/libcuda",
         target: "cgpu_sim_libcuda",
         name: "sim/libcuda.so.1",
     },
     Item {
         package: "cgpu-sim-libnvidia-ml",
-        folder: "tests/cuda/libnvidia-ml",
+        folder: "sim/libnvidia-ml",
         target: "cgpu_sim_libnvidia_ml",
         name: "sim/libnvidia-ml.so.1",
     },
     Item {
         package: "cgpu-null-libcuda",
-        folder: "tests/cuda/null-libcuda",
+        folder: "sim/null-libcuda",
         target: "cgpu_null_libcuda",
         name: "null/libcuda.so.1",
     },
     Item {
         package: "cgpu-null-libnvidia-ml",
-        folder: "tests/cuda/null-libnvidia-ml",
+        folder: "sim/null-libnvidia-ml",
         target: "cgpu_null_libnvidia_ml",
         name: "null/libnvidia-ml.so.1",
     },

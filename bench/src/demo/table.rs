@@ -1,6 +1,6 @@
 //! The live table.
 
-use cgpu_monitor::message::{ShareStatus, Status};
+use cgpu_client::message::{ShareStatus, Status};
 use std::fmt::Write;
 use std::time::Duration;
 

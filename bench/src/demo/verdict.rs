@@ -1,9 +1,10 @@
 //! What was seen, judged.
 
-use crate::tenant::{Memory, PLANS, Tenant};
-use cgpu_monitor::message::{ShareStatus, Status};
+use cgpu_client::message::{ShareStatus, Status};
 use cgpu_stage::stage::Stage;
 use serde_json::{Value, json};
+
+use crate::tenant::{Memory, PLANS, Tenant};
 
 /// Greatest relative error of a share.
 const SHARE_ERROR_PCT: f64 = 2.0;

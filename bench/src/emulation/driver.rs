@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use cgpu_proto::atomic::Ordering;
-use cgpu_proto::units::{Bytes, Nanos};
+use cgpu_launch::gate::{Clocks, ContextKey, Driver as Asked, Edge, Event, Failed, Stream};
+use cgpu_shm::atomic::Ordering;
+use cgpu_shm::units::{Bytes, Nanos};
 use cgpu_sim::machine::{ContextId, EventId, StreamId, Ticket, milliseconds};
 use cgpu_sim::timeline::Command;
 use cgpu_sim::{Footprint, Kernel as SimulatedKernel};
-use cgpu_tenant::gate::{Clocks, ContextKey, Driver as Asked, Edge, Event, Failed, Stream};
 
 use super::SLOT;
 use super::world::{Role, World};

@@ -25,14 +25,14 @@ mod program;
 mod world;
 
 use anyhow::{Context, Result};
-use cgpu_monitor::controller::policy::Policy;
-use cgpu_proto::atomic::{AtomicU32, Ordering};
-use cgpu_proto::grant::Grantor;
-use cgpu_proto::region::{Birth, Region};
-use cgpu_proto::slots::{State, Word};
-use cgpu_proto::units::{CardIndex, Generation, Nanos, SlotIndex};
+use cgpu_launch::gate::{Failed, Gate};
+use cgpu_scheduler::policy::Policy;
+use cgpu_shm::atomic::{AtomicU32, Ordering};
+use cgpu_shm::grant::Grantor;
+use cgpu_shm::region::{Birth, Region};
+use cgpu_shm::slots::{State, Word};
+use cgpu_shm::units::{CardIndex, Generation, Nanos, SlotIndex};
 use cgpu_sim::settings::Figures;
-use cgpu_tenant::gate::{Failed, Gate};
 
 use driver::Device;
 pub(crate) use observer::Observed;

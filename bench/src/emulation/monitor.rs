@@ -2,15 +2,15 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use cgpu_monitor::controller::policy::{Policy, Standing};
-use cgpu_monitor::controller::tenants::{Sight, TenantId, Terms};
-use cgpu_monitor::controller::tuning::Tuning;
-use cgpu_monitor::controller::words::Words;
-use cgpu_monitor::controller::{Card, Order};
-use cgpu_proto::atomic::{AtomicU64, Ordering};
-use cgpu_proto::grant::Turn;
-use cgpu_proto::notes::Measured;
-use cgpu_proto::units::Nanos;
+use cgpu_scheduler::policy::{Policy, Standing};
+use cgpu_scheduler::tenants::{Sight, TenantId, Terms};
+use cgpu_scheduler::tuning::Tuning;
+use cgpu_scheduler::words::Words;
+use cgpu_scheduler::{Card, Order};
+use cgpu_shm::atomic::{AtomicU64, Ordering};
+use cgpu_shm::grant::Turn;
+use cgpu_shm::notes::Measured;
+use cgpu_shm::units::Nanos;
 
 use super::world::Role;
 use super::{Home, SLOT, Tenant, gpu};

@@ -1,8 +1,8 @@
 //! The observer: an actor that reads at given instants what tenants have done.
 
-use cgpu_proto::atomic::Ordering;
-use cgpu_proto::notes::Measured;
-use cgpu_proto::units::Nanos;
+use cgpu_shm::atomic::Ordering;
+use cgpu_shm::notes::Measured;
+use cgpu_shm::units::Nanos;
 
 use super::monitor::Monitor;
 use super::world::{BEGIN, Role};

@@ -1,9 +1,9 @@
 //! A program as a script sees it: the driver's calls, behind the gate, and time on the host.
 
-use cgpu_proto::atomic::Ordering;
-use cgpu_proto::units::{Bytes, Nanos};
+use cgpu_launch::gate::{ContextKey, Failed, Gate, Kernel, Launch, Stream, Thread};
+use cgpu_shm::atomic::Ordering;
+use cgpu_shm::units::{Bytes, Nanos};
 use cgpu_sim::Footprint;
-use cgpu_tenant::gate::{ContextKey, Failed, Gate, Kernel, Launch, Stream, Thread};
 
 use super::driver::{Device, Driver};
 use super::world::{BEGIN, Role};

@@ -3,9 +3,9 @@
 
 use std::sync::Mutex;
 
-use cgpu_monitor::controller::policy::Policy;
-use cgpu_proto::units::Bytes;
-use cgpu_tenant::gate::Kernel;
+use cgpu_launch::gate::Kernel;
+use cgpu_scheduler::policy::Policy;
+use cgpu_shm::units::Bytes;
 
 use super::*;
 

@@ -2,8 +2,8 @@
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use cgpu_proto::atomic::Ordering;
-use cgpu_proto::units::{Bytes, Nanos};
+use cgpu_shm::atomic::Ordering;
+use cgpu_shm::units::{Bytes, Nanos};
 use cgpu_sim::machine::Ticket;
 use cgpu_sim::settings::Figures;
 use cgpu_sim::timeline::{Forecast, Timeline, WORDS};

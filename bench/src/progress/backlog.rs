@@ -1,9 +1,9 @@
 //! `backlog`: a newcomer beside a tenant that filled its queues while it was alone.
 
 use anyhow::Result;
-use cgpu_proto::units::Nanos;
+use cgpu_launch::gate::Failed;
+use cgpu_shm::units::Nanos;
 use cgpu_sim::settings::Figures as Model;
-use cgpu_tenant::gate::Failed;
 
 use super::{Figures, Options, SHARINGS, Sharing, as_seconds, between, seconds};
 use crate::emulation::{Program, Tenant, Work};

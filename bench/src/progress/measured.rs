@@ -2,10 +2,10 @@
 //! for it in the same time, under each policy, alone and in pairs.
 
 use anyhow::Result;
-use cgpu_monitor::controller::policy::Policy;
-use cgpu_proto::units::Nanos;
+use cgpu_launch::gate::Failed;
+use cgpu_scheduler::policy::Policy;
+use cgpu_shm::units::Nanos;
 use cgpu_sim::settings::Figures as Model;
-use cgpu_tenant::gate::Failed;
 
 use super::patterns::{batch, eager};
 use super::{Figures, Options, WEIGHTED, as_seconds, between, seconds};

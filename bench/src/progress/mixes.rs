@@ -5,9 +5,9 @@ use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
-use cgpu_proto::units::Nanos;
+use cgpu_launch::gate::Failed;
+use cgpu_shm::units::Nanos;
 use cgpu_sim::settings::Figures as Model;
-use cgpu_tenant::gate::Failed;
 
 use super::{Figures, Options, WEIGHTED, as_seconds, between, seconds};
 use crate::emulation::{Grid, Program, Scene, Tenant, Work, run};

@@ -20,8 +20,8 @@ mod mixes;
 mod patterns;
 
 use anyhow::{Context, Result};
-use cgpu_monitor::controller::policy::Policy;
-use cgpu_proto::units::Nanos;
+use cgpu_scheduler::policy::Policy;
+use cgpu_shm::units::Nanos;
 use cgpu_sim::settings::Figures as Model;
 
 use crate::emulation::{Observed, Scene, Tenant, observe};

@@ -4,11 +4,11 @@
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
-use cgpu_monitor::controller::policy::Policy;
-use cgpu_monitor::controller::tuning::Tuning;
-use cgpu_proto::units::{Bytes, Nanos};
+use cgpu_launch::gate::Failed;
+use cgpu_scheduler::policy::Policy;
+use cgpu_scheduler::tuning::Tuning;
+use cgpu_shm::units::{Bytes, Nanos};
 use cgpu_sim::settings::Figures as Model;
-use cgpu_tenant::gate::Failed;
 
 use super::bound::{Cycle, Turns, max_min, sum};
 use super::{Figures, Options, SHARINGS, Sharing, as_seconds, between, seconds};

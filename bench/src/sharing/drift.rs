@@ -3,11 +3,11 @@
 use std::sync::Mutex;
 
 use anyhow::{Result, anyhow};
-use cgpu_monitor::controller::policy::Policy;
-use cgpu_proto::units::Nanos;
+use cgpu_launch::gate::{Failed, Kernel};
+use cgpu_scheduler::policy::Policy;
+use cgpu_shm::units::Nanos;
 use cgpu_sim::settings::Figures as Model;
 use cgpu_sim::timeline::ClockRate;
-use cgpu_tenant::gate::{Failed, Kernel};
 
 use super::{Bench, Figures};
 use crate::emulation::{Program, Scene, Tenant, run};

@@ -19,12 +19,12 @@ mod track;
 use std::path::Path;
 
 use anyhow::{Result, bail};
-
-use crate::figure::{Measured, Reading, Wanted};
-use crate::plot::Gallery;
 use load::Party;
 use scene::{Scene, SwitchUs, Tenant, now, sleep_until, together};
 use track::Track;
+
+use crate::figure::{Measured, Reading, Wanted};
+use crate::plot::Gallery;
 
 /// What experiments are run with.
 pub(crate) struct Bench<'a> {

@@ -6,13 +6,13 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cgpu_monitor::message::{ContainerStatus, ShareStatus};
-use cgpu_proto::file::{Error, Fault};
-use cgpu_proto::notes::NotesReader;
-use cgpu_proto::paths;
-use cgpu_proto::preamble::Unfit;
-use cgpu_proto::reason::{Kind as ReasonKind, Reason};
-use cgpu_proto::snapshot::{Reader, Snapshot};
+use cgpu_client::message::{ContainerStatus, ShareStatus};
+use cgpu_shm::file::{Error, Fault};
+use cgpu_shm::notes::NotesReader;
+use cgpu_shm::paths;
+use cgpu_shm::preamble::Unfit;
+use cgpu_shm::reason::{Kind as ReasonKind, Reason};
+use cgpu_shm::snapshot::{Reader, Snapshot};
 
 use super::causes::Cause;
 use super::diagnosis::Findings;
@@ -111,7 +111,7 @@ pub(crate) fn unusable(error: &Error) -> Cause {
 fn sums(snapshot: &Snapshot) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     for slot in &snapshot.slots {
-        for (name, count) in cgpu_proto::reason::counted(&slot.counters) {
+        for (name, count) in cgpu_shm::reason::counted(&slot.counters) {
             *sums.entry(name.into_owned()).or_default() += u64::from(count);
         }
     }

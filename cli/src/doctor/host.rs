@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use cgpu_monitor::client::{Client, Failure};
-use cgpu_monitor::message::{self, ContainerStatus, Sharing, Signal, Status};
-use cgpu_proto::file::Fault;
-use cgpu_proto::paths;
-use cgpu_proto::snapshot::Reader;
+use cgpu_client::connection::{Client, Failure};
+use cgpu_client::message::{self, ContainerStatus, Sharing, Signal, Status};
+use cgpu_shm::file::Fault;
+use cgpu_shm::paths;
+use cgpu_shm::snapshot::Reader;
 
 use super::causes::Cause;
 use super::container;

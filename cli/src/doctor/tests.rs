@@ -7,11 +7,11 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use cgpu_monitor::message::{
+use cgpu_client::message::{
     self, CardStatus, ContainerStatus, Ended, Finding, ShareStatus, Sharing, Shim, Signal, Status,
 };
-use cgpu_proto::grant::Grantor;
-use cgpu_proto::layout::LAYOUT_VERSION;
+use cgpu_shm::grant::Grantor;
+use cgpu_shm::layout::LAYOUT_VERSION;
 use tempfile::TempDir;
 
 use super::diagnosis::Findings;

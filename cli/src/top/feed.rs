@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cgpu_monitor::client::{Client, Failure};
+use cgpu_client::connection::{Client, Failure};
 
 use super::Farewell;
 use super::model::{Note, Seen, Write};

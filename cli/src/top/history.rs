@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use cgpu_monitor::message::Status;
-use cgpu_monitor::number::CardNumber;
+use cgpu_client::message::Status;
+use cgpu_client::number::CardNumber;
 
 /// Looks that are kept: as many as the widest screen has columns.
 const MOST: usize = 512;
@@ -86,7 +86,7 @@ fn part(part: u64, whole: u64) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cgpu_monitor::message::{ContainerStatus, ShareStatus};
+    use cgpu_client::message::{ContainerStatus, ShareStatus};
 
     fn status(id: &str, percent: Option<f64>) -> Status {
         let share = ShareStatus { limit: 4, used: 1, share_second: percent, ..ShareStatus::default() };

@@ -3,8 +3,8 @@
 use std::cmp::Ordering;
 use std::time::Duration;
 
-use cgpu_monitor::message::{CardStatus, CardTurns, ContainerStatus, ShareStatus, Status};
-use cgpu_monitor::number::CardNumber;
+use cgpu_client::message::{CardStatus, CardTurns, ContainerStatus, ShareStatus, Status};
+use cgpu_client::number::CardNumber;
 
 use super::history::{History, Place};
 use crate::table;

@@ -5,7 +5,7 @@ use std::panic;
 use std::sync::Once;
 
 use anyhow::{Result, ensure};
-use cgpu_proto::atomic::{AtomicU32, Ordering};
+use cgpu_shm::atomic::{AtomicU32, Ordering};
 use ratatui::backend::{Backend, CrosstermBackend};
 use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::execute;

@@ -1,6 +1,6 @@
 //! What events do to the model, and what is to be done outside of it.
 
-use cgpu_monitor::number::CardNumber;
+use cgpu_client::number::CardNumber;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::history::Place;

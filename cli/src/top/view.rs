@@ -133,7 +133,7 @@ mod tests {
 
     use super::*;
     use crate::top::model::Write;
-    use cgpu_monitor::message::{Cause, Finding, Shim};
+    use cgpu_client::message::{Cause, Finding, Shim};
 
     fn picture(model: &Model, theme: Theme, width: u16, height: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();

@@ -9,12 +9,12 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use cgpu_kubernetes::claim::{self, Change};
-use cgpu_kubernetes::claimant::{Claimant, Sighting};
-use cgpu_kubernetes::extender::{self, Binding};
-use cgpu_kubernetes::object::Pod;
-use cgpu_kubernetes::refusal::Refusal;
-use cgpu_kubernetes_api::{Api, Failure, Query};
+use cgpu_kubernetes_client::{Api, Failure, Query};
+use cgpu_kubernetes_core::claim::{self, Change};
+use cgpu_kubernetes_core::claimant::{Claimant, Sighting};
+use cgpu_kubernetes_core::extender::{self, Binding};
+use cgpu_kubernetes_core::object::Pod;
+use cgpu_kubernetes_core::refusal::Refusal;
 use tokio::sync::Mutex;
 use tracing::{debug, info};
 

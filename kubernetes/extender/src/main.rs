@@ -7,7 +7,7 @@
 //!                            notices: events on pods
 //! ```
 //!
-//! What is decided is decided by `cgpu_kubernetes`. Nothing is kept that a restart would lose.
+//! What is decided is decided by `cgpu_kubernetes_core`. Nothing is kept that a restart would lose.
 
 #![forbid(unsafe_code)]
 
@@ -28,9 +28,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use axum::Router;
 use axum::serve::ListenerExt;
-use cgpu_kubernetes::names::Dialects;
-use cgpu_kubernetes::object::{Node, Pod};
-use cgpu_kubernetes_api::{Api, Election, Pace, Query, mirror};
+use cgpu_kubernetes_client::{Api, Election, Pace, Query, mirror};
+use cgpu_kubernetes_core::names::Dialects;
+use cgpu_kubernetes_core::object::{Node, Pod};
 use clap::Parser;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn the_clients_own_words_are_heard_only_where_it_is_named() {
         let mutes = |told: &str| filter(told).unwrap().to_string().contains("kube_client=off");
-        assert!(mutes("info") && mutes("trace") && mutes("info,cgpu_kubernetes=debug"));
+        assert!(mutes("info") && mutes("trace") && mutes("info,cgpu_kubernetes_core=debug"));
         assert!(!mutes("info,kube_client=debug"));
     }
 }

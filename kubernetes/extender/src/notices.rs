@@ -5,8 +5,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use cgpu_kubernetes::claimant::Claimant;
-use cgpu_kubernetes_api::{About, Api, Gravity, Notice};
+use cgpu_kubernetes_client::{About, Api, Gravity, Notice};
+use cgpu_kubernetes_core::claimant::Claimant;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tracing::{debug, warn};
 

@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cgpu_kubernetes::cards::Placement;
-use cgpu_kubernetes_api::Access;
+use cgpu_kubernetes_client::Access;
+use cgpu_kubernetes_core::cards::Placement;
 use clap::{ArgAction, Parser, ValueEnum};
 
 /// Answers kube-scheduler's questions about cards: filter, prioritize, bind, inspect, with gpushare's paths and bodies
@@ -96,9 +96,9 @@ pub(crate) enum LogFormat {
 
 impl Options {
     /// How long a lease lasts, and how often it is renewed.
-    pub(crate) fn term(&self) -> cgpu_kubernetes_api::Term {
+    pub(crate) fn term(&self) -> cgpu_kubernetes_client::Term {
         let lasts = Duration::from_secs(self.lease_duration);
-        cgpu_kubernetes_api::Term { lasts, every: lasts / 5 }
+        cgpu_kubernetes_client::Term { lasts, every: lasts / 5 }
     }
 
     /// Who we are among the replicas.

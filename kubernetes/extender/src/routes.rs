@@ -1,4 +1,4 @@
-//! Paths and bodies. What is answered is the core's ([`cgpu_kubernetes::extender`]); what stands here is HTTP.
+//! Paths and bodies. What is answered is the core's ([`cgpu_kubernetes_core::extender`]); what stands here is HTTP.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,10 +9,10 @@ use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::Response;
 use axum::routing::get;
-use cgpu_kubernetes::cards::Placement;
-use cgpu_kubernetes::claimant::Claimant;
-use cgpu_kubernetes::extender::{self, Binding, Bound, Call, Candidates, Filtered};
-use cgpu_kubernetes::object::Pod;
+use cgpu_kubernetes_core::cards::Placement;
+use cgpu_kubernetes_core::claimant::Claimant;
+use cgpu_kubernetes_core::extender::{self, Binding, Bound, Call, Candidates, Filtered};
+use cgpu_kubernetes_core::object::Pod;
 use serde_json::to_string;
 use tracing::{debug, trace, warn};
 

@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
-use cgpu_kubernetes::cards::NodeCards;
-use cgpu_kubernetes::claimant::Sighting;
-use cgpu_kubernetes::cluster::Cluster;
-use cgpu_kubernetes::names::Dialects;
-use cgpu_kubernetes::object::{Node, Pod};
-use cgpu_kubernetes_api::{Failure, Keeper, List};
+use cgpu_kubernetes_client::{Failure, Keeper, List};
+use cgpu_kubernetes_core::cards::NodeCards;
+use cgpu_kubernetes_core::claimant::Sighting;
+use cgpu_kubernetes_core::cluster::Cluster;
+use cgpu_kubernetes_core::names::Dialects;
+use cgpu_kubernetes_core::object::{Node, Pod};
 
 /// So long a copy may have been out of touch before we say that others should be asked.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cgpu_kubernetes::books::Standing;
-use cgpu_kubernetes::claim;
-use cgpu_kubernetes_api::{Api, Failure};
+use cgpu_kubernetes_client::{Api, Failure};
+use cgpu_kubernetes_core::books::Standing;
+use cgpu_kubernetes_core::claim;
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 

@@ -6,8 +6,8 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use cgpu_kubernetes::names::Dialects;
-use cgpu_kubernetes_api::{Access, Failure, Query};
+use cgpu_kubernetes_client::{Access, Failure, Query};
+use cgpu_kubernetes_core::names::Dialects;
 use clap::Args;
 
 use crate::listing;

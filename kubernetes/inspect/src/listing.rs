@@ -1,9 +1,9 @@
 //! What the API server has, read once.
 
-use cgpu_kubernetes::cluster::Cluster;
-use cgpu_kubernetes::names::Dialects;
-use cgpu_kubernetes::object::{Node, Pod};
-use cgpu_kubernetes_api::{Api, Query, Record};
+use cgpu_kubernetes_client::{Api, Query, Record};
+use cgpu_kubernetes_core::cluster::Cluster;
+use cgpu_kubernetes_core::names::Dialects;
+use cgpu_kubernetes_core::object::{Node, Pod};
 
 use crate::trouble::Trouble;
 

@@ -1,15 +1,15 @@
 //! `kubectl inspect gpushare`: who has how much of which card; and `kubectl inspect gpushare doctor`: why a pod has not.
 //!
-//! It lists nodes and pods as whoever calls it may, has the core make the books ([`cgpu_kubernetes::cluster`]), prints, and keeps nothing. Tables go
+//! It lists nodes and pods as whoever calls it may, has the core make the books ([`cgpu_kubernetes_core::cluster`]), prints, and keeps nothing. Tables go
 //! to stdout; what went wrong goes to stderr, in one line that begins as gpushare's does.
 
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 
-use cgpu_kubernetes::inspect::Overview;
-use cgpu_kubernetes::names::Dialects;
-use cgpu_kubernetes_api::Access;
+use cgpu_kubernetes_client::Access;
+use cgpu_kubernetes_core::inspect::Overview;
+use cgpu_kubernetes_core::names::Dialects;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod doctor;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use cgpu_kubernetes_api::Failure;
+use cgpu_kubernetes_client::Failure;
 
 /// What could not be done.
 #[derive(Debug)]

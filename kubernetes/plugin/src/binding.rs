@@ -1,4 +1,4 @@
-//! The answers for `cgpu-runtime`: whose a token is, and what that container has. See [`cgpu_kubernetes::binding`].
+//! The answers for `cgpu-runtime`: whose a token is, and what that container has. See [`cgpu_kubernetes_core::binding`].
 
 use std::fs;
 use std::io;
@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cgpu_kubernetes::binding::{Answer, LONGEST_LINE, Question, SOCKET};
-use cgpu_kubernetes::claimant::Claimant;
-use cgpu_kubernetes::object::Pod;
-use cgpu_kubernetes::refusal::Refusal;
-use cgpu_kubernetes::slice::Token;
-use cgpu_kubernetes_api::{Api, Failure, Keeper};
+use cgpu_kubernetes_client::{Api, Failure, Keeper};
+use cgpu_kubernetes_core::binding::{Answer, LONGEST_LINE, Question, SOCKET};
+use cgpu_kubernetes_core::claimant::Claimant;
+use cgpu_kubernetes_core::object::Pod;
+use cgpu_kubernetes_core::refusal::Refusal;
+use cgpu_kubernetes_core::slice::Token;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
@@ -196,7 +196,10 @@ impl Binding {
 fn is_placed(pod: &Pod) -> bool {
     let annotations = &pod.metadata.annotations;
     !pod.spec.node_name.is_empty()
-        && [cgpu_kubernetes::names::annotation::ALLOCATION, cgpu_kubernetes::names::annotation::INDEX]
-            .iter()
-            .any(|name| annotations.contains_key(*name))
+        && [
+            cgpu_kubernetes_core::names::annotation::ALLOCATION,
+            cgpu_kubernetes_core::names::annotation::INDEX,
+        ]
+        .iter()
+        .any(|name| annotations.contains_key(*name))
 }

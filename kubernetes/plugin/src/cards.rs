@@ -1,18 +1,20 @@
 //! The node's cards and how they are: as NVML tells, or the monitor, whichever is there.
 //!
-//! Both tell the same ([`cgpu_monitor::health`]): which cards there are, whether they answer, which errors (XID) they report. What follows from an error is for
+//! Both tell the same ([`cgpu_inventory::health`]): which cards there are, whether they answer, which errors (XID) they report. What follows from an error is for
 //! [`Health`] to say, whoever told of it.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use cgpu_kubernetes::cards::Entry;
-use cgpu_monitor::client::Client;
-use cgpu_monitor::health::{self as told, Listener, Pulse, Report};
-use cgpu_monitor::inventory::{self, Found};
-use cgpu_monitor::message::Errno;
-use cgpu_proto::paths;
+use cgpu_client::Client;
+use cgpu_client::health as told;
+use cgpu_client::inventory::Found;
+use cgpu_client::message::Errno;
+use cgpu_inventory as inventory;
+use cgpu_inventory::health::{Listener, Pulse, Report};
+use cgpu_kubernetes_core::cards::Entry;
+use cgpu_shm::paths;
 use nvml_wrapper::Nvml;
 use tokio::sync::watch;
 use tracing::{info, warn};
@@ -111,7 +113,7 @@ impl Lookout {
         }
         let mut errors = Vec::new();
         loop {
-            self.hear(&told::pulses(nvml).unwrap_or_default(), &errors, self.now());
+            self.hear(&inventory::health::pulses(nvml).unwrap_or_default(), &errors, self.now());
             errors.clear();
             if self.tell.is_closed() {
                 return String::new();
@@ -244,10 +246,10 @@ mod tests {
     use std::io::{BufRead, BufReader, Write};
     use std::os::unix::net::UnixListener;
 
-    use cgpu_monitor::inventory::{Inventory, Listed};
-    use cgpu_monitor::message::{Refusal, Reply};
-    use cgpu_proto::units::Bytes;
-    use cgpu_proto::uuid::Uuid;
+    use cgpu_client::inventory::{Inventory, Listed};
+    use cgpu_client::message::{Refusal, Reply};
+    use cgpu_shm::units::Bytes;
+    use cgpu_shm::uuid::Uuid;
 
     use super::*;
 

@@ -14,8 +14,8 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cgpu_kubernetes::binding::{CDI_KIND, provisional};
-use cgpu_kubernetes::slice::Token;
+use cgpu_kubernetes_core::binding::{CDI_KIND, provisional};
+use cgpu_kubernetes_core::slice::Token;
 use serde_json::json;
 
 /// The oldest version that has all that is used, names that begin with a digit among it: engines refuse those they do not know.
@@ -99,7 +99,7 @@ impl Cdi {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cgpu_kubernetes::names::Dialect;
+    use cgpu_kubernetes_core::names::Dialect;
 
     fn token(ids: &[&str]) -> Token {
         Token::of_ids(Dialect::Aliyun, ids.iter().copied()).unwrap()

@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cgpu_kubernetes::devices::{self, Devices};
-use cgpu_kubernetes::slice::Token;
+use cgpu_kubernetes_core::devices::{self, Devices};
+use cgpu_kubernetes_core::slice::Token;
 use futures_util::{Stream, stream};
 use tokio::net::UnixListener;
 use tokio::sync::watch;
@@ -212,7 +212,7 @@ impl Endpoint {
         }
         info!(%token, resource = self.resource.name(), "allocated");
         let variables =
-            cgpu_kubernetes::binding::provisional(token).map(|(name, value)| (name.to_owned(), value));
+            cgpu_kubernetes_core::binding::provisional(token).map(|(name, value)| (name.to_owned(), value));
         Ok(ContainerAllocateResponse { variables: variables.into(), cdi_devices })
     }
 }

@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use cgpu_kubernetes_api::{Api, Keeper, Pace, Query, mirror};
+use cgpu_kubernetes_client::{Api, Keeper, Pace, Query, mirror};
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;

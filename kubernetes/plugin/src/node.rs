@@ -7,11 +7,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cgpu_kubernetes::cards::{Inventory, NodeCards};
-use cgpu_kubernetes::names::{COUNT, annotation};
-use cgpu_kubernetes::object::{Node, Written};
-use cgpu_kubernetes::unit::Unit;
-use cgpu_kubernetes_api::{Api, Failure, Keeper, List};
+use cgpu_kubernetes_client::{Api, Failure, Keeper, List};
+use cgpu_kubernetes_core::cards::{Inventory, NodeCards};
+use cgpu_kubernetes_core::names::{COUNT, annotation};
+use cgpu_kubernetes_core::object::{Node, Written};
+use cgpu_kubernetes_core::unit::Unit;
 use serde_json::json;
 use tokio::sync::watch;
 use tracing::{info, warn};

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use cgpu_kubernetes::names::Dialects;
-use cgpu_kubernetes::unit::Unit;
-use cgpu_kubernetes_api::Access;
+use cgpu_kubernetes_client::Access;
+use cgpu_kubernetes_core::names::Dialects;
+use cgpu_kubernetes_core::unit::Unit;
 use clap::Parser;
 
 /// The kubelet's device plugin of cgpu: units of the node's cards, and whose they are.
@@ -27,7 +27,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "XID,...", value_delimiter = ',')]
     pub(crate) ignore_xids: Vec<u64>,
     /// The monitor's root, where the socket for cgpu-runtime is made
-    #[arg(long, value_name = "DIR", default_value = cgpu_proto::paths::RUN)]
+    #[arg(long, value_name = "DIR", default_value = cgpu_shm::paths::RUN)]
     pub(crate) root: PathBuf,
     /// The kubelet's folder of device plugins
     #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet/device-plugins")]

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use cgpu_kubernetes::cards::NodeCards;
-use cgpu_kubernetes::claimant::Claimant;
-use cgpu_kubernetes::names::{Dialect, Dialects, annotation};
-use cgpu_kubernetes::object::Pod;
-use cgpu_kubernetes::refusal::Refusal;
-use cgpu_kubernetes::slice::{Slices, Token};
-use cgpu_kubernetes_api::{Api, Failure, Keeper, List};
+use cgpu_kubernetes_client::{Api, Failure, Keeper, List};
+use cgpu_kubernetes_core::cards::NodeCards;
+use cgpu_kubernetes_core::claimant::Claimant;
+use cgpu_kubernetes_core::names::{Dialect, Dialects, annotation};
+use cgpu_kubernetes_core::object::Pod;
+use cgpu_kubernetes_core::refusal::Refusal;
+use cgpu_kubernetes_core::slice::{Slices, Token};
 use serde_json::json;
 use tokio::sync::{Notify, watch};
 

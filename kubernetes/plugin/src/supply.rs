@@ -1,9 +1,9 @@
 //! What is offered to the kubelet: resources, and how many of each.
 
-use cgpu_kubernetes::cards::NodeCards;
-use cgpu_kubernetes::devices::{Devices, id};
-use cgpu_kubernetes::names::{CORE, Dialect, HAMI_CARDS, MEMORY};
-use cgpu_kubernetes::refusal::Refusal;
+use cgpu_kubernetes_core::cards::NodeCards;
+use cgpu_kubernetes_core::devices::{Devices, id};
+use cgpu_kubernetes_core::names::{CORE, Dialect, HAMI_CARDS, MEMORY};
+use cgpu_kubernetes_core::refusal::Refusal;
 
 use crate::protocol::{Device, HEALTHY, ListAndWatchResponse, UNHEALTHY};
 

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 
-use cgpu_proto::slices;
+use cgpu_shm::slices;
 
 /// Has the system wake the calling thread, and those that it starts, as exactly as it can without rights of any kind.
 pub(super) fn be_prompt() {

@@ -4,16 +4,16 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use cgpu_proto::paths;
-use cgpu_proto::units::Nanos;
-use cgpu_proto::uuid::Uuid;
+use cgpu_client::message::{Errno, Refusal, Registered, Registration};
+use cgpu_scheduler::policy::Policy;
+use cgpu_scheduler::tenants::TenantId;
+use cgpu_shm::paths;
+use cgpu_shm::units::Nanos;
+use cgpu_shm::uuid::Uuid;
 
 use super::container::{Container, Maker};
 use super::{Change, Host, Process};
 use crate::control;
-use crate::controller::policy::Policy;
-use crate::controller::tenants::TenantId;
-use crate::message::{Errno, Refusal, Registered, Registration};
 
 impl Host {
     /// Finds containers that lie under the root, and loses those whose directory is gone.

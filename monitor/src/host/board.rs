@@ -1,12 +1,12 @@
 //! A card of the host: its place in the control tree, what is set for it, its controller.
 
-use cgpu_proto::units::{Bytes, Nanos};
-use cgpu_proto::uuid::Uuid;
+use cgpu_client::number::CardNumber;
+use cgpu_scheduler::Card;
+use cgpu_scheduler::policy::Policy;
+use cgpu_shm::units::{Bytes, Nanos};
+use cgpu_shm::uuid::Uuid;
 
 use crate::config::Start;
-use crate::controller::Card;
-use crate::controller::policy::Policy;
-use crate::number::CardNumber;
 use crate::scout::CardSample;
 use crate::settings::CardSettings;
 

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use cgpu_proto::units::{Bytes, Nanos};
-use cgpu_proto::uuid::Uuid;
+use cgpu_client::number::CardNumber;
+use cgpu_shm::units::{Bytes, Nanos};
+use cgpu_shm::uuid::Uuid;
 
 use super::Host;
 use super::board::Board;
 use super::container::Container;
 use super::places::Places;
 use crate::config::Start;
-use crate::number::CardNumber;
 use crate::settings::CardSettings;
 
 /// Cards that are kept; a container can name sixteen, and may make them up where there is no NVML.

@@ -6,22 +6,22 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use cgpu_proto::file::Fault;
-use cgpu_proto::limits::Limits;
-use cgpu_proto::slots::State;
-use cgpu_proto::units::{Bytes, CardIndex, Nanos, SlotIndex};
-use cgpu_proto::uuid::Uuid;
+use cgpu_client::message::Registration;
+use cgpu_client::record::{self, read_text};
+use cgpu_scheduler::policy::Standing;
+use cgpu_scheduler::tenants::TenantId;
+use cgpu_shm::file::Fault;
+use cgpu_shm::limits::Limits;
+use cgpu_shm::slots::State;
+use cgpu_shm::units::{Bytes, CardIndex, Nanos, SlotIndex};
+use cgpu_shm::uuid::Uuid;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::ear::Ear;
 use super::region::Region;
 use super::tally::Tally;
-use crate::controller::policy::Standing;
-use crate::controller::tenants::TenantId;
 use crate::exchange::Exchange;
 use crate::measured::Measured;
-use crate::message::Registration;
-use crate::record::{self, read_text};
 use crate::scout::{Ask, CardSample, Kin, Proved, Suspect, Suspects};
 use crate::watch::Name;
 

@@ -2,11 +2,11 @@
 
 use std::os::unix::fs::MetadataExt;
 
-use cgpu_proto::devices::Device;
-use cgpu_proto::units::{Bytes, Nanos};
+use cgpu_client::inventory::Found;
+use cgpu_shm::devices::Device;
+use cgpu_shm::units::{Bytes, Nanos};
 
 use super::Host;
-use crate::inventory::Found;
 use crate::scout::Sample;
 
 /// What is told.

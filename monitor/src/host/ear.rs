@@ -1,6 +1,6 @@
 //! How a container's bell is listened to: gladly when it was asked for, and not at all when it never stops.
 
-use cgpu_proto::units::Nanos;
+use cgpu_shm::units::Nanos;
 
 /// A ring is followed by this much silence, so that nobody can keep us busy.
 const REST: Nanos = Nanos::from_micros(200);

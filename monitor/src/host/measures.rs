@@ -1,12 +1,12 @@
 //! What NVML says of each process, brought together with its books, and published.
 
-use cgpu_proto::growth::Growth;
-use cgpu_proto::slots::{State, Word};
-use cgpu_proto::units::{Bytes, CardIndex, Generation, SlotIndex};
+use cgpu_scheduler::tenants::TenantId;
+use cgpu_shm::growth::Growth;
+use cgpu_shm::slots::{State, Word};
+use cgpu_shm::units::{Bytes, CardIndex, Generation, SlotIndex};
 
 use super::Host;
 use super::container::Container;
-use crate::controller::tenants::TenantId;
 use crate::exchange::{Exchange, Member, Observation};
 use crate::measured::Measured;
 use crate::scout::{Ask, ContainerTotals, Taken};

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use cgpu_proto::units::Nanos;
-use cgpu_proto::uuid::Uuid;
+use cgpu_client::number::CardNumber;
+use cgpu_scheduler::tenants::TenantId;
+use cgpu_shm::units::Nanos;
+use cgpu_shm::uuid::Uuid;
 
 use super::{Change, Host, Process};
-use crate::controller::tenants::TenantId;
-use crate::number::CardNumber;
 use crate::scout::{News, Sample};
 
 /// How long NVML is waited for at the start: its own takes a second or two.

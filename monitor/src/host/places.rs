@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use cgpu_proto::uuid::Uuid;
+use cgpu_client::number::CardNumber;
+use cgpu_scheduler::tenants::{TenantId, Terms};
+use cgpu_shm::uuid::Uuid;
 
 use super::container::Container;
-use crate::controller::tenants::{TenantId, Terms};
-use crate::number::CardNumber;
 
 /// What each container of a card is promised there.
 #[derive(Clone, Debug, Default)]

@@ -5,23 +5,23 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use cgpu_proto::atomic::Ordering;
-use cgpu_proto::devices::Device;
-use cgpu_proto::file::{Error, Fault};
-use cgpu_proto::grant::{Grantor, Turn};
-use cgpu_proto::growth::Growth;
-use cgpu_proto::liveness::{self, Life};
-use cgpu_proto::notes::Measured;
-use cgpu_proto::slots::{State, Word};
-use cgpu_proto::snapshot::{Cell, Reader, Snapshot};
-use cgpu_proto::units::{Bytes, CardIndex, Generation, Nanos, SlotIndex};
-use cgpu_proto::uuid::Uuid;
+use cgpu_scheduler::Share;
+use cgpu_scheduler::tenants::Gate;
+use cgpu_scheduler::words::Words;
+use cgpu_shm::atomic::Ordering;
+use cgpu_shm::devices::Device;
+use cgpu_shm::file::{Error, Fault};
+use cgpu_shm::grant::{Grantor, Turn};
+use cgpu_shm::growth::Growth;
+use cgpu_shm::liveness::{self, Life};
+use cgpu_shm::notes::Measured;
+use cgpu_shm::slots::{State, Word};
+use cgpu_shm::snapshot::{Cell, Reader, Snapshot};
+use cgpu_shm::units::{Bytes, CardIndex, Generation, Nanos, SlotIndex};
+use cgpu_shm::uuid::Uuid;
 use rustix::fs::fstat;
 
 use super::devices::Devices;
-use crate::controller::Share;
-use crate::controller::tenants::Gate;
-use crate::controller::words::Words;
 
 /// Both files, open.
 #[derive(Debug)]

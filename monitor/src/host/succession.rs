@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use cgpu_proto::units::Nanos;
+use cgpu_shm::units::Nanos;
 
 use super::container::Maker;
 use super::{Change, Host};

@@ -4,10 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use cgpu_proto::layout::COUNTERS;
-use cgpu_proto::reason::Reason;
-use cgpu_proto::slots::State;
-use cgpu_proto::snapshot::Slot;
+use cgpu_shm::layout::COUNTERS;
+use cgpu_shm::reason::Reason;
+use cgpu_shm::slots::State;
+use cgpu_shm::snapshot::Slot;
 
 /// The counts of one container.
 #[derive(Debug, Default)]
@@ -60,8 +60,8 @@ fn add(sums: &mut BTreeMap<usize, u64>, counts: &[u32; COUNTERS]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cgpu_proto::slots::Word;
-    use cgpu_proto::units::{Generation, Nanos};
+    use cgpu_shm::slots::Word;
+    use cgpu_shm::units::{Generation, Nanos};
 
     fn slot(generation: u64, state: State, over_limit: u32) -> Slot {
         let mut counters = [0; COUNTERS];

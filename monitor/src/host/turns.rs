@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use cgpu_proto::units::Nanos;
+use cgpu_scheduler::tenants::{Sight, TenantId};
+use cgpu_scheduler::{Card, gangs};
+use cgpu_shm::units::Nanos;
 
 use super::Host;
 use super::ear::Ear;
 use super::places::Places;
-use crate::controller::tenants::{Sight, TenantId};
-use crate::controller::{Card, gangs};
 
 impl Host {
     /// A container has rung.

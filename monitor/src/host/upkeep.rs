@@ -1,12 +1,12 @@
 //! What is looked after now and then: what has changed in each container, and what follows from it.
 
-use cgpu_proto::units::{Bytes, Nanos};
+use cgpu_scheduler::tenants::TenantId;
+use cgpu_shm::units::{Bytes, Nanos};
 
 use super::container::Container;
 use super::places::Places;
 use super::region::Region;
 use super::{Change, Host};
-use crate::controller::tenants::TenantId;
 
 /// How long a dead process's memory is waited for where NVML cannot tell.
 const LINGERS: Nanos = Nanos::from_millis(500);

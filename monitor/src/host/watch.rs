@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cgpu_proto::units::{Bytes, Nanos};
-use cgpu_proto::uuid::Uuid;
+use cgpu_client::message::{self, Cause, Shim, Signal, Tally};
+use cgpu_scheduler::tenants::TenantId;
+use cgpu_shm::units::{Bytes, Nanos};
+use cgpu_shm::uuid::Uuid;
 
 use super::Host;
 use super::container::Container;
-use crate::controller::tenants::TenantId;
-use crate::message::{self, Cause, Shim, Signal, Tally};
 use crate::scout::Kin;
 use crate::watch::{Event, Finding, Look, Order, Rules, Seen};
 

@@ -2,6 +2,7 @@
 
 use std::fmt::Error;
 
+use cgpu_client::message::Status;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
@@ -9,7 +10,6 @@ use prometheus_client::registry::{Registry, Unit as Word};
 
 use super::families::{Family, HAMI, Kind, Labels, OURS, Source, Unit};
 use super::own::Usage;
-use crate::message::Status;
 
 /// The content type of the text.
 pub(super) const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

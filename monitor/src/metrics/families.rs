@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use cgpu_proto::reason::{Kind as ReasonKind, Reason};
+use cgpu_client::message::{CardStatus, Cause, ContainerStatus, ShareStatus, Sharing, Status, Tally};
+use cgpu_shm::reason::{Kind as ReasonKind, Reason};
 
 use super::own::Usage;
-use crate::message::{CardStatus, Cause, ContainerStatus, ShareStatus, Sharing, Status, Tally};
 
 /// Of which kind a family is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

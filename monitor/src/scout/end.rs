@@ -7,12 +7,12 @@
 
 use std::collections::BTreeMap;
 
-use cgpu_proto::units::Bytes;
+use cgpu_client::message::{Cause, Shim, Signal};
+use cgpu_shm::units::Bytes;
 use rustix::process::{Pid, PidfdFlags, Signal as Number, pidfd_open, pidfd_send_signal};
 
 use super::nvml::Library;
 use super::residents::{Census, Kin, Resident, drives};
-use crate::message::{Cause, Shim, Signal};
 use crate::watch::Order;
 
 /// Carries an order out; why not, where it was not to be.
@@ -71,11 +71,11 @@ fn still(order: &Order, on_card: &[(Resident, Option<Bytes>)]) -> Result<(), Str
 
 #[cfg(test)]
 mod tests {
-    use cgpu_proto::uuid::Uuid;
+    use cgpu_shm::uuid::Uuid;
 
     use super::*;
-    use crate::controller::tenants::TenantId;
     use crate::watch::Name;
+    use cgpu_scheduler::tenants::TenantId;
 
     fn resident(pid: u32, owner: u64, shim: Shim, memory: u64) -> (Resident, Option<Bytes>) {
         let name = Name { pid, born: 3 };

@@ -1,4 +1,4 @@
-//! Waits for errors (XID) of the cards, on a thread of its own: [`crate::health`] says why.
+//! Waits for errors (XID) of the cards, on a thread of its own: [`cgpu_inventory::health`] says why.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -7,13 +7,14 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use cgpu_proto::units::Nanos;
+use cgpu_inventory::health::{Listener, Report};
+use cgpu_shm::units::Nanos;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 use parking_lot::Mutex;
 
 use crate::daemon::poll::now;
-use crate::health::{Listener, Report, Reports};
+use crate::health::Reports;
 
 /// How long one wait is; as often it is looked whether anybody still wants to know.
 const PATIENCE: Duration = Duration::from_secs(10);

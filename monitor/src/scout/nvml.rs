@@ -5,17 +5,18 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
-use cgpu_proto::units::Bytes;
-use cgpu_proto::uuid::Uuid;
+use cgpu_client::inventory::Found;
+use cgpu_client::number::CardNumber;
+use cgpu_inventory::health::{self, Pulse};
+use cgpu_inventory::{self as inventory, Unknown};
+use cgpu_shm::units::Bytes;
+use cgpu_shm::uuid::Uuid;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 
 use super::readings::Enclosed;
 use super::{CardSample, Processes};
-use crate::health::{self, Pulse};
-use crate::inventory::{self, Found, Unknown};
-use crate::number::CardNumber;
 
 /// `NVML_DEVICE_MIG_ENABLE`.
 const MIG_ENABLED: u32 = 1;

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use cgpu_proto::slots::State;
-use cgpu_proto::snapshot::{Reader, Slot, Snapshot};
-use cgpu_proto::units::{Bytes, CardIndex, Nanos, SlotIndex};
-use cgpu_proto::uuid::Uuid;
+use cgpu_shm::slots::State;
+use cgpu_shm::snapshot::{Reader, Slot, Snapshot};
+use cgpu_shm::units::{Bytes, CardIndex, Nanos, SlotIndex};
+use cgpu_shm::uuid::Uuid;
 use rustix::fs::fstat;
 
 use super::Processes;
@@ -49,7 +49,7 @@ pub(crate) struct Taken {
 pub(crate) struct ContainerTotals {
     /// What dead processes had exported.
     pub(crate) orphans: Bytes,
-    /// [`cgpu_proto::snapshot::Card::withdrawn`].
+    /// [`cgpu_shm::snapshot::Card::withdrawn`].
     pub(crate) withdrawn: Bytes,
 }
 

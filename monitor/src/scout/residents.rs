@@ -15,12 +15,12 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
+use cgpu_client::message::Shim;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, openat, openat2, statat};
 
 use super::groups::{Groups, is_id};
 use super::mapped::{Identity, Mapped};
 use super::stat::{Stat, lineage};
-use crate::message::Shim;
 use crate::watch::Name;
 
 /// A container, as its processes are recognised.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::fd::OwnedFd;
 
-use cgpu_proto::units::SlotIndex;
+use cgpu_shm::units::SlotIndex;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::mapped::{Identity, Mapped};

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-use cgpu_proto::units::Nanos;
+use cgpu_client::message::{Errno, Refusal, Reply, Request};
+use cgpu_shm::units::Nanos;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::daemon::poll::now;
-use crate::message::{Errno, Refusal, Reply, Request};
 
 /// How long a caller waits for an answer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::time::{Duration, SystemTime};
 
+use cgpu_client::message::{self, Kind, Refusal, Reply, Request};
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
     LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
@@ -13,7 +14,6 @@ use parking_lot::Mutex;
 
 use super::desk::Caller;
 use super::nodes::{Nodes, ROOT, join};
-use crate::message::{self, Kind, Refusal, Reply, Request};
 
 /// Nothing is kept by the kernel.
 const TTL: Duration = Duration::ZERO;

@@ -4,12 +4,12 @@
 
 use std::path::{Path, PathBuf};
 
-use cgpu_proto::units::{Bytes, Nanos};
+use cgpu_client::message::{Cause, Shim, Signal};
+use cgpu_scheduler::tenants::TenantId;
+use cgpu_shm::units::{Bytes, Nanos};
 use serde::{Deserialize, Serialize};
 
 use super::{Ended, Finding, Known, Name, Order, Watch};
-use crate::controller::tenants::TenantId;
-use crate::message::{Cause, Shim, Signal};
 
 /// All of it. What does not name a card, or a container that is still there, is left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,13 +2,13 @@
 
 use std::fs;
 
-use cgpu_proto::units::Bytes;
+use cgpu_client::message::Errno;
+use cgpu_shm::units::Bytes;
 use rustix::process::Signal;
 
 use super::monitor::{Monitor, eventually};
 use super::player::{Process, uuid};
 use super::{Scene, errno, registration, status};
-use cgpu_monitor::message::Errno;
 
 #[test]
 fn cards_start_as_configured_and_people_win() {
@@ -129,9 +129,9 @@ fn the_log_is_json_where_it_is_asked_for() {
     ]);
     command.arg("--root").arg(scene.root()).stderr(std::process::Stdio::piped());
     let mut child = command.spawn().unwrap();
-    let socket = cgpu_proto::paths::socket(scene.root());
-    eventually("a monitor that answers", || cgpu_monitor::client::Client::connect(&socket).is_ok());
-    let pid = cgpu_monitor::client::Client::connect(&socket).unwrap().status().unwrap().pid;
+    let socket = cgpu_shm::paths::socket(scene.root());
+    eventually("a monitor that answers", || cgpu_client::Client::connect(&socket).is_ok());
+    let pid = cgpu_client::Client::connect(&socket).unwrap().status().unwrap().pid;
     let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
     rustix::process::kill_process(pid, Signal::TERM).unwrap();
     let mut text = String::new();

@@ -7,12 +7,12 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use cgpu_proto::atomic::Ordering::Relaxed;
-use cgpu_proto::grant::{Heartbeat, Monitor as Life};
-use cgpu_proto::layout::LAYOUT_VERSION;
-use cgpu_proto::paths;
-use cgpu_proto::region::{Birth, Region};
-use cgpu_proto::units::{Bytes, Nanos};
+use cgpu_shm::atomic::Ordering::Relaxed;
+use cgpu_shm::grant::{Heartbeat, Monitor as Life};
+use cgpu_shm::layout::LAYOUT_VERSION;
+use cgpu_shm::paths;
+use cgpu_shm::region::{Birth, Region};
+use cgpu_shm::units::{Bytes, Nanos};
 
 use super::monitor::{Monitor, eventually};
 use super::player::{Process, TOTAL, uuid};

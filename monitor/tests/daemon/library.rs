@@ -5,11 +5,11 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use cgpu_proto::layout::LAYOUT_VERSION;
-use cgpu_proto::liveness::{Lifeline, Lifelines};
-use cgpu_proto::paths;
-use cgpu_proto::slots::Presence;
-use cgpu_proto::units::SlotIndex;
+use cgpu_shm::layout::LAYOUT_VERSION;
+use cgpu_shm::liveness::{Lifeline, Lifelines};
+use cgpu_shm::paths;
+use cgpu_shm::slots::Presence;
+use cgpu_shm::units::SlotIndex;
 
 use super::layout::{FIRST, recording, restore};
 use super::monitor::{Monitor, eventually};
@@ -93,7 +93,7 @@ fn a_recorded_library_is_worked_with() {
         let seen = || find(&status(&monitor), "old");
         let old = seen();
         assert!(old.faults.keys().all(|fault| fault == "no_bell"), "layout {layout}: {:?}", old.faults);
-        let told = |old: &cgpu_monitor::message::ContainerStatus| -> Vec<(String, bool)> {
+        let told = |old: &cgpu_client::message::ContainerStatus| -> Vec<(String, bool)> {
             old.processes.iter().map(|process| (process.comm.clone(), process.live)).collect()
         };
         assert_eq!(told(&old), [("hold".to_owned(), true)], "layout {layout}");

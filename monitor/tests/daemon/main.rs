@@ -6,7 +6,7 @@ mod library;
 mod metrics;
 mod monitor;
 mod player;
-#[path = "../../../proto/tests/skip/mod.rs"]
+#[path = "../../../shm/tests/skip/mod.rs"]
 mod skip;
 mod succession;
 mod tree;
@@ -19,11 +19,11 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
-use cgpu_monitor::client::Client;
-use cgpu_monitor::message::{ContainerStatus, Errno, Gate, Limit, Registration, Sharing, Status};
-use cgpu_proto::grant::{Heartbeat, Monitor as Life, STALE, TurnState};
-use cgpu_proto::paths;
-use cgpu_proto::units::{Bytes, Nanos};
+use cgpu_client::Client;
+use cgpu_client::message::{ContainerStatus, Errno, Gate, Limit, Registration, Sharing, Status};
+use cgpu_shm::grant::{Heartbeat, Monitor as Life, STALE, TurnState};
+use cgpu_shm::paths;
+use cgpu_shm::units::{Bytes, Nanos};
 use monitor::{Monitor, eventually};
 use player::{Player, Process, TOTAL, make, now, uuid};
 
@@ -68,7 +68,7 @@ fn find(status: &Status, id: &str) -> ContainerStatus {
     status.containers.iter().find(|container| container.id == id).unwrap().clone()
 }
 
-fn errno(result: Result<impl std::fmt::Debug, cgpu_monitor::client::Failure>) -> Errno {
+fn errno(result: Result<impl std::fmt::Debug, cgpu_client::connection::Failure>) -> Errno {
     result.unwrap_err().errno().unwrap()
 }
 
@@ -149,8 +149,8 @@ fn the_tree_reads_and_writes_as_documented() {
     ] {
         assert_eq!(client.get(path).unwrap(), value, "{path}");
     }
-    process.cell().held.store(1000, cgpu_proto::atomic::Ordering::Relaxed);
-    process.cell().implicit.store(24, cgpu_proto::atomic::Ordering::Relaxed);
+    process.cell().held.store(1000, cgpu_shm::atomic::Ordering::Relaxed);
+    process.cell().implicit.store(24, cgpu_shm::atomic::Ordering::Relaxed);
     let meminfo = client.get("0/trainer/meminfo").unwrap();
     assert_eq!(meminfo, format!("Free: 8388606976\nPID: {} Mem: 1024\n", std::process::id()));
 
@@ -309,7 +309,7 @@ fn status_tells_who_has_what() {
     let dir = scene.container("a");
     let monitor = Monitor::start(scene.root());
     let process = Process::start(&dir, 1, Bytes::from_mib(8000));
-    process.cell().held.store(5000, cgpu_proto::atomic::Ordering::Relaxed);
+    process.cell().held.store(5000, cgpu_shm::atomic::Ordering::Relaxed);
     let told = Registration { name: Some("Trainer".into()), weight: Some(2), ..registration(&dir) };
     monitor.client().register(told).unwrap();
     eventually("the process on the host", || {

@@ -7,9 +7,9 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 
 use cgpu_monitor::metrics::families::{Family, HAMI, Kind, OURS};
-use cgpu_proto::atomic::Ordering::Relaxed;
-use cgpu_proto::reason::Reason;
-use cgpu_proto::units::Bytes;
+use cgpu_shm::atomic::Ordering::Relaxed;
+use cgpu_shm::reason::Reason;
+use cgpu_shm::units::Bytes;
 
 use crate::monitor::{Monitor, PATIENCE, eventually};
 use crate::player::Process;
@@ -67,8 +67,7 @@ fn metrics_say_what_the_status_says() {
     counter(Reason::OverLimit).store(3, Relaxed);
     counter(Reason::OtherCard).store(2, Relaxed);
     counter(Reason::PoolGrew).store(1, Relaxed);
-    let named =
-        cgpu_monitor::message::Registration { name: Some("a \"b\"\\\n".into()), ..registration(&dir) };
+    let named = cgpu_client::message::Registration { name: Some("a \"b\"\\\n".into()), ..registration(&dir) };
     monitor.client().register(named).unwrap();
     let on = "{container=\"trainer\",card=\"0\"}";
     let reads = |sample: &str, expected: f64| {

@@ -5,8 +5,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use cgpu_monitor::client::Client;
-use cgpu_proto::paths;
+use cgpu_client::Client;
+use cgpu_shm::paths;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Long enough for a loaded machine; nothing waits this long when all is well.

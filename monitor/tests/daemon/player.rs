@@ -9,16 +9,16 @@ use std::sync::Arc;
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::Duration;
 
-use cgpu_proto::atomic::Ordering::Relaxed;
-use cgpu_proto::atomic::{AtomicBool, AtomicU64};
-use cgpu_proto::cards::Card;
-use cgpu_proto::grant::TurnState;
-use cgpu_proto::layout::Cell;
-use cgpu_proto::liveness::Lifeline;
-use cgpu_proto::region::{Birth, Region};
-use cgpu_proto::slots::{Claim, Claimant};
-use cgpu_proto::units::{Bytes, CardIndex, Nanos, SlotIndex};
-use cgpu_proto::uuid::Uuid;
+use cgpu_shm::atomic::Ordering::Relaxed;
+use cgpu_shm::atomic::{AtomicBool, AtomicU64};
+use cgpu_shm::cards::Card;
+use cgpu_shm::grant::TurnState;
+use cgpu_shm::layout::Cell;
+use cgpu_shm::liveness::Lifeline;
+use cgpu_shm::region::{Birth, Region};
+use cgpu_shm::slots::{Claim, Claimant};
+use cgpu_shm::units::{Bytes, CardIndex, Nanos, SlotIndex};
+use cgpu_shm::uuid::Uuid;
 use rustix::fs::OFlags;
 use rustix::time::{ClockId, clock_gettime};
 

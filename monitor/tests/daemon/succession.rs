@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::thread::{sleep, spawn};
 use std::time::Duration;
 
-use cgpu_monitor::client::Client;
-use cgpu_monitor::message::{Registration, Sharing};
-use cgpu_proto::atomic::{AtomicBool, AtomicU64, Ordering};
-use cgpu_proto::grant::{Heartbeat, Monitor as Life, TurnState};
-use cgpu_proto::paths;
-use cgpu_proto::units::{Bytes, Nanos};
+use cgpu_client::Client;
+use cgpu_client::message::{Registration, Sharing};
+use cgpu_shm::atomic::{AtomicBool, AtomicU64, Ordering};
+use cgpu_shm::grant::{Heartbeat, Monitor as Life, TurnState};
+use cgpu_shm::paths;
+use cgpu_shm::units::{Bytes, Nanos};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::monitor::{Monitor, eventually};
@@ -37,7 +37,7 @@ fn books_settings_registrations_and_the_tree_go_over() {
         .unwrap();
     client.register(registration(&b)).unwrap();
     // Created, and without a process of its own: only its maker tells so.
-    let limits = vec![cgpu_monitor::message::Limit { uuid: super::uuid(1).to_string(), bytes: 4096 }];
+    let limits = vec![cgpu_client::message::Limit { uuid: super::uuid(1).to_string(), bytes: 4096 }];
     let told = Registration { pid: Some(own), weight: Some(2), limits, ..registration(&idle) };
     client.register(told).unwrap();
     client.set("0/policy", "2").unwrap();
@@ -57,7 +57,7 @@ fn books_settings_registrations_and_the_tree_go_over() {
     let stale = Arc::new(AtomicBool::new(false));
     let heart = {
         let (stop, stale) = (Arc::clone(&stop), Arc::clone(&stale));
-        let region = cgpu_proto::region::Region::open(&a).unwrap();
+        let region = cgpu_shm::region::Region::open(&a).unwrap();
         spawn(move || {
             let heart = Heartbeat::default();
             while !stop.load(Ordering::Relaxed) {

@@ -7,9 +7,9 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cgpu_monitor::client::Client;
-use cgpu_proto::paths;
-use cgpu_proto::units::Bytes;
+use cgpu_client::Client;
+use cgpu_shm::paths;
+use cgpu_shm::units::Bytes;
 use rustix::io::Errno;
 
 use super::monitor::{Monitor, eventually};
@@ -193,7 +193,7 @@ fn each_node_reads_and_takes_and_refuses_as_documented() {
     assert_eq!(error(fs::rename(tree.join("0/a"), tree.join("0/c"))), Errno::PERM);
     let mode = fs::Permissions::from_mode(0o666);
     assert_eq!(error(fs::set_permissions(tree.join("0/policy"), mode)), Errno::PERM);
-    assert!(one.held() > cgpu_proto::units::Nanos::ZERO && two.held() > cgpu_proto::units::Nanos::ZERO);
+    assert!(one.held() > cgpu_shm::units::Nanos::ZERO && two.held() > cgpu_shm::units::Nanos::ZERO);
 }
 
 #[test]

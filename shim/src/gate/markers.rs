@@ -6,8 +6,8 @@
 
 use cgpu_abi::driver_index;
 use cgpu_abi::types::*;
-use cgpu_proto::atomic::{AtomicU64, Ordering::Relaxed};
-use cgpu_tenant::gate::{ContextKey, Driver, Event, Failed, Stream};
+use cgpu_launch::gate::{ContextKey, Driver, Event, Failed, Stream};
+use cgpu_shm::atomic::{AtomicU64, Ordering::Relaxed};
 use cgpu_tenant::{Clock, Monotonic, Nanos, TimeScale};
 
 use super::progress;

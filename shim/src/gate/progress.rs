@@ -8,9 +8,9 @@ use core::ptr;
 
 use cgpu_abi::driver_index;
 use cgpu_abi::types::*;
-use cgpu_proto::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use cgpu_proto::layout::Progress;
-use cgpu_tenant::gate::Driver;
+use cgpu_launch::gate::Driver;
+use cgpu_shm::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use cgpu_shm::layout::Progress;
 
 use super::markers::{Markers, relaxed};
 use crate::driver;

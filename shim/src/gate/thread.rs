@@ -10,8 +10,8 @@
 use core::ffi::c_void;
 use core::ptr;
 
-use cgpu_proto::atomic::{AtomicU32, Ordering::Relaxed};
-use cgpu_tenant::gate::Thread;
+use cgpu_launch::gate::Thread;
+use cgpu_shm::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::boundary;
 

@@ -1,5 +1,6 @@
 //! Memory in stream order, and its pools: charged by what the pools hold ([`cgpu_tenant`] says how).
 
+use cgpu_abi::Role;
 use cgpu_abi::types::*;
 use cgpu_tenant::{Address, Bytes, Closing, Ending, Patience, PoolId, Reason, Taken, Tenant, Unmade, Way};
 
@@ -9,7 +10,6 @@ use crate::order::{Order, Unbound};
 use crate::pools::{self, Driver, Source};
 use crate::process::{self, Standing};
 use crate::{boundary, driver, graphs};
-use cgpu_abi::Role;
 
 /// From the current pool of the stream's device.
 pub(crate) unsafe fn cuMemAllocAsync(address: *mut CUdeviceptr, size: usize, stream: CUstream) -> CUresult {

@@ -5,8 +5,7 @@ use core::ptr;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 
-use cgpu_proto::atomic::{AtomicPtr, Ordering::Relaxed};
-
+use cgpu_shm::atomic::{AtomicPtr, Ordering::Relaxed};
 use libloading::os::unix::Library;
 
 use super::elf::{self, LinkMap, Object};

@@ -72,7 +72,7 @@ fn a_handle_like_no_other_stays_charged() {
     assert_eq!(charge.settle(ArrayId::Array(usize::MAX).address(), None), Settled::Unrecorded);
     assert_eq!(tenant.usage(card()).used, Bytes(2 * MIB));
     let counter = &tenant.region().slot(tenant.name().slot()).counter[Reason::Unrecorded as usize];
-    assert_eq!(counter.load(cgpu_proto::atomic::Ordering::Relaxed), 1);
+    assert_eq!(counter.load(cgpu_shm::atomic::Ordering::Relaxed), 1);
 }
 
 #[test]

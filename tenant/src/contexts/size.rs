@@ -12,7 +12,7 @@
 //! back before it is off them: all of that makes what went look smaller than it was. So a figure that is *less* than was known counts only if
 //! the container has no other process, dead ones included. (The monitor's figures know better; where there is one, they set it right.)
 
-use cgpu_proto::units::Bytes;
+use cgpu_shm::units::Bytes;
 
 /// More than a context has been seen to cost on any card.
 const GREATEST: Bytes = Bytes::from_mib(1024);

@@ -1,11 +1,11 @@
 //! Memory between processes: every path, and whole histories of three processes that die in any order, against a driver in the plainest
 //! form.
 
+use cgpu_shm::slots::LINGERS;
 use proptest::prelude::*;
 
 use super::*;
 use crate::doubles::{Container, card};
-use cgpu_proto::slots::LINGERS;
 
 const MIB: u64 = 1 << 20;
 const BASE: u64 = 0x7f00_0000_0000;

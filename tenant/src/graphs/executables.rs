@@ -4,15 +4,15 @@
 
 use std::iter;
 
-use cgpu_proto::atomic::{AtomicU32, Ordering};
-use cgpu_proto::layout::CARDS;
-use cgpu_proto::units::Bytes;
+use cgpu_shm::atomic::{AtomicU32, Ordering};
+use cgpu_shm::layout::CARDS;
+use cgpu_shm::spin::Spin;
+use cgpu_shm::units::Bytes;
 
 use super::{Bodies, GraphId, Lane, NodeId};
 use crate::allocations::Exhausted;
 use crate::physical::ordered::Ordered;
 use crate::pools::{At, Tenure};
-use crate::spin::Spin;
 
 /// What an executable graph can take of one card.
 #[derive(Clone, Copy, Debug)]

@@ -5,7 +5,7 @@
 
 use std::collections::TryReserveError;
 
-use cgpu_proto::units::{Bytes, CardIndex as Card};
+use cgpu_shm::units::{Bytes, CardIndex as Card};
 
 use crate::Address;
 

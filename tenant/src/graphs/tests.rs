@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use cgpu_proto::atomic::Ordering;
+use cgpu_shm::atomic::Ordering;
 use proptest::prelude::*;
 
 use super::*;

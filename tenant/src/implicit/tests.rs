@@ -1,7 +1,7 @@
 //! Code and limits on the books; the monitor's figure for a process.
 
-use cgpu_proto::grant::Grantor;
-use cgpu_proto::growth::Growth;
+use cgpu_shm::grant::Grantor;
+use cgpu_shm::growth::Growth;
 
 use super::*;
 use crate::doubles::{Container, card};

@@ -6,9 +6,9 @@
 //! (`monitor/src/measured.rs`). An allocation that fits without the unconfirmed memory waits for
 //! that measurement instead of being refused.
 
-use cgpu_proto::atomic::{AtomicU32, Ordering};
-use cgpu_proto::slots::{State, Word};
-use cgpu_proto::units::{Bytes, CardIndex, Nanos, SlotIndex};
+use cgpu_shm::atomic::{AtomicU32, Ordering};
+use cgpu_shm::slots::{State, Word};
+use cgpu_shm::units::{Bytes, CardIndex, Nanos, SlotIndex};
 
 use super::{Ledger, PAUSE, TOLD_LATELY};
 

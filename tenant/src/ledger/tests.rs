@@ -1,8 +1,8 @@
 //! Refusals, what ends a measured correction, and when exited processes are looked for.
 
-use cgpu_proto::grant::Grantor;
-use cgpu_proto::growth::Growth;
-use cgpu_proto::slots::LINGERS;
+use cgpu_shm::grant::Grantor;
+use cgpu_shm::growth::Growth;
+use cgpu_shm::slots::LINGERS;
 
 use super::*;
 use crate::Tenant;

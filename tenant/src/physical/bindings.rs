@@ -7,8 +7,8 @@
 
 use std::mem::ManuallyDrop;
 
-use cgpu_proto::layout::LENT_UNSEEN;
-use cgpu_proto::units::{Bytes, CardIndex as Card};
+use cgpu_shm::layout::LENT_UNSEEN;
+use cgpu_shm::units::{Bytes, CardIndex as Card};
 
 use super::{Fate, Handle, Physicals, RecordId, Reference};
 use crate::{Reason, Tenant, Way};

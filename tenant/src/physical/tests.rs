@@ -17,7 +17,7 @@ fn used(tenant: &Tenant) -> Bytes {
 
 fn count(tenant: &Tenant, reason: Reason) -> u32 {
     let counter = &tenant.region().slot(tenant.name().slot()).counter[reason as usize];
-    counter.load(cgpu_proto::atomic::Ordering::Relaxed)
+    counter.load(cgpu_shm::atomic::Ordering::Relaxed)
 }
 
 fn create(tenant: &Tenant, handle: u64, size: Bytes) {
@@ -205,7 +205,7 @@ fn imports_are_not_charged_and_exports_are_kept() {
 
 fn exported(tenant: &Tenant) -> Bytes {
     let cell = tenant.region().cell(card(), tenant.name().slot());
-    Bytes(cell.exported.load(cgpu_proto::atomic::Ordering::Relaxed))
+    Bytes(cell.exported.load(cgpu_shm::atomic::Ordering::Relaxed))
 }
 
 fn bind(tenant: &Tenant, object: u64, offset: u64, handle: u64, size: Bytes) {
@@ -226,7 +226,7 @@ fn bound_memory_stays_charged_until_it_is_unbound_and_let_go() {
     assert_eq!((used(&tenant), exported(&tenant)), (mib(6), Bytes::ZERO));
     // Of the range, for the card, and only what lies in it whole.
     tenant.unbinding().unbound(Handle(100), card(), 0, mib(3));
-    tenant.unbinding().unbound(Handle(100), cgpu_proto::units::CardIndex::new(1).unwrap(), 0, mib(4));
+    tenant.unbinding().unbound(Handle(100), cgpu_shm::units::CardIndex::new(1).unwrap(), 0, mib(4));
     assert_eq!(used(&tenant), mib(6));
     tenant.unbinding().unbound(Handle(100), card(), 0, mib(4));
     assert_eq!(used(&tenant), mib(2));

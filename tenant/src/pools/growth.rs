@@ -1,6 +1,6 @@
 //! By how much a pool grows for an allocation, as far as it has been seen.
 
-use cgpu_proto::units::Bytes;
+use cgpu_shm::units::Bytes;
 
 /// What every pool's growth is a multiple of: a page of the card.
 const GRANULE: u64 = 2 << 20;

@@ -7,15 +7,16 @@
 
 mod tenure;
 
-use cgpu_proto::atomic::{AtomicU64, AtomicUsize, Ordering};
-use cgpu_proto::units::{Bytes, CardIndex as Card};
+use cgpu_shm::atomic::{AtomicU64, AtomicUsize, Ordering};
+use cgpu_shm::units::{Bytes, CardIndex as Card};
 
 pub(crate) use self::tenure::{Arrival, Departure, Tenure};
+use cgpu_shm::spin::Spin;
+
 use super::growth::Growth;
 use super::{PoolDriver, PoolId};
 use crate::allocations::Exhausted;
 use crate::physical::ordered::Ordered;
-use crate::spin::Spin;
 
 /// A pool that is charged: which, and how it is reached. Another one may have its handle later.
 #[derive(Clone, Copy, Debug)]

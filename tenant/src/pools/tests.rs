@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use cgpu_proto::units::Nanos;
+use cgpu_shm::units::Nanos;
 use proptest::prelude::*;
 
 use super::table::Ticket;
@@ -158,7 +158,7 @@ impl World {
     fn count(&self, reason: Reason) -> u32 {
         let region = self.tenant.region();
         let counter = &region.slot(self.tenant.name().slot()).counter[reason as usize];
-        counter.load(cgpu_proto::atomic::Ordering::Relaxed)
+        counter.load(cgpu_shm::atomic::Ordering::Relaxed)
     }
 
     fn check(&self) {

@@ -1,8 +1,8 @@
 //! Books of a process: every path of a charge, and whole histories against a model.
 
-use cgpu_proto::grant::Grantor;
-use cgpu_proto::lock::Life;
-use cgpu_proto::units::{Nanos, SlotIndex};
+use cgpu_shm::grant::Grantor;
+use cgpu_shm::lock::Life;
+use cgpu_shm::units::{Nanos, SlotIndex};
 
 use super::*;
 use crate::doubles::{Container, Hand, card};

@@ -4,9 +4,9 @@ use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::Path;
 
-use cgpu_proto::atomic::Ordering;
-use cgpu_proto::grant::Grantor;
-use cgpu_proto::units::Bytes;
+use cgpu_shm::atomic::Ordering;
+use cgpu_shm::grant::Grantor;
+use cgpu_shm::units::Bytes;
 
 use crate::doubles::{CARD, Container, card};
 use crate::{Inventory, Reason, Start, Tenant};
@@ -139,7 +139,7 @@ fn a_container_has_one_limit() {
     // The next container in the same directory does.
     drop((first, second));
     drop(on(&container));
-    container.clock.advance(cgpu_proto::units::Nanos::from_millis(600));
+    container.clock.advance(cgpu_shm::units::Nanos::from_millis(600));
     assert_eq!(on(&container).limit(card()), Some(Bytes::from_mib(50)));
 }
 
@@ -148,7 +148,7 @@ fn without_a_limit_books_are_kept_only_for_a_monitor() {
     let container = Container::with(&[]);
     assert_eq!(off(&container), Reason::NoLimit);
     assert!(!container.run().join("use").exists(), "nothing is made");
-    cgpu_proto::region::Region::make(container.run(), Default::default()).expect("a region");
+    cgpu_shm::region::Region::make(container.run(), Default::default()).expect("a region");
     assert_eq!(off(&container), Reason::NoLimit, "nobody has adopted it");
     Grantor::open(container.run()).expect("the grant file").adopt(1);
     let tenant = on(&container);
@@ -167,7 +167,7 @@ fn a_monitor_brings_nobody_in_who_has_switched_off() {
         (&["ALIYUN_COM_GPU_MEM_CONTAINER=3", "CGPU_DISABLE=true"], Reason::Disabled),
     ] {
         let container = Container::with(variables);
-        cgpu_proto::region::Region::make(container.run(), Default::default()).expect("a region");
+        cgpu_shm::region::Region::make(container.run(), Default::default()).expect("a region");
         Grantor::open(container.run()).expect("the grant file").adopt(1);
         assert_eq!(off(&container), reason, "{variables:?}");
     }

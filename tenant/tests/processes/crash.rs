@@ -10,10 +10,10 @@ use std::fs;
 use std::path::Path;
 use std::ptr;
 
-use cgpu_proto::atomic::Ordering;
-use cgpu_proto::preamble::Kind;
-use cgpu_proto::region::{Birth, Region};
-use cgpu_proto::units::{CardIndex, SlotIndex};
+use cgpu_shm::atomic::Ordering;
+use cgpu_shm::preamble::Kind;
+use cgpu_shm::region::{Birth, Region};
+use cgpu_shm::units::{CardIndex, SlotIndex};
 use cgpu_tenant::{Address, Bytes, ContextId, Denied, Reason, Settled};
 
 use crate::child::{Child, signal};

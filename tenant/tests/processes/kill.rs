@@ -4,7 +4,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use cgpu_proto::atomic::Ordering;
+use cgpu_shm::atomic::Ordering;
 use cgpu_tenant::{Address, Bytes, Clock, ContextId, Monotonic};
 
 use crate::child::Child;

@@ -6,11 +6,11 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::ptr;
 
-use cgpu_proto::atomic::{AtomicU32, AtomicU64, Ordering};
-use cgpu_proto::futex;
-use cgpu_proto::region::Region;
-use cgpu_proto::slots::State;
-use cgpu_proto::units::SlotIndex;
+use cgpu_shm::atomic::{AtomicU32, AtomicU64, Ordering};
+use cgpu_shm::futex;
+use cgpu_shm::region::Region;
+use cgpu_shm::slots::State;
+use cgpu_shm::units::SlotIndex;
 use cgpu_tenant::{
     Bytes, Card, CardInfo, Clock, Environment, Inventory, Monotonic, Nanos, Start, System, Tenant, Uuid,
 };

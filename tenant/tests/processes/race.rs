@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use cgpu_proto::atomic::Ordering;
+use cgpu_shm::atomic::Ordering;
 use cgpu_tenant::{Address, Bytes};
 
 use crate::child::Child;

@@ -25,7 +25,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use cgpu_proto::atomic::{AtomicU64, Ordering};
+use cgpu_shm::atomic::{AtomicU64, Ordering};
+use tenant::Tenant;
 
 use crate::actor::{Actor, Stage};
 use crate::command::Command;
@@ -33,7 +34,6 @@ use crate::host::Host;
 use crate::model::MIB;
 use crate::play::Files;
 use crate::witness::Witness;
-use tenant::Tenant;
 
 pub use race::{Raced, Racing, race};
 pub use ways::Way;

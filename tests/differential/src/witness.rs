@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use cgpu_proto::slots::State;
-use cgpu_proto::snapshot::{Card, Reader, Slot, Snapshot};
+use cgpu_shm::slots::State;
+use cgpu_shm::snapshot::{Card, Reader, Slot, Snapshot};
 use cgpu_sim::timeline::ProcessUse;
 use cgpu_sim::{Machine, Settings};
 

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cgpu_e2e::{Child, Dist, skip};
-use cgpu_kubernetes::claimant::Claimant;
-use cgpu_kubernetes::demand::Demand;
-use cgpu_kubernetes::names::{self, Dialect, Dialects, RESOURCES, label};
-use cgpu_kubernetes::object::Pod;
-use cgpu_kubernetes::unit::Unit;
-use cgpu_kubernetes::{ask::Memory, extender};
+use cgpu_kubernetes_core::claimant::Claimant;
+use cgpu_kubernetes_core::demand::Demand;
+use cgpu_kubernetes_core::names::{self, Dialect, Dialects, RESOURCES, label};
+use cgpu_kubernetes_core::object::Pod;
+use cgpu_kubernetes_core::unit::Unit;
+use cgpu_kubernetes_core::{ask::Memory, extender};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{ConfigMap, Service, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;

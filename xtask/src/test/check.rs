@@ -137,8 +137,8 @@ mod tests {
 
     fn affected_by(file: &str) -> Vec<String> {
         let packages = [
-            package("proto", &[]),
-            package("tenant", &["proto"]),
+            package("shm", &[]),
+            package("tenant", &["shm"]),
             package("shim", &["tenant"]),
             package("abi", &[]),
         ];
@@ -161,6 +161,6 @@ mod tests {
 
     #[test]
     fn no_change_affects_none() {
-        assert!(affected(&[package("proto", &[])], &[]).is_empty());
+        assert!(affected(&[package("shm", &[])], &[]).is_empty());
     }
 }

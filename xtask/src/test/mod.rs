@@ -11,15 +11,15 @@ use std::time::Instant;
 
 use anyhow::{Result, bail, ensure};
 use clap::Args;
+use report::Report;
+use runner::Runner;
+use suite::Suite;
+use tier::{LEFT_OUT, SAMPLED, Tier};
 
 use crate::cargo::Workspace;
 use crate::collection::{TEST, TEST_RELEASE};
 use crate::require::requires;
 use crate::{build, gpu_kit, older, portable, python};
-use report::Report;
-use runner::Runner;
-use suite::Suite;
-use tier::{LEFT_OUT, SAMPLED, Tier};
 
 pub(crate) mod check;
 mod promises;
@@ -69,7 +69,7 @@ const STEPS: &[Step] = &[
 ];
 
 /// What the names of the test programs of a step begin with. They run built files; `unit` runs all others.
-const PLAIN: &[&str] = &["tests/e2e/cgpu_e2e", "tests/e2e/plain", "shim/loader", "tests/cuda/libcuda/loader"];
+const PLAIN: &[&str] = &["tests/e2e/cgpu_e2e", "tests/e2e/plain", "shim/loader", "sim/libcuda/loader"];
 const DIFFERENTIAL: &[&str] = &["tests/differential/"];
 const KUBERNETES: &[&str] = &["tests/kubernetes/"];
 const CONTAINERS: &[&str] = &["tests/e2e/containers"];
@@ -204,7 +204,7 @@ impl Run {
             let mut command = workspace.cargo(&["test"]);
             // Its own folder: other flags would otherwise rebuild everything at every change of step.
             command.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", workspace.target.join("loom"));
-            let arguments = ["--no-run", "--release", "--package", "cgpu-proto", "--test", "loom"];
+            let arguments = ["--no-run", "--release", "--package", "cgpu-shm", "--test", "loom"];
             workspace.build_by(&mut command, &arguments)
         })?;
         Ok(Suite::among(&self.workspace, artifacts))

@@ -131,7 +131,7 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
         why: "checks the model by wrong protocols; `nobody_is_wedged` checks the right one",
     },
     LeftOut {
-        suite: "kubernetes/events",
+        suite: "kubernetes/core/events",
         tests: &["twenty_thousand_events", "other_seeds"],
         why: "`while_nodes_come_and_go` has the same rules, with fewer events",
     },
@@ -212,7 +212,7 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
     LeftOut {
         suite: "tests/e2e/timed",
         tests: &["garbage_in_a_region"],
-        why: "`monitor/hostile` writes garbage for the controller, `region` for the shim",
+        why: "`monitor/scheduler/hostile` writes garbage for the controller, `region` for the shim",
     },
     LeftOut {
         suite: "tests/e2e/timed",

@@ -1,6 +1,6 @@
 //! Three lines a card: what it is and how it is shared; its time and memory; whose turns there were.
 
-use cgpu_monitor::message::{CardStatus, Sharing, TurnStatus};
+use cgpu_client::message::{CardStatus, Sharing, TurnStatus};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};

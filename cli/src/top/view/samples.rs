@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cgpu_monitor::message::{
+use cgpu_client::message::{
     CardStatus, CardTurns, ContainerStatus, Gate, ProcessCard, ProcessStatus, ShareStatus, Sharing, Status,
     TurnStatus,
 };

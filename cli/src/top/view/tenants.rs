@@ -1,6 +1,6 @@
 //! A line for each container on each card, with the history of its share and memory; and what else there is to say of the selected one.
 
-use cgpu_monitor::message::Gate;
+use cgpu_client::message::Gate;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};

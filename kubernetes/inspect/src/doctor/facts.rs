@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use cgpu_kubernetes::cluster::Cluster;
-use cgpu_kubernetes::names::{Dialects, annotation};
-use cgpu_kubernetes::object::{Metadata, Node, Pod, nullable};
-use cgpu_kubernetes_api::Record;
+use cgpu_kubernetes_client::Record;
+use cgpu_kubernetes_core::cluster::Cluster;
+use cgpu_kubernetes_core::names::{Dialects, annotation};
+use cgpu_kubernetes_core::object::{Metadata, Node, Pod, nullable};
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;

@@ -1,9 +1,9 @@
 //! A node, as the API server knows it.
 
-use cgpu_kubernetes::cards::NodeCards;
-use cgpu_kubernetes::names::{MEMORY, label};
-use cgpu_kubernetes::object::Texts;
-use cgpu_kubernetes::quantity;
+use cgpu_kubernetes_core::cards::NodeCards;
+use cgpu_kubernetes_core::names::{MEMORY, label};
+use cgpu_kubernetes_core::object::Texts;
+use cgpu_kubernetes_core::quantity;
 
 use super::causes::Cause;
 use super::facts::{Facts, SeenNode};
@@ -106,7 +106,7 @@ fn is_taken_out(labels: &Texts) -> bool {
 /// Whether nobody has said anything of its cards.
 fn is_untold(seen: &SeenNode) -> bool {
     let annotations = &seen.node.metadata.annotations;
-    !annotations.contains_key(cgpu_kubernetes::names::annotation::CARDS) && !has_units(seen)
+    !annotations.contains_key(cgpu_kubernetes_core::names::annotation::CARDS) && !has_units(seen)
 }
 
 /// Whether the kubelet has units to give.

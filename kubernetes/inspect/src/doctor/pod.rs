@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use cgpu_kubernetes::books::Standing;
-use cgpu_kubernetes::claimant::Claimant;
-use cgpu_kubernetes::demand::Demand;
-use cgpu_kubernetes::placement;
+use cgpu_kubernetes_core::books::Standing;
+use cgpu_kubernetes_core::claimant::Claimant;
+use cgpu_kubernetes_core::demand::Demand;
+use cgpu_kubernetes_core::placement;
 
 use super::causes::Cause;
 use super::facts::{Facts, SeenPod};

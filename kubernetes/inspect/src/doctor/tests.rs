@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use cgpu_kubernetes::names::Dialects;
+use cgpu_kubernetes_core::names::Dialects;
 use serde_json::{Value, json};
 
 use super::causes::{Cause, Question, Weight};

@@ -2,11 +2,11 @@ use std::fs::File;
 use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
 
-use cgpu_proto::cards::Card;
-use cgpu_proto::layout::{self, Use, UseHeader};
-use cgpu_proto::liveness::Lifeline;
-use cgpu_proto::region::{Birth, Region as Shared};
-use cgpu_proto::slots::{Claim, Claimant};
+use cgpu_shm::cards::Card;
+use cgpu_shm::layout::{self, Use, UseHeader};
+use cgpu_shm::liveness::Lifeline;
+use cgpu_shm::region::{Birth, Region as Shared};
+use cgpu_shm::slots::{Claim, Claimant};
 
 use super::*;
 

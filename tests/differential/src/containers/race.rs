@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use cgpu_proto::atomic::Ordering;
+use cgpu_shm::atomic::Ordering;
 
 use super::tenant::Tenant;
 use super::{Container, End, Filled, Way, host, left};

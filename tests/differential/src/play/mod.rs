@@ -11,14 +11,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use cards::Card;
 
 use crate::actor::{Actor, Second, Stage};
 use crate::command::{Command, GraphStep, Mode, Step, Thread};
 use crate::model::{Lent, MIB, Model, Process, Progress};
 use crate::random::Random;
 use crate::witness::Witness;
-
-use cards::Card;
 
 /// `CUDA_ERROR_UNKNOWN`: what the driver refuses with when it is told to. No call that is played answers so by itself.
 const TOLD_TO: i32 = 999;

@@ -23,7 +23,7 @@ fn both(program: &str, mib: u64) -> Counters {
     limited(program, &[], mib).1
 }
 
-/// What was counted, by the names of `proto/src/reason.rs`.
+/// What was counted, by the names of `shm/src/reason.rs`.
 struct Counters(Vec<serde_json::Value>);
 
 impl Counters {

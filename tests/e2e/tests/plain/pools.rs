@@ -29,7 +29,7 @@ fn both(name: &str, mib: u64) -> Counters {
     limited(name, mib).1
 }
 
-/// The names of counters: `proto/src/reason.rs`.
+/// The names of counters: `shm/src/reason.rs`.
 const OVER_LIMIT: &str = "over_limit";
 const MANAGED_REFUSED: &str = "managed_refused";
 const UNSUPPORTED: &str = "unsupported";

@@ -15,10 +15,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use devices::Manager;
 use serde_json::Value;
 use tokio::runtime::Runtime;
-
-use devices::Manager;
 
 /// How long what must come about may take.
 const PATIENCE: Duration = Duration::from_secs(60);

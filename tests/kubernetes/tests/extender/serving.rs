@@ -12,15 +12,15 @@ use serde_json::{Value, json};
 
 use crate::{NONE, Stage, key, running};
 
-/// The cluster that the bodies of `kubernetes/tests/golden` speak of.
+/// The cluster that the bodies of `kubernetes/core/tests/golden` speak of.
 fn golden_stage() -> Stage {
     let stage = Stage::with(&[node("n1", &[15109]), node("n2", &[15109]), node("n3", &[7680])]);
     stage.pod(running(pod("test", "a", 10), "n2", 0, 10));
     stage
 }
 
-const FILTER: &str = include_str!("../../../../kubernetes/tests/golden/filter-request.json");
-const FILTERED: &str = include_str!("../../../../kubernetes/tests/golden/filter-reply.json");
+const FILTER: &str = include_str!("../../../../kubernetes/core/tests/golden/filter-request.json");
+const FILTERED: &str = include_str!("../../../../kubernetes/core/tests/golden/filter-reply.json");
 const WHOLE_NODES: &str = include_str!("../golden/filter-nodes-request.json");
 
 #[test]

@@ -32,7 +32,6 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use cgpu_differential::command::{Answer, Command, Step};
-
 use program::Program;
 
 /// The argument of a program that another one became: it answers for it, when the other one is certainly gone.

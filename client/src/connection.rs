@@ -1,0 +1,264 @@
+//! Asks a monitor over its socket: one request, one reply, in turn.
+
+use std::fmt;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cgpu_shm::peer;
+
+use crate::health::Health;
+use crate::inventory::Inventory;
+use crate::message::{CardTurns, Errno, Kind, Refusal, Registered, Registration, Reply, Request, Status};
+
+/// A monitor answers at once or not at all.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A connection to a monitor.
+#[derive(Debug)]
+pub struct Client {
+    socket: PathBuf,
+    stream: BufReader<UnixStream>,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum Failure {
+    /// Nobody answers there.
+    Absent(PathBuf, io::Error),
+    /// The connection broke, or what came was no reply.
+    Broken(PathBuf, io::Error),
+    /// The monitor said no.
+    Refused(Refusal),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Absent(socket, error) => write!(f, "no monitor at {}: {error}", socket.display()),
+            Self::Broken(socket, error) => {
+                write!(f, "the monitor at {} did not answer as expected: {error}", socket.display())
+            }
+            Self::Refused(refusal) => refusal.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl Failure {
+    /// The errno of a refusal.
+    #[must_use]
+    pub fn errno(&self) -> Option<Errno> {
+        match self {
+            Self::Refused(refusal) => Some(refusal.errno),
+            Self::Absent(..) | Self::Broken(..) => None,
+        }
+    }
+}
+
+fn is_cut_off(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}
+
+impl Client {
+    /// Connects to the monitor whose socket is at `socket`.
+    ///
+    /// # Errors
+    /// [`Failure::Absent`] when nobody listens there.
+    pub fn connect(socket: &Path) -> Result<Self, Failure> {
+        Self::connect_within(socket, PATIENCE)
+    }
+
+    /// The same, for somebody who does not wait for a reply longer than this.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn connect_within(socket: &Path, patience: Duration) -> Result<Self, Failure> {
+        let absent = |error| Failure::Absent(socket.to_owned(), error);
+        let stream = UnixStream::connect(socket).map_err(absent)?;
+        stream.set_read_timeout(Some(patience)).map_err(absent)?;
+        stream.set_write_timeout(Some(patience)).map_err(absent)?;
+        Ok(Self { socket: socket.to_owned(), stream: BufReader::new(stream) })
+    }
+
+    /// Asks and waits for the reply, a refusal included.
+    ///
+    /// # Errors
+    /// [`Failure::Broken`] when no reply comes within 5 s.
+    pub fn ask(&mut self, request: &Request) -> Result<Reply, Failure> {
+        let first = self.exchange(request);
+        let cut_off = first.as_ref().is_err_and(is_cut_off);
+        let reply = if cut_off {
+            // It has handed over to another, or has just been replaced. Every request can be made twice.
+            self.stream = Self::connect(&self.socket)?.stream;
+            self.exchange(request)
+        } else {
+            first
+        };
+        reply.map_err(|error| Failure::Broken(self.socket.clone(), error))
+    }
+
+    /// Asks on behalf of somebody who may write, or not.
+    pub fn pass_on(&mut self, request: &Request, may_write: bool) -> Result<Reply, Failure> {
+        if !may_write && !request.reads() {
+            return Ok(Reply::Refused(Refusal::denied()));
+        }
+        self.ask(request)
+    }
+
+    fn exchange(&mut self, request: &Request) -> io::Result<Reply> {
+        let mut line = serde_json::to_vec(request)?;
+        line.push(b'\n');
+        self.stream.get_mut().write_all(&line)?;
+        line.clear();
+        self.stream.read_until(b'\n', &mut line)?;
+        if line.last() != Some(&b'\n') {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(serde_json::from_slice(&line)?)
+    }
+
+    /// Makes a container known; answers its id, and what whoever starts it should be told.
+    ///
+    /// # Errors
+    /// As [`Client::ask`], and a refusal.
+    pub fn register(&mut self, registration: Registration) -> Result<Registered, Failure> {
+        match self.ask(&Request::Register(registration))? {
+            Reply::Registered(registered) => Ok(registered),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// Reads a node of the control tree.
+    ///
+    /// # Errors
+    /// As [`Client::ask`], and a refusal.
+    pub fn get(&mut self, path: &str) -> Result<String, Failure> {
+        match self.ask(&Request::Get { path: path.to_owned() })? {
+            Reply::Value(value) => Ok(value),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// Writes a node of the control tree.
+    ///
+    /// # Errors
+    /// As [`Client::ask`], and a refusal.
+    pub fn set(&mut self, path: &str, value: &str) -> Result<(), Failure> {
+        match self.ask(&Request::Set { path: path.to_owned(), value: value.to_owned() })? {
+            Reply::Done => Ok(()),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// What can be done with a node of the control tree.
+    ///
+    /// # Errors
+    /// As [`Client::ask`], and a refusal.
+    pub fn look(&mut self, path: &str) -> Result<Kind, Failure> {
+        match self.ask(&Request::Look { path: path.to_owned() })? {
+            Reply::Kind(kind) => Ok(kind),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// The names under a folder of the control tree; folders end in `/`.
+    ///
+    /// # Errors
+    /// As [`Client::ask`], and a refusal.
+    pub fn list(&mut self, path: &str) -> Result<Vec<String>, Failure> {
+        match self.ask(&Request::List { path: path.to_owned() })? {
+            Reply::Names(names) => Ok(names),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// Everything the monitor knows.
+    ///
+    /// # Errors
+    /// As [`Client::ask`], and a refusal.
+    pub fn status(&mut self) -> Result<Status, Failure> {
+        match self.ask(&Request::Status)? {
+            Reply::Status(status) => Ok(*status),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// Who had each card in the last moments.
+    ///
+    /// # Errors
+    /// As [`Client::ask`], and a refusal: older monitors do not tell.
+    pub fn turns(&mut self) -> Result<Vec<CardTurns>, Failure> {
+        match self.ask(&Request::Turns)? {
+            Reply::Turns(turns) => Ok(turns),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// Which cards the host has.
+    ///
+    /// # Errors
+    /// As [`Client::ask`], and a refusal: NVML has not told the monitor of all of them, or it is an older one.
+    pub fn inventory(&mut self) -> Result<Inventory, Failure> {
+        match self.ask(&Request::Inventory)? {
+            Reply::Inventory(inventory) => Ok(inventory),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// How the host's cards are.
+    ///
+    /// # Errors
+    /// As [`Client::ask`], and a refusal: NVML has never told the monitor, or it is an older one.
+    pub fn health(&mut self) -> Result<Health, Failure> {
+        match self.ask(&Request::Health)? {
+            Reply::Health(health) => Ok(health),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// Who answers, by the kernel: its user.
+    #[must_use]
+    pub fn monitors_user(&self) -> Option<u32> {
+        peer::user(self.stream.get_ref()).ok()
+    }
+
+    /// Takes over from a monitor, which ends.
+    ///
+    /// # Errors
+    /// As [`Client::ask`], and a refusal.
+    pub fn hand_over(&mut self) -> Result<serde_json::Value, Failure> {
+        // Not asked twice: the second time it would be asked of nobody, or of ourselves.
+        match self
+            .exchange(&Request::HandOver)
+            .map_err(|error| Failure::Broken(self.socket.clone(), error))?
+        {
+            Reply::Estate(estate) => Ok(estate),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// Has a monitor start its successor.
+    ///
+    /// # Errors
+    /// As [`Client::ask`], and a refusal.
+    pub fn upgrade(&mut self) -> Result<(), Failure> {
+        match self.ask(&Request::Upgrade)? {
+            Reply::Done => Ok(()),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    fn unexpected(&self, reply: Reply) -> Failure {
+        match reply {
+            Reply::Refused(refusal) => Failure::Refused(refusal),
+            other => {
+                let what = io::Error::new(io::ErrorKind::InvalidData, format!("unexpected reply {other:?}"));
+                Failure::Broken(self.socket.clone(), what)
+            }
+        }
+    }
+}

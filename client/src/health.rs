@@ -1,0 +1,39 @@
+//! The health of a host's GPUs, as the monitor reports it: whether they answer, and which errors
+//! (XID) they have reported. Which errors make a GPU unhealthy is for the reader to say.
+
+use serde::{Deserialize, Serialize};
+
+/// What a monitor tells of its host's cards.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Health {
+    /// All that NVML counts, those that are cut into instances (MIG) as one.
+    pub cards: Vec<CardHealth>,
+    /// How long ago they were asked, in milliseconds.
+    pub age_ms: u64,
+    /// Whether errors would be told of.
+    pub listens: bool,
+}
+
+/// How a card is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CardHealth {
+    /// Its number on the host.
+    pub index: u32,
+    /// Not so: it has fallen off its bus, or as good as that.
+    pub answers: bool,
+    /// It has pages to retire, and is to be reset before.
+    #[serde(default)]
+    pub wants_reset: bool,
+    /// By number, each when it was last reported.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<CardError>,
+}
+
+/// An error that a card has reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CardError {
+    /// The driver's number for it; 0: it is not known.
+    pub xid: u64,
+    /// How long ago it was last reported, in milliseconds.
+    pub ago_ms: u64,
+}

@@ -1,0 +1,94 @@
+//! The GPUs of a host, as the monitor reports them: all of them, or none.
+
+use std::path::PathBuf;
+
+use cgpu_shm::units::Bytes;
+use cgpu_shm::uuid::Uuid;
+use serde::{Deserialize, Serialize};
+
+use crate::number::CardNumber;
+
+/// A card of the host, or an instance of one (MIG).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Which.
+    pub uuid: Uuid,
+    /// What people call it.
+    pub number: CardNumber,
+    /// Its memory.
+    pub total: Bytes,
+    /// It is cut into instances of which the driver does not tell which is which, or into none.
+    pub is_cut: bool,
+}
+
+/// What a monitor tells of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inventory {
+    /// All of the host's, each as it is here.
+    pub cards: Vec<Listed>,
+    /// How long ago NVML was asked, in milliseconds.
+    pub age_ms: u64,
+    /// Where the state of the cards lies, if they are simulated; empty: nobody knows where.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub simulated: Option<PathBuf>,
+    /// Whoever starts containers may let the limits of a card add up to more than it has.
+    pub allow_overcommit: bool,
+}
+
+/// A card in a list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listed {
+    /// [`Found::number`].
+    pub index: CardNumber,
+    /// `GPU-...`.
+    pub uuid: String,
+    /// Its memory in bytes.
+    pub memory_total: u64,
+    /// [`Found::is_cut`].
+    #[serde(default)]
+    pub is_cut: bool,
+}
+
+impl From<&Found> for Listed {
+    fn from(found: &Found) -> Self {
+        Self {
+            index: found.number,
+            uuid: found.uuid.to_string(),
+            memory_total: found.total.0,
+            is_cut: found.is_cut,
+        }
+    }
+}
+
+impl TryFrom<&Listed> for Found {
+    type Error = cgpu_shm::uuid::NotAUuid;
+
+    fn try_from(listed: &Listed) -> Result<Self, Self::Error> {
+        Ok(Self {
+            uuid: listed.uuid.parse()?,
+            number: listed.index,
+            total: Bytes(listed.memory_total),
+            is_cut: listed.is_cut,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_is_the_same_when_it_was_told() {
+        for (number, is_cut) in [("0", false), ("1", true), ("3.2", false)] {
+            let found = Found {
+                uuid: Uuid([7; 16]),
+                number: number.parse().unwrap(),
+                total: Bytes(15109 << 20),
+                is_cut,
+            };
+            let line = serde_json::to_string(&Listed::from(&found)).unwrap();
+            let listed: Listed = serde_json::from_str(&line).unwrap();
+            assert_eq!(Found::try_from(&listed), Ok(found), "{line}");
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! What `cgpu-runtime` has noted of a container beside its region, as far as people want to see it. Whoever may write there may write anything.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use serde::Deserialize;
+
+/// The file, in the container's folder.
+const RECORD: &str = "container";
+/// More than any text of a container that is read.
+const LONGEST: u64 = 64 << 10;
+
+#[derive(Deserialize)]
+struct Record {
+    image: Option<String>,
+}
+
+/// What its image is called, if that is known.
+#[must_use]
+pub fn image(dir: &Path) -> Option<String> {
+    let record: Record = serde_json::from_str(&read_text(&dir.join(RECORD))?).ok()?;
+    record.image.filter(|image| !image.is_empty())
+}
+
+/// The text of a file of a container, which may be anything: no link is followed, no FIFO waited for.
+#[must_use]
+pub fn read_text(path: &Path) -> Option<String> {
+    let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOFOLLOW;
+    // The flags are small positive numbers.
+    #[allow(clippy::cast_possible_wrap)]
+    let file = File::options().read(true).custom_flags(flags.bits() as i32).open(path).ok()?;
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    file.take(LONGEST).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_is_told_where_it_was_noted() {
+        let folder = tempfile::tempdir().unwrap();
+        let noted = |text: &str| {
+            std::fs::write(folder.path().join(RECORD), text).unwrap();
+            image(folder.path())
+        };
+        assert_eq!(image(folder.path()), None);
+        assert_eq!(
+            noted(r#"{"bundle":"/b","image":"local/cuda","first":{"pid":1,"started":2}}"#).as_deref(),
+            Some("local/cuda")
+        );
+        for text in [r#"{"bundle":"/b"}"#, r#"{"image":""}"#, r#"{"image":7}"#, "[]", ""] {
+            assert_eq!(noted(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Reads the GPUs of a host from NVML, for programs that start containers or give GPUs to them.
+//!
+//! One piece of code asks NVML, whichever program needs it. The monitor asks every second and
+//! reports the answer ([`cgpu_client::inventory`]), so a container's start does not open the driver,
+//! which takes tens of milliseconds and more where no program has a GPU open. [`health`] reads
+//! whether GPUs answer, and which errors (XID) they report.
+#![forbid(unsafe_code)]
+
+pub mod health;
+
+use std::path::{Path, PathBuf};
+
+use cgpu_client::inventory::{Found, Listed};
+use cgpu_client::number::CardNumber;
+use cgpu_shm::units::Bytes;
+use cgpu_shm::uuid::Uuid;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, Nvml};
+
+/// `NVML_DEVICE_MIG_ENABLE`.
+const MIG_ENABLED: u32 = 1;
+/// What says that the driver is the simulated one, and where its cards' state lies.
+const SIMULATED: [&str; 2] = ["CGPU_SIM_STATE", "CGPU_SIM_GPUS"];
+
+/// Why the cards are not known.
+#[derive(Debug)]
+pub enum Unknown {
+    /// The library of this name cannot be loaded, or not initialised.
+    Library(PathBuf, NvmlError),
+    /// It is not told how many there are.
+    Count(NvmlError),
+    /// That one does not answer: a limit on a card that is not known would be none.
+    Card(u32, NvmlError),
+}
+
+impl std::fmt::Display for Unknown {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            // The loader names the file itself.
+            Self::Library(_, NvmlError::LibloadingError(error)) => error.fmt(f),
+            Self::Library(name, error) => write!(f, "{}: {error}", name.display()),
+            Self::Count(error) => write!(f, "NVML does not tell how many cards there are: {error}"),
+            Self::Card(index, error) => write!(f, "NVML does not answer for card {index}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for Unknown {}
+
+/// Loads the library of this name.
+///
+/// # Errors
+/// [`Unknown::Library`].
+pub fn open(library: &Path) -> Result<Nvml, Unknown> {
+    let opened = Nvml::builder().lib_path(library.as_os_str()).init();
+    opened.map_err(|error| Unknown::Library(library.to_owned(), error))
+}
+
+/// What `cgpu-monitor --list-cards` prints: all cards as NVML tells them now, a list in JSON. Programs that cannot load NVML themselves ask so.
+///
+/// # Errors
+/// As [`ask`], and the library cannot be loaded.
+pub fn list(library: &Path) -> anyhow::Result<String> {
+    let cards = ask(&open(library)?)?;
+    Ok(serde_json::to_string(&cards.iter().map(Listed::from).collect::<Vec<_>>())?)
+}
+
+/// Asks for all of them.
+///
+/// # Errors
+/// [`Unknown`] of one of them is of all.
+pub fn ask(nvml: &Nvml) -> Result<Vec<Found>, Unknown> {
+    let mut cards = Vec::new();
+    for index in 0..nvml.device_count().map_err(Unknown::Count)? {
+        cards.extend(card(nvml, index).map_err(|error| Unknown::Card(index, error))?);
+    }
+    Ok(cards)
+}
+
+/// The card, or the instances into which it is cut (MIG). Drivers before R470 name instances after their card: which is which cannot be told then.
+fn card(nvml: &Nvml, index: u32) -> Result<Vec<Found>, NvmlError> {
+    let device = nvml.device_by_index(index)?;
+    let whole = told(&device, CardNumber::of_card(index))?;
+    if !device.mig_mode().is_ok_and(|mode| mode.current == MIG_ENABLED) {
+        return Ok(vec![whole]);
+    }
+    let mut instances = Vec::new();
+    for number in 0..device.mig_device_count()? {
+        match device.mig_device_by_index(number) {
+            Ok(instance) => instances.push(told(&instance, CardNumber::of_instance(index, number))?),
+            // One that was destroyed leaves its number empty.
+            Err(NvmlError::NotFound) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let known = |instance: &Found| instance.uuid != whole.uuid;
+    if instances.is_empty() || !instances.iter().all(known) {
+        return Ok(vec![Found { is_cut: true, ..whole }]);
+    }
+    Ok(instances)
+}
+
+fn told(device: &Device<'_>, number: CardNumber) -> Result<Found, NvmlError> {
+    let uuid: Uuid = device.uuid()?.parse().map_err(|_| NvmlError::Unknown)?;
+    Ok(Found { uuid, number, total: Bytes(device.memory_info()?.total), is_cut: false })
+}
+
+/// Where the state of this process's cards lies, if its environment says that they are simulated.
+#[must_use]
+pub fn simulated() -> Option<PathBuf> {
+    let [state, list] = SIMULATED.map(std::env::var_os);
+    let place = state.as_deref().and_then(|state| Path::new(state).canonicalize().ok());
+    (state.is_some() || list.is_some()).then(|| place.unwrap_or_default())
+}

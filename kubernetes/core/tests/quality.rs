@@ -1,0 +1,139 @@
+//! How well pods are placed, over nodes and cards, beside an optimal packer that knows all of them beforehand: small clusters, every way tried.
+//!
+//! Not a promise: whoever must place each pod when it comes cannot do as well. But a fall would be a fault.
+
+use cgpu_kubernetes_core::cards::Placement;
+use cgpu_kubernetes_core::cluster::Cluster;
+use cgpu_kubernetes_core::extender::{self, Binding, Candidates};
+use cgpu_kubernetes_core::names::Dialects;
+use cgpu_kubernetes_core::object::{Node, Pod};
+use fastrand::Rng;
+use serde_json::json;
+
+const UNITS: u64 = 14;
+
+fn node(name: &str, cards: usize, placement: &str) -> Node {
+    let cards: Vec<_> =
+        (0..cards).map(|card| json!({"uuid": format!("GPU-{name}-{card}"), "mib": UNITS * 1024})).collect();
+    let text = json!({"unit": "GiB", "cards": cards}).to_string();
+    serde_json::from_value(json!({"metadata": {
+        "name": name, "annotations": {"cgpu.dev/cards": text}, "labels": {"ack.node.gpu.placement": placement},
+    }}))
+    .unwrap()
+}
+
+fn pod(number: usize, units: u64) -> Pod {
+    serde_json::from_value(json!({
+        "metadata": {"name": format!("p{number}"), "namespace": "d", "uid": format!("u{number}"), "resourceVersion": "1"},
+        "spec": {"containers": [{"name": "main", "resources": {"limits": {"aliyun.com/gpu-mem": units}}}]},
+        "status": {"phase": "Pending"},
+    }))
+    .unwrap()
+}
+
+/// Units that come to lie when pods of these sizes come one after the other, and cards that they lie on.
+fn placed(nodes: usize, cards: usize, sizes: &[u64], placement: Placement) -> (u64, usize) {
+    let label = if placement == Placement::Binpack { "binpack" } else { "spread" };
+    let mut cluster = Cluster::new(Dialects::default());
+    let names: Vec<String> = (0..nodes).map(|number| format!("n{number}")).collect();
+    names.iter().for_each(|name| cluster.see_node(&node(name, cards, label)));
+    for (number, units) in sizes.iter().enumerate() {
+        let mut pod = pod(number, *units);
+        cluster.see_pod(&pod);
+        let ask = |names| Candidates { pod: Some(pod.clone()), nodes: None, node_names: Some(names) };
+        let fitting = extender::filter(&cluster, &ask(names.clone())).node_names.unwrap();
+        let ranked = extender::prioritize(&cluster, &ask(fitting), placement);
+        let Some(best) = ranked.into_iter().max_by_key(|priority| priority.score) else {
+            cluster.lose_pod(&pod.metadata.uid);
+            continue;
+        };
+        let binding = Binding {
+            pod_name: pod.metadata.name.clone(),
+            pod_namespace: "d".into(),
+            pod_uid: pod.metadata.uid.clone(),
+            node: best.host.clone(),
+        };
+        extender::bind(&cluster, &binding, 1).expect("it fits").apply(&mut pod);
+        pod.spec.node_name = best.host;
+        pod.metadata.resource_version = "2".into();
+        cluster.see_pod(&pod);
+    }
+    let held = cluster.nodes().flat_map(|(_, books)| &books.held);
+    held.fold((0, 0), |(units, cards), share| (units + share.units, cards + usize::from(share.units > 0)))
+}
+
+/// The most units that cards of this many can hold of these: each pod on each card, or on none.
+fn most(sizes: &[u64], cards: usize) -> u64 {
+    fn go(sizes: &[u64], free: &mut Vec<u64>, held: u64, left: u64, best: &mut u64) {
+        *best = held.max(*best);
+        let Some((size, rest)) = sizes.split_first() else { return };
+        if held + left <= *best {
+            return;
+        }
+        for card in 0..free.len() {
+            // Cards with as much left are as good as each other.
+            if free[card] >= *size && !free[..card].contains(&free[card]) {
+                free[card] -= size;
+                go(rest, free, held + size, left - size, best);
+                free[card] += size;
+            }
+        }
+        go(rest, free, held, left - size, best);
+    }
+    let mut sorted = sizes.to_vec();
+    sorted.sort_unstable_by(|one, other| other.cmp(one));
+    let mut best = 0;
+    go(&sorted, &mut vec![UNITS; cards], 0, sorted.iter().sum(), &mut best);
+    best
+}
+
+/// The fewest cards that hold all of these.
+fn fewest(sizes: &[u64]) -> usize {
+    let sum: u64 = sizes.iter().sum();
+    (1..=sizes.len()).find(|cards| most(sizes, *cards) == sum).expect("one for each")
+}
+
+#[test]
+fn full_clusters_hold_nearly_as_much_as_an_optimal_packer_gets_into_them() {
+    for (placement, percent) in [(Placement::Binpack, 91), (Placement::Spread, 85)] {
+        let mut random = Rng::with_seed(3);
+        let (mut ours, mut best) = (0, 0);
+        for _ in 0..200 {
+            // About half as much again as there is room for.
+            let sizes: Vec<u64> = (0..12).map(|_| random.u64(1..=UNITS)).collect();
+            let (units, _) = placed(2, 2, &sizes, placement);
+            let most = most(&sizes, 4);
+            assert!(units <= most, "{sizes:?}");
+            (ours, best) = (ours + units, best + most);
+        }
+        println!("{placement:?}: {ours} of {best} units");
+        assert!(ours * 100 >= best * percent, "{placement:?}: {ours} of {best} units");
+    }
+}
+
+#[test]
+fn binpack_opens_few_more_cards_than_an_optimal_packer() {
+    let mut random = Rng::with_seed(4);
+    let (mut ours, mut best) = (0, 0);
+    for _ in 0..200 {
+        let sizes: Vec<u64> = (0..8).map(|_| random.u64(1..=UNITS)).collect();
+        let (units, cards) = placed(4, 2, &sizes, Placement::Binpack);
+        assert_eq!(units, sizes.iter().sum::<u64>(), "there is a card for each");
+        let fewest = fewest(&sizes);
+        assert!(cards >= fewest && cards * 10 <= fewest * 17, "{sizes:?}: {cards} cards, {fewest} would do");
+        (ours, best) = (ours + cards, best + fewest);
+    }
+    println!("{ours} cards, {best} would do");
+    assert!(ours * 100 <= best * 108, "{ours} cards, {best} would do");
+}
+
+/// Halves come together, and leave whole cards for others.
+#[test]
+fn pods_that_fit_by_twos_come_by_twos() {
+    let (units, cards) = placed(2, 2, &[7; 8], Placement::Binpack);
+    assert_eq!((units, cards), (56, 4));
+    let (units, cards) = placed(2, 2, &[7; 4], Placement::Binpack);
+    assert_eq!((units, cards), (28, 2));
+    let (units, cards) = placed(2, 2, &[7; 4], Placement::Spread);
+    assert_eq!((units, cards), (28, 4));
+}

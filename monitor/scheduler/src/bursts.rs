@@ -1,0 +1,412 @@
+//! Bursts: work that comes all at once, with silence before the next.
+//!
+//! A data loader or a server has work for some milliseconds, waits for its end, and is silent until
+//! the next batch or request. Beside another one's turns (`guests.rs`) it would have every other
+//! slice of the GPU's own: it would take twice as long, and both would lose a switch for each
+//! slice.
+//! So a container that is known for such bursts, and waits for them, has turns of its own, at once
+//! and in one piece:
+//!
+//! - The GPU stays contended while it is silent: no other container fills its queue as if it were
+//!   alone, and the holder has less in flight.
+//! - When it comes back it pre-empts the holder, as every container with credit does. It keeps a
+//!   burst more of credit than others, [`SAVED`] at most, and may use half a burst in advance, so
+//!   that no burst is cut off near its end. Both change when it computes, and not how much.
+//! - Its turn is over soon after its work is. The holder's gate tells when the program has waited
+//!   for all that it launched (`ring` in the grant).
+
+use cgpu_shm::units::Nanos;
+
+use super::Card;
+use super::shared_turns::HOST_BOUND;
+use super::tenants::Tenant;
+use super::tuning::Tuning;
+use super::turns::{self, Turn};
+
+/// Number of bursts after which a container is known.
+const SAMPLES: u32 = 3;
+/// Silences of the usual length for which a container that has gone silent is still expected.
+const LASTING: u64 = 8;
+/// Bursts of the usual length after which work without silence is no burst any more.
+const LONG: u64 = 4;
+/// Number of own turns after which a container that may have bursts is judged without knowing them.
+const JUDGED: u32 = 2 * turns::SAMPLES;
+/// Most credit that a container keeps for a burst.
+const SAVED: Nanos = Nanos::from_millis(10);
+/// Least pause within a burst that ends no turn.
+const PAUSE: Nanos = Nanos::from_micros(100);
+
+/// What is learned of a container's bursts.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Bursts {
+    /// GPU time of a burst, and length of the silence after it.
+    length: Nanos,
+    silence: Nanos,
+    /// Number of bursts seen.
+    samples: u32,
+    /// Longest pause within a burst; it fades.
+    pause: Nanos,
+    /// What the container had reported when the present burst began.
+    begun: Nanos,
+    /// The program has told that it has waited for all of the last burst, and of the present one.
+    waits: bool,
+    told: bool,
+}
+
+impl Bursts {
+    /// Takes in a silence before a launch, by a container that has reported so much. A sparse one
+    /// ends a burst.
+    pub(super) fn learn(&mut self, silence: Nanos, reported: Nanos, tuning: &Tuning) {
+        if silence < tuning.sparse {
+            self.pause = silence.max(Nanos(self.pause.0 / 8 * 7));
+            return;
+        }
+        let length = reported - self.begun;
+        self.begun = reported;
+        self.waits = core::mem::take(&mut self.told);
+        // Not one burst: its gate was open meanwhile, it ran beside others, or has just been seen.
+        if length > tuning.round {
+            self.samples = 0;
+            return;
+        }
+        let learn = |mean: Nanos, seen: Nanos| Nanos(mean.0.saturating_mul(3).saturating_add(seen.0) / 4);
+        (self.length, self.silence) = match self.samples {
+            0 => (length, silence),
+            _ => (learn(self.length, length), learn(self.silence, silence)),
+        };
+        self.samples = self.samples.saturating_add(1);
+    }
+
+    /// The program has waited for all that it had launched.
+    pub(super) fn tell_waited(&mut self) {
+        self.told = true;
+    }
+
+    /// Half a burst.
+    fn half(&self) -> Nanos {
+        Nanos(self.length.0 / 2).min(SAVED)
+    }
+}
+
+impl Card {
+    /// Whether a container is known for bursts that are worth turns of their own: no shorter than a
+    /// turn's least run, computing all the time, with a longer silence between them.
+    pub(super) fn is_bursty(&self, now: Nanos, tenant: &Tenant) -> bool {
+        let Bursts { length, silence, samples, waits, told, .. } = tenant.bursts;
+        self.rule.has_guests()
+            && samples >= SAMPLES
+            && (waits || told)
+            && !tenant.goes_on()
+            && !tenant.is_distrusted(now)
+            && length >= self.tuning.run
+            && silence >= Nanos(self.tuning.run.0 / 2 * 3)
+            && tenant.burst_duty >= HOST_BOUND
+            && tenant.was_silent_as_usual(now, &self.tuning)
+    }
+
+    /// Whether a container waits for its work, as its process tells, and may turn out to have
+    /// bursts.
+    pub(super) fn may_be_bursty(&self, now: Nanos, tenant: &Tenant) -> bool {
+        let Bursts { length, samples, waits, told, .. } = tenant.bursts;
+        let long = samples == 0 || length >= self.tuning.run;
+        self.rule.has_guests() && (waits || told) && long && tenant.was_silent_as_usual(now, &self.tuning)
+    }
+
+    /// The same, and for a few turns: it runs beside no others' turns until its bursts are known.
+    pub(super) fn is_unsure(&self, now: Nanos, tenant: &Tenant) -> bool {
+        self.may_be_bursty(now, tenant) && tenant.duty.1 < JUDGED
+    }
+
+    /// Whether a container is to tell when the program has waited for all its work. The holder: it
+    /// may be silent for long afterwards, and others could compute. One that runs beside others: if
+    /// its bursts are such that it is better off with turns of its own.
+    pub(super) fn hears_waits(&self, now: Nanos, tenant: &Tenant) -> bool {
+        let Bursts { length, samples, .. } = tenant.bursts;
+        let pauses = match tenant.guest {
+            Some(_) => {
+                let usual = !tenant.goes_on() && tenant.was_silent_as_usual(now, &self.tuning);
+                samples > 0 && length >= self.tuning.run && usual
+            }
+            None => tenant.gap >= self.tuning.sparse || tenant.is_host_bound(),
+        };
+        self.rule.has_guests() && (pauses || self.is_bursty(now, tenant))
+    }
+
+    /// How long the holder may be silent. High priority gives the GPU up at once: it has it back at
+    /// once. A burst is over when all of it has been settled: else it may not have begun, or may
+    /// run longer than predicted.
+    pub(super) fn tolerance(&self, now: Nanos, turn: &Turn, holder: &Tenant) -> Nanos {
+        let usual = self.tuning.tolerance;
+        if turn.high {
+            usual
+        } else if self.is_bursty(now, holder) && holder.is_drained() && holder.last() > turn.start {
+            Nanos(holder.bursts.pause.0 * 2).clamp(PAUSE, usual)
+        } else if self.may_be_bursty(now, holder) {
+            // It keeps no turn through its gaps, so that its bursts become known.
+            usual
+        } else {
+            holder.tolerance(&self.tuning)
+        }
+    }
+
+    /// Most credit that a container keeps while it does not want the GPU.
+    pub(super) fn most_saved(&self, now: Nanos, tenant: &Tenant, quantum: Nanos) -> Nanos {
+        if !self.is_bursty(now, tenant) {
+            return quantum;
+        }
+        (quantum + tenant.bursts.length + tenant.bursts.half()).min(quantum.max(SAVED))
+    }
+
+    /// What a container may use in advance of what the next rounds bring it.
+    pub(super) fn advance_of(&self, now: Nanos, tenant: &Tenant) -> Nanos {
+        if self.is_bursty(now, tenant) { tenant.bursts.half() } else { Nanos::ZERO }
+    }
+}
+
+impl Tenant {
+    /// Whether it has computed for longer than its bursts last.
+    fn goes_on(&self) -> bool {
+        self.books.reported - self.bursts.begun > Nanos(self.bursts.length.0.saturating_mul(LONG))
+    }
+
+    /// Whether it was silent for no more than a few times as long as usual, and for a second at
+    /// most.
+    fn was_silent_as_usual(&self, now: Nanos, tuning: &Tuning) -> bool {
+        let usual = Nanos(self.bursts.silence.0.saturating_mul(LASTING)).min(tuning.quiet);
+        self.bursts.samples == 0 || now - self.active <= usual
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Sharing;
+    use crate::fixture::{NOW, busy, candidates, give_turn, ms, see, sight, us, words};
+    use crate::policy::Policy;
+    use crate::tenants::{Sight, YOURS};
+    use crate::words::Words;
+
+    const FAIR: Policy = Policy::Preemptive;
+    const MS: i64 = 1_000_000;
+
+    /// A GPU whose first container has bursts of 2 ms with 2 ms of silence after each, and is
+    /// silent.
+    fn known(policy: Policy) -> Card {
+        let mut gpu = busy(policy, &[1, 1]);
+        gpu.sharing = Sharing::Contended;
+        give_turn(&mut gpu, 1, ms(6));
+        let tenant = &mut gpu.line[0];
+        (tenant.waiting, tenant.active) = (false, NOW - ms(2));
+        tenant.books.reported = ms(100);
+        tenant.bursts = Bursts {
+            length: ms(2),
+            silence: ms(2),
+            samples: SAMPLES,
+            pause: Nanos::ZERO,
+            begun: ms(100),
+            waits: true,
+            told: false,
+        };
+        gpu
+    }
+
+    fn is_known(change: impl FnOnce(&mut Card)) -> bool {
+        let mut gpu = known(FAIR);
+        change(&mut gpu);
+        gpu.is_bursty(NOW, &gpu.line[0])
+    }
+
+    #[test]
+    fn container_is_known_for_bursts_of_1_ms_with_silences_of_1500_us() {
+        assert!(is_known(|_| ()));
+        assert!(is_known(|gpu| gpu.line[0].bursts.length = ms(1)));
+        assert!(!is_known(|gpu| gpu.line[0].bursts.length = us(999)));
+        assert!(is_known(|gpu| gpu.line[0].bursts.silence = us(1_500)));
+        assert!(!is_known(|gpu| gpu.line[0].bursts.silence = us(1_499)));
+        assert!(!is_known(|gpu| gpu.line[0].bursts.samples = SAMPLES - 1));
+        assert!(is_known(|gpu| gpu.rule = Policy::Soft));
+        // It launches ahead, and what it does meanwhile would be held up at a closed gate.
+        assert!(!is_known(|gpu| gpu.line[0].bursts.waits = false));
+    }
+
+    #[test]
+    fn container_is_not_expected_where_its_work_has_changed_or_ended() {
+        assert!(!is_known(|gpu| gpu.line[0].burst_duty = HOST_BOUND - 1), "its host is the bottleneck");
+        assert!(is_known(|gpu| gpu.line[0].books.reported = ms(108)));
+        assert!(!is_known(|gpu| gpu.line[0].books.reported = ms(108) + us(1)), "it pauses no more");
+        assert!(is_known(|gpu| gpu.line[0].active = NOW - ms(16)));
+        assert!(!is_known(|gpu| gpu.line[0].active = NOW - ms(16) - us(1)), "it has stopped");
+        let rare = |gpu: &mut Card| {
+            (gpu.line[0].bursts.silence, gpu.line[0].active) = (ms(1_000), NOW - ms(1_001));
+        };
+        assert!(!is_known(rare), "no neighbour waits for it for longer than a second");
+        assert!(!is_known(|gpu| gpu.line[0].lied = NOW + ms(1)), "it cannot be trusted");
+        let keeps_idle_time = Policy::Weighted { conserving: false };
+        assert!(!is_known(|gpu| gpu.rule = keeps_idle_time));
+    }
+
+    /// The container comes to its gate after so much silence, having reported so much in all, and
+    /// told that it has waited for that or not.
+    fn come(tenant: &mut Tenant, now: Nanos, (silence, busy, waits): (Nanos, Nanos, bool)) {
+        let last = now - silence;
+        let quiet = Words { busy: busy.0, active: last.0, last: last.0, ..words(0) };
+        let closed = core::mem::replace(&mut tenant.gate.turn, 0x101);
+        tenant.see(last, &Sight { rang: waits, ..sight(&[quiet]) }, &Tuning::DEFAULT);
+        tenant.gate.turn = closed;
+        see(tenant, now, &[Words { active: now.0, waiting: 1, ..quiet }]);
+    }
+
+    #[test]
+    fn bursts_are_learned_when_the_container_comes_to_its_closed_gate() {
+        let mut gpu = known(FAIR);
+        let tenant = &mut gpu.line[0];
+        (tenant.bursts, tenant.gate.turn) = (Bursts::default(), 0x102);
+        // It has computed for an hour while it was alone: that is no burst.
+        tenant.books.reported = Nanos::from_millis(3_600_000);
+        see(tenant, NOW - ms(50), &[Words { active: (NOW - ms(50)).0, ..words(0) }]);
+        for burst in 0..5 {
+            come(tenant, NOW + ms(10 * burst), (us(2_000 + burst), ms(3 * burst), burst == 4));
+        }
+        let Bursts { length, silence, samples, waits, .. } = tenant.bursts;
+        assert_eq!((length, samples, waits), (ms(3), 4, true), "{:?}", tenant.bursts);
+        assert!((us(2_000)..us(2_004)).contains(&silence), "{silence}");
+        // A pause in a burst ends none.
+        come(tenant, NOW + ms(50), (us(740), ms(13), false));
+        assert_eq!((tenant.bursts.samples, tenant.bursts.pause), (4, us(740)));
+    }
+
+    #[test]
+    fn container_with_too_few_bursts_is_neither_beside_others_nor_known() {
+        let mut gpu = known(FAIR);
+        let tenant = &mut gpu.line[0];
+        (tenant.gap, tenant.duty, tenant.active) = (ms(5), (20, 4), NOW - ms(1));
+        for (samples, invited) in [(0, false), (1, false), (SAMPLES - 1, false), (SAMPLES, false)] {
+            gpu.line[0].bursts.samples = samples;
+            gpu.line[0].guest = None;
+            gpu.watch_guests(NOW, NOW);
+            assert_eq!(gpu.line[0].guest.is_some(), invited, "{samples} bursts");
+        }
+        // Bursts of short kernels are better off beside the others.
+        (gpu.line[0].bursts.length, gpu.line[0].bursts.waits) = (us(100), true);
+        gpu.watch_guests(NOW, NOW);
+        assert!(gpu.line[0].guest.is_some());
+    }
+
+    #[test]
+    fn gpu_stays_contended_while_a_burst_may_come() {
+        for (samples, sharing) in [(SAMPLES, Sharing::Contended), (0, Sharing::Watched)] {
+            let mut gpu = known(FAIR);
+            (gpu.line[0].bursts.samples, gpu.line[0].bursts.silence) = (samples, ms(30));
+            gpu.line[0].active = NOW - ms(30);
+            gpu.advance(NOW, &[]);
+            assert_eq!(gpu.sharing, sharing, "{samples} bursts");
+        }
+        // In its own burst it waits for no other.
+        let mut gpu = known(FAIR);
+        (gpu.line[0].active, gpu.line[1].active, gpu.line[1].waiting) = (NOW, Nanos::ZERO, false);
+        gpu.advance(NOW, &[]);
+        assert_eq!(gpu.sharing, Sharing::Watched, "alone");
+    }
+
+    #[test]
+    fn holder_has_less_in_flight_while_a_burst_may_come() {
+        let mut gpu = known(FAIR);
+        let told = |gpu: &Card| gpu.told(NOW, gpu.turn.as_ref().unwrap());
+        assert_eq!(told(&gpu), gpu.tuning.tight);
+        gpu.line[0].waiting = true;
+        assert_eq!(told(&gpu), gpu.tuning.wide, "it waits in line");
+    }
+
+    #[test]
+    fn burst_is_cut_off_only_by_a_container_that_was_silent() {
+        let mut gpu = known(FAIR);
+        give_turn(&mut gpu, 0, ms(6));
+        let other = &mut gpu.line[1];
+        (other.waiting, other.returned, other.balance) = (true, NOW + us(1), 6 * MS);
+        for (away, bursty, back) in
+            [(us(749), true, false), (us(750), true, true), (Nanos::ZERO, false, true)]
+        {
+            gpu.line[0].bursts.waits = bursty;
+            gpu.line[1].away = away;
+            assert_eq!(gpu.comes_back(NOW + ms(1), &gpu.line[1], NOW), back, "{away}, {bursty}");
+        }
+    }
+
+    #[test]
+    fn silence_is_no_longer_than_the_gate_was_closed() {
+        let mut gpu = known(FAIR);
+        let tenant = &mut gpu.line[0];
+        (tenant.gate.turn, tenant.given) = (0x102, NOW - us(300));
+        see(tenant, NOW - ms(50), &[Words { active: (NOW - ms(50)).0, ..words(0) }]);
+        see(tenant, NOW, &[Words { active: NOW.0, waiting: 1, ..words(0) }]);
+        assert_eq!(tenant.away, us(1_300), "and what a holder may be silent");
+    }
+
+    #[test]
+    fn burst_is_saved_for_and_used_in_advance() {
+        let mut gpu = known(FAIR);
+        assert_eq!(candidates(&gpu)[0].most, ms(9), "a slice of 6 ms, a burst and a half");
+        let grant = |gpu: &mut Card, balance| {
+            gpu.now = NOW;
+            (gpu.line[0].balance, gpu.line[0].quantum) = (balance, ms(6));
+            gpu.grant(gpu.line[0].id)
+        };
+        assert_eq!(grant(&mut gpu, 2 * MS), ms(3));
+        gpu.line[0].bursts.length = ms(40);
+        assert_eq!(candidates(&gpu)[0].most, SAVED);
+        assert_eq!(grant(&mut gpu, 2 * MS), ms(12), "two slices at most");
+        gpu.line[0].bursts.samples = 0;
+        assert_eq!((candidates(&gpu)[0].most, grant(&mut gpu, 2 * MS)), (ms(6), ms(2)));
+    }
+
+    #[test]
+    fn turn_ends_soon_after_the_burst_and_not_in_its_pauses() {
+        let mut gpu = known(FAIR);
+        give_turn(&mut gpu, 0, ms(6));
+        let tolerance = |gpu: &Card| gpu.tolerance(NOW, gpu.turn.as_ref().unwrap(), &gpu.line[0]);
+        assert_eq!(tolerance(&gpu), ms(1), "it has not begun");
+        let settled = Words { last: NOW.0 + 1, ..words(0) };
+        see(&mut gpu.line[0], NOW + us(1), &[Words { inflight: 1, ends: NOW.0 + 1, ..settled }]);
+        assert_eq!(tolerance(&gpu), ms(1), "some of it may run for longer than predicted");
+        see(&mut gpu.line[0], NOW + us(1), &[settled]);
+        assert_eq!(tolerance(&gpu), PAUSE);
+        gpu.line[0].bursts.pause = us(300);
+        assert_eq!(tolerance(&gpu), us(600));
+        gpu.line[0].bursts.pause = us(740);
+        assert_eq!(tolerance(&gpu), ms(1));
+    }
+
+    #[test]
+    fn holder_with_pauses_is_asked_to_tell_when_its_work_has_run() {
+        let gate = |gpu: &mut Card| {
+            see(&mut gpu.line[0], NOW, &[words(1), Words { active: NOW.0 - 1, ..words(3) }]);
+            let gate = gpu.gate(NOW, 0);
+            assert_eq!(gate.turn & 0xff, YOURS);
+            (gate.ring.map(|slot| slot.0), gate.armed)
+        };
+        let mut gpu = known(FAIR);
+        give_turn(&mut gpu, 0, ms(6));
+        assert_eq!(gate(&mut gpu), (Some(3), true));
+        gpu.line[0].bursts.samples = 0;
+        assert_eq!(gate(&mut gpu), (None, false));
+        gpu.line[0].gap = us(750);
+        assert_eq!(gate(&mut gpu), (Some(3), true));
+        gpu.rule = Policy::Weighted { conserving: false };
+        assert_eq!(gate(&mut gpu), (None, false), "its silence is its own");
+    }
+
+    /// A server ran beside others for good: it was asked in turns of its own only.
+    #[test]
+    fn container_beside_others_is_asked_if_its_bursts_are_long() {
+        for (length, asked) in [(us(999), None), (ms(1), Some(3))] {
+            let mut gpu = known(FAIR);
+            let tenant = &mut gpu.line[0];
+            (tenant.gap, tenant.duty, tenant.active) = (ms(5), (20, 99), NOW - ms(1));
+            (tenant.bursts.length, tenant.bursts.waits) = (length, false);
+            see(tenant, NOW, &[words(3)]);
+            gpu.watch_guests(NOW, NOW);
+            assert!(gpu.line[0].guest.is_some());
+            assert_eq!(gpu.gate(NOW, 0).ring.map(|slot| slot.0), asked, "{length}");
+        }
+    }
+}

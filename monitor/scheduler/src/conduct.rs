@@ -1,0 +1,339 @@
+//! The turn that goes on: it runs, closes, drains, passes on.
+
+use cgpu_shm::units::Nanos;
+
+use super::Card;
+use super::past::PastTurn;
+use super::refill::{Candidate, signed};
+use super::tenants::{Tenant, TenantId, YOURS};
+use super::turns::{Cause, Phase, Turn};
+
+/// What the turn's state asks for.
+enum Verdict {
+    Keep,
+    Vacate,
+    Close(Cause),
+    Over { boundary: Nanos, cause: Cause },
+}
+
+impl Card {
+    /// One step of the turn; true if there may be another.
+    pub(super) fn conduct(&mut self, now: Nanos) -> bool {
+        let Some(turn) = &self.turn else {
+            self.begin(now, now, None);
+            return false;
+        };
+        match self.verdict(now, turn) {
+            Verdict::Keep => false,
+            Verdict::Vacate => {
+                if let Some(turn) = self.turn.take() {
+                    let turn = self.charge(now, turn);
+                    self.turn = Some(Turn { phase: Phase::Vacant { since: now }, ..turn });
+                }
+                false
+            }
+            Verdict::Close(cause) => {
+                self.begin_closing(now, cause);
+                true
+            }
+            Verdict::Over { boundary, cause } => {
+                if let Some(turn) = self.turn.take() {
+                    let holder = turn.holder;
+                    self.close(now, boundary, cause, turn);
+                    self.begin(now, boundary, Some(holder));
+                }
+                true
+            }
+        }
+    }
+
+    fn verdict(&self, now: Nanos, turn: &Turn) -> Verdict {
+        let tuning = &self.tuning;
+        let gone = Verdict::Over { boundary: now.max(turn.start), cause: Cause::Gone };
+        let Some(holder) = self.find(turn.holder).filter(|holder| self.is_member(holder)) else {
+            return gone;
+        };
+        let distrusted = holder.is_distrusted(now);
+        let high = holder.is_high(now);
+        let strict = (self.rule.burns() && !high) || distrusted;
+        if holder.processes.is_empty() && !strict {
+            return gone;
+        }
+        let others = self.line.iter().filter(|other| other.id != turn.holder && self.wants(now, other));
+        let remaining = if distrusted { Nanos::ZERO } else { holder.remaining(now) };
+        match turn.phase {
+            // Nothing but the clock tells what a distrusted holder has in flight.
+            Phase::Closing { least, cause, .. } if remaining <= tuning.lead || distrusted => {
+                let boundary = (now + remaining).max(least).max(turn.start);
+                if now + tuning.lead < least { Verdict::Keep } else { Verdict::Over { boundary, cause } }
+            }
+            Phase::Closing { since, .. } if now >= since + self.patience(now, holder) => {
+                Verdict::Over { boundary: now.max(turn.start), cause: Cause::Overrun }
+            }
+            Phase::Closing { .. } => Verdict::Keep,
+            Phase::Vacant { since } => {
+                if holder.active > since || holder.waiting {
+                    Verdict::Over { boundary: now, cause: Cause::Resumed }
+                } else if others.count() > 0 {
+                    Verdict::Over { boundary: now, cause: Cause::Silent }
+                } else {
+                    Verdict::Keep
+                }
+            }
+            Phase::Running => {
+                let took = holder.took(turn.word);
+                // Its threads may be held by what a sibling had spent before that was settled for less.
+                let held = holder.is_drained() || holder.spent(turn.word) >= turn.granted;
+                let exhausted = took && holder.waiting && held;
+                let quiet_since = self.quiet_since(turn, holder);
+                let tolerance = self.tolerance(now, turn, holder);
+                if !strict && !exhausted && now >= quiet_since + tolerance {
+                    if others.count() == 0 {
+                        return Verdict::Vacate;
+                    }
+                    let cause = if took { Cause::Silent } else { Cause::Missed };
+                    return Verdict::Over { boundary: now.max(turn.start), cause };
+                }
+                let outstayed = turn.high && !self.may_preempt() && self.is_contested(now);
+                let over = now + self.lead(now, holder) >= turn.end;
+                if (exhausted && !distrusted) || over || outstayed {
+                    return Verdict::Close(Cause::Spent);
+                }
+                if self.is_outranked(now, turn.holder) {
+                    return Verdict::Close(Cause::Preempted);
+                }
+                let may = !strict && !turn.high && now >= turn.start + tuning.run;
+                if may && self.is_summoned_away(now, turn.holder) {
+                    return Verdict::Close(Cause::Preempted);
+                }
+                if may && self.line.iter().any(|other| self.comes_back(now, other, turn.start)) {
+                    return Verdict::Close(Cause::Preempted);
+                }
+                Verdict::Keep
+            }
+        }
+    }
+
+    /// How long before the end of its turn it is decided who goes on. Whose next turn follows has it before its work has run out.
+    pub(super) fn lead(&self, now: Nanos, holder: &Tenant) -> Nanos {
+        if holder.is_distrusted(now) {
+            self.tuning.bound
+        } else if holder.remaining(now) > Nanos::ZERO && self.goes_on(now, holder) {
+            self.tuning.ahead
+        } else {
+            self.tuning.lead
+        }
+    }
+
+    /// Whether nobody could have the card after the holder but itself.
+    fn goes_on(&self, now: Nanos, holder: &Tenant) -> bool {
+        let high = holder.is_high(now) && self.may_preempt();
+        let rival = |other: &&Tenant| {
+            other.id != holder.id && self.wants(now, other) && (!high || other.is_high(now))
+        };
+        (high || !self.rule.is_fixed()) && !self.line.iter().any(|other| rival(&other))
+    }
+
+    /// Whether it has come to its gate since the turn began, and has credit.
+    pub(super) fn comes_back(&self, now: Nanos, tenant: &Tenant, start: Nanos) -> bool {
+        let holder = self.turn.as_ref().and_then(|turn| self.find(turn.holder));
+        let in_burst = holder.is_some_and(|holder| self.is_bursty(now, holder));
+        let was_away = !in_burst || tenant.away >= self.tuning.sparse;
+        tenant.returned > start
+            && was_away
+            && self.wants(now, tenant)
+            && !self.holds(tenant.id)
+            && !tenant.is_high(now)
+            && self.has_credit(now, tenant)
+    }
+
+    /// Whether it could have a turn at once.
+    fn has_credit(&self, now: Nanos, tenant: &Tenant) -> bool {
+        let candidate = self.candidate(now, tenant);
+        if self.rule.is_fixed() { candidate.has_slice() } else { candidate.has_credit(self.tuning.least) }
+    }
+
+    /// Whether another container is to have its turn here at the same time as on its other cards.
+    pub(super) fn is_summoned_away(&self, now: Nanos, holder: TenantId) -> bool {
+        let summoned = self.summoned.filter(|id| *id != holder).and_then(|id| self.find(id));
+        summoned.is_some_and(|tenant| self.wants(now, tenant) && self.has_credit(now, tenant))
+    }
+
+    /// What the holder of the turn is told to have in flight at most; zero: the usual.
+    pub(super) fn told(&self, now: Nanos, turn: &Turn) -> Nanos {
+        let Some(holder) = self.find(turn.holder) else { return Nanos::ZERO };
+        if self.has_high(now) {
+            return match holder.is_high(now) {
+                true if turn.high && self.is_supreme(now, holder) => self.tuning.wide,
+                true => Nanos::ZERO,
+                false => self.tuning.tight,
+            };
+        }
+        // Nothing but the clock tells what that one has in flight.
+        if holder.is_distrusted(now) {
+            return Nanos::ZERO;
+        }
+        let in_line = |other: &Tenant| self.wants(now, other) && !self.comes_back(now, other, turn.start);
+        let mut others = self.line.iter().filter(|other| other.id != turn.holder && self.is_member(other));
+        let waits = |other: &Tenant| other.waiting && !self.comes_back(now, other, turn.start);
+        if others.clone().any(|other| self.is_bursty(now, other) && !waits(other)) {
+            return self.tuning.tight;
+        }
+        let nobody_comes = others.all(|other| in_line(other) || !other.is_active(now, &self.tuning));
+        // Turns that follow another card's end when those do.
+        if nobody_comes && self.summoned.is_none() { self.tuning.wide } else { Nanos::ZERO }
+    }
+
+    /// What an honest holder, who was told so, has in flight at most.
+    fn bound(&self, told: Nanos) -> Nanos {
+        if told > Nanos::ZERO { told } else { self.tuning.bound }
+    }
+
+    /// Since when nothing is known to run for the holder.
+    pub(super) fn quiet_since(&self, turn: &Turn, holder: &Tenant) -> Nanos {
+        turn.start.max(holder.given).max(holder.active).max(holder.latest_end())
+    }
+
+    /// Lets the holder launch no more, unless it is the next one as well.
+    fn begin_closing(&mut self, now: Nanos, cause: Cause) {
+        let Some(turn) = &self.turn else { return };
+        let Some(holder) = self.find(turn.holder) else { return };
+        let (bound, ahead) = (self.bound(holder.gate.bound), holder.remaining(now));
+        let distrusted = holder.is_distrusted(now);
+        if let Some(holder) = self.line.iter_mut().find(|tenant| tenant.id == turn.holder) {
+            let remaining = holder.remaining(now).min(self.tuning.drain);
+            holder.tail = Nanos((holder.tail.0 * 3 + remaining.0) / 4);
+        }
+        // What is in flight will run, and is its as well: whoever has used up its turn by one long kernel has none of it left for another.
+        let (holder, charge) = (turn.holder, signed(turn.held(now) + ahead) - signed(turn.charged));
+        let line: Vec<Candidate> = self
+            .line
+            .iter()
+            .map(|tenant| {
+                let mut candidate = self.candidate(now, tenant);
+                if tenant.id == holder {
+                    candidate.balance = candidate.balance.saturating_sub(charge);
+                    candidate.wants = cause == Cause::Spent;
+                }
+                candidate
+            })
+            .collect();
+        match self.choose(now, &line) {
+            Some((rounds, at)) if self.line[at].id == holder => self.extend(now, rounds),
+            _ => {
+                if let Some(turn) = &mut self.turn {
+                    // What an honest gate has in flight has run by then, and the books gave the time until then.
+                    let paid = turn.end.min(now + bound);
+                    // Who comes back waits for no more than the holder has in flight, as it says.
+                    let least = if cause == Cause::Preempted && !distrusted { now } else { paid };
+                    turn.phase = Phase::Closing { since: now, least, paid, cause };
+                }
+            }
+        }
+    }
+
+    /// Gives the holder another grant: nobody else's turn comes before its next.
+    fn extend(&mut self, now: Nanos, rounds: u64) {
+        let Some(turn) = self.turn.take() else { return };
+        let remaining = self.find(turn.holder).map_or(Nanos::ZERO, |holder| holder.remaining(now));
+        let from = (now + remaining).min(turn.end).max(now).max(turn.start);
+        let turn = self.charge(from, turn);
+        self.refill(now, rounds, Some(turn.holder));
+        let word = self.word(now, YOURS);
+        let grant = self.grant(turn.holder);
+        let granted = self.measure(turn.holder, grant);
+        // Whatever it did before, it has not been silent under this word yet.
+        if let Some(holder) = self.find_mut(turn.holder) {
+            holder.given = now;
+        }
+        let high = self.find(turn.holder).is_some_and(|holder| holder.is_high(now));
+        self.turn = Some(Turn { word, end: from + grant, granted, high, phase: Phase::Running, ..turn });
+        self.turns += 1;
+    }
+
+    /// Takes off the holder's balance what the turn has cost since it was last charged.
+    fn charge(&mut self, until: Nanos, turn: Turn) -> Turn {
+        let charge = turn.held(until) - turn.charged;
+        if let Some(tenant) = self.find_mut(turn.holder) {
+            if !turn.high {
+                tenant.balance = tenant.balance.saturating_sub(signed(charge));
+            }
+            tenant.books.charge(charge);
+        }
+        self.charged = self.charged + charge;
+        Turn { charged: turn.charged + charge, ..turn }
+    }
+
+    /// Ends the turn at this boundary. Its charge is provisional until its report is in.
+    pub(super) fn close(&mut self, now: Nanos, boundary: Nanos, cause: Cause, turn: Turn) {
+        let idle = matches!(turn.phase, Phase::Vacant { .. });
+        // Nobody wanted a vacant turn: its time is nobody's. What it cost before was charged when it fell vacant.
+        let end = if let Phase::Vacant { since } = turn.phase { since } else { boundary };
+        self.past.note(PastTurn { holder: turn.holder, start: turn.start, end: end.max(turn.start) });
+        let bubble = if turn.handed { self.bubble() } else { Nanos::ZERO };
+        let turn = if idle { turn } else { self.charge(end - bubble, turn) };
+        let (start, by, presumed) = (turn.start, now + self.tuning.settle, now + self.tuning.tolerance);
+        let Some(at) = self.line.iter().position(|tenant| tenant.id == turn.holder) else { return };
+        let tenant = &mut self.line[at];
+        tenant.steady = cause == Cause::Spent || (cause == Cause::Preempted && tenant.steady);
+        match cause {
+            Cause::Spent | Cause::Preempted | Cause::Resumed => tenant.presumed = presumed,
+            Cause::Missed => {
+                tenant.dormant = Some(tenant.print());
+                tenant.books.odd.missed = tenant.books.odd.missed.saturating_add(1);
+            }
+            Cause::Overrun => tenant.run_beside(now),
+            Cause::Silent | Cause::Gone | Cause::Calm => {}
+        }
+        tenant.queued &= cause == Cause::Overrun || !tenant.took(turn.word);
+        tenant.learn_drain(now, cause, turn.phase, &self.tuning);
+        tenant.closed = Some(turn.close(end, cause, by));
+        // The pre-empted one is next after whoever came back.
+        if cause == Cause::Preempted {
+            // It is next after whoever came back.
+            let tenant = self.line.remove(at);
+            self.line.insert(0, tenant);
+            let back = self.line.iter().skip(1).position(|tenant| self.comes_back(now, tenant, start));
+            if let Some(back) = back {
+                let tenant = self.line.remove(back + 1);
+                self.line.insert(0, tenant);
+            }
+        }
+    }
+
+    /// Begins the turn of whoever is next, if anybody is.
+    pub(super) fn begin(&mut self, now: Nanos, boundary: Nanos, from: Option<TenantId>) {
+        let line: Vec<Candidate> = self.line.iter().map(|tenant| self.candidate(now, tenant)).collect();
+        let Some((rounds, at)) = self.choose(now, &line) else { return };
+        let (holder, high) = (self.line[at].id, self.line[at].is_high(now));
+        self.finalise(now, at);
+        self.refill(now, rounds, None);
+        let handed = from != Some(holder);
+        let bubble = if handed { self.bubble() } else { Nanos::ZERO };
+        let word = self.word(now, YOURS);
+        let grant = self.grant(holder);
+        let granted = self.measure(holder, grant);
+        // Whoever has the turn is last in line.
+        let mut tenant = self.line.remove(at);
+        tenant.books.turns += 1;
+        let reported = tenant.books.reported;
+        self.line.push(tenant);
+        self.turn = Some(Turn {
+            holder,
+            word,
+            start: boundary,
+            end: boundary + bubble + grant,
+            granted,
+            handed,
+            excluded: Nanos::ZERO,
+            reported,
+            charged: Nanos::ZERO,
+            high,
+            phase: Phase::Running,
+        });
+        self.turns += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests;

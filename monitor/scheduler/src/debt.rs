@@ -1,0 +1,134 @@
+//! Debt: what a queue from before took of others' turns.
+//!
+//! A container may fill its queue while it is alone. When another one comes the queue runs on,
+//! beside that one's turns, and is charged. It is no misuse, so its container does not starve for
+//! it: what exceeds its credit is debt, which is repaid from half of what each round brings
+//! (`refill.rs`). Debt has a limit. What exceeds that is forgiven, and counted.
+//!
+//! A kernel launched in a turn that runs beside later ones is charged in full. Otherwise a
+//! container could exceed its share for good by launching long kernels.
+
+use cgpu_shm::units::Nanos;
+
+use super::Card;
+use super::refill::signed;
+use super::tenants::Tenant;
+use crate::Sharing;
+
+impl Card {
+    /// Where there are no turns, no container loses by what another one has computed before.
+    pub(super) fn write_off(&mut self, from: Nanos, to: Nanos) {
+        if self.sharing != Sharing::Contended {
+            self.line.iter_mut().for_each(|tenant| tenant.debt = tenant.debt - (to - from));
+        }
+    }
+}
+
+impl Tenant {
+    /// Charges so much: its credit first, then debt up to `most`.
+    pub(super) fn owe(&mut self, time: Nanos, most: Nanos) {
+        let credit = Nanos(u64::try_from(self.balance).unwrap_or(0)).min(time);
+        self.balance = self.balance.saturating_sub(signed(credit));
+        let owed = (time - credit).min(most - self.debt);
+        self.debt = self.debt + owed;
+        self.books.forgiven = self.books.forgiven + (time - credit - owed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{NOW, busy, fixed, give_turn, ms, see, tenant, words};
+    use crate::policy::Policy;
+    use crate::tenants::{Gate, TenantId, WAIT};
+    use crate::turns::Cause;
+    use crate::words::Words;
+
+    const MS: i64 = 1_000_000;
+
+    #[test]
+    fn credit_is_used_first_then_debt_grows_and_the_rest_is_forgiven() {
+        let mut tenant = tenant();
+        tenant.balance = 6 * MS;
+        for (time, balance, debt, forgiven) in
+            [(4, 2, 0, 0), (5, 0, 3, 0), (300, 0, 250, 53), (1, 0, 250, 54)]
+        {
+            tenant.owe(ms(time), ms(250));
+            let owed = (tenant.balance, tenant.debt, tenant.books.forgiven);
+            assert_eq!(owed, (balance * MS, ms(debt), ms(forgiven)), "after {time} ms more");
+        }
+        tenant.balance = -3 * MS;
+        tenant.owe(ms(2), ms(300));
+        assert_eq!((tenant.balance, tenant.debt), (-3 * MS, ms(252)), "it has no credit");
+    }
+
+    /// A GPU of which the second container has the turn, for 10 ms. The first one's work runs
+    /// beside.
+    fn overrun(queued: bool) -> (i64, Nanos) {
+        let mut gpu = busy(Policy::Preemptive, &[1, 1]);
+        give_turn(&mut gpu, 1, ms(10));
+        gpu.sharing = Sharing::Contended;
+        (gpu.line[0].overrun, gpu.line[0].queued) = (true, queued);
+        gpu.share_overruns(NOW, NOW + ms(10));
+        (gpu.line[0].balance, gpu.line[0].debt)
+    }
+
+    #[test]
+    fn only_a_queue_from_before_the_first_turn_is_debt() {
+        assert_eq!(overrun(true), (0, ms(5)));
+        assert_eq!(overrun(false), (-5 * MS, Nanos::ZERO), "launched in its turn");
+    }
+
+    /// What counts is whether the work of one of its turns has ended with it.
+    #[test]
+    fn queue_from_before_is_over_with_the_work_of_a_turn_or_by_itself() {
+        let mut gpu = busy(Policy::Preemptive, &[1, 1]);
+        gpu.line[1].gate = Gate::shut(WAIT);
+        gpu.advance(NOW, &[]);
+        let queued = |gpu: &Card, id| gpu.find(id).unwrap().queued;
+        assert!(queued(&gpu, TenantId(0)), "its gate was open");
+        assert!(!queued(&gpu, TenantId(1)), "it had to ask, after a silence");
+        let holder = gpu.holder().unwrap();
+        gpu.find_mut(holder).unwrap().queued = true;
+        let turn = gpu.turn.take().unwrap();
+        for (cause, word, queued) in
+            [(Cause::Silent, 0, true), (Cause::Overrun, turn.word, true), (Cause::Spent, turn.word, false)]
+        {
+            let holder = gpu.find_mut(turn.holder).unwrap();
+            see(holder, NOW, &[Words { turn: word, ..words(0) }]);
+            gpu.close(NOW, NOW + ms(1), cause, turn.clone());
+            assert_eq!(gpu.find(turn.holder).unwrap().queued, queued, "{cause:?}");
+        }
+        gpu.line.iter_mut().for_each(|tenant| (tenant.queued, tenant.overrun) = (true, true));
+        gpu.watch_overruns(NOW + ms(50));
+        assert!(gpu.line.iter().all(|tenant| !tenant.queued && !tenant.overrun), "nothing is in flight");
+    }
+
+    #[test]
+    fn work_that_runs_while_there_are_no_turns_costs_nothing() {
+        let mut gpu = busy(Policy::Preemptive, &[1, 1]);
+        (gpu.line[0].overrun, gpu.line[0].debt) = (true, ms(10));
+        gpu.sharing = Sharing::Watched;
+        gpu.share_overruns(NOW, NOW + ms(4));
+        gpu.write_off(NOW, NOW + ms(4));
+        assert_eq!((gpu.line[0].balance, gpu.line[0].debt, gpu.charged), (0, ms(6), Nanos::ZERO));
+        gpu.sharing = Sharing::Contended;
+        gpu.write_off(NOW + ms(4), NOW + ms(8));
+        assert_eq!(gpu.line[0].debt, ms(6));
+        gpu.line.iter_mut().for_each(|tenant| (tenant.active, tenant.waiting) = (Nanos::ZERO, false));
+        (gpu.line[0].overrun, gpu.line[1].active) = (true, NOW);
+        gpu.line[0].standing.open = false;
+        gpu.set_sharing(NOW + ms(8));
+        assert!(gpu.sharing != Sharing::Contended && !gpu.line[0].overrun);
+    }
+
+    #[test]
+    fn fixed_share_repays_half_of_what_time_brings() {
+        let mut gpu = fixed(&[50, 50]);
+        (gpu.line[0].debt, gpu.line[1].debt, gpu.line[1].waiting) = (ms(10), ms(3), false);
+        gpu.accrue(NOW, NOW + ms(12));
+        let owed: Vec<_> = gpu.line.iter().map(|tenant| (tenant.balance, tenant.debt)).collect();
+        assert_eq!(owed[0], (3 * MS, ms(7)));
+        assert_eq!(owed[1].1, Nanos::ZERO, "it does not want the GPU");
+    }
+}

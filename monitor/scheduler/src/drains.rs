@@ -1,0 +1,155 @@
+//! How long the end of a turn's work is waited for.
+//!
+//! A kernel cannot be interrupted. Whoever is not done [`Tuning::patience`] after its turn has others run beside it, by the card's own
+//! slices: so one that never ends costs its neighbours no more than without us. But beside others a kernel takes longer, the card
+//! loses a switch per slice, and nobody can tell any more what it really took. So whose work ends by itself soon after all is waited for
+//! next time: it has the card for itself, and is charged exactly that.
+//!
+//! Only what ended while nothing was launched teaches that: work that waits for a later launch of its program, or on another card for
+//! somebody else's turn to end, must not be waited for. Who is waited for in vain is not waited for again for a while; and nobody is
+//! while somebody of high priority wants the card, or one that is to have its turns on several cards at once.
+
+use cgpu_shm::units::Nanos;
+
+use super::Card;
+use super::tenants::Tenant;
+use super::tuning::Tuning;
+use super::turns::{Cause, Phase};
+
+/// What is known of work that takes long to end.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Long {
+    /// Its end is waited for so long; zero: as anybody's.
+    wait: Nanos,
+    /// It runs beside others' turns: since when it launches no more, since when they run, and its last launch then.
+    beside: Option<(Nanos, Nanos, Nanos)>,
+    /// Nothing is learned before then.
+    vain: Nanos,
+}
+
+impl Card {
+    /// How long the holder's work may take to end.
+    pub(super) fn patience(&self, now: Nanos, holder: &Tenant) -> Nanos {
+        let usual = self.tuning.patience();
+        let wait = holder.long.wait;
+        if wait <= usual || self.is_outranked(now, holder.id) || self.is_summoned_away(now, holder.id) {
+            usual
+        } else {
+            wait
+        }
+    }
+}
+
+impl Tenant {
+    /// A turn has ended: what that says of the time until the next one's end.
+    pub(super) fn learn_drain(&mut self, now: Nanos, cause: Cause, phase: Phase, tuning: &Tuning) {
+        let Phase::Closing { since, .. } = phase else { return };
+        let took = now - since;
+        if cause != Cause::Overrun {
+            // Half as much again, and it is forgotten by quarters.
+            let wanted = Nanos(took.0 + took.0 / 2).min(tuning.long_drain);
+            self.long.wait = wanted.max(Nanos(self.long.wait.0 / 4 * 3 + wanted.0 / 4));
+        } else if self.long.wait > tuning.patience() && took >= self.long.wait {
+            self.long = Long { wait: Nanos::ZERO, beside: None, vain: now + tuning.uninvited };
+        } else {
+            self.long.beside = Some((since, now, self.active));
+        }
+    }
+
+    /// Learns from what ran beside others' turns, when that has ended.
+    pub(super) fn learn_overrun(&mut self, now: Nanos, tuning: &Tuning) {
+        let Some((since, from, active)) = self.long.beside else { return };
+        let by_itself = self.active == active;
+        if by_itself && !self.is_drained() {
+            return;
+        }
+        self.long.beside = None;
+        // Beside one other it had half of the card, more or less.
+        let alone = (from - since) + Nanos((now - from).0 / 2);
+        if by_itself && now >= self.long.vain && alone <= tuning.long_drain {
+            self.long.wait = (now - since).min(tuning.long_drain);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tenants::{Gate, TenantId, Terms};
+
+    const TUNING: Tuning = Tuning::DEFAULT;
+
+    fn at(ms: u64) -> Nanos {
+        Nanos::from_millis(1000 + ms)
+    }
+
+    fn tenant() -> Tenant {
+        Tenant::new(TenantId(1), Terms::weighing(1), Gate::shut(0), Nanos::ZERO)
+    }
+
+    /// A turn that closed at 0 and was over at this time.
+    fn turn(tenant: &mut Tenant, over: u64, cause: Cause) {
+        let phase = Phase::Closing { since: at(0), least: at(0), paid: at(0), cause: Cause::Spent };
+        tenant.learn_drain(at(over), cause, phase, &TUNING);
+    }
+
+    fn wait_ms(tenant: &Tenant) -> u64 {
+        tenant.long.wait.0 / 1_000_000
+    }
+
+    #[test]
+    fn what_ended_by_itself_is_waited_for() {
+        let mut tenant = tenant();
+        turn(&mut tenant, 24, Cause::Overrun);
+        tenant.learn_overrun(at(70), &TUNING);
+        assert_eq!(wait_ms(&tenant), 70);
+        // Alone it ends earlier, which is remembered; short work afterwards makes it be forgotten.
+        turn(&mut tenant, 44, Cause::Spent);
+        assert_eq!(wait_ms(&tenant), 69);
+        (0..20).for_each(|_| turn(&mut tenant, 0, Cause::Spent));
+        assert!(tenant.long.wait < TUNING.patience());
+    }
+
+    #[test]
+    fn what_a_later_launch_has_ended_is_not_waited_for() {
+        let mut tenant = tenant();
+        turn(&mut tenant, 24, Cause::Overrun);
+        tenant.active = at(60);
+        tenant.learn_overrun(at(70), &TUNING);
+        assert_eq!(wait_ms(&tenant), 0);
+    }
+
+    #[test]
+    fn what_takes_too_long_is_not_waited_for() {
+        let mut tenant = tenant();
+        turn(&mut tenant, 24, Cause::Overrun);
+        tenant.learn_overrun(at(24 + 200), &TUNING);
+        assert_eq!(wait_ms(&tenant), 0);
+    }
+
+    #[test]
+    fn who_was_waited_for_in_vain_is_not_soon_again() {
+        let mut tenant = tenant();
+        turn(&mut tenant, 24, Cause::Overrun);
+        tenant.learn_overrun(at(70), &TUNING);
+        turn(&mut tenant, 70, Cause::Overrun);
+        tenant.learn_overrun(at(90), &TUNING);
+        assert_eq!(wait_ms(&tenant), 0);
+        turn(&mut tenant, 24, Cause::Overrun);
+        tenant.learn_overrun(at(1000), &TUNING);
+        assert_eq!(wait_ms(&tenant), 0);
+        tenant.long.beside = Some((at(3000), at(3024), tenant.active));
+        tenant.learn_overrun(at(3070), &TUNING);
+        assert_eq!(wait_ms(&tenant), 70);
+    }
+
+    #[test]
+    fn who_was_cut_short_was_not_waited_for_in_vain() {
+        let mut tenant = tenant();
+        turn(&mut tenant, 24, Cause::Overrun);
+        tenant.learn_overrun(at(70), &TUNING);
+        // Somebody of high priority came.
+        turn(&mut tenant, 25, Cause::Overrun);
+        assert_eq!(wait_ms(&tenant), 70);
+    }
+}

@@ -1,0 +1,168 @@
+//! What one monitor leaves to the next of a card's books: who was charged what, who owes, and what was learned of each.
+//!
+//! The turn going on is closed and charged by what is known at that moment. Lost: the sums of the last second, and what high priority may
+//! still take, which is never more than a window's worth.
+
+use cgpu_shm::units::Nanos;
+use serde::{Deserialize, Serialize};
+
+use super::Card;
+use super::tenants::TenantId;
+use super::turns::Cause;
+use crate::books::Odd;
+
+/// A card's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Estate {
+    /// Turns begun.
+    pub turns: u64,
+    /// Charged to all so far, ns.
+    pub charged: u64,
+}
+
+/// A container's on a card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Legacy {
+    /// Credit, or below 0 what it has used beyond it, ns.
+    pub balance: i64,
+    /// What it has yet to repay, ns.
+    pub debt: u64,
+    /// Charged so far, ns.
+    pub charged: u64,
+    /// Forgiven, ns.
+    pub forgiven: u64,
+    /// By its own reports, ns.
+    pub reported: u64,
+    /// Turns begun.
+    pub turns: u64,
+    /// Those that did not go by the book.
+    pub odd: Odd,
+    /// The card's whole charge when it became known, ns.
+    pub joined: u64,
+    /// Length of the gaps in its work, ns.
+    pub gap: u64,
+    /// Lateness of its work's end, ns.
+    pub late: u64,
+    /// Its opposite, ns.
+    pub early: u64,
+    /// See `Tenant::overlap`.
+    pub overlap: u64,
+    /// See `Tenant::duty`.
+    pub duty: (u64, u32),
+    /// Cost of a switch to it, ns, and from how many turns that is known.
+    pub bubble: (u64, u32),
+    /// What it says is worth nothing until then.
+    pub lied: u64,
+}
+
+impl Card {
+    /// Ends the turn going on, and tells what the next monitor goes on with.
+    pub fn bequeath(&mut self, now: Nanos) -> (Estate, Vec<(TenantId, Legacy)>) {
+        if let Some(turn) = self.turn.take() {
+            self.close(now, now.max(turn.start), Cause::Calm, turn);
+        }
+        for at in 0..self.line.len() {
+            self.finalise(now, at);
+        }
+        let legacies = self.line.iter().map(|tenant| {
+            let legacy = Legacy {
+                balance: tenant.balance,
+                debt: tenant.debt.0,
+                charged: tenant.books.charged.0,
+                forgiven: tenant.books.forgiven.0,
+                reported: tenant.books.reported.0,
+                turns: tenant.books.turns,
+                odd: tenant.books.odd,
+                joined: tenant.joined.0,
+                gap: tenant.gap.0,
+                late: tenant.late.0,
+                early: tenant.early.0,
+                overlap: tenant.overlap,
+                duty: tenant.duty,
+                bubble: (tenant.bubble.0.0, tenant.bubble.1),
+                lied: tenant.lied.0,
+            };
+            (tenant.id, legacy)
+        });
+        (Estate { turns: self.turns, charged: self.charged.0 }, legacies.collect())
+    }
+
+    /// Goes on with a card's books.
+    pub fn inherit(&mut self, estate: Estate) {
+        self.turns += estate.turns;
+        self.charged = self.charged + Nanos(estate.charged);
+    }
+
+    /// Goes on with those of a container that is on the books.
+    pub fn inherit_tenant(&mut self, id: TenantId, legacy: &Legacy) {
+        let Some(tenant) = self.find_mut(id) else { return };
+        tenant.balance = legacy.balance;
+        tenant.debt = Nanos(legacy.debt);
+        tenant.books.charged = Nanos(legacy.charged);
+        tenant.books.forgiven = Nanos(legacy.forgiven);
+        tenant.books.reported = Nanos(legacy.reported);
+        tenant.books.turns = legacy.turns;
+        tenant.books.odd = legacy.odd;
+        tenant.joined = Nanos(legacy.joined);
+        tenant.gap = Nanos(legacy.gap);
+        tenant.late = Nanos(legacy.late);
+        tenant.early = Nanos(legacy.early);
+        tenant.overlap = legacy.overlap.max(1000);
+        tenant.duty = (legacy.duty.0.min(1000), legacy.duty.1);
+        tenant.bubble = (Nanos(legacy.bubble.0), legacy.bubble.1);
+        tenant.lied = Nanos(legacy.lied);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::Policy;
+    use crate::tenants::Terms;
+    use crate::tuning::Tuning;
+
+    fn card() -> Card {
+        let mut card = Card::new(Tuning::DEFAULT, Policy::default());
+        for id in [1, 2] {
+            card.admit(Nanos(5), TenantId(id), Terms::weighing(1));
+        }
+        card
+    }
+
+    #[test]
+    fn what_is_left_is_what_is_gone_on_with() {
+        let mut old = card();
+        (old.turns, old.charged) = (9, Nanos(700));
+        let tenant = old.find_mut(TenantId(2)).unwrap();
+        (tenant.balance, tenant.debt, tenant.books.forgiven) = (-4_000_000, Nanos(8), Nanos(9));
+        tenant.books.charge(Nanos(500));
+        tenant.books.turns = 4;
+        tenant.books.odd.over = 1;
+        (tenant.gap, tenant.late, tenant.early) = (Nanos(1), Nanos(2), Nanos(3));
+        (tenant.overlap, tenant.duty, tenant.bubble) = (1500, (700, 5), (Nanos(80), 6));
+        let (estate, legacies) = old.bequeath(Nanos(10));
+        // As it goes over the socket.
+        let text = serde_json::to_string(&(estate, &legacies[1].1)).unwrap();
+        let (estate, legacy): (Estate, Legacy) = serde_json::from_str(&text).unwrap();
+
+        let mut new = card();
+        new.inherit(estate);
+        new.inherit_tenant(TenantId(2), &legacy);
+        let (again, after) = new.bequeath(Nanos(11));
+        assert_eq!((again, after[1].1), (estate, legacies[1].1));
+        assert_eq!((legacy.balance, legacy.charged, legacy.bubble), (-4_000_000, 500, (80, 6)));
+        assert_eq!(after[0].1, legacies[0].1, "nobody else's changes");
+    }
+
+    #[test]
+    fn what_another_release_does_not_tell_has_a_default() {
+        let legacy: Legacy = serde_json::from_str(r#"{"balance":-3,"news":true}"#).unwrap();
+        let mut card = card();
+        card.inherit_tenant(TenantId(1), &legacy);
+        card.inherit_tenant(TenantId(7), &legacy);
+        let tenant = card.find(TenantId(1)).unwrap();
+        assert_eq!((tenant.balance, tenant.overlap), (-3, 1000));
+    }
+}

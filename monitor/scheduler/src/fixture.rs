@@ -1,0 +1,123 @@
+//! A GPU with containers, for the unit tests of what the controller decides.
+
+use cgpu_shm::units::{Nanos, SlotIndex};
+
+use super::Card;
+use super::policy::{Policy, Standing};
+use super::refill::Candidate;
+use super::tenants::{Gate, Sight, Tenant, TenantId, Terms};
+use super::tuning::Tuning;
+use super::turns::{Phase, Turn};
+use super::words::Words;
+
+/// When the tests begin.
+pub(super) const NOW: Nanos = ms(10_000);
+
+pub(super) const fn ms(time: u64) -> Nanos {
+    Nanos::from_millis(time)
+}
+
+pub(super) const fn us(time: u64) -> Nanos {
+    Nanos::from_micros(time)
+}
+
+/// A GPU with a container of each weight. Each has a process that has the GPU open. None has launched, waits or has credit.
+pub(super) fn idle(policy: Policy, weights: &[u32]) -> Card {
+    let mut gpu = Card::new(Tuning::DEFAULT, policy);
+    for (number, weight) in (0..).zip(weights) {
+        gpu.admit(NOW, TenantId(number), Terms::weighing(*weight));
+    }
+    for tenant in &mut gpu.line {
+        tenant.standing = Standing { created: true, open: true };
+        tenant.balance = 0;
+    }
+    gpu.now = NOW;
+    gpu
+}
+
+/// The same with fixed shares in percent. All containers compute and wait at their gates.
+pub(super) fn fixed(percents: &[u32]) -> Card {
+    let mut gpu = busy(Policy::Fixed { slots: 20 }, &vec![1; percents.len()]);
+    for (tenant, percent) in gpu.line.iter_mut().zip(percents) {
+        tenant.terms.percent = Some(*percent);
+    }
+    gpu
+}
+
+/// A GPU whose containers compute and wait at their gates.
+pub(super) fn busy(policy: Policy, weights: &[u32]) -> Card {
+    let mut gpu = idle(policy, weights);
+    for tenant in &mut gpu.line {
+        tenant.active = NOW;
+        tenant.waiting = true;
+    }
+    gpu
+}
+
+/// Gives a container a turn that began at [`NOW`]. It waits no longer.
+pub(super) fn give_turn(gpu: &mut Card, number: usize, length: Nanos) {
+    let tenant = &mut gpu.line[number];
+    tenant.waiting = false;
+    gpu.turn = Some(Turn {
+        holder: tenant.id,
+        word: 1 << 8 | 1,
+        start: NOW,
+        end: NOW + length,
+        granted: length,
+        handed: true,
+        excluded: Nanos::ZERO,
+        reported: Nanos::ZERO,
+        charged: Nanos::ZERO,
+        high: tenant.terms.high,
+        phase: Phase::Running,
+    });
+}
+
+/// Lets high priority gain all of its allowance.
+pub(super) fn fill_allowance(gpu: &mut Card) {
+    gpu.keep_allowance(NOW - ms(1000), NOW);
+    assert!(gpu.may_preempt());
+}
+
+/// The containers as the choice of the next turn sees them.
+pub(super) fn candidates(gpu: &Card) -> Vec<Candidate> {
+    gpu.line.iter().map(|tenant| gpu.candidate(NOW, tenant)).collect()
+}
+
+/// A container of which nothing is known yet.
+pub(super) fn tenant() -> Tenant {
+    Tenant::new(TenantId(0), Terms::weighing(1), Gate::shut(0), Nanos::ZERO)
+}
+
+/// What a process that has done nothing so far says of itself.
+pub(super) fn words(slot: u8) -> Words {
+    Words {
+        slot: SlotIndex(slot),
+        generation: 1,
+        turn: 0,
+        waiting: 0,
+        active: 0,
+        busy: 0,
+        inflight: 0,
+        ends: 0,
+        spent: 0,
+        last: 0,
+    }
+}
+
+/// One look at a container with these processes.
+pub(super) fn sight(words: &[Words]) -> Sight {
+    Sight {
+        tenant: TenantId(0),
+        standing: Standing { created: true, open: true },
+        bell: true,
+        rang: false,
+        garbled: false,
+        words: words.to_vec(),
+    }
+}
+
+/// Takes in one look at a container with these processes.
+pub(super) fn see(tenant: &mut Tenant, now: Nanos, words: &[Words]) {
+    tenant.see(now, &sight(words), &Tuning::DEFAULT);
+}

@@ -1,0 +1,76 @@
+//! Gang turns: a container that computes on several cards has its turns on all of them at the same time.
+//!
+//! Its kernels may wait for each other across cards, and not only those of NCCL. Had it its turns at different times, each of them would
+//! be spent waiting, or end in a drain that does not end. So its turn on the first of the cards that it uses *summons* it on the others:
+//! there it is next as soon as it wants the card, and whoever has it is pre-empted, as by a member that returns. Only the first card
+//! summons: two containers on the same cards never call each other away.
+//!
+//! Credit is what it is: a container has no more of any card than its share there. Where it has none left on one of them, it runs beside
+//! the others there (`docs/turns.md`, section 5), and nobody waits for it without a limit. So this is about time well used; that nothing
+//! can be wedged does not rest on it.
+
+use super::Card;
+use super::tenants::TenantId;
+
+/// Who is to be summoned on each of these cards.
+#[must_use]
+pub fn summons(cards: &[&Card]) -> Vec<Option<TenantId>> {
+    let mut summoned = vec![None; cards.len()];
+    for (at, card) in cards.iter().enumerate() {
+        let Some(holder) = card.holder() else { continue };
+        if cards[..at].iter().any(|first| first.is_used_by(holder)) {
+            continue;
+        }
+        for (other, place) in cards.iter().zip(&mut summoned).skip(at + 1) {
+            if place.is_none() && other.is_used_by(holder) {
+                *place = Some(holder);
+            }
+        }
+    }
+    summoned
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{busy, give_turn, idle, ms};
+    use crate::policy::Policy;
+
+    const FIRST: TenantId = TenantId(0);
+    const SECOND: TenantId = TenantId(1);
+
+    /// A GPU on which two containers compute, and one of them has the turn.
+    fn held_by(holder: usize) -> Card {
+        let mut gpu = busy(Policy::Preemptive, &[1, 1]);
+        give_turn(&mut gpu, holder, ms(6));
+        gpu
+    }
+
+    #[test]
+    fn holder_of_its_first_gpu_is_summoned_on_its_others() {
+        let gpus = [held_by(0), held_by(1), held_by(1)];
+        assert_eq!(summons(&gpus.each_ref()), [None, Some(FIRST), Some(FIRST)]);
+    }
+
+    #[test]
+    fn container_that_does_not_compute_on_a_gpu_is_not_summoned_there() {
+        let unused = idle(Policy::Preemptive, &[1, 1]);
+        let gpus = [held_by(1), unused, held_by(0)];
+        assert_eq!(summons(&gpus.each_ref()), [None, None, Some(SECOND)]);
+    }
+
+    #[test]
+    fn summons_of_the_first_gpu_comes_before_a_later_one() {
+        let mut first = held_by(0);
+        // The second container has not computed here lately, so its first GPU is the next one.
+        (first.line[1].active, first.line[1].waiting) = (Default::default(), false);
+        let gpus = [first, held_by(1), held_by(1)];
+        assert_eq!(summons(&gpus.each_ref()), [None, Some(FIRST), Some(FIRST)]);
+    }
+
+    #[test]
+    fn gpu_without_a_turn_summons_no_container() {
+        let gpus = [busy(Policy::Preemptive, &[1, 1]), held_by(0)];
+        assert_eq!(summons(&gpus.each_ref()), [None, None]);
+    }
+}

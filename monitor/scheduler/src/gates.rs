@@ -1,0 +1,197 @@
+//! What the gates are to say, and when to look again.
+
+use cgpu_shm::units::Nanos;
+
+use super::policy::Policy;
+use super::tenants::{Gate, OPEN, Tenant, WAIT};
+use super::turns::{Phase, Turn};
+use super::{Card, Order, Plan};
+use crate::Sharing;
+
+impl Card {
+    pub(super) fn plan(&mut self, now: Nanos) -> Plan {
+        let bump = now >= self.next_bump && self.sharing != Sharing::Open;
+        let mut orders = Vec::new();
+        let mut anew = false;
+        for at in 0..self.line.len() {
+            let before = self.line[at].gate;
+            let gate = self.gate(now, at);
+            let changed = gate.turn != before.turn;
+            let state = gate.turn & 0xff;
+            let seen = self.is_member(&self.line[at]) && state != WAIT;
+            let tenant = &mut self.line[at];
+            if changed {
+                tenant.given = now;
+            }
+            tenant.armed_anew |= gate.armed && !before.armed;
+            anew |= tenant.armed_anew;
+            tenant.gate = gate;
+            if gate != before || (bump && seen) {
+                orders.push(Order {
+                    tenant: tenant.id,
+                    gate,
+                    bump: changed || (bump && seen),
+                    wake: changed && state != WAIT,
+                });
+            }
+        }
+        // A new turn is as good as a bump: its holder looks.
+        let given = orders.iter().any(|order| order.wake) && self.sharing == Sharing::Contended;
+        if bump || given {
+            self.next_bump = now + self.cadence(now);
+        }
+        // Who came to its gate before it was armed did not ring.
+        let look = if anew { now + self.tuning.spacing } else { self.next_look(now) };
+        Plan { orders, look }
+    }
+
+    pub(super) fn cadence(&self, now: Nanos) -> Nanos {
+        let calm = self.turn.is_none()
+            && self.line.iter().all(|tenant| tenant.bell && now - tenant.active > self.tuning.quiet);
+        if calm { self.tuning.slow_bump } else { self.tuning.bump }
+    }
+
+    /// What the container's gate is to say now.
+    pub(super) fn gate(&mut self, now: Nanos, at: usize) -> Gate {
+        let tenant = &self.line[at];
+        let before = tenant.gate;
+        let keep = |state| (before.turn & 0xff == state).then_some(before.turn);
+        let free = match self.sharing {
+            Sharing::Open => true,
+            // One launches freely. The others, silent, must ask first: then it is known that they do, and that they do not.
+            Sharing::Watched => tenant.is_active(now, &self.tuning) || !self.anyone_active(now),
+            Sharing::Contended => false,
+        };
+        let barred = tenant.is_barred() && self.rule != Policy::Native;
+        if (free || !self.is_member(tenant)) && !barred {
+            let turn = keep(OPEN).unwrap_or_else(|| self.word(now, OPEN));
+            return Gate { armed: true, bound: self.backlog(at), ..Gate::shut(turn) };
+        }
+        let runs = |other: &&Tenant| {
+            other.overrun
+                || (tenant.overrun && self.turn.as_ref().is_some_and(|turn| turn.holder == other.id))
+        };
+        let beside = self.line.iter().filter(|other| other.id != tenant.id).filter(runs).count();
+        let runs_beside = self.guests(at) + usize::from(tenant.guest.is_some() && self.turn.is_some());
+        let beside = u32::try_from(beside.saturating_add(runs_beside)).unwrap_or(u32::MAX);
+        if let Some(guest) = tenant.guest {
+            // It rings when its grant is used up. What it has in flight runs by the GPU's own slices, as
+            // it would without us, so a program may run ahead of a pause of its own.
+            let bound = guest.granted;
+            let ring = if self.hears_waits(now, tenant) { tenant.last_active() } else { None };
+            let shut = Gate::shut(guest.word);
+            return Gate { granted: guest.granted, ring, armed: true, beside, bound, ..shut };
+        }
+        match self.turn.as_ref().filter(|turn| turn.holder == tenant.id) {
+            Some(Turn { phase: Phase::Closing { .. }, .. }) => {
+                let ring = tenant.last_to_end();
+                // Where the end is well foretold nobody need tell.
+                let armed = !tenant.waiting || tenant.late.max(tenant.early) > self.tuning.lead;
+                let turn = keep(WAIT).unwrap_or_else(|| self.word(now, WAIT));
+                Gate { turn, ring, armed, beside, ..before }
+            }
+            Some(turn) => {
+                let hears = self.hears_waits(now, tenant);
+                Gate {
+                    turn: turn.word,
+                    granted: turn.granted,
+                    until: turn.end,
+                    ring: if hears { tenant.last_active() } else { None },
+                    armed: matches!(turn.phase, Phase::Vacant { .. }) || hears,
+                    beside,
+                    bound: self.told(now, turn),
+                }
+            }
+            None => {
+                let armed = !tenant.waiting || tenant.dormant.is_some();
+                let turn = keep(WAIT).unwrap_or_else(|| self.word(now, WAIT));
+                Gate { turn, ring: None, armed, beside, ..before }
+            }
+        }
+    }
+
+    /// Work that a container whose gate is open may have in flight; zero: any.
+    fn backlog(&self, at: usize) -> Nanos {
+        let (alone, beside_others) = self.tuning.backlog;
+        match self.sharing {
+            _ if !self.is_member(&self.line[at]) => Nanos::ZERO,
+            Sharing::Open => alone,
+            Sharing::Watched | Sharing::Contended => beside_others,
+        }
+    }
+
+    pub(super) fn anyone_active(&self, now: Nanos) -> bool {
+        self.line.iter().any(|tenant| self.is_member(tenant) && tenant.is_active(now, &self.tuning))
+    }
+
+    pub(super) fn next_look(&self, now: Nanos) -> Nanos {
+        let tuning = &self.tuning;
+        if self.sharing == Sharing::Open {
+            return Nanos::MAX;
+        }
+        let bump = self.next_bump.min(self.next_full);
+        let Some(turn) = self.turn.as_ref().filter(|_| self.sharing == Sharing::Contended) else {
+            return bump.min(self.next_credit(now)).max(now + tuning.spacing);
+        };
+        let Some(holder) = self.find(turn.holder) else { return now + tuning.spacing };
+        let due = match turn.phase {
+            Phase::Running => {
+                let quiet_since = self.quiet_since(turn, holder);
+                let quiet = quiet_since + self.tolerance(now, turn, holder);
+                // A saturating holder need not be watched closely; one with gaps, or one that is silent now, must.
+                let steady = holder.steady && !self.may_be_bursty(now, holder);
+                let close = (!self.rule.burns() || turn.high) && (quiet_since <= now || !steady);
+                let pending = self.line.iter().filter(|other| other.id != turn.holder);
+                let back =
+                    pending.filter(|other| other.returned > turn.start && self.wants(now, other)).count();
+                let run = turn.start + tuning.run;
+                let run = if back > 0 && run > now { run } else { Nanos::MAX };
+                let quiet = if close { quiet } else { Nanos::MAX };
+                (turn.end - self.lead(now, holder)).min(quiet).min(run).min(self.next_allowance(now))
+            }
+            Phase::Closing { least, .. } if holder.is_distrusted(now) => least - tuning.lead,
+            Phase::Closing { since, least, .. } => {
+                let limit = since + self.patience(now, holder);
+                limit.min((now + holder.remaining(now)).max(least) - tuning.lead)
+            }
+            Phase::Vacant { .. } => Nanos::MAX,
+        };
+        bump.min(due).max(now + tuning.spacing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{NOW, busy, idle, ms};
+
+    /// What the first container's gate says after a step.
+    fn gate(gpu: &mut Card) -> Gate {
+        gpu.advance(NOW, &[]);
+        gpu.line.iter().find(|tenant| tenant.id.0 == 0).unwrap().gate
+    }
+
+    #[test]
+    fn open_gate_bounds_work_in_flight_by_who_else_has_the_gpu_open() {
+        let alone = gate(&mut busy(Policy::Preemptive, &[1]));
+        assert_eq!((alone.turn & 0xff, alone.bound), (OPEN, ms(200)));
+        let mut gpu = idle(Policy::Preemptive, &[1, 1]);
+        gpu.line[0].active = NOW;
+        let watched = gate(&mut gpu);
+        assert_eq!((watched.turn & 0xff, watched.bound), (OPEN, ms(20)));
+        let native = gate(&mut busy(Policy::Native, &[1, 1]));
+        assert_eq!((native.turn & 0xff, native.bound), (OPEN, Nanos::ZERO));
+    }
+
+    #[test]
+    fn container_whose_work_in_flight_is_bounded_anew_looks_at_its_gate() {
+        let mut gpu = busy(Policy::Preemptive, &[1]);
+        gpu.advance(NOW, &[]);
+        let mut other = gpu.line[0].clone();
+        (other.id, other.active, other.waiting) = (super::super::tenants::TenantId(1), Nanos::ZERO, false);
+        gpu.line.push(other);
+        let plan = gpu.advance(NOW + ms(1), &[]);
+        let order = plan.orders.iter().find(|order| order.tenant.0 == 0).unwrap();
+        assert!(order.bump && order.gate.bound == ms(20), "{order:?}");
+    }
+}

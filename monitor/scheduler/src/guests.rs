@@ -1,0 +1,553 @@
+//! Guests: who computes a little now and then runs beside the others' turns.
+//!
+//! Alone with the card a container with long gaps wastes it; gated, it waits for the others' slices without need. So where shares are
+//! those of whoever is busy, one whose gaps are about as long as a slice of the card's own, or longer, and which takes no more than its share, is
+//! not gated: its gate says YOURS all the time, and the card's own slices decide, as they would without us. Those that fill their
+//! turns have them as ever, less what their guests take.
+//!
+//! ```text
+//!           gaps long, cost under nine tenths of its share
+//!   in line ----------------------------------------------> guest: a grant for each stretch, charged what it reports
+//!      ^                                                      |
+//!      +------------------------------------------------------+
+//!        grant used up before its time; cost over its share in two stretches;
+//!        gaps grown short; less work done than in turns. Not again for two seconds
+//! ```
+//!
+//! A visit costs the others two switches, and that is part of its *cost*, so their shares are not
+//! touched. The grant is kept by the gate, not by what the container reports: one that misreports
+//! has at most what the GPU's own slicing gives it. With shorter gaps than a slice a container is
+//! better served by turns, or shares them (`shared_turns.rs`).
+
+use cgpu_shm::units::Nanos;
+
+use super::Card;
+use super::policy::Policy;
+use super::refill::part;
+use super::shared_turns::{self, SharedTurns};
+use super::tenants::{Tenant, YOURS};
+use super::tuning::Tuning;
+use super::turns::SAMPLES;
+use crate::Sharing;
+
+/// What a guest may use, and what it has used.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Guest {
+    /// Its turn word.
+    pub(super) word: u64,
+    pub(super) granted: Nanos,
+    /// When the grant was given, and when the present stretch began.
+    given: Nanos,
+    since: Nanos,
+    /// What it had reported when the stretch began, and how much of that is charged.
+    start: Nanos,
+    seen: Nanos,
+    pub(super) why: Why,
+}
+
+/// Why a container runs beside others' turns, and what is known of it since.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Why {
+    /// It computes a little now and then. With its cost in the stretch before: bursts fall into
+    /// stretches unevenly, so two count together.
+    Sparse(Option<Stretch>),
+    /// Its host is the bottleneck.
+    HostBound(SharedTurns),
+}
+
+/// What a sparse guest cost in a stretch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stretch {
+    /// In thousandths of the GPU, switches included.
+    cost: u64,
+    /// It took all that the GPU's own slicing gives it: it has no gaps, whatever was learned.
+    saturates: bool,
+}
+
+/// What becomes of a guest.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Outcome {
+    /// It runs beside others' turns for this reason.
+    Stays(Why),
+    /// It is back in line, and no guest for so long.
+    Leaves(Nanos),
+}
+
+/// Of its share, in thousandths: costing more, nobody becomes a guest.
+const MODEST: u64 = 900;
+/// Of its share of what it does alone, in thousandths: a guest that does less is better off in line.
+const WORTH: u64 = 750;
+/// Of the gaps that a guest must have, in thousandths: with shorter ones, it is one no longer.
+const SHORTER: u64 = 750;
+
+impl Card {
+    /// Finds out who runs beside the others' turns.
+    pub(super) fn watch_guests(&mut self, from: Nanos, now: Nanos) {
+        let hosts = self.sharing == Sharing::Contended && !self.has_high(now) && self.rule.has_guests();
+        for at in 0..self.line.len() {
+            let tenant = &self.line[at];
+            let may = hosts
+                && self.is_member(tenant)
+                && tenant.may_visit(now, &self.tuning)
+                && !self.is_bursty(now, tenant);
+            match tenant.guest {
+                Some(guest) if may => self.watch_guest(from, now, at, guest),
+                Some(_) => self.line[at].guest = None,
+                None if may && !self.holds(tenant.id) => {
+                    let limit = self.limit(now, tenant);
+                    let modest = tenant.cost_alone(self.bubble()) <= limit * MODEST / 1000;
+                    let unsure = self.is_unsure(now, tenant);
+                    let sparse = tenant.gap >= self.tuning.sparse && modest && !unsure;
+                    let reported = tenant.books.reported;
+                    let why = if sparse {
+                        Some(Why::Sparse(None))
+                    } else {
+                        (!unsure && self.gains_by_sharing(now, at, limit))
+                            .then(|| Why::HostBound(SharedTurns::new(now, self.tuning.shared, reported)))
+                    };
+                    self.line[at].guest = why.map(|why| self.invite(now, why, limit, reported));
+                }
+                None => {}
+            }
+        }
+    }
+
+    fn invite(&mut self, now: Nanos, why: Why, limit: u64, reported: Nanos) -> Guest {
+        let limit = if let Why::HostBound(_) = why { shared_turns::limit(limit) } else { limit };
+        let granted = part(self.tuning.visit.0, limit, 1000).max(self.tuning.least);
+        let word = self.word(now, YOURS);
+        Guest { word, granted, given: now, since: now, start: reported, seen: reported, why }
+    }
+
+    /// Books what a guest has used, and looks whether it may stay.
+    fn watch_guest(&mut self, from: Nanos, now: Nanos, at: usize, guest: Guest) {
+        let tenant = &mut self.line[at];
+        let reported = tenant.books.reported;
+        // Reports come in lumps. What this time is too short for is charged later.
+        let used = (reported - guest.seen).min(now - from);
+        tenant.books.charge(used);
+        self.charged = self.charged + used;
+        self.beside.add(now, used);
+        if let Some(turn) = &mut self.turn {
+            turn.excluded = turn.excluded + used.min(now - from.max(turn.start));
+        }
+        let (tenant, limit) = (&self.line[at], self.limit(now, &self.line[at]));
+        let spent = tenant.took(guest.word) && tenant.waiting;
+        let early = now < guest.given + self.tuning.visit;
+        let over = now >= guest.since + self.tuning.visit;
+        let outcome = match guest.why {
+            Why::HostBound(shared) => self.judge_shared(now, at, shared, over),
+            Why::Sparse(_) if spent && early => Outcome::Leaves(self.tuning.uninvited),
+            Why::Sparse(before) if over => self.judge_sparse(now, at, guest, before),
+            Why::Sparse(_) => Outcome::Stays(guest.why),
+        };
+        let why = match outcome {
+            Outcome::Stays(why) => why,
+            Outcome::Leaves(uninvited) => {
+                let tenant = &mut self.line[at];
+                tenant.guest = None;
+                tenant.uninvited = now + uninvited;
+                tenant.presumed = now + self.tuning.tolerance;
+                return;
+            }
+        };
+        // A new grant in good time, so that nobody waits for it.
+        let used_up = if let Why::HostBound(_) = why { !early } else { spent };
+        let half = self.line[at].spent(guest.word).0 > guest.granted.0 / 2;
+        let seen = (guest.seen + used).max(reported - self.tuning.visit);
+        let mut next = Guest { seen, why, ..guest };
+        if used_up || (over && half) {
+            let Guest { since, start, .. } = guest;
+            next = Guest { since, start, seen, ..self.invite(now, why, limit, reported) };
+        }
+        if over {
+            (next.since, next.start) = (now, reported);
+        }
+        self.line[at].guest = Some(next);
+    }
+
+    /// Whether a sparse guest may stay after a stretch. One that costs too much shares turns, if it
+    /// gains by that; its own turns show before long whether it has gaps at all any more.
+    fn judge_sparse(&self, now: Nanos, at: usize, guest: Guest, before: Option<Stretch>) -> Outcome {
+        let (tenant, limit) = (&self.line[at], self.limit(now, &self.line[at]));
+        let reported = tenant.books.reported;
+        let time = (now - guest.since).0.max(1);
+        let used = (reported - guest.start).0.min(time);
+        let saturates = part(used, 1000, time).0 >= self.slices(at) * 9 / 10;
+        let stretch = Stretch { cost: tenant.cost_of(used, time, self.bubble()), saturates };
+        let before = before.unwrap_or(Stretch { saturates: false, ..stretch });
+        let costly = u64::midpoint(before.cost, stretch.cost) > limit;
+        if costly || (before.saturates && stretch.saturates) {
+            if self.gains_by_sharing(now, at, limit) {
+                let length = Nanos(self.tuning.shared.0 / 8);
+                return Outcome::Stays(Why::HostBound(SharedTurns::new(now, length, reported)));
+            }
+            return Outcome::Leaves(self.tuning.uninvited);
+        }
+        let gap = Nanos(self.tuning.sparse.0 * SHORTER / 1000);
+        let worth = used.saturating_mul(1000) / tenant.duty().max(1);
+        let is_worth_it = worth.saturating_mul(1000) >= time.saturating_mul(limit * WORTH / 1000);
+        if tenant.gap < gap || !is_worth_it {
+            return Outcome::Leaves(self.tuning.uninvited);
+        }
+        Outcome::Stays(Why::Sparse(Some(stretch)))
+    }
+
+    /// What a guest may cost, in thousandths of the card: its share among those who are busy, and a tenth more where the policy
+    /// leaves that to it.
+    pub(super) fn limit(&self, now: Nanos, tenant: &Tenant) -> u64 {
+        let busy = self.line.iter().filter(|one| self.is_member(one) && one.is_active(now, &self.tuning));
+        let whole = busy.map(|one| self.rule.weight(&one.terms)).sum::<u64>();
+        let share = 1000 * self.rule.weight(&tenant.terms) / whole.max(1);
+        (if self.rule == Policy::Soft { share * 11 / 10 } else { share }).min(1000)
+    }
+
+    /// How many guests there are, not counting this place in line.
+    pub(super) fn guests(&self, but: usize) -> usize {
+        let others = self.line.iter().enumerate().filter(|(at, _)| *at != but);
+        others.filter(|(_, tenant)| tenant.guest.is_some()).count()
+    }
+}
+
+impl Tenant {
+    fn may_visit(&self, now: Nanos, tuning: &Tuning) -> bool {
+        let plain = !self.overrun && !self.is_distrusted(now) && now >= self.uninvited;
+        plain && self.closed.is_none() && self.is_active(now, tuning)
+    }
+
+    /// How much of its time it computes when it has the card to itself, in thousandths.
+    pub(super) fn duty(&self) -> u64 {
+        if self.duty.1 < SAMPLES { 999 } else { self.duty.0.min(999) }
+    }
+
+    /// What it would take from the others as a guest, switches included, in thousandths of the card.
+    fn cost_alone(&self, bubble: Nanos) -> u64 {
+        let burst = part(self.gap.0, self.duty(), 1000 - self.duty()).0;
+        let cost = burst.saturating_add(2 * bubble.0);
+        part(cost, 1000, self.gap.0.saturating_add(cost)).0
+    }
+
+    /// The same of what it has used in some time.
+    fn cost_of(&self, used: u64, time: u64, bubble: Nanos) -> u64 {
+        let switches = part(time - used, 2 * bubble.0, self.gap.0.saturating_add(2 * bubble.0)).0;
+        part(used + switches, 1000, time).0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{NOW, busy, give_turn, ms, see, tenant, us, words};
+    use crate::policy::Standing;
+    use crate::turns::Cause;
+    use crate::words::Words;
+
+    const FAIR: Policy = Policy::Preemptive;
+    const STRICT: Policy = Policy::Weighted { conserving: false };
+
+    /// A GPU of which the second container has the turn, and the first computes for 100 us every 5 ms.
+    fn shared(policy: Policy, weights: &[u32]) -> Card {
+        let mut gpu = busy(policy, weights);
+        gpu.sharing = Sharing::Contended;
+        give_turn(&mut gpu, 1, ms(6));
+        let tenant = &mut gpu.line[0];
+        tenant.waiting = false;
+        (tenant.gap, tenant.duty) = (ms(5), (20, SAMPLES));
+        tenant.books.reported = ms(100);
+        gpu
+    }
+
+    /// The same after a first look.
+    fn host() -> Card {
+        let mut gpu = shared(FAIR, &[1, 1]);
+        gpu.watch_guests(NOW, NOW);
+        assert!(is_guest(&gpu));
+        gpu
+    }
+
+    fn is_guest(gpu: &Card) -> bool {
+        gpu.line[0].guest.is_some()
+    }
+
+    /// Whether it is one because it computes a little now and then.
+    fn is_sparse(gpu: &Card) -> bool {
+        gpu.line[0].guest.is_some_and(|guest| matches!(guest.why, Why::Sparse(_)))
+    }
+
+    fn guest(gpu: &Card) -> Guest {
+        gpu.line[0].guest.unwrap()
+    }
+
+    /// Whether the first container is a background tenant after a first look.
+    fn is_invited(change: impl FnOnce(&mut Card)) -> bool {
+        let mut gpu = shared(FAIR, &[1, 1, 1]);
+        (gpu.line[2].active, gpu.line[2].waiting) = (Nanos::ZERO, false);
+        change(&mut gpu);
+        gpu.watch_guests(NOW, NOW);
+        is_guest(&gpu)
+    }
+
+    /// A look after so many milliseconds, the last one so long before. Both containers compute; the background tenant has reported so much more.
+    fn look(gpu: &mut Card, from: u64, to: u64, used: Nanos) {
+        gpu.line.iter_mut().for_each(|tenant| tenant.active = NOW + ms(to));
+        gpu.line[0].books.reported = gpu.line[0].books.reported + used;
+        gpu.watch_guests(NOW + ms(from), NOW + ms(to));
+    }
+
+    /// The background tenant has seen its grant, used so much of it, and waits or not.
+    fn take(gpu: &mut Card, spent: Nanos, waiting: bool) {
+        let turn = guest(gpu).word;
+        let process = Words { turn, spent: spent.0, waiting: u64::from(waiting), ..words(0) };
+        see(&mut gpu.line[0], NOW, &[process]);
+    }
+
+    /// Whether a background tenant with such gaps and duty stays after it has used so much of 50 ms.
+    fn stays(gap: Nanos, duty: u64, used: Nanos) -> bool {
+        let mut gpu = host();
+        (gpu.line[0].gap, gpu.line[0].duty) = (gap, (duty, SAMPLES));
+        look(&mut gpu, 0, 50, used);
+        is_sparse(&gpu)
+    }
+
+    #[test]
+    fn container_that_computes_now_and_then_runs_beside_the_turns() {
+        assert!(is_invited(|_| ()));
+        assert!(is_invited(|gpu| gpu.rule = Policy::Soft));
+        assert!(is_invited(|gpu| gpu.rule = Policy::Weighted { conserving: true }));
+        assert!(is_invited(|gpu| gpu.line[0].gap = us(750)), "gaps of a slice of the GPU's own");
+        assert!(is_invited(|gpu| gpu.line[0].uninvited = NOW), "it was sent back in line long ago");
+    }
+
+    #[test]
+    fn gpu_that_keeps_idle_time_or_has_no_turns_has_no_background_tenants() {
+        assert!(!is_invited(|gpu| gpu.sharing = Sharing::Watched));
+        assert!(!is_invited(|gpu| gpu.rule = STRICT));
+        assert!(!is_invited(|gpu| gpu.rule = Policy::Fixed { slots: 20 }));
+        assert!(!is_invited(|gpu| gpu.line[2].terms.high = true));
+    }
+
+    #[test]
+    fn container_that_cannot_be_trusted_or_measured_is_no_background_tenant() {
+        assert!(!is_invited(|gpu| gpu.line[0].standing = Standing::default()));
+        assert!(!is_invited(|gpu| gpu.line[0].overrun = true));
+        assert!(!is_invited(|gpu| gpu.line[0].lied = NOW + ms(1)));
+        assert!(!is_invited(|gpu| gpu.line[0].uninvited = NOW + ms(1)));
+        assert!(!is_invited(|gpu| gpu.line[0].active = NOW - ms(20)));
+        assert!(!is_invited(|gpu| gpu.line[0].duty.1 = SAMPLES - 1), "too few turns were measured");
+        let closed = |gpu: &mut Card| {
+            let turn = gpu.turn.clone().unwrap();
+            gpu.line[0].closed = Some(turn.close(NOW, Cause::Spent, NOW));
+        };
+        assert!(!is_invited(closed), "its last turn is not settled");
+    }
+
+    #[test]
+    fn container_with_short_gaps_or_the_turn_is_no_background_tenant() {
+        assert!(!is_invited(|gpu| gpu.line[0].gap = us(749)));
+        assert!(!is_invited(|gpu| give_turn(gpu, 0, ms(6))));
+    }
+
+    #[test]
+    fn background_tenant_costs_at_most_nine_tenths_of_its_share_with_its_switches() {
+        // Of gaps of 5 ms, 3.9 ms of work and two switches of 100 us are 45 %.
+        assert!(is_invited(|gpu| gpu.line[0].duty.0 = 438));
+        assert!(!is_invited(|gpu| gpu.line[0].duty.0 = 439));
+    }
+
+    #[test]
+    fn background_tenant_is_granted_its_share_of_50_ms() {
+        let granted = |policy, weights: &[u32], idle: usize| {
+            let mut gpu = shared(policy, weights);
+            for tenant in &mut gpu.line[2..2 + idle] {
+                (tenant.active, tenant.waiting) = (Nanos::ZERO, false);
+            }
+            gpu.watch_guests(NOW, NOW);
+            assert_eq!(guest(&gpu).word & 0xff, YOURS);
+            guest(&gpu).granted
+        };
+        assert_eq!(granted(FAIR, &[1, 1], 0), ms(25));
+        assert_eq!(granted(FAIR, &[1, 1, 1], 1), ms(25), "a silent container has no part");
+        assert_eq!(granted(Policy::Weighted { conserving: true }, &[3, 1], 0), us(37_500));
+        assert_eq!(granted(Policy::Soft, &[1, 1], 0), us(27_500), "a tenth more");
+    }
+
+    #[test]
+    fn background_tenant_may_have_its_whole_grant_in_flight() {
+        let mut gpu = host();
+        let plan = gpu.plan(NOW);
+        let gate = plan.orders.iter().find(|order| order.tenant == gpu.line[0].id).unwrap().gate;
+        assert_eq!((gate.granted, gate.bound), (ms(25), ms(25)));
+    }
+
+    #[test]
+    fn background_tenant_is_charged_what_it_reports_and_the_turn_beside_is_not() {
+        let mut gpu = host();
+        look(&mut gpu, 0, 10, ms(2));
+        look(&mut gpu, 10, 20, ms(1));
+        look(&mut gpu, 20, 21, Nanos::ZERO);
+        let excluded = |gpu: &Card| gpu.turn.as_ref().unwrap().excluded;
+        assert_eq!(gpu.line[0].books.charged, ms(3));
+        assert_eq!((gpu.charged, excluded(&gpu)), (ms(3), ms(3)));
+        // No more than the time that has passed, and of the turn no more than it has lasted.
+        gpu.turn.as_mut().unwrap().start = NOW + ms(27);
+        look(&mut gpu, 21, 31, ms(40));
+        assert_eq!(gpu.line[0].books.charged, ms(13));
+        assert_eq!((gpu.charged, excluded(&gpu)), (ms(13), ms(7)));
+        // A report that came in a lump is charged as time passes.
+        look(&mut gpu, 31, 41, Nanos::ZERO);
+        assert_eq!((gpu.charged, excluded(&gpu)), (ms(23), ms(17)));
+    }
+
+    #[test]
+    fn background_tenant_repays_no_debt_by_rounds_of_which_it_has_no_use() {
+        let mut gpu = host();
+        gpu.line.iter_mut().for_each(|tenant| tenant.debt = ms(5));
+        gpu.refill(NOW, 2, None);
+        assert_eq!((gpu.line[0].debt, gpu.line[1].debt), (ms(5), Nanos::ZERO));
+    }
+
+    #[test]
+    fn background_tenant_that_has_used_up_its_grant_early_is_back_in_line_for_two_seconds() {
+        let mut gpu = host();
+        take(&mut gpu, ms(25), true);
+        look(&mut gpu, 0, 49, ms(1));
+        assert!(!is_guest(&gpu));
+        assert_eq!(gpu.line[0].uninvited, NOW + ms(2049));
+        assert_eq!(gpu.line[0].presumed, NOW + ms(50), "it wants the GPU");
+    }
+
+    #[test]
+    fn background_tenant_stays_while_its_grant_lasts() {
+        let mut gpu = host();
+        look(&mut gpu, 0, 10, Nanos::ZERO);
+        assert!(is_guest(&gpu));
+        take(&mut gpu, ms(1), false);
+        look(&mut gpu, 10, 20, Nanos::ZERO);
+        assert!(is_guest(&gpu), "it does not wait");
+        gpu.line[0].processes.clear();
+        gpu.line[0].waiting = true;
+        look(&mut gpu, 20, 30, Nanos::ZERO);
+        assert!(is_guest(&gpu), "it waits under an older word");
+    }
+
+    #[test]
+    fn background_tenant_leaves_when_the_gpu_has_no_background_tenants_any_more() {
+        let mut gpu = host();
+        gpu.line[1].terms.high = true;
+        look(&mut gpu, 0, 10, Nanos::ZERO);
+        assert!(!is_guest(&gpu));
+    }
+
+    #[test]
+    fn background_tenant_stays_while_its_cost_is_within_its_share() {
+        // With gaps of 5 ms, 24 ms of work and 5 visits are half of 50 ms.
+        assert!(stays(ms(5), 20, ms(24)));
+        assert!(!stays(ms(5), 20, us(24_100)));
+        // With gaps of 600 us, a third of the time and 42 visits are.
+        assert!(stays(us(600), 20, us(16_660)));
+        assert!(!stays(us(600), 20, us(16_800)));
+    }
+
+    #[test]
+    fn cost_of_a_background_tenant_is_judged_over_two_stretches() {
+        for (first, second, stays) in [(ms(15), ms(27), true), (ms(20), ms(29), false)] {
+            let mut gpu = host();
+            (gpu.line[0].gap, gpu.line[0].duty) = (ms(5), (20, SAMPLES));
+            look(&mut gpu, 0, 50, first);
+            assert!(is_guest(&gpu), "{first}");
+            look(&mut gpu, 50, 100, second);
+            assert_eq!(is_sparse(&gpu), stays, "{first}, {second}");
+        }
+    }
+
+    #[test]
+    fn background_tenant_stays_while_its_gaps_are_long() {
+        assert!(stays(Nanos(562_500), 20, us(900)));
+        assert!(!stays(Nanos(562_499), 20, us(900)));
+    }
+
+    #[test]
+    fn background_tenant_stays_while_it_does_what_turns_would_give_it() {
+        // Three quarters of half of what it does alone, 2 % of 50 ms.
+        assert!(stays(ms(5), 20, us(375)));
+        assert!(!stays(ms(5), 20, us(374)));
+    }
+
+    #[test]
+    fn background_tenant_has_a_new_grant_once_half_of_the_old_one_is_used() {
+        for (spent_us, renewed) in [(12_500, false), (12_501, true)] {
+            let mut gpu = host();
+            let word = guest(&gpu).word;
+            take(&mut gpu, us(spent_us), false);
+            look(&mut gpu, 0, 49, ms(1));
+            assert_eq!(guest(&gpu).word, word, "{spent_us} us, before 50 ms have passed");
+            look(&mut gpu, 49, 50, ms(1));
+            assert_eq!(guest(&gpu).word != word, renewed, "{spent_us} us");
+        }
+    }
+
+    #[test]
+    fn background_tenant_that_waits_when_its_grant_has_had_its_time_has_a_new_one() {
+        let mut gpu = host();
+        let word = guest(&gpu).word;
+        take(&mut gpu, ms(1), true);
+        look(&mut gpu, 0, 50, ms(2));
+        assert_ne!(guest(&gpu).word, word);
+    }
+
+    #[test]
+    fn new_grant_does_not_put_off_the_judgement() {
+        let mut gpu = host();
+        // Looked at late: the next stretch begins 10 ms after the grant has had its time.
+        look(&mut gpu, 0, 60, ms(2));
+        let word = guest(&gpu).word;
+        take(&mut gpu, ms(25), true);
+        look(&mut gpu, 60, 70, us(100));
+        assert_ne!(guest(&gpu).word, word);
+        // In 50 ms since then it has done 100 us, a third of what turns would give it.
+        gpu.line[0].waiting = false;
+        look(&mut gpu, 70, 110, Nanos::ZERO);
+        assert!(!is_guest(&gpu));
+        assert!(gpu.line[0].uninvited > NOW + ms(110));
+    }
+
+    #[test]
+    fn work_before_a_new_grant_counts_in_its_stretch() {
+        let mut gpu = host();
+        look(&mut gpu, 0, 60, ms(2));
+        take(&mut gpu, ms(25), true);
+        look(&mut gpu, 60, 70, us(400));
+        gpu.line[0].waiting = false;
+        look(&mut gpu, 70, 110, Nanos::ZERO);
+        assert!(is_guest(&gpu));
+    }
+
+    #[test]
+    fn background_tenants_beside_a_container_are_counted_without_itself() {
+        let mut gpu = host();
+        for _ in 0..2 {
+            gpu.line.push(Tenant { guest: gpu.line[0].guest, ..tenant() });
+        }
+        assert_eq!([gpu.guests(0), gpu.guests(1), gpu.guests(2)], [2, 3, 2]);
+    }
+
+    #[test]
+    fn background_tenant_does_not_want_a_turn() {
+        let mut gpu = host();
+        gpu.line[0].waiting = true;
+        assert!(!gpu.line[0].wants(NOW));
+    }
+
+    #[test]
+    fn gap_of_a_background_tenant_is_learned_from_what_was_measured() {
+        // From the end of its last settled work, whatever was predicted.
+        for (last_ms, gap_us) in [(1, 4_750), (5, 5_000), (6, 5_000)] {
+            let mut gpu = host();
+            let tenant = &mut gpu.line[0];
+            let now = NOW + ms(5);
+            let process = Words { active: now.0, last: (NOW + ms(last_ms)).0, ..words(0) };
+            see(tenant, now + ms(5), &[process]);
+            assert_eq!(tenant.gap, us(gap_us), "work ended at {last_ms} ms");
+        }
+    }
+}

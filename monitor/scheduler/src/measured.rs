@@ -1,0 +1,126 @@
+//! The share of the GPU's time that a container computed within the last second, for people.
+//!
+//! Turns are what can be measured: while one process has the GPU, what it reports is what it
+//! computed. While several compute at the same time, the GPU gives each a slice now and then, and
+//! the times between their events may include those of the others: then their reports are an
+//! estimate. While gates are open nothing is known.
+
+use cgpu_shm::notes::Measured;
+use cgpu_shm::units::Nanos;
+
+use super::Card;
+use super::last_second::LastSecond;
+use super::policy::WHOLE;
+use super::refill::part;
+use super::tenants::Tenant;
+use super::turns::Phase;
+use crate::Sharing;
+
+/// Work beside others' turns for less than this part of the last second is neglected.
+const NEGLIGIBLE: u64 = 100;
+
+impl Card {
+    /// Takes down how the GPU was shared in the time since the last step.
+    pub(super) fn note_sharing(&mut self, from: Nanos, to: Nanos) {
+        if self.sharing == Sharing::Contended {
+            self.metered.add(to, to - from);
+        }
+    }
+
+    /// What a container has computed within the last second; none while that is not metered.
+    pub(super) fn measured(&self, now: Nanos, tenant: &Tenant) -> Option<Measured> {
+        let time = now - LastSecond::since(now);
+        let contended = self.sharing == Sharing::Contended;
+        let unseen = if contended { now - self.now } else { Nanos::ZERO };
+        let negligible = Nanos(time.0 / NEGLIGIBLE);
+        if time == Nanos::ZERO
+            || tenant.is_distrusted(now)
+            || self.metered.sum(now) + unseen + negligible < time
+        {
+            return None;
+        }
+        let running = self.turn.as_ref().filter(|turn| {
+            turn.holder == tenant.id && turn.start < now && !matches!(turn.phase, Phase::Vacant { .. })
+        });
+        // It goes on as it uses to since it was looked at.
+        let since = running.map_or(now, |turn| turn.start.max(tenant.looked));
+        let used = tenant.books.computed.sum(now) + Nanos((now - since).0 * tenant.duty() / 1000);
+        let exact = self.beside.sum(now) + tenant.books.unclear.sum(now) <= negligible;
+        let share = u32::try_from(part(WHOLE, used.min(time).0, time.0).0).unwrap_or(u32::MAX);
+        Some(Measured { share, exact })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{NOW, busy, give_turn, ms, see, us, words};
+    use crate::policy::Policy;
+    use crate::words::Words;
+
+    /// A process whose work of so much has run.
+    fn process(slot: u8, busy: Nanos) -> Words {
+        Words { busy: busy.0, ..words(slot) }
+    }
+
+    /// A GPU that has been contended for so long. Of every 10 ms the first container's processes
+    /// have reported so much each, and work beside turns took so much.
+    fn shared(time: u64, reported: Nanos, processes: u8, beside: Nanos) -> Card {
+        let mut gpu = busy(Policy::Preemptive, &[1, 1]);
+        gpu.sharing = Sharing::Contended;
+        let look = |tenant: &mut Tenant, at: Nanos, busy: Nanos| {
+            see(tenant, at, &(0..processes).map(|slot| process(slot, busy)).collect::<Vec<_>>());
+        };
+        look(&mut gpu.line[0], NOW, Nanos::ZERO);
+        for step in 1..=time / 10 {
+            let at = NOW + ms(10 * step);
+            gpu.note_sharing(gpu.now, at);
+            gpu.now = at;
+            gpu.beside.add(at, beside);
+            look(&mut gpu.line[0], at, Nanos(reported.0 * step));
+        }
+        gpu
+    }
+
+    fn measured(gpu: &Card) -> Option<(u32, bool)> {
+        let measured = gpu.measured(gpu.now, &gpu.line[0])?;
+        Some((measured.share, measured.exact))
+    }
+
+    #[test]
+    fn share_is_of_the_time_that_passed() {
+        assert_eq!(measured(&shared(2000, ms(3), 1, Nanos::ZERO)), Some((30_000, true)));
+        assert_eq!(measured(&shared(2000, Nanos::ZERO, 1, Nanos::ZERO)), Some((0, true)));
+    }
+
+    #[test]
+    fn holder_goes_on_since_it_was_looked_at() {
+        let mut gpu = shared(2000, Nanos::ZERO, 1, Nanos::ZERO);
+        give_turn(&mut gpu, 0, ms(20));
+        gpu.turn.as_mut().unwrap().start = gpu.now - ms(5);
+        (gpu.line[0].looked, gpu.line[0].duty) = (gpu.now - ms(19), (600, 4));
+        // 3 ms of 950.
+        assert_eq!(measured(&gpu), Some((315, true)));
+    }
+
+    #[test]
+    fn nothing_is_known_of_time_without_turns() {
+        assert_eq!(measured(&shared(900, ms(3), 1, Nanos::ZERO)), None);
+        let mut gpu = shared(2000, ms(3), 1, Nanos::ZERO);
+        gpu.sharing = Sharing::Watched;
+        gpu.note_sharing(gpu.now, gpu.now + ms(20));
+        gpu.now = gpu.now + ms(20);
+        assert_eq!(measured(&gpu), None);
+    }
+
+    #[test]
+    fn share_beside_others_or_of_several_processes_is_an_estimate() {
+        assert_eq!(measured(&shared(2000, ms(3), 1, us(100))), Some((30_000, true)));
+        assert_eq!(measured(&shared(2000, ms(3), 1, us(101))), Some((30_000, false)));
+        assert_eq!(measured(&shared(2000, ms(3), 2, Nanos::ZERO)), Some((60_000, false)));
+        assert_eq!(measured(&shared(2000, ms(8), 2, Nanos::ZERO)), Some((100_000, false)));
+        let mut gpu = shared(2000, ms(3), 1, Nanos::ZERO);
+        gpu.line[0].lied = gpu.now + ms(1);
+        assert_eq!(measured(&gpu), None, "its reports are worth nothing");
+    }
+}

@@ -1,0 +1,402 @@
+//! High priority: who has it takes the card from the others at once, up to the card's `prio_ratio`, whatever the policy.
+//!
+//! ```text
+//!   allowance    grows by prio_ratio of all time, falls by the time that high priority has the card
+//!   used up      until it has grown back to a slice: the others have their turns, as far as they want them
+//! ```
+//!
+//! While it is idle it takes nothing. What it takes at high priority does not go off its ordinary balance: the bound is the allowance.
+//! Where its ordinary share is above `prio_ratio` it is bounded by that. While a container of high priority has the card open the others are
+//! metered, also when one of them is alone, and told to keep less in flight: whoever comes waits for what is. It may have more itself.
+
+use cgpu_shm::units::Nanos;
+
+use super::Card;
+use super::policy::WHOLE;
+use super::refill::{Candidate, part};
+use super::tenants::{Tenant, TenantId};
+use super::tuning::Tuning;
+
+/// What high priority may still take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Allowance {
+    /// Bound of its share, in parts of [`WHOLE`].
+    ratio: u64,
+    credit: Nanos,
+    /// The credit was used up, and has not grown back to a slice.
+    spent: bool,
+    /// How long it takes until it has.
+    back: Nanos,
+}
+
+impl Allowance {
+    pub(super) fn new(percent: u32) -> Self {
+        Self { ratio: u64::from(percent) * WHOLE / 100, credit: Nanos::ZERO, spent: true, back: Nanos::ZERO }
+    }
+
+    /// Bound of its share, in parts of [`WHOLE`].
+    pub(super) const fn ratio(&self) -> u64 {
+        self.ratio
+    }
+
+    pub(super) fn set(&mut self, percent: u32) {
+        self.ratio = u64::from(percent) * WHOLE / 100;
+    }
+
+    /// How long high priority may have the card for without a pause.
+    fn lasts(&self) -> Nanos {
+        match WHOLE.saturating_sub(self.ratio) {
+            _ if self.spent => Nanos::ZERO,
+            0 => Nanos::MAX,
+            rest => part(self.credit.0, WHOLE, rest),
+        }
+    }
+
+    /// Lets it grow by the time that has passed, and fall by what was `taken` of it.
+    fn pass(&mut self, ratio: u64, time: Nanos, taken: Nanos, tuning: &Tuning) {
+        let rest = WHOLE.saturating_sub(ratio);
+        let most = part(tuning.window.0, rest, WHOLE).max(tuning.least);
+        let slice = part(tuning.round.0, rest, WHOLE).min(tuning.base).max(tuning.least).min(most);
+        self.credit = ((self.credit + part(time.0, ratio, WHOLE)).min(most + taken) - taken).min(most);
+        self.back = part((slice - self.credit).0, WHOLE, ratio);
+        if self.credit == Nanos::ZERO {
+            self.spent = true;
+        } else if self.credit >= slice {
+            self.spent = false;
+        }
+    }
+}
+
+impl Card {
+    /// Whether anybody has high priority and the card open.
+    pub(super) fn has_high(&self, now: Nanos) -> bool {
+        self.line.iter().any(|tenant| tenant.standing.open && tenant.is_high(now) && !tenant.is_barred())
+    }
+
+    /// Whether high priority may take the card from the others.
+    pub(super) fn may_preempt(&self) -> bool {
+        !self.allowance.spent
+    }
+
+    /// Whether somebody of ordinary priority could use the card now.
+    pub(super) fn is_contested(&self, now: Nanos) -> bool {
+        let fixed = self.rule.is_fixed();
+        self.line.iter().any(|tenant| {
+            let due = !fixed || self.candidate(now, tenant).has_slice();
+            !tenant.is_high(now) && self.wants(now, tenant) && due
+        })
+    }
+
+    pub(super) fn holder_is_high(&self, now: Nanos) -> bool {
+        let holder = self.turn.as_ref().and_then(|turn| self.find(turn.holder));
+        holder.is_some_and(|holder| holder.is_high(now))
+    }
+
+    /// Keeps the allowance over the stretch since the last step.
+    pub(super) fn keep_allowance(&mut self, from: Nanos, to: Nanos) {
+        let high = || self.line.iter().filter(|tenant| tenant.is_high(to) && self.is_member(tenant));
+        if high().count() == 0 {
+            return;
+        }
+        let weight = |tenant: &Tenant| self.rule.weight(&tenant.terms);
+        let whole = if self.rule.is_fixed() {
+            self.whole()
+        } else {
+            self.line.iter().filter(|tenant| self.is_member(tenant)).map(weight).sum()
+        };
+        let own = high().map(weight).sum::<u64>() * WHOLE / whole.max(1);
+        let ratio = if high().count() == self.line.len() { WHOLE } else { self.allowance.ratio.max(own) };
+        let taken = match &self.turn {
+            Some(turn) if self.holder_is_high(to) => to - from.max(turn.start),
+            _ => Nanos::ZERO,
+        };
+        let tuning = self.tuning;
+        self.allowance.pass(ratio, to - from, taken, &tuning);
+    }
+
+    /// When the allowance will be used up, or will have grown back.
+    pub(super) fn next_allowance(&self, now: Nanos) -> Nanos {
+        if self.holder_is_high(now) {
+            let bounded = self.is_contested(now) && self.may_preempt();
+            if bounded { now + self.allowance.credit } else { Nanos::MAX }
+        } else if self.line.iter().any(|tenant| tenant.is_high(now) && self.wants(now, tenant)) {
+            now + self.allowance.back
+        } else {
+            Nanos::MAX
+        }
+    }
+
+    /// Whether nobody can take the card from this holder of high priority for longer than it could have in flight: nobody else has high priority, and the
+    /// allowance lasts. Then nobody waits for what it has in flight, and the more that is, the less it matters that a thread wakes late. It tells when that
+    /// will have run: else it would be taken to be silent while it does.
+    pub(super) fn is_supreme(&self, now: Nanos, holder: &Tenant) -> bool {
+        let tuning = &self.tuning;
+        let rival = |other: &Tenant| other.id != holder.id && other.is_high(now) && self.is_member(other);
+        let tells = holder.foretold > Nanos::ZERO && now - holder.foretold < tuning.quiet;
+        tells && self.allowance.lasts() > tuning.base + tuning.wide && !self.line.iter().any(rival)
+    }
+
+    /// The first in line of high priority that wants the card.
+    pub(super) fn first_high(&self, now: Nanos, line: &[Candidate]) -> Option<usize> {
+        line.iter().zip(&self.line).position(|(candidate, tenant)| candidate.wants && tenant.is_high(now))
+    }
+
+    /// Whether somebody of high priority must have the card instead of this holder.
+    pub(super) fn is_outranked(&self, now: Nanos, holder: TenantId) -> bool {
+        self.may_preempt()
+            && !self.holder_is_high(now)
+            && self
+                .line
+                .iter()
+                .any(|tenant| tenant.id != holder && tenant.is_high(now) && self.wants(now, tenant))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{NOW, busy, candidates, fill_allowance, fixed, give_turn, idle, ms, us};
+    use crate::policy::Policy;
+
+    #[test]
+    fn it_lasts_until_it_is_used_up() {
+        let tuning = Tuning::DEFAULT;
+        let mut allowance = Allowance::new(80);
+        assert_eq!(allowance.lasts(), Nanos::ZERO);
+        let ratio = allowance.ratio();
+        allowance.pass(ratio, Nanos::from_millis(1000), Nanos::ZERO, &tuning);
+        assert_eq!(allowance.lasts(), tuning.window);
+        let (step, mut passed) = (Nanos::from_micros(100), Nanos::ZERO);
+        while allowance.lasts() > Nanos::ZERO {
+            allowance.pass(ratio, step, step, &tuning);
+            passed = passed + step;
+            assert!(passed < ms(200), "it is not used up");
+        }
+        assert!((Nanos::from_millis(99)..=Nanos::from_millis(101)).contains(&passed), "{passed:?}");
+        let mut whole = Allowance::new(100);
+        whole.pass(WHOLE, Nanos::from_millis(1000), Nanos::ZERO, &tuning);
+        assert_eq!(whole.lasts(), Nanos::MAX);
+    }
+
+    #[test]
+    fn what_is_taken_for_long_is_the_ratio() {
+        for percent in [20, 50, 80, 99] {
+            let tuning = Tuning::DEFAULT;
+            let mut allowance = Allowance::new(percent);
+            let (step, ratio) = (Nanos::from_micros(100), u64::from(percent) * WHOLE / 100);
+            let (mut taken, mut longest, mut run) = (0_u64, 0_u64, 0_u64);
+            for _ in 0..200_000 {
+                let takes = !allowance.spent;
+                allowance.pass(ratio, step, if takes { step } else { Nanos::ZERO }, &tuning);
+                taken += u64::from(takes);
+                run = if takes { run + 1 } else { 0 };
+                longest = longest.max(run);
+            }
+            let permille = taken / 200;
+            assert!(permille.abs_diff(u64::from(percent) * 10) <= 5, "{percent}: {permille}");
+            assert!(longest <= 1100, "{percent}: {longest}");
+        }
+    }
+
+    const FAIR: Policy = Policy::Preemptive;
+
+    fn credit(gpu: &Card) -> Nanos {
+        gpu.allowance.credit
+    }
+
+    /// Two containers that want the GPU, the second one with high priority and all of its allowance of 20 ms.
+    fn ranked(policy: Policy) -> Card {
+        let mut gpu = busy(policy, &[1, 1]);
+        gpu.line[1].terms.high = true;
+        fill_allowance(&mut gpu);
+        assert_eq!(credit(&gpu), ms(20));
+        gpu
+    }
+
+    #[test]
+    fn new_ratio_is_as_good_as_the_first() {
+        let mut allowance = Allowance::new(80);
+        allowance.set(35);
+        assert_eq!((allowance.ratio(), Allowance::new(35).ratio()), (35_000, 35_000));
+    }
+
+    #[test]
+    fn allowance_falls_by_what_is_taken_less_the_ratio() {
+        let (tuning, ratio) = (Tuning::DEFAULT, 80_000);
+        let mut allowance = Allowance::new(80);
+        allowance.pass(ratio, ms(1000), Nanos::ZERO, &tuning);
+        allowance.pass(ratio, ms(1), ms(1), &tuning);
+        assert_eq!(allowance.credit, us(19_800));
+        assert_eq!(allowance.lasts(), ms(99));
+    }
+
+    #[test]
+    fn used_up_allowance_lasts_for_nothing_until_a_slice_has_grown_back() {
+        let (tuning, ratio) = (Tuning::DEFAULT, 80_000);
+        let mut allowance = Allowance::new(80);
+        allowance.pass(ratio, ms(1), Nanos::ZERO, &tuning);
+        assert_eq!((allowance.credit, allowance.lasts()), (us(800), Nanos::ZERO));
+        // Another 5.2 ms at four fifths of the time.
+        assert_eq!(allowance.back, us(6_500));
+        allowance.pass(ratio, us(6_500), Nanos::ZERO, &tuning);
+        assert_eq!((allowance.credit, allowance.lasts()), (ms(6), ms(30)));
+    }
+
+    #[test]
+    fn high_priority_is_there_while_a_container_of_it_has_the_gpu_open_and_weight() {
+        for (high, open, weight, expected) in
+            [(true, true, 1, true), (false, true, 1, false), (true, false, 1, false), (true, true, 0, false)]
+        {
+            let mut gpu = idle(FAIR, &[1, weight]);
+            gpu.line[1].terms.high = high;
+            gpu.line[1].standing.open = open;
+            assert_eq!(gpu.has_high(NOW), expected, "high {high}, open {open}, weight {weight}");
+        }
+    }
+
+    #[test]
+    fn gpu_is_contested_while_ordinary_containers_could_use_it() {
+        let mut gpu = ranked(FAIR);
+        assert!(gpu.is_contested(NOW));
+        gpu.line[0].waiting = false;
+        assert!(!gpu.is_contested(NOW), "only high priority wants the GPU");
+        let mut gpu = fixed(&[50]);
+        assert!(!gpu.is_contested(NOW), "no slice is there");
+        gpu.line[0].balance = 6_000_000;
+        assert!(gpu.is_contested(NOW));
+    }
+
+    #[test]
+    fn allowance_grows_only_for_members_of_high_priority() {
+        let mut gpu = busy(FAIR, &[1, 1]);
+        gpu.keep_allowance(NOW, NOW + ms(10));
+        assert_eq!(credit(&gpu), Nanos::ZERO);
+        gpu.line[1].terms.high = true;
+        gpu.line[1].standing.open = false;
+        gpu.keep_allowance(NOW, NOW + ms(10));
+        assert_eq!(credit(&gpu), Nanos::ZERO);
+        gpu.line[1].standing.open = true;
+        gpu.keep_allowance(NOW, NOW + ms(10));
+        assert_eq!(credit(&gpu), ms(8));
+    }
+
+    #[test]
+    fn larger_ordinary_share_bounds_high_priority_instead_of_the_ratio() {
+        let mut gpu = busy(Policy::Weighted { conserving: true }, &[1, 9]);
+        gpu.line[1].terms.high = true;
+        gpu.keep_allowance(NOW, NOW + ms(10));
+        assert_eq!(credit(&gpu), ms(9));
+        let mut gpu = fixed(&[5, 90]);
+        gpu.line[1].terms.high = true;
+        gpu.keep_allowance(NOW, NOW + ms(10));
+        assert_eq!(credit(&gpu), ms(9));
+    }
+
+    #[test]
+    fn high_priority_that_shares_with_no_other_container_is_not_bounded() {
+        let mut gpu = busy(FAIR, &[1, 1]);
+        gpu.line.iter_mut().for_each(|tenant| tenant.terms.high = true);
+        fill_allowance(&mut gpu);
+        give_turn(&mut gpu, 1, ms(10_000));
+        gpu.keep_allowance(NOW, NOW + ms(10_000));
+        assert!(gpu.may_preempt());
+    }
+
+    #[test]
+    fn only_turns_of_high_priority_use_up_the_allowance() {
+        // Of 10 ms, the turn has had all, or the last 5. Meanwhile 8 ms are gained.
+        for (holder, start, left) in [(0, 0, 18), (1, 0, 8), (1, 5, 13)] {
+            let mut gpu = ranked(FAIR);
+            gpu.allowance.credit = ms(10);
+            give_turn(&mut gpu, holder, ms(10));
+            gpu.turn.as_mut().unwrap().start = NOW + ms(start);
+            assert_eq!(gpu.holder_is_high(NOW), holder == 1);
+            gpu.keep_allowance(NOW, NOW + ms(10));
+            assert_eq!(credit(&gpu), ms(left), "holder {holder}, from {start} ms");
+        }
+    }
+
+    #[test]
+    fn allowance_is_looked_at_when_it_is_used_up_by_a_contested_turn() {
+        let mut gpu = ranked(FAIR);
+        give_turn(&mut gpu, 1, ms(50));
+        assert_eq!(gpu.next_allowance(NOW), NOW + ms(20));
+        gpu.line[0].waiting = false;
+        assert_eq!(gpu.next_allowance(NOW), Nanos::MAX, "no other container wants the GPU");
+        gpu.line[0].waiting = true;
+        gpu.allowance.spent = true;
+        assert_eq!(gpu.next_allowance(NOW), Nanos::MAX, "used up already");
+    }
+
+    #[test]
+    fn allowance_is_looked_at_when_it_has_grown_back_for_a_waiting_container() {
+        let mut gpu = busy(FAIR, &[1, 1]);
+        gpu.line[1].terms.high = true;
+        give_turn(&mut gpu, 0, ms(6));
+        gpu.keep_allowance(NOW - ms(1), NOW);
+        assert_eq!(gpu.next_allowance(NOW), NOW + us(6_500));
+        gpu.line[1].waiting = false;
+        assert_eq!(gpu.next_allowance(NOW), Nanos::MAX);
+    }
+
+    /// Whether the second container, which has the turn and tells when its work ends, may have more in flight.
+    fn is_supreme(now: Nanos, change: impl FnOnce(&mut Card)) -> bool {
+        let mut gpu = busy(FAIR, &[1, 1, 1]);
+        gpu.line[1].terms.high = true;
+        fill_allowance(&mut gpu);
+        gpu.line[1].foretold = now;
+        change(&mut gpu);
+        gpu.is_supreme(now, &gpu.line[1])
+    }
+
+    #[test]
+    fn high_priority_without_a_rival_may_have_more_in_flight() {
+        assert!(is_supreme(NOW, |_| ()));
+        assert!(!is_supreme(NOW, |gpu| gpu.line[2].terms.high = true));
+        let absent = |gpu: &mut Card| {
+            gpu.line[2].terms.high = true;
+            gpu.line[2].standing.open = false;
+        };
+        assert!(is_supreme(NOW, absent), "a container without a process is no rival");
+    }
+
+    #[test]
+    fn high_priority_has_more_in_flight_only_while_it_tells_when_work_ends() {
+        assert!(is_supreme(NOW, |gpu| gpu.line[1].foretold = NOW - ms(999)));
+        assert!(!is_supreme(NOW, |gpu| gpu.line[1].foretold = NOW - ms(1000)));
+        // Also on a host that has just booted: it has never told.
+        assert!(!is_supreme(ms(500), |gpu| gpu.line[1].foretold = Nanos::ZERO));
+    }
+
+    #[test]
+    fn high_priority_has_more_in_flight_only_while_its_allowance_outlasts_it() {
+        // A slice of 6 ms and 2 ms in flight, at a fifth of the time.
+        assert!(is_supreme(NOW, |gpu| gpu.allowance.credit = us(1_600) + us(1)));
+        assert!(!is_supreme(NOW, |gpu| gpu.allowance.credit = us(1_600)));
+    }
+
+    #[test]
+    fn first_waiting_container_of_high_priority_is_found() {
+        let mut gpu = busy(FAIR, &[1, 1, 1, 1]);
+        assert_eq!(gpu.first_high(NOW, &candidates(&gpu)), None);
+        gpu.line[1..].iter_mut().for_each(|tenant| tenant.terms.high = true);
+        gpu.line[1].waiting = false;
+        assert_eq!(gpu.first_high(NOW, &candidates(&gpu)), Some(2));
+    }
+
+    #[test]
+    fn ordinary_holder_is_outranked_by_waiting_high_priority_with_allowance() {
+        let holder = TenantId(0);
+        let mut gpu = busy(FAIR, &[1, 1, 1]);
+        gpu.line[1].terms.high = true;
+        give_turn(&mut gpu, 0, ms(6));
+        assert!(!gpu.is_outranked(NOW, holder), "an allowance has to grow first");
+        fill_allowance(&mut gpu);
+        assert!(gpu.is_outranked(NOW, holder));
+        gpu.line[1].waiting = false;
+        assert!(!gpu.is_outranked(NOW, holder), "only an ordinary container waits");
+        gpu.line[1].waiting = true;
+        gpu.line[0].terms.high = true;
+        assert!(!gpu.is_outranked(NOW, holder), "high priority does not outrank its like");
+    }
+}

@@ -1,0 +1,191 @@
+//! Fixed shares: credit that grows with the clock, and turns only for who has enough of it.
+//!
+//! Under the policies 0 and 3 a container's share is a part of the card's time, whoever else is there. Its balance grows by that part of
+//! all time that passes and falls by what it is charged; it has a turn when it has a slice's worth. When nobody who wants the card has, the
+//! card stays idle: that is the idle turn. Debt is waited off, so the share holds over any stretch that is long against a slice.
+//!
+//! Credit is kept while a container wants the card, else it ends at one slice. Where the shares add up to the whole card, switches cost
+//! what nobody has: the credit that cannot be redeemed is taken back from all, in proportion to their shares.
+
+use cgpu_shm::units::Nanos;
+
+use super::Card;
+use super::policy::WHOLE;
+use super::refill::{needed, part, repaid, signed};
+use super::tenants::{Tenant, TenantId};
+
+/// Rounds' worth of credit that one container can have.
+const MOST_ROUNDS: u64 = 4;
+
+impl Card {
+    /// What the shares of all members are parts of: the card, or their sum where more was promised than there is.
+    pub(super) fn whole(&self) -> u64 {
+        let promised = self.line.iter().filter(|tenant| self.is_member(tenant));
+        promised.map(|tenant| self.rule.weight(&tenant.terms)).sum::<u64>().max(WHOLE)
+    }
+
+    /// Lets the credit of fixed shares grow by the time that has passed.
+    pub(super) fn accrue(&mut self, from: Nanos, to: Nanos) {
+        if !self.rule.is_fixed() {
+            return;
+        }
+        let whole = self.whole();
+        let (time, most) = ((to - from).0, self.tuning.round.0.saturating_mul(MOST_ROUNDS));
+        let mut claims = Vec::with_capacity(self.line.len());
+        for at in 0..self.line.len() {
+            let tenant = &self.line[at];
+            if !self.is_member(tenant) || tenant.is_high(to) {
+                continue;
+            }
+            let weight = self.rule.weight(&tenant.terms);
+            let owed = self.uncharged(to, tenant.id);
+            let gain = part(time, weight, whole);
+            let wants = self.wants(to, tenant) || self.holds(tenant.id);
+            let tenant = &mut self.line[at];
+            let repaid = repaid(tenant.debt, gain, wants);
+            tenant.debt = tenant.debt - repaid;
+            let limit = if wants { signed(Nanos(most)) } else { signed(tenant.quantum) };
+            let limit = limit.saturating_add(owed).max(tenant.balance);
+            tenant.balance = tenant.balance.saturating_add(signed(gain - repaid)).min(limit);
+            if wants {
+                claims.push((at, weight, tenant.balance.saturating_sub(owed)));
+            }
+        }
+        let sum = claims.iter().map(|claim| i128::from(claim.2)).sum::<i128>();
+        let excess = u64::try_from(sum - i128::from(self.tuning.round.0)).unwrap_or(0);
+        let weights = claims.iter().map(|claim| claim.1).sum::<u64>();
+        for (at, weight, _) in claims {
+            let tenant = &mut self.line[at];
+            tenant.balance = tenant.balance.saturating_sub(signed(part(excess, weight, weights)));
+        }
+    }
+
+    /// What the container's turn has cost so far and is not yet off its balance.
+    fn uncharged(&self, now: Nanos, id: TenantId) -> i64 {
+        let turn = self.turn.as_ref().filter(|turn| turn.holder == id);
+        turn.map_or(0, |turn| signed(turn.held(now) - turn.charged))
+    }
+
+    /// When somebody who wants the card will have a slice's worth of credit.
+    pub(super) fn next_credit(&self, now: Nanos) -> Nanos {
+        if !self.rule.is_fixed() {
+            return Nanos::MAX;
+        }
+        let whole = self.whole();
+        let due = |tenant: &Tenant| {
+            let missing = signed(tenant.quantum).saturating_sub(tenant.balance);
+            let missing = needed(tenant.debt, Nanos(u64::try_from(missing).unwrap_or(0)));
+            now + part(missing.0, whole, self.rule.weight(&tenant.terms).max(1))
+        };
+        let wanting = self.line.iter().filter(|tenant| self.wants(now, tenant) && !tenant.is_high(now));
+        wanting.map(due).min().unwrap_or(Nanos::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{NOW, busy, fixed, give_turn, ms};
+    use crate::policy::Policy;
+
+    const MS: i64 = 1_000_000;
+
+    fn balances(gpu: &Card) -> Vec<i64> {
+        gpu.line.iter().map(|tenant| tenant.balance).collect()
+    }
+
+    #[test]
+    fn credit_grows_by_the_share_of_all_time() {
+        let mut gpu = fixed(&[30, 50]);
+        gpu.accrue(NOW, NOW + ms(10));
+        assert_eq!(balances(&gpu), [3 * MS, 5 * MS]);
+    }
+
+    #[test]
+    fn shares_beyond_the_whole_gpu_are_kept_in_proportion() {
+        let mut gpu = fixed(&[80, 80, 40]);
+        gpu.accrue(NOW, NOW + ms(10));
+        assert_eq!(balances(&gpu), [4 * MS, 4 * MS, 2 * MS]);
+    }
+
+    #[test]
+    fn credit_grows_with_the_clock_only_under_fixed_shares() {
+        let mut gpu = busy(Policy::Weighted { conserving: true }, &[1, 1]);
+        gpu.accrue(NOW, NOW + ms(10));
+        assert_eq!(balances(&gpu), [0, 0]);
+        assert_eq!(gpu.next_credit(NOW), Nanos::MAX);
+    }
+
+    #[test]
+    fn container_without_weight_or_with_high_priority_accrues_nothing() {
+        let mut gpu = fixed(&[30, 30, 30]);
+        gpu.line[0].terms.weight = 0;
+        gpu.line[1].terms.high = true;
+        gpu.accrue(NOW, NOW + ms(10));
+        assert_eq!(balances(&gpu), [0, 0, 3 * MS]);
+    }
+
+    #[test]
+    fn idle_container_keeps_one_slice_of_credit() {
+        let mut gpu = fixed(&[30, 30]);
+        gpu.line[0].waiting = false;
+        gpu.line.iter_mut().for_each(|tenant| tenant.quantum = ms(5));
+        gpu.accrue(NOW, NOW + ms(100));
+        assert_eq!(balances(&gpu), [5 * MS, 30 * MS]);
+    }
+
+    #[test]
+    fn holder_gathers_credit_though_it_does_not_wait() {
+        let mut gpu = fixed(&[30, 30]);
+        give_turn(&mut gpu, 0, ms(5));
+        gpu.line.iter_mut().for_each(|tenant| tenant.quantum = ms(5));
+        // Its turn costs 60 ms, which are not yet off its balance.
+        gpu.line[0].balance = 60 * MS;
+        gpu.accrue(NOW, NOW + ms(60));
+        assert_eq!(balances(&gpu), [78 * MS, 18 * MS]);
+    }
+
+    #[test]
+    fn credit_beyond_a_round_is_taken_back_in_proportion_to_shares() {
+        let mut gpu = fixed(&[75, 25]);
+        gpu.line.iter_mut().for_each(|tenant| tenant.balance = 35 * MS);
+        gpu.accrue(NOW, NOW);
+        assert_eq!(balances(&gpu), [20 * MS, 30 * MS]);
+        // A round's worth is kept.
+        gpu.accrue(NOW, NOW);
+        assert_eq!(balances(&gpu), [20 * MS, 30 * MS]);
+    }
+
+    #[test]
+    fn running_turn_counts_against_credit_as_far_as_it_is_not_charged() {
+        let mut gpu = fixed(&[50]);
+        give_turn(&mut gpu, 0, ms(20));
+        gpu.turn.as_mut().unwrap().charged = ms(4);
+        gpu.line[0].balance = 55 * MS;
+        // Of 10 ms that the turn has had, 6 are still to be charged. It has gained 5.
+        gpu.accrue(NOW, NOW + ms(10));
+        assert_eq!(balances(&gpu), [56 * MS]);
+    }
+
+    #[test]
+    fn next_credit_is_due_when_the_first_waiting_container_has_a_slice() {
+        let mut gpu = fixed(&[20, 50, 80, 80]);
+        gpu.line.iter_mut().for_each(|tenant| tenant.quantum = ms(5));
+        gpu.line[2].waiting = false;
+        gpu.line[3].terms.high = true;
+        // The shares add up to 230 %. The first misses 1 ms, the second 4.
+        (gpu.line[0].balance, gpu.line[1].balance) = (4 * MS, MS);
+        assert_eq!(gpu.next_credit(NOW), NOW + Nanos::from_micros(11_500));
+        gpu.line[1].balance = 3 * MS;
+        assert_eq!(gpu.next_credit(NOW), NOW + Nanos::from_micros(9_200));
+    }
+
+    #[test]
+    fn credit_that_is_there_is_due_at_once() {
+        let mut gpu = fixed(&[50]);
+        (gpu.line[0].quantum, gpu.line[0].balance) = (ms(5), 7 * MS);
+        assert_eq!(gpu.next_credit(NOW), NOW);
+        gpu.line[0].waiting = false;
+        assert_eq!(gpu.next_credit(NOW), Nanos::MAX);
+    }
+}

@@ -1,0 +1,130 @@
+//! What turns cost in the end, and what runs beside them.
+
+use cgpu_shm::units::Nanos;
+
+use super::Card;
+use super::refill::signed;
+use super::tenants::{Tenant, WAIT};
+use super::turns::{Finding, Phase};
+use crate::Sharing;
+
+impl Card {
+    /// Charges the stretch since the last step to those whose work runs beside others' turns: each its part of it.
+    pub(super) fn share_overruns(&mut self, from: Nanos, to: Nanos) {
+        let runners = self.line.iter().filter(|tenant| tenant.overrun).count() as u64;
+        if runners == 0 || self.sharing != Sharing::Contended {
+            return;
+        }
+        let from = self.turn.as_ref().map_or(from, |turn| from.max(turn.start));
+        let part = Nanos((to - from).0 / (runners + u64::from(self.turn.is_some())));
+        if let Some(turn) = &mut self.turn {
+            turn.excluded = turn.excluded + Nanos(part.0 * runners);
+        }
+        self.beside.add(to, Nanos(part.0 * runners));
+        for tenant in self.line.iter_mut().filter(|tenant| tenant.overrun) {
+            if tenant.queued {
+                tenant.owe(part, self.tuning.debt);
+            } else {
+                tenant.balance = tenant.balance.saturating_sub(signed(part));
+            }
+            tenant.left = tenant.left - part;
+            tenant.books.charge(part);
+            self.charged = self.charged + part;
+        }
+    }
+
+    /// Finds out whose work runs beside others' turns.
+    pub(super) fn watch_overruns(&mut self, now: Nanos) {
+        let holder = self.turn.as_ref().map(|turn| turn.holder);
+        let patience = self.tuning.tolerance;
+        for tenant in &mut self.line {
+            tenant.learn_overrun(now, &self.tuning);
+            let end = tenant.latest_end();
+            if tenant.overrun {
+                // Beside others it takes longer than was predicted when it was launched.
+                tenant.left = tenant.left.max(end - now);
+                tenant.overrun = end > Nanos::ZERO && (tenant.left > Nanos::ZERO || end + patience > now);
+                tenant.queued &= tenant.overrun;
+            } else if Some(tenant.id) != holder && tenant.gate.turn & 0xff == WAIT {
+                // Work under WAIT: a backlog from before, or launches that had to be let through.
+                let own = tenant.closed.as_ref().map_or(tenant.given, |closed| closed.end);
+                if end > now && now > own + patience {
+                    tenant.run_beside(now);
+                    if let Some(closed) = &mut tenant.closed {
+                        closed.beside.get_or_insert(now);
+                    }
+                }
+            }
+        }
+    }
+    /// Settles the turns whose report is in, or has had its time.
+    pub(super) fn settle(&mut self, now: Nanos) {
+        for at in 0..self.line.len() {
+            let tenant = &self.line[at];
+            let Some(closed) = &tenant.closed else { continue };
+            if closed.by <= now || (tenant.is_drained() && now >= closed.end) {
+                self.finalise(now, at);
+            }
+        }
+    }
+
+    /// The last word on a turn: charges what it cost, instead of what was taken for it when it ended.
+    pub(super) fn finalise(&mut self, now: Nanos, at: usize) {
+        let bubble = self.bubble();
+        let tuning = self.tuning;
+        let tenant = &mut self.line[at];
+        let Some(mut closed) = tenant.closed.take() else { return };
+        let trusted = tenant.lied <= now;
+        // A claim against itself: it was still running when the next one's turn began. They ran beside each other.
+        let last = tenant.last().min(now);
+        // What it ran as an overrunner is charged already.
+        let late = last.min(closed.beside.unwrap_or(last)) - closed.end;
+        let late = if trusted { late } else { Nanos::ZERO };
+        let early = closed.end - last.max(closed.start);
+        if let Some(turn) = &mut self.turn
+            && turn.handed
+            && turn.start == closed.end
+            && turn.phase == Phase::Running
+        {
+            // For a moment the card goes on with what it has; after that they have it in turns.
+            let part = late.min(tuning.bound) + Nanos((late - tuning.bound).0 / 2);
+            turn.end = turn.end + part;
+            turn.start = turn.start + part;
+            closed.end = closed.end + part;
+        }
+        let reported = tenant.books.reported - closed.reported;
+        let (charge, finding) = closed.charge(reported, trusted, bubble);
+        tenant.learn_end(&closed, early, late, &tuning);
+        tenant.learn(&closed, reported, finding, &tuning);
+        match finding {
+            Finding::Over => {
+                tenant.books.odd.over = tenant.books.odd.over.saturating_add(1);
+                tenant.books.unclear.add(now, reported - (closed.end - closed.start));
+            }
+            Finding::Under => tenant.books.odd.under = tenant.books.odd.under.saturating_add(1),
+            Finding::Fits | Finding::Distrusted => {}
+        }
+        if !closed.high {
+            // It pays for what it may have had in flight, so that it gains nothing by saying less.
+            let cost = charge + (closed.paid - closed.end);
+            tenant.balance =
+                tenant.balance.saturating_add(signed(closed.charged)).saturating_sub(signed(cost));
+        }
+        tenant.books.charge(charge - closed.charged);
+        tenant.books.refund(closed.charged - charge);
+        self.charged = self.charged + charge - closed.charged;
+    }
+
+    /// What a switch costs, by the honest ones: who claims the least decides, so that a claim of much gains nothing.
+    pub(super) fn bubble(&self) -> Nanos {
+        self.switch_cost().unwrap_or(self.tuning.bubble).min(self.tuning.bubble_most)
+    }
+}
+
+impl Tenant {
+    /// Its work runs beside others' turns from now on.
+    pub(super) fn run_beside(&mut self, now: Nanos) {
+        (self.overrun, self.left) = (true, self.latest_end() - now);
+        self.books.odd.overruns = self.books.odd.overruns.saturating_add(1);
+    }
+}

@@ -1,0 +1,263 @@
+//! Shared turns: a container whose host is the bottleneck runs beside another one's turn.
+//!
+//! Eager programs launch a short kernel, compute on the host, and launch the next one. Such a
+//! container leaves a part of its own turns idle, and a closed gate keeps it from launching ahead
+//! in those of others. By the GPU's own slicing it does more: while the other's slice runs, its
+//! queue fills.
+//!
+//! ```text
+//!              computes < 80 % of its turns, one other in line,
+//!              its part by slices > its share of what it computes
+//!   in line ------------------------------------------------------> shares the other's turn
+//!      ^                                                               |
+//!      +---------------------------------------------------------------+
+//!        less than in turns (it waits for its own kernels): again after 2 s, 4 s ... 32 s
+//!        after 4 s, or with a third one in line: when its own turns have been measured
+//! ```
+//!
+//! Its grant is its share of the GPU time, so weights are kept. Both lose the switches between
+//! their slices, as without us.
+
+use cgpu_shm::units::Nanos;
+
+use super::Card;
+use super::guests::{Outcome, Why};
+use super::refill::part;
+use super::tenants::Tenant;
+use super::turns::SAMPLES;
+
+/// Most of its own turns, in thousandths, that a host-bound container computes. Above it, switches
+/// cost more than the idle time is worth.
+pub(super) const HOST_BOUND: u64 = 800;
+/// The high duty of a container that has shared turns, until its own ones are measured: two of them
+/// for one that computes 60 %.
+pub(super) const MEASURED_ANEW: u64 = 850;
+/// Stretches after which a container must do as much as in turns; before, three quarters.
+const TRIAL: u64 = 4;
+/// What it must do then, in thousandths of what it did in turns.
+const AS_MUCH: u64 = 970;
+const ROUGHLY_AS_MUCH: u64 = 750;
+/// Most doublings of the time until the next attempt.
+const MOST_DOUBLINGS: u32 = 4;
+/// What the GPU's own slicing leaves of its time to those that share it, in thousandths.
+const SLICED: u64 = 900;
+
+/// A container that shares the turns of another one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SharedTurns {
+    /// When its own turns are to be measured again.
+    until: Nanos,
+    since: Nanos,
+    /// What it had reported at `since`.
+    reported: Nanos,
+}
+
+impl SharedTurns {
+    pub(super) fn new(now: Nanos, length: Nanos, reported: Nanos) -> Self {
+        Self { until: now + length, since: now, reported }
+    }
+}
+
+/// Returns what a host-bound container is granted, in thousandths of the GPU, for a share of so
+/// much.
+///
+/// While turns are shared, switches take a part of both: below an even share the grant is less, so
+/// that each has its part of what both compute.
+pub(super) fn limit(share: u64) -> u64 {
+    let slices = SLICED / 2;
+    if share >= slices { share } else { share * slices / (slices + (1000 - SLICED) * share / 1000) }
+}
+
+impl Tenant {
+    /// Whether it leaves a part of its own turns idle, as far as is known.
+    pub(super) fn is_host_bound(&self) -> bool {
+        self.duty.1 >= SAMPLES && self.high_duty < HOST_BOUND
+    }
+}
+
+impl Card {
+    /// Whether a container does more beside another's turns than in turns of its own. One that runs
+    /// beside them already does not fill its own.
+    pub(super) fn gains_by_sharing(&self, now: Nanos, at: usize, share: u64) -> bool {
+        let tenant = &self.line[at];
+        let duty = tenant.duty();
+        let gains = self.slices(at).min(duty) > share * duty / 1000;
+        let is_known = tenant.is_host_bound() || (tenant.guest.is_some() && duty < HOST_BOUND);
+        is_known && gains && self.in_line(now, at) <= 1
+    }
+
+    /// What the GPU's own slicing gives a container at this place in line that computes all the
+    /// time, in thousandths.
+    pub(super) fn slices(&self, at: usize) -> u64 {
+        SLICED / (self.guests(at) as u64 + 2)
+    }
+
+    /// Number of other containers that have turns. While a third one computes beside both, what two
+    /// of them computed could not be told apart.
+    fn in_line(&self, now: Nanos, at: usize) -> usize {
+        let has_turns = |one: &Tenant| one.guest.is_none() && one.is_active(now, &self.tuning);
+        let others = self.line.iter().enumerate().filter(|(other, one)| *other != at && self.is_member(one));
+        others.filter(|(_, one)| has_turns(one)).count()
+    }
+
+    /// Whether a container goes on sharing turns. `over`: a stretch is.
+    pub(super) fn judge_shared(&mut self, now: Nanos, at: usize, shared: SharedTurns, over: bool) -> Outcome {
+        let in_turns = self.limit(now, &self.line[at]) * self.line[at].duty() / 1000;
+        let alone_with_one = self.in_line(now, at) <= 1;
+        let (trial, base) = (TRIAL * self.tuning.visit.0, self.tuning.uninvited);
+        let tenant = &mut self.line[at];
+        let time = (now - shared.since).0.max(1);
+        let used = part((tenant.books.reported - shared.reported).0.min(time), 1000, time).0;
+        let least = if time >= trial { AS_MUCH } else { ROUGHLY_AS_MUCH };
+        if over && used < in_turns * least / 1000 {
+            let doublings = tenant.vain;
+            tenant.vain = (doublings + 1).min(MOST_DOUBLINGS);
+            return Outcome::Leaves(Nanos(base.0 << doublings));
+        }
+        if now >= shared.until || !alone_with_one {
+            (tenant.high_duty, tenant.vain) = (MEASURED_ANEW, 0);
+            // Beside others its gaps are in part theirs.
+            tenant.gap = Nanos::ZERO;
+            return Outcome::Leaves(Nanos::ZERO);
+        }
+        Outcome::Stays(Why::HostBound(shared))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{NOW, busy, give_turn, ms, see, us, words};
+    use crate::guests::Guest;
+    use crate::policy::Policy;
+    use crate::words::Words;
+
+    const FAIR: Policy = Policy::Preemptive;
+
+    /// A GPU of which the second container has the turn. The first computes for a part of its own
+    /// turns, in thousandths, with such gaps.
+    fn shared(policy: Policy, weights: &[u32], gap: Nanos, duty: u64) -> Card {
+        let mut gpu = busy(policy, weights);
+        gpu.sharing = crate::Sharing::Contended;
+        give_turn(&mut gpu, 1, ms(6));
+        let tenant = &mut gpu.line[0];
+        tenant.waiting = false;
+        (tenant.gap, tenant.duty, tenant.high_duty) = (gap, (duty, SAMPLES), duty);
+        tenant.books.reported = ms(100);
+        gpu.watch_guests(NOW, NOW);
+        gpu
+    }
+
+    fn guest(gpu: &Card) -> Option<Guest> {
+        gpu.line[0].guest
+    }
+
+    /// Whether the first container shares turns, if it runs beside them at all.
+    fn shares(gpu: &Card) -> Option<bool> {
+        Some(matches!(guest(gpu)?.why, Why::HostBound(_)))
+    }
+
+    /// A look after so many milliseconds, the last one so long before. Both containers compute; the
+    /// first has reported so much more.
+    fn look(gpu: &mut Card, from: u64, to: u64, used: Nanos) {
+        gpu.line.iter_mut().for_each(|tenant| tenant.active = NOW + ms(to));
+        gpu.line[0].books.reported = gpu.line[0].books.reported + used;
+        gpu.watch_guests(NOW + ms(from), NOW + ms(to));
+    }
+
+    /// A host-bound container that shares the turns of another one.
+    fn sharing() -> Card {
+        let gpu = shared(FAIR, &[1, 1], us(20), 600);
+        assert_eq!(shares(&gpu), Some(true));
+        gpu
+    }
+
+    #[test]
+    fn host_bound_container_shares_the_turns_of_another_one() {
+        let with = |gap, duty| shares(&shared(FAIR, &[1, 1], gap, duty));
+        assert_eq!(with(us(20), 799), Some(true));
+        assert_eq!(with(us(20), 800), None);
+        assert_eq!(with(ms(5), 20), Some(false), "one that computes now and then costs little");
+        // Of gaps of 5 ms, 3.9 ms of work and two switches of 100 us are 45 %.
+        assert_eq!((with(ms(5), 438), with(ms(5), 439)), (Some(false), Some(true)));
+    }
+
+    #[test]
+    fn container_beside_two_that_have_turns_keeps_its_own() {
+        assert_eq!(shares(&shared(FAIR, &[1, 1, 1], us(20), 600)), None);
+    }
+
+    #[test]
+    fn container_that_was_less_busy_in_one_turn_keeps_its_own() {
+        let mut gpu = shared(FAIR, &[1, 1], us(20), 900);
+        gpu.line[0].duty.0 = 300;
+        gpu.watch_guests(NOW, NOW);
+        assert_eq!(shares(&gpu), None);
+    }
+
+    /// By slices it has 45 % of the GPU, in its own turns its share of what it computes.
+    #[test]
+    fn host_bound_container_with_a_large_share_keeps_its_own_turns() {
+        let policy = Policy::Weighted { conserving: true };
+        let with = |weights: &[u32], duty| guest(&shared(policy, weights, us(20), duty)).is_some();
+        assert!(with(&[1, 3], 790) && with(&[1, 1], 790) && with(&[3, 1], 590));
+        assert!(!with(&[3, 1], 610));
+    }
+
+    /// Both have their part of the 95 % that two compute of which one has less than it could.
+    #[test]
+    fn grant_of_a_small_share_leaves_the_other_one_its_part() {
+        assert_eq!((limit(500), limit(450), limit(750)), (500, 450, 750));
+        for share in [50, 100, 250, 400] {
+            let granted = limit(share);
+            // Of the time in which turns are shared it has 45 %, and switches take 10.
+            let other = 1000 - granted - granted * 100 / 450;
+            let part = 1000 * granted / (granted + other);
+            assert!(part.abs_diff(share) <= 5, "{share}: {granted} and {other}");
+        }
+    }
+
+    #[test]
+    fn host_bound_container_that_has_used_up_its_grant_waits_for_the_next_one() {
+        let mut gpu = sharing();
+        let word = guest(&gpu).unwrap().word;
+        let process = Words { turn: word, spent: ms(25).0, waiting: 1, ..words(0) };
+        see(&mut gpu.line[0], NOW, &[process]);
+        look(&mut gpu, 0, 49, ms(25));
+        assert_eq!(guest(&gpu).unwrap().word, word);
+        look(&mut gpu, 49, 50, Nanos::ZERO);
+        assert_ne!(guest(&gpu).unwrap().word, word);
+    }
+
+    #[test]
+    fn host_bound_container_is_measured_in_its_own_turns_again_after_four_seconds() {
+        let mut gpu = sharing();
+        (0..399).for_each(|step| look(&mut gpu, step * 10, step * 10 + 10, ms(4)));
+        assert!(guest(&gpu).is_some());
+        look(&mut gpu, 3990, 4000, ms(4));
+        assert!(guest(&gpu).is_none());
+        assert_eq!((gpu.line[0].high_duty, gpu.line[0].gap), (MEASURED_ANEW, Nanos::ZERO));
+        assert!(gpu.line[0].uninvited <= NOW + ms(4000), "it may share turns again when that is measured");
+    }
+
+    /// In turns it has 300 thousandths: half of what it computes.
+    #[test]
+    fn container_that_does_less_than_in_turns_is_back_in_line_for_twice_as_long_each_time() {
+        let stays = |stretches: u64, each: Nanos| {
+            let mut gpu = sharing();
+            (0..stretches).for_each(|at| look(&mut gpu, 50 * at, 50 * (at + 1), each));
+            (guest(&gpu).is_some(), gpu.line[0].uninvited)
+        };
+        assert!(stays(1, us(11_260)).0, "three quarters, roughly");
+        assert!(!stays(1, us(11_200)).0);
+        assert!(stays(3, us(14_000)).0, "a stretch or three show it roughly only");
+        assert!(!stays(4, us(14_000)).0 && stays(4, us(14_600)).0);
+        let mut gpu = sharing();
+        for doublings in [0, 1, 2, 3, 4, 4] {
+            gpu.line[0].uninvited = Nanos::ZERO;
+            gpu.watch_guests(NOW, NOW);
+            look(&mut gpu, 0, 50, Nanos::ZERO);
+            assert_eq!(gpu.line[0].uninvited, NOW + ms(50) + ms(2000 << doublings));
+        }
+    }
+}

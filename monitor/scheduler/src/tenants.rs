@@ -1,0 +1,404 @@
+//! The containers that have to do with a card, as the controller knows them.
+
+use cgpu_shm::grant::TurnState;
+use cgpu_shm::units::{Nanos, SlotIndex};
+
+use super::books::Books;
+use super::policy::Standing;
+use super::refill::part;
+use super::tuning::Tuning;
+use super::words::{self, Process, Words};
+
+/// What a container was promised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// Its weight; 0: the card had none left for it, and it gets no compute.
+    pub weight: u32,
+    /// Its part of the card in percent, for policy 3; none: by its weight.
+    pub percent: Option<u32>,
+    /// It has high priority.
+    pub high: bool,
+}
+
+impl Terms {
+    /// Of this weight, and nothing else.
+    #[must_use]
+    pub const fn weighing(weight: u32) -> Self {
+        Self { weight, percent: None, high: false }
+    }
+}
+
+/// A container, by the daemon's number for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TenantId(pub u64);
+
+/// One look at a container.
+#[derive(Clone, Debug)]
+pub struct Sight {
+    /// Whose.
+    pub tenant: TenantId,
+    /// Where it stands with the card.
+    pub standing: Standing,
+    /// It can ring. Without a bell it must be looked at.
+    pub bell: bool,
+    /// It has just rung.
+    pub rang: bool,
+    /// Its file cannot be read: cut short, overwritten. It is known to live by its locks.
+    pub garbled: bool,
+    /// Its living processes that have the card open.
+    pub words: Vec<Words>,
+}
+
+/// What a container's grant page is to say for the card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gate {
+    /// `epoch << 8 | state`.
+    pub turn: u64,
+    /// GPU time of the turn, in the container's own measure.
+    pub granted: Nanos,
+    /// When it is expected to end.
+    pub until: Nanos,
+    /// Who rings when its work has run out.
+    pub ring: Option<SlotIndex>,
+    /// News would matter.
+    pub armed: bool,
+    /// How many others' work runs at the same time: what is measured now is not the container's alone.
+    pub beside: u32,
+    /// Most that may be in flight; zero: as a gate uses to allow.
+    pub bound: Nanos,
+}
+
+impl Gate {
+    /// With this turn word, nothing granted, nobody listened to.
+    pub(super) const fn shut(turn: u64) -> Self {
+        let (granted, until, bound) = (Nanos::ZERO, Nanos::ZERO, Nanos::ZERO);
+        Self { turn, granted, until, ring: None, armed: false, beside: 0, bound }
+    }
+}
+
+/// A container on the books.
+#[derive(Clone, Debug)]
+pub(super) struct Tenant {
+    pub(super) id: TenantId,
+    pub(super) terms: Terms,
+    pub(super) standing: Standing,
+    pub(super) bell: bool,
+    pub(super) processes: Vec<Process>,
+    pub(super) books: Books,
+    /// What it may still use in this round, ns.
+    pub(super) balance: i64,
+    /// What it has yet to repay: see `debt.rs`.
+    pub(super) debt: Nanos,
+    /// It may have work in flight from before the GPU was contended: its gate was open then, and no
+    /// turn of its own has ended with its work since.
+    pub(super) queued: bool,
+    /// What a round brings it at present.
+    pub(super) quantum: Nanos,
+    /// Last launch seen.
+    pub(super) active: Nanos,
+    /// First launch after a silence.
+    pub(super) awake: Nanos,
+    pub(super) waiting: bool,
+    /// When it was last looked at.
+    pub(super) looked: Nanos,
+    /// When `waiting` became true, and how long it had been silent until then.
+    pub(super) returned: Nanos,
+    pub(super) away: Nanos,
+    /// It was launching a moment ago: it counts as wanting until this time, though nobody waits at its gate yet.
+    pub(super) presumed: Nanos,
+    /// It missed a turn, and the print of its words then.
+    pub(super) dormant: Option<u64>,
+    /// It runs beside others' turns.
+    pub(super) guest: Option<super::guests::Guest>,
+    /// It may not do so again before then.
+    pub(super) uninvited: Nanos,
+    /// Number of attempts in a row to share turns that gained nothing.
+    pub(super) vain: u32,
+    /// How much of its own turns it is busy, in thousandths, and from how many of them.
+    pub(super) duty: (u64, u32),
+    /// The same, but a turn in which it was less busy counts a sixteenth only: one that was stopped
+    /// once is as busy as before.
+    pub(super) high_duty: u64,
+    /// The same of its turns without the silence at their end.
+    pub(super) burst_duty: u64,
+    /// Its work runs beside others' turns, and how much of it is left, if it has what it is
+    /// charged.
+    pub(super) overrun: bool,
+    pub(super) left: Nanos,
+    /// How long its long work may take to end when its turn is over.
+    pub(super) long: super::drains::Long,
+    /// What it says is worth nothing until then.
+    pub(super) lied: Nanos,
+    /// Learned length of the gaps in its work.
+    pub(super) gap: Nanos,
+    /// How its work comes.
+    pub(super) bursts: super::bursts::Bursts,
+    /// Its last turn was used up: it need not be watched closely.
+    pub(super) steady: bool,
+    /// Learned lateness of the end of its work after it was predicted.
+    pub(super) late: Nanos,
+    /// When it last said that work of its was in flight, and when that would end.
+    pub(super) foretold: Nanos,
+    /// How long before its turn's end its work uses to be over.
+    pub(super) early: Nanos,
+    /// What it uses to have in flight when its turn is over.
+    pub(super) tail: Nanos,
+    /// How much more its processes report together than the time held, in thousandths, at least 1000.
+    pub(super) overlap: u64,
+    /// Learned cost of a switch to it, and from how many turns.
+    pub(super) bubble: (Nanos, u32),
+    /// Its last turn, not yet settled.
+    pub(super) closed: Option<super::turns::Closed>,
+    pub(super) gate: Gate,
+    /// It may ring since the last look at it.
+    pub(super) armed_anew: bool,
+    /// When the gate's turn word was given.
+    pub(super) given: Nanos,
+    /// The card's whole charge when it became known.
+    pub(super) joined: Nanos,
+}
+
+/// A moment of quiet shorter than this is no gap: launching takes time.
+const SHORTEST_GAP: Nanos = Nanos::from_micros(20);
+
+impl Tenant {
+    pub(super) fn new(id: TenantId, terms: Terms, gate: Gate, joined: Nanos) -> Self {
+        Self {
+            id,
+            terms,
+            standing: Standing::default(),
+            bell: false,
+            processes: Vec::new(),
+            books: Books::default(),
+            balance: 0,
+            debt: Nanos::ZERO,
+            queued: false,
+            quantum: Nanos::ZERO,
+            active: Nanos::ZERO,
+            awake: Nanos::ZERO,
+            waiting: false,
+            looked: Nanos::ZERO,
+            returned: Nanos::ZERO,
+            away: Nanos::ZERO,
+            presumed: Nanos::ZERO,
+            dormant: None,
+            guest: None,
+            uninvited: Nanos::ZERO,
+            vain: 0,
+            duty: (999, 0),
+            high_duty: 1000,
+            burst_duty: 1000,
+            overrun: false,
+            left: Nanos::ZERO,
+            long: super::drains::Long::default(),
+            lied: Nanos::ZERO,
+            gap: Nanos::ZERO,
+            bursts: super::bursts::Bursts::default(),
+            steady: false,
+            late: Nanos::ZERO,
+            foretold: Nanos::ZERO,
+            early: Nanos::ZERO,
+            tail: Nanos::ZERO,
+            overlap: 1000,
+            bubble: (Nanos::ZERO, 0),
+            closed: None,
+            gate,
+            armed_anew: false,
+            given: Nanos::ZERO,
+            joined,
+        }
+    }
+
+    /// Takes in what one look has shown.
+    pub(super) fn see(&mut self, now: Nanos, sight: &Sight, tuning: &Tuning) {
+        self.standing = sight.standing;
+        self.bell = sight.bell;
+        self.armed_anew = false;
+        let (active, ends) = (self.active, self.latest_end());
+        let mut processes = Vec::with_capacity(sight.words.len());
+        let (mut grown, mut busy) = (Nanos::ZERO, 0_u32);
+        for words in &sight.words {
+            let before = self.processes.iter().find(|process| process.slot == words.slot);
+            let (process, growth, lies) = words::believe(words, before, now);
+            grown = grown + growth;
+            busy += u32::from(growth > Nanos::ZERO);
+            if lies > 0 {
+                self.books.odd.lies = self.books.odd.lies.saturating_add(lies);
+                self.lied = now + tuning.distrust;
+            }
+            processes.push(process);
+        }
+        self.processes = processes;
+        let by_itself = busy <= 1 && self.guest.is_none() && !self.overrun;
+        // Processes that overlap report more than they computed.
+        let computed = if busy <= 1 { grown } else { part(grown.0, 1000, self.overlap) };
+        self.books.report(now, grown, computed, by_itself);
+        if self.latest_end() > now {
+            self.foretold = now;
+        }
+        self.active =
+            self.active.max(self.processes.iter().map(|process| process.active).max().unwrap_or_default());
+        let waiting = self.processes.iter().any(|process| process.waiting);
+        // Silence at the gate is the monitor's doing.
+        let held = self.waiting;
+        if waiting && !held {
+            self.returned = now;
+            self.books.waits = self.books.waits.saturating_add(1);
+            self.away = self.silence(now, (active, ends), tuning);
+            if active > Nanos::ZERO && self.gate.turn & 0xff == WAIT {
+                self.bursts.learn(self.away, self.books.reported, tuning);
+            }
+        } else if held {
+            self.books.waited = self.books.waited + (now - self.looked);
+        }
+        self.looked = now;
+        self.waiting = waiting;
+        if sight.rang && !waiting && self.is_drained() && self.gate.turn & 0xff == YOURS {
+            self.bursts.tell_waited();
+        }
+        // Who rings has a reason, and writes it down first.
+        let silent = !waiting && now - self.active.max(self.last()).max(self.latest_end()) > tuning.active;
+        if sight.garbled || (sight.rang && silent && sight.standing.open) {
+            self.books.odd.lies = self.books.odd.lies.saturating_add(1);
+            self.lied = now + tuning.distrust;
+        }
+        if self.dormant.is_some_and(|print| print != self.print()) {
+            self.dormant = None;
+            (self.returned, self.away) = (now, Nanos::MAX);
+        }
+        if self.active > active {
+            if self.active - active > tuning.active {
+                self.awake = self.active;
+            } else if self.guest.is_some() {
+                // Beside others its work ends later than predicted: only what was measured counts.
+                if self.active > self.last() {
+                    self.learn_gap(self.active - self.last());
+                }
+            } else if !held && (self.gate.turn & 0xff == WAIT || active >= self.given) {
+                self.learn_gap(self.active - active.max(ends));
+            }
+        }
+    }
+
+    /// How long it had been silent when it came to its gate. Before, it was last `active` then, and
+    /// its work was to end at `ends`.
+    fn silence(&self, now: Nanos, (active, ends): (Nanos, Nanos), tuning: &Tuning) -> Nanos {
+        // All that ran before is settled when it comes to its gate.
+        let over = if self.is_drained() { self.last() } else { ends };
+        let came = if self.active > active { self.active } else { now };
+        // Whatever it says, it had the GPU until its gate closed.
+        (came - active.max(over)).min(now - self.given + tuning.tolerance)
+    }
+
+    /// A quarter of the way to each gap seen; work without gaps lets the memory fade.
+    fn learn_gap(&mut self, gap: Nanos) {
+        let gap = if gap < SHORTEST_GAP { Nanos::ZERO } else { gap };
+        self.gap = Nanos(self.gap.0.saturating_mul(3).saturating_add(gap.0) / 4);
+    }
+
+    /// Changes when any of its words does.
+    pub(super) fn print(&self) -> u64 {
+        self.processes.iter().fold(0, |print, process| print.rotate_left(1) ^ process.print)
+    }
+
+    /// Whether it has launched lately, or has something to do.
+    pub(super) fn is_active(&self, now: Nanos, tuning: &Tuning) -> bool {
+        let launched = self.active > Nanos::ZERO && now - self.active < tuning.active;
+        let busy = (self.waiting && self.dormant.is_none()) || self.latest_end() > now || self.overrun;
+        launched || busy || self.is_distrusted(now)
+    }
+
+    /// What it says is worth nothing: its turns go by the clock alone, and it always wants them.
+    pub(super) fn is_distrusted(&self, now: Nanos) -> bool {
+        self.lied > now
+    }
+
+    /// It has high priority, and is believed when it says that it wants the card.
+    pub(super) fn is_high(&self, now: Nanos) -> bool {
+        self.terms.high && !self.is_distrusted(now)
+    }
+
+    /// It gets no compute: there was no weight left for it.
+    pub(super) fn is_barred(&self) -> bool {
+        self.terms.weight == 0
+    }
+
+    /// Whether it could use the card now.
+    pub(super) fn wants(&self, now: Nanos) -> bool {
+        if self.guest.is_some() {
+            return false;
+        }
+        let asks = !self.overrun && self.dormant.is_none() && (self.waiting || self.presumed > now);
+        asks || self.is_distrusted(now)
+    }
+
+    /// GPU time in flight, as predicted (siblings' included, by the one that ends last), and as late as it uses to be.
+    pub(super) fn remaining(&self, now: Nanos) -> Nanos {
+        let late = if self.is_drained() { Nanos::ZERO } else { self.late };
+        self.latest_end() + late - now
+    }
+
+    /// When the last of its work is predicted to end; zero when nothing is in flight.
+    pub(super) fn latest_end(&self) -> Nanos {
+        self.processes.iter().map(|process| process.ends).max().unwrap_or_default()
+    }
+
+    /// Nothing is in flight, by its own words.
+    pub(super) fn is_drained(&self) -> bool {
+        self.processes.iter().all(|process| process.ends == Nanos::ZERO)
+    }
+
+    /// End of its last settled work.
+    pub(super) fn last(&self) -> Nanos {
+        self.processes.iter().map(|process| process.last).max().unwrap_or_default()
+    }
+
+    /// A process of it has seen this turn.
+    pub(super) fn took(&self, turn: u64) -> bool {
+        self.processes.iter().any(|process| process.turn == turn)
+    }
+
+    /// GPU time of this turn, by its own words.
+    pub(super) fn spent(&self, turn: u64) -> Nanos {
+        self.processes.iter().filter(|process| process.turn == turn).map(|process| process.spent).sum()
+    }
+
+    /// The process whose work ends last.
+    pub(super) fn last_to_end(&self) -> Option<SlotIndex> {
+        self.processes
+            .iter()
+            .filter(|process| process.ends > Nanos::ZERO)
+            .max_by_key(|process| process.ends)
+            .map(|process| process.slot)
+    }
+
+    /// How long it may be silent and keep its turn.
+    pub(super) fn tolerance(&self, tuning: &Tuning) -> Nanos {
+        let four = Nanos(self.gap.0.saturating_mul(4));
+        if four <= self.quantum { tuning.tolerance.max(four) } else { tuning.tolerance }
+    }
+
+    /// The process that launched last.
+    pub(super) fn last_active(&self) -> Option<SlotIndex> {
+        self.processes.iter().max_by_key(|process| process.active).map(|process| process.slot)
+    }
+
+    /// What is shown of the gate.
+    pub(super) fn gate_state(&self) -> TurnState {
+        match self.gate.turn & 0xff {
+            YOURS => TurnState::Yours,
+            WAIT => TurnState::Wait,
+            _ => TurnState::Open,
+        }
+    }
+}
+
+/// `CGPU_TURN_OPEN`.
+pub(super) const OPEN: u64 = 0;
+/// `CGPU_TURN_YOURS`.
+pub(super) const YOURS: u64 = 1;
+/// `CGPU_TURN_WAIT`.
+pub(super) const WAIT: u64 = 2;
+
+#[cfg(test)]
+mod tests;

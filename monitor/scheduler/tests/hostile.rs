@@ -1,0 +1,142 @@
+//! Whatever containers write and whenever it is read, the controller neither panics nor gives a card to two at once, and its
+//! answers stay bounded.
+
+use std::collections::HashMap;
+
+use cgpu_scheduler::Card;
+use cgpu_scheduler::policy::{Policy, Standing};
+use cgpu_scheduler::tenants::{Sight, TenantId, Terms};
+use cgpu_scheduler::tuning::Tuning;
+use cgpu_scheduler::words::Words;
+use cgpu_shm::units::{Nanos, SlotIndex};
+use proptest::prelude::*;
+
+#[derive(Clone, Debug)]
+enum Event {
+    /// Time passes, in ns; then these are seen.
+    Step(u64, Vec<(u64, Standing, bool, bool, bool, Vec<Words>)>),
+    Admit(u64, Terms),
+    Dismiss(u64),
+    Promise(u64, Terms),
+    Policy(u32, u32, bool),
+    Ratio(u32),
+    Summon(Option<u64>),
+}
+
+/// Numbers as liars choose them: anything, the edges, and what looks right.
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![any::<u64>(), Just(0), Just(u64::MAX), 0..100_000_000_000_u64, 0..3_u64]
+}
+
+fn words() -> impl Strategy<Value = Words> {
+    (
+        any::<u8>(),
+        0..3_u64,
+        [number(), number(), number(), number()],
+        [number(), number(), number(), number()],
+    )
+        .prop_map(|(slot, generation, [turn, waiting, active, busy], [inflight, ends, spent, last])| {
+            Words {
+                slot: SlotIndex(slot),
+                generation,
+                turn,
+                waiting,
+                active,
+                busy,
+                inflight,
+                ends,
+                spent,
+                last,
+            }
+        })
+}
+
+fn terms() -> impl Strategy<Value = Terms> {
+    let weight = prop_oneof![any::<u32>(), 0..26_u32];
+    let percent = prop::option::of(prop_oneof![any::<u32>(), 0..101_u32]);
+    (weight, percent, prop::bool::weighted(0.3)).prop_map(|(weight, percent, high)| Terms {
+        weight,
+        percent,
+        high,
+    })
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let standing = (any::<bool>(), any::<bool>()).prop_map(|(created, open)| Standing { created, open });
+    let flags = (any::<bool>(), any::<bool>(), prop::bool::weighted(0.1));
+    let sight = (0..6_u64, standing, flags, prop::collection::vec(words(), 0..4)).prop_map(
+        |(tenant, standing, (bell, rang, garbled), words)| (tenant, standing, bell, rang, garbled, words),
+    );
+    let time =
+        prop_oneof![0..10_000_000_u64, 0..100_000_u64, Just(0), Just(u64::MAX / 4), Just(3_600_000_000_000)];
+    prop_oneof![
+        8 => (time, prop::collection::vec(sight, 0..6)).prop_map(|(time, sights)| Event::Step(time, sights)),
+        1 => (0..6_u64, terms()).prop_map(|(tenant, terms)| Event::Admit(tenant, terms)),
+        1 => (0..6_u64).prop_map(Event::Dismiss),
+        1 => (0..6_u64, terms()).prop_map(|(tenant, terms)| Event::Promise(tenant, terms)),
+        1 => (0..6_u32, 0..30_u32, any::<bool>()).prop_map(|(number, slots, conserving)| {
+            Event::Policy(number, slots, conserving)
+        }),
+        1 => (0..200_u32).prop_map(Event::Ratio),
+        1 => prop::option::of(0..6_u64).prop_map(Event::Summon),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nothing_that_is_written_breaks_the_controller(events in prop::collection::vec(event(), 1..100)) {
+        let mut card = Card::new(Tuning::DEFAULT, Policy::Preemptive);
+        let mut gates: HashMap<TenantId, u64> = HashMap::new();
+        let mut now = 1_000_000_000_u64;
+        let mut epoch = 0;
+        for event in events {
+            match event {
+                Event::Step(time, sights) => {
+                    now = now.saturating_add(time);
+                    let sights: Vec<Sight> = sights
+                        .into_iter()
+                        .map(|(tenant, standing, bell, rang, garbled, words)| Sight {
+                            tenant: TenantId(tenant), standing, bell, rang, garbled, words,
+                        })
+                        .collect();
+                    let _ = card.interest(Nanos(now), true).count();
+                    let plan = card.advance(Nanos(now), &sights);
+                    prop_assert!(plan.orders.len() <= 6);
+                    prop_assert!(plan.look > Nanos(now) || now == u64::MAX);
+                    for order in plan.orders {
+                        let before = gates.insert(order.tenant, order.gate.turn);
+                        if before != Some(order.gate.turn) {
+                            prop_assert!(order.bump);
+                            epoch = epoch.max(order.gate.turn >> 8);
+                        }
+                    }
+                    // Time enough for epochs to be told apart.
+                    if now < u64::MAX / 1000 {
+                        let holders = gates.values().filter(|turn| *turn & 0xff == 1).count();
+                        let beside = card.policy() == Policy::Soft;
+                        prop_assert!(holders <= 1 || beside, "{gates:?}");
+                    }
+                }
+                Event::Admit(tenant, terms) => card.admit(Nanos(now), TenantId(tenant), terms),
+                Event::Dismiss(tenant) => {
+                    card.dismiss(Nanos(now), TenantId(tenant));
+                    gates.remove(&TenantId(tenant));
+                }
+                Event::Promise(tenant, terms) => {
+                    card.set_terms(Nanos(now), TenantId(tenant), terms);
+                }
+                Event::Policy(number, slots, conserving) => {
+                    if let Some(policy) = Policy::numbered(number, slots, conserving) {
+                        card.set_policy(Nanos(now), policy);
+                    }
+                }
+                Event::Ratio(percent) => card.set_priority_ratio(percent),
+                Event::Summon(tenant) => {
+                    card.summon(tenant.map(TenantId));
+                }
+            }
+        }
+    }
+}

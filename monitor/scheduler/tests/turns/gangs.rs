@@ -1,0 +1,111 @@
+//! Containers of two cards: their turns on both come at the same time, and cost nobody its share.
+
+use cgpu_scheduler::gangs;
+use cgpu_scheduler::tenants::TenantId;
+use cgpu_scheduler::tuning::Tuning;
+use cgpu_shm::units::Nanos;
+
+use crate::process::{Load, MS, US};
+use crate::world::{SECOND, World, share_error, utilisation};
+use crate::{FAIR, SATURATING};
+
+const IDLE: &[Load] = &[Load::saturating(60).during(u64::MAX - 1, u64::MAX)];
+
+/// Two cards and the same containers on both; who is idle on one of them has no process there that launches.
+struct Pair {
+    cards: [World; 2],
+    gangs: bool,
+}
+
+impl Pair {
+    fn new(first: &[&[Load]], second: &[&[Load]], gangs: bool) -> Self {
+        // Slices differ, or the cards would keep in step by themselves.
+        let card = |loads: &[&'static [Load]], base, seed| -> World {
+            let tenants: Vec<(u32, &[Load])> = loads.iter().map(|load| (1, *load)).collect();
+            World::with(FAIR, &tenants, 1024 * US, 100 * US, Tuning::DEFAULT.with_base(base), seed)
+        };
+        // The loads are constants.
+        let stay = |loads: &[&[Load]]| -> Vec<&'static [Load]> {
+            loads.iter().map(|load| if load[0].from == 0 { SATURATING } else { IDLE }).collect()
+        };
+        let (six, five) = (Nanos::from_millis(6), Nanos::from_millis(5));
+        Self { cards: [card(&stay(first), six, 1), card(&stay(second), five, 2)], gangs }
+    }
+
+    /// How much of the time, in percent, both cards were held by the same one of these.
+    fn together(&mut self, time: u64, whom: &[u64]) -> f64 {
+        const STEP: u64 = 50 * US;
+        let mut together = 0;
+        for _ in 0..time / STEP {
+            self.cards.iter_mut().for_each(|card| card.run_for(STEP));
+            let [first, second] = &self.cards;
+            let holders = [first.controller.holder(), second.controller.holder()];
+            let summons = gangs::summons(&[&first.controller, &second.controller]);
+            together += u64::from(
+                holders[0] == holders[1] && holders[0].is_some_and(|TenantId(id)| whom.contains(&id)),
+            );
+            if self.gangs {
+                for (card, summoned) in self.cards.iter_mut().zip(summons) {
+                    card.summon(summoned);
+                }
+            }
+        }
+        together as f64 * 100.0 * STEP as f64 / time as f64
+    }
+}
+
+#[test]
+fn turns_on_two_cards_come_at_the_same_time() {
+    for (gangs, least, most) in [(false, 0.0, 80.0), (true, 88.0, 100.0)] {
+        let mut pair = Pair::new(&[SATURATING; 2], &[SATURATING; 2], gangs);
+        // They start at different times, and so would stay.
+        pair.cards[1].run_for(3 * MS);
+        pair.cards[0].run_for(3 * MS);
+        pair.together(SECOND, &[0, 1]);
+        let before = pair.cards.iter().map(World::ran).collect::<Vec<_>>();
+        let together = pair.together(10 * SECOND, &[0, 1]);
+        println!("gangs {gangs}: together {together:.1} %");
+        assert!((least..=most).contains(&together), "gangs {gangs}: {together:.1} %");
+        for (card, before) in pair.cards.iter().zip(before) {
+            let ran: Vec<u64> = card.ran().iter().zip(before).map(|(after, before)| after - before).collect();
+            assert!(share_error(&ran, &[1, 1]) <= 1.0, "{ran:?}");
+            assert!(utilisation(&ran, 10 * SECOND) >= 96.0, "{ran:?}");
+        }
+    }
+}
+
+/// Two containers have both cards, a third only the second one: it keeps its share, and theirs there is a third as well.
+#[test]
+fn who_has_one_card_loses_nothing_by_gangs() {
+    let pair = |gangs| {
+        let mut pair = Pair::new(&[SATURATING, SATURATING, IDLE], &[SATURATING; 3], gangs);
+        pair.together(SECOND, &[0, 1]);
+        pair
+    };
+    let apart = pair(false).together(10 * SECOND, &[0, 1]);
+    let mut pair = pair(true);
+    let before = pair.cards.each_ref().map(World::ran);
+    let together = pair.together(10 * SECOND, &[0, 1]);
+    let ran = |number: usize| -> Vec<u64> {
+        let after = pair.cards[number].ran();
+        after.iter().zip(&before[number]).map(|(after, before)| after - before).collect()
+    };
+    let (first, second) = (ran(0), ran(1));
+    println!("together {together:.1} % (apart {apart:.1} %), first {first:?}, second {second:?}");
+    assert!(together > apart + 5.0, "together {together:.1} %, without gangs {apart:.1} %");
+    assert!(share_error(&first[..2], &[1, 1]) <= 1.0, "{first:?}");
+    assert!(share_error(&second, &[1, 1, 1]) <= 3.0, "{second:?}");
+    assert!(utilisation(&second, 10 * SECOND) >= 95.0, "{second:?}");
+}
+
+#[test]
+fn only_the_first_card_of_a_container_summons() {
+    let mut pair = Pair::new(&[SATURATING; 2], &[SATURATING; 2], true);
+    for _ in 0..2000 {
+        pair.together(MS, &[]);
+        let [first, second] = &pair.cards;
+        let summons = gangs::summons(&[&first.controller, &second.controller]);
+        assert_eq!(summons[0], None);
+        assert_eq!(summons[1], first.controller.holder());
+    }
+}

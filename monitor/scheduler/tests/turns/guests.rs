@@ -1,0 +1,134 @@
+//! Who computes a little now and then: at least its share of what it does alone, at least what native slicing gives it, and no harm done.
+
+use cgpu_scheduler::policy::Policy;
+use cgpu_scheduler::tenants::Terms;
+
+use crate::process::{Load, MS};
+use crate::world::{Forge, SECOND, World, share_error, utilisation};
+use crate::{FAIR, Parts, SATURATING, WEIGHTED};
+
+const TIME: u64 = 4 * SECOND;
+
+fn ran(policy: Policy, tenants: &[(u32, &[Load])]) -> Vec<u64> {
+    let mut world = World::new(policy, tenants);
+    world.run_for(SECOND);
+    world.run_and_measure(TIME)
+}
+
+/// Kernels of this length, so many to a burst, with the host's own work in between, beside so many that saturate the card.
+#[test]
+fn gaps_cost_nobody_its_share() {
+    // What one that saturates the card has of it beside so many of its kind.
+    let among = |saturating: usize| ran(FAIR, &vec![(1, SATURATING); saturating + 1])[0] as f64;
+    let least = [1, 2, 3].map(among);
+    for (kernel_us, burst, gap_us, saturating) in [
+        (100, 1, 20, 1),
+        (100, 1, 200, 1),
+        (100, 1, 1_000, 1),
+        (100, 1, 5_000, 1),
+        (500, 1, 1_000, 1),
+        (60, 10, 3_000, 1),
+        (100, 1, 5_000, 2),
+        (100, 1, 1_000, 3),
+    ] {
+        let gappy = [Load::bursts(kernel_us, burst, gap_us)];
+        let mut tenants: Vec<(u32, &[Load])> = vec![(1, &gappy)];
+        tenants.extend(vec![(1, SATURATING); saturating]);
+        let solo = ran(FAIR, &[(1, &gappy), (1, &[])])[0];
+        let (turns, native) = (ran(FAIR, &tenants), ran(Policy::Native, &tenants));
+        let part = |ran: u64| ran as f64 * 100.0 / solo as f64;
+        let neighbours = &turns[1..];
+        let neighbour = *neighbours.iter().min().unwrap() as f64 * 100.0 / least[saturating - 1];
+        let apart = share_error(neighbours, &vec![1; saturating]);
+        let name = format!("{burst} x {kernel_us} us, gaps of {gap_us} us, beside {saturating}");
+        println!(
+            "{name}: {:.1} % of solo (native {:.1} %); neighbours {neighbour:.1} % of their share, apart {apart:.2} %; card used {:.1} % (native {:.1} %)",
+            part(turns[0]),
+            part(native[0]),
+            utilisation(&turns, TIME),
+            utilisation(&native, TIME),
+        );
+        let set = 100.0 / (saturating as f64 + 1.0);
+        assert!(part(turns[0]) >= 0.95 * set, "{name}: {:.1} % of solo", part(turns[0]));
+        assert!(turns[0] as f64 >= 0.98 * native[0] as f64, "{name}: native slicing gives more");
+        assert!(neighbour >= 99.0 && apart <= 2.0, "{name}: {neighbour:.1} %, apart {apart:.2} %");
+    }
+}
+
+/// Weights are kept beside a guest, as reported and as run.
+#[test]
+fn a_guest_leaves_weights_as_they_are() {
+    const SPARSE: &[Load] = &[Load::bursts(100, 1, 2_000)];
+    let mut world = World::new(WEIGHTED, &[(2, SPARSE), (3, SATURATING), (1, SATURATING)]);
+    world.run_for(SECOND);
+    let ran = world.run_and_measure(2 * TIME);
+    println!("{:.2?}", ran.map_parts(2 * TIME));
+    assert!(share_error(&ran[1..], &[3, 1]) <= 1.0, "{ran:?}");
+    assert!(utilisation(&ran[1..], 2 * TIME) >= 67.0, "{ran:?}");
+    let charged = world.share(0).books.charged.0 as f64;
+    let all = world.ran()[0] as f64;
+    assert!((charged / all - 1.0).abs() <= 0.1, "charged {charged}, ran {all}");
+}
+
+/// Many short kernels and then a long gap: beside others every kernel would wait for a slice of theirs, so it has turns.
+#[test]
+fn short_gaps_among_long_ones_are_better_off_in_turns() {
+    let both = [Load::bursts(100, 12, 0).during(0, u64::MAX), Load::bursts(100, 1, 30)];
+    let solo = ran(FAIR, &[(1, &both), (1, &[])])[0];
+    let turns = ran(FAIR, &[(1, &both), (1, SATURATING)]);
+    println!(
+        "{:.1} % of solo, neighbour {:.1} %",
+        turns[0] as f64 * 100.0 / solo as f64,
+        utilisation(&turns[1..], TIME)
+    );
+    assert!(turns[0] as f64 >= 0.95 * 0.5 * solo as f64);
+    // The gate asks for seven tenths of the 2 ms that it may have in flight then, and a grant ends between two such pieces: 48 and more in small ones, 47.6 so.
+    assert!(utilisation(&turns[1..], TIME) >= 47.0);
+}
+
+/// Saturates the card, and says that it computes a little every two milliseconds.
+const MODEST: Forge = |words, _, now| {
+    (words.busy, words.spent, words.last) = (words.busy / 20, words.spent / 20, now.saturating_sub(2 * MS));
+    (words.active, words.inflight, words.ends) = (now, 0, 0);
+};
+
+/// The same, and it has never heard of its turn.
+const DEAF: Forge = |words, chance, now| {
+    MODEST(words, chance, now);
+    words.turn = 0;
+};
+
+#[test]
+fn who_plays_the_guest_gains_nothing() {
+    for (name, forge) in [("modest", MODEST), ("deaf", DEAF)] {
+        let mut world = World::new(FAIR, &[(1, SATURATING), (1, SATURATING)]);
+        world.containers[0].forge = Some(forge);
+        world.run_for(SECOND);
+        let parts = world.run_and_measure(2 * TIME).map_parts(2 * TIME);
+        println!("{name}: {parts:.2?}");
+        assert!(parts[0] <= 50.5, "{name}: the liar has {:.1} %", parts[0]);
+        // As much as by the GPU's own slicing: beside others its gate charges it what its kernels
+        // cost alone.
+        assert!(parts[1] >= 45.0, "{name}: the neighbour has {:.1} %", parts[1]);
+    }
+}
+
+/// Whoever has high priority does not wait for guests.
+#[test]
+fn high_priority_has_no_guests_beside_it() {
+    const REQUESTS: &[Load] = &[Load::bursts(100, 64, 13_000)];
+    const SPARSE: &[Load] = &[Load::bursts(100, 1, 1_000)];
+    let slow = |tenants: &[(u32, &[Load])]| {
+        let mut world = World::new(FAIR, tenants);
+        world.promise(0, Terms { high: true, ..Terms::weighing(1) });
+        world.run_for(SECOND);
+        world.containers[0].processes[0].bursts.clear();
+        world.run_for(TIME);
+        let mut bursts = world.containers[0].processes[0].bursts.clone();
+        bursts.sort_unstable();
+        bursts[bursts.len() * 99 / 100] as f64
+    };
+    let (alone, beside) = (slow(&[(1, REQUESTS)]), slow(&[(1, REQUESTS), (1, SPARSE), (1, SATURATING)]));
+    println!("{:.3} of alone", beside / alone);
+    assert!(beside <= 1.10 * alone, "{:.3}", beside / alone);
+}

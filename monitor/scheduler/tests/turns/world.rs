@@ -1,0 +1,302 @@
+//! Containers, a card and the controller under test, in virtual time.
+
+use cgpu_scheduler::policy::{Policy, Standing};
+use cgpu_scheduler::tenants::{Sight, TenantId, Terms};
+use cgpu_scheduler::tuning::Tuning;
+use cgpu_scheduler::words::Words;
+use cgpu_scheduler::{Card as Controller, Share};
+use cgpu_shm::units::{Nanos, SlotIndex};
+
+use crate::card::{Card, Chance};
+use crate::process::{Load, MS, Page, Process, Siblings, US};
+
+/// Changes what the monitor reads.
+pub(crate) type Forge = fn(&mut Words, &mut Chance, u64);
+
+pub(crate) struct Container {
+    pub(crate) id: TenantId,
+    pub(crate) page: Page,
+    pub(crate) processes: Vec<Process>,
+    pub(crate) forge: Option<Forge>,
+    pub(crate) bell: bool,
+    /// Made, though perhaps without a process.
+    pub(crate) created: bool,
+}
+
+pub(crate) struct World {
+    pub(crate) now: u64,
+    pub(crate) card: Card,
+    pub(crate) controller: Controller,
+    pub(crate) containers: Vec<Container>,
+    look: u64,
+    /// Bells that will be heard: when, whose.
+    bells: Vec<(u64, usize)>,
+    /// Seen by the monitor's scan, and not looked at yet.
+    found: Vec<usize>,
+    chance: Chance,
+    /// Steps of the controller.
+    pub(crate) steps: u64,
+    /// The monitor stands still until then.
+    pub(crate) frozen: u64,
+    /// One wake-up in fifty, of the monitor or of a thread, comes so much later.
+    pub(crate) laggard: u64,
+}
+
+impl World {
+    pub(crate) fn new(policy: Policy, tenants: &[(u32, &[Load])]) -> Self {
+        Self::with(policy, tenants, 1024 * US, 100 * US, Tuning::DEFAULT, 1)
+    }
+
+    pub(crate) fn with(
+        policy: Policy,
+        tenants: &[(u32, &[Load])],
+        slice: u64,
+        switch: u64,
+        tuning: Tuning,
+        seed: u64,
+    ) -> Self {
+        let groups: Vec<usize> =
+            tenants.iter().enumerate().flat_map(|(number, tenant)| vec![number; tenant.1.len()]).collect();
+        let mut controller = Controller::new(tuning, policy);
+        let mut containers = Vec::new();
+        let mut context = 0;
+        for (number, (weight, loads)) in tenants.iter().enumerate() {
+            let id = TenantId(number as u64);
+            controller.admit(Nanos::ZERO, id, Terms::weighing(*weight));
+            let processes = loads
+                .iter()
+                .enumerate()
+                .map(|(slot, load)| {
+                    context += 1;
+                    Process::new(context - 1, u8::try_from(slot).unwrap(), *load)
+                })
+                .collect();
+            let page = Page { gate: 1, armed: true, ..Page::default() };
+            containers.push(Container { id, page, processes, forge: None, bell: true, created: true });
+        }
+        Self {
+            now: 0,
+            card: Card::new(groups, slice, switch),
+            controller,
+            containers,
+            look: 0,
+            bells: Vec::new(),
+            found: (0..tenants.len()).collect(),
+            chance: Chance::new(seed),
+            steps: 0,
+            frozen: 0,
+            laggard: 0,
+        }
+    }
+
+    /// Somebody has written to the control tree: everybody is looked at.
+    pub(crate) fn poke(&mut self) {
+        self.found = (0..self.containers.len()).collect();
+        self.look = self.now;
+    }
+
+    /// A new monitor, which knows nothing but what it finds.
+    pub(crate) fn restart_monitor(&mut self, policy: Policy, weights: &[u32]) {
+        self.controller = Controller::new(Tuning::DEFAULT, policy);
+        for (container, weight) in self.containers.iter_mut().zip(weights) {
+            self.controller.admit(Nanos(self.now), container.id, Terms::weighing(*weight));
+            container.page = Page { gate: container.page.gate + 1, armed: true, ..Page::default() };
+            for process in &mut container.processes {
+                process.wake(self.now + 20 * US);
+            }
+        }
+        self.found = (0..self.containers.len()).collect();
+        self.look = self.now;
+    }
+
+    pub(crate) fn run_for(&mut self, time: u64) {
+        let until = self.now + time;
+        while self.now < until {
+            let heard = self.bells.iter().map(|bell| bell.0).min().unwrap_or(u64::MAX).max(self.frozen);
+            let processes = self.containers.iter().flat_map(|container| &container.processes);
+            let next = processes
+                .map(Process::next)
+                .min()
+                .unwrap_or(u64::MAX)
+                .min(self.card.next_event())
+                .min(self.look.max(self.frozen))
+                .min(heard)
+                .clamp(self.now, until);
+            // Events of the card at this very instant are run by going a moment on.
+            let next = if next == self.now { self.now + 1 } else { next };
+            self.card.run_until(next);
+            self.now = next;
+            self.run_processes();
+            self.run_monitor();
+        }
+    }
+
+    fn run_processes(&mut self) {
+        for (number, container) in self.containers.iter_mut().enumerate() {
+            for at in 0..container.processes.len() {
+                let mut siblings = Siblings::default();
+                for (other, process) in container.processes.iter().enumerate() {
+                    if other != at && process.cell.turn == container.page.turn && !process.dead {
+                        siblings.spent += process.cell.spent;
+                        siblings.remaining +=
+                            process.cell.ends.saturating_sub(self.now).min(process.cell.inflight);
+                    }
+                }
+                let asked = container.processes[at].run(
+                    self.now,
+                    &mut self.card,
+                    &container.page,
+                    siblings,
+                    &mut self.chance,
+                );
+                if asked.ring {
+                    self.bells.push((self.now + self.chance.between(5 * US, 30 * US), number));
+                }
+            }
+        }
+    }
+
+    fn sight(&mut self, number: usize, rang: bool) -> Sight {
+        let container = &self.containers[number];
+        let chance = &mut self.chance;
+        let mut words = Vec::new();
+        for process in container.processes.iter().filter(|process| !process.dead) {
+            let cell = &process.cell;
+            let mut read = Words {
+                slot: SlotIndex(process.slot),
+                generation: 1,
+                turn: cell.turn,
+                waiting: cell.waiting,
+                active: cell.active,
+                busy: cell.busy,
+                inflight: cell.inflight,
+                ends: cell.ends,
+                spent: cell.spent,
+                last: cell.last,
+            };
+            if let Some(forge) = container.forge {
+                forge(&mut read, chance, self.now);
+            }
+            words.push(read);
+        }
+        let standing = Standing { created: container.created, open: !words.is_empty() };
+        Sight { tenant: container.id, standing, bell: container.bell, rang, garbled: false, words }
+    }
+
+    fn run_monitor(&mut self) {
+        if self.now < self.frozen {
+            return;
+        }
+        let rung: Vec<usize> =
+            self.bells.iter().filter(|bell| bell.0 <= self.now).map(|bell| bell.1).collect();
+        if rung.is_empty() && self.now < self.look {
+            return;
+        }
+        self.bells.retain(|bell| bell.0 > self.now);
+        self.steps += 1;
+        let mut numbers: Vec<usize> = self
+            .controller
+            .interest(Nanos(self.now), !rung.is_empty())
+            .map(|id| usize::try_from(id.0).unwrap())
+            .collect();
+        numbers.extend(&rung);
+        numbers.append(&mut self.found);
+        numbers.sort_unstable();
+        numbers.dedup();
+        let sights: Vec<Sight> =
+            numbers.into_iter().map(|number| self.sight(number, rung.contains(&number))).collect();
+        let plan = self.controller.advance(Nanos(self.now), &sights);
+        for order in plan.orders {
+            let container = &mut self.containers[usize::try_from(order.tenant.0).unwrap()];
+            container.page.turn = order.gate.turn;
+            container.page.granted = order.gate.granted.0;
+            container.page.ring = order.gate.ring.map(|slot| slot.0);
+            container.page.armed = order.gate.armed;
+            container.page.beside = order.gate.beside > 0;
+            container.page.bound = order.gate.bound.0;
+            if order.bump {
+                container.page.gate += 1;
+            }
+            if order.wake {
+                for process in &mut container.processes {
+                    let lag =
+                        if self.laggard > 0 && self.chance.between(0, 50) == 0 { self.laggard } else { 0 };
+                    process.wake(self.now + self.chance.between(15 * US, 60 * US) + lag);
+                }
+            }
+        }
+        // The timer is late by a little.
+        let lag = if self.laggard > 0 && self.chance.between(0, 50) == 0 { self.laggard } else { 0 };
+        let late = self.chance.between(2 * US, 20 * US) + lag;
+        self.frozen = self.frozen.max(self.now + lag);
+        self.look = if plan.look == Nanos::MAX { u64::MAX } else { plan.look.0.max(self.now + US) + late };
+    }
+
+    /// Gives a container other terms, as a write to the control tree does.
+    pub(crate) fn promise(&mut self, number: usize, terms: Terms) {
+        self.controller.set_terms(Nanos(self.now), TenantId(number as u64), terms);
+        self.poke();
+    }
+
+    /// Who is to have its turn at the same time as on another card.
+    pub(crate) fn summon(&mut self, id: Option<TenantId>) {
+        if self.controller.summon(id) {
+            self.look = self.now;
+        }
+    }
+
+    pub(crate) fn set_policy(&mut self, policy: Policy) {
+        self.controller.set_policy(Nanos(self.now), policy);
+        self.poke();
+    }
+
+    /// Time that each container's work has really run.
+    pub(crate) fn ran(&self) -> Vec<u64> {
+        self.containers
+            .iter()
+            .map(|container| {
+                container.processes.iter().map(|process| self.card.queues[process.context].ran).sum()
+            })
+            .collect()
+    }
+
+    /// The same over the next stretch.
+    pub(crate) fn run_and_measure(&mut self, time: u64) -> Vec<u64> {
+        let before = self.ran();
+        self.run_for(time);
+        self.ran().iter().zip(before).map(|(after, before)| after - before).collect()
+    }
+
+    pub(crate) fn share(&self, number: usize) -> Share<'_> {
+        self.controller.share(Nanos(self.now), TenantId(number as u64)).unwrap()
+    }
+
+    pub(crate) fn kill(&mut self, number: usize) {
+        for process in &mut self.containers[number].processes {
+            process.dead = true;
+            self.card.drop_context(process.context);
+        }
+    }
+
+    pub(crate) fn stop(&mut self, number: usize, stopped: bool) {
+        for process in &mut self.containers[number].processes {
+            process.stopped = stopped;
+        }
+    }
+}
+
+/// Greatest relative error of a share, in percent.
+pub(crate) fn share_error(ran: &[u64], weights: &[u64]) -> f64 {
+    let (sum, whole) = (ran.iter().sum::<u64>() as f64, weights.iter().sum::<u64>() as f64);
+    ran.iter()
+        .zip(weights)
+        .map(|(&ran, &weight)| ((ran as f64 / sum) / (weight as f64 / whole) - 1.0).abs() * 100.0)
+        .fold(0.0, f64::max)
+}
+
+/// How much of the time work ran, in percent.
+pub(crate) fn utilisation(ran: &[u64], time: u64) -> f64 {
+    ran.iter().sum::<u64>() as f64 * 100.0 / time as f64
+}
+
+pub(crate) const SECOND: u64 = 1000 * MS;

@@ -1,0 +1,107 @@
+//! Time, and waiting for it.
+
+use crate::units::Nanos;
+
+/// A clock that can be waited on; in tests a number that the test moves.
+pub trait Clock: Sync {
+    /// Now.
+    fn now(&self) -> Nanos;
+    /// Sleeps for about `time`; may return early.
+    fn sleep(&self, time: Nanos);
+}
+
+/// The system's monotonic clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Monotonic;
+
+impl Clock for Monotonic {
+    fn now(&self) -> Nanos {
+        read(libc::CLOCK_MONOTONIC)
+    }
+
+    fn sleep(&self, time: Nanos) {
+        let seconds = libc::time_t::try_from(time.0 / 1_000_000_000).unwrap_or(libc::time_t::MAX);
+        let nanoseconds = libc::c_long::try_from(time.0 % 1_000_000_000).unwrap_or(0);
+        let request = libc::timespec { tv_sec: seconds, tv_nsec: nanoseconds };
+        // SAFETY: `request` is a live, valid timespec; a null remainder is allowed. An interrupted sleep is an early return,
+        // which the contract of `sleep` permits.
+        unsafe { libc::nanosleep(&raw const request, std::ptr::null_mut()) };
+    }
+}
+
+/// The host's two clocks, read together.
+///
+/// What a process measures is in `CLOCK_MONOTONIC_RAW`, which nothing slews; what processes and the
+/// monitor tell each other is in `CLOCK_MONOTONIC`, which NTP may slew by 80,000 ppm. Instants near
+/// the reading convert exactly; one that lies a second away is off by what was slewed meanwhile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Clocks {
+    /// `CLOCK_MONOTONIC_RAW`.
+    pub raw: Nanos,
+    /// `CLOCK_MONOTONIC`.
+    pub monotonic: Nanos,
+}
+
+impl Clocks {
+    /// Both, now.
+    #[must_use]
+    pub fn now() -> Self {
+        Self { raw: read(libc::CLOCK_MONOTONIC_RAW), monotonic: Monotonic.now() }
+    }
+
+    /// An instant of the raw clock by the monotonic one. Zero stays zero: it stands for none.
+    #[must_use]
+    pub fn told(self, raw: Nanos) -> Nanos {
+        convert(raw, self.raw, self.monotonic)
+    }
+
+    /// An instant of the monotonic clock by the raw one. As above.
+    #[must_use]
+    pub fn heard(self, monotonic: Nanos) -> Nanos {
+        convert(monotonic, self.monotonic, self.raw)
+    }
+}
+
+fn convert(time: Nanos, from: Nanos, to: Nanos) -> Nanos {
+    if time == Nanos::ZERO {
+        Nanos::ZERO
+    } else if time >= from {
+        to + (time - from)
+    } else {
+        to - (from - time)
+    }
+}
+
+/// What a clock of the system shows.
+#[must_use]
+pub fn read(clock: libc::clockid_t) -> Nanos {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a live timespec that the call fills; it has no other obligation.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanoseconds = u64::try_from(time.tv_nsec).unwrap_or(0);
+    Nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instants_convert_both_ways_about_the_reading() {
+        let clocks = Clocks { raw: Nanos(1_000), monotonic: Nanos(700) };
+        for (raw, monotonic) in [(1_000, 700), (1_250, 950), (400, 100)] {
+            assert_eq!(clocks.told(Nanos(raw)), Nanos(monotonic));
+            assert_eq!(clocks.heard(Nanos(monotonic)), Nanos(raw));
+        }
+        assert_eq!((clocks.told(Nanos::ZERO), clocks.heard(Nanos::ZERO)), (Nanos::ZERO, Nanos::ZERO));
+        assert_eq!(clocks.heard(Nanos::MAX), Nanos::MAX, "saturates");
+        assert_eq!(clocks.told(Nanos(1)), Nanos::ZERO, "before the other began");
+    }
+
+    #[test]
+    fn both_clocks_run() {
+        let (before, after) = (Clocks::now(), Clocks::now());
+        assert!(before.raw <= after.raw && before.monotonic <= after.monotonic && before.raw > Nanos::ZERO);
+    }
+}

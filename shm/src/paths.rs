@@ -1,0 +1,90 @@
+//! Where things lie, as rules: what the environment says comes in, paths go out.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+/// The container's directory inside a container, and the monitor's root on the host.
+pub const RUN: &str = "/run/cgpu";
+
+/// A directory where a container's region may lie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// Which.
+    pub directory: PathBuf,
+    /// In a place where anybody may make one: whose it must be.
+    pub owner: Option<u32>,
+}
+
+/// No place for the monitor's root is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoRoot;
+
+impl core::fmt::Display for NoRoot {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(
+            "expected --root DIR or, for a user other than root, an absolute XDG_RUNTIME_DIR; found neither",
+        )
+    }
+}
+
+impl core::error::Error for NoRoot {}
+
+/// The monitor's root: as asked for, else [`RUN`] for root and `$XDG_RUNTIME_DIR/cgpu` for others.
+///
+/// # Errors
+/// [`NoRoot`] for a user who has neither.
+pub fn monitor_root(
+    asked: Option<&Path>,
+    user: u32,
+    xdg_runtime_dir: Option<&OsStr>,
+) -> Result<PathBuf, NoRoot> {
+    match (asked, user, xdg_runtime_dir.map(Path::new)) {
+        (Some(asked), _, _) => Ok(asked.to_path_buf()),
+        (None, 0, _) => Ok(RUN.into()),
+        // The XDG specification: a relative path is to be ignored.
+        (None, _, Some(runtime)) if runtime.is_absolute() => Ok(runtime.join("cgpu")),
+        _ => Err(NoRoot),
+    }
+}
+
+/// The monitor's configuration file, unless another is named.
+pub const MONITOR_CONFIG: &str = "/etc/cgpu/monitor.toml";
+
+/// The monitor's socket.
+#[must_use]
+pub fn socket(root: &Path) -> PathBuf {
+    root.join("monitor.sock")
+}
+
+/// Where the monitor finds containers, one directory each.
+#[must_use]
+pub fn containers(root: &Path) -> PathBuf {
+    root.join("containers")
+}
+
+/// Where the states of simulated cards lie.
+#[must_use]
+pub fn simulated(root: &Path) -> PathBuf {
+    root.join("cards")
+}
+
+/// The state's name there: the same list and the same root are the same cards. Lists with instances have a `/`.
+#[must_use]
+pub fn simulated_name(list: &str) -> String {
+    list.replace('/', "+")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_monitors_root_is_asked_for_or_the_users() {
+        let xdg = Some(OsStr::new("/run/user/7"));
+        assert_eq!(monitor_root(Some(Path::new("/x")), 0, xdg), Ok("/x".into()));
+        assert_eq!(monitor_root(None, 0, xdg), Ok("/run/cgpu".into()));
+        assert_eq!(monitor_root(None, 7, xdg), Ok("/run/user/7/cgpu".into()));
+        assert_eq!(monitor_root(None, 7, Some(OsStr::new("relative"))), Err(NoRoot));
+        assert_eq!(monitor_root(None, 7, None), Err(NoRoot));
+    }
+}

@@ -1,0 +1,164 @@
+//! `include/cgpu.h` and `layout.rs` say the same: a C program prints all that the header says, and Rust all that it says.
+//!
+//! Fields are told apart by name, so neither side can have one that the other has not.
+#![cfg(not(loom))]
+
+mod skip;
+
+use std::env;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use cgpu_shm::devices::{PARTITIONED, STEP, UNTOLD};
+use cgpu_shm::grant::TurnState;
+use cgpu_shm::layout::*;
+use cgpu_shm::lock::SLEEPERS;
+use cgpu_shm::notes::ESTIMATE;
+use cgpu_shm::slots::State;
+
+/// The size of the field that `of` points to in a `T`.
+fn size_in<T, F>(_of: fn(&T) -> &F) -> usize {
+    size_of::<F>()
+}
+
+macro_rules! rust {
+    ($out:ident, $($c:ident = $type:ident { $($field:ident),* $(,)? })*) => {
+        $(
+            writeln!($out, "{} {}", stringify!($c), size_of::<$type>()).unwrap();
+            $(
+                writeln!(
+                    $out,
+                    "{}.{} {} {}",
+                    stringify!($c),
+                    stringify!($field),
+                    std::mem::offset_of!($type, $field),
+                    size_in(|record: &$type| &record.$field),
+                )
+                .unwrap();
+            )*
+            // No field is left out: the pattern has no `..`.
+            let _ = |record: &$type| {
+                let $type { $($field: _),* } = record;
+            };
+        )*
+    };
+}
+
+fn what_rust_says() -> String {
+    let mut out = String::new();
+    for (name, value) in [
+        ("CGPU_LAYOUT_VERSION", u64::from(LAYOUT_VERSION)),
+        ("CGPU_USE_MAGIC", u64::from(USE_MAGIC)),
+        ("CGPU_GRANT_MAGIC", u64::from(GRANT_MAGIC)),
+        ("CGPU_CARDS", CARDS as u64),
+        ("CGPU_SLOTS", SLOTS as u64),
+        ("CGPU_COUNTERS", COUNTERS as u64),
+        ("CGPU_INTERVALS", INTERVALS as u64),
+        ("CGPU_NAME", NAME as u64),
+        ("CGPU_DEVICES", DEVICES as u64),
+        ("CGPU_DEVICE_STEP", STEP),
+        ("CGPU_ESTIMATE", u64::from(ESTIMATE)),
+        ("CGPU_DEVICE_UNTOLD", u64::from(UNTOLD)),
+        ("CGPU_DEVICE_PARTITIONED", u64::from(PARTITIONED)),
+        ("CGPU_LOCK_BASE", LOCK_BASE),
+        ("CGPU_LOCK_REGION", LOCK_REGION),
+        ("CGPU_LOCK_SLEEPERS", u64::from(SLEEPERS)),
+        ("CGPU_SLOT_FREE", State::Free as u64),
+        ("CGPU_SLOT_LIVE", State::Live as u64),
+        ("CGPU_SLOT_DRAINING", State::Draining as u64),
+        ("CGPU_SLOT_ORPHAN", State::Orphan as u64),
+        ("CGPU_LENT_UNSEEN", LENT_UNSEEN),
+        ("CGPU_TURN_OPEN", TurnState::Open as u64),
+        ("CGPU_TURN_YOURS", TurnState::Yours as u64),
+        ("CGPU_TURN_WAIT", TurnState::Wait as u64),
+    ] {
+        writeln!(out, "{name} {value}").unwrap();
+    }
+    rust! { out,
+        cgpu_card = Card { uuid, total, limit, ordinal, reserved0, withdrawn, context, agreed, lock, learning, reserved3 }
+        cgpu_use_header = UseHeader { version, magic, size, cards, high_water, created, name, time_scale, reserved, card }
+        cgpu_slot = Slot { state, pid, reserved0, since, comm, acked, opened, lent, counter }
+        cgpu_interval = Interval { start, end }
+        cgpu_cell = Cell {
+            held, implicit, peak, terms, waiting, creating, ended, charges, away, exported,
+            busy, inflight, launches, active, turn, first, last, spent,
+            sequence, interval, ends,
+        }
+        cgpu_progress = Progress { word }
+        cgpu_use = Use { header, slot, cell, progress }
+        cgpu_grant_card = GrantCard { turn, granted, until, limit, ring, policy, weight, share, busy, beside, edition, bound, confirmed, returned, measured, reserved0 }
+        cgpu_device = Device { uuid, total, free, order, reserved0 }
+        cgpu_grant = Grant {
+            version, magic, size, heartbeat, monitor, reserved0, gate, reserved1, armed, devices, sampled, pid_namespace, reserved2,
+            device, card, gone, process, growth,
+        }
+    }
+    out
+}
+
+fn compile(arguments: &[&str], program: &Path) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/layout.c");
+    let compiler = env::var("CC").unwrap_or_else(|_| "cc".into());
+    let done = Command::new(&compiler)
+        .args(["-Wall", "-Wextra", "-Werror", "-pedantic"])
+        .args(arguments)
+        .arg(&source)
+        .args(["-x", "none", "-o"])
+        .arg(program)
+        .output()
+        .unwrap_or_else(|error| panic!("a C compiler is needed (`cc`, or CC): {error}"));
+    assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+fn what_the_header_says(arguments: &[&str]) -> String {
+    let directory = tempfile::tempdir().unwrap();
+    let program: PathBuf = directory.path().join("layout");
+    compile(arguments, &program);
+    let said = Command::new(&program).output().unwrap();
+    assert!(said.status.success());
+    String::from_utf8(said.stdout).unwrap()
+}
+
+#[test]
+fn c_and_rust_agree_on_every_offset() {
+    assert_eq!(what_the_header_says(&["-std=c11"]), what_rust_says());
+}
+
+#[test]
+fn the_header_is_cpp_too() {
+    let found = Command::new("c++").arg("--version").output().is_ok();
+    if !found {
+        skip::skip("the_header_is_cpp_too", "c++", "there is no c++ beside the C compiler");
+        return;
+    }
+    let said = what_the_header_says(&["-x", "c++", "-std=c++17", "-lstdc++"]);
+    assert_eq!(said, what_rust_says());
+}
+
+/// The program lists every field by hand; a new one must not be forgotten.
+#[test]
+fn the_c_program_names_every_field_of_the_header() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let header = fs::read_to_string(root.join("../include/cgpu.h")).unwrap();
+    let program = fs::read_to_string(root.join("tests/layout.c")).unwrap();
+    let mut record = String::new();
+    let mut fields = 0;
+    for line in header.lines() {
+        if let Some(name) = line.strip_prefix("struct ") {
+            record = name.trim_end_matches(" {").into();
+        } else if line.starts_with("    ") && line.contains(';') && !record.is_empty() {
+            let declared = line.split(';').next().unwrap();
+            let field = declared.split_whitespace().last().unwrap().split('[').next().unwrap();
+            assert!(
+                program.contains(&format!("FIELD({record}, {field});")),
+                "{record}.{field} is not in layout.c"
+            );
+            fields += 1;
+        } else if line.starts_with("};") {
+            record.clear();
+        }
+    }
+    assert!(fields > 70, "found only {fields} fields in the header");
+}

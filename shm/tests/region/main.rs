@@ -1,0 +1,612 @@
+//! The files of a container: made once, opened with care, full, read-only, cut short, of another version, hostile.
+#![cfg(not(loom))]
+
+mod orphans;
+#[path = "../skip/mod.rs"]
+mod skip;
+
+use std::fs::{self, OpenOptions, Permissions};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use cgpu_shm::atomic::Ordering;
+use cgpu_shm::cards::{self, Card};
+use cgpu_shm::file::{Error, Fault};
+use cgpu_shm::grant::{Grantor, Heartbeat, Monitor, STALE, Turn, TurnState};
+use cgpu_shm::intervals::{self, READABLE, Span};
+use cgpu_shm::layout::{CARDS, LAYOUT_VERSION, LENT_UNSEEN, SLOTS};
+use cgpu_shm::ledger::Column;
+use cgpu_shm::liveness::Lifeline;
+use cgpu_shm::paths::Candidate;
+use cgpu_shm::preamble::{Kind, Unfit};
+use cgpu_shm::region::{Birth, Region};
+use cgpu_shm::slots::{Claim, Claimant, LINGERS, Presence, State, Swept, Word};
+use cgpu_shm::snapshot::{Reader, Slot};
+use cgpu_shm::units::{Bytes, CardIndex, Nanos, SlotIndex, TimeScale};
+use cgpu_shm::uuid::Uuid;
+use proptest::prelude::*;
+use skip::skip;
+use tempfile::TempDir;
+
+const NOW: Nanos = Nanos::from_millis(5_000);
+
+fn birth() -> Birth<'static> {
+    Birth { name: "trainer", created: Nanos(77), time_scale: Some(TimeScale(10_000)) }
+}
+
+fn made() -> TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    assert!(Region::make(directory.path(), birth()).unwrap());
+    directory
+}
+
+fn candidate(directory: &Path) -> Candidate {
+    Candidate { directory: directory.to_path_buf(), owner: None }
+}
+
+fn card(number: u8) -> Card {
+    Card { uuid: Uuid([number; 16]), total: Bytes(1000), limit: Bytes(100), ordinal: u32::from(number) }
+}
+
+fn first_card() -> CardIndex {
+    CardIndex::new(0).unwrap()
+}
+
+/// A file system of its own; `None`, with the skip recorded, where we may not mount.
+struct Tmpfs(PathBuf, #[allow(dead_code)] TempDir);
+
+impl Tmpfs {
+    fn mount(test: &str, kind: &str, options: &str) -> Option<Self> {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().join("mounted");
+        fs::create_dir(&place).unwrap();
+        let mounted = Command::new("mount").args(["-t", kind, "-o", options, "none"]).arg(&place).output();
+        if mounted.is_ok_and(|mounted| mounted.status.success()) {
+            return Some(Self(place, directory));
+        }
+        skip(test, "mount", "this user may not mount file systems");
+        None
+    }
+
+    fn remount(&self, options: &str) {
+        let options = format!("remount,{options}");
+        assert!(Command::new("mount").args(["-o", &options]).arg(&self.0).status().unwrap().success());
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        // Lazily: a process that another test has just forked may still have a file of it open.
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+// ---- making ---------------------------------------------------------------------------------------------------------------
+
+#[test]
+fn files_are_made_once_and_are_whole() {
+    let directory = made();
+    let path = |kind: Kind| directory.path().join(kind.name());
+    let before = fs::metadata(path(Kind::Use)).unwrap();
+    assert!(!Region::make(directory.path(), Birth::default()).unwrap(), "they are there");
+    assert_eq!(fs::metadata(path(Kind::Use)).unwrap().ino(), before.ino());
+    assert_eq!(before.len(), 2_166_784);
+    assert!(before.blocks() * 512 >= before.len(), "all space is there");
+    assert_eq!(before.mode() & 0o777, 0o666);
+    assert_eq!(fs::metadata(path(Kind::Grant)).unwrap().mode() & 0o777, 0o644);
+    let mut names: Vec<_> =
+        fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["bell", "grant", "use"], "no draft is left");
+
+    let snapshot = Reader::open(directory.path()).unwrap().read().unwrap();
+    assert_eq!((snapshot.name.as_str(), snapshot.created), ("trainer", Nanos(77)));
+    assert!(snapshot.cards.is_empty() && snapshot.slots.is_empty());
+}
+
+#[test]
+fn a_directory_is_made_where_there_is_none() {
+    let parent = tempfile::tempdir().unwrap();
+    let (nowhere, here) = (parent.path().join("a/b"), parent.path().join("c"));
+    let region = Region::open_or_make(&[candidate(&nowhere), candidate(&here)], birth()).unwrap();
+    assert_eq!(region.directory(), here);
+    // Found again, also from behind one in which nothing can be made.
+    let again = Region::open_or_make(&[candidate(&nowhere), candidate(&here)], birth()).unwrap();
+    assert_eq!(again.directory(), here);
+    let none = Region::open_or_make(&[candidate(&nowhere)], birth()).unwrap_err();
+    assert!(matches!(none.fault, Fault::Missing), "{none}");
+}
+
+#[test]
+fn a_region_that_is_there_is_preferred_to_making_one() {
+    let (empty, full) = (tempfile::tempdir().unwrap(), made());
+    let region = Region::open_or_make(&[candidate(empty.path()), candidate(full.path())], birth()).unwrap();
+    assert_eq!(region.directory(), full.path());
+}
+
+#[test]
+fn a_broken_region_is_not_got_around() {
+    let (broken, other) = (made(), tempfile::tempdir().unwrap());
+    fs::write(broken.path().join("use"), b"").unwrap();
+    let error =
+        Region::open_or_make(&[candidate(broken.path()), candidate(other.path())], birth()).unwrap_err();
+    assert!(matches!(error.fault, Fault::Unfit(Unfit::WrongSize { found: 0, .. })), "{error}");
+    assert_eq!(fs::read_dir(other.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_place_where_anybody_may_make_one_must_be_ours() {
+    // SAFETY: takes nothing and cannot fail.
+    let user = unsafe { libc::geteuid() };
+    let parent = tempfile::tempdir().unwrap();
+    let ours = |name: &str| Candidate { directory: parent.path().join(name), owner: Some(user) };
+    Region::open_or_make(&[ours("made")], birth()).unwrap();
+    assert_eq!(fs::metadata(parent.path().join("made")).unwrap().mode() & 0o777, 0o700);
+
+    fs::create_dir(parent.path().join("open")).unwrap();
+    fs::set_permissions(parent.path().join("open"), Permissions::from_mode(0o777)).unwrap();
+    std::os::unix::fs::symlink(parent.path().join("made"), parent.path().join("link")).unwrap();
+    let strangers = Candidate { directory: parent.path().join("made"), owner: Some(user + 1) };
+    for candidate in [ours("open"), ours("link"), strangers] {
+        let error = Region::open_or_make(&[candidate], birth()).unwrap_err().to_string();
+        assert!(error.contains("expected a directory of user"), "{error}");
+    }
+}
+
+// ---- what can be wrong ----------------------------------------------------------------------------------------------------
+
+fn open_fault(directory: &Path) -> Fault {
+    let error: Error = Region::open(directory).unwrap_err();
+    let sentence = error.to_string();
+    assert!(sentence.contains(directory.to_str().unwrap()), "which file: {sentence}");
+    error.fault
+}
+
+fn edit(directory: &Path, kind: Kind, offset: u64, bytes: &[u8]) {
+    let file = OpenOptions::new().write(true).open(directory.join(kind.name())).unwrap();
+    file.write_all_at(bytes, offset).unwrap();
+}
+
+#[test]
+fn each_wrong_file_is_told_apart() {
+    for kind in [Kind::Use, Kind::Grant] {
+        let cut = |length| {
+            let directory = made();
+            OpenOptions::new()
+                .write(true)
+                .open(directory.path().join(kind.name()))
+                .unwrap()
+                .set_len(length)
+                .unwrap();
+            open_fault(directory.path())
+        };
+        let size = kind.size();
+        for length in [0, 15, 16, 4096, size - 1, size + 1] {
+            let fault = cut(length);
+            let wrong_size = matches!(fault, Fault::Unfit(Unfit::WrongSize { found, expected })
+                if found == length && expected == size);
+            assert!(wrong_size, "{length}: {fault:?}");
+        }
+        let edited = |offset, bytes: &[u8]| {
+            let directory = made();
+            edit(directory.path(), kind, offset, bytes);
+            open_fault(directory.path())
+        };
+        assert!(matches!(edited(0, &0u32.to_ne_bytes()), Fault::Unfit(Unfit::NotYet)));
+        assert!(matches!(edited(0, &9u32.to_ne_bytes()), Fault::Unfit(Unfit::WrongVersion { found: 9 })));
+        assert!(matches!(edited(4, &9u32.to_ne_bytes()), Fault::Unfit(Unfit::WrongMagic { found: 9, .. })));
+        assert!(matches!(edited(8, &9u64.to_ne_bytes()), Fault::Unfit(Unfit::WrongSize { found: 9, .. })));
+        let missing = made();
+        fs::remove_file(missing.path().join(kind.name())).unwrap();
+        assert!(matches!(open_fault(missing.path()), Fault::Missing));
+        let folder = made();
+        fs::remove_file(folder.path().join(kind.name())).unwrap();
+        fs::create_dir(folder.path().join(kind.name())).unwrap();
+        open_fault(folder.path());
+    }
+}
+
+#[test]
+fn nobody_waits_for_ever_for_a_file_that_is_never_ready() {
+    let directory = made();
+    edit(directory.path(), Kind::Use, 0, &0u32.to_ne_bytes());
+    let error = Region::open_or_make(&[candidate(directory.path())], birth()).unwrap_err();
+    assert!(matches!(error.fault, Fault::Unfit(Unfit::NotYet)), "{error}");
+}
+
+#[test]
+fn a_file_that_becomes_ready_is_waited_for() {
+    let directory = made();
+    edit(directory.path(), Kind::Use, 0, &0u32.to_ne_bytes());
+    std::thread::scope(|scope| {
+        let opened =
+            scope.spawn(|| Region::open_or_make(&[candidate(directory.path())], birth()).map(|_| ()));
+        edit(directory.path(), Kind::Use, 0, &LAYOUT_VERSION.to_ne_bytes());
+        opened.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_regions_cards_are_as_slow_as_it_was_told() {
+    let directory = made();
+    let scale = Region::open(directory.path()).unwrap().time_scale();
+    assert_eq!(scale.host(Nanos(12)), Nanos(120));
+    assert_eq!(scale.host(Nanos(u64::MAX)), Nanos(u64::MAX));
+    edit(
+        directory.path(),
+        Kind::Use,
+        std::mem::offset_of!(cgpu_shm::layout::UseHeader, time_scale) as u64,
+        &0u32.to_ne_bytes(),
+    );
+    assert_eq!(Region::open(directory.path()).unwrap().time_scale(), TimeScale::REAL);
+}
+
+#[test]
+fn a_full_tmpfs_is_no_region_and_no_crash() {
+    let Some(tmpfs) = Tmpfs::mount("a_full_tmpfs_is_no_region_and_no_crash", "tmpfs", "size=1m") else {
+        return;
+    };
+    let error = Region::open_or_make(&[candidate(&tmpfs.0)], birth()).unwrap_err();
+    assert!(matches!(error.fault, Fault::NoSpace { needed: 2_166_784 }), "{error}");
+    let mut left: Vec<_> = fs::read_dir(&tmpfs.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["bell", "grant"], "only what fitted is there");
+    // The next candidate will do.
+    let other = tempfile::tempdir().unwrap();
+    let region = Region::open_or_make(&[candidate(&tmpfs.0), candidate(other.path())], birth()).unwrap();
+    assert_eq!(region.directory(), other.path());
+}
+
+/// A maker who did not allocate left a hole, and the tmpfs has no room for it any more: a mapped touch would be SIGBUS.
+#[test]
+fn a_hole_on_a_full_tmpfs_is_found_when_opening() {
+    let Some(tmpfs) = Tmpfs::mount("a_hole_on_a_full_tmpfs_is_found_when_opening", "tmpfs", "size=3m") else {
+        return;
+    };
+    Region::make(&tmpfs.0, birth()).unwrap();
+    let path = tmpfs.0.join("use");
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(4096).unwrap();
+    file.set_len(Kind::Use.size()).unwrap();
+    // Full but for less than a region.
+    let other = fs::File::create(tmpfs.0.join("other")).unwrap();
+    other.write_all_at(&vec![1; 2 << 20], 0).unwrap();
+    assert!(matches!(open_fault(&tmpfs.0), Fault::NoSpace { .. }));
+    // With room the hole is filled. (Not by removing the file: a process that another test has just forked may have it open.)
+    other.set_len(0).unwrap();
+    Region::open(&tmpfs.0).unwrap();
+    assert!(fs::metadata(&path).unwrap().blocks() * 512 >= Kind::Use.size());
+}
+
+#[test]
+fn a_read_only_file_system_is_named_as_such() {
+    let Some(tmpfs) = Tmpfs::mount("a_read_only_file_system_is_named_as_such", "tmpfs", "size=8m") else {
+        return;
+    };
+    tmpfs.remount("ro");
+    let error = Region::open_or_make(&[candidate(&tmpfs.0)], birth()).unwrap_err();
+    assert!(matches!(error.fault, Fault::ReadOnly), "{error}");
+    tmpfs.remount("rw");
+    Region::make(&tmpfs.0, birth()).unwrap();
+    tmpfs.remount("ro");
+    assert!(matches!(open_fault(&tmpfs.0), Fault::ReadOnly));
+    // The monitor reads all the same.
+    assert!(Reader::open(&tmpfs.0).unwrap().read().is_ok());
+    // A region that may only be read is the container's still: another must not be made beside it.
+    let other = tempfile::tempdir().unwrap();
+    let error = Region::open_or_make(&[candidate(&tmpfs.0), candidate(other.path())], birth()).unwrap_err();
+    assert!(matches!(error.fault, Fault::ReadOnly), "{error}");
+}
+
+/// Locks are lost on overlayfs, where a container's plain directories lie; another place is to be taken.
+#[test]
+fn overlayfs_is_refused() {
+    let test = "overlayfs_is_refused";
+    let Some(tmpfs) = Tmpfs::mount(test, "tmpfs", "size=16m") else { return };
+    for name in ["lower", "upper", "work"] {
+        fs::create_dir(tmpfs.0.join(name)).unwrap();
+    }
+    let at = |name: &str| tmpfs.0.join(name).display().to_string();
+    let options = format!("lowerdir={},upperdir={},workdir={}", at("lower"), at("upper"), at("work"));
+    let Some(overlay) = Tmpfs::mount(test, "overlay", &options) else { return };
+    let error = Region::make(&overlay.0, birth()).unwrap_err();
+    assert!(matches!(error.fault, Fault::Unsupported), "{error}");
+    // It is true, and the last guard sees it: a lock there does not outlive its descriptor.
+    fs::write(overlay.0.join("file"), []).unwrap();
+    let lines = cgpu_shm::liveness::Lifelines::open(&overlay.0.join("file")).unwrap();
+    let taken = lines.take(SlotIndex(0)).map(|line| line.is_some());
+    assert_eq!(taken.unwrap_err().kind(), std::io::ErrorKind::Unsupported);
+    drop(overlay);
+}
+
+// ---- slots and cards ------------------------------------------------------------------------------------------------------
+
+#[test]
+fn the_257th_process_finds_no_slot() {
+    let directory = made();
+    let region = Region::open(directory.path()).unwrap();
+    let who = Claimant { pid: 42, comm: b"a name of more than fifteen bytes" };
+    let claims: Vec<_> = (0..SLOTS).map(|_| region.claim(who, NOW, false).unwrap().unwrap()).collect();
+    assert!(claims.iter().enumerate().all(|(index, claim)| claim.slot.get() == index));
+    assert!(region.claim(who, NOW, false).unwrap().is_none());
+    assert_eq!(region.slots().high_water(), SLOTS);
+    // One dies, and its memory goes: there is room again.
+    let mut claims = claims;
+    drop(claims.remove(100));
+    assert!(region.claim(who, NOW, false).unwrap().is_none(), "dead is not free");
+    let later = NOW + Nanos::from_millis(600);
+    let again = region.claim(who, later, false).unwrap().unwrap();
+    assert_eq!((again.slot.get(), again.generation.get()), (100, 2));
+    let snapshot = Reader::open(directory.path()).unwrap().read().unwrap();
+    assert_eq!(snapshot.slots[100].comm, "a name of more ");
+    assert_eq!(snapshot.slots[100].pid, 42);
+}
+
+#[test]
+fn with_a_monitor_only_its_word_frees_a_slot() {
+    let directory = made();
+    let region = Region::open(directory.path()).unwrap();
+    let monitor = Grantor::open(directory.path()).unwrap();
+    let claim = region.claim(Claimant::default(), NOW, true).unwrap().unwrap();
+    let slot = claim.slot;
+    let draining = Word::new(claim.generation, State::Draining);
+    drop(claim);
+    let later = NOW + Nanos::from_millis(60_000);
+    assert_eq!(region.sweep(NOW, true).unwrap().mourned, 1);
+    assert_eq!(region.sweep(later, true).unwrap().draining, 1);
+    // A word about an earlier user of the slot says nothing.
+    monitor.set_gone(slot, Word::new(cgpu_shm::units::Generation::from_bits(0), State::Draining));
+    assert_eq!(region.sweep(later, true).unwrap().draining, 1);
+    assert_eq!(region.slots().word(slot), Some(draining));
+    monitor.set_gone(slot, draining);
+    assert_eq!(region.sweep(later, true).unwrap().buried, 1);
+}
+
+#[test]
+fn a_buried_slot_is_all_zero() {
+    let directory = made();
+    let region = Region::open(directory.path()).unwrap();
+    let claim = region.claim(Claimant::default(), NOW, false).unwrap().unwrap();
+    let slot = claim.slot;
+    for card in CardIndex::all() {
+        region.account(card, claim.owner()).book(
+            Column::Implicit,
+            Bytes(9),
+            || Bytes::MAX,
+            Nanos::ZERO,
+            |owner| region.life(owner),
+        );
+        region.cell(card, slot).sequence.store(9, Ordering::Relaxed);
+        region.cell(card, slot).interval[6].end.store(9, Ordering::Relaxed);
+    }
+    region.slot(slot).counter[47].store(9, Ordering::Relaxed);
+    region.slot(slot).acked.store(9, Ordering::Relaxed);
+    region.shared().progress[slot.get()].word[511].store(9, Ordering::Relaxed);
+    drop(claim);
+    region.sweep(NOW, false).unwrap();
+    assert_eq!(region.sweep(NOW + Nanos::from_millis(500), false).unwrap().buried, 1);
+    let bytes = fs::read(directory.path().join("use")).unwrap();
+    let zero = |from: usize, length: usize| bytes[from..from + length].iter().all(|byte| *byte == 0);
+    assert!(zero(4096 + 40, 256 - 40), "counters");
+    assert!((0..CARDS).all(|card| zero(69_632 + card * 65_536, 256)), "cells");
+    assert!(zero(1_118_208, 4096), "progress");
+}
+
+#[test]
+fn a_card_is_registered_once() {
+    let directory = made();
+    let region = Region::open(directory.path()).unwrap();
+    let me = region.claim(Claimant::default(), NOW, false).unwrap().unwrap();
+    let first = region.register(me.slot, &card(1)).unwrap();
+    let second = region.register(me.slot, &card(2)).unwrap();
+    assert_eq!((first.get(), second.get()), (0, 1));
+    assert_eq!(region.register(me.slot, &card(1)).unwrap(), first);
+    let found: Vec<_> = region.cards().map(|(_, card)| card).collect();
+    assert_eq!(found, [card(1), card(2)]);
+    for number in 3..=CARDS {
+        region.register(me.slot, &card(u8::try_from(number).unwrap())).unwrap();
+    }
+    assert!(matches!(region.register(me.slot, &card(99)), Err(cards::Error::Full)));
+}
+
+/// One container has one limit; but a directory that outlives its container does not keep an old one.
+#[test]
+fn a_limit_stands_while_anybody_else_lives() {
+    let directory = made();
+    let region = Region::open(directory.path()).unwrap();
+    let elder = region.claim(Claimant::default(), NOW, false).unwrap().unwrap();
+    let index = region.register(elder.slot, &card(1)).unwrap();
+    let younger = region.claim(Claimant::default(), NOW, false).unwrap().unwrap();
+    let more = Card { limit: Bytes(500), ..card(1) };
+    let limit = || region.cards().next().unwrap().1.limit;
+    region.register(younger.slot, &more).unwrap();
+    assert_eq!(limit(), Bytes(100));
+    drop(elder);
+    region.sweep(NOW, false).unwrap();
+    assert_eq!(region.register(younger.slot, &more).unwrap(), index);
+    assert_eq!(limit(), Bytes(500));
+}
+
+// ---- what the monitor says ------------------------------------------------------------------------------------------------
+
+#[test]
+fn what_is_granted_is_read() {
+    let directory = made();
+    let region = Region::open(directory.path()).unwrap();
+    let monitor = Grantor::open(directory.path()).unwrap();
+    let card = first_card();
+    let granted = region.granted();
+    assert_eq!((granted.gate(), granted.turn(card).state()), (0, TurnState::Open));
+    assert_eq!(granted.limit(card, Bytes::ZERO), Bytes::MAX);
+    assert_eq!(granted.limit(card, Bytes(7)), Bytes(7));
+    assert!(!granted.must_ring());
+
+    let turn = Turn::new(5, TurnState::Wait);
+    monitor.set_turn(card, turn, Nanos(6), Nanos(7));
+    monitor.card(card).limit.store(9, Ordering::Relaxed);
+    monitor.set_ring(card, Some(SlotIndex(255)));
+    monitor.arm();
+    monitor.turn_gate();
+    assert_eq!(granted.acknowledge(), 1);
+    assert_eq!((granted.turn(card), granted.turn(card).epoch()), (turn, 5));
+    assert_eq!((granted.granted(card), granted.until(card)), (Nanos(6), Nanos(7)));
+    assert_eq!(granted.limit(card, Bytes(7)), Bytes(9));
+    assert!(granted.must_ring() && granted.rings(card, SlotIndex(255)));
+    monitor.set_ring(card, None);
+    monitor.disarm();
+    assert!(!granted.must_ring() && SlotIndex::all().all(|slot| !granted.rings(card, slot)));
+    assert_eq!(Turn(7 << 8 | 99).state(), TurnState::Open, "a state of another version");
+
+    // The word that says "never touched" does not come again.
+    monitor.page().gate.store(u32::MAX, Ordering::Relaxed);
+    monitor.bump_gate();
+    assert_eq!(granted.gate(), 1);
+}
+
+/// The container's mapping is read-only; the kernel knows the word by its file.
+#[test]
+fn who_sleeps_at_the_gate_is_woken_through_the_monitors_mapping() {
+    let directory = made();
+    let region = Region::open(directory.path()).unwrap();
+    let monitor = Grantor::open(directory.path()).unwrap();
+    let hour = Nanos::from_millis(3_600_000);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while region.granted().gate() == 0 {
+                region.granted().wait(0, hour);
+            }
+        });
+        // It sleeps by now, most often.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        monitor.turn_gate();
+    });
+}
+
+#[test]
+fn the_heart_is_timed_by_the_reader() {
+    let directory = made();
+    let region = Region::open(directory.path()).unwrap();
+    let monitor = Grantor::open(directory.path()).unwrap();
+    let heartbeat = Heartbeat::default();
+    let at = |time| heartbeat.observe(region.granted(), time);
+    assert_eq!(at(NOW), Monitor::Never);
+    monitor.adopt(3);
+    assert_eq!(at(NOW), Monitor::Lives);
+    let almost = NOW + STALE - Nanos(1);
+    assert_eq!(at(almost), Monitor::Lives);
+    assert_eq!(at(NOW + STALE), Monitor::Stale);
+    monitor.beat();
+    assert_eq!(at(NOW + STALE + STALE), Monitor::Lives);
+    assert!(!at(NOW + STALE + STALE + STALE).lives());
+}
+
+// ---- what the monitor reads -----------------------------------------------------------------------------------------------
+
+#[test]
+fn the_monitor_reads_what_the_container_wrote() {
+    let directory = made();
+    let region = Region::open(directory.path()).unwrap();
+    let who = Claimant { pid: 42, comm: b"python3" };
+    let me = region.claim(who, NOW, false).unwrap().unwrap();
+    let index = region.register(me.slot, &card(1)).unwrap();
+    let account = region.account(index, me.owner());
+    let charge =
+        |column, bytes| account.charge(column, bytes, || Bytes(100), Nanos::ZERO, |owner| region.life(owner));
+    charge(Column::Used, Bytes(40)).unwrap();
+    charge(Column::Implicit, Bytes(20)).unwrap();
+    account.own().refund(Column::Used, Bytes(10));
+    account.own().export(Bytes(5));
+    region.cell(index, me.slot).busy.store(8, Ordering::Relaxed);
+    region.shared().progress[0].word[3].store(33, Ordering::Relaxed);
+    for number in 0..10 {
+        intervals::publish(
+            region.cell(index, me.slot),
+            Span { start: Nanos(number), end: Nanos(number + 1) },
+        );
+    }
+
+    let mut reader = Reader::open(directory.path()).unwrap();
+    let snapshot = reader.read().unwrap();
+    let card = &snapshot.cards[0];
+    assert_eq!(
+        (card.uuid, card.total, card.limit, card.cells[0].exported),
+        (Uuid([1; 16]), Bytes(1000), Bytes(100), Bytes(5))
+    );
+    let cell = &card.cells[0];
+    assert_eq!((cell.used, cell.implicit, cell.peak, cell.busy), (Bytes(30), Bytes(20), Bytes(60), Nanos(8)));
+    assert_eq!(card.used(), account.total());
+    let slot = &snapshot.slots[0];
+    assert_eq!((slot.pid, slot.comm.as_str(), slot.since), (42, "python3", NOW));
+    assert_eq!(slot.word, Word::new(me.generation, State::Live));
+    assert_eq!(reader.read_progress(SlotIndex(0), 3).unwrap(), 33);
+    let spans: Vec<_> = cell.spans_since(0).map(|span| span.start.0).collect();
+    assert_eq!(spans, [4, 5, 6, 7, 8, 9]);
+    assert_eq!(spans.len(), READABLE);
+    assert_eq!(cell.spans_since(8).count(), 2);
+    assert_eq!(cell.spans_since(10).count(), 0);
+    assert_eq!(cell.spans_since(11).count(), READABLE, "a new user of the slot began again");
+}
+
+#[test]
+fn a_file_cut_short_under_the_monitor_is_an_error() {
+    let directory = made();
+    let mut reader = Reader::open(directory.path()).unwrap();
+    for length in [100_000, 4096, 100, 0] {
+        edit(directory.path(), Kind::Use, 16, &u64::MAX.to_ne_bytes()); // cards and slots: as many as can be
+        OpenOptions::new().write(true).open(directory.path().join("use")).unwrap().set_len(length).unwrap();
+        let error = reader.read().unwrap_err();
+        assert!(
+            matches!(error.fault, Fault::Unfit(Unfit::WrongSize { found, .. }) if found == length),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn the_monitor_follows_no_link_and_waits_for_no_fifo() {
+    let (directory, other) = (made(), made());
+    let path = directory.path().join("use");
+    fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink(other.path().join("use"), &path).unwrap();
+    assert!(Reader::open(directory.path()).is_err());
+    fs::remove_file(&path).unwrap();
+    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    assert!(Reader::open(directory.path()).is_err());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever bytes a container writes, wherever: a snapshot or an error, never more than there can be, never a panic.
+    #[test]
+    fn hostile_bytes_are_only_bytes(
+        writes in prop::collection::vec((0u64..140_000, prop::collection::vec(any::<u8>(), 1..64)), 1..40),
+        counts in any::<[u32; 2]>(),
+    ) {
+        let directory = made();
+        let mut reader = Reader::open(directory.path()).unwrap();
+        for (offset, bytes) in writes {
+            edit(directory.path(), Kind::Use, offset, &bytes);
+        }
+        edit(directory.path(), Kind::Use, 16, &counts[0].to_ne_bytes());
+        edit(directory.path(), Kind::Use, 20, &counts[1].to_ne_bytes());
+        if let Ok(snapshot) = reader.read() {
+            prop_assert!(snapshot.cards.len() <= CARDS && snapshot.slots.len() <= SLOTS);
+            for card in &snapshot.cards {
+                prop_assert_eq!(card.cells.len(), snapshot.slots.len());
+                prop_assert!(card.used() >= snapshot.orphan(card));
+                for cell in &card.cells {
+                    prop_assert!(cell.spans_since(u64::MAX).count() <= READABLE);
+                    prop_assert!(cell.spans_since(0).count() <= READABLE);
+                }
+            }
+        }
+        // Nor does the container itself come to more than harm.
+        if let Ok(region) = Region::open(directory.path()) {
+            region.sweep(NOW, false).unwrap();
+            let cards: Vec<_> = region.cards().collect();
+            prop_assert!(cards.len() <= CARDS);
+        }
+    }
+}

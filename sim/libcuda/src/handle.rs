@@ -1,0 +1,98 @@
+//! Handles: numbers that stand for the driver's objects.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use cgpu_shm::atomic::{AtomicUsize, Ordering};
+
+/// The objects of one kind, by handle. A handle is never given out twice, to no kind of object, so that a stale one and one of
+/// another kind are told from a good one.
+#[derive(Debug)]
+pub(crate) struct Table<T> {
+    objects: RwLock<HashMap<usize, Arc<T>>>,
+}
+
+/// Above the handles that stand for themselves (NULL and the default streams).
+static NEXT: AtomicUsize = AtomicUsize::new(0x5000_0000);
+
+/// A handle for a new object.
+pub(crate) fn fresh() -> usize {
+    // Relaxed: only uniqueness matters.
+    NEXT.fetch_add(0x10, Ordering::Relaxed)
+}
+
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Self { objects: RwLock::default() }
+    }
+}
+
+impl<T> Table<T> {
+    /// Adds an object; its handle.
+    pub(crate) fn add(&self, object: T) -> usize {
+        let handle = fresh();
+        self.write().insert(handle, Arc::new(object));
+        handle
+    }
+
+    /// Adds an object that knows its own handle.
+    pub(crate) fn insert(&self, handle: usize, object: Arc<T>) {
+        self.write().insert(handle, object);
+    }
+
+    pub(crate) fn get(&self, handle: usize) -> Option<Arc<T>> {
+        self.read().get(&handle).cloned()
+    }
+
+    pub(crate) fn remove(&self, handle: usize) -> Option<Arc<T>> {
+        self.write().remove(&handle)
+    }
+
+    /// Drops all objects that `keep` says no to.
+    pub(crate) fn retain(&self, keep: impl Fn(&T) -> bool) {
+        self.write().retain(|_, object| keep(object));
+    }
+
+    /// The handle of the first object that fits.
+    pub(crate) fn find(&self, fits: impl Fn(&T) -> bool) -> Option<(usize, Arc<T>)> {
+        self.read()
+            .iter()
+            .find(|(_, object)| fits(object))
+            .map(|(&handle, object)| (handle, Arc::clone(object)))
+    }
+
+    /// All objects that fit, in the order of their handles.
+    pub(crate) fn all(&self, fits: impl Fn(&T) -> bool) -> Vec<(usize, Arc<T>)> {
+        let objects = self.read();
+        let fitting = objects.iter().filter(|(_, object)| fits(object));
+        let mut all: Vec<_> = fitting.map(|(&handle, object)| (handle, Arc::clone(object))).collect();
+        all.sort_unstable_by_key(|(handle, _)| *handle);
+        all
+    }
+
+    // A panic while the map is locked leaves it whole: single insertions and removals.
+    fn read(&self) -> RwLockReadGuard<'_, HashMap<usize, Arc<T>>> {
+        self.objects.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, HashMap<usize, Arc<T>>> {
+        self.objects.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handles_are_never_given_twice() {
+        let table = Table::default();
+        let first = table.add("first");
+        assert_eq!(table.get(first).as_deref(), Some(&"first"));
+        assert_eq!(table.remove(first).as_deref(), Some(&"first"));
+        assert_eq!(table.get(first), None);
+        assert_ne!(table.add("second"), first);
+        table.retain(|object| *object != "second");
+        assert_eq!(table.find(|_| true), None);
+    }
+}

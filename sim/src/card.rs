@@ -1,0 +1,390 @@
+//! The cards that can be played: one table of models, and the list in `CGPU_SIM_GPUS`.
+
+use cgpu_shm::units::Bytes;
+
+use crate::error::Error;
+use crate::footprint::Footprint;
+use crate::instance::{Instance, Part};
+use crate::memory::GRANULE;
+
+/// What a model is, whatever its memory. Figures are the vendor's data sheets' and deviceQuery's.
+#[derive(Debug)]
+pub struct Model {
+    /// The name in `CGPU_SIM_GPUS`.
+    pub key: &'static str,
+    /// The name that cuDeviceGetName and NVML give.
+    pub name: &'static str,
+    /// Compute capability, major and minor.
+    pub capability: (u32, u32),
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Threads that one multiprocessor holds at once.
+    pub threads_per_multiprocessor: u32,
+    /// Memory as NVML's total, where the list names none.
+    pub memory_mib: u64,
+    /// PCI device id, high half, and vendor id, low half, as NVML's `pciDeviceId`.
+    pub pci_device: u32,
+    /// Greatest clock of the multiprocessors in MHz.
+    pub core_mhz: u32,
+    /// Clock of the memory in MHz.
+    pub memory_mhz: u32,
+    /// Width of the memory bus in bits.
+    pub bus_bits: u32,
+    /// Second-level cache.
+    pub l2_bytes: u32,
+    /// Power limit in watts.
+    pub watts: u32,
+}
+
+/// What cards of one architecture have in common. Figures are the programming guide's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Generation {
+    /// Bytes of shared memory of one multiprocessor.
+    pub shared_per_multiprocessor: u32,
+    /// Blocks that one multiprocessor holds at once.
+    pub blocks_per_multiprocessor: u32,
+    /// Kernels that the card holds at once.
+    pub grids: u32,
+}
+
+/// Threads of a warp: a block takes whole ones.
+const WARP: u64 = 32;
+/// Registers of one multiprocessor, of every architecture here.
+const REGISTERS: u64 = 65_536;
+/// Registers are given to warps in steps of 256.
+const REGISTER_STEP: u64 = 256;
+
+impl Model {
+    /// What the card's architecture brings.
+    #[must_use]
+    pub const fn generation(&self) -> Generation {
+        let (shared_kib, blocks, grids) = match self.capability {
+            (6, 0) => (64, 32, 128),
+            (6, _) => (96, 32, 32),
+            (7, 0) => (96, 32, 128),
+            (7, _) => (64, 16, 128),
+            (8, 0) => (164, 32, 128),
+            (8, 6) => (100, 16, 128),
+            (8, _) => (100, 24, 128),
+            _ => (228, 32, 128),
+        };
+        Generation { shared_per_multiprocessor: shared_kib << 10, blocks_per_multiprocessor: blocks, grids }
+    }
+
+    /// Blocks of so many threads, bytes of shared memory and registers per thread that one multiprocessor holds at
+    /// once; 0 if not even one.
+    #[must_use]
+    pub fn resident_blocks(&self, threads: u64, shared: u64, registers: u64) -> u64 {
+        let generation = self.generation();
+        let warps = threads.div_ceil(WARP).max(1);
+        let by_threads = u64::from(self.threads_per_multiprocessor) / WARP / warps;
+        // From the architecture with capability 8 on the driver keeps a KiB for itself with every block.
+        let reserved = if self.capability.0 >= 8 { 1_024 } else { 0 };
+        let all = u64::from(generation.shared_per_multiprocessor);
+        let by_shared = if shared == 0 { u64::MAX } else { all / (shared + reserved) };
+        let by_registers = REGISTERS
+            .checked_div((registers * WARP).next_multiple_of(REGISTER_STEP) * warps)
+            .unwrap_or(u64::MAX);
+        by_threads.min(by_shared).min(by_registers).min(u64::from(generation.blocks_per_multiprocessor))
+    }
+}
+
+macro_rules! models {
+    ($($key:literal $name:literal $major:literal.$minor:literal $sms:literal $threads:literal $mib:literal $pci:literal
+       $core:literal $memory:literal $bus:literal $l2:literal $watts:literal;)*) => {
+        /// Every model, oldest architecture first.
+        pub static MODELS: &[Model] = &[$(Model {
+            key: $key, name: $name, capability: ($major, $minor), multiprocessors: $sms, threads_per_multiprocessor: $threads,
+            memory_mib: $mib, pci_device: $pci, core_mhz: $core, memory_mhz: $memory, bus_bits: $bus,
+            l2_bytes: $l2 << 20, watts: $watts,
+        }),*];
+    };
+}
+
+models! {
+//   key    name                         cc     SMs  thr. MiB     PCI id      core  mem   bus   L2 W
+    "P100"  "Tesla P100-PCIE-16GB"       6 . 0  56   2048 16280   0x15F8_10DE 1328  715   4096  4  250;
+    "P4"    "Tesla P4"                   6 . 1  20   2048 7611    0x1BB3_10DE 1531  3003  256   2  75;
+    "V100"  "Tesla V100-SXM2-16GB"       7 . 0  80   2048 16130   0x1DB1_10DE 1530  877   4096  6  300;
+    "T4"    "Tesla T4"                   7 . 5  40   1024 15109   0x1EB8_10DE 1590  5001  256   4  70;
+    "A100"  "NVIDIA A100-SXM4-80GB"      8 . 0  108  2048 81920   0x20B2_10DE 1410  1593  5120  40 400;
+    "A30"   "NVIDIA A30"                 8 . 0  56   2048 24576   0x20B7_10DE 1440  1215  3072  24 165;
+    "A10"   "NVIDIA A10"                 8 . 6  72   1536 23028   0x2236_10DE 1695  6251  384   6  150;
+    "A40"   "NVIDIA A40"                 8 . 6  84   1536 46068   0x2235_10DE 1740  7251  384   6  300;
+    "L4"    "NVIDIA L4"                  8 . 9  58   1536 23034   0x27B8_10DE 2040  6251  192   48 72;
+    "L40S"  "NVIDIA L40S"                8 . 9  142  1536 46068   0x26B9_10DE 2520  9001  384   96 350;
+    "H100"  "NVIDIA H100 80GB HBM3"      9 . 0  132  2048 81559   0x2330_10DE 1980  2619  5120  50 700;
+    "H200"  "NVIDIA H200"                9 . 0  132  2048 143771  0x2335_10DE 1980  3201  6144  60 700;
+    "B200"  "NVIDIA B200"                10 . 0 148  2048 183359  0x2901_10DE 1965  3996  8192  126 1000;
+}
+
+/// The most cards of one machine.
+pub const MAX_CARDS: usize = 16;
+/// The most locality domains of one card.
+pub const MAX_DOMAINS: usize = 4;
+
+/// One card of the list.
+#[derive(Clone, Copy, Debug)]
+pub struct CardSpec {
+    /// What it is.
+    pub model: &'static Model,
+    /// Its memory as NVML gives it.
+    pub total: Bytes,
+    /// Whether it is whole.
+    pub part: Part,
+}
+
+impl PartialEq for CardSpec {
+    fn eq(&self, other: &Self) -> bool {
+        self.model.key == other.model.key && self.total == other.total && self.part == other.part
+    }
+}
+
+impl Eq for CardSpec {}
+
+impl CardSpec {
+    /// Reads a list such as `A10:23028,T4:15109`; without a size, the model's own. `A100/mig=3g.40gb,2g.20gb` is divided, and its
+    /// instances follow it.
+    ///
+    /// # Errors
+    /// [`Error::Settings`], with the list of known models where the name is not one.
+    pub fn parse_list(list: &str) -> Result<Vec<Self>, Error> {
+        let mut cards: Vec<Self> = Vec::new();
+        let mut entries = list.split(',').map(str::trim).peekable();
+        while let Some(entry) = entries.next() {
+            let Some((entry, first)) = entry.split_once("/mig=") else {
+                cards.push(Self::parse(entry)?);
+                continue;
+            };
+            let card = Self::parse(entry)?;
+            let profile = |text: &str| Instance::parse(text, card.total);
+            let mut instances: Vec<Instance> = profile(first).into_iter().collect();
+            while let Some(next) = entries.peek().and_then(|entry| profile(entry)) {
+                instances.push(next);
+                entries.next();
+            }
+            Instance::check(&instances, card.model)?;
+            let place = cards.len();
+            cards.push(Self { part: Part::Divided, ..card });
+            cards.extend((0..).zip(instances).map(|(number, instance)| Self {
+                total: instance.memory(card.total),
+                part: Part::Instance(Instance { card: place, number, ..instance }),
+                ..card
+            }));
+        }
+        if cards.len() > MAX_CARDS {
+            return Err(Error::Settings(format!(
+                "CGPU_SIM_GPUS names {} cards, and {MAX_CARDS} are the most",
+                cards.len()
+            )));
+        }
+        Ok(cards)
+    }
+
+    /// The cards of a machine for which nobody named any: one A10.
+    #[must_use]
+    pub fn fallback() -> Vec<Self> {
+        MODELS
+            .iter()
+            .filter(|model| model.key == "A10")
+            .map(|model| Self { model, total: Bytes::from_mib(model.memory_mib), part: Part::Whole })
+            .collect()
+    }
+
+    fn parse(entry: &str) -> Result<Self, Error> {
+        let (key, size) = match entry.split_once(':') {
+            Some((key, size)) => (key, Some(size)),
+            None => (entry, None),
+        };
+        let Some(model) = MODELS.iter().find(|model| model.key.eq_ignore_ascii_case(key)) else {
+            let known = MODELS.iter().map(|model| model.key).collect::<Vec<_>>().join(", ");
+            return Err(Error::Settings(format!(
+                "CGPU_SIM_GPUS: unknown model {key:?} in {entry:?}; known are {known}"
+            )));
+        };
+        let mib = match size {
+            None => model.memory_mib,
+            Some(text) => match text.parse::<u64>() {
+                Ok(mib) if (1_024..=1_048_576).contains(&mib) => mib,
+                _ => {
+                    return Err(Error::Settings(format!(
+                        "CGPU_SIM_GPUS: {text:?} in {entry:?} is not a size in MiB between 1024 and 1048576"
+                    )));
+                }
+            },
+        };
+        Ok(Self { model, total: Bytes::from_mib(mib), part: Part::Whole })
+    }
+
+    /// The UUID of the card at `index` of the list: the same for the same model at the same place, on every machine.
+    #[must_use]
+    pub fn uuid(&self, index: usize) -> [u8; 16] {
+        let mut state = 0x6367_7075_2d73_696d_u64 ^ (index as u64) << 56;
+        for byte in self.model.key.bytes() {
+            state = crate::kernel::mix(state ^ u64::from(byte));
+        }
+        let mut uuid = [0; 16];
+        uuid[..8].copy_from_slice(&state.to_be_bytes());
+        uuid[8..].copy_from_slice(&crate::kernel::mix(state).to_be_bytes());
+        // Version 4, variant 1, as every card's.
+        uuid[6] = uuid[6] & 0x0f | 0x40;
+        uuid[8] = uuid[8] & 0x3f | 0x80;
+        uuid
+    }
+
+    /// What it is called: an instance by its card and its profile.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self.part {
+            Part::Instance(instance) => format!("{} MIG {}", self.model.name, instance.profile()),
+            Part::Whole | Part::Divided => self.model.name.to_owned(),
+        }
+    }
+
+    /// Its streaming multiprocessors.
+    #[must_use]
+    pub fn multiprocessors(&self) -> u32 {
+        match self.part {
+            Part::Instance(instance) => instance.multiprocessors(self.model),
+            Part::Whole | Part::Divided => self.model.multiprocessors,
+        }
+    }
+
+    /// Whether a switch connects it with others of its kind, so that one write can go to several: on boards with NVSwitch of the
+    /// third generation or later, which the models of these architectures have here. Instances have no part in that.
+    #[must_use]
+    pub fn has_switch(&self) -> bool {
+        self.model.capability.0 >= 9 && self.part == Part::Whole
+    }
+
+    /// How many locality domains it has: parts with multiprocessors and memory of their own. A B200 has one on each of its two
+    /// dies (measured with driver 615); instances have one.
+    #[must_use]
+    pub fn domains(&self) -> usize {
+        match (self.model.capability, self.part) {
+            ((10, 0), Part::Whole) => 2,
+            _ => 1,
+        }
+    }
+
+    /// Multiprocessors of each locality domain. Those that are left over belong to none: of a B200's 148 there are 70 in each
+    /// (measured with driver 615).
+    #[must_use]
+    pub fn domain_multiprocessors(&self) -> u32 {
+        match self.domains() {
+            1 => self.multiprocessors(),
+            _ => 70,
+        }
+    }
+
+    /// Memory that can be asked for in one locality domain: an equal part of what programs can have.
+    #[must_use]
+    pub fn domain_room(&self) -> Bytes {
+        Bytes(self.usable().0 / self.domains() as u64 / GRANULE * GRANULE)
+    }
+
+    /// Domain, bus and device of the card at `index`: ascending, so that PCI order is the list's. An instance sits where its card does.
+    #[must_use]
+    pub fn pci(&self, index: usize) -> (u32, u32, u32) {
+        let index = match self.part {
+            Part::Instance(instance) => instance.card,
+            Part::Whole | Part::Divided => index,
+        };
+        (0, 0x07 + u32::try_from(index).unwrap_or(u32::MAX), 0)
+    }
+
+    /// How much of the card a kernel takes; `None`: not one block of it fits a multiprocessor.
+    #[must_use]
+    pub fn footprint(&self, blocks: u64, threads: u64, shared: u64, registers: u64) -> Option<Footprint> {
+        let grids = u64::from(self.model.generation().grids);
+        let resident = self.resident(threads, shared, registers)?;
+        Some(Footprint::of_blocks(blocks, resident, grids))
+    }
+
+    /// The waves in which a kernel goes over the card; `None`: not one block of it fits a multiprocessor.
+    #[must_use]
+    pub fn waves(&self, blocks: u64, threads: u64, shared: u64, registers: u64) -> Option<u64> {
+        Some(blocks.div_ceil(self.resident(threads, shared, registers)?))
+    }
+
+    /// Blocks that the card holds at once, if it holds any.
+    fn resident(&self, threads: u64, shared: u64, registers: u64) -> Option<u64> {
+        let each = self.model.resident_blocks(threads, shared, registers);
+        Some(each * u64::from(self.multiprocessors())).filter(|&blocks| blocks > 0)
+    }
+
+    /// What contexts and programs can have of it; of a divided card, nothing.
+    #[must_use]
+    pub fn usable(&self) -> Bytes {
+        if self.part == Part::Divided { Bytes::ZERO } else { self.total - self.reserved() }
+    }
+
+    /// What the driver keeps for itself: NVML's reserved line. One eightieth and at least 200 MiB, in whole 2 MiB: an
+    /// A10 of 23028 MiB is known to leave programs some 22730.
+    #[must_use]
+    pub fn reserved(&self) -> Bytes {
+        Bytes((self.total.0 / 80).max(200 << 20).next_multiple_of(2 << 20))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_gives_models_and_sizes() {
+        let cards = CardSpec::parse_list("A10:23028, t4").unwrap();
+        assert_eq!(cards[0].model.key, "A10");
+        assert_eq!(cards[0].total, Bytes::from_mib(23028));
+        assert_eq!(cards[1].model.name, "Tesla T4");
+        assert_eq!(cards[1].total, Bytes::from_mib(15109));
+    }
+
+    #[test]
+    fn what_is_no_card_is_refused_with_the_reason() {
+        for (list, part) in [
+            ("B17", "known are P100, P4"),
+            ("", "unknown model"),
+            ("A10,", "unknown model"),
+            ("A10:", "not a size"),
+            ("A10:-5", "not a size"),
+            ("A10:12", "between 1024"),
+            (&["T4"; 17].join(","), "17 cards"),
+        ] {
+            let error = CardSpec::parse_list(list).unwrap_err().to_string();
+            assert!(error.contains(part), "{list}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_multiprocessor_holds_what_its_scarcest_resource_allows() {
+        let card = |key: &str| CardSpec::parse_list(key).unwrap()[0].model;
+        for (key, threads, shared, registers, blocks) in [
+            ("A10", 256, 0, 32, 6),       // 1536 threads
+            ("A10", 32, 0, 32, 16),       // 16 blocks
+            ("A10", 1024, 0, 32, 1),      // two of them would be 2048 threads
+            ("A10", 33, 0, 32, 16),       // two warps each, and 16 blocks are the most
+            ("A10", 256, 49_152, 32, 2),  // 100 KiB
+            ("A10", 256, 102_400, 32, 0), // and the driver's own KiB
+            ("V100", 256, 49_152, 32, 2), // 96 KiB, and nothing for the driver
+            ("H100", 256, 0, 32, 8),      // 2048 threads
+            ("H100", 256, 0, 128, 2),     // 65536 registers
+            ("T4", 128, 0, 0, 8),
+        ] {
+            assert_eq!(
+                card(key).resident_blocks(threads, shared, registers),
+                blocks,
+                "{key} {threads} {shared}"
+            );
+        }
+    }
+
+    #[test]
+    fn uuids_differ_and_repeat() {
+        let cards = CardSpec::parse_list("A10,A10,T4").unwrap();
+        let uuids: Vec<_> = cards.iter().enumerate().map(|(index, card)| card.uuid(index)).collect();
+        assert_ne!(uuids[0], uuids[1]);
+        assert_ne!(uuids[1], uuids[2]);
+        assert_eq!(uuids[0], CardSpec::parse_list("A10:20000").unwrap()[0].uuid(0));
+    }
+}

@@ -1,0 +1,115 @@
+//! Device time: real (dilated `CLOCK_MONOTONIC`) or virtual (moved by whoever waits for it).
+
+use std::sync::Arc;
+
+use cgpu_shm::atomic::{AtomicU64, Ordering};
+use cgpu_shm::units::Nanos;
+
+/// The rule for waits on the real clock: sleep to this long before the instant, then yield until it. A sleep of 60 us
+/// ends 37 us late with a timer slack of 1 ns; the rest is for a busy machine.
+const LEAD: Nanos = Nanos::from_micros(100);
+
+/// Where device time comes from.
+#[derive(Clone, Debug)]
+pub enum Clock {
+    /// `CLOCK_MONOTONIC` divided by the dilation. At dilation 1 device time is `CLOCK_MONOTONIC` itself.
+    Real {
+        /// Thousandths of real time per device time.
+        dilation_milli: u64,
+    },
+    /// Moved by [`VirtualClock::set`] and by every wait: deterministic when one thread drives everything.
+    Virtual(VirtualClock),
+}
+
+impl Clock {
+    /// Device time now.
+    #[must_use]
+    pub fn now(&self) -> Nanos {
+        match self {
+            Self::Real { dilation_milli: 1_000 } => monotonic(),
+            Self::Real { dilation_milli } => {
+                let scaled = u128::from(monotonic().0) * 1_000 / u128::from(*dilation_milli);
+                Nanos(u64::try_from(scaled).unwrap_or(u64::MAX))
+            }
+            Self::Virtual(clock) => clock.now(),
+        }
+    }
+
+    /// Real time of a span of device time.
+    pub(crate) fn real(&self, span: Nanos) -> Nanos {
+        match self {
+            Self::Real { dilation_milli: 1_000 } | Self::Virtual(_) => span,
+            Self::Real { dilation_milli } => Nanos(
+                u64::try_from(u128::from(span.0) * u128::from(*dilation_milli) / 1_000).unwrap_or(u64::MAX),
+            ),
+        }
+    }
+
+    /// Waits until the instant: asleep to 100 us before it, then yielding.
+    pub fn wait_until(&self, instant: Nanos) {
+        self.wait(instant, LEAD);
+    }
+
+    /// As [`Clock::wait_until`] with another lead: less work, less exact.
+    pub(crate) fn wait(&self, instant: Nanos, lead: Nanos) {
+        if let Self::Virtual(clock) = self {
+            clock.set(instant);
+            return;
+        }
+        loop {
+            let left = self.real(instant - self.now());
+            if left == Nanos::ZERO {
+                return;
+            }
+            if left > lead { sleep(left - lead) } else { std::thread::yield_now() }
+        }
+    }
+
+    /// Keeps the processor until the instant: what a call costs, it costs in processor time.
+    pub(crate) fn spin_until(&self, instant: Nanos) {
+        if let Self::Virtual(clock) = self {
+            clock.set(instant);
+            return;
+        }
+        while self.now() < instant {
+            cgpu_shm::atomic::spin_loop();
+        }
+    }
+}
+
+/// A clock that stands still until moved. Clones show the same time.
+#[derive(Clone, Debug, Default)]
+pub struct VirtualClock(Arc<AtomicU64>);
+
+impl VirtualClock {
+    /// The time it shows.
+    #[must_use]
+    pub fn now(&self) -> Nanos {
+        Nanos(self.0.load(Ordering::Relaxed))
+    }
+
+    /// Moves it forward to `instant`; never back.
+    pub fn set(&self, instant: Nanos) {
+        self.0.fetch_max(instant.0, Ordering::Relaxed);
+    }
+}
+
+/// Sleeps with timers that fire without the 50 us that the kernel may add to group them. The thread's own setting is
+/// put back: it is the program's, whose sleeps the simulator must not improve.
+fn sleep(span: Nanos) {
+    // SAFETY: PR_GET_TIMERSLACK takes no further argument and reads the calling thread's slack.
+    let slack = unsafe { libc::prctl(libc::PR_GET_TIMERSLACK) };
+    // SAFETY: PR_SET_TIMERSLACK takes one number and changes nothing but the calling thread's slack.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64) };
+    std::thread::sleep(span.duration());
+    // SAFETY: as above. Zero would mean the default; a failed read (never on Linux) is answered by that.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, u64::try_from(slack).unwrap_or(0)) };
+}
+
+fn monotonic() -> Nanos {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the clock exists on every Linux, and the pointer is to a timespec of ours.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    // The monotonic clock is never negative.
+    Nanos(time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs())
+}

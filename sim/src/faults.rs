@@ -1,0 +1,341 @@
+//! Faults on request (`CGPU_SIM_FAULT`): chosen calls answer an error and do nothing else, or are the last of their process.
+//!
+//! ```text
+//! CGPU_SIM_FAULT = NAME:WHEN:CODE[,NAME:WHEN:CODE...]
+//!
+//!   NAME   a symbol of the driver or of NVML, or its beginning and a star: cuMemAlloc_v2, cuGraph*, *
+//!   WHEN   3      the third call in the process
+//!          3+     every call from the third on
+//!          p0.01  each call with that probability, drawn from CGPU_SIM_SEED: the same calls give the same faults
+//!   CODE   a number, or the vendor's name for it: 2, CUDA_ERROR_OUT_OF_MEMORY, NVML_ERROR_GPU_IS_LOST
+//!          KILL        the process is killed (SIGKILL) before the call does anything
+//!          KILL_AFTER  it is killed when the call has done everything, before it returns
+//!          HANG        the call does nothing and never returns
+//! ```
+//!
+//! The first entry that says so decides; each counts the calls that it names, whoever decides. A name with a star that fits symbols
+//! of both libraries holds for both, unless its code has a name of one of them.
+
+use cgpu_abi::nvml_types::nvmlReturn_t;
+use cgpu_abi::types::CUresult;
+use cgpu_abi::{DRIVER, NVML};
+use cgpu_shm::atomic::{AtomicU64, Ordering};
+
+use crate::error::Error;
+use crate::kernel::mix;
+
+/// Whose calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Library {
+    /// libcuda.
+    Driver,
+    /// libnvidia-ml.
+    Nvml,
+}
+
+/// The faults that somebody asked for, in one library.
+#[derive(Debug, Default)]
+pub struct Faults {
+    rules: Vec<Rule>,
+}
+
+/// What becomes of a call that is struck.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strike {
+    /// It answers this error and does nothing else.
+    Answers(u32),
+    /// Its process is killed before it does anything.
+    Kills,
+    /// Its process is killed when it has done everything, before it returns.
+    KillsAfter,
+    /// It does nothing and never returns.
+    Hangs,
+}
+
+#[derive(Debug)]
+struct Rule {
+    /// By position in the library's table.
+    named: Vec<bool>,
+    when: When,
+    strike: Strike,
+    seed: u64,
+    /// Calls so far.
+    calls: AtomicU64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum When {
+    Nth(u64),
+    From(u64),
+    /// In parts of 2^64.
+    Chance(u64),
+}
+
+impl Library {
+    fn symbols(self) -> Vec<&'static str> {
+        match self {
+            Self::Driver => DRIVER.iter().map(|row| row.symbol).collect(),
+            Self::Nvml => NVML.iter().map(|row| row.symbol).collect(),
+        }
+    }
+
+    /// The symbol at a position of its table.
+    pub(crate) fn symbol(self, position: usize) -> &'static str {
+        match self {
+            Self::Driver => DRIVER[position].symbol,
+            Self::Nvml => NVML[position].symbol,
+        }
+    }
+
+    /// The code of that name.
+    fn code(self, name: &str) -> Option<u32> {
+        let is_it =
+            |text: Option<&core::ffi::CStr>| text.is_some_and(|text| text.to_bytes() == name.as_bytes());
+        match self {
+            Self::Driver => CUresult::ALL.iter().find(|code| is_it(code.name())).map(|code| code.0),
+            Self::Nvml => nvmlReturn_t::ALL.iter().find(|code| is_it(code.name())).map(|code| code.0),
+        }
+    }
+}
+
+impl Faults {
+    /// What `CGPU_SIM_FAULT` and `CGPU_SIM_SEED` ask for.
+    ///
+    /// # Errors
+    /// [`Error::Settings`] naming the variable, what was expected and what came.
+    pub fn from_environment(library: Library) -> Result<Self, Error> {
+        let variable = |name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+        let seed = match variable("CGPU_SIM_SEED").filter(|text| !text.is_empty()) {
+            None => 0,
+            Some(text) => crate::settings::seed(&text)?,
+        };
+        Self::parse(&variable("CGPU_SIM_FAULT").unwrap_or_default(), seed, library)
+    }
+
+    /// Reads a list of faults, and keeps those of one library.
+    ///
+    /// # Errors
+    /// [`Error::Settings`] with the first entry that cannot be understood.
+    pub fn parse(list: &str, seed: u64, library: Library) -> Result<Self, Error> {
+        let mut rules = Vec::new();
+        for (place, entry) in list.split(',').map(str::trim).filter(|entry| !entry.is_empty()).enumerate() {
+            let seed = mix(seed ^ mix(place as u64 + 1));
+            rules.extend(Rule::parse(entry, seed, library).map_err(Error::Settings)?);
+        }
+        Ok(Self { rules })
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// What becomes of the next call of the function at this position of its table, if it is to fail. Counts the call.
+    #[must_use]
+    pub fn strike(&self, position: usize) -> Option<Strike> {
+        let mut strike = None;
+        for rule in self.rules.iter().filter(|rule| rule.named.get(position) == Some(&true)) {
+            // Relaxed: every call gets a number of its own, whatever else it sees.
+            let call = rule.calls.fetch_add(1, Ordering::Relaxed) + 1;
+            let strikes = match rule.when {
+                When::Nth(nth) => call == nth,
+                When::From(first) => call >= first,
+                When::Chance(chance) => mix(rule.seed ^ mix(call)) < chance,
+            };
+            if strikes {
+                strike = strike.or(Some(rule.strike));
+            }
+        }
+        strike
+    }
+}
+
+impl Rule {
+    /// Reads an entry; `None`: it is about the other library.
+    fn parse(entry: &str, seed: u64, library: Library) -> Result<Option<Self>, String> {
+        let wrong = |what: &str| {
+            format!(
+                "CGPU_SIM_FAULT: {entry:?}: {what}; expected NAME:WHEN:CODE, as cuMemAlloc_v2:3:2, cuMemAlloc_v2:2+:CUDA_ERROR_OUT_OF_MEMORY or cuLaunchKernel:p0.01:719"
+            )
+        };
+        let parts: Vec<&str> = entry.split(':').collect();
+        let [name, when, code] = parts[..] else {
+            return Err(wrong("it has not three parts"));
+        };
+        let named = |library: Library| -> Vec<bool> {
+            let fits = |symbol: &str| match name.strip_suffix('*') {
+                Some(beginning) => symbol.starts_with(beginning),
+                None => symbol == name,
+            };
+            library.symbols().into_iter().map(fits).collect()
+        };
+        let any = |named: &[bool]| named.contains(&true);
+        let (driver, nvml) = (named(Library::Driver), named(Library::Nvml));
+        if !any(&driver) && !any(&nvml) {
+            return Err(wrong("neither the driver nor NVML has a function of that name"));
+        }
+        let when =
+            When::parse(when).ok_or_else(|| wrong("the second part is no count and no probability"))?;
+        let answers = |code: Option<u32>| code.map(Strike::Answers);
+        let (of_driver, of_nvml) = match (code, code.parse()) {
+            ("KILL", _) => (Some(Strike::Kills), Some(Strike::Kills)),
+            ("KILL_AFTER", _) => (Some(Strike::KillsAfter), Some(Strike::KillsAfter)),
+            ("HANG", _) => (Some(Strike::Hangs), Some(Strike::Hangs)),
+            (_, Ok(code)) => (answers(Some(code)), answers(Some(code))),
+            (name, Err(_)) => (answers(Library::Driver.code(name)), answers(Library::Nvml.code(name))),
+        };
+        if of_driver == Some(Strike::Answers(0)) && of_nvml == of_driver {
+            return Err(wrong("0 is success"));
+        }
+        if (of_driver.is_none() || !any(&driver)) && (of_nvml.is_none() || !any(&nvml)) {
+            return Err(wrong("the third part is no number and no error of that library"));
+        }
+        let (named, strike) = match library {
+            Library::Driver => (driver, of_driver),
+            Library::Nvml => (nvml, of_nvml),
+        };
+        let rule = strike.filter(|_| any(&named)).map(|strike| Self {
+            named,
+            when,
+            strike,
+            seed,
+            calls: AtomicU64::new(0),
+        });
+        Ok(rule)
+    }
+}
+
+impl When {
+    fn parse(text: &str) -> Option<Self> {
+        let count = |text: &str| text.parse().ok().filter(|&count: &u64| count > 0);
+        if let Some(chance) = text.strip_prefix('p') {
+            let chance: f64 = chance.parse().ok()?;
+            // Rounds to the nearest that there is; 1 becomes the greatest.
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
+            let parts = (chance * u64::MAX as f64) as u64;
+            return (0.0..=1.0).contains(&chance).then_some(Self::Chance(parts));
+        }
+        match text.strip_suffix('+') {
+            Some(first) => count(first).map(Self::From),
+            None => count(text).map(Self::Nth),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cgpu_abi::{driver_index, nvml_index};
+
+    use super::*;
+
+    fn driver(list: &str) -> Faults {
+        Faults::parse(list, 7, Library::Driver).unwrap()
+    }
+
+    fn strikes(faults: &Faults, position: usize, calls: usize) -> Vec<u32> {
+        let answer = |strike| match strike {
+            None => 0,
+            Some(Strike::Answers(code)) => code,
+            Some(dies) => panic!("{dies:?}"),
+        };
+        (0..calls).map(|_| answer(faults.strike(position))).collect()
+    }
+
+    #[test]
+    fn only_the_named_call_fails() {
+        let faults = driver("cuMemAlloc_v2:3:2, cuMemFree_v2:1:700");
+        assert_eq!(strikes(&faults, driver_index::cuMemAlloc_v2, 4), [0, 0, 2, 0]);
+        assert_eq!(strikes(&faults, driver_index::cuMemFree_v2, 4), [700, 0, 0, 0]);
+        assert_eq!(strikes(&faults, driver_index::cuMemAlloc, 4), [0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn from_a_call_on_all_fail() {
+        let faults = driver("cuMemAlloc_v2:2+:CUDA_ERROR_OUT_OF_MEMORY");
+        assert_eq!(strikes(&faults, driver_index::cuMemAlloc_v2, 4), [0, 2, 2, 2]);
+    }
+
+    #[test]
+    fn a_call_can_be_the_last_of_its_process() {
+        let faults = driver("cuMemAlloc_v2:2:KILL,cuMemFree_v2:1:KILL_AFTER");
+        assert_eq!(faults.strike(driver_index::cuMemAlloc_v2), None);
+        assert_eq!(faults.strike(driver_index::cuMemAlloc_v2), Some(Strike::Kills));
+        assert_eq!(faults.strike(driver_index::cuMemFree_v2), Some(Strike::KillsAfter));
+        let nvml = Faults::parse("nvml*:p1:KILL", 0, Library::Nvml).unwrap();
+        assert_eq!(nvml.strike(nvml_index::nvmlInit_v2), Some(Strike::Kills));
+    }
+
+    #[test]
+    fn hang_strikes_the_named_call_of_either_library() {
+        let list = "nvmlInit*:2:HANG,cuInit:1:HANG";
+        let nvml = Faults::parse(list, 0, Library::Nvml).unwrap();
+        assert_eq!(nvml.strike(nvml_index::nvmlInit_v2), None);
+        assert_eq!(nvml.strike(nvml_index::nvmlInit), Some(Strike::Hangs));
+        assert_eq!(driver(list).strike(driver_index::cuInit), Some(Strike::Hangs));
+    }
+
+    #[test]
+    fn a_star_counts_all_that_it_names() {
+        let faults = driver("cuMemAlloc*:2:2");
+        assert_eq!(strikes(&faults, driver_index::cuMemAlloc_v2, 1), [0]);
+        assert_eq!(strikes(&faults, driver_index::cuMemAllocHost_v2, 2), [2, 0]);
+        assert_eq!(strikes(&driver("*:1:999"), driver_index::cuInit, 2), [999, 0]);
+    }
+
+    #[test]
+    fn the_first_entry_that_says_so_decides() {
+        let faults = driver("cuInit:2:100,cuInit:1+:999");
+        assert_eq!(strikes(&faults, driver_index::cuInit, 3), [999, 100, 999]);
+    }
+
+    #[test]
+    fn chances_come_from_the_seed() {
+        let draw = |seed| {
+            let faults = Faults::parse("cuLaunchKernel:p0.25:719", seed, Library::Driver).unwrap();
+            strikes(&faults, driver_index::cuLaunchKernel, 4_000)
+        };
+        assert_eq!(draw(1), draw(1));
+        assert_ne!(draw(1), draw(2));
+        let struck = draw(1).iter().filter(|&&code| code == 719).count();
+        assert!((900..1_100).contains(&struck), "{struck} of 4000");
+        assert_eq!(strikes(&driver("cuInit:p0:1"), driver_index::cuInit, 100), [0; 100]);
+        assert_eq!(strikes(&driver("cuInit:p1:1"), driver_index::cuInit, 100), [1; 100]);
+    }
+
+    #[test]
+    fn each_library_takes_its_own() {
+        let list = "nvmlDeviceGetMemoryInfo:1:NVML_ERROR_GPU_IS_LOST,cuInit:1:3,*:3+:NVML_ERROR_UNKNOWN";
+        let nvml = Faults::parse(list, 0, Library::Nvml).unwrap();
+        assert_eq!(strikes(&nvml, nvml_index::nvmlDeviceGetMemoryInfo, 4), [15, 0, 999, 999]);
+        let driver = driver(list);
+        assert_eq!(strikes(&driver, driver_index::cuInit, 4), [3, 0, 0, 0]);
+    }
+
+    #[test]
+    fn what_cannot_be_understood_is_said() {
+        for list in [
+            "cuMemAlloc_v2",
+            "cuMemAlloc_v2:1",
+            "cuMemAlloc_v2:0:2",
+            "cuMemAlloc_v2:0+:2",
+            "cuMemAlloc_v2:x:2",
+            "cuMemAlloc_v2:p2:2",
+            "cuMemAlloc_v2:pNaN:2",
+            "cuMemAlloc_v2:1:0",
+            "cuMemAlloc_v2:1:NVML_ERROR_UNKNOWN",
+            "cuMemAlloc_v2:1:CUDA_ERROR_NONE",
+            "cuNo:1:2",
+            "cuNo*:1:2",
+            "cuInit:1:2:3",
+        ] {
+            for library in [Library::Driver, Library::Nvml] {
+                let error = Faults::parse(list, 0, library).unwrap_err().to_string();
+                assert!(
+                    error.contains("CGPU_SIM_FAULT") && error.contains("NAME:WHEN:CODE"),
+                    "{list}: {error}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Instances of a divided card (MIG): cards of their own to programs, with a part of the multiprocessors and of the memory.
+//!
+//! `CGPU_SIM_GPUS=A100:40960/mig=3g.20gb,2g.10gb,T4` is a divided A100 with two instances, and a T4. In a machine's list an instance
+//! follows the card that it is part of: what computes, holds memory and takes turns is the instance; the card itself computes nothing.
+
+use cgpu_shm::units::Bytes;
+
+use crate::card::Model;
+use crate::error::Error;
+
+/// Slices of a card that compute.
+const SLICES: u32 = 7;
+/// Parts of its memory.
+const EIGHTHS: u32 = 8;
+
+/// What stands in a list of cards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// A whole card.
+    Whole,
+    /// A card whose instances follow.
+    Divided,
+    /// One of them.
+    Instance(Instance),
+}
+
+/// An instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Instance {
+    /// The place of its card in the list.
+    pub card: usize,
+    /// Its number on the card, from 0.
+    pub number: u32,
+    /// Slices that compute, of 7.
+    pub slices: u32,
+    /// Parts of the memory, of 8.
+    pub eighths: u32,
+    /// The size in its name.
+    pub gigabytes: u32,
+}
+
+impl Instance {
+    /// Reads a profile such as `3g.20gb`; `None`: it is none at all.
+    pub(crate) fn parse(profile: &str, total: Bytes) -> Option<Self> {
+        let (slices, gigabytes) = profile.strip_suffix("gb")?.split_once("g.")?;
+        let (slices, gigabytes): (u32, u32) = (slices.parse().ok()?, gigabytes.parse().ok()?);
+        let eighth = total.0 / u64::from(EIGHTHS);
+        let eighths = ((u64::from(gigabytes) << 30) + eighth / 2) / eighth;
+        let eighths = u32::try_from(eighths).ok()?.max(1);
+        Some(Self { card: 0, number: 0, slices, eighths, gigabytes })
+    }
+
+    /// Whether a card can be divided so.
+    pub(crate) fn check(all: &[Self], model: &Model) -> Result<(), Error> {
+        let refuse = |why: &str| Err(Error::Settings(format!("CGPU_SIM_GPUS: {} {why}", model.key)));
+        if !can_be_divided(model) {
+            return refuse("cannot be divided; A100, A30, H100 and H200 can");
+        }
+        if all.is_empty() {
+            return refuse("is to be divided: after /mig= comes a list such as 3g.20gb,2g.10gb");
+        }
+        if all.iter().any(|each| !matches!(each.slices, 1..=4 | 7) || each.eighths > EIGHTHS) {
+            return refuse("has instances of 1, 2, 3, 4 or 7 slices, with a part of its memory");
+        }
+        let sum = |of: fn(&Self) -> u32| all.iter().map(of).sum::<u32>();
+        if sum(|each| each.slices) > SLICES || sum(|each| each.eighths) > EIGHTHS {
+            return refuse("has 7 slices that compute and 8 parts of memory, and more were asked for");
+        }
+        Ok(())
+    }
+
+    /// Its memory, of a card's.
+    pub(crate) fn memory(&self, total: Bytes) -> Bytes {
+        Bytes((total.0 / u64::from(EIGHTHS) * u64::from(self.eighths)) >> 20 << 20)
+    }
+
+    /// Its multiprocessors: 14 to a slice of an A100 or A30, 16 of an H100 or H200; two parts of memory bring a few more to three
+    /// slices there, and all that there are to seven.
+    pub(crate) fn multiprocessors(&self, model: &Model) -> u32 {
+        match (model.capability, self.slices) {
+            ((9, _), 3) => 60,
+            ((9, _), 7) => model.multiprocessors,
+            ((9, _), slices) => 16 * slices,
+            (_, slices) => 14 * slices,
+        }
+    }
+
+    /// Its name: `3g.20gb`.
+    #[must_use]
+    pub fn profile(&self) -> String {
+        format!("{}g.{}gb", self.slices, self.gigabytes)
+    }
+}
+
+/// Whether a model has instances at all.
+#[must_use]
+pub fn can_be_divided(model: &Model) -> bool {
+    matches!(model.capability, (8, 0) | (9, _))
+}
+
+impl Part {
+    /// As a word of the segment.
+    pub(crate) fn word(&self) -> u64 {
+        match *self {
+            Self::Whole => 0,
+            Self::Divided => 1,
+            Self::Instance(Instance { card, number, slices, eighths, gigabytes }) => {
+                let numbers = [number, slices, eighths, gigabytes];
+                numbers.iter().fold(card as u64 + 2, |word, &number| word << 12 | u64::from(number))
+            }
+        }
+    }
+
+    pub(crate) fn of_word(word: u64) -> Self {
+        let number = |place: u32| u32::try_from(word >> (12 * place) & 0xfff).unwrap_or(0);
+        match word {
+            0 => Self::Whole,
+            1 => Self::Divided,
+            _ => Self::Instance(Instance {
+                card: crate::words::index((word >> 48).saturating_sub(2)),
+                number: number(3),
+                slices: number(2),
+                eighths: number(1),
+                gigabytes: number(0),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::card::CardSpec;
+
+    #[test]
+    fn a_card_is_followed_by_its_instances() {
+        let cards = CardSpec::parse_list("T4,A100:40960/mig=3g.20gb,2g.10gb, 1g.5gb,T4").unwrap();
+        let parts: Vec<Part> = cards.iter().map(|card| card.part).collect();
+        let instance = |number, slices, eighths, gigabytes| {
+            Part::Instance(Instance { card: 1, number, slices, eighths, gigabytes })
+        };
+        assert_eq!(
+            parts,
+            [
+                Part::Whole,
+                Part::Divided,
+                instance(0, 3, 4, 20),
+                instance(1, 2, 2, 10),
+                instance(2, 1, 1, 5),
+                Part::Whole
+            ]
+        );
+        assert_eq!(cards[2].total, Bytes::from_mib(20_480));
+        assert_eq!(cards[4].total, Bytes::from_mib(5_120));
+        let multiprocessors: Vec<u32> = cards.iter().map(CardSpec::multiprocessors).collect();
+        assert_eq!(multiprocessors, [40, 108, 42, 28, 14, 40]);
+        assert_eq!(cards[2].name(), "NVIDIA A100-SXM4-80GB MIG 3g.20gb");
+        assert!(parts.iter().all(|part| Part::of_word(part.word()) == *part));
+    }
+
+    #[test]
+    fn profiles_of_other_sizes_are_read() {
+        for (list, eighths) in [
+            ("A100/mig=1g.10gb", 1),
+            ("H100/mig=3g.40gb", 4),
+            ("H200/mig=2g.35gb", 2),
+            ("A30/mig=4g.24gb", 8),
+        ] {
+            let cards = CardSpec::parse_list(list).unwrap();
+            assert!(matches!(cards[1].part, Part::Instance(each) if each.eighths == eighths), "{list}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_the_reason() {
+        for (list, part) in [
+            ("T4/mig=1g.5gb", "cannot be divided"),
+            ("A100:40960/mig=4g.20gb,4g.20gb", "more were asked for"),
+            ("A100:40960/mig=5g.20gb", "1, 2, 3, 4 or 7"),
+            ("A100/mig=", "after /mig="),
+            ("A100/mig=big", "after /mig="),
+            ("1g.5gb", "unknown model"),
+        ] {
+            let error = CardSpec::parse_list(list).unwrap_err().to_string();
+            assert!(error.contains(part), "{list}: {error}");
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! The simulated card: a crash-safe shared segment, a pure timeline, and the machine that programs see.
+//!
+//! Several processes share one or more simulated cards through one file ([`segment`]). Device time is analytic: no
+//! thread plays the card; whoever calls replays the [`timeline`] up to now, with exact timestamps, then reads or adds
+//! to it. `docs/simulator.md` says what is modelled, where each figure comes from, and what cannot be shown.
+//!
+//! ```text
+//!   libcuda.so.1, libnvidia-ml.so.1        (exports; crates of their own)
+//!                |
+//!            machine                       contexts, memory, streams, events, work, books
+//!         /      |       \
+//!    segment  timeline   memory, effects   one lock and undo log | pure | this process's bytes and callbacks
+//!         \      |       /
+//!          card, kernel, settings, clock
+//! ```
+//!
+//! The driver crates use [`Machine`] and little else.
+
+pub mod card;
+pub mod clock;
+pub mod error;
+pub mod exports;
+pub mod faults;
+pub mod footprint;
+pub mod identity;
+pub mod instance;
+pub mod journal;
+pub mod kernel;
+pub mod machine;
+mod memory;
+pub mod segment;
+pub mod settings;
+pub mod timeline;
+pub mod trace;
+pub mod watch;
+pub mod words;
+
+pub use card::{CardSpec, Model};
+pub use cgpu_shm::units::{Bytes, Nanos};
+pub use error::Error;
+pub use footprint::Footprint;
+pub use kernel::Kernel;
+pub use machine::Machine;
+pub use settings::Settings;

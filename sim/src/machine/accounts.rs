@@ -1,0 +1,142 @@
+//! The card's books, as this process's memory asks for them; and the end of exports that nobody holds.
+
+use std::fs::File;
+use std::io;
+
+use cgpu_shm::units::Bytes;
+
+use super::{ContextId, Core};
+use crate::error::Error;
+use crate::memory::{Books, Exported};
+use crate::timeline::{Bound, ExportId, ExportKind, Lingering, Site};
+
+impl Books for Core {
+    fn reserve(&self, context: ContextId, size: Bytes) -> Result<(), Error> {
+        self.with(|timeline, _| {
+            self.own_context(timeline, context)?;
+            timeline.reserve(context, size)
+        })
+    }
+
+    fn release(&self, context: ContextId, size: Bytes) -> Result<(), Error> {
+        self.with(|timeline, _| {
+            timeline.release(context, size);
+            Ok(())
+        })
+    }
+
+    fn take(&self, site: Site, size: Bytes) -> Result<(), Error> {
+        self.with(|timeline, _| timeline.take_memory(self.segment.process(), site, size))
+    }
+
+    fn give(&self, site: Site, size: Bytes) -> Result<(), Error> {
+        self.with(|timeline, _| {
+            timeline.give_memory(self.segment.process(), site, size);
+            Ok(())
+        })
+    }
+
+    fn create_export(&self, site: Site, size: Bytes) -> Result<Exported, Error> {
+        self.make_export(site, ExportKind::Memory, size)
+    }
+
+    fn export_of(&self, context: ContextId, size: Bytes) -> Result<Exported, Error> {
+        let export = self.with(|timeline, _| {
+            self.own_context(timeline, context)?;
+            timeline.export_of(context, size)
+        })?;
+        self.place(export, size.0).inspect_err(|_| {
+            // As it was: the context's.
+            let _ = self.let_go(export).and_then(|()| self.reserve(context, size));
+        })
+    }
+
+    fn export_own(&self, site: Site, size: Bytes) -> Result<Exported, Error> {
+        let export = self.with(|timeline, _| timeline.export_own(self.segment.process(), site, size))?;
+        self.place(export, size.0).inspect_err(|_| {
+            // As it was: the process's own.
+            let _ = self.let_go(export).and_then(|()| self.take(site, size));
+        })
+    }
+
+    fn bound(&self, team: ExportId) -> Result<Vec<(Bound, File)>, Error> {
+        let bound = self.with(|timeline, _| Ok(timeline.bound(team)))?;
+        let open = |bound: Bound| match self.files.open(bound.serial) {
+            Ok(file) => Ok(Some((bound, file))),
+            // Unbound by another process since we looked.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::System(format!("memory of a team: {error}"))),
+        };
+        bound.into_iter().filter_map(|bound| open(bound).transpose()).collect()
+    }
+
+    fn let_go(&self, export: ExportId) -> Result<(), Error> {
+        let last = self.with(|timeline, _| timeline.let_go(self.segment.process(), export))?;
+        if last { self.bury_exports() } else { Ok(()) }
+    }
+}
+
+impl Core {
+    /// Makes an export, of memory that is taken for it.
+    pub(super) fn make_export(&self, site: Site, kind: ExportKind, size: Bytes) -> Result<Exported, Error> {
+        let process = self.segment.process();
+        let export = self.with(|timeline, _| timeline.create_export(process, site, kind, size))?;
+        self.place_or_let_go(export, size.0)
+    }
+
+    /// Makes the file of an export that was just made; without one it is none.
+    pub(super) fn place_or_let_go(&self, export: ExportId, length: u64) -> Result<Exported, Error> {
+        self.place(export, length).inspect_err(|_| {
+            // What cannot be told to the books is told by the process's end.
+            let _ = self.let_go(export);
+        })
+    }
+
+    fn place(&self, export: ExportId, length: u64) -> Result<Exported, Error> {
+        let serial = self.with(|timeline, _| Ok(timeline.serial_of_export(export)))?;
+        let (file, inode) = self
+            .files
+            .create(serial, length)
+            .map_err(|error| Error::System(format!("memory for other processes: {error}")))?;
+        self.with(|timeline, _| {
+            timeline.place_export(export, inode);
+            Ok(())
+        })?;
+        Ok(Exported { export, serial, file })
+    }
+
+    /// Ends the exports that nobody holds and no descriptor keeps.
+    pub(super) fn bury_exports(&self) -> Result<(), Error> {
+        loop {
+            let lingering = self.with(|timeline, _| {
+                Ok(if timeline.has_lingering() { timeline.lingering() } else { Vec::new() })
+            })?;
+            let mut buried = false;
+            for lingering in lingering {
+                buried |= self.bury(lingering)?;
+            }
+            // With a team goes what was bound to it.
+            if !buried {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Ends an export unless something keeps it. Whether it did.
+    fn bury(&self, lingering: Lingering) -> Result<bool, Error> {
+        // A file that is gone is kept by nobody. One that cannot be looked at is looked at again later.
+        let kept = match self.files.is_kept(lingering.serial) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => true,
+            kept => lingering.sent && kept.unwrap_or(false),
+        };
+        if kept {
+            return Ok(false);
+        }
+        // Without a descriptor nobody can find it any more, so what is found true here stays so.
+        self.files.remove(lingering.serial);
+        self.with(|timeline, _| {
+            timeline.bury(lingering);
+            Ok(true)
+        })
+    }
+}

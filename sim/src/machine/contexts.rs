@@ -1,0 +1,108 @@
+//! Contexts: what costs memory and takes turns on the card.
+
+use cgpu_shm::units::Bytes;
+
+use super::{ContextId, Machine, StreamId, lock};
+use crate::error::Error;
+use crate::memory::Books;
+
+impl Machine {
+    /// Makes a context on a card, with its legacy default stream.
+    ///
+    /// # Errors
+    /// [`Error::NoCard`], [`Error::OutOfMemory`], [`Error::Full`].
+    pub fn create_context(&self, card: usize) -> Result<ContextId, Error> {
+        self.check_card(card)?;
+        self.start_helper()?;
+        let process = self.core.segment.process();
+        let context = self.core.with(|timeline, _| timeline.create_context(process, card))?;
+        lock(&self.core.memory).adopt(context, card);
+        Ok(context)
+    }
+
+    /// Ends a context: its queue is dropped, its kernels stop, its memory, streams and events are gone.
+    ///
+    /// # Errors
+    /// [`Error::NoContext`].
+    pub fn destroy_context(&self, context: ContextId) -> Result<(), Error> {
+        self.check_lineage()?;
+        self.core.destroy_context(context)
+    }
+
+    /// Brings the code of a function onto the context's card: takes host time, and memory of the context, which keeps
+    /// it. Nothing but a full card can refuse it.
+    ///
+    /// # Errors
+    /// [`Error::NoContext`], [`Error::OutOfMemory`].
+    pub fn load_code(&self, context: ContextId) -> Result<(), Error> {
+        let figures = *self.figures();
+        let begun = self.now();
+        self.core.with(|timeline, _| {
+            self.core.own_context(timeline, context)?;
+            timeline.load_code(context, figures.code_size)
+        })?;
+        self.core.clock.wait_until(begun + figures.load_cost);
+        Ok(())
+    }
+
+    /// Takes more memory of the card for a context itself: a larger heap, stack or printf buffer.
+    ///
+    /// # Errors
+    /// [`Error::NoContext`], [`Error::OutOfMemory`].
+    pub fn enlarge_context(&self, context: ContextId, size: Bytes) -> Result<(), Error> {
+        self.core.reserve(context, size)
+    }
+
+    /// Gives some of that back.
+    ///
+    /// # Errors
+    /// [`Error::NoContext`].
+    pub fn shrink_context(&self, context: ContextId, size: Bytes) -> Result<(), Error> {
+        self.core.release(context, size)
+    }
+
+    /// The card of a context.
+    ///
+    /// # Errors
+    /// [`Error::NoContext`].
+    pub fn card_of(&self, context: ContextId) -> Result<usize, Error> {
+        self.core.with(|timeline, _| self.core.own_context(timeline, context))
+    }
+
+    /// The context's legacy default stream (handle 0 or 1 without per-thread default streams).
+    ///
+    /// # Errors
+    /// [`Error::NoContext`].
+    pub fn legacy_stream(&self, context: ContextId) -> Result<StreamId, Error> {
+        self.core.with(|timeline, _| {
+            self.core.own_context(timeline, context)?;
+            Ok(timeline.legacy_stream(context))
+        })
+    }
+
+    /// Whether all that the context's streams hold is done, seen from the host.
+    ///
+    /// # Errors
+    /// [`Error::NoContext`].
+    pub fn is_context_done(&self, context: ContextId) -> Result<bool, Error> {
+        let done = self.core.with(|timeline, now| {
+            self.core.own_context(timeline, context)?;
+            Ok(timeline.pending(context, now).is_empty())
+        })?;
+        self.core.perform_due()?;
+        Ok(done)
+    }
+
+    /// Waits for all that the context's streams hold now.
+    ///
+    /// # Errors
+    /// [`Error::NoContext`].
+    pub fn synchronize_context(&self, context: ContextId) -> Result<(), Error> {
+        let pending = self.core.with(|timeline, now| {
+            self.core.own_context(timeline, context)?;
+            Ok(timeline.pending(context, now))
+        })?;
+        self.core.wait_for(&pending)?;
+        self.core.trim_waited()
+    }
+}

@@ -1,0 +1,294 @@
+//! Effects: what the host sees of the card's work, performed by the process itself when it is due.
+//!
+//! The timeline knows an effect by a token, a number of this process's; [`Effects`] knows what it stands for. Tokens
+//! come due in the order in which their commands are done, whoever advances the timeline, and are taken in that order;
+//! one lock lets one thread at a time take and perform, so that effects are seen in order too.
+
+use std::sync::Mutex;
+
+use cgpu_shm::units::Nanos;
+
+use super::bytes::{fill_bytes, is_met, move_bytes, read_word, write_word};
+use super::work::{Fill, Pitched, WaitCondition, Width};
+use super::{ContextId, Core, SemaphoreId, StreamId, Ticket, lock, trail};
+use crate::clock::Clock;
+use crate::error::Error;
+use crate::timeline::{Command, EffectDue, Forecast, QueueFull};
+
+/// What a token stands for.
+pub(super) enum Effect {
+    /// Bytes move.
+    Copy(Pitched),
+    /// Bytes are set.
+    Fill(Fill),
+    /// A word is written.
+    Write { address: u64, width: Width, value: u64 },
+    /// A function is called, and the stream waits for it.
+    Call(Box<dyn FnOnce() + Send>),
+    /// A semaphore is signalled, after all that came due before, and the stream goes on.
+    Signal(SemaphoreId, u64),
+    /// A word is looked at until it is as the stream wants it.
+    Watch { address: u64, width: Width, condition: WaitCondition, value: u64 },
+}
+
+impl core::fmt::Debug for Effect {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Copy(_) => "Copy",
+            Self::Fill(_) => "Fill",
+            Self::Write { .. } => "Write",
+            Self::Call(_) => "Call",
+            Self::Signal(..) => "Signal",
+            Self::Watch { .. } => "Watch",
+        })
+    }
+}
+
+/// A host function whose turn has come.
+pub(super) struct HostCall {
+    call: Box<dyn FnOnce() + Send>,
+    ticket: Ticket,
+}
+
+impl core::fmt::Debug for HostCall {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("HostCall").field("ticket", &self.ticket).finish_non_exhaustive()
+    }
+}
+
+/// A wait on memory whose turn has come.
+#[derive(Debug)]
+struct Watch {
+    address: u64,
+    width: Width,
+    condition: WaitCondition,
+    value: u64,
+    ticket: Ticket,
+}
+
+/// The effects of this process.
+#[derive(Debug, Default)]
+pub(super) struct Effects {
+    tokens: Mutex<Tokens>,
+    performing: Mutex<Performing>,
+}
+
+impl Effects {
+    /// The tokens, for whoever puts more than one command.
+    pub(super) fn tokens(&self) -> std::sync::MutexGuard<'_, Tokens> {
+        lock(&self.tokens)
+    }
+}
+
+/// Locked before the segment, never after.
+#[derive(Debug, Default)]
+pub(super) struct Tokens {
+    /// At place token - 1. The ticket follows once the command is enqueued.
+    entries: Vec<Option<(Effect, Option<Ticket>)>>,
+    free: Vec<usize>,
+}
+
+#[derive(Debug, Default)]
+struct Performing {
+    due: Vec<EffectDue>,
+    watches: Vec<Watch>,
+    /// Host functions whose turn has come, until somebody calls them.
+    calls: Vec<HostCall>,
+}
+
+impl Tokens {
+    pub(super) fn put(&mut self, effect: Effect) -> u64 {
+        let place = self.free.pop().unwrap_or(self.entries.len());
+        if place == self.entries.len() {
+            self.entries.push(None);
+        }
+        self.entries[place] = Some((effect, None));
+        place as u64 + 1
+    }
+
+    pub(super) fn set_ticket(&mut self, token: u64, ticket: Ticket) {
+        if let Some(Some((_, its))) = self.entries.get_mut(place(token)) {
+            *its = Some(ticket);
+        }
+    }
+
+    pub(super) fn take(&mut self, token: u64) -> Option<(Effect, Option<Ticket>)> {
+        let entry = self.entries.get_mut(place(token))?.take()?;
+        self.free.push(place(token));
+        Some(entry)
+    }
+}
+
+fn place(token: u64) -> usize {
+    crate::words::index(token).wrapping_sub(1)
+}
+
+/// How often watched words are looked at.
+const WATCH: Nanos = Nanos::from_micros(20);
+
+impl Core {
+    /// Enqueues a command with an effect. Blocks while the queue is full.
+    pub(super) fn enqueue_effect(
+        &self,
+        stream: StreamId,
+        command: Command,
+        mut effect: Effect,
+    ) -> Result<Ticket, Error> {
+        loop {
+            let mut tokens = lock(&self.effects.tokens);
+            let token = tokens.put(effect);
+            let enqueued = self.with(|timeline, now| {
+                self.own_stream(timeline, stream)?;
+                let news = timeline.effects_of(stream) == 0;
+                Ok(timeline.enqueue(stream, command, token, now).map(|ticket| (ticket, news, now)))
+            });
+            match enqueued {
+                Ok(Ok((ticket, news, now))) => {
+                    tokens.set_ticket(token, ticket);
+                    trail::note(ticket);
+                    // Of a stream that holds effects already the helper has heard.
+                    if news {
+                        self.alarm.ring_by(now + self.segment.figures().launch_latency);
+                    }
+                    return Ok(ticket);
+                }
+                Ok(Err(QueueFull { room })) => {
+                    let taken = tokens.take(token);
+                    drop(tokens);
+                    self.wait_for(&[room])?;
+                    match taken {
+                        Some((it, _)) => effect = it,
+                        None => return Err(Error::NoStream),
+                    }
+                }
+                Err(error) => {
+                    tokens.take(token);
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Performs what is due. On a virtual clock also host functions, and time goes on as they end; else those are called by a thread of the
+    /// helper's: what one waits for may be what the program's thread that came by does next.
+    pub(super) fn perform_due(&self) -> Result<(), Error> {
+        self.perform(false)?;
+        if matches!(self.clock, Clock::Real { .. }) {
+            if !lock(&self.effects.performing).calls.is_empty() {
+                self.alarm.ring_by(Nanos::ZERO);
+            }
+            return Ok(());
+        }
+        let calls = self.take_calls();
+        calls.into_iter().try_for_each(|call| self.call(call))
+    }
+
+    /// Host functions to be called.
+    pub(super) fn take_calls(&self) -> Vec<HostCall> {
+        std::mem::take(&mut lock(&self.effects.performing).calls)
+    }
+
+    /// Whether there are effects that are not performed yet.
+    pub(super) fn owes_effects(&self) -> Result<bool, Error> {
+        // What is taken is performed once this is had.
+        let _performing = lock(&self.effects.performing);
+        self.with(|timeline, _| Ok(timeline.owes_effects(self.segment.process())))
+    }
+
+    /// Performs what is due, and says when to perform next; `None`: not before something is enqueued. Host functions wait to be called.
+    pub(super) fn perform(&self, look_ahead: bool) -> Result<Option<Nanos>, Error> {
+        let mut performing = lock(&self.effects.performing);
+        let Performing { due, watches, calls } = &mut *performing;
+        let mut next = self.with(|timeline, now| {
+            due.clear();
+            timeline.take_effects(self.segment.process(), due);
+            if !look_ahead || !timeline.awaits_effects(self.segment.process()) {
+                return Ok(None);
+            }
+            Ok(Some(match timeline.forecast_effect(self.segment.process()) {
+                Forecast::At(instant) => instant + timeline.figures().visibility,
+                Forecast::NotBefore(instant) => instant,
+                Forecast::Unknown => now + super::POLL,
+            }))
+        })?;
+        let mut failed = Ok(());
+        for EffectDue { token, .. } in due.drain(..) {
+            let Some((effect, ticket)) = lock(&self.effects.tokens).take(token) else { continue };
+            let done = match (effect, ticket) {
+                (Effect::Copy(copy), _) => move_bytes(self, &mut lock(&self.memory), &copy),
+                (Effect::Fill(fill), _) => fill_bytes(self, &mut lock(&self.memory), &fill),
+                (Effect::Write { address, width, value }, _) => {
+                    write_word(self, &mut lock(&self.memory), (address, width), value)
+                }
+                (Effect::Call(call), Some(ticket)) => {
+                    calls.push(HostCall { call, ticket });
+                    Ok(())
+                }
+                (Effect::Watch { address, width, condition, value }, Some(ticket)) => {
+                    watches.push(Watch { address, width, condition, value, ticket });
+                    Ok(())
+                }
+                (Effect::Signal(semaphore, value), Some(ticket)) => self.with(|timeline, now| {
+                    timeline.signal(semaphore, value, now);
+                    timeline.answer(ticket, now);
+                    Ok(())
+                }),
+                // Of a command that was not enqueued after all.
+                (Effect::Call(_) | Effect::Watch { .. } | Effect::Signal(..), None) => Ok(()),
+            };
+            // One that fails does not keep the others back.
+            failed = failed.and(done);
+        }
+        let over: Vec<Ticket> =
+            watches.extract_if(.., |watch| self.is_over(watch)).map(|watch| watch.ticket).collect();
+        if !over.is_empty() {
+            self.with(|timeline, now| {
+                over.iter().for_each(|&ticket| timeline.answer(ticket, now));
+                Ok(())
+            })?;
+            next = Some(Nanos::ZERO);
+        }
+        if !watches.is_empty() {
+            let soon = self.clock.now() + WATCH;
+            next = Some(next.map_or(soon, |next| next.min(soon)));
+        }
+        failed.map(|()| next)
+    }
+
+    fn is_over(&self, watch: &Watch) -> bool {
+        let word = read_word(self, &mut lock(&self.memory), (watch.address, watch.width));
+        word.is_ok_and(|word| is_met(watch.condition, watch.width, word, watch.value))
+    }
+
+    /// Calls a host function and lets its stream go on.
+    pub(super) fn call(&self, call: HostCall) -> Result<(), Error> {
+        (call.call)();
+        self.with(|timeline, now| {
+            timeline.answer(call.ticket, now);
+            Ok(())
+        })?;
+        self.alarm.ring_by(Nanos::ZERO);
+        Ok(())
+    }
+
+    /// Lets go of the effects that the context's streams hold, then of the context.
+    pub(super) fn destroy_context(&self, context: ContextId) -> Result<(), Error> {
+        let mut tokens = lock(&self.effects.tokens);
+        let (dropped, streams) = self.with(|timeline, now| {
+            self.own_context(timeline, context)?;
+            let streams = timeline.streams(context);
+            let dropped: Vec<u64> =
+                streams.iter().flat_map(|&stream| timeline.queued_tokens(stream)).collect();
+            timeline.destroy_context(context, now);
+            Ok((dropped, streams))
+        })?;
+        for token in dropped {
+            tokens.take(token);
+        }
+        drop(tokens);
+        lock(&self.effects.performing).watches.retain(|watch| !streams.contains(&watch.ticket.stream));
+        self.tracks.forget(context);
+        lock(&self.memory).forget(self, context);
+        Ok(())
+    }
+}

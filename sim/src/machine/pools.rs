@@ -1,0 +1,300 @@
+//! Memory in stream order, as its calls see it.
+
+use std::collections::HashSet;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use cgpu_shm::atomic::Ordering;
+use cgpu_shm::units::Bytes;
+
+use super::{Core, Machine, StreamId, Ticket, lock};
+use crate::error::Error;
+use crate::memory::{Offer, Order, Origin, PoolId, PoolSettings, PoolUsage, Reuse, Taken};
+use crate::timeline::{Command, ExportId, ExportKind, Forecast};
+
+impl Machine {
+    /// Makes a pool. It holds nothing yet.
+    ///
+    /// # Errors
+    /// [`Error::NoCard`].
+    pub fn create_pool(&self, settings: PoolSettings) -> Result<PoolId, Error> {
+        self.check_lineage()?;
+        self.check_card(settings.site.card)?;
+        // Relaxed: who does not see it yet has nothing to do with the new pool.
+        self.core.pooling.store(true, Ordering::Relaxed);
+        Ok(lock(&self.core.memory).pools.create(settings))
+    }
+
+    /// Ends a pool, with the last of its allocations.
+    ///
+    /// # Errors
+    /// [`Error::NoPool`].
+    pub fn destroy_pool(&self, pool: PoolId) -> Result<(), Error> {
+        self.settle_pools(true)?;
+        lock(&self.core.memory).destroy_pool(&**self.core, pool)
+    }
+
+    /// Allocates from a pool, in the order of a stream; `None`: to be used at once, by anybody. Memory that was freed is used again
+    /// as the pool's [`Reuse`] allows; else the pool grows. When the card is out of memory, what its pools do not need is given back
+    /// first, and frees that are on their way are waited for.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::NoPool`], [`Error::Invalid`] for zero bytes and another process's pool.
+    pub fn allocate_from(&self, pool: PoolId, size: Bytes, stream: Option<StreamId>) -> Result<u64, Error> {
+        self.start_helper()?;
+        let card = lock(&self.core.memory).pools.settings(pool)?.site.card;
+        self.settle_pools(false)?;
+        let mut taken = self.core.take_or_grow(pool, size, stream);
+        if taken == Err(Error::OutOfMemory) {
+            self.trim_short(card)?;
+            taken = self.core.take_or_grow(pool, size, stream);
+        }
+        while taken == Err(Error::OutOfMemory) && self.core.wait_for_a_free(card)? {
+            self.trim_short(card)?;
+            taken = self.core.take_or_grow(pool, size, stream);
+        }
+        let Taken { address, wait } = taken?;
+        if let (Some(wait), Some(stream)) = (wait, stream)
+            && let Err(error) = self.enqueue(stream, Command::Wait(wait))
+        {
+            lock(&self.core.memory).free_pooled_now(&**self.core, address)?;
+            return Err(error);
+        }
+        Ok(address)
+    }
+
+    /// Frees memory of a pool, this process's or imported, in the order of a stream.
+    ///
+    /// # Errors
+    /// [`Error::NoAllocation`], [`Error::NoStream`].
+    pub fn free_in(&self, address: u64, stream: StreamId) -> Result<(), Error> {
+        self.check_lineage()?;
+        let found = lock(&self.core.memory).find(address).filter(|found| found.address == address);
+        match found.ok_or(Error::NoAllocation)?.origin {
+            Origin::Pool(_) => {
+                let ticket = self.enqueue(stream, Command::Nothing)?;
+                lock(&self.core.memory).free_pooled(address, ticket)
+            }
+            // What it looked like when the stream comes to it is the program's affair.
+            Origin::Context(_) | Origin::Imported(_) => {
+                let core = std::sync::Arc::downgrade(&self.core);
+                let free = move || {
+                    if let Some(core) = core.upgrade() {
+                        let _ = core.free_now(address);
+                    }
+                };
+                self.host_function(stream, Box::new(free)).map(|_| ())
+            }
+            Origin::Opened(_) => Err(Error::NoAllocation),
+        }
+    }
+
+    /// What a pool was made with.
+    ///
+    /// # Errors
+    /// [`Error::NoPool`].
+    pub fn pool_settings(&self, pool: PoolId) -> Result<PoolSettings, Error> {
+        lock(&self.core.memory).pools.settings(pool)
+    }
+
+    /// Whether a pool stands for another process's.
+    ///
+    /// # Errors
+    /// [`Error::NoPool`].
+    pub fn is_pool_imported(&self, pool: PoolId) -> Result<bool, Error> {
+        lock(&self.core.memory).pools.is_imported(pool)
+    }
+
+    /// What a pool holds.
+    ///
+    /// # Errors
+    /// [`Error::NoPool`].
+    pub fn pool_usage(&self, pool: PoolId) -> Result<PoolUsage, Error> {
+        lock(&self.core.memory).pools.usage(pool)
+    }
+
+    /// Begins a high-water mark anew: of what is reserved, else of what is used.
+    ///
+    /// # Errors
+    /// [`Error::NoPool`].
+    pub fn reset_pool_high(&self, pool: PoolId, reserved: bool) -> Result<(), Error> {
+        lock(&self.core.memory).pools.reset_high(pool, reserved)
+    }
+
+    /// Changes, or only reads, how a pool uses memory again.
+    ///
+    /// # Errors
+    /// [`Error::NoPool`].
+    pub fn pool_reuse(&self, pool: PoolId, change: impl FnOnce(&mut Reuse)) -> Result<Reuse, Error> {
+        let mut memory = lock(&self.core.memory);
+        let reuse = memory.pools.reuse(pool)?;
+        change(reuse);
+        Ok(*reuse)
+    }
+
+    /// Changes, or only reads, how much a pool keeps when the host waits for the card.
+    ///
+    /// # Errors
+    /// [`Error::NoPool`].
+    pub fn pool_threshold(&self, pool: PoolId, change: impl FnOnce(&mut Bytes)) -> Result<Bytes, Error> {
+        let mut memory = lock(&self.core.memory);
+        let threshold = memory.pools.threshold(pool)?;
+        change(threshold);
+        Ok(*threshold)
+    }
+
+    /// Gives memory that a pool does not need back, down to `keep` bytes if it can.
+    ///
+    /// # Errors
+    /// [`Error::NoPool`].
+    pub fn trim_pool(&self, pool: PoolId, keep: Bytes) -> Result<(), Error> {
+        self.settle_pools(true)?;
+        lock(&self.core.memory).trim(&**self.core, pool, keep)
+    }
+
+    /// A descriptor by which other processes can import a pool.
+    ///
+    /// # Errors
+    /// [`Error::NotShareable`], [`Error::NoPool`], [`Error::System`].
+    pub fn export_pool(&self, pool: PoolId) -> Result<OwnedFd, Error> {
+        self.check_lineage()?;
+        let mut memory = lock(&self.core.memory);
+        let settings = memory.pools.settings(pool)?;
+        if !settings.shareable || memory.pools.is_imported(pool)? {
+            return Err(Error::NotShareable);
+        }
+        let identity = memory.pools.identity(pool)?;
+        let (export, serial) = match *identity {
+            Some(identity) => identity,
+            None => {
+                let made = self.core.make_export(settings.site, ExportKind::Pool, Bytes::ZERO)?;
+                *identity.insert((made.export, made.serial))
+            }
+        };
+        self.core.send(export, serial)
+    }
+
+    /// A pool that stands for another process's, by a descriptor.
+    ///
+    /// # Errors
+    /// [`Error::NoAllocation`] if the descriptor is of no pool; [`Error::System`].
+    pub fn import_pool(&self, descriptor: BorrowedFd<'_>) -> Result<PoolId, Error> {
+        self.check_lineage()?;
+        self.start_helper()?;
+        let received = self.core.receive(descriptor, &[ExportKind::Pool])?;
+        let identity = (received.export, received.serial);
+        Ok(lock(&self.core.memory).pools.import(received.site, identity))
+    }
+
+    /// Offers an allocation of a pool to processes that import the pool; with the serial that stands for the pool.
+    ///
+    /// # Errors
+    /// [`Error::NoAllocation`]; [`Error::NotShareable`] unless the pool is and was exported.
+    pub fn offer_pooled(&self, address: u64) -> Result<(u64, Offer), Error> {
+        self.check_lineage()?;
+        let mut memory = lock(&self.core.memory);
+        let (pool, offer) = memory.offer_pooled(address)?;
+        let (_, serial) = memory.pools.identity(pool)?.ok_or(Error::NotShareable)?;
+        Ok((serial, offer))
+    }
+
+    /// Imports an allocation of the pool that an imported one stands for. Once more is to count once more.
+    ///
+    /// # Errors
+    /// [`Error::NoAllocation`] if it is not there, or of another pool; [`Error::NoPool`], [`Error::System`].
+    pub fn import_pooled(&self, pool: PoolId, of: u64, offer: &Offer) -> Result<u64, Error> {
+        self.check_lineage()?;
+        let mut memory = lock(&self.core.memory);
+        let imported = memory.pools.is_imported(pool)?;
+        let identity = *memory.pools.identity(pool)?;
+        if !imported || identity.map(|(_, serial)| serial) != Some(of) {
+            return Err(Error::NoAllocation);
+        }
+        let whole = self.core.look_at(offer)?;
+        let origin = Origin::Imported(pool);
+        match memory.origin_of(ExportId(offer.export), offer.serial) {
+            Some(_) => memory.open(whole.0, whole.1, offer, None, origin),
+            None => self.core.open_export(&mut memory, whole, offer, origin),
+        }
+    }
+
+    /// Frees for anybody what was freed in streams and is done: in all pools, or in those that look by themselves.
+    fn settle_pools(&self, all: bool) -> Result<(), Error> {
+        self.check_lineage()?;
+        self.core.settle_pools(all)
+    }
+
+    /// A card is out of memory: gives back what its pools do not need.
+    pub(super) fn trim_short(&self, card: usize) -> Result<(), Error> {
+        self.settle_pools(true)?;
+        lock(&self.core.memory).trim_pools(&**self.core, Some(card))
+    }
+}
+
+impl Core {
+    /// Notes something of the order between streams, if there is a pool that may ask for it.
+    pub(super) fn ordered(&self, note: impl FnOnce(&mut super::Order)) {
+        if self.pooling.load(Ordering::Relaxed) {
+            note(&mut lock(&self.order));
+        }
+    }
+
+    /// The host has waited for the card: pools give back what is above their thresholds.
+    pub(super) fn trim_waited(&self) -> Result<(), Error> {
+        if !self.pooling.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.settle_pools(true)?;
+        lock(&self.memory).trim_pools(self, None)
+    }
+
+    /// Ends the pools that were waiting for their last frees.
+    pub(super) fn end_pools(&self) -> Result<(), Error> {
+        if !self.pooling.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.settle_pools(false)?;
+        lock(&self.memory).end_doomed(self)
+    }
+
+    fn settle_pools(&self, all: bool) -> Result<(), Error> {
+        let freed = lock(&self.memory).pools.freed(None);
+        if freed.is_empty() {
+            return Ok(());
+        }
+        let done: HashSet<Ticket> = self.with(|timeline, now| {
+            let done = |ticket: &&Ticket| timeline.visible_at(**ticket).is_some_and(|instant| instant <= now);
+            Ok(freed.iter().filter(done).copied().collect())
+        })?;
+        lock(&self.memory).pools.settle(all, |ticket| done.contains(&ticket));
+        Ok(())
+    }
+
+    fn take_or_grow(&self, pool: PoolId, size: Bytes, stream: Option<StreamId>) -> Result<Taken, Error> {
+        let order = lock(&self.order);
+        let order = Order { stream, after: stream.and_then(|stream| order.after(stream)) };
+        let mut memory = lock(&self.memory);
+        if let Some(taken) = memory.take_pooled(pool, size, &order)? {
+            return Ok(taken);
+        }
+        memory.grow_pool(self, pool, size, self.segment.figures().pool_chunk)?;
+        memory.take_pooled(pool, size, &order)?.ok_or(Error::OutOfMemory)
+    }
+
+    /// Waits for a free in a stream of the card. `false`: there is none, or nothing says when it will be done.
+    fn wait_for_a_free(&self, card: usize) -> Result<bool, Error> {
+        let freed = lock(&self.memory).pools.freed(Some(card));
+        let next = self.with(|timeline, _| {
+            let coming = freed.iter().filter_map(|&ticket| match timeline.forecast(&[ticket]) {
+                Forecast::At(instant) => Some((instant, ticket)),
+                Forecast::NotBefore(_) | Forecast::Unknown => None,
+            });
+            Ok(coming.min_by_key(|&(instant, _)| instant).map(|(_, ticket)| ticket))
+        })?;
+        next.map_or(Ok(false), |ticket| self.wait_for(&[ticket]).map(|()| true))
+    }
+
+    /// Frees an allocation, by its first byte, without waiting.
+    pub(super) fn free_now(&self, address: u64) -> Result<(), Error> {
+        lock(&self.memory).free(self, address)
+    }
+}

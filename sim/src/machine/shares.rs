@@ -1,0 +1,182 @@
+//! Memory between processes: handles that are numbers, and descriptors.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use cgpu_shm::units::Bytes;
+
+use super::{ContextId, Core, Machine, lock};
+use crate::error::Error;
+use crate::memory::{Books, Exported, Memory, Offer, Origin};
+use crate::segment::Transaction;
+use crate::timeline::{ExportId, ExportKind, Site, Timeline};
+
+/// An export that came by a descriptor, held once for it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Received {
+    pub(super) export: ExportId,
+    pub(super) serial: u64,
+    pub(super) site: Site,
+    pub(super) size: Bytes,
+    /// It is a team of cards, with room for so much memory.
+    pub(super) room: Option<Bytes>,
+}
+
+/// Names what can be sent by a number, for other processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Number {
+    /// The export.
+    pub export: u64,
+    /// Which export of that number.
+    pub serial: u64,
+}
+
+impl Machine {
+    /// Offers the allocation of a context that holds a byte to other processes: for them to [`Machine::open_memory`].
+    ///
+    /// # Errors
+    /// [`Error::NoAllocation`] for memory that came about in any other way; [`Error::Full`], [`Error::System`].
+    pub fn offer_memory(&self, address: u64) -> Result<Offer, Error> {
+        self.check_lineage()?;
+        lock(&self.core.memory).offer(&**self.core, address)
+    }
+
+    /// Opens another process's allocation in a context. To open what is open in that context is to count once more, with the
+    /// same address.
+    ///
+    /// # Errors
+    /// [`Error::NoAllocation`] if it is not there any more; [`Error::NoContext`] where another context has it open, or the offer
+    /// is this process's own; [`Error::Full`], [`Error::System`].
+    pub fn open_memory(&self, context: ContextId, offer: &Offer) -> Result<u64, Error> {
+        self.check_lineage()?;
+        let card = self.card_of(context)?;
+        let mut memory = lock(&self.core.memory);
+        let whole = self.core.look_at(offer)?;
+        if whole.0 != card {
+            return Err(Error::Invalid("the context is on another card"));
+        }
+        if memory.offers(offer) {
+            return Err(Error::NoContext);
+        }
+        match memory.origin_of(ExportId(offer.export), offer.serial) {
+            Some(Origin::Opened(its)) if its == context => {
+                memory.open(card, whole.1, offer, None, Origin::Opened(context))
+            }
+            Some(_) => Err(Error::NoContext),
+            None => self.core.open_export(&mut memory, whole, offer, Origin::Opened(context)),
+        }
+    }
+
+    /// Closes another process's allocation once.
+    ///
+    /// # Errors
+    /// [`Error::NoAllocation`] if it is none that was opened.
+    pub fn close_memory(&self, address: u64) -> Result<(), Error> {
+        self.check_lineage()?;
+        let found = lock(&self.core.memory).find(address).filter(|found| found.address == address);
+        let Some(Origin::Opened(context)) = found.map(|found| found.origin) else {
+            return Err(Error::NoAllocation);
+        };
+        self.synchronize_context(context)?;
+        lock(&self.core.memory).close(&**self.core, address)
+    }
+}
+
+impl Core {
+    /// Card and size of the export that an offer is of.
+    pub(super) fn look_at(&self, offer: &Offer) -> Result<(usize, Bytes), Error> {
+        let export = ExportId(offer.export);
+        let about = self.with(|timeline, _| {
+            if !timeline.is_offered(export, offer.serial) {
+                return Err(Error::NoAllocation);
+            }
+            Ok(timeline.about_export(export))
+        })?;
+        let fits = offer.offset.checked_add(offer.size.0).is_some_and(|end| end <= about.1.0);
+        if fits && offer.size > Bytes::ZERO { Ok(about) } else { Err(Error::NoAllocation) }
+    }
+
+    /// Holds the export of an offer, which is not open here yet, and maps it.
+    pub(super) fn open_export(
+        &self,
+        memory: &mut Memory,
+        (card, whole): (usize, Bytes),
+        offer: &Offer,
+        origin: Origin,
+    ) -> Result<u64, Error> {
+        let (export, serial) = (ExportId(offer.export), offer.serial);
+        self.with(|timeline, _| {
+            if !timeline.is_offered(export, serial) {
+                return Err(Error::NoAllocation);
+            }
+            timeline.hold(self.segment.process(), export, serial)
+        })?;
+        let opened = self
+            .files
+            .open(serial)
+            .map_err(|error| Error::System(format!("memory of another process: {error}")))
+            .and_then(|file| {
+                memory.open(card, whole, offer, Some(Exported { export, serial, file }), origin)
+            });
+        opened.inspect_err(|_| {
+            // What cannot be told to the books is told by the process's end.
+            let _ = self.let_go(export);
+        })
+    }
+
+    /// A descriptor that keeps an export.
+    pub(super) fn send(&self, export: ExportId, serial: u64) -> Result<OwnedFd, Error> {
+        // First, so that nobody takes it for unkept while the descriptor is on its way.
+        self.with(|timeline, _| {
+            timeline.send_export(export);
+            Ok(())
+        })?;
+        let descriptor = self.files.descriptor(serial);
+        descriptor.map_err(|error| Error::System(format!("a descriptor of memory: {error}")))
+    }
+
+    /// A descriptor that keeps several exports.
+    pub(super) fn send_all(&self, exports: &[(ExportId, u64)]) -> Result<OwnedFd, Error> {
+        self.with(|timeline, _| {
+            exports.iter().for_each(|&(export, _)| timeline.send_export(export));
+            Ok(())
+        })?;
+        let descriptor = self.files.descriptor_of(exports.iter().map(|&(_, serial)| serial));
+        descriptor.map_err(|error| Error::System(format!("a descriptor of memory: {error}")))
+    }
+
+    /// Holds the export of one of those kinds which a descriptor keeps.
+    pub(super) fn receive(
+        &self,
+        descriptor: BorrowedFd<'_>,
+        kinds: &[ExportKind],
+    ) -> Result<Received, Error> {
+        let inode = self.files.inode(descriptor).ok().flatten().ok_or(Error::NoAllocation)?;
+        self.with(|timeline, _| {
+            let export = timeline.export_in(inode).ok_or(Error::NoAllocation)?;
+            self.take_hold(timeline, (export, timeline.serial_of_export(export)), kinds)
+        })
+    }
+
+    /// Holds the export of one of those kinds which a number names, if any process holds it.
+    pub(super) fn receive_number(&self, number: Number, kinds: &[ExportKind]) -> Result<Received, Error> {
+        self.with(|timeline, _| self.take_hold(timeline, (ExportId(number.export), number.serial), kinds))
+    }
+
+    fn take_hold(
+        &self,
+        timeline: &mut Timeline<'_, Transaction<'_>>,
+        (export, serial): (ExportId, u64),
+        kinds: &[ExportKind],
+    ) -> Result<Received, Error> {
+        if serial == 0 || timeline.serial_of_export(export) != serial {
+            return Err(Error::NoAllocation);
+        }
+        if !kinds.contains(&timeline.kind_of_export(export)) {
+            return Err(Error::NoAllocation);
+        }
+        timeline.hold(self.segment.process(), export, serial)?;
+        let (site, size) = (timeline.site_of_export(export), timeline.about_export(export).1);
+        let room = timeline.team(export).map(|team| team.room);
+        Ok(Received { export, serial, site, size, room })
+    }
+}

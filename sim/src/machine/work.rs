@@ -1,0 +1,371 @@
+//! What streams are given to do.
+
+use cgpu_shm::units::Nanos;
+
+use super::effects::Effect;
+use super::{Core, Machine, StreamId, Ticket, lock, trail};
+use crate::error::Error;
+use crate::footprint::Footprint;
+use crate::kernel::Kernel;
+use crate::segment::Transaction;
+use crate::settings::Figures;
+use crate::timeline::{Command, QueueFull, Timeline};
+
+/// One kernel launch.
+#[derive(Clone, Copy, Debug)]
+pub struct Launch {
+    /// What it does.
+    pub kernel: Kernel,
+    /// How much of the card it takes ([`CardSpec::footprint`](crate::CardSpec::footprint)).
+    pub footprint: Footprint,
+}
+
+impl Launch {
+    /// Of a grid that fills the card.
+    #[must_use]
+    pub const fn whole(kernel: Kernel) -> Self {
+        Self { kernel, footprint: Footprint::WHOLE }
+    }
+
+    /// The same on a part of the card's multiprocessors: it takes no more than these, and longer where it would take more.
+    #[must_use]
+    pub fn within(self, part: u32, all: u32, figures: &Figures) -> Self {
+        let (footprint, slower) = self.footprint.within(u64::from(part), u64::from(all.max(1)));
+        let kernel = match (self.kernel, slower) {
+            (Kernel::Spin(length), Some((times, over))) => {
+                Kernel::Spin(Some(Nanos(length.unwrap_or(figures.kernel).0 * times / over)))
+            }
+            (Kernel::Lognormal { mean, sigma }, Some((times, over))) => {
+                Kernel::Lognormal { mean: Nanos(mean.0 * times / over), sigma }
+            }
+            (kernel, _) => kernel,
+        };
+        Self { kernel, footprint }
+    }
+}
+
+/// Which way a copy goes; says which engine does it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyKind {
+    /// Host to card: the first copy engine.
+    HostToDevice,
+    /// Card to host: the second copy engine.
+    DeviceToHost,
+    /// Within the card or between cards: takes compute time of the stream's context.
+    DeviceToDevice,
+    /// Host to host: no engine.
+    HostToHost,
+}
+
+/// Bytes to copy: `slices` of `rows` of `width` bytes, all from byte addresses of the process (device addresses as
+/// [`Machine::allocate`] gave them; host addresses as the program has them).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pitched {
+    /// First byte written.
+    pub to: u64,
+    /// First byte read.
+    pub from: u64,
+    /// Bytes of a row.
+    pub width: u64,
+    /// Rows of a slice.
+    pub rows: u64,
+    /// Slices.
+    pub slices: u64,
+    /// From one written row to the next, and from one slice to the next.
+    pub to_pitch: (u64, u64),
+    /// The same where it reads.
+    pub from_pitch: (u64, u64),
+}
+
+impl Pitched {
+    /// `bytes` in one piece.
+    #[must_use]
+    pub const fn line(to: u64, from: u64, bytes: u64) -> Self {
+        Self { to, from, width: bytes, rows: 1, slices: 1, to_pitch: (0, 0), from_pitch: (0, 0) }
+    }
+
+    /// How many bytes move; `None`: more than can be counted.
+    #[must_use]
+    pub fn bytes(&self) -> Option<u64> {
+        self.width.checked_mul(self.rows)?.checked_mul(self.slices)
+    }
+
+    /// From the first byte to the last, given the pitches of one side. Of a copy that moves something.
+    fn extent(&self, (row, slice): (u64, u64)) -> Option<u64> {
+        let rows = row.checked_mul(self.rows - 1)?;
+        let slices = slice.checked_mul(self.slices - 1)?;
+        self.width.checked_add(rows)?.checked_add(slices)
+    }
+}
+
+/// Device bytes to fill: `rows` of `elements` of `size` bytes (1, 2 or 4) with the low bytes of `value`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fill {
+    /// First byte written.
+    pub to: u64,
+    /// The element's value.
+    pub value: u32,
+    /// The element's size: 1, 2 or 4.
+    pub size: u64,
+    /// Elements of a row.
+    pub elements: u64,
+    /// Rows.
+    pub rows: u64,
+    /// Bytes from row to row.
+    pub pitch: u64,
+}
+
+/// Width of a stream memory operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Width {
+    /// 32 bits.
+    Four,
+    /// 64 bits.
+    Eight,
+}
+
+/// When a wait on memory ends (CUstreamWaitValue_flags).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitCondition {
+    /// `(memory - value)` as a signed number is not negative.
+    AtLeast,
+    /// Equal.
+    Equal,
+    /// `memory & value` is not zero.
+    And,
+    /// `!(memory | value)` is not zero.
+    Nor,
+}
+
+impl Width {
+    /// In bytes.
+    #[must_use]
+    pub const fn bytes(self) -> u64 {
+        match self {
+            Self::Four => 4,
+            Self::Eight => 8,
+        }
+    }
+}
+
+impl Machine {
+    /// Enqueues a kernel. Blocks while the stream's queue is full.
+    ///
+    /// # Errors
+    /// [`Error::NoStream`].
+    pub fn launch(&self, stream: StreamId, launch: Launch) -> Result<Ticket, Error> {
+        let begun = self.now();
+        let ticket = self.core.enqueue(|timeline, now| {
+            self.core.own_stream(timeline, stream)?;
+            Ok(timeline.launch_in(stream, launch.kernel, launch.footprint, now))
+        })?;
+        self.core.clock.spin_until(begun + self.figures().launch_cost);
+        Ok(ticket)
+    }
+
+    /// Enqueues a command without effects.
+    pub(super) fn enqueue(&self, stream: StreamId, command: Command) -> Result<Ticket, Error> {
+        let begun = self.now();
+        let ticket = self.core.enqueue(|timeline, now| {
+            self.core.own_stream(timeline, stream)?;
+            Ok(timeline.enqueue(stream, command, 0, now))
+        })?;
+        self.core.clock.spin_until(begun + self.figures().call_cost);
+        Ok(ticket)
+    }
+
+    pub(super) fn enqueue_effect(
+        &self,
+        stream: StreamId,
+        command: Command,
+        effect: Effect,
+    ) -> Result<Ticket, Error> {
+        self.check_lineage()?;
+        let begun = self.now();
+        let ticket = self.core.enqueue_effect(stream, command, effect)?;
+        self.core.clock.spin_until(begun + self.figures().call_cost);
+        Ok(ticket)
+    }
+
+    /// Enqueues a copy. The bytes move when the card would have moved them; a caller that promises the program a staged
+    /// source or a synchronous call waits for the ticket.
+    ///
+    /// # Errors
+    /// [`Error::NoStream`]; [`Error::NoAllocation`] where a device range leaves its allocation.
+    ///
+    /// # Safety
+    /// Host ranges must stay valid for the copy, unborrowed by Rust code, until the ticket is done or the context is
+    /// gone.
+    pub unsafe fn copy(&self, stream: StreamId, kind: CopyKind, what: Pitched) -> Result<Ticket, Error> {
+        self.check_lineage()?;
+        match self.copying(kind, &what)? {
+            Command::Nothing if what.bytes() == Some(0) => self.enqueue(stream, Command::Nothing),
+            command => self.enqueue_effect(stream, command, Effect::Copy(what)),
+        }
+    }
+
+    /// Refuses what [`Machine::copy`] would refuse of a copy's ranges, and enqueues nothing.
+    ///
+    /// # Errors
+    /// [`Error::NoAllocation`] where a device range leaves its allocation; [`Error::Invalid`] for a range
+    /// that is larger than memory.
+    pub fn check_copy(&self, kind: CopyKind, what: &Pitched) -> Result<(), Error> {
+        self.check_lineage()?;
+        self.copying(kind, what).map(|_| ())
+    }
+
+    /// Enqueues a fill of device memory.
+    ///
+    /// # Errors
+    /// [`Error::NoStream`]; [`Error::NoAllocation`]; [`Error::Invalid`] for another element size.
+    pub fn fill(&self, stream: StreamId, fill: Fill) -> Result<Ticket, Error> {
+        self.check_lineage()?;
+        match self.filling(&fill)? {
+            Command::Nothing => self.enqueue(stream, Command::Nothing),
+            command => self.enqueue_effect(stream, command, Effect::Fill(fill)),
+        }
+    }
+
+    /// Enqueues a write of a word to host or device memory.
+    ///
+    /// # Errors
+    /// [`Error::NoStream`]; [`Error::NoAllocation`]; [`Error::Invalid`] for an address that is not aligned.
+    ///
+    /// # Safety
+    /// The word must stay writable until the ticket is done or the context is gone.
+    pub unsafe fn write_value(
+        &self,
+        stream: StreamId,
+        address: u64,
+        width: Width,
+        value: u64,
+    ) -> Result<Ticket, Error> {
+        self.check_word(address, width)?;
+        self.enqueue_effect(stream, Command::Write, Effect::Write { address, width, value })
+    }
+
+    /// Enqueues a wait on a word of host or device memory.
+    ///
+    /// # Errors
+    /// [`Error::NoStream`]; [`Error::NoAllocation`]; [`Error::Invalid`] for an address that is not aligned.
+    ///
+    /// # Safety
+    /// The word must stay readable until the ticket is done or the context is gone.
+    pub unsafe fn wait_value(
+        &self,
+        stream: StreamId,
+        address: u64,
+        width: Width,
+        condition: WaitCondition,
+        value: u64,
+    ) -> Result<Ticket, Error> {
+        self.check_word(address, width)?;
+        self.enqueue_effect(stream, Command::Outside, Effect::Watch { address, width, condition, value })
+    }
+
+    /// Enqueues a host function: called by a thread of the simulator's when the stream comes to it; the stream goes on
+    /// when it returns. It must not call the machine, as host functions must not call the driver.
+    ///
+    /// # Errors
+    /// [`Error::NoStream`].
+    pub fn host_function(&self, stream: StreamId, call: Box<dyn FnOnce() + Send>) -> Result<Ticket, Error> {
+        self.enqueue_effect(stream, Command::Outside, Effect::Call(call))
+    }
+
+    /// Performs the effects that are due now. Waiting and asking do so by themselves; for tests on a virtual clock.
+    ///
+    /// # Errors
+    /// [`Error::Forked`], [`Error::Stuck`], [`Error::System`].
+    pub fn perform_effects(&self) -> Result<(), Error> {
+        self.check_lineage()?;
+        self.core.perform_due()
+    }
+
+    /// What a copy is to the card; refuses ranges that leave their allocations.
+    pub(super) fn copying(&self, kind: CopyKind, what: &Pitched) -> Result<Command, Error> {
+        let bytes = what.bytes().ok_or(TOO_LARGE)?;
+        if bytes == 0 {
+            return Ok(Command::Nothing);
+        }
+        self.admit(what.to, what.extent(what.to_pitch), true)?;
+        self.admit(what.from, what.extent(what.from_pitch), false)?;
+        let figures = self.figures();
+        let at_rate = |rate| figures.copy_latency + Nanos(bytes.saturating_mul(1_000) / rate);
+        Ok(match kind {
+            CopyKind::HostToDevice => Command::Copy { up: true, cost: at_rate(figures.copy_rate) },
+            CopyKind::DeviceToHost => Command::Copy { up: false, cost: at_rate(figures.copy_rate) },
+            CopyKind::DeviceToDevice => local(bytes, figures),
+            CopyKind::HostToHost => Command::Nothing,
+        })
+    }
+
+    /// What a fill is to the card; refuses a range that leaves its allocation.
+    pub(super) fn filling(&self, fill: &Fill) -> Result<Command, Error> {
+        if !matches!(fill.size, 1 | 2 | 4) {
+            return Err(Error::Invalid("elements of 1, 2 or 4 bytes can be filled with"));
+        }
+        let width = fill.elements.checked_mul(fill.size).ok_or(TOO_LARGE)?;
+        let bytes = width.checked_mul(fill.rows).ok_or(TOO_LARGE)?;
+        if bytes == 0 {
+            return Ok(Command::Nothing);
+        }
+        let extent = fill.pitch.checked_mul(fill.rows - 1).and_then(|rest| rest.checked_add(width));
+        if !self.is_device(fill.to) {
+            return Err(Error::NoAllocation);
+        }
+        self.admit(fill.to, extent, true)?;
+        Ok(local(bytes, self.figures()))
+    }
+
+    /// Looks once whether a range is host memory, or device memory that is there.
+    fn admit(&self, address: u64, length: Option<u64>, writes: bool) -> Result<(), Error> {
+        let length = length.ok_or(TOO_LARGE)?;
+        if lock(&self.core.memory).admits(address, length, writes) {
+            Ok(())
+        } else {
+            Err(Error::NoAllocation)
+        }
+    }
+
+    pub(super) fn check_word(&self, address: u64, width: Width) -> Result<(), Error> {
+        self.check_lineage()?;
+        if address == 0 || !address.is_multiple_of(width.bytes()) {
+            return Err(Error::Invalid("the address of a word is not aligned"));
+        }
+        self.admit(address, Some(width.bytes()), true)
+    }
+}
+
+const TOO_LARGE: Error = Error::Invalid("a range larger than memory");
+
+/// Bytes that a block of the driver's own kernels moves, and how many of them fill a card.
+const LOCAL_BLOCK: u64 = 16 << 10;
+const LOCAL_BLOCKS: u64 = 64;
+
+/// A copy or fill within the card: a kernel of the driver's.
+fn local(bytes: u64, figures: &Figures) -> Command {
+    let cost = Nanos(bytes.saturating_mul(1_000) / figures.local_rate + 1_000);
+    let footprint = Footprint::of_blocks(bytes.div_ceil(LOCAL_BLOCK), LOCAL_BLOCKS, LOCAL_BLOCKS);
+    Command::Compute { cost, kernel: false, meeting: None, footprint }
+}
+
+impl Core {
+    /// Enqueues, waiting while the queue is full.
+    fn enqueue(
+        &self,
+        mut enqueue: impl FnMut(
+            &mut Timeline<'_, Transaction<'_>>,
+            Nanos,
+        ) -> Result<Result<Ticket, QueueFull>, Error>,
+    ) -> Result<Ticket, Error> {
+        loop {
+            match self.with(&mut enqueue)? {
+                Ok(ticket) => {
+                    trail::note(ticket);
+                    return Ok(ticket);
+                }
+                Err(QueueFull { room }) => self.wait_for(&[room])?,
+            }
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Allocations of contexts.
+//!
+//! * From 1 MiB on an allocation takes whole granules of 2 MiB.
+//! * Below, it takes multiples of 512 bytes out of blocks: granules that a context takes when no free piece of its
+//!   blocks is long enough, and returns when a block is wholly free. What is free in blocks is the slack that a
+//!   driver's accounting shows.
+
+use cgpu_shm::units::Bytes;
+
+use super::space::Space;
+use super::{Allocation, Books, GRANULE, Memory, Origin};
+use crate::error::Error;
+use crate::timeline::ContextId;
+
+/// From here on an allocation is large.
+const LARGE: u64 = 1 << 20;
+/// Step of small allocations.
+const STEP: u64 = 512;
+
+/// Bytes that an allocation takes.
+pub(super) fn rounded(size: Bytes) -> u64 {
+    size.0.next_multiple_of(if size.0 < LARGE { STEP } else { GRANULE })
+}
+
+/// Where a context's allocations come from.
+#[derive(Debug)]
+pub(super) struct Home {
+    card: usize,
+    /// What is free in its blocks.
+    blocks: Space,
+}
+
+/// Whether the books know that memory is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    /// No: they are to be told.
+    Now,
+    /// Yes: its context is gone.
+    Already,
+}
+
+impl Memory {
+    /// A context of this process, on a card.
+    pub(crate) fn adopt(&mut self, context: ContextId, card: usize) {
+        self.contexts.insert(context, Home { card, blocks: Space::default() });
+    }
+
+    /// Allocates in a context.
+    pub(crate) fn allocate(
+        &mut self,
+        books: &impl Books,
+        context: ContextId,
+        size: Bytes,
+    ) -> Result<u64, Error> {
+        let home = self.contexts.get_mut(&context).ok_or(Error::NoContext)?;
+        let card = home.card;
+        if size.0 == 0 {
+            return Err(Error::Invalid("an allocation of no bytes"));
+        }
+        // Before any rounding, which a size near the end of 64 bits would not survive.
+        if size > self.totals[card] {
+            return Err(Error::OutOfMemory);
+        }
+        let taken = rounded(size);
+        let address = if size.0 >= LARGE {
+            self.take_granules(books, context, card, taken)?
+        } else if let Some(address) = home.blocks.take(taken) {
+            address
+        } else {
+            let block = self.take_granules(books, context, card, GRANULE)?;
+            if let Some(home) = self.contexts.get_mut(&context) {
+                home.blocks.give(block + taken, GRANULE - taken, block..block + GRANULE);
+            }
+            block
+        };
+        self.live.insert(address, Allocation { address, size, card, origin: Origin::Context(context) });
+        Ok(address)
+    }
+
+    fn take_granules(
+        &mut self,
+        books: &impl Books,
+        context: ContextId,
+        card: usize,
+        length: u64,
+    ) -> Result<u64, Error> {
+        let address = self.take_addresses(card, length)?;
+        books.reserve(context, Bytes(length)).inspect_err(|_| self.give_addresses(card, address, length))?;
+        Ok(address)
+    }
+
+    /// Frees an allocation of a context.
+    pub(super) fn free_linear(
+        &mut self,
+        books: &impl Books,
+        allocation: Allocation,
+        told: Told,
+    ) -> Result<(), Error> {
+        let Origin::Context(context) = allocation.origin else { return Err(Error::NoAllocation) };
+        let Allocation { address, size, card, .. } = allocation;
+        self.live.remove(&address).ok_or(Error::NoAllocation)?;
+        let taken = rounded(size);
+        if size.0 >= LARGE {
+            return self.give_granules(books, context, card, (address, taken), told);
+        }
+        let home = self.contexts.get_mut(&context).ok_or(Error::NoAllocation)?;
+        let block = address / GRANULE * GRANULE;
+        let (start, length) = home.blocks.give(address, taken, block..block + GRANULE);
+        if length < GRANULE {
+            return Ok(());
+        }
+        home.blocks.remove(start, length);
+        self.give_granules(books, context, card, (start, length), told)
+    }
+
+    fn give_granules(
+        &mut self,
+        books: &impl Books,
+        context: ContextId,
+        card: usize,
+        (start, length): (u64, u64),
+        told: Told,
+    ) -> Result<(), Error> {
+        let shared = self.shared.remove(&start);
+        if shared.is_some() {
+            self.unalias(card, start, length)?;
+        }
+        self.give_addresses(card, start, length);
+        match (shared, told) {
+            (Some(shared), _) => books.let_go(shared.export),
+            (None, Told::Now) => books.release(context, Bytes(length)),
+            (None, Told::Already) => Ok(()),
+        }
+    }
+
+    /// The granules that an allocation lies in, and how many bytes they are.
+    pub(super) fn granules_of(allocation: &Allocation) -> (u64, u64) {
+        match allocation.size.0 {
+            ..LARGE => (allocation.address / GRANULE * GRANULE, GRANULE),
+            _ => (allocation.address, rounded(allocation.size)),
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Device memory of this process: which addresses it has, what lies there, and the bytes behind them.
+//!
+//! All of this is the process's own. What others need to know is how many bytes of the card it has, and that is in the
+//! segment ([`Books`]): a process's death needs no repair here, live allocations cost the segment nothing, however
+//! many, and most small ones never touch it.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `linear` | allocations of contexts: whole granules, or pieces of 2 MiB blocks |
+//! | `shared` | allocations that other processes open, and those of others that this one has open |
+//! | `pool` | memory in stream order: chunks, reuse, trims |
+//! | `physical` | memory behind handles, reserved addresses, and mappings between the two |
+//! | `space`, `span` | free addresses; addresses with bytes |
+//! | `store`, `files` | bytes that are mapped more than once: in this process; in several |
+
+mod files;
+mod linear;
+mod physical;
+mod pool;
+mod shared;
+mod space;
+mod span;
+mod store;
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+
+use cgpu_shm::units::Bytes;
+use linear::Home;
+use shared::{Opened, Shared};
+use space::Space;
+use span::Span;
+use store::Store;
+
+use crate::error::Error;
+use crate::timeline::{Bound, ContextId, ExportId, Site};
+use crate::words::index;
+
+pub(crate) use files::Files;
+pub(crate) use physical::Physicals;
+pub use physical::{Access, MappedRange, Member, PhysicalId, PhysicalInfo, PhysicalPlace, Sendable, Side};
+pub(crate) use pool::{Order, Pools, Taken};
+pub use pool::{PoolId, PoolSettings, PoolUsage, Reuse};
+pub use shared::Offer;
+
+/// Step of large allocations, and size of a block.
+pub(crate) const GRANULE: u64 = 2 << 20;
+/// Addresses per byte of the card: so many that no order of allocations runs out of a contiguous range before it is out
+/// of memory.
+const ROOM: u64 = 8;
+
+/// A live allocation of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allocation {
+    /// Its first byte.
+    pub address: u64,
+    /// Its size as asked for.
+    pub size: Bytes,
+    /// On which card.
+    pub card: usize,
+    /// How it came about.
+    pub origin: Origin,
+}
+
+/// How an allocation came about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Allocated in a context, and gone with it.
+    Context(ContextId),
+    /// From a pool.
+    Pool(PoolId),
+    /// Another process's, opened by a handle, in a context.
+    Opened(ContextId),
+    /// Another process's, imported through a pool of its.
+    Imported(PoolId),
+}
+
+impl Allocation {
+    /// The context that it goes with.
+    #[must_use]
+    pub fn context(&self) -> Option<ContextId> {
+        match self.origin {
+            Origin::Context(context) | Origin::Opened(context) => Some(context),
+            Origin::Pool(_) | Origin::Imported(_) => None,
+        }
+    }
+}
+
+/// An export as its holder has it.
+#[derive(Debug)]
+pub(crate) struct Exported {
+    pub(crate) export: ExportId,
+    pub(crate) serial: u64,
+    /// Its bytes.
+    pub(crate) file: File,
+}
+
+/// The card's books, in the segment. Not asked with the segment locked.
+pub(crate) trait Books {
+    /// Takes memory for a context.
+    fn reserve(&self, context: ContextId, size: Bytes) -> Result<(), Error>;
+    /// Gives a context's memory back.
+    fn release(&self, context: ContextId, size: Bytes) -> Result<(), Error>;
+    /// Takes memory for the process itself.
+    fn take(&self, site: Site, size: Bytes) -> Result<(), Error>;
+    /// Gives the process's own memory back.
+    fn give(&self, site: Site, size: Bytes) -> Result<(), Error>;
+    /// Takes memory that other processes may hold.
+    fn create_export(&self, site: Site, size: Bytes) -> Result<Exported, Error>;
+    /// Makes a context's memory such.
+    fn export_of(&self, context: ContextId, size: Bytes) -> Result<Exported, Error>;
+    /// Makes the process's own memory such.
+    fn export_own(&self, site: Site, size: Bytes) -> Result<Exported, Error>;
+    /// What is bound to a team, and the files that it lies in.
+    fn bound(&self, team: ExportId) -> Result<Vec<(Bound, File)>, Error>;
+    /// Holds an export no more.
+    fn let_go(&self, export: ExportId) -> Result<(), Error>;
+}
+
+/// The process's device memory.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    /// Memory of each card.
+    totals: Vec<Bytes>,
+    /// Per card that was used: its addresses, and which are free.
+    cards: BTreeMap<usize, (Span, Space)>,
+    contexts: HashMap<ContextId, Home>,
+    live: BTreeMap<u64, Allocation>,
+    /// What others may open, by first address.
+    shared: BTreeMap<u64, Shared>,
+    /// What is others', by first address.
+    opened: BTreeMap<u64, Opened>,
+    pub(crate) pools: Pools,
+    pub(crate) physicals: Physicals,
+    store: Option<Store>,
+}
+
+fn system(what: &str) -> impl FnOnce(std::io::Error) -> Error {
+    move |error| Error::System(format!("{what}: {error}"))
+}
+
+impl Memory {
+    /// No memory yet, of cards of these sizes.
+    pub(crate) fn new(totals: Vec<Bytes>) -> Self {
+        Self {
+            totals,
+            cards: BTreeMap::new(),
+            contexts: HashMap::new(),
+            live: BTreeMap::new(),
+            shared: BTreeMap::new(),
+            opened: BTreeMap::new(),
+            pools: Pools::default(),
+            physicals: Physicals::default(),
+            store: None,
+        }
+    }
+
+    /// A card's addresses, and which of them are free.
+    fn card(&mut self, card: usize) -> Result<&mut (Span, Space), Error> {
+        let total = *self.totals.get(card).ok_or(Error::NoCard)?;
+        Ok(match self.cards.entry(card) {
+            Entry::Occupied(there) => there.into_mut(),
+            Entry::Vacant(vacant) => {
+                let length = (total.0 * ROOM).next_multiple_of(GRANULE);
+                let span = Span::new(length, GRANULE, 0).map_err(system("addresses of a card"))?;
+                let (start, length) = span.range();
+                let mut space = Space::default();
+                space.give(start, length, start..start + length);
+                vacant.insert((span, space))
+            }
+        })
+    }
+
+    /// Takes addresses of a card. Nothing lies there yet.
+    fn take_addresses(&mut self, card: usize, length: u64) -> Result<u64, Error> {
+        let (_, space) = self.card(card)?;
+        space.take(length).ok_or(Error::OutOfMemory)
+    }
+
+    /// Gives addresses back, with nothing of what lay there.
+    fn give_addresses(&mut self, card: usize, address: u64, length: u64) {
+        if let Some((span, space)) = self.cards.get_mut(&card) {
+            span.discard(address, length);
+            let (start, whole) = span.range();
+            space.give(address, length, start..start + whole);
+        }
+    }
+
+    /// The live allocation that holds a byte.
+    pub(crate) fn find(&self, address: u64) -> Option<Allocation> {
+        let (_, allocation) = self.live.range(..=address).next_back()?;
+        (address - allocation.address < allocation.size.0).then_some(*allocation)
+    }
+
+    fn span_of(&mut self, address: u64) -> Option<&mut Span> {
+        let card = self.cards.values_mut().map(|(span, _)| span).find(|span| span.holds(address));
+        card.or_else(|| self.physicals.span_of(address))
+    }
+
+    /// Whether an address is the card's, in use or not.
+    pub(crate) fn holds(&self, address: u64) -> bool {
+        self.cards.values().any(|(span, _)| span.holds(address)) || self.physicals.holds(address)
+    }
+
+    /// Whether a range is host memory, or device memory that is there: within one allocation, or mapped and accessible.
+    pub(crate) fn admits(&self, address: u64, length: u64, writes: bool) -> bool {
+        if self.cards.values().any(|(span, _)| span.holds(address)) {
+            return self.find(address).is_some_and(|a| length <= a.size.0 - (address - a.address));
+        }
+        !self.physicals.holds(address) || self.physicals.admits(address, length, writes)
+    }
+
+    /// Sets device bytes to zero. Whole granules are let go of instead: a program that clears a card's worth of memory
+    /// needs none.
+    pub(crate) fn clear(&mut self, address: u64, length: u64) -> Result<(), Error> {
+        let end = address + length;
+        let first = address.next_multiple_of(GRANULE).min(end);
+        let last = (end / GRANULE * GRANULE).max(first);
+        if let Some(span) = self.span_of(address) {
+            span.discard(first, last - first);
+        }
+        for (start, end) in [(address, first), (last, end)] {
+            let bytes = self.bytes(start, end - start, true)?;
+            // SAFETY: the range is part of one that the caller has found in a live allocation; its bytes stay mapped.
+            unsafe { bytes.write_bytes(0, index(end - start)) };
+        }
+        Ok(())
+    }
+
+    /// Where the bytes of a range lie: its own address for host memory.
+    pub(crate) fn bytes(&mut self, address: u64, length: u64, writes: bool) -> Result<*mut u8, Error> {
+        match self.span_of(address) {
+            Some(span) => span.bytes(address, length, writes).map_err(system("bytes behind device memory")),
+            None => Ok(std::ptr::with_exposed_provenance_mut(index(address))),
+        }
+    }
+
+    /// Frees an allocation of this process, or closes an imported one.
+    pub(crate) fn free(&mut self, books: &impl Books, address: u64) -> Result<(), Error> {
+        let allocation = *self.live.get(&address).ok_or(Error::NoAllocation)?;
+        match allocation.origin {
+            Origin::Context(_) => self.free_linear(books, allocation, linear::Told::Now),
+            Origin::Pool(_) => self.free_pooled_now(books, address),
+            Origin::Imported(_) => self.close(books, address),
+            Origin::Opened(_) => Err(Error::NoAllocation),
+        }
+    }
+
+    /// A context is gone, and its memory with it: the books know it already, but for what others may hold.
+    pub(crate) fn forget(&mut self, books: &impl Books, context: ContextId) {
+        let its: Vec<Allocation> =
+            self.live.values().filter(|allocation| allocation.context() == Some(context)).copied().collect();
+        for allocation in its {
+            // Each is live: it was found there. What cannot be told to the books is told by the process's end.
+            let _ = match allocation.origin {
+                Origin::Opened(_) => self.close_all(books, allocation.address),
+                _ => self.free_linear(books, allocation, linear::Told::Already),
+            };
+        }
+        self.contexts.remove(&context);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,191 @@
+//! Making, mapping and ending physical memory: what the tables of this process, its bytes and the card's books have to say to it.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+
+use cgpu_shm::units::Bytes;
+
+use super::{
+    Access, Backing, Mapping, NOT_MAPPED, Physical, PhysicalId, PhysicalInfo, PhysicalPlace, Physicals,
+    Sendable, Side,
+};
+use crate::error::Error;
+use crate::memory::span::Source;
+use crate::memory::store::Store;
+use crate::memory::{Books, Exported, Files, GRANULE, Memory, system};
+
+/// Most host memory behind handles.
+const HOST: Bytes = Bytes::from_mib(1 << 20);
+
+/// The bytes behind a handle, to be mapped.
+enum Behind<'a> {
+    Store(&'a Store, u64),
+    File(File),
+}
+
+impl<'a> Behind<'a> {
+    /// `None`: a team's, which lie in no one place.
+    fn find(store: Option<&'a Store>, files: &Files, backing: Backing) -> Result<Option<Self>, Error> {
+        match (backing, store) {
+            (Backing::Store(offset), Some(store)) => Ok(Some(Self::Store(store, offset))),
+            (Backing::Store(_), None) => Err(Error::NoAllocation),
+            (Backing::Export(_, serial), _) => {
+                files.open(serial).map(|file| Some(Self::File(file))).map_err(system("an export's file"))
+            }
+            (Backing::Team(..), _) => Ok(None),
+        }
+    }
+
+    fn source(&self) -> Source<'_> {
+        match self {
+            Self::Store(store, offset) => Source::Store(store, *offset),
+            Self::File(file) => Source::File(file),
+        }
+    }
+}
+
+impl Memory {
+    /// Makes physical memory.
+    pub(crate) fn create_physical(
+        &mut self,
+        books: &impl Books,
+        place: PhysicalPlace,
+        size: Bytes,
+        sendable: Sendable,
+    ) -> Result<PhysicalId, Error> {
+        if size.0 == 0 || !size.0.is_multiple_of(GRANULE) {
+            return Err(Error::Invalid("physical memory is whole granules"));
+        }
+        let most = match place {
+            PhysicalPlace::On(site) => self.totals.get(site.card).copied().ok_or(Error::NoCard)?,
+            PhysicalPlace::Host => HOST,
+            PhysicalPlace::Team => return Err(Error::Invalid("a team is no place for memory")),
+        };
+        if size > most {
+            return Err(Error::OutOfMemory);
+        }
+        let info = PhysicalInfo { place, size, sendable };
+        if let (true, PhysicalPlace::On(site)) = (sendable.at_all(), place) {
+            let Exported { export, serial, .. } = books.create_export(site, size)?;
+            return Ok(self.physicals.add(info, Backing::Export(export, serial)));
+        }
+        if self.store.is_none() {
+            let all = self.totals.iter().map(|total| total.0.next_multiple_of(GRANULE)).sum::<u64>();
+            self.store = Some(Store::new(all + HOST.0).map_err(system("physical memory"))?);
+        }
+        let store = self.store.as_mut().ok_or(Error::OutOfMemory)?;
+        let offset = store.take(size.0).ok_or(Error::OutOfMemory)?;
+        if let PhysicalPlace::On(site) = place {
+            books.take(site, size).inspect_err(|_| store.give(offset, size.0))?;
+        }
+        Ok(self.physicals.add(info, Backing::Store(offset)))
+    }
+
+    /// Ends a handle.
+    pub(crate) fn release_physical(&mut self, books: &impl Books, id: PhysicalId) -> Result<(), Error> {
+        let over = self.physicals.drop_one(id, |physical| &mut physical.handles)?;
+        over.map_or(Ok(()), |over| self.end_physical(books, &over))
+    }
+
+    /// Ends what a tile of an array had of physical memory.
+    pub(crate) fn let_go_physical(&mut self, books: &impl Books, id: PhysicalId) -> Result<(), Error> {
+        let over = self.physicals.drop_one(id, |physical| &mut physical.mappings)?;
+        over.map_or(Ok(()), |over| self.end_physical(books, &over))
+    }
+
+    fn end_physical(&mut self, books: &impl Books, over: &Physical) -> Result<(), Error> {
+        match over.backing {
+            Backing::Export(export, _) | Backing::Team(export, _) => books.let_go(export),
+            Backing::Store(offset) => {
+                if let Some(store) = &mut self.store {
+                    store.give(offset, over.info.size.0);
+                }
+                match over.info.place {
+                    PhysicalPlace::On(site) => books.give(site, over.info.size),
+                    PhysicalPlace::Host | PhysicalPlace::Team => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Maps the beginning of physical memory. Nobody reaches it yet.
+    pub(crate) fn map(
+        &mut self,
+        files: &Files,
+        address: u64,
+        size: Bytes,
+        id: PhysicalId,
+    ) -> Result<(), Error> {
+        let info = self.physicals.held(id)?;
+        let end = address.checked_add(size.0).ok_or(NOT_MAPPED)?;
+        let (first, whole) = self.physicals.reserved(address).ok_or(NOT_MAPPED)?;
+        let aligned = size.0 > 0 && (address | size.0).is_multiple_of(GRANULE);
+        if !aligned || size > info.size || end > first + whole.0 || self.physicals.is_mapped(address, end) {
+            return Err(Error::Invalid("this cannot be mapped there"));
+        }
+        let physical = self.physicals.handles.get_mut(&id).ok_or(Error::NoAllocation)?;
+        let behind = Behind::find(self.store.as_ref(), files, physical.backing)?;
+        let span = self.physicals.reserved.get_mut(&first).map(|its| &mut its.span).ok_or(NOT_MAPPED)?;
+        if let Some(behind) = behind
+            && let Err(error) = span.alias(address, size.0, behind.source())
+        {
+            // Should this fail too, the range is left as something that nobody may reach.
+            let _ = span.restore(address, size.0);
+            return Err(system("a mapping")(error));
+        }
+        physical.mappings += 1;
+        let mapping = Mapping { size: size.0, physical: id, access: BTreeMap::new() };
+        self.physicals.mapped.insert(address, mapping);
+        Ok(())
+    }
+
+    /// Ends all mappings of a range, which must be whole ones.
+    pub(crate) fn unmap(&mut self, books: &impl Books, address: u64, size: Bytes) -> Result<(), Error> {
+        for first in self.physicals.covering(address, size)? {
+            let Some(mapping) = self.physicals.mapped.remove(&first) else { continue };
+            if let Some(span) = self.physicals.span_of(first) {
+                span.restore(first, mapping.size).map_err(system("the end of a mapping"))?;
+            }
+            let over = self.physicals.drop_one(mapping.physical, |physical| &mut physical.mappings)?;
+            if let Some(over) = over {
+                self.end_physical(books, &over)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Says how the sides may reach all mappings of a range, which must be whole ones. Host memory that the host may reach is there
+    /// for it at the very addresses.
+    pub(crate) fn set_access(
+        &mut self,
+        files: &Files,
+        address: u64,
+        size: Bytes,
+        wanted: &[(Side, Access)],
+    ) -> Result<(), Error> {
+        let firsts = self.physicals.covering(address, size)?;
+        let Physicals { handles, reserved, mapped, .. } = &mut self.physicals;
+        for mapping in firsts.iter().filter_map(|first| mapped.get(first)) {
+            let place = handles.get(&mapping.physical).ok_or(Error::NoAllocation)?.info.place;
+            if place != PhysicalPlace::Host && wanted.iter().any(|(side, _)| *side == Side::Host) {
+                return Err(Error::Invalid("the host does not reach a card's memory"));
+            }
+        }
+        for first in firsts {
+            let Some(mapping) = mapped.get_mut(&first) else { continue };
+            for &(side, access) in wanted {
+                let shown = mapping.access.insert(side, access).is_some_and(|access| access != Access::None);
+                if side == Side::Host && access != Access::None && !shown {
+                    let physical = handles.get(&mapping.physical).ok_or(Error::NoAllocation)?;
+                    let Some(behind) = Behind::find(self.store.as_ref(), files, physical.backing)? else {
+                        continue;
+                    };
+                    let before = reserved.range(..=first).next_back();
+                    let span = &before.ok_or(NOT_MAPPED)?.1.span;
+                    span.reveal(first, mapping.size, behind.source()).map_err(system("a mapping"))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,227 @@
+//! Teams of cards as this process has them: handles, mappings, and the bytes that go through a mapping.
+//!
+//! What a mapping of a team shows lies in several places at once, so it is not mapped to any. Its addresses have bytes of their own,
+//! which are filled before somebody reads them, from the memory of the first card that has any bound there, and written to all of it
+//! after somebody wrote. Where nothing is bound, writes are lost and reads give zeros.
+
+use std::os::unix::fs::FileExt;
+
+use cgpu_shm::units::Bytes;
+
+use super::{Backing, PhysicalId, PhysicalInfo, PhysicalPlace, Physicals, Sendable};
+use crate::error::Error;
+use crate::memory::span::{Source, Span};
+use crate::memory::{Books, GRANULE, Memory, Origin, system};
+use crate::timeline::{Bindable, ExportId};
+use crate::words::index;
+
+/// Memory that is to be bound to a team.
+#[derive(Clone, Copy, Debug)]
+pub enum Member {
+    /// Behind a handle, from there on.
+    Handle(PhysicalId, u64),
+    /// At an address: mapped there, or from a pool.
+    Address(u64),
+}
+
+/// A part of a range that is mapped to a team.
+struct Part {
+    team: ExportId,
+    /// Which part of its room,
+    offset: u64,
+    /// and at which address.
+    address: u64,
+    length: u64,
+}
+
+impl Physicals {
+    /// Makes a handle of a team that is held for it.
+    pub(crate) fn add_team(
+        &mut self,
+        (team, serial): (ExportId, u64),
+        room: Bytes,
+        sendable: Sendable,
+    ) -> PhysicalId {
+        let info = PhysicalInfo { place: PhysicalPlace::Team, size: room, sendable };
+        self.add(info, Backing::Team(team, serial))
+    }
+
+    /// The team behind a handle.
+    pub(crate) fn team(&self, id: PhysicalId) -> Result<ExportId, Error> {
+        self.held(id)?;
+        match self.handles[&id].backing {
+            Backing::Team(team, _) => Ok(team),
+            _ => Err(Error::NoAllocation),
+        }
+    }
+
+    /// The team that is mapped at an address.
+    fn team_at(&self, address: u64) -> Option<ExportId> {
+        let physical = self.at(address)?.1.physical;
+        match self.handles.get(&physical)?.backing {
+            Backing::Team(team, _) => Some(team),
+            _ => None,
+        }
+    }
+
+    fn team_parts(&self, address: u64, length: u64) -> Vec<Part> {
+        let end = address + length;
+        let mut parts = Vec::new();
+        let mut at = address;
+        while at < end {
+            let Some((first, mapping)) = self.at(at) else { break };
+            let next = end.min(first + mapping.size);
+            if let Some(team) = self.team_at(at) {
+                parts.push(Part { team, offset: at - first, address: at, length: next - at });
+            }
+            at = next;
+        }
+        parts
+    }
+}
+
+impl Memory {
+    /// Parts of a range that are mapped to teams. Asked by every copy, so first whether there are any at all.
+    fn team_parts(&self, address: u64, length: u64) -> Vec<Part> {
+        if length == 0 || self.physicals.teams == 0 {
+            return Vec::new();
+        }
+        self.physicals.team_parts(address, length)
+    }
+
+    fn window(&mut self, part: &Part) -> Result<&mut [u8], Error> {
+        let bytes = self.bytes(part.address, part.length, true)?;
+        // SAFETY: within one mapping of reserved addresses, whose bytes are ours alone while we have the memory; they stay mapped
+        // as long as it is there.
+        Ok(unsafe { core::slice::from_raw_parts_mut(bytes, index(part.length)) })
+    }
+
+    /// Before a range is read: of teams, what the first card with memory there has.
+    pub(crate) fn gather(&mut self, books: &impl Books, address: u64, length: u64) -> Result<(), Error> {
+        for part in self.team_parts(address, length) {
+            let mut bound = books.bound(part.team)?;
+            bound.sort_by_key(|(bound, _)| core::cmp::Reverse(bound.card));
+            let window = self.window(&part)?;
+            window.fill(0);
+            for (bound, file) in bound {
+                let Some((skip, at, length)) = part.overlap(bound.offset, bound.size) else { continue };
+                let place = &mut window[index(skip)..index(skip + length)];
+                file.read_exact_at(place, bound.at + at).map_err(system("memory of a team"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// After a range was written: of teams, to the memory of all cards.
+    pub(crate) fn spread(&mut self, books: &impl Books, address: u64, length: u64) -> Result<(), Error> {
+        for part in self.team_parts(address, length) {
+            let bound = books.bound(part.team)?;
+            let window = self.window(&part)?;
+            for (bound, file) in bound {
+                let Some((skip, at, length)) = part.overlap(bound.offset, bound.size) else { continue };
+                let bytes = &window[index(skip)..index(skip + length)];
+                file.write_all_at(bytes, bound.at + at).map_err(system("memory of a team"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Memory of a card as it can be bound to a team: where it lies for all processes, and whether it may be sent to others. That
+    /// of this process alone moves there.
+    pub(crate) fn bindable(
+        &mut self,
+        books: &impl Books,
+        member: Member,
+        size: Bytes,
+    ) -> Result<(Bindable, bool), Error> {
+        let (id, at) = match member {
+            Member::Handle(id, at) => {
+                self.physicals.held(id)?;
+                (id, at)
+            }
+            Member::Address(address) => match self.physicals.at(address) {
+                Some((first, mapping)) if size.0 <= mapping.size - (address - first) => {
+                    (mapping.physical, address - first)
+                }
+                Some(_) => return Err(Error::Invalid("more than is mapped there")),
+                None => return self.bindable_piece(books, address, size),
+            },
+        };
+        let shareable = self.physicals.info(id).ok_or(Error::NoAllocation)?.sendable.at_all();
+        let (export, serial) = self.share(books, id)?;
+        Ok((Bindable { export, serial, at }, shareable))
+    }
+
+    /// The same of a piece of a pool.
+    fn bindable_piece(
+        &mut self,
+        books: &impl Books,
+        address: u64,
+        size: Bytes,
+    ) -> Result<(Bindable, bool), Error> {
+        let found = self.find(address).ok_or(Error::NoAllocation)?;
+        let Origin::Pool(pool) = found.origin else { return Err(Error::NoAllocation) };
+        if size.0 > found.size.0 - (address - found.address) {
+            return Err(Error::Invalid("more than was allocated there"));
+        }
+        let (start, (export, serial)) = self.share_chunk(books, pool, address)?;
+        let shareable = self.pools.settings(pool)?.shareable;
+        Ok((Bindable { export, serial, at: address - start }, shareable))
+    }
+
+    /// The export behind a handle. What lies in this process's store moves to one, mappings and all; it can still not be sent.
+    pub(super) fn share(&mut self, books: &impl Books, id: PhysicalId) -> Result<(ExportId, u64), Error> {
+        let physical = self.physicals.handles.get(&id).ok_or(Error::NoAllocation)?;
+        let (size, PhysicalPlace::On(site)) = (physical.info.size, physical.info.place) else {
+            return Err(Error::Invalid("only memory of a card can be bound"));
+        };
+        let offset = match physical.backing {
+            Backing::Export(export, serial) => return Ok((export, serial)),
+            Backing::Team(..) => return Err(Error::NoAllocation),
+            Backing::Store(offset) => offset,
+        };
+        let store = self.store.as_mut().ok_or(Error::NoAllocation)?;
+        let exported = books.export_own(site, size)?;
+        let mut moved = Ok(());
+        for at in (0..size.0).step_by(index(GRANULE)) {
+            let granule = store.granule(offset + at);
+            if granule.iter().any(|&byte| byte != 0) {
+                moved = moved.and_then(|()| exported.file.write_all_at(granule, at));
+            }
+        }
+        let mappings: Vec<(u64, u64)> = self.physicals.mappings_of(id).collect();
+        for &(first, size) in &mappings {
+            let span = self.physicals.span_of(first);
+            moved = moved.and_then(|()| {
+                span.map_or(Ok(()), |span: &mut Span| span.alias(first, size, Source::File(&exported.file)))
+            });
+        }
+        if let Err(error) = moved {
+            // As it was: the store's, and the process's own.
+            for (first, size) in mappings {
+                if let Some(span) = self.physicals.span_of(first) {
+                    // Should this fail too, the range keeps the bytes that it had.
+                    let _ = span.alias(first, size, Source::Store(store, offset));
+                }
+            }
+            books.let_go(exported.export)?;
+            books.take(site, size)?;
+            return Err(system("memory of a team")(error));
+        }
+        store.give(offset, size.0);
+        if let Some(physical) = self.physicals.handles.get_mut(&id) {
+            physical.backing = Backing::Export(exported.export, exported.serial);
+        }
+        Ok((exported.export, exported.serial))
+    }
+}
+
+impl Part {
+    /// Where it meets memory that is bound to `size` bytes from `offset` on: how far into the part, how far into the memory, and
+    /// how many bytes.
+    fn overlap(&self, offset: u64, size: u64) -> Option<(u64, u64, u64)> {
+        let start = self.offset.max(offset);
+        let end = (self.offset + self.length).min(offset + size);
+        (start < end).then(|| (start - self.offset, start - offset, end - start))
+    }
+}

@@ -1,0 +1,241 @@
+//! Pools and the card: pieces become allocations, chunks are taken and given back, pools end.
+
+use cgpu_shm::units::Bytes;
+
+use super::{Chunk, Freed, Order, Pool, PoolId, PoolSettings, Taken};
+use crate::error::Error;
+use crate::memory::space::Space;
+use crate::memory::span::Source;
+use crate::memory::{Allocation, Books, Memory, Offer, Origin, system};
+use crate::timeline::{ExportId, Site, Ticket};
+
+/// Step of pieces.
+const STEP: u64 = 512;
+
+/// Bytes that a piece takes.
+fn rounded(size: Bytes) -> u64 {
+    size.0.next_multiple_of(STEP)
+}
+
+impl Memory {
+    /// Takes a piece of a pool, without growing it.
+    pub(crate) fn take_pooled(
+        &mut self,
+        pool: PoolId,
+        size: Bytes,
+        order: &Order<'_>,
+    ) -> Result<Option<Taken>, Error> {
+        let its = self.pools.get_mut(pool)?;
+        if size.0 == 0 || its.doomed || its.imported {
+            return Err(Error::Invalid(
+                "an allocation of no bytes, or from a pool that is gone or another process's",
+            ));
+        }
+        let card = its.settings.site.card;
+        // Before any rounding, which a size near the end of 64 bits would not survive.
+        if size > self.totals[card] {
+            return Err(Error::OutOfMemory);
+        }
+        let Some(taken) = its.take(rounded(size), order) else { return Ok(None) };
+        its.use_more(rounded(size));
+        let address = taken.address;
+        self.live.insert(address, Allocation { address, size, card, origin: Origin::Pool(pool) });
+        Ok(Some(taken))
+    }
+
+    /// Takes a chunk for a pool, large enough for a piece of that size.
+    pub(crate) fn grow_pool(
+        &mut self,
+        books: &impl Books,
+        pool: PoolId,
+        size: Bytes,
+        chunk: Bytes,
+    ) -> Result<(), Error> {
+        let its = self.pools.get(pool)?;
+        let (PoolSettings { site, shareable, .. }, sizes) =
+            (its.settings, its.growth(rounded(size), chunk.0));
+        let mut result = Err(Error::OutOfMemory);
+        for length in sizes {
+            result = self.take_chunk(books, site, length, shareable);
+            if !matches!(result, Err(Error::OutOfMemory)) {
+                break;
+            }
+        }
+        let (start, chunk) = result?;
+        let length = Bytes(chunk.length);
+        let its = self.pools.get_mut(pool)?;
+        its.chunks.insert(start, chunk);
+        its.growths += 1;
+        its.usage.reserved = its.usage.reserved + length;
+        its.usage.reserved_high = its.usage.reserved_high.max(its.usage.reserved);
+        Ok(())
+    }
+
+    fn take_chunk(
+        &mut self,
+        books: &impl Books,
+        site: Site,
+        length: u64,
+        shareable: bool,
+    ) -> Result<(u64, Chunk), Error> {
+        let start = self.take_addresses(site.card, length)?;
+        let export = if shareable {
+            self.take_shared_chunk(books, site, start, length).map(Some)
+        } else {
+            books.take(site, Bytes(length)).map(|()| None)
+        };
+        let export = export.inspect_err(|_| self.give_addresses(site.card, start, length))?;
+        let mut free = Space::default();
+        free.give(start, length, start..start + length);
+        Ok((start, Chunk { length, export, free, left: length }))
+    }
+
+    fn take_shared_chunk(
+        &mut self,
+        books: &impl Books,
+        site: Site,
+        start: u64,
+        length: u64,
+    ) -> Result<(ExportId, u64), Error> {
+        let exported = books.create_export(site, Bytes(length))?;
+        let (span, _) = self.card(site.card)?;
+        if let Err(error) = span.alias(start, length, Source::File(&exported.file)) {
+            books.let_go(exported.export)?;
+            return Err(system("a pool's memory")(error));
+        }
+        Ok((exported.export, exported.serial))
+    }
+
+    /// Frees a piece in the order of a stream, at a place of it.
+    pub(crate) fn free_pooled(&mut self, address: u64, ticket: Ticket) -> Result<(), Error> {
+        let (pool, length) = self.end_piece(address)?;
+        self.pools.get_mut(pool)?.freed.push(Freed { address, length, ticket });
+        Ok(())
+    }
+
+    /// Frees a piece for anybody.
+    pub(crate) fn free_pooled_now(&mut self, books: &impl Books, address: u64) -> Result<(), Error> {
+        let (pool, length) = self.end_piece(address)?;
+        self.pools.get_mut(pool)?.give(address, length);
+        self.end_doomed(books)
+    }
+
+    fn end_piece(&mut self, address: u64) -> Result<(PoolId, u64), Error> {
+        let allocation = self.live.get(&address).ok_or(Error::NoAllocation)?;
+        let Origin::Pool(pool) = allocation.origin else { return Err(Error::NoAllocation) };
+        let length = rounded(allocation.size);
+        self.live.remove(&address);
+        let usage = &mut self.pools.get_mut(pool)?.usage;
+        usage.used = usage.used - Bytes(length);
+        Ok((pool, length))
+    }
+
+    /// Gives whole free chunks back until the pool holds no more than `keep`, or there are none.
+    pub(crate) fn trim(&mut self, books: &impl Books, pool: PoolId, keep: Bytes) -> Result<(), Error> {
+        let its = self.pools.get_mut(pool)?;
+        let site = its.settings.site;
+        let free: Vec<u64> = its
+            .chunks
+            .iter()
+            .filter(|(_, chunk)| chunk.left == chunk.length)
+            .map(|(&start, _)| start)
+            .collect();
+        for start in free.into_iter().rev() {
+            let its = self.pools.get_mut(pool)?;
+            if its.usage.reserved <= keep {
+                break;
+            }
+            let Some(chunk) = its.chunks.remove(&start) else { continue };
+            its.usage.reserved = its.usage.reserved - Bytes(chunk.length);
+            if chunk.export.is_some() {
+                self.unalias(site.card, start, chunk.length)?;
+            }
+            self.give_addresses(site.card, start, chunk.length);
+            match chunk.export {
+                Some((export, _)) => books.let_go(export)?,
+                None => books.give(site, Bytes(chunk.length))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Trims pools that hold more than they may: to their thresholds, or of a card that is out of memory, to nothing.
+    pub(crate) fn trim_pools(&mut self, books: &impl Books, short: Option<usize>) -> Result<(), Error> {
+        let pools: Vec<(PoolId, Bytes)> = self
+            .pools
+            .pools
+            .iter()
+            .filter(|(_, pool)| short.is_none_or(|card| pool.settings.site.card == card))
+            .map(|(&id, pool)| {
+                (id, if short.is_some() || pool.doomed { Bytes::ZERO } else { pool.threshold })
+            })
+            .collect();
+        for (pool, keep) in pools {
+            self.trim(books, pool, keep)?;
+        }
+        self.end_doomed(books)
+    }
+
+    /// Ends a pool: at once, or with the last of its pieces.
+    pub(crate) fn destroy_pool(&mut self, books: &impl Books, pool: PoolId) -> Result<(), Error> {
+        self.pools.get_mut(pool)?.doomed = true;
+        self.end_doomed(books)
+    }
+
+    /// Ends pools that were waiting for their last frees.
+    pub(crate) fn end_doomed(&mut self, books: &impl Books) -> Result<(), Error> {
+        let over = |pool: &Pool| pool.doomed && pool.usage.used == Bytes::ZERO && pool.freed.is_empty();
+        let ended: Vec<PoolId> =
+            self.pools.pools.iter().filter(|(_, pool)| over(pool)).map(|(&id, _)| id).collect();
+        for pool in ended {
+            self.trim(books, pool, Bytes::ZERO)?;
+            if let Some((identity, _)) = self.pools.pools.remove(&pool).and_then(|pool| pool.identity) {
+                books.let_go(identity)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The export that a piece lies in, and where that begins. A chunk of this process alone becomes one; still nobody can import
+    /// from it.
+    pub(crate) fn share_chunk(
+        &mut self,
+        books: &impl Books,
+        pool: PoolId,
+        address: u64,
+    ) -> Result<(u64, (ExportId, u64)), Error> {
+        let its = self.pools.get_mut(pool)?;
+        let site = its.settings.site;
+        let (bounds, chunk) = its.chunk_of(address).ok_or(Error::NoAllocation)?;
+        if let Some(export) = chunk.export {
+            return Ok((bounds.start, export));
+        }
+        let length = chunk.length;
+        let exported = books.export_own(site, Bytes(length))?;
+        if let Err(error) = self.move_into(site.card, (bounds.start, length), &exported) {
+            // As it was: the process's own.
+            books.let_go(exported.export)?;
+            books.take(site, Bytes(length))?;
+            return Err(error);
+        }
+        let export = (exported.export, exported.serial);
+        if let Some((_, chunk)) = self.pools.get_mut(pool)?.chunk_of(address) {
+            chunk.export = Some(export);
+        }
+        Ok((bounds.start, export))
+    }
+
+    /// Where an allocation of a pool lies for those who import from it.
+    pub(crate) fn offer_pooled(&self, address: u64) -> Result<(PoolId, Offer), Error> {
+        let allocation = self.live.get(&address).ok_or(Error::NoAllocation)?;
+        let Origin::Pool(pool) = allocation.origin else { return Err(Error::NoAllocation) };
+        let its = self.pools.get(pool)?;
+        if !its.settings.shareable {
+            return Err(Error::NotShareable);
+        }
+        let (&start, chunk) = its.chunks.range(..=address).next_back().ok_or(Error::NoAllocation)?;
+        let (export, serial) = chunk.export.ok_or(Error::NotShareable)?;
+        let offset = address - start;
+        Ok((pool, Offer { export: export.get(), serial, offset, size: allocation.size }))
+    }
+}

@@ -1,0 +1,253 @@
+//! The segment's file: made once under another name, then linked into place; mapped by every client; replaced only when
+//! it is of no use to anybody.
+//!
+//! The file is sparse: it is as long as all tables when full, and takes the pages that were ever touched. On a full
+//! file system the first touch of a new page ends the process (SIGBUS); a simulator may ask for room, so nothing is
+//! done about it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process;
+
+use cgpu_shm::atomic::AtomicU64;
+use cgpu_shm::liveness::{Life, Lifelines};
+use cgpu_shm::slots::Presence;
+use cgpu_shm::units::SlotIndex;
+use memmap2::{Advice, MmapOptions, MmapRaw};
+
+use super::areas::{self, AREAS};
+use super::preamble::{Preamble, Verdict};
+use crate::card::CardSpec;
+use crate::error::Error;
+use crate::instance::Part;
+use crate::settings::Settings;
+
+const LENGTH: usize = size_of::<Preamble>() + AREAS * areas::LENGTH;
+
+/// The file, mapped. A forked child does not have the mapping.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    map: MmapRaw,
+    path: PathBuf,
+    /// Device and inode.
+    identity: (u64, u64),
+    pub(super) lifelines: Lifelines,
+}
+
+impl Mapping {
+    /// Opens the segment that the settings name. Makes it if it is not there, or if it is not as the settings ask and
+    /// nobody uses it.
+    pub(super) fn open(settings: &Settings) -> Result<Self, Error> {
+        let path = &settings.state;
+        let fail = |error: io::Error| Error::Segment(format!("{}: {error}", path.display()));
+        // Another process may replace the file between two of our steps, but then it has made a fit one.
+        for _ in 0..100 {
+            let file = match OpenOptions::new().read(true).write(true).open(path) {
+                Ok(file) => file,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    make(settings).map_err(fail)?;
+                    continue;
+                }
+                Err(error) => return Err(fail(error)),
+            };
+            let about = file.metadata().map_err(fail)?;
+            let lifelines = Lifelines::of(path, &file).map_err(fail)?;
+            if about.len() != LENGTH as u64 {
+                if !begins_like_ours(&file) {
+                    return Err(foreign(path));
+                }
+                replace(path, &lifelines, "is of another build")?;
+                continue;
+            }
+            let identity = (about.dev(), about.ino());
+            let mapping = Self { map: map(&file).map_err(fail)?, path: path.clone(), identity, lifelines };
+            match mapping.unfit(settings)? {
+                None => return Ok(mapping),
+                Some(Unfit { why, fatal }) => match replace(path, &mapping.lifelines, &why) {
+                    // Others set it up another way, and are using it: their figures count.
+                    Err(_) if !fatal => return Ok(mapping),
+                    done => done?,
+                },
+            }
+        }
+        Err(Error::Segment(format!("{}: others keep replacing this file", path.display())))
+    }
+
+    /// Why the segment is not what the settings ask for; `None`: it is.
+    fn unfit(&self, settings: &Settings) -> Result<Option<Unfit>, Error> {
+        let preamble = self.preamble();
+        match preamble.verdict() {
+            Verdict::Foreign => return Err(foreign(&settings.state)),
+            Verdict::Stale => {
+                let why = "is of another build or an earlier boot".to_owned();
+                return Ok(Some(Unfit { why, fatal: true }));
+            }
+            Verdict::Fit => {}
+        }
+        let there = preamble.cards()?;
+        if let Some(asked) = &settings.cards
+            && *asked != there
+        {
+            let why = format!("holds the cards {}, and {} were asked for", list(&there), list(asked));
+            return Ok(Some(Unfit { why, fatal: true }));
+        }
+        let same =
+            preamble.figures() == settings.figures && preamble.dilation_milli() == settings.dilation_milli;
+        Ok((!same).then(|| Unfit { why: "has other figures".to_owned(), fatal: false }))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    #[inline]
+    pub(super) fn preamble(&self) -> &Preamble {
+        #[allow(clippy::cast_ptr_alignment)] // a mapping starts at a page, and a Preamble is aligned to one
+        let preamble = self.map.as_ptr().cast::<Preamble>();
+        // SAFETY:
+        // - the pointer is aligned, and the mapping longer than a Preamble;
+        // - a Preamble is made of atomics, for which any bytes are valid and which other processes may change;
+        // - the mapping lives as long as the reference: both borrow self.
+        unsafe { &*preamble }
+    }
+
+    /// The words of all areas.
+    #[inline]
+    pub(super) fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping is longer than a Preamble.
+        let start = unsafe { self.map.as_ptr().add(size_of::<Preamble>()) };
+        // SAFETY: as for the preamble: aligned (a Preamble is whole pages), within the mapping (LENGTH), atomics,
+        // borrowed.
+        unsafe { core::slice::from_raw_parts(start.cast(), AREAS * areas::LENGTH / size_of::<u64>()) }
+    }
+
+    /// The mapped file once more, by its name.
+    pub(super) fn reopen(&self) -> io::Result<File> {
+        let file = OpenOptions::new().read(true).write(true).open(&self.path)?;
+        let about = file.metadata()?;
+        if (about.dev(), about.ino()) == self.identity {
+            return Ok(file);
+        }
+        Err(io::Error::new(io::ErrorKind::NotFound, "another file has taken the segment's name"))
+    }
+}
+
+/// What speaks against a segment.
+struct Unfit {
+    why: String,
+    /// It cannot be joined as it is.
+    fatal: bool,
+}
+
+fn foreign(path: &Path) -> Error {
+    Error::Segment(format!(
+        "{} is no segment of a simulated card: name another file in CGPU_SIM_STATE",
+        path.display()
+    ))
+}
+
+fn list(cards: &[CardSpec]) -> String {
+    let each = |card: &CardSpec| match card.part {
+        Part::Instance(instance) => instance.profile(),
+        Part::Divided => format!("{}:{}/mig", card.model.key, card.total.0 >> 20),
+        Part::Whole => format!("{}:{}", card.model.key, card.total.0 >> 20),
+    };
+    cards.iter().map(each).collect::<Vec<_>>().join(",")
+}
+
+fn map(file: &File) -> io::Result<MmapRaw> {
+    let map = MmapOptions::new().len(LENGTH).map_raw(file)?;
+    map.advise(Advice::DontFork)?;
+    // Several hundred MiB of shared memory say nothing about a program that crashed.
+    map.advise(Advice::DontDump)?;
+    Ok(map)
+}
+
+fn begins_like_ours(file: &File) -> bool {
+    let mut first = [0; 8];
+    file.read_exact_at(&mut first, 0).is_ok()
+        && u64::from_ne_bytes(first).to_be_bytes().starts_with(b"CGPUSIM")
+}
+
+/// Makes the file, unless it is there.
+fn make(settings: &Settings) -> io::Result<()> {
+    let draft = Draft::new(&settings.state)?;
+    draft.file.set_len(LENGTH as u64)?;
+    let words = Preamble::words(settings);
+    draft.file.write_all_at(&words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>(), 0)?;
+    match fs::hard_link(&draft.path, &settings.state) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Takes a file away that nobody uses.
+fn replace(path: &Path, lifelines: &Lifelines, why: &str) -> Result<(), Error> {
+    let fail = |error: io::Error| Error::Segment(format!("{}: {error}", path.display()));
+    // Alone with the file, so that only one takes it away; whoever comes second finds another file there, and looks at
+    // that.
+    let alone = match lifelines.borrow_file() {
+        Ok(alone) => alone,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(fail(error)),
+    };
+    let Some(_alone) = alone else {
+        std::thread::yield_now();
+        return Ok(());
+    };
+    for slot in SlotIndex::all() {
+        if lifelines.life(slot).map_err(fail)? == Life::Alive {
+            return Err(Error::Segment(format!(
+                "{} {why}; a living process uses it: end that, or name another file in CGPU_SIM_STATE",
+                path.display()
+            )));
+        }
+    }
+    // First, as long as nobody can have new ones.
+    remove_exports(path);
+    fs::remove_file(path).map_err(fail)
+}
+
+/// Takes away what processes that were all killed at once have left of their exports. What stays is in nobody's way.
+fn remove_exports(segment: &Path) {
+    let beginning = format!("{}.export-", segment.file_name().unwrap_or_default().to_string_lossy());
+    let folder = segment.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(&beginning) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// A file that has not got its name yet.
+struct Draft {
+    file: File,
+    path: PathBuf,
+}
+
+impl Draft {
+    fn new(name: &Path) -> io::Result<Self> {
+        for number in 0.. {
+            let path = name.with_file_name(format!(
+                ".{}.{}.{number}",
+                name.file_name().unwrap_or_default().to_string_lossy(),
+                process::id()
+            ));
+            match OpenOptions::new().read(true).write(true).create_new(true).mode(0o666).open(&path) {
+                Ok(file) => return Ok(Self { file, path }),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < 1_000 => {}
+                Err(error) => return Err(error),
+            }
+        }
+        unreachable!("the range has no end")
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        // If this fails there is nobody to tell, and only a stray name is left.
+        let _ = fs::remove_file(&self.path);
+    }
+}

@@ -1,0 +1,115 @@
+//! The segment's first page: what makes the file ours, the machine that it holds, and the lock.
+//!
+//! Everything but the lock, the areas and the generations is written before the file gets its name, and never again.
+
+use cgpu_shm::atomic::{AtomicU64, Ordering};
+use cgpu_shm::lock::SlotLock;
+use cgpu_shm::units::Bytes;
+
+use super::areas::AREAS;
+use crate::card::{CardSpec, MAX_CARDS, MODELS};
+use crate::error::Error;
+use crate::instance::Part;
+use crate::settings::{Figures, Settings};
+use crate::timeline;
+use crate::words::index;
+
+/// "CGPUSIM" and a version.
+const MAGIC: u64 = u64::from_be_bytes(*b"CGPUSIM\x02");
+
+/// As it lies in the file.
+#[derive(Debug)]
+#[repr(C, align(4096))]
+pub(super) struct Preamble {
+    magic: AtomicU64,
+    /// Tells builds with other tables apart.
+    layout: AtomicU64,
+    /// Which start of the host the times are of.
+    boot: AtomicU64,
+    dilation_milli: AtomicU64,
+    figures: [AtomicU64; Figures::COUNT],
+    cards: [[AtomicU64; 3]; MAX_CARDS],
+    /// The area in use, and per area who is stranded there, and up to which round it was copied: see [`super::areas`].
+    pub(super) area: AtomicU64,
+    pub(super) stranded: [AtomicU64; AREAS],
+    pub(super) reached: [AtomicU64; AREAS],
+    /// Guards all words. A holder's death is repaired by the log.
+    pub(super) lock: SlotLock,
+    /// How many holders of the lock have died with it.
+    pub(super) takeovers: AtomicU64,
+    /// Which user of its slot each process is. Written by whoever holds the slot's byte.
+    pub(super) generation: [AtomicU64; 256],
+    /// Who each process is: namespace, anchor's device and inode. As above.
+    pub(super) identity: [[AtomicU64; 3]; 256],
+    /// How many calls of each process go on: the first word of a cache line of its own.
+    pub(super) calls: [[AtomicU64; 8]; 256],
+}
+
+/// What a preamble says about its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// A segment of this build and this boot.
+    Fit,
+    /// A segment of another build or an earlier boot.
+    Stale,
+    /// No segment at all.
+    Foreign,
+}
+
+impl Preamble {
+    /// The first words of a new segment; all others are zero.
+    pub(super) fn words(settings: &Settings) -> Vec<u64> {
+        let cards = settings.cards.clone().unwrap_or_else(CardSpec::fallback);
+        let mut words = vec![MAGIC, layout(), boot(), settings.dilation_milli];
+        words.extend(settings.figures.words());
+        words.extend(cards.iter().flat_map(|card| [model_number(card), card.total.0, card.part.word()]));
+        words
+    }
+
+    pub(super) fn verdict(&self) -> Verdict {
+        if self.magic.load(Ordering::Relaxed) != MAGIC {
+            Verdict::Foreign
+        } else if self.layout.load(Ordering::Relaxed) == layout()
+            && self.boot.load(Ordering::Relaxed) == boot()
+        {
+            Verdict::Fit
+        } else {
+            Verdict::Stale
+        }
+    }
+
+    pub(super) fn dilation_milli(&self) -> u64 {
+        self.dilation_milli.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn figures(&self) -> Figures {
+        Figures::of_words(self.figures.each_ref().map(|word| word.load(Ordering::Relaxed)))
+    }
+
+    pub(super) fn cards(&self) -> Result<Vec<CardSpec>, Error> {
+        let numbers = self.cards.iter().map(|card| card.each_ref().map(|word| word.load(Ordering::Relaxed)));
+        let card = |[model, total, part]: [u64; 3]| match MODELS.get(index(model - 1)) {
+            Some(model) => Ok(CardSpec { model, total: Bytes(total), part: Part::of_word(part) }),
+            None => Err(Error::Segment(format!("the segment names model {model} of {}", MODELS.len()))),
+        };
+        numbers.take_while(|&[model, ..]| model != 0).map(card).collect()
+    }
+}
+
+/// From 1: 0 ends the list.
+fn model_number(card: &CardSpec) -> u64 {
+    MODELS.iter().position(|model| model.key == card.model.key).map_or(0, |place| place as u64 + 1)
+}
+
+/// Another number if a table of the timeline, or the models, or the figures have changed.
+fn layout() -> u64 {
+    [timeline::WORDS, super::areas::LENGTH, MODELS.len(), Figures::COUNT, size_of::<Preamble>()]
+        .iter()
+        .fold(0, |hash, &number| crate::kernel::mix(hash ^ number as u64))
+}
+
+/// Times of an earlier boot mean nothing.
+fn boot() -> u64 {
+    let id = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.iter().fold(0, |hash, &byte| crate::kernel::mix(hash ^ u64::from(byte)))
+}

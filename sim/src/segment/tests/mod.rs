@@ -1,0 +1,286 @@
+//! Segments with processes in them that crash, stop and die.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::panic::AssertUnwindSafe;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use cgpu_shm::units::{Bytes, Nanos};
+
+use super::journal::crash;
+use super::*;
+use crate::card::CardSpec;
+use crate::footprint::Footprint;
+use crate::kernel::Kernel;
+use crate::timeline::{Command, ContextId, EventId, ExportKind, Progress, SemaphoreId, StreamId};
+use crate::words::index;
+
+mod crashes;
+mod life;
+mod stopped;
+
+/// Tests that fork run one at a time: a child forked while another thread takes a byte would hold that too.
+static ALONE: Mutex<()> = Mutex::new(());
+
+struct Stage {
+    _directory: tempfile::TempDir,
+    settings: Settings,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Stage {
+    fn new() -> Self {
+        Self::with(Figures::default())
+    }
+
+    fn with(figures: Figures) -> Self {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let settings = Settings {
+            state: directory.path().join("segment"),
+            cards: Some(CardSpec::parse_list("T4:4096,A10:8192,B200:8192").unwrap()),
+            dilation_milli: 1_000,
+            figures,
+        };
+        Self { _directory: directory, settings, _alone: alone }
+    }
+
+    fn open(&self) -> Segment {
+        Segment::open(&self.settings).unwrap()
+    }
+}
+
+/// Starts a child that runs `operation`.
+fn spawn(operation: impl FnOnce()) -> libc::pid_t {
+    // SAFETY: the child runs only `operation`, which takes no lock that another thread of this process can hold, apart
+    // from the allocator's, which glibc keeps usable after fork; then it ends without running any destructor.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        // SAFETY: asks for a signal at the death of the test's thread, should it fail; touches no memory. A stopped child would
+        // never hear its watchdog.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        // SAFETY: arms a timer of this process: the watchdog.
+        unsafe { libc::alarm(20) };
+        let code = i32::from(std::panic::catch_unwind(AssertUnwindSafe(operation)).is_err());
+        // SAFETY: ends this process at once.
+        unsafe { libc::_exit(code) };
+    }
+    child
+}
+
+/// What became of a child.
+#[derive(Debug, PartialEq)]
+enum Fate {
+    Finished,
+    Killed,
+    Stopped,
+}
+
+fn fate(child: libc::pid_t) -> Fate {
+    let mut status = 0;
+    // SAFETY: `child` is our own child, not yet waited for; the status outlives the call.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, libc::WUNTRACED) }, child);
+    if libc::WIFSTOPPED(status) {
+        return Fate::Stopped;
+    }
+    if libc::WIFEXITED(status) {
+        assert_eq!(libc::WEXITSTATUS(status), 0, "the child failed");
+        return Fate::Finished;
+    }
+    assert_eq!(libc::WTERMSIG(status), libc::SIGKILL);
+    Fate::Killed
+}
+
+fn send(child: libc::pid_t, signal: i32) {
+    // SAFETY: a signal to our own child, not yet waited for to its end.
+    assert_eq!(unsafe { libc::kill(child, signal) }, 0);
+}
+
+/// A process with contexts on two cards, and work of every kind under way.
+struct Scene {
+    stage: Stage,
+    observer: Segment,
+    contexts: Vec<ContextId>,
+    streams: Vec<StreamId>,
+    events: Vec<EventId>,
+    now: Nanos,
+}
+
+/// The process of the scene. Nobody lives there; nothing here looks for dead processes.
+const OWNER: usize = 200;
+/// From here on are the seats of children that crash.
+const CRASHERS: u8 = 230;
+
+impl Scene {
+    fn new() -> Self {
+        Self::with_contexts_on(&[0, 0, 1])
+    }
+
+    fn with_contexts_on(cards: &[usize]) -> Self {
+        Self::on(Stage::new(), cards)
+    }
+
+    fn on(stage: Stage, cards: &[usize]) -> Self {
+        let observer = stage.open();
+        let now = Nanos::from_millis(1);
+        let mut scene =
+            Self { stage, observer, contexts: Vec::new(), streams: Vec::new(), events: Vec::new(), now };
+        // Who the observer is differs from scene to scene.
+        scene.timeline(|timeline| timeline.introduce(scene.observer.process(), [0; 3]));
+        (scene.contexts, scene.streams, scene.events, scene.now) =
+            scene.timeline(|timeline| Self::fill(timeline, cards, now));
+        scene
+    }
+
+    fn fill(
+        timeline: &mut Timeline<'_, Transaction<'_>>,
+        cards: &[usize],
+        now: Nanos,
+    ) -> (Vec<ContextId>, Vec<StreamId>, Vec<EventId>, Nanos) {
+        timeline.attach(OWNER, 1);
+        let contexts: Vec<_> =
+            cards.iter().map(|&card| timeline.create_context(OWNER, card).unwrap()).collect();
+        let mut streams = Vec::new();
+        for (&context, blocking) in contexts.iter().flat_map(|context| [(context, true), (context, false)]) {
+            streams.push(timeline.create_stream(context, blocking).unwrap());
+        }
+        let events: Vec<_> = contexts.iter().map(|&c| timeline.create_event(c, true).unwrap()).collect();
+        timeline.advance(now);
+        for (number, &stream) in streams.iter().enumerate() {
+            for _ in 0..3 {
+                timeline.launch(stream, Kernel::named("spin_700us"), now).unwrap();
+            }
+            let copy = Command::Copy { up: number % 2 == 0, cost: Nanos::from_micros(300) };
+            let wait = Command::Wait(timeline.tail(streams[0]));
+            for (command, token) in [
+                (Command::Write, 7),
+                (Command::Mark(events[number / 2]), 0),
+                (copy, 8),
+                (wait, 0),
+                (Command::Outside, 9),
+            ] {
+                timeline.enqueue(stream, command, token, now).unwrap();
+            }
+        }
+        let now = timeline.advance(now + Nanos::from_millis(2));
+        timeline.check().unwrap();
+        (contexts, streams, events, now)
+    }
+
+    fn timeline<R>(&self, mut look: impl FnMut(&mut Timeline<'_, Transaction<'_>>) -> R) -> R {
+        self.observer.transact(|timeline| Ok(look(timeline))).unwrap()
+    }
+
+    /// The state that the next client finds, checked: all words of the timeline that are not zero, and where.
+    fn state(&self) -> Vec<(u64, u64)> {
+        self.timeline(|timeline| timeline.check()).unwrap();
+        let file = File::open(&self.stage.settings.state).unwrap();
+        let start = areas::words_at(areas::current(self.observer.mapping.preamble()));
+        let end = start + 8 * timeline::WORDS as u64;
+        let mut found = Vec::new();
+        let mut page = [0; 4096];
+        let mut at = start;
+        loop {
+            // SAFETY: moves the offset of our own descriptor; the rest of the file is a hole when it fails.
+            let data = unsafe { libc::lseek(file.as_raw_fd(), at.cast_signed(), libc::SEEK_DATA) };
+            match u64::try_from(data) {
+                Ok(data) if data < end => at = data,
+                _ => return found,
+            }
+            let length = index((4096 - at % 4096).min(end - at));
+            file.read_exact_at(&mut page[..length], at).unwrap();
+            let words =
+                page[..length].chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap()));
+            found.extend((at - start..).step_by(8).zip(words).filter(|&(_, word)| word != 0));
+            at += length as u64;
+        }
+    }
+
+    /// Starts a client that does `operation` and gets `signal` before its store number `store`.
+    fn client(
+        &self,
+        store: u64,
+        signal: i32,
+        mut operation: impl FnMut(&mut Timeline<'_, Transaction<'_>>),
+    ) -> libc::pid_t {
+        spawn(|| {
+            let mapping = Mapping::open(&self.stage.settings).unwrap();
+            // Without a process record, so that only the operation changes words.
+            let slot = (CRASHERS..).map(SlotIndex);
+            let (slot, lifeline) =
+                slot.filter_map(|slot| Some((slot, mapping.lifelines.take(slot).unwrap()?))).next().unwrap();
+            let word = &mapping.preamble().generation[slot.get()];
+            let generation = Generation::from_bits(word.load(Ordering::Relaxed)).next();
+            word.store(generation.get(), Ordering::Release);
+            let seat = Seat { slot, generation, alone: Mutex::default(), _lifeline: lifeline, _anchor: None };
+            crash::before(store, signal);
+            let operation = |timeline: &mut Timeline<'_, Transaction<'_>>| {
+                operation(timeline);
+                Ok(())
+            };
+            transact(&mapping, &seat, &self.observer.figures, operation).unwrap();
+        })
+    }
+
+    /// Whether a client that does `operation` is killed, if it is before its store number `store`.
+    fn crashes(&self, store: u64, operation: impl FnMut(&mut Timeline<'_, Transaction<'_>>)) -> bool {
+        fate(self.client(store, libc::SIGKILL, operation)) == Fate::Killed
+    }
+
+    /// Crashes `operation` before each of its stores (or some, see [`Sample`]), and now and then the repairing process
+    /// before some of the repair's; then lets it through. In between, the state must be the one before.
+    fn crash_everywhere(&self, operation: impl Fn(&mut Timeline<'_, Transaction<'_>>)) {
+        let before = self.state();
+        let sample = Sample::of_the_environment();
+        let (mut store, mut crashes) = (0, 0);
+        while self.crashes(store, &operation) {
+            if crashes % 32 == 7 {
+                let mut repair = 0;
+                while self.crashes(repair, |_| {}) {
+                    repair += 1 + repair / 4;
+                }
+                assert!(repair > 1, "there must be something to repair");
+            }
+            assert!(self.state() == before, "after a crash before store {store}");
+            store = sample.after(store);
+            crashes += 1;
+        }
+        assert!(store > 4, "the operation must change something: {store} stores");
+        assert!(self.state() != before);
+    }
+}
+
+/// Which stores an operation is crashed before: all, or one of `CGPU_CRASH_SAMPLE`, by a seed that a failure prints.
+struct Sample {
+    /// One of so many.
+    stride: u64,
+    /// Less than the stride.
+    offset: u64,
+}
+
+impl Sample {
+    /// The first stores of an operation are always tried.
+    const FIRST: u64 = 8;
+
+    fn of_the_environment() -> Self {
+        let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse().ok());
+        let stride = number("CGPU_CRASH_SAMPLE").unwrap_or(1).max(1);
+        let seed = number("CGPU_CRASH_SEED").unwrap_or_else(|| u64::from(std::process::id()));
+        if stride > 1 {
+            eprintln!("one store of {stride}; again with CGPU_CRASH_SEED={seed}");
+        }
+        Self { stride, offset: seed % stride }
+    }
+
+    /// The next store after this one.
+    fn after(&self, store: u64) -> u64 {
+        match store + 1 {
+            Self::FIRST => Self::FIRST + self.offset,
+            next if next < Self::FIRST => next,
+            _ => store + self.stride,
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! Accounting: what processes did on a card in their lives, for whoever asks later; and limits that control groups were given.
+//!
+//! While a card keeps accounts, a process has one there from its first context on, which outlives it: 4,000 to a card, the oldest are
+//! overwritten. Limits are remembered and told, and nothing here is refused for them.
+
+use cgpu_shm::units::{Bytes, Nanos};
+
+use super::Timeline;
+use super::records::{Account, CARDS, Card, Holding, Limit, Process};
+use crate::error::Error;
+use crate::words::{Words, index};
+
+/// Accounts that a card keeps.
+pub const ACCOUNTS: u64 = 4_000;
+/// Control groups with a limit on one card.
+pub(super) const LIMITS: u64 = 64;
+
+/// What a process did on a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AccountOf {
+    /// Its id in its own PID namespace.
+    pub pid: u32,
+    /// Who it is: namespace, and its anchor's device and inode.
+    pub who: [u64; 3],
+    /// When it came to the card.
+    pub begun: Nanos,
+    /// When it ended; `None`: it has not.
+    pub ended: Option<Nanos>,
+    /// For how long its commands computed.
+    pub busy: Nanos,
+    /// The most memory that it had at a time.
+    pub highest: Bytes,
+}
+
+/// What a control group may have of a card: guaranteed, and at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupLimit {
+    /// In bytes; 0: none.
+    pub soft: u64,
+    /// In bytes; the greatest number: no limit.
+    pub hard: u64,
+}
+
+const RUNNING: u64 = 1;
+const ENDED: u64 = 2;
+
+impl<W: Words> Timeline<'_, W> {
+    /// Says who a process is that has attached.
+    pub fn introduce(&mut self, process: usize, who: [u64; 3]) {
+        let process = Process(process as u64);
+        for (at, value) in [process.namespace(), process.device(), process.inode()].into_iter().zip(who) {
+            self.set(at, value);
+        }
+    }
+
+    /// Whether a card keeps accounts.
+    #[must_use]
+    pub fn keeps_accounts(&self, card: usize) -> bool {
+        self.get(Card(card as u64).accounting()) != 0
+    }
+
+    /// Lets a card keep accounts from now on, or forget all that it has.
+    pub fn keep_accounts(&mut self, card: usize, keeps: bool) {
+        if !keeps {
+            self.each_account(card, |this, account| this.set(account.state(), 0));
+        }
+        self.set(Card(card as u64).accounting(), u64::from(keeps));
+    }
+
+    /// Forgets the accounts of processes that have ended.
+    pub fn clear_accounts(&mut self, card: usize) {
+        self.each_account(card, |this, account| {
+            if this.get(account.state()) == ENDED {
+                this.set(account.state(), 0);
+            }
+        });
+    }
+
+    fn each_account(&mut self, card: usize, act: impl Fn(&mut Self, Account)) {
+        for account in self.kept(Card(card as u64)) {
+            act(self, account);
+            // Thousands of them: each by itself.
+            self.words.seam();
+        }
+    }
+
+    /// The records of a card that may be in use, oldest first.
+    fn kept(&self, card: Card) -> Vec<Account> {
+        let made = self.get(card.accounts());
+        (made.saturating_sub(ACCOUNTS) + 1..=made).map(|number| Account::of(card, number)).collect()
+    }
+
+    /// A process has come to a card.
+    pub(super) fn open_account(&mut self, process: Process, card: Card) {
+        let holding = Holding::of(process, card);
+        if self.get(card.accounting()) == 0 || self.account_of(holding, card).is_some() {
+            return;
+        }
+        let number = self.get(card.accounts()) + 1;
+        let account = Account::of(card, number);
+        for (at, value) in [
+            (card.accounts(), number),
+            (holding.account(), number),
+            (account.number(), number),
+            (account.state(), RUNNING),
+            (account.pid(), self.get(process.pid())),
+            (account.namespace(), self.get(process.namespace())),
+            (account.device(), self.get(process.device())),
+            (account.inode(), self.get(process.inode())),
+            (account.begun(), self.now().0),
+            (account.ended(), 0),
+            (account.busy(), self.get(holding.busy())),
+            (account.highest(), self.get(holding.memory())),
+        ] {
+            self.set(at, value);
+        }
+    }
+
+    /// The account of a process on a card, unless it was overwritten or forgotten.
+    fn account_of(&self, holding: Holding, card: Card) -> Option<Account> {
+        let number = self.get(holding.account());
+        let account = Account::of(card, number);
+        let its = number != 0 && self.get(account.number()) == number && self.get(account.state()) == RUNNING;
+        its.then_some(account)
+    }
+
+    /// A process has more memory than before.
+    pub(super) fn note_memory(&mut self, holding: Holding, card: Card) {
+        if self.get(holding.account()) == 0 {
+            return;
+        }
+        if let Some(account) = self.account_of(holding, card) {
+            let (memory, highest) = (self.get(holding.memory()), self.get(account.highest()));
+            self.set(account.highest(), memory.max(highest));
+        }
+    }
+
+    /// A process ends, and its accounts with it.
+    pub(super) fn close_accounts(&mut self, process: Process, t: Nanos) {
+        for card in (0..CARDS).map(Card) {
+            let holding = Holding::of(process, card);
+            if let Some(account) = self.account_of(holding, card) {
+                let busy = self.get(holding.busy()) - self.get(account.busy());
+                self.set(account.busy(), busy);
+                self.set(account.ended(), t.0);
+                self.set(account.state(), ENDED);
+            }
+            self.set(holding.account(), 0);
+            self.words.seam();
+        }
+    }
+
+    /// The accounts of a card, oldest first, up to the last [`Timeline::settle`].
+    #[must_use]
+    pub fn accounts(&self, card: usize) -> Vec<AccountOf> {
+        let card = Card(card as u64);
+        let open: Vec<(u64, u64)> = (0..super::records::PROCESSES)
+            .map(|process| Holding::of(Process(process), card))
+            .filter(|holding| self.account_of(*holding, card).is_some())
+            .map(|holding| (self.get(holding.account()), self.get(holding.busy())))
+            .collect();
+        let told = |account: Account| {
+            let before = self.get(account.busy());
+            let lives = open.iter().find(|(number, _)| *number == self.get(account.number()));
+            AccountOf {
+                pid: u32::try_from(self.get(account.pid())).unwrap_or(0),
+                who: [account.namespace(), account.device(), account.inode()].map(|at| self.get(at)),
+                begun: Nanos(self.get(account.begun())),
+                ended: lives.is_none().then(|| Nanos(self.get(account.ended()))),
+                busy: Nanos(lives.map_or(before, |(_, busy)| busy - before)),
+                highest: Bytes(self.get(account.highest())),
+            }
+        };
+        self.kept(card).into_iter().filter(|account| self.get(account.state()) != 0).map(told).collect()
+    }
+
+    fn limits(card: usize) -> impl Iterator<Item = Limit> {
+        let first = card as u64 * LIMITS;
+        (first..first + LIMITS).map(Limit)
+    }
+
+    /// What a control group, by its device and inode, was given of a card.
+    #[must_use]
+    pub fn group_limit(&self, card: usize, group: [u64; 2]) -> Option<GroupLimit> {
+        let is = |limit: &Limit| [self.get(limit.device()), self.get(limit.inode())] == group;
+        let limit = Self::limits(card).find(is)?;
+        Some(GroupLimit { soft: self.get(limit.soft()), hard: self.get(limit.hard()) })
+    }
+
+    /// Gives a control group a limit on a card; `None` takes it away.
+    ///
+    /// # Errors
+    /// [`Error::Full`].
+    pub fn limit_group(&mut self, card: usize, group: [u64; 2], to: Option<GroupLimit>) -> Result<(), Error> {
+        let is = |limit: &Limit| [self.get(limit.device()), self.get(limit.inode())] == group;
+        let free = |limit: &Limit| self.get(limit.inode()) == 0;
+        let found = Self::limits(card).find(is);
+        let (limit, values) = match (found, to) {
+            (None, None) => return Ok(()),
+            (Some(limit), None) => (limit, [0; 4]),
+            (found, Some(GroupLimit { soft, hard })) => {
+                let limit = found.or_else(|| Self::limits(card).find(free));
+                (limit.ok_or(Error::Full("limits of control groups"))?, [group[0], group[1], soft, hard])
+            }
+        };
+        for (at, value) in [limit.device(), limit.inode(), limit.soft(), limit.hard()].into_iter().zip(values)
+        {
+            self.set(at, value);
+        }
+        Ok(())
+    }
+
+    /// What always holds for accounts.
+    pub(super) fn check_accounts(&self, card: Card) -> Result<(), String> {
+        for process in (0..super::records::PROCESSES).map(Process) {
+            let holding = Holding::of(process, card);
+            let Some(account) = self.account_of(holding, card) else { continue };
+            let (highest, memory) = (self.get(account.highest()), self.get(holding.memory()));
+            if highest < memory {
+                return Err(format!(
+                    "{account:?} knows of {highest} bytes of {process:?}, which has {memory}"
+                ));
+            }
+            if self.get(account.busy()) > self.get(holding.busy()) {
+                return Err(format!("{account:?} began with more than {process:?} has computed"));
+            }
+        }
+        let made = index(self.get(card.accounts()));
+        let kept = self.kept(card);
+        let wrong = kept.iter().find(|account| self.get(account.number()) > made as u64);
+        wrong.map_or(Ok(()), |account| Err(format!("{account:?} was never made")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::WORDS;
+    use super::*;
+    use crate::kernel::Kernel;
+    use crate::settings::Figures;
+    use crate::words::Plain;
+
+    #[test]
+    fn lives_are_told_after_their_ends() {
+        let (mut words, figures) = (Plain::new(WORDS), Figures::default());
+        let mut timeline = Timeline::new(&mut words, &figures);
+        timeline.install(0, Bytes(8 << 30));
+        (0..2).for_each(|process| timeline.attach(process, 70 + u32::try_from(process).unwrap()));
+        timeline.introduce(0, [1, 2, 3]);
+        timeline.create_context(1, 0).unwrap();
+        timeline.keep_accounts(0, true);
+        timeline.advance(Nanos(5_000));
+        let context = timeline.create_context(0, 0).unwrap();
+        let stream = timeline.create_stream(context, false).unwrap();
+        timeline.reserve(context, Bytes(64 << 20)).unwrap();
+        timeline.release(context, Bytes(64 << 20));
+        timeline.launch(stream, Kernel::named("spin_2ms"), Nanos(5_000)).unwrap();
+        let now = timeline.advance(Nanos::from_millis(10));
+        timeline.settle(0, now);
+        timeline.check().unwrap();
+        // Who was there before has none.
+        let [one] = timeline.accounts(0)[..] else { panic!("one account") };
+        assert_eq!((one.pid, one.who, one.begun, one.ended), (70, [1, 2, 3], Nanos(5_000), None));
+        assert_eq!(
+            (one.busy, one.highest),
+            (Nanos::from_millis(2), figures.context_memory + Bytes(64 << 20))
+        );
+        timeline.clear_accounts(0);
+        timeline.detach(0, now);
+        let [one] = timeline.accounts(0)[..] else { panic!("it outlives the process") };
+        assert_eq!((one.ended, one.busy), (Some(now), Nanos::from_millis(2)));
+        // The next one in its place is another.
+        timeline.attach(0, 72);
+        timeline.create_context(0, 0).unwrap();
+        assert_eq!(timeline.accounts(0).iter().map(|account| account.pid).collect::<Vec<_>>(), [70, 72]);
+        timeline.clear_accounts(0);
+        assert_eq!(timeline.accounts(0).len(), 1);
+        timeline.keep_accounts(0, false);
+        assert_eq!(timeline.accounts(0), []);
+        timeline.check().unwrap();
+    }
+
+    #[test]
+    fn the_oldest_accounts_are_overwritten() {
+        let (mut words, figures) = (Plain::new(WORDS), Figures::default());
+        let mut timeline = Timeline::new(&mut words, &figures);
+        timeline.install(1, Bytes(8 << 30));
+        timeline.keep_accounts(1, true);
+        for pid in 1..=4_010 {
+            timeline.attach(0, pid);
+            timeline.create_context(0, 1).unwrap();
+            timeline.detach(0, Nanos(u64::from(pid)));
+        }
+        let all = timeline.accounts(1);
+        assert_eq!((all.len(), all[0].pid, all[3_999].pid), (4_000, 11, 4_010));
+    }
+
+    #[test]
+    fn groups_have_limits_of_their_own() {
+        let (mut words, figures) = (Plain::new(WORDS), Figures::default());
+        let mut timeline = Timeline::new(&mut words, &figures);
+        let limit = |hard| GroupLimit { soft: 1, hard };
+        assert_eq!(timeline.group_limit(0, [1, 1]), None);
+        for group in 0..LIMITS {
+            timeline.limit_group(0, [1, 1 + group], Some(limit(group))).unwrap();
+        }
+        assert!(timeline.limit_group(0, [1, 99], Some(limit(1))).is_err());
+        timeline.limit_group(0, [1, 3], Some(limit(77))).unwrap();
+        assert_eq!(timeline.group_limit(0, [1, 3]), Some(limit(77)));
+        timeline.limit_group(0, [1, 3], None).unwrap();
+        timeline.limit_group(0, [2, 3], Some(limit(5))).unwrap();
+        assert_eq!([timeline.group_limit(0, [1, 3]), timeline.group_limit(1, [1, 4])], [None, None]);
+    }
+}

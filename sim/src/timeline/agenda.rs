@@ -1,0 +1,178 @@
+//! The agenda: what happens next on any card, and when.
+//!
+//! A heap of timers. Everything that can have one has exactly one, so that it is moved rather than found and replaced.
+//! Timers of one instant go off in the order of their numbers: the same run gives the same order.
+
+use cgpu_shm::units::Nanos;
+
+use super::records::{CARDS, Card, Global, Place, Process, StreamId, Timer};
+use crate::words::Words;
+
+/// What a timer belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// The slice of a card's computing engine, or its switch.
+    Engine(Card),
+    /// The copy engine towards the card.
+    Up(Card),
+    /// The copy engine from the card.
+    Down(Card),
+    /// A dead process.
+    Process(Process),
+    /// The head of a stream: its arrival, its end.
+    Stream(StreamId),
+}
+
+impl Due {
+    #[inline]
+    fn timer(self) -> Timer {
+        Timer(match self {
+            Self::Stream(stream) => stream.0,
+            Self::Engine(card) => STREAMS + card.0,
+            Self::Up(card) => STREAMS + CARDS + card.0,
+            Self::Down(card) => STREAMS + 2 * CARDS + card.0,
+            Self::Process(process) => STREAMS + 3 * CARDS + process.0,
+        })
+    }
+
+    #[inline]
+    fn of(timer: Timer) -> Self {
+        match timer.0 {
+            n if n < STREAMS => Self::Stream(StreamId(n)),
+            n if n < STREAMS + CARDS => Self::Engine(Card(n - STREAMS)),
+            n if n < STREAMS + 2 * CARDS => Self::Up(Card(n - STREAMS - CARDS)),
+            n if n < STREAMS + 3 * CARDS => Self::Down(Card(n - STREAMS - 2 * CARDS)),
+            n => Self::Process(Process(n - STREAMS - 3 * CARDS)),
+        }
+    }
+}
+
+/// Their timers come first: what ends when a slice does has ended.
+const STREAMS: u64 = StreamId::COUNT;
+const TIMERS: crate::words::At = Global(0).timers();
+
+/// The earliest timer.
+#[inline]
+pub(crate) fn first(words: &impl Words) -> Option<(Nanos, Due)> {
+    if words.get(TIMERS) == 0 {
+        return None;
+    }
+    let timer = at_place(words, 1);
+    Some((Nanos(words.get(timer.at())), Due::of(timer)))
+}
+
+/// Starts or moves a timer.
+pub(crate) fn schedule(words: &mut impl Words, due: Due, at: Nanos) {
+    let timer = due.timer();
+    words.set(timer.at(), at.0);
+    let place = match words.get(timer.place()) {
+        0 => {
+            let place = words.get(TIMERS) + 1;
+            words.set(TIMERS, place);
+            place
+        }
+        place => place,
+    };
+    settle(words, timer, place);
+}
+
+/// Stops a timer, if it runs.
+pub(crate) fn cancel(words: &mut impl Words, due: Due) {
+    let timer = due.timer();
+    let place = words.get(timer.place());
+    if place == 0 {
+        return;
+    }
+    words.set(timer.place(), 0);
+    let last = words.get(TIMERS);
+    words.set(TIMERS, last - 1);
+    if place != last {
+        let moved = at_place(words, last);
+        settle(words, moved, place);
+    }
+}
+
+/// Whether a timer runs.
+pub(crate) fn runs(words: &impl Words, due: Due) -> bool {
+    words.get(due.timer().place()) != 0
+}
+
+#[inline]
+fn at_place(words: &impl Words, place: u64) -> Timer {
+    Timer(words.get(Place(place - 1).timer()))
+}
+
+#[inline]
+fn put(words: &mut impl Words, timer: Timer, place: u64) {
+    words.set(Place(place - 1).timer(), timer.0);
+    words.set(timer.place(), place);
+}
+
+#[inline]
+fn key(words: &impl Words, timer: Timer) -> (u64, u64) {
+    (words.get(timer.at()), timer.0)
+}
+
+/// Puts a timer where it belongs, given a place that is vacant or its own.
+fn settle(words: &mut impl Words, timer: Timer, mut place: u64) {
+    let own = key(words, timer);
+    while place > 1 {
+        let parent = at_place(words, place / 2);
+        if key(words, parent) <= own {
+            break;
+        }
+        put(words, parent, place);
+        place /= 2;
+    }
+    let count = words.get(TIMERS);
+    while 2 * place <= count {
+        let mut child = 2 * place;
+        if child < count && key(words, at_place(words, child + 1)) < key(words, at_place(words, child)) {
+            child += 1;
+        }
+        let below = at_place(words, child);
+        if own <= key(words, below) {
+            break;
+        }
+        put(words, below, place);
+        place = child;
+    }
+    put(words, timer, place);
+}
+
+/// Whether the heap is one and every timer knows its place.
+pub(crate) fn is_valid(words: &impl Words) -> bool {
+    (1..=words.get(TIMERS)).all(|place| {
+        let timer = at_place(words, place);
+        words.get(timer.place()) == place
+            && (place == 1 || key(words, at_place(words, place / 2)) < key(words, timer))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::mix;
+    use crate::timeline::records::WORDS;
+    use crate::words::Plain;
+
+    #[test]
+    fn timers_go_off_in_order_of_time_then_number() {
+        let mut words = Plain::new(WORDS);
+        let mut expected = std::collections::BTreeMap::new();
+        for round in 0..20_000_u64 {
+            let stream = mix(round) % 50 + 1;
+            if mix(round ^ 77).is_multiple_of(3) {
+                cancel(&mut words, Due::Stream(StreamId(stream)));
+                expected.remove(&stream);
+            } else {
+                let at = mix(round ^ 99) % 30;
+                schedule(&mut words, Due::Stream(StreamId(stream)), Nanos(at));
+                expected.insert(stream, at);
+            }
+            assert!(is_valid(&words));
+            let least = expected.iter().map(|(&stream, &at)| (at, stream)).min();
+            assert_eq!(first(&words), least.map(|(at, stream)| (Nanos(at), Due::Stream(StreamId(stream)))));
+        }
+    }
+}

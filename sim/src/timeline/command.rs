@@ -1,0 +1,164 @@
+//! What a stream can be given to do.
+
+use cgpu_shm::units::Nanos;
+
+use super::queue::QueueFull;
+use super::records::{ContextId, EventId, MEMBERS, Slot, StreamId};
+use super::semaphore::SemaphoreId;
+use super::stream::Ticket;
+use super::{Timeline, states};
+use crate::footprint::Footprint;
+use crate::kernel::{self, Kernel, mix};
+use crate::words::Words;
+
+/// A command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Takes the computing engine that long.
+    Compute {
+        /// How long.
+        cost: Nanos,
+        /// Whether the books count it as a kernel; copies within the card are none.
+        kernel: bool,
+        /// With whom it must meet first.
+        meeting: Option<Meeting>,
+        /// How much of the card it takes.
+        footprint: Footprint,
+    },
+    /// Records an event.
+    Mark(EventId),
+    /// Writes a word of memory.
+    Write,
+    /// Takes a copy engine that long: from host to card if `up`.
+    Copy {
+        /// From host to card.
+        up: bool,
+        /// How long.
+        cost: Nanos,
+    },
+    /// Waits until a ticket, of any stream of any card, is done.
+    Wait(Ticket),
+    /// Signals a semaphore, and gives it a value if it counts.
+    Signal(SemaphoreId, u64),
+    /// Waits for a semaphore: for its signal, or until its value is no less.
+    Acquire(SemaphoreId, u64),
+    /// Takes an effect at its start, and ends when the process says so: host functions, waits on memory.
+    Outside,
+    /// Takes no time: only its effect.
+    Nothing,
+}
+
+/// Kernels that spin until enough of them have started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meeting {
+    /// What they have in common.
+    pub key: u64,
+    /// How many meet; below 2 there is nothing to wait for.
+    pub size: u64,
+}
+
+/// Where the size of a meeting lies, below the footprint.
+const MEETING: u64 = 0xff;
+const _: () = assert!(MEMBERS <= MEETING);
+
+states! {
+    /// The kind of a command in a ring.
+    pub(crate) Kind {
+        Nothing,
+        /// A copy within the card.
+        Move,
+        Kernel,
+        Mark,
+        Write,
+        Up,
+        Down,
+        Wait,
+        Outside,
+        Signal,
+        Acquire,
+    }
+}
+
+impl<W: Words> Timeline<'_, W> {
+    /// Puts a kernel that fills the card into a stream.
+    ///
+    /// # Errors
+    /// As [`Timeline::enqueue`].
+    pub fn launch(&mut self, stream: StreamId, kernel: Kernel, now: Nanos) -> Result<Ticket, QueueFull> {
+        self.launch_in(stream, kernel, Footprint::WHOLE, now)
+    }
+
+    /// Puts a kernel into a stream.
+    ///
+    /// # Errors
+    /// As [`Timeline::enqueue`].
+    pub fn launch_in(
+        &mut self,
+        stream: StreamId,
+        kernel: Kernel,
+        footprint: Footprint,
+        now: Nanos,
+    ) -> Result<Ticket, QueueFull> {
+        // Before anything is drawn: a launch that is tried again draws the same.
+        self.room(stream)?;
+        let context = ContextId(self.get(stream.context()));
+        let kernel = kernel.at_launch(self.get(context.launches()));
+        let seed = self.draw(context);
+        let meeting = match kernel {
+            Kernel::WaitPeer(key) => Some(Meeting { key: mix(key), size: 2 }),
+            Kernel::Collective(key) => {
+                let process = self.get(context.process());
+                Some(Meeting { key: mix(key ^ mix(process)), size: self.cards_of_process(context) })
+            }
+            _ => None,
+        };
+        let cost = kernel::noisy(kernel.duration(self.figures.kernel, seed), self.figures.noise, seed);
+        self.enqueue(stream, Command::Compute { cost, kernel: true, meeting, footprint }, 0, now)
+    }
+
+    pub(super) fn store_command(&mut self, slot: Slot, command: Command, token: u64, available: Nanos) {
+        let (kind, cost, subject, number) = match command {
+            Command::Compute { cost, kernel, meeting, footprint } => {
+                // A kernel of no length would let the engine run without time passing.
+                let cost = cost.0.max(1);
+                let (key, size) = meeting.map_or((0, 0), |meeting| (meeting.key, meeting.size.min(MEMBERS)));
+                let kind = if kernel { Kind::Kernel } else { Kind::Move };
+                (kind, cost, key, footprint.word() | size)
+            }
+            Command::Mark(event) => (Kind::Mark, self.figures.event_cost.0, event.0, Footprint::NONE.word()),
+            Command::Write => (Kind::Write, self.figures.write_cost.0, 0, Footprint::NONE.word()),
+            // What it takes is the figures', so there is room for the value.
+            Command::Signal(semaphore, value) => {
+                (Kind::Signal, value, semaphore.word(), Footprint::NONE.word())
+            }
+            Command::Acquire(semaphore, value) => (Kind::Acquire, 0, semaphore.word(), value),
+            Command::Copy { up, cost } => (if up { Kind::Up } else { Kind::Down }, cost.0, 0, 0),
+            Command::Wait(ticket) => (Kind::Wait, 0, ticket.stream.0, ticket.number),
+            Command::Outside => (Kind::Outside, 0, 0, 0),
+            Command::Nothing => (Kind::Nothing, 0, 0, 0),
+        };
+        self.set(slot.kind(), kind.word());
+        self.set(slot.cost(), cost);
+        self.set(slot.subject(), subject);
+        self.set(slot.number(), number);
+        self.set(slot.token(), token);
+        self.set(slot.available(), available.0);
+    }
+
+    /// How much of the card the head of a stream takes, a command of the computing engine.
+    #[inline]
+    pub(super) fn head_footprint(&self, stream: StreamId) -> Footprint {
+        Footprint::of_word(self.get(self.head_slot(stream).number()))
+    }
+
+    /// How many kernels meet this one, itself included; below 2: none.
+    #[inline]
+    pub(super) fn meeting_size(&self, slot: Slot) -> u64 {
+        self.get(slot.number()) & MEETING
+    }
+
+    #[inline]
+    pub(super) fn kind(&self, slot: Slot) -> Kind {
+        Kind::of(self.get(slot.kind()))
+    }
+}

@@ -1,0 +1,167 @@
+//! Contexts: what takes turns on a card, and owns memory, streams and events there.
+
+use cgpu_shm::units::{Bytes, Nanos};
+
+use super::Timeline;
+use super::event::events_of;
+use super::group::Turn;
+use super::pool::Pool;
+use super::process::contexts_of;
+use super::records::{Card, ContextId, EventId, Global, Group, Holding, Process, StreamId};
+use super::stream::streams_of;
+use crate::error::Error;
+use crate::words::Words;
+
+const POOL: Pool = Pool {
+    free: Global(0).free_context(),
+    top: Global(0).top_context(),
+    count: ContextId::COUNT,
+    chain: |context| ContextId(context).next_in_process(),
+};
+
+/// Memory that a context takes for code at a time: the step of large allocations.
+const CODE_BLOCK: Bytes = Bytes::from_mib(2);
+
+impl<W: Words> Timeline<'_, W> {
+    /// Says how much memory the contexts and programs of a card may have at most. Done once, before anything else.
+    pub fn install(&mut self, card: usize, usable: Bytes) {
+        self.set(Card(card as u64).usable(), usable.0);
+    }
+
+    /// Makes a context, with its legacy stream, for its memory cost.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::Full`].
+    pub fn create_context(&mut self, process: usize, card: usize) -> Result<ContextId, Error> {
+        let (process, card) = (Process(process as u64), Card(card as u64));
+        let cost = self.figures.context_memory;
+        if self.get(card.used()) + cost.0 > self.get(card.usable()) {
+            return Err(Error::OutOfMemory);
+        }
+        if !self.has_streams_left() {
+            return Err(Error::Full("streams"));
+        }
+        let context = ContextId(POOL.take(self.words).ok_or(Error::Full("contexts"))?);
+        contexts_of(process).push(self.words, context.0);
+        let serial = self.get(Global(0).contexts()) + 1;
+        self.set(Global(0).contexts(), serial);
+        for (at, value) in [
+            (context.alive(), 1),
+            (context.card(), card.0),
+            (context.process(), process.0),
+            (context.memory(), 0),
+            (context.serial(), serial),
+            (Group::of_context(context).turn(), Turn::Parked.word()),
+            (context.running(), 0),
+            (context.busy(), 0),
+            (context.code(), 0),
+            (context.code_memory(), 0),
+            (context.launches(), 0),
+            (context.streams(), 0),
+        ] {
+            self.set(at, value);
+        }
+        // The lists are empty: whoever had the record before has left them so.
+        let holding = Holding::of(process, card);
+        self.add(holding.contexts(), 1);
+        self.reserve(context, cost)?;
+        self.open_account(process, card);
+        let legacy = self.create_legacy_stream(context)?;
+        self.set(context.legacy_stream(), legacy.0);
+        Ok(context)
+    }
+
+    /// Ends a context at the instant `t`: what it computes stops, what is queued is dropped, its memory is free.
+    pub fn destroy_context(&mut self, context: ContextId, t: Nanos) {
+        let card = Card(self.get(context.card()));
+        self.leave_engine(card, context, t);
+        self.words.seam();
+        for event in events_of(context).members(self.words) {
+            self.destroy_event(EventId(event));
+            self.words.seam();
+        }
+        for stream in streams_of(context).members(self.words) {
+            self.drop_stream(StreamId(stream), t);
+            self.words.seam();
+        }
+        let process = self.process_of(context);
+        let memory = Bytes(self.get(context.memory()));
+        self.release(context, memory);
+        let holding = Holding::of(process, card);
+        self.subtract(holding.contexts(), 1);
+        contexts_of(process).remove(self.words, context.0);
+        self.set(context.alive(), 0);
+        POOL.give(self.words, context.0);
+    }
+
+    /// The card and process of a context that lives.
+    #[must_use]
+    pub fn place_of(&self, context: ContextId) -> Option<(usize, usize)> {
+        let alive = POOL.reaches(self.words, context.0) && self.get(context.alive()) != 0;
+        let number = |at| crate::words::index(self.get(at));
+        alive.then(|| (number(context.card()), number(context.process())))
+    }
+
+    /// The context's legacy default stream.
+    #[must_use]
+    pub fn legacy_stream(&self, context: ContextId) -> StreamId {
+        StreamId(self.get(context.legacy_stream()))
+    }
+
+    /// A seed for the context's next draw.
+    pub fn draw(&mut self, context: ContextId) -> u64 {
+        let launches = self.get(context.launches());
+        self.set(context.launches(), launches + 1);
+        let serial = self.get(context.serial());
+        crate::kernel::mix(crate::kernel::mix(self.figures.seed ^ serial) ^ launches)
+    }
+
+    /// Takes memory of the card.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], exactly when the card has not that much left.
+    pub fn reserve(&mut self, context: ContextId, size: Bytes) -> Result<(), Error> {
+        let card = Card(self.get(context.card()));
+        let left = self.get(card.usable()) - self.get(card.used());
+        if size.0 > left {
+            return Err(Error::OutOfMemory);
+        }
+        let holding = self.holding_of(context);
+        for at in [card.used(), holding.memory(), context.memory()] {
+            self.add(at, size.0);
+        }
+        self.note_memory(holding, card);
+        Ok(())
+    }
+
+    /// Brings code of so many bytes onto the card. It takes memory of the context a block at a time, and keeps it.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn load_code(&mut self, context: ContextId, size: Bytes) -> Result<(), Error> {
+        let code = self.get(context.code()) + size.0;
+        let has = self.get(context.code_memory());
+        if code > has {
+            let more = Bytes((code - has).next_multiple_of(CODE_BLOCK.0));
+            self.reserve(context, more)?;
+            self.set(context.code_memory(), has + more.0);
+        }
+        self.set(context.code(), code);
+        Ok(())
+    }
+
+    /// Gives memory back. No more than the context has.
+    pub fn release(&mut self, context: ContextId, size: Bytes) {
+        let card = Card(self.get(context.card()));
+        let holding = self.holding_of(context);
+        self.lighten(holding, card, size.0);
+        self.subtract(context.memory(), size.0);
+    }
+
+    /// Memory that contexts and programs have on a card, and may have at most.
+    #[must_use]
+    pub fn memory(&self, card: usize) -> (Bytes, Bytes) {
+        let card = Card(card as u64);
+        (Bytes(self.get(card.used())), Bytes(self.get(card.usable())))
+    }
+}

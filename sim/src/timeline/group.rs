@@ -1,0 +1,136 @@
+//! Groups: what takes turns on a card. A context is one; under MPS all contexts of a card are one together.
+//!
+//! A stream whose head wants to compute is in one of its group's lists: among those of its urgency until it has all of
+//! the card that its command takes, then among the placed ones. It stays there while the group waits for its turn, and so
+//! does its share.
+
+use cgpu_shm::units::Nanos;
+
+use super::list::List;
+use super::records::{Card, ContextId, Group, LEVELS, Level, PRIORITIES, StreamId};
+use super::{Timeline, states};
+use crate::footprint::Footprint;
+use crate::words::Words;
+
+states! {
+    /// How a group stands to its card's engine.
+    pub(crate) Turn {
+        /// No work.
+        Parked,
+        /// In the ring.
+        Waiting,
+        /// Running, or being switched to.
+        Current,
+        /// Being destroyed: never again.
+        Gone,
+    }
+}
+
+/// The urgency of event records and memory writes: the front end makes them, whatever computes.
+pub(super) const FRONT_END: u64 = 0;
+
+/// The most urgent priority of a stream, numerically the least, as the driver counts; 0 is the least urgent.
+pub const GREATEST_PRIORITY: i32 = -5;
+
+const _: () = assert!(PRIORITIES == 1 + GREATEST_PRIORITY.unsigned_abs() as u64);
+
+/// The urgency of kernels in streams of a priority.
+pub(crate) fn urgency(priority: i32) -> u64 {
+    let above = u64::from(priority.clamp(GREATEST_PRIORITY, 0).unsigned_abs());
+    PRIORITIES - above
+}
+
+pub(super) const fn ready_of(group: Group, urgency: u64) -> List {
+    let level = Level::of(group, urgency);
+    List {
+        first: level.first(),
+        last: level.last(),
+        next: |stream| StreamId(stream).next_queued(),
+        previous: |stream| StreamId(stream).previous_queued(),
+    }
+}
+
+pub(super) const fn placed_of(group: Group) -> List {
+    List {
+        first: group.first_placed(),
+        last: group.last_placed(),
+        next: |stream| StreamId(stream).next_queued(),
+        previous: |stream| StreamId(stream).previous_queued(),
+    }
+}
+
+pub(super) const fn ring_of(card: Card) -> List {
+    List {
+        first: card.first_waiting(),
+        last: card.last_waiting(),
+        next: |group| Group(group).next_waiting(),
+        previous: |group| Group(group).previous_waiting(),
+    }
+}
+
+impl<W: Words> Timeline<'_, W> {
+    #[inline]
+    pub(super) fn turn(&self, group: Group) -> Turn {
+        Turn::of(self.get(group.turn()))
+    }
+
+    #[inline]
+    pub(super) fn set_turn(&mut self, group: Group, turn: Turn) {
+        self.set(group.turn(), turn.word());
+    }
+
+    /// The group that a context is, or is of.
+    #[inline]
+    pub(super) fn group_of(&self, context: ContextId) -> Group {
+        if self.figures.mps == 0 {
+            Group::of_context(context)
+        } else {
+            Group::of_card(Card(self.get(context.card())))
+        }
+    }
+
+    /// How urgent the head of a stream is, a command of the computing engine.
+    #[inline]
+    pub(super) fn urgency_of(&self, stream: StreamId) -> u64 {
+        match self.head_footprint(stream) {
+            Footprint::NONE => FRONT_END,
+            Footprint { urgency: 0, .. } => self.get(stream.level()),
+            footprint => footprint.urgency,
+        }
+    }
+
+    /// Whether nothing of the group computes or wants to.
+    pub(super) fn is_empty(&self, group: Group) -> bool {
+        placed_of(group).is_empty(self.words)
+            && (0..LEVELS).all(|urgency| ready_of(group, urgency).is_empty(self.words))
+    }
+
+    /// A stream of the group that computes or wants to; the first of the most urgent.
+    pub(super) fn first_of(&self, group: Group) -> Option<StreamId> {
+        let ready = (0..LEVELS).map(|urgency| ready_of(group, urgency).first(self.words));
+        let placed = placed_of(group).first(self.words);
+        ready.chain([placed]).find(|&stream| stream != 0).map(StreamId)
+    }
+
+    /// Goes through the streams of the group that have a share of the card, or need none.
+    pub(super) fn each_on_card(
+        &mut self,
+        card: Card,
+        group: Group,
+        t: Nanos,
+        act: impl Fn(&mut Self, Card, StreamId, Nanos),
+    ) {
+        let mut stream = StreamId(placed_of(group).first(self.words));
+        while stream.0 != 0 {
+            act(self, card, stream, t);
+            stream = StreamId(placed_of(group).next(self.words, stream.0));
+        }
+        for urgency in 0..LEVELS {
+            // Only the first can have a part of what it takes.
+            let stream = StreamId(ready_of(group, urgency).first(self.words));
+            if stream.0 != 0 && self.get(stream.share()) != 0 {
+                act(self, card, stream, t);
+            }
+        }
+    }
+}

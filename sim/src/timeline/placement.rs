@@ -1,0 +1,286 @@
+//! Placement: what computes on a card while a group has it, and how fast.
+//!
+//! Kernels are fluids here. One that takes a share `f` of the card and has been given `g` of it runs at the rate `g / f`,
+//! so that a kernel alone takes exactly its own time whatever its grid. Who is given what follows the block scheduler
+//! that is known from measurements (Amert et al., "GPU scheduling on the NVIDIA TX2", RTSS 2017), its leftover policy: in
+//! order of urgency, then of arrival, each gets what it takes; the first that cannot be given all gets what is left, and
+//! those behind it nothing. A kernel that has all its blocks on the card keeps them to its end; one with blocks to come
+//! loses its share to a more urgent one, since its blocks end soon and are not replaced. A cooperative kernel gets all it
+//! takes at once, or waits, and those behind it too.
+//!
+//! Why a fluid: blocks of 25 programs with thousands of blocks per millisecond would be far too many events, and the
+//! length that a name gives is a kernel's, not a block's. What it cannot show is a tail: the last wave of a grid leaves a
+//! part of a card to others.
+//!
+//! Everything is a whole number of nanoseconds. What is left of a command is kept as nanoseconds at full rate times
+//! [`FULL`], and changes only where its rate does, so it does not matter when anybody looks.
+
+use cgpu_shm::units::Nanos;
+
+use super::Timeline;
+use super::agenda::{self, Due};
+use super::command::Kind;
+use super::engine::State;
+use super::group::{FRONT_END, Turn, placed_of, ready_of};
+use super::head::Head;
+use super::records::{Card, ContextId, Group, LEVELS, StreamId};
+use crate::footprint::Footprint;
+use crate::kernel::NEVER;
+use crate::words::{At, Words};
+
+/// The rate of a command that has all it takes. A finer grid would shorten the longest kernel, 4.8 hours, a coarser one
+/// would round what runs in a leftover.
+const FULL: u64 = 1 << 18;
+/// Nanoseconds at full rate of the longest command that ends.
+const LONGEST: u64 = NEVER.0 / FULL;
+/// Parts in which a slow-down is given.
+const MILLION: u64 = 1_000_000;
+
+/// What came of placing a stream.
+#[derive(PartialEq, Eq)]
+enum Placed {
+    /// It has all it takes, and keeps it.
+    All,
+    /// There is nothing left for those behind it.
+    Part,
+}
+
+impl<W: Words> Timeline<'_, W> {
+    /// Gives the card's free parts to those of the group who wait for them. The group runs.
+    pub(super) fn place(&mut self, card: Card, group: Group, t: Nanos) {
+        for urgency in 0..LEVELS {
+            let ready = ready_of(group, urgency);
+            loop {
+                let stream = StreamId(ready.first(self.words));
+                if stream.0 == 0 {
+                    break;
+                }
+                if self.place_first(card, group, urgency, stream, t) == Placed::Part {
+                    return;
+                }
+                ready.remove(self.words, stream.0);
+                placed_of(group).push(self.words, stream.0);
+                self.set_head(stream, Head::Placed);
+            }
+        }
+    }
+
+    fn place_first(&mut self, card: Card, group: Group, urgency: u64, stream: StreamId, t: Nanos) -> Placed {
+        if urgency == FRONT_END {
+            self.run(card, stream, t);
+            return Placed::All;
+        }
+        let footprint = self.head_footprint(stream);
+        let has = self.get(stream.share());
+        let missing = footprint.share - has;
+        if missing == 0 {
+            return Placed::Part;
+        }
+        let mut left = Footprint::CARD - self.get(group.taken());
+        if left < missing {
+            left += self.displace(card, group, urgency, missing - left, t);
+        }
+        let more = left.min(missing);
+        let enough = if footprint.cooperative { missing } else { footprint.block.saturating_sub(has).max(1) };
+        if more < enough {
+            return Placed::Part;
+        }
+        self.give(card, group, stream, has + more, t);
+        if more == missing && !footprint.waves { Placed::All } else { Placed::Part }
+    }
+
+    /// Takes as much as is wanted from less urgent commands that have blocks to come. Returns how much it was.
+    fn displace(&mut self, card: Card, group: Group, urgency: u64, wanted: u64, t: Nanos) -> u64 {
+        let mut freed = 0;
+        for less_urgent in (urgency + 1..LEVELS).rev() {
+            let stream = StreamId(ready_of(group, less_urgent).first(self.words));
+            let share = if stream.0 == 0 { 0 } else { self.get(stream.share()) };
+            let back = share.min(wanted - freed);
+            if back != 0 {
+                self.give(card, group, stream, share - back, t);
+                freed += back;
+            }
+        }
+        freed
+    }
+
+    /// Changes how much of the card a stream's head has.
+    fn give(&mut self, card: Card, group: Group, stream: StreamId, share: u64, t: Nanos) {
+        let had = self.get(stream.share());
+        let taken = self.get(group.taken()) + share - had;
+        self.set(group.taken(), taken);
+        self.set(stream.share(), share);
+        if had == 0 {
+            self.run(card, stream, t);
+        } else if share == 0 {
+            self.halt(card, stream, t);
+        } else {
+            self.set_rate(card, stream, t);
+        }
+    }
+
+    /// The head of a stream computes from now on. It may be its beginning.
+    fn run(&mut self, card: Card, stream: StreamId, t: Nanos) {
+        self.resume(card, stream, t);
+        if self.kind(self.head_slot(stream)) == Kind::Kernel {
+            self.meet(stream, t);
+        }
+    }
+
+    /// The head of a stream computes with the share that it has.
+    pub(super) fn resume(&mut self, card: Card, stream: StreamId, t: Nanos) {
+        self.count_in(card.running(), card.run_start(), t);
+        if self.figures.mps != 0 {
+            let context = ContextId(self.get(stream.context()));
+            self.count_in(context.running(), context.run_start(), t);
+        }
+        if self.figures.corun != 0 && self.head_footprint(stream) != Footprint::NONE {
+            self.add(card.kernels(), 1);
+            self.slow_down_at(card, stream, 2, t);
+        }
+        self.set_rate(card, stream, t);
+    }
+
+    /// The head of a stream computes no more, for now; what it has done counts.
+    pub(super) fn halt(&mut self, card: Card, stream: StreamId, t: Nanos) {
+        self.stop(card, stream, t);
+        self.count_out(card, ContextId(self.get(stream.context())), t);
+    }
+
+    fn stop(&mut self, card: Card, stream: StreamId, t: Nanos) {
+        self.settle_command(card, stream, t);
+        self.set(stream.rate(), 0);
+        agenda::cancel(self.words, Due::Stream(stream));
+        if self.figures.corun != 0 && self.head_footprint(stream) != Footprint::NONE {
+            self.subtract(card.kernels(), 1);
+            self.slow_down_at(card, stream, 1, t);
+        }
+    }
+
+    #[inline]
+    fn count_in(&mut self, running: At, since: At, t: Nanos) {
+        if self.get(running) == 0 {
+            self.set(since, t.0);
+        }
+        self.add(running, 1);
+    }
+
+    /// One command less computes. Said after what begins in its place has been counted, so that busy time is booked in
+    /// one piece.
+    fn count_out(&mut self, card: Card, context: ContextId, t: Nanos) {
+        if self.get(card.running()) == 1 {
+            self.account_card(card, t);
+        }
+        self.subtract(card.running(), 1);
+        if self.figures.mps != 0 {
+            if self.get(context.running()) == 1 {
+                self.account_merged(card, context, t);
+            }
+            self.subtract(context.running(), 1);
+        }
+    }
+
+    /// The head of a stream has computed all that it had to.
+    pub(super) fn computed(&mut self, stream: StreamId, t: Nanos) {
+        let context = ContextId(self.get(stream.context()));
+        let (card, group) = (Card(self.get(context.card())), self.group_of(context));
+        self.stop(card, stream, t);
+        self.withdraw(group, stream);
+        self.complete(stream, t);
+        self.carry_on(card, group, t);
+        self.count_out(card, context, t);
+    }
+
+    /// The head of a stream is dropped.
+    pub(super) fn drop_computing(&mut self, stream: StreamId, t: Nanos) {
+        let context = ContextId(self.get(stream.context()));
+        let (card, group) = (Card(self.get(context.card())), self.group_of(context));
+        if self.get(stream.rate()) != 0 {
+            self.halt(card, stream, t);
+        }
+        self.withdraw(group, stream);
+        self.leave_rendezvous(stream);
+        if self.turn(group) == Turn::Current && self.engine_state(card) == State::Running {
+            self.carry_on(card, group, t);
+        }
+    }
+
+    /// Takes a stream out of the lists of its group, and back its share.
+    fn withdraw(&mut self, group: Group, stream: StreamId) {
+        let placed = self.head(stream) == Head::Placed;
+        let list = if placed { placed_of(group) } else { ready_of(group, self.urgency_of(stream)) };
+        list.remove(self.words, stream.0);
+        let share = self.get(stream.share());
+        self.subtract(group.taken(), share);
+        self.set(stream.share(), 0);
+    }
+
+    /// The rate that follows from what the head of a stream takes and has.
+    fn set_rate(&mut self, card: Card, stream: StreamId, t: Nanos) {
+        let share = self.get(stream.share());
+        let takes = self.head_footprint(stream).share;
+        let rate = if share == takes { FULL } else { share * FULL / takes };
+        let slow = self.figures.corun != 0 && share != 0 && self.get(card.kernels()) > 1;
+        let rate = if slow { rate * MILLION / (MILLION + self.figures.corun) } else { rate };
+        if self.get(stream.rate()) == 0 {
+            self.set(stream.since(), t.0);
+        } else {
+            self.settle_command(card, stream, t);
+        }
+        self.set(stream.rate(), rate.max(1));
+        self.schedule_end(stream);
+    }
+
+    /// Kernels beside each other are slower: when the number of them comes to `kernels`, all change.
+    fn slow_down_at(&mut self, card: Card, stream: StreamId, kernels: u64, t: Nanos) {
+        if self.get(card.kernels()) != kernels {
+            return;
+        }
+        let group = self.group_of(ContextId(self.get(stream.context())));
+        self.each_on_card(card, group, t, |this, card, each, t| {
+            if this.get(each.rate()) != 0 {
+                this.set_rate(card, each, t);
+            }
+        });
+    }
+
+    /// What the head of a stream has left to compute; for one that computes, from now on.
+    pub(super) fn set_remaining(&mut self, stream: StreamId, cost: Nanos, t: Nanos) {
+        let remaining = if cost.0 > LONGEST { NEVER.0 } else { cost.0 * FULL };
+        let runs = self.get(stream.rate()) != 0;
+        if runs {
+            let card = Card(self.get(ContextId(self.get(stream.context())).card()));
+            self.settle_command(card, stream, t);
+        }
+        self.set(stream.remaining(), remaining);
+        if runs {
+            self.schedule_end(stream);
+        }
+    }
+
+    /// Takes what the head of a stream has computed up to `t` off what it has left.
+    pub(super) fn settle_command(&mut self, card: Card, stream: StreamId, t: Nanos) {
+        let since = Nanos(self.get(stream.since()));
+        if since == t || self.get(stream.rate()) == 0 {
+            return;
+        }
+        let remaining = self.get(stream.remaining());
+        // What never ends stays at never.
+        if remaining < NEVER.0 {
+            let done = (t.0 - since.0) * self.get(stream.rate());
+            self.set(stream.remaining(), remaining.saturating_sub(done));
+        }
+        self.set(stream.since(), t.0);
+        self.trace_computed(card, stream, since, t);
+    }
+
+    fn schedule_end(&mut self, stream: StreamId) {
+        let remaining = self.get(stream.remaining());
+        if remaining < NEVER.0 {
+            let end = self.get(stream.since()) + remaining.div_ceil(self.get(stream.rate()));
+            agenda::schedule(self.words, Due::Stream(stream), Nanos(end));
+        } else {
+            agenda::cancel(self.words, Due::Stream(stream));
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Kernels that spin until others have started.
+//!
+//! A kernel comes to its meeting when it first runs. Until enough have come it spins: it takes its slices as any kernel
+//! does, and would for ever. When the last one comes, each has its own time left to compute. A member that is dropped
+//! leaves its place filled: as on a card, the flag that it set stays set.
+
+use cgpu_shm::units::Nanos;
+
+use super::Timeline;
+use super::records::{Member, Rendezvous, Slot, StreamId};
+use crate::kernel::NEVER;
+use crate::words::Words;
+
+impl<W: Words> Timeline<'_, W> {
+    /// The head kernel of a stream runs.
+    pub(super) fn meet(&mut self, stream: StreamId, t: Nanos) {
+        let slot = self.head_slot(stream);
+        let size = self.meeting_size(slot);
+        if size < 2 || self.get(stream.rendezvous()) != 0 {
+            return;
+        }
+        let key = self.get(slot.subject());
+        // With all of them in use, a kernel meets nobody and runs on: better than a deadlock that no card would have.
+        let Some(rendezvous) = self.rendezvous(key, size) else { return };
+        let place = self.get(rendezvous.members());
+        self.set(Member::of(rendezvous, place).stream(), stream.0);
+        self.set(rendezvous.members(), place + 1);
+        // Numbered from 1, so that 0 is none.
+        self.set(stream.rendezvous(), rendezvous.0 + 1);
+        self.set_remaining(stream, NEVER, t);
+        let missing = self.get(rendezvous.missing()) - 1;
+        self.set(rendezvous.missing(), missing);
+        if missing == 0 {
+            self.part(rendezvous, t);
+        }
+    }
+
+    fn rendezvous(&mut self, key: u64, size: u64) -> Option<Rendezvous> {
+        let all = || (0..Rendezvous::COUNT).map(Rendezvous);
+        let in_use = |this: &Self, meeting: Rendezvous| this.get(meeting.missing()) != 0;
+        if let Some(open) = all().find(|&each| in_use(self, each) && self.get(each.key()) == key) {
+            return Some(open);
+        }
+        let free = all().find(|&each| !in_use(self, each))?;
+        self.set(free.key(), key);
+        self.set(free.missing(), size);
+        self.set(free.members(), 0);
+        Some(free)
+    }
+
+    fn part(&mut self, rendezvous: Rendezvous, t: Nanos) {
+        for place in 0..self.get(rendezvous.members()) {
+            let stream = StreamId(self.get(Member::of(rendezvous, place).stream()));
+            if stream.0 != 0 {
+                let cost = self.head_cost(stream);
+                self.set_remaining(stream, cost, t);
+            }
+        }
+    }
+
+    /// The kernel has ended: the next one of its stream has its own meetings.
+    pub(super) fn depart(&mut self, stream: StreamId) {
+        self.set(stream.rendezvous(), 0);
+    }
+
+    /// The kernel is dropped.
+    pub(super) fn leave_rendezvous(&mut self, stream: StreamId) {
+        let number = self.get(stream.rendezvous());
+        if number == 0 {
+            return;
+        }
+        let rendezvous = Rendezvous(number - 1);
+        for place in 0..self.get(rendezvous.members()) {
+            let member = Member::of(rendezvous, place);
+            if self.get(member.stream()) == stream.0 {
+                self.set(member.stream(), 0);
+            }
+        }
+        self.set(stream.rendezvous(), 0);
+    }
+
+    fn head_cost(&self, stream: StreamId) -> Nanos {
+        let slot: Slot = self.head_slot(stream);
+        Nanos(self.get(slot.cost()))
+    }
+}

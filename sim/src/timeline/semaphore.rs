@@ -1,0 +1,179 @@
+//! Semaphores that several processes, and interfaces other than this one, order their work by.
+//!
+//! One is an export without memory: processes hold it, descriptors keep it, and with the last of both it goes. A *binary* one is
+//! signalled or not, and each signal lets one wait go on; a *counting* one has a value, and a wait goes on once that is large enough.
+//! Streams that wait are in its list, in the order in which they came; a signal wakes them in that order, at its own instant.
+
+use cgpu_shm::units::Nanos;
+
+use super::Timeline;
+use super::command::Kind;
+use super::domains::Site;
+use super::exports::ExportKind;
+use super::head::Head;
+use super::list::List;
+use super::records::{ExportId, Process, Slot, StreamId};
+use crate::error::Error;
+use crate::words::Words;
+
+/// A semaphore: the export, and which of those that have had its record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SemaphoreId {
+    pub(super) export: ExportId,
+    pub(super) serial: u64,
+}
+
+/// Bits of an export's number in a command's word, below the serial.
+const NUMBER: u32 = 16;
+const _: () = assert!(ExportId::COUNT <= 1 << NUMBER);
+
+impl SemaphoreId {
+    /// The semaphore that an export is.
+    #[must_use]
+    pub const fn new(export: ExportId, serial: u64) -> Self {
+        Self { export, serial }
+    }
+
+    /// The export that it is.
+    #[must_use]
+    pub const fn export(self) -> ExportId {
+        self.export
+    }
+
+    /// Its export's serial.
+    #[must_use]
+    pub const fn serial(self) -> u64 {
+        self.serial
+    }
+
+    pub(super) const fn word(self) -> u64 {
+        self.serial << NUMBER | self.export.0
+    }
+
+    const fn of(word: u64) -> Self {
+        Self { export: ExportId(word & ((1 << NUMBER) - 1)), serial: word >> NUMBER }
+    }
+}
+
+const fn waiters_of(semaphore: ExportId) -> List {
+    List {
+        first: semaphore.first_waiter(),
+        last: semaphore.last_waiter(),
+        next: |stream| StreamId(stream).next_queued(),
+        previous: |stream| StreamId(stream).previous_queued(),
+    }
+}
+
+impl<W: Words> Timeline<'_, W> {
+    /// Makes a semaphore, held once by its maker; not signalled, or of value 0.
+    ///
+    /// # Errors
+    /// [`Error::Full`].
+    pub fn create_semaphore(&mut self, process: usize, counts: bool) -> Result<ExportId, Error> {
+        let kind = if counts { ExportKind::Counting } else { ExportKind::Binary };
+        self.new_export(Process(process as u64), Site::from(0), kind, 0)
+    }
+
+    /// Whether there is such a semaphore.
+    fn is_semaphore(&self, semaphore: SemaphoreId) -> bool {
+        self.serial_of_export(semaphore.export) == semaphore.serial
+            && matches!(self.kind_of_export(semaphore.export), ExportKind::Binary | ExportKind::Counting)
+    }
+
+    /// Its value; of a binary one, 1 if it is signalled. `None`: it is gone.
+    #[must_use]
+    pub fn semaphore_value(&self, semaphore: SemaphoreId) -> Option<u64> {
+        self.is_semaphore(semaphore).then(|| self.get(semaphore.export.value()))
+    }
+
+    /// Signals a semaphore at `t`: gives a counting one the value, and lets those go on that waited for no more. Of one that is gone
+    /// nobody hears.
+    pub fn signal(&mut self, semaphore: SemaphoreId, value: u64, t: Nanos) {
+        if !self.is_semaphore(semaphore) {
+            return;
+        }
+        let export = semaphore.export;
+        let waiters = waiters_of(export);
+        if self.kind_of_export(export) == ExportKind::Binary {
+            match waiters.pop(self.words) {
+                Some(stream) => self.wake(StreamId(stream), t),
+                None => self.set(export.value(), 1),
+            }
+            return;
+        }
+        self.set(export.value(), value);
+        let mut waiter = StreamId(waiters.first(self.words));
+        while waiter.0 != 0 {
+            let next = StreamId(waiters.next(self.words, waiter.0));
+            if self.get(self.head_slot(waiter).number()) <= value {
+                waiters.remove(self.words, waiter.0);
+                self.wake(waiter, t);
+            }
+            waiter = next;
+        }
+    }
+
+    /// What a signal in a stream's ring does.
+    pub(super) fn signal_command(&mut self, slot: Slot, t: Nanos) {
+        let (semaphore, value) = (SemaphoreId::of(self.get(slot.subject())), self.get(slot.cost()));
+        self.signal(semaphore, value, t);
+    }
+
+    /// Begins a wait that is a stream's head. `false`: the stream is in the semaphore's list now.
+    pub(super) fn acquire(&mut self, stream: StreamId, slot: Slot) -> bool {
+        let semaphore = SemaphoreId::of(self.get(slot.subject()));
+        if !self.is_semaphore(semaphore) {
+            return true;
+        }
+        let export = semaphore.export;
+        let value = self.get(export.value());
+        let binary = self.kind_of_export(export) == ExportKind::Binary;
+        let reached = if binary { value != 0 } else { value >= self.get(slot.number()) };
+        if !reached {
+            waiters_of(export).push(self.words, stream.0);
+        } else if binary {
+            self.set(export.value(), 0);
+        }
+        reached
+    }
+
+    /// Takes a stream whose wait is dropped out of its semaphore's list.
+    pub(super) fn give_up(&mut self, stream: StreamId) {
+        let semaphore = SemaphoreId::of(self.get(self.head_slot(stream).subject()));
+        waiters_of(semaphore.export).remove(self.words, stream.0);
+    }
+
+    /// Whether any stream waits for it.
+    pub(super) fn is_awaited(&self, export: ExportId) -> bool {
+        !waiters_of(export).is_empty(self.words)
+    }
+
+    /// Whether a stream that waits for a semaphore is in its list.
+    pub(super) fn is_listed(&self, stream: StreamId) -> bool {
+        let semaphore = SemaphoreId::of(self.get(self.head_slot(stream).subject()));
+        waiters_of(semaphore.export).members(self.words).contains(&stream.0)
+    }
+
+    /// What always holds for a semaphore.
+    pub(super) fn check_semaphore(&self, export: ExportId) -> Result<(), String> {
+        let binary = self.kind_of_export(export) == ExportKind::Binary;
+        let value = self.get(export.value());
+        if binary && value > 1 {
+            return Err(format!("{export:?} is signalled {value} times"));
+        }
+        for stream in waiters_of(export).members(self.words).into_iter().map(StreamId) {
+            let slot = self.head_slot(stream);
+            let about = SemaphoreId::of(self.get(slot.subject()));
+            if self.head(stream) != Head::Blocked
+                || self.kind(slot) != Kind::Acquire
+                || about != SemaphoreId::new(export, self.serial_of_export(export))
+            {
+                return Err(format!("{export:?} lists {stream:?}, which does not wait for it"));
+            }
+            if if binary { value != 0 } else { self.get(slot.number()) <= value } {
+                return Err(format!("{stream:?} waits for {export:?}, which has what it wants"));
+            }
+        }
+        Ok(())
+    }
+}

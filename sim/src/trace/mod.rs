@@ -1,0 +1,311 @@
+//! Looking at a run: who computed when, in whose turn, and when nobody did.
+//!
+//! A [`Trace`] is made of the [`Span`]s that a timeline told ([`Trace::of_spans`]: pure, and the same to the byte for the same calls)
+//! or of a journal ([`Trace::of_journal`], which knows calls and names as well). It is written for Perfetto ([`Trace::chrome`]), drawn
+//! ([`Trace::picture`]) or summed up ([`Trace::summary`]).
+//!
+//! * A **turn** of a process lasts from its first computing to its last before another's, on one card.
+//! * A **bubble** is time between the first and the last of what a card did in which its computing engine did nothing: no kernel, no
+//!   switch.
+
+mod chrome;
+mod picture;
+mod summary;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use cgpu_shm::units::Nanos;
+use serde_json::Value;
+
+use crate::journal::{self, Call, Line, Process};
+use crate::timeline::{Span, SpanKind};
+
+pub use summary::{CardSummary, ProcessSummary, Summary};
+
+/// What cards and programs did.
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    /// Whole, in order of their beginnings.
+    spans: Vec<Span>,
+    /// In order of their beginnings; their times are device time here.
+    calls: Vec<Call>,
+    processes: BTreeMap<u32, Process>,
+    /// The functions of kernels, by stream and number.
+    kernels: HashMap<(u64, u64), String>,
+    lost: u64,
+    /// What it was cut to.
+    part: Option<Stretch>,
+}
+
+/// One process's time on a card's computing engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// Whose.
+    pub pid: u32,
+    /// When it began to compute.
+    pub from: Nanos,
+    /// When it last did.
+    pub to: Nanos,
+}
+
+/// From one instant to another.
+pub type Stretch = (Nanos, Nanos);
+
+impl Trace {
+    /// The trace of what a timeline told, in the order in which it did.
+    #[must_use]
+    pub fn of_spans(spans: impl IntoIterator<Item = Span>) -> Self {
+        Self { spans: whole(spans), ..Self::default() }
+    }
+
+    /// The trace of a journal's text.
+    #[must_use]
+    pub fn of_journal(text: &str) -> Self {
+        let mut trace = Self::default();
+        let mut spans = Vec::new();
+        for line in journal::lines(text) {
+            match line {
+                Line::Process(process) => {
+                    trace.processes.insert(process.pid, process);
+                }
+                Line::Call(call) => {
+                    trace.name_kernels(&call);
+                    trace.calls.push(call);
+                }
+                Line::Span(span) => spans.extend(span.span()),
+                Line::Lost { spans } => trace.lost += spans,
+            }
+        }
+        // Processes take spans in turns: what one took may stand behind what the next one did.
+        spans.sort_by_key(|span| (span.from, span.to));
+        trace.spans = whole(spans);
+        // All of a machine's processes have its dilation.
+        let dilation = trace.processes.values().map(|process| process.dilation_milli).next().unwrap_or(1_000);
+        for call in &mut trace.calls {
+            call.from = device_time(call.from, dilation);
+            call.to = device_time(call.to, dilation);
+        }
+        trace.calls.sort_by_key(|call| (call.from, call.thread));
+        trace
+    }
+
+    /// Learns the names of what a call put into streams: a launch's kernel, or a graph's steps in their order.
+    fn name_kernels(&mut self, call: &Call) {
+        let name = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        if let Some(kernel) = call.arguments.get("kernel") {
+            self.kernels.extend(call.enqueued.iter().map(|&command| (command, name(kernel))));
+        }
+        if let Some(steps) = call.arguments.get("steps").and_then(Value::as_array) {
+            self.kernels.extend(call.enqueued.iter().copied().zip(steps.iter().map(name)));
+        }
+    }
+
+    /// The part of the trace between two instants after its start.
+    #[must_use]
+    pub fn between(mut self, from: Nanos, to: Nanos) -> Self {
+        let (start, end) = self.extent();
+        let (from, to) = ((start + from).min(end), (start + to).min(end));
+        self.part = Some((from, to));
+        self.spans.retain_mut(|span| {
+            span.from = span.from.max(from);
+            span.to = span.to.min(to);
+            span.from < span.to
+        });
+        self.calls.retain_mut(|call| {
+            call.from = call.from.max(from.0);
+            call.to = call.to.min(to.0);
+            call.from < call.to
+        });
+        self
+    }
+
+    /// What the cards' engines did, in order of its beginnings. Stretches of one command that follow each other at once are one.
+    #[must_use]
+    pub fn spans(&self) -> &[Span] {
+        &self.spans
+    }
+
+    /// Whether it holds nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty() && self.calls.is_empty()
+    }
+
+    /// From the first instant of it to the last. Calls count only where there are no spans: a program may think for long before
+    /// its first kernel.
+    #[must_use]
+    pub fn extent(&self) -> Stretch {
+        if let Some(part) = self.part {
+            return part;
+        }
+        let spans = self.spans.iter().map(|span| (span.from, span.to));
+        let calls = self.calls.iter().map(|call| (Nanos(call.from), Nanos(call.to)));
+        let all: Vec<Stretch> = if self.spans.is_empty() { calls.collect() } else { spans.collect() };
+        let from = all.iter().map(|stretch| stretch.0).min().unwrap_or(Nanos::ZERO);
+        (from, all.iter().map(|stretch| stretch.1).max().unwrap_or(from))
+    }
+
+    /// The cards that did something, or that a process named.
+    #[must_use]
+    pub fn cards(&self) -> BTreeSet<usize> {
+        self.spans.iter().map(|span| span.card).collect()
+    }
+
+    /// What a card is, where a journal says so.
+    #[must_use]
+    pub fn card_name(&self, card: usize) -> Option<&str> {
+        self.processes.values().find_map(|process| process.cards.get(card)).map(String::as_str)
+    }
+
+    /// The processes that did something on a card, in order of their ids.
+    #[must_use]
+    pub fn pids(&self, card: usize) -> BTreeSet<u32> {
+        self.spans.iter().filter(|span| span.card == card).map(|span| span.pid).collect()
+    }
+
+    /// What a process is called: its program, where a journal says so, and its id.
+    #[must_use]
+    pub fn process_name(&self, pid: u32) -> String {
+        match self.processes.get(&pid) {
+            Some(process) => format!("{} {pid}", process.program),
+            None => format!("process {pid}"),
+        }
+    }
+
+    /// What a span is called: its function where it is known.
+    #[must_use]
+    pub fn span_name(&self, span: &Span) -> &str {
+        match span.kind {
+            SpanKind::Kernel => {
+                self.kernels.get(&(span.stream, span.number)).map_or("kernel", String::as_str)
+            }
+            kind => kind.name(),
+        }
+    }
+
+    /// The turns of processes on a card's computing engine.
+    #[must_use]
+    pub fn turns(&self, card: usize) -> Vec<Turn> {
+        let mut turns: Vec<Turn> = Vec::new();
+        for span in self.spans.iter().filter(|span| span.card == card && span.kind.computes()) {
+            match turns.last_mut() {
+                Some(turn) if turn.pid == span.pid => turn.to = turn.to.max(span.to),
+                _ => turns.push(Turn { pid: span.pid, from: span.from, to: span.to }),
+            }
+        }
+        turns
+    }
+
+    /// When a card's computing engine did nothing, between its first work and its last.
+    #[must_use]
+    pub fn bubbles(&self, card: usize) -> Vec<Stretch> {
+        let mut bubbles = Vec::new();
+        let mut done: Option<Nanos> = None;
+        for span in self.spans.iter().filter(|span| span.card == card && span.kind.holds_engine()) {
+            match done {
+                Some(done) if done < span.from => bubbles.push((done, span.from)),
+                _ => {}
+            }
+            done = Some(done.unwrap_or(span.to).max(span.to));
+        }
+        bubbles
+    }
+}
+
+impl SpanKind {
+    /// Whether a context computes.
+    #[must_use]
+    pub fn computes(self) -> bool {
+        matches!(self, Self::Kernel | Self::Move | Self::Mark | Self::Write)
+    }
+
+    /// Whether the computing engine is taken.
+    #[must_use]
+    pub fn holds_engine(self) -> bool {
+        self == Self::Switch || self.computes()
+    }
+}
+
+fn device_time(at: u64, dilation_milli: u64) -> u64 {
+    let scaled = u128::from(at) * 1_000 / u128::from(dilation_milli.max(1));
+    u64::try_from(scaled).unwrap_or(u64::MAX)
+}
+
+/// Puts stretches together that were told apart only because somebody looked in between.
+fn whole(spans: impl IntoIterator<Item = Span>) -> Vec<Span> {
+    let mut whole: Vec<Span> = Vec::new();
+    let mut unfinished: HashMap<(usize, u64, u64), usize> = HashMap::new();
+    for span in spans {
+        let command = (span.card, span.stream, span.number);
+        match unfinished.get(&command).map(|&place| &mut whole[place]) {
+            Some(first) if first.to == span.from && first.kind == span.kind && !first.done => {
+                first.to = span.to;
+                first.done = span.done;
+            }
+            _ => {
+                unfinished.insert(command, whole.len());
+                whole.push(span);
+            }
+        }
+    }
+    whole.sort_by_key(|span| (span.from, span.to, span.card, span.kind.name(), span.stream, span.number));
+    whole
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(kind: SpanKind, pid: u32, number: u64, from: u64, to: u64, done: bool) -> Span {
+        let stream = if kind == SpanKind::Switch { 0 } else { u64::from(pid) };
+        Span { kind, card: 0, pid, context: 1, stream, number, from: Nanos(from), to: Nanos(to), done }
+    }
+
+    fn two_tenants() -> Trace {
+        Trace::of_spans([
+            span(SpanKind::Switch, 1, 0, 100, 200, true),
+            span(SpanKind::Kernel, 1, 1, 200, 250, false),
+            span(SpanKind::Kernel, 1, 1, 250, 300, true),
+            span(SpanKind::Kernel, 1, 2, 320, 400, false),
+            span(SpanKind::Switch, 2, 0, 400, 500, true),
+            span(SpanKind::Kernel, 2, 1, 500, 600, true),
+            span(SpanKind::Up, 2, 2, 580, 680, true),
+            span(SpanKind::Switch, 1, 0, 650, 750, true),
+            span(SpanKind::Kernel, 1, 2, 750, 800, true),
+        ])
+    }
+
+    #[test]
+    fn stretches_of_one_command_are_one_unless_it_was_interrupted() {
+        let kernels: Vec<_> = two_tenants()
+            .spans()
+            .iter()
+            .filter(|span| span.kind == SpanKind::Kernel && span.pid == 1)
+            .map(|span| (span.number, span.from.0, span.to.0))
+            .collect();
+        assert_eq!(kernels, [(1, 200, 300), (2, 320, 400), (2, 750, 800)]);
+    }
+
+    #[test]
+    fn turns_and_bubbles_are_found() {
+        let trace = two_tenants();
+        let turns: Vec<_> = trace.turns(0).iter().map(|turn| (turn.pid, turn.from.0, turn.to.0)).collect();
+        assert_eq!(turns, [(1, 200, 400), (2, 500, 600), (1, 750, 800)]);
+        // A copy is no computing.
+        assert_eq!(trace.bubbles(0), [(Nanos(300), Nanos(320)), (Nanos(600), Nanos(650))]);
+    }
+
+    #[test]
+    fn a_part_is_cut_out() {
+        let part = two_tenants().between(Nanos(150), Nanos(420));
+        assert_eq!(part.extent(), (Nanos(250), Nanos(520)));
+        let busy: Vec<_> = part.spans().iter().map(|span| (span.from.0, span.to.0)).collect();
+        assert_eq!(busy, [(250, 300), (320, 400), (400, 500), (500, 520)]);
+    }
+
+    #[test]
+    fn the_same_spans_give_the_same_bytes() {
+        assert_eq!(two_tenants().chrome(), two_tenants().chrome());
+        assert_eq!(two_tenants().picture(), two_tenants().picture());
+    }
+}

@@ -1,0 +1,481 @@
+//! The machine on the real clock, among real processes: threads that perform effects, deaths at any instant, forks.
+//!
+//! Children are this very program, told by a variable what to be. Each ends when its parent does, and after five minutes
+//! in any case.
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use cgpu_shm::atomic::{AtomicU32, AtomicU64, Ordering};
+use cgpu_sim::machine::{CopyKind, Launch, Pitched, StreamKind, WaitCondition, Width};
+use cgpu_sim::settings::Figures;
+use cgpu_sim::{Bytes, CardSpec, Error, Kernel, Machine, Nanos, Settings};
+
+/// What a child is to be, and on which segment.
+const ROLE: &str = "CGPU_SIM_TEST_ROLE";
+const STATE: &str = "CGPU_SIM_TEST_STATE";
+
+struct Stage {
+    directory: tempfile::TempDir,
+    figures: Figures,
+}
+
+fn settings(state: &Path) -> Settings {
+    Settings {
+        state: state.to_owned(),
+        cards: Some(CardSpec::parse_list("A10:23028,T4:4096").unwrap()),
+        dilation_milli: 1_000,
+        figures: Figures::default(),
+    }
+}
+
+impl Stage {
+    fn new() -> Self {
+        Self { directory: tempfile::tempdir_in("/dev/shm").unwrap(), figures: Figures::default() }
+    }
+
+    /// Calls cost nothing, so that programs are inside the segment's lock as often as can be; and the dead go soon. Children find
+    /// these figures in the segment.
+    fn hasty() -> Self {
+        let free = Figures { launch_cost: Nanos::ZERO, call_cost: Nanos::ZERO, ..Figures::default() };
+        Self { figures: Figures { death_delay: Nanos::from_millis(1), ..free }, ..Self::new() }
+    }
+
+    fn machine(&self) -> Machine {
+        let settings = settings(&self.directory.path().join("segment"));
+        Machine::open(&Settings { figures: self.figures, ..settings }).unwrap()
+    }
+
+    fn child(&self, role: &str) -> Watched {
+        self.start(role, Command::new(std::env::current_exe().unwrap()))
+    }
+
+    /// A child that is the first process of a PID namespace; `None` where that cannot be had.
+    fn child_in_a_namespace(&self, role: &str) -> Option<Watched> {
+        let enter = ["--user", "--map-root-user", "--pid", "--fork", "--kill-child"];
+        let can =
+            Command::new("unshare").args(enter).arg("true").status().is_ok_and(|status| status.success());
+        let mut command = Command::new("unshare");
+        command.args(enter).arg(std::env::current_exe().unwrap());
+        can.then(|| self.start(role, command))
+    }
+
+    fn start(&self, role: &str, mut command: Command) -> Watched {
+        command.args(["--exact", "play_a_role", "--nocapture"]);
+        command.env(ROLE, role).env(STATE, self.directory.path().join("segment"));
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let mind_the_parent = || {
+            // SAFETY: asks for a signal at the parent's death; touches no memory.
+            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+            // SAFETY: arms this process's own timer, which survives exec: the watchdog.
+            unsafe { libc::alarm(300) };
+            Ok(())
+        };
+        // SAFETY: both calls are async-signal-safe.
+        unsafe { command.pre_exec(mind_the_parent) };
+        Watched(command.spawn().unwrap())
+    }
+}
+
+/// A child that is killed when it is of no more interest.
+struct Watched(Child);
+
+impl Watched {
+    fn kill(mut self) {
+        assert!(self.0.try_wait().unwrap().is_none(), "it has ended by itself");
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+
+    fn finish(mut self) {
+        assert!(self.0.wait().unwrap().success());
+    }
+
+    fn signal(&self, signal: i32) {
+        let pid = libc::pid_t::try_from(self.0.id()).unwrap();
+        // SAFETY: a signal to our own child, which has not been waited for.
+        assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        // Already over, where it was killed or has finished.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn launch(kernel: &str) -> Launch {
+    Launch::whole(Kernel::named(kernel))
+}
+
+fn address_of<T>(word: &T) -> u64 {
+    core::ptr::from_ref(word).expose_provenance() as u64
+}
+
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let patience = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < patience, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Not a test of its own: what children run.
+#[test]
+fn play_a_role() {
+    let (Some(role), Some(state)) = (std::env::var_os(ROLE), std::env::var_os(STATE)) else { return };
+    let machine = Machine::open(&settings(Path::new(&state))).unwrap();
+    let context = machine.create_context(0).unwrap();
+    let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
+    match role.to_str().unwrap() {
+        "saturate" => loop {
+            machine.launch(stream, launch("spin_60us")).unwrap();
+        },
+        // A queue of a second: enough for a child that does not get its processor for a while.
+        "saturate slowly" => loop {
+            machine.launch(stream, launch("spin_1ms")).unwrap();
+        },
+        "persist" => {
+            machine.launch(stream, launch("persistent")).unwrap();
+            machine.synchronize_stream(stream).unwrap();
+        }
+        // Never waits, and is in the lock much of the time.
+        "press" => loop {
+            machine.launch(stream, launch("lognormal_2us_1.0")).unwrap();
+            for _ in 0..20 {
+                machine.is_stream_done(stream).unwrap();
+                machine.free_now(machine.allocate(context, Bytes(3 << 20)).unwrap()).unwrap();
+            }
+        },
+        "churn" => churn(&machine, std::process::id().into()),
+        "churn briefly" => {
+            let until = Instant::now() + Duration::from_millis(300);
+            let word = Box::leak(Box::new(AtomicU64::new(0)));
+            while Instant::now() < until {
+                churn_once(&machine, u64::from(std::process::id()), word);
+            }
+            machine.check().unwrap();
+        }
+        role => panic!("no such role: {role}"),
+    }
+}
+
+fn churn(machine: &Machine, seed: u64) -> ! {
+    let word = Box::leak(Box::new(AtomicU64::new(0)));
+    for round in 0.. {
+        churn_once(machine, seed ^ round << 20, word);
+    }
+    unreachable!("the range has no end")
+}
+
+/// A bit of everything, and everything given back.
+fn churn_once(machine: &Machine, seed: u64, word: &'static AtomicU64) {
+    let card = usize::from(cgpu_sim::kernel::mix(seed).is_multiple_of(2));
+    let context = match machine.create_context(card) {
+        Err(Error::OutOfMemory) => return,
+        context => context.unwrap(),
+    };
+    let streams =
+        [StreamKind::Blocking, StreamKind::NonBlocking].map(|k| machine.create_stream(context, k).unwrap());
+    let event = machine.create_event(context, true).unwrap();
+    let source = *Box::leak(Box::new([5_u8; 4]));
+    for round in 0..12 {
+        let stream = streams[round % 2];
+        machine.launch(stream, launch("lognormal_10us_1.0")).unwrap();
+        machine.record_event(event, stream).unwrap();
+        machine.wait_event(streams[(round + 1) % 2], event).unwrap();
+        // SAFETY: the word is never freed.
+        unsafe { machine.write_value(stream, address_of(word), Width::Eight, seed) }.unwrap();
+        if let Ok(address) = machine.allocate(context, Bytes(700_000 << (round % 3))) {
+            // SAFETY: the bytes are never freed.
+            unsafe {
+                machine.copy(stream, CopyKind::HostToDevice, Pitched::line(address, address_of(&source), 4))
+            }
+            .unwrap();
+            machine.free(address).unwrap();
+        }
+    }
+    machine.launch(machine.legacy_stream(context).unwrap(), launch("spin_5us")).unwrap();
+    if !cgpu_sim::kernel::mix(seed).is_multiple_of(3) {
+        machine.synchronize_context(context).unwrap();
+    }
+    machine.destroy_context(context).unwrap();
+}
+
+#[test]
+fn two_processes_share_a_card_equally_and_lose_a_tenth() {
+    let stage = Stage::new();
+    let machine = stage.machine();
+    let children = [stage.child("saturate slowly"), stage.child("saturate slowly")];
+    let busy = |pid| {
+        let uses = machine.processes(0).unwrap();
+        uses.iter().find(|each| each.pid == pid).map_or(Nanos::ZERO, |each| each.busy)
+    };
+    eventually("both compute", || children.iter().all(|child| busy(child.pid()) > Nanos::from_millis(20)));
+    let read = || (machine.now(), children.each_ref().map(|child| busy(child.pid())));
+    // Whoever waits for a processor leaves the card to the other one, who loses nothing then: one window without that is enough.
+    let mut seen = Vec::new();
+    let shared = (0..20).any(|_| {
+        let (begun, before) = read();
+        std::thread::sleep(Duration::from_millis(500));
+        let (ended, after) = read();
+        let permille = |who: usize| (after[who] - before[who]).0 * 1_000 / (ended - begun).0;
+        seen.push([permille(0), permille(1)]);
+        seen.last().is_some_and(|both| both.iter().all(|permille| (440..=470).contains(permille)))
+    });
+    assert!(shared, "{seen:?} of 1000");
+    machine.check().unwrap();
+}
+
+#[test]
+fn memory_writes_appear_without_any_call() {
+    let stage = Stage::new();
+    let machine = stage.machine();
+    let context = machine.create_context(0).unwrap();
+    let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
+    let word = AtomicU64::new(0);
+    for value in 1..=200 {
+        machine.launch(stream, launch("spin_300us")).unwrap();
+        // SAFETY: the word outlives the wait for the stream below.
+        unsafe { machine.write_value(stream, address_of(&word), Width::Eight, value) }.unwrap();
+        if value % 50 == 0 {
+            let mut seen = 0;
+            eventually("the last value", || {
+                let now = word.load(Ordering::Acquire);
+                assert!(now >= seen, "writes are seen in order");
+                seen = now;
+                now == value
+            });
+        }
+    }
+    machine.synchronize_stream(stream).unwrap();
+}
+
+#[test]
+fn a_wait_on_memory_ends_when_the_program_writes() {
+    let stage = Stage::new();
+    let machine = stage.machine();
+    let context = machine.create_context(0).unwrap();
+    let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
+    let gate = AtomicU32::new(0);
+    // SAFETY: the word outlives the wait for the stream below.
+    unsafe { machine.wait_value(stream, address_of(&gate), Width::Four, WaitCondition::Equal, 9) }.unwrap();
+    machine.launch(stream, launch("spin_20us")).unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(!machine.is_stream_done(stream).unwrap());
+    gate.store(9, Ordering::Release);
+    machine.synchronize_stream(stream).unwrap();
+}
+
+#[test]
+fn host_functions_run_in_order_beside_the_program() {
+    let stage = Stage::new();
+    let machine = stage.machine();
+    let context = machine.create_context(0).unwrap();
+    let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
+    let word = Arc::new(AtomicU64::new(0));
+    let (calls, heard) = channel();
+    for number in 0..20_u64 {
+        let calls = calls.clone();
+        let word = Arc::clone(&word);
+        machine.launch(stream, launch("spin_20us")).unwrap();
+        let call = move || {
+            std::thread::sleep(Duration::from_millis(1));
+            calls.send((number, word.load(Ordering::Acquire))).unwrap();
+        };
+        machine.host_function(stream, Box::new(call)).unwrap();
+    }
+    assert_eq!(
+        heard.iter().take(20).map(|(number, _)| number).collect::<Vec<_>>(),
+        (0..20).collect::<Vec<_>>()
+    );
+    machine.synchronize_stream(stream).unwrap();
+}
+
+#[test]
+fn dilation_slows_device_time_only() {
+    let stage = Stage::new();
+    let path = stage.directory.path().join("slow");
+    let machine = Machine::open(&Settings { dilation_milli: 10_000, ..settings(&path) }).unwrap();
+    let context = machine.create_context(0).unwrap();
+    let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
+    let (real, device) = (Instant::now(), machine.now());
+    machine.launch(stream, launch("spin_2ms")).unwrap();
+    machine.synchronize_stream(stream).unwrap();
+    let (real, device) = (real.elapsed(), machine.now() - device);
+    assert!(device >= Nanos::from_millis(2));
+    assert!(real >= Duration::from_millis(20), "{real:?}");
+}
+
+#[test]
+fn a_dead_process_keeps_its_memory_for_a_while_and_not_for_ever() {
+    let stage = Stage::new();
+    let machine = stage.machine();
+    let child = stage.child("persist");
+    eventually("it has a context", || machine.memory_info(0).unwrap().used > Bytes::ZERO);
+    let context = machine.create_context(0).unwrap();
+    let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
+    let used = machine.memory_info(0).unwrap().used;
+    child.kill();
+    assert_eq!(machine.memory_info(0).unwrap().used, used, "dead is not free");
+    eventually("it is gone", || machine.processes(0).unwrap().len() == 1);
+    assert_eq!(machine.memory_info(0).unwrap().used, machine.figures().context_memory);
+    machine.launch(stream, launch("spin_2ms")).unwrap();
+    machine.synchronize_stream(stream).unwrap();
+    machine.check().unwrap();
+}
+
+#[test]
+fn a_forked_child_has_a_machine_of_its_own() {
+    let stage = Stage::new();
+    let machine = stage.machine();
+    let context = machine.create_context(0).unwrap();
+    // SAFETY: the child takes no lock but the allocator's, which glibc keeps usable after fork, and ends without
+    // destructors.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: arms this process's own timer: the watchdog.
+        unsafe { libc::alarm(30) };
+        let told = machine.create_context(0) == Err(Error::Forked)
+            && machine.allocate(context, Bytes(1)) == Err(Error::Forked)
+            && machine.free(1) == Err(Error::Forked)
+            && machine.is_inherited();
+        drop(machine);
+        let own = stage.machine();
+        let works = own.create_context(0).and_then(|context| own.allocate(context, Bytes(1))).is_ok();
+        // SAFETY: ends this process at once.
+        unsafe { libc::_exit(i32::from(!(told && works))) };
+    }
+    let mut status = 0;
+    // SAFETY: our own child, not yet waited for; the status outlives the call.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+    machine.allocate(context, Bytes(1)).unwrap();
+}
+
+#[test]
+fn processes_that_churn_leave_nothing() {
+    let stage = Stage::new();
+    let machine = stage.machine();
+    let children: Vec<_> = (0..4).map(|_| stage.child("churn briefly")).collect();
+    children.into_iter().for_each(Watched::finish);
+    // Processes that end without dropping their machine are dead like any other.
+    eventually("all is free", || {
+        machine.processes(0).unwrap().is_empty() && machine.processes(1).unwrap().is_empty()
+    });
+    for card in 0..2 {
+        assert_eq!(machine.memory_info(card).unwrap().used, Bytes::ZERO);
+    }
+    machine.check().unwrap();
+}
+
+#[test]
+fn four_hundred_kills_at_any_instant_disturb_nobody() {
+    let stage = Stage::hasty();
+    let machine = stage.machine();
+    let context = machine.create_context(0).unwrap();
+    let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
+    let kernels = |pid: u32| {
+        let uses = (0..2).flat_map(|card| machine.processes(card).unwrap());
+        uses.filter(|each| each.pid == pid).map(|each| each.kernels).sum::<u64>()
+    };
+    let survivor = stage.child("saturate slowly");
+    eventually("it computes", || kernels(survivor.pid()) > 0);
+    let mut victims: Vec<_> = (0..2).map(|_| stage.child("press")).collect();
+    victims.push(stage.child("churn"));
+    let mut kills = 0;
+    while kills < 400 || machine.deaths_in_lock() < 50 {
+        assert!(kills < 4_000, "of {kills} only {} died inside the lock", machine.deaths_in_lock());
+        let victim = victims.remove(0);
+        let pid = victim.pid();
+        eventually("it has begun", || {
+            (0..2).any(|card| machine.processes(card).unwrap().iter().any(|each| each.pid == pid))
+        });
+        std::thread::sleep(Duration::from_micros(cgpu_sim::kernel::mix(kills) % 5_000));
+        victim.kill();
+        kills += 1;
+        // The others go on, and so do we.
+        let before = kernels(survivor.pid());
+        machine.launch(stream, launch("spin_20us")).unwrap();
+        machine.synchronize_stream(stream).unwrap();
+        machine.check().unwrap();
+        eventually("the survivor goes on", || kernels(survivor.pid()) > before);
+        // Nothing of the dead one stays.
+        eventually("it is gone", || {
+            (0..2).all(|card| machine.processes(card).unwrap().iter().all(|each| each.pid != pid))
+        });
+        machine.check().unwrap();
+        victims.push(stage.child(if kills % 3 == 0 { "churn" } else { "press" }));
+    }
+    println!("{kills} kills, {} inside the lock", machine.deaths_in_lock());
+    victims.into_iter().for_each(Watched::kill);
+    survivor.kill();
+    eventually("the dead are gone", || {
+        machine.processes(0).unwrap().len() == 1 && machine.processes(1).unwrap().is_empty()
+    });
+    assert_eq!(machine.memory_info(0).unwrap().used, machine.figures().context_memory);
+    assert_eq!(machine.memory_info(1).unwrap().used, Bytes::ZERO);
+    machine.check().unwrap();
+}
+
+/// A stopped process may hold the segment's lock; the card goes on all the same, and so does the process later.
+#[test]
+fn stops_at_any_instant_hold_nobody_up() {
+    let stage = Stage::new();
+    let machine = stage.machine();
+    let context = machine.create_context(0).unwrap();
+    let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
+    let children: Vec<_> = (0..3).map(|_| stage.child("churn")).collect();
+    eventually("all have begun", || {
+        machine.processes(0).unwrap().len() + machine.processes(1).unwrap().len() > 3
+    });
+    for round in 0..60 {
+        let child = &children[round % children.len()];
+        std::thread::sleep(Duration::from_micros(2_000 + cgpu_sim::kernel::mix(round as u64) % 3_000));
+        child.signal(libc::SIGSTOP);
+        machine.launch(stream, launch("spin_20us")).unwrap();
+        machine.synchronize_stream(stream).unwrap();
+        machine.check().unwrap();
+        child.signal(libc::SIGCONT);
+    }
+    children.into_iter().for_each(Watched::kill);
+    eventually("the dead are gone", || machine.memory_info(1).unwrap().used == Bytes::ZERO);
+    machine.check().unwrap();
+}
+
+/// As NVML tells it: a program in another PID namespace goes by its id in ours.
+#[test]
+fn a_process_of_another_pid_namespace_goes_by_its_id_in_ours() {
+    let stage = Stage::new();
+    let machine = stage.machine();
+    let Some(inside) = stage.child_in_a_namespace("persist") else {
+        eprintln!("skipped: no PID namespace to be had (unshare)");
+        return;
+    };
+    let children = |pid: u32| -> Vec<u32> {
+        let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        list.split_ascii_whitespace().map(|pid| pid.parse().unwrap()).collect()
+    };
+    eventually("it is listed", || machine.processes(0).unwrap().len() == 1);
+    let listed = machine.processes(0).unwrap()[0].pid;
+    assert_eq!(children(inside.pid()), [listed]);
+    // It believes to be the first of all.
+    let status = std::fs::read_to_string(format!("/proc/{listed}/status")).unwrap();
+    let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap();
+    assert!(ids.trim().ends_with("\t1"), "{ids}");
+    inside.kill();
+    // Dead, it has no id any more; whoever asks for processes looks for the dead.
+    eventually("it is gone", || {
+        machine.processes(0).unwrap().is_empty() && machine.memory_info(0).unwrap().used == Bytes::ZERO
+    });
+}

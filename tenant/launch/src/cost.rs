@@ -1,0 +1,306 @@
+//! What a launch is expected to cost: an estimate for each function and size, learned from what batches of launches took.
+//!
+//! Estimates decide nothing in the long run: they are charged beforehand and corrected when the batch is settled. What hangs on
+//! them is how much is in flight, and when that is predicted to end.
+//!
+//! | sample | what it teaches |
+//! |---|---|
+//! | the first execution of a function, alone | nothing: it may have loaded the code |
+//! | the next one of each size, alone | the estimate of the size |
+//! | a batch | a quarter of its error is corrected, in each of its kernels by its part of the batch |
+//! | a batch beside other processes' work | the same downwards; upwards hardly, because the others' time is in it |
+//!
+//! The last row makes of the estimate a low quantile of what was measured: what the kernel takes when nobody interrupts it.
+//!
+//! How much is in flight follows a *high* quantile: a shape may take 10 us or 5 ms by its arguments. Where the two differ, each
+//! launch is measured by itself, so that all of them are charged what they took.
+
+mod function;
+mod kernel;
+
+use cgpu_shm::units::Nanos;
+
+use self::function::FunctionCosts;
+pub use self::kernel::Kernel;
+pub(crate) use self::kernel::{Function, SIZES};
+
+/// What a kernel is taken to cost before it ever ran: so much that two of them are as much as may be in flight.
+const UNKNOWN: u32 = 250_000;
+/// How much of a batch's error one batch corrects.
+const PACE: f64 = 0.25;
+/// A batch that takes more than eight times what was expected, and so much more for each of its launches, is strange. A slice or two of
+/// others' are not, nor are many short kernels that a busy host launches slowly.
+const STRANGE: Nanos = Nanos::from_millis(4);
+/// What other containers' time slices can add to a batch: two of 1 ms, and the switches. Launches did
+/// take longer if it took more than that.
+const INTERRUPTION: Nanos = Nanos::from_micros(2500);
+/// Functions remembered per GPU: a power of two. Programs launch some hundred.
+const FUNCTIONS: usize = 4096;
+/// Places that are looked at for one function.
+const PROBES: usize = 8;
+
+/// What is known of a kernel's cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Expected {
+    /// The estimate, in nanoseconds.
+    pub(crate) cost: u32,
+    /// By how much such launches exceed it at times; 0 where that is little.
+    pub(crate) beyond: u32,
+    /// A batch with the function took far longer than expected.
+    pub(crate) doubtful: bool,
+    /// No launch of this size was measured by itself.
+    pub(crate) fresh: bool,
+    /// Nor was one of any other size of the function: the cost is a guess.
+    pub(crate) unknown: bool,
+}
+
+impl Expected {
+    /// Of a launch that is not metered.
+    pub(crate) const NOTHING: Self =
+        Self { cost: 0, beyond: 0, doubtful: false, fresh: false, unknown: false };
+
+    /// Whether each such launch is measured by itself, because the estimate says little about it.
+    pub(crate) fn is_uncertain(self) -> bool {
+        self.fresh || self.doubtful || self.beyond > 0
+    }
+
+    /// The credit that a launch takes on a thread's fast path. One that has to be measured by itself
+    /// takes more than there is, unless it cannot be measured (`guessed`).
+    pub(crate) fn price(self, guessed: bool) -> u32 {
+        if guessed || !self.is_uncertain() { self.cost } else { u32::MAX }
+    }
+
+    /// A high quantile of what such launches take: it says how many may be in flight.
+    pub(crate) fn high(self) -> u32 {
+        self.cost.saturating_add(self.beyond)
+    }
+}
+
+/// Whether a sample was taken while the process had the GPU to itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Company {
+    /// No other process computed, as far as is known.
+    Alone,
+    /// Other processes of the container computed.
+    Beside,
+    /// Other containers computed, by the GPU's own slices.
+    Among,
+}
+
+/// The estimates of one GPU.
+#[derive(Debug)]
+pub(crate) struct Costs {
+    functions: Box<[Option<Box<FunctionCosts>>]>,
+}
+
+impl Costs {
+    pub(crate) fn new() -> Self {
+        Self { functions: (0..FUNCTIONS).map(|_| None).collect() }
+    }
+
+    /// What `kernel` is expected to cost.
+    pub(crate) fn expect(&mut self, kernel: Kernel) -> Expected {
+        self.function(kernel.function()).expect(kernel.size())
+    }
+
+    /// The price of each size of a function on a thread's fast path.
+    pub(crate) fn prices(&mut self, function: Function, guessed: bool) -> [u32; SIZES] {
+        let costs = self.function(function);
+        core::array::from_fn(|size| costs.expect(size).price(guessed))
+    }
+
+    /// Forgets a kernel that is gone: its handle may be given to another one.
+    pub(crate) fn forget(&mut self, kernel: Kernel) {
+        if let Some(place) = self.find(kernel.function())
+            && let Some(entry) = self.functions.get_mut(place)
+        {
+            *entry = None;
+        }
+    }
+
+    /// Whether it is a single launch that is to be measured by itself.
+    pub(crate) fn is_fresh(&mut self, bill: &Bill) -> bool {
+        bill.single().is_some_and(|kernel| self.expect(kernel).fresh)
+    }
+
+    /// What launches are expected to take one by one.
+    pub(crate) fn sum(&mut self, batch: &Bill) -> Nanos {
+        let parts = batch.parts().map(|part| Nanos(u64::from(self.expect(part.kernel).cost) * part.launches));
+        parts.fold(batch.rest, |sum, part| sum + part)
+    }
+
+    /// Learns from launches that took `measured` in all, waits for the host or another stream included.
+    pub(crate) fn learn(&mut self, batch: &Bill, measured: Nanos, company: Company) {
+        self.learn_from(batch, measured, company, false);
+    }
+
+    /// Learns from one launch that took `measured`: by an event right before it and one right behind it.
+    pub(crate) fn learn_exactly(&mut self, launch: &Bill, measured: Nanos, company: Company) {
+        self.learn_from(launch, measured, company, true);
+    }
+
+    #[allow(clippy::cast_precision_loss)] // times far below 2^53 ns
+    fn learn_from(&mut self, batch: &Bill, measured: Nanos, company: Company, exactly: bool) {
+        if let Some(kernel) = batch.single().filter(|kernel| self.expect(*kernel).fresh) {
+            self.function(kernel.function()).measure(kernel.size(), measured);
+            return;
+        }
+        // By what is expected now: other batches may have taught since this one was charged.
+        let mut costs = [0.0; PARTS];
+        for (cost, part) in costs.iter_mut().zip(batch.parts()) {
+            *cost = f64::from(self.expect(part.kernel).cost) * part.launches as f64;
+        }
+        let expected = costs.iter().sum::<f64>() + batch.rest.0 as f64;
+        let excess = measured.0 as f64 - expected;
+        let odd = !exactly && excess > (STRANGE.0 * batch.launches) as f64 && excess > 7.0 * expected;
+        if self.is_strange(batch, odd, exactly) {
+            return;
+        }
+        if company == Company::Alone {
+            for (cost, part) in costs.iter().zip(batch.parts()) {
+                let each = cost / part.launches as f64 * measured.0 as f64 / expected.max(1.0);
+                // Which of several kernels took longer is not known.
+                if excess <= 0.0 || *cost > expected / 2.0 {
+                    let longer = excess > INTERRUPTION.0 as f64;
+                    self.function(part.kernel.function()).observe(part.kernel.size(), each, longer);
+                }
+            }
+        }
+        let error = (measured.0 as f64 / expected.max(1.0)).clamp(1.0 / 8.0, 8.0) - 1.0;
+        // Normalised least mean squares, in units of the estimates: who has the greater part is the likelier cause.
+        let squares: f64 = costs.iter().map(|cost| cost * cost).sum();
+        let pace = match company {
+            Company::Beside | Company::Among if error > 0.0 => PACE / (8.0 + 8.0 * error),
+            _ => PACE,
+        };
+        for (cost, part) in costs.iter().zip(batch.parts()) {
+            let step = (pace * cost * expected / squares.max(1.0)).min(PACE);
+            self.function(part.kernel.function()).correct(part.kernel.size(), 1.0 + step * error);
+        }
+    }
+
+    /// Whether a batch is the first of its kind that is `odd`: once, it is a host function or another stream that was waited for; twice in a
+    /// row, it is what the kernels cost.
+    fn is_strange(&mut self, batch: &Bill, odd: bool, exactly: bool) -> bool {
+        let mut first = false;
+        for part in batch.parts() {
+            let costs = self.function(part.kernel.function());
+            first |= odd && !costs.strange;
+            costs.strange = odd;
+            costs.doubt(odd, exactly);
+        }
+        first
+    }
+
+    /// The function's costs. They replace another one's if all their places are taken.
+    fn function(&mut self, function: Function) -> &mut FunctionCosts {
+        let free = |place: &usize| self.functions.get(*place).is_some_and(Option::is_none);
+        let known = self.find(function);
+        let place = known.or_else(|| places(function).find(free)).or_else(|| places(function).next());
+        // Below FUNCTIONS, which is the length.
+        #[allow(clippy::indexing_slicing)]
+        let entry = &mut self.functions[place.unwrap_or(0)];
+        if known.is_none() {
+            *entry = None;
+        }
+        entry.get_or_insert_with(|| Box::new(FunctionCosts::new(function)))
+    }
+
+    fn find(&self, function: Function) -> Option<usize> {
+        let is_it = |place: &usize| {
+            let costs = self.functions.get(*place).and_then(Option::as_ref);
+            costs.is_some_and(|costs| costs.function == function)
+        };
+        places(function).find(is_it)
+    }
+}
+
+/// Where a function's costs may be.
+fn places(function: Function) -> impl Iterator<Item = usize> {
+    // The low bits; the table is smaller than any usize.
+    #[allow(clippy::cast_possible_truncation)]
+    let home = (function.0 ^ function.0 >> 32) as usize % FUNCTIONS;
+    (0..PROBES).map(move |step| (home + step) % FUNCTIONS)
+}
+
+/// Some launches of one kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Part {
+    kernel: Kernel,
+    launches: u64,
+}
+
+/// Different kernels of a bill that learn from it.
+const PARTS: usize = 8;
+
+/// Launches with their expected cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Bill {
+    /// What they were expected to cost in all when they were charged.
+    pub(crate) cost: Nanos,
+    /// By how much they may exceed that.
+    pub(crate) beyond: Nanos,
+    /// How many they are.
+    pub(crate) launches: u64,
+    parts: [Option<Part>; PARTS],
+    /// The cost of what is not in the parts.
+    rest: Nanos,
+}
+
+impl Bill {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.launches == 0
+    }
+
+    pub(crate) fn add(&mut self, kernel: Kernel, cost: Nanos, launches: u64) {
+        self.cost = self.cost + cost;
+        self.launches += launches;
+        let mut places = self.parts.iter_mut();
+        match places.find(|part| part.is_none_or(|part| part.kernel == kernel)) {
+            Some(place) => {
+                let before = place.map_or(0, |part| part.launches);
+                *place = Some(Part { kernel, launches: before + launches });
+            }
+            None => self.rest = self.rest + cost,
+        }
+    }
+
+    /// This bill and another one; none where they have too many kernels together.
+    pub(crate) fn with(mut self, other: &Self) -> Option<Self> {
+        for part in other.parts() {
+            let place =
+                self.parts.iter_mut().find(|place| place.is_none_or(|it| it.kernel == part.kernel))?;
+            let before = place.map_or(0, |it| it.launches);
+            *place = Some(Part { launches: before + part.launches, ..part });
+        }
+        let (cost, beyond) = (self.cost + other.cost, self.beyond + other.beyond);
+        let rest = self.rest + other.rest;
+        Some(Self { cost, beyond, launches: self.launches + other.launches, rest, ..self })
+    }
+
+    /// Takes back one launch, which the driver refused.
+    pub(crate) fn remove(&mut self, kernel: Kernel, cost: Nanos) {
+        self.cost = self.cost - cost;
+        self.launches = self.launches.saturating_sub(1);
+        if self.launches == 0 {
+            self.beyond = Nanos::ZERO;
+        }
+        match self.parts.iter_mut().flatten().find(|part| part.kernel == kernel) {
+            Some(part) => part.launches = part.launches.saturating_sub(1),
+            None => self.rest = self.rest - cost,
+        }
+    }
+
+    fn parts(&self) -> impl Iterator<Item = Part> {
+        self.parts.into_iter().flatten()
+    }
+
+    /// The kernel, if it is a single launch.
+    fn single(&self) -> Option<Kernel> {
+        let mut parts = self.parts().filter(|part| part.launches > 0);
+        parts.next().filter(|_| self.launches == 1).map(|part| part.kernel)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,156 @@
+//! What the launches of one function cost, by their size.
+//!
+//! Each size has an estimate of its own, so nothing hangs on how cost follows size: half of real kernels
+//! take as long whatever their grid. A size that was not measured yet is priced by those that were, and
+//! rather too high than too low, because a wrong price is charged only until the launch is measured but
+//! says at once how much is launched behind it:
+//!
+//! | nearest measured size | price |
+//! |---|---|
+//! | larger | the larger one's |
+//! | smaller | the smaller one's times the ratio of the sizes, at most that of an unknown function |
+//! | both | the lower of the two |
+
+use cgpu_shm::units::Nanos;
+
+use super::kernel::{Function, SIZES};
+use super::{Expected, STRANGE, UNKNOWN};
+
+/// No estimate is below the resolution of the GPU's own time stamps.
+pub(super) const LEAST: u32 = 500;
+
+/// Launches that are measured by themselves after an odd batch.
+pub(super) const DOUBTS: u8 = 16;
+/// Part of the way that the high quantile goes to a sample: one that is higher, one that is more than
+/// half of it (a long launch as well, so that its length is known), and a short one.
+const RISE: f64 = 0.5;
+const FOLLOW: f64 = 0.25;
+const FALL: f64 = 1.0 / 64.0;
+/// Launches that exceed their estimate by less at times, or by less than an eighth of it, are as certain
+/// as measurements are.
+const UNCERTAIN: u32 = 150_000;
+/// Most by which launches are taken to exceed their estimate: a turn or so.
+const MOST: u32 = 10_000_000;
+
+/// The costs of one function.
+#[derive(Debug)]
+pub(super) struct FunctionCosts {
+    pub(super) function: Function,
+    /// It was measured by itself, so its code is on the GPU.
+    loaded: bool,
+    /// The last batch with it took so much longer than expected that it may have waited for the host.
+    pub(super) strange: bool,
+    /// Launches to be measured by themselves since a batch took that long.
+    doubts: u8,
+    /// Sizes that were measured by themselves, one bit each.
+    measured: u32,
+    /// The estimate of each size, in nanoseconds; 0: none.
+    cost: [u32; SIZES],
+    /// What a launch of each size takes at times, in nanoseconds; 0: not known.
+    high: [u32; SIZES],
+}
+
+impl FunctionCosts {
+    pub(super) const fn new(function: Function) -> Self {
+        Self {
+            function,
+            loaded: false,
+            strange: false,
+            doubts: 0,
+            measured: 0,
+            cost: [0; SIZES],
+            high: [0; SIZES],
+        }
+    }
+
+    /// What a launch of this size is expected to cost.
+    pub(super) fn expect(&self, size: usize) -> Expected {
+        let cost = self.cost(size);
+        let beyond = self.high.get(size).map_or(0, |high| high.saturating_sub(cost));
+        Expected {
+            cost,
+            beyond: if beyond < UNCERTAIN.max(cost / 8) { 0 } else { beyond },
+            doubtful: self.doubts > 0,
+            fresh: self.is_fresh(size),
+            unknown: self.measured == 0,
+        }
+    }
+
+    /// Whether a launch of this size is to be measured by itself.
+    pub(super) const fn is_fresh(&self, size: usize) -> bool {
+        self.measured >> size & 1 == 0
+    }
+
+    /// The estimate of a size, or what it is priced at without one.
+    pub(super) fn cost(&self, size: usize) -> u32 {
+        let known = |size: &usize| self.estimate(*size) > 0;
+        let larger = (size..SIZES).find(known).map(|size| self.estimate(size));
+        let smaller = (0..size).rev().find(known).map(|from| {
+            let cost = self.estimate(from);
+            let scaled = u64::from(cost) << (size - from);
+            u32::try_from(scaled).unwrap_or(u32::MAX).min(UNKNOWN).max(cost)
+        });
+        match (smaller, larger) {
+            (_, Some(own)) if self.estimate(size) > 0 => own,
+            (Some(smaller), Some(larger)) => smaller.min(larger),
+            (smaller, larger) => smaller.or(larger).unwrap_or(UNKNOWN),
+        }
+    }
+
+    /// Learns from a launch that was measured by itself. The first one may have loaded the code; one of
+    /// more than 20 ms may have waited for the host: the next one tells.
+    pub(super) fn measure(&mut self, size: usize, took: Nanos) {
+        let odd = took > Nanos(5 * STRANGE.0);
+        if !self.loaded {
+            self.loaded = true;
+        } else if odd && !self.strange {
+            self.strange = true;
+        } else {
+            #[allow(clippy::cast_precision_loss)] // times far below 2^53 ns
+            self.set(size, took.0 as f64);
+            self.measured |= 1 << size;
+        }
+    }
+
+    /// Takes note of a batch that was odd, or of a launch that was measured exactly. An odd batch has
+    /// waited for the host, or its launches did take that long: exact measurements tell.
+    pub(super) fn doubt(&mut self, odd: bool, exactly: bool) {
+        self.doubts = if odd { DOUBTS } else { self.doubts.saturating_sub(exactly.into()) };
+    }
+
+    /// Learns what launches of a size take at times: some took so long each. Where no long one is known
+    /// a higher sample counts only if they did take `longer`, and were not interrupted.
+    pub(super) fn observe(&mut self, size: usize, took: f64, longer: bool) {
+        let cost = f64::from(self.cost(size));
+        let Some(high) = self.high.get_mut(size) else { return };
+        let known = f64::from(*high).max(cost);
+        let seen = took.clamp(cost, cost + f64::from(MOST));
+        let pace = match seen {
+            _ if seen > known && (longer || known - cost >= f64::from(UNCERTAIN)) => RISE,
+            _ if seen > known => return,
+            _ if seen > known / 2.0 => FOLLOW,
+            _ => FALL,
+        };
+        *high = bounded(known + pace * (seen - known));
+    }
+
+    /// Corrects an estimate by a factor.
+    pub(super) fn correct(&mut self, size: usize, factor: f64) {
+        self.set(size, f64::from(self.cost(size)) * factor);
+    }
+
+    fn set(&mut self, size: usize, cost: f64) {
+        if let Some(estimate) = self.cost.get_mut(size) {
+            *estimate = bounded(cost);
+        }
+    }
+
+    fn estimate(&self, size: usize) -> u32 {
+        self.cost.get(size).copied().unwrap_or(0)
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // within bounds; a kernel of 4 s and more counts as 4 s
+fn bounded(estimate: f64) -> u32 {
+    estimate.clamp(f64::from(LEAST), f64::from(u32::MAX)) as u32
+}

@@ -1,0 +1,301 @@
+//! The gate: kernels are launched in the container's turns, and what they took is measured. `docs/turns.md` is the protocol.
+//!
+//! ```text
+//!   launch --> gate word is the open one? ------------------------------> the driver       two loads and a branch
+//!                |  no
+//!                +--> Thread::spend: credit left under this word? ------> the driver       a look into a table of one's own
+//!                       |  no
+//!                       +--> Gate::pass ... the driver ... Gate::launched                  the slow path
+//!                              |
+//!                              visit     the order of it all
+//!                              passage   what to do: go, sleep, wait       pure
+//!                              line      whose turn it is among siblings   pure
+//!                              account   what is owed, on which turn       pure
+//!                              crate::settlement, crate::cost              pure
+//!                              edge      the driver, time                  traits
+//! ```
+//!
+//! The slow path comes every 250 us of launched work, and whenever the gate word changes. It takes the thread's launches on the
+//! books, puts a marker behind them (a timing event and a memory write on the launch's own stream), settles what has ended, and
+//! lends credit for the next launches.
+//!
+//! Locks: one per card and process, held for bookkeeping only; never across a call of the driver, a sleep or a wait. One thread at
+//! a time asks the driver for the times of a card's events; others go on without.
+
+mod account;
+mod edge;
+mod line;
+mod passage;
+mod reading;
+mod thread;
+mod visit;
+
+use std::fmt;
+
+use cgpu_shm::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use cgpu_shm::grant::{Heartbeat, Turn, TurnState};
+use cgpu_shm::layout::{CARDS, Cell};
+use cgpu_shm::region::Region;
+use cgpu_shm::slots::{State, Word};
+use cgpu_shm::units::{Nanos, SlotIndex};
+
+use self::account::{Account, Siblings};
+pub use self::edge::{Driver, Edge, Failed, Host};
+use self::line::Line;
+use self::reading::Reading;
+pub use self::thread::Thread;
+use self::visit::Visitor;
+pub use crate::cost::Kernel;
+pub use crate::settlement::{ContextKey, Event, Stream};
+use crate::settlement::{LaneId, ThreadKey};
+pub use cgpu_shm::clock::Clocks;
+use cgpu_shm::reason::Reason;
+use cgpu_shm::spin::Spin;
+use cgpu_shm::units::CardIndex as Card;
+
+/// A launch at the gate.
+#[derive(Clone, Copy, Debug)]
+pub struct Launch {
+    /// What is launched.
+    pub kernel: Kernel,
+    /// Where to.
+    pub stream: Stream,
+    /// The calling thread's current context.
+    pub context: ContextKey,
+    /// The context's card.
+    pub card: Card,
+    /// It may begin before its predecessor on the stream has ended: nothing may come between the two.
+    pub programmatic: bool,
+    /// Credit is not for it: each launch of it comes by, because what it costs may be another from one to the next.
+    pub asks: bool,
+}
+
+/// A launch that was let through and is metered, until the driver has answered.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "the gate wants to know what the driver answers"]
+pub struct Passed {
+    launch: Launch,
+    lane: Option<LaneId>,
+    cost: Nanos,
+    /// To be measured by itself: a marker goes behind it.
+    alone: bool,
+}
+
+/// The gate of one process.
+pub struct Gate<'r> {
+    region: &'r Region,
+    slot: SlotIndex,
+    /// The gate word under which all cards are open, as far as this process has looked.
+    open: &'r AtomicU32,
+    heart: Heartbeat,
+    threads: AtomicU32,
+    /// The first context that launched.
+    context: AtomicUsize,
+    /// There were several. A thread may launch into any of them from one launch to the next, so no credit is lent.
+    several: AtomicBool,
+    desks: [Desk; CARDS],
+}
+
+/// A card's place at the gate.
+struct Desk {
+    account: Spin<Account>,
+    /// A thread is asking the driver for times.
+    settling: AtomicBool,
+}
+
+impl fmt::Debug for Gate<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gate").field("slot", &self.slot).field("open", &self.open).finish_non_exhaustive()
+    }
+}
+
+impl<'r> Gate<'r> {
+    /// The gate of the process that has this slot. Launches under the gate word in `open` go straight to the driver.
+    #[must_use]
+    pub fn new(region: &'r Region, slot: SlotIndex, open: &'r AtomicU32) -> Self {
+        open.store(0, Ordering::Relaxed);
+        Self {
+            region,
+            slot,
+            open,
+            heart: Heartbeat::default(),
+            threads: AtomicU32::new(0),
+            context: AtomicUsize::new(0),
+            several: AtomicBool::new(false),
+            desks: core::array::from_fn(|_| Desk {
+                account: Spin::new(Account::new()),
+                settling: AtomicBool::new(false),
+            }),
+        }
+    }
+
+    /// Lets a launch through, when its time has come. None: it is not metered.
+    pub fn pass(
+        &self,
+        thread: &Thread,
+        launch: Launch,
+        driver: &impl Driver,
+        edge: &impl Edge,
+    ) -> Option<Passed> {
+        // A signal handler that launches from inside the gate is not held up.
+        if !thread.enter() {
+            return None;
+        }
+        let passed = Visitor { gate: self, key: self.key(thread), thread, launch, driver, edge }.come();
+        thread.leave();
+        passed
+    }
+
+    /// The driver has answered.
+    pub fn launched(
+        &self,
+        thread: &Thread,
+        passed: Passed,
+        accepted: bool,
+        driver: &impl Driver,
+        edge: &impl Edge,
+    ) {
+        if thread.enter() {
+            let launch = passed.launch;
+            Visitor { gate: self, key: self.key(thread), thread, launch, driver, edge }.go(passed, accepted);
+            thread.leave();
+        }
+    }
+
+    /// The thread has waited for all that it had launched into `stream`, or, without one, into the
+    /// context. Where the monitor wants to know, what has run is settled, and it is told once
+    /// nothing is left.
+    pub fn waited(
+        &self,
+        thread: &Thread,
+        (context, stream): (ContextKey, Option<Stream>),
+        driver: &impl Driver,
+        edge: &impl Edge,
+    ) {
+        let Some((key, card)) = thread.key(self.address()).zip(thread.card()) else { return };
+        let launched = self.context.load(Ordering::Relaxed) == context.0;
+        if !launched || self.several.load(Ordering::Relaxed) || !thread.enter() {
+            return;
+        }
+        // No launch, but the place of one.
+        let kernel = Kernel::new(0, [0; 3], [0; 3]);
+        let at = stream.unwrap_or(Stream { handle: 0, per_thread: false });
+        let launch = Launch { kernel, stream: at, context, card, programmatic: false, asks: false };
+        Visitor { gate: self, key, thread, launch, driver, edge }.waited(stream);
+        thread.leave();
+    }
+
+    /// Whether the monitor wants to know when the work that this thread has launched has run.
+    #[must_use]
+    pub fn listens(&self, thread: &Thread) -> bool {
+        let card = thread.key(self.address()).and_then(|_| thread.card());
+        let granted = self.region.granted();
+        let holds = |card| granted.turn(card).state() == TurnState::Yours;
+        card.is_some_and(|card| holds(card) && granted.rings(card, self.slot))
+    }
+
+    /// A thread has ended: what it launched last is booked, its credit is given back.
+    pub fn ended(&self, thread: &Thread, edge: &impl Edge) {
+        if let Some((key, card)) = thread.key(self.address()).zip(thread.card()) {
+            let clocks = edge.clocks();
+            let mut account = self.desk(card).account.lock();
+            account.take_back(thread, key, clocks.raw);
+            account.publish(self.cell(card), self.siblings(card, account.turn(), clocks), clocks);
+        }
+    }
+
+    /// A context is going, and with it all that was recorded in it.
+    pub fn forget(&self, context: ContextKey) {
+        for desk in &self.desks {
+            desk.account.lock().settlement.forget(context);
+        }
+    }
+
+    /// What a kernel costs is not known any more: what is launched under its name next is another one.
+    pub fn forget_cost(&self, kernel: Kernel) {
+        for desk in &self.desks {
+            desk.account.lock().settlement.forget_cost(kernel);
+        }
+    }
+
+    /// Tells this gate from a parent process's.
+    fn address(&self) -> usize {
+        core::ptr::from_ref(self).addr()
+    }
+
+    fn key(&self, thread: &Thread) -> ThreadKey {
+        thread.key(self.address()).unwrap_or_else(|| {
+            let key = ThreadKey(self.threads.fetch_add(1, Ordering::Relaxed));
+            thread.introduce(self.address(), key);
+            key
+        })
+    }
+
+    fn desk(&self, card: Card) -> &Desk {
+        // The type holds nothing that is out of bounds.
+        #[allow(clippy::indexing_slicing)]
+        &self.desks[card.get()]
+    }
+
+    fn cell(&self, card: Card) -> &Cell {
+        self.region.cell(card, self.slot)
+    }
+
+    fn read(&self, card: Card, now: Nanos) -> Reading {
+        let reading = Reading::of(self.region.granted(), card, self.slot, &self.heart, now);
+        self.region.slot(self.slot).acked.store(reading.word.into(), Ordering::Relaxed);
+        // Credit is for one context: with several, every launch on an open card would take the slow
+        // path.
+        if self.several.load(Ordering::Relaxed) { reading.unbounded_if_open() } else { reading }
+    }
+
+    /// What the container's other processes say about the card and this turn.
+    fn siblings(&self, card: Card, turn: Turn, clocks: Clocks) -> Siblings {
+        self.others(card).fold(Siblings::default(), |sum, (_, cell)| sum.with(cell, turn, clocks))
+    }
+
+    /// Those of them that live, for one that has waited `since` then.
+    fn line(&self, card: Card, since: Nanos, clocks: Clocks) -> Line {
+        let lives = |slot: usize| {
+            let word =
+                SlotIndex::new(slot).map(|slot| Word(self.region.slot(slot).state.load(Ordering::Relaxed)));
+            word.and_then(Word::state) == Some(State::Live)
+        };
+        let living = self.others(card).filter(|(slot, _)| lives(*slot));
+        living.fold(Line::default(), |line, (slot, cell)| {
+            line.with(cell, (since, slot < self.slot.get()), clocks)
+        })
+    }
+
+    /// The cells of the other slots that are, or were, in use.
+    fn others(&self, card: Card) -> impl Iterator<Item = (usize, &Cell)> {
+        let cells = self.region.shared().cell.get(card.get()).into_iter().flatten();
+        let high_water = self.region.shared().header.high_water.load(Ordering::Relaxed);
+        let used = usize::try_from(high_water).unwrap_or(usize::MAX);
+        cells.take(used).enumerate().filter(|(slot, _)| *slot != self.slot.get())
+    }
+
+    /// Whether the process has work in flight on other cards, which may wait for work on this one.
+    fn works_elsewhere(&self, card: Card) -> bool {
+        let others = self.desks.iter().enumerate().filter(|(place, _)| *place != card.get());
+        self.several.load(Ordering::Relaxed)
+            && others.map(|(_, desk)| desk.account.lock().settlement.work()).any(|work| work.launches > 0)
+    }
+
+    /// Takes note of a context that launches.
+    fn know(&self, context: ContextKey) {
+        let first = self.context.compare_exchange(0, context.0, Ordering::Relaxed, Ordering::Relaxed);
+        if first.is_err_and(|first| first != context.0) {
+            self.several.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn count(&self, reason: Reason) {
+        if let Some(counter) = self.region.slot(self.slot).counter.get(reason as usize) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

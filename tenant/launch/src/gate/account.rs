@@ -1,0 +1,224 @@
+//! What a process owes on one card: settled, in flight, lent to its threads; and what of it goes into the shared cell.
+//!
+//! The cell is written from here and never read back: what others write there cannot mislead us.
+
+use cgpu_shm::atomic::{AtomicU64, Ordering};
+use cgpu_shm::clock::Clocks;
+use cgpu_shm::grant::Turn;
+use cgpu_shm::layout::Cell;
+use cgpu_shm::units::Nanos;
+
+use super::line::Stint;
+use super::reading::Reading;
+use super::thread::Thread;
+use crate::settlement::{Settlement, ThreadKey, Work};
+
+/// Credit that a thread has not come back with for so much longer than it lasts is not counted as in flight any more: the thread
+/// sleeps, or is gone.
+const IDLE: Nanos = Nanos::from_millis(2);
+/// More than that in flight is not believed of a sibling.
+const MOST: Nanos = Nanos::from_millis(10_000);
+/// The monitor takes predictions that lie further ahead than the work in flight, and this, for lies.
+const AHEAD: Nanos = Nanos::from_millis(1);
+
+/// Credit that a thread has.
+#[derive(Clone, Copy, Debug)]
+struct Loan {
+    thread: ThreadKey,
+    amount: Nanos,
+    since: Nanos,
+}
+
+/// What the other processes of the container do on the card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Siblings {
+    /// Spent in the present turn.
+    pub(crate) spent: Nanos,
+    /// In flight, as predicted.
+    pub(crate) inflight: Nanos,
+    /// How many of them have work in flight.
+    pub(crate) working: u64,
+    /// When the last work of theirs ended that they have settled.
+    pub(crate) last: Nanos,
+}
+
+impl Siblings {
+    /// With one more of them; `turn` is the turn that counts.
+    pub(crate) fn with(self, cell: &Cell, turn: Turn, clocks: Clocks) -> Self {
+        let now = clocks.raw;
+        let read = |word: &AtomicU64| Nanos(word.load(Ordering::Relaxed));
+        // HB cell: Acquire meets the Release in `publish`.
+        let same = cell.turn.load(Ordering::Acquire) == turn.0;
+        let spent = if same { read(&cell.spent) } else { Nanos::ZERO };
+        // One that was killed, or has not come by since, leaves its prediction behind.
+        let ends = clocks.heard(read(&cell.ends));
+        let working = ends > now;
+        // What it has not settled may have run for the most part.
+        let inflight = read(&cell.inflight).min(ends - now).min(MOST);
+        Self {
+            spent: self.spent + spent,
+            inflight: self.inflight + inflight,
+            working: self.working + u64::from(working),
+            last: self.last.max(clocks.heard(read(&cell.last)).min(now)),
+        }
+    }
+}
+
+/// The account of one process on one card.
+#[derive(Debug)]
+pub(crate) struct Account {
+    pub(crate) settlement: Settlement,
+    /// The turn word obeyed last, and whether launches were measured under it.
+    turn: Turn,
+    metered: bool,
+    /// When it was first seen.
+    obeyed: Nanos,
+    /// Busy and in flight then.
+    base: Nanos,
+    /// Counts the times that the card began to be metered.
+    period: u64,
+    /// When a launch, or a thread, last came by.
+    pub(crate) active: Nanos,
+    /// When the monitor was last told that nothing was left.
+    pub(crate) told: Nanos,
+    /// Threads held.
+    pub(crate) waiting: u64,
+    /// Start of the turn's first settled work.
+    first: Nanos,
+    /// The driver has refused something: until then, nothing of ours goes on a stream.
+    pub(crate) shy: Nanos,
+    /// Work that was waited for in vain, by when its marker should have been reached.
+    pub(crate) waited_for: Option<Nanos>,
+    /// Its place among the container's processes.
+    pub(crate) stint: Stint,
+    loans: Vec<Loan>,
+}
+
+impl Account {
+    pub(crate) fn new() -> Self {
+        Self {
+            settlement: Settlement::new(),
+            turn: Turn(0),
+            metered: false,
+            obeyed: Nanos::ZERO,
+            base: Nanos::ZERO,
+            period: 0,
+            active: Nanos::ZERO,
+            told: Nanos::ZERO,
+            waiting: 0,
+            first: Nanos::ZERO,
+            shy: Nanos::ZERO,
+            waited_for: None,
+            stint: Stint::default(),
+            loans: Vec::new(),
+        }
+    }
+
+    /// Takes what a thread has launched without asking on the books, and its credit back.
+    pub(crate) fn take_back(&mut self, thread: &Thread, key: ThreadKey, now: Nanos) {
+        let since = self.loans.iter().find(|loan| loan.thread == key).map_or(now, |loan| loan.since);
+        self.loans.retain(|loan| loan.thread != key);
+        thread.withdraw();
+        thread.take(|unasked| {
+            let expected = self.settlement.expect(unasked.kernel);
+            let guessed = self.settlement.find(unasked.lane).is_some_and(|lane| lane.programmatic);
+            self.settlement.charge(Some(unasked.lane), unasked.kernel, expected, unasked.launches, since);
+            expected.price(guessed)
+        });
+    }
+
+    /// Books credit for a thread.
+    pub(crate) fn lend(&mut self, thread: ThreadKey, amount: Nanos, now: Nanos) {
+        if amount > Nanos::ZERO {
+            self.loans.push(Loan { thread, amount, since: now });
+        }
+    }
+
+    /// What is unsettled, credit that may be used at any moment included.
+    pub(crate) fn work(&self, now: Nanos) -> Work {
+        let lent = self.loans.iter().filter(|loan| now < loan.since + loan.amount + IDLE);
+        self.settlement.work().with(lent.map(|loan| (loan.amount, loan.since)))
+    }
+
+    /// Threads with credit that they may be using.
+    pub(crate) fn borrowers(&self, now: Nanos) -> u64 {
+        self.loans.iter().filter(|loan| now < loan.since + loan.amount + IDLE).count() as u64
+    }
+
+    /// GPU time of the turn. What was settled in it and began before it, and took longer than it was charged, is not the turn's: a host function
+    /// may have kept it waiting for many turns.
+    pub(crate) fn spent(&self, now: Nanos) -> Nanos {
+        let inflight = self.work(now).inflight();
+        (self.settlement.busy() + inflight - self.base).min(now - self.obeyed + inflight)
+    }
+
+    /// When what was launched has run, as predicted, if the card is its own.
+    pub(crate) fn ends(&self, now: Nanos) -> Nanos {
+        let work = self.work(now);
+        if work.inflight() > Nanos::ZERO { now + work.own_longest(0, now) } else { self.settlement.last() }
+    }
+
+    /// What the container still has to run, as predicted. Its processes' work runs in turn; each is done when all are, more or less.
+    pub(crate) fn remaining(&self, siblings: Siblings, now: Nanos) -> Nanos {
+        let work = self.work(now);
+        let remaining = work.remaining(siblings.inflight, siblings.last, now);
+        if work.inflight() > Nanos::ZERO {
+            remaining.min(work.inflight() + work.beyond + AHEAD)
+        } else {
+            Nanos::ZERO
+        }
+    }
+
+    /// Obeys a turn word from now on.
+    pub(crate) fn obey(&mut self, reading: &Reading, now: Nanos) {
+        let (turn, metered) = (reading.turn, reading.is_metered());
+        if metered && !self.metered {
+            self.period += 1;
+        }
+        self.metered = metered;
+        if turn == self.turn {
+            return;
+        }
+        if turn.epoch() != self.turn.epoch() {
+            self.base = self.settlement.busy() + self.work(now).inflight();
+            self.first = Nanos::ZERO;
+            self.obeyed = now;
+        }
+        self.turn = turn;
+    }
+
+    /// Takes note of when settled work began, if it is of the present turn and the first.
+    pub(crate) fn note(&mut self, start: Nanos) {
+        if self.first == Nanos::ZERO && start >= self.obeyed {
+            self.first = start;
+        }
+    }
+
+    /// The turn obeyed at present.
+    pub(crate) fn turn(&self) -> Turn {
+        self.turn
+    }
+
+    /// The metered period that is going on.
+    pub(crate) fn period(&self) -> u64 {
+        self.period
+    }
+
+    /// Publishes all of it.
+    pub(crate) fn publish(&self, cell: &Cell, siblings: Siblings, clocks: Clocks) {
+        let now = clocks.raw;
+        let work = self.work(now);
+        let relaxed = Ordering::Relaxed;
+        cell.waiting.store(self.waiting, relaxed);
+        cell.active.store(clocks.told(self.active).0, relaxed);
+        cell.busy.store(self.settlement.busy().0, relaxed);
+        cell.launches.store(self.settlement.launches(), relaxed);
+        cell.inflight.store(work.inflight().0, relaxed);
+        cell.ends.store((clocks.monotonic + self.remaining(siblings, now)).0, relaxed);
+        cell.spent.store(self.spent(now).0, relaxed);
+        cell.first.store(clocks.told(self.first).0, relaxed);
+        cell.last.store(clocks.told(self.settlement.last().min(now)).0, relaxed);
+        // HB cell: Release; siblings that see the turn see what was spent in it.
+        cell.turn.store(self.turn.0, Ordering::Release);
+    }
+}

@@ -1,0 +1,139 @@
+//! The outer edge of the gate: the driver, and time. Traits, so that tests play both.
+
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+
+use cgpu_shm::atomic::AtomicU32;
+use cgpu_shm::clock::{self, Clocks};
+use cgpu_shm::futex;
+use cgpu_shm::region::Region;
+use cgpu_shm::units::Nanos;
+
+use crate::settlement::{ContextKey, Event, Stream};
+
+/// The driver refused something that the gate asked of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failed;
+
+/// What the gate asks of the driver, in the calling thread's current context. Never called with anything locked.
+pub trait Driver {
+    /// Whether launches into the stream are recorded instead of executed, or that cannot be told.
+    fn is_capturing(&self, stream: Stream) -> bool;
+
+    /// Whether events may be made and asked: not while a capture of any thread may forbid it.
+    fn may_ask(&self) -> bool;
+
+    /// Whether all that was launched into the stream has run.
+    ///
+    /// # Errors
+    /// As the driver says.
+    fn is_dry(&self, stream: Stream) -> Result<bool, Failed>;
+
+    /// Makes a timing event.
+    ///
+    /// # Errors
+    /// As the driver says.
+    fn create(&self) -> Result<Event, Failed>;
+
+    /// Records an event on the stream.
+    ///
+    /// # Errors
+    /// As the driver says.
+    fn record(&self, event: Event, stream: Stream) -> Result<(), Failed>;
+
+    /// Lets the stream write `value` into a word of its context's page.
+    ///
+    /// # Errors
+    /// As the driver says, or the GPU cannot do it, or not from this context.
+    fn write(&self, stream: Stream, word: usize, value: u64) -> Result<(), Failed>;
+
+    /// What streams of the context have written into a word of its page; 0: nothing yet. What is read
+    /// afterwards is no older.
+    fn written(&self, context: ContextKey, word: usize) -> u64;
+
+    /// Whether an event has happened.
+    ///
+    /// # Errors
+    /// As the driver says.
+    fn is_over(&self, event: Event) -> Result<bool, Failed>;
+
+    /// From one event to another, both of which have happened, in nanoseconds of the GPU's clock;
+    /// negative if it is the other way round.
+    ///
+    /// # Errors
+    /// As the driver says.
+    fn elapsed(&self, from: Event, to: Event) -> Result<i64, Failed>;
+}
+
+/// Time, and the ways to let it pass.
+pub trait Edge {
+    /// The host's clocks, now.
+    fn clocks(&self) -> Clocks;
+
+    /// Now, by `CLOCK_MONOTONIC_RAW`.
+    fn now(&self) -> Nanos {
+        self.clocks().raw
+    }
+
+    /// Sleeps for about `time`.
+    fn sleep(&self, time: Nanos);
+
+    /// Sleeps until the container's gate word is not `word` any more, or `timeout` has passed, or for no reason less.
+    fn wait(&self, word: u32, timeout: Nanos);
+
+    /// Wakes the monitor, if it wants that. Best effort.
+    fn ring(&self);
+}
+
+/// The real edge of a process with a region.
+#[derive(Debug)]
+pub struct Host<'r> {
+    region: &'r Region,
+    bell: Option<CString>,
+}
+
+impl<'r> Host<'r> {
+    /// The edge of this region's processes.
+    #[must_use]
+    pub fn new(region: &'r Region) -> Self {
+        let bell = region.directory().join("bell");
+        Self { region, bell: CString::new(bell.as_os_str().as_bytes()).ok() }
+    }
+}
+
+impl Edge for Host<'_> {
+    fn clocks(&self) -> Clocks {
+        Clocks::now()
+    }
+
+    fn now(&self) -> Nanos {
+        clock::read(libc::CLOCK_MONOTONIC_RAW)
+    }
+
+    /// By a futex of our own, not by a call of the C library that a thread could be cancelled in: its destructors must not run
+    /// from inside a launch.
+    fn sleep(&self, time: Nanos) {
+        futex::wait(&AtomicU32::new(0), 0, time);
+    }
+
+    fn wait(&self, word: u32, timeout: Nanos) {
+        self.region.granted().wait(word, timeout);
+    }
+
+    /// The bell is opened anew each time: programs close descriptors that they do not know, and the number is another file's then. For
+    /// reading, too: nobody may be there who reads, and a write would end the program by SIGPIPE.
+    fn ring(&self) {
+        let Some(bell) = self.bell.as_ref().filter(|_| self.region.granted().must_ring()) else { return };
+        let flags = libc::O_RDWR | libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY;
+        // SAFETY: the path is NUL-ended. By number, because `open` is a cancellation point.
+        let opened = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, bell.as_ptr(), flags, 0) };
+        let Ok(bell) = libc::c_int::try_from(opened) else { return };
+        if bell < 0 {
+            return;
+        }
+        // SAFETY: the descriptor is ours, and the byte is readable. What the pipe does not take, it has already.
+        unsafe { libc::syscall(libc::SYS_write, bell, c"!".as_ptr(), 1_usize) };
+        // SAFETY: the descriptor is ours, and is not used any more.
+        unsafe { libc::syscall(libc::SYS_close, bell) };
+    }
+}

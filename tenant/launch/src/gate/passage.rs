@@ -1,0 +1,354 @@
+//! One launch's way through the gate: pure, a function of (what is owed, what the monitor says, time) to what to do next.
+//!
+//! ```text
+//!               OPEN ----------------------------------------------> go
+//!    turn is    YOURS, spent < granted --> line --> throttle --> sleep ... -> go, with credit
+//!                                         (wait for a sibling)
+//!               YOURS, all spent -----+
+//!               WAIT -----------------+--> held: wait ... look again (1 s without a heartbeat: go)
+//!                     work of ours on another card: -----------------> go, charged
+//! ```
+//!
+//! No wait is without a limit: a throttled launch waits for twice what is in flight at most, a held one looks again every 100 ms. Work that
+//! does not end, because it waits for later launches or for the host, is waited for so once, not by each of the launches behind it.
+
+use cgpu_shm::grant::{Turn, TurnState};
+use cgpu_shm::units::Nanos;
+
+use super::account::{Account, Siblings};
+use super::line::Line;
+use super::reading::Reading;
+use super::thread::Visit;
+use super::visit::MARK;
+use crate::cost::Expected;
+use crate::settlement::{LaneId, Settlement};
+
+/// Most that may be in flight by estimate, unless it is fewer than [`PIPELINE`] launches.
+pub(crate) const BOUND: Nanos = Nanos::from_micros(500);
+/// The same while several threads or streams have, or a sibling process has work on the card. The driver then switches between their contexts, at every time slice
+/// (1 to 2 ms) or earlier, when one has run dry; so each should have about a slice's work queued, or the card switches more often
+/// than it has to.
+pub(crate) const SHARED_BOUND: Nanos = Nanos::from_millis(1);
+/// Most credit in one go on an open card: if none of it is used, a newcomer takes it for work in
+/// flight all the same.
+const OPEN_CREDIT: Nanos = Nanos::from_millis(5);
+/// Most credit in one go: so that the greater part of the bound is asked for while the rest runs. What is left when a sleeper wakes has to
+/// outlast the latest wake-up; what is not is the price of a visit and a sleep, for each credit.
+pub(crate) const CREDIT: Nanos = Nanos::from_micros(350);
+/// Launches that may always be in flight: one runs, one is ready.
+const PIPELINE: u64 = 2;
+/// A throttled launch waits for this long at most, or for twice the bound where that is longer, whatever is in flight.
+const PATIENCE: Nanos = Nanos::from_millis(2);
+/// The same for a launch of unknown length on an open card.
+const OPEN_PATIENCE: Nanos = Nanos::from_millis(10);
+/// How much before its time a sleeper wants to wake: what timers are late.
+const SLACK: Nanos = Nanos::from_micros(50);
+/// Work that outlasts a sleep: so much, as expected, may be in flight even if it may take far longer.
+const LEAST: Nanos = Nanos::from_micros(100);
+/// Shortest sleep.
+const NAP: Nanos = Nanos::from_micros(20);
+/// A held thread looks for the heartbeat this often, at least.
+const HELD_LOOK: Nanos = Nanos::from_millis(100);
+/// ... and as often as this while siblings or other streams share the card with what is left of its work.
+const SHARED_LOOK: Nanos = Nanos::from_micros(250);
+/// ... and as often as this while its work runs and should: what its kernel is taken to cost may be too much, and the others wait for its end.
+const LONG_LOOK: Nanos = Nanos::from_millis(2);
+/// A card on which nothing was launched for so long was not in use.
+const SILENCE: Nanos = Nanos::from_millis(20);
+
+/// What to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Sleep, then ask again.
+    Sleep(Nanos),
+    /// Publish, ring if `ring`, sleep until the gate word changes; then ask again.
+    Wait {
+        /// The word that is waited on.
+        word: u32,
+        /// At most for this long.
+        timeout: Nanos,
+        /// The monitor may want to know.
+        ring: bool,
+    },
+    /// Launch.
+    Go(Way),
+}
+
+/// How a launch leaves the gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// The card is open. `ring`: it was not in use before.
+    Open {
+        /// The monitor may want to know.
+        ring: bool,
+    },
+    /// In the container's turn, with so much credit for launches after it. `forced`: the bound of work in flight was passed.
+    Metered {
+        /// On top of this launch.
+        credit: Nanos,
+        /// Waiting longer might have been waiting for itself.
+        forced: bool,
+    },
+    /// Charged, but not held: the process has work on another card that may wait for this launch.
+    Ungated,
+    /// The monitor is gone.
+    Stale,
+}
+
+/// A launch at the gate.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Passage {
+    /// What the launch is expected to cost.
+    pub(crate) expected: Expected,
+    /// What the thread is like.
+    pub(crate) visit: Visit,
+    /// The process has work in flight on another card.
+    pub(crate) elsewhere: bool,
+    /// No credit: the next launch may be for another card.
+    pub(crate) each: bool,
+    /// Where it is launched.
+    pub(crate) lane: Option<LaneId>,
+    held: bool,
+    throttled: Option<Nanos>,
+    /// The turn under which it was last held.
+    under: Option<Turn>,
+    /// The gate word under which it was told that all has run.
+    rung: Option<u32>,
+    /// It is the first launch on an open card after a silence, of which the monitor may want to
+    /// know.
+    pub(crate) rings: bool,
+}
+
+impl Passage {
+    pub(crate) fn new(expected: Expected, visit: Visit, elsewhere: bool, each: bool) -> Self {
+        Self {
+            expected,
+            visit,
+            elsewhere,
+            each,
+            lane: None,
+            held: false,
+            throttled: None,
+            under: None,
+            rung: None,
+            rings: false,
+        }
+    }
+
+    fn cost(&self) -> Nanos {
+        Nanos(self.expected.cost.into())
+    }
+
+    /// Since when the launch has waited.
+    pub(crate) fn since(&self, account: &Account, now: Nanos) -> Nanos {
+        if self.held { account.active } else { now }
+    }
+
+    /// What to do now.
+    pub(crate) fn step(
+        &mut self,
+        account: &mut Account,
+        reading: &Reading,
+        siblings: Siblings,
+        line: Line,
+        now: Nanos,
+    ) -> Step {
+        account.obey(reading, now);
+        let before = core::mem::replace(&mut account.active, now);
+        let step = self.decide(account, reading, (siblings, line), now, before);
+        if let Step::Go(Way::Metered { forced: true, .. }) = step {
+            account.waited_for = account.work(now).stuck(now);
+        }
+        match (step, self.held) {
+            (Step::Wait { .. }, false) => {
+                self.held = true;
+                account.waiting += 1;
+            }
+            (Step::Sleep(_) | Step::Go(_), true) => {
+                self.held = false;
+                account.waiting = account.waiting.saturating_sub(1);
+            }
+            // A thread that goes on waiting does not launch: it has come by once.
+            (Step::Wait { .. }, true) => account.active = before,
+            _ => {}
+        }
+        step
+    }
+
+    fn decide(
+        &mut self,
+        account: &mut Account,
+        reading: &Reading,
+        (siblings, line): (Siblings, Line),
+        now: Nanos,
+        before: Nanos,
+    ) -> Step {
+        match reading.turn.state() {
+            TurnState::Open if reading.is_metered() => {
+                self.rings |= now - before > SILENCE;
+                return self.throttle(account, Nanos::MAX, reading, siblings, now);
+            }
+            TurnState::Open => return Step::Go(Way::Open { ring: now - before > SILENCE }),
+            TurnState::Yours => {
+                let spent = account.spent(now) + siblings.spent;
+                let left = reading.granted - spent;
+                // Not beside a sibling's work, nor where a container of high priority may come.
+                let may =
+                    siblings.working == 0 && (reading.bound == Nanos::ZERO || reading.bound >= SHARED_BOUND);
+                if left == Nanos::ZERO && may && self.overlaps(account, spent - reading.granted, now) {
+                    return Step::Go(Way::Metered { credit: Nanos::ZERO, forced: false });
+                }
+                if left > Nanos::ZERO {
+                    let ends = account.ends(now);
+                    return match account.stint.wait(line, ends, now).filter(|_| !self.elsewhere) {
+                        Some(timeout) => {
+                            Step::Wait { word: reading.word, timeout: timeout.max(NAP), ring: false }
+                        }
+                        None => self.throttle(account, left, reading, siblings, now),
+                    };
+                }
+            }
+            TurnState::Wait if self.elsewhere => return Step::Go(Way::Ungated),
+            TurnState::Wait => {}
+        }
+        account.stint.interrupt();
+        if !reading.monitor.lives() {
+            return Step::Go(Way::Stale);
+        }
+        self.hold(account, reading, siblings, now)
+    }
+
+    /// Whether a launch runs beside what is in flight in other streams, which has used up the turn
+    /// and is so much `over`: it hardly delays the end of all.
+    fn overlaps(&self, account: &mut Account, over: Nanos, now: Nanos) -> bool {
+        let settlement = &mut account.settlement;
+        if settlement.busy_lanes() == 0 || self.expected.is_uncertain() || over > self.cost() {
+            return false;
+        }
+        if self.ahead(settlement) == 0 {
+            settlement.try_overlap(now);
+        }
+        settlement.growth(self.lane, self.cost(), now) <= Nanos(self.cost().0 / 4)
+    }
+
+    /// Launches of its own lane that are unsettled.
+    fn ahead(&self, settlement: &mut Settlement) -> u64 {
+        self.lane.and_then(|lane| settlement.find(lane)).map_or(0, |lane| lane.launches())
+    }
+
+    fn hold(&mut self, account: &Account, reading: &Reading, siblings: Siblings, now: Nanos) -> Step {
+        let work = account.work(now);
+        let unsettled = work.launches > 0 || work.backlog;
+        let timeout = if unsettled {
+            // When it can have run at the earliest; if it has not, later and later. What siblings have in flight delays it, too: they
+            // are told often how much of ours is left.
+            let predicted = if work.backlog { Nanos::ZERO } else { work.next_look(now) };
+            // What several streams have is foretold less well, and one thread's looks are enough.
+            let streams = account.settlement.busy_lanes() > 1 && account.waiting <= 1;
+            let often = siblings.working > 0 || streams;
+            let predicted = if often { predicted.min(SHARED_LOOK) } else { predicted };
+            predicted.min(LONG_LOOK).max(Nanos(work.overdue(now).0 / 8)).max(SLACK).min(HELD_LOOK)
+        } else {
+            HELD_LOOK
+        };
+        // On arrival; where a turn may have come and gone while it slept, for who had not come by then is not waited for any more; and, if the
+        // monitor asks for it (the turn has just ended), when all has run: once under each gate word.
+        let drained = !unsettled && reading.rings && self.rung != Some(reading.word);
+        let missed = self.under.replace(reading.turn) != Some(reading.turn) && !reading.rings;
+        let ring = !self.held || missed || drained;
+        if drained {
+            self.rung = Some(reading.word);
+        }
+        Step::Wait { word: reading.word, timeout, ring }
+    }
+
+    /// Sleeps to the time for which there is room predicted; does not poll.
+    fn throttle(
+        &mut self,
+        account: &mut Account,
+        left: Nanos,
+        reading: &Reading,
+        siblings: Siblings,
+        now: Nanos,
+    ) -> Step {
+        // What one thread may launch without asking another cannot: several have more in all, and smaller parts of it. So have several streams,
+        // each of which has an end of its own to be seen.
+        let threads = 1 + account.borrowers(now);
+        let is_open = reading.turn.state() == TurnState::Open;
+        let several = siblings.working > 0 || threads > 1 || account.settlement.busy_lanes() > 1;
+        // The monitor knows better, who sees whether anybody may come who would wait for what is in flight.
+        let usual = if several { SHARED_BOUND } else { BOUND };
+        let bound = match reading.bound {
+            Nanos::ZERO => usual,
+            // Two launches of what nobody knows are enough.
+            told if self.expected.unknown => told.min(usual),
+            // On an open card the processes of a container run beside each other.
+            told if is_open => Nanos(told.0 / (1 + siblings.working)),
+            told => told,
+        };
+        // Siblings see each other's credit a little late; threads of one process see each other's at once.
+        let left = if siblings.working > 0 { Nanos(left.0 / 4) } else { left };
+        // What several streams have left is foretold less well: more of it is to be there when a sleeper wakes.
+        let tenths = if account.settlement.busy_lanes() > 1 { 4 } else { 7 };
+        let share = Nanos(bound.0 * tenths / 10 / threads);
+        let credit = match bound > SHARED_BOUND {
+            true if is_open => share.min(OPEN_CREDIT),
+            true => share,
+            false => share.min(CREDIT),
+        };
+        let most = if self.each { Nanos::ZERO } else { self.visit.credit(credit).min(left) };
+        // A high quantile, not the mean, says how many launches are in flight: where each may be long they are few.
+        let high = Nanos(self.expected.high().into());
+        let chunk = most.max(high);
+        let work = account.work(now);
+        let go = |chunk: Nanos, forced| Step::Go(Way::Metered { credit: chunk.max(high) - high, forced });
+        let (longest, stuck) = (work.own_longest(siblings.working, now), work.stuck(now));
+        // It should have run but has not: estimates are too low, or somebody else has the card. Its end will be seen.
+        let overdue = (longest == Nanos::ZERO && work.watched) || stuck.is_some() || work.blind;
+        // Predictions are trusted for twice the bound, and what may not be marked yet: if no marker
+        // is reached meanwhile they are wrong.
+        let trusted = !work.watched || work.longest() + chunk <= Nanos(2 * bound.0) + MARK;
+        // On an open card, which no turn's end hurries, the first launches of unknown length are to
+        // be seen to end.
+        let unseen = is_open && self.expected.unknown;
+        // A sleeper aims at this much before there is room for all, and takes what there is: to sleep on for the rest would be to poll.
+        let fits = longest + chunk <= bound + SLACK && !overdue && trusted && !unseen;
+        // A launch that may be long goes behind others only if all may be long within the turn: else
+        // the turn's end could not be predicted.
+        let ends = self.expected.beyond == 0 || work.launches == 0 || work.beyond + high <= left;
+        if ends && (work.launches < PIPELINE || work.longest() + chunk <= bound) {
+            return go(chunk, false);
+        }
+        // What several streams have may run at the same time, and what fits the turn need not wait.
+        // Short launches go by the bound.
+        let ahead = self.ahead(&mut account.settlement);
+        let streams = account.settlement.busy_lanes() > usize::from(ahead > 0);
+        let long = Nanos(PIPELINE * high.0) > bound;
+        let known = self.lane.is_some() && !self.expected.fresh && !overdue;
+        if ends && streams && ahead < PIPELINE && long && known && !is_open && bound >= usual {
+            return go(high, false);
+        }
+        // The GPU must not wait for a thread that sleeps.
+        if work.inflight() + self.cost() <= LEAST {
+            return go(high, false);
+        }
+        if ends && fits {
+            return go(chunk.min(bound - longest), false);
+        }
+        let waited = now - *self.throttled.get_or_insert(now);
+        let limit = Nanos(2 * work.longest().0).min(PATIENCE.max(Nanos(2 * bound.0)).max(high));
+        let limit = if unseen { limit.max(OPEN_PATIENCE) } else { limit };
+        // Work that does not end was waited for before: it may wait for this launch. Or it takes far
+        // longer than expected, and so may this one: so launches go on one by one, ever more slowly.
+        let waits = stuck.is_some() && stuck == account.waited_for;
+        let pace = self.cost().max(Nanos((work.overdue(now) + work.beyond).0 / 4));
+        let limit = if waits { limit.min(pace) } else { limit };
+        if waited >= limit {
+            return go(if waits { high } else { chunk }, true);
+        }
+        // So that a new kernel is not waited for by what it is only taken to cost.
+        let time = if overdue || self.expected.unknown { SLACK } else { longest + chunk - bound - SLACK };
+        let time = if work.beyond > Nanos::ZERO { work.next_look(now).max(SLACK) } else { time };
+        Step::Sleep(time.max(NAP).min((limit - waited).max(NAP)))
+    }
+}

@@ -1,0 +1,407 @@
+//! A thread's own part of the gate: the fast path of a metered launch.
+//!
+//! A thread gets credit on the slow path, and spends it without asking anybody: one look into a table of its own, keyed by function and
+//! stream, one comparison, one subtraction. What it launched is counted in the table and taken on the process's books when the
+//! thread comes by the next time. Nobody else touches the table, so that nothing here needs to be atomic.
+//!
+//! An entry has the prices of all sizes that were measured, so a program that launches its functions in thousands of shapes
+//! needs as many entries as it has functions.
+
+use core::cell::Cell;
+
+use cgpu_shm::units::CardIndex as Card;
+use cgpu_shm::units::Nanos;
+
+use crate::cost::{Function, Kernel, SIZES};
+use crate::settlement::{LaneId, Stream, ThreadKey};
+
+/// Entries of the table, by as many bits of a key: of 50 functions four in five have one to themselves.
+const ENTRIES: usize = 1 << ENTRY_BITS;
+const ENTRY_BITS: u32 = 8;
+/// A thread that took longer than this, and than twice its credit, since it came by last, has let the card run dry.
+const LATE: u64 = 200_000;
+/// One, as a thread's pace is counted.
+const FULL: u32 = 1024;
+
+/// A function on a stream.
+#[derive(Debug)]
+struct Entry {
+    key: Cell<u64>,
+    function: Cell<Function>,
+    lane: Cell<LaneId>,
+    /// Sizes with launches, one bit each.
+    touched: Cell<u32>,
+    sizes: [Size; SIZES],
+}
+
+/// How much credit a launch of one size takes, and how many were made since the thread came by last.
+#[derive(Debug)]
+struct Size {
+    price: Cell<u32>,
+    launches: Cell<u32>,
+}
+
+impl Entry {
+    fn empty() -> Self {
+        Self {
+            key: Cell::new(0),
+            function: Cell::new(Kernel::graph(0).function()),
+            lane: Cell::new(LaneId::default()),
+            touched: Cell::new(0),
+            sizes: core::array::from_fn(|_| Size { price: Cell::new(u32::MAX), launches: Cell::new(0) }),
+        }
+    }
+
+    fn price(&self, prices: &[u32; SIZES]) {
+        self.sizes.iter().zip(prices).for_each(|(size, price)| size.price.set(*price));
+    }
+}
+
+/// One thread.
+#[derive(Debug)]
+#[repr(align(64))]
+pub struct Thread {
+    /// The gate word under which the credit is good.
+    word: Cell<u32>,
+    /// What may be launched without asking, in nanoseconds.
+    credit: Cell<u32>,
+    /// Entries with launches, in the order of the first of them.
+    touched: [Cell<u8>; ENTRIES],
+    touches: Cell<usize>,
+    /// On the heap: 72 KiB may be more than a thread's stack has left.
+    entries: Box<[Entry; ENTRIES]>,
+    /// The gate at which the number is its.
+    gate: Cell<usize>,
+    key: Cell<ThreadKey>,
+    card: Cell<Option<Card>>,
+    inside: Cell<bool>,
+    lent: Cell<u32>,
+    came: Cell<Nanos>,
+    /// How much of the time its launches keep the card busy, in 1024ths; a moving average.
+    pace: Cell<u32>,
+}
+
+/// Launches that a thread made without asking.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unasked {
+    pub(crate) kernel: Kernel,
+    pub(crate) lane: LaneId,
+    pub(crate) launches: u64,
+}
+
+impl Default for Thread {
+    fn default() -> Self {
+        Self {
+            word: Cell::new(0),
+            credit: Cell::new(0),
+            touched: [const { Cell::new(0) }; ENTRIES],
+            touches: Cell::new(0),
+            entries: entries(),
+            gate: Cell::new(0),
+            key: Cell::new(ThreadKey(0)),
+            card: Cell::new(None),
+            inside: Cell::new(false),
+            lent: Cell::new(0),
+            came: Cell::new(Nanos::ZERO),
+            pace: Cell::new(FULL),
+        }
+    }
+}
+
+impl Thread {
+    /// Whether a launch may pass without asking; it is counted then. `word` is the gate word as just read.
+    ///
+    /// A size that is not there costs more than any credit.
+    #[inline(always)]
+    #[must_use]
+    pub fn spend(&self, word: u32, kernel: Kernel, stream: Stream) -> bool {
+        let key = kernel.function().on(stream.key());
+        let place = place(key);
+        // The place has as many values as there are entries, and the size as there are sizes.
+        #[allow(clippy::indexing_slicing)]
+        let entry = &self.entries[place];
+        #[allow(clippy::indexing_slicing)]
+        let size = &entry.sizes[kernel.size()];
+        let (price, credit) = (size.price.get(), self.credit.get());
+        if self.word.get() != word || entry.key.get() != key || price > credit {
+            return false;
+        }
+        self.credit.set(credit - price);
+        size.launches.set(size.launches.get() + 1);
+        let touched = entry.touched.get();
+        entry.touched.set(touched | 1 << kernel.size());
+        if touched == 0 {
+            self.touch(place);
+        }
+        true
+    }
+
+    #[inline(always)]
+    fn touch(&self, place: usize) {
+        let touches = self.touches.get();
+        // Each entry at most once.
+        if let Some(touch) = self.touched.get(touches) {
+            #[allow(clippy::cast_possible_truncation)] // eight bits
+            touch.set(place as u8);
+            self.touches.set(touches + 1);
+        }
+    }
+
+    /// Takes the thread in; false if it is inside already: a signal handler launches.
+    pub(crate) fn enter(&self) -> bool {
+        !self.inside.replace(true)
+    }
+
+    /// Lets the thread out.
+    pub(crate) fn leave(&self) {
+        self.inside.set(false);
+    }
+
+    /// Its number at this gate; none if it has not come by yet. What it counted at another gate (its parent process's) is not ours.
+    pub(crate) fn key(&self, gate: usize) -> Option<ThreadKey> {
+        (self.gate.get() == gate).then(|| self.key.get())
+    }
+
+    /// Comes by for the first time.
+    pub(crate) fn introduce(&self, gate: usize, key: ThreadKey) {
+        self.gate.set(gate);
+        self.key.set(key);
+        self.card.set(None);
+        self.lent.set(0);
+        self.came.set(Nanos::ZERO);
+        self.pace.set(FULL);
+        self.withdraw();
+        for entry in self.entries.iter() {
+            entry.price(&[u32::MAX; SIZES]);
+            entry.sizes.iter().for_each(|size| size.launches.set(0));
+            entry.touched.set(0);
+        }
+        self.touches.set(0);
+    }
+
+    /// The card that its credit is, or was last, for.
+    pub(crate) fn card(&self) -> Option<Card> {
+        self.card.get()
+    }
+
+    /// What has become of the credit that it got when it came by last.
+    pub(crate) fn account(&self, now: Nanos) -> Visit {
+        if self.came.get() == Nanos::ZERO {
+            return Visit { pace: FULL, late: false };
+        }
+        let used = self.lent.get().saturating_sub(self.credit.get());
+        let took = (now - self.came.get()).0;
+        let busy = u64::from(used).saturating_mul(u64::from(FULL)) / took.max(1);
+        let pace = u32::try_from(busy).unwrap_or(FULL).min(FULL);
+        let late = took > LATE && took / 2 > u64::from(used);
+        Visit { pace: self.pace.get().midpoint(pace), late }
+    }
+
+    /// What it launched without asking; forgets it. `each` answers the price of such a launch now.
+    pub(crate) fn take(&self, mut each: impl FnMut(Unasked) -> u32) {
+        for touch in self.touched.iter().take(self.touches.replace(0)) {
+            let Some(entry) = self.entries.get(usize::from(touch.get())) else { continue };
+            let (function, lane) = (entry.function.get(), entry.lane.get());
+            let mut touched = entry.touched.replace(0);
+            while touched != 0 {
+                let place = touched.trailing_zeros() as usize;
+                touched &= touched - 1;
+                let Some(size) = entry.sizes.get(place) else { continue };
+                let launches = u64::from(size.launches.replace(0));
+                let kernel = Kernel::of(function, place);
+                size.price.set(each(Unasked { kernel, lane, launches }));
+            }
+        }
+    }
+
+    /// What is left of its credit is about to be taken, before the thread comes by with a launch:
+    /// it does not count as used.
+    pub(crate) fn keep_pace(&self) {
+        self.lent.set(self.lent.get().saturating_sub(self.credit.get()));
+    }
+
+    /// Takes what credit is left.
+    pub(crate) fn withdraw(&self) {
+        self.word.set(0);
+        self.credit.set(0);
+    }
+
+    /// The thread goes on, having been lent so much on top of the `cost` of the launch that it is about to make.
+    pub(crate) fn lend(&self, now: Nanos, visit: Visit, card: Card, word: u32, cost: u32, credit: u32) {
+        self.came.set(now);
+        self.pace.set(visit.pace);
+        self.card.set(Some(card));
+        self.word.set(word);
+        self.lent.set(cost.saturating_add(credit));
+        self.credit.set(credit);
+    }
+
+    /// Enters a function and what its sizes cost into its table. Whatever had the place has been taken before.
+    pub(crate) fn remember(&self, function: Function, stream: Stream, lane: LaneId, prices: &[u32; SIZES]) {
+        let key = function.on(stream.key());
+        if let Some(entry) = self.entries.get(place(key)) {
+            entry.key.set(key);
+            entry.function.set(function);
+            entry.lane.set(lane);
+            entry.price(prices);
+        }
+    }
+}
+
+fn entries() -> Box<[Entry; ENTRIES]> {
+    let entries: Box<[Entry]> = (0..ENTRIES).map(|_| Entry::empty()).collect();
+    // As many as the array has: the conversion does not fail.
+    entries.try_into().unwrap_or_else(|_| Box::new(core::array::from_fn(|_| Entry::empty())))
+}
+
+/// What a thread's coming by tells.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Visit {
+    /// How much of the time its launches keep the card busy, in 1024ths.
+    pub(crate) pace: u32,
+    /// It has let the card run dry, most likely.
+    pub(crate) late: bool,
+}
+
+impl Visit {
+    /// Most credit that it should have: what it uses up in the time in which a busy thread uses up `most`.
+    pub(crate) fn credit(self, most: Nanos) -> Nanos {
+        Nanos(most.0 * u64::from(self.pace) / u64::from(FULL))
+    }
+
+    /// Whether its launches leave the card idle most of the time, so that a batch of them tells little about each.
+    pub(crate) fn is_sparse(self) -> bool {
+        self.late || self.pace < FULL / 2
+    }
+}
+
+#[inline(always)]
+#[allow(clippy::cast_possible_truncation)] // eight bits
+const fn place(key: u64) -> usize {
+    (key >> (u64::BITS - ENTRY_BITS)) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STREAM: Stream = Stream { handle: 0, per_thread: false };
+
+    fn kernel(function: usize) -> Kernel {
+        Kernel::new(function, [1; 3], [32, 1, 1])
+    }
+
+    fn lent(credit: u32) -> Thread {
+        let thread = Thread::default();
+        thread.introduce(1, ThreadKey(1));
+        let visit = thread.account(Nanos(1000));
+        thread.lend(Nanos(1000), visit, Card::new(0).expect("a card"), 7, 60, credit);
+        thread.remember(kernel(1).function(), STREAM, LaneId::default(), &[60; SIZES]);
+        thread
+    }
+
+    #[test]
+    fn credit_is_spent_to_the_end_and_no_further() {
+        let thread = lent(200);
+        assert_eq!((0..10).filter(|_| thread.spend(7, kernel(1), STREAM)).count(), 3);
+        let mut counted = Vec::new();
+        thread.take(|unasked| {
+            counted.push((unasked.kernel, unasked.launches));
+            60
+        });
+        assert_eq!(counted, [(kernel(1), 3)]);
+        thread.take(|_| unreachable!("all was taken"));
+    }
+
+    #[test]
+    fn nothing_passes_under_another_word_on_another_stream_or_as_another_kernel() {
+        let thread = lent(200);
+        assert!(!thread.spend(8, kernel(1), STREAM));
+        assert!(!thread.spend(7, kernel(2), STREAM));
+        assert!(!thread.spend(7, kernel(1), Stream { per_thread: true, ..STREAM }));
+        assert!(!thread.spend(7, kernel(1), Stream { handle: 0x1000, ..STREAM }));
+        assert!(thread.spend(7, kernel(1), STREAM));
+        thread.withdraw();
+        assert!(!thread.spend(7, kernel(1), STREAM));
+        assert!(!thread.spend(0, kernel(1), STREAM), "a gate that was never written");
+    }
+
+    /// What was not measured is priced beyond any credit.
+    #[test]
+    fn each_size_of_a_function_has_its_price() {
+        let thread = lent(1000);
+        let sized = |threads| Kernel::new(1, [threads, 1, 1], [1; 3]);
+        let mut prices = [u32::MAX; SIZES];
+        (prices[0], prices[10], prices[31]) = (10, 100, 400);
+        thread.remember(sized(1).function(), STREAM, LaneId::default(), &prices);
+        for (threads, passes) in [
+            (1, true),
+            (2, false),
+            (1024, true),
+            (2047, true),
+            (2048, false),
+            (u32::MAX, true),
+            (1 << 31, false),
+        ] {
+            assert_eq!(thread.spend(7, sized(threads), STREAM), passes, "{threads} threads");
+        }
+        let mut taken = Vec::new();
+        thread.take(|unasked| {
+            taken.push((unasked.kernel, unasked.launches));
+            50
+        });
+        assert_eq!(taken, [(sized(1), 1), (sized(1024), 2), (sized(u32::MAX), 1)]);
+        assert!(thread.spend(7, sized(1 << 31), STREAM), "it costs less now");
+        assert!(!thread.spend(7, sized(2), STREAM));
+    }
+
+    /// As programs have them: handles of functions are aligned, and their numbers are not drawn.
+    #[test]
+    fn fifty_functions_have_their_places() {
+        for (first, apart) in
+            [(0x5555_5600_0000, 64), (0x7f00_0000_1000, 4096), (1, 1), (0x5555_5600_0000, 0x120)]
+        {
+            let thread = lent(u32::MAX - 100);
+            let kernels: Vec<Kernel> = (0..50).map(|place| kernel(first + place * apart)).collect();
+            for kernel in &kernels {
+                thread.remember(kernel.function(), STREAM, LaneId::default(), &[60; SIZES]);
+            }
+            let passed = kernels.iter().filter(|kernel| thread.spend(7, **kernel, STREAM)).count();
+            assert!(passed >= 40, "{first:#x}, {apart} apart: {passed} of 50");
+            let mut order = Vec::new();
+            thread.take(|unasked| {
+                order.push(unasked.kernel);
+                60
+            });
+            assert!(order.iter().eq(kernels.iter().filter(|kernel| order.contains(kernel))), "as launched");
+        }
+    }
+
+    #[test]
+    fn a_forked_child_starts_anew() {
+        let thread = lent(200);
+        assert!(thread.spend(7, kernel(1), STREAM));
+        assert_eq!(thread.key(2), None);
+        thread.introduce(2, ThreadKey(1));
+        assert!(!thread.spend(7, kernel(1), STREAM));
+        thread.take(|_| unreachable!("it was the parent's"));
+    }
+
+    #[test]
+    fn a_thread_with_gaps_gets_less() {
+        let card = Card::new(0).expect("a card");
+        let thread = lent(200_000);
+        let mut now = Nanos(1000);
+        for _ in 0..20 {
+            // One launch of 60 us in 600.
+            now = now + Nanos(600_000);
+            thread.credit.set(thread.lent.get().saturating_sub(60_000));
+            let visit = thread.account(now);
+            assert!(visit.late);
+            thread.lend(now, visit, card, 7, 60_000, 0);
+        }
+        let visit = thread.account(now + Nanos(600_000));
+        assert!(visit.is_sparse());
+        assert!(visit.credit(Nanos(250_000)) < Nanos(30_000));
+    }
+}

@@ -1,0 +1,182 @@
+//! Lanes: what one thread launches into one stream, cut into batches by markers.
+//!
+//! ```text
+//!   launches   k k k k | k k k k k | k k k .        open: not marked yet
+//!   markers  S         M           M                S start event, M event and memory write
+//!              batch 1    batch 2     open
+//! ```
+//!
+//! A lane's batches end in order. Where one ends while the next is there already, the end of the one is the start of the other.
+
+use std::collections::VecDeque;
+
+use cgpu_shm::units::Nanos;
+
+use super::gpu_clock::Stamp;
+use super::{ContextKey, Event, Stream, ThreadKey};
+use crate::cost::{Bill, Company};
+
+/// How much later than thrice its estimate a batch may end: somebody else's slice of the card, and a bit.
+const PATIENCE: Nanos = Nanos::from_millis(2);
+
+/// Whose launches, where to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LaneKey {
+    pub(crate) thread: ThreadKey,
+    pub(crate) context: ContextKey,
+    pub(crate) stream: Stream,
+}
+
+/// A lane, as a thread remembers it: worth nothing once the place has another one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LaneId {
+    pub(crate) place: u16,
+    pub(crate) serial: u32,
+}
+
+/// When the first launch of a batch began to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// An event before it tells.
+    Event(Event),
+    /// When the batch before it ended.
+    Previous,
+    /// Not before this time.
+    At(Nanos),
+    /// Nothing tells: the estimate has to do.
+    Unknown,
+}
+
+/// Launches that no marker follows yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Open {
+    pub(crate) bill: Bill,
+    pub(crate) start: Start,
+    /// When the first of them was launched.
+    pub(crate) first: Nanos,
+    /// The first of them was launched when all of the process's work had run.
+    pub(crate) lone: bool,
+}
+
+/// Launches with a marker behind them.
+#[derive(Clone, Debug)]
+pub(crate) struct Batch {
+    /// Counts up with every batch of the lane's place. The card writes it when the batch has ended.
+    pub(crate) number: u64,
+    pub(crate) bill: Bill,
+    pub(crate) start: Start,
+    pub(crate) end: Event,
+    /// Whether the card writes the number; otherwise the event has to be asked.
+    pub(crate) written: bool,
+    pub(crate) first: Nanos,
+    pub(crate) placed: Nanos,
+    pub(crate) company: Company,
+    /// A single launch, the first after all of the process's work had run.
+    pub(crate) lone: bool,
+    /// The stream had run dry when the marker was placed.
+    pub(crate) dry: bool,
+    /// Launches of unknown number and length from before anything was metered.
+    pub(crate) backlog: bool,
+}
+
+/// A lane.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) key: LaneKey,
+    pub(crate) id: LaneId,
+    pub(crate) open: Open,
+    pub(crate) batches: VecDeque<Batch>,
+    /// The number given last.
+    pub(crate) number: u64,
+    /// When the last settled batch ended.
+    pub(crate) ended: Nanos,
+    /// The same by the GPU's clock.
+    pub(crate) ended_by_gpu: Option<Stamp>,
+    /// What of it had run when a batch of another lane ended.
+    pub(crate) ran: Nanos,
+    /// When its first batch was last seen not to be over.
+    pub(crate) went_on: Nanos,
+    /// When a marker was last placed.
+    pub(crate) marked: Nanos,
+    /// It had run dry when its last marker was placed. If the host keeps the GPU waiting between
+    /// launches, only those that are measured by themselves tell what they cost.
+    pub(crate) dry: bool,
+    /// The thread has waited for room since the last marker, so the GPU had work in this lane.
+    pub(crate) throttled: bool,
+    /// When a launch was last measured by itself.
+    pub(crate) sampled: Nanos,
+    /// When the thread last came by.
+    pub(crate) used: Nanos,
+    /// The metered period for which the backlog has been marked.
+    pub(crate) period: u64,
+    /// Launches with programmatic serialisation were seen: nothing may stand behind any launch, another may follow it so.
+    pub(crate) programmatic: bool,
+}
+
+impl Open {
+    pub(crate) fn empty() -> Self {
+        Self { bill: Bill::default(), start: Start::Unknown, first: Nanos::ZERO, lone: false }
+    }
+}
+
+impl Lane {
+    pub(crate) fn new(key: LaneKey, id: LaneId, number: u64, now: Nanos) -> Self {
+        Self {
+            key,
+            id,
+            open: Open::empty(),
+            batches: VecDeque::new(),
+            number,
+            ended: Nanos::ZERO,
+            ended_by_gpu: None,
+            ran: Nanos::ZERO,
+            went_on: Nanos::ZERO,
+            marked: Nanos::ZERO,
+            dry: false,
+            throttled: false,
+            sampled: Nanos::ZERO,
+            used: now,
+            period: 0,
+            programmatic: false,
+        }
+    }
+
+    /// Whether nothing of it is unsettled.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.open.bill.is_empty() && self.batches.is_empty()
+    }
+
+    /// Unsettled launches.
+    pub(crate) fn launches(&self) -> u64 {
+        self.batches.iter().fold(self.open.bill.launches, |sum, batch| sum + batch.bill.launches)
+    }
+
+    /// The expected cost of what is unsettled.
+    pub(crate) fn cost(&self) -> Nanos {
+        self.batches.iter().fold(self.open.bill.cost, |sum, batch| sum + batch.bill.cost)
+    }
+
+    /// When its first marker should have been reached, if the launches before it take as long as
+    /// such launches do at times.
+    pub(crate) fn ends(&self) -> Option<Nanos> {
+        let first = self.batches.front()?;
+        Some(first.first.max(self.ended) + first.bill.cost + first.bill.beyond)
+    }
+
+    /// When its first marker should have been reached: at the latest, if all is well.
+    pub(crate) fn reached(&self) -> Option<Nanos> {
+        let first = self.batches.front().filter(|batch| !batch.backlog)?;
+        Some(first.first.max(self.ended) + Nanos(3 * first.bill.cost.0) + PATIENCE)
+    }
+
+    /// Whether its first marker should have been reached long ago.
+    pub(crate) fn is_stuck(&self, now: Nanos) -> bool {
+        self.reached().is_some_and(|reached| reached < now)
+    }
+
+    /// Since when its oldest unsettled work can have run.
+    pub(crate) fn since(&self) -> Option<Nanos> {
+        let open = (!self.open.bill.is_empty()).then_some(self.open.first);
+        self.batches.front().map(|batch| batch.first).or(open).map(|first| first.max(self.ended))
+    }
+}

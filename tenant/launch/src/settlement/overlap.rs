@@ -1,0 +1,370 @@
+//! How much of what a process has in several streams runs at the same time, learned from what it
+//! took.
+//!
+//! Kernels that leave room on the GPU run beside those of other streams; kernels that fill it run
+//! one by one. What batches of several lanes take one by one, over what they took together, is the
+//! *overlap*: 1 where each waits for the others, 4 where four run beside each other. Until it was
+//! measured, lengths add up.
+//!
+//! | what a lot of batches shows | overlap | costs |
+//! |---|---|---|
+//! | each took what it takes alone | rises | learn from each one's own length |
+//! | they took longer: they waited for each other | goes to what is expected one by one, over what they took together | learn from the sum; they rise only where nothing overlaps |
+//!
+//! Were costs to rise in the second case, too, they and the overlap would drive each other up:
+//! kernels that fill the GPU would be taken to be three times as long, and to run three at a time.
+//!
+//! Who may only have in flight what fits one by one never shows an overlap. So it is *tried* now
+//! and then: for a few lots one stream more counts as running beside the others. A trial may cost
+//! the neighbours a kernel's time, and is charged like any other.
+
+use cgpu_shm::units::Nanos;
+
+use super::lot::Lot;
+use super::{Lane, LaneId, Settlement};
+use crate::cost::Company;
+
+/// Part of the way that the overlap goes to a sample that is higher, and to one that is lower.
+const RISE: f64 = 0.5;
+const FALL: f64 = 0.25;
+/// An overlap that is nearly so many lanes.
+const NEARLY: f64 = 0.25;
+/// An overlap that is as good as none.
+const ALMOST_NONE: f64 = 1.25;
+/// What a trial takes: so many lots, so long at most.
+const LOTS: u8 = 4;
+const LONGEST: Nanos = Nanos::from_millis(1000);
+/// A trial by which the overlap rose by more has shown something.
+const GAIN: f64 = 0.5;
+/// From a trial to the next one; twice as long after each that has shown nothing.
+const PAUSES: (Nanos, Nanos) = (Nanos::from_millis(250), Nanos::from_millis(16_000));
+
+/// The overlap of a process's streams on one GPU.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Overlap {
+    factor: f64,
+    trial: Option<Trial>,
+    /// Between the last trial and the next.
+    pause: Nanos,
+    next: Nanos,
+}
+
+/// A trial.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Trial {
+    /// Lots that it still takes.
+    lots: u8,
+    /// It ends then, however few there were.
+    until: Nanos,
+    /// The overlap when it began.
+    before: f64,
+}
+
+impl Default for Overlap {
+    fn default() -> Self {
+        Self { factor: 1.0, trial: None, pause: PAUSES.0, next: Nanos::ZERO }
+    }
+}
+
+impl Overlap {
+    /// How many lanes run at the same time, of so many that are busy.
+    pub(crate) fn among(&self, lanes: usize) -> f64 {
+        if self.factor < ALMOST_NONE { 1.0 } else { self.factor.min(count(lanes)) }
+    }
+
+    /// The same in a trial, with one lane more.
+    pub(crate) fn tried_among(&self, lanes: usize) -> f64 {
+        let tried = if self.trial.is_some() { (self.factor + NEARLY).floor() + 1.0 } else { 0.0 };
+        self.among(lanes).max(tried).min(count(lanes))
+    }
+
+    /// Learns from batches of so many lanes that take `one_by_one`, took `measured` together, and
+    /// have or have not waited for each other.
+    #[allow(clippy::cast_precision_loss)] // times far below 2^53 ns
+    pub(crate) fn learn(
+        &mut self,
+        one_by_one: Nanos,
+        measured: Nanos,
+        (lanes, waited): (usize, bool),
+        now: Nanos,
+    ) {
+        let sample = one_by_one.0 as f64 / measured.0.max(1) as f64;
+        let sample = sample.clamp(1.0, count(lanes));
+        // More lanes than these may have been known to overlap.
+        let known = self.factor.min(count(lanes));
+        if sample > known {
+            self.factor += RISE * (sample - known);
+        } else if waited {
+            self.factor = known + FALL * (sample - known);
+        }
+        if let Some(trial) = &mut self.trial {
+            trial.lots -= 1;
+            if trial.lots == 0 {
+                self.end_trial(now);
+            }
+        }
+    }
+
+    /// A launch into one more stream does not fit unless it overlaps: begins a trial, if one is
+    /// due.
+    pub(crate) fn attempt(&mut self, lanes: usize, now: Nanos) {
+        if self.trial.is_some_and(|trial| now >= trial.until) {
+            self.end_trial(now);
+        }
+        let known = self.factor + NEARLY >= count(lanes);
+        if self.trial.is_none() && now >= self.next && !known {
+            self.trial = Some(Trial { lots: LOTS, until: now + LONGEST, before: self.factor });
+        }
+    }
+
+    fn end_trial(&mut self, now: Nanos) {
+        let gained = self.trial.take().is_some_and(|trial| self.factor > trial.before + GAIN);
+        self.pause = if gained { PAUSES.0 } else { Nanos(2 * self.pause.0).min(PAUSES.1) };
+        self.next = now + self.pause;
+    }
+}
+
+#[allow(clippy::cast_precision_loss)] // 64 at most
+fn count(lanes: usize) -> f64 {
+    lanes.max(1) as f64
+}
+
+/// How many launches run at the same time, at most.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // from 1 to 64
+fn places(overlap: f64) -> usize {
+    (overlap - NEARLY).ceil().max(1.0) as usize
+}
+
+/// When work that takes `all` one by one, and `longest` in the lane that has most, has run: so much
+/// of it runs at the same time.
+pub(super) fn makespan(all: Nanos, longest: Nanos, overlap: f64) -> Nanos {
+    if overlap <= 1.0 { all } else { times(all, 1.0 / overlap).max(longest).min(all) }
+}
+
+/// A multiple of a time.
+#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)] // times far below 2^53 ns
+pub(super) fn times(time: Nanos, factor: f64) -> Nanos {
+    Nanos((time.0 as f64 * factor) as u64)
+}
+
+impl Settlement {
+    /// By how much later all will have run if `cost` more is launched into a lane now.
+    pub(crate) fn growth(&self, lane: Option<LaneId>, cost: Nanos, now: Nanos) -> Nanos {
+        let work = self.work();
+        let own = self.lanes.iter().find(|other| Some(other.id) == lane);
+        let lanes = self.busy_lanes() + usize::from(own.is_none_or(Lane::is_idle));
+        let ran = work.since.map_or(Nanos::ZERO, |since| now - since);
+        let own = own.map_or(Nanos::ZERO, |lane| lane.cost() - lane.ran).max(ran) + cost;
+        let longest = work.longest_lane.max(own);
+        let overlap = self.overlap.tried_among(lanes);
+        let all = makespan(work.all + cost, longest, overlap).max(self.rounds(Some((lane, cost)), overlap));
+        all - makespan(work.all, work.longest_lane, overlap).max(self.rounds(None, overlap))
+    }
+
+    /// When all has run where each lane has a single launch, `more` included: no launch is divided
+    /// among the places that others have left, so five that run four at a time take two rounds.
+    pub(super) fn rounds(&self, more: Option<(Option<LaneId>, Nanos)>, overlap: f64) -> Nanos {
+        if overlap <= 1.0 {
+            return Nanos::ZERO;
+        }
+        let busy = self.lanes.iter().filter(|lane| !lane.is_idle());
+        let single = |lane: &Lane| lane.launches() == 1 && more.is_none_or(|(id, _)| id != Some(lane.id));
+        if !busy.clone().all(single) {
+            return Nanos::ZERO;
+        }
+        let mut left: Vec<Nanos> = busy.map(|lane| lane.cost() - lane.ran).collect();
+        left.extend(more.map(|(_, cost)| cost));
+        left.sort_unstable_by(|one, other| other.cmp(one));
+        let mut places = vec![Nanos::ZERO; places(overlap)];
+        for launch in left {
+            if let Some(first) = places.iter_mut().min() {
+                *first = *first + launch;
+            }
+        }
+        places.into_iter().max().unwrap_or_default()
+    }
+
+    /// One more stream's launch does not fit unless it runs beside the others.
+    pub(crate) fn try_overlap(&mut self, now: Nanos) {
+        let lanes = self.busy_lanes() + 1;
+        self.overlap.attempt(lanes, now);
+    }
+
+    /// What of the other lanes' unsettled work has run when a batch of `lane` ended: of its own
+    /// lane nothing has run since. `surplus` is what was known of it, and what that batch added to
+    /// the card's time beyond its own: that was theirs, but no more than the time since they were
+    /// launched. Such a sum goes astray with the estimates, so it is drawn to what it would be had
+    /// all had the card in equal parts.
+    pub(super) fn others_ahead(&mut self, lane: LaneId, end: Nanos, surplus: Nanos) -> Nanos {
+        let busy = self.busy_lanes().max(1);
+        let part = self.overlap.among(busy) / count(busy);
+        let (mut most, mut fair) = (Nanos::ZERO, Nanos::ZERO);
+        for other in self.lanes.iter_mut().filter(|other| other.id != lane) {
+            let Some(since) = other.since() else { continue };
+            let cost = other.cost();
+            // Of kernels that run one by one, one that was launched later has not begun.
+            let waits = part * count(busy) <= 1.0 && other.launches() == 1;
+            other.ran = if waits { Nanos::ZERO } else { times(end - since, part).min(cost) };
+            (most, fair) = (most + (end - since).min(cost), fair + other.ran);
+        }
+        Nanos((3 * surplus.min(most).0 + fair.0) / 4)
+    }
+
+    /// Learns from batches of several lanes.
+    pub(super) fn learn_lot(&mut self, lot: &Lot, now: Nanos) {
+        // What estimates add to the GPU's time tells nothing.
+        if lot.told < Nanos(lot.bill.cost.0 / 2) {
+            return;
+        }
+        let company = if lot.beside { Company::Beside } else { Company::Alone };
+        let expected = self.costs.sum(&lot.bill);
+        // Where others' slices are in it, or a part of what ran meanwhile is in another lot, the
+        // lengths tell nothing of these streams.
+        let tells = lot.whole && !lot.beside;
+        let waited = !tells || lot.lengths > Nanos(expected.0 / 4 * 5);
+        // What the last lane ran beside is in other lots.
+        if tells && lot.lanes > 1 {
+            self.overlap.learn(expected.min(lot.lengths), lot.added, (lot.lanes, waited), now);
+        }
+        let overlap = self.overlap.among(lot.lanes);
+        let took = match waited {
+            false => lot.lengths,
+            true if overlap <= 1.0 => lot.added,
+            true => times(lot.added, overlap).min(expected),
+        };
+        self.costs.learn(&lot.bill, took, company);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{ContextKey, LaneKey, Stream, ThreadKey};
+    use super::*;
+    use crate::cost::{Bill, Expected, Kernel};
+
+    const KERNEL: Nanos = Nanos::from_millis(5);
+
+    fn at(ms: u64) -> Nanos {
+        Nanos::from_millis(1000 + ms)
+    }
+
+    #[test]
+    fn overlap_of_kernels_that_do_not_wait_for_each_other_is_their_number() {
+        let mut overlap = Overlap::default();
+        for lot in 0..8 {
+            overlap.learn(Nanos(4 * KERNEL.0), KERNEL, (4, false), at(lot));
+        }
+        assert!((3.9..=4.0).contains(&overlap.among(4)), "{overlap:?}");
+        assert!((overlap.among(2) - 2.0).abs() < 1e-9, "no more lanes than there are");
+        // Two of them beside each other say nothing against four.
+        overlap.learn(Nanos(2 * KERNEL.0), KERNEL, (2, false), at(9));
+        assert!(overlap.among(4) > 3.9);
+        for lot in 10..40 {
+            overlap.learn(Nanos(4 * KERNEL.0), Nanos(4 * KERNEL.0), (4, true), at(lot));
+        }
+        assert!(overlap.among(4) < ALMOST_NONE, "{overlap:?}");
+    }
+
+    #[test]
+    fn trials_that_show_nothing_become_rare() {
+        let mut overlap = Overlap::default();
+        let (mut trials, mut tried) = (Vec::new(), false);
+        for ms in 0..60_000 {
+            overlap.attempt(4, at(ms));
+            if overlap.trial.is_some() != tried {
+                tried = !tried;
+                trials.extend(tried.then_some(ms));
+            }
+            if tried {
+                assert!((overlap.tried_among(4) - 2.0).abs() < 1e-9, "one more than are known");
+                overlap.learn(Nanos(2 * KERNEL.0), Nanos(2 * KERNEL.0), (2, true), at(ms));
+            }
+        }
+        assert!((6..=9).contains(&trials.len()), "{trials:?}");
+    }
+
+    #[test]
+    fn trial_that_shows_an_overlap_is_followed_by_the_next() {
+        let mut overlap = Overlap::default();
+        for ms in 0..2000 {
+            overlap.attempt(4, at(ms));
+            let lanes = overlap.tried_among(4);
+            // Four lanes have room.
+            overlap.learn(times(KERNEL, lanes), KERNEL, (4, false), at(ms));
+        }
+        assert!(overlap.among(4) > 3.5, "{overlap:?}");
+        overlap.attempt(4, at(2000));
+        assert_eq!(overlap.trial, None, "there is nothing more to be known");
+    }
+
+    /// Streams with a launch each, all of which were launched at `at(0)`.
+    fn streams(number: usize, overlap: f64) -> (Settlement, Vec<LaneId>) {
+        let mut settlement = Settlement::new();
+        settlement.overlap.factor = overlap;
+        let cost = u32::try_from(KERNEL.0).expect("5 ms");
+        let expected = Expected { cost, ..Expected::NOTHING };
+        let launched = (0..number).map(|stream| {
+            let stream = Stream { handle: 16 * (1 + stream), per_thread: false };
+            let key = LaneKey { thread: ThreadKey(1), context: ContextKey(1), stream };
+            let lane = settlement.lane(key, at(0)).expect("a lane").id;
+            settlement.charge(Some(lane), Kernel::graph(1), expected, 1, at(0));
+            lane
+        });
+        let lanes = launched.collect();
+        (settlement, lanes)
+    }
+
+    /// Were launches divided, a fifth one would take a quarter of its time longer, and four places
+    /// would be left in the second round.
+    #[test]
+    fn five_launches_four_at_a_time_take_two_rounds() {
+        let (settlement, _) = streams(4, 4.0);
+        assert_eq!(settlement.work().cost, KERNEL);
+        assert_eq!(settlement.growth(None, KERNEL, at(0)), KERNEL);
+        for (launched, more) in [(5, 0), (6, 0), (7, 0), (8, 1)] {
+            let (settlement, _) = streams(launched, 4.0);
+            assert_eq!(settlement.work().cost, Nanos(2 * KERNEL.0), "{launched}");
+            assert_eq!(settlement.growth(None, KERNEL, at(0)), Nanos(more * KERNEL.0), "{launched}");
+        }
+        // A stream with two has rounds of its own: what others leave of a place is used.
+        let (mut settlement, lanes) = streams(4, 2.0);
+        let expected = Expected { cost: 5_000_000, ..Expected::NOTHING };
+        settlement.charge(lanes.first().copied(), Kernel::graph(1), expected, 1, at(0));
+        assert_eq!(settlement.work().cost, Nanos(5 * KERNEL.0 / 2));
+    }
+
+    /// A launch right before another one's end had run for 4 ms when that ended, as was predicted,
+    /// and the turn was over with the most of it to come.
+    #[test]
+    fn what_has_run_is_no_more_than_the_time_since_its_launch() {
+        let (mut settlement, lanes) = streams(2, 2.0);
+        let ran = settlement.others_ahead(lanes[0], at(1), KERNEL);
+        assert!(ran <= Nanos::from_millis(1), "{ran}");
+        assert_eq!(settlement.others_ahead(lanes[0], at(20), KERNEL), KERNEL);
+    }
+
+    /// Estimates that lie within what others took looked like streams beside each other: 60 us for
+    /// what is expected to take 1.4 ms one by one.
+    #[test]
+    fn estimates_alone_show_no_overlap() {
+        let mut settlement = Settlement::new();
+        let mut bill = Bill::default();
+        bill.add(Kernel::graph(1), KERNEL, 1);
+        let estimated = Lot { lanes: 4, ..Lot::of(&bill, KERNEL, Nanos(1), Company::Alone) };
+        settlement.learn_lot(&estimated, at(0));
+        assert!((settlement.overlap.factor - 1.0).abs() < 1e-9, "{:?}", settlement.overlap);
+        settlement.learn_lot(&Lot { told: KERNEL, ..estimated }, at(0));
+        assert!(settlement.overlap.factor > 1.5, "{:?}", settlement.overlap);
+    }
+
+    #[test]
+    fn makespan_is_that_of_the_longest_lane_at_least_and_of_all_at_most() {
+        let ms = Nanos::from_millis;
+        assert_eq!(makespan(ms(20), ms(5), 1.0), ms(20));
+        assert_eq!(makespan(ms(20), ms(5), 4.0), ms(5));
+        assert_eq!(makespan(ms(20), ms(5), 2.0), ms(10));
+        assert_eq!(makespan(ms(20), ms(12), 4.0), ms(12));
+        // What has run ahead is known of all together.
+        assert_eq!(makespan(ms(3), ms(5), 2.0), ms(3));
+    }
+}

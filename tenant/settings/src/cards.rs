@@ -1,0 +1,123 @@
+//! The cards that a process sees, as the driver shows them.
+
+use cgpu_shm::units::Bytes;
+use cgpu_shm::uuid::Uuid;
+
+/// The first digits of a UUID, as people shorten them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct UuidStart {
+    bytes: [u8; 16],
+    digits: usize,
+}
+
+impl UuidStart {
+    /// Reads 1 to 32 digits.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let mut start = Self { bytes: [0; 16], digits: 0 };
+        for character in text.chars().filter(|&character| character != '-') {
+            let digit = u8::try_from(character.to_digit(16)?).ok()?;
+            let byte = start.bytes.get_mut(start.digits / 2)?;
+            *byte |= if start.digits.is_multiple_of(2) { digit << 4 } else { digit };
+            start.digits += 1;
+        }
+        (start.digits > 0).then_some(start)
+    }
+
+    /// All digits of a UUID.
+    pub(crate) fn whole(uuid: Uuid) -> Self {
+        Self { bytes: uuid.0, digits: 32 }
+    }
+
+    /// Whether `uuid` begins so.
+    pub(crate) fn begins(&self, uuid: Uuid) -> bool {
+        let nibble = |bytes: &[u8; 16], place: usize| {
+            bytes.get(place / 2).map(|byte| if place.is_multiple_of(2) { byte >> 4 } else { byte & 15 })
+        };
+        (0..self.digits).all(|place| nibble(&self.bytes, place) == nibble(&uuid.0, place))
+    }
+}
+
+/// One card, as the shim reads it from NVML or the driver before anything is virtual.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CardInfo {
+    /// The card's UUID, as `cuDeviceGetUuid_v2` and NVML give it (a MIG instance's own).
+    pub uuid: Uuid,
+    /// The card's memory as NVML gives it (`nvmlDeviceGetMemoryInfo`, `total`); the driver's own total where NVML is missing.
+    pub total: Bytes,
+    /// The card's place in PCI order: any number that orders the cards as NVML's index does, such as
+    /// `domain << 16 | bus << 8 | device << 3`, but for its low four bits: there a MIG instance has its place among its card's,
+    /// from 1, and a whole card zero.
+    pub order: u64,
+}
+
+impl CardInfo {
+    /// A MIG instance's place in `order`: 1 to 7 on all cards so far.
+    pub const INSTANCE: u64 = 15;
+
+    /// Whether it is a MIG instance.
+    #[must_use]
+    pub const fn is_instance(&self) -> bool {
+        self.order & Self::INSTANCE != 0
+    }
+
+    /// The order of the card that it is, or is an instance of.
+    pub(crate) fn whole_order(&self) -> u64 {
+        self.order & !Self::INSTANCE
+    }
+}
+
+/// The cards that whoever starts has found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// [`Inventory::cards`].
+    pub cards: Vec<CardInfo>,
+    /// [`Inventory::cut`].
+    pub cut: Vec<Uuid>,
+    /// [`Inventory::complete`].
+    pub complete: bool,
+}
+
+impl Found {
+    /// Nothing was looked for.
+    pub const NOTHING: Found = Found { cards: Vec::new(), cut: Vec::new(), complete: false };
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.cards.is_empty()
+    }
+
+    /// As a start takes it.
+    #[must_use]
+    pub fn as_given(&self) -> Inventory<'_> {
+        Inventory { cards: &self.cards, cut: &self.cut, complete: self.complete }
+    }
+}
+
+/// The cards known at start.
+#[derive(Clone, Copy, Debug)]
+pub struct Inventory<'a> {
+    /// The cards, in any order.
+    pub cards: &'a [CardInfo],
+    /// Cards that are cut into MIG instances, which are among the cards in their place.
+    pub cut: &'a [Uuid],
+    /// Whether these are all the container's cards (NVML's list, or the driver's with no `CUDA_VISIBLE_DEVICES`). If not, a
+    /// place in `NVIDIA_VISIBLE_DEVICES` cannot be told from a card that the program hid from itself, and lists that need it
+    /// are refused.
+    pub complete: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_matches_digit_by_digit() {
+        let uuid = "GPU-8f0e6a8c-0102-0304-0506-0708090a0b0c".parse().expect("a UUID");
+        for (text, begins) in
+            [("8", true), ("8f0", true), ("8F0E6A8C-01", true), ("9", false), ("8f1", false), ("0", false)]
+        {
+            assert_eq!(UuidStart::parse(text).expect("digits").begins(uuid), begins, "{text}");
+        }
+    }
+}

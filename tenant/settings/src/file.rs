@@ -1,0 +1,124 @@
+//! The `limits` file: what whoever starts the container allows it. It counts before all variables, because the container cannot
+//! write it.
+
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use cgpu_shm::layout::CARDS;
+use cgpu_shm::limits::Limits;
+use cgpu_shm::units::Bytes;
+
+use super::{CardLimit, Settings, amounts::mib};
+use crate::{Inventory, Refusal};
+
+/// More than any file of 16 cards, and little enough to read at a program's start.
+const LONGEST: u64 = 1 << 16;
+
+/// Reads the file at `path`. None: there is none, or none that counts, because this process could have written it.
+///
+/// # Errors
+/// The file is there and counts, but cannot be read or understood, or allows more than a card has.
+pub fn read(path: &Path, inventory: Inventory<'_>) -> Result<Option<Settings>, Refusal> {
+    let refused = |problem: String| {
+        Refusal::new(format!("{}: {problem}; correct it where the container is started", path.display()))
+    };
+    // Not to wait for whoever might write to a FIFO.
+    let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let file = match opened {
+        Ok(file) => file,
+        Err(error) if is_absent(&error) => return Ok(None),
+        Err(error) => return Err(refused(format!("expected a file that can be read, but {error}"))),
+    };
+    if could_have_been_written(path, &file) {
+        return Ok(None);
+    }
+    let mut text = String::new();
+    let read = file.take(LONGEST).read_to_string(&mut text);
+    read.map_err(|error| refused(format!("expected text, but {error}")))?;
+    let limits: Limits = text.parse().map_err(|problem| refused(format!("{problem}")))?;
+    let cards = cards(&limits, inventory).map_err(refused)?;
+    let name = limits.name;
+    Ok(Some(Settings { cards, name, weight: limits.weight, core_percentage: None, high_priority: false }))
+}
+
+/// Whether there is a file at `path` that counts, whatever it says.
+#[must_use]
+pub fn counts(path: &Path) -> bool {
+    let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    match opened {
+        Ok(file) => !could_have_been_written(path, &file),
+        Err(error) => !is_absent(&error),
+    }
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// All cards of the file: one that is not visible now may be later (MIG instances are not NVML's to list). One that was whole when the container was started, and has been
+/// cut since, is not what was meant: nobody would hold its instances to anything.
+fn cards(limits: &Limits, inventory: Inventory<'_>) -> Result<Vec<CardLimit>, String> {
+    if limits.cards.len() > CARDS {
+        return Err(format!("expected at most {CARDS} cards, found {}", limits.cards.len()));
+    }
+    let mut cards = Vec::new();
+    for (&(uuid, limit), ordinal) in limits.cards.iter().zip(0..) {
+        if inventory.cut.contains(&uuid) {
+            return Err(format!("expected {uuid} whole, found it cut into MIG instances"));
+        }
+        let visible = inventory.cards.iter().find(|card| card.uuid == uuid);
+        let total = visible.map_or(Bytes::ZERO, |card| card.total);
+        if visible.is_some() && limit > total {
+            return Err(format!(
+                "expected at most the {} bytes of {uuid} ({}), found {}",
+                total.0,
+                mib(total),
+                limit.0
+            ));
+        }
+        cards.push(CardLimit { uuid, total, limit, ordinal });
+    }
+    Ok(cards)
+}
+
+/// Whether this process could have written the file, or could make it writable: then it says nothing that the process does not
+/// want it to say. Where it cannot be told, it counts.
+fn could_have_been_written(path: &Path, file: &File) -> bool {
+    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
+    // SAFETY: the string is NUL-terminated and outlives the call, which keeps nothing.
+    let access = unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::W_OK, libc::AT_EACCESS) };
+    if access == 0 {
+        return true;
+    }
+    is_ours(&path) && !is_read_only(file)
+}
+
+/// Whether the file is this process's to make writable. Not by comparing ids: in a user namespace every owner who has no id there
+/// seems to be the same `nobody`, who may be us. But only an owner, or who has an owner's rights, may ask for O_NOATIME.
+fn is_ours(path: &CStr) -> bool {
+    // SAFETY: the string is NUL-terminated and outlives the call.
+    let descriptor = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_NOATIME | libc::O_CLOEXEC) };
+    if descriptor < 0 {
+        return false;
+    }
+    // SAFETY: just opened, and nobody else's.
+    drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
+    true
+}
+
+/// Whether the file lies on a read-only mount.
+fn is_read_only(file: &File) -> bool {
+    let mut about = MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: the descriptor is open, and the call fills the one record, which outlives it.
+    if unsafe { libc::fstatvfs(file.as_raw_fd(), about.as_mut_ptr()) } != 0 {
+        return true;
+    }
+    // SAFETY: the call has succeeded, so it has filled the record.
+    unsafe { about.assume_init() }.f_flag & libc::ST_RDONLY != 0
+}

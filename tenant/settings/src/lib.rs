@@ -1,0 +1,291 @@
+//! The settings of a container: from the `limits` file where there is one, else from variables, to a limit for each card.
+//!
+//! `docs/settings.md` is the table for users. Everything here is a pure function of what was read; a value that is not
+//! understood is a [`Refusal`], never a guess, because a limit that silently is not there is the worst outcome.
+
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::print_stdout,
+        clippy::print_stderr
+    )
+)]
+
+mod amounts;
+mod cards;
+#[cfg(any(test, feature = "doubles"))]
+pub mod declared;
+mod devices;
+mod environment;
+pub mod file;
+mod refusal;
+mod value;
+
+use std::path::PathBuf;
+
+use cgpu_shm::layout::CARDS;
+use cgpu_shm::units::Bytes;
+use cgpu_shm::uuid::Uuid;
+
+pub use cgpu_shm::reason::Reason;
+
+pub use self::cards::{CardInfo, Found, Inventory};
+pub use self::environment::{Environment, System};
+pub use self::refusal::Refusal;
+
+use self::amounts::{Amounts, Measure, mib, whole};
+use self::devices::{Listed, Visible, unplaced};
+use self::value::{Value, Variable};
+
+/// What the variables and the cards come to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// No limit.
+    Off(Reason),
+    /// Limits.
+    On(Settings),
+}
+
+/// What a container may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The sliced cards that are visible, in the order of the list; others are native.
+    pub cards: Vec<CardLimit>,
+    /// The container's name, where whoever started it gave one.
+    pub name: Option<String>,
+    /// Weight, 1 to 25; 1 where it is not set.
+    pub weight: u32,
+    /// Percent of a card for policy 3, 1 to 100, where it is set.
+    pub core_percentage: Option<u32>,
+    /// Whether the container has high priority.
+    pub high_priority: bool,
+}
+
+/// A card and its limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CardLimit {
+    /// Which card.
+    pub uuid: Uuid,
+    /// Its memory.
+    pub total: Bytes,
+    /// How much of it the container may use; zero: not limited.
+    pub limit: Bytes,
+    /// Its place in the list of cards.
+    pub ordinal: u32,
+}
+
+/// The variables, as they are set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Variables {
+    container: Option<Value>,
+    device: Option<Value>,
+    unit: Option<Value>,
+    visible: Option<Value>,
+    sliced: Option<Value>,
+    weight: Option<Value>,
+    core_percentage: Option<Value>,
+    high_priority: Option<Value>,
+    disable: Option<Value>,
+    directory: Option<Value>,
+}
+
+impl Variables {
+    /// Reads them all.
+    #[must_use]
+    pub fn read(environment: &dyn Environment) -> Self {
+        let read = |variable: Variable| variable.read(environment);
+        Self {
+            container: read(Variable::MemContainer),
+            device: read(Variable::MemDev),
+            unit: read(Variable::MemUnit),
+            visible: read(Variable::NvidiaVisible).filter(|value| !value.raw().is_empty()),
+            sliced: read(Variable::AliyunVisible),
+            weight: read(Variable::Weight),
+            core_percentage: read(Variable::CorePercentage),
+            high_priority: read(Variable::HighPriority),
+            disable: read(Variable::Disable),
+            directory: read(Variable::Directory),
+        }
+    }
+
+    /// Whether they ask for a limit, or expressly for none.
+    #[must_use]
+    pub fn speak_of_memory(&self) -> bool {
+        self.container.is_some()
+    }
+
+    /// `CGPU_DIR`, if it is set.
+    ///
+    /// # Errors
+    /// It is not an absolute path.
+    pub fn directory(&self) -> Result<Option<PathBuf>, Refusal> {
+        let Some(value) = &self.directory else { return Ok(None) };
+        let path = PathBuf::from(value.raw());
+        if path.is_absolute() {
+            return Ok(Some(path));
+        }
+        Err(value
+            .refused("an absolute path", "set it to the container's directory, or unset it for /run/cgpu"))
+    }
+
+    /// All visible cards, without limits: for a container whose compute alone is shared. Native cards are left out.
+    ///
+    /// # Errors
+    /// As for [`Variables::verdict`].
+    pub fn unlimited(&self, inventory: Inventory<'_>) -> Result<Settings, Refusal> {
+        let visible = Visible::resolve(&Listed::read(self.visible.clone())?, inventory)?;
+        let sliced = Listed::read(self.sliced.clone())?;
+        let cards = visible.cards().filter(|(_, card)| visible.slices(&sliced, card)).take(CARDS);
+        let unlimited = |(place, card): (usize, CardInfo)| CardLimit {
+            uuid: card.uuid,
+            total: card.total,
+            limit: Bytes::ZERO,
+            ordinal: u32::try_from(place).unwrap_or(u32::MAX),
+        };
+        let cards = cards.map(unlimited).collect();
+        Ok(Settings { cards, name: None, weight: 1, core_percentage: None, high_priority: false })
+    }
+
+    /// What they come to on these cards.
+    ///
+    /// # Errors
+    /// The first value that is not understood or does not fit the cards.
+    pub fn verdict(&self, inventory: Inventory<'_>) -> Result<Verdict, Refusal> {
+        let Some(container) = &self.container else { return Ok(Verdict::Off(Reason::NoLimit)) };
+        if self.is_disabled()? {
+            return Ok(Verdict::Off(Reason::Disabled));
+        }
+        let amounts = Amounts::read(container.clone())?;
+        if amounts.has_zero() {
+            return Ok(Verdict::Off(Reason::NoLimit));
+        }
+        self.directory()?;
+        let measure = Measure::read(self.device.clone(), self.unit.clone())?;
+        let weight = number(self.weight.as_ref(), 1..=25, "correct it, or unset it for 1")?.unwrap_or(1);
+        let core_percentage = number(self.core_percentage.as_ref(), 1..=100, "correct or unset it")?;
+        let high_priority =
+            number(self.high_priority.as_ref(), 0..=1, "set 1 for high priority, or unset it")? == Some(1);
+        let cards = self.cards(&amounts, &measure, inventory)?;
+        if cards.is_empty() {
+            return Ok(Verdict::Off(Reason::NoCards));
+        }
+        Ok(Verdict::On(Settings { cards, name: None, weight, core_percentage, high_priority }))
+    }
+
+    /// Whether `CGPU_DISABLE` says so.
+    ///
+    /// # Errors
+    /// It says neither yes nor no.
+    pub fn is_disabled(&self) -> Result<bool, Refusal> {
+        let Some(value) = &self.disable else { return Ok(false) };
+        match value.text()? {
+            "1" | "true" => Ok(true),
+            "0" | "false" => Ok(false),
+            _ => Err(value.refused(
+                "`true` or `1` to switch cgpu off, `false` or `0` to leave it on",
+                "correct or unset it",
+            )),
+        }
+    }
+
+    /// The sliced cards and their limits.
+    fn cards(
+        &self,
+        amounts: &Amounts,
+        measure: &Measure,
+        inventory: Inventory<'_>,
+    ) -> Result<Vec<CardLimit>, Refusal> {
+        let visible = Visible::resolve(&Listed::read(self.visible.clone())?, inventory)?;
+        let sliced = Listed::read(self.sliced.clone())?;
+        visible.check(&sliced, inventory.complete)?;
+        for list in [Some(amounts), measure.shares()].into_iter().flatten() {
+            match &visible {
+                Visible::Placed(placed) if list.len() > placed.len() && !placed.is_empty() => {
+                    return Err(list.value().unfit(
+                        &format!("which has {} entries for {} cards", list.len(), placed.len()),
+                        "give at most one entry for each visible card (the last one repeats)",
+                    ));
+                }
+                Visible::Unplaced(_) if !list.is_uniform() => return Err(unplaced(list.value())),
+                _ => {}
+            }
+        }
+        let mut limits = Vec::new();
+        for (place, card) in visible.cards() {
+            if visible.slices(&sliced, &card) {
+                limits.push(limit(amounts, measure, place, &card)?);
+            }
+        }
+        if limits.len() > CARDS {
+            return Err(Refusal::new(format!(
+                "{} cards are to be sliced, expected at most {CARDS}; name fewer in {}",
+                limits.len(),
+                Variable::AliyunVisible.name()
+            )));
+        }
+        Ok(limits)
+    }
+}
+
+/// The limit of the card at `place`.
+fn limit(amounts: &Amounts, measure: &Measure, place: usize, card: &CardInfo) -> Result<CardLimit, Refusal> {
+    let amount = amounts.at(place);
+    let limit = measure.limit(amount, place, card.total);
+    match limit {
+        Some(limit) if limit > Bytes::ZERO && limit <= card.total => {
+            let ordinal = u32::try_from(place).unwrap_or(u32::MAX);
+            Ok(CardLimit { uuid: card.uuid, total: card.total, limit, ordinal })
+        }
+        Some(Bytes::ZERO) => Err(amounts.value().unfit(
+            &format!(
+                "of which {amount} {} is less than 1 MiB of card {place} ({})",
+                measure.noun(),
+                mib(card.total)
+            ),
+            "raise it, or correct ALIYUN_COM_GPU_MEM_DEV",
+        )),
+        _ => {
+            // Beyond any number there is no amount to tell; in MiB it has been told.
+            let told = limit.filter(|_| !measure.is_mib()).map(|limit| format!("{}, ", mib(limit)));
+            Err(amounts.value().unfit(
+                &format!(
+                    "of which {amount} {} is {}more than card {place} has ({})",
+                    measure.noun(),
+                    told.unwrap_or_default(),
+                    mib(card.total)
+                ),
+                // `cgpu run --mem` says it in MiB.
+                if measure.is_mib() {
+                    "lower it (cgpu run: --mem)"
+                } else {
+                    "lower it, or set ALIYUN_COM_GPU_MEM_DEV to the card's memory in the same unit"
+                },
+            ))
+        }
+    }
+}
+
+/// A whole number within bounds, where it is set.
+fn number(
+    value: Option<&Value>,
+    bounds: std::ops::RangeInclusive<u32>,
+    remedy: &str,
+) -> Result<Option<u32>, Refusal> {
+    let Some(value) = value else { return Ok(None) };
+    let number = whole(value.text()?)
+        .and_then(|number| u32::try_from(number).ok())
+        .filter(|number| bounds.contains(number));
+    match number {
+        Some(number) => Ok(Some(number)),
+        None => {
+            Err(value.refused(&format!("a whole number from {} to {}", bounds.start(), bounds.end()), remedy))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
