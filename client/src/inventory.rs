@@ -28,10 +28,10 @@ pub struct Inventory {
     pub cards: Vec<Listed>,
     /// How long ago NVML was asked, in milliseconds.
     pub age_ms: u64,
-    /// Where the state of the cards lies, if they are simulated; empty: nobody knows where.
+    /// Where the state of the cards lies, if they are simulated; empty: the place is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub simulated: Option<PathBuf>,
-    /// Whoever starts containers may let the limits of a card add up to more than it has.
+    /// The limits of a GPU's containers may add up to more than it has.
     pub allow_overcommit: bool,
 }
 

@@ -1,10 +1,9 @@
-//! How the cards of a host are, for whoever gives them to pods: whether they answer, and which errors (XID) they have reported.
+//! Reads the health of a host's GPUs from NVML: whether they answer, and which errors (XID) they
+//! report. Which errors make a GPU unhealthy, and for how long, is for the caller to decide.
 //!
-//! NVML is asked by one piece of code, whoever asks, as for the [inventory](crate). The monitor tells what it has heard, so that a device plugin in a pod without the
-//! driver knows of sick cards as well. Which errors make a card sick, and for how long, is not said here: that is for whoever gives cards away.
-//!
-//! Errors are waited for, on a thread of their own, and not asked for now and then: of several that came meanwhile NVML tells the last one's number for all of them, and
-//! what a program did to itself often follows upon what its card did.
+//! A thread of its own waits for errors instead of polling: of several errors between two polls NVML
+//! reports the last number for all, and a GPU's failure often comes before the errors that programs
+//! report after it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -43,7 +42,7 @@ pub fn pulses(nvml: &Nvml) -> Result<Vec<Pulse>, NvmlError> {
 /// An error, as it is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Report {
-    /// Of an instance (MIG) it is told of the whole; none: nobody knows which.
+    /// Index of the GPU, the whole one for a MIG instance; none: NVML does not tell.
     pub card: Option<u32>,
     /// [`cgpu_client::health::CardError::xid`].
     pub xid: u64,
@@ -74,7 +73,7 @@ impl<'nvml> Listener<'nvml> {
         Ok(Self { set, works: false, unheard })
     }
 
-    /// To all but these, and those that are found not to let anybody listen; none: one of them was found last.
+    /// Listens to all but `unheard`; none: one more was found that refuses.
     fn to_others(
         nvml: &'nvml Nvml,
         unheard: &mut BTreeMap<u32, NvmlError>,
@@ -113,8 +112,8 @@ impl<'nvml> Listener<'nvml> {
     ///
     /// # Errors
     /// NVML tells of no more.
-    pub fn wait(&mut self, patience: Duration) -> Result<Option<Report>, NvmlError> {
-        match self.set.wait(u32::try_from(patience.as_millis()).unwrap_or(u32::MAX)) {
+    pub fn wait(&mut self, timeout: Duration) -> Result<Option<Report>, NvmlError> {
+        match self.set.wait(u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX)) {
             Ok(event) => {
                 self.works = true;
                 Ok(event.event_data.map(|xid| Report {

@@ -12,6 +12,7 @@
 
 mod gpu_clock;
 mod lane;
+mod learning;
 mod lot;
 mod overlap;
 mod union;
@@ -23,8 +24,9 @@ use cgpu_shm::units::Nanos;
 use self::gpu_clock::{GpuClock, Limits, Placed as Located, TOLERANCE};
 use self::lane::Batch;
 pub(crate) use self::lane::{Lane, LaneId, LaneKey, Open, Start};
+use self::learning::Precision;
 use self::lot::Lot;
-use self::overlap::{Overlap, makespan, times};
+use self::overlap::{Overlap, times};
 use self::union::Union;
 pub(crate) use self::work::Work;
 use crate::cost::{Bill, Company, Costs, Expected, Function, Kernel, SIZES};
@@ -39,9 +41,6 @@ const LEFT: Nanos = Nanos::from_millis(1000);
 const IN_USE: Nanos = Nanos::from_millis(100);
 /// The first launch after all of a program's streams have run is measured by itself this often.
 const LONE: Nanos = Nanos::from_millis(5);
-/// A start event is recorded a few microseconds before its launch: a shorter launch tells no more
-/// than what it takes at most.
-const TELLING: Nanos = Nanos::from_micros(50);
 /// Batches of a lane that can be unsettled.
 pub(crate) const BATCHES: usize = 16;
 /// Work that nobody marks is taken to have run this long after it should have.
@@ -219,7 +218,7 @@ impl Settlement {
         let longest = self.lanes.iter().map(|lane| lane.cost() - lane.ran).max().unwrap_or_default();
         work.longest_lane = longest;
         let overlap = self.overlap.among(self.busy_lanes());
-        work.cost = makespan(work.all, longest, overlap).max(self.rounds(None, overlap));
+        work.cost = self.finish((work.all, longest), None, overlap);
         work.ends = self.lanes.iter().filter_map(Lane::ends).min();
         work.reached = self.lanes.iter().filter_map(Lane::reached).min();
         work.watched = self
@@ -262,6 +261,11 @@ impl Settlement {
     /// Lanes with unsettled work.
     pub(crate) fn busy_lanes(&self) -> usize {
         self.lanes.iter().filter(|lane| !lane.is_idle()).count()
+    }
+
+    /// Other lanes that have work.
+    fn others(&self, lane: LaneId) -> usize {
+        self.lanes.iter().filter(|other| other.id != lane && !other.is_idle()).count()
     }
 
     /// Lanes that the program uses: those with unsettled work, and those that had some lately.
@@ -642,45 +646,6 @@ impl Settlement {
         late.next().map(|lane| lane.key.context)
     }
 
-    /// Learns from a batch that was settled and measured.
-    fn learn(&mut self, lane: LaneId, batch: Lot, (company, precision): (Company, Precision), now: Nanos) {
-        let (bill, length) = (&batch.bill, batch.lengths);
-        let single = self.others(lane) == 0 && self.lot.is_empty() && batch.added == length;
-        let fresh = self.costs.is_fresh(bill);
-        // It may have waited all the same: the GPU takes up streams in any order. A low quantile of
-        // what such launches take is what one takes alone.
-        let telling = length < bill.cost || (length >= TELLING && batch.added == length);
-        if precision == Precision::LoneLaunch && telling && !fresh {
-            self.costs.learn_exactly(bill, length, company.max(Company::Beside));
-        }
-        if fresh || single {
-            match precision {
-                Precision::Batch => self.costs.learn(bill, length, company),
-                _ => self.costs.learn_exactly(bill, length, company),
-            }
-            return;
-        }
-        self.join(lane, Lot { told: bill.cost, ..batch }, now);
-    }
-
-    /// Other lanes that have work.
-    fn others(&self, lane: LaneId) -> usize {
-        self.lanes.iter().filter(|other| other.id != lane && !other.is_idle()).count()
-    }
-
-    /// Adds to the lot of batches that ran between each other: of `told` the GPU has told, the rest is
-    /// settled by its estimate.
-    fn join(&mut self, lane: LaneId, batch: Lot, now: Nanos) {
-        let others = self.others(lane);
-        let alone = others == 0 && self.lot.is_empty();
-        if batch.told == Nanos::ZERO && (alone || self.costs.is_fresh(&batch.bill)) {
-            return;
-        }
-        if let Some(lot) = self.lot.add(Lot { lanes: others + 1, ..batch }, others) {
-            self.learn_lot(&lot, now);
-        }
-    }
-
     /// Accounts work that ran in `span`. Returns by how much that extends the GPU's busy time.
     fn book(&mut self, bill: &Bill, span: Span) -> Nanos {
         let added = self.union.add(span);
@@ -696,17 +661,6 @@ impl Settlement {
         self.launches += bill.launches;
         added
     }
-}
-
-/// What was measured of a batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Precision {
-    /// Launches between two markers.
-    Batch,
-    /// A single launch between two events.
-    Launch,
-    /// ... which was the first after all of the process's work had run.
-    LoneLaunch,
 }
 
 /// How a marker was placed.

@@ -137,7 +137,7 @@ fn places(overlap: f64) -> usize {
 
 /// When work that takes `all` one by one, and `longest` in the lane that has most, has run: so much
 /// of it runs at the same time.
-pub(super) fn makespan(all: Nanos, longest: Nanos, overlap: f64) -> Nanos {
+fn makespan(all: Nanos, longest: Nanos, overlap: f64) -> Nanos {
     if overlap <= 1.0 { all } else { times(all, 1.0 / overlap).max(longest).min(all) }
 }
 
@@ -157,13 +157,24 @@ impl Settlement {
         let own = own.map_or(Nanos::ZERO, |lane| lane.cost() - lane.ran).max(ran) + cost;
         let longest = work.longest_lane.max(own);
         let overlap = self.overlap.tried_among(lanes);
-        let all = makespan(work.all + cost, longest, overlap).max(self.rounds(Some((lane, cost)), overlap));
-        all - makespan(work.all, work.longest_lane, overlap).max(self.rounds(None, overlap))
+        let then = self.finish((work.all + cost, longest), Some((lane, cost)), overlap);
+        then - self.finish((work.all, work.longest_lane), None, overlap)
+    }
+
+    /// When all that is unsettled has run, `more` included: it takes `all` one by one, and `longest`
+    /// in the lane that has most.
+    pub(super) fn finish(
+        &self,
+        (all, longest): (Nanos, Nanos),
+        more: Option<(Option<LaneId>, Nanos)>,
+        overlap: f64,
+    ) -> Nanos {
+        makespan(all, longest, overlap).max(self.rounds(more, overlap))
     }
 
     /// When all has run where each lane has a single launch, `more` included: no launch is divided
     /// among the places that others have left, so five that run four at a time take two rounds.
-    pub(super) fn rounds(&self, more: Option<(Option<LaneId>, Nanos)>, overlap: f64) -> Nanos {
+    fn rounds(&self, more: Option<(Option<LaneId>, Nanos)>, overlap: f64) -> Nanos {
         if overlap <= 1.0 {
             return Nanos::ZERO;
         }
